@@ -1,0 +1,20 @@
+//! Every limit of the protocol and of a server, each with its name, its default and its reason.
+//!
+//! Passing a limit is a typed, counted close or refusal: never a panic and never unbounded memory.
+
+/// Largest frame accepted or sent, whole, in bytes. 1 MiB: far above the small messages Tidewire is for,
+/// far below what a peer could use to exhaust memory (10,000 sessions × 1 MiB stays a configured choice).
+pub const FRAME_BYTES_MAX: usize = 1 << 20;
+
+/// Largest first frame. A hello holds 24 fixed bytes, an agent text and credentials of at most 1 KiB; until
+/// it is accepted a stranger may make us hold this much and no more.
+pub const HELLO_BYTES_MAX: usize = 2048;
+
+/// Largest credentials inside a hello.
+pub const CREDENTIALS_BYTES_MAX: usize = 1024;
+
+/// Longest name of a member or room in UTF-8 bytes; its length field is one byte, and 64 fit a screen line.
+pub const NAME_BYTES_MAX: usize = 64;
+
+/// Longest human-readable reason in error, go-away and agent fields.
+pub const TEXT_BYTES_MAX: usize = 255;

@@ -1,0 +1,149 @@
+//! The decoded unit of work: what a codec makes of bytes and what a service sees.
+
+/// What a frame is for. The numbers are those of the native protocol (`docs/protocol.md`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Kind {
+    /// First frame of a client: magic, version, limits, credentials.
+    Hello = 1,
+    /// The server's answer to `Hello`.
+    Welcome = 2,
+    /// A call that expects a `Reply` or an `Error` with the same id.
+    Request = 3,
+    /// The answer to a `Request`, `Join` or `Leave`.
+    Reply = 4,
+    /// A typed refusal of the request with the same id.
+    Error = 5,
+    /// The caller no longer wants the reply to this id.
+    Cancel = 6,
+    /// A message nobody answers.
+    OneWay = 7,
+    /// Start receiving a topic.
+    Subscribe = 8,
+    /// Stop receiving a topic.
+    Unsubscribe = 9,
+    /// Offer a message to a topic.
+    Publish = 10,
+    /// A message of a room or topic on its way to a receiver; the id names its origin.
+    Deliver = 11,
+    /// Enter a room under a name.
+    Join = 12,
+    /// Leave a room.
+    Leave = 13,
+    /// Say something to everyone else in a room.
+    Say = 14,
+    /// Somebody is in, came into, or left a room.
+    Presence = 15,
+    /// Messages were dropped here; the payload says how many.
+    Gap = 16,
+    /// Are you there?
+    Ping = 17,
+    /// Yes.
+    Pong = 18,
+    /// The sender of this frame will close; the payload says why.
+    GoAway = 19,
+}
+
+impl Kind {
+    /// Every kind, in the order of its number.
+    pub const ALL: [Self; 19] = [
+        Self::Hello,
+        Self::Welcome,
+        Self::Request,
+        Self::Reply,
+        Self::Error,
+        Self::Cancel,
+        Self::OneWay,
+        Self::Subscribe,
+        Self::Unsubscribe,
+        Self::Publish,
+        Self::Deliver,
+        Self::Join,
+        Self::Leave,
+        Self::Say,
+        Self::Presence,
+        Self::Gap,
+        Self::Ping,
+        Self::Pong,
+        Self::GoAway,
+    ];
+
+    /// The kind with this number on the wire, if there is one.
+    #[inline]
+    #[must_use]
+    pub const fn from_wire(number: u8) -> Option<Self> {
+        if number >= 1 && number as usize <= Self::ALL.len() {
+            Some(Self::ALL[number as usize - 1])
+        } else {
+            None
+        }
+    }
+
+    /// Whether frames of this kind carry a u32 id after the channel.
+    #[inline]
+    #[must_use]
+    pub const fn has_id(self) -> bool {
+        matches!(
+            self,
+            Self::Request
+                | Self::Reply
+                | Self::Error
+                | Self::Cancel
+                | Self::Subscribe
+                | Self::Unsubscribe
+                | Self::Deliver
+                | Self::Join
+                | Self::Leave
+        )
+    }
+}
+
+/// Set on a `Deliver` frame that only one member received.
+pub const FLAG_PRIVATE: u8 = 0b0000_0001;
+
+/// One frame, decoded in place: the payload borrows the receive buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Message<'a> {
+    /// What the frame is for.
+    pub kind: Kind,
+    /// Bits whose meaning depends on the kind, such as [`FLAG_PRIVATE`].
+    pub flags: u8,
+    /// Alias of a method, topic or room; 0 where the kind has none.
+    pub channel: u16,
+    /// Request id, or the origin of a delivery; 0 where the kind has none.
+    pub id: u32,
+    /// The rest of the frame.
+    pub payload: &'a [u8],
+}
+
+impl<'a> Message<'a> {
+    /// A message without id and flags.
+    #[inline]
+    #[must_use]
+    pub const fn new(kind: Kind, channel: u16, payload: &'a [u8]) -> Self {
+        Self { kind, flags: 0, channel, id: 0, payload }
+    }
+
+    /// A message with an id.
+    #[inline]
+    #[must_use]
+    pub const fn with_id(kind: Kind, channel: u16, id: u32, payload: &'a [u8]) -> Self {
+        Self { kind, flags: 0, channel, id, payload }
+    }
+}
+
+/// The number of a room member, unique in a server while the member is connected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct MemberId(pub u32);
+
+/// What a presence frame tells about a member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum PresenceEvent {
+    /// Was in the room before the receiver came.
+    Here = 0,
+    /// Came into the room.
+    Joined = 1,
+    /// Left the room.
+    Left = 2,
+}
