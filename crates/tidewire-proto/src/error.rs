@@ -65,4 +65,10 @@ pub enum EncodeError {
         /// Name of the codec.
         codec: &'static str,
     },
+    /// The payload is not a valid body of its kind, so the codec cannot say it in its own way.
+    #[error("payload is not a valid body of a {kind:?} frame")]
+    InvalidBody {
+        /// The kind of frame whose payload it was.
+        kind: crate::message::Kind,
+    },
 }

@@ -6,7 +6,15 @@
 /// far below what a peer could use to exhaust memory (10,000 sessions × 1 MiB stays a configured choice).
 pub const FRAME_BYTES_MAX: usize = 1 << 20;
 
-/// Largest first frame. A hello holds 24 fixed bytes, an agent text and credentials of at most 1 KiB; until
+/// Smallest frame limit a peer may announce. The largest control frame (a presence: header 8, event 1,
+/// member 4, length 1, name 255) has 269 bytes; a peer that cannot take it cannot take part.
+pub const FRAME_BYTES_MIN: u32 = 512;
+
+/// Longest line of the lines codec, terminator included. Lines are typed by people; 8 KiB is two screens
+/// full, and a line without an end costs no more than this.
+pub const LINE_BYTES_MAX: usize = 8 << 10;
+
+/// Largest first frame. A hello holds 25 fixed bytes, an agent text and credentials of at most 1 KiB; until
 /// it is accepted a stranger may make us hold this much and no more.
 pub const HELLO_BYTES_MAX: usize = 2048;
 

@@ -14,10 +14,14 @@
 mod lines;
 mod tw1;
 
+use std::fmt;
+use std::str::FromStr;
 use std::sync::Arc;
 
+use thiserror::Error;
+
 pub use lines::Lines;
-pub use tw1::Tw1;
+pub use tw1::{ID_HEADER_BYTES, ONE_WAY_HEADER_BYTES, Tw1};
 
 use crate::error::{DecodeError, EncodeError};
 use crate::message::{FLAG_PRIVATE, Kind, MemberId, Message, PresenceEvent};
@@ -133,4 +137,149 @@ pub enum AnyCodec {
     Lines(Lines),
     /// A codec of the user's own.
     Custom(Arc<dyn Codec>),
+}
+
+impl AnyCodec {
+    /// Names `by_name` knows, in the order they should be offered.
+    pub const NAMES: [&'static str; 2] = ["tw1", "lines"];
+
+    /// The codec with this name, as used in flags; see [`AnyCodec::NAMES`].
+    #[must_use]
+    pub fn by_name(name: &str) -> Option<Self> {
+        match name {
+            "tw1" => Some(Self::Tw1(Tw1)),
+            "lines" => Some(Self::Lines(Lines)),
+            _ => None,
+        }
+    }
+}
+
+impl Codec for AnyCodec {
+    fn name(&self) -> &'static str {
+        match self {
+            Self::Tw1(codec) => codec.name(),
+            Self::Lines(codec) => codec.name(),
+            Self::Custom(codec) => codec.name(),
+        }
+    }
+
+    fn has_handshake(&self) -> bool {
+        match self {
+            Self::Tw1(codec) => codec.has_handshake(),
+            Self::Lines(codec) => codec.has_handshake(),
+            Self::Custom(codec) => codec.has_handshake(),
+        }
+    }
+
+    #[inline]
+    fn decode<'a>(
+        &self,
+        input: &'a [u8],
+        frame_bytes_max: usize,
+    ) -> Result<Decoded<'a>, DecodeError> {
+        match self {
+            Self::Tw1(codec) => codec.decode(input, frame_bytes_max),
+            Self::Lines(codec) => codec.decode(input, frame_bytes_max),
+            Self::Custom(codec) => codec.decode(input, frame_bytes_max),
+        }
+    }
+
+    #[inline]
+    fn encode(&self, message: &Message<'_>, out: &mut Vec<u8>) -> Result<(), EncodeError> {
+        match self {
+            Self::Tw1(codec) => codec.encode(message, out),
+            Self::Lines(codec) => codec.encode(message, out),
+            Self::Custom(codec) => codec.encode(message, out),
+        }
+    }
+
+    fn encode_said(&self, said: &Said<'_>, out: &mut Vec<u8>) -> Result<(), EncodeError> {
+        match self {
+            Self::Tw1(codec) => codec.encode_said(said, out),
+            Self::Lines(codec) => codec.encode_said(said, out),
+            Self::Custom(codec) => codec.encode_said(said, out),
+        }
+    }
+
+    fn encode_presence(
+        &self,
+        presence: &Presence<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), EncodeError> {
+        match self {
+            Self::Tw1(codec) => codec.encode_presence(presence, out),
+            Self::Lines(codec) => codec.encode_presence(presence, out),
+            Self::Custom(codec) => codec.encode_presence(presence, out),
+        }
+    }
+
+    fn encode_gap(&self, channel: u16, lost: u64, out: &mut Vec<u8>) -> Result<(), EncodeError> {
+        match self {
+            Self::Tw1(codec) => codec.encode_gap(channel, lost, out),
+            Self::Lines(codec) => codec.encode_gap(channel, lost, out),
+            Self::Custom(codec) => codec.encode_gap(channel, lost, out),
+        }
+    }
+}
+
+impl fmt::Debug for AnyCodec {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_tuple("AnyCodec")
+            .field(&self.name())
+            .finish()
+    }
+}
+
+impl FromStr for AnyCodec {
+    type Err = UnknownCodec;
+
+    fn from_str(name: &str) -> Result<Self, Self::Err> {
+        Self::by_name(name).ok_or(UnknownCodec)
+    }
+}
+
+/// The name given is not that of a built-in codec; choose one of [`AnyCodec::NAMES`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("unknown codec; choose one of: {}", AnyCodec::NAMES.join(", "))]
+pub struct UnknownCodec;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_name_finds_the_codec_of_that_name() {
+        for name in AnyCodec::NAMES {
+            let codec = AnyCodec::by_name(name).unwrap();
+            assert_eq!(codec.name(), name);
+            assert_eq!(format!("{codec:?}"), format!("AnyCodec({name:?})"));
+        }
+    }
+
+    #[test]
+    fn an_unknown_name_is_told_the_known_ones() {
+        let error = "TW1".parse::<AnyCodec>().unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "unknown codec; choose one of: tw1, lines"
+        );
+    }
+
+    #[test]
+    fn a_custom_codec_answers_for_itself() {
+        let custom = AnyCodec::Custom(Arc::new(Lines));
+        let said = Said {
+            channel: 1,
+            member: MemberId(2),
+            name: "ada",
+            private: false,
+            payload: b"hi",
+        };
+        let mut out = Vec::new();
+        custom.encode_said(&said, &mut out).unwrap();
+        // Not the default of the trait, which would be a bare "hi".
+        assert_eq!(out, b"[ada]: hi\n");
+        assert!(!custom.has_handshake());
+    }
 }

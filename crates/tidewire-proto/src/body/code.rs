@@ -1,0 +1,181 @@
+//! The numbers by which programs know why something was refused or a connection ends.
+//!
+//! A number this version does not know is kept as `Other`, not refused: the text beside it still tells a
+//! person what happened, and a newer peer may have more reasons than we do.
+
+use std::fmt;
+
+/// Why a request was refused. Its `Display` says it in plain words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorCode {
+    /// The receiver has no such request; do not repeat it.
+    Unsupported,
+    /// The room, method, member or topic named does not exist.
+    NotFound,
+    /// The name is empty; ask for another.
+    NameEmpty,
+    /// Somebody in the room has this name; ask for another.
+    NameTaken,
+    /// The name is too long or has characters names may not have; ask for another.
+    NameInvalid,
+    /// The sender is not in the room it speaks to; join first.
+    NotJoined,
+    /// The sender is in that room already.
+    AlreadyJoined,
+    /// A limit was reached; try later or close something first.
+    LimitReached,
+    /// The request's payload is not what its kind requires.
+    MalformedBody,
+    /// The server is shutting down; connect to another or later.
+    Draining,
+    /// The receiver failed; the request may or may not have had an effect.
+    Internal,
+    /// A code of a newer version.
+    Other(u16),
+}
+
+impl ErrorCode {
+    /// The code with this number.
+    #[must_use]
+    pub const fn from_wire(number: u16) -> Self {
+        match number {
+            1 => Self::Unsupported,
+            2 => Self::NotFound,
+            3 => Self::NameEmpty,
+            4 => Self::NameTaken,
+            5 => Self::NameInvalid,
+            6 => Self::NotJoined,
+            7 => Self::AlreadyJoined,
+            8 => Self::LimitReached,
+            9 => Self::MalformedBody,
+            10 => Self::Draining,
+            11 => Self::Internal,
+            other => Self::Other(other),
+        }
+    }
+
+    /// The code's number on the wire.
+    #[must_use]
+    pub const fn to_wire(self) -> u16 {
+        match self {
+            Self::Unsupported => 1,
+            Self::NotFound => 2,
+            Self::NameEmpty => 3,
+            Self::NameTaken => 4,
+            Self::NameInvalid => 5,
+            Self::NotJoined => 6,
+            Self::AlreadyJoined => 7,
+            Self::LimitReached => 8,
+            Self::MalformedBody => 9,
+            Self::Draining => 10,
+            Self::Internal => 11,
+            Self::Other(number) => number,
+        }
+    }
+}
+
+impl fmt::Display for ErrorCode {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::Unsupported => "this request is not supported here",
+            Self::NotFound => "no such room, method, member or topic",
+            Self::NameEmpty => "the name is empty",
+            Self::NameTaken => "the name is taken",
+            Self::NameInvalid => "the name is not allowed",
+            Self::NotJoined => "you are not in this room",
+            Self::AlreadyJoined => "you are in this room already",
+            Self::LimitReached => "a limit of the server is reached",
+            Self::MalformedBody => "the request is malformed",
+            Self::Draining => "the server is shutting down",
+            Self::Internal => "the server failed",
+            Self::Other(number) => return write!(formatter, "error code {number}"),
+        })
+    }
+}
+
+/// Why a peer will close the connection. Its `Display` says it in plain words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum GoAwayCode {
+    /// The peer is shutting down; reconnect later or elsewhere.
+    Shutdown,
+    /// Nothing arrived for longer than the idle timeout; send pings.
+    IdleTimeout,
+    /// The handshake did not finish in time.
+    HandshakeTimeout,
+    /// Bytes arrived that are not the protocol, or frames the connection's state does not allow.
+    ProtocolError,
+    /// A limit was passed.
+    LimitReached,
+    /// The receiver read more slowly than its subscriptions' policy allows.
+    SlowSubscriber,
+    /// A code of a newer version.
+    Other(u16),
+}
+
+impl GoAwayCode {
+    /// The code with this number.
+    #[must_use]
+    pub const fn from_wire(number: u16) -> Self {
+        match number {
+            1 => Self::Shutdown,
+            2 => Self::IdleTimeout,
+            3 => Self::HandshakeTimeout,
+            4 => Self::ProtocolError,
+            5 => Self::LimitReached,
+            6 => Self::SlowSubscriber,
+            other => Self::Other(other),
+        }
+    }
+
+    /// The code's number on the wire.
+    #[must_use]
+    pub const fn to_wire(self) -> u16 {
+        match self {
+            Self::Shutdown => 1,
+            Self::IdleTimeout => 2,
+            Self::HandshakeTimeout => 3,
+            Self::ProtocolError => 4,
+            Self::LimitReached => 5,
+            Self::SlowSubscriber => 6,
+            Self::Other(number) => number,
+        }
+    }
+}
+
+impl fmt::Display for GoAwayCode {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::Shutdown => "the peer is shutting down",
+            Self::IdleTimeout => "nothing arrived within the idle timeout",
+            Self::HandshakeTimeout => "the handshake did not finish in time",
+            Self::ProtocolError => "the protocol was violated",
+            Self::LimitReached => "a limit was passed",
+            Self::SlowSubscriber => "the subscriber reads too slowly",
+            Self::Other(number) => return write!(formatter, "go-away code {number}"),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_number_survives_the_wire() {
+        for number in 0..=u16::MAX {
+            assert_eq!(ErrorCode::from_wire(number).to_wire(), number);
+            assert_eq!(GoAwayCode::from_wire(number).to_wire(), number);
+        }
+    }
+
+    #[test]
+    fn known_and_unknown_codes_read_as_words() {
+        assert_eq!(ErrorCode::from_wire(4).to_string(), "the name is taken");
+        assert_eq!(ErrorCode::from_wire(12), ErrorCode::Other(12));
+        assert_eq!(ErrorCode::Other(12).to_string(), "error code 12");
+        assert_eq!(GoAwayCode::from_wire(7), GoAwayCode::Other(7));
+        assert_eq!(GoAwayCode::Other(7).to_string(), "go-away code 7");
+    }
+}

@@ -1,0 +1,358 @@
+//! Bodies: the layouts inside the payloads of control frames.
+//!
+//! Problem: joins, refusals, presence, gaps and go-aways need structure, and their bytes come from
+//! strangers. Approach: each body is a borrowing struct with `encode` (appends the payload) and `decode`
+//! (reads it in place); integers are little-endian, a text either follows a one-byte length or is the last
+//! field. A decoder accepts exactly one spelling: bytes left over are [`DecodeError::MalformedPayload`],
+//! because new fields come with a new protocol version and not with guesses.
+//!
+//! A name that is too long is an error of `encode`, because a cut name is another name. A reason in an
+//! error or a go-away is cut instead: it is for people, and the code beside it says what happened.
+//!
+//! Rejected: a serialisation crate (a dependency inside the public wire format, and none of the usual ones
+//! decodes in place with these bounds), and tagged optional fields (nothing here is optional).
+
+mod call;
+mod code;
+mod field;
+mod name;
+
+pub use call::{RoomCall, Roster, RosterEntries};
+pub use code::{ErrorCode, GoAwayCode};
+pub use name::{NameError, validate_name};
+
+pub(crate) use field::{Reader, push_short_text};
+
+use crate::error::{DecodeError, EncodeError};
+use crate::limits::TEXT_BYTES_MAX;
+use crate::message::{Kind, MemberId, PresenceEvent};
+
+use field::clip_text;
+
+/// Body of a `Join`: which room to enter, and under which name.
+///
+/// Layout: u8 length and bytes of the room, u8 length and bytes of the name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct JoinBody<'a> {
+    /// The room's name.
+    pub room: &'a str,
+    /// The name the member wants to be known by in it.
+    pub name: &'a str,
+}
+
+impl<'a> JoinBody<'a> {
+    /// Appends the payload to `out`.
+    ///
+    /// # Errors
+    /// [`EncodeError::TextTooLong`] if a field is longer than 255 bytes; `out` is unchanged.
+    pub fn encode(&self, out: &mut Vec<u8>) -> Result<(), EncodeError> {
+        let start = out.len();
+        push_short_text(self.room, out)?;
+        push_short_text(self.name, out).inspect_err(|_| out.truncate(start))
+    }
+
+    /// Reads the payload of a `Join`. Whether the names are acceptable is for [`validate_name`] to say, so
+    /// that a bad name can be refused and asked for again.
+    ///
+    /// # Errors
+    /// [`DecodeError::MalformedPayload`].
+    pub fn decode(payload: &'a [u8]) -> Result<Self, DecodeError> {
+        let mut reader = Reader::new(payload);
+        let body = reader.short_text().zip(reader.short_text());
+        match body {
+            Some((room, name)) if reader.is_empty() => Ok(Self { room, name }),
+            _ => Err(malformed(Kind::Join)),
+        }
+    }
+}
+
+/// Body of the `Reply` to a `Join`. The alias of the room is in the frame's channel.
+///
+/// Layout: u32 member, u32 members.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct JoinedBody {
+    /// The number of the member who joined.
+    pub member: MemberId,
+    /// How many members the room has, this one included.
+    pub members: u32,
+}
+
+impl JoinedBody {
+    /// Appends the payload to `out`.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.member.0.to_le_bytes());
+        out.extend_from_slice(&self.members.to_le_bytes());
+    }
+
+    /// Reads the payload of the `Reply`.
+    ///
+    /// # Errors
+    /// [`DecodeError::MalformedPayload`].
+    pub fn decode(payload: &[u8]) -> Result<Self, DecodeError> {
+        let mut reader = Reader::new(payload);
+        match (reader.u32(), reader.u32()) {
+            (Some(member), Some(members)) if reader.is_empty() => Ok(Self {
+                member: MemberId(member),
+                members,
+            }),
+            _ => Err(malformed(Kind::Reply)),
+        }
+    }
+}
+
+/// Body of an `Error`: what was refused, for programs and for people.
+///
+/// Layout: u16 code, then the text to the end of the payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ErrorBody<'a> {
+    /// What went wrong, for programs.
+    pub code: ErrorCode,
+    /// What went wrong, for people; may be empty.
+    pub text: &'a str,
+}
+
+impl<'a> ErrorBody<'a> {
+    /// Appends the payload to `out`, with the text cut to at most [`TEXT_BYTES_MAX`] bytes.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.code.to_wire().to_le_bytes());
+        out.extend_from_slice(clip_text(self.text).as_bytes());
+    }
+
+    /// Reads the payload of an `Error`.
+    ///
+    /// # Errors
+    /// [`DecodeError::MalformedPayload`].
+    pub fn decode(payload: &'a [u8]) -> Result<Self, DecodeError> {
+        let (code, text) = decode_reason(payload).ok_or(malformed(Kind::Error))?;
+        Ok(Self {
+            code: ErrorCode::from_wire(code),
+            text,
+        })
+    }
+}
+
+/// Body of a `Presence`: who is in, came into, or left a room.
+///
+/// Layout: u8 event, u32 member, u8 length and bytes of the name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PresenceBody<'a> {
+    /// What happened.
+    pub event: PresenceEvent,
+    /// Whose presence it is.
+    pub member: MemberId,
+    /// Their name.
+    pub name: &'a str,
+}
+
+impl<'a> PresenceBody<'a> {
+    /// Appends the payload to `out`.
+    ///
+    /// # Errors
+    /// [`EncodeError::TextTooLong`] if the name is longer than 255 bytes; `out` is unchanged.
+    pub fn encode(&self, out: &mut Vec<u8>) -> Result<(), EncodeError> {
+        let start = out.len();
+        out.push(self.event as u8);
+        out.extend_from_slice(&self.member.0.to_le_bytes());
+        push_short_text(self.name, out).inspect_err(|_| out.truncate(start))
+    }
+
+    /// Reads the payload of a `Presence`.
+    ///
+    /// # Errors
+    /// [`DecodeError::MalformedPayload`].
+    pub fn decode(payload: &'a [u8]) -> Result<Self, DecodeError> {
+        let mut reader = Reader::new(payload);
+        let event = reader.u8().and_then(presence_event);
+        match (event, reader.u32(), reader.short_text()) {
+            (Some(event), Some(member), Some(name)) if reader.is_empty() => Ok(Self {
+                event,
+                member: MemberId(member),
+                name,
+            }),
+            _ => Err(malformed(Kind::Presence)),
+        }
+    }
+}
+
+/// Body of a `Gap`: how many messages were dropped for this receiver before the next one.
+///
+/// Layout: u64 lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GapBody {
+    /// How many messages were dropped.
+    pub lost: u64,
+}
+
+impl GapBody {
+    /// Appends the payload to `out`.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.lost.to_le_bytes());
+    }
+
+    /// Reads the payload of a `Gap`.
+    ///
+    /// # Errors
+    /// [`DecodeError::MalformedPayload`].
+    pub fn decode(payload: &[u8]) -> Result<Self, DecodeError> {
+        match payload.try_into() {
+            Ok(lost) => Ok(Self {
+                lost: u64::from_le_bytes(lost),
+            }),
+            Err(_) => Err(malformed(Kind::Gap)),
+        }
+    }
+}
+
+/// Body of a `GoAway`: why the sender will close the connection.
+///
+/// Layout: u16 code, then the text to the end of the payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GoAwayBody<'a> {
+    /// Why, for programs.
+    pub code: GoAwayCode,
+    /// Why, for people; may be empty.
+    pub text: &'a str,
+}
+
+impl<'a> GoAwayBody<'a> {
+    /// Appends the payload to `out`, with the text cut to at most [`TEXT_BYTES_MAX`] bytes.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.code.to_wire().to_le_bytes());
+        out.extend_from_slice(clip_text(self.text).as_bytes());
+    }
+
+    /// Reads the payload of a `GoAway`.
+    ///
+    /// # Errors
+    /// [`DecodeError::MalformedPayload`].
+    pub fn decode(payload: &'a [u8]) -> Result<Self, DecodeError> {
+        let (code, text) = decode_reason(payload).ok_or(malformed(Kind::GoAway))?;
+        Ok(Self {
+            code: GoAwayCode::from_wire(code),
+            text,
+        })
+    }
+}
+
+/// The error of a payload whose layout is broken.
+pub(crate) const fn malformed(kind: Kind) -> DecodeError {
+    DecodeError::MalformedPayload { kind }
+}
+
+/// A u16 code followed by a text to the end.
+fn decode_reason(payload: &[u8]) -> Option<(u16, &str)> {
+    let mut reader = Reader::new(payload);
+    let code = reader.u16()?;
+    let text = reader.rest();
+    if text.len() > TEXT_BYTES_MAX {
+        return None;
+    }
+    Some((code, str::from_utf8(text).ok()?))
+}
+
+const fn presence_event(number: u8) -> Option<PresenceEvent> {
+    match number {
+        0 => Some(PresenceEvent::Here),
+        1 => Some(PresenceEvent::Joined),
+        2 => Some(PresenceEvent::Left),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_that_does_not_fit_leaves_the_output_unchanged() {
+        let long = "n".repeat(256);
+        let mut out = b"before".to_vec();
+        let expected = Err(EncodeError::TextTooLong {
+            bytes: 256,
+            limit: 255,
+        });
+
+        assert_eq!(
+            JoinBody {
+                room: "lobby",
+                name: &long
+            }
+            .encode(&mut out),
+            expected
+        );
+        assert_eq!(
+            JoinBody {
+                room: &long,
+                name: "a"
+            }
+            .encode(&mut out),
+            expected
+        );
+        let presence = PresenceBody {
+            event: PresenceEvent::Here,
+            member: MemberId(1),
+            name: &long,
+        };
+        assert_eq!(presence.encode(&mut out), expected);
+
+        assert_eq!(out, b"before");
+    }
+
+    #[test]
+    fn reasons_are_cut_at_a_character_and_still_decode() {
+        // 255 is odd, so the limit falls inside a two-byte character.
+        let text = "é".repeat(200);
+        let mut out = Vec::new();
+        ErrorBody {
+            code: ErrorCode::Internal,
+            text: &text,
+        }
+        .encode(&mut out);
+
+        let body = ErrorBody::decode(&out).unwrap();
+
+        assert_eq!(body.code, ErrorCode::Internal);
+        assert_eq!(body.text, "é".repeat(127));
+    }
+
+    #[test]
+    fn left_over_and_missing_bytes_are_malformed() {
+        let mut join = Vec::new();
+        JoinBody {
+            room: "lobby",
+            name: "ada",
+        }
+        .encode(&mut join)
+        .unwrap();
+        for end in 0..join.len() {
+            assert_eq!(JoinBody::decode(&join[..end]), Err(malformed(Kind::Join)));
+        }
+        join.push(0);
+        assert_eq!(JoinBody::decode(&join), Err(malformed(Kind::Join)));
+
+        assert_eq!(GapBody::decode(&[0; 7]), Err(malformed(Kind::Gap)));
+        assert_eq!(GapBody::decode(&[0; 9]), Err(malformed(Kind::Gap)));
+        assert_eq!(JoinedBody::decode(&[0; 9]), Err(malformed(Kind::Reply)));
+    }
+
+    #[test]
+    fn text_must_be_utf8_and_bounded() {
+        assert_eq!(
+            ErrorBody::decode(&[1, 0, 0xFF]),
+            Err(malformed(Kind::Error))
+        );
+        assert_eq!(GoAwayBody::decode(&[1]), Err(malformed(Kind::GoAway)));
+        let mut long = vec![1, 0];
+        long.extend(std::iter::repeat_n(b'x', TEXT_BYTES_MAX + 1));
+        assert_eq!(GoAwayBody::decode(&long), Err(malformed(Kind::GoAway)));
+        assert!(GoAwayBody::decode(&long[..long.len() - 1]).is_ok());
+    }
+
+    #[test]
+    fn an_unknown_presence_event_is_malformed() {
+        assert_eq!(
+            PresenceBody::decode(&[3, 0, 0, 0, 0, 0]),
+            Err(malformed(Kind::Presence))
+        );
+    }
+}

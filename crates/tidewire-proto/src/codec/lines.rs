@@ -1,0 +1,428 @@
+//! Lines: LF-terminated text, for people with `nc` and programs that print.
+//!
+//! Problem: the simplest peer there is has no header, no ids and a terminal at its end. Approach: every
+//! line that arrives is a one-way message; what leaves is rendered as a line a person understands. Text of
+//! other people is stripped of control characters on the way out, because a terminal obeys them: an escape
+//! sequence in a chat message could retitle, clear or script the reader's screen.
+//!
+//! The replacement is a plain `?`: one byte is never longer than what it replaces, so a line that was within
+//! the limit stays within it. Rejected: U+FFFD (three bytes for one, and legacy terminals garble it),
+//! dropping the characters (hides that something was there), and escaping them (grows the line fourfold).
+
+use super::{Codec, Decoded, Presence, Said};
+use crate::body::{ErrorBody, GoAwayBody};
+use crate::error::{DecodeError, EncodeError};
+use crate::limits::LINE_BYTES_MAX;
+use crate::message::{Kind, Message, PresenceEvent};
+
+/// The codec of LF-terminated lines. A line is at most [`LINE_BYTES_MAX`] bytes with its terminator, or
+/// less if the frame limit is smaller; one CR before the LF belongs to the terminator.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Lines;
+
+impl Lines {
+    /// Appends a prompt: text after which the cursor stays on the line, such as `Enter username: `.
+    pub fn encode_prompt(text: &str, out: &mut Vec<u8>) {
+        push_visible(text.as_bytes(), out);
+    }
+}
+
+impl Codec for Lines {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn has_handshake(&self) -> bool {
+        false
+    }
+
+    #[inline]
+    fn decode<'a>(
+        &self,
+        input: &'a [u8],
+        frame_bytes_max: usize,
+    ) -> Result<Decoded<'a>, DecodeError> {
+        let limit = frame_bytes_max.min(LINE_BYTES_MAX);
+        let window = input.get(..limit).unwrap_or(input);
+        match find_line_feed(window) {
+            Some(end) => {
+                let line = &window[..end];
+                let line = line.strip_suffix(b"\r").unwrap_or(line);
+                Ok(Decoded::Frame {
+                    message: Message::new(Kind::OneWay, 0, line),
+                    consumed: end + 1,
+                })
+            }
+            None if window.len() < limit => Ok(Decoded::Incomplete { frame_bytes: 0 }),
+            // Without an end in `limit` bytes the line has at least one more, however much arrived.
+            None => Err(DecodeError::FrameTooLarge {
+                bytes: limit as u64 + 1,
+                limit: limit as u64,
+            }),
+        }
+    }
+
+    fn encode(&self, message: &Message<'_>, out: &mut Vec<u8>) -> Result<(), EncodeError> {
+        match message.kind {
+            Kind::OneWay | Kind::Reply | Kind::Deliver => encode_verbatim(message.payload, out),
+            Kind::Error => {
+                let invalid = EncodeError::InvalidBody { kind: message.kind };
+                let body = ErrorBody::decode(message.payload).map_err(|_| invalid)?;
+                encode_reason(body.text, &body.code, out);
+                Ok(())
+            }
+            Kind::GoAway => {
+                let invalid = EncodeError::InvalidBody { kind: message.kind };
+                let body = GoAwayBody::decode(message.payload).map_err(|_| invalid)?;
+                encode_reason(body.text, &body.code, out);
+                Ok(())
+            }
+            kind => Err(EncodeError::Unsupported { codec: NAME, kind }),
+        }
+    }
+
+    fn encode_said(&self, said: &Said<'_>, out: &mut Vec<u8>) -> Result<(), EncodeError> {
+        let address: &[u8] = if said.private { b" -> you]: " } else { b"]: " };
+        let frame_bytes = 1 + said.name.len() + address.len() + said.payload.len() + 1;
+        check_line_bytes(said.payload.len(), frame_bytes)?;
+        out.reserve(frame_bytes);
+        out.push(b'[');
+        push_visible(said.name.as_bytes(), out);
+        out.extend_from_slice(address);
+        push_visible(said.payload, out);
+        out.push(b'\n');
+        Ok(())
+    }
+
+    fn encode_presence(
+        &self,
+        presence: &Presence<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), EncodeError> {
+        let what: &[u8] = match presence.event {
+            PresenceEvent::Here => b" is here\n",
+            PresenceEvent::Joined => b" joined\n",
+            PresenceEvent::Left => b" left\n",
+        };
+        check_line_bytes(presence.name.len(), 2 + presence.name.len() + what.len())?;
+        out.extend_from_slice(b"* ");
+        push_visible(presence.name.as_bytes(), out);
+        out.extend_from_slice(what);
+        Ok(())
+    }
+
+    fn encode_gap(&self, _channel: u16, lost: u64, out: &mut Vec<u8>) -> Result<(), EncodeError> {
+        push_line(format_args!("* {lost} messages were lost here"), out);
+        Ok(())
+    }
+}
+
+/// Appends what a service says, unchanged.
+fn encode_verbatim(payload: &[u8], out: &mut Vec<u8>) -> Result<(), EncodeError> {
+    // The receiver takes one CR for a part of the terminator; a payload that ends in one gets another.
+    let terminator: &[u8] = if payload.ends_with(b"\r") {
+        b"\r\n"
+    } else {
+        b"\n"
+    };
+    check_line_bytes(payload.len(), payload.len() + terminator.len())?;
+    if find_line_feed(payload).is_some() {
+        return Err(EncodeError::ContainsDelimiter { codec: NAME });
+    }
+    out.reserve(payload.len() + terminator.len());
+    out.extend_from_slice(payload);
+    out.extend_from_slice(terminator);
+    Ok(())
+}
+
+/// Appends a refusal or a farewell: the text, or the code's own words where there is none.
+fn encode_reason(text: &str, code: &dyn std::fmt::Display, out: &mut Vec<u8>) {
+    if text.is_empty() {
+        push_line(format_args!("! {code}"), out);
+    } else {
+        out.extend_from_slice(b"! ");
+        push_visible(text.as_bytes(), out);
+        out.push(b'\n');
+    }
+}
+
+/// Formats straight into `out`, without a string in between.
+fn push_line(line: std::fmt::Arguments<'_>, out: &mut Vec<u8>) {
+    use std::io::Write;
+    // Writing to a vector cannot fail.
+    let _ = writeln!(out, "{line}");
+}
+
+/// Refuses what the same codec would refuse to decode.
+fn check_line_bytes(payload_bytes: usize, frame_bytes: usize) -> Result<(), EncodeError> {
+    if frame_bytes > LINE_BYTES_MAX {
+        let around = frame_bytes - payload_bytes;
+        return Err(EncodeError::PayloadTooLarge {
+            bytes: payload_bytes as u64,
+            limit: LINE_BYTES_MAX.saturating_sub(around) as u64,
+        });
+    }
+    Ok(())
+}
+
+/// Appends text with every control character but the tab, and everything that is not UTF-8, replaced.
+fn push_visible(text: &[u8], out: &mut Vec<u8>) {
+    for chunk in text.utf8_chunks() {
+        let mut rest = chunk.valid();
+        while let Some(at) = rest.find(|c: char| c.is_control() && c != '\t') {
+            let (visible, tail) = rest.split_at(at);
+            out.extend_from_slice(visible.as_bytes());
+            out.push(REPLACEMENT);
+            let mut tail = tail.chars();
+            tail.next();
+            rest = tail.as_str();
+        }
+        out.extend_from_slice(rest.as_bytes());
+        if !chunk.invalid().is_empty() {
+            out.push(REPLACEMENT);
+        }
+    }
+}
+
+/// Finds the first LF, looking at a block at a time: the inner loop has no early exit, so the compiler
+/// compares a whole block with a few vector instructions.
+fn find_line_feed(bytes: &[u8]) -> Option<usize> {
+    const BLOCK_BYTES: usize = 32;
+    let (blocks, rest) = bytes.as_chunks::<BLOCK_BYTES>();
+    let passed = blocks
+        .iter()
+        .take_while(|block| {
+            !block
+                .iter()
+                .fold(false, |found, byte| found | (*byte == b'\n'))
+        })
+        .count()
+        * BLOCK_BYTES;
+    let tail = if passed < bytes.len() - rest.len() {
+        &bytes[passed..]
+    } else {
+        rest
+    };
+    Some(passed + tail.iter().position(|byte| *byte == b'\n')?)
+}
+
+const NAME: &str = "lines";
+const REPLACEMENT: u8 = b'?';
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::body::{ErrorCode, GoAwayCode};
+    use crate::message::MemberId;
+
+    const NO_LIMIT: usize = usize::MAX;
+
+    fn line_of(input: &[u8]) -> (&[u8], usize) {
+        match Lines.decode(input, NO_LIMIT) {
+            Ok(Decoded::Frame { message, consumed }) => {
+                assert_eq!((message.kind, message.channel), (Kind::OneWay, 0));
+                (message.payload, consumed)
+            }
+            other => panic!("no line: {other:?}"),
+        }
+    }
+
+    fn said<'a>(name: &'a str, payload: &'a [u8], private: bool) -> Said<'a> {
+        Said {
+            channel: 3,
+            member: MemberId(1),
+            name,
+            private,
+            payload,
+        }
+    }
+
+    #[test]
+    fn a_line_loses_its_terminator_and_one_cr_only() {
+        assert_eq!(line_of(b"hi\nthere\n"), (&b"hi"[..], 3));
+        assert_eq!(line_of(b"hi\r\n"), (&b"hi"[..], 4));
+        assert_eq!(line_of(b"hi\r\r\n"), (&b"hi\r"[..], 5));
+        assert_eq!(line_of(b"\n"), (&b""[..], 1));
+    }
+
+    #[test]
+    fn the_end_is_found_at_every_position() {
+        for end in 0..100 {
+            let mut input = vec![b'x'; 130];
+            input[end] = b'\n';
+            input[120] = b'\n';
+            assert_eq!(line_of(&input).1, end + 1);
+        }
+    }
+
+    #[test]
+    fn a_line_may_fill_the_limit_and_no_more() {
+        let mut input = vec![b'x'; LINE_BYTES_MAX - 1];
+        assert_eq!(
+            Lines.decode(&input, NO_LIMIT),
+            Ok(Decoded::Incomplete { frame_bytes: 0 })
+        );
+        input.push(b'\n');
+        assert_eq!(line_of(&input).1, LINE_BYTES_MAX);
+        input.insert(0, b'x');
+        let limit = LINE_BYTES_MAX as u64;
+        let too_large = DecodeError::FrameTooLarge {
+            bytes: limit + 1,
+            limit,
+        };
+        assert_eq!(Lines.decode(&input, NO_LIMIT), Err(too_large));
+    }
+
+    #[test]
+    fn a_smaller_frame_limit_applies_to_lines() {
+        let too_large = DecodeError::FrameTooLarge { bytes: 5, limit: 4 };
+        assert_eq!(Lines.decode(b"abcd", 4), Err(too_large));
+        assert!(matches!(
+            Lines.decode(b"abc\n", 4),
+            Ok(Decoded::Frame { consumed: 4, .. })
+        ));
+    }
+
+    #[test]
+    fn what_is_said_names_its_speaker() {
+        let mut out = Vec::new();
+        Lines
+            .encode_said(&said("ada", b"hi all", false), &mut out)
+            .unwrap();
+        Lines
+            .encode_said(&said("bob", b"psst", true), &mut out)
+            .unwrap();
+        assert_eq!(out, b"[ada]: hi all\n[bob -> you]: psst\n");
+    }
+
+    #[test]
+    fn peers_cannot_command_the_terminal() {
+        let mut out = Vec::new();
+        // An escape sequence, its one-byte form as UTF-8 and as a raw byte, a forged line, and a tab.
+        let text = b"\x1b[2Ja\xC2\x9b2Jb\x9b2Jc\r\n[root]: hi\td";
+        Lines
+            .encode_said(&said("e\u{7}ve", text, false), &mut out)
+            .unwrap();
+        assert_eq!(out, b"[e?ve]: ?[2Ja?2Jb?2Jc??[root]: hi\td\n");
+    }
+
+    #[test]
+    fn presence_and_gaps_read_as_sentences() {
+        let mut out = Vec::new();
+        for event in [
+            PresenceEvent::Joined,
+            PresenceEvent::Left,
+            PresenceEvent::Here,
+        ] {
+            let presence = Presence {
+                channel: 1,
+                member: MemberId(1),
+                name: "王",
+                event,
+            };
+            Lines.encode_presence(&presence, &mut out).unwrap();
+        }
+        Lines.encode_gap(1, 12, &mut out).unwrap();
+        let expected = "* 王 joined\n* 王 left\n* 王 is here\n* 12 messages were lost here\n";
+        assert_eq!(out, expected.as_bytes());
+    }
+
+    #[test]
+    fn refusals_and_farewells_show_their_text_or_their_code() {
+        let mut out = Vec::new();
+        let mut body = Vec::new();
+        ErrorBody {
+            code: ErrorCode::NameTaken,
+            text: "ada is taken\x1b",
+        }
+        .encode(&mut body);
+        Lines
+            .encode(&Message::with_id(Kind::Error, 0, 1, &body), &mut out)
+            .unwrap();
+        body.clear();
+        ErrorBody {
+            code: ErrorCode::NameTaken,
+            text: "",
+        }
+        .encode(&mut body);
+        Lines
+            .encode(&Message::with_id(Kind::Error, 0, 1, &body), &mut out)
+            .unwrap();
+        body.clear();
+        GoAwayBody {
+            code: GoAwayCode::Shutdown,
+            text: "",
+        }
+        .encode(&mut body);
+        Lines
+            .encode(&Message::new(Kind::GoAway, 0, &body), &mut out)
+            .unwrap();
+        assert_eq!(
+            out,
+            b"! ada is taken?\n! the name is taken\n! the peer is shutting down\n"
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_a_line_is_refused_and_nothing_is_written() {
+        let mut out = b"before".to_vec();
+        let long = vec![b'x'; LINE_BYTES_MAX];
+        let limit = LINE_BYTES_MAX as u64;
+        let cases = [
+            (
+                Kind::OneWay,
+                &b"two\nlines"[..],
+                EncodeError::ContainsDelimiter { codec: "lines" },
+            ),
+            (
+                Kind::Reply,
+                &long,
+                EncodeError::PayloadTooLarge {
+                    bytes: limit,
+                    limit: limit - 1,
+                },
+            ),
+            (
+                Kind::Error,
+                b"",
+                EncodeError::InvalidBody { kind: Kind::Error },
+            ),
+            (
+                Kind::Ping,
+                b"",
+                EncodeError::Unsupported {
+                    codec: "lines",
+                    kind: Kind::Ping,
+                },
+            ),
+        ];
+        for (kind, payload, expected) in cases {
+            assert_eq!(
+                Lines.encode(&Message::new(kind, 0, payload), &mut out),
+                Err(expected)
+            );
+        }
+        let room_for = limit - "[ada]: \n".len() as u64;
+        assert_eq!(
+            Lines.encode_said(&said("ada", &long, false), &mut out),
+            Err(EncodeError::PayloadTooLarge {
+                bytes: limit,
+                limit: room_for
+            })
+        );
+        assert_eq!(out, b"before");
+        let fits = &long[..room_for as usize];
+        assert_eq!(
+            Lines.encode_said(&said("ada", fits, false), &mut out),
+            Ok(())
+        );
+        assert_eq!(line_of(&out["before".len()..]).1, LINE_BYTES_MAX);
+    }
+
+    #[test]
+    fn a_prompt_leaves_the_cursor_on_its_line() {
+        let mut out = Vec::new();
+        Lines::encode_prompt("Enter username: ", &mut out);
+        assert_eq!(out, b"Enter username: ");
+    }
+}

@@ -1,0 +1,263 @@
+//! TW1, the native protocol's framing.
+//!
+//! Problem: small messages arrive by the hundred million, so the cost of finding the next frame decides
+//! how much a lane can carry. Approach: a header of fixed size whose first eight bytes are the same for
+//! every kind, so that a single load brings in everything the decision needs and a single bounds check
+//! yields the payload; what depends on the kind comes from a table.
+//!
+//! ```text
+//!  0        4      5       6         8          12
+//!  +--------+------+-------+---------+----------+------------
+//!  | length | kind | flags | channel | id       | payload ...     little-endian
+//!  +--------+------+-------+---------+----------+------------
+//!  length counts everything after itself; the id is there only where Kind::has_id says so
+//! ```
+//!
+//! Rejected: variable-length integers (a header then needs a byte loop and the bench shows it), an id in
+//! every frame (one-way messages of 32 bytes would grow by a tenth), and a checksum (the transports below
+//! carry their own; the load instrument puts one into its payloads).
+
+use super::{Codec, Decoded, Presence};
+use crate::body::{GapBody, PresenceBody};
+use crate::error::{DecodeError, EncodeError};
+use crate::message::{Kind, Message};
+
+/// The native codec. It has no configuration: limits are arguments of `decode`.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Tw1;
+
+impl Tw1 {
+    /// Appends a frame whose payload `write_payload` appends, so that a body needs no buffer of its own.
+    ///
+    /// The length field is filled in afterwards. If `write_payload` fails, `out` is cut back to what it
+    /// was.
+    ///
+    /// # Errors
+    /// Whatever `write_payload` returns, and [`EncodeError::PayloadTooLarge`] if the length field cannot
+    /// hold what it wrote.
+    pub fn encode_with(
+        head: &Message<'_>,
+        out: &mut Vec<u8>,
+        write_payload: impl FnOnce(&mut Vec<u8>) -> Result<(), EncodeError>,
+    ) -> Result<(), EncodeError> {
+        let start = out.len();
+        push_header(head, 0, out);
+        let header_end = out.len();
+        let written = write_payload(out).and_then(|()| {
+            let payload_bytes = out.len() - header_end;
+            length_field(head.kind, payload_bytes)
+        });
+        match written {
+            Ok(length) => {
+                out[start..start + LENGTH_BYTES].copy_from_slice(&length.to_le_bytes());
+                Ok(())
+            }
+            Err(error) => {
+                out.truncate(start);
+                Err(error)
+            }
+        }
+    }
+}
+
+impl Codec for Tw1 {
+    fn name(&self) -> &'static str {
+        "tw1"
+    }
+
+    fn has_handshake(&self) -> bool {
+        true
+    }
+
+    #[inline]
+    fn decode<'a>(
+        &self,
+        input: &'a [u8],
+        frame_bytes_max: usize,
+    ) -> Result<Decoded<'a>, DecodeError> {
+        let Some(head) = input.first_chunk::<ONE_WAY_HEADER_BYTES>() else {
+            return decode_short(input, frame_bytes_max);
+        };
+        let word = u64::from_le_bytes(*head);
+        let frame_bytes = (word & u64::from(u32::MAX)) + LENGTH_BYTES as u64;
+        let shape = SHAPES[usize::from((word >> 32) as u8)];
+        let header_bytes = usize::from(shape.header_bytes);
+        // An unknown kind has the largest header in the table, so that it fails one of these two
+        // comparisons or the third, and the common way pays for no separate test.
+        if frame_bytes > frame_bytes_max as u64
+            || frame_bytes < header_bytes as u64
+            || header_bytes == UNKNOWN_HEADER_BYTES
+        {
+            return Err(reject(input, frame_bytes_max));
+        }
+        // It is at most `frame_bytes_max`, which is a usize.
+        let frame_bytes = frame_bytes as usize;
+        let Some(payload) = input.get(header_bytes..frame_bytes) else {
+            return Ok(Decoded::Incomplete { frame_bytes });
+        };
+        let id = if header_bytes == ID_HEADER_BYTES {
+            match input
+                .get(ONE_WAY_HEADER_BYTES..)
+                .and_then(<[u8]>::first_chunk)
+            {
+                Some(id) => u32::from_le_bytes(*id),
+                None => 0,
+            }
+        } else {
+            0
+        };
+        let message = Message {
+            kind: shape.kind,
+            flags: (word >> 40) as u8,
+            channel: (word >> 48) as u16,
+            id,
+            payload,
+        };
+        Ok(Decoded::Frame {
+            message,
+            consumed: frame_bytes,
+        })
+    }
+
+    #[inline]
+    fn encode(&self, message: &Message<'_>, out: &mut Vec<u8>) -> Result<(), EncodeError> {
+        let length = length_field(message.kind, message.payload.len())?;
+        out.reserve(ID_HEADER_BYTES + message.payload.len());
+        push_header(message, length, out);
+        out.extend_from_slice(message.payload);
+        Ok(())
+    }
+
+    fn encode_presence(
+        &self,
+        presence: &Presence<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), EncodeError> {
+        let body = PresenceBody {
+            event: presence.event,
+            member: presence.member,
+            name: presence.name,
+        };
+        let head = Message::new(Kind::Presence, presence.channel, &[]);
+        Self::encode_with(&head, out, |out| body.encode(out))
+    }
+
+    fn encode_gap(&self, channel: u16, lost: u64, out: &mut Vec<u8>) -> Result<(), EncodeError> {
+        let head = Message::new(Kind::Gap, channel, &[]);
+        Self::encode_with(&head, out, |out| {
+            GapBody { lost }.encode(out);
+            Ok(())
+        })
+    }
+}
+
+/// What the table knows about a kind byte.
+#[derive(Clone, Copy)]
+struct Shape {
+    kind: Kind,
+    header_bytes: u8,
+}
+
+/// The length field of a frame of this kind, if it can hold the payload.
+#[inline]
+fn length_field(kind: Kind, payload_bytes: usize) -> Result<u32, EncodeError> {
+    let rest = SHAPES[usize::from(kind as u8)].header_bytes - LENGTH_BYTES as u8;
+    match u32::try_from(payload_bytes) {
+        Ok(bytes) if bytes <= u32::MAX - u32::from(rest) => Ok(bytes + u32::from(rest)),
+        _ => Err(EncodeError::PayloadTooLarge {
+            bytes: payload_bytes as u64,
+            limit: u64::from(u32::MAX) - u64::from(rest),
+        }),
+    }
+}
+
+/// Appends the header of `message` with this length field.
+#[inline]
+fn push_header(message: &Message<'_>, length: u32, out: &mut Vec<u8>) {
+    let word = u64::from(length)
+        | u64::from(message.kind as u8) << 32
+        | u64::from(message.flags) << 40
+        | u64::from(message.channel) << 48;
+    out.extend_from_slice(&word.to_le_bytes());
+    if message.kind.has_id() {
+        out.extend_from_slice(&message.id.to_le_bytes());
+    }
+}
+
+/// Decodes an input that ends inside the fixed header.
+#[cold]
+fn decode_short(input: &[u8], frame_bytes_max: usize) -> Result<Decoded<'_>, DecodeError> {
+    match find_fault(input, frame_bytes_max) {
+        Some(error) => Err(error),
+        None => Ok(Decoded::Incomplete {
+            frame_bytes: announced_bytes(input).map_or(0, |bytes| bytes as usize),
+        }),
+    }
+}
+
+/// The reason why a whole header was refused.
+#[cold]
+fn reject(input: &[u8], frame_bytes_max: usize) -> DecodeError {
+    find_fault(input, frame_bytes_max).unwrap_or(DecodeError::FrameTooShort {
+        bytes: announced_bytes(input).unwrap_or(0),
+    })
+}
+
+/// The first fault of a header in the order of its bytes, so that a header arriving byte by byte fails with
+/// the same error as one that arrives at once.
+fn find_fault(input: &[u8], frame_bytes_max: usize) -> Option<DecodeError> {
+    let frame_bytes = announced_bytes(input)?;
+    if frame_bytes > frame_bytes_max as u64 {
+        return Some(DecodeError::FrameTooLarge {
+            bytes: frame_bytes,
+            limit: frame_bytes_max as u64,
+        });
+    }
+    let too_short = DecodeError::FrameTooShort { bytes: frame_bytes };
+    if frame_bytes < ONE_WAY_HEADER_BYTES as u64 {
+        return Some(too_short);
+    }
+    let number = *input.get(LENGTH_BYTES)?;
+    let header_bytes = usize::from(SHAPES[usize::from(number)].header_bytes);
+    if header_bytes == UNKNOWN_HEADER_BYTES {
+        return Some(DecodeError::UnknownKind(number));
+    }
+    (frame_bytes < header_bytes as u64).then_some(too_short)
+}
+
+/// The whole length of the frame at the front of `input`, once its length field is there.
+fn announced_bytes(input: &[u8]) -> Option<u64> {
+    let length = input.first_chunk::<LENGTH_BYTES>()?;
+    Some(u64::from(u32::from_le_bytes(*length)) + LENGTH_BYTES as u64)
+}
+
+const fn shapes() -> [Shape; 256] {
+    let mut shapes = [Shape {
+        kind: Kind::OneWay,
+        header_bytes: UNKNOWN_HEADER_BYTES as u8,
+    }; 256];
+    let mut index = 0;
+    while index < Kind::ALL.len() {
+        let kind = Kind::ALL[index];
+        shapes[kind as usize] = Shape {
+            kind,
+            header_bytes: if kind.has_id() {
+                ID_HEADER_BYTES as u8
+            } else {
+                ONE_WAY_HEADER_BYTES as u8
+            },
+        };
+        index += 1;
+    }
+    shapes
+}
+
+/// Header of the kinds without an id, length field included.
+pub const ONE_WAY_HEADER_BYTES: usize = 8;
+
+/// Header of the kinds with an id, length field included.
+pub const ID_HEADER_BYTES: usize = 12;
+
+const LENGTH_BYTES: usize = 4;
+const UNKNOWN_HEADER_BYTES: usize = u8::MAX as usize;
+static SHAPES: [Shape; 256] = shapes();

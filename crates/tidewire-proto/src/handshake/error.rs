@@ -1,0 +1,153 @@
+//! Why handshakes fail, said so that the person who reads it knows what to change.
+//!
+//! The commonest failure is not an attack but a wrong port or a wrong `--codec`, so first bytes that are no
+//! hello are looked at once more and named for what they seem to be. Rejected: a table of other protocols'
+//! magics; text or not, frame or not, is what the remedy depends on.
+
+use thiserror::Error;
+
+use super::MAGIC;
+use crate::body::Reader;
+use crate::limits::FRAME_BYTES_MAX;
+use crate::message::Kind;
+
+/// Why a handshake failed. The connection is closed; nothing was exchanged on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum HandshakeError {
+    /// The hello does not start with the magic; the peer speaks something else.
+    #[error("the hello does not start with the TW1 magic: the peer speaks another protocol")]
+    BadMagic,
+    /// No common version; upgrade the older side.
+    #[error("the peer speaks TW1 version {theirs}, this side {ours}: upgrade the older one")]
+    UnsupportedVersion {
+        /// Version the peer speaks.
+        theirs: u16,
+        /// Version this side speaks.
+        ours: u16,
+    },
+    /// The first frame or its credentials exceed the limits of a handshake.
+    #[error("the peer's first frame is too large for a handshake")]
+    TooLarge,
+    /// The first frame's inner layout is broken.
+    #[error("the peer's handshake frame is malformed")]
+    Malformed,
+    /// The peer announced a frame limit in which control frames do not fit; raise it there.
+    #[error(
+        "the peer's frame limit of {bytes} bytes is below the least possible, {least}: raise it there"
+    )]
+    LimitTooSmall {
+        /// Limit the peer announced.
+        bytes: u32,
+        /// Least limit possible.
+        least: u32,
+    },
+    /// The client's first frame was of another kind.
+    #[error("expected a hello first, got a {kind:?} frame: the client skipped the handshake")]
+    ExpectedHello {
+        /// Kind of the first frame.
+        kind: Kind,
+    },
+    /// The server's first frame was of another kind.
+    #[error("expected a welcome first, got a {kind:?} frame: the server skipped the handshake")]
+    ExpectedWelcome {
+        /// Kind of the first frame.
+        kind: Kind,
+    },
+    /// The first bytes are not TW1 at all.
+    #[error("the peer does not speak TW1{}", not_tw1_hint(*looks_like_text))]
+    NotTw1 {
+        /// Whether the bytes look like text.
+        looks_like_text: bool,
+    },
+}
+
+/// What is wrong with first bytes that cannot be a hello, for a message that helps.
+///
+/// `bytes` is whatever arrived; fewer than a header's worth is enough.
+#[must_use]
+pub fn classify_garbage(bytes: &[u8]) -> HandshakeError {
+    let sample = &bytes[..bytes.len().min(SAMPLE_BYTES)];
+    if looks_like_text(sample) {
+        return HandshakeError::NotTw1 {
+            looks_like_text: true,
+        };
+    }
+    let mut reader = Reader::new(bytes);
+    let length = reader.u32().unwrap_or(u32::MAX);
+    let kind = reader.u8().and_then(Kind::from_wire);
+    let flags_and_channel = reader.array::<3>();
+    match kind {
+        Some(Kind::Hello) if flags_and_channel.is_some() && reader.array() == Some(MAGIC) => {
+            HandshakeError::TooLarge
+        }
+        // A plausible frame of another kind: a TW1 peer that forgot its manners.
+        Some(kind) if kind != Kind::Hello && (length as usize) < FRAME_BYTES_MAX => {
+            HandshakeError::ExpectedHello { kind }
+        }
+        _ => HandshakeError::NotTw1 {
+            looks_like_text: false,
+        },
+    }
+}
+
+/// Whether bytes are what a person or a text protocol would send.
+fn looks_like_text(sample: &[u8]) -> bool {
+    let text = match str::from_utf8(sample) {
+        Ok(text) => text,
+        // The sample may end inside a character.
+        Err(error) if error.error_len().is_none() => {
+            str::from_utf8(&sample[..error.valid_up_to()]).unwrap_or_default()
+        }
+        Err(_) => return false,
+    };
+    !text.is_empty()
+        && text
+            .chars()
+            .all(|c| !c.is_control() || matches!(c, '\t' | '\r' | '\n'))
+}
+
+const fn not_tw1_hint(looks_like_text: bool) -> &'static str {
+    if looks_like_text {
+        "; it sent text: was one side started with --codec lines?"
+    } else {
+        "; its first bytes are no frame: is this the right port?"
+    }
+}
+
+/// How much of a stranger's first bytes is looked at to guess what they are.
+const SAMPLE_BYTES: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn garbage_is_named_for_what_it_is() {
+        let text = HandshakeError::NotTw1 {
+            looks_like_text: true,
+        };
+        let binary = HandshakeError::NotTw1 {
+            looks_like_text: false,
+        };
+        let mut oversized = vec![0xFF, 0xFF, 0, 0, Kind::Hello as u8, 0, 0, 0];
+        oversized.extend_from_slice(&MAGIC);
+        let cases: [(&[u8], HandshakeError); 8] = [
+            (b"GET / HTTP/1.1\r\n", text),
+            (b"hi\n", text),
+            ("Grüß Gott 王".as_bytes(), text),
+            (b"", binary),
+            (&[0x16, 0x03, 0x01, 0x02, 0x00, 0x01, 0x00, 0x01], binary),
+            (&[0, 0, 0], binary),
+            (
+                &[0, 0x20, 0, 0, Kind::Say as u8, 0, 0, 0],
+                HandshakeError::ExpectedHello { kind: Kind::Say },
+            ),
+            (&oversized, HandshakeError::TooLarge),
+        ];
+        for (bytes, expected) in cases {
+            assert_eq!(classify_garbage(bytes), expected, "{bytes:?}");
+        }
+        assert!(text.to_string().contains("--codec lines"));
+    }
+}

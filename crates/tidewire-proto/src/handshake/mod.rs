@@ -1,0 +1,420 @@
+//! The handshake of TW1: a client's hello, a server's welcome, and what they agree on.
+//!
+//! Problem: before anything is trusted, both ends must know that they speak the same protocol, in which
+//! version and within which limits, and a stranger must not be able to make us hold much or wait long.
+//! Approach: the first frame each way is an ordinary TW1 frame with a magic and fixed fields at its front,
+//! bounded by [`HELLO_BYTES_MAX`]; everything here is a function of bytes, timeouts are the caller's.
+//!
+//! ```text
+//!  client                                server
+//!    | -- Hello (version, features, limits, credentials) --> |
+//!    |                                                       |  accept: lower version, common features,
+//!    | <-- Welcome (what was agreed) ----------------------- |          smaller frame limit
+//! ```
+//!
+//! Rejected: a magic outside the frames (the decoder would need a state before the first frame), and
+//! negotiation in several rounds (a round trip for nothing that one offer and one answer cannot say).
+
+mod error;
+
+use std::fmt;
+
+pub use error::{HandshakeError, classify_garbage};
+
+use crate::body::{Reader, push_short_text};
+use crate::codec::Tw1;
+use crate::error::EncodeError;
+use crate::limits::{CREDENTIALS_BYTES_MAX, FRAME_BYTES_MIN, HELLO_BYTES_MAX};
+use crate::message::{Kind, Message};
+
+/// The first frame of a client.
+///
+/// Layout of the payload: magic `54 57 31 00`, u16 version, u32 features, u32 frame_bytes_max, u16 length
+/// and bytes of the credentials, u8 length and bytes of the agent. Fields of a later version follow; this
+/// version ignores them so that it can answer with the version it speaks.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Hello<'a> {
+    /// Newest version the client speaks; it speaks all older ones that are still in use.
+    pub version: u16,
+    /// Optional features the client can use, one bit each.
+    pub features: u32,
+    /// Largest whole frame the client accepts and will send, in bytes.
+    pub frame_bytes_max: u32,
+    /// Whatever the server needs to know who this is; may be empty. Never shown by `Debug`.
+    pub credentials: &'a [u8],
+    /// Name and version of the client's software, for logs.
+    pub agent: &'a str,
+}
+
+impl<'a> Hello<'a> {
+    /// Appends the whole TW1 frame to `out`.
+    ///
+    /// # Errors
+    /// [`EncodeError::TextTooLong`] if the credentials or the agent are too long; `out` is unchanged.
+    pub fn encode_frame(&self, out: &mut Vec<u8>) -> Result<(), EncodeError> {
+        if self.credentials.len() > CREDENTIALS_BYTES_MAX {
+            return Err(EncodeError::TextTooLong {
+                bytes: self.credentials.len(),
+                limit: CREDENTIALS_BYTES_MAX,
+            });
+        }
+        Tw1::encode_with(&Message::new(Kind::Hello, 0, &[]), out, |out| {
+            out.extend_from_slice(&MAGIC);
+            out.extend_from_slice(&self.version.to_le_bytes());
+            out.extend_from_slice(&self.features.to_le_bytes());
+            out.extend_from_slice(&self.frame_bytes_max.to_le_bytes());
+            // Checked against the limit above, which is less than 65,536.
+            out.extend_from_slice(&(self.credentials.len() as u16).to_le_bytes());
+            out.extend_from_slice(self.credentials);
+            push_short_text(self.agent, out)
+        })
+    }
+
+    /// Reads the payload of a `Hello` frame.
+    ///
+    /// # Errors
+    /// [`HandshakeError::BadMagic`], [`HandshakeError::TooLarge`] or [`HandshakeError::Malformed`].
+    pub fn decode(payload: &'a [u8]) -> Result<Self, HandshakeError> {
+        if payload.len() > HELLO_BYTES_MAX {
+            return Err(HandshakeError::TooLarge);
+        }
+        let mut reader = Reader::new(payload);
+        let magic = reader.array().ok_or(HandshakeError::Malformed)?;
+        if magic != MAGIC {
+            return Err(HandshakeError::BadMagic);
+        }
+        let version = reader.u16().ok_or(HandshakeError::Malformed)?;
+        let features = reader.u32().ok_or(HandshakeError::Malformed)?;
+        let frame_bytes_max = reader.u32().ok_or(HandshakeError::Malformed)?;
+        let credentials_bytes = usize::from(reader.u16().ok_or(HandshakeError::Malformed)?);
+        if credentials_bytes > CREDENTIALS_BYTES_MAX {
+            return Err(HandshakeError::TooLarge);
+        }
+        let credentials = reader
+            .bytes(credentials_bytes)
+            .ok_or(HandshakeError::Malformed)?;
+        let agent = read_agent(&mut reader, version)?;
+        Ok(Self {
+            version,
+            features,
+            frame_bytes_max,
+            credentials,
+            agent,
+        })
+    }
+}
+
+impl fmt::Debug for Hello<'_> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("Hello")
+            .field("version", &self.version)
+            .field("features", &self.features)
+            .field("frame_bytes_max", &self.frame_bytes_max)
+            .field("credentials_bytes", &self.credentials.len())
+            .field("agent", &self.agent)
+            .finish()
+    }
+}
+
+/// The server's answer to a [`Hello`]: what holds for this connection.
+///
+/// Layout of the payload: u16 version, u32 features, u32 frame_bytes_max, u32 heartbeat_ms, u64 session,
+/// u8 length and bytes of the agent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Welcome<'a> {
+    /// The version both speak from now on.
+    pub version: u16,
+    /// The features both can use.
+    pub features: u32,
+    /// Largest whole frame on this connection, in bytes.
+    pub frame_bytes_max: u32,
+    /// A client that sent nothing for this long sends a ping; 0 means it need not.
+    pub heartbeat_ms: u32,
+    /// Number of the session, for logs on both sides.
+    pub session: u64,
+    /// Name and version of the server's software, for logs.
+    pub agent: &'a str,
+}
+
+impl<'a> Welcome<'a> {
+    /// Appends the whole TW1 frame to `out`.
+    ///
+    /// # Errors
+    /// [`EncodeError::TextTooLong`] if the agent is longer than 255 bytes; `out` is unchanged.
+    pub fn encode_frame(&self, out: &mut Vec<u8>) -> Result<(), EncodeError> {
+        Tw1::encode_with(&Message::new(Kind::Welcome, 0, &[]), out, |out| {
+            out.extend_from_slice(&self.version.to_le_bytes());
+            out.extend_from_slice(&self.features.to_le_bytes());
+            out.extend_from_slice(&self.frame_bytes_max.to_le_bytes());
+            out.extend_from_slice(&self.heartbeat_ms.to_le_bytes());
+            out.extend_from_slice(&self.session.to_le_bytes());
+            push_short_text(self.agent, out)
+        })
+    }
+
+    /// Reads the payload of a `Welcome` frame.
+    ///
+    /// # Errors
+    /// [`HandshakeError::UnsupportedVersion`] if the server chose a version this side does not speak,
+    /// [`HandshakeError::LimitTooSmall`], [`HandshakeError::TooLarge`] or [`HandshakeError::Malformed`].
+    pub fn decode(payload: &'a [u8]) -> Result<Self, HandshakeError> {
+        if payload.len() > HELLO_BYTES_MAX {
+            return Err(HandshakeError::TooLarge);
+        }
+        let mut reader = Reader::new(payload);
+        let version = reader.u16().ok_or(HandshakeError::Malformed)?;
+        if version != PROTOCOL_VERSION {
+            return Err(unsupported(version));
+        }
+        let features = reader.u32().ok_or(HandshakeError::Malformed)?;
+        let frame_bytes_max = reader.u32().ok_or(HandshakeError::Malformed)?;
+        let heartbeat_ms = reader.u32().ok_or(HandshakeError::Malformed)?;
+        let session = reader.u64().ok_or(HandshakeError::Malformed)?;
+        let agent = read_agent(&mut reader, version)?;
+        check_frame_limit(frame_bytes_max)?;
+        Ok(Self {
+            version,
+            features,
+            frame_bytes_max,
+            heartbeat_ms,
+            session,
+            agent,
+        })
+    }
+}
+
+/// What a server is ready to grant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Offer {
+    /// Optional features the server has, one bit each.
+    pub features: u32,
+    /// Largest whole frame the server accepts and will send, in bytes.
+    pub frame_bytes_max: u32,
+    /// Heartbeat interval the server asks for; 0 for none.
+    pub heartbeat_ms: u32,
+}
+
+/// What holds for a connection after its handshake.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Agreed {
+    /// The version both speak.
+    pub version: u16,
+    /// The features both have.
+    pub features: u32,
+    /// The smaller of both frame limits, in bytes.
+    pub frame_bytes_max: u32,
+}
+
+/// What a server grants to this hello.
+///
+/// # Errors
+/// [`HandshakeError::UnsupportedVersion`] or [`HandshakeError::LimitTooSmall`].
+pub fn accept(hello: &Hello<'_>, offer: &Offer) -> Result<Agreed, HandshakeError> {
+    // A newer client also speaks ours; there is no version older than the first.
+    if hello.version < PROTOCOL_VERSION {
+        return Err(unsupported(hello.version));
+    }
+    check_frame_limit(hello.frame_bytes_max)?;
+    Ok(Agreed {
+        version: PROTOCOL_VERSION,
+        features: hello.features & offer.features,
+        frame_bytes_max: hello.frame_bytes_max.min(offer.frame_bytes_max),
+    })
+}
+
+/// The agent and the end of a handshake payload. An agent goes into logs, so it must not carry control
+/// characters; bytes after it are only allowed to a version newer than ours.
+fn read_agent<'a>(reader: &mut Reader<'a>, version: u16) -> Result<&'a str, HandshakeError> {
+    match reader.short_text() {
+        Some(agent)
+            if !agent.chars().any(char::is_control)
+                && (reader.is_empty() || version > PROTOCOL_VERSION) =>
+        {
+            Ok(agent)
+        }
+        _ => Err(HandshakeError::Malformed),
+    }
+}
+
+fn check_frame_limit(bytes: u32) -> Result<(), HandshakeError> {
+    if bytes < FRAME_BYTES_MIN {
+        return Err(HandshakeError::LimitTooSmall {
+            bytes,
+            least: FRAME_BYTES_MIN,
+        });
+    }
+    Ok(())
+}
+
+const fn unsupported(theirs: u16) -> HandshakeError {
+    HandshakeError::UnsupportedVersion {
+        theirs,
+        ours: PROTOCOL_VERSION,
+    }
+}
+
+/// The version of TW1 this crate speaks.
+pub const PROTOCOL_VERSION: u16 = 1;
+
+/// The first bytes of a hello's payload.
+pub const MAGIC: [u8; 4] = *b"TW1\0";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::codec::{Codec, Decoded};
+
+    fn hello() -> Hello<'static> {
+        Hello {
+            version: PROTOCOL_VERSION,
+            features: 0b1011,
+            frame_bytes_max: 4096,
+            credentials: b"secret",
+            agent: "test/1",
+        }
+    }
+
+    fn payload_of(frame: &[u8]) -> &[u8] {
+        match Tw1.decode(frame, HELLO_BYTES_MAX) {
+            Ok(Decoded::Frame { message, consumed }) if consumed == frame.len() => message.payload,
+            other => panic!("no whole frame: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_hello_survives_the_wire() {
+        let mut out = Vec::new();
+        hello().encode_frame(&mut out).unwrap();
+        assert_eq!(Hello::decode(payload_of(&out)), Ok(hello()));
+        for end in 0..payload_of(&out).len() {
+            assert_eq!(
+                Hello::decode(&payload_of(&out)[..end]),
+                Err(HandshakeError::Malformed)
+            );
+        }
+    }
+
+    #[test]
+    fn the_largest_hello_fits_its_limit() {
+        let credentials = [7; CREDENTIALS_BYTES_MAX];
+        let agent = "a".repeat(255);
+        let mut out = Vec::new();
+        let largest = Hello {
+            credentials: &credentials,
+            agent: &agent,
+            ..hello()
+        };
+        largest.encode_frame(&mut out).unwrap();
+        assert!(out.len() <= HELLO_BYTES_MAX);
+        assert_eq!(Hello::decode(payload_of(&out)), Ok(largest));
+
+        let too_long = Hello {
+            credentials: &[7; CREDENTIALS_BYTES_MAX + 1],
+            ..hello()
+        };
+        let before = out.clone();
+        assert!(too_long.encode_frame(&mut out).is_err());
+        assert_eq!(out, before);
+    }
+
+    #[test]
+    fn credentials_are_not_shown() {
+        let shown = format!("{:?}", hello());
+        assert!(
+            shown.contains("credentials_bytes: 6") && !shown.contains("secret"),
+            "{shown}"
+        );
+    }
+
+    #[test]
+    fn both_sides_get_the_common_ground() {
+        let offer = Offer {
+            features: 0b0110,
+            frame_bytes_max: 1 << 20,
+            heartbeat_ms: 0,
+        };
+        let agreed = Agreed {
+            version: 1,
+            features: 0b0010,
+            frame_bytes_max: 4096,
+        };
+        assert_eq!(accept(&hello(), &offer), Ok(agreed));
+
+        let newer = Hello {
+            version: 9,
+            ..hello()
+        };
+        assert_eq!(accept(&newer, &offer), Ok(agreed));
+        let older = Hello {
+            version: 0,
+            ..hello()
+        };
+        assert_eq!(
+            accept(&older, &offer),
+            Err(HandshakeError::UnsupportedVersion { theirs: 0, ours: 1 })
+        );
+        let tiny = Hello {
+            frame_bytes_max: 0,
+            ..hello()
+        };
+        assert_eq!(
+            accept(&tiny, &offer),
+            Err(HandshakeError::LimitTooSmall {
+                bytes: 0,
+                least: FRAME_BYTES_MIN
+            })
+        );
+    }
+
+    #[test]
+    fn later_versions_may_append_fields_and_this_one_may_not() {
+        for (version, expected) in [(1, Err(HandshakeError::Malformed)), (2, Ok(2))] {
+            let mut out = Vec::new();
+            Hello { version, ..hello() }.encode_frame(&mut out).unwrap();
+            let mut payload = payload_of(&out).to_vec();
+            payload.push(0);
+            assert_eq!(Hello::decode(&payload).map(|hello| hello.version), expected);
+        }
+    }
+
+    #[test]
+    fn a_welcome_in_another_version_is_refused() {
+        let welcome = Welcome {
+            version: 2,
+            features: 0,
+            frame_bytes_max: 4096,
+            heartbeat_ms: 0,
+            session: 1,
+            agent: "test/1",
+        };
+        let mut out = Vec::new();
+        welcome.encode_frame(&mut out).unwrap();
+        assert_eq!(
+            Welcome::decode(payload_of(&out)),
+            Err(HandshakeError::UnsupportedVersion { theirs: 2, ours: 1 })
+        );
+        out.clear();
+        let welcome = Welcome {
+            version: 1,
+            ..welcome
+        };
+        welcome.encode_frame(&mut out).unwrap();
+        assert_eq!(Welcome::decode(payload_of(&out)), Ok(welcome));
+    }
+
+    #[test]
+    fn an_agent_cannot_write_into_logs() {
+        let mut out = Vec::new();
+        Hello {
+            agent: "a\nERROR forged",
+            ..hello()
+        }
+        .encode_frame(&mut out)
+        .unwrap();
+        assert_eq!(
+            Hello::decode(payload_of(&out)),
+            Err(HandshakeError::Malformed)
+        );
+    }
+}
