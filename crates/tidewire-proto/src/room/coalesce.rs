@@ -1,0 +1,120 @@
+//! When to sweep a room: "leading edge plus minimum interval".
+//!
+//! A sweep writes everything new to every subscriber, at the price of one send each. A message that finds
+//! the room quiet is swept at once; one that comes soon after a sweep waits until the interval is over and
+//! shares the next sweep with all that came meanwhile. A fixed tick was rejected: it delays the lone message
+//! of a quiet room for nothing.
+//!
+//! The interval follows the measured cost of a sweep, so that sweeping takes at most about half of the lane's
+//! time, and never exceeds the configured maximum. A fixed interval fits one room size only: 5 ms is right
+//! for 500 subscribers (a sweep takes 2 ms) and needlessly slow for 50 (0.2 ms).
+
+/// Decides when a room's log is written to its subscribers. Times are nanoseconds of one monotonic clock.
+#[derive(Clone, Debug)]
+pub struct Coalescer {
+    interval_max_ns: u64,
+    interval_ns: u64,
+    sweep_started_ns: Option<u64>,
+    due_ns: Option<u64>,
+}
+
+impl Coalescer {
+    /// A coalescer that delays a message by at most `interval_max_ns`; 0 sweeps at once, always.
+    #[must_use]
+    pub fn new(interval_max_ns: u64) -> Self {
+        Self {
+            interval_max_ns,
+            interval_ns: 0,
+            sweep_started_ns: None,
+            due_ns: None,
+        }
+    }
+
+    /// A message was appended. Returns the time of the sweep that will carry it, if this call planned it;
+    /// `None` if a sweep was planned already.
+    pub fn handle_append(&mut self, now_ns: u64) -> Option<u64> {
+        if self.due_ns.is_some() {
+            return None;
+        }
+        let earliest = self
+            .sweep_started_ns
+            .map_or(now_ns, |last| last + self.interval_ns);
+        let due = earliest.max(now_ns);
+        self.due_ns = Some(due);
+        Some(due)
+    }
+
+    /// When the planned sweep is due, if one is planned.
+    #[must_use]
+    pub fn due_ns(&self) -> Option<u64> {
+        self.due_ns
+    }
+
+    /// The interval in force, in nanoseconds.
+    #[must_use]
+    pub fn interval_ns(&self) -> u64 {
+        self.interval_ns
+    }
+
+    /// A sweep ran between these two times and left nothing planned.
+    pub fn handle_sweep(&mut self, started_ns: u64, ended_ns: u64) {
+        let wanted = ended_ns
+            .saturating_sub(started_ns)
+            .saturating_mul(SWEEP_COST_MULTIPLE);
+        // Smoothing keeps one preempted sweep from slowing the next ones down.
+        let smoothed = (self.interval_ns * 3 + wanted) / 4;
+        self.interval_ns = smoothed.min(self.interval_max_ns);
+        self.sweep_started_ns = Some(started_ns);
+        self.due_ns = None;
+    }
+}
+
+/// The interval is this many times the cost of a sweep: sweeps then take at most half of a lane's time, and the
+/// other half is left for reading what the next sweep will carry.
+const SWEEP_COST_MULTIPLE: u64 = 2;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    #[test]
+    fn a_message_in_a_quiet_room_is_due_at_once() {
+        let mut coalescer = Coalescer::new(5 * MS);
+        assert_eq!(coalescer.handle_append(7 * MS), Some(7 * MS));
+        coalescer.handle_sweep(7 * MS, 8 * MS);
+        assert_eq!(coalescer.handle_append(100 * MS), Some(100 * MS));
+    }
+
+    #[test]
+    fn a_message_after_a_sweep_waits_for_the_interval_and_only_the_first_plans() {
+        let mut coalescer = Coalescer::new(5 * MS);
+        for turn in 0..20 {
+            coalescer.handle_append(turn * 10 * MS);
+            coalescer.handle_sweep(turn * 10 * MS, turn * 10 * MS + 2 * MS);
+        }
+        let interval = coalescer.interval_ns();
+        assert!(
+            interval > 3 * MS && interval <= 4 * MS,
+            "twice the cost of 2 ms, got {interval}"
+        );
+        let last = 190 * MS;
+        assert_eq!(
+            coalescer.handle_append(last + 2 * MS),
+            Some(last + interval)
+        );
+        assert_eq!(coalescer.handle_append(last + 3 * MS), None);
+        assert_eq!(coalescer.due_ns(), Some(last + interval));
+    }
+
+    #[test]
+    fn the_interval_never_exceeds_the_maximum() {
+        let mut coalescer = Coalescer::new(5 * MS);
+        for turn in 0..20 {
+            coalescer.handle_append(turn * 1000 * MS);
+            coalescer.handle_sweep(turn * 1000 * MS, turn * 1000 * MS + 400 * MS);
+        }
+        assert_eq!(coalescer.interval_ns(), 5 * MS);
+    }
+}

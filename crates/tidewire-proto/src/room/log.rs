@@ -1,0 +1,416 @@
+//! The shared log of a room: frames in segments, positions that never wrap, cursors between frames.
+
+use std::collections::VecDeque;
+
+/// Framed messages of one room on one lane, kept until the slowest cursor has passed them.
+///
+/// Positions are absolute byte counts since the log was made. They never repeat, so a cursor is two numbers
+/// and comparing two of them is a subtraction.
+#[derive(Debug)]
+pub struct RoomLog {
+    segments: VecDeque<Segment>,
+    /// Serial number of `segments[0]`; a cursor finds its segment by subtraction.
+    front_serial: u64,
+    /// Emptied segments kept for reuse, so that a steady room allocates nothing.
+    spare: Vec<Segment>,
+    head_position: u64,
+    head_message: u64,
+}
+
+/// A place between two frames of a log. Made by [`RoomLog::attach`], given back to [`RoomLog::detach`].
+#[derive(Debug)]
+pub struct Cursor {
+    position: u64,
+    message: u64,
+    serial: u64,
+}
+
+#[derive(Debug)]
+struct Segment {
+    start: u64,
+    first_message: u64,
+    bytes: Vec<u8>,
+    /// Where each frame ends, relative to `start`.
+    ends: Vec<u32>,
+    cursors: usize,
+}
+
+impl Cursor {
+    /// Bytes of the log before this cursor.
+    #[must_use]
+    pub fn position(&self) -> u64 {
+        self.position
+    }
+
+    /// Messages of the log before this cursor.
+    #[must_use]
+    pub fn message(&self) -> u64 {
+        self.message
+    }
+}
+
+impl Default for RoomLog {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl RoomLog {
+    /// An empty log. It holds no buffer until the first message.
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            segments: VecDeque::from([Segment::starting_at(0, 0)]),
+            front_serial: 0,
+            spare: Vec::new(),
+            head_position: 0,
+            head_message: 0,
+        }
+    }
+
+    /// Bytes ever appended.
+    #[must_use]
+    pub fn head_position(&self) -> u64 {
+        self.head_position
+    }
+
+    /// Messages ever appended.
+    #[must_use]
+    pub fn head_message(&self) -> u64 {
+        self.head_message
+    }
+
+    /// Bytes held for cursors that have not passed them, and for reuse.
+    #[must_use]
+    pub fn retained_bytes(&self) -> usize {
+        self.segments
+            .iter()
+            .chain(&self.spare)
+            .map(|segment| segment.bytes.capacity())
+            .sum()
+    }
+
+    /// Appends one frame, written by `encode` behind what is there. Returns the frame's position and length.
+    ///
+    /// # Errors
+    /// Those of `encode`; the log is then unchanged.
+    pub fn append_with<E>(
+        &mut self,
+        bytes_expected: usize,
+        encode: impl FnOnce(&mut Vec<u8>) -> Result<(), E>,
+    ) -> Result<(u64, usize), E> {
+        let full = {
+            let last = self.last();
+            !last.bytes.is_empty() && last.bytes.len() + bytes_expected > SEGMENT_BYTES
+        };
+        if full {
+            self.push_segment();
+        }
+        let position = self.head_position;
+        let last = self.last_mut();
+        let before = last.bytes.len();
+        if last.bytes.capacity() == 0 {
+            last.bytes.reserve(FIRST_RESERVE_BYTES.max(bytes_expected));
+        }
+        if let Err(error) = encode(&mut last.bytes) {
+            last.bytes.truncate(before);
+            return Err(error);
+        }
+        let length = last.bytes.len() - before;
+        last.ends
+            .push(u32::try_from(last.bytes.len()).unwrap_or(u32::MAX));
+        self.head_position += length as u64;
+        self.head_message += 1;
+        self.recycle_front();
+        Ok((position, length))
+    }
+
+    /// A new cursor at the head: its subscriber sees what is appended from now on.
+    pub fn attach(&mut self) -> Cursor {
+        let serial = self.last_serial();
+        self.last_mut().cursors += 1;
+        Cursor {
+            position: self.head_position,
+            message: self.head_message,
+            serial,
+        }
+    }
+
+    /// Takes a cursor back, so that the log no longer keeps what lay before it.
+    #[expect(
+        clippy::needless_pass_by_value,
+        reason = "a cursor that was given back must not be used again"
+    )]
+    pub fn detach(&mut self, cursor: Cursor) {
+        self.segment_mut(cursor.serial).cursors -= 1;
+        self.recycle_front();
+    }
+
+    /// Bytes between the cursor and the head.
+    #[inline]
+    #[must_use]
+    pub fn bytes_behind(&self, cursor: &Cursor) -> u64 {
+        self.head_position - cursor.position
+    }
+
+    /// Messages between the cursor and the head.
+    #[inline]
+    #[must_use]
+    pub fn messages_behind(&self, cursor: &Cursor) -> u64 {
+        self.head_message - cursor.message
+    }
+
+    /// The longest contiguous bytes from `position` on, not beyond `end`; empty only at `end`.
+    /// `position` must not lie before the segment of `cursor`.
+    pub(super) fn contiguous(&self, cursor: &Cursor, position: u64, end: u64) -> &[u8] {
+        if position >= end {
+            return &[];
+        }
+        let segment = &self.segments[self.index_of(cursor.serial, position)];
+        let from = (position - segment.start) as usize;
+        let to = segment.bytes.len().min((end - segment.start) as usize);
+        &segment.bytes[from..to]
+    }
+
+    /// The frame boundary at or behind `position`, as (position, message).
+    pub(super) fn boundary_from(&self, cursor: &Cursor, position: u64) -> (u64, u64) {
+        if position >= self.head_position {
+            return (self.head_position, self.head_message);
+        }
+        let segment = &self.segments[self.index_of(cursor.serial, position)];
+        let offset = position - segment.start;
+        if offset == 0 {
+            return (segment.start, segment.first_message);
+        }
+        let frame = segment.ends.partition_point(|end| u64::from(*end) < offset);
+        (
+            segment.start + u64::from(segment.ends[frame]),
+            segment.first_message + frame as u64 + 1,
+        )
+    }
+
+    /// Where message number `message` starts.
+    pub(super) fn position_of(&self, cursor: &Cursor, message: u64) -> u64 {
+        if message >= self.head_message {
+            return self.head_position;
+        }
+        let first = self.index(cursor.serial);
+        let after = self.partition(first, |segment| segment.first_message <= message);
+        let segment = &self.segments[after - 1];
+        match (message - segment.first_message) as usize {
+            0 => segment.start,
+            frame => segment.start + u64::from(segment.ends[frame - 1]),
+        }
+    }
+
+    /// Moves a cursor forward to a frame boundary and lets go of what no cursor needs.
+    pub(super) fn seek(&mut self, cursor: &mut Cursor, position: u64, message: u64) {
+        debug_assert!(position >= cursor.position && position <= self.head_position);
+        cursor.position = position;
+        cursor.message = message;
+        let serial = if position == self.head_position {
+            self.last_serial()
+        } else {
+            self.front_serial + self.index_of(cursor.serial, position) as u64
+        };
+        if serial != cursor.serial {
+            self.segment_mut(cursor.serial).cursors -= 1;
+            self.segment_mut(serial).cursors += 1;
+            cursor.serial = serial;
+            self.recycle_front();
+        }
+    }
+
+    fn index(&self, serial: u64) -> usize {
+        (serial - self.front_serial) as usize
+    }
+
+    /// The index of the segment holding `position`, which is not before segment `serial`. Most cursors are near
+    /// the head, so the neighbours are tried before the search.
+    fn index_of(&self, serial: u64, position: u64) -> usize {
+        let first = self.index(serial);
+        let fits = |index: usize| {
+            self.segments
+                .get(index)
+                .is_some_and(|segment| segment.holds(position))
+        };
+        if fits(first) {
+            return first;
+        }
+        if fits(first + 1) {
+            return first + 1;
+        }
+        self.partition(first, |segment| segment.start <= position) - 1
+    }
+
+    /// First index from `first` on whose segment does not satisfy `before`.
+    fn partition(&self, first: usize, before: impl Fn(&Segment) -> bool) -> usize {
+        let (mut low, mut high) = (first, self.segments.len());
+        while low < high {
+            let middle = (low + high) / 2;
+            if before(&self.segments[middle]) {
+                low = middle + 1
+            } else {
+                high = middle
+            }
+        }
+        low
+    }
+
+    fn last(&self) -> &Segment {
+        &self.segments[self.segments.len() - 1]
+    }
+
+    fn last_mut(&mut self) -> &mut Segment {
+        let index = self.segments.len() - 1;
+        &mut self.segments[index]
+    }
+
+    fn last_serial(&self) -> u64 {
+        self.front_serial + self.segments.len() as u64 - 1
+    }
+
+    fn segment_mut(&mut self, serial: u64) -> &mut Segment {
+        let index = self.index(serial);
+        &mut self.segments[index]
+    }
+
+    fn push_segment(&mut self) {
+        let mut segment = self
+            .spare
+            .pop()
+            .unwrap_or_else(|| Segment::starting_at(0, 0));
+        segment.start = self.head_position;
+        segment.first_message = self.head_message;
+        self.segments.push_back(segment);
+    }
+
+    fn recycle_front(&mut self) {
+        while self.segments.len() > 1 && self.segments[0].cursors == 0 {
+            let Some(mut segment) = self.segments.pop_front() else {
+                return;
+            };
+            self.front_serial += 1;
+            if self.spare.len() < SPARE_SEGMENTS_MAX
+                && segment.bytes.capacity() <= 2 * SEGMENT_BYTES
+            {
+                segment.bytes.clear();
+                segment.ends.clear();
+                self.spare.push(segment);
+            }
+        }
+    }
+}
+
+impl Segment {
+    fn starting_at(start: u64, first_message: u64) -> Self {
+        Self {
+            start,
+            first_message,
+            bytes: Vec::new(),
+            ends: Vec::new(),
+            cursors: 0,
+        }
+    }
+
+    #[inline]
+    fn holds(&self, position: u64) -> bool {
+        position >= self.start && position - self.start < self.bytes.len() as u64
+    }
+}
+
+/// Bytes of a segment. Small enough that the segments between the cursors of a healthy room stay in the
+/// second-level cache, large enough that a subscriber's share of a sweep is one or two slices.
+const SEGMENT_BYTES: usize = 64 * 1024;
+
+/// First reservation of a segment's buffer: a room that says little should not hold 64 KiB.
+const FIRST_RESERVE_BYTES: usize = 1024;
+
+/// Segments kept for reuse: 1 MiB a room at most, and only in a room that once needed them.
+const SPARE_SEGMENTS_MAX: usize = 16;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn append(log: &mut RoomLog, frame: &[u8]) {
+        log.append_with::<()>(frame.len(), |out| {
+            out.extend_from_slice(frame);
+            Ok(())
+        })
+        .unwrap();
+    }
+
+    #[test]
+    fn a_failed_encode_leaves_the_log_unchanged() {
+        let mut log = RoomLog::new();
+        append(&mut log, b"one");
+        let result = log.append_with(3, |out| {
+            out.extend_from_slice(b"hal");
+            Err("no")
+        });
+        assert_eq!(result, Err("no"));
+        assert_eq!((log.head_position(), log.head_message()), (3, 1));
+    }
+
+    #[test]
+    fn segments_are_recycled_when_the_last_cursor_leaves_them() {
+        let mut log = RoomLog::new();
+        let slow = log.attach();
+        let mut fast = log.attach();
+        let frame = vec![7; 1000];
+        for _ in 0..1000 {
+            append(&mut log, &frame);
+            let (position, message) = (log.head_position(), log.head_message());
+            log.seek(&mut fast, position, message);
+        }
+        let held = log.segments.len();
+        assert!(
+            held > 10,
+            "the slow cursor holds everything, {held} segments"
+        );
+        log.detach(slow);
+        assert_eq!(log.segments.len(), 1);
+        assert!(log.retained_bytes() <= (SPARE_SEGMENTS_MAX + 1) * 2 * SEGMENT_BYTES);
+        log.detach(fast);
+    }
+
+    #[test]
+    fn boundaries_and_positions_agree_across_segments() {
+        let mut log = RoomLog::new();
+        let cursor = log.attach();
+        let mut starts = Vec::new();
+        for number in 0..5000_usize {
+            starts.push(log.head_position());
+            append(&mut log, &vec![1; 1 + number % 97]);
+        }
+        for (message, start) in starts.iter().enumerate() {
+            assert_eq!(log.position_of(&cursor, message as u64), *start);
+            assert_eq!(log.boundary_from(&cursor, *start), (*start, message as u64));
+            let next = starts
+                .get(message + 1)
+                .copied()
+                .unwrap_or(log.head_position());
+            assert_eq!(
+                log.boundary_from(&cursor, start + 1),
+                (next, message as u64 + 1)
+            );
+        }
+        log.detach(cursor);
+    }
+
+    #[test]
+    fn a_frame_larger_than_a_segment_has_a_segment_of_its_own() {
+        let mut log = RoomLog::new();
+        let cursor = log.attach();
+        append(&mut log, b"small");
+        append(&mut log, &vec![9; 3 * SEGMENT_BYTES]);
+        append(&mut log, b"small");
+        assert_eq!(log.segments.len(), 3);
+        assert_eq!(
+            log.contiguous(&cursor, 5, log.head_position()).len(),
+            3 * SEGMENT_BYTES
+        );
+        log.detach(cursor);
+    }
+}

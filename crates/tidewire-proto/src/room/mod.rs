@@ -1,0 +1,29 @@
+//! Rooms without I/O: one shared log per room and lane, a cursor per subscriber.
+//!
+//! A message said in a room is framed **once**, into the room's [`RoomLog`]. Every subscriber only holds a
+//! position in that log; what is written to a socket is gathered straight from the log's segments. Copying
+//! each message into a queue per subscriber was measured at 1.6 to 1.7 times the CPU and collapses at
+//! overload, because the copies fall out of the cache before they are sent.
+//!
+//! ```text
+//!            segment 7            segment 8                 segment 9
+//!      [f f f f f f f f f]  [f f f f f f f f f f]  [f f f f f f ......]
+//!                 ^ slow cursor            ^ cursor           ^ head: most cursors are here
+//! ```
+//!
+//! - A frame never spans two segments, and a cursor always stands **between** two frames. When a socket
+//!   takes half a frame, the other half moves to the session's own output and the cursor steps behind it,
+//!   so that dropping, joining and leaving never meet half a frame.
+//! - A segment counts the cursors inside it and is recycled when the last one leaves, so memory is bounded
+//!   by the slowest cursor, and the slowest cursor by its [`Policy`].
+//! - A subscriber's own messages are skipped by position: the publisher remembers where they lie.
+
+mod coalesce;
+mod log;
+mod policy;
+mod subscriber;
+
+pub use coalesce::Coalescer;
+pub use log::{Cursor, RoomLog};
+pub use policy::{LagLimits, Policy, PolicyParseError, Verdict};
+pub use subscriber::{Advance, Subscriber};

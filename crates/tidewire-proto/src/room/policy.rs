@@ -1,0 +1,108 @@
+//! What happens to a subscriber that does not keep up.
+
+use std::fmt;
+use std::str::FromStr;
+
+use thiserror::Error;
+
+/// The policy of one subscription. Whatever it drops is counted and announced in band.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Policy {
+    /// Close the session: losing the connection is the one loss nobody overlooks.
+    #[default]
+    Disconnect,
+    /// Drop the oldest unsent messages until the rest fits the limits.
+    DropOldest,
+    /// Keep what fits the limits and drop new messages until that has been sent.
+    DropNewest,
+    /// Keep only the newest message while the subscriber cannot take more.
+    Conflate,
+    /// Stop reading from the publishers of the room until the subscriber caught up or the deadline passed;
+    /// then disconnect it.
+    Block,
+}
+
+/// How far a subscriber may fall behind: whichever of the two is reached first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LagLimits {
+    /// Unsent bytes.
+    pub bytes_max: u64,
+    /// Unsent messages.
+    pub messages_max: u64,
+}
+
+/// What the policy decided about a subscriber that could not be written to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Within its limits, or brought back within them.
+    Keep {
+        /// Messages dropped to get there.
+        dropped: u64,
+    },
+    /// Over its limits: close the session.
+    Disconnect,
+    /// Over its limits: hold the publishers.
+    Block,
+}
+
+/// The text is not the name of a policy.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("unknown policy {0:?}; use one of disconnect, drop_oldest, drop_newest, conflate, block")]
+pub struct PolicyParseError(String);
+
+impl Policy {
+    /// Every policy.
+    pub const ALL: [Self; 5] = [
+        Self::Disconnect,
+        Self::DropOldest,
+        Self::DropNewest,
+        Self::Conflate,
+        Self::Block,
+    ];
+
+    /// The name used in flags, logs and reports.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Disconnect => "disconnect",
+            Self::DropOldest => "drop_oldest",
+            Self::DropNewest => "drop_newest",
+            Self::Conflate => "conflate",
+            Self::Block => "block",
+        }
+    }
+}
+
+impl fmt::Display for Policy {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(self.name())
+    }
+}
+
+impl FromStr for Policy {
+    type Err = PolicyParseError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Self::ALL
+            .into_iter()
+            .find(|policy| policy.name() == text)
+            .ok_or_else(|| PolicyParseError(text.to_owned()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_parse_back_and_others_are_refused() {
+        for policy in Policy::ALL {
+            assert_eq!(policy.name().parse(), Ok(policy));
+        }
+        assert_eq!(
+            "dorp".parse::<Policy>(),
+            Err(PolicyParseError("dorp".to_owned()))
+        );
+    }
+}

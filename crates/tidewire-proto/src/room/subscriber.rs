@@ -1,0 +1,276 @@
+//! One subscriber's view of a room log: where it stands, what to skip, what it lost.
+//!
+//! Conservation: of the messages appended since a subscriber attached, each is exactly one of delivered
+//! (its bytes were taken by the socket or by the session's output), its own, dropped, or still behind.
+
+use std::collections::VecDeque;
+
+use super::log::{Cursor, RoomLog};
+use super::policy::{LagLimits, Policy, Verdict};
+
+/// A cursor with its own messages, its policy and its unannounced losses.
+#[derive(Debug)]
+pub struct Subscriber {
+    cursor: Cursor,
+    /// Runs of the subscriber's own messages ahead of the cursor, in order.
+    own: VecDeque<OwnRun>,
+    own_bytes: u64,
+    own_messages: u64,
+    policy: Policy,
+    limits: LagLimits,
+    gap: u64,
+    /// `drop_newest` has its backlog in the session's output; until that is sent, what is new is dropped.
+    spilled: bool,
+}
+
+/// What [`Subscriber::advance`] did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Advance {
+    /// Messages of others that the cursor passed, a torn one included.
+    pub messages: u64,
+    /// Whether the last of them was torn and its rest was moved to the session's output.
+    pub torn: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct OwnRun {
+    start: u64,
+    end: u64,
+    first_message: u64,
+    messages: u64,
+}
+
+impl Subscriber {
+    /// Attaches to `log` at its head.
+    pub fn attach(log: &mut RoomLog, policy: Policy, limits: LagLimits) -> Self {
+        Self {
+            cursor: log.attach(),
+            own: VecDeque::new(),
+            own_bytes: 0,
+            own_messages: 0,
+            policy,
+            limits,
+            gap: 0,
+            spilled: false,
+        }
+    }
+
+    /// Leaves `log`. Returns how many messages of others it had not been given.
+    pub fn detach(self, log: &mut RoomLog) -> u64 {
+        let behind = self.messages_behind(log);
+        log.detach(self.cursor);
+        behind
+    }
+
+    /// The policy of this subscription.
+    #[must_use]
+    pub fn policy(&self) -> Policy {
+        self.policy
+    }
+
+    /// Bytes of others not yet given to this subscriber.
+    #[inline]
+    #[must_use]
+    pub fn bytes_behind(&self, log: &RoomLog) -> u64 {
+        log.bytes_behind(&self.cursor) - self.own_bytes
+    }
+
+    /// Messages of others not yet given to this subscriber.
+    #[inline]
+    #[must_use]
+    pub fn messages_behind(&self, log: &RoomLog) -> u64 {
+        log.messages_behind(&self.cursor) - self.own_messages
+    }
+
+    /// The subscriber itself appended the newest message, at `position`; it will not hear it.
+    pub fn skip_own(&mut self, log: &RoomLog, position: u64, bytes: usize) {
+        let end = position + bytes as u64;
+        self.own_bytes += bytes as u64;
+        self.own_messages += 1;
+        match self.own.back_mut() {
+            Some(run) if run.end == position => {
+                run.end = end;
+                run.messages += 1;
+            }
+            _ => self.own.push_back(OwnRun {
+                start: position,
+                end,
+                first_message: log.head_message() - 1,
+                messages: 1,
+            }),
+        }
+    }
+
+    /// Messages lost and not yet announced; announcing them is the caller's, so it is reset.
+    pub fn take_gap(&mut self) -> u64 {
+        std::mem::take(&mut self.gap)
+    }
+
+    /// Feeds the bytes behind, in order and without the subscriber's own, to `take` until it returns false.
+    pub fn gather<'a>(&self, log: &'a RoomLog, mut take: impl FnMut(&'a [u8]) -> bool) {
+        let mut position = self.cursor.position();
+        let head = log.head_position();
+        let mut own = self.own.iter();
+        loop {
+            let run = own.next();
+            let end = run.map_or(head, |run| run.start);
+            while position < end {
+                let slice = log.contiguous(&self.cursor, position, end);
+                position += slice.len() as u64;
+                if !take(slice) {
+                    return;
+                }
+            }
+            match run {
+                Some(run) => position = run.end,
+                None => return,
+            }
+        }
+    }
+
+    /// The socket took `bytes` of what [`Self::gather`] offered. The rest of a torn frame goes to `output`.
+    pub fn advance(&mut self, log: &mut RoomLog, bytes: usize, output: &mut Vec<u8>) -> Advance {
+        let mut remaining = bytes as u64;
+        let mut position = self.cursor.position();
+        let mut own_passed = 0;
+        while let Some(run) = self.own.front() {
+            let others = run.start - position;
+            if remaining < others {
+                break;
+            }
+            remaining -= others;
+            position = run.end;
+            own_passed += run.messages;
+            self.own_messages -= run.messages;
+            self.own_bytes -= run.end - run.start;
+            self.own.pop_front();
+        }
+        position += remaining;
+        let (boundary, message) = log.boundary_from(&self.cursor, position);
+        let torn = boundary > position;
+        if torn {
+            output.extend_from_slice(log.contiguous(&self.cursor, position, boundary));
+        }
+        let messages = message - self.cursor.message() - own_passed;
+        log.seek(&mut self.cursor, boundary, message);
+        Advance { messages, torn }
+    }
+
+    /// Applies the policy to a subscriber whose socket takes nothing. `output` is what the session still has
+    /// to send before the log; `drop_newest` moves its backlog there, so that the log is not held for it.
+    pub fn enforce(&mut self, log: &mut RoomLog, output: &mut Vec<u8>) -> Verdict {
+        let bytes = self.bytes_behind(log);
+        let messages = self.messages_behind(log);
+        let over = bytes > self.limits.bytes_max || messages > self.limits.messages_max;
+        let dropped = match self.policy {
+            Policy::Disconnect if over => return Verdict::Disconnect,
+            Policy::Block if over => return Verdict::Block,
+            Policy::DropOldest if over => self.keep_newest(log),
+            Policy::Conflate if messages > 1 => self.keep_last(log),
+            Policy::DropNewest => {
+                // A gap not yet announced must come before anything newer is copied.
+                self.spilled &= !output.is_empty() || self.gap > 0;
+                if over && !self.spilled {
+                    self.spill(log, output);
+                    self.spilled = true;
+                }
+                if self.spilled { self.drop_all(log) } else { 0 }
+            }
+            _ => 0,
+        };
+        Verdict::Keep { dropped }
+    }
+
+    fn keep_newest(&mut self, log: &mut RoomLog) -> u64 {
+        let from = log.head_position().saturating_sub(self.limits.bytes_max);
+        let by_bytes = log.boundary_from(&self.cursor, from.max(self.cursor.position()));
+        let message = log.head_message().saturating_sub(self.limits.messages_max);
+        let target = if message > by_bytes.1 {
+            (log.position_of(&self.cursor, message), message)
+        } else {
+            by_bytes
+        };
+        self.skip_to(log, target.0, target.1)
+    }
+
+    fn keep_last(&mut self, log: &mut RoomLog) -> u64 {
+        let mut end = log.head_message();
+        for run in self.own.iter().rev() {
+            if run.first_message + run.messages != end {
+                break;
+            }
+            end = run.first_message;
+        }
+        let message = (end - 1).max(self.cursor.message());
+        let position = log.position_of(&self.cursor, message);
+        self.skip_to(log, position, message)
+    }
+
+    fn drop_all(&mut self, log: &mut RoomLog) -> u64 {
+        let (position, message) = (log.head_position(), log.head_message());
+        self.skip_to(log, position, message)
+    }
+
+    /// Copies the oldest whole messages that fit the limits to `output`. One copy for one stall: while `output`
+    /// holds them, everything newer is dropped.
+    fn spill(&mut self, log: &mut RoomLog, output: &mut Vec<u8>) {
+        let mut end = log.position_of(
+            &self.cursor,
+            self.cursor.message()
+                + self
+                    .limits
+                    .messages_max
+                    .min(log.messages_behind(&self.cursor)),
+        );
+        let bytes_end = self.cursor.position() + self.limits.bytes_max;
+        if end > bytes_end {
+            let (_, message) = log.boundary_from(&self.cursor, bytes_end + 1);
+            end = log.position_of(&self.cursor, message - 1);
+        }
+        let mut left = end - self.cursor.position();
+        for run in &self.own {
+            let inside = run.end.min(end).saturating_sub(run.start);
+            left -= inside;
+        }
+        let before = output.len();
+        let wanted = left as usize;
+        self.gather(log, |slice| {
+            let room = wanted - (output.len() - before);
+            output.extend_from_slice(&slice[..slice.len().min(room)]);
+            output.len() - before < wanted
+        });
+        let advance = self.advance(log, wanted, output);
+        debug_assert!(!advance.torn);
+    }
+
+    /// Drops everything before a boundary. Returns how many messages of others that was.
+    fn skip_to(&mut self, log: &mut RoomLog, position: u64, message: u64) -> u64 {
+        let passed = message - self.cursor.message();
+        let mut own_passed = 0;
+        while let Some(run) = self.own.front_mut() {
+            if run.start >= position {
+                break;
+            }
+            let (end, end_message) = if run.end <= position {
+                (run.end, run.first_message + run.messages)
+            } else {
+                (position, message)
+            };
+            let messages = end_message - run.first_message;
+            own_passed += messages;
+            self.own_messages -= messages;
+            self.own_bytes -= end - run.start;
+            if run.end <= position {
+                self.own.pop_front();
+            } else {
+                run.start = end;
+                run.first_message = end_message;
+                run.messages -= messages;
+            }
+        }
+        log.seek(&mut self.cursor, position, message);
+        let dropped = passed - own_passed;
+        self.gap += dropped;
+        dropped
+    }
+}
