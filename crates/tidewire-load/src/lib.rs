@@ -1,1 +1,19 @@
-//! tidewire-load
+//! The load instrument of Tidewire: what it offers, how it counts, and what it reports.
+//!
+//! The modules here are pure: times, seeds and process ids are arguments, so that every figure in a report
+//! can be reproduced by a test. The agents that move real messages are built on top of them.
+//!
+//! ```text
+//! scenario ──▶ schedule ──▶ stamp ──▶ (the wire) ──▶ stamp ──▶ ledger ──▶ report
+//!   what         when        who, which, when          │         fate       json, md
+//!                                                      └──▶ statistics ──▶   table
+//! ```
+
+pub mod environment;
+pub mod ledger;
+pub mod process;
+pub mod report;
+pub mod scenario;
+pub mod schedule;
+pub mod stamp;
+pub mod statistics;

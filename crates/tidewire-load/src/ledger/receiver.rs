@@ -1,0 +1,333 @@
+//! Full tracking: one receiver's row over all senders, 16 bytes a pair.
+//!
+//! A pair is the highest sequence seen and a window of 64 bits, bit `n` set when `highest - n` arrived. It
+//! starts at highest 0 with all bits set, so that nothing before the first message counts as missing. The
+//! expected message is `highest + 1` with the oldest bit set: shift, and nothing else happens. An oldest bit
+//! that is clear leaves the window as a missing sequence for the side table.
+
+use super::missing::MissingTable;
+use super::{Fate, ReceiverTotals};
+
+/// The fate of every message that one receiver should get, got or should not have got.
+#[derive(Debug)]
+pub struct ReceiverLedger {
+    pairs: Vec<Pair>,
+    late_ns: u64,
+    arrived: u64,
+    duplicated: u64,
+    reordered: u64,
+    corrupt: u64,
+    foreign: u64,
+    late: u64,
+    sequence_zero: u64,
+    missing: MissingTable,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Pair {
+    highest: u64,
+    window: u64,
+}
+
+impl ReceiverLedger {
+    /// An empty row for `senders` senders with the usual bound of lateness, [`super::LATE_MS`].
+    #[must_use]
+    pub fn new(senders: usize) -> Self {
+        Self::with_late_ms(senders, super::LATE_MS)
+    }
+
+    /// An empty row that calls a delivery late when it comes more than `late_ms` milliseconds after its
+    /// intended time.
+    #[must_use]
+    pub fn with_late_ms(senders: usize, late_ms: u64) -> Self {
+        Self {
+            pairs: vec![
+                Pair {
+                    highest: 0,
+                    window: u64::MAX
+                };
+                senders
+            ],
+            late_ns: late_ms.saturating_mul(1_000_000),
+            arrived: 0,
+            duplicated: 0,
+            reordered: 0,
+            corrupt: 0,
+            foreign: 0,
+            late: 0,
+            sequence_zero: 0,
+            missing: MissingTable::default(),
+        }
+    }
+
+    /// Notes a decoded message that came `delay_ns` nanoseconds after its intended time.
+    #[inline]
+    pub fn record(&mut self, sender: u32, sequence: u64, delay_ns: u64) -> Fate {
+        self.arrived += 1;
+        let Some(pair) = self.pairs.get_mut(sender as usize) else {
+            self.foreign += 1;
+            return Fate::Foreign;
+        };
+        let in_order = sequence == pair.highest.wrapping_add(1) && pair.window & OLDEST != 0;
+        let fate = if in_order && sequence != 0 {
+            pair.highest = sequence;
+            pair.window = pair.window << 1 | 1;
+            Fate::New
+        } else {
+            self.record_out_of_order(sender, sequence)
+        };
+        if delay_ns > self.late_ns && matches!(fate, Fate::New | Fate::Reordered) {
+            self.late += 1;
+        }
+        fate
+    }
+
+    /// Notes a message whose stamp does not check. Whose it was is unknown: it will also be missing from
+    /// its sender's row and so count as lost.
+    pub fn record_corrupt(&mut self) {
+        self.arrived += 1;
+        self.corrupt += 1;
+    }
+
+    /// Notes a message that is none of this step's: another run's or step's stamp.
+    pub fn record_foreign(&mut self) {
+        self.arrived += 1;
+        self.foreign += 1;
+    }
+
+    /// Closes the row. `sent_by_sender` holds for every sender how many messages it sent, which are numbered
+    /// from 1; `own` is the receiver's own index, whose messages must not come back to it.
+    #[must_use]
+    pub fn finish(&self, sent_by_sender: &[u64], own: usize) -> ReceiverTotals {
+        let mut totals = ReceiverTotals {
+            receivers: 1,
+            receivers_tracked: 1,
+            arrived: self.arrived,
+            duplicated: self.duplicated,
+            reordered: self.reordered,
+            corrupt: self.corrupt,
+            late: self.late,
+            foreign: self.foreign,
+            invented: self.sequence_zero,
+            settled: self.missing.settled(),
+            ..ReceiverTotals::default()
+        };
+        let untracked = sent_by_sender.iter().skip(self.pairs.len()).sum::<u64>();
+        totals.expected += untracked;
+        totals.lost += untracked;
+        for (sender, pair) in self.pairs.iter().enumerate() {
+            let distinct = pair.highest - self.missing_up_to(sender, pair, pair.highest);
+            if sender == own {
+                totals.foreign += distinct;
+                continue;
+            }
+            let sent = sent_by_sender.get(sender).copied().unwrap_or(0);
+            let never_seen = sent.saturating_sub(pair.highest);
+            let lost = self.missing_up_to(sender, pair, sent.min(pair.highest)) + never_seen;
+            let delivered = sent - lost;
+            totals.expected += sent;
+            totals.lost += lost;
+            totals.delivered += delivered;
+            totals.invented += distinct - delivered;
+        }
+        totals
+    }
+
+    fn missing_up_to(&self, sender: usize, pair: &Pair, limit: u64) -> u64 {
+        let beyond = pair.highest - limit;
+        let in_window = match pair
+            .window
+            .checked_shr(beyond.try_into().unwrap_or(u32::MAX))
+        {
+            // The shift brings zeros in from above that stand for no sequence.
+            Some(window) => u64::from((64 - beyond as u32) - window.count_ones()),
+            None => 0,
+        };
+        in_window + self.missing.count_up_to(sender as u32, limit)
+    }
+
+    #[cold]
+    fn record_out_of_order(&mut self, sender: u32, sequence: u64) -> Fate {
+        if sequence == 0 {
+            self.sequence_zero += 1;
+            return Fate::Invented;
+        }
+        let pair = &mut self.pairs[sender as usize];
+        if sequence > pair.highest {
+            let before = *pair;
+            let step = sequence - before.highest;
+            pair.highest = sequence;
+            pair.window = if step < 64 {
+                before.window << step | 1
+            } else {
+                1
+            };
+            self.keep_what_left_the_window(sender, before, step);
+            return Fate::New;
+        }
+        let age = pair.highest - sequence;
+        let was_missing = if age < 64 {
+            let bit = 1_u64 << age;
+            let missing = pair.window & bit == 0;
+            pair.window |= bit;
+            missing
+        } else {
+            self.missing.remove(sender, sequence)
+        };
+        if was_missing {
+            self.reordered += 1;
+            Fate::Reordered
+        } else {
+            self.duplicated += 1;
+            Fate::Duplicate
+        }
+    }
+
+    /// Puts into the side table what an advance by `step` pushed out unreceived: clear bits at the old end
+    /// of the window, and sequences that were skipped altogether and never were in it.
+    fn keep_what_left_the_window(&mut self, sender: u32, before: Pair, step: u64) {
+        let leaving = step.min(64);
+        for age in (64 - leaving..64).rev() {
+            if before.window & (1 << age) == 0 {
+                let sequence = before.highest - age;
+                self.missing.insert(sender, sequence, sequence);
+            }
+        }
+        if step > 64 {
+            let (first, last) = (before.highest + 1, before.highest + step - 64);
+            self.missing.insert(sender, first, last);
+        }
+    }
+}
+
+const OLDEST: u64 = 1 << 63;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A row of one other sender (index 0) for the receiver with index 1.
+    fn row(sequences: impl IntoIterator<Item = u64>) -> ReceiverLedger {
+        let mut row = ReceiverLedger::new(2);
+        for sequence in sequences {
+            row.record(0, sequence, 0);
+        }
+        row
+    }
+
+    fn finish(row: &ReceiverLedger, sent: u64) -> ReceiverTotals {
+        let totals = row.finish(&[sent, 7], 1);
+        assert!(totals.is_conserved(), "{totals:?}");
+        totals
+    }
+
+    #[test]
+    fn all_in_order_is_all_delivered() {
+        let totals = finish(&row(1..=1_000), 1_000);
+        assert_eq!(
+            (totals.expected, totals.delivered, totals.lost),
+            (1_000, 1_000, 0)
+        );
+        assert!(totals.is_exactly_once_in_order());
+    }
+
+    #[test]
+    fn loss_at_the_start_in_the_middle_and_at_the_end_is_counted() {
+        let sequences = (1..=1_000).filter(|sequence| {
+            !(1..=3).contains(sequence) && !(400..=599).contains(sequence) && *sequence <= 995
+        });
+        let totals = finish(&row(sequences), 1_000);
+        assert_eq!((totals.delivered, totals.lost), (792, 208));
+    }
+
+    #[test]
+    fn equal_loss_and_duplication_do_not_cancel() {
+        let sequences = (1..=1_000).map(|sequence| if sequence == 500 { 499 } else { sequence });
+        let totals = finish(&row(sequences), 1_000);
+        assert_eq!(
+            (totals.lost, totals.duplicated, totals.delivered),
+            (1, 1, 999)
+        );
+    }
+
+    #[test]
+    fn late_arrivals_inside_and_far_outside_the_window_are_reordered_once() {
+        for distance in [1, 2, 62, 63, 64, 65, 127, 128, 129, 5_000] {
+            let mut row = row((1..=10_000).filter(|sequence| *sequence != 1_000));
+            let mut early = self::row((1..1_000).chain(1_001..=1_000 + distance));
+            assert_eq!(
+                early.record(0, 1_000, 0),
+                Fate::Reordered,
+                "distance {distance}"
+            );
+            assert_eq!(
+                early.record(0, 1_000, 0),
+                Fate::Duplicate,
+                "distance {distance}"
+            );
+            let totals = finish(&early, 1_000 + distance);
+            assert_eq!(
+                (totals.lost, totals.reordered, totals.duplicated),
+                (0, 1, 1)
+            );
+            assert_eq!(row.record(0, 1_000, 0), Fate::Reordered);
+        }
+    }
+
+    #[test]
+    fn swapped_neighbours_are_one_reordering() {
+        let totals = finish(&row([1, 2, 4, 3, 5]), 5);
+        assert_eq!(
+            (totals.delivered, totals.reordered, totals.duplicated),
+            (5, 1, 0)
+        );
+        assert!(!totals.is_exactly_once_in_order());
+    }
+
+    #[test]
+    fn sequences_never_sent_are_invented_and_hide_no_loss() {
+        let totals = finish(&row([0, 1, 2, 6, 9]), 5);
+        assert_eq!((totals.expected, totals.delivered, totals.lost), (5, 2, 3));
+        assert_eq!(totals.invented, 3);
+        let totals = finish(&row([1, 2, u64::MAX]), 5);
+        assert_eq!((totals.delivered, totals.lost, totals.invented), (2, 3, 1));
+    }
+
+    #[test]
+    fn own_and_unknown_senders_are_foreign() {
+        let mut row = row([1]);
+        assert_eq!(row.record(1, 1, 0), Fate::New);
+        assert_eq!(row.record(2, 1, 0), Fate::Foreign);
+        row.record_foreign();
+        row.record_corrupt();
+        let totals = finish(&row, 2);
+        assert_eq!((totals.foreign, totals.corrupt), (3, 1));
+        assert_eq!((totals.expected, totals.delivered, totals.lost), (2, 1, 1));
+        assert_eq!(totals.arrived, 5);
+    }
+
+    #[test]
+    fn late_deliveries_are_delivered_and_late_duplicates_are_not_late() {
+        let mut row = ReceiverLedger::with_late_ms(2, 5);
+        row.record(0, 1, 5_000_000);
+        row.record(0, 2, 5_000_001);
+        row.record(0, 2, 9_000_000);
+        let totals = finish(&row, 2);
+        assert_eq!(
+            (totals.delivered, totals.late, totals.duplicated),
+            (2, 1, 1)
+        );
+    }
+
+    #[test]
+    fn a_sender_that_never_got_through_is_all_lost() {
+        let totals = finish(&row([]), 100);
+        assert_eq!(
+            (totals.expected, totals.lost, totals.delivered),
+            (100, 100, 0)
+        );
+        let totals = ReceiverLedger::new(1).finish(&[1, 2, 3], 0);
+        assert_eq!((totals.expected, totals.lost), (5, 5));
+        assert!(totals.is_conserved());
+    }
+}

@@ -1,0 +1,153 @@
+//! What a process has cost so far: processor time and memory, read from `/proc`.
+//!
+//! The server under test runs in another process, so the only honest source is the kernel's own account of
+//! it. Two samples and a subtraction give the cost of a step. Processor time has the kernel's tick of
+//! usually 10 ms, enough for steps of seconds. A crate for this was rejected: it is two small files of text.
+
+use std::fs;
+use std::io;
+use std::path::PathBuf;
+
+use thiserror::Error;
+
+/// One reading of a process's account.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct ProcessSample {
+    /// Processor time of all its threads since it started, user and system, in seconds.
+    pub cpu_secs: f64,
+    /// Resident memory now, in bytes.
+    pub rss_bytes: u64,
+    /// Largest resident memory since it started, in bytes.
+    pub rss_bytes_max: u64,
+}
+
+impl ProcessSample {
+    /// Reads the account of the process with this id.
+    ///
+    /// # Errors
+    /// [`SampleError::Read`] when the process is gone or `/proc` cannot be read, [`SampleError::Format`]
+    /// when the kernel's text is not as documented.
+    pub fn of(pid: u32) -> Result<Self, SampleError> {
+        Self::read(&format!("/proc/{pid}"))
+    }
+
+    /// Reads the account of this process.
+    ///
+    /// # Errors
+    /// As [`ProcessSample::of`].
+    pub fn of_self() -> Result<Self, SampleError> {
+        Self::read("/proc/self")
+    }
+
+    /// Processor time spent between an earlier sample of the same process and this one, in seconds.
+    #[must_use]
+    pub fn cpu_secs_since(&self, earlier: &Self) -> f64 {
+        self.cpu_secs - earlier.cpu_secs
+    }
+
+    fn read(directory: &str) -> Result<Self, SampleError> {
+        let stat = read_text(directory, "stat")?;
+        let status = read_text(directory, "status")?;
+        let format = |file| SampleError::Format {
+            path: PathBuf::from(directory).join(file),
+        };
+        let ticks = cpu_ticks(&stat).ok_or_else(|| format("stat"))?;
+        let ticks_per_sec = rustix::param::clock_ticks_per_second();
+        Ok(Self {
+            cpu_secs: ticks as f64 / ticks_per_sec as f64,
+            rss_bytes: status_bytes(&status, "VmRSS:").ok_or_else(|| format("status"))?,
+            rss_bytes_max: status_bytes(&status, "VmHWM:").ok_or_else(|| format("status"))?,
+        })
+    }
+}
+
+/// Why a process could not be sampled.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum SampleError {
+    /// The file could not be read: the process has ended, or `/proc` is not mounted here.
+    #[error("cannot read {}: the process may have ended, or /proc is not available", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The file's text is not what the kernel documents: a zombie has no memory lines, for example.
+    #[error("{} has not the documented form: the process may just have ended", path.display())]
+    Format {
+        /// The file.
+        path: PathBuf,
+    },
+}
+
+fn read_text(directory: &str, file: &str) -> Result<String, SampleError> {
+    let path = PathBuf::from(directory).join(file);
+    fs::read_to_string(&path).map_err(|source| SampleError::Read { path, source })
+}
+
+/// User plus system ticks. The command name, second field, may hold spaces and parentheses, so the fields
+/// are counted from the last closing one: state is then the first, user time the twelfth, system the next.
+fn cpu_ticks(stat: &str) -> Option<u64> {
+    let (_, after_name) = stat.rsplit_once(')')?;
+    let mut fields = after_name.split_ascii_whitespace().skip(11);
+    let user: u64 = fields.next()?.parse().ok()?;
+    let system: u64 = fields.next()?.parse().ok()?;
+    user.checked_add(system)
+}
+
+/// The value of a line such as `VmRSS:	    1234 kB`, in bytes.
+fn status_bytes(status: &str, key: &str) -> Option<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix(key))?;
+    let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim_end().parse().ok()?;
+    kibibytes.checked_mul(1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hostile_command_name_does_not_shift_the_fields() {
+        let stat = "42 (a) R 1 (b) S 1 2 3 4 5 6 7 8 9 10 250 50 0 0 20 0 1 0 100\n";
+        assert_eq!(cpu_ticks(stat), Some(300));
+        assert_eq!(cpu_ticks("42 (a) S 1 2"), None);
+        assert_eq!(cpu_ticks(""), None);
+    }
+
+    #[test]
+    fn memory_lines_are_kibibytes() {
+        let status = "Name:\tx\nVmHWM:\t    2048 kB\nVmRSS:\t     4 kB\n";
+        assert_eq!(status_bytes(status, "VmHWM:"), Some(2 << 20));
+        assert_eq!(status_bytes(status, "VmRSS:"), Some(4096));
+        assert_eq!(status_bytes(status, "VmSwap:"), None);
+    }
+
+    #[test]
+    fn own_account_grows_with_work() {
+        let before = ProcessSample::of_self().unwrap();
+        let mut value = 1_u64;
+        // Work until the account moves: how long that takes is the machine's affair.
+        let after = loop {
+            for round in 0..1_000_000_u64 {
+                value = std::hint::black_box(value.wrapping_mul(round | 1));
+            }
+            let now = ProcessSample::of_self().unwrap();
+            if now.cpu_secs_since(&before) > 0.0 {
+                break now;
+            }
+        };
+        assert!(after.rss_bytes > 0);
+        assert!(after.rss_bytes_max >= before.rss_bytes);
+        let by_id = ProcessSample::of(std::process::id()).unwrap();
+        assert!(by_id.cpu_secs >= after.cpu_secs);
+    }
+
+    #[test]
+    fn a_process_that_does_not_exist_is_a_typed_error() {
+        // Above the largest process id a kernel can be configured for (2^22).
+        let error = ProcessSample::of(u32::MAX).unwrap_err();
+        assert!(matches!(error, SampleError::Read { .. }), "{error}");
+        assert!(error.to_string().contains("may have ended"), "{error}");
+    }
+}

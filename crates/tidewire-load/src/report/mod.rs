@@ -1,0 +1,1 @@
+//! What a run found, for programs, for readers and for the terminal.

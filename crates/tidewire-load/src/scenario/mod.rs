@@ -1,0 +1,275 @@
+//! What a load test does: where to, and in which steps.
+//!
+//! The format is version 1 of the scenario file the project started with:
+//!
+//! ```toml
+//! version = 1                # optional
+//! host = "127.0.0.1"
+//! port = 8080
+//!
+//! [[steps]]
+//! name = "warm"
+//! concurrency = 50           # agents connected at the same time
+//! duration_secs = 20         # seconds of sending; a fraction is allowed
+//! think_time_ms = [500, 1000]   # uniform random wait before each message; fractions are allowed
+//! ```
+//!
+//! A mistyped key must not silently change a test, and a mistake must be found where it stands: unknown keys
+//! give a [`Warning`], everything else an error, both with file, line and key. That is why the file is read
+//! through TOML's spanned tables and not through derived deserialisation, whose messages know the line but
+//! neither warn nor say what would have been accepted.
+
+mod read;
+mod suggest;
+
+use std::fmt;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use thiserror::Error;
+
+/// A load test: a target and steps run one after another.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Scenario {
+    /// Host name or address of the server.
+    pub host: String,
+    /// TCP port of the server.
+    pub port: u16,
+    /// At least one and at most [`STEPS_MAX`] steps.
+    pub steps: Vec<Step>,
+}
+
+impl Scenario {
+    /// Reads a scenario from text. `file_name` appears in warnings and errors only.
+    ///
+    /// # Errors
+    /// [`ScenarioError::Syntax`] when the text is not TOML, [`ScenarioError::Invalid`] when a key is
+    /// missing, has the wrong type or an impossible value.
+    pub fn parse(text: &str, file_name: &str) -> Result<(Self, Vec<Warning>), ScenarioError> {
+        read::scenario(text, file_name)
+    }
+
+    /// Reads a scenario from a file.
+    ///
+    /// # Errors
+    /// [`ScenarioError::Read`] when the file cannot be read, otherwise as [`Scenario::parse`].
+    pub fn load(path: &Path) -> Result<(Self, Vec<Warning>), ScenarioError> {
+        let text = fs::read_to_string(path).map_err(|source| ScenarioError::Read {
+            path: path.to_owned(),
+            source,
+        })?;
+        Self::parse(&text, &path.display().to_string())
+    }
+
+    /// The scenario that runs when none is named: the chat load test the project started from.
+    #[must_use]
+    pub fn built_in() -> Self {
+        let (scenario, _) = Self::parse(BUILT_IN_TEXT, "built-in scenario")
+            .expect("the built-in scenario parses, which a test asserts");
+        scenario
+    }
+
+    /// The same load for a first impression: every step lasts [`QUICK_STEP_SECS_MAX`] seconds at most.
+    #[must_use]
+    pub fn quick(&self) -> Self {
+        let mut scenario = self.clone();
+        for step in &mut scenario.steps {
+            step.duration_secs = step.duration_secs.min(QUICK_STEP_SECS_MAX);
+        }
+        scenario
+    }
+}
+
+/// One stage of a load test.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Step {
+    /// Name shown in reports.
+    pub name: String,
+    /// Agents connected at the same time.
+    pub concurrency: u32,
+    /// How long the agents send, in seconds.
+    pub duration_secs: f64,
+    /// How long an agent waits before each message.
+    pub think_time_ms: ThinkTime,
+}
+
+impl Step {
+    /// Messages a second that all agents together would send if sending took no time.
+    #[must_use]
+    pub fn theoretical_tps(&self) -> f64 {
+        f64::from(self.concurrency) * 1000.0 / self.think_time_ms.mean_ms()
+    }
+
+    /// How long the agents send, in nanoseconds.
+    #[must_use]
+    pub fn duration_ns(&self) -> u64 {
+        (self.duration_secs * 1e9).round() as u64
+    }
+}
+
+/// A uniform range of think times in milliseconds, both ends included.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ThinkTime {
+    /// Shortest, in milliseconds.
+    pub min_ms: f64,
+    /// Longest, in milliseconds.
+    pub max_ms: f64,
+}
+
+impl ThinkTime {
+    /// The middle of the range in milliseconds, which is the mean of a uniform distribution.
+    #[must_use]
+    pub fn mean_ms(self) -> f64 {
+        f64::midpoint(self.min_ms, self.max_ms)
+    }
+
+    /// Shortest, in nanoseconds.
+    #[must_use]
+    pub fn min_ns(self) -> u64 {
+        (self.min_ms * 1e6).round() as u64
+    }
+
+    /// Longest, in nanoseconds.
+    #[must_use]
+    pub fn max_ns(self) -> u64 {
+        (self.max_ms * 1e6).round() as u64
+    }
+}
+
+/// Something in a scenario that is probably not meant, but does not stop the run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Warning {
+    /// The file as the caller named it.
+    pub file: String,
+    /// Line in the file, from 1.
+    pub line: usize,
+    /// What is odd.
+    pub kind: WarningKind,
+}
+
+impl fmt::Display for Warning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}: ", self.file, self.line)?;
+        match &self.kind {
+            WarningKind::UnknownKey {
+                key,
+                nearest: Some(nearest),
+            } => {
+                write!(
+                    f,
+                    "unknown key `{key}` is ignored; did you mean `{nearest}`?"
+                )
+            }
+            WarningKind::UnknownKey { key, nearest: None } => {
+                write!(f, "unknown key `{key}` is ignored")
+            }
+            WarningKind::NoReceivers { key } => {
+                write!(
+                    f,
+                    "`{key}` of 1 leaves nobody to deliver to: 0 deliveries are expected"
+                )
+            }
+            WarningKind::NameRepeated { key, first_line } => write!(
+                f,
+                "`{key}` repeats the name of line {first_line}: the two cannot be told apart in a report"
+            ),
+        }
+    }
+}
+
+/// What a [`Warning`] is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum WarningKind {
+    /// The key means nothing here and is ignored.
+    UnknownKey {
+        /// The key with its place, such as `steps[0].concurency`.
+        key: String,
+        /// The known key of that place it resembles, if it resembles one.
+        nearest: Option<&'static str>,
+    },
+    /// A single agent has nobody to deliver to.
+    NoReceivers {
+        /// The key with its place.
+        key: String,
+    },
+    /// Two steps have one name.
+    NameRepeated {
+        /// The key of the later one with its place.
+        key: String,
+        /// Line of the first one.
+        first_line: usize,
+    },
+}
+
+/// Why a scenario cannot be run.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ScenarioError {
+    /// The file cannot be read. Check the path, and that this user may read it.
+    #[error("cannot read the scenario {}: {}", path.display(), read_remedy(source))]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The text is not TOML; a key given twice is such a case. Correct the line.
+    #[error("{file}:{line}: not valid TOML: {message}")]
+    Syntax {
+        /// The file as the caller named it.
+        file: String,
+        /// Line in the file, from 1.
+        line: usize,
+        /// What the TOML reader expected.
+        message: String,
+    },
+    /// A key is missing, has the wrong type or an impossible value. Correct the line.
+    #[error("{file}:{line}: `{key}` must be {expected}, but {found}")]
+    Invalid {
+        /// The file as the caller named it.
+        file: String,
+        /// Line in the file, from 1; of the table where a key is missing.
+        line: usize,
+        /// The key with its place, such as `steps[0].concurrency`.
+        key: String,
+        /// What would have been accepted.
+        expected: String,
+        /// What stands there.
+        found: String,
+    },
+}
+
+fn read_remedy(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::NotFound => "there is no such file; check the path",
+        io::ErrorKind::PermissionDenied => "this user may not read it; change its permissions",
+        io::ErrorKind::IsADirectory => "it is a directory; name a file",
+        io::ErrorKind::InvalidData => "it is not UTF-8 text; save it as UTF-8",
+        _ => "check that it is a readable file",
+    }
+}
+
+/// Text of the scenario that runs when none is named, unchanged from where the project started.
+pub const BUILT_IN_TEXT: &str = include_str!("../../../../scenarios/seed-chat.toml");
+
+/// Longest step of a quick run, in seconds: a minute-long test then takes less than ten seconds, and still
+/// has a second of steady state in each step.
+pub const QUICK_STEP_SECS_MAX: f64 = 3.0;
+
+/// Most steps, because a stamp numbers them in one byte.
+pub const STEPS_MAX: usize = 255;
+
+/// Most agents of a step: more connections than one machine has ports towards one address (65,535) need
+/// several addresses, which a scenario of version 1 cannot name, so a larger number is a typing mistake.
+pub const CONCURRENCY_MAX: u32 = 1_000_000;
+
+/// Longest step, in seconds: a week.
+pub const DURATION_SECS_MAX: f64 = 7.0 * 86_400.0;
+
+/// Longest think time, in milliseconds: a day.
+pub const THINK_TIME_MS_MAX: f64 = 86_400_000.0;
+
+#[cfg(test)]
+mod tests;

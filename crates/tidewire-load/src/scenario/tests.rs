@@ -1,0 +1,318 @@
+//! Tests of the scenario reader: every mistake is found where it stands.
+
+use super::*;
+
+const GOOD: &str = "host = \"h\"\nport = 1\n[[steps]]\nname = \"a\"\nconcurrency = 2\nduration_secs = 1\nthink_time_ms = [0, 1]\n";
+
+/// Line, key and found text of the error that `text` must cause.
+fn invalid(text: &str) -> (usize, String, String) {
+    match Scenario::parse(text, "f.toml") {
+        Err(error @ ScenarioError::Invalid { .. }) => {
+            let shown = error.to_string();
+            let ScenarioError::Invalid { line, key, .. } = error else {
+                unreachable!()
+            };
+            assert!(
+                shown.starts_with(&format!("f.toml:{line}: `{key}` must be ")),
+                "{shown}"
+            );
+            (line, key, shown)
+        }
+        other => panic!("expected an invalid value, got {other:?}"),
+    }
+}
+
+#[test]
+fn the_built_in_scenario_is_the_two_known_steps() {
+    let (scenario, warnings) = Scenario::parse(BUILT_IN_TEXT, "seed").unwrap();
+    assert_eq!(warnings, []);
+    assert_eq!(scenario, Scenario::built_in());
+    assert_eq!((scenario.host.as_str(), scenario.port), ("127.0.0.1", 8080));
+    let [low, high] = &scenario.steps[..] else {
+        panic!("two steps")
+    };
+    assert_eq!(low.name, "Step 1: Low Concurrency Baseline");
+    assert_eq!((low.concurrency, low.duration_secs), (50, 20.0));
+    assert_eq!(
+        low.think_time_ms,
+        ThinkTime {
+            min_ms: 500.0,
+            max_ms: 1000.0
+        }
+    );
+    assert_eq!(high.name, "Step 2: High Throughput Test");
+    assert_eq!((high.concurrency, high.duration_secs), (500, 30.0));
+    assert_eq!(
+        high.think_time_ms,
+        ThinkTime {
+            min_ms: 50.0,
+            max_ms: 200.0
+        }
+    );
+    assert!((low.theoretical_tps() - 66.666_666).abs() < 1e-5);
+    assert!((high.theoretical_tps() - 4_000.0).abs() < 1e-9);
+}
+
+#[test]
+fn the_shipped_scenarios_offer_what_their_names_say() {
+    let shipped = [
+        (include_str!("../../../../scenarios/chat-8m.toml"), 8.0e6),
+        (include_str!("../../../../scenarios/chat-16m.toml"), 16.0e6),
+        (include_str!("../../../../scenarios/chat-24m.toml"), 24.0e6),
+    ];
+    for (text, deliveries_per_sec) in shipped {
+        let (scenario, warnings) = Scenario::parse(text, "shipped").unwrap();
+        assert_eq!(warnings, []);
+        let [step] = &scenario.steps[..] else {
+            panic!("one step")
+        };
+        assert_eq!((step.concurrency, step.duration_secs), (500, 20.0));
+        let offered = step.theoretical_tps() * 499.0;
+        let off = (offered / deliveries_per_sec - 1.0).abs();
+        assert!(off < 0.005, "{}: {offered}", step.name);
+    }
+}
+
+#[test]
+fn quick_shortens_long_steps_only() {
+    let mut scenario = Scenario::built_in();
+    scenario.steps[0].duration_secs = 1.5;
+    let quick = scenario.quick();
+    assert_eq!(quick.steps[0].duration_secs, 1.5);
+    assert_eq!(quick.steps[1].duration_secs, QUICK_STEP_SECS_MAX);
+    assert_eq!(quick.steps[1].concurrency, 500);
+}
+
+#[test]
+fn fractions_other_bases_and_the_version_are_accepted() {
+    let text = GOOD
+        .replace("port = 1", "version = 1\nport = 0x1F_90")
+        .replace("= 1\nthink", "= 0.5\nthink")
+        .replace("[0, 1]", "[20.0, 4_2.5]");
+    let (scenario, warnings) = Scenario::parse(&text, "f").unwrap();
+    assert_eq!(warnings, []);
+    assert_eq!(scenario.port, 8080);
+    let step = &scenario.steps[0];
+    assert_eq!(step.duration_ns(), 500_000_000);
+    assert_eq!(
+        (step.think_time_ms.min_ns(), step.think_time_ms.max_ns()),
+        (20_000_000, 42_500_000)
+    );
+    assert_eq!(step.theoretical_tps(), 64.0);
+}
+
+#[test]
+fn unknown_keys_warn_with_line_and_nearest_key() {
+    let text = format!("hots = 1\n{GOOD}concurency = 5\nzzz = 1\n");
+    let (scenario, warnings) = Scenario::parse(&text, "f.toml").unwrap();
+    assert_eq!(scenario.steps[0].concurrency, 2);
+    let shown: Vec<String> = warnings.iter().map(Warning::to_string).collect();
+    assert_eq!(
+        shown,
+        [
+            "f.toml:1: unknown key `hots` is ignored; did you mean `host`?",
+            "f.toml:9: unknown key `steps[0].concurency` is ignored; did you mean `concurrency`?",
+            "f.toml:10: unknown key `steps[0].zzz` is ignored",
+        ]
+    );
+}
+
+#[test]
+fn lonely_agents_and_repeated_names_warn() {
+    let second =
+        "[[steps]]\nname = \"a\"\nconcurrency = 1\nduration_secs = 1\nthink_time_ms = [1, 1]\n";
+    let (_, warnings) = Scenario::parse(&format!("{GOOD}{second}"), "f").unwrap();
+    let [repeated, lonely] = &warnings[..] else {
+        panic!("{warnings:?}")
+    };
+    assert_eq!(repeated.line, 9);
+    assert!(matches!(
+        &repeated.kind,
+        WarningKind::NameRepeated { first_line: 4, .. }
+    ));
+    assert_eq!(lonely.line, 10);
+    assert!(
+        matches!(&lonely.kind, WarningKind::NoReceivers { key } if key == "steps[1].concurrency")
+    );
+    assert!(lonely.to_string().contains("0 deliveries are expected"));
+}
+
+#[test]
+fn every_impossible_value_is_an_error_at_its_line() {
+    let cases: &[(&str, &str, usize, &str)] = &[
+        ("host = \"h\"", "host = \"\"", 1, "host"),
+        ("host = \"h\"", "host = \"a b\"", 1, "host"),
+        ("host = \"h\"", "host = 5", 1, "host"),
+        ("port = 1", "port = 0", 2, "port"),
+        ("port = 1", "port = 65536", 2, "port"),
+        ("port = 1", "port = -1", 2, "port"),
+        ("port = 1", "port = 1.0", 2, "port"),
+        ("port = 1", "port = 99999999999999999999999999", 2, "port"),
+        ("port = 1", "port = 1\nversion = 2", 3, "version"),
+        ("port = 1", "port = 1\nversion = \"1\"", 3, "version"),
+        ("name = \"a\"", "name = \" \"", 4, "steps[0].name"),
+        ("name = \"a\"", "name = true", 4, "steps[0].name"),
+        (
+            "concurrency = 2",
+            "concurrency = 0",
+            5,
+            "steps[0].concurrency",
+        ),
+        (
+            "concurrency = 2",
+            "concurrency = -3",
+            5,
+            "steps[0].concurrency",
+        ),
+        (
+            "concurrency = 2",
+            "concurrency = 1.5",
+            5,
+            "steps[0].concurrency",
+        ),
+        (
+            "concurrency = 2",
+            "concurrency = 1000001",
+            5,
+            "steps[0].concurrency",
+        ),
+        (
+            "concurrency = 2",
+            "concurrency = \"many\"",
+            5,
+            "steps[0].concurrency",
+        ),
+        (
+            "duration_secs = 1",
+            "duration_secs = 0",
+            6,
+            "steps[0].duration_secs",
+        ),
+        (
+            "duration_secs = 1",
+            "duration_secs = -1.5",
+            6,
+            "steps[0].duration_secs",
+        ),
+        (
+            "duration_secs = 1",
+            "duration_secs = nan",
+            6,
+            "steps[0].duration_secs",
+        ),
+        (
+            "duration_secs = 1",
+            "duration_secs = inf",
+            6,
+            "steps[0].duration_secs",
+        ),
+        (
+            "duration_secs = 1",
+            "duration_secs = 604801",
+            6,
+            "steps[0].duration_secs",
+        ),
+        ("[0, 1]", "[2, 1]", 7, "steps[0].think_time_ms"),
+        ("[0, 1]", "[0, 0]", 7, "steps[0].think_time_ms"),
+        ("[0, 1]", "[0.0, 1e-9]", 7, "steps[0].think_time_ms"),
+        ("[0, 1]", "[-1, 1]", 7, "steps[0].think_time_ms"),
+        ("[0, 1]", "[nan, 1]", 7, "steps[0].think_time_ms"),
+        ("[0, 1]", "[1, nan]", 7, "steps[0].think_time_ms"),
+        ("[0, 1]", "[1, inf]", 7, "steps[0].think_time_ms"),
+        ("[0, 1]", "[1, 86400001]", 7, "steps[0].think_time_ms"),
+        ("[0, 1]", "[1]", 7, "steps[0].think_time_ms"),
+        ("[0, 1]", "[1, 2, 3]", 7, "steps[0].think_time_ms"),
+        ("[0, 1]", "[\"1\", 2]", 7, "steps[0].think_time_ms"),
+        ("[0, 1]", "5", 7, "steps[0].think_time_ms"),
+    ];
+    for (good, bad, line, key) in cases {
+        let text = GOOD.replacen(good, bad, 1);
+        assert_ne!(text, GOOD, "{good} occurs");
+        let (found_line, found_key, shown) = invalid(&text);
+        assert_eq!((found_line, found_key.as_str()), (*line, *key), "{bad}");
+        assert!(shown.contains(", but it is the "), "{shown}");
+    }
+}
+
+#[test]
+fn every_missing_key_is_an_error_at_its_table() {
+    let keys = [
+        ("host = \"h\"\n", 1, "host"),
+        ("port = 1\n", 1, "port"),
+        ("name = \"a\"\n", 3, "steps[0].name"),
+        ("concurrency = 2\n", 3, "steps[0].concurrency"),
+        ("duration_secs = 1\n", 3, "steps[0].duration_secs"),
+        ("think_time_ms = [0, 1]\n", 3, "steps[0].think_time_ms"),
+    ];
+    for (removed, line, key) in keys {
+        let (found_line, found_key, shown) = invalid(&GOOD.replacen(removed, "", 1));
+        assert_eq!((found_line, found_key.as_str()), (line, key));
+        assert!(shown.contains("but the key is missing"), "{shown}");
+    }
+}
+
+#[test]
+fn steps_must_be_tables_one_to_255_of_them() {
+    let head = "host = \"h\"\nport = 1\n";
+    assert_eq!(invalid(head).1, "steps");
+    assert_eq!(invalid(&format!("{head}steps = []\n")).1, "steps");
+    assert_eq!(invalid(&format!("{head}steps = 3\n")).1, "steps");
+    assert_eq!(invalid(&format!("{head}\nsteps = [1]\n")).1, "steps[0]");
+    let many: String = GOOD.lines().skip(2).flat_map(|line| [line, "\n"]).collect();
+    assert_eq!(
+        invalid(&format!("{head}{}", many.repeat(STEPS_MAX + 1))).1,
+        "steps"
+    );
+}
+
+#[test]
+fn broken_toml_and_a_key_given_twice_name_the_line() {
+    for text in ["host = \"h\"\nport = = 1\n", "host = \"h\"\nhost = \"i\"\n"] {
+        match Scenario::parse(text, "f.toml") {
+            Err(error @ ScenarioError::Syntax { line: 2, .. }) => {
+                assert!(
+                    error.to_string().starts_with("f.toml:2: not valid TOML: "),
+                    "{error}"
+                );
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn arbitrary_text_never_panics() {
+    let mut random = fastrand::Rng::with_seed(5);
+    for round in 0..2_000 {
+        let mut bytes = GOOD.as_bytes().to_vec();
+        for _ in 0..random.usize(1..6) {
+            let at = random.usize(..bytes.len());
+            bytes[at] = random.u8(b' '..=b'~');
+        }
+        let text = String::from_utf8(bytes).unwrap();
+        if let Ok((scenario, _)) = Scenario::parse(&text, "f") {
+            assert!(!scenario.steps.is_empty(), "round {round}: {text}");
+            assert!(
+                scenario.steps[0].theoretical_tps().is_finite(),
+                "round {round}: {text}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_file_that_cannot_be_read_says_what_to_do() {
+    let directory = tempfile::tempdir().unwrap();
+    let missing = Scenario::load(&directory.path().join("none.toml")).unwrap_err();
+    assert!(
+        missing.to_string().contains("there is no such file"),
+        "{missing}"
+    );
+    assert!(std::error::Error::source(&missing).is_some());
+    let binary = directory.path().join("binary.toml");
+    fs::write(&binary, [0xFF, 0xFE]).unwrap();
+    let error = Scenario::load(&binary).unwrap_err();
+    assert!(error.to_string().contains("not UTF-8"), "{error}");
+    fs::write(&binary, GOOD).unwrap();
+    assert_eq!(Scenario::load(&binary).unwrap().0.port, 1);
+}
