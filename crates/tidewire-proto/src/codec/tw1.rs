@@ -82,8 +82,6 @@ impl Codec for Tw1 {
         let frame_bytes = (word & u64::from(u32::MAX)) + LENGTH_BYTES as u64;
         let shape = SHAPES[usize::from((word >> 32) as u8)];
         let header_bytes = usize::from(shape.header_bytes);
-        // An unknown kind has the largest header in the table, so that it fails one of these two
-        // comparisons or the third, and the common way pays for no separate test.
         if frame_bytes > frame_bytes_max as u64
             || frame_bytes < header_bytes as u64
             || header_bytes == UNKNOWN_HEADER_BYTES
@@ -261,3 +259,111 @@ pub const ID_HEADER_BYTES: usize = 12;
 const LENGTH_BYTES: usize = 4;
 const UNKNOWN_HEADER_BYTES: usize = u8::MAX as usize;
 static SHAPES: [Shape; 256] = shapes();
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMIT: usize = 64;
+
+    fn error_of(input: &[u8]) -> DecodeError {
+        Tw1.decode(input, LIMIT).unwrap_err()
+    }
+
+    #[test]
+    fn every_kind_has_the_header_its_id_asks_for() {
+        for kind in Kind::ALL {
+            let message = Message {
+                kind,
+                flags: 0xA5,
+                channel: 0x1234,
+                id: if kind.has_id() { 0x89AB_CDEF } else { 0 },
+                payload: b"tide",
+            };
+            let mut out = Vec::new();
+            Tw1.encode(&message, &mut out).unwrap();
+
+            let header_bytes = out.len() - message.payload.len();
+            assert_eq!(header_bytes == ID_HEADER_BYTES, kind.has_id());
+            let consumed = out.len();
+            assert_eq!(
+                Tw1.decode(&out, LIMIT),
+                Ok(Decoded::Frame { message, consumed })
+            );
+        }
+    }
+
+    #[test]
+    fn an_unfinished_frame_says_how_long_it_will_be() {
+        let mut out = Vec::new();
+        Tw1.encode(&Message::with_id(Kind::Request, 1, 2, b"abc"), &mut out)
+            .unwrap();
+        for end in 0..out.len() {
+            let frame_bytes = if end < LENGTH_BYTES { 0 } else { out.len() };
+            assert_eq!(
+                Tw1.decode(&out[..end], LIMIT),
+                Ok(Decoded::Incomplete { frame_bytes })
+            );
+        }
+    }
+
+    #[test]
+    fn a_frame_may_fill_the_limit_and_no_more() {
+        let message = Message::new(Kind::OneWay, 0, &[0; LIMIT - ONE_WAY_HEADER_BYTES]);
+        let mut out = Vec::new();
+        Tw1.encode(&message, &mut out).unwrap();
+        assert!(Tw1.decode(&out, LIMIT).is_ok());
+
+        let too_large = DecodeError::FrameTooLarge {
+            bytes: 64,
+            limit: 63,
+        };
+        for end in LENGTH_BYTES..out.len() {
+            assert_eq!(Tw1.decode(&out[..end], LIMIT - 1), Err(too_large));
+        }
+        let endless = [0xFF; 12];
+        let bytes = u64::from(u32::MAX) + 4;
+        let limit = LIMIT as u64;
+        assert_eq!(
+            error_of(&endless),
+            DecodeError::FrameTooLarge { bytes, limit }
+        );
+    }
+
+    #[test]
+    fn a_length_below_the_header_is_refused() {
+        let with_id = Kind::Request as u8;
+        let without = Kind::Say as u8;
+        assert_eq!(
+            error_of(&[3, 0, 0, 0, without, 0, 0, 0]),
+            DecodeError::FrameTooShort { bytes: 7 }
+        );
+        assert_eq!(
+            error_of(&[7, 0, 0, 0, with_id, 0, 0, 0, 1, 0, 0, 0]),
+            DecodeError::FrameTooShort { bytes: 11 }
+        );
+    }
+
+    #[test]
+    fn kinds_outside_the_table_are_refused() {
+        for number in (0..=u8::MAX).filter(|number| Kind::from_wire(*number).is_none()) {
+            let whole = [4, 0, 0, 0, number, 0, 0, 0];
+            for end in LENGTH_BYTES + 1..=whole.len() {
+                assert_eq!(error_of(&whole[..end]), DecodeError::UnknownKind(number));
+            }
+        }
+    }
+
+    #[test]
+    fn a_failed_body_leaves_the_output_unchanged() {
+        let presence = Presence {
+            channel: 1,
+            member: crate::message::MemberId(1),
+            name: &"n".repeat(256),
+            event: crate::message::PresenceEvent::Joined,
+        };
+        let mut out = b"before".to_vec();
+        assert!(Tw1.encode_presence(&presence, &mut out).is_err());
+        assert_eq!(out, b"before");
+    }
+}

@@ -81,7 +81,7 @@ pub fn classify_garbage(bytes: &[u8]) -> HandshakeError {
         Some(Kind::Hello) if flags_and_channel.is_some() && reader.array() == Some(MAGIC) => {
             HandshakeError::TooLarge
         }
-        // A plausible frame of another kind: a TW1 peer that forgot its manners.
+        // A plausible frame of another kind: a TW1 peer that skipped its hello.
         Some(kind) if kind != Kind::Hello && (length as usize) < FRAME_BYTES_MAX => {
             HandshakeError::ExpectedHello { kind }
         }
