@@ -1,0 +1,416 @@
+//! The tables of `docs/protocol.md` are test vectors: every example encodes and decodes as the page says.
+
+use std::collections::BTreeSet;
+
+use tidewire_proto::body::{
+    ErrorBody, ErrorCode, GapBody, GoAwayBody, GoAwayCode, JoinBody, JoinedBody, PresenceBody,
+    RoomCall, Roster,
+};
+use tidewire_proto::codec::{Codec, Decoded, Lines, Presence, Said, Tw1};
+use tidewire_proto::error::DecodeError;
+use tidewire_proto::handshake::{Hello, Welcome};
+use tidewire_proto::limits;
+use tidewire_proto::message::{FLAG_PRIVATE, Kind, MemberId, Message, PresenceEvent};
+
+const PAGE: &str = include_str!("../../../docs/protocol.md");
+const ADA: MemberId = MemberId(9);
+const BOB: MemberId = MemberId(10);
+const ROOM: u16 = 3;
+
+/// The rows of the table whose header line is `header`, cells trimmed.
+fn table(header: &str) -> Vec<Vec<&'static str>> {
+    let rows: Vec<Vec<_>> = PAGE
+        .lines()
+        .skip_while(|line| *line != header)
+        .skip(2)
+        .take_while(|line| line.starts_with('|'))
+        .map(|line| {
+            line.trim_matches('|')
+                .split('|')
+                .map(|cell| cell.strip_prefix(' ').unwrap_or(cell))
+                .map(|cell| cell.strip_suffix(' ').unwrap_or(cell))
+                .collect()
+        })
+        .collect();
+    assert!(!rows.is_empty(), "the page has no table {header:?}");
+    rows
+}
+
+fn bytes_of(cell: &str) -> Vec<u8> {
+    cell.trim_matches('`')
+        .split(' ')
+        .map(|byte| u8::from_str_radix(byte, 16).expect("a byte in hex"))
+        .collect()
+}
+
+/// The name of a kind as the page spells it.
+fn page_name(kind: Kind) -> String {
+    let mut name = String::new();
+    for letter in format!("{kind:?}").chars() {
+        if letter.is_uppercase() && !name.is_empty() {
+            name.push('-');
+        }
+        name.push(letter.to_ascii_lowercase());
+    }
+    name
+}
+
+/// What the page's examples say, in its order.
+fn examples() -> Vec<(Kind, Vec<u8>)> {
+    use Kind as K;
+    let presence = PresenceBody {
+        event: PresenceEvent::Joined,
+        member: BOB,
+        name: "bob",
+    };
+    let joined = JoinedBody {
+        member: ADA,
+        members: 2,
+    };
+    let taken = ErrorBody {
+        code: ErrorCode::NameTaken,
+        text: "ada is taken",
+    };
+    let join = JoinBody {
+        room: "lobby",
+        name: "ada",
+    };
+    let shutdown = GoAwayBody {
+        code: GoAwayCode::Shutdown,
+        text: "bye",
+    };
+    let whisper = RoomCall::Whisper {
+        to: "bob",
+        text: b"psst",
+    };
+    let private = Message {
+        flags: FLAG_PRIVATE,
+        ..Message::with_id(K::Deliver, ROOM, ADA.0, b"psst")
+    };
+    vec![
+        (K::Hello, hello_frame()),
+        (K::Welcome, welcome_frame()),
+        frame(K::Request, ROOM, 2, |out| {
+            whisper.encode(out).expect("fits");
+        }),
+        frame(K::Request, ROOM, 5, |out| {
+            RoomCall::List.encode(out).expect("fits");
+        }),
+        frame(K::Reply, ROOM, 1, |out| joined.encode(out)),
+        frame(K::Reply, ROOM, 5, |out| {
+            Roster::push_entry(ADA, "ada", out).expect("fits");
+            Roster::push_entry(BOB, "bob", out).expect("fits");
+        }),
+        frame(K::Error, 0, 1, |out| taken.encode(out)),
+        frame(K::Cancel, ROOM, 2, |_| ()),
+        frame(K::OneWay, 1, 0, |out| out.extend(b"hi")),
+        frame(K::Subscribe, 0, 4, |out| out.extend(b"temp")),
+        frame(K::Unsubscribe, 5, 6, |_| ()),
+        frame(K::Publish, 5, 0, |out| out.extend(b"21C")),
+        frame(K::Deliver, ROOM, ADA.0, |out| out.extend(b"hi")),
+        (K::Deliver, encoded(&private)),
+        frame(K::Join, 0, 1, |out| join.encode(out).expect("fits")),
+        frame(K::Leave, ROOM, 3, |_| ()),
+        frame(K::Say, ROOM, 0, |out| out.extend(b"hi")),
+        frame(K::Presence, ROOM, 0, |out| {
+            presence.encode(out).expect("fits");
+        }),
+        frame(K::Gap, ROOM, 0, |out| GapBody { lost: 300 }.encode(out)),
+        frame(K::Ping, 0, 0, |_| ()),
+        frame(K::Pong, 0, 0, |_| ()),
+        frame(K::GoAway, 0, 0, |out| shutdown.encode(out)),
+    ]
+}
+
+fn hello() -> Hello<'static> {
+    Hello {
+        version: 1,
+        features: 0,
+        frame_bytes_max: 1 << 20,
+        credentials: b"key",
+        agent: "demo/1",
+    }
+}
+
+fn hello_frame() -> Vec<u8> {
+    let mut out = Vec::new();
+    hello().encode_frame(&mut out).expect("fits");
+    out
+}
+
+fn welcome() -> Welcome<'static> {
+    Welcome {
+        version: 1,
+        features: 0,
+        frame_bytes_max: 65_536,
+        heartbeat_ms: 10_000,
+        session: 7,
+        agent: "tidewire/0.1",
+    }
+}
+
+fn welcome_frame() -> Vec<u8> {
+    let mut out = Vec::new();
+    welcome().encode_frame(&mut out).expect("fits");
+    out
+}
+
+fn frame(kind: Kind, channel: u16, id: u32, body: impl FnOnce(&mut Vec<u8>)) -> (Kind, Vec<u8>) {
+    let mut payload = Vec::new();
+    body(&mut payload);
+    (
+        kind,
+        encoded(&Message::with_id(kind, channel, id, &payload)),
+    )
+}
+
+fn encoded(message: &Message<'_>) -> Vec<u8> {
+    let mut out = Vec::new();
+    Tw1.encode(message, &mut out).expect("fits");
+    out
+}
+
+/// Decodes one whole frame.
+fn decoded(frame: &[u8]) -> Message<'_> {
+    match Tw1.decode(frame, limits::FRAME_BYTES_MAX) {
+        Ok(Decoded::Frame { message, consumed }) => {
+            assert_eq!(consumed, frame.len());
+            message
+        }
+        other => panic!("not one frame: {other:?}"),
+    }
+}
+
+/// Decodes the body the page gives this kind, and encodes it again.
+fn reencoded_body(message: &Message<'_>) -> Vec<u8> {
+    let payload = message.payload;
+    let mut out = Vec::new();
+    let header_bytes = 8;
+    match message.kind {
+        Kind::Hello => {
+            let hello = Hello::decode(payload).expect("a hello");
+            hello.encode_frame(&mut out).expect("fits");
+            out.drain(..header_bytes);
+        }
+        Kind::Welcome => {
+            let welcome = Welcome::decode(payload).expect("a welcome");
+            welcome.encode_frame(&mut out).expect("fits");
+            out.drain(..header_bytes);
+        }
+        Kind::Request => {
+            let call = RoomCall::decode(payload).expect("a room call");
+            call.encode(&mut out).expect("fits");
+        }
+        Kind::Reply if message.id == 1 => {
+            let joined = JoinedBody::decode(payload).expect("an answer to join");
+            joined.encode(&mut out);
+        }
+        Kind::Reply => {
+            for (member, name) in Roster::decode(payload).expect("a roster") {
+                Roster::push_entry(member, name, &mut out).expect("fits");
+            }
+        }
+        Kind::Error => ErrorBody::decode(payload)
+            .expect("an error")
+            .encode(&mut out),
+        Kind::Join => {
+            let join = JoinBody::decode(payload).expect("a join");
+            join.encode(&mut out).expect("fits");
+        }
+        Kind::Presence => {
+            let presence = PresenceBody::decode(payload).expect("a presence");
+            presence.encode(&mut out).expect("fits");
+        }
+        Kind::Gap => GapBody::decode(payload).expect("a gap").encode(&mut out),
+        Kind::GoAway => GoAwayBody::decode(payload)
+            .expect("a go-away")
+            .encode(&mut out),
+        _ => out.extend(payload),
+    }
+    out
+}
+
+#[test]
+fn every_example_encodes_and_decodes_as_the_page_says() {
+    let rows = table("| kind | what it says | frame |");
+    let examples = examples();
+    assert_eq!(rows.len(), examples.len(), "page and test disagree");
+    let mut shown = BTreeSet::new();
+
+    for (row, (kind, expected)) in rows.iter().zip(&examples) {
+        let context = format!("{} ({})", row[0], row[1]);
+        assert_eq!(row[0], page_name(*kind), "{context}");
+        let frame = bytes_of(row[2]);
+        assert_eq!(&frame, expected, "encoding of {context}");
+
+        let message = decoded(&frame);
+        assert_eq!(message.kind, *kind, "{context}");
+        assert_eq!(encoded(&message), frame, "{context}");
+        assert_eq!(reencoded_body(&message), message.payload, "{context}");
+        shown.insert(message.kind as u8);
+    }
+
+    for kind in Kind::ALL {
+        assert!(
+            shown.contains(&(kind as u8)),
+            "no example of {}",
+            page_name(kind)
+        );
+    }
+}
+
+#[test]
+fn the_handshake_examples_say_what_the_page_says() {
+    let hello_bytes = hello_frame();
+    assert_eq!(Hello::decode(decoded(&hello_bytes).payload), Ok(hello()));
+    let welcome_bytes = welcome_frame();
+    assert_eq!(
+        Welcome::decode(decoded(&welcome_bytes).payload),
+        Ok(welcome())
+    );
+}
+
+#[test]
+fn the_table_of_kinds_is_complete() {
+    let rows = table("| number | kind | id | direction | channel | payload |");
+    assert_eq!(rows.len(), Kind::ALL.len());
+    for (row, kind) in rows.iter().zip(Kind::ALL) {
+        assert_eq!(row[0], (kind as u8).to_string());
+        assert_eq!(row[1], page_name(kind));
+        assert_eq!(row[2].starts_with("id"), kind.has_id(), "{kind:?}");
+    }
+}
+
+#[test]
+fn the_tables_of_codes_are_complete() {
+    let sections: Vec<_> = PAGE.split("\n### ").collect();
+    let codes_in = |title: &str| -> Vec<u16> {
+        let section = sections.iter().find(|section| section.starts_with(title));
+        section
+            .expect("the section")
+            .lines()
+            .filter_map(|line| line.strip_prefix("| ")?.split(' ').next()?.parse().ok())
+            .collect()
+    };
+    let known = |is_known: fn(u16) -> bool| -> Vec<u16> {
+        (0..=u16::MAX).filter(|number| is_known(*number)).collect()
+    };
+    assert_eq!(
+        codes_in("Error codes"),
+        known(|number| ErrorCode::from_wire(number) != ErrorCode::Other(number))
+    );
+    assert_eq!(
+        codes_in("Go-away codes"),
+        known(|number| GoAwayCode::from_wire(number) != GoAwayCode::Other(number))
+    );
+}
+
+#[test]
+fn the_faults_end_the_connection_as_the_page_says() {
+    for row in table("| fault | bytes that suffice |") {
+        let bytes = bytes_of(row[1]);
+        let error = Tw1.decode(&bytes, 65_536).expect_err("a fault");
+        let name = match error {
+            DecodeError::FrameTooLarge { .. } => "too large",
+            DecodeError::FrameTooShort { .. } => "too short",
+            DecodeError::UnknownKind(_) => "unknown kind",
+            _ => "another fault",
+        };
+        assert_eq!(name, row[0], "{bytes:02X?}");
+        let earlier = &bytes[..bytes.len() - 1];
+        assert!(
+            Tw1.decode(earlier, 65_536).is_ok(),
+            "fewer bytes suffice: {earlier:02X?}"
+        );
+    }
+}
+
+#[test]
+fn the_limits_are_those_of_the_page() {
+    let values: Vec<_> = table("| limit | value | why |")
+        .iter()
+        .map(|row| row[1])
+        .collect();
+    let expected = [
+        (limits::FRAME_BYTES_MAX, "1 MiB"),
+        (limits::FRAME_BYTES_MIN as usize, "512 bytes"),
+        (limits::HELLO_BYTES_MAX, "2,048 bytes"),
+        (limits::CREDENTIALS_BYTES_MAX, "1,024 bytes"),
+        (limits::NAME_BYTES_MAX, "64 bytes"),
+        (limits::TEXT_BYTES_MAX, "255 bytes"),
+    ];
+    for (value, (bytes, text)) in values.iter().zip(expected) {
+        assert!(value.starts_with(text), "{value} is not {text}");
+        let number: usize = text
+            .split(' ')
+            .next()
+            .and_then(|digits| digits.replace(',', "").parse().ok())
+            .expect("a number");
+        let unit = if text.ends_with("MiB") { 1 << 20 } else { 1 };
+        assert_eq!(number * unit, bytes, "{text}");
+    }
+    assert_eq!(values.len(), expected.len());
+    assert!(PAGE.contains("at most 8,192 bytes") && limits::LINE_BYTES_MAX == 8_192);
+}
+
+#[test]
+fn lines_read_as_the_page_says() {
+    for row in table("| event | line |") {
+        let expected = row[1].trim_matches('`').replace("\\n", "\n");
+        assert_eq!(rendered(row[0]), expected.as_bytes(), "{}", row[0]);
+    }
+}
+
+/// What the lines codec makes of the event of this name.
+fn rendered(event: &str) -> Vec<u8> {
+    let mut out = Vec::new();
+    let said = |private, payload| Said {
+        channel: ROOM,
+        member: ADA,
+        name: "ada",
+        private,
+        payload,
+    };
+    let presence = |event| Presence {
+        channel: ROOM,
+        member: ADA,
+        name: "ada",
+        event,
+    };
+    match event {
+        "prompt" => Lines::encode_prompt("Enter username: ", &mut out),
+        "said" => Lines
+            .encode_said(&said(false, b"hi all"), &mut out)
+            .expect("fits"),
+        "whispered" => Lines
+            .encode_said(&said(true, b"psst"), &mut out)
+            .expect("fits"),
+        "joined" | "left" | "here" => {
+            let event = match event {
+                "joined" => PresenceEvent::Joined,
+                "left" => PresenceEvent::Left,
+                _ => PresenceEvent::Here,
+            };
+            Lines
+                .encode_presence(&presence(event), &mut out)
+                .expect("fits");
+        }
+        "lost" => Lines.encode_gap(ROOM, 12, &mut out).expect("fits"),
+        "refused" => {
+            let (code, text) = (ErrorCode::NameTaken, "");
+            let (_, payload) = frame(Kind::Error, 0, 1, |out| {
+                ErrorBody { code, text }.encode(out);
+            });
+            Lines.encode(&decoded(&payload), &mut out).expect("fits");
+        }
+        "go-away" => {
+            let (code, text) = (GoAwayCode::Shutdown, "");
+            let (_, payload) = frame(Kind::GoAway, 0, 0, |out| {
+                GoAwayBody { code, text }.encode(out);
+            });
+            Lines.encode(&decoded(&payload), &mut out).expect("fits");
+        }
+        other => panic!("the test knows no event {other:?}"),
+    }
+    out
+}
