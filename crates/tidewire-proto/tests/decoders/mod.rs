@@ -1,0 +1,242 @@
+//! What must hold of every decoder for any bytes at all.
+//!
+//! One function per fuzz target. The targets in `fuzz/` call them with what the fuzzer invents, the corpus
+//! replay with what was found before, and the property tests with random bytes, so that all three check the
+//! same promises: no panic, no frame of zero bytes or beyond the input, the same frames however the bytes
+//! are cut, and what was decoded encodes to the bytes it came from.
+
+use tidewire_proto::body::{
+    ErrorBody, GapBody, GoAwayBody, JoinBody, JoinedBody, PresenceBody, RoomCall, Roster,
+    validate_name,
+};
+use tidewire_proto::codec::{Codec, Decoded, Lines, Tw1};
+use tidewire_proto::error::{DecodeError, EncodeError};
+use tidewire_proto::handshake::{
+    HandshakeError, Hello, PROTOCOL_VERSION, Welcome, classify_garbage,
+};
+use tidewire_proto::limits::{FRAME_BYTES_MAX, HELLO_BYTES_MAX, LINE_BYTES_MAX};
+use tidewire_proto::message::Message;
+
+/// A decoder's promises, checked on these bytes.
+pub type Target = fn(&[u8]);
+
+/// Every target with the name of its corpus under `fuzz/corpus`.
+pub const TARGETS: [(&str, Target); 4] = [
+    ("tw1", tw1),
+    ("lines", lines),
+    ("hello", hello),
+    ("bodies", bodies),
+];
+
+/// TW1 frames.
+pub fn tw1(bytes: &[u8]) {
+    // The first byte chooses the limit and the cut, so that the fuzzer can reach every edge of both.
+    let Some((choice, stream)) = bytes.split_first() else {
+        return;
+    };
+    let limit = if choice & 1 == 0 {
+        FRAME_BYTES_MAX
+    } else {
+        usize::from(*choice)
+    };
+    let frames = check_stream(&Tw1, stream, limit, usize::from(choice >> 4) + 1);
+    for (message, frame) in frames {
+        let mut again = Vec::new();
+        Tw1.encode(&message, &mut again)
+            .expect("a decoded frame can be encoded");
+        assert_eq!(again, frame, "a frame has one spelling");
+    }
+}
+
+/// Lines.
+pub fn lines(bytes: &[u8]) {
+    let Some((choice, stream)) = bytes.split_first() else {
+        return;
+    };
+    let limit = if choice & 1 == 0 {
+        LINE_BYTES_MAX
+    } else {
+        usize::from(*choice)
+    };
+    let frames = check_stream(&Lines, stream, limit, usize::from(choice >> 4) + 1);
+    for (message, _) in frames {
+        let mut again = Vec::new();
+        Lines
+            .encode(&message, &mut again)
+            .expect("a decoded line can be encoded");
+        let consumed = again.len();
+        let decoded = Lines.decode(&again, LINE_BYTES_MAX);
+        assert_eq!(decoded, Ok(Decoded::Frame { message, consumed }));
+    }
+    check_rendering(stream);
+}
+
+/// The handshake's payloads, and the guess at what else they are.
+pub fn hello(bytes: &[u8]) {
+    let mut again = Vec::new();
+    if let Ok(hello) = Hello::decode(bytes) {
+        hello
+            .encode_frame(&mut again)
+            .expect("a decoded hello can be encoded");
+        assert!(again.len() <= HELLO_BYTES_MAX);
+        let payload = payload_of(&again);
+        // A hello of a later version may have more at its end, which we do not repeat.
+        assert!(bytes.starts_with(payload), "a hello has one spelling");
+        assert!(bytes == payload || hello.version > PROTOCOL_VERSION);
+    }
+    again.clear();
+    if let Ok(welcome) = Welcome::decode(bytes) {
+        welcome
+            .encode_frame(&mut again)
+            .expect("a decoded welcome can be encoded");
+        assert_eq!(payload_of(&again), bytes, "a welcome has one spelling");
+    }
+    let guess = classify_garbage(bytes);
+    assert!(
+        !matches!(guess, HandshakeError::Malformed),
+        "the guess must help"
+    );
+    assert!(!guess.to_string().is_empty());
+}
+
+/// The bodies of control frames.
+pub fn bodies(bytes: &[u8]) {
+    check_body(bytes, JoinBody::decode, JoinBody::encode);
+    check_body(bytes, PresenceBody::decode, PresenceBody::encode);
+    check_body(bytes, RoomCall::decode, RoomCall::encode);
+    check_body(bytes, JoinedBody::decode, |body, out| {
+        body.encode(out);
+        Ok(())
+    });
+    check_body(bytes, GapBody::decode, |body, out| {
+        body.encode(out);
+        Ok(())
+    });
+    check_body(bytes, ErrorBody::decode, |body, out| {
+        body.encode(out);
+        Ok(())
+    });
+    check_body(bytes, GoAwayBody::decode, |body, out| {
+        body.encode(out);
+        Ok(())
+    });
+    check_body(bytes, Roster::decode, |roster, out| {
+        roster
+            .into_iter()
+            .try_for_each(|(member, name)| Roster::push_entry(member, name, out))
+    });
+    if let Ok(text) = str::from_utf8(bytes) {
+        if validate_name(text).is_ok() {
+            assert!(!text.is_empty() && !text.contains(char::is_control));
+        }
+    }
+}
+
+/// Decodes the front of a stream over and over, as a lane does.
+pub fn decode_all<'a>(
+    codec: &impl Codec,
+    stream: &'a [u8],
+    limit: usize,
+) -> (Vec<(Message<'a>, &'a [u8])>, Result<(), DecodeError>) {
+    let mut frames = Vec::new();
+    let mut rest = stream;
+    loop {
+        match codec.decode(rest, limit) {
+            Ok(Decoded::Frame { message, consumed }) => {
+                assert!(consumed > 0, "a frame of no bytes would never end");
+                assert!(consumed <= limit, "a frame over the limit");
+                let (frame, behind) = rest.split_at(consumed);
+                frames.push((message, frame));
+                rest = behind;
+            }
+            Ok(Decoded::Incomplete { frame_bytes }) => {
+                assert!(frame_bytes <= limit, "asks for more than the limit");
+                assert!(frame_bytes == 0 || frame_bytes > rest.len(), "is complete");
+                return (frames, Ok(()));
+            }
+            Err(error) => return (frames, Err(error)),
+        }
+    }
+}
+
+/// Decodes a stream that arrives in pieces, keeping only the unfinished tail, and compares with the whole.
+fn check_stream<'a>(
+    codec: &impl Codec,
+    stream: &'a [u8],
+    limit: usize,
+    piece_bytes: usize,
+) -> Vec<(Message<'a>, &'a [u8])> {
+    let (frames, end) = decode_all(codec, stream, limit);
+    let mut expected = frames.iter();
+    let mut tail = Vec::new();
+    for piece in stream.chunks(piece_bytes) {
+        tail.extend_from_slice(piece);
+        let (found, result) = decode_all(codec, &tail, limit);
+        for (message, _) in &found {
+            let whole = expected.next().map(|(message, _)| message);
+            assert_eq!(Some(message), whole, "cut into pieces of {piece_bytes}");
+        }
+        if result.is_err() {
+            assert_eq!(result, end, "cut into pieces of {piece_bytes}");
+            break;
+        }
+        let taken: usize = found.iter().map(|(_, frame)| frame.len()).sum();
+        tail.drain(..taken);
+    }
+    assert!(
+        expected.next().is_none(),
+        "cut into pieces of {piece_bytes}, frames are missing"
+    );
+    frames
+}
+
+/// Whatever one person says, another's terminal gets one line without commands in it.
+fn check_rendering(text: &[u8]) {
+    use tidewire_proto::codec::Said;
+    use tidewire_proto::message::MemberId;
+    let said = Said {
+        channel: 1,
+        member: MemberId(1),
+        name: "ada",
+        private: false,
+        payload: text,
+    };
+    let mut out = Vec::new();
+    match Lines.encode_said(&said, &mut out) {
+        Ok(()) => {
+            let line = str::from_utf8(&out).expect("a line is UTF-8");
+            let line = line.strip_suffix('\n').expect("a line ends");
+            assert!(
+                !line.contains(|c: char| c.is_control() && c != '\t'),
+                "{line:?}"
+            );
+        }
+        Err(error) => {
+            assert!(
+                matches!(error, EncodeError::PayloadTooLarge { .. }),
+                "{error}"
+            );
+            assert!(out.is_empty());
+        }
+    }
+}
+
+/// A body that decodes must encode to the bytes it came from.
+fn check_body<'a, B>(
+    bytes: &'a [u8],
+    decode: impl FnOnce(&'a [u8]) -> Result<B, DecodeError>,
+    encode: impl FnOnce(&B, &mut Vec<u8>) -> Result<(), EncodeError>,
+) {
+    if let Ok(body) = decode(bytes) {
+        let mut again = Vec::new();
+        encode(&body, &mut again).expect("a decoded body can be encoded");
+        assert_eq!(again, bytes, "a body has one spelling");
+    }
+}
+
+fn payload_of(frame: &[u8]) -> &[u8] {
+    match Tw1.decode(frame, HELLO_BYTES_MAX) {
+        Ok(Decoded::Frame { message, consumed }) if consumed == frame.len() => message.payload,
+        other => panic!("not one frame: {other:?}"),
+    }
+}

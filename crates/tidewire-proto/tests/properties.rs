@@ -1,0 +1,186 @@
+//! Properties of the codecs for random messages, random cuts and random bytes.
+
+pub mod decoders;
+
+use decoders::{TARGETS, decode_all};
+use proptest::collection::vec;
+use proptest::prelude::*;
+use tidewire_proto::codec::{AnyCodec, Codec, Lines, Presence, Said, Tw1};
+use tidewire_proto::limits::{FRAME_BYTES_MAX, LINE_BYTES_MAX};
+use tidewire_proto::message::{Kind, MemberId, Message, PresenceEvent};
+
+/// A message that owns its payload.
+#[derive(Clone, Debug)]
+struct Owned {
+    kind: Kind,
+    flags: u8,
+    channel: u16,
+    id: u32,
+    payload: Vec<u8>,
+}
+
+impl Owned {
+    fn message(&self) -> Message<'_> {
+        Message {
+            kind: self.kind,
+            flags: self.flags,
+            channel: self.channel,
+            // A kind without an id does not carry one.
+            id: if self.kind.has_id() { self.id } else { 0 },
+            payload: &self.payload,
+        }
+    }
+}
+
+fn any_message() -> impl Strategy<Value = Owned> {
+    let kind = prop::sample::select(Kind::ALL.to_vec());
+    let payload = vec(any::<u8>(), 0..200);
+    (kind, any::<u8>(), any::<u16>(), any::<u32>(), payload).prop_map(
+        |(kind, flags, channel, id, payload)| Owned {
+            kind,
+            flags,
+            channel,
+            id,
+            payload,
+        },
+    )
+}
+
+fn any_line() -> impl Strategy<Value = Owned> {
+    // Rich in CR, because it is the byte a line codec is likeliest to lose.
+    let byte = prop_oneof![Just(b'\r'), any::<u8>()].prop_filter("no line end", |b| *b != b'\n');
+    vec(byte, 0..80).prop_map(|payload| Owned {
+        kind: Kind::OneWay,
+        flags: 0,
+        channel: 0,
+        id: 0,
+        payload,
+    })
+}
+
+/// Feeds the stream in pieces of these sizes, keeping the unfinished tail, as a session does.
+fn decode_in_pieces(codec: &impl Codec, stream: &[u8], sizes: &[usize]) -> Vec<(Kind, Vec<u8>)> {
+    let mut sizes = sizes.iter().copied().cycle();
+    let mut rest = stream;
+    let mut tail = Vec::new();
+    let mut found = Vec::new();
+    while !rest.is_empty() {
+        let size = sizes.next().unwrap_or(1).min(rest.len());
+        let (piece, behind) = rest.split_at(size);
+        tail.extend_from_slice(piece);
+        rest = behind;
+        let (frames, end) = decode_all(codec, &tail, FRAME_BYTES_MAX);
+        assert_eq!(end, Ok(()));
+        let taken: usize = frames.iter().map(|(_, frame)| frame.len()).sum();
+        found.extend(
+            frames
+                .iter()
+                .map(|(message, _)| (message.kind, message.payload.to_vec())),
+        );
+        tail.drain(..taken);
+    }
+    assert!(tail.is_empty(), "bytes were left over");
+    found
+}
+
+fn check_round_trip(codec: &impl Codec, messages: &[Owned], sizes: &[usize]) {
+    let mut stream = Vec::new();
+    for message in messages {
+        codec
+            .encode(&message.message(), &mut stream)
+            .expect("encodes");
+    }
+
+    let (whole, end) = decode_all(codec, &stream, FRAME_BYTES_MAX);
+    assert_eq!(end, Ok(()));
+    assert_eq!(whole.len(), messages.len());
+    for ((message, _), sent) in whole.iter().zip(messages) {
+        assert_eq!(*message, sent.message());
+    }
+
+    let pieces = decode_in_pieces(codec, &stream, sizes);
+    assert_eq!(pieces.len(), messages.len());
+    for ((kind, payload), sent) in pieces.iter().zip(messages) {
+        assert_eq!((*kind, payload), (sent.kind, &sent.payload));
+    }
+}
+
+proptest! {
+    #[test]
+    fn tw1_frames_survive_any_cut(
+        messages in vec(any_message(), 0..20),
+        sizes in vec(1..70_usize, 1..8),
+    ) {
+        check_round_trip(&Tw1, &messages, &sizes);
+        check_round_trip(&AnyCodec::Tw1(Tw1), &messages, &sizes);
+    }
+
+    #[test]
+    fn lines_survive_any_cut(
+        messages in vec(any_line(), 0..20),
+        sizes in vec(1..70_usize, 1..8),
+    ) {
+        check_round_trip(&Lines, &messages, &sizes);
+    }
+
+    #[test]
+    fn no_bytes_break_a_decoder(bytes in vec(any::<u8>(), 0..600)) {
+        for (_, target) in TARGETS {
+            target(&bytes);
+        }
+    }
+
+    /// Random bytes rarely form a header, so these start with a nearly right one.
+    #[test]
+    fn no_nearly_right_frames_break_the_decoder(
+        choice in any::<u8>(),
+        heads in vec((0..24_u32, 0..22_u8, any::<[u8; 3]>(), vec(any::<u8>(), 0..24)), 0..12),
+    ) {
+        let mut bytes = vec![choice];
+        for (length, kind, rest, payload) in heads {
+            bytes.extend(length.to_le_bytes());
+            bytes.push(kind);
+            bytes.extend(rest);
+            bytes.extend(payload);
+        }
+        decoders::tw1(&bytes);
+    }
+
+    /// Small bytes make plausible length fields and codes.
+    #[test]
+    fn no_plausible_bodies_break_a_decoder(bytes in vec(0..8_u8, 0..40)) {
+        decoders::bodies(&bytes);
+        decoders::hello(&bytes);
+    }
+
+    #[test]
+    fn a_refused_message_leaves_the_output_as_it_was(
+        message in any_message(),
+        name_bytes in 0..400_usize,
+        payload_bytes in 0..2 * LINE_BYTES_MAX,
+    ) {
+        let name = "n".repeat(name_bytes);
+        let payload = vec![b'x'; payload_bytes];
+        let member = MemberId(1);
+        let said = Said { channel: 1, member, name: &name, private: true, payload: &payload };
+        let presence =
+            Presence { channel: 1, member, name: &name, event: PresenceEvent::Left };
+        for codec in AnyCodec::NAMES.iter().filter_map(|name| AnyCodec::by_name(name)) {
+            let steps: [&dyn Fn(&mut Vec<u8>) -> bool; 3] = [
+                &|out| codec.encode(&message.message(), out).is_ok(),
+                &|out| codec.encode_said(&said, out).is_ok(),
+                &|out| codec.encode_presence(&presence, out).is_ok(),
+            ];
+            for step in steps {
+                let mut out = b"before".to_vec();
+                let written = step(&mut out);
+                prop_assert!(out.starts_with(b"before"));
+                prop_assert_eq!(written, out.len() > b"before".len());
+                // What a codec writes, it can read.
+                let (frames, end) = decode_all(&codec, &out[6..], FRAME_BYTES_MAX);
+                prop_assert_eq!(end, Ok(()));
+                prop_assert_eq!(frames.len(), usize::from(written));
+            }
+        }
+    }
+}

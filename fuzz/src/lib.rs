@@ -1,0 +1,7 @@
+//! What the fuzz targets call, one function per decoder.
+//!
+//! The file belongs to the tests of `tidewire-proto`, which replay `corpus/` with the same functions in the
+//! ordinary test run. Run a target with `cargo +nightly fuzz run tw1`; add what it finds to `corpus/tw1`.
+
+#[path = "../../crates/tidewire-proto/tests/decoders/mod.rs"]
+pub mod decoders;
