@@ -1,1 +1,28 @@
-//! tidewire-io
+//! The operating-system layer of Tidewire: everything that makes a system call, and nothing else.
+//!
+//! A lane is built from these parts: a [`poller`] that says which descriptors are ready, [`socket`]s
+//! that never block, a [`timer`] wheel for deadlines, one receive [`buffer`], and a [`doorbell`] by
+//! which other threads wake a lane that sleeps. None of them knows about messages, sessions or
+//! protocols, and none spawns a thread.
+//!
+//! This is the only crate of the workspace that holds unsafe code. Each block is in the poller backend
+//! that needs it, says why it is sound, and has a test that fails when it is not. System calls go
+//! through `rustix`, which is safe but for the few places where a kernel interface keeps a descriptor
+//! number after the call returns.
+//!
+//! Linux only, from kernel 5.11 for epoll with sub-millisecond timeouts and 5.13 for `io_uring`; on older
+//! kernels the poll and select backends remain.
+
+#[cfg(not(target_os = "linux"))]
+compile_error!(
+    "tidewire-io supports Linux only: it needs epoll, eventfd and accept4; build for a linux target"
+);
+
+pub mod affinity;
+pub mod buffer;
+pub mod clock;
+pub mod descriptors;
+pub mod doorbell;
+pub mod poller;
+pub mod socket;
+pub mod timer;

@@ -1,0 +1,66 @@
+//! Keeping a lane on one core, so that its caches stay warm and measurements repeat.
+
+use std::io;
+
+use rustix::io::Errno;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+/// Binds the calling thread to one core, by the number the operating system gives it.
+///
+/// # Errors
+///
+/// `EINVAL` when the core does not exist, is offline, or is not permitted to this process; see
+/// [`available_cores`].
+pub fn pin_to_core(core: usize) -> io::Result<()> {
+    if core >= CpuSet::MAX_CPU {
+        return Err(io::Error::from(Errno::INVAL));
+    }
+    let mut cores = CpuSet::new();
+    cores.set(core);
+    Ok(sched_setaffinity(None, &cores)?)
+}
+
+/// The numbers of the cores the calling thread may run on, ascending. Empty when the system will not say.
+#[must_use]
+pub fn available_cores() -> Vec<usize> {
+    sched_getaffinity(None).map_or_else(
+        |_refused| Vec::new(),
+        |cores| {
+            (0..CpuSet::MAX_CPU)
+                .filter(|&core| cores.is_set(core))
+                .collect()
+        },
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pinned_thread_may_run_on_its_core_only() {
+        let cores = available_cores();
+        let last = *cores.last().unwrap();
+        // On a thread of its own: the affinity of the test's thread belongs to the harness.
+        std::thread::spawn(move || {
+            pin_to_core(last).unwrap();
+            assert_eq!(available_cores(), [last]);
+            assert_eq!(rustix::thread::sched_getcpu(), last);
+        })
+        .join()
+        .unwrap();
+        assert_eq!(available_cores(), cores, "other threads are not touched");
+    }
+
+    #[test]
+    fn a_core_that_does_not_exist_is_refused() {
+        let missing = CpuSet::MAX_CPU - 1;
+        if !available_cores().contains(&missing) {
+            assert_eq!(pin_to_core(missing).unwrap_err().raw_os_error(), Some(22));
+        }
+        assert_eq!(
+            pin_to_core(usize::MAX).unwrap_err().raw_os_error(),
+            Some(22)
+        );
+    }
+}

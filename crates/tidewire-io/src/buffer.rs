@@ -1,0 +1,58 @@
+//! One receive buffer a lane.
+//!
+//! All sessions of a lane read into the same memory, one after the other, and frames are decoded in place;
+//! a session keeps only its unfinished tail. Ten thousand idle sessions then cost no buffer at all, and the
+//! buffer stays in the cache. A buffer per session was rejected for both reasons.
+
+/// Memory of a fixed size to read into.
+pub struct ReceiveBuffer {
+    bytes: Box<[u8]>,
+}
+
+impl ReceiveBuffer {
+    /// A zeroed buffer of this many bytes.
+    #[must_use]
+    pub fn new(bytes: usize) -> Self {
+        Self {
+            bytes: vec![0; bytes].into_boxed_slice(),
+        }
+    }
+
+    /// The whole of it. What earlier reads left is still there.
+    #[inline]
+    pub fn as_mut_slice(&mut self) -> &mut [u8] {
+        &mut self.bytes
+    }
+
+    /// Its size in bytes.
+    #[inline]
+    #[must_use]
+    pub fn capacity(&self) -> usize {
+        self.bytes.len()
+    }
+}
+
+impl std::fmt::Debug for ReceiveBuffer {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // Not the content, which is other people's messages.
+        formatter
+            .debug_struct("ReceiveBuffer")
+            .field("capacity", &self.bytes.len())
+            .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_size_is_fixed_and_the_content_kept_and_not_shown() {
+        let mut buffer = ReceiveBuffer::new(4_096);
+        assert!(buffer.as_mut_slice().iter().all(|&byte| byte == 0));
+        buffer.as_mut_slice()[..5].copy_from_slice(b"hello");
+        assert_eq!(&buffer.as_mut_slice()[..6], b"hello\0");
+        assert_eq!(buffer.capacity(), 4_096);
+        assert_eq!(format!("{buffer:?}"), "ReceiveBuffer { capacity: 4096 }");
+    }
+}

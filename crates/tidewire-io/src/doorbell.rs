@@ -1,0 +1,334 @@
+//! Waking a lane from another thread, and only when it sleeps.
+//!
+//! A wake by eventfd costs the ringer a system call and the sleeper 5 to 10 µs, so a ringer must know
+//! whether the lane sleeps. That is the old two-flag protocol: each side writes its own flag, then reads
+//! the other's, and a full fence between the two keeps both from reading the old value at once.
+//!
+//! ```text
+//!  ringer                             lane
+//!  push to the queue                  before_sleep: sleeping = true
+//!  ring: fence                                      fence
+//!        sleeping? ─▶ write eventfd   look at the queue again; if it is empty, wait on the poller
+//!                                     after_sleep:  sleeping = false, drain the eventfd if it was rung
+//! ```
+//!
+//! Without the fence both may read the old values: the message sits in the queue and the lane sleeps. The
+//! tests show that with a model checker, for the protocol with its fence and without.
+//!
+//! A read-modify-write in place of load and fence would be correct too, but makes every ringer write the
+//! lane's cache line, also while the lane is awake, which is the case that must be cheap. A condition
+//! variable was rejected because the lane sleeps in its poller.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{self, AtomicBool, Ordering};
+
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::io::Errno;
+
+/// Wakes one sleeping lane; clones are handles to the same one.
+///
+/// Any thread may [`ring`](Self::ring). Only the lane itself calls [`before_sleep`](Self::before_sleep) and
+/// [`after_sleep`](Self::after_sleep), and it registers the doorbell with its poller for reading.
+#[derive(Clone, Debug)]
+pub struct Doorbell {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    gate: SleepGate<AtomicBool>,
+    bell: OwnedFd,
+    /// A ringer decided to ring but had not yet written when the lane looked. Touched by the lane only.
+    is_ring_due: AtomicBool,
+}
+
+impl Doorbell {
+    /// A doorbell whose lane is awake.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's refusal to create an eventfd, as a rule because descriptors are used up: raise the
+    /// limit with `ulimit -n`.
+    pub fn new() -> io::Result<Self> {
+        Ok(Self {
+            shared: Arc::new(Shared {
+                gate: SleepGate::new(),
+                bell: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+                is_ring_due: AtomicBool::new(false),
+            }),
+        })
+    }
+
+    /// Wakes the lane if it sleeps or is about to. Call it after what it should find is in place.
+    ///
+    /// While the lane is awake this costs a fence and a load. Of several ringers, one makes the system
+    /// call.
+    #[inline]
+    pub fn ring(&self) {
+        if self.shared.gate.must_wake() {
+            self.wake();
+        }
+    }
+
+    /// Announces that the lane will sleep. The lane then looks at all its queues once more, and blocks
+    /// only if they are empty.
+    #[inline]
+    pub fn before_sleep(&self) {
+        self.shared.gate.announce();
+    }
+
+    /// Takes the announcement back, whether the lane slept or found work, and silences the bell. Call it
+    /// after every [`before_sleep`](Self::before_sleep), before looking at the queues.
+    #[inline]
+    pub fn after_sleep(&self) {
+        let was_rung = self.shared.gate.retract();
+        // Awake by anything else, as under load, the lane makes no system call here.
+        if was_rung || self.shared.is_ring_due.load(Ordering::Relaxed) {
+            self.silence();
+        }
+    }
+
+    #[cold]
+    fn wake(&self) {
+        let one = 1_u64.to_ne_bytes();
+        while rustix::io::write(&self.shared.bell, &one) == Err(Errno::INTR) {}
+        // Nothing else can fail: the counter would have to overflow, and then the bell rings already.
+    }
+
+    #[cold]
+    fn silence(&self) {
+        let mut count = [0; 8];
+        let drained = rustix::io::read(&self.shared.bell, &mut count);
+        // Without this memory the write that comes late would leave the bell ringing for ever, since
+        // later calls, not having been rung, would not drain it.
+        self.shared
+            .is_ring_due
+            .store(drained.is_err(), Ordering::Relaxed);
+    }
+}
+
+impl AsFd for Doorbell {
+    /// Readable from the first ring until [`Doorbell::after_sleep`].
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.shared.bell.as_fd()
+    }
+}
+
+/// The protocol by itself, over the atomics of the standard library or of the model checker.
+#[derive(Debug)]
+struct SleepGate<F> {
+    is_sleeping: F,
+}
+
+impl<F: Flag> SleepGate<F> {
+    fn new() -> Self {
+        Self {
+            is_sleeping: F::new(false),
+        }
+    }
+
+    fn announce(&self) {
+        self.is_sleeping.store(true, Ordering::Relaxed);
+        F::fence();
+    }
+
+    /// Whether the announcement had been taken by a ringer.
+    fn retract(&self) -> bool {
+        !self.is_sleeping.swap(false, Ordering::AcqRel)
+    }
+
+    /// Whether the caller is the one who must wake the lane.
+    fn must_wake(&self) -> bool {
+        F::fence();
+        self.is_sleeping.load(Ordering::Relaxed) && self.is_sleeping.swap(false, Ordering::AcqRel)
+    }
+}
+
+/// The atomics the protocol needs.
+trait Flag {
+    fn new(value: bool) -> Self;
+    fn load(&self, ordering: Ordering) -> bool;
+    fn store(&self, value: bool, ordering: Ordering);
+    fn swap(&self, value: bool, ordering: Ordering) -> bool;
+    /// A sequentially consistent fence.
+    fn fence();
+}
+
+impl Flag for AtomicBool {
+    fn new(value: bool) -> Self {
+        Self::new(value)
+    }
+
+    fn load(&self, ordering: Ordering) -> bool {
+        Self::load(self, ordering)
+    }
+
+    fn store(&self, value: bool, ordering: Ordering) {
+        Self::store(self, value, ordering);
+    }
+
+    fn swap(&self, value: bool, ordering: Ordering) -> bool {
+        Self::swap(self, value, ordering)
+    }
+
+    fn fence() {
+        atomic::fence(Ordering::SeqCst);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+    /// A flag of the model checker, with the fence or, as a negative control, without.
+    struct Modelled<const FENCED: bool>(loom::sync::atomic::AtomicBool);
+
+    impl<const FENCED: bool> Flag for Modelled<FENCED> {
+        fn new(value: bool) -> Self {
+            Self(loom::sync::atomic::AtomicBool::new(value))
+        }
+
+        fn load(&self, ordering: Ordering) -> bool {
+            self.0.load(ordering)
+        }
+
+        fn store(&self, value: bool, ordering: Ordering) {
+            self.0.store(value, ordering);
+        }
+
+        fn swap(&self, value: bool, ordering: Ordering) -> bool {
+            self.0.swap(value, ordering)
+        }
+
+        fn fence() {
+            if FENCED {
+                loom::sync::atomic::fence(Ordering::SeqCst);
+            }
+        }
+    }
+
+    /// Every interleaving of `ringers` pushing and ringing while the lane goes to sleep. A wake is lost
+    /// when the lane sleeps, no bell rings, and there is work.
+    fn no_wake_is_lost<F: Flag + Send + Sync + 'static>(ringers: usize) {
+        loom::model(move || {
+            let gate = loom::sync::Arc::new(SleepGate::<F>::new());
+            let queue = loom::sync::Arc::new(loom::sync::atomic::AtomicUsize::new(0));
+            let rings = loom::sync::Arc::new(loom::sync::atomic::AtomicUsize::new(0));
+            let threads: Vec<_> = (0..ringers)
+                .map(|_| {
+                    let (gate, queue, rings) = (gate.clone(), queue.clone(), rings.clone());
+                    loom::thread::spawn(move || {
+                        queue.fetch_add(1, Ordering::Release);
+                        if gate.must_wake() {
+                            rings.fetch_add(1, Ordering::Relaxed);
+                        }
+                    })
+                })
+                .collect();
+            gate.announce();
+            let found = queue.load(Ordering::Acquire);
+            for thread in threads {
+                thread.join().unwrap();
+            }
+            let rung = rings.load(Ordering::Relaxed);
+            assert!(
+                found == ringers || rung > 0,
+                "the lane sleeps on {} messages",
+                ringers - found
+            );
+            assert!(rung <= 1, "one ringer makes the system call");
+            assert_eq!(gate.retract(), rung == 1, "the lane knows whether to drain");
+        });
+    }
+
+    #[test]
+    fn no_interleaving_loses_a_wake() {
+        no_wake_is_lost::<Modelled<true>>(1);
+        no_wake_is_lost::<Modelled<true>>(2);
+    }
+
+    #[test]
+    #[should_panic(expected = "the lane sleeps on 1 messages")]
+    fn negative_control_without_the_fence_a_wake_is_lost() {
+        no_wake_is_lost::<Modelled<false>>(1);
+    }
+
+    fn is_ringing(doorbell: &Doorbell) -> bool {
+        let mut asked = [PollFd::new(doorbell, PollFlags::IN)];
+        let at_once = Timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        poll(&mut asked, Some(&at_once)).unwrap() == 1
+    }
+
+    #[test]
+    fn a_lane_that_is_awake_is_not_rung() {
+        let doorbell = Doorbell::new().unwrap();
+        doorbell.ring();
+        assert!(!is_ringing(&doorbell));
+    }
+
+    #[test]
+    fn a_sleeping_lane_is_rung_once_and_can_sleep_again() {
+        let doorbell = Doorbell::new().unwrap();
+        for _ in 0..3 {
+            doorbell.before_sleep();
+            assert!(!is_ringing(&doorbell));
+            let ringer = doorbell.clone();
+            ringer.ring();
+            ringer.ring();
+            assert!(is_ringing(&doorbell));
+            doorbell.after_sleep();
+            assert!(!is_ringing(&doorbell));
+        }
+    }
+
+    #[test]
+    fn a_ring_that_is_written_late_is_silenced_by_the_sleep_after() {
+        let doorbell = Doorbell::new().unwrap();
+        doorbell.before_sleep();
+        // The ringer is stopped between its decision and its system call.
+        assert!(doorbell.shared.gate.must_wake());
+        doorbell.after_sleep();
+        doorbell.wake();
+
+        doorbell.before_sleep();
+        assert!(is_ringing(&doorbell), "a wake too many is allowed");
+        doorbell.after_sleep();
+        assert!(!is_ringing(&doorbell), "a bell that rings for ever is not");
+    }
+
+    #[test]
+    fn no_message_is_left_behind_between_real_threads() {
+        use std::sync::atomic::AtomicU64;
+        const MESSAGES: u64 = 20_000;
+        let doorbell = Doorbell::new().unwrap();
+        let sent = Arc::new(AtomicU64::new(0));
+        let ringer = {
+            let (doorbell, sent) = (doorbell.clone(), Arc::clone(&sent));
+            std::thread::spawn(move || {
+                for _ in 0..MESSAGES {
+                    sent.fetch_add(1, Ordering::Release);
+                    doorbell.ring();
+                }
+            })
+        };
+        // A lost wake would block here for ever.
+        let mut seen = 0;
+        while seen < MESSAGES {
+            doorbell.before_sleep();
+            if sent.load(Ordering::Acquire) == seen {
+                let mut asked = [PollFd::new(&doorbell, PollFlags::IN)];
+                poll(&mut asked, None).unwrap();
+            }
+            doorbell.after_sleep();
+            seen = sent.load(Ordering::Acquire);
+        }
+        ringer.join().unwrap();
+        assert_eq!(seen, MESSAGES);
+    }
+}

@@ -1,0 +1,161 @@
+//! Naming a poller: on the command line, in a builder, in the environment.
+
+use std::env;
+use std::fmt;
+use std::str::FromStr;
+
+/// The four backends.
+#[derive(Copy, Clone, Eq, PartialEq, Debug, Hash)]
+pub enum PollerKind {
+    /// `epoll(7)`: cost grows with what is ready, not with what is registered.
+    Epoll,
+    /// `poll(2)`: works everywhere; every wait walks all watched descriptors.
+    Poll,
+    /// `select(2)`: every wait walks the bit set up to the highest descriptor number.
+    Select,
+    /// `io_uring(7)` with multishot poll requests.
+    Uring,
+}
+
+impl PollerKind {
+    /// Every backend.
+    pub const ALL: [Self; 4] = [Self::Epoll, Self::Poll, Self::Select, Self::Uring];
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Epoll => "epoll",
+            Self::Poll => "poll",
+            Self::Select => "select",
+            Self::Uring => "uring",
+        }
+    }
+}
+
+impl fmt::Display for PollerKind {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.pad(self.name())
+    }
+}
+
+impl FromStr for PollerKind {
+    type Err = ParsePollerError;
+
+    fn from_str(text: &str) -> Result<Self, ParsePollerError> {
+        Self::ALL
+            .into_iter()
+            .find(|kind| kind.name() == text)
+            .ok_or_else(|| ParsePollerError { text: text.into() })
+    }
+}
+
+/// A backend, or the decision left to [`open`](super::open).
+#[derive(Copy, Clone, Eq, PartialEq, Debug, Hash, Default)]
+pub enum PollerChoice {
+    /// The best that works; the log says which.
+    #[default]
+    Auto,
+    /// This one or an error.
+    Only(PollerKind),
+}
+
+impl PollerChoice {
+    /// The choice made by the environment variable [`POLLER_VARIABLE`]; `None` when it is unset or empty.
+    ///
+    /// # Errors
+    ///
+    /// [`PollerVariableError`] when it is set to something that names no poller.
+    pub fn from_env() -> Result<Option<Self>, PollerVariableError> {
+        match env::var_os(POLLER_VARIABLE) {
+            None => Ok(None),
+            Some(value) => Self::from_variable(&value.to_string_lossy()),
+        }
+    }
+
+    /// Apart from the environment, which is global to a process and thus hard to test against.
+    fn from_variable(value: &str) -> Result<Option<Self>, PollerVariableError> {
+        if value.is_empty() {
+            return Ok(None);
+        }
+        match value.parse() {
+            Ok(choice) => Ok(Some(choice)),
+            Err(source) => Err(PollerVariableError { source }),
+        }
+    }
+}
+
+impl fmt::Display for PollerChoice {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Auto => formatter.pad("auto"),
+            Self::Only(kind) => kind.fmt(formatter),
+        }
+    }
+}
+
+impl FromStr for PollerChoice {
+    type Err = ParsePollerError;
+
+    fn from_str(text: &str) -> Result<Self, ParsePollerError> {
+        if text == "auto" {
+            Ok(Self::Auto)
+        } else {
+            text.parse().map(Self::Only)
+        }
+    }
+}
+
+/// The text names no poller.
+#[derive(Clone, Eq, PartialEq, Debug, thiserror::Error)]
+#[error("{text:?} is not a poller; choose auto, epoll, poll, select or uring")]
+pub struct ParsePollerError {
+    text: String,
+}
+
+/// The environment variable names no poller.
+#[derive(Clone, Eq, PartialEq, Debug, thiserror::Error)]
+#[error("the environment variable TIDEWIRE_POLLER cannot be used; correct or unset it")]
+pub struct PollerVariableError {
+    source: ParsePollerError,
+}
+
+/// The environment variable that chooses the poller where no flag or builder did.
+pub const POLLER_VARIABLE: &str = "TIDEWIRE_POLLER";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::error::Error;
+
+    #[test]
+    fn names_survive_a_round_trip() {
+        for kind in PollerKind::ALL {
+            assert_eq!(kind.to_string().parse(), Ok(kind));
+            let choice = PollerChoice::Only(kind);
+            assert_eq!(choice.to_string().parse(), Ok(choice));
+        }
+        assert_eq!("auto".parse(), Ok(PollerChoice::Auto));
+        assert_eq!(PollerChoice::default().to_string(), "auto");
+    }
+
+    #[test]
+    fn an_unknown_name_is_refused_and_the_known_ones_listed() {
+        let refused = "kqueue".parse::<PollerChoice>().unwrap_err();
+        assert_eq!(
+            refused.to_string(),
+            "\"kqueue\" is not a poller; choose auto, epoll, poll, select or uring"
+        );
+        assert!("auto".parse::<PollerKind>().is_err(), "auto is no backend");
+    }
+
+    #[test]
+    fn the_variable_is_optional_and_a_wrong_value_is_traced_to_it() {
+        assert_eq!(PollerChoice::from_variable(""), Ok(None));
+        assert_eq!(
+            PollerChoice::from_variable("uring"),
+            Ok(Some(PollerChoice::Only(PollerKind::Uring)))
+        );
+        let refused = PollerChoice::from_variable("Epoll").unwrap_err();
+        assert!(refused.to_string().contains(POLLER_VARIABLE));
+        assert!(refused.source().unwrap().to_string().contains("\"Epoll\""));
+    }
+}

@@ -1,0 +1,368 @@
+//! Which descriptors are ready: one contract, four backends, chosen at run time.
+//!
+//! # The contract
+//!
+//! **Readiness is level-triggered.** A descriptor that is ready in a direction it is registered for is
+//! reported by [`Poller::wait`], and reported again by every later wait until it is no longer ready, is
+//! modified, or is removed. A lane may therefore stop in the middle of a read when its turn is used up
+//! and rely on being told again. Every backend keeps this, also where its kernel interface is
+//! edge-triggered.
+//!
+//! - A report is a hint: the descriptor *may* answer `WouldBlock` when another event of the same wait
+//!   already used it up. Descriptors are expected to be non-blocking.
+//! - An error or a hang-up sets every direction the descriptor is registered for, so that the next read
+//!   or write meets the error itself. There is no separate error flag that could be forgotten.
+//! - [`Interest::NONE`] keeps the registration and reports nothing, not even a hang-up: a session under
+//!   back-pressure whose peer vanishes must not turn its lane into a busy loop.
+//! - When more descriptors are ready than [`Events`] has room for, the rest are reported by the waits
+//!   that follow before any descriptor is reported twice: a full batch never starves anybody.
+//! - [`Poller::remove`] comes before the descriptor is closed. After it returned, the poller holds
+//!   nothing of the descriptor, so closing it ends the connection at once, and its number may be
+//!   registered anew.
+//! - A timeout of zero never blocks; timeouts below a millisecond are honoured, never rounded to zero
+//!   and never rounded up to a millisecond. A signal ends a wait early, with no events.
+//! - Only [`Poller::wait`] blocks. A poller is used by one thread at a time; it may be built on one
+//!   thread and moved to another.
+//! - Tokens belong to the caller: a poller stores them and hands them back, and never compares them.
+//!   An event already collected carries the token of its moment, so a lane that closes one descriptor
+//!   and opens another within a batch checks that the token still means what it meant.
+//!
+//! # What was rejected
+//!
+//! Edge-triggering saves a system call per drained descriptor in theory, but obliges every consumer to
+//! drain until `WouldBlock`, which defeats a fairness cap. A completion interface instead of readiness
+//! was measured slower for small messages over loopback. Choosing at compile time would have
+//! made it impossible to compare the four on the machine that matters.
+
+mod epoll;
+mod kind;
+mod poll;
+mod select;
+mod table;
+mod uring;
+
+use std::fmt::Debug;
+use std::io;
+use std::ops::Index;
+use std::os::fd::{BorrowedFd, RawFd};
+use std::time::Duration;
+
+use rustix::event::Timespec;
+
+pub use kind::{POLLER_VARIABLE, ParsePollerError, PollerChoice, PollerKind, PollerVariableError};
+
+/// One readiness backend, used by one lane. The module documentation is its contract.
+pub trait Poller: Send + Debug {
+    /// Which backend this is.
+    fn kind(&self) -> PollerKind;
+
+    /// Starts reporting a descriptor under a token.
+    ///
+    /// # Errors
+    ///
+    /// [`RegisterError::AlreadyRegistered`] when this number is registered, which means that an earlier
+    /// descriptor was closed without [`Poller::remove`]; [`RegisterError::Io`] when the kernel refuses.
+    fn add(
+        &mut self,
+        descriptor: BorrowedFd<'_>,
+        token: Token,
+        interest: Interest,
+    ) -> Result<(), RegisterError>;
+
+    /// Replaces the token and interest of a registered descriptor.
+    ///
+    /// # Errors
+    ///
+    /// [`RegisterError::NotRegistered`], or [`RegisterError::Io`] when the kernel refuses.
+    fn modify(
+        &mut self,
+        descriptor: BorrowedFd<'_>,
+        token: Token,
+        interest: Interest,
+    ) -> Result<(), RegisterError>;
+
+    /// Stops reporting a descriptor and lets go of it. Call it before the descriptor is closed.
+    ///
+    /// # Errors
+    ///
+    /// [`RegisterError::NotRegistered`], or [`RegisterError::Io`] when the kernel refuses; either way
+    /// the poller has forgotten the descriptor.
+    fn remove(&mut self, descriptor: BorrowedFd<'_>) -> Result<(), RegisterError>;
+
+    /// Clears `events`, then fills it with what is ready, blocking for at most `timeout` (for as long as
+    /// it takes with `None`) while nothing is.
+    ///
+    /// Returns with no events when the time is up or a signal arrived.
+    ///
+    /// # Errors
+    ///
+    /// [`WaitError`] only when the poller itself cannot go on; readiness errors of single descriptors
+    /// are reported as events.
+    fn wait(&mut self, events: &mut Events, timeout: Option<Duration>) -> Result<(), WaitError>;
+}
+
+/// Opens a poller.
+///
+/// [`PollerChoice::Auto`] takes epoll, or poll where epoll does not work, and logs what it took and why.
+///
+/// # Errors
+///
+/// [`PollerError::Unavailable`] when the chosen backend does not work here, with cause and remedy. An
+/// explicit choice is never replaced by another backend.
+pub fn open(choice: PollerChoice) -> Result<Box<dyn Poller>, PollerError> {
+    match choice {
+        PollerChoice::Only(kind) => open_kind(kind),
+        PollerChoice::Auto => match open_kind(PollerKind::Epoll) {
+            Ok(poller) => {
+                tracing::info!(
+                    poller = %PollerKind::Epoll,
+                    "poller chosen: epoll, the fastest of the four for small messages"
+                );
+                Ok(poller)
+            }
+            Err(cause) => {
+                tracing::info!(
+                    poller = %PollerKind::Poll,
+                    cause = %cause,
+                    "poller chosen: poll, because epoll does not work here"
+                );
+                open_kind(PollerKind::Poll)
+            }
+        },
+    }
+}
+
+/// The caller's name for a registered descriptor.
+#[derive(Copy, Clone, Eq, PartialEq, Debug, Hash)]
+pub struct Token(pub usize);
+
+/// The directions in which a descriptor is watched.
+#[derive(Copy, Clone, Eq, PartialEq, Debug, Hash)]
+pub struct Interest {
+    readable: bool,
+    writable: bool,
+}
+
+impl Interest {
+    /// Registered but silent: nothing is reported, not even a hang-up.
+    pub const NONE: Self = Self {
+        readable: false,
+        writable: false,
+    };
+    /// Report when a read would not block.
+    pub const READ: Self = Self {
+        readable: true,
+        writable: false,
+    };
+    /// Report when a write would not block.
+    pub const WRITE: Self = Self {
+        readable: false,
+        writable: true,
+    };
+    /// Report both directions.
+    pub const READ_WRITE: Self = Self {
+        readable: true,
+        writable: true,
+    };
+
+    /// Whether reading is watched.
+    #[inline]
+    #[must_use]
+    pub const fn is_readable(self) -> bool {
+        self.readable
+    }
+
+    /// Whether writing is watched.
+    #[inline]
+    #[must_use]
+    pub const fn is_writable(self) -> bool {
+        self.writable
+    }
+
+    /// The event this interest makes of what the kernel saw, if it makes one. `broken` stands for an
+    /// error, a hang-up, or a descriptor that no longer exists.
+    #[inline]
+    fn event(self, token: Token, readable: bool, writable: bool, broken: bool) -> Option<Event> {
+        let event = Event {
+            token,
+            readable: self.readable && (readable || broken),
+            writable: self.writable && (writable || broken),
+        };
+        (event.readable || event.writable).then_some(event)
+    }
+}
+
+/// One ready descriptor. At least one direction is set, and never one that is not registered.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub struct Event {
+    /// The token the descriptor is registered under.
+    pub token: Token,
+    /// A read will not block: data, the end of the stream, a connection to accept, or an error.
+    pub readable: bool,
+    /// A write will not block: room, or an error.
+    pub writable: bool,
+}
+
+/// A reusable batch of events. Its capacity is the most one wait reports and never changes, so waiting
+/// allocates nothing.
+#[derive(Debug)]
+pub struct Events {
+    list: Vec<Event>,
+    capacity: usize,
+}
+
+impl Events {
+    /// Room for `capacity` events a wait, at least one.
+    #[must_use]
+    pub fn with_capacity(capacity: usize) -> Self {
+        let capacity = capacity.max(1);
+        Self {
+            list: Vec::with_capacity(capacity),
+            capacity,
+        }
+    }
+
+    /// The most events one wait reports.
+    #[must_use]
+    pub fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    /// The events of the last wait, in no particular order.
+    pub fn iter(&self) -> std::slice::Iter<'_, Event> {
+        self.list.iter()
+    }
+
+    /// The number of events of the last wait.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.list.len()
+    }
+
+    /// Whether the last wait reported nothing.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
+    /// Forgets the events of the last wait.
+    pub fn clear(&mut self) {
+        self.list.clear();
+    }
+
+    fn is_full(&self) -> bool {
+        self.list.len() >= self.capacity
+    }
+
+    fn push(&mut self, event: Event) {
+        debug_assert!(!self.is_full(), "a backend checks for room first");
+        self.list.push(event);
+    }
+}
+
+impl Index<usize> for Events {
+    type Output = Event;
+
+    fn index(&self, index: usize) -> &Event {
+        &self.list[index]
+    }
+}
+
+impl<'a> IntoIterator for &'a Events {
+    type Item = &'a Event;
+    type IntoIter = std::slice::Iter<'a, Event>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter()
+    }
+}
+
+/// Why a poller could not be opened.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PollerError {
+    /// The backend does not work on this machine or for this process. Apply the remedy, or choose
+    /// another backend.
+    #[error("the {kind} poller does not work here: {cause}; {remedy}")]
+    Unavailable {
+        /// The backend asked for.
+        kind: PollerKind,
+        /// What most likely stands in the way.
+        cause: &'static str,
+        /// What to do about it.
+        remedy: &'static str,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+}
+
+/// Why a descriptor could not be registered, changed or removed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RegisterError {
+    /// The number is already registered: an earlier descriptor was closed without being removed. Remove
+    /// it, or use `modify`.
+    #[error(
+        "descriptor {descriptor} is already registered; remove it before closing or adding it again"
+    )]
+    AlreadyRegistered {
+        /// The descriptor's number.
+        descriptor: RawFd,
+    },
+    /// The number is not registered. Add it first.
+    #[error("descriptor {descriptor} is not registered; add it first")]
+    NotRegistered {
+        /// The descriptor's number.
+        descriptor: RawFd,
+    },
+    /// The kernel refused. `ENOSPC` means that `fs.epoll.max_user_watches` is used up; `EPERM` that the
+    /// descriptor is of a kind that cannot be polled, such as a regular file.
+    #[error("the kernel refused to change the registration of descriptor {descriptor}")]
+    Io {
+        /// The descriptor's number.
+        descriptor: RawFd,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+}
+
+/// Why a wait failed. The poller is of no more use.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum WaitError {
+    /// A registered descriptor was closed without being removed, which this backend cannot work around.
+    /// Remove descriptors before closing them.
+    #[error("a registered descriptor was closed before it was removed from the poller")]
+    ClosedDescriptor {
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// The kernel refused to wait.
+    #[error("the kernel refused to wait for readiness")]
+    Io {
+        /// The kernel's answer.
+        source: io::Error,
+    },
+}
+
+fn open_kind(kind: PollerKind) -> Result<Box<dyn Poller>, PollerError> {
+    Ok(match kind {
+        PollerKind::Epoll => Box::new(epoll::EpollPoller::open()?),
+        PollerKind::Poll => Box::new(poll::PollPoller::open()),
+        PollerKind::Select => Box::new(select::SelectPoller::open()),
+        PollerKind::Uring => Box::new(uring::UringPoller::open()?),
+    })
+}
+
+/// The kernel's form of a timeout, cut to what every kernel interface accepts.
+fn timespec(timeout: Duration) -> Timespec {
+    Timespec {
+        tv_sec: i64::try_from(timeout.as_secs())
+            .unwrap_or(TIMEOUT_SECS_MAX)
+            .min(TIMEOUT_SECS_MAX),
+        tv_nsec: timeout.subsec_nanos().into(),
+    }
+}
+
+/// Some kernel interfaces refuse larger values; 68 years is as good as for ever.
+const TIMEOUT_SECS_MAX: i64 = i32::MAX as i64;

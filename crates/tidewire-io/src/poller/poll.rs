@@ -1,0 +1,239 @@
+//! The poll backend: the portable one, and the fallback of the automatic choice.
+//!
+//! The kernel walks the whole list at every wait, so its cost grows with what is watched; the list is
+//! therefore kept dense, and a registration with [`Interest::NONE`] is not on it (poll would report its
+//! hang-ups). An index by descriptor number makes adding, changing and removing O(1): removal swaps the
+//! last entry into the gap.
+//!
+//! Ready entries are collected from a starting point that moves on with every full batch, because the
+//! list has a fixed order and its front would otherwise starve its end.
+#![expect(
+    unsafe_code,
+    reason = "the list outlives the borrow of each descriptor"
+)]
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags};
+use rustix::io::Errno;
+
+use super::table::{DescriptorTable, index_of};
+use super::{Events, Interest, Poller, PollerKind, RegisterError, Token, WaitError, timespec};
+
+#[derive(Debug)]
+pub(super) struct PollPoller {
+    /// What the kernel is asked about, and next to each entry whose it is.
+    watched: Vec<PollFd<'static>>,
+    owners: Vec<usize>,
+    registered: DescriptorTable<Registration>,
+    /// Where the next collection starts.
+    cursor: usize,
+}
+
+#[derive(Copy, Clone, Debug)]
+struct Registration {
+    token: Token,
+    interest: Interest,
+    /// The place in `watched`; none while silent.
+    place: Option<usize>,
+}
+
+impl PollPoller {
+    pub(super) const fn open() -> Self {
+        Self {
+            watched: Vec::new(),
+            owners: Vec::new(),
+            registered: DescriptorTable::new(),
+            cursor: 0,
+        }
+    }
+
+    /// Puts a descriptor on the kernel's list and returns its place.
+    fn watch(&mut self, descriptor: RawFd, owner: usize, interest: Interest) -> usize {
+        self.watched.push(entry(descriptor, interest));
+        self.owners.push(owner);
+        self.watched.len() - 1
+    }
+
+    /// Takes an entry off the kernel's list; the last one moves into its place.
+    fn unwatch(&mut self, place: usize) {
+        self.watched.swap_remove(place);
+        self.owners.swap_remove(place);
+        if let Some(&moved) = self.owners.get(place)
+            && let Some(registration) = self.registered.find_mut(moved)
+        {
+            registration.place = Some(place);
+        }
+    }
+
+    fn collect(&mut self, events: &mut Events, ready: usize) {
+        let length = self.watched.len();
+        if self.cursor >= length {
+            self.cursor = 0;
+        }
+        let start = self.cursor;
+        let mut left = ready;
+        for step in 0..length {
+            if left == 0 || events.is_full() {
+                break;
+            }
+            let place = if start + step < length {
+                start + step
+            } else {
+                start + step - length
+            };
+            let seen = self.watched[place].revents();
+            if seen.is_empty() {
+                continue;
+            }
+            left -= 1;
+            let Some(registration) = self.registered.find(self.owners[place]) else {
+                continue;
+            };
+            let event = registration.interest.event(
+                registration.token,
+                seen.contains(PollFlags::IN),
+                seen.contains(PollFlags::OUT),
+                seen.intersects(BROKEN),
+            );
+            if let Some(event) = event {
+                events.push(event);
+                self.cursor = place + 1;
+            }
+        }
+    }
+}
+
+impl Poller for PollPoller {
+    fn kind(&self) -> PollerKind {
+        PollerKind::Poll
+    }
+
+    fn add(
+        &mut self,
+        descriptor: BorrowedFd<'_>,
+        token: Token,
+        interest: Interest,
+    ) -> Result<(), RegisterError> {
+        self.registered.insert(
+            descriptor,
+            Registration {
+                token,
+                interest: Interest::NONE,
+                place: None,
+            },
+        )?;
+        self.modify(descriptor, token, interest)
+    }
+
+    fn modify(
+        &mut self,
+        descriptor: BorrowedFd<'_>,
+        token: Token,
+        interest: Interest,
+    ) -> Result<(), RegisterError> {
+        let before = self.registered.require(descriptor)?.place;
+        let place = match (before, interest) {
+            (None, Interest::NONE) => None,
+            (Some(place), Interest::NONE) => {
+                self.unwatch(place);
+                None
+            }
+            (None, _) => Some(self.watch(descriptor.as_raw_fd(), index_of(descriptor), interest)),
+            (Some(place), _) => {
+                self.watched[place] = entry(descriptor.as_raw_fd(), interest);
+                Some(place)
+            }
+        };
+        *self.registered.require(descriptor)? = Registration {
+            token,
+            interest,
+            place,
+        };
+        Ok(())
+    }
+
+    fn remove(&mut self, descriptor: BorrowedFd<'_>) -> Result<(), RegisterError> {
+        if let Some(place) = self.registered.remove(descriptor)?.place {
+            self.unwatch(place);
+        }
+        Ok(())
+    }
+
+    fn wait(&mut self, events: &mut Events, timeout: Option<Duration>) -> Result<(), WaitError> {
+        events.clear();
+        let timeout = timeout.map(timespec);
+        match rustix::event::poll(&mut self.watched, timeout.as_ref()) {
+            Ok(ready) => {
+                self.collect(events, ready);
+                Ok(())
+            }
+            Err(Errno::INTR) => Ok(()),
+            Err(cause) => Err(WaitError::Io {
+                source: io::Error::from(cause),
+            }),
+        }
+    }
+}
+
+fn entry(descriptor: RawFd, interest: Interest) -> PollFd<'static> {
+    // SAFETY: `borrow_raw` asks that the descriptor stay open for as long as the value exists. The
+    // contract of `Poller` obliges the caller to remove a descriptor before closing it, and removal
+    // drops this value. Should a caller break the contract, the number is only ever handed to poll(2),
+    // which reports a closed one as POLLNVAL and reads or writes nothing through it.
+    let borrowed = unsafe { BorrowedFd::borrow_raw(descriptor) };
+    PollFd::from_borrowed_fd(borrowed, flags(interest))
+}
+
+fn flags(interest: Interest) -> PollFlags {
+    let mut flags = PollFlags::empty();
+    flags.set(PollFlags::IN, interest.is_readable());
+    flags.set(PollFlags::OUT, interest.is_writable());
+    flags
+}
+
+const BROKEN: PollFlags = PollFlags::ERR.union(PollFlags::HUP).union(PollFlags::NVAL);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::socket::Stream;
+    use std::os::fd::AsFd;
+
+    /// What the unsafe block relies on: a removed descriptor is on no list any more, wherever it stood,
+    /// and a descriptor closed against the contract is an event, not a failure.
+    #[test]
+    fn removal_leaves_no_entry_behind_and_a_closed_descriptor_is_reported() {
+        let mut poller = PollPoller::open();
+        let pairs: Vec<_> = (0..5).map(|_| Stream::pair().unwrap()).collect();
+        for (index, (near, _)) in pairs.iter().enumerate() {
+            poller
+                .add(near.as_fd(), Token(index), Interest::READ)
+                .unwrap();
+        }
+        for index in [1, 4, 0] {
+            poller.remove(pairs[index].0.as_fd()).unwrap();
+            let number = pairs[index].0.as_fd().as_raw_fd();
+            assert!(
+                poller
+                    .watched
+                    .iter()
+                    .all(|entry| entry.as_fd().as_raw_fd() != number)
+            );
+            for (place, &owner) in poller.owners.iter().enumerate() {
+                assert_eq!(poller.registered.find(owner).unwrap().place, Some(place));
+            }
+        }
+
+        // A number that is never open in this process stands for one closed too early.
+        let number = i32::MAX - 1;
+        poller.watched.push(entry(number, Interest::READ));
+        let revents = {
+            rustix::event::poll(&mut poller.watched, Some(&timespec(Duration::ZERO))).unwrap();
+            poller.watched.pop().unwrap().revents()
+        };
+        assert_eq!(revents, PollFlags::NVAL);
+    }
+}

@@ -1,0 +1,284 @@
+//! The select backend: for comparison, and for machines where nothing else is permitted.
+//!
+//! Linux itself does not limit select to 1,024 descriptors; only the C library's fixed `fd_set` does.
+//! The sets here are slices that grow with the highest descriptor number registered, so any number works.
+//! **Every wait costs time proportional to the highest number**, whether ready or not: copying both sets
+//! (one bit a number each), the kernel's walk over them, and ours over the result; about 2.5 KB of bits at
+//! 10,000 descriptors and a kernel check for each registered one.
+//!
+//! The kernel overwrites the sets with its answer, so each wait works on a copy. Answers are collected
+//! from a number that moves on with every full batch, because low numbers would otherwise starve high ones.
+//! A registration with [`Interest::NONE`] is in neither set, and thus silent by nature.
+#![expect(unsafe_code, reason = "select(2) takes bare descriptor numbers")]
+
+use std::io;
+use std::os::fd::{BorrowedFd, RawFd};
+use std::time::Duration;
+
+use rustix::event::{FdSetElement, FdSetIter, fd_set_insert, fd_set_remove, select};
+use rustix::io::Errno;
+
+use super::table::{DescriptorTable, index_of};
+use super::{
+    Event, Events, Interest, Poller, PollerKind, RegisterError, Token, WaitError, timespec,
+};
+
+pub(super) struct SelectPoller {
+    registered: DescriptorTable<Token>,
+    wanted: Sets,
+    /// The copy the kernel overwrites.
+    answer: Sets,
+    /// One more than the highest number that may be in `wanted`.
+    bound: usize,
+    /// The number at which the next collection starts.
+    cursor: usize,
+}
+
+#[derive(Default)]
+struct Sets {
+    read: Vec<FdSetElement>,
+    write: Vec<FdSetElement>,
+}
+
+impl SelectPoller {
+    pub(super) fn open() -> Self {
+        Self {
+            registered: DescriptorTable::new(),
+            wanted: Sets::default(),
+            answer: Sets::default(),
+            bound: 0,
+            cursor: 0,
+        }
+    }
+
+    fn set(&mut self, number: usize, interest: Interest) {
+        let elements = number / BITS + 1;
+        if self.wanted.read.len() < elements {
+            self.wanted.read.resize(elements, FdSetElement::default());
+            self.wanted.write.resize(elements, FdSetElement::default());
+        }
+        self.bound = self.bound.max(number + 1);
+        change(&mut self.wanted.read, number, interest.is_readable());
+        change(&mut self.wanted.write, number, interest.is_writable());
+    }
+
+    /// Asks the kernel about a copy of the wanted sets.
+    fn ask(&mut self, timeout: Option<Duration>) -> Result<(), Errno> {
+        let elements = self.bound.div_ceil(BITS);
+        self.answer.read.clear();
+        self.answer.write.clear();
+        self.answer
+            .read
+            .extend_from_slice(&self.wanted.read[..elements]);
+        self.answer
+            .write
+            .extend_from_slice(&self.wanted.write[..elements]);
+        let timeout = timeout.map(timespec);
+        // SAFETY: `select` asks for two things. Each slice covers `bound` bits, since both were just
+        // filled with `bound` rounded up to whole elements. And every number in the sets is an open
+        // descriptor, by the contract of `Poller` that a descriptor is removed, which clears its bits,
+        // before it is closed; should a caller break it, the kernel answers EBADF and touches nothing.
+        unsafe {
+            select(
+                raw(self.bound),
+                Some(&mut self.answer.read),
+                Some(&mut self.answer.write),
+                None,
+                timeout.as_ref(),
+            )
+        }?;
+        Ok(())
+    }
+
+    /// Turns the answer into events, first from the cursor up, then from zero up to the cursor.
+    fn collect(&mut self, events: &mut Events) {
+        let start = self.cursor.min(self.bound);
+        let upper = Ready::new(&self.answer, start / BITS).filter(|ready| ready.number >= start);
+        let lower = Ready::new(&self.answer, 0).take_while(|ready| ready.number < start);
+        for ready in upper.chain(lower) {
+            if events.is_full() {
+                break;
+            }
+            let Some(&token) = self.registered.find(ready.number) else {
+                continue;
+            };
+            events.push(Event {
+                token,
+                readable: ready.readable,
+                writable: ready.writable,
+            });
+            self.cursor = ready.number + 1;
+        }
+    }
+}
+
+impl Poller for SelectPoller {
+    fn kind(&self) -> PollerKind {
+        PollerKind::Select
+    }
+
+    fn add(
+        &mut self,
+        descriptor: BorrowedFd<'_>,
+        token: Token,
+        interest: Interest,
+    ) -> Result<(), RegisterError> {
+        self.registered.insert(descriptor, token)?;
+        self.set(index_of(descriptor), interest);
+        Ok(())
+    }
+
+    fn modify(
+        &mut self,
+        descriptor: BorrowedFd<'_>,
+        token: Token,
+        interest: Interest,
+    ) -> Result<(), RegisterError> {
+        *self.registered.require(descriptor)? = token;
+        self.set(index_of(descriptor), interest);
+        Ok(())
+    }
+
+    fn remove(&mut self, descriptor: BorrowedFd<'_>) -> Result<(), RegisterError> {
+        self.registered.remove(descriptor)?;
+        let number = index_of(descriptor);
+        self.set(number, Interest::NONE);
+        if number + 1 == self.bound {
+            self.bound = self.registered.bound_below(number);
+        }
+        Ok(())
+    }
+
+    fn wait(&mut self, events: &mut Events, timeout: Option<Duration>) -> Result<(), WaitError> {
+        events.clear();
+        match self.ask(timeout) {
+            Ok(()) => {
+                self.collect(events);
+                Ok(())
+            }
+            Err(Errno::INTR) => Ok(()),
+            Err(Errno::BADF) => Err(WaitError::ClosedDescriptor {
+                source: io::Error::from(Errno::BADF),
+            }),
+            Err(cause) => Err(WaitError::Io {
+                source: io::Error::from(cause),
+            }),
+        }
+    }
+}
+
+impl std::fmt::Debug for SelectPoller {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // The sets are left out: their elements cannot be shown, and the table says the same.
+        formatter
+            .debug_struct("SelectPoller")
+            .field("registered", &self.registered)
+            .field("bound", &self.bound)
+            .field("cursor", &self.cursor)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The ready descriptors of an answer in the order of their numbers: both sets merged, so that a
+/// descriptor that is ready in both directions is one event.
+struct Ready<'a> {
+    read: std::iter::Peekable<FdSetIter<'a>>,
+    write: std::iter::Peekable<FdSetIter<'a>>,
+    /// The number that the first bit of the slices stands for.
+    base: usize,
+}
+
+struct ReadyDescriptor {
+    number: usize,
+    readable: bool,
+    writable: bool,
+}
+
+impl<'a> Ready<'a> {
+    fn new(answer: &'a Sets, first_element: usize) -> Self {
+        let first = first_element.min(answer.read.len());
+        Self {
+            read: FdSetIter::new(&answer.read[first..]).peekable(),
+            write: FdSetIter::new(&answer.write[first..]).peekable(),
+            base: first * BITS,
+        }
+    }
+}
+
+impl Iterator for Ready<'_> {
+    type Item = ReadyDescriptor;
+
+    fn next(&mut self) -> Option<ReadyDescriptor> {
+        let (read, write) = (self.read.peek().copied(), self.write.peek().copied());
+        let lowest = match (read, write) {
+            (Some(read), Some(write)) => read.min(write),
+            (one, other) => one.or(other)?,
+        };
+        let readable = self.read.next_if_eq(&lowest).is_some();
+        let writable = self.write.next_if_eq(&lowest).is_some();
+        Some(ReadyDescriptor {
+            number: self.base + usize::try_from(lowest).unwrap_or_default(),
+            readable,
+            writable,
+        })
+    }
+}
+
+fn change(set: &mut [FdSetElement], number: usize, member: bool) {
+    if member {
+        fd_set_insert(set, raw(number));
+    } else {
+        fd_set_remove(set, raw(number));
+    }
+}
+
+/// Numbers come from descriptors, so they fit.
+fn raw(number: usize) -> RawFd {
+    RawFd::try_from(number).expect("a descriptor's number fits its own type")
+}
+
+const BITS: usize = size_of::<FdSetElement>() * 8;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::socket::Stream;
+    use std::os::fd::{AsFd, AsRawFd};
+
+    /// What the unsafe block relies on: the slices reach as far as `bound`, also when the highest number
+    /// comes and goes, and a removed number is in no set.
+    #[test]
+    fn the_sets_cover_the_bound_and_forget_what_was_removed() {
+        let mut poller = SelectPoller::open();
+        let mut events = Events::with_capacity(8);
+        let (low, _low_peer) = Stream::pair().unwrap();
+        let high = rustix::io::fcntl_dupfd_cloexec(low.as_fd(), 1_500).unwrap();
+        poller.add(low.as_fd(), Token(1), Interest::WRITE).unwrap();
+        poller.add(high.as_fd(), Token(2), Interest::WRITE).unwrap();
+        assert_eq!(poller.bound, index_of(high.as_fd()) + 1);
+        poller.wait(&mut events, Some(Duration::ZERO)).unwrap();
+        assert_eq!(events.len(), 2);
+
+        poller.remove(high.as_fd()).unwrap();
+        assert_eq!(poller.bound, index_of(low.as_fd()) + 1);
+        drop(high);
+        poller.wait(&mut events, Some(Duration::ZERO)).unwrap();
+        assert_eq!(events.len(), 1, "a number still in a set would be EBADF");
+        assert!(FdSetIter::new(&poller.wanted.write).eq([low.as_fd().as_raw_fd()]));
+    }
+
+    #[test]
+    fn a_descriptor_closed_before_it_was_removed_is_an_error_that_says_so() {
+        let mut poller = SelectPoller::open();
+        let (near, _far) = Stream::pair().unwrap();
+        // Far above what any other test of this process opens, so the number stays closed.
+        let doomed = rustix::io::fcntl_dupfd_cloexec(near.as_fd(), 1_700).unwrap();
+        poller.add(near.as_fd(), Token(0), Interest::READ).unwrap();
+        poller
+            .add(doomed.as_fd(), Token(1), Interest::READ)
+            .unwrap();
+        drop(doomed);
+        let failed = poller.wait(&mut Events::with_capacity(1), Some(Duration::ZERO));
+        assert!(matches!(failed, Err(WaitError::ClosedDescriptor { .. })));
+    }
+}

@@ -1,0 +1,93 @@
+//! What is registered, by descriptor number.
+//!
+//! The kernel hands out the smallest free number, so a vector indexed by it is dense, and looking a
+//! descriptor up costs one load. A hash map was rejected for its cost per event. Memory grows with the
+//! highest number seen and is kept, because numbers come back.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+
+use super::RegisterError;
+
+/// A value per registered descriptor.
+#[derive(Debug)]
+pub(super) struct DescriptorTable<T> {
+    slots: Vec<Option<T>>,
+}
+
+impl<T> DescriptorTable<T> {
+    pub(super) const fn new() -> Self {
+        Self { slots: Vec::new() }
+    }
+
+    /// Fails if the number is taken.
+    pub(super) fn insert(
+        &mut self,
+        descriptor: BorrowedFd<'_>,
+        value: T,
+    ) -> Result<(), RegisterError> {
+        let index = index_of(descriptor);
+        if index >= self.slots.len() {
+            self.slots.resize_with(index + 1, || None);
+        }
+        let slot = &mut self.slots[index];
+        if slot.is_some() {
+            return Err(RegisterError::AlreadyRegistered {
+                descriptor: descriptor.as_raw_fd(),
+            });
+        }
+        *slot = Some(value);
+        Ok(())
+    }
+
+    /// Fails if the number is unknown.
+    pub(super) fn require(&mut self, descriptor: BorrowedFd<'_>) -> Result<&mut T, RegisterError> {
+        self.slots
+            .get_mut(index_of(descriptor))
+            .and_then(Option::as_mut)
+            .ok_or(RegisterError::NotRegistered {
+                descriptor: descriptor.as_raw_fd(),
+            })
+    }
+
+    /// Fails if the number is unknown.
+    pub(super) fn remove(&mut self, descriptor: BorrowedFd<'_>) -> Result<T, RegisterError> {
+        self.slots
+            .get_mut(index_of(descriptor))
+            .and_then(Option::take)
+            .ok_or(RegisterError::NotRegistered {
+                descriptor: descriptor.as_raw_fd(),
+            })
+    }
+
+    #[inline]
+    pub(super) fn find(&self, number: usize) -> Option<&T> {
+        self.slots.get(number).and_then(Option::as_ref)
+    }
+
+    #[inline]
+    pub(super) fn find_mut(&mut self, number: usize) -> Option<&mut T> {
+        self.slots.get_mut(number).and_then(Option::as_mut)
+    }
+
+    /// One more than the highest number registered below `number`.
+    pub(super) fn bound_below(&self, number: usize) -> usize {
+        self.slots[..number.min(self.slots.len())]
+            .iter()
+            .rposition(Option::is_some)
+            .map_or(0, |highest| highest + 1)
+    }
+}
+
+/// The descriptor's number as an index.
+pub(super) fn index_of(descriptor: BorrowedFd<'_>) -> usize {
+    usize::try_from(descriptor.as_raw_fd()).expect("an open descriptor's number is not negative")
+}
+
+/// The error of a registration the kernel refused.
+pub(super) fn refused(descriptor: RawFd, cause: rustix::io::Errno) -> RegisterError {
+    RegisterError::Io {
+        descriptor,
+        source: io::Error::from(cause),
+    }
+}

@@ -1,0 +1,590 @@
+//! The `io_uring` backend: readiness through multishot poll requests.
+//!
+//! A multishot request costs one submission for the life of a registration and completes each time the
+//! descriptor *becomes* ready, which is edge-triggered. The contract asks for levels, so every descriptor
+//! reported by a wait stays on a short list, and the next wait first asks poll(2), with a timeout of zero,
+//! about just that list: what is still ready is reported again, what is not leaves the list, and the
+//! request, which is still armed, completes when it becomes ready again. A completion that arrived while
+//! the lane was working also goes through that check, since the lane may have used it up meanwhile; one
+//! that arrives while the poller itself waits is fresh and reported as it is.
+//!
+//! Two other ways were rejected. One-shot requests armed anew for each report are level-triggered by
+//! nature, but cost a submission entry, a file lookup and a wait-queue insertion for each event, where
+//! poll(2) costs one system call for all of them. Cancelling and re-arming the multishot request costs
+//! that twice over.
+//!
+//! ```text
+//!  add/modify ─▶ submission queue ─▶ kernel ─▶ completion queue ─▶ list ─▶ poll(2) ─▶ events
+//!                                                     └── fresh, while waiting ───────▶ events
+//! ```
+//!
+//! Each request carries the descriptor's number and a generation, so that completions of a cancelled
+//! request, or of an earlier descriptor with the same number, are told apart and dropped. The kernel ends
+//! a multishot request by itself when the completion queue overflows or when the thread that submitted it
+//! exits; it is then armed again. The kernel keeps the file of an armed request open; `remove` therefore
+//! submits its cancellation at once rather than at the next wait, or else closing the descriptor would not
+//! end the connection.
+#![expect(
+    unsafe_code,
+    reason = "submission entries and the list of descriptors outlive the borrows they were made from"
+)]
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::time::Duration;
+
+use io_uring::types::{CancelBuilder, Fd, SubmitArgs};
+use io_uring::{IoUring, cqueue, opcode, squeue};
+use rustix::event::{PollFd, PollFlags};
+use rustix::io::Errno;
+
+use super::table::DescriptorTable;
+use super::{
+    Event, Events, Interest, Poller, PollerError, PollerKind, RegisterError, Token, WaitError,
+    timespec,
+};
+use crate::clock::now_ns;
+
+pub(super) struct UringPoller {
+    ring: IoUring,
+    registered: DescriptorTable<Registration>,
+    /// Of the request armed last. Zero is never used: it marks cancellations.
+    generation: u32,
+    /// Descriptors to ask poll(2) about at the next wait, longest waiting first.
+    listed: VecDeque<RequestId>,
+    /// Scratch for that question, and whom each entry of it is about.
+    asked: Vec<PollFd<'static>>,
+    asking: Vec<RequestId>,
+    /// Distinguishes the waits, so that two completions for one descriptor make one event.
+    wait_number: u64,
+}
+
+#[derive(Copy, Clone, Debug)]
+struct Registration {
+    token: Token,
+    interest: Interest,
+    /// Of the request that speaks for this registration; zero while silent.
+    generation: u32,
+    /// Whether it is in `listed` already.
+    is_listed: bool,
+    /// Whether the kernel refused to poll it; it is then reported until it is removed.
+    is_broken: bool,
+    /// The wait that reported it last, and the place of that event.
+    reported: (u64, usize),
+}
+
+/// Names a request in its completions.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+struct RequestId {
+    number: u32,
+    generation: u32,
+}
+
+impl UringPoller {
+    pub(super) fn open() -> Result<Self, PollerError> {
+        Self::with_entries(SUBMISSIONS, COMPLETIONS).map_err(unavailable)
+    }
+
+    fn with_entries(submissions: u32, completions: u32) -> io::Result<Self> {
+        // Cooperative task running spares an interrupt for every completion while the lane computes.
+        // It came with 5.19; older kernels answer EINVAL.
+        let mut builder = IoUring::builder();
+        builder.setup_clamp().setup_cqsize(completions);
+        let ring = match builder
+            .clone()
+            .setup_coop_taskrun()
+            .setup_taskrun_flag()
+            .build(submissions)
+        {
+            Err(cause) if is(&cause, Errno::INVAL) => builder.build(submissions)?,
+            other => other?,
+        };
+        let parameters = ring.params();
+        // The three features that came with or before multishot poll; there is no flag for it alone.
+        if !(parameters.is_feature_nodrop()
+            && parameters.is_feature_ext_arg()
+            && parameters.is_feature_resource_tagging())
+        {
+            return Err(io::Error::from(Errno::OPNOTSUPP));
+        }
+        Ok(Self {
+            ring,
+            registered: DescriptorTable::new(),
+            generation: 0,
+            listed: VecDeque::new(),
+            asked: Vec::new(),
+            asking: Vec::new(),
+            wait_number: 0,
+        })
+    }
+
+    /// Queues the multishot request for a registration and says so in the table; a silent one has none.
+    fn arm(
+        &mut self,
+        descriptor: BorrowedFd<'_>,
+        token: Token,
+        interest: Interest,
+    ) -> Result<(), RegisterError> {
+        let number = descriptor.as_raw_fd();
+        let mut request = RequestId {
+            number: number.cast_unsigned(),
+            generation: 0,
+        };
+        if interest != Interest::NONE {
+            self.generation = self.generation.wrapping_add(1).max(1);
+            request.generation = self.generation;
+        }
+        *self.registered.require(descriptor)? = Registration {
+            token,
+            interest,
+            generation: request.generation,
+            is_listed: false,
+            is_broken: false,
+            reported: (0, 0),
+        };
+        self.request_poll(request, interest)
+            .map_err(|source| refused(number, source))
+    }
+
+    fn request_poll(&mut self, request: RequestId, interest: Interest) -> io::Result<()> {
+        if interest == Interest::NONE {
+            return Ok(());
+        }
+        let descriptor = Fd(request.number.cast_signed());
+        let entry = opcode::PollAdd::new(descriptor, poll_flags(interest).bits().into())
+            .multi(true)
+            .build()
+            .user_data(request.to_user_data());
+        self.push(&entry)
+    }
+
+    /// Queues the cancellation of a request. Its outcome does not matter: completions of an old
+    /// generation are dropped. (Not `PollRemove`, which gives up on a request that is just completing.)
+    fn cancel(&mut self, descriptor: BorrowedFd<'_>, generation: u32) -> Result<(), RegisterError> {
+        if generation == 0 {
+            return Ok(());
+        }
+        let number = descriptor.as_raw_fd();
+        let request = RequestId {
+            number: number.cast_unsigned(),
+            generation,
+        };
+        let entry = opcode::AsyncCancel::new(request.to_user_data())
+            .build()
+            .user_data(CANCELLATION);
+        self.push(&entry).map_err(|source| refused(number, source))
+    }
+
+    fn push(&mut self, entry: &squeue::Entry) -> io::Result<()> {
+        if self.ring.submission().is_full() {
+            self.submit()?;
+        }
+        // SAFETY: the kernel reads whatever an entry points to until the request completes. These two
+        // kinds of entry hold a descriptor's number, poll flags and user data, and no pointer at all.
+        unsafe { self.ring.submission().push(entry) }.map_err(|_full| io::Error::from(Errno::BUSY))
+    }
+
+    /// Hands everything queued to the kernel.
+    fn submit(&mut self) -> io::Result<()> {
+        while !self.ring.submission().is_empty() {
+            match self.ring.submit() {
+                Ok(_) => {}
+                Err(cause) if is(&cause, Errno::INTR) => {}
+                // Completions that found no room must be taken off first.
+                Err(cause) if is(&cause, Errno::BUSY) => self.reap(None)?,
+                Err(cause) => return Err(cause),
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes every completion off the queue. With `fresh`, they arrived while the poller itself waited and
+    /// become events; without, they are only put on the list to be checked.
+    fn reap(&mut self, mut fresh: Option<&mut Events>) -> io::Result<()> {
+        loop {
+            // The queue is borrowed anew for each completion, because taking one may arm a request.
+            while let Some(completion) = self.next_completion() {
+                self.take(&completion, fresh.as_deref_mut())?;
+            }
+            if !self.ring.submission().cq_overflow() {
+                return Ok(());
+            }
+            // The kernel holds more back; entering it once moves them into the queue.
+            match self.ring.submit() {
+                Ok(_) => {}
+                Err(cause) if is(&cause, Errno::INTR) || is(&cause, Errno::BUSY) => {}
+                Err(cause) => return Err(cause),
+            }
+        }
+    }
+
+    fn next_completion(&mut self) -> Option<cqueue::Entry> {
+        self.ring.completion().next()
+    }
+
+    fn take(&mut self, completion: &cqueue::Entry, fresh: Option<&mut Events>) -> io::Result<()> {
+        let request = RequestId::from_user_data(completion.user_data());
+        let Some(registration) = request.find(&mut self.registered) else {
+            return Ok(());
+        };
+        let result = completion.result();
+        let is_cancelled = result == -Errno::CANCELED.raw_os_error();
+        registration.is_broken |= result < 0 && !is_cancelled;
+        let interest = registration.interest;
+        let has_ended = !cqueue::more(completion.flags()) && !registration.is_broken;
+        if !is_cancelled {
+            self.note(request, result, fresh);
+        }
+        if has_ended {
+            // The generation stays: this was the last completion of the request that had it. Arming
+            // looks at the descriptor's present state, so nothing is missed in between.
+            self.request_poll(request, interest)?;
+        }
+        Ok(())
+    }
+
+    /// Puts a descriptor on the list, and makes an event of it if the news is fresh.
+    fn note(&mut self, request: RequestId, result: i32, fresh: Option<&mut Events>) {
+        let Some(registration) = request.find(&mut self.registered) else {
+            return;
+        };
+        if !registration.is_listed {
+            registration.is_listed = true;
+            self.listed.push_back(request);
+        }
+        let Some(events) = fresh else {
+            return;
+        };
+        let seen = u16::try_from(result).map_or(BROKEN, PollFlags::from_bits_retain);
+        let Some(event) = registration.event(seen) else {
+            return;
+        };
+        let (wait_number, place) = registration.reported;
+        if wait_number == self.wait_number {
+            let earlier = &mut events.list[place];
+            earlier.readable |= event.readable;
+            earlier.writable |= event.writable;
+        } else if !events.is_full() {
+            registration.reported = (self.wait_number, events.len());
+            events.push(event);
+        }
+    }
+
+    /// Asks poll(2) about the listed descriptors until the list or the room for events is used up.
+    fn check_listed(&mut self, events: &mut Events) -> io::Result<()> {
+        let mut unchecked = self.listed.len();
+        while unchecked > 0 && !events.is_full() {
+            self.asked.clear();
+            self.asking.clear();
+            for _ in 0..unchecked.min(events.capacity() - events.len()) {
+                unchecked -= 1;
+                let Some(request) = self.listed.pop_front() else {
+                    break;
+                };
+                if let Some(registration) = request.find(&mut self.registered) {
+                    self.asked.push(question(request, registration.interest));
+                    self.asking.push(request);
+                }
+            }
+            ask(&mut self.asked)?;
+            for (answer, &request) in self.asked.iter().zip(&self.asking) {
+                let Some(registration) = request.find(&mut self.registered) else {
+                    continue;
+                };
+                let seen = if registration.is_broken {
+                    BROKEN
+                } else {
+                    answer.revents()
+                };
+                if let Some(event) = registration.event(seen) {
+                    registration.reported = (self.wait_number, events.len());
+                    events.push(event);
+                    self.listed.push_back(request);
+                } else {
+                    registration.is_listed = false;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Blocks until a completion arrives, which need not be one that matters.
+    fn block(&mut self, timeout: Option<Duration>) -> io::Result<Woken> {
+        let outcome = match timeout {
+            None => self.ring.submitter().submit_and_wait(1),
+            // Entering the kernel at all is what delivers completions that are due.
+            Some(Duration::ZERO) => self.ring.submit().map(|_| 0),
+            Some(timeout) => {
+                let limit = timespec(timeout);
+                let limit = io_uring::types::Timespec::new()
+                    .sec(limit.tv_sec.cast_unsigned())
+                    .nsec(timeout.subsec_nanos());
+                let arguments = SubmitArgs::new().timespec(&limit);
+                self.ring.submitter().submit_with_args(1, &arguments)
+            }
+        };
+        match outcome {
+            Ok(_) if timeout == Some(Duration::ZERO) => Ok(Woken::ForGood),
+            Ok(_) => Ok(Woken::ByCompletion),
+            Err(cause) if is(&cause, Errno::BUSY) => Ok(Woken::ByCompletion),
+            Err(cause) if is(&cause, Errno::TIME) || is(&cause, Errno::INTR) => Ok(Woken::ForGood),
+            Err(cause) => Err(cause),
+        }
+    }
+
+    fn wait_for(&mut self, events: &mut Events, timeout: Option<Duration>) -> io::Result<()> {
+        let started_ns = now_ns();
+        let mut left = timeout;
+        loop {
+            self.submit()?;
+            self.reap(None)?;
+            self.check_listed(events)?;
+            if !events.is_empty() {
+                return Ok(());
+            }
+            let woken = self.block(left)?;
+            self.reap(Some(events))?;
+            if !events.is_empty() || woken == Woken::ForGood {
+                return Ok(());
+            }
+            // Only completions of earlier generations or of directions nobody asked for: wait on.
+            let waited = Duration::from_nanos(now_ns().saturating_sub(started_ns));
+            left = timeout.map(|timeout| timeout.saturating_sub(waited));
+        }
+    }
+}
+
+impl Poller for UringPoller {
+    fn kind(&self) -> PollerKind {
+        PollerKind::Uring
+    }
+
+    fn add(
+        &mut self,
+        descriptor: BorrowedFd<'_>,
+        token: Token,
+        interest: Interest,
+    ) -> Result<(), RegisterError> {
+        self.registered.insert(descriptor, Registration::SILENT)?;
+        let armed = self.arm(descriptor, token, interest);
+        if armed.is_err() {
+            self.registered.remove(descriptor)?;
+        }
+        armed
+    }
+
+    fn modify(
+        &mut self,
+        descriptor: BorrowedFd<'_>,
+        token: Token,
+        interest: Interest,
+    ) -> Result<(), RegisterError> {
+        let registration = self.registered.require(descriptor)?;
+        if registration.interest == interest {
+            registration.token = token;
+            return Ok(());
+        }
+        let generation = registration.generation;
+        self.cancel(descriptor, generation)?;
+        self.arm(descriptor, token, interest)
+    }
+
+    fn remove(&mut self, descriptor: BorrowedFd<'_>) -> Result<(), RegisterError> {
+        let generation = self.registered.remove(descriptor)?.generation;
+        if generation == 0 {
+            return Ok(());
+        }
+        self.cancel(descriptor, generation)?;
+        self.submit()
+            .map_err(|source| refused(descriptor.as_raw_fd(), source))
+    }
+
+    fn wait(&mut self, events: &mut Events, timeout: Option<Duration>) -> Result<(), WaitError> {
+        events.clear();
+        self.wait_number += 1;
+        self.wait_for(events, timeout)
+            .map_err(|source| WaitError::Io { source })
+    }
+}
+
+impl Drop for UringPoller {
+    fn drop(&mut self) {
+        // Closing the ring would cancel the requests too, but later, in the background, and until then
+        // their connections would stay open whatever their owners do. Where the kernel has no such call
+        // (before 6.0) that is what happens, so the outcome does not matter.
+        let _ = self
+            .ring
+            .submitter()
+            .register_sync_cancel(None, CancelBuilder::any());
+    }
+}
+
+impl std::fmt::Debug for UringPoller {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter
+            .debug_struct("UringPoller")
+            .field("registered", &self.registered)
+            .field("generation", &self.generation)
+            .field("listed", &self.listed)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Why a wait in the kernel ended.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+enum Woken {
+    /// There may be completions, and there is time left.
+    ByCompletion,
+    /// Time is up or a signal arrived.
+    ForGood,
+}
+
+impl Registration {
+    const SILENT: Self = Self {
+        token: Token(0),
+        interest: Interest::NONE,
+        generation: 0,
+        is_listed: false,
+        is_broken: false,
+        reported: (0, 0),
+    };
+
+    fn event(&self, seen: PollFlags) -> Option<Event> {
+        self.interest.event(
+            self.token,
+            seen.contains(PollFlags::IN),
+            seen.contains(PollFlags::OUT),
+            seen.intersects(BROKEN),
+        )
+    }
+}
+
+impl RequestId {
+    const fn to_user_data(self) -> u64 {
+        ((self.generation as u64) << 32) | self.number as u64
+    }
+
+    const fn from_user_data(user_data: u64) -> Self {
+        Self {
+            // Both halves are cut on purpose.
+            number: user_data as u32,
+            generation: (user_data >> 32) as u32,
+        }
+    }
+
+    /// The registration this request still speaks for, if any.
+    fn find(self, registered: &mut DescriptorTable<Registration>) -> Option<&mut Registration> {
+        registered
+            .find_mut(self.number as usize)
+            .filter(|registration| {
+                self.generation != 0 && registration.generation == self.generation
+            })
+    }
+}
+
+fn question(request: RequestId, interest: Interest) -> PollFd<'static> {
+    // SAFETY: `borrow_raw` asks that the descriptor stay open for as long as the value exists. The value
+    // lives until the next question at most, and is only used in this one, when the registration is still
+    // in the table; the contract of `Poller` obliges the caller to remove a descriptor before closing it.
+    // Should a caller break it, poll(2) reports POLLNVAL and reads or writes nothing through the number.
+    let borrowed = unsafe { BorrowedFd::borrow_raw(request.number.cast_signed()) };
+    PollFd::from_borrowed_fd(borrowed, poll_flags(interest))
+}
+
+/// poll(2) without waiting, all over again when a signal interrupts it.
+fn ask(asked: &mut [PollFd<'_>]) -> io::Result<()> {
+    if asked.is_empty() {
+        return Ok(());
+    }
+    let at_once = timespec(Duration::ZERO);
+    loop {
+        match rustix::event::poll(asked, Some(&at_once)) {
+            Ok(_) => return Ok(()),
+            Err(Errno::INTR) => {}
+            Err(cause) => return Err(io::Error::from(cause)),
+        }
+    }
+}
+
+fn poll_flags(interest: Interest) -> PollFlags {
+    let mut flags = PollFlags::empty();
+    flags.set(PollFlags::IN, interest.is_readable());
+    flags.set(PollFlags::OUT, interest.is_writable());
+    flags
+}
+
+fn is(error: &io::Error, errno: Errno) -> bool {
+    error.raw_os_error() == Some(errno.raw_os_error())
+}
+
+fn refused(descriptor: RawFd, source: io::Error) -> RegisterError {
+    RegisterError::Io { descriptor, source }
+}
+
+fn unavailable(source: io::Error) -> PollerError {
+    let errno = source.raw_os_error().map(Errno::from_raw_os_error);
+    let (cause, remedy) = explain(errno, std::fs::read_to_string(SWITCH).ok().as_deref());
+    PollerError::Unavailable {
+        kind: PollerKind::Uring,
+        cause,
+        remedy,
+        source,
+    }
+}
+
+/// The likely cause and the remedy, from the kernel's answer and the content of the system's switch.
+fn explain(errno: Option<Errno>, switch: Option<&str>) -> (&'static str, &'static str) {
+    match (errno, switch.map(str::trim)) {
+        (Some(Errno::PERM), Some("2")) => (
+            "io_uring is switched off on this machine (kernel.io_uring_disabled = 2)",
+            "run `sysctl kernel.io_uring_disabled=0` as root, or choose the epoll poller",
+        ),
+        (Some(Errno::PERM), Some("1")) => (
+            "io_uring is reserved for privileged processes (kernel.io_uring_disabled = 1)",
+            "join the group named by kernel.io_uring_group, run `sysctl kernel.io_uring_disabled=0` \
+             as root, or choose the epoll poller",
+        ),
+        (Some(Errno::PERM | Errno::ACCESS), _) => (
+            "a sandbox forbids the io_uring system calls, as container runtimes do by default",
+            "allow io_uring_setup, io_uring_enter and io_uring_register in its seccomp profile, or \
+             choose the epoll poller",
+        ),
+        (Some(Errno::NOSYS), _) => (
+            "the kernel is built without io_uring, or a sandbox hides it",
+            "use a kernel from 5.13 with CONFIG_IO_URING, or choose the epoll poller",
+        ),
+        (Some(Errno::OPNOTSUPP), _) => (
+            "the kernel's io_uring is too old for multishot poll",
+            "use Linux 5.13 or newer, or choose the epoll poller",
+        ),
+        (Some(Errno::NOMEM), _) => (
+            "the memory for its queues was refused",
+            "raise the limit with `ulimit -l`, or choose the epoll poller",
+        ),
+        (Some(Errno::MFILE | Errno::NFILE), _) => (
+            "no descriptor is left for it",
+            "raise the limit with `ulimit -n`",
+        ),
+        _ => (
+            "the kernel refused to create a ring",
+            "choose the epoll poller",
+        ),
+    }
+}
+
+const BROKEN: PollFlags = PollFlags::ERR.union(PollFlags::HUP).union(PollFlags::NVAL);
+
+/// Generation zero belongs to no registration, so the outcome of a cancellation finds none.
+const CANCELLATION: u64 = 0;
+
+/// Registrations change in bursts of accepts; more than this many in one turn only cost another
+/// submission.
+const SUBMISSIONS: u32 = 256;
+
+/// A turn's worth of completions without overflow for thousands of busy connections; 64 KiB. Overflow is
+/// handled, but ends the multishot requests that meet it.
+const COMPLETIONS: u32 = 4_096;
+
+/// The system-wide switch for io_uring: 0 on, 1 restricted, 2 off.
+const SWITCH: &str = "/proc/sys/kernel/io_uring_disabled";

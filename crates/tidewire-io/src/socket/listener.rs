@@ -1,0 +1,233 @@
+//! Accepting connections.
+//!
+//! A Unix listener leaves a file behind when its process is killed, and binding to it fails from then on.
+//! Whether somebody still listens is found out by connecting: the file of a dead server is replaced, that
+//! of a live one is refused, and anything that is not a socket is left alone. A lock file beside it
+//! would close the small gap between asking and replacing, at the price of a second file to leave behind.
+
+use std::fs;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Mode, chmod, fchmod};
+use rustix::io::Errno;
+use rustix::net::{acceptfrom_with, bind, connect, getsockname, listen, sockopt};
+
+use super::{AcceptError, BindError, FLAGS, SocketAddress, Stream, io_error};
+
+/// A listening socket. Dropping it closes it and removes its socket file, if the file is still its own.
+#[derive(Debug)]
+pub struct Listener {
+    socket: OwnedFd,
+    address: SocketAddress,
+    /// Held to be dropped with the listener.
+    _file: Option<SocketFile>,
+}
+
+/// One accepted connection.
+#[derive(Debug)]
+pub struct Accepted {
+    /// The connection.
+    pub stream: Stream,
+    /// Where it comes from; none for Unix sockets, whose clients have no address.
+    pub peer: Option<SocketAddr>,
+}
+
+/// How to listen.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct ListenOptions {
+    /// How many connections may wait to be accepted. The kernel cuts it to `net.core.somaxconn`.
+    pub backlog: u32,
+    /// The permission bits of a Unix socket's file, such as `0o660`; without it, those the process's
+    /// umask leaves.
+    pub unix_mode: Option<u32>,
+}
+
+impl Default for ListenOptions {
+    fn default() -> Self {
+        Self {
+            backlog: BACKLOG,
+            unix_mode: None,
+        }
+    }
+}
+
+impl Listener {
+    /// Binds to an address and listens, without blocking.
+    ///
+    /// # Errors
+    ///
+    /// [`BindError`], each variant with its remedy.
+    pub fn bind(address: &SocketAddress, options: &ListenOptions) -> Result<Self, BindError> {
+        let socket = address
+            .socket()
+            .map_err(|cause| BindError::new(address, cause))?;
+        let (address, file) = match address {
+            SocketAddress::Tcp(_) => {
+                let local =
+                    bind_tcp(&socket, address).map_err(|cause| BindError::new(address, cause))?;
+                (SocketAddress::Tcp(local), None)
+            }
+            SocketAddress::Unix(path) => {
+                let file = bind_unix(&socket, address, path, options)?;
+                (address.clone(), Some(file))
+            }
+        };
+        let listener = Self {
+            socket,
+            address,
+            _file: file,
+        };
+        let backlog = i32::try_from(options.backlog).unwrap_or(i32::MAX);
+        listen(&listener.socket, backlog)
+            .map_err(|cause| BindError::new(&listener.address, cause))?;
+        Ok(listener)
+    }
+
+    /// The address in force, with the port the system chose in place of 0.
+    #[must_use]
+    pub fn local_address(&self) -> &SocketAddress {
+        &self.address
+    }
+
+    /// Takes one waiting connection. It does not block, and neither will the stream.
+    ///
+    /// # Errors
+    ///
+    /// [`AcceptError::WouldBlock`] when nobody waits; see [`AcceptError`] for which of the others leave
+    /// the listener usable.
+    pub fn accept(&self) -> Result<Accepted, AcceptError> {
+        loop {
+            match acceptfrom_with(&self.socket, FLAGS) {
+                Ok((socket, peer)) => {
+                    let peer = peer.and_then(|peer| SocketAddr::try_from(peer).ok());
+                    return Ok(Accepted {
+                        stream: Stream::accepted(socket, peer),
+                        peer,
+                    });
+                }
+                Err(Errno::INTR) => {}
+                Err(cause) => return Err(AcceptError::new(cause)),
+            }
+        }
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// The file of a bound Unix socket, known by its inode: by the time it is removed, another server may have
+/// put its own in the same place.
+#[derive(Debug)]
+struct SocketFile {
+    path: PathBuf,
+    identity: (u64, u64),
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        if identity(&self.path).is_ok_and(|identity| identity == Some(self.identity)) {
+            // A directory made read-only meanwhile is no reason to fail while closing.
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+fn bind_tcp(socket: &OwnedFd, address: &SocketAddress) -> Result<SocketAddr, Errno> {
+    // Connections of a former listener linger for a minute; without this they would hold the port.
+    sockopt::set_socket_reuseaddr(socket, true)?;
+    // Accepted connections inherit it, which spares a system call for each.
+    sockopt::set_tcp_nodelay(socket, true)?;
+    bind(socket, &address.to_kernel()?)?;
+    SocketAddr::try_from(getsockname(socket)?)
+}
+
+fn bind_unix(
+    socket: &OwnedFd,
+    address: &SocketAddress,
+    path: &Path,
+    options: &ListenOptions,
+) -> Result<SocketFile, BindError> {
+    let failed = |cause| BindError::new(address, cause);
+    let kernel = address.to_kernel().map_err(failed)?;
+    let mode = options.unix_mode.map(Mode::from_raw_mode);
+    if let Some(mode) = mode {
+        // Before binding, the mode is taken over by the file as it is created (less the umask), so that
+        // the file is at no moment open to more than was asked for.
+        fchmod(socket, mode).map_err(failed)?;
+    }
+    match bind(socket, &kernel) {
+        Err(Errno::ADDRINUSE) => {
+            remove_stale(address, path)?;
+            bind(socket, &kernel).map_err(failed)?;
+        }
+        other => other.map_err(failed)?,
+    }
+    let io_failed = |source| BindError::Io {
+        address: address.clone(),
+        source,
+    };
+    let identity = identity(path)
+        .and_then(|identity| identity.ok_or_else(|| io_error(Errno::NOENT)))
+        .map_err(io_failed)?;
+    let file = SocketFile {
+        path: path.to_path_buf(),
+        identity,
+    };
+    if let Some(mode) = mode {
+        // Once more for the bits that the umask took away.
+        chmod(path, mode).map_err(failed)?;
+    }
+    Ok(file)
+}
+
+/// Removes the socket file of a server that is gone.
+fn remove_stale(address: &SocketAddress, path: &Path) -> Result<(), BindError> {
+    let in_use = || BindError::new(address, Errno::ADDRINUSE);
+    let io_failed = |source| BindError::Io {
+        address: address.clone(),
+        source,
+    };
+    // Not there any more: its owner has just removed it, and the way is free.
+    let Some(found) = identity(path).map_err(io_failed)? else {
+        return Ok(());
+    };
+    if !fs::symlink_metadata(path).is_ok_and(|metadata| metadata.file_type().is_socket()) {
+        return Err(BindError::NotASocket {
+            address: address.clone(),
+        });
+    }
+    let failed = |cause| BindError::new(address, cause);
+    let probe = address.socket().map_err(failed)?;
+    match connect(&probe, &address.to_kernel().map_err(failed)?) {
+        // Nobody listens. Whatever else comes back, a full backlog for example, somebody does.
+        Err(Errno::CONNREFUSED) => {}
+        Err(Errno::NOENT) => return Ok(()),
+        _ => return Err(in_use()),
+    }
+    // Another server may have replaced it since it was looked at.
+    if identity(path).map_err(io_failed)? != Some(found) {
+        return Err(in_use());
+    }
+    fs::remove_file(path).map_err(io_failed)
+}
+
+/// Device and inode of whatever is at a path, if anything is.
+fn identity(path: &Path) -> io::Result<Option<(u64, u64)>> {
+    match fs::symlink_metadata(path) {
+        Ok(metadata) => Ok(Some((metadata.dev(), metadata.ino()))),
+        Err(cause) if cause.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(cause) => Err(cause),
+    }
+}
+
+/// Enough for the burst of connections at the start of a load test, and what `net.core.somaxconn` allowed
+/// for long anyway.
+const BACKLOG: u32 = 1_024;

@@ -1,0 +1,103 @@
+//! Stream sockets that never block: TCP and Unix behind one pair of types.
+//!
+//! A lane must not block on anything but its poller, so every descriptor made here is non-blocking and
+//! close-on-exec from birth, and every write is sent with `MSG_NOSIGNAL`, since a vanished peer is an error
+//! to handle and no reason to end the process. Failures name what most likely happened and the remedy.
+//!
+//! TCP and Unix sockets differ in how they are named, bound and refused, and not at all in how bytes move;
+//! hence one [`Stream`], one [`Listener`], and an address that tells them apart. `std::net` was rejected
+//! because it has no gathered send without the signal, no way to begin a connection without
+//! blocking, and separate types for the two families.
+
+mod error;
+mod listener;
+mod stream;
+
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, SocketAddrAny, SocketAddrUnix, SocketFlags, SocketType, socket_with,
+};
+use std::os::fd::OwnedFd;
+
+pub use error::{AcceptError, BindError, StreamConnectError};
+pub use listener::{Accepted, ListenOptions, Listener};
+pub use stream::Stream;
+
+/// Where a stream socket listens or connects to.
+#[derive(Clone, Eq, PartialEq, Debug, Hash)]
+pub enum SocketAddress {
+    /// An IP address and port; port 0 lets the system choose when binding.
+    Tcp(SocketAddr),
+    /// A path in the file system, at most 107 bytes long.
+    Unix(PathBuf),
+}
+
+impl SocketAddress {
+    /// A new non-blocking socket of this family.
+    fn socket(&self) -> Result<OwnedFd, Errno> {
+        let family = match self {
+            Self::Tcp(SocketAddr::V4(_)) => AddressFamily::INET,
+            Self::Tcp(SocketAddr::V6(_)) => AddressFamily::INET6,
+            Self::Unix(_) => AddressFamily::UNIX,
+        };
+        socket_with(family, SocketType::STREAM, FLAGS, None)
+    }
+
+    /// The form the kernel takes.
+    fn to_kernel(&self) -> Result<SocketAddrAny, Errno> {
+        Ok(match self {
+            Self::Tcp(address) => (*address).into(),
+            Self::Unix(path) => SocketAddrUnix::new(path)?.into(),
+        })
+    }
+}
+
+impl fmt::Display for SocketAddress {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(address) => write!(formatter, "tcp://{address}"),
+            Self::Unix(path) => write!(formatter, "ipc://{}", path.display()),
+        }
+    }
+}
+
+impl From<SocketAddr> for SocketAddress {
+    fn from(address: SocketAddr) -> Self {
+        Self::Tcp(address)
+    }
+}
+
+impl From<PathBuf> for SocketAddress {
+    fn from(path: PathBuf) -> Self {
+        Self::Unix(path)
+    }
+}
+
+fn io_error(cause: Errno) -> io::Error {
+    io::Error::from(cause)
+}
+
+const FLAGS: SocketFlags = SocketFlags::NONBLOCK.union(SocketFlags::CLOEXEC);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_shown_with_their_transport() {
+        let v4: SocketAddr = "127.0.0.1:7000".parse().unwrap();
+        let v6: SocketAddr = "[::1]:7000".parse().unwrap();
+        assert_eq!(SocketAddress::from(v4).to_string(), "tcp://127.0.0.1:7000");
+        assert_eq!(SocketAddress::from(v6).to_string(), "tcp://[::1]:7000");
+        let path = PathBuf::from("/run/chat.sock");
+        assert_eq!(
+            SocketAddress::from(path).to_string(),
+            "ipc:///run/chat.sock"
+        );
+    }
+}
