@@ -132,13 +132,14 @@ mod tests {
         };
         let mut oversized = vec![0xFF, 0xFF, 0, 0, Kind::Hello as u8, 0, 0, 0];
         oversized.extend_from_slice(&MAGIC);
-        let cases: [(&[u8], HandshakeError); 8] = [
+        let cases: [(&[u8], HandshakeError); 9] = [
             (b"GET / HTTP/1.1\r\n", text),
             (b"hi\n", text),
             ("Grüß Gott 王".as_bytes(), text),
             (b"", binary),
             (&[0x16, 0x03, 0x01, 0x02, 0x00, 0x01, 0x00, 0x01], binary),
             (&[0, 0, 0], binary),
+            (&[0, 0, 0xFF, 0, Kind::Say as u8, 0, 0, 0], binary),
             (
                 &[0, 0x20, 0, 0, Kind::Say as u8, 0, 0, 0],
                 HandshakeError::ExpectedHello { kind: Kind::Say },

@@ -319,6 +319,24 @@ mod tests {
     }
 
     #[test]
+    fn credentials_over_their_limit_are_refused_by_the_reader_too() {
+        let mut out = Vec::new();
+        let full = [7; CREDENTIALS_BYTES_MAX];
+        Hello {
+            credentials: &full,
+            ..hello()
+        }
+        .encode_frame(&mut out)
+        .unwrap();
+        let mut payload = payload_of(&out).to_vec();
+        // One byte more, in the length field as well as in the credentials.
+        let length = CREDENTIALS_BYTES_MAX as u16 + 1;
+        payload[14..16].copy_from_slice(&length.to_le_bytes());
+        payload.insert(16, 7);
+        assert_eq!(Hello::decode(&payload), Err(HandshakeError::TooLarge));
+    }
+
+    #[test]
     fn credentials_are_not_shown() {
         let shown = format!("{:?}", hello());
         assert!(

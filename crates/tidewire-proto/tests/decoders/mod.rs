@@ -20,6 +20,9 @@ use tidewire_proto::message::Message;
 /// A decoder's promises, checked on these bytes.
 pub type Target = fn(&[u8]);
 
+/// A decoded message and the bytes it took.
+pub type Found<'a> = (Message<'a>, &'a [u8]);
+
 /// Every target with the name of its corpus under `fuzz/corpus`.
 pub const TARGETS: [(&str, Target); 4] = [
     ("tw1", tw1),
@@ -125,10 +128,10 @@ pub fn bodies(bytes: &[u8]) {
             .into_iter()
             .try_for_each(|(member, name)| Roster::push_entry(member, name, out))
     });
-    if let Ok(text) = str::from_utf8(bytes) {
-        if validate_name(text).is_ok() {
-            assert!(!text.is_empty() && !text.contains(char::is_control));
-        }
+    if let Ok(text) = str::from_utf8(bytes)
+        && validate_name(text).is_ok()
+    {
+        assert!(!text.is_empty() && !text.contains(char::is_control));
     }
 }
 
@@ -137,7 +140,7 @@ pub fn decode_all<'a>(
     codec: &impl Codec,
     stream: &'a [u8],
     limit: usize,
-) -> (Vec<(Message<'a>, &'a [u8])>, Result<(), DecodeError>) {
+) -> (Vec<Found<'a>>, Result<(), DecodeError>) {
     let mut frames = Vec::new();
     let mut rest = stream;
     loop {
@@ -165,7 +168,7 @@ fn check_stream<'a>(
     stream: &'a [u8],
     limit: usize,
     piece_bytes: usize,
-) -> Vec<(Message<'a>, &'a [u8])> {
+) -> Vec<Found<'a>> {
     let (frames, end) = decode_all(codec, stream, limit);
     let mut expected = frames.iter();
     let mut tail = Vec::new();
