@@ -1,1 +1,144 @@
 //! What a run found, for programs, for readers and for the terminal.
+//!
+//! `report.json` keeps every key, type and place of the report the project started with, so that scripts
+//! which read the old one read the new one, and adds what was missing: how many deliveries were expected,
+//! what became of each, and the steady window. `docs/report.schema.json` is its contract. `report.md` says
+//! the same to people, [`step_table`] to the terminal; in both, what went wrong comes first.
+//!
+//! All derived figures are computed in one place, [`StepReport::from_measurements`], and checked in another,
+//! [`Report::validate`]. Loose JSON values were rejected: a misspelt key would be noticed only by a reader.
+
+mod format;
+mod markdown;
+mod step;
+mod table;
+mod validate;
+mod write;
+
+use std::time::SystemTime;
+
+use serde::{Deserialize, Serialize};
+
+pub use self::step::{ClientUsage, ServerUsage, Steady, StepMeasurements, StepReport};
+pub use self::table::step_table;
+pub use self::validate::ValidateError;
+pub use self::write::{JSON_FILE, MARKDOWN_FILE, WriteError, WrittenReport};
+pub use crate::environment::Environment;
+pub use crate::statistics::Latency;
+
+/// The result of a whole run; field for field the content of `report.json`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Report {
+    /// Version of this layout, [`SCHEMA_VERSION`].
+    pub schema_version: u32,
+    /// Address of the server that was tested.
+    pub target_server: String,
+    /// How the run ended.
+    pub status: Status,
+    /// When the run started, RFC 3339 in UTC with milliseconds. A label: durations come from the monotonic
+    /// clock.
+    pub start_time_utc: String,
+    /// When the run ended, in the same form.
+    pub end_time_utc: String,
+    /// Length of the whole run in seconds.
+    pub total_duration_secs: f64,
+    /// How load is offered: [`MODEL_CLOSED`].
+    pub model: String,
+    /// The seed of every random choice; the same seed offers the same load.
+    pub seed: u64,
+    /// Machine and build.
+    pub env: Environment,
+    /// One entry for each step that was begun, in order.
+    pub steps: Vec<StepReport>,
+}
+
+impl Report {
+    /// Puts a report together. The status is [`Status::Interrupted`] when the run says so, otherwise
+    /// [`Status::Passed`] only if there are steps and no step has a problem.
+    #[must_use]
+    pub fn new(facts: RunFacts, steps: Vec<StepReport>) -> Self {
+        let clean = !steps.is_empty() && steps.iter().all(StepReport::is_clean);
+        let status = match (facts.interrupted, clean) {
+            (true, _) => Status::Interrupted,
+            (false, true) => Status::Passed,
+            (false, false) => Status::Failed,
+        };
+        Self {
+            schema_version: SCHEMA_VERSION,
+            target_server: facts.target_server,
+            status,
+            start_time_utc: format::utc(facts.start_time),
+            end_time_utc: format::utc(facts.end_time),
+            total_duration_secs: facts.total_duration_secs,
+            model: MODEL_CLOSED.to_owned(),
+            seed: facts.seed,
+            env: facts.env,
+            steps,
+        }
+    }
+
+    /// The content of `report.md`.
+    #[must_use]
+    pub fn to_markdown(&self) -> String {
+        markdown::render(self)
+    }
+}
+
+/// How a run ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Status {
+    /// Every step ran to its end, and every expected message came once and in order.
+    Passed,
+    /// Something went wrong; the steps say what.
+    Failed,
+    /// The user stopped the run. What was measured until then is reported.
+    Interrupted,
+}
+
+impl Status {
+    /// The word in the report.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Passed => "passed",
+            Self::Failed => "failed",
+            Self::Interrupted => "interrupted",
+        }
+    }
+}
+
+/// What a run knows about itself besides its steps.
+#[derive(Clone, Debug)]
+pub struct RunFacts {
+    /// Address of the server that was tested.
+    pub target_server: String,
+    /// Wall-clock time of the start.
+    pub start_time: SystemTime,
+    /// Wall-clock time of the end.
+    pub end_time: SystemTime,
+    /// Length in seconds of the monotonic clock.
+    pub total_duration_secs: f64,
+    /// The seed of every random choice.
+    pub seed: u64,
+    /// Machine and build.
+    pub env: Environment,
+    /// Whether the user stopped the run.
+    pub interrupted: bool,
+}
+
+/// Version of the layout of `report.json`. Adding a key does not change it; removing, renaming or
+/// reinterpreting one does.
+pub const SCHEMA_VERSION: u32 = 1;
+
+/// Agents wait for their think time, not for answers of the server, before each message, and there is a
+/// fixed number of them.
+pub const MODEL_CLOSED: &str = "closed";
+
+/// What the figures in `latency` measure.
+pub const LATENCY_KIND_END_TO_END: &str =
+    "end_to_end: intended send time to decoded at the receiver";
+
+#[cfg(test)]
+mod tests;

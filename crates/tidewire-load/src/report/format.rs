@@ -1,0 +1,109 @@
+//! Numbers and texts as people read them, the same in the table and in Markdown.
+
+use std::time::SystemTime;
+
+use jiff::Timestamp;
+
+/// A wall-clock time in RFC 3339, UTC, with milliseconds.
+pub(super) fn utc(time: SystemTime) -> String {
+    // Only a clock set before the year -9999 or after 9999 cannot be expressed.
+    let timestamp = Timestamp::try_from(time).unwrap_or(Timestamp::UNIX_EPOCH);
+    format!("{timestamp:.3}")
+}
+
+/// `1234567` as `1,234,567`.
+pub(super) fn thousands(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// Events a second: two decimals for the small rates in which they matter.
+pub(super) fn per_second(rate: f64) -> String {
+    if rate < 1_000.0 {
+        format!("{rate:.2}/s")
+    } else {
+        format!("{}/s", thousands(rate.round() as u64))
+    }
+}
+
+/// A share in percent, rounded *down*, so that 100 % means all.
+pub(super) fn percent(share: f64) -> String {
+    format!("{:.3} %", (share * 100_000.0).floor() / 1_000.0)
+}
+
+/// Milliseconds with three or more significant digits.
+pub(super) fn milliseconds(value: f64) -> String {
+    match value {
+        value if value >= 100.0 => format!("{value:.0}"),
+        value if value >= 10.0 => format!("{value:.1}"),
+        value if value >= 1.0 => format!("{value:.2}"),
+        value => format!("{value:.4}"),
+    }
+}
+
+/// Bytes in MiB.
+pub(super) fn mebibytes(bytes: u64) -> String {
+    format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20))
+}
+
+/// A text from a file or a peer without characters that would move a terminal's cursor.
+pub(super) fn printable(text: &str) -> String {
+    text.chars()
+        .map(|letter| {
+            if letter.is_control() {
+                '\u{FFFD}'
+            } else {
+                letter
+            }
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn numbers_are_grouped() {
+        assert_eq!(thousands(0), "0");
+        assert_eq!(thousands(999), "999");
+        assert_eq!(thousands(1_000), "1,000");
+        assert_eq!(thousands(u64::MAX), "18,446,744,073,709,551,615");
+        assert_eq!(per_second(66.666), "66.67/s");
+        assert_eq!(per_second(1_980_123.4), "1,980,123/s");
+        assert_eq!(mebibytes(3 << 19), "1.5 MiB");
+    }
+
+    #[test]
+    fn only_all_is_a_hundred_percent() {
+        assert_eq!(percent(1.0), "100.000 %");
+        assert_eq!(percent(1.0_f64.next_down()), "99.999 %");
+        assert_eq!(percent(0.5), "50.000 %");
+    }
+
+    #[test]
+    fn times_keep_their_meaning_over_six_decades() {
+        let shown = [0.000_95, 0.5, 1.234, 15.67, 1_234.5].map(milliseconds);
+        assert_eq!(shown, ["0.0009", "0.5000", "1.23", "15.7", "1234"]);
+    }
+
+    #[test]
+    fn wall_time_is_rfc_3339_with_milliseconds() {
+        let time = SystemTime::UNIX_EPOCH + Duration::from_millis(1_700_000_000_120);
+        assert_eq!(utc(time), "2023-11-14T22:13:20.120Z");
+    }
+
+    #[test]
+    fn control_characters_do_not_reach_the_terminal() {
+        assert_eq!(printable("a\u{1b}[2Jb\n"), "a\u{FFFD}[2Jb\u{FFFD}");
+    }
+}

@@ -1,0 +1,80 @@
+//! `report.md`: the tables of the terminal and the environment, for an issue or a wiki page.
+
+use std::fmt::Write as _;
+
+use super::format::{printable, thousands};
+use super::table::{LATENCY_COLUMNS, facts, latencies, latency_cells};
+use super::{Report, Status, StepReport};
+
+/// The whole document. Texts from files and peers are escaped so that they cannot break a table.
+pub(super) fn render(report: &Report) -> String {
+    let mut text = String::from("# Tidewire load report\n\n");
+    let verdict = match report.status {
+        Status::Passed => "**Passed**: every expected message arrived once and in order.",
+        Status::Failed => "**Failed**: the steps below say why.",
+        Status::Interrupted => "**Interrupted**: the figures cover what ran until then.",
+    };
+    let _ = writeln!(text, "{verdict}\n");
+    for step in &report.steps {
+        render_step(&mut text, step);
+    }
+    text.push_str("## Run and environment\n\n");
+    let seed = report.seed.to_string();
+    let duration = format!("{:.2} s", report.total_duration_secs);
+    let cores = thousands(u64::from(report.env.cores));
+    let rows = [
+        ("target", report.target_server.as_str()),
+        ("started", &report.start_time_utc),
+        ("ended", &report.end_time_utc),
+        ("duration", &duration),
+        ("model", &report.model),
+        ("seed", &seed),
+        ("processor", &report.env.cpu),
+        ("cores", &cores),
+        ("kernel", &report.env.kernel),
+        ("version", &report.env.version),
+        ("commit", &report.env.commit),
+    ];
+    text.push_str("| what | value |\n|---|---|\n");
+    for (name, value) in rows {
+        let _ = writeln!(text, "| {name} | {} |", cell(value));
+    }
+    text
+}
+
+fn render_step(text: &mut String, step: &StepReport) {
+    let verdict = if step.is_clean() { "passed" } else { "failed" };
+    let _ = writeln!(text, "## {}: {verdict}\n", cell(&step.step_name));
+    for problem in &step.problems {
+        let _ = writeln!(text, "- **{}**", cell(problem));
+    }
+    if !step.problems.is_empty() {
+        text.push('\n');
+    }
+    text.push_str("| what | value |\n|---|---|\n");
+    for (name, value) in facts(step) {
+        let _ = writeln!(text, "| {name} | {} |", cell(&value));
+    }
+    let _ = writeln!(text, "\n| ms | {} |", LATENCY_COLUMNS.join(" | "));
+    let _ = writeln!(text, "|---|{}", "---:|".repeat(LATENCY_COLUMNS.len()));
+    for (name, latency) in latencies(step) {
+        let _ = writeln!(text, "| {name} | {} |", latency_cells(latency).join(" | "));
+    }
+    let _ = writeln!(text, "\n*end to end* is {}.", cell(&step.latency_kind));
+    for note in &step.notes {
+        let _ = writeln!(text, "\nNote: {}.", cell(note));
+    }
+    text.push('\n');
+}
+
+/// A text inside a table cell: no line breaks, and the letters that mean something to Markdown escaped.
+fn cell(value: &str) -> String {
+    let mut escaped = String::with_capacity(value.len());
+    for letter in printable(value).chars() {
+        if matches!(letter, '|' | '\\' | '`' | '*' | '_' | '<' | '[' | '#') {
+            escaped.push('\\');
+        }
+        escaped.push(letter);
+    }
+    escaped
+}

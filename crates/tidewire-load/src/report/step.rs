@@ -1,0 +1,284 @@
+//! The report of one step, and the only place where its figures are derived.
+
+use serde::{Deserialize, Serialize};
+
+use super::{LATENCY_KIND_END_TO_END, Latency};
+use crate::ledger::ReceiverTotals;
+use crate::scenario::Step;
+
+/// The result of one step; field for field an entry of `steps` in `report.json`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StepReport {
+    /// Name from the scenario.
+    pub step_name: String,
+    /// Length of the whole step in seconds, with connecting and draining.
+    pub test_duration_secs: f64,
+    /// Agents the scenario asks for.
+    pub concurrency: u32,
+    /// Messages the agents sent.
+    pub total_sent: u64,
+    /// Distinct expected messages that arrived, over all receivers; duplicates are not in it.
+    pub total_received: u64,
+    /// `total_sent` by `test_duration_secs`, as the original computes it; `steady` has the undiluted rate.
+    pub send_tps: f64,
+    /// `total_received` by `test_duration_secs`.
+    pub receive_tps: f64,
+    /// Agents that could not connect or log in.
+    pub total_login_failures: u64,
+    /// Messages that could not be sent.
+    pub total_send_errors: u64,
+    /// 1 − `success_rate`.
+    pub error_rate: f64,
+    /// `total_received` by the sum of `expected_received`, login failures, send errors and unresolved
+    /// receivers. 1.0 only when all that was expected arrived and nothing failed; never rounded up to it.
+    pub success_rate: f64,
+    /// The time that `latency_kind` describes.
+    pub latency: Latency,
+    /// Messages a second the scenario offers: concurrency × 1000 / mean think time in milliseconds.
+    pub theoretical_tps: f64,
+    /// `steady.send_tps` by `theoretical_tps`.
+    pub attainment: f64,
+    /// Rates of the steady window alone.
+    pub steady: Steady,
+    /// Messages that should have arrived: for each receiver, all that the others sent.
+    pub expected_received: u64,
+    /// Expected messages that did not arrive.
+    pub lost: u64,
+    /// Arrivals of a message that had arrived before.
+    pub duplicated: u64,
+    /// Messages that arrived after a later one of the same sender.
+    pub reordered: u64,
+    /// Arrivals with a broken checksum.
+    pub corrupt: u64,
+    /// Messages that arrived later than allowed; they count as received.
+    pub late: u64,
+    /// Arrivals that belong to another run, another step or the receiver itself.
+    pub foreign: u64,
+    /// Arrivals with a sequence that was never sent.
+    pub invented: u64,
+    /// Receivers of which the fate of every message is known; the others were only counted.
+    pub receivers_tracked: u64,
+    /// Receivers whose count or checksum shows that something is wrong, but not how much of what.
+    pub receivers_unresolved: u64,
+    /// From where to where `latency` measures.
+    pub latency_kind: String,
+    /// Cost of the write call alone.
+    pub latency_send: Latency,
+    /// What the server used.
+    pub server: ServerUsage,
+    /// What the instrument used.
+    pub client: ClientUsage,
+    /// What makes the step fail, worst first; empty when it passed.
+    pub problems: Vec<String>,
+    /// What a reader should know but does not make the step fail.
+    pub notes: Vec<String>,
+}
+
+impl StepReport {
+    /// Derives every figure of the report from what was measured.
+    #[must_use]
+    pub fn from_measurements(measured: StepMeasurements<'_>) -> Self {
+        let totals = &measured.totals;
+        let theoretical_tps = measured.step.theoretical_tps();
+        let steady = Steady {
+            send_tps: rate(measured.steady_sent, measured.steady_secs),
+            receive_tps: rate(measured.steady_received, measured.steady_secs),
+        };
+        let failures = measured.login_failures + measured.send_errors + totals.receivers_unresolved;
+        let success_rate = success_rate(
+            measured.total_sent,
+            totals.delivered,
+            totals.expected,
+            failures,
+        );
+        Self {
+            step_name: measured.step.name.clone(),
+            test_duration_secs: measured.test_duration_secs,
+            concurrency: measured.step.concurrency,
+            total_sent: measured.total_sent,
+            total_received: totals.delivered,
+            send_tps: rate(measured.total_sent, measured.test_duration_secs),
+            receive_tps: rate(totals.delivered, measured.test_duration_secs),
+            total_login_failures: measured.login_failures,
+            total_send_errors: measured.send_errors,
+            error_rate: 1.0 - success_rate,
+            success_rate,
+            latency: measured.latency,
+            theoretical_tps,
+            attainment: steady.send_tps / theoretical_tps,
+            steady,
+            expected_received: totals.expected,
+            lost: totals.lost,
+            duplicated: totals.duplicated,
+            reordered: totals.reordered,
+            corrupt: totals.corrupt,
+            late: totals.late,
+            foreign: totals.foreign,
+            invented: totals.invented,
+            receivers_tracked: totals.receivers_tracked,
+            receivers_unresolved: totals.receivers_unresolved,
+            latency_kind: LATENCY_KIND_END_TO_END.to_owned(),
+            latency_send: measured.latency_send,
+            problems: problems(&measured),
+            notes: notes(&measured),
+            server: measured.server,
+            client: measured.client,
+        }
+    }
+
+    /// Whether nothing makes the step fail.
+    #[must_use]
+    pub fn is_clean(&self) -> bool {
+        self.problems.is_empty()
+    }
+}
+
+/// Rates of the steady window: after the warm-up and before the stop.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Steady {
+    /// Messages sent a second.
+    pub send_tps: f64,
+    /// Distinct messages received a second, over all receivers.
+    pub receive_tps: f64,
+}
+
+/// What the server used in a step; every field is unknown when the server is not ours to observe.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ServerUsage {
+    /// Processor time in seconds.
+    pub cpu_secs: Option<f64>,
+    /// Largest resident memory in bytes, since the server started.
+    pub rss_bytes_max: Option<u64>,
+    /// Number of lanes.
+    pub lanes: Option<u32>,
+    /// Name of the poller in use.
+    pub poller: Option<String>,
+}
+
+/// What the instrument used in a step.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ClientUsage {
+    /// Processor time in seconds.
+    pub cpu_secs: f64,
+    /// 99th percentile of how long after its intended time a message was sent, in milliseconds. Load is
+    /// offered as planned only while this is small against the think time.
+    pub send_lag_p99_ms: f64,
+}
+
+/// Everything a step measured, before any figure is derived from it.
+#[derive(Clone, Debug)]
+pub struct StepMeasurements<'s> {
+    /// The step as the scenario describes it.
+    pub step: &'s Step,
+    /// Length of the whole step in seconds, with connecting and draining.
+    pub test_duration_secs: f64,
+    /// Messages sent.
+    pub total_sent: u64,
+    /// Agents that could not connect or log in.
+    pub login_failures: u64,
+    /// Messages that could not be sent.
+    pub send_errors: u64,
+    /// The merged accounts of all receivers.
+    pub totals: ReceiverTotals,
+    /// Length of the steady window in seconds; 0 when the step had none.
+    pub steady_secs: f64,
+    /// Messages sent within the steady window.
+    pub steady_sent: u64,
+    /// Distinct messages received within the steady window.
+    pub steady_received: u64,
+    /// End-to-end times.
+    pub latency: Latency,
+    /// Cost of the write call alone.
+    pub latency_send: Latency,
+    /// What the server used.
+    pub server: ServerUsage,
+    /// What the instrument used.
+    pub client: ClientUsage,
+    /// What else makes the step fail, such as a server that died.
+    pub problems: Vec<String>,
+    /// What else a reader should know.
+    pub notes: Vec<String>,
+}
+
+/// Events a second; 0 where there was no time for any.
+fn rate(count: u64, secs: f64) -> f64 {
+    if secs > 0.0 { count as f64 / secs } else { 0.0 }
+}
+
+/// The share of success, below 1.0 whenever a single thing failed. Where nothing was expected, it is a
+/// success that something was sent to nobody, and none that nothing was sent.
+fn success_rate(sent: u64, delivered: u64, expected: u64, failures: u64) -> f64 {
+    let attempted = expected + failures;
+    if attempted == 0 {
+        return if sent > 0 { 1.0 } else { 0.0 };
+    }
+    let share = delivered as f64 / attempted as f64;
+    // From 2^53 on two neighbouring counts are the same floating-point number.
+    if delivered < attempted {
+        share.min(1.0_f64.next_down())
+    } else {
+        share
+    }
+}
+
+/// Worst first: what never came, what came wrong, what could not even be tried.
+fn problems(measured: &StepMeasurements<'_>) -> Vec<String> {
+    let totals = &measured.totals;
+    let counted = [
+        (totals.lost, "expected deliveries were lost"),
+        (
+            totals.receivers_unresolved,
+            "receivers got a wrong set of messages",
+        ),
+        (totals.corrupt, "messages arrived corrupt"),
+        (totals.duplicated, "messages arrived more than once"),
+        (totals.reordered, "messages arrived out of order"),
+        (totals.invented, "messages arrived that were never sent"),
+        (totals.foreign, "messages arrived that belong elsewhere"),
+        (
+            measured.login_failures,
+            "agents could not connect or log in",
+        ),
+        (measured.send_errors, "messages could not be sent"),
+    ];
+    let mut problems: Vec<String> = counted
+        .iter()
+        .filter(|(count, _)| *count > 0)
+        .map(|(count, what)| format!("{} {what}", super::format::thousands(*count)))
+        .collect();
+    if measured.total_sent == 0 {
+        problems.push("nothing was sent".to_owned());
+    }
+    if !totals.is_conserved() {
+        problems.push(format!(
+            "the ledger does not close, a fault of the instrument: {totals:?}"
+        ));
+    }
+    problems.extend(measured.problems.iter().cloned());
+    problems
+}
+
+fn notes(measured: &StepMeasurements<'_>) -> Vec<String> {
+    let totals = &measured.totals;
+    let mut notes = Vec::new();
+    if totals.receivers_tracked < totals.receivers {
+        notes.push(format!(
+            "the fate of every message is known for {} of {} receivers, an even sample; the others were \
+             checked by count and checksum",
+            totals.receivers_tracked, totals.receivers
+        ));
+    }
+    if totals.settled > 0 {
+        notes.push(format!(
+            "{} lost messages had more gaps open beside them than are kept; had one arrived later, it would \
+             have counted as duplicated",
+            super::format::thousands(totals.settled)
+        ));
+    }
+    notes.extend(measured.notes.iter().cloned());
+    notes
+}

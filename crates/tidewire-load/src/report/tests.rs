@@ -1,0 +1,459 @@
+//! Reports against their own rules, against the schema, and on disk.
+
+use std::error::Error;
+use std::fs;
+use std::io;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::ledger::ReceiverTotals;
+use crate::scenario::Scenario;
+
+const SCHEMA: &str = include_str!("../../../../docs/report.schema.json");
+
+/// A clean run of the second built-in step, or what `spoil` makes of it.
+fn report_of(spoil: impl FnOnce(&mut StepMeasurements<'_>)) -> Report {
+    let scenario = Scenario::built_in();
+    let latency = Latency {
+        min_ms: 0.2,
+        mean_ms: 3.1,
+        std_dev_ms: 1.5,
+        p50_ms: 2.9,
+        p90_ms: 5.0,
+        p95_ms: 6.0,
+        p99_ms: 8.1,
+        max_ms: 40.0,
+    };
+    let mut measured = StepMeasurements {
+        step: &scenario.steps[1],
+        test_duration_secs: 31.5,
+        total_sent: 120_000,
+        login_failures: 0,
+        send_errors: 0,
+        totals: ReceiverTotals {
+            receivers: 500,
+            receivers_tracked: 500,
+            expected: 59_880_000,
+            delivered: 59_880_000,
+            arrived: 59_880_000,
+            ..ReceiverTotals::default()
+        },
+        steady_secs: 24.0,
+        steady_sent: 96_000,
+        steady_received: 47_904_000,
+        latency,
+        latency_send: Latency {
+            max_ms: 0.05,
+            ..Latency::default()
+        },
+        server: ServerUsage {
+            cpu_secs: Some(14.2),
+            rss_bytes_max: Some(12 << 20),
+            lanes: Some(1),
+            poller: Some("epoll".to_owned()),
+        },
+        client: ClientUsage {
+            cpu_secs: 20.5,
+            send_lag_p99_ms: 0.4,
+        },
+        problems: Vec::new(),
+        notes: Vec::new(),
+    };
+    spoil(&mut measured);
+    let facts = RunFacts {
+        target_server: "tcp://127.0.0.1:8080".to_owned(),
+        start_time: SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000),
+        end_time: SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_032),
+        total_duration_secs: 32.0,
+        seed: u64::MAX,
+        env: Environment {
+            cpu: "Test processor".to_owned(),
+            cores: 2,
+            kernel: "6.18.0".to_owned(),
+            version: "0.1.0".to_owned(),
+            commit: "unknown".to_owned(),
+        },
+        interrupted: false,
+    };
+    Report::new(facts, vec![StepReport::from_measurements(measured)])
+}
+
+fn lose(count: u64) -> impl FnOnce(&mut StepMeasurements<'_>) {
+    move |measured| {
+        measured.totals.lost = count;
+        measured.totals.delivered -= count;
+        measured.totals.arrived -= count;
+    }
+}
+
+fn broken_rule(report: &Report) -> String {
+    report.validate().unwrap_err().to_string()
+}
+
+fn schema() -> jsonschema::Validator {
+    let schema: Value = serde_json::from_str(SCHEMA).unwrap();
+    jsonschema::draft202012::meta::validate(&schema).unwrap();
+    jsonschema::validator_for(&schema).unwrap()
+}
+
+#[test]
+fn a_clean_run_passes_and_its_rates_are_those_of_the_issue() {
+    let report = report_of(|_| {});
+    report.validate().unwrap();
+    assert_eq!(report.status, Status::Passed);
+    let step = &report.steps[0];
+    assert_eq!((step.success_rate, step.error_rate), (1.0, 0.0));
+    assert_eq!(step.send_tps, 120_000.0 / 31.5);
+    assert_eq!(step.receive_tps, 59_880_000.0 / 31.5);
+    assert_eq!(
+        (step.steady.send_tps, step.steady.receive_tps),
+        (4_000.0, 1_996_000.0)
+    );
+    assert!((step.theoretical_tps - 4_000.0).abs() < 1e-9);
+    assert!((step.attainment - 1.0).abs() < 1e-9);
+    assert_eq!(report.start_time_utc, "2023-11-14T22:13:20.000Z");
+}
+
+#[test]
+fn one_lost_message_fails_the_run_and_never_rounds_up_to_success() {
+    let report = report_of(lose(1));
+    report.validate().unwrap();
+    assert_eq!(report.status, Status::Failed);
+    let step = &report.steps[0];
+    assert!(step.success_rate < 1.0 && step.error_rate > 0.0);
+    assert_eq!(step.problems, ["1 expected deliveries were lost"]);
+
+    let enormous = report_of(|measured| {
+        let totals = &mut measured.totals;
+        (totals.expected, totals.delivered, totals.lost) = (u64::MAX >> 1, (u64::MAX >> 1) - 1, 1);
+        totals.arrived = totals.delivered;
+    });
+    let step = &enormous.steps[0];
+    assert!(step.success_rate < 1.0 && step.error_rate > 0.0);
+    enormous.validate().unwrap();
+}
+
+#[test]
+fn every_kind_of_trouble_is_a_problem() {
+    type Spoil = fn(&mut StepMeasurements<'_>);
+    let spoils: [(Spoil, &str); 10] = [
+        (|measured| measured.login_failures = 1, "could not connect"),
+        (|measured| measured.send_errors = 1, "could not be sent"),
+        (
+            |measured| measured.totals.receivers_unresolved = 1,
+            "wrong set",
+        ),
+        (|measured| measured.totals.reordered = 1, "out of order"),
+        (
+            |measured| measured.problems.push("the server died".to_owned()),
+            "the server died",
+        ),
+        (
+            |measured| measured.totals.arrived += 1,
+            "ledger does not close",
+        ),
+        (
+            |measured| bump(&mut measured.totals, |totals| &mut totals.duplicated),
+            "more than once",
+        ),
+        (
+            |measured| bump(&mut measured.totals, |totals| &mut totals.corrupt),
+            "corrupt",
+        ),
+        (
+            |measured| bump(&mut measured.totals, |totals| &mut totals.foreign),
+            "elsewhere",
+        ),
+        (
+            |measured| bump(&mut measured.totals, |totals| &mut totals.invented),
+            "never sent",
+        ),
+    ];
+    for (spoil, expected) in spoils {
+        let report = report_of(spoil);
+        assert_eq!(report.status, Status::Failed, "{expected}");
+        let [problem] = &report.steps[0].problems[..] else {
+            panic!("{expected}")
+        };
+        assert!(problem.contains(expected), "{problem}");
+        report.validate().unwrap();
+    }
+    let silent = report_of(|measured| {
+        measured.total_sent = 0;
+        measured.totals = ReceiverTotals::default();
+    });
+    assert_eq!(
+        (silent.steps[0].success_rate, silent.status),
+        (0.0, Status::Failed)
+    );
+    silent.validate().unwrap();
+}
+
+fn bump(totals: &mut ReceiverTotals, field: fn(&mut ReceiverTotals) -> &mut u64) {
+    *field(totals) += 1;
+    totals.arrived += 1;
+}
+
+#[test]
+fn late_messages_and_samples_do_not_fail_a_run_but_are_told() {
+    let report = report_of(|measured| {
+        measured.totals.late = 7;
+        measured.totals.receivers_tracked = 100;
+        measured.totals.settled = 5;
+    });
+    assert_eq!(report.status, Status::Passed);
+    let notes = &report.steps[0].notes;
+    assert!(notes[0].contains("100 of 500 receivers"), "{notes:?}");
+    assert!(notes[1].starts_with("5 lost messages"), "{notes:?}");
+}
+
+#[test]
+fn contradictions_are_found() {
+    let spoiled = |spoil: fn(&mut Report)| {
+        let mut report = report_of(lose(3));
+        spoil(&mut report);
+        broken_rule(&report)
+    };
+    let cases: [(fn(&mut Report), &str); 11] = [
+        (|report| report.steps[0].lost = 2, "expected_received = "),
+        (
+            |report| report.steps[0].success_rate = 1.0,
+            "error_rate = 1",
+        ),
+        (|report| report.steps[0].error_rate = 0.5, "error_rate = 1"),
+        (|report| report.steps[0].send_tps += 1.0, "send_tps = "),
+        (
+            |report| report.steps[0].receive_tps *= 2.0,
+            "receive_tps = ",
+        ),
+        (
+            |report| report.steps[0].attainment = f64::NAN,
+            "attainment is finite",
+        ),
+        (
+            |report| report.steps[0].latency.p50_ms = 99.0,
+            "latency: 0 ≤ min",
+        ),
+        (
+            |report| report.steps[0].problems.clear(),
+            "a step without problems",
+        ),
+        (
+            |report| report.status = Status::Passed,
+            "status is passed only",
+        ),
+        (|report| report.schema_version = 2, "schema_version"),
+        (
+            |report| report.total_duration_secs = -1.0,
+            "total_duration_secs",
+        ),
+    ];
+    for (spoil, rule) in cases {
+        let broken = spoiled(spoil);
+        assert!(broken.contains(rule), "{broken} should name {rule}");
+    }
+}
+
+#[test]
+fn generated_reports_match_the_schema_and_survive_a_round_trip() {
+    let schema = schema();
+    let unknown_server =
+        |measured: &mut StepMeasurements<'_>| measured.server = ServerUsage::default();
+    for mut report in [
+        report_of(|_| {}),
+        report_of(lose(17)),
+        report_of(unknown_server),
+    ] {
+        for status in [report.status, Status::Interrupted] {
+            report.status = status;
+            let text = serde_json::to_string(&report).unwrap();
+            let value: Value = serde_json::from_str(&text).unwrap();
+            let errors: Vec<String> = schema.iter_errors(&value).map(|e| e.to_string()).collect();
+            assert!(errors.is_empty(), "{errors:?}");
+            let back: Report = serde_json::from_str(&text).unwrap();
+            back.validate().unwrap();
+            assert_eq!(serde_json::to_string(&back).unwrap(), text);
+        }
+    }
+}
+
+#[test]
+fn the_schema_refuses_any_missing_or_unknown_key() {
+    let schema = schema();
+    let report = serde_json::to_value(report_of(|_| {})).unwrap();
+    let mut objects = Vec::new();
+    collect_objects(&report, String::new(), &mut objects);
+    assert_eq!(objects.len(), 8, "{objects:?}");
+    for pointer in objects {
+        let keys: Vec<String> = report
+            .pointer(&pointer)
+            .unwrap()
+            .as_object()
+            .unwrap()
+            .keys()
+            .cloned()
+            .collect();
+        for key in keys {
+            let mut broken = report.clone();
+            broken
+                .pointer_mut(&pointer)
+                .unwrap()
+                .as_object_mut()
+                .unwrap()
+                .remove(&key);
+            assert!(!schema.is_valid(&broken), "{pointer} without {key}");
+        }
+        let mut broken = report.clone();
+        broken.pointer_mut(&pointer).unwrap()["surprise"] = json!(1);
+        assert!(!schema.is_valid(&broken), "{pointer} with an unknown key");
+    }
+}
+
+fn collect_objects(value: &Value, pointer: String, objects: &mut Vec<String>) {
+    match value {
+        Value::Object(members) => {
+            for (key, member) in members {
+                collect_objects(member, format!("{pointer}/{key}"), objects);
+            }
+            objects.push(pointer);
+        }
+        Value::Array(items) => {
+            for (index, item) in items.iter().enumerate() {
+                collect_objects(item, format!("{pointer}/{index}"), objects);
+            }
+        }
+        _ => {}
+    }
+}
+
+#[test]
+fn the_schema_refuses_wrong_types_ranges_and_contradictions() {
+    let schema = schema();
+    let good = serde_json::to_value(report_of(|_| {})).unwrap();
+    let cases = [
+        ("/schema_version", json!(2)),
+        ("/status", json!("ok")),
+        ("/start_time_utc", json!("yesterday")),
+        ("/total_duration_secs", json!("32")),
+        ("/model", json!("open")),
+        ("/seed", json!(-1)),
+        ("/env/cores", json!(0)),
+        ("/steps", json!({})),
+        ("/steps", json!([])),
+        ("/steps/0/concurrency", json!(0)),
+        ("/steps/0/total_sent", json!(1.5)),
+        ("/steps/0/total_sent", json!(-1)),
+        ("/steps/0/send_tps", json!(null)),
+        ("/steps/0/error_rate", json!(1.1)),
+        ("/steps/0/success_rate", json!(-0.1)),
+        ("/steps/0/latency/p99_ms", json!(-1)),
+        ("/steps/0/latency_kind", json!("round trip")),
+        ("/steps/0/server/poller", json!(3)),
+        ("/steps/0/server/lanes", json!(0)),
+        ("/steps/0/client/cpu_secs", json!(null)),
+        ("/steps/0/lost", json!(1)),
+        ("/steps/0/problems", json!(["lost"])),
+        ("/steps/0/notes", json!([1])),
+    ];
+    for (pointer, value) in cases {
+        let mut broken = good.clone();
+        *broken.pointer_mut(pointer).unwrap() = value.clone();
+        assert!(!schema.is_valid(&broken), "{pointer} = {value}");
+    }
+}
+
+#[test]
+fn files_are_written_into_a_new_directory_and_replace_older_ones() {
+    let parent = tempfile::tempdir().unwrap();
+    let directory = parent.path().join("a/b");
+    report_of(lose(1)).write_to(&directory).unwrap();
+    let report = report_of(|_| {});
+    let written = report.write_to(&directory).unwrap();
+    let back: Report = serde_json::from_slice(&fs::read(&written.json).unwrap()).unwrap();
+    assert_eq!(back.seed, u64::MAX);
+    assert_eq!(back.status, Status::Passed);
+    assert_eq!(
+        fs::read_to_string(&written.markdown).unwrap(),
+        report.to_markdown()
+    );
+    assert_eq!(fs::read_dir(&directory).unwrap().count(), 2);
+}
+
+#[test]
+fn a_full_disk_and_a_file_in_the_way_are_typed_errors_with_a_remedy() {
+    let parent = tempfile::tempdir().unwrap();
+    let report = report_of(|_| {});
+    let written = report.write_to(parent.path()).unwrap();
+    let before = fs::read(&written.json).unwrap();
+
+    // The kernel's device that is always full stands in for the disk.
+    std::os::unix::fs::symlink("/dev/full", parent.path().join("report.json.partial")).unwrap();
+    let error = report.write_to(parent.path()).unwrap_err();
+    assert!(
+        error.to_string().contains("the disk is full; make room"),
+        "{error}"
+    );
+    let cause = error.source().unwrap().downcast_ref::<io::Error>().unwrap();
+    assert_eq!(cause.kind(), io::ErrorKind::StorageFull);
+    assert_eq!(
+        fs::read(&written.json).unwrap(),
+        before,
+        "the earlier report is whole"
+    );
+
+    let error = report.write_to(&written.json).unwrap_err();
+    assert!(matches!(error, WriteError::Directory { .. }), "{error}");
+    assert!(
+        error.to_string().contains("a file is in the way"),
+        "{error}"
+    );
+}
+
+#[test]
+fn the_table_says_the_worst_first_and_cannot_be_broken_by_a_name() {
+    let mut report = report_of(lose(3));
+    report.steps[0].step_name = "evil | \u{1b}[2J\nname".to_owned();
+    let table = step_table(&report.steps[0]);
+    let lines: Vec<&str> = table.lines().collect();
+    assert!(lines[0].ends_with(": FAILED"), "{table}");
+    assert_eq!(lines[1], "  ! 3 expected deliveries were lost");
+    assert!(lines[2].starts_with("  lost        3 of 59,880,000 expected (success 99.999 %)"));
+    assert!(!table.contains('\u{1b}'));
+    assert!(
+        table.contains("4,000/s of 4,000/s offered (attainment 1.000)"),
+        "{table}"
+    );
+    assert!(
+        table.contains("14.20 s of processor time (0.45 cores), 12.0 MiB at most, 1 lane, epoll")
+    );
+    assert!(
+        lines.iter().all(|line| line.chars().count() <= 100),
+        "{table}"
+    );
+
+    let markdown = report.to_markdown();
+    assert!(markdown.contains("**Failed**"), "{markdown}");
+    assert!(markdown.contains("evil \\| "), "{markdown}");
+    assert!(
+        markdown.contains("- **3 expected deliveries were lost**"),
+        "{markdown}"
+    );
+    for expected in [
+        "Test processor",
+        "6.18.0",
+        "18446744073709551615",
+        "tcp://127.0.0.1:8080",
+    ] {
+        assert!(markdown.contains(expected), "{markdown}");
+    }
+}
+
+#[test]
+fn an_unobserved_server_says_so() {
+    let report = report_of(|measured| measured.server = ServerUsage::default());
+    assert!(step_table(&report.steps[0]).contains("server      not observed"));
+    let value = serde_json::to_value(&report).unwrap();
+    assert_eq!(value["steps"][0]["server"]["cpu_secs"], Value::Null);
+}

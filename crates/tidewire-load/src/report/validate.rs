@@ -1,0 +1,215 @@
+//! What must hold between the figures of a report, beyond what a schema can say.
+
+use thiserror::Error;
+
+use super::{
+    LATENCY_KIND_END_TO_END, Latency, MODEL_CLOSED, Report, SCHEMA_VERSION, Status, StepReport,
+};
+
+impl Report {
+    /// Checks that the figures agree with each other. A report that fails this must not be believed.
+    ///
+    /// # Errors
+    /// The first rule that is broken, and where.
+    pub fn validate(&self) -> Result<(), ValidateError> {
+        let check = Check {
+            place: String::new(),
+        };
+        check.holds(
+            self.schema_version == SCHEMA_VERSION,
+            "schema_version is this build's",
+        )?;
+        check.holds(self.model == MODEL_CLOSED, "model is closed")?;
+        check.is_amount(self.total_duration_secs, "total_duration_secs")?;
+        check.holds(
+            self.start_time_utc.ends_with('Z'),
+            "start_time_utc is in UTC",
+        )?;
+        check.holds(self.end_time_utc.ends_with('Z'), "end_time_utc is in UTC")?;
+        check.holds(self.env.cores >= 1, "env.cores is at least 1")?;
+        for (index, step) in self.steps.iter().enumerate() {
+            Check {
+                place: format!("steps[{index}]: "),
+            }
+            .step(step)?;
+        }
+        let clean = !self.steps.is_empty() && self.steps.iter().all(StepReport::is_clean);
+        check.holds(
+            self.status != Status::Passed || clean,
+            "status is passed only when there are steps and none has a problem",
+        )
+    }
+}
+
+/// A rule between the figures of a report that does not hold.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum ValidateError {
+    /// The report contradicts itself: it was altered, or the instrument has a fault.
+    #[error("{place}{rule}: this does not hold")]
+    Broken {
+        /// Which part: empty for the whole, or such as `steps[0]: `.
+        place: String,
+        /// The rule.
+        rule: String,
+    },
+}
+
+struct Check {
+    place: String,
+}
+
+impl Check {
+    fn step(&self, step: &StepReport) -> Result<(), ValidateError> {
+        self.counts(step)?;
+        self.rates(step)?;
+        self.shares(step)?;
+        self.latency(&step.latency, "latency")?;
+        self.latency(&step.latency_send, "latency_send")?;
+        self.holds(
+            step.latency_kind == LATENCY_KIND_END_TO_END,
+            "latency_kind is end to end",
+        )?;
+        self.is_amount(step.client.cpu_secs, "client.cpu_secs")?;
+        self.is_amount(step.client.send_lag_p99_ms, "client.send_lag_p99_ms")?;
+        self.is_amount(step.server.cpu_secs.unwrap_or(0.0), "server.cpu_secs")
+    }
+
+    fn counts(&self, step: &StepReport) -> Result<(), ValidateError> {
+        self.holds(
+            step.total_received.checked_add(step.lost) == Some(step.expected_received),
+            "expected_received = total_received + lost",
+        )?;
+        self.holds(
+            step.reordered <= step.total_received,
+            "reordered ≤ total_received",
+        )?;
+        self.holds(step.concurrency >= 1, "concurrency is at least 1")?;
+        let amiss = [
+            step.lost,
+            step.duplicated,
+            step.reordered,
+            step.corrupt,
+            step.foreign,
+            step.invented,
+            step.receivers_unresolved,
+            step.total_login_failures,
+            step.total_send_errors,
+        ];
+        self.holds(
+            !step.is_clean() || amiss.iter().all(|count| *count == 0),
+            "a step without problems has lost nothing, got nothing wrong and failed at nothing",
+        )
+    }
+
+    fn rates(&self, step: &StepReport) -> Result<(), ValidateError> {
+        let secs = step.test_duration_secs;
+        self.is_amount(secs, "test_duration_secs")?;
+        self.is_amount(step.theoretical_tps, "theoretical_tps")?;
+        self.is_amount(step.steady.send_tps, "steady.send_tps")?;
+        self.is_amount(step.steady.receive_tps, "steady.receive_tps")?;
+        self.is_amount(step.attainment, "attainment")?;
+        self.agrees(
+            step.send_tps * secs,
+            if secs > 0.0 {
+                step.total_sent as f64
+            } else {
+                0.0
+            },
+            "send_tps = total_sent / test_duration_secs",
+        )?;
+        self.agrees(
+            step.receive_tps * secs,
+            if secs > 0.0 {
+                step.total_received as f64
+            } else {
+                0.0
+            },
+            "receive_tps = total_received / test_duration_secs",
+        )?;
+        self.agrees(
+            step.attainment * step.theoretical_tps,
+            step.steady.send_tps,
+            "attainment = steady.send_tps / theoretical_tps",
+        )
+    }
+
+    fn shares(&self, step: &StepReport) -> Result<(), ValidateError> {
+        let share = 0.0..=1.0;
+        self.holds(
+            share.contains(&step.success_rate),
+            "success_rate is from 0 to 1",
+        )?;
+        self.holds(
+            share.contains(&step.error_rate),
+            "error_rate is from 0 to 1",
+        )?;
+        self.agrees(
+            step.error_rate,
+            1.0 - step.success_rate,
+            "error_rate = 1 − success_rate",
+        )?;
+        let failures =
+            step.total_login_failures + step.total_send_errors + step.receivers_unresolved;
+        let whole = step.lost == 0 && failures == 0;
+        self.holds(
+            step.success_rate < 1.0 || whole,
+            "success_rate is 1.0 only when all expected arrived and nothing failed",
+        )?;
+        self.holds(
+            step.success_rate >= 1.0 || !whole || step.total_sent == 0,
+            "success_rate is 1.0 when all expected arrived and nothing failed",
+        )?;
+        let attempted = step.expected_received.saturating_add(failures);
+        self.agrees(
+            step.success_rate * attempted as f64,
+            step.total_received as f64,
+            "success_rate = total_received / (expected_received + failures)",
+        )
+    }
+
+    fn latency(&self, latency: &Latency, name: &str) -> Result<(), ValidateError> {
+        let ascending = [
+            0.0,
+            latency.min_ms,
+            latency.p50_ms,
+            latency.p90_ms,
+            latency.p95_ms,
+            latency.p99_ms,
+            latency.max_ms,
+        ];
+        let finite = [latency.mean_ms, latency.std_dev_ms, latency.max_ms];
+        let mean_inside = latency.min_ms <= latency.mean_ms && latency.mean_ms <= latency.max_ms;
+        self.holds(
+            ascending.is_sorted()
+                && finite
+                    .iter()
+                    .all(|value| value.is_finite() && *value >= 0.0)
+                && mean_inside,
+            &format!("{name}: 0 ≤ min ≤ p50 ≤ p90 ≤ p95 ≤ p99 ≤ max and min ≤ mean ≤ max"),
+        )
+    }
+
+    fn is_amount(&self, value: f64, name: &str) -> Result<(), ValidateError> {
+        let is_amount = value.is_finite() && value >= 0.0;
+        self.holds(is_amount, &format!("{name} is finite and not negative"))
+    }
+
+    /// Equal but for rounding: these figures went through one division and perhaps through JSON.
+    fn agrees(&self, value: f64, expected: f64, rule: &str) -> Result<(), ValidateError> {
+        let tolerance = expected.abs().max(1.0) * RELATIVE_TOLERANCE;
+        self.holds((value - expected).abs() <= tolerance, rule)
+    }
+
+    fn holds(&self, holds: bool, rule: &str) -> Result<(), ValidateError> {
+        if holds {
+            return Ok(());
+        }
+        Err(ValidateError::Broken {
+            place: self.place.clone(),
+            rule: rule.to_owned(),
+        })
+    }
+}
+
+const RELATIVE_TOLERANCE: f64 = 1e-9;
