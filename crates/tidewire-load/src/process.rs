@@ -96,7 +96,7 @@ fn cpu_ticks(stat: &str) -> Option<u64> {
     user.checked_add(system)
 }
 
-/// The value of a line such as `VmRSS:	    1234 kB`, in bytes.
+/// The value of a line such as `VmRSS:  1234 kB`, in bytes.
 fn status_bytes(status: &str, key: &str) -> Option<u64> {
     let line = status.lines().find_map(|line| line.strip_prefix(key))?;
     let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim_end().parse().ok()?;

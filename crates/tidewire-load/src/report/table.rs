@@ -45,81 +45,79 @@ pub fn step_table(step: &StepReport) -> String {
     text
 }
 
-/// Everything about a step that is not a time, as names and values in the order a reader needs them.
+/// Everything about a step that is not a latency, as names and values in the order a reader needs them.
 pub(super) fn facts(step: &StepReport) -> Vec<(&'static str, String)> {
-    let mut facts = vec![
+    let mut facts = fates(step);
+    facts.extend(rates(step));
+    facts.push(("server", server(step)));
+    let client_cpu = cpu(step.client.cpu_secs, step.test_duration_secs);
+    let lag = milliseconds(step.client.send_lag_p99_ms);
+    facts.push(("client", format!("{client_cpu}, send lag p99 {lag} ms")));
+    facts
+}
+
+/// What became of the messages. The rarer kinds of trouble have a line only when there was any.
+fn fates(step: &StepReport) -> Vec<(&'static str, String)> {
+    let [lost, expected] = [step.lost, step.expected_received].map(thousands);
+    let success = percent(step.success_rate);
+    let [duplicated, reordered, corrupt, late] =
+        [step.duplicated, step.reordered, step.corrupt, step.late].map(thousands);
+    let mut fates = vec![
         (
             "lost",
-            format!(
-                "{} of {} expected (success {})",
-                thousands(step.lost),
-                thousands(step.expected_received),
-                percent(step.success_rate)
-            ),
+            format!("{lost} of {expected} expected (success {success})"),
         ),
         (
             "irregular",
             format!(
-                "{} duplicated, {} reordered, {} corrupt, {} late",
-                thousands(step.duplicated),
-                thousands(step.reordered),
-                thousands(step.corrupt),
-                thousands(step.late)
+                "{duplicated} duplicated, {reordered} reordered, {corrupt} corrupt, {late} late"
             ),
         ),
     ];
     if step.foreign + step.invented > 0 {
-        let (foreign, invented) = (thousands(step.foreign), thousands(step.invented));
-        facts.push(("strange", format!("{foreign} foreign, {invented} invented")));
+        let [foreign, invented] = [step.foreign, step.invented].map(thousands);
+        fates.push(("strange", format!("{foreign} foreign, {invented} invented")));
     }
     if step.total_login_failures + step.total_send_errors > 0 {
-        facts.push((
-            "failures",
-            format!(
-                "{} logins, {} sends",
-                thousands(step.total_login_failures),
-                thousands(step.total_send_errors)
-            ),
-        ));
+        let [logins, sends] = [step.total_login_failures, step.total_send_errors].map(thousands);
+        fates.push(("failures", format!("{logins} logins, {sends} sends")));
     }
-    facts.push((
-        "sent",
-        format!(
-            "{}, steady {} of {} offered (attainment {:.3})",
-            thousands(step.total_sent),
-            per_second(step.steady.send_tps),
-            per_second(step.theoretical_tps),
-            step.attainment
+    fates
+}
+
+fn rates(step: &StepReport) -> [(&'static str, String); 3] {
+    let [sent, received] = [step.total_sent, step.total_received].map(thousands);
+    let [
+        steady_send,
+        steady_receive,
+        offered,
+        whole_send,
+        whole_receive,
+    ] = [
+        step.steady.send_tps,
+        step.steady.receive_tps,
+        step.theoretical_tps,
+        step.send_tps,
+        step.receive_tps,
+    ]
+    .map(per_second);
+    let (secs, attainment) = (step.test_duration_secs, step.attainment);
+    let agents = thousands(u64::from(step.concurrency));
+    [
+        (
+            "sent",
+            format!(
+                "{sent}, steady {steady_send} of {offered} offered (attainment {attainment:.3})"
+            ),
         ),
-    ));
-    facts.push((
-        "received",
-        format!(
-            "{}, steady {}",
-            thousands(step.total_received),
-            per_second(step.steady.receive_tps)
+        ("received", format!("{received}, steady {steady_receive}")),
+        (
+            "whole step",
+            format!(
+                "{secs:.2} s with {agents} agents: sent {whole_send}, received {whole_receive}"
+            ),
         ),
-    ));
-    facts.push((
-        "whole step",
-        format!(
-            "{:.2} s with {} agents: sent {}, received {}",
-            step.test_duration_secs,
-            thousands(u64::from(step.concurrency)),
-            per_second(step.send_tps),
-            per_second(step.receive_tps)
-        ),
-    ));
-    facts.push(("server", server(step)));
-    facts.push((
-        "client",
-        format!(
-            "{}, send lag p99 {} ms",
-            cpu(step.client.cpu_secs, step.test_duration_secs),
-            milliseconds(step.client.send_lag_p99_ms)
-        ),
-    ));
-    facts
+    ]
 }
 
 /// The distributions of a step by name.

@@ -211,12 +211,13 @@ fn late_messages_and_samples_do_not_fail_a_run_but_are_told() {
 
 #[test]
 fn contradictions_are_found() {
-    let spoiled = |spoil: fn(&mut Report)| {
+    type Spoil = fn(&mut Report);
+    let spoiled = |spoil: Spoil| {
         let mut report = report_of(lose(3));
         spoil(&mut report);
         broken_rule(&report)
     };
-    let cases: [(fn(&mut Report), &str); 11] = [
+    let cases: [(Spoil, &str); 11] = [
         (|report| report.steps[0].lost = 2, "expected_received = "),
         (
             |report| report.steps[0].success_rate = 1.0,

@@ -4,6 +4,94 @@ use super::*;
 
 const GOOD: &str = "host = \"h\"\nport = 1\n[[steps]]\nname = \"a\"\nconcurrency = 2\nduration_secs = 1\nthink_time_ms = [0, 1]\n";
 
+/// What stands in [`GOOD`], what replaces it, and the line and key the error must name.
+const IMPOSSIBLE: &[(&str, &str, usize, &str)] = &[
+    ("host = \"h\"", "host = \"\"", 1, "host"),
+    ("host = \"h\"", "host = \"a b\"", 1, "host"),
+    ("host = \"h\"", "host = 5", 1, "host"),
+    ("port = 1", "port = 0", 2, "port"),
+    ("port = 1", "port = 65536", 2, "port"),
+    ("port = 1", "port = -1", 2, "port"),
+    ("port = 1", "port = 1.0", 2, "port"),
+    ("port = 1", "port = 99999999999999999999999999", 2, "port"),
+    ("port = 1", "port = 1\nversion = 2", 3, "version"),
+    ("port = 1", "port = 1\nversion = \"1\"", 3, "version"),
+    ("name = \"a\"", "name = \" \"", 4, "steps[0].name"),
+    ("name = \"a\"", "name = true", 4, "steps[0].name"),
+    (
+        "concurrency = 2",
+        "concurrency = 0",
+        5,
+        "steps[0].concurrency",
+    ),
+    (
+        "concurrency = 2",
+        "concurrency = -3",
+        5,
+        "steps[0].concurrency",
+    ),
+    (
+        "concurrency = 2",
+        "concurrency = 1.5",
+        5,
+        "steps[0].concurrency",
+    ),
+    (
+        "concurrency = 2",
+        "concurrency = 1000001",
+        5,
+        "steps[0].concurrency",
+    ),
+    (
+        "concurrency = 2",
+        "concurrency = \"many\"",
+        5,
+        "steps[0].concurrency",
+    ),
+    (
+        "duration_secs = 1",
+        "duration_secs = 0",
+        6,
+        "steps[0].duration_secs",
+    ),
+    (
+        "duration_secs = 1",
+        "duration_secs = -1.5",
+        6,
+        "steps[0].duration_secs",
+    ),
+    (
+        "duration_secs = 1",
+        "duration_secs = nan",
+        6,
+        "steps[0].duration_secs",
+    ),
+    (
+        "duration_secs = 1",
+        "duration_secs = inf",
+        6,
+        "steps[0].duration_secs",
+    ),
+    (
+        "duration_secs = 1",
+        "duration_secs = 604801",
+        6,
+        "steps[0].duration_secs",
+    ),
+    ("[0, 1]", "[2, 1]", 7, "steps[0].think_time_ms"),
+    ("[0, 1]", "[0, 0]", 7, "steps[0].think_time_ms"),
+    ("[0, 1]", "[0.0, 1e-9]", 7, "steps[0].think_time_ms"),
+    ("[0, 1]", "[-1, 1]", 7, "steps[0].think_time_ms"),
+    ("[0, 1]", "[nan, 1]", 7, "steps[0].think_time_ms"),
+    ("[0, 1]", "[1, nan]", 7, "steps[0].think_time_ms"),
+    ("[0, 1]", "[1, inf]", 7, "steps[0].think_time_ms"),
+    ("[0, 1]", "[1, 86400001]", 7, "steps[0].think_time_ms"),
+    ("[0, 1]", "[1]", 7, "steps[0].think_time_ms"),
+    ("[0, 1]", "[1, 2, 3]", 7, "steps[0].think_time_ms"),
+    ("[0, 1]", "[\"1\", 2]", 7, "steps[0].think_time_ms"),
+    ("[0, 1]", "5", 7, "steps[0].think_time_ms"),
+];
+
 /// Line, key and found text of the error that `text` must cause.
 fn invalid(text: &str) -> (usize, String, String) {
     match Scenario::parse(text, "f.toml") {
@@ -139,93 +227,7 @@ fn lonely_agents_and_repeated_names_warn() {
 
 #[test]
 fn every_impossible_value_is_an_error_at_its_line() {
-    let cases: &[(&str, &str, usize, &str)] = &[
-        ("host = \"h\"", "host = \"\"", 1, "host"),
-        ("host = \"h\"", "host = \"a b\"", 1, "host"),
-        ("host = \"h\"", "host = 5", 1, "host"),
-        ("port = 1", "port = 0", 2, "port"),
-        ("port = 1", "port = 65536", 2, "port"),
-        ("port = 1", "port = -1", 2, "port"),
-        ("port = 1", "port = 1.0", 2, "port"),
-        ("port = 1", "port = 99999999999999999999999999", 2, "port"),
-        ("port = 1", "port = 1\nversion = 2", 3, "version"),
-        ("port = 1", "port = 1\nversion = \"1\"", 3, "version"),
-        ("name = \"a\"", "name = \" \"", 4, "steps[0].name"),
-        ("name = \"a\"", "name = true", 4, "steps[0].name"),
-        (
-            "concurrency = 2",
-            "concurrency = 0",
-            5,
-            "steps[0].concurrency",
-        ),
-        (
-            "concurrency = 2",
-            "concurrency = -3",
-            5,
-            "steps[0].concurrency",
-        ),
-        (
-            "concurrency = 2",
-            "concurrency = 1.5",
-            5,
-            "steps[0].concurrency",
-        ),
-        (
-            "concurrency = 2",
-            "concurrency = 1000001",
-            5,
-            "steps[0].concurrency",
-        ),
-        (
-            "concurrency = 2",
-            "concurrency = \"many\"",
-            5,
-            "steps[0].concurrency",
-        ),
-        (
-            "duration_secs = 1",
-            "duration_secs = 0",
-            6,
-            "steps[0].duration_secs",
-        ),
-        (
-            "duration_secs = 1",
-            "duration_secs = -1.5",
-            6,
-            "steps[0].duration_secs",
-        ),
-        (
-            "duration_secs = 1",
-            "duration_secs = nan",
-            6,
-            "steps[0].duration_secs",
-        ),
-        (
-            "duration_secs = 1",
-            "duration_secs = inf",
-            6,
-            "steps[0].duration_secs",
-        ),
-        (
-            "duration_secs = 1",
-            "duration_secs = 604801",
-            6,
-            "steps[0].duration_secs",
-        ),
-        ("[0, 1]", "[2, 1]", 7, "steps[0].think_time_ms"),
-        ("[0, 1]", "[0, 0]", 7, "steps[0].think_time_ms"),
-        ("[0, 1]", "[0.0, 1e-9]", 7, "steps[0].think_time_ms"),
-        ("[0, 1]", "[-1, 1]", 7, "steps[0].think_time_ms"),
-        ("[0, 1]", "[nan, 1]", 7, "steps[0].think_time_ms"),
-        ("[0, 1]", "[1, nan]", 7, "steps[0].think_time_ms"),
-        ("[0, 1]", "[1, inf]", 7, "steps[0].think_time_ms"),
-        ("[0, 1]", "[1, 86400001]", 7, "steps[0].think_time_ms"),
-        ("[0, 1]", "[1]", 7, "steps[0].think_time_ms"),
-        ("[0, 1]", "[1, 2, 3]", 7, "steps[0].think_time_ms"),
-        ("[0, 1]", "[\"1\", 2]", 7, "steps[0].think_time_ms"),
-        ("[0, 1]", "5", 7, "steps[0].think_time_ms"),
-    ];
-    for (good, bad, line, key) in cases {
+    for (good, bad, line, key) in IMPOSSIBLE {
         let text = GOOD.replacen(good, bad, 1);
         assert_ne!(text, GOOD, "{good} occurs");
         let (found_line, found_key, shown) = invalid(&text);
