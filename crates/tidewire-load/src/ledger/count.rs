@@ -208,6 +208,31 @@ mod tests {
     }
 
     #[test]
+    fn losses_that_compensate_in_a_plain_sum_are_noticed() {
+        // 5 and 7 replaced by 6 twice, and one message exchanged between neighbouring senders.
+        let exchanges = [
+            [(0, 5), (0, 7), (0, 6), (0, 6)],
+            [(0, 9), (1, 7), (0, 8), (1, 8)],
+        ];
+        for [first, second, instead_of_first, instead_of_second] in exchanges {
+            let mut messages = expected();
+            for (lost, instead) in [(first, instead_of_first), (second, instead_of_second)] {
+                let at = messages
+                    .iter()
+                    .position(|message| *message == lost)
+                    .unwrap();
+                messages[at] = instead;
+            }
+            let totals = totals(&messages);
+            assert_eq!(
+                (totals.lost, totals.receivers_unresolved),
+                (1, 1),
+                "{first:?} {second:?}"
+            );
+        }
+    }
+
+    #[test]
     fn lateness_corruption_and_strangers_are_counted_apart() {
         let mut ledger = CountLedger::with_late_ms(1);
         ledger.record(0, 1, 1_000_001);
