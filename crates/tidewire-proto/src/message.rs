@@ -121,14 +121,26 @@ impl<'a> Message<'a> {
     #[inline]
     #[must_use]
     pub const fn new(kind: Kind, channel: u16, payload: &'a [u8]) -> Self {
-        Self { kind, flags: 0, channel, id: 0, payload }
+        Self {
+            kind,
+            flags: 0,
+            channel,
+            id: 0,
+            payload,
+        }
     }
 
     /// A message with an id.
     #[inline]
     #[must_use]
     pub const fn with_id(kind: Kind, channel: u16, id: u32, payload: &'a [u8]) -> Self {
-        Self { kind, flags: 0, channel, id, payload }
+        Self {
+            kind,
+            flags: 0,
+            channel,
+            id,
+            payload,
+        }
     }
 }
 

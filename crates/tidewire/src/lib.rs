@@ -1,1 +1,51 @@
-//! tidewire
+//! Tidewire moves small messages fast over TCP and Unix sockets with one API.
+//!
+//! A server is a handful of [lanes](lane): threads that each own a poller and their sessions. A handler sees a
+//! borrowed message and replies into the session's output; nothing on that way allocates, locks or makes a
+//! system call per message.
+//!
+//! ```
+//! use tidewire::{Client, Context, Message};
+//!
+//! let server = tidewire::serve("tcp://127.0.0.1:0", |cx: &mut Context<'_>, message: Message<'_>| {
+//!     cx.reply(message.payload)
+//! })?;
+//!
+//! let client = Client::connect(&server.to_string())?;
+//! assert_eq!(client.request_blocking(b"hello")?.payload(), b"hello");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! The address picks the transport: `tcp://HOST:PORT` or `ipc://PATH`. For more than a closure implement
+//! [`Service`]; for rooms use [`Context::join`] and [`Context::say`], or the ready [`Chat`] service.
+
+mod address;
+mod client;
+mod context;
+mod lane;
+mod limits;
+mod metrics;
+mod pattern;
+mod server;
+mod service;
+mod session;
+
+pub use address::{Address, AddressError};
+pub use client::{
+    Backoff, Client, ClientBuilder, ConnectError, Event, HandOverError, OwnedMessage, Reply,
+    Request, RequestError,
+};
+pub use context::{Context, SendError};
+pub use lane::LaneError;
+pub use limits::{Limits, RoomDefaults};
+pub use metrics::{DropReason, Metrics, MetricsReader};
+pub use pattern::{Chat, JoinError, Joined, RoomError};
+pub use server::{ServeError, Server, ServerBuilder, Stopped, serve};
+pub use service::{ConnectFailure, HandlerError, HandlerResult, Service};
+pub use session::{CloseReason, SessionId};
+
+pub use tidewire_io as io;
+pub use tidewire_proto as proto;
+pub use tidewire_proto::codec::AnyCodec;
+pub use tidewire_proto::message::{Kind, MemberId, Message};
+pub use tidewire_proto::room::Policy;

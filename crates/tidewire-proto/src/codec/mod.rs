@@ -79,6 +79,12 @@ pub trait Codec: Send + Sync + 'static {
     /// Whether a connection starts with `Hello` and `Welcome` and answers `Ping`.
     fn has_handshake(&self) -> bool;
 
+    /// Whether requests and replies carry ids. Without them, replies match requests first in, first out, and
+    /// both travel as one-way messages.
+    fn has_ids(&self) -> bool {
+        self.has_handshake()
+    }
+
     /// Decodes the frame at the front of `input`.
     ///
     /// # Errors
@@ -172,6 +178,14 @@ impl Codec for AnyCodec {
     }
 
     #[inline]
+    fn has_ids(&self) -> bool {
+        match self {
+            Self::Tw1(codec) => codec.has_ids(),
+            Self::Lines(codec) => codec.has_ids(),
+            Self::Custom(codec) => codec.has_ids(),
+        }
+    }
+
     fn decode<'a>(
         &self,
         input: &'a [u8],

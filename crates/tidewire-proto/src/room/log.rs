@@ -125,6 +125,13 @@ impl RoomLog {
         Ok((position, length))
     }
 
+    /// The newest `bytes` of the log, which must be the newest frame's length: a frame never spans segments.
+    #[must_use]
+    pub fn newest(&self, bytes: usize) -> &[u8] {
+        let last = &self.last().bytes;
+        &last[last.len() - bytes..]
+    }
+
     /// A new cursor at the head: its subscriber sees what is appended from now on.
     pub fn attach(&mut self) -> Cursor {
         let serial = self.last_serial();

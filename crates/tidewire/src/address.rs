@@ -1,0 +1,231 @@
+//! Addresses: one string picks the transport.
+
+use std::fmt;
+use std::net::{Ipv4Addr, SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use thiserror::Error;
+use tidewire_io::socket::SocketAddress;
+
+/// Where to listen or connect: `tcp://HOST:PORT` or `ipc://PATH`. `HOST:PORT` alone means tcp.
+///
+/// `*` as host listens on every IPv4 address; port 0 asks the system for a free port.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Address {
+    kind: AddressKind,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum AddressKind {
+    Tcp { host: String, port: u16 },
+    Ipc(PathBuf),
+}
+
+/// The text is not an address.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum AddressError {
+    /// The part before `://` is not a transport.
+    #[error("unknown transport {transport:?} in {text:?}; use tcp://HOST:PORT or ipc://PATH")]
+    UnknownTransport {
+        /// What stood there.
+        transport: String,
+        /// The whole text.
+        text: String,
+    },
+    /// No port, or one that is not a number up to 65535.
+    #[error("no valid port in {text:?}; write tcp://HOST:PORT, for example tcp://127.0.0.1:8080")]
+    BadPort {
+        /// The whole text.
+        text: String,
+    },
+    /// No host, or no path.
+    #[error("nothing to connect to in {text:?}; use tcp://HOST:PORT or ipc://PATH")]
+    Empty {
+        /// The whole text.
+        text: String,
+    },
+    /// A path longer than the kernel's socket addresses hold.
+    #[error("socket path of {bytes} bytes is too long (at most {limit}); use a shorter directory")]
+    PathTooLong {
+        /// Bytes of the path.
+        bytes: usize,
+        /// Most that fits.
+        limit: usize,
+    },
+    /// The host has no address.
+    #[error("cannot resolve host {host:?}: {detail}")]
+    Unresolved {
+        /// The host.
+        host: String,
+        /// What the resolver said.
+        detail: String,
+    },
+}
+
+impl Address {
+    /// The socket address to use, resolving a host name if there is one. Blocks while resolving.
+    ///
+    /// # Errors
+    /// The host is unknown.
+    pub fn resolve(&self) -> Result<SocketAddress, AddressError> {
+        match &self.kind {
+            AddressKind::Ipc(path) => Ok(SocketAddress::Unix(path.clone())),
+            AddressKind::Tcp { host, port } if host == "*" => Ok(SocketAddress::Tcp(
+                SocketAddr::from((Ipv4Addr::UNSPECIFIED, *port)),
+            )),
+            AddressKind::Tcp { host, port } => {
+                let unresolved = |detail: String| AddressError::Unresolved {
+                    host: host.clone(),
+                    detail,
+                };
+                let mut found = (host.as_str(), *port)
+                    .to_socket_addrs()
+                    .map_err(|error| unresolved(error.to_string()))?;
+                let first = found
+                    .next()
+                    .ok_or_else(|| unresolved("no address".to_owned()))?;
+                Ok(SocketAddress::Tcp(first))
+            }
+        }
+    }
+}
+
+impl FromStr for Address {
+    type Err = AddressError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let (transport, rest) = text.split_once("://").unwrap_or(("tcp", text));
+        let kind = match transport {
+            "tcp" => parse_tcp(text, rest)?,
+            "ipc" => parse_ipc(text, rest)?,
+            other => {
+                return Err(AddressError::UnknownTransport {
+                    transport: other.to_owned(),
+                    text: text.to_owned(),
+                });
+            }
+        };
+        Ok(Self { kind })
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.kind {
+            AddressKind::Tcp { host, port } if host.contains(':') => {
+                write!(formatter, "tcp://[{host}]:{port}")
+            }
+            AddressKind::Tcp { host, port } => write!(formatter, "tcp://{host}:{port}"),
+            AddressKind::Ipc(path) => write!(formatter, "ipc://{}", path.display()),
+        }
+    }
+}
+
+impl From<SocketAddress> for Address {
+    fn from(address: SocketAddress) -> Self {
+        let kind = match address {
+            SocketAddress::Tcp(address) => AddressKind::Tcp {
+                host: address.ip().to_string(),
+                port: address.port(),
+            },
+            SocketAddress::Unix(path) => AddressKind::Ipc(path),
+        };
+        Self { kind }
+    }
+}
+
+fn parse_tcp(text: &str, rest: &str) -> Result<AddressKind, AddressError> {
+    let Some((host, port)) = rest.rsplit_once(':') else {
+        return Err(AddressError::BadPort {
+            text: text.to_owned(),
+        });
+    };
+    let host = host
+        .strip_prefix('[')
+        .and_then(|inner| inner.strip_suffix(']'))
+        .unwrap_or(host);
+    if host.is_empty() {
+        return Err(AddressError::Empty {
+            text: text.to_owned(),
+        });
+    }
+    let port = port.parse().map_err(|_| AddressError::BadPort {
+        text: text.to_owned(),
+    })?;
+    Ok(AddressKind::Tcp {
+        host: host.to_owned(),
+        port,
+    })
+}
+
+fn parse_ipc(text: &str, rest: &str) -> Result<AddressKind, AddressError> {
+    if rest.is_empty() {
+        return Err(AddressError::Empty {
+            text: text.to_owned(),
+        });
+    }
+    if rest.len() > UNIX_PATH_BYTES_MAX {
+        return Err(AddressError::PathTooLong {
+            bytes: rest.len(),
+            limit: UNIX_PATH_BYTES_MAX,
+        });
+    }
+    Ok(AddressKind::Ipc(PathBuf::from(rest)))
+}
+
+/// `sun_path` holds 108 bytes with its terminator.
+const UNIX_PATH_BYTES_MAX: usize = 107;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_print_as_they_parse() {
+        for text in [
+            "tcp://127.0.0.1:8080",
+            "tcp://[::1]:0",
+            "tcp://localhost:1",
+            "ipc:///tmp/x.sock",
+        ] {
+            assert_eq!(text.parse::<Address>().unwrap().to_string(), text);
+        }
+        assert_eq!(
+            "127.0.0.1:80".parse::<Address>().unwrap().to_string(),
+            "tcp://127.0.0.1:80"
+        );
+    }
+
+    #[test]
+    fn wildcard_and_names_resolve() {
+        let any = "tcp://*:9".parse::<Address>().unwrap().resolve().unwrap();
+        assert_eq!(any, SocketAddress::Tcp("0.0.0.0:9".parse().unwrap()));
+        assert!(
+            "tcp://localhost:9"
+                .parse::<Address>()
+                .unwrap()
+                .resolve()
+                .is_ok()
+        );
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        let error = |text: &str| text.parse::<Address>().unwrap_err();
+        assert!(matches!(
+            error("http://x:1"),
+            AddressError::UnknownTransport { .. }
+        ));
+        assert!(matches!(error("tcp://host"), AddressError::BadPort { .. }));
+        assert!(matches!(
+            error("tcp://host:70000"),
+            AddressError::BadPort { .. }
+        ));
+        assert!(matches!(error("tcp://:1"), AddressError::Empty { .. }));
+        assert!(matches!(error("ipc://"), AddressError::Empty { .. }));
+        let long = format!("ipc:///{}", "x".repeat(200));
+        assert!(matches!(error(&long), AddressError::PathTooLong { .. }));
+    }
+}

@@ -1,0 +1,193 @@
+//! What happens at a client without being asked for: messages, opening, closing, reconnecting.
+
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::task::{Poll, Waker};
+use std::time::{Duration, Instant};
+
+use tidewire_proto::message::{Kind, Message};
+
+use crate::session::CloseReason;
+
+/// Something that happened at a client.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Event {
+    /// The connection is open. After a reconnect, rooms must be joined again.
+    Opened {
+        /// What the server says of itself, if its codec can tell.
+        agent: String,
+    },
+    /// A message that answers no request.
+    Message(OwnedMessage),
+    /// The connection ended.
+    Closed {
+        /// Why.
+        reason: CloseReason,
+    },
+    /// The next attempt to connect follows after a pause.
+    Reconnecting {
+        /// How long the pause is.
+        delay: Duration,
+        /// What went wrong.
+        cause: String,
+    },
+    /// The application did not take its events; this many were dropped here.
+    Lost {
+        /// How many.
+        count: u64,
+    },
+    /// The client was shut down; nothing follows.
+    Ended,
+}
+
+/// A message that owns its payload.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OwnedMessage {
+    /// What the frame is for.
+    pub kind: Kind,
+    /// Bits whose meaning depends on the kind.
+    pub flags: u8,
+    /// Alias of a method, topic or room.
+    pub channel: u16,
+    /// Request id or origin.
+    pub id: u32,
+    /// The payload.
+    pub payload: Vec<u8>,
+}
+
+impl From<Message<'_>> for OwnedMessage {
+    fn from(message: Message<'_>) -> Self {
+        Self {
+            kind: message.kind,
+            flags: message.flags,
+            channel: message.channel,
+            id: message.id,
+            payload: message.payload.to_vec(),
+        }
+    }
+}
+
+/// Events between a client's lane and the application; bounded.
+#[derive(Debug, Default)]
+pub(crate) struct EventQueue {
+    state: Mutex<State>,
+    ready: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    events: VecDeque<Event>,
+    lost: u64,
+    ended: bool,
+    waker: Option<Waker>,
+}
+
+impl EventQueue {
+    pub(crate) fn push(&self, event: Event) {
+        let waker = {
+            let mut state = self.lock();
+            state.ended |= event == Event::Ended;
+            if state.events.len() >= EVENTS_MAX {
+                state.lost += 1;
+            } else {
+                if state.lost > 0 {
+                    let count = std::mem::take(&mut state.lost);
+                    state.events.push_back(Event::Lost { count });
+                }
+                state.events.push_back(event);
+            }
+            state.waker.take()
+        };
+        self.ready.notify_one();
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    /// The next event; `None` when the time is over.
+    pub(crate) fn next(&self, timeout: Option<Duration>) -> Option<Event> {
+        let deadline = timeout.map(|timeout| Instant::now() + timeout);
+        let mut state = self.lock();
+        loop {
+            if let Some(event) = state.take() {
+                return Some(event);
+            }
+            state = match deadline {
+                None => self
+                    .ready
+                    .wait(state)
+                    .unwrap_or_else(PoisonError::into_inner),
+                Some(deadline) => {
+                    let left = deadline.saturating_duration_since(Instant::now());
+                    if left.is_zero() {
+                        return None;
+                    }
+                    let woken = self.ready.wait_timeout(state, left);
+                    woken.unwrap_or_else(PoisonError::into_inner).0
+                }
+            };
+        }
+    }
+
+    pub(crate) async fn next_async(&self) -> Event {
+        poll_fn(|cx| {
+            let mut state = self.lock();
+            if let Some(event) = state.take() {
+                return Poll::Ready(event);
+            }
+            state.waker = Some(cx.waker().clone());
+            Poll::Pending
+        })
+        .await
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn take(&mut self) -> Option<Event> {
+        let event = self.events.pop_front();
+        if event.is_none() && self.lost > 0 {
+            return Some(Event::Lost {
+                count: std::mem::take(&mut self.lost),
+            });
+        }
+        // Once ended, every further call learns it instead of waiting for ever.
+        event.or_else(|| self.ended.then_some(Event::Ended))
+    }
+}
+
+/// Events held for an application that does not take them.
+const EVENTS_MAX: usize = 65_536;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_queue_tells_how_many_it_lost() {
+        let queue = EventQueue::default();
+        for _ in 0..EVENTS_MAX + 3 {
+            queue.push(Event::Opened {
+                agent: String::new(),
+            });
+        }
+        for _ in 0..EVENTS_MAX {
+            assert!(matches!(queue.next(None), Some(Event::Opened { .. })));
+        }
+        assert_eq!(queue.next(None), Some(Event::Lost { count: 3 }));
+        assert_eq!(queue.next(Some(Duration::ZERO)), None);
+    }
+
+    #[test]
+    fn the_end_is_told_to_everyone_who_asks() {
+        let queue = EventQueue::default();
+        queue.push(Event::Ended);
+        assert_eq!(queue.next(None), Some(Event::Ended));
+        assert_eq!(queue.next(None), Some(Event::Ended));
+    }
+}

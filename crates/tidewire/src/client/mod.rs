@@ -1,0 +1,398 @@
+//! A client for programs that are not lanes: threads, scripts, async tasks.
+//!
+//! The connection lives on a lane of its own. Calls hand it a command through a bounded queue and wake it only
+//! if it sleeps; answers come back as futures that need no particular executor, each with a blocking twin.
+
+mod events;
+mod request;
+mod service;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use thiserror::Error;
+use tidewire_io::doorbell::Doorbell;
+use tidewire_io::poller::PollerChoice;
+use tidewire_proto::body::{JoinBody, JoinedBody, RoomCall, Roster};
+use tidewire_proto::codec::{AnyCodec, Tw1};
+use tidewire_proto::message::{Kind, MemberId};
+
+pub use events::{Event, OwnedMessage};
+pub use request::{Reply, Request, RequestError};
+
+use crate::address::{Address, AddressError};
+use crate::limits::Limits;
+use crate::metrics::Metrics;
+use crate::pattern::Joined;
+use crate::server::{ServeError, Server};
+use crate::service::ConnectFailure;
+use service::{ClientService, Command, Link};
+
+/// A connection to a server, shared by as many threads and tasks as you like.
+#[derive(Clone, Debug)]
+pub struct Client {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    link: Arc<Link>,
+    doorbell: Arc<Doorbell>,
+    request_timeout: Duration,
+    /// Dropped last: it joins the lane's thread.
+    lane: Server,
+}
+
+/// Everything about a client before it connects.
+#[derive(Clone, Debug)]
+pub struct ClientBuilder {
+    codec: AnyCodec,
+    poller: PollerChoice,
+    limits: Limits,
+    request_timeout: Duration,
+    pending_max: usize,
+    backoff: Option<Backoff>,
+}
+
+/// Pauses between attempts to reconnect: doubling, with a random part so that a thousand clients of a server
+/// that came back do not come at the same moment.
+#[derive(Clone, Copy, Debug)]
+pub struct Backoff {
+    /// The first pause.
+    pub first: Duration,
+    /// The longest pause.
+    pub max: Duration,
+}
+
+/// The connection did not come about.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// The text is not an address, or its host is unknown.
+    #[error("bad address")]
+    Address(#[from] AddressError),
+    /// The client's own lane could not start.
+    #[error("cannot start the client")]
+    Start(#[from] ServeError),
+    /// The server refused, did not answer, or speaks something else.
+    #[error("cannot connect")]
+    Failed(#[from] ConnectFailure),
+    /// The lane ended before the connection was made.
+    #[error("the client ended before it was connected")]
+    Ended,
+}
+
+/// A message was not handed to the client's lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum HandOverError {
+    /// The queue to the lane is full; try again.
+    #[error("the client's queue is full")]
+    QueueFull,
+    /// The client ended.
+    #[error("the client has ended")]
+    Ended,
+}
+
+impl Client {
+    /// Connects with the native protocol and the default limits, and blocks until the connection is open.
+    ///
+    /// # Errors
+    /// See [`ConnectError`].
+    pub fn connect(address: &str) -> Result<Self, ConnectError> {
+        Self::builder().connect(address)
+    }
+
+    /// A client to configure.
+    #[must_use]
+    pub fn builder() -> ClientBuilder {
+        ClientBuilder::default()
+    }
+
+    /// Sends a request; the reply is awaited or waited for.
+    pub fn request(&self, payload: &[u8]) -> Request {
+        self.call(Kind::Request, 0, payload)
+    }
+
+    /// Sends a request and blocks until its reply.
+    ///
+    /// # Errors
+    /// See [`RequestError`].
+    pub fn request_blocking(&self, payload: &[u8]) -> Result<Reply, RequestError> {
+        self.request(payload).wait()
+    }
+
+    /// Sends any kind of frame that is answered, on a channel.
+    pub fn call(&self, kind: Kind, channel: u16, payload: &[u8]) -> Request {
+        let (request, pending) = Request::new();
+        let command = Command::Call {
+            kind,
+            channel,
+            payload: payload.to_vec(),
+            timeout: self.inner.request_timeout,
+            pending: Arc::clone(&pending),
+        };
+        match self.hand_over(command) {
+            Ok(()) => {}
+            Err(HandOverError::QueueFull) => pending.complete(Err(RequestError::WindowFull)),
+            Err(HandOverError::Ended) => pending.complete(Err(RequestError::Shutdown)),
+        }
+        request
+    }
+
+    /// Sends a message that nobody answers. It is written at the end of the lane's turn, with its neighbours.
+    ///
+    /// # Errors
+    /// See [`HandOverError`]; with `Ok` it is on its way to the socket. If the connection is down by then, an
+    /// [`Event::Lost`] says so.
+    pub fn try_send(&self, payload: &[u8]) -> Result<(), HandOverError> {
+        let payload = payload.to_vec();
+        self.hand_over(Command::Send {
+            kind: Kind::OneWay,
+            channel: 0,
+            payload,
+        })
+    }
+
+    /// Enters a room under a name and blocks until the server agreed.
+    ///
+    /// # Errors
+    /// The name is empty, malformed or taken (try another), or the request failed.
+    pub fn join(&self, room: &str, name: &str) -> Result<Joined, RequestError> {
+        let mut body = Vec::new();
+        JoinBody { room, name }.encode(&mut body)?;
+        let reply = self.call(Kind::Join, 0, &body).wait()?;
+        let joined =
+            JoinedBody::decode(reply.payload()).map_err(|_| RequestError::MalformedReply)?;
+        let members = joined.members as usize;
+        Ok(Joined {
+            room: reply.channel(),
+            member: joined.member,
+            members,
+            presence: true,
+        })
+    }
+
+    /// Leaves a room and blocks until the server agreed.
+    ///
+    /// # Errors
+    /// See [`RequestError`].
+    pub fn leave(&self, room: u16) -> Result<(), RequestError> {
+        self.call(Kind::Leave, room, &[]).wait().map(drop)
+    }
+
+    /// Says something to everyone else in a room.
+    ///
+    /// # Errors
+    /// As [`Client::try_send`].
+    pub fn say(&self, room: u16, payload: &[u8]) -> Result<(), HandOverError> {
+        self.hand_over(Command::Send {
+            kind: Kind::Say,
+            channel: room,
+            payload: payload.to_vec(),
+        })
+    }
+
+    /// Lists the members of a room.
+    ///
+    /// # Errors
+    /// See [`RequestError`].
+    pub fn list(&self, room: u16) -> Result<Vec<(MemberId, String)>, RequestError> {
+        let mut body = Vec::new();
+        RoomCall::List.encode(&mut body)?;
+        let reply = self.call(Kind::Request, room, &body).wait()?;
+        let roster = Roster::decode(reply.payload()).map_err(|_| RequestError::MalformedReply)?;
+        Ok(roster
+            .entries()
+            .map(|(member, name)| (member, name.to_owned()))
+            .collect())
+    }
+
+    /// Says something to one member only, and blocks until the server passed it on.
+    ///
+    /// # Errors
+    /// Nobody has that name, or the request failed.
+    pub fn whisper(&self, room: u16, to: &str, text: &[u8]) -> Result<(), RequestError> {
+        let mut body = Vec::new();
+        RoomCall::Whisper { to, text }.encode(&mut body)?;
+        self.call(Kind::Request, room, &body).wait().map(drop)
+    }
+
+    /// The next event, blocking until there is one.
+    #[must_use]
+    pub fn next_event(&self) -> Event {
+        self.inner.link.events.next(None).unwrap_or(Event::Ended)
+    }
+
+    /// The next event, or `None` if none came within `timeout`.
+    #[must_use]
+    pub fn next_event_within(&self, timeout: Duration) -> Option<Event> {
+        self.inner.link.events.next(Some(timeout))
+    }
+
+    /// The next event, for async tasks.
+    pub async fn event(&self) -> Event {
+        self.inner.link.events.next_async().await
+    }
+
+    /// The counters of this client's lane.
+    #[must_use]
+    pub fn metrics(&self) -> Metrics {
+        self.inner.lane.metrics()
+    }
+
+    /// Writes what is waiting, closes the connection and ends the client. Dropping the last clone ends it at
+    /// once instead.
+    pub fn close(&self) {
+        let mut command = Command::Close;
+        while let Err(back) = self.inner.link.commands.push(command) {
+            if !self.inner.lane.is_running() {
+                return;
+            }
+            command = back;
+            self.inner.doorbell.ring();
+            std::thread::yield_now();
+        }
+        self.inner.doorbell.ring();
+        while self.next_event() != Event::Ended {}
+    }
+
+    fn hand_over(&self, command: Command) -> Result<(), HandOverError> {
+        if !self.inner.lane.is_running() {
+            return Err(HandOverError::Ended);
+        }
+        self.inner
+            .link
+            .commands
+            .push(command)
+            .map_err(|_| HandOverError::QueueFull)?;
+        self.inner.doorbell.ring();
+        Ok(())
+    }
+}
+
+impl Default for ClientBuilder {
+    fn default() -> Self {
+        Self {
+            codec: AnyCodec::Tw1(Tw1),
+            poller: PollerChoice::default(),
+            limits: Limits::default(),
+            request_timeout: Duration::from_secs(10),
+            pending_max: 4096,
+            backoff: None,
+        }
+    }
+}
+
+impl ClientBuilder {
+    /// The codec. Default: the native protocol.
+    #[must_use]
+    pub fn codec(mut self, codec: AnyCodec) -> Self {
+        self.codec = codec;
+        self
+    }
+
+    /// The poller. Default: the best that works here.
+    #[must_use]
+    pub fn poller(mut self, choice: PollerChoice) -> Self {
+        self.poller = choice;
+        self
+    }
+
+    /// The limits; `handshake_timeout` bounds the whole connecting.
+    #[must_use]
+    pub fn limits(mut self, limits: Limits) -> Self {
+        self.limits = limits;
+        self
+    }
+
+    /// How long a request waits for its reply. Default 10 s.
+    #[must_use]
+    pub fn request_timeout(mut self, timeout: Duration) -> Self {
+        self.request_timeout = timeout;
+        self
+    }
+
+    /// How many requests may wait for their replies. Default 4,096.
+    #[must_use]
+    pub fn pending_max(mut self, requests: usize) -> Self {
+        self.pending_max = requests;
+        self
+    }
+
+    /// Reconnects by itself after a connection that was open ends. Requests are not repeated, rooms are not
+    /// joined again: an [`Event::Opened`] says when to.
+    #[must_use]
+    pub fn reconnect(mut self, backoff: Backoff) -> Self {
+        self.backoff = Some(backoff);
+        self
+    }
+
+    /// Connects, and blocks until the connection is open.
+    ///
+    /// # Errors
+    /// See [`ConnectError`]; the first attempt is never repeated.
+    pub fn connect(self, address: &str) -> Result<Client, ConnectError> {
+        let address = address.parse::<Address>()?.resolve()?;
+        let link = Arc::new(Link::new());
+        let service =
+            ClientService::new(Arc::clone(&link), address, self.backoff, self.pending_max);
+        let mut service = Some(service);
+        let agent = concat!("tidewire/", env!("CARGO_PKG_VERSION"));
+        let lane = Server::builder()
+            .codec(self.codec)
+            .poller(self.poller)
+            .limits(self.limits)
+            .agent(agent)
+            .start_one(|| service.take())?;
+        let doorbell = lane.doorbell(0);
+        link.wait_first()?;
+        let request_timeout = self.request_timeout;
+        Ok(Client {
+            inner: Arc::new(Inner {
+                link,
+                doorbell,
+                request_timeout,
+                lane,
+            }),
+        })
+    }
+}
+
+impl Default for Backoff {
+    fn default() -> Self {
+        Self {
+            first: Duration::from_millis(200),
+            max: Duration::from_secs(5),
+        }
+    }
+}
+
+impl Backoff {
+    /// The pause before attempt number `attempt`, counted from 0; `jitter` is random in 0..1.
+    #[must_use]
+    pub fn delay(&self, attempt: u32, jitter: f64) -> Duration {
+        let doubled = self
+            .first
+            .saturating_mul(1 << attempt.min(20))
+            .min(self.max);
+        doubled.mul_f64(0.5 + 0.5 * jitter.clamp(0.0, 1.0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_double_up_to_the_maximum_and_vary() {
+        let backoff = Backoff {
+            first: Duration::from_millis(100),
+            max: Duration::from_secs(1),
+        };
+        assert_eq!(backoff.delay(0, 1.0), Duration::from_millis(100));
+        assert_eq!(backoff.delay(2, 1.0), Duration::from_millis(400));
+        assert_eq!(backoff.delay(50, 1.0), Duration::from_secs(1));
+        assert_eq!(backoff.delay(50, 0.0), Duration::from_millis(500));
+    }
+}

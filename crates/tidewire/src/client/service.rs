@@ -1,0 +1,390 @@
+//! The lane's side of a client: one connection, its pending requests, and reconnecting.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Duration;
+
+use crossbeam_queue::ArrayQueue;
+use tidewire_io::clock::now_ns;
+use tidewire_io::socket::SocketAddress;
+use tidewire_io::timer::{TimerId, TimerWheel};
+use tidewire_proto::body::{ErrorBody, ErrorCode};
+use tidewire_proto::codec::Codec;
+use tidewire_proto::correlate::Correlator;
+use tidewire_proto::message::{Kind, Message};
+
+use super::events::{Event, EventQueue};
+use super::request::{Pending, Reply, RequestError};
+use super::{Backoff, ConnectError};
+use crate::context::{Context, SendError};
+use crate::service::{ConnectFailure, HandlerResult, Service};
+use crate::session::{CloseReason, SessionId};
+
+/// What the application asks of its client's lane.
+#[derive(Debug)]
+pub(crate) enum Command {
+    Call {
+        kind: Kind,
+        channel: u16,
+        payload: Vec<u8>,
+        timeout: Duration,
+        pending: Arc<Pending>,
+    },
+    Send {
+        kind: Kind,
+        channel: u16,
+        payload: Vec<u8>,
+    },
+    Close,
+}
+
+/// What a client's lane shares with the application's threads.
+#[derive(Debug)]
+pub(crate) struct Link {
+    pub(crate) commands: ArrayQueue<Command>,
+    pub(crate) events: EventQueue,
+    first: Mutex<Option<Result<(), ConnectError>>>,
+    first_ready: Condvar,
+}
+
+#[derive(Debug)]
+pub(crate) struct ClientService {
+    link: Arc<Link>,
+    address: SocketAddress,
+    backoff: Option<Backoff>,
+    session: Option<SessionId>,
+    open: bool,
+    started: bool,
+    ever_open: bool,
+    closing: bool,
+    attempts: u32,
+    retry_at_ns: Option<u64>,
+    waiting: Correlator<Waiting>,
+    /// Ids of waiting requests in the order they were sent, for codecs without ids.
+    order: VecDeque<u32>,
+    deadlines: TimerWheel<u32>,
+    expired: Vec<u32>,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    pending: Arc<Pending>,
+    timer: TimerId,
+}
+
+impl Link {
+    pub(crate) fn new() -> Self {
+        Self {
+            commands: ArrayQueue::new(COMMANDS_MAX),
+            events: EventQueue::default(),
+            first: Mutex::new(None),
+            first_ready: Condvar::new(),
+        }
+    }
+
+    /// Blocks until the first attempt to connect succeeded or failed.
+    pub(crate) fn wait_first(&self) -> Result<(), ConnectError> {
+        let mut first = self.first.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            if let Some(result) = first.take() {
+                return result;
+            }
+            first = self
+                .first_ready
+                .wait(first)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn complete_first(&self, result: Result<(), ConnectError>) {
+        *self.first.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
+        self.first_ready.notify_all();
+    }
+}
+
+impl ClientService {
+    pub(crate) fn new(
+        link: Arc<Link>,
+        address: SocketAddress,
+        backoff: Option<Backoff>,
+        pending_max: usize,
+    ) -> Self {
+        Self {
+            link,
+            address,
+            backoff,
+            session: None,
+            open: false,
+            started: false,
+            ever_open: false,
+            closing: false,
+            attempts: 0,
+            retry_at_ns: None,
+            waiting: Correlator::new(pending_max),
+            order: VecDeque::new(),
+            deadlines: TimerWheel::new(now_ns(), DEADLINE_TICK_NS),
+            expired: Vec::new(),
+        }
+    }
+
+    fn connect(&mut self, cx: &mut Context<'_>) {
+        self.retry_at_ns = None;
+        match cx.connect(&self.address, 0) {
+            Ok(session) => self.session = Some(session),
+            Err(failure) => self.handle_failure(cx, failure),
+        }
+    }
+
+    fn handle_failure(&mut self, cx: &mut Context<'_>, failure: ConnectFailure) {
+        self.session = None;
+        if self.ever_open {
+            let source = std::error::Error::source(&failure).map(ToString::to_string);
+            self.retry(cx, source.unwrap_or_else(|| failure.to_string()));
+        } else {
+            self.link.complete_first(Err(ConnectError::Failed(failure)));
+            cx.stop_lane();
+        }
+    }
+
+    /// Plans the next attempt, or ends the client if it is not to reconnect.
+    fn retry(&mut self, cx: &mut Context<'_>, cause: String) {
+        match &self.backoff {
+            Some(backoff) if !self.closing => {
+                let delay = backoff.delay(self.attempts, fastrand::f64());
+                self.attempts = self.attempts.saturating_add(1);
+                self.retry_at_ns = Some(now_ns() + delay.as_nanos() as u64);
+                self.link.events.push(Event::Reconnecting { delay, cause });
+            }
+            _ => cx.stop_lane(),
+        }
+    }
+
+    fn run(&mut self, cx: &mut Context<'_>, command: Command) {
+        match command {
+            Command::Call {
+                kind,
+                channel,
+                payload,
+                timeout,
+                pending,
+            } => {
+                if let Err(error) = self.call(cx, kind, channel, &payload, timeout, &pending) {
+                    pending.complete(Err(error));
+                }
+            }
+            Command::Send {
+                kind,
+                channel,
+                payload,
+            } => {
+                let Some(session) = self.session.filter(|_| self.open) else {
+                    self.link.events.push(Event::Lost { count: 1 });
+                    return;
+                };
+                let message = Message::new(kind, channel, &payload);
+                if let Err(error) = cx.send_to(session, &message) {
+                    tracing::warn!(%error, "a message was not sent");
+                    self.link.events.push(Event::Lost { count: 1 });
+                }
+            }
+            Command::Close => {
+                self.closing = true;
+                match self.session {
+                    Some(session) => cx.close_session(session),
+                    None => cx.stop_lane(),
+                }
+            }
+        }
+    }
+
+    fn call(
+        &mut self,
+        cx: &mut Context<'_>,
+        kind: Kind,
+        channel: u16,
+        payload: &[u8],
+        timeout: Duration,
+        pending: &Arc<Pending>,
+    ) -> Result<(), RequestError> {
+        let session = self
+            .session
+            .filter(|_| self.open)
+            .ok_or(RequestError::NotConnected)?;
+        let deadline_ns = now_ns() + timeout.as_nanos() as u64;
+        let timer = self.deadlines.insert(deadline_ns, 0);
+        let waiting = Waiting {
+            pending: Arc::clone(pending),
+            timer,
+        };
+        let id = match self.waiting.insert(waiting) {
+            Ok(id) => id,
+            Err(_) => {
+                self.deadlines.cancel(timer);
+                return Err(RequestError::WindowFull);
+            }
+        };
+        // The timer is made anew now that the id it must carry is known.
+        self.deadlines.cancel(timer);
+        let timer = self.deadlines.insert(deadline_ns, id);
+        if let Some(waiting) = self.waiting.find_mut(id) {
+            waiting.timer = timer;
+        }
+        let has_ids = cx.codec().has_ids();
+        let message = if has_ids {
+            Message::with_id(kind, channel, id, payload)
+        } else {
+            Message::new(Kind::OneWay, channel, payload)
+        };
+        if let Err(error) = cx.send_to(session, &message) {
+            self.waiting.take(id);
+            self.deadlines.cancel(timer);
+            return Err(match error {
+                SendError::Encode(error) => RequestError::Encode(error),
+                SendError::QueueFull => RequestError::WindowFull,
+                SendError::NotOpen => RequestError::NotConnected,
+            });
+        }
+        if !has_ids {
+            self.order.push_back(id);
+        }
+        Ok(())
+    }
+
+    fn complete(&mut self, id: u32, result: Result<Reply, RequestError>) -> bool {
+        let Some(waiting) = self.waiting.take(id) else {
+            return false;
+        };
+        self.deadlines.cancel(waiting.timer);
+        waiting.pending.complete(result);
+        true
+    }
+
+    fn fail_all(&mut self, error: &RequestError) {
+        for waiting in self.waiting.drain() {
+            self.deadlines.cancel(waiting.timer);
+            waiting.pending.complete(Err(error.clone()));
+        }
+        self.order.clear();
+    }
+
+    /// The id that an answer belongs to: its own, or that of the oldest request of a codec without ids.
+    fn answered_id(&mut self, cx: &Context<'_>, message: &Message<'_>) -> Option<u32> {
+        match message.kind {
+            Kind::Reply | Kind::Error if message.id != 0 => Some(message.id),
+            Kind::OneWay if !cx.codec().has_ids() => self.order.pop_front(),
+            _ => None,
+        }
+    }
+}
+
+impl Service for ClientService {
+    fn on_open(&mut self, cx: &mut Context<'_>) {
+        self.open = true;
+        self.attempts = 0;
+        let agent = cx.peer_agent().unwrap_or_default().to_owned();
+        self.link.events.push(Event::Opened { agent });
+        if !self.ever_open {
+            self.ever_open = true;
+            self.link.complete_first(Ok(()));
+        }
+    }
+
+    fn on_message(&mut self, cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
+        let Some(id) = self.answered_id(cx, &message) else {
+            self.link.events.push(Event::Message(message.into()));
+            return Ok(());
+        };
+        let result = if message.kind == Kind::Error {
+            let body = ErrorBody::decode(message.payload);
+            let (code, text) = body.map_or((ErrorCode::Internal, String::new()), |body| {
+                let text = if body.text.is_empty() {
+                    body.code.to_string()
+                } else {
+                    body.text.to_owned()
+                };
+                (body.code, text)
+            });
+            Err(RequestError::Refused { code, text })
+        } else {
+            Ok(Reply {
+                channel: message.channel,
+                payload: message.payload.to_vec(),
+            })
+        };
+        if !self.complete(id, result) {
+            cx.count_unmatched_reply();
+        }
+        Ok(())
+    }
+
+    fn on_close(&mut self, cx: &mut Context<'_>, reason: CloseReason) {
+        self.open = false;
+        self.session = None;
+        self.fail_all(&RequestError::Closed(reason));
+        self.link.events.push(Event::Closed { reason });
+        self.retry(cx, reason.to_string());
+    }
+
+    fn on_connect_failed(&mut self, cx: &mut Context<'_>, failure: ConnectFailure) {
+        self.handle_failure(cx, failure);
+    }
+
+    fn on_turn(&mut self, cx: &mut Context<'_>) -> Option<u64> {
+        let now_ns = now_ns();
+        if !self.started {
+            self.started = true;
+            self.connect(cx);
+        }
+        if self.retry_at_ns.is_some_and(|at| at <= now_ns) {
+            self.connect(cx);
+        }
+        while let Some(command) = self.link.commands.pop() {
+            self.run(cx, command);
+        }
+        let mut expired = std::mem::take(&mut self.expired);
+        self.deadlines.advance(now_ns, &mut expired);
+        for id in expired.drain(..) {
+            self.complete(id, Err(RequestError::TimedOut));
+        }
+        self.expired = expired;
+        [self.retry_at_ns, self.deadlines.next_deadline()]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    fn has_work(&self) -> bool {
+        !self.link.commands.is_empty()
+    }
+}
+
+impl Drop for ClientService {
+    /// The lane ended, in order or not: nobody may wait for ever.
+    fn drop(&mut self) {
+        self.fail_all(&RequestError::Shutdown);
+        while let Some(command) = self.link.commands.pop() {
+            if let Command::Call { pending, .. } = command {
+                pending.complete(Err(RequestError::Shutdown));
+            }
+        }
+        if !self.ever_open {
+            let mut first = self
+                .link
+                .first
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
+            if first.is_none() {
+                *first = Some(Err(ConnectError::Ended));
+            }
+            drop(first);
+            self.link.first_ready.notify_all();
+        }
+        self.link.events.push(Event::Ended);
+    }
+}
+
+/// Commands that wait for the lane.
+const COMMANDS_MAX: usize = 4096;
+
+/// Resolution of request deadlines.
+const DEADLINE_TICK_NS: u64 = 1_000_000;

@@ -1,0 +1,313 @@
+//! What a handler can do: reply, send, say, join, connect, close.
+
+use thiserror::Error;
+use tidewire_io::socket::SocketAddress;
+use tidewire_proto::body::ErrorCode;
+use tidewire_proto::codec::{AnyCodec, Codec};
+use tidewire_proto::error::EncodeError;
+use tidewire_proto::message::{Kind, MemberId, Message};
+use tidewire_proto::room::Policy;
+
+use crate::lane::Core;
+use crate::pattern::{JoinError, Joined, RoomError};
+use crate::service::{ConnectFailure, HandlerError};
+use crate::session::{CloseReason, Output, SessionId};
+
+/// The lane as seen by one call of a [`Service`](crate::Service), and the session that the call is about.
+#[derive(Debug)]
+pub struct Context<'a> {
+    pub(crate) core: &'a mut Core,
+    pub(crate) id: SessionId,
+    /// The session's output, held here while its messages are handled: a reply is then one append.
+    pub(crate) output: Output,
+    pub(crate) current: Current,
+    /// Set when no further message of this session may be handled now.
+    pub(crate) stopped: bool,
+}
+
+/// What a reply needs to know of the message being handled.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Current {
+    pub(crate) kind: Kind,
+    pub(crate) channel: u16,
+    pub(crate) id: u32,
+}
+
+/// A message could not be handed over. Nothing of it was sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum SendError {
+    /// The session ended, or is not open yet.
+    #[error("the session is not open")]
+    NotOpen,
+    /// The receiver does not take what it was sent; its queue is full.
+    #[error("the session's output queue is full")]
+    QueueFull,
+    /// The codec cannot express the message.
+    #[error("the codec cannot express the message")]
+    Encode(#[from] EncodeError),
+}
+
+impl From<SendError> for HandlerError {
+    fn from(error: SendError) -> Self {
+        match error {
+            SendError::NotOpen => Self::new(ErrorCode::NotFound, "the session is not open"),
+            SendError::QueueFull => Self::new(ErrorCode::LimitReached, "the output queue is full"),
+            SendError::Encode(error) => Self::new(ErrorCode::Internal, error.to_string()),
+        }
+    }
+}
+
+impl Context<'_> {
+    /// The session this call is about, or [`SessionId::NONE`].
+    #[must_use]
+    pub fn session(&self) -> SessionId {
+        self.id
+    }
+
+    /// The lane's clock: nanoseconds of the system's monotonic clock, read when the lane last read a socket.
+    #[inline]
+    #[must_use]
+    pub fn now_ns(&self) -> u64 {
+        self.core.now_ns
+    }
+
+    /// The index of this lane.
+    #[must_use]
+    pub fn lane(&self) -> usize {
+        self.core.lane
+    }
+
+    /// The codec of this lane's sessions.
+    #[must_use]
+    pub fn codec(&self) -> &AnyCodec {
+        &self.core.shared.codec
+    }
+
+    /// The peer's address, if it has one.
+    #[must_use]
+    pub fn peer(&self) -> Option<&SocketAddress> {
+        self.core
+            .session(self.id)
+            .and_then(|session| session.peer.as_deref())
+    }
+
+    /// What the server says of itself, on a session that we opened.
+    #[must_use]
+    pub fn peer_agent(&self) -> Option<&str> {
+        self.core
+            .session(self.id)
+            .and_then(|session| session.agent.as_deref())
+    }
+
+    pub(crate) fn count_unmatched_reply(&self) {
+        self.core.counters.replies_unmatched.add(1);
+    }
+
+    /// The number that the service attached to the session; 0 at first.
+    #[inline]
+    #[must_use]
+    pub fn tag(&self) -> u64 {
+        self.core.session(self.id).map_or(0, |session| session.tag)
+    }
+
+    /// Attaches a number to the session, typically an index into the service's own table.
+    pub fn set_tag(&mut self, tag: u64) {
+        if let Some(session) = self.core.session_mut(self.id) {
+            session.tag = tag;
+        }
+    }
+
+    /// Answers the message being handled: a request with a reply of the same id, anything else with a one-way
+    /// message on the same channel.
+    ///
+    /// # Errors
+    /// The payload does not fit a frame of the codec.
+    #[inline]
+    pub fn reply(&mut self, payload: &[u8]) -> Result<(), HandlerError> {
+        let message = match self.current.kind {
+            Kind::Request | Kind::Join | Kind::Leave | Kind::Subscribe | Kind::Unsubscribe => {
+                Message::with_id(Kind::Reply, self.current.channel, self.current.id, payload)
+            }
+            _ => Message::new(Kind::OneWay, self.current.channel, payload),
+        };
+        Ok(self.send(&message)?)
+    }
+
+    /// Sends a message to the session this call is about.
+    ///
+    /// # Errors
+    /// The codec cannot express it.
+    #[inline]
+    pub fn send(&mut self, message: &Message<'_>) -> Result<(), SendError> {
+        self.send_framed(|codec, out| codec.encode(message, out))
+    }
+
+    /// Appends whatever frames `encode` writes to the session's output.
+    ///
+    /// # Errors
+    /// There is no session here, or those of `encode`.
+    #[inline]
+    pub fn send_framed(
+        &mut self,
+        encode: impl FnOnce(&AnyCodec, &mut Vec<u8>) -> Result<(), EncodeError>,
+    ) -> Result<(), SendError> {
+        let Self {
+            core, output, id, ..
+        } = self;
+        if *id == SessionId::NONE {
+            return Err(SendError::NotOpen);
+        }
+        core.encode_to(output, encode)?;
+        Ok(())
+    }
+
+    /// Sends a message to any session of the server, also on another lane.
+    ///
+    /// # Errors
+    /// The session is gone, its queue is full, or the codec cannot express the message. A session on another
+    /// lane may turn out to be gone or full later; that is counted in `sends_refused`.
+    pub fn send_to(&mut self, id: SessionId, message: &Message<'_>) -> Result<(), SendError> {
+        if id == self.id {
+            return self.send(message);
+        }
+        self.core
+            .send_to(id, |codec, out| codec.encode(message, out))
+    }
+
+    /// Writes what waits for a session now instead of at the end of the turn.
+    pub fn flush(&mut self, id: SessionId) {
+        let Some(slot) = self.core.slot_of(id) else {
+            return;
+        };
+        if id == self.id {
+            self.core.sessions[slot].output = std::mem::take(&mut self.output);
+            self.core.flush(slot);
+            self.output = std::mem::take(&mut self.core.sessions[slot].output);
+        } else {
+            self.core.flush(slot);
+        }
+    }
+
+    /// Closes the session this call is about, after what was sent to it has been written.
+    pub fn close(&mut self) {
+        self.stopped = true;
+        if let Some(slot) = self.core.slot_of(self.id) {
+            self.core.finish(slot, CloseReason::Service);
+        }
+    }
+
+    /// Closes any session of this lane, after what was sent to it has been written.
+    pub fn close_session(&mut self, id: SessionId) {
+        if id == self.id {
+            return self.close();
+        }
+        if let Some(slot) = self.core.slot_of(id) {
+            self.core.finish(slot, CloseReason::Service);
+        }
+    }
+
+    /// Starts a connection from this lane. `on_open` or `on_connect_failed` follows, with `tag`.
+    ///
+    /// # Errors
+    /// The system refused at once.
+    pub fn connect(
+        &mut self,
+        address: &SocketAddress,
+        tag: u64,
+    ) -> Result<SessionId, ConnectFailure> {
+        self.core.connect(address, tag)
+    }
+
+    /// Ends the lane's thread after this turn, closing its sessions.
+    pub fn stop_lane(&mut self) {
+        self.core.stop = true;
+    }
+
+    /// Enters `room` under `name`, which is unique in the server for as long as the session lives. A session
+    /// that already has a name may pass an empty one.
+    ///
+    /// # Errors
+    /// The name is empty, too long or taken; the session is in the room already; a limit is reached.
+    pub fn join(
+        &mut self,
+        room: &str,
+        name: &str,
+        policy: Option<Policy>,
+    ) -> Result<Joined, JoinError> {
+        self.core.join(self.id, room, name, policy)
+    }
+
+    /// Leaves a room.
+    ///
+    /// # Errors
+    /// The session is not in it.
+    pub fn leave(&mut self, room: u16) -> Result<(), RoomError> {
+        self.core.leave(self.id, room)
+    }
+
+    /// Says `payload` to everyone in the room except this session.
+    ///
+    /// # Errors
+    /// The session is not in the room, or the codec cannot express the message.
+    #[inline]
+    pub fn say(&mut self, room: u16, payload: &[u8]) -> Result<(), RoomError> {
+        if self.core.say(self.id, room, payload)? {
+            // The room blocks for a slow subscriber: no more from this publisher until it caught up.
+            self.stopped = true;
+        }
+        Ok(())
+    }
+
+    /// Sends `payload` to the member called `name` only, as a private message of the room.
+    ///
+    /// # Errors
+    /// This session is not in the room, nobody has that name, or their queue is full.
+    pub fn whisper(&mut self, room: u16, name: &str, payload: &[u8]) -> Result<(), RoomError> {
+        self.core.whisper(self.id, room, name, payload)
+    }
+
+    /// Calls `visit` for every member of a room, in the order of their numbers.
+    ///
+    /// # Errors
+    /// This session is not in the room.
+    pub fn roster(&self, room: u16, visit: impl FnMut(MemberId, &str)) -> Result<(), RoomError> {
+        self.core.roster(self.id, room, visit)
+    }
+
+    /// Queues, for the session that just joined, a presence frame for everyone who was there before.
+    pub fn push_roster(&mut self, joined: &Joined) {
+        if self.output.bytes.capacity() == 0 {
+            self.output.bytes = self.core.buffers.take();
+        }
+        let mut bytes = std::mem::take(&mut self.output.bytes);
+        self.core.push_roster(joined, &mut bytes);
+        self.output.bytes = bytes;
+    }
+
+    /// Largest frame this server accepts and sends, in bytes.
+    #[must_use]
+    pub fn frame_bytes_max(&self) -> usize {
+        self.core.shared.limits.frame_bytes_max
+    }
+}
+
+impl Drop for Context<'_> {
+    /// Gives the session its output back, to be written at the end of the turn.
+    #[inline]
+    fn drop(&mut self) {
+        if self.id == SessionId::NONE {
+            return;
+        }
+        let output = std::mem::take(&mut self.output);
+        let waiting = !output.is_empty();
+        let slot = self.id.slot();
+        let Some(session) = self.core.session_mut(self.id) else {
+            return;
+        };
+        session.output = output;
+        if waiting {
+            self.core.mark_dirty(slot);
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! Buffers lent to sessions while they hold output or an unfinished frame.
+//!
+//! An idle session holds none, so its memory is its table entry; a busy one gets back a buffer that is warm and
+//! already large enough, so the steady state allocates nothing.
+
+/// A stack of empty buffers, bounded in number and bytes.
+#[derive(Debug, Default)]
+pub(crate) struct BufferPool {
+    spare: Vec<Vec<u8>>,
+    bytes: usize,
+}
+
+impl BufferPool {
+    /// An empty buffer, warm if there is one.
+    #[inline]
+    pub(crate) fn take(&mut self) -> Vec<u8> {
+        match self.spare.pop() {
+            Some(buffer) => {
+                self.bytes -= buffer.capacity();
+                buffer
+            }
+            None => Vec::new(),
+        }
+    }
+
+    /// Takes a buffer back; frees it when enough are kept.
+    #[inline]
+    pub(crate) fn put(&mut self, mut buffer: Vec<u8>) {
+        let capacity = buffer.capacity();
+        if capacity == 0 || self.spare.len() == BUFFERS_MAX || self.bytes + capacity > BYTES_MAX {
+            return;
+        }
+        buffer.clear();
+        self.bytes += capacity;
+        self.spare.push(buffer);
+    }
+}
+
+/// Buffers kept: more sessions than this seldom hold output at the same moment of a turn.
+const BUFFERS_MAX: usize = 256;
+
+/// Bytes kept: 8 MiB a lane at most.
+const BYTES_MAX: usize = 8 << 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_buffer_comes_back_empty_and_warm() {
+        let mut pool = BufferPool::default();
+        pool.put(b"something".to_vec());
+        let buffer = pool.take();
+        assert!(buffer.is_empty() && buffer.capacity() >= 9);
+        assert_eq!(pool.take().capacity(), 0);
+    }
+
+    #[test]
+    fn what_is_kept_is_bounded() {
+        let mut pool = BufferPool::default();
+        for _ in 0..100 {
+            pool.put(Vec::with_capacity(1 << 20));
+        }
+        assert!(pool.bytes <= BYTES_MAX);
+    }
+}

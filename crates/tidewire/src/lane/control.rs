@@ -1,0 +1,220 @@
+//! Frames that the lane answers itself: the handshake, heartbeats and go-away.
+
+use tidewire_proto::body::GoAwayBody;
+use tidewire_proto::codec::Codec;
+use tidewire_proto::error::DecodeError;
+use tidewire_proto::handshake::{self, HandshakeError, Hello, Offer, Welcome};
+use tidewire_proto::message::{Kind, Message};
+
+use super::{Core, Lane};
+use crate::context::Context;
+use crate::service::{HandlerError, Service};
+use crate::session::{CloseReason, State};
+
+/// What became of a control frame.
+pub(crate) enum Handled {
+    Done,
+    /// The handshake is complete; the service may be told.
+    Opened,
+    Close(CloseReason),
+}
+
+/// Handles a frame that came before the session was open, or is of a kind that is the lane's.
+pub(crate) fn handle(cx: &mut Context<'_>, slot: usize, message: &Message<'_>) -> Handled {
+    let state = cx.core.sessions[slot].state;
+    let result = match (state, message.kind) {
+        (_, Kind::GoAway) => return go_away(cx, slot, message),
+        (State::AwaitHello, Kind::Hello) => accept_hello(cx, slot, message),
+        (State::AwaitHello, kind) => Err(HandshakeError::ExpectedHello { kind }),
+        (State::AwaitWelcome, Kind::Welcome) => accept_welcome(cx, slot, message),
+        (State::AwaitWelcome, kind) => Err(HandshakeError::ExpectedWelcome { kind }),
+        (_, Kind::Ping) => return ping(cx, slot, message),
+        (_, Kind::Pong) => return Handled::Done,
+        (_, kind) => {
+            // A second hello or welcome.
+            return Handled::Close(CloseReason::Decode(DecodeError::MalformedPayload { kind }));
+        }
+    };
+    match result {
+        Ok(()) => {
+            cx.core.sessions[slot].state = State::Open;
+            cx.core.sessions[slot].announced = true;
+            Handled::Opened
+        }
+        Err(error) => Handled::Close(CloseReason::Handshake(error)),
+    }
+}
+
+fn accept_hello(
+    cx: &mut Context<'_>,
+    slot: usize,
+    message: &Message<'_>,
+) -> Result<(), HandshakeError> {
+    let hello = Hello::decode(message.payload)?;
+    let limits = &cx.core.shared.limits;
+    let offer = Offer {
+        features: 0,
+        frame_bytes_max: u32::try_from(limits.frame_bytes_max).unwrap_or(u32::MAX),
+        heartbeat_ms: u32::try_from(limits.heartbeat.as_millis()).unwrap_or(u32::MAX),
+    };
+    let agreed = handshake::accept(&hello, &offer)?;
+    let shared = std::sync::Arc::clone(&cx.core.shared);
+    let welcome = Welcome {
+        version: agreed.version,
+        features: agreed.features,
+        frame_bytes_max: agreed.frame_bytes_max,
+        heartbeat_ms: offer.heartbeat_ms,
+        session: cx.core.sessions[slot].id.number(),
+        agent: &shared.agent,
+    };
+    tracing::debug!(session = %cx.id, agent = hello.agent, "hello accepted");
+    let sent = cx.send_framed(|_, out| welcome.encode_frame(out));
+    sent.map_err(|_| HandshakeError::Malformed)
+}
+
+fn accept_welcome(
+    cx: &mut Context<'_>,
+    slot: usize,
+    message: &Message<'_>,
+) -> Result<(), HandshakeError> {
+    let welcome = Welcome::decode(message.payload)?;
+    cx.core.sessions[slot].agent = Some(welcome.agent.into());
+    Ok(())
+}
+
+fn go_away(cx: &mut Context<'_>, slot: usize, message: &Message<'_>) -> Handled {
+    let Ok(body) = GoAwayBody::decode(message.payload) else {
+        return Handled::Close(CloseReason::Decode(DecodeError::MalformedPayload {
+            kind: Kind::GoAway,
+        }));
+    };
+    tracing::debug!(session = %cx.id, code = %body.code, text = body.text, "the peer goes away");
+    let session = &mut cx.core.sessions[slot];
+    if session.state != State::Open {
+        return Handled::Close(CloseReason::GoAway(body.code));
+    }
+    session.peer_going = Some(body.code);
+    if session.outgoing {
+        // Everything sent so far is written, then our side ends; the server answers what it read until then.
+        session.half_close = true;
+        cx.core.mark_dirty(slot);
+    }
+    Handled::Done
+}
+
+fn ping(cx: &mut Context<'_>, slot: usize, message: &Message<'_>) -> Handled {
+    let now_ns = cx.core.now_ns;
+    let limit = cx.core.shared.limits.control_frames_per_second_max;
+    let session = &mut cx.core.sessions[slot];
+    if now_ns.saturating_sub(session.control_window_ns) >= 1_000_000_000 {
+        session.control_window_ns = now_ns;
+        session.control_frames = 0;
+    }
+    session.control_frames += 1;
+    if session.control_frames > limit || message.payload.len() > PING_BYTES_MAX {
+        return Handled::Close(CloseReason::ControlFlood);
+    }
+    match cx.send(&Message::new(Kind::Pong, message.channel, message.payload)) {
+        Ok(()) => Handled::Done,
+        Err(_) => Handled::Close(CloseReason::ControlFlood),
+    }
+}
+
+impl<S: Service> Lane<S> {
+    /// The kernel reported on a connection being made.
+    pub(crate) fn finish_connect(&mut self, slot: usize) {
+        let core = &mut self.core;
+        let session = &mut core.sessions[slot];
+        if let Err(error) = session.stream.finish_connect() {
+            let id = session.id;
+            core.connect_failures.push((id, error));
+            core.close(slot, CloseReason::PeerReset);
+            return;
+        }
+        if core.shared.codec.has_handshake() {
+            core.sessions[slot].state = State::AwaitWelcome;
+            let id = core.sessions[slot].id;
+            let shared = std::sync::Arc::clone(&core.shared);
+            let hello = Hello {
+                version: handshake::PROTOCOL_VERSION,
+                features: 0,
+                frame_bytes_max: u32::try_from(shared.limits.frame_bytes_max).unwrap_or(u32::MAX),
+                credentials: &[],
+                agent: &shared.agent,
+            };
+            let mut cx = core.context(id);
+            if let Err(error) = cx.send_framed(|_, out| hello.encode_frame(out)) {
+                tracing::error!(%error, "cannot encode the hello");
+            }
+            drop(cx);
+        } else {
+            core.sessions[slot].state = State::Open;
+            self.announce(slot);
+        }
+        self.core.update_interest(slot);
+        self.core.mark_dirty(slot);
+    }
+}
+
+impl Core {
+    /// Tells a peer why its session ends, if it can still be told. One attempt, never a wait.
+    pub(crate) fn last_words(&mut self, slot: usize, reason: CloseReason) {
+        let Some(code) = reason.go_away_code() else {
+            return;
+        };
+        let session = &self.sessions[slot];
+        if !self.shared.codec.has_handshake() || session.blocked || session.going_told {
+            return;
+        }
+        self.tell_going(slot, code, &reason.to_string());
+        let session = &mut self.sessions[slot];
+        // A failed write means the peer is gone, which is what we are about to make true.
+        let _ = session.stream.write(session.output.unsent());
+        let _ = session.stream.shutdown_write();
+    }
+
+    /// Queues a go-away.
+    pub(crate) fn tell_going(
+        &mut self,
+        slot: usize,
+        code: tidewire_proto::body::GoAwayCode,
+        text: &str,
+    ) {
+        if !self.shared.codec.has_handshake() || self.sessions[slot].going_told {
+            return;
+        }
+        self.sessions[slot].going_told = true;
+        let mut body = Vec::new();
+        GoAwayBody { code, text }.encode(&mut body);
+        let mut output = std::mem::take(&mut self.sessions[slot].output);
+        let message = Message::new(Kind::GoAway, 0, &body);
+        if let Err(error) = self.encode_to(&mut output, |codec, out| codec.encode(&message, out)) {
+            tracing::debug!(%error, "cannot encode a go-away");
+        }
+        self.sessions[slot].output = output;
+    }
+}
+
+impl Context<'_> {
+    /// Counts a refused message and, if it was a request, answers it with the error.
+    pub(crate) fn refuse(&mut self, error: &HandlerError) {
+        self.core.counters.refused.add(1);
+        let current = self.current;
+        let mut body = Vec::new();
+        tidewire_proto::body::ErrorBody {
+            code: error.code(),
+            text: error.text(),
+        }
+        .encode(&mut body);
+        let answer = Message::with_id(Kind::Error, current.channel, current.id, &body);
+        // A refused `say` has no id; its error carries id 0 and the room. Text codecs show every refusal.
+        let wanted =
+            current.kind.has_id() || current.kind == Kind::Say || !self.codec().has_handshake();
+        if wanted && let Err(error) = self.send(&answer) {
+            tracing::debug!(session = %self.id, %error, "cannot send a refusal");
+        }
+    }
+}
+
+/// Largest payload of a ping that is sent back.
+const PING_BYTES_MAX: usize = 64;

@@ -1,0 +1,483 @@
+//! The state of a lane, and what reading, writing, rooms and timers all need of it.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::os::fd::AsFd;
+use std::sync::{Arc, OnceLock};
+
+use crossbeam_utils::CachePadded;
+use slab::Slab;
+use tidewire_io::clock::now_ns;
+use tidewire_io::poller::{Interest, Poller, Token};
+use tidewire_io::socket::{
+    AcceptError, Accepted, Listener, SocketAddress, Stream, StreamConnectError,
+};
+use tidewire_io::timer::TimerWheel;
+use tidewire_proto::codec::{AnyCodec, Codec};
+use tidewire_proto::error::EncodeError;
+use tidewire_proto::message::Kind;
+
+use super::buffers::BufferPool;
+use super::gate::Gate;
+use super::mailbox::{BatchEntry, LaneHandle, Post};
+use super::timers::TimerKey;
+use crate::context::{Context, Current, SendError};
+use crate::limits::{Limits, RoomDefaults};
+use crate::metrics::LaneCounters;
+use crate::pattern::{Directory, Room};
+use crate::service::ConnectFailure;
+use crate::session::{CloseReason, Output, Session, SessionId, State};
+
+/// What all lanes of a server share. Nothing in it is touched per message.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) codec: AnyCodec,
+    pub(crate) limits: Limits,
+    pub(crate) room_defaults: RoomDefaults,
+    pub(crate) directory: Directory,
+    pub(crate) gate: Gate,
+    /// What the server says of itself in its welcome.
+    pub(crate) agent: String,
+    /// Every lane of the server, in the order of their numbers.
+    pub(crate) lanes: OnceLock<Vec<LaneHandle>>,
+}
+
+/// A lane without its service.
+#[derive(Debug)]
+pub(crate) struct Core {
+    pub(crate) lane: usize,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) handle: LaneHandle,
+    pub(crate) poller: Box<dyn Poller>,
+    pub(crate) sessions: Slab<Session>,
+    pub(crate) listeners: Vec<Listener>,
+    pub(crate) timers: TimerWheel<TimerKey>,
+    pub(crate) buffers: BufferPool,
+    pub(crate) counters: Arc<CachePadded<LaneCounters>>,
+    pub(crate) now_ns: u64,
+    /// Rooms with members on this lane, by alias.
+    pub(crate) rooms: Vec<Option<Box<Room>>>,
+    /// Planned sweeps, earliest first.
+    pub(crate) due: BinaryHeap<Reverse<(u64, u16)>>,
+    /// Sessions with output to write at the end of the turn.
+    pub(crate) dirty: Vec<usize>,
+    /// Sessions to remove at the end of the turn.
+    pub(crate) closed: Vec<usize>,
+    /// Sessions whose reading goes on because their output drained.
+    pub(crate) resumed: Vec<usize>,
+    /// Publishers held by a room that blocks for a slow subscriber.
+    pub(crate) held: Vec<(SessionId, u16)>,
+    /// What this turn produced for each other lane, see [`BatchEntry`].
+    pub(crate) batches: Vec<Vec<u8>>,
+    pub(crate) connect_failures: Vec<(SessionId, StreamConnectError)>,
+    /// Scratch list of timers that fired.
+    pub(crate) expired: Vec<TimerKey>,
+    pub(crate) drain_deadline_ns: Option<u64>,
+    pub(crate) stop: bool,
+    generation: u32,
+    /// Where the next accepted connection goes.
+    next_lane: usize,
+}
+
+impl Core {
+    pub(crate) fn new(
+        lane: usize,
+        shared: Arc<Shared>,
+        handle: LaneHandle,
+        poller: Box<dyn Poller>,
+        counters: Arc<CachePadded<LaneCounters>>,
+    ) -> Self {
+        let now_ns = now_ns();
+        Self {
+            lane,
+            shared,
+            handle,
+            poller,
+            sessions: Slab::new(),
+            listeners: Vec::new(),
+            timers: TimerWheel::new(now_ns, TIMER_TICK_NS),
+            buffers: BufferPool::default(),
+            counters,
+            now_ns,
+            rooms: Vec::new(),
+            due: BinaryHeap::new(),
+            dirty: Vec::new(),
+            closed: Vec::new(),
+            resumed: Vec::new(),
+            held: Vec::new(),
+            batches: Vec::new(),
+            connect_failures: Vec::new(),
+            expired: Vec::new(),
+            drain_deadline_ns: None,
+            stop: false,
+            generation: 0,
+            next_lane: 0,
+        }
+    }
+
+    /// Watches a listener from this lane.
+    pub(crate) fn add_listener(
+        &mut self,
+        listener: Listener,
+    ) -> Result<(), tidewire_io::poller::RegisterError> {
+        let token = listener_token(self.listeners.len());
+        self.poller.add(listener.as_fd(), token, Interest::READ)?;
+        self.listeners.push(listener);
+        Ok(())
+    }
+
+    pub(crate) fn slot_of(&self, id: SessionId) -> Option<usize> {
+        let slot = id.slot();
+        self.sessions
+            .get(slot)
+            .filter(|session| session.id == id && !session.is_closed())
+            .map(|_| slot)
+    }
+
+    pub(crate) fn session(&self, id: SessionId) -> Option<&Session> {
+        self.sessions
+            .get(id.slot())
+            .filter(|session| session.id == id)
+    }
+
+    pub(crate) fn session_mut(&mut self, id: SessionId) -> Option<&mut Session> {
+        self.sessions
+            .get_mut(id.slot())
+            .filter(|session| session.id == id)
+    }
+
+    /// The context of a call about session `id`; it holds the session's output until it is dropped.
+    pub(crate) fn context(&mut self, id: SessionId) -> Context<'_> {
+        let output = self
+            .session_mut(id)
+            .map_or_else(Output::default, |session| {
+                std::mem::take(&mut session.output)
+            });
+        Context {
+            core: self,
+            id,
+            output,
+            current: NO_MESSAGE,
+            stopped: false,
+        }
+    }
+
+    pub(crate) fn context_without_session(&mut self) -> Context<'_> {
+        Context {
+            core: self,
+            id: SessionId::NONE,
+            output: Output::default(),
+            current: NO_MESSAGE,
+            stopped: false,
+        }
+    }
+
+    /// Appends frames to an output, lending it a buffer if it has none.
+    #[inline]
+    pub(crate) fn encode_to(
+        &mut self,
+        output: &mut Output,
+        encode: impl FnOnce(&AnyCodec, &mut Vec<u8>) -> Result<(), EncodeError>,
+    ) -> Result<(), EncodeError> {
+        if output.bytes.capacity() == 0 {
+            output.bytes = self.buffers.take();
+        }
+        encode(&self.shared.codec, &mut output.bytes)
+    }
+
+    /// Appends frames to the output of any session of the server.
+    pub(crate) fn send_to(
+        &mut self,
+        id: SessionId,
+        encode: impl FnOnce(&AnyCodec, &mut Vec<u8>) -> Result<(), EncodeError>,
+    ) -> Result<(), SendError> {
+        if id.lane() != self.lane {
+            let mut frame = self.buffers.take();
+            let result = encode(&self.shared.codec, &mut frame);
+            if result.is_ok() {
+                self.batch(id.lane(), &BatchEntry::Session { id, frame: &frame });
+            }
+            self.buffers.put(frame);
+            return Ok(result?);
+        }
+        let slot = self
+            .slot_of(id)
+            .filter(|slot| self.sessions[*slot].state == State::Open)
+            .ok_or(SendError::NotOpen);
+        let slot = slot.inspect_err(|_| self.counters.sends_refused.add(1))?;
+        if self.sessions[slot].output.len() > self.shared.limits.queue_bytes_max {
+            self.counters.sends_refused.add(1);
+            return Err(SendError::QueueFull);
+        }
+        let mut output = std::mem::take(&mut self.sessions[slot].output);
+        let result = self.encode_to(&mut output, encode);
+        self.sessions[slot].output = output;
+        self.mark_dirty(slot);
+        Ok(result?)
+    }
+
+    /// Adds an entry to what this turn sends to another lane.
+    pub(crate) fn batch(&mut self, lane: usize, entry: &BatchEntry<'_>) {
+        if self.batches.len() <= lane {
+            self.batches.resize_with(lane + 1, Vec::new);
+        }
+        let batch = &mut self.batches[lane];
+        if batch.capacity() == 0 {
+            *batch = self.buffers.take();
+        }
+        entry.encode(batch);
+    }
+
+    /// Posts what this turn collected for other lanes. What finds a full queue stays and grows.
+    pub(crate) fn post_batches(&mut self) {
+        let Some(lanes) = self.shared.lanes.get() else {
+            return;
+        };
+        for (lane, batch) in self.batches.iter_mut().enumerate() {
+            if batch.is_empty() {
+                continue;
+            }
+            let Some(target) = lanes.get(lane) else {
+                batch.clear();
+                continue;
+            };
+            if let Err(Post::Batch(back)) = target.post(Post::Batch(std::mem::take(batch))) {
+                *batch = back;
+            }
+        }
+    }
+
+    /// Whether another lane is so far behind that reading must wait for it.
+    pub(crate) fn is_backed_up(&self) -> bool {
+        self.batches
+            .iter()
+            .any(|batch| batch.len() > BATCH_BYTES_MAX)
+    }
+
+    pub(crate) fn mark_dirty(&mut self, slot: usize) {
+        let session = &mut self.sessions[slot];
+        if !session.dirty {
+            session.dirty = true;
+            self.dirty.push(slot);
+        }
+    }
+
+    /// Ends a session at the end of this turn. What it still had to send is dropped and counted.
+    pub(crate) fn close(&mut self, slot: usize, reason: CloseReason) {
+        let session = &mut self.sessions[slot];
+        if !session.is_closed() {
+            session.state = State::Closed(reason);
+            self.closed.push(slot);
+        }
+    }
+
+    /// Ends a session after what it has to send has been written. Nothing more is read from it.
+    pub(crate) fn finish(&mut self, slot: usize, reason: CloseReason) {
+        let session = &mut self.sessions[slot];
+        if session.finish.is_none() {
+            session.finish = Some(reason);
+            self.update_interest(slot);
+            self.mark_dirty(slot);
+        }
+    }
+
+    /// Tells the poller what the session now waits for, if that changed.
+    pub(crate) fn update_interest(&mut self, slot: usize) {
+        let session = &mut self.sessions[slot];
+        let wanted = session.wanted_interest();
+        if wanted == session.interest || session.is_closed() {
+            return;
+        }
+        session.interest = wanted;
+        let result = self
+            .poller
+            .modify(session.stream.as_fd(), Token(slot), wanted);
+        if let Err(error) = result {
+            tracing::error!(session = %session.id, %error, "cannot change what is watched");
+            self.close(slot, CloseReason::Io(std::io::ErrorKind::Other));
+        }
+    }
+
+    /// Starts a connection.
+    pub(crate) fn connect(
+        &mut self,
+        address: &SocketAddress,
+        tag: u64,
+    ) -> Result<SessionId, ConnectFailure> {
+        let stream = Stream::connect(address)?;
+        let slot = self.insert(stream, Some(address.clone()), State::Connecting, true);
+        let slot = slot.map_err(ConnectFailure::Closed)?;
+        self.sessions[slot].tag = tag;
+        Ok(self.sessions[slot].id)
+    }
+
+    /// Takes up a connection that the gate has counted.
+    pub(crate) fn adopt(
+        &mut self,
+        stream: Stream,
+        peer: Option<SocketAddress>,
+        ready: &mut Vec<usize>,
+    ) {
+        let handshake = self.shared.codec.has_handshake();
+        let state = if handshake {
+            State::AwaitHello
+        } else {
+            State::Open
+        };
+        match self.insert(stream, peer, state, false) {
+            Ok(slot) if !handshake => ready.push(slot),
+            Ok(_) => {}
+            Err(reason) => {
+                // `insert` gave the place at the gate back.
+                tracing::warn!(%reason, "an accepted connection could not be watched");
+            }
+        }
+    }
+
+    fn insert(
+        &mut self,
+        stream: Stream,
+        peer: Option<SocketAddress>,
+        state: State,
+        outgoing: bool,
+    ) -> Result<usize, CloseReason> {
+        self.generation = self.generation.wrapping_add(1);
+        if self.generation == u32::MAX {
+            // The highest generation would make a session's number look like a room in a batch.
+            self.generation = 0;
+        }
+        let entry = self.sessions.vacant_entry();
+        let slot = entry.key();
+        let id = SessionId::new(self.lane, slot, self.generation);
+        let mut session = Session::new(stream, id, state, outgoing, self.now_ns);
+        session.peer = peer.map(Box::new);
+        session.interest = session.wanted_interest();
+        if let Err(error) = self
+            .poller
+            .add(session.stream.as_fd(), Token(slot), session.interest)
+        {
+            tracing::error!(%error, "cannot watch a connection");
+            if !outgoing {
+                self.shared.gate.leave(session.peer.as_deref());
+            }
+            return Err(CloseReason::Io(std::io::ErrorKind::Other));
+        }
+        entry.insert(session);
+        self.arm_timer(slot);
+        self.counters.sessions_opened.add(1);
+        Ok(slot)
+    }
+
+    /// Accepts what waits at a listener, up to a bound, and spreads it over the lanes.
+    pub(crate) fn accept(&mut self, listener: usize, ready: &mut Vec<usize>) {
+        for _ in 0..ACCEPTS_PER_EVENT {
+            let Some(socket) = self.listeners.get(listener) else {
+                return;
+            };
+            match socket.accept() {
+                Ok(Accepted { stream, peer }) => {
+                    self.place(stream, peer.map(SocketAddress::Tcp), ready);
+                }
+                Err(AcceptError::WouldBlock) => return,
+                Err(AcceptError::Aborted) => {}
+                Err(error) => {
+                    self.counters.accept_errors.add(1);
+                    let cause = std::error::Error::source(&error).map(ToString::to_string);
+                    tracing::error!(%error, cause, "cannot accept; trying again in 100 ms");
+                    self.pause_listener(listener);
+                    return;
+                }
+            }
+        }
+    }
+
+    fn place(&mut self, stream: Stream, peer: Option<SocketAddress>, ready: &mut Vec<usize>) {
+        if !self.shared.gate.enter(peer.as_ref()) {
+            self.counters.sessions_refused.add(1);
+            tracing::warn!(?peer, "session limit reached; connection refused");
+            return;
+        }
+        let shared = Arc::clone(&self.shared);
+        let lanes = shared.lanes.get().map_or(&[][..], Vec::as_slice);
+        self.next_lane += 1;
+        if self.next_lane >= lanes.len() {
+            self.next_lane = 0;
+        }
+        match lanes.get(self.next_lane) {
+            Some(other) if self.next_lane != self.lane => {
+                if let Err(Post::Adopt { stream, peer }) = other.post(Post::Adopt { stream, peer })
+                {
+                    // That lane is drowning; this one has just shown that it is not.
+                    self.adopt(stream, peer, ready);
+                }
+            }
+            _ => self.adopt(stream, peer, ready),
+        }
+    }
+
+    /// Takes a closed session apart.
+    pub(crate) fn dismantle(&mut self, slot: usize, reason: CloseReason) {
+        self.leave_all(slot);
+        self.last_words(slot, reason);
+        let Some(mut session) = self.sessions.try_remove(slot) else {
+            return;
+        };
+        if let Some(timer) = session.timer.take() {
+            self.timers.cancel(timer);
+        }
+        if let Err(error) = self.poller.remove(session.stream.as_fd()) {
+            tracing::error!(session = %session.id, %error, "cannot stop watching a connection");
+        }
+        if !session.outgoing {
+            self.shared.gate.leave(session.peer.as_deref());
+        }
+        self.buffers.put(session.output.bytes);
+        self.buffers.put(session.tail);
+        self.counters.closed[reason.index()].add(1);
+        tracing::debug!(session = %session.id, %reason, "session closed");
+    }
+
+    /// When the lane must wake even if nothing arrives.
+    pub(crate) fn wake_ns(&self) -> Option<u64> {
+        let sweep = self.due.peek().map(|Reverse((at, _))| *at);
+        let held = (!self.held.is_empty()).then_some(self.now_ns + HELD_CHECK_NS);
+        let backed_up = self
+            .batches
+            .iter()
+            .any(|batch| !batch.is_empty())
+            .then_some(self.now_ns);
+        [
+            sweep,
+            self.timers.next_deadline(),
+            held,
+            backed_up,
+            self.drain_deadline_ns,
+        ]
+        .into_iter()
+        .flatten()
+        .min()
+    }
+}
+
+/// The poller token of a listener: below the doorbell's, above every session's.
+pub(crate) fn listener_token(index: usize) -> Token {
+    Token(usize::MAX - 1 - index)
+}
+
+const NO_MESSAGE: Current = Current {
+    kind: Kind::OneWay,
+    channel: 0,
+    id: 0,
+};
+
+/// Resolution of timeouts. They are seconds long, so 10 ms is exact enough and keeps the wheel small.
+const TIMER_TICK_NS: u64 = 10_000_000;
+
+/// Connections accepted in one go, so that a connection storm does not starve those already open.
+const ACCEPTS_PER_EVENT: usize = 64;
+
+/// How often a lane looks whether a blocking room on another lane is clear again.
+const HELD_CHECK_NS: u64 = 2_000_000;
+
+/// Bytes waiting for another lane above which reading stops. 4 MiB is many turns' worth.
+const BATCH_BYTES_MAX: usize = 4 << 20;

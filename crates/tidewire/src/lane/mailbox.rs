@@ -1,0 +1,162 @@
+//! How lanes and other threads hand a lane work: a bounded queue and a doorbell that wakes only a sleeper.
+//!
+//! Lanes do not send each other single messages: what a turn produced for another lane is collected in one
+//! buffer and posted once. A batch that finds the queue full stays with its sender and grows; when it is too
+//! large the sender reads no more from its own sessions until it is gone, so that nothing is dropped.
+
+use std::sync::Arc;
+
+use crossbeam_queue::ArrayQueue;
+use tidewire_io::doorbell::Doorbell;
+use tidewire_io::socket::{SocketAddress, Stream};
+
+use crate::session::SessionId;
+
+/// Work for a lane.
+#[derive(Debug)]
+pub(crate) enum Post {
+    /// A connection accepted by another lane; it is counted by the gate already.
+    Adopt {
+        stream: Stream,
+        peer: Option<SocketAddress>,
+    },
+    /// Entries of [`BatchEntry`], encoded.
+    Batch(Vec<u8>),
+    /// Stop accepting, tell the peers, and stop when they are gone or at this time.
+    Drain { deadline_ns: u64 },
+    /// Stop at once.
+    Stop,
+}
+
+/// What other threads hold of a lane.
+#[derive(Clone, Debug)]
+pub(crate) struct LaneHandle {
+    queue: Arc<ArrayQueue<Post>>,
+    pub(crate) doorbell: Arc<Doorbell>,
+}
+
+impl LaneHandle {
+    pub(crate) fn new() -> std::io::Result<Self> {
+        Ok(Self {
+            queue: Arc::new(ArrayQueue::new(POSTS_MAX)),
+            doorbell: Arc::new(Doorbell::new()?),
+        })
+    }
+
+    /// Leaves work and wakes the lane if it sleeps. Gives the work back if the queue is full.
+    pub(crate) fn post(&self, post: Post) -> Result<(), Post> {
+        self.queue.push(post)?;
+        self.doorbell.ring();
+        Ok(())
+    }
+
+    /// Leaves work that must not be lost, waiting while the queue is full. Not for lanes.
+    pub(crate) fn post_waiting(&self, mut post: Post) {
+        while let Err(back) = self.post(post) {
+            post = back;
+            self.doorbell.ring();
+            std::thread::yield_now();
+        }
+    }
+
+    pub(crate) fn take(&self) -> Option<Post> {
+        self.queue.pop()
+    }
+
+    pub(crate) fn has_mail(&self) -> bool {
+        !self.queue.is_empty()
+    }
+}
+
+/// One entry of a batch between lanes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum BatchEntry<'a> {
+    /// A frame for every member of a room.
+    Room { alias: u16, frame: &'a [u8] },
+    /// A frame for one session.
+    Session { id: SessionId, frame: &'a [u8] },
+}
+
+impl<'a> BatchEntry<'a> {
+    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
+        let (target, frame) = match self {
+            Self::Room { alias, frame } => (ROOM_TARGET | u64::from(*alias), frame),
+            Self::Session { id, frame } => (id.number(), frame),
+        };
+        out.extend_from_slice(&target.to_le_bytes());
+        out.extend_from_slice(&(frame.len() as u64).to_le_bytes());
+        out.extend_from_slice(frame);
+    }
+
+    /// Takes the first entry off `batch`.
+    pub(crate) fn decode(batch: &mut &'a [u8]) -> Option<Self> {
+        let (target, rest) = batch.split_first_chunk::<8>()?;
+        let (length, rest) = rest.split_first_chunk::<8>()?;
+        let (frame, rest) = rest.split_at_checked(u64::from_le_bytes(*length) as usize)?;
+        *batch = rest;
+        let target = u64::from_le_bytes(*target);
+        Some(if target & ROOM_TARGET_MASK == ROOM_TARGET {
+            Self::Room {
+                alias: (target & 0xFFFF) as u16,
+                frame,
+            }
+        } else {
+            Self::Session {
+                id: SessionId::from_number(target),
+                frame,
+            }
+        })
+    }
+}
+
+/// Posts a lane's queue holds. Each is a whole batch or a connection, so this is many turns' worth.
+const POSTS_MAX: usize = 1024;
+
+/// A target with these upper bits is a room; session generations never reach them.
+const ROOM_TARGET: u64 = 0xFFFF_FFFF_FFFF_0000;
+const ROOM_TARGET_MASK: u64 = 0xFFFF_FFFF_FFFF_0000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn batches_decode_to_what_was_encoded() {
+        let entries = [
+            BatchEntry::Room {
+                alias: 7,
+                frame: b"frame",
+            },
+            BatchEntry::Session {
+                id: SessionId::new(3, 9, 5),
+                frame: b"",
+            },
+            BatchEntry::Room {
+                alias: u16::MAX,
+                frame: b"x",
+            },
+        ];
+        let mut bytes = Vec::new();
+        for entry in &entries {
+            entry.encode(&mut bytes);
+        }
+        let mut rest = &bytes[..];
+        for entry in &entries {
+            assert_eq!(BatchEntry::decode(&mut rest), Some(*entry));
+        }
+        assert_eq!(BatchEntry::decode(&mut rest), None);
+    }
+
+    #[test]
+    fn a_full_queue_gives_the_work_back() {
+        let handle = LaneHandle::new().unwrap();
+        for _ in 0..POSTS_MAX {
+            assert!(handle.post(Post::Stop).is_ok());
+        }
+        assert!(matches!(
+            handle.post(Post::Batch(vec![1])),
+            Err(Post::Batch(_))
+        ));
+        assert!(handle.has_mail());
+    }
+}

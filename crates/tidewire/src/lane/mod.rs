@@ -1,0 +1,265 @@
+//! A lane: one thread, its poller and its sessions.
+//!
+//! ```text
+//!   poller.wait ─▶ read each ready session until a short read ─▶ decode in place ─▶ service
+//!        ▲                                                                            │ reply, say
+//!        │                                                                            ▼
+//!   doorbell, timers ◀── sweep due rooms ◀── flush dirty sessions ◀── on_turn ◀── session output, room logs
+//! ```
+//!
+//! Nothing on that way allocates in the steady state, takes a lock, or makes a system call per message. The
+//! lane is split over this folder: `core` holds the state and what every part needs, `read` brings messages
+//! to the service, `write` brings output to sockets, `control` speaks the handshake and heartbeats, `timers`
+//! ends what stays silent, `mailbox` connects lanes and other threads, `gate` counts sessions against limits.
+
+mod buffers;
+mod control;
+mod core;
+mod gate;
+mod mailbox;
+mod read;
+mod timers;
+mod write;
+
+use std::io;
+use std::time::Duration;
+
+use thiserror::Error;
+use tidewire_io::clock::now_ns;
+use tidewire_io::poller::{Event, Events, PollerError, RegisterError, Token, WaitError};
+
+pub(crate) use self::core::{Core, Shared};
+pub(crate) use gate::Gate;
+pub(crate) use mailbox::{BatchEntry, LaneHandle, Post};
+pub(crate) use timers::TimerKey;
+
+use crate::service::Service;
+use crate::session::{CloseReason, State};
+
+/// A lane with its service, ready to run on a thread.
+#[derive(Debug)]
+pub(crate) struct Lane<S> {
+    pub(crate) core: Core,
+    pub(crate) service: S,
+    receive: Vec<u8>,
+    events: Events,
+    /// Accepted, connected or resumed sessions to look at in this turn.
+    ready: Vec<usize>,
+}
+
+/// A lane could not start or go on.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum LaneError {
+    /// The chosen poller does not work here.
+    #[error("cannot open the poller")]
+    Poller(#[from] PollerError),
+    /// A descriptor could not be watched.
+    #[error("cannot watch a descriptor")]
+    Register(#[from] RegisterError),
+    /// Waiting for events failed.
+    #[error("cannot wait for events")]
+    Wait(#[from] WaitError),
+    /// The lane's doorbell or thread could not be made.
+    #[error("cannot start the lane")]
+    Io(#[from] io::Error),
+}
+
+impl<S: Service> Lane<S> {
+    pub(crate) fn new(core: Core, service: S) -> Self {
+        Self {
+            core,
+            service,
+            receive: vec![0; RECEIVE_BYTES],
+            events: Events::with_capacity(EVENTS_PER_WAIT),
+            ready: Vec::new(),
+        }
+    }
+
+    /// Runs until the lane is told to stop or has drained.
+    pub(crate) fn run(mut self) -> Result<(), LaneError> {
+        self.core.poller.add(
+            std::os::fd::AsFd::as_fd(&self.core.handle.doorbell),
+            DOORBELL,
+            tidewire_io::poller::Interest::READ,
+        )?;
+        let mut wake_ns = self.turn();
+        while !self.core.stop {
+            self.wait(wake_ns)?;
+            self.handle_events();
+            wake_ns = self.turn();
+        }
+        self.close_all();
+        Ok(())
+    }
+
+    /// Everything of a turn but reading: mail, timers, the service's own work, flushes and sweeps. Returns when
+    /// the next turn is due at the latest.
+    fn turn(&mut self) -> Option<u64> {
+        self.core.now_ns = now_ns();
+        self.take_mail();
+        self.handle_timers();
+        let service_wake = self.run_service_turn();
+        self.resume_held();
+        self.core.flush_dirty();
+        self.core.sweep_due();
+        self.core.post_batches();
+        self.remove_closed();
+        self.check_drained();
+        [service_wake, self.core.wake_ns()]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    fn wait(&mut self, wake_ns: Option<u64>) -> Result<(), LaneError> {
+        let timeout = wake_ns.map(|at| Duration::from_nanos(at.saturating_sub(now_ns())));
+        let idle = timeout.is_none_or(|timeout| !timeout.is_zero()) && self.ready.is_empty();
+        if !idle {
+            self.core
+                .poller
+                .wait(&mut self.events, Some(Duration::ZERO))?;
+            return Ok(());
+        }
+        let doorbell = std::sync::Arc::clone(&self.core.handle.doorbell);
+        doorbell.before_sleep();
+        let timeout = if self.core.handle.has_mail() || self.service.has_work() {
+            Some(Duration::ZERO)
+        } else {
+            timeout
+        };
+        let result = self.core.poller.wait(&mut self.events, timeout);
+        doorbell.after_sleep();
+        Ok(result?)
+    }
+
+    fn handle_events(&mut self) {
+        self.core.now_ns = now_ns();
+        for index in 0..self.events.len() {
+            let event = self.events[index];
+            match event.token {
+                DOORBELL => {}
+                Token(number) if number > LISTENER_LAST => {
+                    self.core.accept(usize::MAX - 1 - number, &mut self.ready);
+                }
+                Token(slot) => self.handle_session_event(slot, event),
+            }
+        }
+        // Sessions accepted in this turn, and those whose reading was paused with frames left over.
+        while let Some(slot) = self.ready.pop() {
+            self.start_or_read(slot);
+        }
+    }
+
+    fn handle_session_event(&mut self, slot: usize, event: Event) {
+        let Some(session) = self.core.sessions.get(slot) else {
+            return;
+        };
+        match session.state {
+            State::Closed(_) => {}
+            State::Connecting => {
+                if event.writable || event.readable {
+                    self.finish_connect(slot);
+                }
+            }
+            _ => {
+                if event.writable {
+                    self.core.sessions[slot].blocked = false;
+                    self.core.flush(slot);
+                }
+                if event.readable {
+                    self.read_session(slot);
+                }
+            }
+        }
+    }
+
+    fn start_or_read(&mut self, slot: usize) {
+        let Some(session) = self.core.sessions.get(slot) else {
+            return;
+        };
+        if session.is_closed() {
+            return;
+        }
+        if session.state == State::Open && !session.announced {
+            self.announce(slot);
+        } else {
+            self.read_session(slot);
+        }
+    }
+
+    fn run_service_turn(&mut self) -> Option<u64> {
+        let mut context = self.core.context_without_session();
+        self.service.on_turn(&mut context)
+    }
+
+    /// Publishers held by a blocking room go on when it is clear again.
+    fn resume_held(&mut self) {
+        self.core.release_held(&mut self.ready);
+        while let Some(slot) = self.ready.pop() {
+            self.start_or_read(slot);
+        }
+    }
+
+    fn remove_closed(&mut self) {
+        // `on_close` may close others, so the list may grow while it is worked off.
+        while let Some(slot) = self.core.closed.pop() {
+            self.remove_session(slot);
+        }
+    }
+
+    fn remove_session(&mut self, slot: usize) {
+        let Some(session) = self.core.sessions.get(slot) else {
+            return;
+        };
+        let State::Closed(reason) = session.state else {
+            return;
+        };
+        let (announced, outgoing, id) = (session.announced, session.outgoing, session.id);
+        if announced {
+            let mut context = self.core.context(id);
+            self.service.on_close(&mut context, reason);
+        } else if outgoing {
+            let failure = self
+                .core
+                .connect_failures
+                .iter()
+                .position(|(failed, _)| *failed == id)
+                .map(|index| self.core.connect_failures.swap_remove(index).1);
+            let failure =
+                failure.map_or(crate::service::ConnectFailure::Closed(reason), Into::into);
+            let mut context = self.core.context(id);
+            self.service.on_connect_failed(&mut context, failure);
+        }
+        self.core.dismantle(slot, reason);
+    }
+
+    fn close_all(&mut self) {
+        let slots: Vec<usize> = self.core.sessions.iter().map(|(slot, _)| slot).collect();
+        for slot in slots {
+            self.core.close(slot, CloseReason::Shutdown);
+        }
+        self.remove_closed();
+    }
+
+    /// A draining lane stops when its last session is gone or the deadline passed.
+    fn check_drained(&mut self) {
+        if let Some(deadline) = self.core.drain_deadline_ns
+            && (self.core.sessions.is_empty() || self.core.now_ns >= deadline)
+        {
+            self.core.stop = true;
+        }
+    }
+}
+
+/// Bytes of a lane's receive buffer. 256 KiB was as fast as any larger size and still fits the second-level cache.
+const RECEIVE_BYTES: usize = 256 * 1024;
+
+/// Events taken from the kernel at once.
+const EVENTS_PER_WAIT: usize = 1024;
+
+/// The doorbell's token.
+const DOORBELL: Token = Token(usize::MAX);
+
+/// Tokens above this name listeners, counted down from the doorbell's.
+const LISTENER_LAST: usize = usize::MAX - 1024;

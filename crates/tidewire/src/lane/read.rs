@@ -1,0 +1,313 @@
+//! From the socket to the service: read until a short read, decode in place, keep only the unfinished tail.
+
+use std::io::ErrorKind;
+
+use tidewire_io::clock::now_ns;
+use tidewire_proto::codec::{AnyCodec, Codec, Decoded};
+use tidewire_proto::error::DecodeError;
+use tidewire_proto::handshake::classify_garbage;
+use tidewire_proto::limits::HELLO_BYTES_MAX;
+use tidewire_proto::message::Kind;
+
+use super::control::{self, Handled};
+use super::{Core, Lane};
+use crate::context::Current;
+use crate::service::Service;
+use crate::session::{CloseReason, State};
+
+/// What handling a piece of input led to.
+enum Flow {
+    /// All whole frames were handled; read on.
+    Continue,
+    /// Reading of this session stops for now: it is paused, held or being finished.
+    Stop,
+    /// The session ends.
+    Close(CloseReason),
+}
+
+/// Outcome of one read.
+enum Read {
+    Bytes(usize),
+    Nothing,
+    End,
+    Failed(ErrorKind),
+}
+
+impl<S: Service> Lane<S> {
+    /// Reads a session until a short read or its share of the turn is used up.
+    pub(crate) fn read_session(&mut self, slot: usize) {
+        let mut receive = std::mem::take(&mut self.receive);
+        let (core, service) = (&mut self.core, &mut self.service);
+        // One decode loop compiled for each known codec: the choice costs once per read, not per frame.
+        match core.shared.codec.clone() {
+            AnyCodec::Tw1(codec) => read_with(core, service, &codec, slot, &mut receive),
+            AnyCodec::Lines(codec) => read_with(core, service, &codec, slot, &mut receive),
+            AnyCodec::Custom(codec) => read_with(core, service, &*codec, slot, &mut receive),
+            other => read_with(core, service, &other, slot, &mut receive),
+        }
+        self.receive = receive;
+    }
+
+    /// Gives a session its first call.
+    pub(crate) fn announce(&mut self, slot: usize) {
+        self.core.sessions[slot].announced = true;
+        let id = self.core.sessions[slot].id;
+        let mut context = self.core.context(id);
+        self.service.on_open(&mut context);
+    }
+}
+
+fn read_with<S: Service, C: Codec + ?Sized>(
+    core: &mut Core,
+    service: &mut S,
+    codec: &C,
+    slot: usize,
+    receive: &mut [u8],
+) {
+    let mut budget = core.shared.limits.turn_bytes_max;
+    if core.sessions[slot].tail.len() >= TAIL_DIRECT_BYTES {
+        read_into_tail(core, service, codec, slot, budget);
+        return;
+    }
+    let tail = std::mem::take(&mut core.sessions[slot].tail);
+    let mut held = tail.len();
+    receive[..held].copy_from_slice(&tail);
+    core.buffers.put(tail);
+    if std::mem::take(&mut core.sessions[slot].backlog) {
+        match handle_bytes(core, service, codec, slot, &receive[..held]) {
+            (used, Flow::Continue) => {
+                receive.copy_within(used..held, 0);
+                held -= used;
+            }
+            (used, flow) => return stop(core, slot, &receive[used..held], flow),
+        }
+    }
+    loop {
+        if core.sessions[slot].finish.is_some() || core.is_backed_up() {
+            return keep_tail(core, slot, &receive[..held]);
+        }
+        let room = receive.len() - held;
+        let count = match read_once(core, slot, &mut receive[held..]) {
+            Read::Bytes(count) => count,
+            Read::Nothing => return keep_tail(core, slot, &receive[..held]),
+            Read::End => return end(core, slot),
+            Read::Failed(kind) => return fail(core, slot, kind),
+        };
+        let filled = held + count;
+        match handle_bytes(core, service, codec, slot, &receive[..filled]) {
+            (used, Flow::Continue) => {
+                receive.copy_within(used..filled, 0);
+                held = filled - used;
+            }
+            (used, flow) => return stop(core, slot, &receive[used..filled], flow),
+        }
+        budget = budget.saturating_sub(count);
+        if count < room || budget == 0 || held >= TAIL_DIRECT_BYTES {
+            return keep_tail(core, slot, &receive[..held]);
+        }
+    }
+}
+
+/// Reads a long unfinished frame straight into the session's own tail, so that a peer that sends it in small
+/// pieces cannot make the lane copy it again for each of them.
+fn read_into_tail<S: Service, C: Codec + ?Sized>(
+    core: &mut Core,
+    service: &mut S,
+    codec: &C,
+    slot: usize,
+    mut budget: usize,
+) {
+    let mut tail = std::mem::take(&mut core.sessions[slot].tail);
+    let mut try_first = std::mem::take(&mut core.sessions[slot].backlog);
+    loop {
+        let mut short = false;
+        if !std::mem::take(&mut try_first) {
+            let held = tail.len();
+            tail.resize(held + TAIL_STEP_BYTES, 0);
+            let read = read_once(core, slot, &mut tail[held..]);
+            let count = if let Read::Bytes(count) = read {
+                count
+            } else {
+                0
+            };
+            tail.truncate(held + count);
+            match read {
+                Read::Bytes(_) => {}
+                Read::Nothing => break,
+                Read::End => return end(core, slot),
+                Read::Failed(kind) => return fail(core, slot, kind),
+            }
+            budget = budget.saturating_sub(count);
+            short = count < TAIL_STEP_BYTES;
+        }
+        let (used, flow) = handle_bytes(core, service, codec, slot, &tail);
+        if !matches!(flow, Flow::Continue) {
+            return stop(core, slot, &tail[used..], flow);
+        }
+        tail.drain(..used);
+        if short
+            || budget == 0
+            || tail.len() < TAIL_DIRECT_BYTES
+            || core.sessions[slot].finish.is_some()
+        {
+            break;
+        }
+    }
+    keep_tail(core, slot, &tail);
+}
+
+fn read_once(core: &mut Core, slot: usize, buffer: &mut [u8]) -> Read {
+    let session = &mut core.sessions[slot];
+    loop {
+        match session.stream.read(buffer) {
+            Ok(0) => return Read::End,
+            Ok(count) => {
+                core.now_ns = now_ns();
+                session.last_input_ns = core.now_ns;
+                core.counters.bytes_in.add(count as u64);
+                return Read::Bytes(count);
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return Read::Nothing,
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Read::Failed(error.kind()),
+        }
+    }
+}
+
+/// Decodes and handles every whole frame of `input`. Returns how many bytes were used.
+fn handle_bytes<S: Service, C: Codec + ?Sized>(
+    core: &mut Core,
+    service: &mut S,
+    codec: &C,
+    slot: usize,
+    input: &[u8],
+) -> (usize, Flow) {
+    let frame_bytes_max = core.shared.limits.frame_bytes_max;
+    let queue_bytes_max = core.shared.limits.queue_bytes_max;
+    let (id, mut open) = (core.sessions[slot].id, core.sessions[slot].is_open());
+    let mut cx = core.context(id);
+    let (mut used, mut frames) = (0, 0);
+    let flow = loop {
+        if used == input.len() {
+            break Flow::Continue;
+        }
+        let limit = if open {
+            frame_bytes_max
+        } else {
+            HELLO_BYTES_MAX
+        };
+        match codec.decode(&input[used..], limit) {
+            Ok(Decoded::Frame { message, consumed }) => {
+                used += consumed;
+                frames += 1;
+                if open && !is_lane_kind(message.kind) {
+                    cx.current = Current {
+                        kind: message.kind,
+                        channel: message.channel,
+                        id: message.id,
+                    };
+                    if let Err(error) = service.on_message(&mut cx, message) {
+                        cx.refuse(&error);
+                    }
+                } else {
+                    match control::handle(&mut cx, slot, &message) {
+                        Handled::Done => {}
+                        Handled::Opened => {
+                            open = true;
+                            service.on_open(&mut cx);
+                        }
+                        Handled::Close(reason) => break Flow::Close(reason),
+                    }
+                }
+                if cx.stopped || cx.output.len() > queue_bytes_max {
+                    break Flow::Stop;
+                }
+            }
+            Ok(Decoded::Incomplete { .. }) => break Flow::Continue,
+            Err(error) => break Flow::Close(refusal(open, error, &input[used..])),
+        }
+    };
+    drop(cx);
+    core.counters.frames_in.add(frames);
+    (used, flow)
+}
+
+/// Before the handshake, bytes that are no frame most likely come from the wrong program.
+fn refusal(open: bool, error: DecodeError, bytes: &[u8]) -> CloseReason {
+    if open {
+        CloseReason::Decode(error)
+    } else {
+        CloseReason::Handshake(classify_garbage(bytes))
+    }
+}
+
+fn stop(core: &mut Core, slot: usize, rest: &[u8], flow: Flow) {
+    match flow {
+        Flow::Close(reason) => core.close(slot, reason),
+        Flow::Continue => keep_tail(core, slot, rest),
+        Flow::Stop => {
+            if core.sessions[slot].finish.is_some() {
+                return;
+            }
+            keep_tail(core, slot, rest);
+            let session = &mut core.sessions[slot];
+            session.backlog = !session.tail.is_empty();
+            if !session.paused {
+                session.paused = true;
+                core.counters.reads_paused.add(1);
+            }
+            core.update_interest(slot);
+        }
+    }
+}
+
+/// Remembers the unfinished end of what was read.
+fn keep_tail(core: &mut Core, slot: usize, rest: &[u8]) {
+    if rest.is_empty() {
+        return;
+    }
+    let mut tail = core.buffers.take();
+    tail.extend_from_slice(rest);
+    core.sessions[slot].tail = tail;
+}
+
+/// The peer will send no more; what we still have for it is written first.
+fn end(core: &mut Core, slot: usize) {
+    let session = &core.sessions[slot];
+    let draining = core.drain_deadline_ns.is_some();
+    let plain = if draining {
+        CloseReason::Shutdown
+    } else {
+        CloseReason::PeerClosed
+    };
+    let reason = session.peer_going.map_or(plain, CloseReason::GoAway);
+    match session.state {
+        State::Open => core.finish(slot, reason),
+        _ => core.close(slot, reason),
+    }
+}
+
+fn fail(core: &mut Core, slot: usize, kind: ErrorKind) {
+    let reason = match kind {
+        ErrorKind::ConnectionReset | ErrorKind::BrokenPipe | ErrorKind::ConnectionAborted => {
+            CloseReason::PeerReset
+        }
+        other => CloseReason::Io(other),
+    };
+    core.close(slot, reason);
+}
+
+/// Kinds that the lane itself answers; services never see them.
+#[inline]
+fn is_lane_kind(kind: Kind) -> bool {
+    matches!(
+        kind,
+        Kind::Hello | Kind::Welcome | Kind::Ping | Kind::Pong | Kind::GoAway
+    )
+}
+
+/// From this length on an unfinished frame is read into its own buffer instead of the lane's.
+const TAIL_DIRECT_BYTES: usize = 16 * 1024;
+
+/// How much is read at once into a long unfinished frame.
+const TAIL_STEP_BYTES: usize = 64 * 1024;

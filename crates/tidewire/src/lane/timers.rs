@@ -1,0 +1,170 @@
+//! Ends what stays silent: handshakes, half frames, idle sessions. Wakes paused listeners and blocked rooms.
+//!
+//! A session has one timer. It is not moved when bytes come; when it fires it looks how long the session has
+//! been silent and sleeps again for the rest. So timeouts cost nothing per message.
+
+use tidewire_io::poller::{Interest, Token};
+use tidewire_proto::body::GoAwayCode;
+use tidewire_proto::codec::Codec;
+use tidewire_proto::message::{Kind, Message};
+
+use super::core::listener_token;
+use super::mailbox::{BatchEntry, Post};
+use super::{Core, Lane};
+use crate::service::Service;
+use crate::session::{CloseReason, SessionId, State};
+
+/// What a timer is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TimerKey {
+    /// Look at how long this session has been silent.
+    Session(SessionId),
+    /// Accept again.
+    Listener(usize),
+    /// The slow subscribers of this room had their time.
+    BlockedRoom(u16),
+}
+
+impl<S: Service> Lane<S> {
+    pub(crate) fn handle_timers(&mut self) {
+        let mut expired = std::mem::take(&mut self.core.expired);
+        self.core.timers.advance(self.core.now_ns, &mut expired);
+        for key in expired.drain(..) {
+            match key {
+                TimerKey::Session(id) => self.core.check_session(id),
+                TimerKey::Listener(index) => self.core.resume_listener(index),
+                TimerKey::BlockedRoom(alias) => self.core.end_block(alias),
+            }
+        }
+        self.core.expired = expired;
+    }
+
+    /// Takes what other threads left.
+    pub(crate) fn take_mail(&mut self) {
+        while let Some(post) = self.core.handle.take() {
+            match post {
+                Post::Adopt { stream, peer } => self.core.adopt(stream, peer, &mut self.ready),
+                Post::Batch(batch) => {
+                    let mut rest = &batch[..];
+                    while let Some(entry) = BatchEntry::decode(&mut rest) {
+                        self.core.deliver_entry(&entry);
+                    }
+                    self.core.buffers.put(batch);
+                }
+                Post::Drain { deadline_ns } => self.core.drain(deadline_ns),
+                Post::Stop => self.core.stop = true,
+            }
+        }
+        while let Some(slot) = self.ready.pop() {
+            self.start_or_read(slot);
+        }
+    }
+}
+
+impl Core {
+    pub(crate) fn arm_timer(&mut self, slot: usize) {
+        let session = &self.sessions[slot];
+        let limits = &self.shared.limits;
+        let delay = match session.state {
+            State::Connecting | State::AwaitHello | State::AwaitWelcome => limits.handshake_timeout,
+            _ => limits
+                .frame_timeout
+                .min(limits.heartbeat)
+                .min(limits.idle_timeout),
+        };
+        let deadline_ns = self.now_ns + delay.as_nanos() as u64;
+        let timer = self
+            .timers
+            .insert(deadline_ns, TimerKey::Session(session.id));
+        self.sessions[slot].timer = Some(timer);
+    }
+
+    fn check_session(&mut self, id: SessionId) {
+        let Some(slot) = self.slot_of(id) else { return };
+        let limits = &self.shared.limits;
+        let heartbeat = self.shared.codec.has_handshake();
+        let idle = if heartbeat {
+            limits.idle_timeout
+        } else {
+            limits.idle_timeout_without_heartbeat
+        };
+        let (idle_ns, heartbeat_ns) = (idle.as_nanos() as u64, limits.heartbeat.as_nanos() as u64);
+        let frame_ns = limits.frame_timeout.as_nanos() as u64;
+        let session = &mut self.sessions[slot];
+        session.timer = None;
+        let silent_ns = self.now_ns.saturating_sub(session.last_input_ns);
+        match session.state {
+            State::Connecting | State::AwaitHello | State::AwaitWelcome => {
+                return self.close(slot, CloseReason::HandshakeTimeout);
+            }
+            _ if silent_ns >= idle_ns => return self.close(slot, CloseReason::IdleTimeout),
+            _ if !session.tail.is_empty() && !session.paused && silent_ns >= frame_ns => {
+                return self.close(slot, CloseReason::FrameTimeout);
+            }
+            _ => {}
+        }
+        if heartbeat && silent_ns >= heartbeat_ns && !session.blocked {
+            let ping = Message::new(Kind::Ping, 0, &[]);
+            if let Err(error) = self.send_to(id, |codec, out| codec.encode(&ping, out)) {
+                tracing::debug!(session = %id, %error, "cannot send a ping");
+            }
+        }
+        self.arm_timer(slot);
+    }
+
+    /// Stops accepting for a moment. Without this a listener that cannot be served would be reported ready
+    /// for ever and use up the lane.
+    pub(crate) fn pause_listener(&mut self, index: usize) {
+        self.watch_listener(index, Interest::NONE);
+        self.timers
+            .insert(self.now_ns + ACCEPT_PAUSE_NS, TimerKey::Listener(index));
+    }
+
+    fn resume_listener(&mut self, index: usize) {
+        self.watch_listener(index, Interest::READ);
+    }
+
+    fn watch_listener(&mut self, index: usize, interest: Interest) {
+        let Some(listener) = self.listeners.get(index) else {
+            return;
+        };
+        let token: Token = listener_token(index);
+        if let Err(error) = self
+            .poller
+            .modify(std::os::fd::AsFd::as_fd(listener), token, interest)
+        {
+            tracing::error!(%error, "cannot change how a listener is watched");
+        }
+    }
+
+    /// Begins to end: no new connections, every peer is told, and whoever is done is let go.
+    fn drain(&mut self, deadline_ns: u64) {
+        if self.drain_deadline_ns.is_some() {
+            return;
+        }
+        self.drain_deadline_ns = Some(deadline_ns);
+        for listener in std::mem::take(&mut self.listeners) {
+            if let Err(error) = self.poller.remove(std::os::fd::AsFd::as_fd(&listener)) {
+                tracing::error!(%error, "cannot stop watching a listener");
+            }
+        }
+        let handshake = self.shared.codec.has_handshake();
+        let slots: Vec<usize> = self.sessions.iter().map(|(slot, _)| slot).collect();
+        for slot in slots {
+            match self.sessions[slot].state {
+                State::Open if handshake => {
+                    self.tell_going(slot, GoAwayCode::Shutdown, "the server is shutting down");
+                    self.mark_dirty(slot);
+                }
+                State::Open => {
+                    self.sessions[slot].half_close = true;
+                    self.mark_dirty(slot);
+                }
+                _ => self.close(slot, CloseReason::Shutdown),
+            }
+        }
+    }
+}
+
+/// How long accepting rests after a failure such as exhausted descriptors.
+const ACCEPT_PAUSE_NS: u64 = 100_000_000;

@@ -1,0 +1,254 @@
+//! From output and room logs to the socket: one gathered write for everything a session has waiting.
+
+use std::io::{ErrorKind, IoSlice};
+
+use tidewire_proto::codec::Codec;
+
+use super::Core;
+use crate::metrics::DropReason;
+use crate::session::{CloseReason, State};
+
+/// What a write attempt came to.
+enum Wrote {
+    Bytes(usize),
+    Blocked,
+    Failed(ErrorKind),
+}
+
+impl Core {
+    /// Flushes every session that got output in this turn.
+    pub(crate) fn flush_dirty(&mut self) {
+        let mut dirty = std::mem::take(&mut self.dirty);
+        for slot in dirty.drain(..) {
+            if let Some(session) = self.sessions.get_mut(slot) {
+                session.dirty = false;
+                if !session.blocked {
+                    self.flush(slot);
+                }
+            }
+        }
+        // Flushing may close sessions but never makes others dirty, so the emptied list can be kept.
+        debug_assert!(self.dirty.is_empty());
+        self.dirty = dirty;
+    }
+
+    /// Writes what waits for a session until it is all gone or the socket takes no more.
+    pub(crate) fn flush(&mut self, slot: usize) {
+        match self.sessions[slot].state {
+            State::Connecting | State::Closed(_) => return,
+            State::Draining => {
+                // Our side has ended; an answer to what the peer still sends cannot be delivered.
+                let session = &mut self.sessions[slot];
+                session.output.consume(session.output.len());
+                return;
+            }
+            _ => {}
+        }
+        loop {
+            self.announce_gaps(slot);
+            let (offered, wrote) = self.write_once(slot);
+            if offered == 0 {
+                break;
+            }
+            match wrote {
+                Wrote::Bytes(count) => {
+                    self.account(slot, count);
+                    if count < offered {
+                        self.block(slot);
+                        return;
+                    }
+                }
+                Wrote::Blocked => {
+                    self.block(slot);
+                    return;
+                }
+                Wrote::Failed(kind) => {
+                    let reset = matches!(
+                        kind,
+                        ErrorKind::BrokenPipe
+                            | ErrorKind::ConnectionReset
+                            | ErrorKind::ConnectionAborted
+                    );
+                    let reason = if reset {
+                        CloseReason::PeerReset
+                    } else {
+                        CloseReason::Io(kind)
+                    };
+                    self.close(slot, reason);
+                    return;
+                }
+            }
+        }
+        self.handle_flushed(slot);
+    }
+
+    /// Losses come before what follows them.
+    fn announce_gaps(&mut self, slot: usize) {
+        let Self {
+            sessions,
+            buffers,
+            shared,
+            counters,
+            ..
+        } = self;
+        let session = &mut sessions[slot];
+        for membership in &mut session.memberships {
+            let lost = membership.subscriber.take_gap();
+            if lost == 0 {
+                continue;
+            }
+            if session.output.bytes.capacity() == 0 {
+                session.output.bytes = buffers.take();
+            }
+            match shared
+                .codec
+                .encode_gap(membership.room, lost, &mut session.output.bytes)
+            {
+                Ok(()) => counters.gaps_announced.add(1),
+                Err(error) => {
+                    tracing::warn!(session = %session.id, lost, %error, "gap not announced")
+                }
+            }
+        }
+    }
+
+    /// One gathered write. Returns how many bytes were offered.
+    fn write_once(&mut self, slot: usize) -> (usize, Wrote) {
+        let Self {
+            sessions, rooms, ..
+        } = self;
+        let session = &mut sessions[slot];
+        let mut slices = [IoSlice::new(&[]); SLICES_MAX];
+        let (mut count, mut offered) = (0, 0);
+        if !session.output.is_empty() {
+            slices[0] = IoSlice::new(session.output.unsent());
+            (count, offered) = (1, session.output.len());
+        }
+        for membership in &session.memberships {
+            let Some(Some(room)) = rooms.get(usize::from(membership.room)) else {
+                continue;
+            };
+            membership.subscriber.gather(&room.log, |slice| {
+                if count == SLICES_MAX {
+                    return false;
+                }
+                slices[count] = IoSlice::new(slice);
+                count += 1;
+                offered += slice.len();
+                true
+            });
+        }
+        if offered == 0 {
+            return (0, Wrote::Bytes(0));
+        }
+        let wrote = loop {
+            match session.stream.write_vectored(&slices[..count]) {
+                Ok(written) => break Wrote::Bytes(written),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break Wrote::Blocked,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => break Wrote::Failed(error.kind()),
+            }
+        };
+        (offered, wrote)
+    }
+
+    /// `written` bytes went: first of the session's own output, then of its rooms in their order.
+    fn account(&mut self, slot: usize, written: usize) {
+        let Self {
+            sessions,
+            rooms,
+            counters,
+            ..
+        } = self;
+        let session = &mut sessions[slot];
+        counters.writes.add(1);
+        counters.bytes_out.add(written as u64);
+        let own = written.min(session.output.len());
+        session.output.consume(own);
+        let mut delivered = 0;
+        if session.output.is_empty() {
+            delivered = std::mem::take(&mut session.messages_in_output);
+        }
+        let mut rest = written - own;
+        for membership in &mut session.memberships {
+            if rest == 0 {
+                break;
+            }
+            let Some(Some(room)) = rooms.get_mut(usize::from(membership.room)) else {
+                continue;
+            };
+            let behind = membership.subscriber.bytes_behind(&room.log);
+            let part = rest.min(usize::try_from(behind).unwrap_or(usize::MAX));
+            rest -= part;
+            let advance =
+                membership
+                    .subscriber
+                    .advance(&mut room.log, part, &mut session.output.bytes);
+            delivered += advance.messages;
+            if advance.torn {
+                // It counts when its rest has left the output.
+                delivered -= 1;
+                session.messages_in_output += 1;
+            }
+        }
+        counters.room_delivered.add(delivered);
+    }
+
+    /// The socket is full: wait until it is writable.
+    fn block(&mut self, slot: usize) {
+        self.sessions[slot].blocked = true;
+        self.update_interest(slot);
+    }
+
+    /// Everything went: give buffers back, resume reading, and end what was to end then.
+    fn handle_flushed(&mut self, slot: usize) {
+        self.pass_own(slot);
+        let session = &mut self.sessions[slot];
+        session.blocked = false;
+        if session.output.bytes.capacity() > 0 {
+            self.buffers.put(std::mem::take(&mut session.output.bytes));
+            session.output.sent = 0;
+        }
+        if !self.shared.codec.has_handshake() {
+            // A listener that never types is not idle while it takes what it is sent.
+            session.last_input_ns = session.last_input_ns.max(self.now_ns);
+        }
+        if session.paused && !session.held {
+            session.paused = false;
+            self.resumed.push(slot);
+        }
+        if let Some(reason) = session.finish {
+            return self.close(slot, reason);
+        }
+        if session.half_close && session.state == State::Open {
+            session.state = State::Draining;
+            // If this fails the peer is gone already, and the next read says so.
+            let _ = session.stream.shutdown_write();
+        }
+        self.update_interest(slot);
+    }
+
+    /// Steps over the session's own messages, so that they do not hold the log.
+    fn pass_own(&mut self, slot: usize) {
+        let Self {
+            sessions, rooms, ..
+        } = self;
+        let session = &mut sessions[slot];
+        for membership in &mut session.memberships {
+            let Some(Some(room)) = rooms.get_mut(usize::from(membership.room)) else {
+                continue;
+            };
+            membership
+                .subscriber
+                .advance(&mut room.log, 0, &mut session.output.bytes);
+        }
+    }
+
+    /// Room messages that a closing session will not get.
+    pub(crate) fn count_undelivered(&mut self, messages: u64) {
+        self.counters.room_dropped[DropReason::Closed as usize].add(messages);
+    }
+}
+
+/// Slices of one gathered write. A sweep is one or two segments; own messages in between cut them up.
+const SLICES_MAX: usize = 32;

@@ -1,0 +1,104 @@
+//! Every limit of a lane and a server, with its default and its reason.
+//!
+//! Passing a limit is a typed, counted close or refusal: never a panic, never unbounded memory.
+
+use std::time::Duration;
+
+use tidewire_proto::limits as wire;
+use tidewire_proto::room::{LagLimits, Policy};
+
+/// Limits and timings of a server or client. Start from `Limits::default()` and change what you must.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// Largest frame accepted, whole, in bytes. Default 1 MiB.
+    pub frame_bytes_max: usize,
+    /// Sessions of the whole server. Default 65,536; the descriptor limit is usually lower.
+    pub sessions_max: usize,
+    /// Sessions from one IP address. Default 16,384: above a large NAT, below all descriptors of a machine.
+    pub sessions_per_address_max: usize,
+    /// From connect to an accepted hello. Default 5 s: three retransmissions of a lost packet.
+    pub handshake_timeout: Duration,
+    /// Silence after which a session that answers pings is closed. Default 60 s.
+    pub idle_timeout: Duration,
+    /// Silence after which a session whose codec has no pings is closed. Default 20 min: a person may think.
+    pub idle_timeout_without_heartbeat: Duration,
+    /// Silence after which a ping is sent. Default 20 s: two of them fit into the idle timeout.
+    pub heartbeat: Duration,
+    /// Longest wait for the rest of a frame whose beginning came. Default 10 s.
+    pub frame_timeout: Duration,
+    /// Unsent bytes of a session's own output above which reading from it pauses, and direct sends to it from
+    /// others are refused. Default 1 MiB.
+    pub queue_bytes_max: usize,
+    /// Unsent bytes of a room above which a subscriber counts as slow. Default 8 MiB: about a second of a busy
+    /// room (200,000 messages of 40 bytes), so that a short stall costs nobody the connection.
+    pub lag_bytes_max: u64,
+    /// Unsent messages of a room above which a subscriber counts as slow. Default 262,144.
+    pub lag_messages_max: u64,
+    /// Longest time that a `block` subscriber may hold the publishers. Default 1 s.
+    pub block_deadline: Duration,
+    /// Rooms of the whole server. Default 16,384 of the 65,535 that aliases can name.
+    pub rooms_max: usize,
+    /// Rooms a session may be in at once. Default 64: each costs a look at every flush of the session.
+    pub rooms_per_session_max: usize,
+    /// Largest room in which coming and going is announced and the roster is pushed at joining. Default 1,024:
+    /// announcements grow with the square of the members. Above it, ask for the list.
+    pub presence_members_max: usize,
+    /// Pings and other control frames a session may send in a second. Default 100.
+    pub control_frames_per_second_max: u32,
+    /// Bytes read from one session in one turn, so that a loud one cannot starve the rest. Default 512 KiB.
+    pub turn_bytes_max: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            frame_bytes_max: wire::FRAME_BYTES_MAX,
+            sessions_max: 65_536,
+            sessions_per_address_max: 16_384,
+            handshake_timeout: Duration::from_secs(5),
+            idle_timeout: Duration::from_secs(60),
+            idle_timeout_without_heartbeat: Duration::from_secs(20 * 60),
+            heartbeat: Duration::from_secs(20),
+            frame_timeout: Duration::from_secs(10),
+            queue_bytes_max: 1 << 20,
+            lag_bytes_max: 8 << 20,
+            lag_messages_max: 262_144,
+            block_deadline: Duration::from_secs(1),
+            rooms_max: 16_384,
+            rooms_per_session_max: 64,
+            presence_members_max: 1_024,
+            control_frames_per_second_max: 100,
+            turn_bytes_max: 512 * 1024,
+        }
+    }
+}
+
+impl Limits {
+    /// How far a room subscriber may fall behind.
+    #[must_use]
+    pub fn lag(&self) -> LagLimits {
+        LagLimits {
+            bytes_max: self.lag_bytes_max,
+            messages_max: self.lag_messages_max,
+        }
+    }
+}
+
+/// What a room does unless a service asks for something else.
+#[derive(Clone, Copy, Debug)]
+pub struct RoomDefaults {
+    /// What happens to a subscriber that does not keep up. Default `disconnect`.
+    pub policy: Policy,
+    /// Longest time a message waits for others to share its write. Default 5 ms; see
+    /// [`tidewire_proto::room::Coalescer`] for what happens below it.
+    pub coalesce_max: Duration,
+}
+
+impl Default for RoomDefaults {
+    fn default() -> Self {
+        Self {
+            policy: Policy::default(),
+            coalesce_max: Duration::from_millis(5),
+        }
+    }
+}

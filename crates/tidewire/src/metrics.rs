@@ -1,0 +1,169 @@
+//! Counters of a lane, readable from any thread at any time.
+//!
+//! Each lane owns one padded block and is its only writer, so an increment is a plain add: no locked
+//! instruction, no shared cache line. Hot paths add once per batch.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crossbeam_utils::CachePadded;
+
+use crate::session::CloseReason;
+
+/// A number that one thread changes and any thread reads.
+#[derive(Debug, Default)]
+pub(crate) struct Counter(AtomicU64);
+
+impl Counter {
+    #[inline]
+    pub(crate) fn add(&self, count: u64) {
+        // Only the lane writes, so load and store need not be one atomic step.
+        self.0.store(
+            self.0.load(Ordering::Relaxed).wrapping_add(count),
+            Ordering::Relaxed,
+        );
+    }
+
+    pub(crate) fn read(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Why a room message did not reach a subscriber.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DropReason {
+    /// The session closed before the message was written.
+    Closed,
+    /// The subscription's policy dropped it.
+    Policy,
+}
+
+impl DropReason {
+    /// Names of all reasons, in the order of their counters.
+    pub const NAMES: [&'static str; 2] = ["closed", "policy"];
+}
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
+        #[derive(Debug, Default)]
+        pub(crate) struct LaneCounters {
+            $(pub(crate) $name: Counter,)*
+            pub(crate) closed: [Counter; CloseReason::NAMES.len()],
+            pub(crate) room_dropped: [Counter; DropReason::NAMES.len()],
+        }
+
+        /// The counters of one lane, or the sum over lanes, at one moment.
+        #[derive(Clone, Debug, Default, PartialEq, Eq)]
+        pub struct Metrics {
+            $($(#[$doc])* pub $name: u64,)*
+            /// Sessions closed, by reason; see [`CloseReason::NAMES`].
+            pub closed: [u64; CloseReason::NAMES.len()],
+            /// Room messages a subscriber did not get, by reason; see [`DropReason::NAMES`].
+            pub room_dropped: [u64; DropReason::NAMES.len()],
+        }
+
+        impl LaneCounters {
+            fn add_to(&self, sum: &mut Metrics) {
+                $(sum.$name += self.$name.read();)*
+                for (total, counter) in sum.closed.iter_mut().zip(&self.closed) {
+                    *total += counter.read();
+                }
+                for (total, counter) in sum.room_dropped.iter_mut().zip(&self.room_dropped) {
+                    *total += counter.read();
+                }
+            }
+        }
+    };
+}
+
+counters! {
+    /// Sessions accepted or connected.
+    sessions_opened,
+    /// Connections refused because a session limit was reached.
+    sessions_refused,
+    /// Failures of `accept`, descriptor exhaustion included.
+    accept_errors,
+    /// Bytes read from sockets.
+    bytes_in,
+    /// Bytes taken by sockets.
+    bytes_out,
+    /// Frames decoded.
+    frames_in,
+    /// Write calls that took bytes.
+    writes,
+    /// Messages said in rooms, on this lane.
+    said,
+    /// Room frames times their subscribers.
+    room_offered,
+    /// Room frames handed to a subscriber's socket whole.
+    room_delivered,
+    /// Sweeps of a room.
+    sweeps,
+    /// Gap notices sent.
+    gaps_announced,
+    /// Times a publisher was held because a room blocks.
+    publishers_held,
+    /// Times reading paused because a session did not take its output.
+    reads_paused,
+    /// Messages a service refused with a typed error.
+    refused,
+    /// Direct sends refused because the receiver's queue was full or it was gone.
+    sends_refused,
+    /// Replies that no request waited for.
+    replies_unmatched,
+}
+
+impl Metrics {
+    /// Sessions closed with this counter name, such as `"idle_timeout"`. 0 for an unknown name.
+    #[must_use]
+    pub fn closed_by(&self, name: &str) -> u64 {
+        CloseReason::NAMES
+            .iter()
+            .position(|known| *known == name)
+            .map_or(0, |index| self.closed[index])
+    }
+
+    /// Sessions closed, for whatever reason.
+    #[must_use]
+    pub fn sessions_closed(&self) -> u64 {
+        self.closed.iter().sum()
+    }
+
+    /// Room frames dropped, for whatever reason.
+    #[must_use]
+    pub fn room_dropped_total(&self) -> u64 {
+        self.room_dropped.iter().sum()
+    }
+
+    /// Room frames that are neither delivered nor dropped yet. Exact when the lanes are at rest.
+    #[must_use]
+    pub fn room_in_flight(&self) -> i128 {
+        i128::from(self.room_offered)
+            - i128::from(self.room_delivered)
+            - i128::from(self.room_dropped_total())
+    }
+}
+
+/// The counters of all lanes of a server.
+#[derive(Clone, Debug)]
+pub struct MetricsReader {
+    lanes: Arc<[Arc<CachePadded<LaneCounters>>]>,
+}
+
+impl MetricsReader {
+    pub(crate) fn new(lanes: Vec<Arc<CachePadded<LaneCounters>>>) -> Self {
+        Self {
+            lanes: lanes.into(),
+        }
+    }
+
+    /// The sum over all lanes, now.
+    #[must_use]
+    pub fn read(&self) -> Metrics {
+        let mut sum = Metrics::default();
+        for lane in self.lanes.iter() {
+            lane.add_to(&mut sum);
+        }
+        sum
+    }
+}

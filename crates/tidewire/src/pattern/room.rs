@@ -1,0 +1,651 @@
+//! Rooms on a lane: joining, leaving, saying, sweeping, and what happens to slow subscribers.
+//!
+//! The log, the cursors and the policies are sans-IO and live in [`tidewire_proto::room`]; this file binds
+//! them to sessions, timers and other lanes. A room spans lanes: each has a log of its own, and what is said
+//! crosses to another lane once, not once per subscriber there.
+
+use std::cmp::Reverse;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use thiserror::Error;
+use tidewire_io::clock::now_ns;
+use tidewire_proto::body::{ErrorCode, NameError, validate_name};
+use tidewire_proto::codec::{Codec, Presence, Said};
+use tidewire_proto::error::EncodeError;
+use tidewire_proto::message::{MemberId, PresenceEvent};
+use tidewire_proto::room::{Coalescer, Policy, RoomLog, Subscriber, Verdict};
+
+use super::directory::{NameTaken, SharedRoom, TooManyRooms};
+use crate::context::SendError;
+use crate::lane::{BatchEntry, Core, TimerKey};
+use crate::metrics::DropReason;
+use crate::service::HandlerError;
+use crate::session::{CloseReason, Member, Membership, Session, SessionId};
+
+/// A room as one lane sees it.
+#[derive(Debug)]
+pub(crate) struct Room {
+    pub(crate) shared: Arc<SharedRoom>,
+    pub(crate) log: RoomLog,
+    coalescer: Coalescer,
+    /// Slots of the sessions that are in the room.
+    members: Vec<usize>,
+    /// A `block` subscriber holds the publishers; the timer that ends it is armed.
+    blocked: bool,
+}
+
+/// The result of joining a room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Joined {
+    /// The room's alias, used to say and leave.
+    pub room: u16,
+    /// The session's number as a member.
+    pub member: MemberId,
+    /// Members of the room now, this one included.
+    pub members: usize,
+    /// Whether coming and going is announced in a room of this size.
+    pub presence: bool,
+}
+
+/// A room could not be joined. All but the last two may be retried with another name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum JoinError {
+    /// The member's name is empty or malformed.
+    #[error("{0}")]
+    Name(NameError),
+    /// The room's name is empty or malformed.
+    #[error("room: {0}")]
+    RoomName(NameError),
+    /// Somebody has that name.
+    #[error("the name is taken")]
+    NameTaken,
+    /// The session has another name already.
+    #[error("this session already has a name; leave it empty to keep that")]
+    NameFixed,
+    /// The session is in that room.
+    #[error("already in that room")]
+    AlreadyJoined,
+    /// Too many rooms, here or for this session.
+    #[error("the limit of rooms is reached")]
+    LimitReached,
+    /// The session is not open.
+    #[error("the session is not open")]
+    NotOpen,
+}
+
+/// A room could not be left, spoken to or listed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum RoomError {
+    /// The session is not in the room.
+    #[error("not in that room")]
+    NotJoined,
+    /// Nobody has that name.
+    #[error("nobody has that name")]
+    NoSuchMember,
+    /// The message could not be handed over.
+    #[error(transparent)]
+    Send(#[from] SendError),
+    /// The codec cannot express the message.
+    #[error(transparent)]
+    Encode(#[from] EncodeError),
+}
+
+impl Core {
+    pub(crate) fn join(
+        &mut self,
+        id: SessionId,
+        room: &str,
+        name: &str,
+        policy: Option<Policy>,
+    ) -> Result<Joined, JoinError> {
+        let shared = Arc::clone(&self.shared);
+        validate_name(room).map_err(JoinError::RoomName)?;
+        let slot = self.slot_of(id).ok_or(JoinError::NotOpen)?;
+        let session = &self.sessions[slot];
+        if session.memberships.len() >= shared.limits.rooms_per_session_max {
+            return Err(JoinError::LimitReached);
+        }
+        if let Some(alias) = shared.directory.alias_of(room)
+            && session.membership(alias).is_some()
+        {
+            return Err(JoinError::AlreadyJoined);
+        }
+        let (member, claimed) = match &session.member {
+            Some(member) if name.is_empty() || name == &*member.name => {
+                (Member::clone(member), false)
+            }
+            Some(_) => return Err(JoinError::NameFixed),
+            None => {
+                validate_name(name).map_err(JoinError::Name)?;
+                let claim = shared.directory.claim(name, id);
+                (claim.map_err(|NameTaken| JoinError::NameTaken)?, true)
+            }
+        };
+        let entered = match shared.directory.enter(room, &member, self.lane) {
+            Ok(entered) => entered,
+            Err(TooManyRooms) => {
+                if claimed {
+                    shared.directory.release(&member);
+                }
+                return Err(JoinError::LimitReached);
+            }
+        };
+        let alias = entered.room.alias;
+        let presence = entered.members <= shared.limits.presence_members_max;
+        self.open_room(&entered.room);
+        if presence {
+            self.announce_presence(alias, &member, PresenceEvent::Joined);
+        }
+        self.sessions[slot].member = Some(Box::new(member.clone()));
+        self.attach(slot, alias, policy.unwrap_or(shared.room_defaults.policy));
+        Ok(Joined {
+            room: alias,
+            member: member.id,
+            members: entered.members,
+            presence,
+        })
+    }
+
+    pub(crate) fn leave(&mut self, id: SessionId, alias: u16) -> Result<(), RoomError> {
+        let slot = self.slot_of(id).ok_or(RoomError::NotJoined)?;
+        let index = self.sessions[slot]
+            .membership(alias)
+            .ok_or(RoomError::NotJoined)?;
+        self.detach(slot, index, DropReason::Policy);
+        Ok(())
+    }
+
+    /// Takes a closing session out of all its rooms and gives its name back.
+    pub(crate) fn leave_all(&mut self, slot: usize) {
+        while !self.sessions[slot].memberships.is_empty() {
+            self.detach(slot, 0, DropReason::Closed);
+        }
+        let session = &mut self.sessions[slot];
+        let in_output = std::mem::take(&mut session.messages_in_output);
+        if let Some(member) = session.member.take() {
+            self.shared.directory.release(&member);
+        }
+        self.count_undelivered(in_output);
+    }
+
+    /// Appends what `id` says to the room's log. Returns whether the publisher must stop for now.
+    pub(crate) fn say(
+        &mut self,
+        id: SessionId,
+        alias: u16,
+        payload: &[u8],
+    ) -> Result<bool, RoomError> {
+        let slot = id.slot();
+        let Self {
+            sessions,
+            rooms,
+            shared,
+            ..
+        } = self;
+        let session = sessions.get_mut(slot).filter(|session| session.id == id);
+        let session = session.ok_or(RoomError::NotJoined)?;
+        let index = session.membership(alias).ok_or(RoomError::NotJoined)?;
+        let Some(Some(room)) = rooms.get_mut(usize::from(alias)) else {
+            return Err(RoomError::NotJoined);
+        };
+        let Some(member) = &session.member else {
+            return Err(RoomError::NotJoined);
+        };
+        let said = Said {
+            channel: alias,
+            member: member.id,
+            name: &member.name,
+            private: false,
+            payload,
+        };
+        let limit = shared.limits.frame_bytes_max;
+        if payload.len() + FRAME_OVERHEAD_BYTES_MAX > limit {
+            let (bytes, limit) = (
+                payload.len() as u64,
+                (limit - FRAME_OVERHEAD_BYTES_MAX) as u64,
+            );
+            return Err(EncodeError::PayloadTooLarge { bytes, limit }.into());
+        }
+        let (position, bytes) = room
+            .log
+            .append_with(payload.len() + FRAME_OVERHEAD_BYTES_MAX, |out| {
+                shared.codec.encode_said(&said, out)
+            })?;
+        session.memberships[index]
+            .subscriber
+            .skip_own(&room.log, position, bytes);
+        let held = room.shared.congested.load(Ordering::Relaxed);
+        self.counters.said.add(1);
+        self.handle_appended(alias, bytes, 1);
+        if held {
+            self.hold(slot, alias);
+        }
+        Ok(held)
+    }
+
+    pub(crate) fn whisper(
+        &mut self,
+        id: SessionId,
+        alias: u16,
+        name: &str,
+        payload: &[u8],
+    ) -> Result<(), RoomError> {
+        let session = self.session(id).ok_or(RoomError::NotJoined)?;
+        session.membership(alias).ok_or(RoomError::NotJoined)?;
+        let member = session.member.clone().ok_or(RoomError::NotJoined)?;
+        let target = self
+            .shared
+            .directory
+            .find(name)
+            .ok_or(RoomError::NoSuchMember)?;
+        let said = Said {
+            channel: alias,
+            member: member.id,
+            name: &member.name,
+            private: true,
+            payload,
+        };
+        Ok(self.send_to(target, |codec, out| codec.encode_said(&said, out))?)
+    }
+
+    pub(crate) fn roster(
+        &self,
+        id: SessionId,
+        alias: u16,
+        visit: impl FnMut(MemberId, &str),
+    ) -> Result<(), RoomError> {
+        let session = self.session(id).ok_or(RoomError::NotJoined)?;
+        session.membership(alias).ok_or(RoomError::NotJoined)?;
+        self.shared.directory.roster(alias, visit);
+        Ok(())
+    }
+
+    /// An entry of a batch from another lane.
+    pub(crate) fn deliver_entry(&mut self, entry: &BatchEntry<'_>) {
+        match *entry {
+            BatchEntry::Session { id, frame } => {
+                // A session that is gone or full is counted in `sends_refused` by `send_to` itself.
+                let result = self.send_to(id, |_, out| {
+                    out.extend_from_slice(frame);
+                    Ok(())
+                });
+                if let Err(error) = result {
+                    tracing::debug!(session = %id, %error, "a message from another lane was refused");
+                }
+            }
+            BatchEntry::Room { alias, frame } => {
+                let Some(Some(room)) = self.rooms.get_mut(usize::from(alias)) else {
+                    return;
+                };
+                let appended = room.log.append_with::<EncodeError>(frame.len(), |out| {
+                    out.extend_from_slice(frame);
+                    Ok(())
+                });
+                if appended.is_ok() {
+                    self.count_and_plan(alias, 0);
+                }
+            }
+        }
+    }
+
+    /// Runs every sweep that is due.
+    pub(crate) fn sweep_due(&mut self) {
+        while let Some(Reverse((at, alias))) = self.due.peek().copied() {
+            if at > self.now_ns {
+                return;
+            }
+            self.due.pop();
+            self.sweep(alias);
+        }
+    }
+
+    /// Writes a room's news to all its subscribers.
+    fn sweep(&mut self, alias: u16) {
+        let started_ns = now_ns();
+        let mut index = 0;
+        loop {
+            let Some(Some(room)) = self.rooms.get(usize::from(alias)) else {
+                return;
+            };
+            let Some(slot) = room.members.get(index).copied() else {
+                break;
+            };
+            index += 1;
+            if self.sessions[slot].blocked {
+                self.enforce(slot, alias);
+            } else {
+                self.flush(slot);
+                if self.sessions[slot].blocked {
+                    self.enforce(slot, alias);
+                }
+            }
+        }
+        self.counters.sweeps.add(1);
+        let Some(Some(room)) = self.rooms.get_mut(usize::from(alias)) else {
+            return;
+        };
+        room.coalescer.handle_sweep(started_ns, now_ns());
+    }
+
+    /// Applies the policy to a subscriber whose socket is full.
+    fn enforce(&mut self, slot: usize, alias: u16) {
+        let Self {
+            sessions,
+            rooms,
+            counters,
+            ..
+        } = self;
+        let session = &mut sessions[slot];
+        let Some(index) = session.membership(alias) else {
+            return;
+        };
+        let Some(Some(room)) = rooms.get_mut(usize::from(alias)) else {
+            return;
+        };
+        let subscriber = &mut session.memberships[index].subscriber;
+        let behind = subscriber.messages_behind(&room.log);
+        match subscriber.enforce(&mut room.log, &mut session.output.bytes) {
+            Verdict::Keep { dropped } => {
+                counters.room_dropped[DropReason::Policy as usize].add(dropped);
+                let spilled = behind - subscriber.messages_behind(&room.log) - dropped;
+                session.messages_in_output += spilled;
+            }
+            Verdict::Disconnect => {
+                tracing::warn!(session = %session.id, behind, "slow subscriber disconnected");
+                self.close(slot, CloseReason::SlowSubscriber);
+            }
+            Verdict::Block => self.begin_block(alias),
+        }
+    }
+
+    fn begin_block(&mut self, alias: u16) {
+        let deadline_ns = self.now_ns + self.shared.limits.block_deadline.as_nanos() as u64;
+        let Some(Some(room)) = self.rooms.get_mut(usize::from(alias)) else {
+            return;
+        };
+        if !room.blocked {
+            room.blocked = true;
+            room.shared.congested.store(true, Ordering::Relaxed);
+            self.timers
+                .insert(deadline_ns, TimerKey::BlockedRoom(alias));
+        }
+    }
+
+    /// The deadline of a blocking room passed: whoever is still over its limits is disconnected.
+    pub(crate) fn end_block(&mut self, alias: u16) {
+        let Some(slots) = self.blockers(alias) else {
+            return;
+        };
+        for slot in slots {
+            tracing::warn!(session = %self.sessions[slot].id, "blocking subscriber disconnected");
+            self.close(slot, CloseReason::SlowSubscriber);
+        }
+        self.unblock(alias);
+    }
+
+    /// Subscribers over their limits in a room that is blocked.
+    fn blockers(&self, alias: u16) -> Option<Vec<usize>> {
+        let room = self
+            .rooms
+            .get(usize::from(alias))?
+            .as_ref()
+            .filter(|room| room.blocked)?;
+        let limits = self.shared.limits.lag();
+        let over = |slot: &&usize| {
+            let session = &self.sessions[**slot];
+            session.membership(alias).is_some_and(|index| {
+                let subscriber = &session.memberships[index].subscriber;
+                session.blocked
+                    && (subscriber.bytes_behind(&room.log) > limits.bytes_max
+                        || subscriber.messages_behind(&room.log) > limits.messages_max)
+            })
+        };
+        Some(room.members.iter().filter(over).copied().collect())
+    }
+
+    fn unblock(&mut self, alias: u16) {
+        if let Some(Some(room)) = self.rooms.get_mut(usize::from(alias)) {
+            room.blocked = false;
+            room.shared.congested.store(false, Ordering::Relaxed);
+        }
+    }
+
+    /// A publisher of a blocked room reads no more until the room is clear.
+    fn hold(&mut self, slot: usize, alias: u16) {
+        let session = &mut self.sessions[slot];
+        if !session.held {
+            session.held = true;
+            self.held.push((session.id, alias));
+            self.counters.publishers_held.add(1);
+        }
+    }
+
+    /// Lets held publishers go on whose rooms are clear, and sessions whose output drained.
+    pub(crate) fn release_held(&mut self, ready: &mut Vec<usize>) {
+        if !self.held.is_empty() {
+            let blocked: Vec<u16> = self.held.iter().map(|(_, alias)| *alias).collect();
+            for alias in blocked {
+                if self.blockers(alias).is_some_and(|slots| slots.is_empty()) {
+                    self.unblock(alias);
+                }
+            }
+            let mut held = std::mem::take(&mut self.held);
+            held.retain(|(id, alias)| {
+                let room = self.rooms.get(usize::from(*alias)).and_then(Option::as_ref);
+                if room.is_some_and(|room| room.shared.congested.load(Ordering::Relaxed)) {
+                    return true;
+                }
+                if let Some(slot) = self.slot_of(*id) {
+                    self.sessions[slot].held = false;
+                    self.sessions[slot].paused = false;
+                    self.resumed.push(slot);
+                }
+                false
+            });
+            self.held = held;
+        }
+        while let Some(slot) = self.resumed.pop() {
+            if self
+                .sessions
+                .get(slot)
+                .is_some_and(|session| !session.is_closed())
+            {
+                self.update_interest(slot);
+                ready.push(slot);
+            }
+        }
+    }
+
+    /// Queues the present members for a session that just joined.
+    pub(crate) fn push_roster(&mut self, joined: &Joined, out: &mut Vec<u8>) {
+        let codec = &self.shared.codec;
+        self.shared.directory.roster(joined.room, |member, name| {
+            if member == joined.member {
+                return;
+            }
+            let presence = Presence {
+                channel: joined.room,
+                member,
+                name,
+                event: PresenceEvent::Here,
+            };
+            if let Err(error) = codec.encode_presence(&presence, out) {
+                tracing::debug!(%error, name, "presence not announced");
+            }
+        });
+    }
+
+    fn announce_presence(&mut self, alias: u16, member: &Member, event: PresenceEvent) {
+        let Self { rooms, shared, .. } = self;
+        let Some(Some(room)) = rooms.get_mut(usize::from(alias)) else {
+            return;
+        };
+        let presence = Presence {
+            channel: alias,
+            member: member.id,
+            name: &member.name,
+            event,
+        };
+        let appended = room
+            .log
+            .append_with(member.name.len() + FRAME_OVERHEAD_BYTES_MAX, |out| {
+                shared.codec.encode_presence(&presence, out)
+            });
+        match appended {
+            Ok((_, bytes)) => self.handle_appended(alias, bytes, 0),
+            Err(error) => tracing::debug!(%error, "presence not announced"),
+        }
+    }
+
+    /// The newest frame of a room's log goes to the lanes that have members, and a sweep is planned here.
+    /// `own` is 1 if its author is a subscriber of this lane's log, else 0.
+    fn handle_appended(&mut self, alias: u16, bytes: usize, own: u64) {
+        self.count_and_plan(alias, own);
+        let Some(Some(room)) = self.rooms.get(usize::from(alias)) else {
+            return;
+        };
+        let mut others = room.shared.other_lanes(self.lane);
+        if others == 0 {
+            return;
+        }
+        let mut frame = self.buffers.take();
+        frame.extend_from_slice(room.log.newest(bytes));
+        while others != 0 {
+            let lane = others.trailing_zeros() as usize;
+            others &= others - 1;
+            self.batch(
+                lane,
+                &BatchEntry::Room {
+                    alias,
+                    frame: &frame,
+                },
+            );
+        }
+        self.buffers.put(frame);
+    }
+
+    fn count_and_plan(&mut self, alias: u16, own: u64) {
+        let Some(Some(room)) = self.rooms.get_mut(usize::from(alias)) else {
+            return;
+        };
+        self.counters
+            .room_offered
+            .add(room.members.len() as u64 - own);
+        if let Some(due_ns) = room.coalescer.handle_append(self.now_ns) {
+            self.due.push(Reverse((due_ns, alias)));
+        }
+    }
+
+    fn open_room(&mut self, shared: &Arc<SharedRoom>) {
+        let index = usize::from(shared.alias);
+        if self.rooms.len() <= index {
+            self.rooms.resize_with(index + 1, || None);
+        }
+        let interval_max_ns = self.shared.room_defaults.coalesce_max.as_nanos() as u64;
+        self.rooms[index].get_or_insert_with(|| {
+            Box::new(Room {
+                shared: Arc::clone(shared),
+                log: RoomLog::new(),
+                coalescer: Coalescer::new(interval_max_ns),
+                members: Vec::new(),
+                blocked: false,
+            })
+        });
+    }
+
+    fn attach(&mut self, slot: usize, alias: u16, policy: Policy) {
+        let limits = self.shared.limits.lag();
+        let Some(Some(room)) = self.rooms.get_mut(usize::from(alias)) else {
+            return;
+        };
+        let subscriber = Subscriber::attach(&mut room.log, policy, limits);
+        let index = room.members.len();
+        room.members.push(slot);
+        self.sessions[slot].memberships.push(Membership {
+            room: alias,
+            index,
+            subscriber,
+        });
+    }
+
+    fn detach(&mut self, slot: usize, membership: usize, reason: DropReason) {
+        let session = &mut self.sessions[slot];
+        let Membership {
+            room: alias,
+            index,
+            subscriber,
+        } = session.memberships.swap_remove(membership);
+        let member = session.member.clone();
+        let Some(Some(room)) = self.rooms.get_mut(usize::from(alias)) else {
+            return;
+        };
+        let undelivered = subscriber.detach(&mut room.log);
+        room.members.swap_remove(index);
+        if let Some(moved) = room.members.get(index).copied()
+            && let Some(membership) = self.sessions[moved].membership(alias)
+        {
+            self.sessions[moved].memberships[membership].index = index;
+        }
+        let empty = room.members.is_empty();
+        self.counters.room_dropped[reason as usize].add(undelivered);
+        let Some(member) = member else { return };
+        let remaining = self.shared.directory.exit(alias, member.id, self.lane);
+        if remaining > 0 && remaining < self.shared.limits.presence_members_max {
+            self.announce_presence(alias, &member, PresenceEvent::Left);
+        }
+        if empty {
+            self.unblock(alias);
+            self.rooms[usize::from(alias)] = None;
+        }
+    }
+}
+
+impl Session {
+    /// The index of the session's place in a room.
+    #[inline]
+    pub(crate) fn membership(&self, alias: u16) -> Option<usize> {
+        self.memberships
+            .iter()
+            .position(|membership| membership.room == alias)
+    }
+}
+
+impl JoinError {
+    /// The code that tells the peer.
+    #[must_use]
+    pub fn code(self) -> ErrorCode {
+        match self {
+            Self::Name(error) | Self::RoomName(error) => error.code(),
+            Self::NameTaken => ErrorCode::NameTaken,
+            Self::NameFixed => ErrorCode::NameInvalid,
+            Self::AlreadyJoined => ErrorCode::AlreadyJoined,
+            Self::LimitReached => ErrorCode::LimitReached,
+            Self::NotOpen => ErrorCode::Draining,
+        }
+    }
+}
+
+impl From<JoinError> for HandlerError {
+    fn from(error: JoinError) -> Self {
+        Self::new(error.code(), error.to_string())
+    }
+}
+
+impl From<RoomError> for HandlerError {
+    fn from(error: RoomError) -> Self {
+        let code = match error {
+            RoomError::NotJoined => ErrorCode::NotJoined,
+            RoomError::NoSuchMember => ErrorCode::NotFound,
+            RoomError::Send(SendError::QueueFull) => ErrorCode::LimitReached,
+            RoomError::Send(SendError::NotOpen) => ErrorCode::NotFound,
+            RoomError::Send(SendError::Encode(_)) | RoomError::Encode(_) => ErrorCode::LimitReached,
+        };
+        Self::new(code, error.to_string())
+    }
+}
+
+/// Most a codec adds to a payload in a room: a header, or brackets and a name.
+const FRAME_OVERHEAD_BYTES_MAX: usize = 96;

@@ -1,0 +1,371 @@
+//! Starting, watching and stopping a server.
+
+use std::fmt;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use std::sync::{Arc, OnceLock};
+
+use crossbeam_utils::CachePadded;
+use thiserror::Error;
+use tidewire_io::clock::now_ns;
+use tidewire_io::doorbell::Doorbell;
+use tidewire_io::poller::{self, PollerChoice, PollerKind};
+use tidewire_io::socket::{BindError, ListenOptions, Listener, SocketAddress};
+use tidewire_proto::codec::{AnyCodec, Codec, Tw1};
+use tidewire_proto::room::Policy;
+
+use crate::address::{Address, AddressError};
+use crate::lane::{Core, Gate, Lane, LaneError, LaneHandle, Post, Shared};
+use crate::limits::{Limits, RoomDefaults};
+use crate::metrics::{LaneCounters, Metrics, MetricsReader};
+use crate::pattern::{Directory, LANES_MAX};
+use crate::service::Service;
+
+/// A running server: its lanes, its addresses, its counters. Dropping it stops it at once.
+#[derive(Debug)]
+pub struct Server {
+    lanes: Vec<LaneHandle>,
+    threads: Vec<JoinHandle<Result<(), LaneError>>>,
+    addresses: Vec<SocketAddress>,
+    metrics: MetricsReader,
+    poller: PollerKind,
+}
+
+/// Everything about a server before it runs.
+#[derive(Clone, Debug)]
+pub struct ServerBuilder {
+    addresses: Vec<Address>,
+    codec: AnyCodec,
+    lanes: usize,
+    poller: PollerChoice,
+    limits: Limits,
+    rooms: RoomDefaults,
+    listen: ListenOptions,
+    agent: Option<String>,
+}
+
+/// A server could not start. Nothing of it runs.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ServeError {
+    /// An address is malformed or unknown.
+    #[error("bad address")]
+    Address(#[from] AddressError),
+    /// An address could not be bound.
+    #[error("cannot listen")]
+    Bind(#[from] BindError),
+    /// A lane could not start.
+    #[error("cannot start a lane")]
+    Lane(#[from] LaneError),
+    /// More lanes than the bits of a room's lane mask, or none.
+    #[error("{0} lanes are not possible; use 1 to {LANES_MAX}")]
+    LaneCount(usize),
+}
+
+/// How a server ended.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Stopped {
+    /// The counters at the end, all sessions closed.
+    pub metrics: Metrics,
+    /// Lanes that ended with an error, as text.
+    pub failures: Vec<String>,
+}
+
+/// Serves `service` on one address until the returned server is dropped or shut down: the shortest way.
+///
+/// ```
+/// let server = tidewire::serve("tcp://127.0.0.1:0", |cx: &mut tidewire::Context<'_>, message: tidewire::Message<'_>| {
+///     cx.reply(message.payload)
+/// })?;
+/// let client = tidewire::Client::connect(&server.addresses()[0].to_string())?;
+/// assert_eq!(client.request_blocking(b"hello")?.payload(), b"hello");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+/// See [`ServeError`].
+pub fn serve<S>(address: &str, service: S) -> Result<Server, ServeError>
+where
+    S: Service + Clone,
+{
+    Server::builder()
+        .listen(address)?
+        .start(move |_| service.clone())
+}
+
+impl Server {
+    /// A server with the native protocol, one lane and the default limits.
+    #[must_use]
+    pub fn builder() -> ServerBuilder {
+        ServerBuilder::default()
+    }
+
+    /// The addresses it listens on, with the real port where port 0 was asked for.
+    #[must_use]
+    pub fn addresses(&self) -> &[SocketAddress] {
+        &self.addresses
+    }
+
+    /// The poller its lanes use.
+    #[must_use]
+    pub fn poller(&self) -> PollerKind {
+        self.poller
+    }
+
+    /// The counters of all lanes, now.
+    #[must_use]
+    pub fn metrics(&self) -> Metrics {
+        self.metrics.read()
+    }
+
+    /// A reader of the counters that outlives the server.
+    #[must_use]
+    pub fn metrics_reader(&self) -> MetricsReader {
+        self.metrics.clone()
+    }
+
+    /// What another thread rings after it left work for a service's `on_turn`.
+    ///
+    /// # Panics
+    /// There is no such lane.
+    #[must_use]
+    pub fn doorbell(&self, lane: usize) -> Arc<Doorbell> {
+        Arc::clone(&self.lanes[lane].doorbell)
+    }
+
+    /// Whether every lane still runs. A lane ends early only if its poller fails or its service panics.
+    #[must_use]
+    pub fn is_running(&self) -> bool {
+        !self.threads.iter().any(JoinHandle::is_finished)
+    }
+
+    /// Stops accepting, tells every peer, lets them finish until `deadline`, and ends.
+    #[must_use]
+    pub fn shutdown(mut self, deadline: Duration) -> Stopped {
+        let deadline_ns = now_ns() + deadline.as_nanos() as u64;
+        self.stop(&|| Post::Drain { deadline_ns })
+    }
+
+    fn stop(&mut self, post: &dyn Fn() -> Post) -> Stopped {
+        let running = self
+            .lanes
+            .iter()
+            .zip(&self.threads)
+            .filter(|(_, thread)| !thread.is_finished());
+        for (lane, _) in running {
+            lane.post_waiting(post());
+        }
+        let mut failures = Vec::new();
+        for thread in self.threads.drain(..) {
+            match thread.join() {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => failures.push(error.to_string()),
+                Err(_) => failures.push("the service panicked".to_owned()),
+            }
+        }
+        Stopped {
+            metrics: self.metrics.read(),
+            failures,
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let stopped = self.stop(&|| Post::Stop);
+        for failure in stopped.failures {
+            tracing::error!(failure, "a lane ended with an error");
+        }
+    }
+}
+
+impl Default for ServerBuilder {
+    fn default() -> Self {
+        Self {
+            addresses: Vec::new(),
+            codec: AnyCodec::Tw1(Tw1),
+            lanes: 1,
+            poller: PollerChoice::default(),
+            limits: Limits::default(),
+            rooms: RoomDefaults::default(),
+            listen: ListenOptions::default(),
+            agent: None,
+        }
+    }
+}
+
+impl ServerBuilder {
+    /// Also listens on `address`.
+    ///
+    /// # Errors
+    /// The text is not an address.
+    pub fn listen(mut self, address: &str) -> Result<Self, AddressError> {
+        self.addresses.push(address.parse()?);
+        Ok(self)
+    }
+
+    /// The codec of all sessions. Default: the native protocol.
+    #[must_use]
+    pub fn codec(mut self, codec: AnyCodec) -> Self {
+        self.codec = codec;
+        self
+    }
+
+    /// How many lanes, that is threads. Default 1.
+    #[must_use]
+    pub fn lanes(mut self, lanes: usize) -> Self {
+        self.lanes = lanes;
+        self
+    }
+
+    /// The poller. Default: the best that works here.
+    #[must_use]
+    pub fn poller(mut self, choice: PollerChoice) -> Self {
+        self.poller = choice;
+        self
+    }
+
+    /// The limits.
+    #[must_use]
+    pub fn limits(mut self, limits: Limits) -> Self {
+        self.limits = limits;
+        self
+    }
+
+    /// Longest time a room's message waits for others to share its write. Default 5 ms.
+    #[must_use]
+    pub fn coalesce_max(mut self, delay: Duration) -> Self {
+        self.rooms.coalesce_max = delay;
+        self
+    }
+
+    /// What happens to slow subscribers unless a service asks for something else. Default: disconnect.
+    #[must_use]
+    pub fn slow_subscribers(mut self, policy: Policy) -> Self {
+        self.rooms.policy = policy;
+        self
+    }
+
+    /// Options of the listening sockets.
+    #[must_use]
+    pub fn listen_options(mut self, options: ListenOptions) -> Self {
+        self.listen = options;
+        self
+    }
+
+    /// What the server says of itself to clients. Default: `tidewire/VERSION lanes=N poller=P`.
+    #[must_use]
+    pub fn agent(mut self, agent: impl Into<String>) -> Self {
+        self.agent = Some(agent.into());
+        self
+    }
+
+    /// Binds, starts the lanes, and returns when they are about to serve. `make` is called once per lane.
+    ///
+    /// # Errors
+    /// See [`ServeError`]; nothing is left running.
+    pub fn start<S: Service>(self, mut make: impl FnMut(usize) -> S) -> Result<Server, ServeError> {
+        self.start_with(|lane| Ok(make(lane)))
+    }
+
+    fn start_with<S: Service>(
+        self,
+        mut make: impl FnMut(usize) -> Result<S, ServeError>,
+    ) -> Result<Server, ServeError> {
+        if self.lanes == 0 || self.lanes > LANES_MAX {
+            return Err(ServeError::LaneCount(self.lanes));
+        }
+        let mut listeners = Vec::new();
+        for address in &self.addresses {
+            listeners.push(Listener::bind(&address.resolve()?, &self.listen)?);
+        }
+        let addresses = listeners
+            .iter()
+            .map(|listener| listener.local_address().clone())
+            .collect();
+        let mut pollers = Vec::new();
+        for _ in 0..self.lanes {
+            pollers.push(poller::open(self.poller).map_err(LaneError::from)?);
+        }
+        let kind = pollers[0].kind();
+        let shared = Arc::new(self.share(kind));
+        let mut handles = Vec::new();
+        for _ in 0..self.lanes {
+            handles.push(LaneHandle::new().map_err(LaneError::from)?);
+        }
+        // The cell is new, so this cannot find it set.
+        let _ = shared.lanes.set(handles.clone());
+        let counters: Vec<Arc<CachePadded<LaneCounters>>> =
+            (0..self.lanes).map(|_| Arc::default()).collect();
+        let mut server = Server {
+            lanes: handles.clone(),
+            threads: Vec::new(),
+            addresses,
+            metrics: MetricsReader::new(counters.clone()),
+            poller: kind,
+        };
+        for (index, (poller, (handle, counters))) in pollers
+            .into_iter()
+            .zip(handles.into_iter().zip(counters))
+            .enumerate()
+        {
+            let mut core = Core::new(index, Arc::clone(&shared), handle, poller, counters);
+            for listener in listeners.drain(..) {
+                core.add_listener(listener).map_err(LaneError::from)?;
+            }
+            let lane = Lane::new(core, make(index)?);
+            let name = format!("tidewire-lane-{index}");
+            let thread = std::thread::Builder::new()
+                .name(name)
+                .spawn(move || lane.run());
+            server.threads.push(thread.map_err(LaneError::from)?);
+        }
+        Ok(server)
+    }
+
+    /// Starts a single lane with the one service that `take` has.
+    pub(crate) fn start_one<S: Service>(
+        self,
+        mut take: impl FnMut() -> Option<S>,
+    ) -> Result<Server, ServeError> {
+        let lanes = self.lanes;
+        let mut service = take();
+        self.lanes(1)
+            .start_with(|_| service.take().ok_or(ServeError::LaneCount(lanes)))
+    }
+
+    fn share(&self, kind: PollerKind) -> Shared {
+        let agent = self.agent.clone().unwrap_or_else(|| {
+            format!(
+                "tidewire/{} lanes={} poller={kind}",
+                env!("CARGO_PKG_VERSION"),
+                self.lanes
+            )
+        });
+        tracing::debug!(codec = self.codec.name(), agent, "starting lanes");
+        Shared {
+            codec: self.codec.clone(),
+            limits: self.limits.clone(),
+            room_defaults: self.rooms,
+            directory: Directory::new(self.limits.rooms_max),
+            gate: Gate::new(
+                self.limits.sessions_max,
+                self.limits.sessions_per_address_max,
+            ),
+            agent,
+            lanes: OnceLock::new(),
+        }
+    }
+}
+
+impl fmt::Display for Server {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, address) in self.addresses.iter().enumerate() {
+            let separator = if index == 0 { "" } else { ", " };
+            write!(formatter, "{separator}{address}")?;
+        }
+        Ok(())
+    }
+}

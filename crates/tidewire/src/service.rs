@@ -1,0 +1,123 @@
+//! What a user writes: the service that handles messages.
+
+use std::borrow::Cow;
+
+use thiserror::Error;
+use tidewire_io::socket::StreamConnectError;
+use tidewire_proto::body::ErrorCode;
+use tidewire_proto::error::{DecodeError, EncodeError};
+use tidewire_proto::message::Message;
+
+use crate::context::Context;
+use crate::session::CloseReason;
+
+/// The code behind a lane's sessions. One instance per lane; nothing in it needs to be shared or locked.
+///
+/// Every method runs on the lane's thread and must not block: while it runs, nobody else on the lane is served.
+pub trait Service: Send + 'static {
+    /// A session is ready for messages: accepted or connected, and its handshake done.
+    fn on_open(&mut self, cx: &mut Context<'_>) {
+        let _ = cx;
+    }
+
+    /// A message came. It borrows the lane's receive buffer and is gone when this returns.
+    ///
+    /// # Errors
+    /// A [`HandlerError`] is counted and, if the message was a request, sent back as a typed error.
+    fn on_message(&mut self, cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult;
+
+    /// A session that was open ended. Sends to it are ignored from now on.
+    fn on_close(&mut self, cx: &mut Context<'_>, reason: CloseReason) {
+        let _ = (cx, reason);
+    }
+
+    /// A connection asked for with [`Context::connect`] did not come about. [`Context::tag`] tells which.
+    fn on_connect_failed(&mut self, cx: &mut Context<'_>, error: ConnectFailure) {
+        let _ = (cx, error);
+    }
+
+    /// Runs once per turn of the lane, after its messages. Returns the time, in nanoseconds of
+    /// [`Context::now_ns`], at which it wants to run again even if nothing happens.
+    fn on_turn(&mut self, cx: &mut Context<'_>) -> Option<u64> {
+        let _ = cx;
+        None
+    }
+
+    /// Whether another thread has left work for `on_turn`. Asked once more after the lane announced that it
+    /// will sleep, so that a doorbell rung at that moment is not lost.
+    fn has_work(&self) -> bool {
+        false
+    }
+}
+
+/// What a handler returns.
+pub type HandlerResult = Result<(), HandlerError>;
+
+/// Why a message was refused. Boxed, so that the way without errors returns a single word.
+#[derive(Debug, Error)]
+#[error("{0}")]
+pub struct HandlerError(Box<Refusal>);
+
+#[derive(Debug, Error)]
+#[error("{code}: {text}")]
+struct Refusal {
+    code: ErrorCode,
+    text: Cow<'static, str>,
+}
+
+impl HandlerError {
+    /// An error with a code for programs and a text for people.
+    #[must_use]
+    pub fn new(code: ErrorCode, text: impl Into<Cow<'static, str>>) -> Self {
+        Self(Box::new(Refusal {
+            code,
+            text: text.into(),
+        }))
+    }
+
+    /// The code for programs.
+    #[must_use]
+    pub fn code(&self) -> ErrorCode {
+        self.0.code
+    }
+
+    /// The text for people.
+    #[must_use]
+    pub fn text(&self) -> &str {
+        &self.0.text
+    }
+}
+
+impl From<DecodeError> for HandlerError {
+    fn from(error: DecodeError) -> Self {
+        Self::new(ErrorCode::MalformedBody, error.to_string())
+    }
+}
+
+impl From<EncodeError> for HandlerError {
+    fn from(error: EncodeError) -> Self {
+        Self::new(ErrorCode::Internal, error.to_string())
+    }
+}
+
+/// Why an outgoing connection did not come about.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ConnectFailure {
+    /// The system refused or gave up.
+    #[error("cannot connect")]
+    Stream(#[from] StreamConnectError),
+    /// Connected, but the session ended before it was open.
+    #[error("{0}")]
+    Closed(CloseReason),
+}
+
+impl<F> Service for F
+where
+    F: FnMut(&mut Context<'_>, Message<'_>) -> HandlerResult + Send + 'static,
+{
+    #[inline]
+    fn on_message(&mut self, cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
+        self(cx, message)
+    }
+}

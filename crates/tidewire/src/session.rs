@@ -1,0 +1,389 @@
+//! One connection: its identity, its buffers, and why it ended.
+
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+
+use tidewire_io::poller::Interest;
+use tidewire_io::socket::{SocketAddress, Stream};
+use tidewire_io::timer::TimerId;
+use tidewire_proto::body::GoAwayCode;
+use tidewire_proto::error::DecodeError;
+use tidewire_proto::handshake::HandshakeError;
+use tidewire_proto::message::MemberId;
+use tidewire_proto::room::Subscriber;
+
+/// The number of a session, never reused while the server runs.
+///
+/// It names the lane and the place there, so that a message to it finds its way without a table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SessionId(u64);
+
+impl SessionId {
+    /// No session: what a context outside any session answers.
+    pub const NONE: Self = Self(u64::MAX);
+
+    pub(crate) fn new(lane: usize, slot: usize, generation: u32) -> Self {
+        let lane = lane as u64 & LANE_MASK;
+        Self(u64::from(generation) << 32 | lane << SLOT_BITS | (slot as u64 & SLOT_MASK))
+    }
+
+    /// The session with this number, as printed or sent earlier.
+    #[must_use]
+    pub fn from_number(number: u64) -> Self {
+        Self(number)
+    }
+
+    /// The number, for logs and the wire.
+    #[must_use]
+    pub fn number(self) -> u64 {
+        self.0
+    }
+
+    pub(crate) fn lane(self) -> usize {
+        (self.0 >> SLOT_BITS & LANE_MASK) as usize
+    }
+
+    pub(crate) fn slot(self) -> usize {
+        (self.0 & SLOT_MASK) as usize
+    }
+}
+
+impl fmt::Display for SessionId {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{:x}", self.0)
+    }
+}
+
+/// Why a session ended. Counted by [`CloseReason::name`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum CloseReason {
+    /// The peer closed in order.
+    PeerClosed,
+    /// The peer vanished: reset or broken pipe.
+    PeerReset,
+    /// The service closed it.
+    Service,
+    /// The server drained and stopped.
+    Shutdown,
+    /// The peer announced that it would close.
+    GoAway(GoAwayCode),
+    /// Nothing came for the idle timeout.
+    IdleTimeout,
+    /// A frame began and did not end in time.
+    FrameTimeout,
+    /// No accepted hello in time.
+    HandshakeTimeout,
+    /// The hello or welcome was not acceptable.
+    Handshake(HandshakeError),
+    /// The bytes were not frames of the codec.
+    Decode(DecodeError),
+    /// Fell behind in a room whose policy disconnects.
+    SlowSubscriber,
+    /// More control frames than allowed.
+    ControlFlood,
+    /// The service's own error on this session's message was fatal.
+    Io(io::ErrorKind),
+}
+
+impl CloseReason {
+    /// Names of all reasons, in the order of their counters.
+    pub const NAMES: [&'static str; 13] = [
+        "peer_closed",
+        "peer_reset",
+        "service",
+        "shutdown",
+        "go_away",
+        "idle_timeout",
+        "frame_timeout",
+        "handshake_timeout",
+        "handshake",
+        "decode",
+        "slow_subscriber",
+        "control_flood",
+        "io",
+    ];
+
+    /// The place of this reason among [`CloseReason::NAMES`].
+    #[must_use]
+    pub const fn index(self) -> usize {
+        match self {
+            Self::PeerClosed => 0,
+            Self::PeerReset => 1,
+            Self::Service => 2,
+            Self::Shutdown => 3,
+            Self::GoAway(_) => 4,
+            Self::IdleTimeout => 5,
+            Self::FrameTimeout => 6,
+            Self::HandshakeTimeout => 7,
+            Self::Handshake(_) => 8,
+            Self::Decode(_) => 9,
+            Self::SlowSubscriber => 10,
+            Self::ControlFlood => 11,
+            Self::Io(_) => 12,
+        }
+    }
+
+    /// The name of this reason's counter.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        Self::NAMES[self.index()]
+    }
+
+    /// What to tell the peer before closing, if its codec can carry it and the peer may still listen.
+    pub(crate) fn go_away_code(self) -> Option<GoAwayCode> {
+        match self {
+            Self::Shutdown => Some(GoAwayCode::Shutdown),
+            Self::IdleTimeout | Self::FrameTimeout => Some(GoAwayCode::IdleTimeout),
+            Self::HandshakeTimeout => Some(GoAwayCode::HandshakeTimeout),
+            Self::Handshake(_) | Self::Decode(_) => Some(GoAwayCode::ProtocolError),
+            Self::SlowSubscriber => Some(GoAwayCode::SlowSubscriber),
+            Self::ControlFlood => Some(GoAwayCode::LimitReached),
+            Self::PeerClosed | Self::PeerReset | Self::Service | Self::GoAway(_) | Self::Io(_) => {
+                None
+            }
+        }
+    }
+}
+
+impl fmt::Display for CloseReason {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::PeerClosed => formatter.write_str("the peer closed the connection"),
+            Self::PeerReset => formatter.write_str("the peer reset the connection"),
+            Self::Service => formatter.write_str("closed by the service"),
+            Self::Shutdown => formatter.write_str("the server shut down"),
+            Self::GoAway(code) => write!(formatter, "the peer went away: {code}"),
+            Self::IdleTimeout => formatter.write_str("nothing came within the idle timeout"),
+            Self::FrameTimeout => formatter.write_str("a frame began and did not end in time"),
+            Self::HandshakeTimeout => {
+                formatter.write_str("no hello came within the handshake timeout")
+            }
+            Self::Handshake(error) => write!(formatter, "handshake failed: {error}"),
+            Self::Decode(error) => write!(formatter, "not a frame of this codec: {error}"),
+            Self::SlowSubscriber => formatter.write_str("fell too far behind in a room"),
+            Self::ControlFlood => formatter.write_str("too many control frames"),
+            Self::Io(kind) => write!(formatter, "i/o error: {kind}"),
+        }
+    }
+}
+
+/// Bytes waiting for the socket. `sent` of them already went.
+#[derive(Debug, Default)]
+pub(crate) struct Output {
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) sent: usize,
+}
+
+impl Output {
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.sent == self.bytes.len()
+    }
+
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        self.bytes.len() - self.sent
+    }
+
+    #[inline]
+    pub(crate) fn unsent(&self) -> &[u8] {
+        &self.bytes[self.sent..]
+    }
+
+    /// `count` more bytes went. Moves the rest to the front when that is cheap compared to what went.
+    pub(crate) fn consume(&mut self, count: usize) {
+        self.sent += count;
+        if self.is_empty() {
+            self.bytes.clear();
+            self.sent = 0;
+        } else if self.sent > self.bytes.len() / 2 {
+            self.bytes.drain(..self.sent);
+            self.sent = 0;
+        }
+    }
+}
+
+/// Where a session is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    /// An outgoing connection that the kernel has not confirmed.
+    Connecting,
+    /// Accepted; the first frame must be a hello.
+    AwaitHello,
+    /// Connected and said hello; the first frame must be a welcome.
+    AwaitWelcome,
+    /// In use.
+    Open,
+    /// Write side closed after the last byte; waiting for the peer's end.
+    Draining,
+    /// Will be removed at the end of the turn.
+    Closed(CloseReason),
+}
+
+/// A place in a room.
+#[derive(Debug)]
+pub(crate) struct Membership {
+    pub(crate) room: u16,
+    /// Index into the room's list of members.
+    pub(crate) index: usize,
+    pub(crate) subscriber: Subscriber,
+}
+
+/// Name and number of a session that joined a room.
+#[derive(Clone, Debug)]
+pub(crate) struct Member {
+    pub(crate) id: MemberId,
+    pub(crate) name: Arc<str>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Session {
+    pub(crate) stream: Stream,
+    pub(crate) id: SessionId,
+    pub(crate) state: State,
+    /// Whether the service has seen `on_open`, and so must see `on_close`.
+    pub(crate) announced: bool,
+    /// Whether we made the connection.
+    pub(crate) outgoing: bool,
+    pub(crate) peer: Option<Box<SocketAddress>>,
+    pub(crate) tag: u64,
+    pub(crate) output: Output,
+    /// Room messages inside `output`, torn or spilled; they count as delivered once it is empty.
+    pub(crate) messages_in_output: u64,
+    /// The unfinished frame at the end of what was read.
+    pub(crate) tail: Vec<u8>,
+    pub(crate) memberships: Vec<Membership>,
+    pub(crate) member: Option<Box<Member>>,
+    pub(crate) timer: Option<TimerId>,
+    pub(crate) last_input_ns: u64,
+    pub(crate) control_window_ns: u64,
+    pub(crate) control_frames: u32,
+    pub(crate) interest: Interest,
+    /// The socket took less than was offered.
+    pub(crate) blocked: bool,
+    /// Reading stopped: the session's own output is full, or its room holds publishers.
+    pub(crate) paused: bool,
+    /// Held by a room that blocks its publishers.
+    pub(crate) held: bool,
+    /// `tail` may hold whole frames, left there when reading paused.
+    pub(crate) backlog: bool,
+    /// The session ends with this reason once its output is written; nothing more is read.
+    pub(crate) finish: Option<CloseReason>,
+    /// Our side ends once the output is written; the peer's input is read to its end.
+    pub(crate) half_close: bool,
+    /// The peer has been told that the session ends.
+    pub(crate) going_told: bool,
+    /// What the server said of itself in its welcome.
+    pub(crate) agent: Option<Box<str>>,
+    /// Listed for the flush at the end of the turn.
+    pub(crate) dirty: bool,
+    /// The peer announced that it would close.
+    pub(crate) peer_going: Option<GoAwayCode>,
+}
+
+impl Session {
+    pub(crate) fn new(
+        stream: Stream,
+        id: SessionId,
+        state: State,
+        outgoing: bool,
+        now_ns: u64,
+    ) -> Self {
+        Self {
+            stream,
+            id,
+            state,
+            announced: false,
+            outgoing,
+            peer: None,
+            tag: 0,
+            output: Output::default(),
+            messages_in_output: 0,
+            tail: Vec::new(),
+            memberships: Vec::new(),
+            member: None,
+            timer: None,
+            last_input_ns: now_ns,
+            control_window_ns: 0,
+            control_frames: 0,
+            interest: Interest::NONE,
+            blocked: false,
+            paused: false,
+            held: false,
+            backlog: false,
+            finish: None,
+            half_close: false,
+            going_told: false,
+            agent: None,
+            dirty: false,
+            peer_going: None,
+        }
+    }
+
+    pub(crate) fn wanted_interest(&self) -> Interest {
+        let read = !self.paused && self.finish.is_none() && self.state != State::Connecting;
+        let write = self.blocked || self.state == State::Connecting;
+        match (read, write) {
+            (true, true) => Interest::READ_WRITE,
+            (true, false) => Interest::READ,
+            (false, true) => Interest::WRITE,
+            (false, false) => Interest::NONE,
+        }
+    }
+
+    /// Whether frames are handed to the service: from the end of the handshake to the end of the input.
+    pub(crate) fn is_open(&self) -> bool {
+        matches!(self.state, State::Open | State::Draining)
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        matches!(self.state, State::Closed(_))
+    }
+}
+
+const SLOT_BITS: u32 = 24;
+const SLOT_MASK: u64 = (1 << SLOT_BITS) - 1;
+const LANE_MASK: u64 = 0xFF;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_session_id_holds_lane_slot_and_generation() {
+        let id = SessionId::new(63, 9_999_999, 77);
+        assert_eq!((id.lane(), id.slot()), (63, 9_999_999));
+        assert_ne!(
+            id,
+            SessionId::new(63, 9_999_999, 78),
+            "the same place, used again"
+        );
+        assert_eq!(SessionId::from_number(id.number()), id);
+    }
+
+    #[test]
+    fn every_reason_has_a_counter_of_its_own() {
+        let names: std::collections::HashSet<_> = CloseReason::NAMES.iter().collect();
+        assert_eq!(names.len(), CloseReason::NAMES.len());
+        assert_eq!(
+            CloseReason::Io(io::ErrorKind::Other).index(),
+            CloseReason::NAMES.len() - 1
+        );
+    }
+
+    #[test]
+    fn output_keeps_what_was_not_sent() {
+        let mut output = Output {
+            bytes: b"0123456789".to_vec(),
+            sent: 0,
+        };
+        output.consume(4);
+        assert_eq!(output.unsent(), b"456789");
+        output.consume(3);
+        assert_eq!((output.unsent(), output.sent), (&b"789"[..], 0));
+        output.consume(3);
+        assert!(output.is_empty());
+    }
+}

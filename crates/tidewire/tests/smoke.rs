@@ -1,0 +1,91 @@
+//! The shortest ways through the library.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use tidewire::{AnyCodec, Chat, Client, Context, Event, Message, Server, proto};
+
+fn echo(cx: &mut Context<'_>, message: Message<'_>) -> tidewire::HandlerResult {
+    cx.reply(message.payload)
+}
+
+#[test]
+fn echo_over_tcp() {
+    let server = tidewire::serve("tcp://127.0.0.1:0", echo).unwrap();
+    let client = Client::connect(&server.to_string()).unwrap();
+    for size in [0, 1, 100, 70_000, 1_000_000] {
+        let payload = vec![7; size];
+        assert_eq!(
+            client.request_blocking(&payload).unwrap().payload(),
+            payload
+        );
+    }
+    client.close();
+    let stopped = server.shutdown(Duration::from_secs(5));
+    assert!(stopped.failures.is_empty());
+    assert_eq!(stopped.metrics.sessions_closed(), 1);
+}
+
+#[test]
+fn two_clients_chat() {
+    let server = Server::builder()
+        .listen("tcp://127.0.0.1:0")
+        .unwrap()
+        .start(|_| Chat::new())
+        .unwrap();
+    let address = server.to_string();
+    let alice = Client::connect(&address).unwrap();
+    let bob = Client::connect(&address).unwrap();
+    let a = alice.join("lobby", "alice").unwrap();
+    let b = bob.join("lobby", "bob").unwrap();
+    assert_eq!((a.members, b.members), (1, 2));
+    assert!(bob.join("other", "alice").is_err());
+    alice.say(a.room, b"hello").unwrap();
+    loop {
+        match bob.next_event() {
+            Event::Message(message) if message.kind == proto::message::Kind::Deliver => {
+                assert_eq!(message.payload, b"hello");
+                break;
+            }
+            Event::Ended => panic!("ended"),
+            _ => {}
+        }
+    }
+    assert_eq!(bob.list(b.room).unwrap().len(), 2);
+    bob.whisper(b.room, "alice", b"psst").unwrap();
+    assert!(bob.whisper(b.room, "carol", b"psst").is_err());
+    bob.leave(b.room).unwrap();
+    alice.close();
+    bob.close();
+    let stopped = server.shutdown(Duration::from_secs(5));
+    assert_eq!(stopped.metrics.room_in_flight(), 0, "{:?}", stopped.metrics);
+}
+
+#[test]
+fn lines_with_netcat_manners() {
+    let server = Server::builder()
+        .listen("tcp://127.0.0.1:0")
+        .unwrap()
+        .codec(AnyCodec::by_name("lines").unwrap())
+        .start(|_| Chat::new())
+        .unwrap();
+    let address = server.addresses()[0].to_string();
+    let mut stream = TcpStream::connect(address.trim_start_matches("tcp://")).unwrap();
+    let mut prompt = [0; 16];
+    stream.read_exact(&mut prompt).unwrap();
+    assert_eq!(&prompt, b"Enter username: ");
+    stream.write_all(b"\n").unwrap();
+    let mut lines = BufReader::new(stream.try_clone().unwrap());
+    let mut line = String::new();
+    lines.read_line(&mut line).unwrap();
+    assert!(line.starts_with("! "), "{line}");
+    lines.read_exact(&mut prompt).unwrap();
+    stream.write_all(b"zed\r\n").unwrap();
+    line.clear();
+    lines.read_line(&mut line).unwrap();
+    assert!(line.starts_with("Welcome, zed!"), "{line}");
+    drop((stream, lines));
+    let stopped = server.shutdown(Duration::from_secs(5));
+    assert_eq!(stopped.metrics.sessions_closed(), 1);
+}
