@@ -21,13 +21,16 @@
 //! Each request carries the descriptor's number and a generation, so that completions of a cancelled
 //! request, or of an earlier descriptor with the same number, are told apart and dropped. The kernel ends
 //! a multishot request by itself when the completion queue overflows or when the thread that submitted it
-//! exits; it is then armed again. The kernel keeps the file of an armed request open; `remove` therefore
+//! exits; it is then armed again as soon as it is not ready. The kernel keeps the file of an armed request open; `remove` therefore
 //! submits its cancellation at once rather than at the next wait, or else closing the descriptor would not
 //! end the connection.
 #![expect(
     unsafe_code,
     reason = "submission entries and the list of descriptors outlive the borrows they were made from"
 )]
+
+mod refusal;
+mod registration;
 
 use std::collections::VecDeque;
 use std::io;
@@ -39,10 +42,11 @@ use io_uring::{IoUring, cqueue, opcode, squeue};
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 
+use self::refusal::unavailable;
+use self::registration::{BROKEN, Registration, RequestId};
 use super::table::DescriptorTable;
 use super::{
-    Event, Events, Interest, Poller, PollerError, PollerKind, RegisterError, Token, WaitError,
-    timespec,
+    Events, Interest, Poller, PollerError, PollerKind, RegisterError, Token, WaitError, timespec,
 };
 use crate::clock::now_ns;
 
@@ -58,27 +62,6 @@ pub(super) struct UringPoller {
     asking: Vec<RequestId>,
     /// Distinguishes the waits, so that two completions for one descriptor make one event.
     wait_number: u64,
-}
-
-#[derive(Copy, Clone, Debug)]
-struct Registration {
-    token: Token,
-    interest: Interest,
-    /// Of the request that speaks for this registration; zero while silent.
-    generation: u32,
-    /// Whether it is in `listed` already.
-    is_listed: bool,
-    /// Whether the kernel refused to poll it; it is then reported until it is removed.
-    is_broken: bool,
-    /// The wait that reported it last, and the place of that event.
-    reported: (u64, usize),
-}
-
-/// Names a request in its completions.
-#[derive(Copy, Clone, Eq, PartialEq, Debug)]
-struct RequestId {
-    number: u32,
-    generation: u32,
 }
 
 impl UringPoller {
@@ -139,18 +122,19 @@ impl UringPoller {
             token,
             interest,
             generation: request.generation,
+            is_armed: request.generation != 0,
             is_listed: false,
             is_broken: false,
             reported: (0, 0),
         };
+        if request.generation == 0 {
+            return Ok(());
+        }
         self.request_poll(request, interest)
             .map_err(|source| refused(number, source))
     }
 
     fn request_poll(&mut self, request: RequestId, interest: Interest) -> io::Result<()> {
-        if interest == Interest::NONE {
-            return Ok(());
-        }
         let descriptor = Fd(request.number.cast_signed());
         let entry = opcode::PollAdd::new(descriptor, poll_flags(interest).bits().into())
             .multi(true)
@@ -203,9 +187,8 @@ impl UringPoller {
     /// become events; without, they are only put on the list to be checked.
     fn reap(&mut self, mut fresh: Option<&mut Events>) -> io::Result<()> {
         loop {
-            // The queue is borrowed anew for each completion, because taking one may arm a request.
             while let Some(completion) = self.next_completion() {
-                self.take(&completion, fresh.as_deref_mut())?;
+                self.take(&completion, fresh.as_deref_mut());
             }
             if !self.ring.submission().cq_overflow() {
                 return Ok(());
@@ -223,25 +206,18 @@ impl UringPoller {
         self.ring.completion().next()
     }
 
-    fn take(&mut self, completion: &cqueue::Entry, fresh: Option<&mut Events>) -> io::Result<()> {
+    fn take(&mut self, completion: &cqueue::Entry, fresh: Option<&mut Events>) {
         let request = RequestId::from_user_data(completion.user_data());
         let Some(registration) = request.find(&mut self.registered) else {
-            return Ok(());
+            return;
         };
         let result = completion.result();
         let is_cancelled = result == -Errno::CANCELED.raw_os_error();
         registration.is_broken |= result < 0 && !is_cancelled;
-        let interest = registration.interest;
-        let has_ended = !cqueue::more(completion.flags()) && !registration.is_broken;
-        if !is_cancelled {
-            self.note(request, result, fresh);
-        }
-        if has_ended {
-            // The generation stays: this was the last completion of the request that had it. Arming
-            // looks at the descriptor's present state, so nothing is missed in between.
-            self.request_poll(request, interest)?;
-        }
-        Ok(())
+        // Armed again only once it is found not to be ready: a ready one would complete at once, and
+        // while the queue overflows that would go on without end.
+        registration.is_armed = cqueue::more(completion.flags());
+        self.note(request, result, fresh.filter(|_| !is_cancelled));
     }
 
     /// Puts a descriptor on the list, and makes an event of it if the news is fresh.
@@ -288,21 +264,29 @@ impl UringPoller {
                 }
             }
             ask(&mut self.asked)?;
-            for (answer, &request) in self.asked.iter().zip(&self.asking) {
+            for place in 0..self.asking.len() {
+                let request = self.asking[place];
                 let Some(registration) = request.find(&mut self.registered) else {
                     continue;
                 };
                 let seen = if registration.is_broken {
                     BROKEN
                 } else {
-                    answer.revents()
+                    self.asked[place].revents()
                 };
                 if let Some(event) = registration.event(seen) {
                     registration.reported = (self.wait_number, events.len());
                     events.push(event);
                     self.listed.push_back(request);
-                } else {
-                    registration.is_listed = false;
+                    continue;
+                }
+                registration.is_listed = false;
+                if !registration.is_armed {
+                    registration.is_armed = true;
+                    // Arming looks at the present state, so nothing is missed since the question. The
+                    // generation stays: the request that had it completed for the last time.
+                    let interest = registration.interest;
+                    self.request_poll(request, interest)?;
                 }
             }
         }
@@ -440,49 +424,6 @@ enum Woken {
     ForGood,
 }
 
-impl Registration {
-    const SILENT: Self = Self {
-        token: Token(0),
-        interest: Interest::NONE,
-        generation: 0,
-        is_listed: false,
-        is_broken: false,
-        reported: (0, 0),
-    };
-
-    fn event(&self, seen: PollFlags) -> Option<Event> {
-        self.interest.event(
-            self.token,
-            seen.contains(PollFlags::IN),
-            seen.contains(PollFlags::OUT),
-            seen.intersects(BROKEN),
-        )
-    }
-}
-
-impl RequestId {
-    const fn to_user_data(self) -> u64 {
-        ((self.generation as u64) << 32) | self.number as u64
-    }
-
-    const fn from_user_data(user_data: u64) -> Self {
-        Self {
-            // Both halves are cut on purpose.
-            number: user_data as u32,
-            generation: (user_data >> 32) as u32,
-        }
-    }
-
-    /// The registration this request still speaks for, if any.
-    fn find(self, registered: &mut DescriptorTable<Registration>) -> Option<&mut Registration> {
-        registered
-            .find_mut(self.number as usize)
-            .filter(|registration| {
-                self.generation != 0 && registration.generation == self.generation
-            })
-    }
-}
-
 fn question(request: RequestId, interest: Interest) -> PollFd<'static> {
     // SAFETY: `borrow_raw` asks that the descriptor stay open for as long as the value exists. The value
     // lives until the next question at most, and is only used in this one, when the registration is still
@@ -522,59 +463,6 @@ fn refused(descriptor: RawFd, source: io::Error) -> RegisterError {
     RegisterError::Io { descriptor, source }
 }
 
-fn unavailable(source: io::Error) -> PollerError {
-    let errno = source.raw_os_error().map(Errno::from_raw_os_error);
-    let (cause, remedy) = explain(errno, std::fs::read_to_string(SWITCH).ok().as_deref());
-    PollerError::Unavailable {
-        kind: PollerKind::Uring,
-        cause,
-        remedy,
-        source,
-    }
-}
-
-/// The likely cause and the remedy, from the kernel's answer and the content of the system's switch.
-fn explain(errno: Option<Errno>, switch: Option<&str>) -> (&'static str, &'static str) {
-    match (errno, switch.map(str::trim)) {
-        (Some(Errno::PERM), Some("2")) => (
-            "io_uring is switched off on this machine (kernel.io_uring_disabled = 2)",
-            "run `sysctl kernel.io_uring_disabled=0` as root, or choose the epoll poller",
-        ),
-        (Some(Errno::PERM), Some("1")) => (
-            "io_uring is reserved for privileged processes (kernel.io_uring_disabled = 1)",
-            "join the group named by kernel.io_uring_group, run `sysctl kernel.io_uring_disabled=0` \
-             as root, or choose the epoll poller",
-        ),
-        (Some(Errno::PERM | Errno::ACCESS), _) => (
-            "a sandbox forbids the io_uring system calls, as container runtimes do by default",
-            "allow io_uring_setup, io_uring_enter and io_uring_register in its seccomp profile, or \
-             choose the epoll poller",
-        ),
-        (Some(Errno::NOSYS), _) => (
-            "the kernel is built without io_uring, or a sandbox hides it",
-            "use a kernel from 5.13 with CONFIG_IO_URING, or choose the epoll poller",
-        ),
-        (Some(Errno::OPNOTSUPP), _) => (
-            "the kernel's io_uring is too old for multishot poll",
-            "use Linux 5.13 or newer, or choose the epoll poller",
-        ),
-        (Some(Errno::NOMEM), _) => (
-            "the memory for its queues was refused",
-            "raise the limit with `ulimit -l`, or choose the epoll poller",
-        ),
-        (Some(Errno::MFILE | Errno::NFILE), _) => (
-            "no descriptor is left for it",
-            "raise the limit with `ulimit -n`",
-        ),
-        _ => (
-            "the kernel refused to create a ring",
-            "choose the epoll poller",
-        ),
-    }
-}
-
-const BROKEN: PollFlags = PollFlags::ERR.union(PollFlags::HUP).union(PollFlags::NVAL);
-
 /// Generation zero belongs to no registration, so the outcome of a cancellation finds none.
 const CANCELLATION: u64 = 0;
 
@@ -586,5 +474,5 @@ const SUBMISSIONS: u32 = 256;
 /// handled, but ends the multishot requests that meet it.
 const COMPLETIONS: u32 = 4_096;
 
-/// The system-wide switch for io_uring: 0 on, 1 restricted, 2 off.
-const SWITCH: &str = "/proc/sys/kernel/io_uring_disabled";
+#[cfg(test)]
+mod tests;

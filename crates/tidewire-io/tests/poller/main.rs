@@ -3,6 +3,10 @@
 //! `contract` holds one test for each sentence of the contract, `crowd` the ones that need many descriptors,
 //! `model` random histories against an oracle, and threads against each other. Each backend is a module
 //! of the same tests, so that a failure names both.
+#![allow(
+    clippy::unwrap_used,
+    reason = "a failure in a helper fails the test that called it"
+)]
 
 mod contract;
 mod crowd;

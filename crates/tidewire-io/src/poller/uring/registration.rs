@@ -1,0 +1,79 @@
+//! What the backend remembers of a descriptor, and how a completion finds its way back to it.
+
+use rustix::event::PollFlags;
+
+use crate::poller::table::DescriptorTable;
+use crate::poller::{Event, Interest, Token};
+
+#[derive(Copy, Clone, Debug)]
+pub(super) struct Registration {
+    pub(super) token: Token,
+    pub(super) interest: Interest,
+    /// Of the request that speaks for this registration; zero while silent.
+    pub(super) generation: u32,
+    /// Whether its request is with the kernel, or queued to be.
+    pub(super) is_armed: bool,
+    /// Whether it is in `listed` already. One that is neither armed nor silent always is.
+    pub(super) is_listed: bool,
+    /// Whether the kernel refused to poll it; it is then reported until it is removed.
+    pub(super) is_broken: bool,
+    /// The wait that reported it last, and the place of that event.
+    pub(super) reported: (u64, usize),
+}
+
+/// Names a request in its completions.
+#[derive(Copy, Clone, Eq, PartialEq, Debug)]
+pub(super) struct RequestId {
+    pub(super) number: u32,
+    pub(super) generation: u32,
+}
+
+impl Registration {
+    pub(super) const SILENT: Self = Self {
+        token: Token(0),
+        interest: Interest::NONE,
+        generation: 0,
+        is_armed: false,
+        is_listed: false,
+        is_broken: false,
+        reported: (0, 0),
+    };
+
+    pub(super) fn event(&self, seen: PollFlags) -> Option<Event> {
+        self.interest.event(
+            self.token,
+            seen.contains(PollFlags::IN),
+            seen.contains(PollFlags::OUT),
+            seen.intersects(BROKEN),
+        )
+    }
+}
+
+impl RequestId {
+    pub(super) const fn to_user_data(self) -> u64 {
+        ((self.generation as u64) << 32) | self.number as u64
+    }
+
+    pub(super) const fn from_user_data(user_data: u64) -> Self {
+        Self {
+            // Both halves are cut on purpose.
+            number: user_data as u32,
+            generation: (user_data >> 32) as u32,
+        }
+    }
+
+    /// The registration this request still speaks for, if any.
+    pub(super) fn find(
+        self,
+        registered: &mut DescriptorTable<Registration>,
+    ) -> Option<&mut Registration> {
+        registered
+            .find_mut(self.number as usize)
+            .filter(|registration| {
+                self.generation != 0 && registration.generation == self.generation
+            })
+    }
+}
+
+/// What is reported in every registered direction.
+pub(super) const BROKEN: PollFlags = PollFlags::ERR.union(PollFlags::HUP).union(PollFlags::NVAL);

@@ -1,0 +1,319 @@
+//! Sockets against the real kernel: both families, good and bad ends.
+#![allow(
+    clippy::unwrap_used,
+    reason = "a failure in a helper fails the test that called it"
+)]
+
+use std::fs;
+use std::io::{ErrorKind, IoSlice};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use tidewire_io::poller::{Events, Interest, PollerChoice, Token, open};
+use tidewire_io::socket::{
+    AcceptError, BindError, ListenOptions, Listener, SocketAddress, Stream, StreamConnectError,
+};
+
+fn any_port() -> SocketAddress {
+    SocketAddress::Tcp("127.0.0.1:0".parse().unwrap())
+}
+
+fn at(path: &Path) -> SocketAddress {
+    SocketAddress::Unix(path.to_path_buf())
+}
+
+fn listen(address: &SocketAddress) -> Listener {
+    Listener::bind(address, &ListenOptions::default()).unwrap()
+}
+
+/// Blocks until the stream is ready in that direction.
+fn await_ready(stream: &Stream, interest: Interest) {
+    let mut poller = open(PollerChoice::Auto).unwrap();
+    poller.add(stream.as_fd(), Token(0), interest).unwrap();
+    let mut events = Events::with_capacity(1);
+    while events.is_empty() {
+        poller.wait(&mut events, None).unwrap();
+    }
+}
+
+fn connected(listener: &Listener) -> (Stream, Stream) {
+    let client = Stream::connect(listener.local_address()).unwrap();
+    await_ready(&client, Interest::WRITE);
+    client.finish_connect().unwrap();
+    (client, listener.accept().unwrap().stream)
+}
+
+fn read_all(stream: &mut Stream) -> Vec<u8> {
+    let mut all = Vec::new();
+    let mut buffer = [0; 1_024];
+    loop {
+        await_ready(stream, Interest::READ);
+        match stream.read(&mut buffer).unwrap() {
+            0 => return all,
+            length => all.extend_from_slice(&buffer[..length]),
+        }
+    }
+}
+
+#[test]
+fn bytes_travel_both_ways_over_both_families() {
+    let directory = tempfile::tempdir().unwrap();
+    for address in [any_port(), at(&directory.path().join("socket"))] {
+        let listener = listen(&address);
+        let (mut client, mut server) = connected(&listener);
+        let pieces = [b"gather".as_slice(), b"", b"ed write"].map(IoSlice::new);
+        assert_eq!(client.write_vectored(&pieces).unwrap(), 14);
+        client.shutdown_write().unwrap();
+        assert_eq!(read_all(&mut server), b"gathered write");
+        assert_eq!(server.write(b"answer").unwrap(), 6);
+        drop(server);
+        assert_eq!(read_all(&mut client), b"answer");
+        let gone = client.write(b"more");
+        // Over TCP the first write after the end may still be taken; never a signal.
+        assert!(gone.is_ok() || gone.unwrap_err().kind() == ErrorKind::BrokenPipe);
+    }
+}
+
+#[test]
+fn nothing_blocks() {
+    let listener = listen(&any_port());
+    assert!(matches!(listener.accept(), Err(AcceptError::WouldBlock)));
+    let (mut client, _server) = connected(&listener);
+    let empty = client.read(&mut [0; 8]).unwrap_err();
+    assert_eq!(empty.kind(), ErrorKind::WouldBlock);
+    client.set_send_buffer_bytes(4_096).unwrap();
+    client.set_receive_buffer_bytes(4_096).unwrap();
+    let full = loop {
+        if let Err(cause) = client.write(&[0; 4_096]) {
+            break cause;
+        }
+    };
+    assert_eq!(full.kind(), ErrorKind::WouldBlock);
+}
+
+#[test]
+fn more_pieces_than_the_kernel_takes_are_a_short_write() {
+    let (mut near, mut far) = Stream::pair().unwrap();
+    let pieces = vec![IoSlice::new(b"x"); Stream::PIECES_MAX + 10];
+    assert_eq!(near.write_vectored(&pieces).unwrap(), Stream::PIECES_MAX);
+    assert_eq!(far.read(&mut [0; 4_096]).unwrap(), Stream::PIECES_MAX);
+}
+
+#[test]
+fn a_chosen_port_and_the_peers_are_known_by_address() {
+    let listener = listen(&any_port());
+    let SocketAddress::Tcp(local) = *listener.local_address() else {
+        panic!("a TCP listener has a TCP address");
+    };
+    assert_ne!(local.port(), 0);
+    let client = Stream::connect(listener.local_address()).unwrap();
+    let accepted = listener.accept().unwrap();
+    assert_eq!(client.peer(), Some(local));
+    assert_eq!(client.peer_text(), format!("tcp://{local}"));
+    assert_eq!(accepted.peer, accepted.stream.peer());
+    assert_eq!(accepted.peer.unwrap().ip(), local.ip());
+}
+
+#[test]
+fn the_peer_of_a_unix_socket_is_a_process() {
+    let directory = tempfile::tempdir().unwrap();
+    let address = at(&directory.path().join("socket"));
+    let listener = listen(&address);
+    let client = Stream::connect(&address).unwrap();
+    let accepted = listener.accept().unwrap();
+    assert_eq!(client.peer_text(), address.to_string());
+    assert_eq!(accepted.peer, None);
+    let process = std::process::id();
+    assert_eq!(
+        accepted.stream.peer_text(),
+        format!("ipc (process {process})")
+    );
+}
+
+#[test]
+fn tcp_sends_at_once_on_both_ends() {
+    let listener = listen(&any_port());
+    let (client, server) = connected(&listener);
+    for stream in [client, server] {
+        assert!(rustix::net::sockopt::tcp_nodelay(stream.as_fd()).unwrap());
+        stream.set_nodelay(false).unwrap();
+        assert!(!rustix::net::sockopt::tcp_nodelay(stream.as_fd()).unwrap());
+    }
+}
+
+#[test]
+fn a_reset_is_an_error_and_not_an_end() {
+    let listener = listen(&any_port());
+    let (client, mut server) = connected(&listener);
+    client.reset_on_close().unwrap();
+    drop(client);
+    await_ready(&server, Interest::READ);
+    let reset = server.read(&mut [0; 8]).unwrap_err();
+    assert_eq!(reset.kind(), ErrorKind::ConnectionReset);
+}
+
+#[test]
+fn a_stream_survives_the_way_through_a_bare_descriptor() {
+    let listener = listen(&any_port());
+    let (client, mut server) = connected(&listener);
+    let peer = client.peer();
+    let bare = OwnedFd::from(client);
+    rustix::io::ioctl_fionbio(&bare, false).unwrap();
+    let mut client = Stream::try_from(bare).unwrap();
+    assert_eq!(client.peer(), peer);
+    let empty = client.read(&mut [0; 8]).unwrap_err();
+    assert_eq!(empty.kind(), ErrorKind::WouldBlock, "non-blocking again");
+    client.write(b"x").unwrap();
+    await_ready(&server, Interest::READ);
+    assert_eq!(server.read(&mut [0; 8]).unwrap(), 1);
+}
+
+#[test]
+fn a_port_in_use_is_refused_and_free_again_after_close() {
+    let listener = listen(&any_port());
+    let address = listener.local_address().clone();
+    let refused = Listener::bind(&address, &ListenOptions::default()).unwrap_err();
+    assert!(matches!(refused, BindError::InUse { .. }), "{refused:?}");
+    // A connection that its server closed first would hold the port without address reuse.
+    let (client, server) = connected(&listener);
+    drop((server, listener, client));
+    listen(&address);
+}
+
+#[test]
+fn an_address_of_another_machine_is_not_available() {
+    // 192.0.2.0/24 is reserved for documentation.
+    let foreign = SocketAddress::Tcp("192.0.2.1:0".parse().unwrap());
+    let refused = Listener::bind(&foreign, &ListenOptions::default()).unwrap_err();
+    assert!(matches!(refused, BindError::AddressNotAvailable { .. }));
+}
+
+#[test]
+fn a_socket_file_is_removed_by_its_own_listener_only() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("socket");
+    let listener = listen(&at(&path));
+    drop(listener);
+    assert!(!path.exists());
+
+    let first = listen(&at(&path));
+    fs::remove_file(&path).unwrap();
+    let second = listen(&at(&path));
+    drop(first);
+    assert!(path.exists(), "it is the second's now");
+    drop(second);
+    assert!(!path.exists());
+}
+
+#[test]
+fn the_file_of_a_dead_server_is_replaced_and_that_of_a_live_one_is_not() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("socket");
+    // As a killed process leaves it: bound, closed, not unlinked.
+    drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+    assert!(path.exists());
+    let listener = listen(&at(&path));
+    let refused = Listener::bind(&at(&path), &ListenOptions::default()).unwrap_err();
+    assert!(matches!(refused, BindError::InUse { .. }), "{refused:?}");
+    assert!(refused.to_string().contains("ss -lxp"));
+    // The probe of the second server is one of the connections the first one sees.
+    while listener.accept().is_ok() {}
+    connected(&listener);
+}
+
+#[test]
+fn a_live_server_with_a_full_backlog_is_not_taken_for_dead() {
+    let directory = tempfile::tempdir().unwrap();
+    let address = at(&directory.path().join("socket"));
+    let mut options = ListenOptions::default();
+    options.backlog = 0;
+    let _listener = Listener::bind(&address, &options).unwrap();
+    let mut waiting = Vec::new();
+    let busy = loop {
+        match Stream::connect(&address) {
+            Ok(stream) => waiting.push(stream),
+            Err(cause) => break cause,
+        }
+    };
+    assert!(matches!(busy, StreamConnectError::Busy { .. }), "{busy:?}");
+    let refused = Listener::bind(&address, &ListenOptions::default()).unwrap_err();
+    assert!(matches!(refused, BindError::InUse { .. }));
+}
+
+#[test]
+fn what_is_no_socket_is_left_alone() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("notes");
+    fs::write(&path, "precious").unwrap();
+    let refused = Listener::bind(&at(&path), &ListenOptions::default()).unwrap_err();
+    assert!(matches!(refused, BindError::NotASocket { .. }));
+    assert_eq!(fs::read_to_string(&path).unwrap(), "precious");
+}
+
+#[test]
+fn a_path_that_cannot_be_is_explained() {
+    let directory = tempfile::tempdir().unwrap();
+    let missing = at(&directory.path().join("no/such/socket"));
+    let refused = Listener::bind(&missing, &ListenOptions::default()).unwrap_err();
+    assert!(matches!(refused, BindError::NoDirectory { .. }));
+    let long = at(&directory.path().join("x".repeat(120)));
+    let refused = Listener::bind(&long, &ListenOptions::default()).unwrap_err();
+    assert!(matches!(refused, BindError::PathTooLong { .. }));
+}
+
+#[test]
+fn the_mode_of_a_socket_file_is_exactly_the_one_asked_for() {
+    let directory = tempfile::tempdir().unwrap();
+    for mode in [0o600, 0o666] {
+        let path = directory.path().join(format!("{mode:o}"));
+        let mut options = ListenOptions::default();
+        options.unix_mode = Some(mode);
+        let _listener = Listener::bind(&at(&path), &options).unwrap();
+        let found = fs::metadata(&path).unwrap().permissions().mode();
+        assert_eq!(found & 0o777, mode);
+    }
+}
+
+#[test]
+fn connecting_to_nobody_says_so() {
+    let directory = tempfile::tempdir().unwrap();
+    let missing = at(&directory.path().join("socket"));
+    let refused = Stream::connect(&missing).unwrap_err();
+    assert!(matches!(refused, StreamConnectError::NotFound { .. }));
+
+    let path = directory.path().join("dead");
+    drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+    let refused = Stream::connect(&at(&path)).unwrap_err();
+    assert!(matches!(refused, StreamConnectError::Refused { .. }));
+
+    // A port that was free a moment ago, and that nobody else is given so soon.
+    let address = listen(&any_port()).local_address().clone();
+    let refused = Stream::connect(&address).and_then(|stream| {
+        await_ready(&stream, Interest::WRITE);
+        stream.finish_connect()
+    });
+    assert!(matches!(refused, Err(StreamConnectError::Refused { .. })));
+}
+
+#[test]
+fn a_socket_connected_to_itself_counts_as_refused() {
+    // Binding first provokes what otherwise takes thousands of attempts: TCP's simultaneous open of a
+    // socket with itself.
+    let local = match *listen(&any_port()).local_address() {
+        SocketAddress::Tcp(local) => local,
+        SocketAddress::Unix(_) => panic!("a TCP listener has a TCP address"),
+    };
+    let socket = rustix::net::socket(
+        rustix::net::AddressFamily::INET,
+        rustix::net::SocketType::STREAM,
+        None,
+    )
+    .unwrap();
+    rustix::net::bind(&socket, &local).unwrap();
+    rustix::net::connect(&socket, &local).unwrap();
+    let stream = Stream::try_from(socket).unwrap();
+    assert_eq!(stream.peer(), Some(local));
+    let refused = stream.finish_connect();
+    assert!(matches!(refused, Err(StreamConnectError::Refused { .. })));
+}
