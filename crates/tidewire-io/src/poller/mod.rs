@@ -15,7 +15,8 @@
 //! - [`Interest::NONE`] keeps the registration and reports nothing, not even a hang-up: a session under
 //!   back-pressure whose peer vanishes must not turn its lane into a busy loop.
 //! - When more descriptors are ready than [`Events`] has room for, the rest are reported by the waits
-//!   that follow before any descriptor is reported twice: a full batch never starves anybody.
+//!   that follow, before any descriptor has a second turn as long as registrations stay as they are: a
+//!   full batch never starves anybody.
 //! - [`Poller::remove`] comes before the descriptor is closed. After it returned, the poller holds
 //!   nothing of the descriptor, so closing it ends the connection at once, and its number may be
 //!   registered anew.
@@ -26,6 +27,25 @@
 //! - Tokens belong to the caller: a poller stores them and hands them back, and never compares them.
 //!   An event already collected carries the token of its moment, so a lane that closes one descriptor
 //!   and opens another within a batch checks that the token still means what it meant.
+//!
+//! ```
+//! use std::os::fd::AsFd;
+//! use tidewire_io::poller::{Events, Interest, PollerChoice, Token, open};
+//! use tidewire_io::socket::Stream;
+//!
+//! let mut poller = open(PollerChoice::Auto)?;
+//! let mut events = Events::with_capacity(1_024);
+//! let (mut near, mut far) = Stream::pair()?;
+//! poller.add(near.as_fd(), Token(7), Interest::READ)?;
+//!
+//! far.write(b"hello")?;
+//! poller.wait(&mut events, None)?;
+//! assert_eq!(events[0].token, Token(7));
+//! assert_eq!(near.read(&mut [0; 64])?, 5);
+//!
+//! poller.remove(near.as_fd())?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 //!
 //! # What was rejected
 //!

@@ -9,6 +9,11 @@
 //! The kernel overwrites the sets with its answer, so each wait works on a copy. Answers are collected
 //! from a number that moves on with every full batch, because low numbers would otherwise starve high ones.
 //! A registration with [`Interest::NONE`] is in neither set, and thus silent by nature.
+//!
+//! select has no word for a hang-up: the kernel makes a descriptor readable for it, and writable only as far
+//! as a write would fail at once. Sockets, both ends of pipes used the right way round, and eventfds
+//! meet the contract that way, as the tests show for sockets; watching the read end of a pipe for writing
+//! would not.
 #![expect(unsafe_code, reason = "select(2) takes bare descriptor numbers")]
 
 use std::io;

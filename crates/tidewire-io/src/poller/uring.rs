@@ -8,10 +8,16 @@
 //! the lane was working also goes through that check, since the lane may have used it up meanwhile; one
 //! that arrives while the poller itself waits is fresh and reported as it is.
 //!
-//! Two other ways were rejected. One-shot requests armed anew for each report are level-triggered by
-//! nature, but cost a submission entry, a file lookup and a wait-queue insertion for each event, where
-//! poll(2) costs one system call for all of them. Cancelling and re-arming the multishot request costs
-//! that twice over.
+//! The alternative, one-shot requests armed anew for each report, is level-triggered by nature and needs
+//! neither list nor poll(2), but costs a submission entry, a file lookup and a wait-queue insertion for each
+//! event, where poll(2) is one system call for all of them. Time inside `wait`, TCP over loopback, 2.5 GHz
+//! Xeon, Linux 6.18, in ns an event, as connections / active at once:
+//!
+//! | | 1/1 | 16/1 | 16/16 | 256/1 | 256/16 | 256/256 |
+//! |---|---|---|---|---|---|---|
+//! | multishot and poll(2) | 165 | 194 | 47 | 197 | 92 | 52 |
+//! | one-shot, armed anew | 253 | 218 | 118 | 220 | 99 | 126 |
+//! | epoll, for comparison | 144 | 177 | 48 | 182 | 90 | 54 |
 //!
 //! ```text
 //!  add/modify ─▶ submission queue ─▶ kernel ─▶ completion queue ─▶ list ─▶ poll(2) ─▶ events

@@ -1,0 +1,81 @@
+//! What happens without descriptors. A file, and thus a process, of its own, since the limit it lowers is
+//! the whole process's; and one test, since it must have the process to itself.
+#![allow(
+    clippy::unwrap_used,
+    reason = "a failure in a helper fails the test that called it"
+)]
+
+use std::fs::File;
+use std::os::fd::AsFd;
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use tidewire_io::descriptors::raise_descriptor_limit;
+use tidewire_io::poller::{Interest, PollerChoice, PollerKind, Token, open};
+use tidewire_io::socket::{
+    AcceptError, BindError, ListenOptions, Listener, SocketAddress, Stream, StreamConnectError,
+};
+
+#[test]
+fn every_operation_says_so_and_recovers_when_the_limit_is_raised() {
+    let options = ListenOptions::default();
+    let any_port = SocketAddress::Tcp("127.0.0.1:0".parse().unwrap());
+    let listener = Listener::bind(&any_port, &options).unwrap();
+    let _client = Stream::connect(listener.local_address()).unwrap();
+
+    setrlimit(
+        Resource::Nofile,
+        Rlimit {
+            current: Some(SOFT),
+            ..getrlimit(Resource::Nofile)
+        },
+    )
+    .unwrap();
+    // Take what is left.
+    let mut taken = Vec::new();
+    while let Ok(file) = File::open("/dev/null") {
+        taken.push(file);
+    }
+
+    for _ in 0..2 {
+        // Twice: the waiting connection is not lost by the failure.
+        let refused = listener.accept().unwrap_err();
+        assert!(matches!(
+            refused,
+            AcceptError::DescriptorsExhausted { soft: SOFT, .. }
+        ));
+    }
+    let refused = Stream::connect(listener.local_address()).unwrap_err();
+    assert!(matches!(
+        refused,
+        StreamConnectError::DescriptorsExhausted { soft: SOFT, .. }
+    ));
+    let refused = Listener::bind(&any_port, &options).unwrap_err();
+    assert!(matches!(
+        refused,
+        BindError::DescriptorsExhausted { soft: SOFT, .. }
+    ));
+    assert!(refused.to_string().contains("ulimit -n"));
+    for kind in [PollerKind::Epoll, PollerKind::Uring] {
+        let refused = open(PollerChoice::Only(kind)).unwrap_err().to_string();
+        assert!(refused.contains(&kind.to_string()), "{refused}");
+        assert!(refused.contains("ulimit -n"), "{refused}");
+    }
+
+    // The automatic choice is left with the backend that needs no descriptor.
+    let mut poller = open(PollerChoice::Auto).unwrap();
+    assert_eq!(poller.kind(), PollerKind::Poll);
+    poller
+        .add(listener.as_fd(), Token(0), Interest::READ)
+        .unwrap();
+
+    raise_descriptor_limit().unwrap();
+    listener.accept().unwrap();
+    assert_eq!(
+        open(PollerChoice::Auto).unwrap().kind(),
+        PollerKind::Epoll,
+        "the first choice where it works"
+    );
+}
+
+/// More than a test process has open, and few enough to use up.
+const SOFT: u64 = 64;
