@@ -9,10 +9,13 @@
 //!                                                      └──▶ statistics ──▶   table
 //! ```
 
+mod agents;
 pub mod environment;
+mod exchange;
 pub mod ledger;
 pub mod process;
 pub mod report;
+pub mod run;
 pub mod scenario;
 pub mod schedule;
 pub mod stamp;

@@ -114,6 +114,12 @@ impl Server {
         self.poller
     }
 
+    /// How many lanes it has.
+    #[must_use]
+    pub fn lanes(&self) -> usize {
+        self.lanes.len()
+    }
+
     /// The counters of all lanes, now.
     #[must_use]
     pub fn metrics(&self) -> Metrics {

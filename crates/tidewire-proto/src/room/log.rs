@@ -256,9 +256,9 @@ impl RoomLog {
         while low < high {
             let middle = (low + high) / 2;
             if before(&self.segments[middle]) {
-                low = middle + 1
+                low = middle + 1;
             } else {
-                high = middle
+                high = middle;
             }
         }
         low

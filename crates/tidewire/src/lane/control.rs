@@ -1,5 +1,6 @@
 //! Frames that the lane answers itself: the handshake, heartbeats and go-away.
 
+use tidewire_io::socket::StreamConnectError;
 use tidewire_proto::body::GoAwayBody;
 use tidewire_proto::codec::Codec;
 use tidewire_proto::error::DecodeError;
@@ -126,6 +127,9 @@ impl<S: Service> Lane<S> {
         let core = &mut self.core;
         let session = &mut core.sessions[slot];
         if let Err(error) = session.stream.finish_connect() {
+            if matches!(error, StreamConnectError::InProgress { .. }) {
+                return;
+            }
             let id = session.id;
             core.connect_failures.push((id, error));
             core.close(slot, CloseReason::PeerReset);

@@ -255,8 +255,9 @@ impl<S: Service> Lane<S> {
 /// Bytes of a lane's receive buffer. 256 KiB was as fast as any larger size and still fits the second-level cache.
 const RECEIVE_BYTES: usize = 256 * 1024;
 
-/// Events taken from the kernel at once.
-const EVENTS_PER_WAIT: usize = 1024;
+/// Events taken from the kernel at once: enough that the call costs nothing beside the reads, few enough that what
+/// is due in the meantime (a sweep, a message on schedule) does not wait for milliseconds.
+const EVENTS_PER_WAIT: usize = 128;
 
 /// The doorbell's token.
 const DOORBELL: Token = Token(usize::MAX);

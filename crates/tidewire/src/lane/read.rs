@@ -16,6 +16,7 @@ use crate::service::Service;
 use crate::session::{CloseReason, State};
 
 /// What handling a piece of input led to.
+#[derive(Clone, Copy)]
 enum Flow {
     /// All whole frames were handled; read on.
     Continue,

@@ -106,7 +106,7 @@ impl Core {
             {
                 Ok(()) => counters.gaps_announced.add(1),
                 Err(error) => {
-                    tracing::warn!(session = %session.id, lost, %error, "gap not announced")
+                    tracing::warn!(session = %session.id, lost, %error, "gap not announced");
                 }
             }
         }

@@ -1,0 +1,394 @@
+//! The agents of one client lane: they log in, wait at the barrier, say things on time, and check everything
+//! they hear.
+//!
+//! Agents are sessions of an ordinary lane, the same one a server uses, so a thousand of them cost one thread
+//! and no system call per delivery. What a lane measures is its own until the step ends; the coordinator only
+//! reads a few counters that the lane publishes once per turn.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::sync::Arc;
+
+use tidewire::io::clock::now_ns;
+use tidewire::io::socket::SocketAddress;
+use tidewire::proto::body::{ErrorBody, GapBody, JoinBody};
+use tidewire::{
+    CloseReason, ConnectFailure, Context, HandlerResult, Kind, Message, Service, SessionId,
+};
+
+use crate::exchange::StepLink;
+use crate::ledger::Ledger;
+use crate::scenario::ThinkTime;
+use crate::schedule::{Schedule, agent_seed};
+use crate::stamp::Stamp;
+use crate::statistics::LatencyHistogram;
+
+/// What every agent of a step needs to know.
+#[derive(Clone, Debug)]
+pub(crate) struct StepPlan {
+    pub(crate) address: SocketAddress,
+    pub(crate) run: u16,
+    pub(crate) step: u8,
+    pub(crate) seed: u64,
+    pub(crate) members: u32,
+    pub(crate) think: ThinkTime,
+    pub(crate) late_ms: u64,
+    pub(crate) room: String,
+    /// Core to keep the lane on, if any.
+    pub(crate) core: Option<usize>,
+}
+
+/// What a lane's agents found, handed over when the step ends.
+#[derive(Debug, Default)]
+pub(crate) struct LaneResult {
+    /// Index, ledger and number of sent messages of each agent that was logged in.
+    pub(crate) agents: Vec<(usize, Option<Ledger>, u64)>,
+    pub(crate) latency_send: LatencyHistogram,
+    pub(crate) send_lag: LatencyHistogram,
+    pub(crate) steady_sent: u64,
+    pub(crate) steady_received: u64,
+    pub(crate) send_errors: u64,
+    pub(crate) disconnects: Vec<CloseReason>,
+    pub(crate) gaps: u64,
+    pub(crate) failures: Vec<String>,
+}
+
+/// The service of a client lane.
+#[derive(Debug)]
+pub(crate) struct Agents {
+    plan: StepPlan,
+    link: Arc<StepLink>,
+    agents: Vec<Agent>,
+    /// The next agent to connect; connecting is paced so that the server's backlog is not the test.
+    next_to_connect: usize,
+    connecting: usize,
+    due: BinaryHeap<Reverse<(u64, usize)>>,
+    latency: LatencyHistogram,
+    result: LaneResult,
+    sent: u64,
+    received: u64,
+    started: bool,
+    pinned: bool,
+    finished: bool,
+}
+
+#[derive(Debug)]
+struct Agent {
+    index: u32,
+    session: SessionId,
+    room: u16,
+    logged_in: bool,
+    alive: bool,
+    schedule: Option<Schedule>,
+    sent: u64,
+    ledger: Option<Ledger>,
+}
+
+impl Agents {
+    /// The agents with the numbers that `plan.members` leaves to lane `lane` of `lanes`.
+    pub(crate) fn new(plan: StepPlan, link: Arc<StepLink>, lane: usize, lanes: usize) -> Self {
+        let agents = (lane as u32..plan.members)
+            .step_by(lanes)
+            .map(Agent::new)
+            .collect();
+        Self {
+            plan,
+            link,
+            agents,
+            next_to_connect: 0,
+            connecting: 0,
+            due: BinaryHeap::new(),
+            latency: LatencyHistogram::new(),
+            result: LaneResult::default(),
+            sent: 0,
+            received: 0,
+            started: false,
+            pinned: false,
+            finished: false,
+        }
+    }
+
+    fn connect_some(&mut self, cx: &mut Context<'_>) {
+        while self.connecting < CONNECTING_MAX && self.next_to_connect < self.agents.len() {
+            let place = self.next_to_connect;
+            self.next_to_connect += 1;
+            self.connecting += 1;
+            match cx.connect(&self.plan.address, place as u64) {
+                Ok(session) => self.agents[place].session = session,
+                Err(failure) => self.fail_login(&explain(&failure)),
+            }
+        }
+    }
+
+    fn fail_login(&mut self, cause: &str) {
+        self.connecting -= 1;
+        self.link.add_login_failure();
+        if self.result.failures.len() < CAUSES_MAX {
+            self.result.failures.push(cause.to_owned());
+        }
+    }
+
+    fn handle_login(&mut self, place: usize, message: &Message<'_>) {
+        let agent = &mut self.agents[place];
+        if agent.logged_in {
+            return;
+        }
+        if message.kind == Kind::Error {
+            let body = ErrorBody::decode(message.payload);
+            let cause = body.map_or_else(
+                |_| "refused".to_owned(),
+                |body| format!("refused: {}", body.text),
+            );
+            return self.fail_login(&cause);
+        }
+        agent.logged_in = true;
+        agent.room = message.channel;
+        let members = self.plan.members as usize;
+        agent.ledger = Some(Ledger::for_member(
+            agent.index as usize,
+            members,
+            self.plan.late_ms,
+        ));
+        self.connecting -= 1;
+        self.link.add_login();
+    }
+
+    fn handle_delivery(&mut self, place: usize, now_ns: u64, payload: &[u8]) {
+        let Some(ledger) = self.agents[place].ledger.as_mut() else {
+            return;
+        };
+        let Ok(stamp) = Stamp::decode(payload) else {
+            ledger.record_corrupt();
+            return;
+        };
+        if stamp.run != self.plan.run || stamp.step != self.plan.step {
+            ledger.record_foreign();
+            return;
+        }
+        let delay_ns = now_ns.saturating_sub(stamp.intended_ns);
+        ledger.record(stamp.sender, stamp.sequence, delay_ns);
+        self.latency.record(delay_ns);
+        self.received += 1;
+        let (from_ns, to_ns) = self.link.steady_window();
+        self.result.steady_received +=
+            u64::from(stamp.intended_ns >= from_ns && stamp.intended_ns < to_ns);
+    }
+
+    /// Plans every agent's first message once the barrier has opened.
+    fn start(&mut self) {
+        let Some(start_ns) = self.link.start_ns() else {
+            return;
+        };
+        self.started = true;
+        for (place, agent) in self
+            .agents
+            .iter_mut()
+            .enumerate()
+            .filter(|(_, agent)| agent.logged_in)
+        {
+            let seed = agent_seed(self.plan.seed, self.plan.step, agent.index);
+            let mut schedule = Schedule::new(seed, start_ns, self.plan.think);
+            self.due.push(Reverse((schedule.next_intended_ns(), place)));
+            agent.schedule = Some(schedule);
+        }
+    }
+
+    /// Sends what is due, up to a bound, so that a lane that is late still reads.
+    fn send_due(&mut self, cx: &mut Context<'_>) {
+        let stop_ns = self.link.stop_ns();
+        for _ in 0..SENDS_PER_TURN {
+            let Some(Reverse((intended_ns, place))) = self.due.peek().copied() else {
+                return;
+            };
+            if intended_ns >= stop_ns {
+                self.due.clear();
+                self.link.add_lane_done();
+                return;
+            }
+            if intended_ns > now_ns() {
+                return;
+            }
+            self.due.pop();
+            self.send(cx, place, intended_ns);
+            if let Some(schedule) = self.agents[place].schedule.as_mut() {
+                self.due.push(Reverse((schedule.next_intended_ns(), place)));
+            }
+        }
+    }
+
+    fn send(&mut self, cx: &mut Context<'_>, place: usize, intended_ns: u64) {
+        let agent = &mut self.agents[place];
+        let stamp = Stamp {
+            run: self.plan.run,
+            step: self.plan.step,
+            flags: 0,
+            sender: agent.index,
+            sequence: agent.sent + 1,
+            intended_ns,
+        };
+        let mut payload = [0; Stamp::BYTES];
+        stamp.encode(&mut payload);
+        let before_ns = now_ns();
+        let message = Message::new(Kind::Say, agent.room, &payload);
+        if !agent.alive || cx.send_to(agent.session, &message).is_err() {
+            self.result.send_errors += 1;
+            self.link.add_send_error();
+            return;
+        }
+        cx.flush(agent.session);
+        let after_ns = now_ns();
+        agent.sent += 1;
+        self.sent += 1;
+        self.result.send_lag.record(before_ns - intended_ns);
+        self.result.latency_send.record(after_ns - before_ns);
+        let (from_ns, to_ns) = self.link.steady_window();
+        self.result.steady_sent += u64::from(intended_ns >= from_ns && intended_ns < to_ns);
+    }
+
+    /// Gives the results away and ends the lane.
+    fn finish(&mut self, cx: &mut Context<'_>) {
+        self.finished = true;
+        let mut result = std::mem::take(&mut self.result);
+        result.agents = self
+            .agents
+            .iter_mut()
+            .map(|agent| (agent.index as usize, agent.ledger.take(), agent.sent))
+            .collect();
+        self.link.hand_in(result, &self.latency);
+        cx.stop_lane();
+    }
+}
+
+impl Agent {
+    fn new(index: u32) -> Self {
+        Self {
+            index,
+            session: SessionId::NONE,
+            room: 0,
+            logged_in: false,
+            alive: false,
+            schedule: None,
+            sent: 0,
+            ledger: None,
+        }
+    }
+}
+
+impl Service for Agents {
+    fn on_open(&mut self, cx: &mut Context<'_>) {
+        let place = cx.tag() as usize;
+        self.link
+            .set_server_agent(cx.peer_agent().unwrap_or_default());
+        let agent = &mut self.agents[place];
+        agent.alive = true;
+        let name = format!(
+            "load-{:04x}-{}-{}",
+            self.plan.run, self.plan.step, agent.index
+        );
+        let mut body = Vec::new();
+        let sent = JoinBody {
+            room: &self.plan.room,
+            name: &name,
+        }
+        .encode(&mut body)
+        .map_err(|error| error.to_string())
+        .and_then(|()| {
+            let join = Message::with_id(Kind::Join, 0, JOIN_ID, &body);
+            cx.send(&join).map_err(|error| error.to_string())
+        });
+        if let Err(error) = sent {
+            self.fail_login(&error);
+        }
+    }
+
+    #[inline]
+    fn on_message(&mut self, cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
+        let place = self.place(cx);
+        match message.kind {
+            Kind::Deliver => self.handle_delivery(place, cx.now_ns(), message.payload),
+            Kind::Reply | Kind::Error if message.id == JOIN_ID => {
+                self.handle_login(place, &message);
+            }
+            Kind::Error => {
+                // The server refused a message it had accepted: it is lost, and the ledger will show it.
+                let body = ErrorBody::decode(message.payload);
+                if self.result.failures.len() < CAUSES_MAX {
+                    let text = body.map_or("no reason given", |body| body.text);
+                    self.result
+                        .failures
+                        .push(format!("a message was refused: {text}"));
+                }
+            }
+            Kind::Gap => {
+                self.result.gaps += GapBody::decode(message.payload).map_or(0, |gap| gap.lost);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn on_close(&mut self, cx: &mut Context<'_>, reason: CloseReason) {
+        if self.finished {
+            return;
+        }
+        let place = cx.tag() as usize;
+        self.agents[place].alive = false;
+        if self.agents[place].logged_in {
+            self.result.disconnects.push(reason);
+            self.link.add_disconnect();
+        } else {
+            self.fail_login(&reason.to_string());
+        }
+    }
+
+    fn on_connect_failed(&mut self, _cx: &mut Context<'_>, failure: ConnectFailure) {
+        self.fail_login(&explain(&failure));
+    }
+
+    fn on_turn(&mut self, cx: &mut Context<'_>) -> Option<u64> {
+        if !self.pinned {
+            self.pinned = true;
+            if let Some(core) = self.plan.core
+                && let Err(error) = tidewire::io::affinity::pin_to_core(core)
+            {
+                tracing::warn!(core, %error, "the client lane could not be pinned");
+            }
+        }
+        self.connect_some(cx);
+        if !self.started {
+            self.start();
+        }
+        self.send_due(cx);
+        self.link
+            .publish(cx.lane(), self.sent, self.received, &mut self.latency);
+        if self.link.is_finished() && !self.finished {
+            self.finish(cx);
+        }
+        self.due
+            .peek()
+            .map(|Reverse((intended_ns, _))| *intended_ns)
+    }
+}
+
+impl Agents {
+    #[inline]
+    fn place(&self, cx: &Context<'_>) -> usize {
+        (cx.tag() as usize).min(self.agents.len() - 1)
+    }
+}
+
+fn explain(failure: &ConnectFailure) -> String {
+    std::error::Error::source(failure).map_or_else(|| failure.to_string(), ToString::to_string)
+}
+
+/// The id of an agent's only request.
+const JOIN_ID: u32 = 1;
+
+/// Connections being made at the same time, per lane.
+const CONNECTING_MAX: usize = 64;
+
+/// Messages sent in one turn of a lane that is late.
+const SENDS_PER_TURN: usize = 64;
+
+/// Causes kept for the report; the numbers are complete without them.
+const CAUSES_MAX: usize = 3;

@@ -1,0 +1,244 @@
+//! What a step's lanes and its coordinator tell each other while the step runs.
+//!
+//! The coordinator opens the barrier and closes the step; the lanes publish counters once per turn and swap
+//! histograms a few times a second, so that the live view costs the hot path nothing.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use tidewire::io::clock::now_ns;
+
+use crate::agents::LaneResult;
+use crate::statistics::LatencyHistogram;
+
+/// Shared by the coordinator and all lanes of one step.
+#[derive(Debug)]
+pub(crate) struct StepLink {
+    /// 0 until the barrier opens.
+    start_ns: AtomicU64,
+    stop_ns: AtomicU64,
+    steady_from_ns: AtomicU64,
+    finished: AtomicBool,
+    logins: AtomicU64,
+    login_failures: AtomicU64,
+    disconnects: AtomicU64,
+    send_errors: AtomicU64,
+    lanes_done: AtomicU64,
+    server_agent: OnceLock<String>,
+    lanes: Vec<LaneLink>,
+    results: Mutex<Vec<LaneResult>>,
+    /// End-to-end times collected so far.
+    latency: Mutex<LatencyHistogram>,
+}
+
+#[derive(Debug, Default)]
+struct LaneLink {
+    sent: AtomicU64,
+    received: AtomicU64,
+    exchange: Mutex<Exchange>,
+}
+
+/// Two histograms change hands: the lane fills one while the coordinator reads the other.
+#[derive(Debug)]
+struct Exchange {
+    full: Option<LatencyHistogram>,
+    empty: Option<LatencyHistogram>,
+    swapped_ns: u64,
+}
+
+impl Default for Exchange {
+    fn default() -> Self {
+        Self {
+            full: None,
+            empty: Some(LatencyHistogram::new()),
+            swapped_ns: 0,
+        }
+    }
+}
+
+impl StepLink {
+    pub(crate) fn new(lanes: usize) -> Self {
+        Self {
+            start_ns: AtomicU64::new(0),
+            stop_ns: AtomicU64::new(u64::MAX),
+            steady_from_ns: AtomicU64::new(u64::MAX),
+            finished: AtomicBool::new(false),
+            logins: AtomicU64::new(0),
+            login_failures: AtomicU64::new(0),
+            disconnects: AtomicU64::new(0),
+            send_errors: AtomicU64::new(0),
+            lanes_done: AtomicU64::new(0),
+            server_agent: OnceLock::new(),
+            lanes: (0..lanes).map(|_| LaneLink::default()).collect(),
+            results: Mutex::default(),
+            latency: Mutex::new(LatencyHistogram::new()),
+        }
+    }
+
+    /// Opens the barrier: agents count their first think time from `start_ns` and send until `stop_ns`.
+    pub(crate) fn open(&self, start_ns: u64, steady_from_ns: u64, stop_ns: u64) {
+        self.stop_ns.store(stop_ns, Ordering::Relaxed);
+        self.steady_from_ns.store(steady_from_ns, Ordering::Relaxed);
+        self.start_ns.store(start_ns, Ordering::Release);
+    }
+
+    /// Brings the end of sending forward.
+    pub(crate) fn stop_sending(&self, stop_ns: u64) {
+        self.stop_ns.fetch_min(stop_ns, Ordering::Relaxed);
+    }
+
+    /// Ends the step: lanes hand in their results and stop.
+    pub(crate) fn finish(&self) {
+        self.finished.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn is_finished(&self) -> bool {
+        self.finished.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn start_ns(&self) -> Option<u64> {
+        match self.start_ns.load(Ordering::Acquire) {
+            0 => None,
+            start_ns => Some(start_ns),
+        }
+    }
+
+    pub(crate) fn stop_ns(&self) -> u64 {
+        self.stop_ns.load(Ordering::Relaxed)
+    }
+
+    /// Messages intended in this window count for the steady rates.
+    #[inline]
+    pub(crate) fn steady_window(&self) -> (u64, u64) {
+        (
+            self.steady_from_ns.load(Ordering::Relaxed),
+            self.stop_ns.load(Ordering::Relaxed),
+        )
+    }
+
+    pub(crate) fn add_login(&self) {
+        self.logins.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn add_login_failure(&self) {
+        self.login_failures.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn add_disconnect(&self) {
+        self.disconnects.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn add_send_error(&self) {
+        self.send_errors.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn add_lane_done(&self) {
+        self.lanes_done.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn logins(&self) -> u64 {
+        self.logins.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn login_failures(&self) -> u64 {
+        self.login_failures.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn disconnects(&self) -> u64 {
+        self.disconnects.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn send_errors(&self) -> u64 {
+        self.send_errors.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_server_agent(&self, agent: &str) {
+        self.server_agent.get_or_init(|| agent.to_owned());
+    }
+
+    pub(crate) fn server_agent(&self) -> Option<&str> {
+        self.server_agent.get().map(String::as_str)
+    }
+
+    /// Called by lane `lane` once per turn.
+    pub(crate) fn publish(
+        &self,
+        lane: usize,
+        sent: u64,
+        received: u64,
+        latency: &mut LatencyHistogram,
+    ) {
+        let link = &self.lanes[lane];
+        link.sent.store(sent, Ordering::Relaxed);
+        link.received.store(received, Ordering::Relaxed);
+        let Ok(mut exchange) = link.exchange.try_lock() else {
+            return;
+        };
+        let now_ns = now_ns();
+        if now_ns.saturating_sub(exchange.swapped_ns) < SWAP_INTERVAL_NS || exchange.full.is_some()
+        {
+            return;
+        }
+        let Some(empty) = exchange.empty.take() else {
+            return;
+        };
+        exchange.full = Some(std::mem::replace(latency, empty));
+        exchange.swapped_ns = now_ns;
+    }
+
+    /// A lane's last words.
+    pub(crate) fn hand_in(&self, result: LaneResult, latency: &LatencyHistogram) {
+        self.latency
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .merge(latency);
+        self.results
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(result);
+    }
+
+    pub(crate) fn sent(&self) -> u64 {
+        self.lanes
+            .iter()
+            .map(|lane| lane.sent.load(Ordering::Relaxed))
+            .sum()
+    }
+
+    pub(crate) fn received(&self) -> u64 {
+        self.lanes
+            .iter()
+            .map(|lane| lane.received.load(Ordering::Relaxed))
+            .sum()
+    }
+
+    /// Adds what the lanes recorded since the last call to the whole and to `recent`. Called several times
+    /// a second, it finds at most a swapped histogram per lane.
+    pub(crate) fn collect_latency(&self, recent: &mut LatencyHistogram) {
+        for lane in &self.lanes {
+            let mut exchange = lane.exchange.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(mut full) = exchange.full.take() {
+                recent.merge(&full);
+                self.latency
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .merge(&full);
+                full.clear();
+                exchange.empty = Some(full);
+            }
+        }
+    }
+
+    /// Everything, once all lanes have ended.
+    pub(crate) fn take_results(&self) -> (Vec<LaneResult>, LatencyHistogram) {
+        self.collect_latency(&mut LatencyHistogram::new());
+        let results =
+            std::mem::take(&mut *self.results.lock().unwrap_or_else(PoisonError::into_inner));
+        let latency =
+            std::mem::take(&mut *self.latency.lock().unwrap_or_else(PoisonError::into_inner));
+        (results, latency)
+    }
+}
+
+/// How often a lane offers its histogram to the live view.
+const SWAP_INTERVAL_NS: u64 = 200_000_000;

@@ -1,0 +1,682 @@
+//! Runs a scenario against a server, step by step.
+//!
+//! ```text
+//! connect, log in ──▶ barrier ──▶ warm-up ──▶ steady window ──▶ stop sending ──▶ drain ──▶ close accounts
+//! ```
+//!
+//! Rates of the steady window are not diluted by connecting and draining; the totals of the old report are
+//! kept beside them. A step ends when every expected delivery has arrived, or when nothing has arrived for
+//! the length of the drain.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
+
+use thiserror::Error;
+use tidewire::io::clock::now_ns;
+use tidewire::io::descriptors::descriptor_limit;
+use tidewire::io::poller::PollerChoice;
+use tidewire::io::socket::SocketAddress;
+use tidewire::{Address, Client, ConnectError, Limits, ServeError, Server};
+
+use crate::agents::{Agents, LaneResult, StepPlan};
+use crate::environment::Environment;
+use crate::exchange::StepLink;
+use crate::ledger::{LATE_MS, ReceiverTotals, SentTotals, needs_checksums};
+use crate::process::ProcessSample;
+use crate::report::{ClientUsage, Report, RunFacts, ServerUsage, StepMeasurements, StepReport};
+use crate::scenario::{Scenario, Step};
+use crate::statistics::LatencyHistogram;
+
+/// How to run a scenario.
+#[derive(Clone, Debug)]
+pub struct RunOptions {
+    /// The server.
+    pub address: SocketAddress,
+    /// Seed of every random choice.
+    pub seed: u64,
+    /// Client lanes.
+    pub lanes: usize,
+    /// Cores to keep the client lanes on, in turn; empty leaves them to the system.
+    pub cores: Vec<usize>,
+    /// Poller of the client lanes.
+    pub poller: PollerChoice,
+    /// How long nothing may arrive, after the last message was sent, before the rest counts as lost.
+    pub drain: Duration,
+    /// A delivery later than this after its intended time counts as late, in milliseconds.
+    pub late_ms: u64,
+    /// The server's process, if it runs here and its use of the machine shall be reported.
+    pub server_pid: Option<u32>,
+    /// Machine and build, for the report.
+    pub environment: Environment,
+    /// Set from outside to stop early; the report then says so.
+    pub stop: Arc<AtomicBool>,
+}
+
+impl RunOptions {
+    /// One client lane and the default grace times.
+    #[must_use]
+    pub fn new(address: SocketAddress) -> Self {
+        Self {
+            address,
+            seed: 0,
+            lanes: 1,
+            cores: Vec::new(),
+            poller: PollerChoice::default(),
+            drain: Duration::from_secs(2),
+            late_ms: LATE_MS,
+            server_pid: None,
+            environment: Environment::detect(env!("CARGO_PKG_VERSION"), "unknown"),
+            stop: Arc::new(AtomicBool::new(false)),
+        }
+    }
+}
+
+/// Where a step is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// Agents connect and log in.
+    Login,
+    /// Messages are sent; the steady window has not begun.
+    WarmUp,
+    /// Messages are sent and count for the steady rates.
+    Steady,
+    /// Nothing is sent; what is under way arrives.
+    Drain,
+}
+
+/// A look at a running step.
+#[derive(Clone, Debug)]
+pub struct Progress {
+    /// Where the step is.
+    pub phase: Phase,
+    /// Time since the barrier opened.
+    pub elapsed: Duration,
+    /// How long messages are sent in all.
+    pub duration: Duration,
+    /// Agents logged in.
+    pub logins: u64,
+    /// Agents of the step.
+    pub agents: u64,
+    /// Messages sent so far.
+    pub sent: u64,
+    /// Deliveries so far.
+    pub received: u64,
+    /// Deliveries that will have to arrive for what was sent so far.
+    pub expected: u64,
+    /// Messages sent a second, since the last look.
+    pub send_tps: f64,
+    /// Deliveries a second, since the last look.
+    pub receive_tps: f64,
+    /// Median of the end-to-end times since the last look, in milliseconds.
+    pub p50_ms: f64,
+    /// 99th percentile of the same.
+    pub p99_ms: f64,
+    /// Connections lost and sends refused so far.
+    pub errors: u64,
+}
+
+/// Watches a run.
+pub trait Observer {
+    /// A step begins.
+    fn step_started(&mut self, number: usize, step: &Step) {
+        let _ = (number, step);
+    }
+
+    /// About once a second.
+    fn progress(&mut self, progress: &Progress) {
+        let _ = progress;
+    }
+
+    /// A step ended.
+    fn step_ended(&mut self, report: &StepReport) {
+        let _ = report;
+    }
+}
+
+/// An observer that looks away.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Silent;
+
+impl Observer for Silent {}
+
+/// A run could not begin. A run that began always ends with a report.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum RunError {
+    /// The server cannot be reached or does not speak the native protocol.
+    #[error("cannot log in at {address}")]
+    Target {
+        /// The server.
+        address: String,
+        /// Why.
+        source: ConnectError,
+    },
+    /// The client lanes could not start.
+    #[error("cannot start the client lanes")]
+    Client(#[from] ServeError),
+    /// The scenario needs more connections than this process may open.
+    #[error(
+        "step {step:?} needs {needed} descriptors but the limit is {limit}: raise it with `ulimit -n {needed}` \
+         or lower the concurrency"
+    )]
+    Descriptors {
+        /// Name of the step.
+        step: String,
+        /// Descriptors it needs.
+        needed: u64,
+        /// Descriptors this process may open.
+        limit: u64,
+    },
+    /// The client lane ended by itself.
+    #[error("a client lane failed: {0}")]
+    Lane(String),
+}
+
+/// Runs every step of a scenario and reports.
+///
+/// # Errors
+/// See [`RunError`]. Losses, refused logins and a server that dies are no errors of the run: they are what it
+/// reports.
+pub fn run(
+    scenario: &Scenario,
+    options: &RunOptions,
+    observer: &mut dyn Observer,
+) -> Result<Report, RunError> {
+    let address = Address::from(options.address.clone()).to_string();
+    for step in &scenario.steps {
+        check_descriptors(step)?;
+    }
+    Client::builder()
+        .poller(options.poller)
+        .connect(&address)
+        .map_err(|source| RunError::Target {
+            address: address.clone(),
+            source,
+        })?
+        .close();
+    let (start_time, started) = (SystemTime::now(), Instant::now());
+    let run_number = fastrand::u16(..);
+    let mut steps = Vec::new();
+    for (number, step) in scenario.steps.iter().enumerate() {
+        if options.stop.load(Ordering::Relaxed) {
+            break;
+        }
+        observer.step_started(number, step);
+        let plan = StepPlan {
+            address: options.address.clone(),
+            run: run_number,
+            step: u8::try_from(number).unwrap_or(u8::MAX),
+            seed: options.seed,
+            members: step.concurrency,
+            think: step.think_time_ms,
+            late_ms: options.late_ms,
+            room: format!("load-{run_number:04x}-{number}"),
+            core: None,
+        };
+        let report = StepRun::start(step, &plan, options)?.finish(options, observer)?;
+        observer.step_ended(&report);
+        steps.push(report);
+    }
+    Ok(Report::new(
+        RunFacts {
+            target_server: address,
+            start_time,
+            end_time: SystemTime::now(),
+            total_duration_secs: started.elapsed().as_secs_f64(),
+            seed: options.seed,
+            env: options.environment.clone(),
+            interrupted: options.stop.load(Ordering::Relaxed),
+        },
+        steps,
+    ))
+}
+
+/// One running step.
+struct StepRun<'s> {
+    step: &'s Step,
+    link: Arc<StepLink>,
+    lanes: Server,
+    started: Instant,
+    server_before: Option<ProcessSample>,
+    client_before: Option<ProcessSample>,
+    server_rss_bytes_max: u64,
+    problems: Vec<String>,
+    notes: Vec<String>,
+    look: Look,
+    /// End-to-end times since the last look.
+    recent: LatencyHistogram,
+}
+
+/// The counters at the last look, to make rates of.
+struct Look {
+    at: Instant,
+    sent: u64,
+    received: u64,
+}
+
+impl<'s> StepRun<'s> {
+    fn start(step: &'s Step, plan: &StepPlan, options: &RunOptions) -> Result<Self, RunError> {
+        let lanes = options.lanes.clamp(1, step.concurrency as usize);
+        let link = Arc::new(StepLink::new(lanes));
+        let server_before = options
+            .server_pid
+            .and_then(|pid| ProcessSample::of(pid).ok());
+        let client_before = ProcessSample::of_self().ok();
+        let limits = Limits {
+            sessions_max: step.concurrency as usize + 1,
+            // The deliveries of a step must never be refused by the instrument's own limits.
+            idle_timeout: Duration::from_secs(3600),
+            ..Limits::default()
+        };
+        let server = Server::builder()
+            .lanes(lanes)
+            .poller(options.poller)
+            .limits(limits)
+            .agent(concat!("tidewire-load/", env!("CARGO_PKG_VERSION")))
+            .start(|lane| {
+                let core = options
+                    .cores
+                    .get(lane % options.cores.len().max(1))
+                    .copied();
+                let plan = StepPlan {
+                    core,
+                    ..plan.clone()
+                };
+                Agents::new(plan, Arc::clone(&link), lane, lanes)
+            })?;
+        Ok(Self {
+            step,
+            link,
+            lanes: server,
+            started: Instant::now(),
+            server_before,
+            client_before,
+            server_rss_bytes_max: 0,
+            problems: Vec::new(),
+            notes: Vec::new(),
+            look: Look {
+                at: Instant::now(),
+                sent: 0,
+                received: 0,
+            },
+            recent: LatencyHistogram::new(),
+        })
+    }
+
+    fn finish(
+        mut self,
+        options: &RunOptions,
+        observer: &mut dyn Observer,
+    ) -> Result<StepReport, RunError> {
+        self.log_in(options, observer)?;
+        let window = self.send(options, observer)?;
+        self.drain(options, observer)?;
+        let server = self.server_usage(options);
+        self.link.finish();
+        self.ring();
+        let stopped = self.lanes.shutdown(LANE_END_MAX);
+        if let Some(failure) = stopped.failures.first() {
+            return Err(RunError::Lane(failure.clone()));
+        }
+        let (results, latency) = self.link.take_results();
+        let client_cpu_secs = match (&self.client_before, ProcessSample::of_self()) {
+            (Some(before), Ok(after)) => after.cpu_secs_since(before),
+            _ => 0.0,
+        };
+        let outcome = Outcome::of(results, self.step.concurrency as usize);
+        self.notes.extend(outcome.notes);
+        let mut problems = outcome.problems;
+        problems.extend(self.problems);
+        if latency.clipped() > 0 {
+            self.notes.push(format!(
+                "{} times beyond 120 s were clipped",
+                latency.clipped()
+            ));
+        }
+        Ok(StepReport::from_measurements(StepMeasurements {
+            step: self.step,
+            test_duration_secs: self.started.elapsed().as_secs_f64(),
+            total_sent: outcome.sent,
+            login_failures: self.link.login_failures(),
+            send_errors: outcome.send_errors,
+            totals: outcome.totals,
+            steady_secs: window.as_secs_f64(),
+            steady_sent: outcome.steady_sent,
+            steady_received: outcome.steady_received,
+            latency: latency.summary(),
+            latency_send: outcome.latency_send.summary(),
+            server,
+            client: ClientUsage {
+                cpu_secs: client_cpu_secs,
+                send_lag_p99_ms: outcome.send_lag.quantile_ns(0.99) as f64 / 1e6,
+            },
+            problems,
+            notes: self.notes,
+        }))
+    }
+
+    /// Waits until every agent is logged in or has failed.
+    fn log_in(
+        &mut self,
+        options: &RunOptions,
+        observer: &mut dyn Observer,
+    ) -> Result<(), RunError> {
+        let wanted = u64::from(self.step.concurrency);
+        let (mut done, mut progressed) = (0, Instant::now());
+        while done < wanted && !options.stop.load(Ordering::Relaxed) {
+            self.pause(options, observer, Phase::Login)?;
+            let now_done = self.link.logins() + self.link.login_failures();
+            if now_done > done {
+                (done, progressed) = (now_done, Instant::now());
+            } else if progressed.elapsed() > LOGIN_STALL_MAX {
+                let silent = wanted - done;
+                let secs = LOGIN_STALL_MAX.as_secs();
+                self.problems.push(format!(
+                    "{silent} agents got no answer to their login in {secs} s"
+                ));
+                for _ in 0..silent {
+                    self.link.add_login_failure();
+                }
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// Opens the barrier and waits until the last message was sent. Returns the length of the steady window.
+    fn send(
+        &mut self,
+        options: &RunOptions,
+        observer: &mut dyn Observer,
+    ) -> Result<Duration, RunError> {
+        let duration_ns = self.step.duration_ns();
+        let start_ns = now_ns() + SETTLE.as_nanos() as u64;
+        let warm_up_ns = warm_up_ns(self.step);
+        let stop_ns = start_ns + duration_ns;
+        self.link.open(start_ns, start_ns + warm_up_ns, stop_ns);
+        self.ring();
+        self.look = Look {
+            at: Instant::now() + SETTLE,
+            sent: 0,
+            received: 0,
+        };
+        let mut all_gone_since = None;
+        while now_ns() < stop_ns {
+            let phase = if now_ns() < start_ns + warm_up_ns {
+                Phase::WarmUp
+            } else {
+                Phase::Steady
+            };
+            self.pause(options, observer, phase)?;
+            if options.stop.load(Ordering::Relaxed) {
+                self.link.stop_sending(now_ns());
+                break;
+            }
+            if self.link.logins() == self.link.disconnects() {
+                // Half a second more, so that the report shows what happens to those who still try.
+                let since = *all_gone_since.get_or_insert_with(Instant::now);
+                if since.elapsed() > ALL_GONE_GRACE {
+                    let left = Duration::from_nanos(stop_ns.saturating_sub(now_ns())).as_secs_f64();
+                    self.problems.push(format!(
+                        "no connection was left; the step was ended {left:.1} s early"
+                    ));
+                    self.link.stop_sending(now_ns());
+                    break;
+                }
+            }
+        }
+        let sent_for_ns = self.link.stop_ns().saturating_sub(start_ns + warm_up_ns);
+        Ok(Duration::from_nanos(sent_for_ns))
+    }
+
+    /// Waits for what is under way.
+    fn drain(&mut self, options: &RunOptions, observer: &mut dyn Observer) -> Result<(), RunError> {
+        let began = Instant::now();
+        let (mut received, mut progressed) = (self.link.received(), Instant::now());
+        loop {
+            let now_received = self.link.received();
+            if now_received > received {
+                (received, progressed) = (now_received, Instant::now());
+            }
+            // A little longer than the last arrival, so that a duplicate of it is seen too.
+            let complete = received >= self.expected() && progressed.elapsed() > DRAIN_LINGER;
+            let silent = progressed.elapsed() > options.drain;
+            let gone = self.link.logins() == self.link.disconnects();
+            if complete || silent || gone || began.elapsed() > DRAIN_MAX {
+                return Ok(());
+            }
+            self.pause(options, observer, Phase::Drain)?;
+        }
+    }
+
+    /// Sleeps a moment; looks at everything about once a second.
+    fn pause(
+        &mut self,
+        options: &RunOptions,
+        observer: &mut dyn Observer,
+        phase: Phase,
+    ) -> Result<(), RunError> {
+        if !self.lanes.is_running() {
+            return Err(RunError::Lane(
+                "it stopped before the step ended".to_owned(),
+            ));
+        }
+        thread::sleep(POLL_INTERVAL);
+        self.link.collect_latency(&mut self.recent);
+        let secs = self.look.at.elapsed().as_secs_f64();
+        if secs < 1.0 {
+            return Ok(());
+        }
+        if let Some(sample) = options
+            .server_pid
+            .and_then(|pid| ProcessSample::of(pid).ok())
+        {
+            self.server_rss_bytes_max = self.server_rss_bytes_max.max(sample.rss_bytes);
+        }
+        let (sent, received) = (self.link.sent(), self.link.received());
+        observer.progress(&Progress {
+            phase,
+            elapsed: Duration::from_nanos(
+                self.link
+                    .start_ns()
+                    .map_or(0, |start_ns| now_ns().saturating_sub(start_ns)),
+            ),
+            duration: Duration::from_nanos(self.step.duration_ns()),
+            logins: self.link.logins(),
+            agents: u64::from(self.step.concurrency),
+            sent,
+            received,
+            expected: self.expected(),
+            send_tps: (sent - self.look.sent) as f64 / secs,
+            receive_tps: (received - self.look.received) as f64 / secs,
+            p50_ms: self.recent.quantile_ns(0.5) as f64 / 1e6,
+            p99_ms: self.recent.quantile_ns(0.99) as f64 / 1e6,
+            errors: self.link.disconnects() + self.link.send_errors() + self.link.login_failures(),
+        });
+        self.look = Look {
+            at: Instant::now(),
+            sent,
+            received,
+        };
+        self.recent.clear();
+        Ok(())
+    }
+
+    fn expected(&self) -> u64 {
+        self.link.sent() * self.link.logins().saturating_sub(1)
+    }
+
+    fn ring(&self) {
+        for lane in 0..self.lanes.lanes() {
+            self.lanes.doorbell(lane).ring();
+        }
+    }
+
+    fn server_usage(&self, options: &RunOptions) -> ServerUsage {
+        let after = options
+            .server_pid
+            .and_then(|pid| ProcessSample::of(pid).ok());
+        let cpu_secs = match (&self.server_before, &after) {
+            (Some(before), Some(after)) => Some(after.cpu_secs_since(before)),
+            _ => None,
+        };
+        let rss = after
+            .map_or(0, |after| after.rss_bytes)
+            .max(self.server_rss_bytes_max);
+        let agent = self.link.server_agent().unwrap_or_default();
+        ServerUsage {
+            cpu_secs,
+            rss_bytes_max: (rss > 0).then_some(rss),
+            lanes: agent_field(agent, "lanes=").and_then(|lanes| lanes.parse().ok()),
+            poller: agent_field(agent, "poller=").map(str::to_owned),
+        }
+    }
+}
+
+/// The closed accounts of a step.
+struct Outcome {
+    sent: u64,
+    send_errors: u64,
+    steady_sent: u64,
+    steady_received: u64,
+    totals: ReceiverTotals,
+    latency_send: LatencyHistogram,
+    send_lag: LatencyHistogram,
+    problems: Vec<String>,
+    notes: Vec<String>,
+}
+
+impl Outcome {
+    fn of(results: Vec<LaneResult>, members: usize) -> Self {
+        let mut sent_by_sender = vec![0; members];
+        for (index, _, sent) in results.iter().flat_map(|result| &result.agents) {
+            sent_by_sender[*index] = *sent;
+        }
+        let sent = SentTotals::new(sent_by_sender, needs_checksums(members));
+        let mut outcome = Self {
+            sent: sent.sum(),
+            send_errors: 0,
+            steady_sent: 0,
+            steady_received: 0,
+            totals: ReceiverTotals::default(),
+            latency_send: LatencyHistogram::new(),
+            send_lag: LatencyHistogram::new(),
+            problems: Vec::new(),
+            notes: Vec::new(),
+        };
+        let (mut gaps, mut disconnects, mut causes) = (0, Vec::new(), Vec::new());
+        for result in results {
+            for (index, ledger, _) in &result.agents {
+                if let Some(ledger) = ledger {
+                    outcome.totals.merge(&ledger.finish(&sent, *index));
+                }
+            }
+            outcome.send_errors += result.send_errors;
+            outcome.steady_sent += result.steady_sent;
+            outcome.steady_received += result.steady_received;
+            outcome.latency_send.merge(&result.latency_send);
+            outcome.send_lag.merge(&result.send_lag);
+            gaps += result.gaps;
+            disconnects.extend(result.disconnects);
+            causes.extend(result.failures);
+        }
+        if let Some(reason) = disconnects.first() {
+            let count = disconnects.len();
+            outcome.problems.push(format!(
+                "{count} agents lost their connection; the first: {reason}"
+            ));
+        }
+        if gaps > 0 {
+            outcome.notes.push(format!(
+                "the server itself announced {gaps} dropped messages"
+            ));
+        }
+        causes.sort();
+        causes.dedup();
+        outcome.notes.extend(
+            causes
+                .into_iter()
+                .map(|cause| format!("login or send: {cause}")),
+        );
+        outcome
+    }
+}
+
+fn check_descriptors(step: &Step) -> Result<(), RunError> {
+    let needed = u64::from(step.concurrency) + DESCRIPTORS_RESERVED;
+    let limit = descriptor_limit().soft;
+    if limit < needed {
+        return Err(RunError::Descriptors {
+            step: step.name.clone(),
+            needed,
+            limit,
+        });
+    }
+    Ok(())
+}
+
+/// The rates of the first moments show the barrier, not the load: two think times or a second, but never more
+/// than a quarter of the step.
+fn warm_up_ns(step: &Step) -> u64 {
+    let wanted = step
+        .think_time_ms
+        .max_ns()
+        .saturating_mul(2)
+        .max(1_000_000_000);
+    wanted.min(step.duration_ns() / 4)
+}
+
+/// The value behind `key` in what a server says of itself.
+fn agent_field<'a>(agent: &'a str, key: &str) -> Option<&'a str> {
+    agent
+        .split_whitespace()
+        .find_map(|word| word.strip_prefix(key))
+}
+
+/// From the last login to the opening of the barrier: the announcements of the logins go through first.
+const SETTLE: Duration = Duration::from_millis(300);
+
+/// How often the coordinator looks. It does nothing on the way of a message.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+
+/// Longest time without a single login before the missing ones count as failed.
+const LOGIN_STALL_MAX: Duration = Duration::from_secs(15);
+
+/// How long a step goes on when every connection is gone.
+const ALL_GONE_GRACE: Duration = Duration::from_millis(500);
+
+/// How long after the last expected delivery a duplicate of it is still waited for.
+const DRAIN_LINGER: Duration = Duration::from_millis(200);
+
+/// Longest drain, however much still arrives.
+const DRAIN_MAX: Duration = Duration::from_secs(60);
+
+/// Longest wait for the client lanes to end.
+const LANE_END_MAX: Duration = Duration::from_secs(10);
+
+/// Descriptors besides the agents': standard streams, pollers, doorbells, files.
+const DESCRIPTORS_RESERVED: u64 = 64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_tells_its_lanes_and_poller() {
+        let agent = "tidewire/0.1.0 lanes=2 poller=epoll";
+        assert_eq!(agent_field(agent, "lanes="), Some("2"));
+        assert_eq!(agent_field(agent, "poller="), Some("epoll"));
+        assert_eq!(agent_field("other/1", "lanes="), None);
+    }
+
+    #[test]
+    fn the_warm_up_fits_the_step() {
+        let scenario = Scenario::built_in();
+        assert_eq!(warm_up_ns(&scenario.steps[0]), 2_000_000_000);
+        assert_eq!(warm_up_ns(&scenario.steps[1]), 1_000_000_000);
+        let quick = scenario.quick();
+        assert_eq!(warm_up_ns(&quick.steps[0]), 750_000_000);
+    }
+}
