@@ -1,1 +1,2 @@
 //! tidewire-testkit
+pub mod fault_server;

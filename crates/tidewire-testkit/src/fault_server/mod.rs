@@ -1,0 +1,138 @@
+//! A chat server that does wrong on purpose and counts exactly what it did.
+//!
+//! A load instrument that finds no loss proves nothing until it has been shown to find loss that is there.
+//! This server speaks TW1 like the real one, breaks the deliveries its [`FaultPlan`] names, and keeps a
+//! [`FaultLedger`] to compare the instrument's figures with.
+//!
+//! It shares only the framing with what it checks. Two threads a connection over blocking sockets, one lock
+//! around all rooms, a queue for each receiver: slow, but so plain that its counts can be believed. Building
+//! it from lanes and room logs was rejected, since a fault common to server and client would then cancel out;
+//! so was a proxy in front of the real server, which would have to guess who owes what to whom.
+//!
+//! ```text
+//! reader (one a connection) ──▶ rooms: who is owed what, which fault ──▶ queue ──▶ writer ──▶ socket
+//!                                └────────────── ledger ◀────────────────────────────┘
+//! ```
+
+mod connection;
+mod ledger;
+mod plan;
+mod rooms;
+mod shared;
+mod writer;
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+
+pub use ledger::FaultLedger;
+pub use plan::{CORRUPT_BYTES_MAX, Disconnect, Every, FaultPlan, Stall};
+
+use shared::Shared;
+
+/// A running server on a free TCP port of this machine. Dropping it ends it.
+#[derive(Debug)]
+pub struct FaultServer {
+    shared: Arc<Shared>,
+    acceptor: Option<JoinHandle<Vec<JoinHandle<()>>>>,
+}
+
+impl FaultServer {
+    /// Starts a server that commits the faults of `plan`.
+    ///
+    /// # Errors
+    /// `InvalidInput` when the plan both swaps and substitutes: a substitute for a message that is held back
+    /// would be neither. Otherwise whatever binding a loopback port or starting a thread reports.
+    pub fn start(plan: FaultPlan) -> io::Result<Self> {
+        if plan.swap.is_some() && plan.substitute.is_some() {
+            let text = "a plan cannot both swap and substitute; run them one after the other";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+        }
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+        let shared = Arc::new(Shared::new(plan, listener.local_addr()?));
+        let acceptor = thread::Builder::new()
+            .name("fault-accept".to_owned())
+            .spawn({
+                let shared = Arc::clone(&shared);
+                move || accept(&listener, &shared)
+            })?;
+        Ok(Self {
+            shared,
+            acceptor: Some(acceptor),
+        })
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.shared.address()
+    }
+
+    /// What it did so far. While messages are on their way the figures move.
+    #[must_use]
+    pub fn ledger(&self) -> FaultLedger {
+        *self.shared.ledger()
+    }
+
+    /// Dies as [`FaultPlan::die_after_messages`] would, now.
+    pub fn kill(&self) {
+        self.shared.stop();
+    }
+
+    /// Ends the server and returns its closed accounts: nothing is queued in them any more. What had not
+    /// been written by now is undeliverable, so let the clients finish first.
+    #[must_use]
+    pub fn finish(mut self) -> FaultLedger {
+        self.end();
+        *self.shared.ledger()
+    }
+
+    fn end(&mut self) {
+        self.shared.stop();
+        let Some(acceptor) = self.acceptor.take() else {
+            return;
+        };
+        let connections = acceptor.join().unwrap_or_default();
+        // A member that was cut off keeps its queue open through its room; nobody else will close it.
+        self.shared.rooms().clear();
+        for connection in connections {
+            if connection.join().is_err() {
+                self.shared.note_panic();
+            }
+        }
+        assert!(
+            !self.shared.panicked() || thread::panicking(),
+            "a thread of the fault server panicked; its counts cannot be believed"
+        );
+    }
+}
+
+impl Drop for FaultServer {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// Accepts until the server stops, which a connection from the server itself announces.
+fn accept(listener: &TcpListener, shared: &Arc<Shared>) -> Vec<JoinHandle<()>> {
+    let mut connections = Vec::new();
+    for stream in listener.incoming() {
+        if shared.is_stopped() {
+            break;
+        }
+        // A connection that failed before it was accepted is the client's to notice.
+        let Ok(stream) = stream else { continue };
+        let shared = Arc::clone(shared);
+        let spawned = thread::Builder::new()
+            .name("fault-reader".to_owned())
+            .spawn(move || connection::serve(stream, &shared));
+        if let Ok(connection) = spawned {
+            connections.push(connection);
+        }
+    }
+    connections
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,278 @@
+//! Which faults a server commits, and when.
+//!
+//! A proof needs faults whose number is known in advance or counted exactly, so they are chosen by counting
+//! and not by chance: every Nth delivery, with the place inside the first N drawn from the seed. A delivery
+//! suffers one fault at most, since the effect of two on one message could not be told apart by whoever
+//! receives it. Probabilities were rejected: a test would need tolerances, and a wrong count hides in them.
+
+use std::time::Duration;
+
+/// What a [`FaultServer`](super::FaultServer) does wrong. The default does nothing wrong.
+#[derive(Clone, Debug, Default)]
+pub struct FaultPlan {
+    /// Where in the first N deliveries each fault begins, and which bit a corruption flips.
+    pub seed: u64,
+    /// Swallow these deliveries.
+    pub drop: Option<Every>,
+    /// Send these deliveries twice.
+    pub duplicate: Option<Every>,
+    /// Send the previous message of the same sender once more in place of these deliveries: the number of
+    /// arrivals stays right for every pair, and one message is lost and another duplicated.
+    pub substitute: Option<Every>,
+    /// Flip one bit in the first [`CORRUPT_BYTES_MAX`] payload bytes of these deliveries.
+    pub corrupt: Option<Every>,
+    /// Send these deliveries after the next one of the same sender. Counted for each receiver apart.
+    pub swap: Option<Every>,
+    /// Hold every delivery back for at least this long.
+    pub delay: Duration,
+    /// Do nothing at all for a while.
+    pub stall: Option<Stall>,
+    /// Refuse these joins: the name is taken.
+    pub refuse_joins: Option<Every>,
+    /// Cut one receiver off.
+    pub disconnect: Option<Disconnect>,
+    /// Accept this many messages, then close the listener and every connection without a word.
+    pub die_after_messages: Option<u64>,
+    /// Write no more deliveries a second than this, to all receivers together.
+    pub deliveries_per_sec_max: Option<u32>,
+}
+
+/// One in every N, at a place the seed decides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Every {
+    nth: u64,
+    times_max: u64,
+}
+
+impl Every {
+    /// One in every `nth`, for ever. 0 is taken for 1.
+    #[must_use]
+    pub fn nth(nth: u64) -> Self {
+        Self {
+            nth: nth.max(1),
+            times_max: u64::MAX,
+        }
+    }
+
+    /// No more than `times` in all.
+    #[must_use]
+    pub fn times_max(mut self, times: u64) -> Self {
+        self.times_max = times;
+        self
+    }
+}
+
+/// A pause of everything: reading, logging in and delivering.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stall {
+    /// It begins with the message of this number, from 1, before that message is delivered.
+    pub at_message: u64,
+    /// How long it lasts.
+    pub duration: Duration,
+}
+
+/// The end of one receiver's connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Disconnect {
+    /// Which receiver, in the order of accepted joins, from 0.
+    pub receiver: u64,
+    /// It gets exactly this many deliveries and then the end of the stream. At least 1.
+    pub after_deliveries: u64,
+}
+
+/// What happens to one delivery.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fault {
+    Drop,
+    Duplicate,
+    Substitute,
+    Corrupt,
+}
+
+/// Counts deliveries against a plan.
+#[derive(Debug)]
+pub(super) struct Chooser {
+    drop: Countdown,
+    duplicate: Countdown,
+    substitute: Countdown,
+    corrupt: Countdown,
+    refuse_joins: Countdown,
+    random: fastrand::Rng,
+}
+
+impl Chooser {
+    pub(super) fn new(plan: &FaultPlan) -> Self {
+        let mut random = fastrand::Rng::with_seed(plan.seed);
+        Self {
+            drop: Countdown::new(plan.drop, &mut random),
+            duplicate: Countdown::new(plan.duplicate, &mut random),
+            substitute: Countdown::new(plan.substitute, &mut random),
+            corrupt: Countdown::new(plan.corrupt, &mut random),
+            refuse_joins: Countdown::new(plan.refuse_joins, &mut random),
+            random,
+        }
+    }
+
+    /// The fate of the next delivery. `substitutable` says whether there is an earlier message to send in
+    /// its place. A fault that is due while another takes the delivery waits for the next one.
+    pub(super) fn next_fault(&mut self, substitutable: bool) -> Option<Fault> {
+        for countdown in [
+            &mut self.drop,
+            &mut self.duplicate,
+            &mut self.substitute,
+            &mut self.corrupt,
+        ] {
+            countdown.advance();
+        }
+        if self.drop.take() {
+            Some(Fault::Drop)
+        } else if self.duplicate.take() {
+            Some(Fault::Duplicate)
+        } else if substitutable && self.substitute.take() {
+            Some(Fault::Substitute)
+        } else if self.corrupt.take() {
+            Some(Fault::Corrupt)
+        } else {
+            None
+        }
+    }
+
+    pub(super) fn refuses_next_join(&mut self) -> bool {
+        self.refuse_joins.advance();
+        self.refuse_joins.take()
+    }
+
+    /// Flips one bit of what the receiver's checksum covers.
+    pub(super) fn corrupt(&mut self, payload: &mut [u8]) {
+        let bytes = payload.len().min(CORRUPT_BYTES_MAX);
+        if bytes > 0 {
+            payload[self.random.usize(0..bytes)] ^= 1 << self.random.u8(0..8);
+        }
+    }
+}
+
+/// Says which of the things it counts are hit.
+#[derive(Debug)]
+pub(super) struct Countdown {
+    every: Option<Every>,
+    until_due: u64,
+    overdue: u64,
+    left: u64,
+}
+
+impl Countdown {
+    pub(super) fn new(every: Option<Every>, random: &mut fastrand::Rng) -> Self {
+        Self {
+            every,
+            until_due: every.map_or(0, |every| random.u64(1..=every.nth)),
+            overdue: 0,
+            left: every.map_or(0, |every| every.times_max),
+        }
+    }
+
+    /// Counts one more.
+    pub(super) fn advance(&mut self) {
+        let Some(every) = self.every else {
+            return;
+        };
+        self.until_due -= 1;
+        if self.until_due == 0 {
+            self.until_due = every.nth;
+            self.overdue += 1;
+        }
+    }
+
+    /// Whether the last one counted is hit. Asking once is committing it.
+    pub(super) fn take(&mut self) -> bool {
+        let hit = self.overdue > 0 && self.left > 0;
+        if hit {
+            self.overdue -= 1;
+            self.left -= 1;
+        }
+        hit
+    }
+}
+
+/// A corruption changes one of the first bytes only: the load instrument's stamp is this long, and what a
+/// workload pads behind it is under no checksum.
+pub const CORRUPT_BYTES_MAX: usize = 28;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hits(every: Every, seed: u64, count: u64) -> Vec<u64> {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let mut countdown = Countdown::new(Some(every), &mut random);
+        (0..count)
+            .filter(|_| {
+                countdown.advance();
+                countdown.take()
+            })
+            .collect()
+    }
+
+    #[test]
+    fn every_nth_is_hit_once_in_each_n_wherever_the_seed_begins() {
+        for seed in 0..50 {
+            let hits = hits(Every::nth(10), seed, 1_000);
+            assert_eq!(hits.len(), 100, "seed {seed}");
+            assert!(hits.windows(2).all(|pair| pair[1] - pair[0] == 10));
+        }
+        let starts: std::collections::HashSet<u64> = (0..50)
+            .map(|seed| hits(Every::nth(10), seed, 10)[0])
+            .collect();
+        assert!(starts.len() > 5, "the seed moves the place: {starts:?}");
+    }
+
+    #[test]
+    fn a_limit_ends_the_faults() {
+        assert_eq!(hits(Every::nth(2).times_max(3), 1, 100).len(), 3);
+        assert_eq!(hits(Every::nth(0), 1, 4), [0, 1, 2, 3]);
+    }
+
+    #[test]
+    fn faults_that_meet_on_one_delivery_all_happen_one_after_another() {
+        for seed in 0..50 {
+            let mut chooser = Chooser::new(&FaultPlan {
+                seed,
+                drop: Some(Every::nth(5).times_max(20)),
+                duplicate: Some(Every::nth(5).times_max(20)),
+                corrupt: Some(Every::nth(5).times_max(20)),
+                ..FaultPlan::default()
+            });
+            let faults: Vec<Fault> = (0..110).filter_map(|_| chooser.next_fault(false)).collect();
+            for fault in [Fault::Drop, Fault::Duplicate, Fault::Corrupt] {
+                let count = faults.iter().filter(|found| **found == fault).count();
+                assert_eq!(count, 20, "{fault:?} with seed {seed}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_substitution_waits_for_something_to_substitute() {
+        let mut chooser = Chooser::new(&FaultPlan {
+            substitute: Some(Every::nth(1).times_max(1)),
+            ..FaultPlan::default()
+        });
+        assert_eq!(chooser.next_fault(false), None);
+        assert_eq!(chooser.next_fault(true), Some(Fault::Substitute));
+        assert_eq!(chooser.next_fault(true), None);
+    }
+
+    #[test]
+    fn a_corruption_changes_exactly_one_bit_of_the_checked_bytes() {
+        for seed in 0..200 {
+            let mut chooser = Chooser::new(&FaultPlan {
+                seed,
+                ..FaultPlan::default()
+            });
+            let mut payload = [0_u8; 40];
+            chooser.corrupt(&mut payload);
+            let bits: u32 = payload.iter().map(|byte| byte.count_ones()).sum();
+            assert_eq!(bits, 1);
+            assert_eq!(payload[CORRUPT_BYTES_MAX..], [0; 12]);
+        }
+        Chooser::new(&FaultPlan::default()).corrupt(&mut []);
+    }
+}

@@ -1,0 +1,296 @@
+//! Who is in which room, who is owed a delivery, and what becomes of it.
+//!
+//! Everything happens under one lock, so the order of messages is the same for all receivers and every
+//! "every Nth" is exact.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::Sender;
+use std::time::Instant;
+
+use tidewire_proto::body::{ErrorCode, JoinBody, JoinedBody, Roster, validate_name};
+use tidewire_proto::codec::{Codec, Presence, Tw1};
+use tidewire_proto::message::{Kind, MemberId, Message, PresenceEvent};
+
+use super::ledger::FaultLedger;
+use super::plan::{Chooser, Countdown, Fault, FaultPlan};
+use super::shared::Peer;
+use super::writer::{Delivery, Outgoing};
+
+/// All rooms of a server.
+#[derive(Debug)]
+pub(super) struct Rooms {
+    plan: FaultPlan,
+    chooser: Chooser,
+    rooms: BTreeMap<u16, Room>,
+    joins: u64,
+}
+
+#[derive(Debug)]
+struct Room {
+    name: String,
+    members: Vec<Member>,
+}
+
+#[derive(Debug)]
+struct Member {
+    id: MemberId,
+    name: String,
+    peer: Arc<Peer>,
+    queue: Sender<Outgoing>,
+    swap: Countdown,
+    /// The last message of each sender that went out to this member unharmed, for substitutions.
+    last_unharmed: HashMap<MemberId, Arc<[u8]>>,
+}
+
+impl Rooms {
+    pub(super) fn new(plan: &FaultPlan) -> Self {
+        Self {
+            plan: plan.clone(),
+            chooser: Chooser::new(plan),
+            rooms: BTreeMap::new(),
+            joins: 0,
+        }
+    }
+
+    /// Takes a member in, answers it, and tells the others.
+    pub(super) fn join(
+        &mut self,
+        peer: &Arc<Peer>,
+        queue: &Sender<Outgoing>,
+        request: u32,
+        body: &JoinBody<'_>,
+        ledger: &mut FaultLedger,
+    ) -> Result<(), ErrorCode> {
+        validate_name(body.room).map_err(|error| error.code())?;
+        validate_name(body.name).map_err(|error| error.code())?;
+        let alias = self.alias_of(body.room)?;
+        let id = MemberId(self.joins as u32 + 1);
+        let room = self.rooms.entry(alias).or_insert_with(|| Room {
+            name: body.room.to_owned(),
+            members: Vec::new(),
+        });
+        if room.present().any(|member| member.name == body.name) {
+            return Err(ErrorCode::NameTaken);
+        }
+        if room.find(peer.connection).is_some() {
+            return Err(ErrorCode::AlreadyJoined);
+        }
+        if self.chooser.refuses_next_join() {
+            ledger.joins_refused += 1;
+            return Err(ErrorCode::NameTaken);
+        }
+        if let Some(disconnect) = self.plan.disconnect
+            && disconnect.receiver == self.joins
+        {
+            let after = disconnect.after_deliveries.max(1);
+            peer.cut_after.store(after, Ordering::SeqCst);
+        }
+        let mut random = fastrand::Rng::with_seed(self.plan.seed ^ u64::from(id.0));
+        let member = Member {
+            id,
+            name: body.name.to_owned(),
+            peer: Arc::clone(peer),
+            queue: queue.clone(),
+            swap: Countdown::new(self.plan.swap, &mut random),
+            last_unharmed: HashMap::new(),
+        };
+        self.joins += 1;
+        ledger.joins += 1;
+        room.welcome(alias, member, request);
+        Ok(())
+    }
+
+    /// Owes what was said to everyone else in the room, and commits the faults that are due.
+    pub(super) fn say(
+        &mut self,
+        peer: &Peer,
+        alias: u16,
+        payload: &[u8],
+        ledger: &mut FaultLedger,
+    ) -> Result<(), ErrorCode> {
+        let room = self.rooms.get_mut(&alias).ok_or(ErrorCode::NotJoined)?;
+        let sender = room.find(peer.connection).ok_or(ErrorCode::NotJoined)?.id;
+        let frame = frame(&Message::with_id(Kind::Deliver, alias, sender.0, payload));
+        let header_bytes = frame.len() - payload.len();
+        let frame: Arc<[u8]> = frame.into();
+        let due = Instant::now() + self.plan.delay;
+        ledger.messages += 1;
+        let receivers = room.members.iter_mut();
+        for member in receivers.filter(|member| member.id != sender) {
+            ledger.offered += 1;
+            let earlier = member.last_unharmed.get(&sender).cloned();
+            let fault = self.chooser.next_fault(earlier.is_some());
+            member.swap.advance();
+            let mut delivery = Delivery {
+                frame: Arc::clone(&frame),
+                sender,
+                due,
+                swap: false,
+                is_intact: true,
+            };
+            match (fault, earlier) {
+                (Some(Fault::Drop), _) => {
+                    ledger.dropped += 1;
+                    continue;
+                }
+                (Some(Fault::Substitute), Some(earlier)) => {
+                    ledger.dropped += 1;
+                    ledger.duplicated += 1;
+                    ledger.substituted += 1;
+                    delivery.frame = earlier;
+                }
+                (Some(Fault::Corrupt), _) => {
+                    ledger.corrupted += 1;
+                    let mut bytes = frame.to_vec();
+                    self.chooser.corrupt(&mut bytes[header_bytes..]);
+                    delivery.frame = bytes.into();
+                    delivery.is_intact = false;
+                }
+                (Some(Fault::Duplicate), _) => {
+                    ledger.duplicated += 1;
+                    member.send(delivery.clone(), ledger);
+                    member.note_unharmed(&self.plan, sender, &frame);
+                }
+                (Some(Fault::Substitute) | None, _) => {
+                    delivery.swap = member.swap.take();
+                    member.note_unharmed(&self.plan, sender, &frame);
+                }
+            }
+            member.send(delivery, ledger);
+        }
+        Ok(())
+    }
+
+    /// The members of a room as the payload of a reply, if `peer` is one of them.
+    pub(super) fn list(&self, peer: &Peer, alias: u16) -> Result<Vec<u8>, ErrorCode> {
+        let room = self.rooms.get(&alias).ok_or(ErrorCode::NotJoined)?;
+        room.find(peer.connection).ok_or(ErrorCode::NotJoined)?;
+        let mut roster = Vec::new();
+        for member in room.present() {
+            Roster::push_entry(member.id, &member.name, &mut roster)
+                .map_err(|_| ErrorCode::Internal)?;
+        }
+        Ok(roster)
+    }
+
+    /// Takes a member out of a room and tells the others.
+    pub(super) fn leave(&mut self, peer: &Peer, alias: u16) -> Result<(), ErrorCode> {
+        let room = self.rooms.get_mut(&alias).ok_or(ErrorCode::NotJoined)?;
+        room.remove(alias, peer.connection)
+            .ok_or(ErrorCode::NotJoined)
+    }
+
+    /// A connection is gone. Whoever was cut off on purpose stays, so that what it misses is counted.
+    pub(super) fn vanish(&mut self, peer: &Peer, is_stopped: bool) {
+        if peer.is_cut.load(Ordering::SeqCst) && !is_stopped {
+            return;
+        }
+        for (alias, room) in &mut self.rooms {
+            room.remove(*alias, peer.connection);
+        }
+    }
+
+    /// Lets go of every member, and with it of every queue.
+    pub(super) fn clear(&mut self) {
+        self.rooms.clear();
+    }
+
+    fn alias_of(&self, name: &str) -> Result<u16, ErrorCode> {
+        let known = self.rooms.iter().find(|(_, room)| room.name == name);
+        match known {
+            Some((alias, _)) => Ok(*alias),
+            None => u16::try_from(self.rooms.len() + 1).map_err(|_| ErrorCode::LimitReached),
+        }
+    }
+}
+
+impl Room {
+    fn find(&self, connection: u64) -> Option<&Member> {
+        self.members
+            .iter()
+            .find(|member| member.peer.connection == connection)
+    }
+
+    /// The members as members see them: without those that were cut off.
+    fn present(&self) -> impl Iterator<Item = &Member> {
+        self.members
+            .iter()
+            .filter(|member| !member.peer.is_cut.load(Ordering::SeqCst))
+    }
+
+    fn welcome(&mut self, alias: u16, newcomer: Member, request: u32) {
+        let body = JoinedBody {
+            member: newcomer.id,
+            members: self.present().count() as u32 + 1,
+        };
+        let mut payload = Vec::new();
+        body.encode(&mut payload);
+        newcomer.control(frame(&Message::with_id(
+            Kind::Reply,
+            alias,
+            request,
+            &payload,
+        )));
+        for member in self.present() {
+            newcomer.control(presence(alias, member, PresenceEvent::Here));
+            member.control(presence(alias, &newcomer, PresenceEvent::Joined));
+        }
+        self.members.push(newcomer);
+    }
+
+    fn remove(&mut self, alias: u16, connection: u64) -> Option<()> {
+        let index = self
+            .members
+            .iter()
+            .position(|member| member.peer.connection == connection)?;
+        let gone = self.members.remove(index);
+        for member in self.present() {
+            member.control(presence(alias, &gone, PresenceEvent::Left));
+        }
+        Some(())
+    }
+}
+
+impl Member {
+    fn send(&self, delivery: Delivery, ledger: &mut FaultLedger) {
+        if self.queue.send(Outgoing::Delivery(delivery)).is_ok() {
+            ledger.queued += 1;
+        } else {
+            ledger.undeliverable += 1;
+        }
+    }
+
+    /// A queue without a writer belongs to a connection that is just ending.
+    fn control(&self, frame: Vec<u8>) {
+        let _ = self.queue.send(Outgoing::Control(frame));
+    }
+
+    fn note_unharmed(&mut self, plan: &FaultPlan, sender: MemberId, frame: &Arc<[u8]>) {
+        if plan.substitute.is_some() {
+            self.last_unharmed.insert(sender, Arc::clone(frame));
+        }
+    }
+}
+
+fn presence(alias: u16, member: &Member, event: PresenceEvent) -> Vec<u8> {
+    let presence = Presence {
+        channel: alias,
+        member: member.id,
+        name: &member.name,
+        event,
+    };
+    let mut out = Vec::new();
+    Tw1.encode_presence(&presence, &mut out)
+        .expect("a validated name fits a presence");
+    out
+}
+
+/// One whole frame.
+pub(super) fn frame(message: &Message<'_>) -> Vec<u8> {
+    let mut out = Vec::new();
+    Tw1.encode(message, &mut out)
+        .expect("payloads come from frames or are far smaller than one");
+    out
+}
