@@ -1,0 +1,134 @@
+//! What a typed line means.
+//!
+//! A line is something to say unless it starts with a slash. Names may hold spaces, so `/msg` takes them in
+//! double quotes; two slashes say a line that starts with one.
+
+/// A typed line, understood.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Command<'a> {
+    /// Nothing but white space.
+    Nothing,
+    /// Say this to everyone in the room.
+    Say(&'a str),
+    /// Who is here?
+    Who,
+    /// Say this to one member only.
+    Whisper {
+        /// Their name.
+        to: &'a str,
+        /// What to say.
+        text: &'a str,
+    },
+    /// Leave this room and enter that one.
+    Join(&'a str),
+    /// List the commands.
+    Help,
+    /// End the program.
+    Quit,
+    /// A command that lacks something; this is how to write it.
+    Incomplete(&'static str),
+    /// No such command.
+    Unknown(&'a str),
+}
+
+impl<'a> Command<'a> {
+    /// Understands a line without its terminator.
+    pub(super) fn parse(line: &'a str) -> Self {
+        let Some(command) = line.strip_prefix('/') else {
+            return if line.trim().is_empty() {
+                Self::Nothing
+            } else {
+                Self::Say(line)
+            };
+        };
+        if command.starts_with('/') {
+            return Self::Say(command);
+        }
+        let (name, rest) = command
+            .split_once(char::is_whitespace)
+            .unwrap_or((command, ""));
+        let rest = rest.trim();
+        match name {
+            "who" => Self::Who,
+            "msg" => match split_name(rest) {
+                Some((to, text)) => Self::Whisper { to, text },
+                None => Self::Incomplete("/msg NAME text, or /msg \"NAME WITH SPACES\" text"),
+            },
+            "join" if rest.is_empty() => Self::Incomplete("/join ROOM"),
+            "join" => Self::Join(rest),
+            "help" => Self::Help,
+            "quit" => Self::Quit,
+            _ => Self::Unknown(name),
+        }
+    }
+}
+
+/// A name, in quotes or up to the first space, and the text after it. `None` if one of them is empty.
+fn split_name(rest: &str) -> Option<(&str, &str)> {
+    let (name, text) = match rest.strip_prefix('"') {
+        Some(quoted) => quoted.split_once('"')?,
+        None => rest.split_once(char::is_whitespace)?,
+    };
+    let text = text.trim_start();
+    (!name.is_empty() && !text.is_empty()).then_some((name, text))
+}
+
+/// What `/help` shows, a line each.
+pub(super) const HELP: [&str; 6] = [
+    "/who               who is in this room",
+    "/msg NAME text     say something to one person only",
+    "/join ROOM         leave this room and enter another",
+    "/quit              leave; so do Ctrl-C and Ctrl-D",
+    "//text             say something that starts with a slash",
+    "anything else is said to everyone in the room",
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_said_as_they_are() {
+        assert_eq!(Command::parse("hi /who"), Command::Say("hi /who"));
+        assert_eq!(Command::parse("  hi "), Command::Say("  hi "));
+        assert_eq!(Command::parse("//who"), Command::Say("/who"));
+        assert_eq!(Command::parse(" \t"), Command::Nothing);
+        assert_eq!(Command::parse(""), Command::Nothing);
+    }
+
+    #[test]
+    fn commands_take_names_with_and_without_spaces() {
+        let whisper = |to, text| Command::Whisper { to, text };
+        assert_eq!(
+            Command::parse("/msg bob  hi  you"),
+            whisper("bob", "hi  you")
+        );
+        assert_eq!(
+            Command::parse("/msg \"Ada Lovelace\" hi"),
+            whisper("Ada Lovelace", "hi")
+        );
+        assert_eq!(Command::parse("/join the den "), Command::Join("the den"));
+        assert_eq!(Command::parse("/who"), Command::Who);
+        assert_eq!(Command::parse("/help"), Command::Help);
+        assert_eq!(Command::parse("/quit now"), Command::Quit);
+    }
+
+    #[test]
+    fn what_lacks_something_says_how_to_write_it() {
+        for line in [
+            "/msg",
+            "/msg bob",
+            "/msg bob ",
+            "/msg \"bob hi",
+            "/msg \"\" hi",
+        ] {
+            assert!(
+                matches!(Command::parse(line), Command::Incomplete(usage) if usage.starts_with("/msg")),
+                "{line}"
+            );
+        }
+        assert_eq!(Command::parse("/join"), Command::Incomplete("/join ROOM"));
+        assert_eq!(Command::parse("/dance a"), Command::Unknown("dance"));
+        assert_eq!(Command::parse("/"), Command::Unknown(""));
+    }
+}

@@ -1,0 +1,429 @@
+//! The conversation itself: where the user is, what a line or an event does, and getting back into the room
+//! after the connection was lost.
+//!
+//! Requests block, at most for the client's request timeout: every answer of a chat server is immediate, and
+//! a connection that dies fails them at once. That buys straight code; a state machine of pending answers
+//! was rejected for a program with one user.
+
+use std::time::{Duration, Instant};
+
+use tidewire::proto::body::{ErrorBody, ErrorCode, GapBody, PresenceBody};
+use tidewire::proto::message::{FLAG_PRIVATE, PresenceEvent};
+use tidewire::{
+    Backoff, Client, Event, HandOverError, Joined, Kind, MemberId, OwnedMessage, RequestError,
+};
+
+use super::command::{Command, HELP};
+use super::members::Members;
+use super::terminal::Screen;
+use super::view::{View, visible};
+use crate::failure::Failure;
+
+/// A user's place in a server, and their view of it.
+pub(super) struct Conversation {
+    client: Client,
+    screen: Box<dyn Screen>,
+    view: View,
+    name: String,
+    room: String,
+    /// The room's alias on this connection, or on the last one while `inside` is false.
+    alias: u16,
+    /// Whether the server has let us into the room on this connection.
+    inside: bool,
+    members: Members,
+    /// The first opening of the connection is no news.
+    opened_before: bool,
+    /// Whether the user has been told that the connection is down.
+    told_lost: bool,
+    retry: Option<Retry>,
+    /// Bytes said since the server last answered something.
+    unanswered_bytes: usize,
+    list_asked_at: Option<Instant>,
+}
+
+/// When to ask the server again to let us in, and how often it has refused.
+#[derive(Clone, Copy)]
+struct Retry {
+    at: Instant,
+    refusals: u32,
+}
+
+/// Whether the conversation goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Flow {
+    Continue,
+    Quit,
+}
+
+/// An error means that the conversation cannot go on: the screen is closed, or the client ended.
+type Result<T = ()> = anyhow::Result<T>;
+
+impl Conversation {
+    pub(super) fn new(
+        client: Client,
+        screen: Box<dyn Screen>,
+        view: View,
+        name: String,
+        room: String,
+    ) -> Self {
+        Self {
+            client,
+            screen,
+            view,
+            name,
+            room,
+            alias: 0,
+            inside: false,
+            members: Members::default(),
+            opened_before: false,
+            told_lost: false,
+            retry: None,
+            unanswered_bytes: 0,
+            list_asked_at: None,
+        }
+    }
+
+    /// The server let us in: at the start, after a change of room, or again.
+    pub(super) fn handle_entered(&mut self, joined: &Joined) -> Result {
+        self.alias = joined.room;
+        self.inside = true;
+        self.retry = None;
+        let others = self.fetch_names().unwrap_or_default();
+        let others: Vec<&str> = others
+            .iter()
+            .filter(|(member, _)| *member != joined.member)
+            .map(|(_, name)| &**name)
+            .collect();
+        let count = joined.members.max(others.len() + 1);
+        let line = self.view.entered(&self.room, &self.name, &others, count);
+        self.show(&line)
+    }
+
+    /// When [`Conversation::handle_retry`] wants to be called.
+    pub(super) fn retry_at(&self) -> Option<Instant> {
+        self.retry.map(|retry| retry.at)
+    }
+
+    /// Asks the server again to let us in.
+    pub(super) fn handle_retry(&mut self) -> Result<Flow> {
+        let refusals = self.retry.take().map_or(0, |retry| retry.refusals);
+        self.enter_again(refusals)?;
+        Ok(Flow::Continue)
+    }
+
+    /// The user typed a line.
+    pub(super) fn handle_line(&mut self, line: &str) -> Result<Flow> {
+        match Command::parse(line) {
+            Command::Nothing => {}
+            Command::Quit => return Ok(Flow::Quit),
+            Command::Help => {
+                for line in HELP {
+                    self.notice(line)?;
+                }
+            }
+            Command::Incomplete(usage) => self.problem(&format!("write {usage}"))?,
+            Command::Unknown(name) => {
+                let name = visible(name.as_bytes());
+                self.problem(&format!("there is no command /{name}; /help lists them"))?;
+            }
+            Command::Say(text) => self.say(text)?,
+            Command::Who => self.who()?,
+            Command::Whisper { to, text } => self.whisper(to, text)?,
+            Command::Join(room) => self.change_room(room)?,
+        }
+        Ok(Flow::Continue)
+    }
+
+    /// Something happened to the connection.
+    pub(super) fn handle_event(&mut self, event: Event) -> Result {
+        match event {
+            Event::Opened { .. } if !self.opened_before => self.opened_before = true,
+            Event::Opened { .. } => {
+                self.told_lost = false;
+                // It may be another server by now, with other numbers for other people.
+                self.members.clear();
+                self.notice("connected again")?;
+                self.enter_again(0)?;
+            }
+            Event::Message(message) => self.handle_message(&message)?,
+            Event::Closed { .. } => {
+                self.inside = false;
+                self.retry = None;
+            }
+            Event::Reconnecting { delay, cause } => {
+                let line = self.view.reconnecting(&cause, delay, self.told_lost);
+                self.told_lost = true;
+                self.show(&line)?;
+            }
+            Event::Lost { count } => self.show_gap(count)?,
+            Event::Ended => {
+                return Err(Failure::other("the connection has ended for good", "").into());
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn handle_message(&mut self, message: &OwnedMessage) -> Result {
+        match message.kind {
+            Kind::Deliver => {
+                let name = self.name_of(MemberId(message.id));
+                let line = if message.flags & FLAG_PRIVATE == 0 {
+                    self.view.said(&name, &message.payload)
+                } else {
+                    self.view.whispered(&name, &message.payload)
+                };
+                self.show(&line)
+            }
+            Kind::Presence => self.handle_presence(message),
+            Kind::Gap => {
+                // A gap that cannot be read is a gap all the same.
+                let lost = GapBody::decode(&message.payload).map_or(1, |body| body.lost);
+                self.show_gap(lost)
+            }
+            Kind::Error => {
+                let text = ErrorBody::decode(&message.payload).map_or("", |body| body.text);
+                let text = visible(text.as_bytes());
+                self.problem(&format!("the server refused what you said: {text}"))
+            }
+            Kind::OneWay => {
+                let text = visible(&message.payload);
+                self.notice(&format!("the server says: {text}"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn handle_presence(&mut self, message: &OwnedMessage) -> Result {
+        let Ok(body) = PresenceBody::decode(&message.payload) else {
+            return Ok(());
+        };
+        // After a change of room, the old one may still have something to tell that is of no interest.
+        let here = self.inside && message.channel == self.alias;
+        let line = match body.event {
+            PresenceEvent::Here => {
+                self.members.add(body.member, body.name);
+                return Ok(());
+            }
+            PresenceEvent::Joined => {
+                let news = self.members.add(body.member, body.name);
+                news.then(|| self.view.joined(body.name))
+            }
+            PresenceEvent::Left => {
+                self.members.remove(body.member, body.name);
+                Some(self.view.left(body.name))
+            }
+        };
+        match line {
+            Some(line) if here => self.show(&line),
+            _ => Ok(()),
+        }
+    }
+
+    fn say(&mut self, text: &str) -> Result {
+        if !self.may_send(text)? {
+            return Ok(());
+        }
+        // A file piped in comes faster than a network takes it. An answer to a question means that everything
+        // said before it was read, so that what waits here stays within what the client's queues hold.
+        if self.unanswered_bytes > UNANSWERED_BYTES_MAX {
+            self.fetch_names();
+        }
+        self.unanswered_bytes += text.len() + MESSAGE_OVERHEAD_BYTES;
+        loop {
+            match self.client.say(self.alias, text.as_bytes()) {
+                Ok(()) => return Ok(()),
+                Err(HandOverError::QueueFull) => std::thread::sleep(QUEUE_PAUSE),
+                Err(error) => return Err(Failure::other(error.to_string(), "").into()),
+            }
+        }
+    }
+
+    fn whisper(&mut self, to: &str, text: &str) -> Result {
+        if !self.may_send(text)? {
+            return Ok(());
+        }
+        match self.client.whisper(self.alias, to, text.as_bytes()) {
+            Ok(()) => {
+                let line = self.view.whisper_sent(to, text);
+                self.show(&line)
+            }
+            Err(RequestError::Refused {
+                code: ErrorCode::NotFound,
+                ..
+            }) => {
+                let to = visible(to.as_bytes());
+                self.problem(&format!("nobody here is called {to}; /who lists names"))
+            }
+            Err(error) => self.refused("this was not sent", &error),
+        }
+    }
+
+    fn who(&mut self) -> Result {
+        if !self.may_send("")? {
+            return Ok(());
+        }
+        match self.client.list(self.alias) {
+            Ok(list) => {
+                self.learn(&list);
+                let names: Vec<&str> = list.iter().map(|(_, name)| &**name).collect();
+                let line = self.view.roster(&self.room, &names);
+                self.show(&line)
+            }
+            Err(error) => self.refused("no list", &error),
+        }
+    }
+
+    /// Enters the new room before leaving the old one: if it is refused, the user is still somewhere.
+    fn change_room(&mut self, room: &str) -> Result {
+        if !self.may_send("")? {
+            return Ok(());
+        }
+        if room == self.room {
+            return self.notice("you are in that room already");
+        }
+        let joined = match self.client.join(room, &self.name) {
+            Ok(joined) => joined,
+            Err(error) => return self.refused("you stay where you are", &error),
+        };
+        let left = self.client.leave(self.alias);
+        self.room = room.to_owned();
+        self.handle_entered(&joined)?;
+        match left {
+            Ok(()) => Ok(()),
+            Err(error) => self.refused("the old room was not left", &error),
+        }
+    }
+
+    /// Goes back into the room on a new connection.
+    fn enter_again(&mut self, refusals: u32) -> Result {
+        let error = match self.client.join(&self.room, &self.name) {
+            Ok(joined) => return self.handle_entered(&joined),
+            Err(error) => error,
+        };
+        match error {
+            // The connection was lost once more, and its next opening comes here again.
+            RequestError::NotConnected | RequestError::Closed(_) | RequestError::Shutdown => Ok(()),
+            // This connection was new before the first join, whose answer therefore holds here.
+            RequestError::Refused {
+                code: ErrorCode::AlreadyJoined,
+                ..
+            } => {
+                self.inside = true;
+                Ok(())
+            }
+            // Most often the name: the server holds it until it notices that the old connection is dead.
+            error => {
+                let delay = RETRY.delay(refusals, fastrand::f64());
+                self.retry = Some(Retry {
+                    at: Instant::now() + delay,
+                    refusals: refusals.saturating_add(1),
+                });
+                let again = format!("trying again in {:.1} s", delay.as_secs_f64());
+                self.refused(&format!("not in the room yet; {again}"), &error)
+            }
+        }
+    }
+
+    /// Whether something can be sent now; says so if not.
+    fn may_send(&mut self, text: &str) -> Result<bool> {
+        if !self.inside {
+            self.problem("not connected; this was not sent")?;
+            return Ok(false);
+        }
+        if text.len() > TEXT_BYTES_MAX {
+            let bytes = text.len();
+            self.problem(&format!(
+                "{bytes} bytes are too long, {TEXT_BYTES_MAX} are allowed; this was not sent"
+            ))?;
+            return Ok(false);
+        }
+        Ok(true)
+    }
+
+    /// The name of whoever sent something. Large rooms do not announce who comes, so an unknown number is
+    /// asked for, though not for every message; the number itself has to do otherwise.
+    fn name_of(&mut self, id: MemberId) -> String {
+        if self.members.name(id).is_none()
+            && self.inside
+            && self
+                .list_asked_at
+                .is_none_or(|at| at.elapsed() >= LIST_INTERVAL_MIN)
+        {
+            self.list_asked_at = Some(Instant::now());
+            self.fetch_names();
+        }
+        match self.members.name(id) {
+            Some(name) => name.to_owned(),
+            None => format!("#{}", id.0),
+        }
+    }
+
+    /// Asks who is here. `None` if the server does not say, which a large room's may not.
+    fn fetch_names(&mut self) -> Option<Vec<(MemberId, String)>> {
+        let list = self.client.list(self.alias);
+        self.unanswered_bytes = 0;
+        match list {
+            Ok(list) => {
+                self.learn(&list);
+                Some(list)
+            }
+            Err(error) => {
+                tracing::debug!(%error, "no list of names");
+                None
+            }
+        }
+    }
+
+    fn learn(&mut self, list: &[(MemberId, String)]) {
+        for (member, name) in list {
+            self.members.add(*member, name);
+        }
+    }
+
+    fn show_gap(&mut self, lost: u64) -> Result {
+        let line = self.view.gap(lost);
+        self.show(&line)
+    }
+
+    fn refused(&mut self, what: &str, error: &RequestError) -> Result {
+        let why = visible(error.to_string().as_bytes());
+        self.problem(&format!("{what}: {why}"))
+    }
+
+    fn notice(&mut self, text: &str) -> Result {
+        let line = self.view.notice(text);
+        self.show(&line)
+    }
+
+    fn problem(&mut self, text: &str) -> Result {
+        let line = self.view.problem(text);
+        self.show(&line)
+    }
+
+    fn show(&mut self, line: &str) -> Result {
+        Ok(self.screen.show(line)?)
+    }
+}
+
+/// Longest message, in bytes. Well within every frame limit, and more than anyone wants to read at once.
+const TEXT_BYTES_MAX: usize = 64 * 1024;
+
+/// A quarter of the default of `queue_bytes_max`, above which the client would drop what it cannot write.
+const UNANSWERED_BYTES_MAX: usize = 256 * 1024;
+
+/// A frame's header, rounded up; it also bounds how many empty messages may wait.
+const MESSAGE_OVERHEAD_BYTES: usize = 64;
+
+/// How long to leave the client's lane alone when its queue is full.
+const QUEUE_PAUSE: Duration = Duration::from_millis(1);
+
+/// Least time between two lists asked for because a number was unknown.
+const LIST_INTERVAL_MIN: Duration = Duration::from_secs(1);
+
+/// Pauses between attempts to enter the room. A dead connection's name is free after the idle timeout at the
+/// latest.
+const RETRY: Backoff = Backoff {
+    first: Duration::from_millis(500),
+    max: Duration::from_secs(5),
+};

@@ -1,0 +1,90 @@
+//! Who has which number. Messages carry the number of their origin, presence and lists carry the names.
+//!
+//! Names are kept when somebody leaves, because a message that was on its way may still follow; they make
+//! room when there are many.
+
+use std::collections::HashMap;
+
+use tidewire::MemberId;
+
+/// The names seen so far.
+#[derive(Debug, Default)]
+pub(super) struct Members {
+    names: HashMap<MemberId, Member>,
+}
+
+#[derive(Debug)]
+struct Member {
+    name: String,
+    present: bool,
+}
+
+impl Members {
+    /// Somebody is here. Returns whether that is news.
+    pub(super) fn add(&mut self, id: MemberId, name: &str) -> bool {
+        if self.names.len() >= NAMES_MAX {
+            self.names.retain(|_, member| member.present);
+        }
+        let member = Member {
+            name: name.to_owned(),
+            present: true,
+        };
+        match self.names.insert(id, member) {
+            None => true,
+            Some(before) => !before.present || before.name != name,
+        }
+    }
+
+    /// Somebody went.
+    pub(super) fn remove(&mut self, id: MemberId, name: &str) {
+        self.add(id, name);
+        if let Some(member) = self.names.get_mut(&id) {
+            member.present = false;
+        }
+    }
+
+    /// The name of a member, here or gone.
+    pub(super) fn name(&self, id: MemberId) -> Option<&str> {
+        self.names.get(&id).map(|member| &*member.name)
+    }
+
+    /// Another server, or the same one started anew: its numbers mean other people.
+    pub(super) fn clear(&mut self) {
+        self.names.clear();
+    }
+}
+
+/// Names remembered before those of people who left are dropped: far more than anyone reads.
+const NAMES_MAX: usize = 10_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn coming_twice_is_news_once() {
+        let mut members = Members::default();
+        assert!(members.add(MemberId(1), "bob"));
+        assert!(!members.add(MemberId(1), "bob"));
+        members.remove(MemberId(1), "bob");
+        assert_eq!(members.name(MemberId(1)), Some("bob"));
+        assert!(members.add(MemberId(1), "bob"));
+        assert!(
+            members.add(MemberId(1), "carol"),
+            "the number was given anew"
+        );
+        assert_eq!(members.name(MemberId(2)), None);
+    }
+
+    #[test]
+    fn the_absent_make_room() {
+        let mut members = Members::default();
+        members.add(MemberId(0), "stays");
+        for id in 1..=u32::try_from(NAMES_MAX).unwrap() {
+            members.remove(MemberId(id), "gone");
+        }
+        members.add(MemberId(u32::MAX), "new");
+        assert_eq!(members.name(MemberId(0)), Some("stays"));
+        assert!(members.names.len() < 10, "{}", members.names.len());
+    }
+}

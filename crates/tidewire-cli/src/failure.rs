@@ -1,0 +1,209 @@
+//! What a user sees when something fails: one line of what, its causes, the remedy, and an exit code.
+//!
+//! The libraries' errors are typed, so the code and the remedy follow from the type wherever in the chain
+//! it stands; a subcommand wraps nothing and prints nothing itself. Where only the binary knows what is
+//! wrong, it makes a [`Failure`]. Rejected: a debug dump or a backtrace, which help the author and not the
+//! user.
+
+use std::error::Error;
+use std::fmt;
+use std::io::Write;
+use std::process::ExitCode;
+
+use tidewire::io::poller::PollerVariableError;
+use tidewire::io::socket::{BindError, StreamConnectError};
+use tidewire::proto::handshake::HandshakeError;
+use tidewire::{AddressError, CloseReason, ConnectError, ConnectFailure, LaneError, ServeError};
+
+/// An error only the binary can know of.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    code: u8,
+    what: String,
+    remedy: &'static str,
+}
+
+impl Failure {
+    /// The user asked for something that cannot be.
+    pub(crate) fn configuration(what: impl Into<String>, remedy: &'static str) -> Self {
+        let what = what.into();
+        let code = CONFIGURATION;
+        Self { code, what, remedy }
+    }
+
+    /// The server went away for good.
+    pub(crate) fn unreachable(what: impl Into<String>, remedy: &'static str) -> Self {
+        let what = what.into();
+        let code = UNREACHABLE;
+        Self { code, what, remedy }
+    }
+
+    /// Anything else. The remedy may be empty.
+    pub(crate) fn other(what: impl Into<String>, remedy: &'static str) -> Self {
+        let what = what.into();
+        let code = OTHER;
+        Self { code, what, remedy }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.what)
+    }
+}
+
+impl Error for Failure {}
+
+/// Prints the error to stderr and returns the exit code that belongs to it.
+pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
+    // Nobody is left to be told if stderr is closed.
+    let _ = write_report(error, &mut std::io::stderr().lock());
+    ExitCode::from(classify(error).0)
+}
+
+fn write_report(error: &anyhow::Error, out: &mut impl Write) -> std::io::Result<()> {
+    let mut last = error.to_string();
+    writeln!(out, "error: {last}")?;
+    for cause in error.chain().skip(1) {
+        let text = cause.to_string();
+        // Some levels only pass on what the next one says.
+        if !last.ends_with(&text) {
+            writeln!(out, "  because: {text}")?;
+        }
+        last = text;
+    }
+    let remedy = classify(error).1;
+    if !remedy.is_empty() {
+        writeln!(out, "  remedy: {remedy}")?;
+    }
+    Ok(())
+}
+
+/// The exit code and, where the error's own text does not hold it, the remedy.
+fn classify(error: &anyhow::Error) -> (u8, &'static str) {
+    let found = error.chain().find_map(|cause| {
+        if let Some(failure) = cause.downcast_ref::<Failure>() {
+            return Some((failure.code, failure.remedy));
+        }
+        if let Some(error) = cause.downcast_ref::<ServeError>() {
+            return Some(classify_serve(error));
+        }
+        if let Some(error) = cause.downcast_ref::<ConnectError>() {
+            return Some(classify_connect(error));
+        }
+        if cause.is::<AddressError>() || cause.is::<PollerVariableError>() {
+            return Some((CONFIGURATION, ""));
+        }
+        None
+    });
+    found.unwrap_or((OTHER, ""))
+}
+
+fn classify_serve(error: &ServeError) -> (u8, &'static str) {
+    match error {
+        ServeError::Bind(BindError::InUse { .. }) => (
+            CONFIGURATION,
+            "listen elsewhere with --bind, for example on any free port: --bind tcp://127.0.0.1:0",
+        ),
+        ServeError::Address(_) | ServeError::Bind(_) | ServeError::LaneCount(_) => {
+            (CONFIGURATION, "")
+        }
+        ServeError::Lane(LaneError::Poller(_)) => (
+            CONFIGURATION,
+            "leave --poller and TIDEWIRE_POLLER out, and the best poller that works is taken",
+        ),
+        _ => (OTHER, ""),
+    }
+}
+
+fn classify_connect(error: &ConnectError) -> (u8, &'static str) {
+    match error {
+        ConnectError::Address(AddressError::Unresolved { .. }) => (
+            UNREACHABLE,
+            "check the host's name, or write its IP address",
+        ),
+        ConnectError::Address(_) => (CONFIGURATION, ""),
+        ConnectError::Start(error) => classify_serve(error),
+        ConnectError::Failed(ConnectFailure::Stream(StreamConnectError::Refused { .. })) => (
+            UNREACHABLE,
+            "start a server with `tidewire serve`, or check the address",
+        ),
+        ConnectError::Failed(ConnectFailure::Closed(CloseReason::Handshake(
+            HandshakeError::NotTw1 {
+                looks_like_text: true,
+            },
+        ))) => (
+            UNREACHABLE,
+            "talk to a server of lines with `nc HOST PORT`, or restart it with --codec tw1",
+        ),
+        ConnectError::Failed(_) => (UNREACHABLE, ""),
+        _ => (OTHER, ""),
+    }
+}
+
+const OTHER: u8 = 1;
+/// The same as clap's, for a wrong usage.
+const CONFIGURATION: u8 = 2;
+const UNREACHABLE: u8 = 3;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn printed(error: &anyhow::Error) -> String {
+        let mut out = Vec::new();
+        write_report(error, &mut out).unwrap();
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn a_failure_prints_what_and_the_remedy() {
+        let error = Failure::configuration("no room", "make one").into();
+        assert_eq!(printed(&error), "error: no room\n  remedy: make one\n");
+        assert_eq!(classify(&error).0, CONFIGURATION);
+        let error = Failure::other("broken", "").into();
+        assert_eq!(printed(&error), "error: broken\n");
+        assert_eq!(classify(&error).0, OTHER);
+    }
+
+    #[test]
+    fn causes_follow_in_order_and_are_not_repeated() {
+        let refused = StreamConnectError::Refused {
+            address: "127.0.0.1:9"
+                .parse::<std::net::SocketAddr>()
+                .unwrap()
+                .into(),
+        };
+        let error = anyhow::Error::from(ConnectError::from(ConnectFailure::from(refused)));
+        assert_eq!(
+            printed(&error),
+            "error: cannot connect\n  \
+             because: nothing listens on tcp://127.0.0.1:9; is the server running?\n  \
+             remedy: start a server with `tidewire serve`, or check the address\n"
+        );
+        assert_eq!(classify(&error).0, UNREACHABLE);
+    }
+
+    #[test]
+    fn a_server_of_lines_is_recognised() {
+        let reason = CloseReason::Handshake(HandshakeError::NotTw1 {
+            looks_like_text: true,
+        });
+        let error = anyhow::Error::from(ConnectError::from(ConnectFailure::Closed(reason)));
+        assert_eq!(classify(&error).0, UNREACHABLE);
+        assert!(printed(&error).contains("remedy: talk to a server of lines with `nc"));
+    }
+
+    #[test]
+    fn wrong_addresses_and_pollers_are_configuration() {
+        let address = "http://x:1".parse::<tidewire::Address>().unwrap_err();
+        let error = anyhow::Error::from(ServeError::from(address.clone()));
+        assert_eq!(classify(&error).0, CONFIGURATION);
+        assert_eq!(
+            classify(&ConnectError::from(address).into()).0,
+            CONFIGURATION
+        );
+        assert_eq!(classify(&ServeError::LaneCount(0).into()).0, CONFIGURATION);
+        assert_eq!(classify(&anyhow::anyhow!("what")).0, OTHER);
+    }
+}

@@ -1,0 +1,162 @@
+//! The lines by which a started server says where it listens: written by `serve`, read by whoever started it.
+//!
+//! ```text
+//! listening on tcp://127.0.0.1:41873
+//! listening on ipc:///tmp/chat.sock
+//! ready codec=tw1 lanes=1 poller=epoll
+//! ```
+//!
+//! One `listening on` line for each address, with the real port where port 0 was asked for, then exactly one
+//! `ready` line: by then every address accepts connections. Both sides of the format live here so that they
+//! cannot drift apart. Rejected: a port in a file (needs a path to agree on and a clean-up), a fixed port
+//! (taken sooner or later), JSON (the same lines are for people).
+
+use std::fmt;
+use std::io::{self, BufRead, Write};
+
+use thiserror::Error;
+
+/// What a server says once it accepts connections.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Ready {
+    /// Where it listens, as addresses to connect to.
+    pub(crate) addresses: Vec<String>,
+    /// Name of its codec.
+    pub(crate) codec: String,
+    /// How many lanes it has.
+    pub(crate) lanes: usize,
+    /// Name of their poller.
+    pub(crate) poller: String,
+}
+
+/// A server's output did not become the lines above.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub(crate) enum ReadyError {
+    /// The output ended first: the server did not start, and its stderr says why.
+    #[error("the server ended before it was ready")]
+    Ended,
+    /// The output is that of another program, or of another version.
+    #[error("the server said {0:?}, which is neither an address nor readiness")]
+    Unexpected(String),
+    /// The output could not be read.
+    #[error("cannot read what the server says")]
+    Io(#[from] io::Error),
+}
+
+impl Ready {
+    /// Writes the lines and flushes, because whoever waits for them reads a pipe.
+    ///
+    /// # Errors
+    /// Those of `out`.
+    pub(crate) fn print(&self, out: &mut impl Write) -> io::Result<()> {
+        write!(out, "{self}")?;
+        out.flush()
+    }
+
+    /// Reads the lines, and nothing after them.
+    ///
+    /// # Errors
+    /// See [`ReadyError`].
+    pub(crate) fn parse(input: &mut impl BufRead) -> Result<Self, ReadyError> {
+        let mut addresses = Vec::new();
+        let mut line = String::new();
+        loop {
+            line.clear();
+            if input.read_line(&mut line)? == 0 {
+                return Err(ReadyError::Ended);
+            }
+            let text = line.trim_end_matches(['\n', '\r']);
+            if let Some(address) = text.strip_prefix(LISTENING) {
+                addresses.push(address.to_owned());
+            } else {
+                return Self::parse_ready(text, addresses)
+                    .ok_or_else(|| ReadyError::Unexpected(text.to_owned()));
+            }
+        }
+    }
+
+    fn parse_ready(text: &str, addresses: Vec<String>) -> Option<Self> {
+        let mut words = text.strip_prefix(READY)?.split(' ');
+        let mut value = |key: &str| words.next()?.strip_prefix(key)?.strip_prefix('=');
+        let codec = value("codec")?.to_owned();
+        let lanes = value("lanes")?.parse().ok()?;
+        let poller = value("poller")?.to_owned();
+        Some(Self {
+            addresses,
+            codec,
+            lanes,
+            poller,
+        })
+    }
+}
+
+impl fmt::Display for Ready {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for address in &self.addresses {
+            writeln!(formatter, "{LISTENING}{address}")?;
+        }
+        let Self {
+            codec,
+            lanes,
+            poller,
+            ..
+        } = self;
+        writeln!(
+            formatter,
+            "{READY}codec={codec} lanes={lanes} poller={poller}"
+        )
+    }
+}
+
+const LISTENING: &str = "listening on ";
+const READY: &str = "ready ";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_printed_is_parsed_and_the_rest_is_left() {
+        let ready = Ready {
+            addresses: vec![
+                "tcp://127.0.0.1:41873".to_owned(),
+                "ipc:///tmp/a b.sock".to_owned(),
+            ],
+            codec: "tw1".to_owned(),
+            lanes: 2,
+            poller: "epoll".to_owned(),
+        };
+        let mut out = Vec::new();
+        ready.print(&mut out).unwrap();
+        assert_eq!(
+            String::from_utf8(out.clone()).unwrap(),
+            "listening on tcp://127.0.0.1:41873\nlistening on ipc:///tmp/a b.sock\n\
+             ready codec=tw1 lanes=2 poller=epoll\n"
+        );
+        out.extend_from_slice(b"more");
+        let mut input = &out[..];
+        assert_eq!(Ready::parse(&mut input).unwrap(), ready);
+        assert_eq!(input, b"more");
+    }
+
+    #[test]
+    fn an_end_before_readiness_and_other_output_are_told_apart() {
+        let parse = |text: &str| Ready::parse(&mut text.as_bytes());
+        assert!(matches!(parse(""), Err(ReadyError::Ended)));
+        assert!(matches!(
+            parse("listening on tcp://127.0.0.1:1\n"),
+            Err(ReadyError::Ended)
+        ));
+        for text in [
+            "hello\n",
+            "ready\n",
+            "ready codec=tw1 lanes=x poller=poll\n",
+        ] {
+            assert!(
+                matches!(parse(text), Err(ReadyError::Unexpected(_))),
+                "{text}"
+            );
+        }
+    }
+}
