@@ -245,8 +245,8 @@ impl Agents {
         self.result.steady_sent += u64::from(intended_ns >= from_ns && intended_ns < to_ns);
     }
 
-    /// Gives the results away and ends the lane.
-    fn finish(&mut self, cx: &mut Context<'_>) {
+    /// Gives the results away. The coordinator then drains the lane.
+    fn finish(&mut self) {
         self.finished = true;
         let mut result = std::mem::take(&mut self.result);
         result.agents = self
@@ -255,7 +255,6 @@ impl Agents {
             .map(|agent| (agent.index as usize, agent.ledger.take(), agent.sent))
             .collect();
         self.link.hand_in(result, &self.latency);
-        cx.stop_lane();
     }
 }
 
@@ -362,7 +361,7 @@ impl Service for Agents {
         self.link
             .publish(cx.lane(), self.sent, self.received, &mut self.latency);
         if self.link.is_finished() && !self.finished {
-            self.finish(cx);
+            self.finish();
         }
         self.due
             .peek()

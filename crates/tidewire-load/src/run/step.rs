@@ -359,8 +359,8 @@ const DRAIN_LINGER: Duration = Duration::from_millis(200);
 /// Longest drain, however much still arrives.
 const DRAIN_MAX: Duration = Duration::from_secs(60);
 
-/// Longest wait for the client lanes to end.
-const LANE_END_MAX: Duration = Duration::from_secs(10);
+/// Longest wait for the server to end the connections after us.
+const LANE_END_MAX: Duration = Duration::from_secs(2);
 
 #[cfg(test)]
 mod tests {

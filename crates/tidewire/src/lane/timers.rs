@@ -152,7 +152,8 @@ impl Core {
         let slots: Vec<usize> = self.sessions.iter().map(|(slot, _)| slot).collect();
         for slot in slots {
             match self.sessions[slot].state {
-                State::Open if handshake => {
+                // A peer that we connected to needs no word from us: our end of stream says it all.
+                State::Open if handshake && !self.sessions[slot].outgoing => {
                     self.tell_going(slot, GoAwayCode::Shutdown, "the server is shutting down");
                     self.mark_dirty(slot);
                 }

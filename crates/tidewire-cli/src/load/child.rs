@@ -1,0 +1,128 @@
+//! A chat server of our own, in a process of its own: what is measured is then a server as users run it, with
+//! its own memory, its own threads and its own account of processor time.
+
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use tidewire::Address;
+use tidewire::io::affinity::pin_to_core;
+use tidewire::io::poller::PollerChoice;
+use tidewire::io::socket::SocketAddress;
+
+use crate::ready::Ready;
+
+/// A running server. It ends when this does: its standard input ends, and it drains.
+#[derive(Debug)]
+pub(crate) struct ChildServer {
+    child: Child,
+    address: SocketAddress,
+}
+
+impl ChildServer {
+    /// Starts `tidewire serve` on a free loopback port and waits until it is ready.
+    pub(crate) fn start(
+        poller: PollerChoice,
+        coalesce_ms_max: f64,
+        core: Option<usize>,
+    ) -> anyhow::Result<Self> {
+        let program = std::env::current_exe().context("cannot find this program's own file")?;
+        let mut command = Command::new(program);
+        command
+            .args([
+                "serve",
+                "--app",
+                "chat",
+                "--bind",
+                "tcp://127.0.0.1:0",
+                "--exit-with-stdin",
+            ])
+            .args(["--poller", &poller.to_string()])
+            .args(["--coalesce-ms-max", &coalesce_ms_max.to_string()])
+            .env(
+                "RUST_LOG",
+                std::env::var("RUST_LOG").unwrap_or_else(|_| "warn".to_owned()),
+            )
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            // Ctrl-C in the terminal is for us; the server must live until the step is closed.
+            .process_group(0);
+        // A process inherits the cores of the thread that starts it, and a thread of its own can be pinned
+        // without touching this one.
+        let spawned = thread::spawn(move || {
+            if let Some(core) = core
+                && let Err(error) = pin_to_core(core)
+            {
+                tracing::warn!(core, %error, "the server could not be pinned");
+            }
+            command.spawn()
+        })
+        .join();
+        let child = match spawned {
+            Ok(child) => child.context("cannot start the server")?,
+            Err(_) => bail!("the thread that starts the server panicked"),
+        };
+        // From here on dropping `server` takes the process along.
+        let mut server = Self {
+            child,
+            address: SocketAddress::Tcp(([127, 0, 0, 1], 0).into()),
+        };
+        server.address = server.wait_until_ready()?;
+        Ok(server)
+    }
+
+    /// Where it listens.
+    pub(crate) fn address(&self) -> &SocketAddress {
+        &self.address
+    }
+
+    /// Its process id.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Lets it drain and end.
+    pub(crate) fn stop(mut self) {
+        drop(self.child.stdin.take());
+        let deadline = Instant::now() + STOP_MAX;
+        while Instant::now() < deadline {
+            if let Ok(Some(_)) = self.child.try_wait() {
+                return;
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+        tracing::warn!("the server did not end by itself and is killed");
+    }
+
+    fn wait_until_ready(&mut self) -> anyhow::Result<SocketAddress> {
+        let stdout = self
+            .child
+            .stdout
+            .take()
+            .context("the server has no standard output")?;
+        let mut output = BufReader::new(stdout);
+        let ready = Ready::parse(&mut output).context("the server did not start")?;
+        // Its output is read to the end, so that it never blocks on a full pipe.
+        thread::spawn(move || output.lines().for_each(drop));
+        let address = ready
+            .addresses
+            .first()
+            .context("the server named no address")?;
+        Ok(address.parse::<Address>()?.resolve()?)
+    }
+}
+
+impl Drop for ChildServer {
+    fn drop(&mut self) {
+        if let Ok(None) = self.child.try_wait() {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+}
+
+/// Longest wait for the server to drain.
+const STOP_MAX: Duration = Duration::from_secs(5);

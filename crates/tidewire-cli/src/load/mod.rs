@@ -1,0 +1,210 @@
+//! `tidewire load`: runs a scenario and reports.
+
+mod child;
+mod progress;
+
+use std::io::{IsTerminal, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use anyhow::Context;
+use clap::{Args, ValueEnum};
+use tidewire::Address;
+use tidewire::io::affinity::available_cores;
+use tidewire::io::poller::{POLLER_VARIABLE, PollerChoice};
+use tidewire::io::socket::SocketAddress;
+use tidewire_load::environment::Environment;
+use tidewire_load::report::{Report, Status};
+use tidewire_load::run::{RunError, RunOptions};
+use tidewire_load::scenario::Scenario;
+
+use self::child::ChildServer;
+use self::progress::View;
+use crate::failure::Failure;
+use crate::signals;
+
+/// Run a load test and write a report. Without arguments: start a chat server of our own on a free port and
+/// run the built-in scenario of two steps (about a minute).
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct LoadArguments {
+    /// Scenario file; without it the built-in one.
+    file: Option<PathBuf>,
+    /// Test the server at this address instead of the scenario's host and port.
+    #[arg(long, value_name = "ADDR", conflicts_with = "serve")]
+    target: Option<Address>,
+    /// Start a chat server of our own for the run. The default when neither FILE nor --target is given.
+    #[arg(long)]
+    serve: bool,
+    /// Directory for report.json and report.md.
+    #[arg(long, value_name = "DIR", default_value = "tidewire-report")]
+    out: PathBuf,
+    /// Seed of all think times; the same seed offers the same load.
+    #[arg(long, value_name = "N", default_value_t = 42)]
+    seed: u64,
+    /// Shorten every step to at most 3 seconds.
+    #[arg(long)]
+    quick: bool,
+    /// Threads that carry the agents. Default: the cores that are left beside the server, at least 1.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
+    client_lanes: Option<u16>,
+    /// Keep server and agents on cores of their own, where there are two.
+    #[arg(long, value_enum, default_value_t = Pin::Auto)]
+    pin: Pin,
+    /// How the agents, and a server of our own, wait for sockets.
+    #[arg(long, value_name = "auto|epoll|poll|select|uring", env = POLLER_VARIABLE, default_value = "auto")]
+    poller: PollerChoice,
+    /// Longest time, in milliseconds, that a server of our own holds a message back for others to share its write.
+    #[arg(long, value_name = "N", default_value_t = 5.0)]
+    coalesce_ms_max: f64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Pin {
+    Auto,
+    Off,
+}
+
+/// Runs the test; the exit code says whether anything was lost.
+pub(crate) fn run(arguments: &LoadArguments) -> anyhow::Result<ExitCode> {
+    let scenario = read_scenario(arguments)?;
+    let stop = Arc::new(AtomicBool::new(false));
+    let stopped = Arc::clone(&stop);
+    signals::watch(move || {
+        // The first signal lets the report be written; the second ends the program at once.
+        if stopped.swap(true, Ordering::Relaxed) {
+            std::process::exit(i32::from(INTERRUPTED));
+        }
+        true
+    })?;
+    let (server_core, client_cores) = cores(arguments);
+    let own = arguments.serve || (arguments.file.is_none() && arguments.target.is_none());
+    let child = own
+        .then(|| ChildServer::start(arguments.poller, arguments.coalesce_ms_max, server_core))
+        .transpose()?;
+    let address = match (&child, &arguments.target) {
+        (Some(child), _) => child.address().clone(),
+        (None, Some(target)) => target.resolve()?,
+        (None, None) => format!("tcp://{}:{}", scenario.host, scenario.port)
+            .parse::<Address>()
+            .and_then(|address| address.resolve())?,
+    };
+    let mut options = options(arguments, address, stop, client_cores);
+    options.server_pid = child.as_ref().map(ChildServer::pid);
+    let mut view = View::new(scenario.steps.len());
+    view.announce(&scenario, &options);
+    let result = tidewire_load::run::run(&scenario, &options, &mut view);
+    view.finish();
+    let report = result.map_err(|error| match error {
+        RunError::Descriptors { .. } => Failure::configuration(error.to_string(), "").into(),
+        error => anyhow::Error::from(error),
+    })?;
+    if let Some(child) = child {
+        child.stop();
+    }
+    conclude(&report, arguments)
+}
+
+fn read_scenario(arguments: &LoadArguments) -> anyhow::Result<Scenario> {
+    let scenario = match &arguments.file {
+        None => Scenario::built_in(),
+        Some(path) => {
+            let (scenario, warnings) = Scenario::load(path)
+                .map_err(|error| Failure::configuration(describe(&error), ""))?;
+            let mut stderr = std::io::stderr().lock();
+            for warning in warnings {
+                writeln!(stderr, "warning: {warning}")?;
+            }
+            scenario
+        }
+    };
+    Ok(if arguments.quick {
+        scenario.quick()
+    } else {
+        scenario
+    })
+}
+
+fn options(
+    arguments: &LoadArguments,
+    address: SocketAddress,
+    stop: Arc<AtomicBool>,
+    cores: Vec<usize>,
+) -> RunOptions {
+    let spare = available_cores().len().saturating_sub(1).max(1);
+    let mut options = RunOptions::new(address);
+    options.seed = arguments.seed;
+    options.lanes = arguments.client_lanes.map_or(spare, usize::from);
+    options.cores = cores;
+    options.poller = arguments.poller;
+    options.environment = Environment::detect(env!("CARGO_PKG_VERSION"), env!("TIDEWIRE_COMMIT"));
+    options.stop = stop;
+    options
+}
+
+/// The core for a server of our own and those for the agents; none on a machine with one core or by choice.
+fn cores(arguments: &LoadArguments) -> (Option<usize>, Vec<usize>) {
+    let mut cores = available_cores();
+    if arguments.pin == Pin::Off || cores.len() < 2 || arguments.target.is_some() {
+        return (None, Vec::new());
+    }
+    let server = cores.remove(0);
+    (Some(server), cores)
+}
+
+/// An error with its causes on one line.
+fn describe(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
+}
+
+fn conclude(report: &Report, arguments: &LoadArguments) -> anyhow::Result<ExitCode> {
+    let written = report
+        .write_to(&arguments.out)
+        .with_context(|| format!("cannot write the report to {}", arguments.out.display()))?;
+    report
+        .validate()
+        .context("the report contradicts itself; please report this as a bug")?;
+    let mut stdout = std::io::stdout().lock();
+    let status = report.status.name();
+    // Whoever reads the tables may have closed the pipe; the files are written all the same.
+    let _ = writeln!(
+        stdout,
+        "{status}: {} and {}",
+        written.json.display(),
+        written.markdown.display()
+    );
+    Ok(match report.status {
+        Status::Passed => ExitCode::SUCCESS,
+        Status::Failed => ExitCode::from(LOST),
+        Status::Interrupted => ExitCode::from(INTERRUPTED),
+    })
+}
+
+/// Whether the live view may move the cursor.
+fn is_interactive() -> bool {
+    std::io::stderr().is_terminal()
+}
+
+/// Exit code of a run that lost, duplicated or failed something.
+const LOST: u8 = 1;
+
+/// Exit code of a run that was stopped: what a shell calls an interrupt.
+const INTERRUPTED: u8 = 130;
+
+const EXAMPLES: &str = "\
+Examples:
+  tidewire load                                   the built-in test against a server of our own
+  tidewire load --quick                           the same in a few seconds
+  tidewire load scenarios/chat-8m.toml --serve    8 million deliveries a second
+  tidewire load FILE.toml --target tcp://HOST:PORT --out report
+
+Exit codes: 0 nothing was lost, 1 something was, 2 bad arguments or scenario, 3 server not reachable,
+130 interrupted.";

@@ -1,0 +1,171 @@
+//! The live view of a run: a bar where there is a terminal, a line a second where there is none.
+
+use std::io::Write;
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressStyle};
+use tidewire_load::report::{StepReport, step_table};
+use tidewire_load::run::{Observer, Phase, Progress, RunOptions};
+use tidewire_load::scenario::{Scenario, Step};
+
+/// Shows a run on standard error, and each step's table on standard output.
+#[derive(Debug)]
+pub(crate) struct View {
+    steps: usize,
+    bar: Option<ProgressBar>,
+}
+
+impl View {
+    pub(crate) fn new(steps: usize) -> Self {
+        Self { steps, bar: None }
+    }
+
+    /// Says what is about to happen.
+    pub(crate) fn announce(&self, scenario: &Scenario, options: &RunOptions) {
+        let secs: f64 = scenario.steps.iter().map(|step| step.duration_secs).sum();
+        let steps = if self.steps == 1 {
+            "1 step".to_owned()
+        } else {
+            format!("{} steps", self.steps)
+        };
+        say(&format!(
+            "load test of {}: {steps}, about {:.0} s, seed {}",
+            options.address,
+            secs + 2.0 * self.steps as f64,
+            options.seed
+        ));
+    }
+
+    /// Leaves the terminal as it was.
+    pub(crate) fn finish(&mut self) {
+        if let Some(bar) = self.bar.take() {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+impl Observer for View {
+    fn step_started(&mut self, number: usize, step: &Step) {
+        let title = format!("[{}/{}] {}", number + 1, self.steps, step.name);
+        if !super::is_interactive() {
+            return say(&title);
+        }
+        let bar = ProgressBar::new((step.duration_secs * 1000.0) as u64);
+        let style = ProgressStyle::with_template("{prefix}\n{bar:40.cyan/blue} {msg}");
+        bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+        bar.set_prefix(title);
+        bar.enable_steady_tick(Duration::from_millis(250));
+        self.bar = Some(bar);
+    }
+
+    fn progress(&mut self, progress: &Progress) {
+        let text = describe(progress);
+        match &self.bar {
+            Some(bar) => {
+                bar.set_position(progress.elapsed.min(progress.duration).as_millis() as u64);
+                bar.set_message(text);
+            }
+            None => say(&text),
+        }
+    }
+
+    fn step_ended(&mut self, report: &StepReport) {
+        self.finish();
+        // Whoever reads the table may have closed the pipe; the report files follow all the same.
+        let _ = writeln!(std::io::stdout().lock(), "{}", step_table(report));
+    }
+}
+
+fn describe(progress: &Progress) -> String {
+    let Progress {
+        elapsed,
+        duration,
+        logins,
+        agents,
+        ..
+    } = progress;
+    if progress.phase == Phase::Login {
+        return format!("logging in: {logins} of {agents} agents");
+    }
+    let phase = match progress.phase {
+        Phase::Login | Phase::Steady => "steady",
+        Phase::WarmUp => "warm-up",
+        Phase::Drain => "drain",
+    };
+    // While messages are sent some are always under way, so a shortfall is no loss yet.
+    let behind = progress.expected as i128 - i128::from(progress.received);
+    let errors = match progress.errors {
+        0 => String::new(),
+        errors => format!(" | ERRORS {errors}"),
+    };
+    format!(
+        "{:>3.0}/{:.0} s {phase:<7} | sent {:.0}/s | received {:.0}/s | not yet received {} | p50 {:.1} ms p99 {:.1} ms{errors}",
+        elapsed.as_secs_f64().min(duration.as_secs_f64()),
+        duration.as_secs_f64(),
+        progress.send_tps,
+        progress.receive_tps,
+        behind.max(0),
+        progress.p50_ms,
+        progress.p99_ms,
+    )
+}
+
+fn say(text: &str) {
+    // A closed standard error is no reason to stop measuring.
+    let _ = writeln!(std::io::stderr().lock(), "{text}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn progress(phase: Phase) -> Progress {
+        Progress {
+            phase,
+            elapsed: Duration::from_secs(3),
+            duration: Duration::from_secs(20),
+            logins: 49,
+            agents: 50,
+            sent: 200,
+            received: 9000,
+            expected: 9800,
+            send_tps: 66.7,
+            receive_tps: 3266.0,
+            p50_ms: 0.4,
+            p99_ms: 1.2,
+            errors: 0,
+        }
+    }
+
+    #[test]
+    fn a_line_tells_rates_shortfall_and_percentiles() {
+        let line = describe(&progress(Phase::Steady));
+        for part in [
+            "3/20 s",
+            "sent 67/s",
+            "received 3266/s",
+            "not yet received 800",
+            "p99 1.2 ms",
+        ] {
+            assert!(line.contains(part), "{part:?} in {line:?}");
+        }
+        assert!(!line.contains("ERRORS"));
+    }
+
+    #[test]
+    fn errors_are_told_only_when_there_are_some() {
+        let line = describe(&Progress {
+            errors: 3,
+            ..progress(Phase::Drain)
+        });
+        assert!(line.ends_with("ERRORS 3"), "{line}");
+    }
+
+    #[test]
+    fn logging_in_counts_agents() {
+        assert_eq!(
+            describe(&progress(Phase::Login)),
+            "logging in: 49 of 50 agents"
+        );
+    }
+}

@@ -1,0 +1,10 @@
+//! The load instrument on trial.
+//!
+//! Every run here goes through the same code as a user's, against a server that commits known faults and
+//! counts them itself. The instrument passes only when its figures are those of the server, one by one; times
+//! are compared with the delays the server added, from below only, because a busy machine adds its own.
+
+mod counts;
+mod failures;
+mod proof;
+mod times;

@@ -1,0 +1,141 @@
+//! Times: the instrument sees every delay the server added, and keeps its schedule whatever the server does.
+
+use std::thread;
+use std::time::Duration;
+
+use tidewire_load::report::Latency;
+use tidewire_testkit::fault_server::{FaultPlan, Stall};
+
+use crate::proof::{Proof, SEED, planned, prove_with, scenario, step};
+
+#[test]
+fn a_known_delay_is_in_every_figure_and_in_the_difference_to_an_undelayed_run() {
+    let delay = Duration::from_millis(250);
+    let run = |delay, late_ms| {
+        let plan = FaultPlan {
+            delay,
+            ..FaultPlan::default()
+        };
+        prove_with(plan, &scenario(&[step(10, 1.5)]), |options| {
+            options.late_ms = late_ms;
+        })
+    };
+    // At the same time, so that whatever else the machine does slows both.
+    let (delayed, undelayed) = thread::scope(|scope| {
+        let delayed = scope.spawn(|| run(delay, 200));
+        let undelayed = run(Duration::ZERO, u64::MAX);
+        (delayed.join().unwrap(), undelayed)
+    });
+    for proof in [&delayed, &undelayed] {
+        proof.assert_passed();
+        proof.assert_offered_agrees();
+    }
+    assert_all_at_least(&delayed.step().latency, 250.0);
+    let difference_ms = delayed.step().latency.p50_ms - undelayed.step().latency.p50_ms;
+    assert!(difference_ms >= 0.9 * 250.0, "{difference_ms}");
+    assert_eq!(delayed.step().late, delayed.step().total_received);
+    assert_eq!(undelayed.step().late, 0);
+    // A slow server cannot slow the writes of a client that does not wait for it.
+    assert!(delayed.step().latency_send.p50_ms < 250.0);
+}
+
+#[test]
+fn a_stall_shows_in_the_tail_and_does_not_slow_the_offered_load() {
+    let whole = step(10, 2.5);
+    let all = planned(&whole, SEED, 0);
+    let plan = FaultPlan {
+        stall: Some(Stall {
+            at_message: all / 3,
+            duration: Duration::from_secs(1),
+        }),
+        ..FaultPlan::default()
+    };
+    let proof = prove_with(plan, &scenario(std::slice::from_ref(&whole)), |options| {
+        options.late_ms = 500;
+    });
+    proof.assert_passed();
+    proof.assert_offered_agrees();
+    assert_eq!(proof.server.stalls, 1);
+    let step = proof.step();
+    assert_eq!((step.total_sent, step.total_send_errors), (all, 0));
+    assert!(step.attainment >= 0.95, "{}", step.attainment);
+
+    // Messages due during the stall wait for its end: of 2.5 s, the share due in its first 100 ms waits
+    // 0.9 s and more, which is 4 % of all, and so on. An instrument that started its clock when it got
+    // around to sending, or that sent less meanwhile, would show a tail of one message an agent.
+    let latency = &step.latency;
+    assert!(at_least(latency.max_ms, 1_000.0), "{latency:?}");
+    assert!(latency.p99_ms >= 900.0, "{latency:?}");
+    assert!(latency.p90_ms >= 500.0, "{latency:?}");
+    assert!(step.late * 10 >= step.total_received, "{}", step.late);
+    assert!(step.late < step.total_received, "{}", step.late);
+}
+
+#[test]
+fn a_server_that_cannot_keep_up_is_waited_for_and_its_rate_reported() {
+    let (rate, whole) = (3_000, step(10, 1.0));
+    let plan = FaultPlan {
+        deliveries_per_sec_max: Some(rate),
+        ..FaultPlan::default()
+    };
+    let proof = prove_with(plan, &scenario(std::slice::from_ref(&whole)), |_| {});
+    proof.assert_passed();
+    proof.assert_offered_agrees();
+    let step = proof.step();
+    assert_eq!(step.total_sent, planned(&whole, SEED, 0));
+    let spaced_secs = (step.total_received - 1) as f64 / f64::from(rate);
+    assert!(step.test_duration_secs >= spaced_secs);
+    assert!(
+        step.receive_tps * step.test_duration_secs - 1.0 <= spaced_secs * f64::from(rate) + 1.0
+    );
+    // The last delivery leaves the server this long after the first message was due, and no message was
+    // due later than the step's end.
+    let backlog_ms = (spaced_secs - whole.duration_secs) * 1e3;
+    assert!(backlog_ms > 500.0, "the load must exceed the cap");
+    assert!(
+        at_least(step.latency.max_ms, backlog_ms),
+        "{:?}",
+        step.latency
+    );
+}
+
+#[test]
+fn the_same_seed_offers_the_same_load_on_any_number_of_lanes() {
+    let whole = step(8, 1.0);
+    let run = |seed, lanes| -> Proof {
+        let steps = scenario(std::slice::from_ref(&whole));
+        prove_with(FaultPlan::default(), &steps, |options| {
+            (options.seed, options.lanes) = (seed, lanes);
+        })
+    };
+    let seeds = [1, 2, 3, 4];
+    let all: Vec<u64> = seeds.iter().map(|seed| planned(&whole, *seed, 0)).collect();
+    assert!(all.iter().any(|count| *count != all[0]), "{all:?}");
+    for (seed, lanes) in [(1, 1), (1, 2), (2, 1)] {
+        let proof = run(seed, lanes);
+        proof.assert_passed();
+        assert_eq!(proof.report.seed, seed);
+        assert_eq!(proof.step().total_sent, planned(&whole, seed, 0));
+    }
+}
+
+fn assert_all_at_least(latency: &Latency, least_ms: f64) {
+    let figures = [
+        latency.min_ms,
+        latency.mean_ms,
+        latency.p50_ms,
+        latency.p90_ms,
+        latency.p95_ms,
+        latency.p99_ms,
+        latency.max_ms,
+    ];
+    assert!(
+        figures.iter().all(|figure| at_least(*figure, least_ms)),
+        "{latency:?}"
+    );
+}
+
+/// Histograms have three significant digits.
+fn at_least(figure_ms: f64, least_ms: f64) -> bool {
+    figure_ms >= least_ms * 0.999
+}
