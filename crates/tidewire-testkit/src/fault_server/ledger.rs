@@ -21,6 +21,8 @@ pub struct FaultLedger {
     pub dropped: u64,
     /// Copies sent beyond the one owed, those of substitutions included.
     pub duplicated: u64,
+    /// Messages sent to their own sender, which is owed none.
+    pub echoed: u64,
     /// Deliveries in whose place an earlier message was sent again.
     pub substituted: u64,
     /// Deliveries sent with one bit flipped.
@@ -44,7 +46,7 @@ impl FaultLedger {
     /// Whether everything that was owed or added ended in one of the three ways or is still queued.
     #[must_use]
     pub fn is_conserved(&self) -> bool {
-        self.offered + self.duplicated
+        self.offered + self.duplicated + self.echoed
             == self.dropped + self.delivered + self.undeliverable + self.queued
     }
 }

@@ -23,6 +23,10 @@ pub struct FaultPlan {
     pub corrupt: Option<Every>,
     /// Send these deliveries after the next one of the same sender. Counted for each receiver apart.
     pub swap: Option<Every>,
+    /// Deliver these messages to their own sender as well.
+    pub echo: Option<Every>,
+    /// Tell the receiver of every delivery that is dropped, as an honest server does.
+    pub announces_drops: bool,
     /// Hold every delivery back for at least this long.
     pub delay: Duration,
     /// Do nothing at all for a while.
@@ -97,6 +101,7 @@ pub(super) struct Chooser {
     substitute: Countdown,
     corrupt: Countdown,
     refuse_joins: Countdown,
+    echo: Countdown,
     random: fastrand::Rng,
 }
 
@@ -109,6 +114,7 @@ impl Chooser {
             substitute: Countdown::new(plan.substitute, &mut random),
             corrupt: Countdown::new(plan.corrupt, &mut random),
             refuse_joins: Countdown::new(plan.refuse_joins, &mut random),
+            echo: Countdown::new(plan.echo, &mut random),
             random,
         }
     }
@@ -140,6 +146,11 @@ impl Chooser {
     pub(super) fn refuses_next_join(&mut self) -> bool {
         self.refuse_joins.advance();
         self.refuse_joins.take()
+    }
+
+    pub(super) fn echoes_next_message(&mut self) -> bool {
+        self.echo.advance();
+        self.echo.take()
     }
 
     /// Flips one bit of what the receiver's checksum covers.

@@ -44,6 +44,14 @@ struct Member {
     last_unharmed: HashMap<MemberId, Arc<[u8]>>,
 }
 
+/// A message on its way to several members.
+struct Said<'p> {
+    plan: &'p FaultPlan,
+    alias: u16,
+    header_bytes: usize,
+    delivery: Delivery,
+}
+
 impl Rooms {
     pub(super) fn new(plan: &FaultPlan) -> Self {
         Self {
@@ -113,52 +121,28 @@ impl Rooms {
         let room = self.rooms.get_mut(&alias).ok_or(ErrorCode::NotJoined)?;
         let sender = room.find(peer.connection).ok_or(ErrorCode::NotJoined)?.id;
         let frame = frame(&Message::with_id(Kind::Deliver, alias, sender.0, payload));
-        let header_bytes = frame.len() - payload.len();
-        let frame: Arc<[u8]> = frame.into();
-        let due = Instant::now() + self.plan.delay;
-        ledger.messages += 1;
-        let receivers = room.members.iter_mut();
-        for member in receivers.filter(|member| member.id != sender) {
-            ledger.offered += 1;
-            let earlier = member.last_unharmed.get(&sender).cloned();
-            let fault = self.chooser.next_fault(earlier.is_some());
-            member.swap.advance();
-            let mut delivery = Delivery {
-                frame: Arc::clone(&frame),
+        let said = Said {
+            plan: &self.plan,
+            alias,
+            header_bytes: frame.len() - payload.len(),
+            delivery: Delivery {
+                frame: frame.into(),
                 sender,
-                due,
+                due: Instant::now() + self.plan.delay,
                 swap: false,
                 is_intact: true,
-            };
-            match (fault, earlier) {
-                (Some(Fault::Drop), _) => {
-                    ledger.dropped += 1;
-                    continue;
-                }
-                (Some(Fault::Substitute), Some(earlier)) => {
-                    ledger.dropped += 1;
-                    ledger.duplicated += 1;
-                    ledger.substituted += 1;
-                    delivery.frame = earlier;
-                }
-                (Some(Fault::Corrupt), _) => {
-                    ledger.corrupted += 1;
-                    let mut bytes = frame.to_vec();
-                    self.chooser.corrupt(&mut bytes[header_bytes..]);
-                    delivery.frame = bytes.into();
-                    delivery.is_intact = false;
-                }
-                (Some(Fault::Duplicate), _) => {
-                    ledger.duplicated += 1;
-                    member.send(delivery.clone(), ledger);
-                    member.note_unharmed(&self.plan, sender, &frame);
-                }
-                (Some(Fault::Substitute) | None, _) => {
-                    delivery.swap = member.swap.take();
-                    member.note_unharmed(&self.plan, sender, &frame);
-                }
+            },
+        };
+        ledger.messages += 1;
+        let echoes = self.chooser.echoes_next_message();
+        for member in &mut room.members {
+            if member.id != sender {
+                ledger.offered += 1;
+                member.owe(&said, &mut self.chooser, ledger);
+            } else if echoes {
+                ledger.echoed += 1;
+                member.send(said.delivery.clone(), ledger);
             }
-            member.send(delivery, ledger);
         }
         Ok(())
     }
@@ -254,6 +238,46 @@ impl Room {
 }
 
 impl Member {
+    /// Sends a message to one of those it is owed to, unless a fault is due.
+    fn owe(&mut self, said: &Said<'_>, chooser: &mut Chooser, ledger: &mut FaultLedger) {
+        let mut delivery = said.delivery.clone();
+        let sender = delivery.sender;
+        let earlier = self.last_unharmed.get(&sender).cloned();
+        self.swap.advance();
+        match (chooser.next_fault(earlier.is_some()), earlier) {
+            (Some(Fault::Drop), _) => {
+                ledger.dropped += 1;
+                if said.plan.announces_drops {
+                    self.control(gap(said.alias));
+                }
+                return;
+            }
+            (Some(Fault::Substitute), Some(earlier)) => {
+                ledger.dropped += 1;
+                ledger.duplicated += 1;
+                ledger.substituted += 1;
+                delivery.frame = earlier;
+            }
+            (Some(Fault::Corrupt), _) => {
+                ledger.corrupted += 1;
+                let mut bytes = delivery.frame.to_vec();
+                chooser.corrupt(&mut bytes[said.header_bytes..]);
+                delivery.frame = bytes.into();
+                delivery.is_intact = false;
+            }
+            (Some(Fault::Duplicate), _) => {
+                ledger.duplicated += 1;
+                self.send(delivery.clone(), ledger);
+                self.note_unharmed(said);
+            }
+            (Some(Fault::Substitute) | None, _) => {
+                delivery.swap = self.swap.take();
+                self.note_unharmed(said);
+            }
+        }
+        self.send(delivery, ledger);
+    }
+
     fn send(&self, delivery: Delivery, ledger: &mut FaultLedger) {
         if self.queue.send(Outgoing::Delivery(delivery)).is_ok() {
             ledger.queued += 1;
@@ -267,11 +291,20 @@ impl Member {
         let _ = self.queue.send(Outgoing::Control(frame));
     }
 
-    fn note_unharmed(&mut self, plan: &FaultPlan, sender: MemberId, frame: &Arc<[u8]>) {
-        if plan.substitute.is_some() {
-            self.last_unharmed.insert(sender, Arc::clone(frame));
+    fn note_unharmed(&mut self, said: &Said<'_>) {
+        if said.plan.substitute.is_some() {
+            let delivery = &said.delivery;
+            self.last_unharmed
+                .insert(delivery.sender, Arc::clone(&delivery.frame));
         }
     }
+}
+
+fn gap(alias: u16) -> Vec<u8> {
+    let mut out = Vec::new();
+    Tw1.encode_gap(alias, 1, &mut out)
+        .expect("a gap has a fixed size, far below the limit");
+    out
 }
 
 fn presence(alias: u16, member: &Member, event: PresenceEvent) -> Vec<u8> {

@@ -2,10 +2,9 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
-
 use std::time::{Duration, Instant};
 
-use tidewire_proto::body::{ErrorBody, ErrorCode, JoinBody, JoinedBody, RoomCall, Roster};
+use tidewire_proto::body::{ErrorBody, ErrorCode, GapBody, JoinBody, JoinedBody, RoomCall, Roster};
 use tidewire_proto::codec::{Codec, Decoded, Tw1};
 use tidewire_proto::handshake::{Hello, PROTOCOL_VERSION, Welcome};
 use tidewire_proto::limits::FRAME_BYTES_MAX;
@@ -259,6 +258,44 @@ fn drops_are_counted_and_nothing_else_is_missing() {
         assert_eq!((heard.len(), ledger.dropped), (990, 10), "seed {seed}");
         assert!(heard.is_sorted());
     }
+}
+
+#[test]
+fn a_dropped_delivery_is_announced_on_request() {
+    let (server, mut ada, mut bob) = pair(FaultPlan {
+        drop: Some(Every::nth(3).times_max(1)),
+        announces_drops: true,
+        ..FaultPlan::default()
+    });
+    ada.say(1..=3);
+    let mut heard = Vec::new();
+    while heard.len() < 3 {
+        heard.push(bob.read().unwrap());
+    }
+    let gaps: Vec<&Frame> = heard
+        .iter()
+        .filter(|frame| frame.kind == Kind::Gap)
+        .collect();
+    assert_eq!(gaps.len(), 1);
+    assert_eq!(GapBody::decode(&gaps[0].payload).unwrap().lost, 1);
+    assert_eq!(server.finish().dropped, 1);
+}
+
+#[test]
+fn an_echo_reaches_the_sender_and_is_owed_to_nobody() {
+    let (server, mut ada, mut bob) = pair(FaultPlan {
+        echo: Some(Every::nth(5)),
+        ..FaultPlan::default()
+    });
+    ada.say(1..=50);
+    assert_eq!(ada.read_all_deliveries().len(), 10);
+    assert_eq!(bob.read_all_deliveries(), (1..=50).collect::<Vec<_>>());
+    let ledger = server.finish();
+    assert!(ledger.is_conserved(), "{ledger:?}");
+    assert_eq!(
+        (ledger.offered, ledger.echoed, ledger.delivered),
+        (50, 10, 60)
+    );
 }
 
 #[test]
