@@ -1,7 +1,9 @@
 //! The fate of messages: the instrument's counts are the server's own.
 
-use tidewire_load::report::Status;
-use tidewire_testkit::fault_server::{Every, FaultPlan};
+use std::time::Duration;
+
+use tidewire_load::report::{Status, StepReport};
+use tidewire_testkit::fault_server::{Every, FaultPlan, Stall};
 
 use crate::proof::{SEED, planned, prove, prove_with, scenario, step};
 
@@ -26,7 +28,17 @@ fn a_faultless_server_gets_exactly_full_marks() {
         assert_eq!((step.total_send_errors, step.total_login_failures), (0, 0));
         assert_eq!(step.receivers_tracked, 12);
         assert_eq!(step.receivers_unresolved, 0);
+        assert_steady_is_distinct(step);
     }
+}
+
+/// Where nothing is lost, each message due in the steady window arrives once at each of the others;
+/// further copies of it belong to no rate.
+fn assert_steady_is_distinct(step: &StepReport) {
+    let (steady, receivers) = (step.steady, f64::from(step.concurrency - 1));
+    assert!(steady.send_tps > 0.0);
+    let ratio = steady.receive_tps / (steady.send_tps * receivers);
+    assert!((ratio - 1.0).abs() < 1e-9, "{steady:?}");
 }
 
 #[test]
@@ -69,6 +81,26 @@ fn duplicates_are_counted_and_never_as_received() {
     assert_eq!(proof.amiss(), [0, server.duplicated, 0, 0]);
     assert_eq!(step.total_received, step.expected_received);
     assert_eq!(step.total_received + step.duplicated, server.delivered);
+    assert_steady_is_distinct(step);
+}
+
+#[test]
+fn duplicates_do_not_cut_short_the_wait_for_what_is_under_way() {
+    // The surplus of duplicates exceeds what the stall holds back, so a sum of arrivals looks complete.
+    let whole = step(12, 1.5);
+    let plan = FaultPlan {
+        duplicate: Some(Every::nth(5)),
+        stall: Some(Stall {
+            at_message: planned(&whole, SEED, 0) - 20,
+            duration: Duration::from_secs(1),
+        }),
+        ..FaultPlan::default()
+    };
+    let proof = prove_with(plan, &scenario(&[whole]), |_| {});
+    proof.assert_failed();
+    proof.assert_offered_agrees();
+    assert_eq!(proof.server.undeliverable, 0, "the run left too early");
+    assert_eq!(proof.amiss(), [0, proof.server.duplicated, 0, 0]);
 }
 
 #[test]
@@ -135,6 +167,34 @@ fn one_flipped_bit_is_corrupt_and_its_message_lost() {
         (0, 0),
         "a broken stamp is believed in no part"
     );
+}
+
+#[test]
+fn an_echo_to_the_sender_is_foreign_and_hides_no_loss() {
+    let proof = prove(FaultPlan {
+        echo: Some(Every::nth(20).times_max(30)),
+        drop: Some(Every::nth(200).times_max(30)),
+        ..FaultPlan::default()
+    });
+    proof.assert_failed();
+    proof.assert_offered_agrees();
+    assert_eq!((proof.server.echoed, proof.server.dropped), (30, 30));
+    assert_eq!(proof.step().foreign, 30);
+    assert_eq!(proof.amiss(), [30, 0, 0, 0]);
+}
+
+#[test]
+fn losses_the_server_admits_are_noted_and_still_lost() {
+    let proof = prove(FaultPlan {
+        drop: Some(Every::nth(100).times_max(25)),
+        announces_drops: true,
+        ..FaultPlan::default()
+    });
+    proof.assert_failed();
+    assert_eq!(proof.amiss(), [25, 0, 0, 0]);
+    let notes = &proof.step().notes;
+    let admits = |note: &String| note.contains("announced 25 dropped");
+    assert!(notes.iter().any(admits), "{notes:?}");
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use tidewire_load::report::Status;
 use tidewire_load::run::{Observer, Progress, RunError, RunOptions, Silent, run};
@@ -88,8 +89,10 @@ fn a_receiver_that_is_cut_off_loses_exactly_what_it_was_still_owed() {
 #[test]
 fn a_server_killed_in_the_middle_ends_the_run_with_its_losses_counted() {
     let whole = step(12, 2.0);
+    // With a delay there are deliveries under way at every moment, so the death loses some for certain.
     let plan = FaultPlan {
         die_after_messages: Some(300),
+        delay: Duration::from_millis(50),
         ..FaultPlan::default()
     };
     let proof = prove_with(plan, &scenario(std::slice::from_ref(&whole)), |_| {});
@@ -98,7 +101,7 @@ fn a_server_killed_in_the_middle_ends_the_run_with_its_losses_counted() {
     assert_eq!(server.messages, 300);
     assert!(step.total_sent >= 300);
     assert!(step.total_received <= server.delivered + server.undeliverable);
-    assert!(step.lost > 0 && step.total_send_errors > 0, "{step:?}");
+    assert!(step.lost >= 11 && step.total_send_errors > 0, "{step:?}");
     assert_eq!(step.expected_received, step.total_sent * 11);
     assert!(step.total_sent + step.total_send_errors <= planned(&whole, SEED, 0));
     assert_eq!((step.duplicated, step.reordered, step.corrupt), (0, 0, 0));

@@ -36,7 +36,8 @@ fn a_known_delay_is_in_every_figure_and_in_the_difference_to_an_undelayed_run() 
     assert_eq!(delayed.step().late, delayed.step().total_received);
     assert_eq!(undelayed.step().late, 0);
     // A slow server cannot slow the writes of a client that does not wait for it.
-    assert!(delayed.step().latency_send.p50_ms < 250.0);
+    let step = delayed.step();
+    assert!(step.latency_send.p50_ms < step.latency.p50_ms);
 }
 
 #[test]
@@ -73,7 +74,7 @@ fn a_stall_shows_in_the_tail_and_does_not_slow_the_offered_load() {
 
 #[test]
 fn a_server_that_cannot_keep_up_is_waited_for_and_its_rate_reported() {
-    let (rate, whole) = (3_000, step(10, 1.0));
+    let (rate, whole) = (2_000, step(10, 1.0));
     let plan = FaultPlan {
         deliveries_per_sec_max: Some(rate),
         ..FaultPlan::default()
@@ -85,9 +86,7 @@ fn a_server_that_cannot_keep_up_is_waited_for_and_its_rate_reported() {
     assert_eq!(step.total_sent, planned(&whole, SEED, 0));
     let spaced_secs = (step.total_received - 1) as f64 / f64::from(rate);
     assert!(step.test_duration_secs >= spaced_secs);
-    assert!(
-        step.receive_tps * step.test_duration_secs - 1.0 <= spaced_secs * f64::from(rate) + 1.0
-    );
+    assert!(step.receive_tps * spaced_secs <= step.total_received as f64);
     // The last delivery leaves the server this long after the first message was due, and no message was
     // due later than the step's end.
     let backlog_ms = (spaced_secs - whole.duration_secs) * 1e3;
