@@ -47,7 +47,13 @@ pub(crate) struct ServeArguments {
     poller: PollerChoice,
 
     /// Longest time a room's message waits for others to share its write, in milliseconds
-    #[arg(long, value_name = "MS", default_value = "5", value_parser = parse_milliseconds)]
+    #[arg(
+        long,
+        value_name = "MS",
+        default_value = "5",
+        allow_negative_numbers = true
+    )]
+    #[arg(value_parser = parse_milliseconds)]
     coalesce_ms_max: Duration,
 
     /// What happens to a subscriber that does not keep up: disconnect, drop_oldest, drop_newest, conflate
@@ -56,7 +62,13 @@ pub(crate) struct ServeArguments {
     slow_subscriber: Policy,
 
     /// How long sessions may take to finish after Ctrl-C, in milliseconds
-    #[arg(long, value_name = "MS", default_value = "2000", value_parser = parse_milliseconds)]
+    #[arg(
+        long,
+        value_name = "MS",
+        default_value = "2000",
+        allow_negative_numbers = true
+    )]
+    #[arg(value_parser = parse_milliseconds)]
     drain_ms: Duration,
 
     /// Drain when stdin ends, so that a parent that dies takes this server along
@@ -66,7 +78,6 @@ pub(crate) struct ServeArguments {
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum App {
-    /// Rooms, presence and private messages.
     Chat,
 }
 

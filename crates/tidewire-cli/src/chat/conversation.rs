@@ -288,6 +288,7 @@ impl Conversation {
         };
         let left = self.client.leave(self.alias);
         self.room = room.to_owned();
+        self.members.change_room();
         self.handle_entered(&joined)?;
         match left {
             Ok(()) => Ok(()),

@@ -43,6 +43,13 @@ impl Members {
         }
     }
 
+    /// This user is in another room now: who comes into that one is news.
+    pub(super) fn change_room(&mut self) {
+        for member in self.names.values_mut() {
+            member.present = false;
+        }
+    }
+
     /// The name of a member, here or gone.
     pub(super) fn name(&self, id: MemberId) -> Option<&str> {
         self.names.get(&id).map(|member| &*member.name)
@@ -74,6 +81,15 @@ mod tests {
             "the number was given anew"
         );
         assert_eq!(members.name(MemberId(2)), None);
+    }
+
+    #[test]
+    fn in_another_room_everyone_is_news_again_but_no_stranger() {
+        let mut members = Members::default();
+        members.add(MemberId(1), "bob");
+        members.change_room();
+        assert_eq!(members.name(MemberId(1)), Some("bob"));
+        assert!(members.add(MemberId(1), "bob"));
     }
 
     #[test]

@@ -1,0 +1,262 @@
+//! The chat client through pipes: two of them, a server, and a server that goes away.
+
+use rustix::process::Signal;
+use tidewire::proto::message::FLAG_PRIVATE;
+use tidewire::{Client, Event, Kind};
+
+use crate::process::{Netcat, Process, command};
+
+#[test]
+fn two_people_talk_whisper_and_leave() {
+    let (_server, address) = Process::server(&[]);
+    let mut ann = Process::chat(&address, "ann");
+    let mut bob = Process::chat(&address, "bob");
+    assert!(
+        bob.transcript()
+            .iter()
+            .any(|line| line.ends_with("; here with you: ann"))
+    );
+    ann.expect("* bob joined");
+
+    ann.type_line("hello");
+    bob.expect("[ann]: hello");
+    bob.type_line("//hello \u{1b}[2Jyourself");
+    ann.expect("[bob]: /hello ?[2Jyourself");
+
+    bob.type_line("/msg ann psst");
+    bob.expect("[you -> ann]: psst");
+    ann.expect("[bob -> you]: psst");
+    bob.type_line("/msg nobody psst");
+    bob.expect("! nobody here is called nobody");
+    bob.type_line("/who");
+    bob.expect("* 2 in lobby: ann, bob");
+    bob.type_line("/dance");
+    bob.expect("! there is no command /dance; /help lists them");
+    bob.type_line("/msg");
+    bob.expect("! write /msg NAME text");
+    bob.type_line("/help");
+    bob.expect("* /quit");
+
+    bob.type_line("/quit");
+    assert_eq!(bob.wait().status.code(), Some(0));
+    ann.expect("* bob left");
+    ann.end_input();
+    let ended = ann.wait();
+    assert_eq!(ended.status.code(), Some(0), "{}", ended.text());
+    assert!(!ended.text().contains('\u{1b}'), "no colours in a pipe");
+}
+
+#[test]
+fn rooms_are_changed_and_kept_apart() {
+    let (_server, address) = Process::server(&[]);
+    let mut ann = Process::chat(&address, "ann");
+    let mut bob = Process::chat(&address, "bob");
+    ann.expect("* bob joined");
+    bob.type_line("/join lobby");
+    bob.expect("* you are in that room already");
+    bob.type_line("/join the den");
+    bob.expect("* you are in the den as bob; nobody else is here");
+    ann.expect("* bob left");
+    ann.type_line("can you hear me?");
+    // The answer means that what was said before it has been dealt with.
+    ann.type_line("/who");
+    ann.expect("* 1 in lobby: ann");
+    ann.type_line("/join the den");
+    ann.expect("* you are in the den as ann; here with you: bob");
+    bob.expect("* ann joined");
+    ann.type_line("and now?");
+    bob.expect("[ann]: and now?");
+    assert!(
+        !bob.transcript()
+            .iter()
+            .any(|line| line.contains("can you hear me"))
+    );
+    let too_long = "x".repeat(65);
+    ann.type_line(&format!("/join {too_long}"));
+    ann.expect("! you stay where you are: room: a name of 65 bytes is longer than 64 bytes");
+    ann.type_line("still here");
+    bob.expect("[ann]: still here");
+}
+
+#[test]
+fn what_is_piped_in_is_said_whole_before_the_client_ends() {
+    let (_server, address) = Process::server(&[]);
+    let listener = Client::connect(&address).unwrap();
+    listener.join("lobby", "ear").unwrap();
+    let mut ann = Process::start(&["chat", &address, "--name", "ann"]);
+    let lines = 20_000_u32;
+    let filler = "x".repeat(100);
+    let mut text = String::new();
+    for number in 0..lines {
+        text.push_str(&format!("{number} {filler}\n"));
+    }
+    ann.type_line(text.trim_end());
+    ann.end_input();
+    let mut next = 0;
+    loop {
+        match listener.next_event() {
+            Event::Message(message) if message.kind == Kind::Deliver => {
+                assert_eq!(message.flags & FLAG_PRIVATE, 0);
+                assert_eq!(message.payload, format!("{next} {filler}").into_bytes());
+                next += 1;
+            }
+            // Presence comes in the same order as what is said: ann has left.
+            Event::Message(message) if message.kind == Kind::Presence && next > 0 => break,
+            Event::Lost { count } => panic!("the listener lost {count}"),
+            Event::Ended => panic!("the connection ended"),
+            _ => {}
+        }
+    }
+    assert_eq!(next, lines);
+    assert_eq!(ann.wait().status.code(), Some(0));
+}
+
+#[test]
+fn a_line_too_long_is_refused_here_and_the_connection_lives() {
+    let (_server, address) = Process::server(&[]);
+    let mut ann = Process::chat(&address, "ann");
+    ann.type_line(&"x".repeat(100_000));
+    ann.expect("! 100000 bytes are too long");
+    ann.type_line("/who");
+    ann.expect("* 1 in lobby: ann");
+}
+
+#[test]
+fn a_name_that_is_taken_or_impossible_ends_a_client_nobody_can_ask() {
+    let (_server, address) = Process::server(&[]);
+    let _ann = Process::chat(&address, "ann");
+    for (name, why) in [
+        ("ann", "the name is taken"),
+        ("", "a name must not be empty"),
+        (" bob", "must not start or end with white space"),
+        ("b\u{7}b", "must not contain control characters"),
+    ] {
+        let ended = Process::start(&["chat", &address, "--name", name]).wait();
+        let text = ended.text();
+        assert_eq!(ended.status.code(), Some(2), "{text}");
+        assert!(text.contains(why), "{text}");
+        assert!(
+            text.contains("remedy: choose another with --name"),
+            "{text}"
+        );
+    }
+    let ended = Process::start(&["chat", &address]).wait();
+    assert_eq!(ended.status.code(), Some(2));
+    assert!(ended.text().contains("remedy: pass --name NAME"));
+    let ended = Process::start(&["chat", &address, "--name", "cyd", "--room", ""]).wait();
+    assert_eq!(ended.status.code(), Some(2));
+    assert!(ended.text().contains("remedy: choose another with --room"));
+}
+
+#[test]
+fn a_server_of_lines_is_recognised() {
+    let (_server, address) = Process::server(&["--codec", "lines"]);
+    let ended = Process::start(&["chat", &address, "--name", "ann"]).wait();
+    let text = ended.text();
+    assert_eq!(ended.status.code(), Some(3), "{text}");
+    assert!(
+        text.contains("it sent text: was one side started with --codec lines?"),
+        "{text}"
+    );
+    assert!(
+        text.contains("remedy: talk to a server of lines with `nc HOST PORT`"),
+        "{text}"
+    );
+}
+
+#[test]
+fn signals_end_a_client_politely() {
+    let (_server, address) = Process::server(&[]);
+    let mut ann = Process::chat(&address, "ann");
+    for signal in [Signal::INT, Signal::TERM] {
+        let bob = Process::chat(&address, "bob");
+        ann.expect("* bob joined");
+        bob.signal(signal);
+        assert_eq!(bob.wait().status.code(), Some(0));
+        ann.expect("* bob left");
+    }
+}
+
+#[test]
+fn a_reader_that_has_enough_ends_a_client_quietly() {
+    let (_server, address) = Process::server(&[]);
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let mut client = command(&["chat", &address, "--name", "ann"])
+        .stdin(std::process::Stdio::piped())
+        .stdout(writer)
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let _stdin = client.stdin.take();
+    let output = client.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(0));
+    assert_eq!(String::from_utf8(output.stderr).unwrap(), "");
+}
+
+#[test]
+fn a_client_comes_back_when_its_server_does() {
+    let (server, address) = Process::server(&[]);
+    let mut ann = Process::chat(&address, "ann");
+    let mut bob = Process::chat(&address, "bob");
+    ann.expect("* bob joined");
+    server.kill();
+    let lost = ann.expect("! connection lost: ");
+    assert!(lost.contains("; trying again in 0."), "{lost}");
+    bob.expect("! connection lost: ");
+    ann.type_line("into the void");
+    ann.expect("! not connected; this was not sent");
+    ann.expect("! still no connection: ");
+
+    let mut server = Process::start(&["serve", "--bind", &address]);
+    server.expect("ready codec=");
+    ann.expect("* connected again");
+    ann.expect("* you are in lobby as ann; ");
+    bob.expect("* connected again");
+    bob.expect("* you are in lobby as bob; ");
+    // Both are in the room; whoever came second was announced to the first, unless the first asked later.
+    ann.type_line("/msg bob there you are");
+    bob.expect("[ann -> you]: there you are");
+    bob.type_line("here I am");
+    ann.expect("[bob]: here I am");
+    server.signal(Signal::INT);
+    assert_eq!(server.wait().status.code(), Some(0));
+    ann.expect("! connection lost: ");
+    ann.type_line("/quit");
+    let ended = ann.wait();
+    assert_eq!(ended.status.code(), Some(0), "{}", ended.text());
+}
+
+#[test]
+fn a_name_held_by_somebody_else_is_asked_for_again_until_it_is_free() {
+    let (server, address) = Process::server(&[]);
+    let mut ann = Process::chat(&address, "ann");
+    server.kill();
+    ann.expect("! connection lost: ");
+    let mut server = Process::start(&["serve", "--bind", &address]);
+    server.expect("ready codec=");
+    // Whoever is faster: if ann is in already, this name is refused and the test has nothing to show.
+    let thief = Client::connect(&address).unwrap();
+    if let Ok(joined) = thief.join("lobby", "ann") {
+        let line = ann.expect("! not in the room yet; trying again in ");
+        assert!(line.ends_with(": the name is taken"), "{line}");
+        ann.type_line("hello?");
+        ann.expect("! not connected; this was not sent");
+        thief.leave(joined.room).unwrap();
+        thief.close();
+    }
+    ann.expect("* you are in lobby as ann; ");
+}
+
+#[test]
+fn a_lines_peer_and_a_client_cannot_share_a_port_but_each_is_told() {
+    let (_server, address) = Process::server(&[]);
+    let mut person = Netcat::connect(&address);
+    person.type_line("hello");
+    // A go-away frame, whose text is for whoever looks at the bytes.
+    let bytes = person.rest();
+    assert!(!bytes.is_empty());
+    let mut ann = Process::chat(&address, "ann");
+    ann.type_line("/who");
+    ann.expect("* 1 in lobby: ann");
+}

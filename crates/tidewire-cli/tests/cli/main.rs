@@ -1,0 +1,11 @@
+//! The built binary as its users meet it: through arguments, pipes, sockets, signals and a terminal.
+#![allow(
+    clippy::unwrap_used,
+    reason = "a failure in a helper fails the test that called it"
+)]
+
+mod chat;
+mod process;
+mod serve;
+mod terminal;
+mod usage;

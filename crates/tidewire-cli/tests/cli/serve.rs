@@ -1,0 +1,243 @@
+//! The server: what it prints, whom it lets in, how it stops.
+
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
+
+use rustix::process::Signal;
+use tidewire::{Client, Event, Kind};
+
+use crate::process::{Netcat, Process, command};
+
+#[test]
+fn it_says_where_it_listens_and_then_that_it_is_ready() {
+    let directory = tempfile::tempdir().unwrap();
+    let ipc = format!("ipc://{}", directory.path().join("a b.sock").display());
+    let mut server = Process::start(&[
+        "serve",
+        "--bind",
+        "tcp://127.0.0.1:0",
+        "--bind",
+        &ipc,
+        "--bind",
+        "tcp://[::1]:0",
+        "--lanes",
+        "2",
+        "--poller",
+        "poll",
+        "--slow-subscriber",
+        "drop_oldest",
+    ]);
+    server.expect("ready codec=");
+    let said: Vec<String> = server
+        .transcript()
+        .iter()
+        .filter(|line| !line.starts_with("2: "))
+        .cloned()
+        .collect();
+    assert_eq!(said.len(), 4, "{said:?}");
+    assert_eq!(said[1], format!("listening on {ipc}"));
+    assert_eq!(said[3], "ready codec=tw1 lanes=2 poller=poll");
+
+    // Everyone meets in the same room, whichever address they came by.
+    let address = |line: &String| line.trim_start_matches("listening on ").to_owned();
+    let clients: Vec<Client> = said[..3]
+        .iter()
+        .map(|line| Client::connect(&address(line)).unwrap())
+        .collect();
+    for (index, client) in clients.iter().enumerate() {
+        let joined = client.join("lobby", &format!("user{index}")).unwrap();
+        assert_eq!(joined.members, index + 1);
+    }
+    let room = clients[2].join("hall", "").unwrap().room;
+    let met = clients[1].join("hall", "").unwrap();
+    assert_eq!((met.room, met.members), (room, 2));
+    clients[2].say(room, b"hello").unwrap();
+    loop {
+        match clients[1].next_event() {
+            Event::Message(message) if message.kind == Kind::Deliver => {
+                assert_eq!((message.channel, &*message.payload), (room, &b"hello"[..]));
+                break;
+            }
+            Event::Ended => panic!("the connection ended"),
+            _ => {}
+        }
+    }
+}
+
+#[test]
+fn a_person_with_netcat_is_let_in_under_a_free_name() {
+    let (mut server, address) = Process::server(&["--codec", "lines"]);
+    let mut ann = Netcat::connect(&address);
+    ann.expect("Enter username: ");
+    ann.type_line("");
+    let refusal = ann.expect("Enter username: ");
+    assert!(
+        refusal.starts_with("! a name must not be empty"),
+        "{refusal}"
+    );
+    ann.type_line("ann\r");
+    ann.expect("Welcome, ann! You are alone.\n");
+
+    let mut bob = Netcat::connect(&address);
+    bob.expect("Enter username: ");
+    bob.type_line("ann");
+    let refusal = bob.expect("Enter username: ");
+    assert!(refusal.starts_with("! the name is taken"), "{refusal}");
+    bob.type_line("bob");
+    bob.expect("Welcome, bob! 2 people are here.\n");
+    bob.expect("* ann is here\n");
+    ann.expect("* bob joined\n");
+
+    let mut cyd = Netcat::connect(&address);
+    cyd.expect("Enter username: ");
+    cyd.type_line("cyd");
+    cyd.expect("* bob is here\n");
+    ann.expect("* cyd joined\n");
+    bob.expect("* cyd joined\n");
+
+    ann.type_line("hello \u{1b}[2Jall");
+    bob.expect("[ann]: hello ?[2Jall\n");
+    cyd.expect("[ann]: hello ?[2Jall\n");
+    bob.type_line("hello ann");
+    // The next thing ann hears is bob: what she said did not come back to her.
+    assert_eq!(ann.expect("\n"), "[bob]: hello ann\n");
+
+    drop(bob);
+    assert_eq!(ann.expect("\n"), "* bob left\n");
+
+    server.signal(Signal::INT);
+    let goodbye = String::from_utf8(ann.rest()).unwrap();
+    assert!(
+        goodbye.is_empty() || goodbye.starts_with('!'),
+        "{goodbye:?}"
+    );
+    server.expect("served: ");
+    let ended = server.wait();
+    assert_eq!(ended.status.code(), Some(0), "{}", ended.text());
+}
+
+#[test]
+fn signals_drain_and_the_summary_accounts_for_every_message() {
+    for signal in [Signal::INT, Signal::TERM] {
+        let (mut server, address) = Process::server(&["--drain-ms", "20000"]);
+        let client = Client::connect(&address).unwrap();
+        let other = Client::connect(&address).unwrap();
+        let room = client.join("lobby", "al").unwrap().room;
+        other.join("lobby", "bo").unwrap();
+        for _ in 0..10 {
+            client.say(room, b"last words").unwrap();
+        }
+        assert_eq!(client.list(room).unwrap().len(), 2);
+        server.signal(signal);
+        let mut heard = 0;
+        loop {
+            match other.next_event() {
+                Event::Message(message) if message.kind == Kind::Deliver => heard += 1,
+                Event::Ended => break,
+                _ => {}
+            }
+        }
+        assert_eq!(heard, 10, "what was said before the drain arrives");
+        let summary = server.expect("served: ");
+        assert!(summary.contains("sessions=2 "), "{summary}");
+        assert!(summary.contains("said=10 "), "{summary}");
+        let count = |key: &str| -> u64 {
+            let (_, rest) = summary.split_once(key).unwrap();
+            rest.split(' ').next().unwrap().parse().unwrap()
+        };
+        assert_eq!(
+            count(" offered="),
+            count(" delivered=") + count(" dropped="),
+            "{summary}"
+        );
+        let ended = server.wait();
+        assert_eq!(ended.status.code(), Some(0), "{}", ended.text());
+    }
+}
+
+#[test]
+fn a_second_signal_stops_at_once() {
+    let (mut server, address) = Process::server(&["--drain-ms", "3600000"]);
+    // A peer that never reads and never closes keeps the drain waiting for ever.
+    let mut stuck = Netcat::connect(&address);
+    stuck.type_line("");
+    server.signal(Signal::INT);
+    server.expect("draining");
+    server.signal(Signal::INT);
+    server.expect("served: ");
+    server.expect("error: stopped before the drain was finished");
+    assert_eq!(server.wait().status.code(), Some(1));
+}
+
+#[test]
+fn it_ends_with_its_parent_if_told_so() {
+    let (mut server, _) = Process::server(&["--exit-with-stdin"]);
+    server.type_line("this is not the end");
+    server.end_input();
+    assert_eq!(server.wait().status.code(), Some(0));
+}
+
+#[test]
+fn an_end_of_stdin_means_nothing_otherwise() {
+    let (mut server, address) = Process::server(&[]);
+    server.end_input();
+    let client = Client::connect(&address).unwrap();
+    assert!(client.join("lobby", "al").is_ok());
+    server.signal(Signal::TERM);
+    assert_eq!(server.wait().status.code(), Some(0));
+}
+
+#[test]
+fn nobody_reading_its_output_is_no_reason_to_end() {
+    // Both pipes are closed before the server says anything: it may not start, panic or end because of that.
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("chat.sock");
+    let ipc = format!("ipc://{}", path.display());
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let mut child = command(&["serve", "--bind", &ipc, "--exit-with-stdin"])
+        .stdin(Stdio::piped())
+        .stdout(writer.try_clone().unwrap())
+        .stderr(writer)
+        .spawn()
+        .unwrap();
+    let deadline = std::time::Instant::now() + crate::process::DEADLINE;
+    let client = loop {
+        match Client::connect(&ipc) {
+            Ok(client) => break client,
+            Err(error) => assert!(std::time::Instant::now() < deadline, "{error:?}"),
+        }
+        std::thread::yield_now();
+    };
+    assert!(client.join("lobby", "al").is_ok());
+    drop(child.stdin.take());
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn the_log_goes_to_stderr_and_can_be_silenced() {
+    let mut child = command(&["serve", "--bind", "tcp://127.0.0.1:0", "--exit-with-stdin"])
+        .env("RUST_LOG", "off")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    assert!(
+        lines
+            .next()
+            .unwrap()
+            .unwrap()
+            .starts_with("listening on tcp://127.0.0.1:")
+    );
+    assert_eq!(
+        lines.next().unwrap().unwrap(),
+        "ready codec=tw1 lanes=1 poller=epoll"
+    );
+    drop(child.stdin.take());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(0));
+    assert_eq!(String::from_utf8(output.stderr).unwrap(), "");
+    assert!(lines.next().is_none());
+}

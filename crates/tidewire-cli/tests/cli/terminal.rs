@@ -1,0 +1,174 @@
+//! The chat client on a terminal: a pseudo-terminal whose other end types keys and reads the screen.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::time::Instant;
+
+use rustix::fs::{Mode, OFlags, open};
+use rustix::process::{Pid, Signal, kill_process};
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
+
+use crate::process::{DEADLINE, Process, command};
+
+/// A person at a terminal with `tidewire chat` on it.
+struct Person {
+    child: Child,
+    keyboard: File,
+    /// The program's side of the terminal, kept open to look at its modes.
+    tty: OwnedFd,
+    screen: Receiver<Vec<u8>>,
+    /// Everything shown so far, escape sequences included.
+    seen: String,
+    /// Where the next search starts.
+    searched: usize,
+}
+
+impl Person {
+    fn start(command: &mut Command) -> Self {
+        let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+        grantpt(&master).unwrap();
+        unlockpt(&master).unwrap();
+        let path = ptsname(&master, Vec::new()).unwrap();
+        let tty = open(path, OFlags::RDWR | OFlags::NOCTTY, Mode::empty()).unwrap();
+        let size = Winsize {
+            ws_row: 24,
+            ws_col: 80,
+            ws_xpixel: 0,
+            ws_ypixel: 0,
+        };
+        tcsetwinsize(&tty, size).unwrap();
+        let child = command
+            .env("TERM", "xterm")
+            .stdin(Stdio::from(tty.try_clone().unwrap()))
+            .stdout(Stdio::from(tty.try_clone().unwrap()))
+            .stderr(Stdio::from(tty.try_clone().unwrap()))
+            .spawn()
+            .unwrap();
+        let keyboard = File::from(master);
+        let mut display = keyboard.try_clone().unwrap();
+        let (sender, screen) = mpsc::channel();
+        std::thread::spawn(move || {
+            let mut buffer = [0; 4096];
+            while let Ok(count @ 1..) = display.read(&mut buffer) {
+                if sender.send(buffer[..count].to_vec()).is_err() {
+                    return;
+                }
+            }
+        });
+        Self {
+            child,
+            keyboard,
+            tty,
+            screen,
+            seen: String::new(),
+            searched: 0,
+        }
+    }
+
+    /// Waits until `text` is shown after what the last call found.
+    fn expect(&mut self, text: &str) {
+        let deadline = Instant::now() + DEADLINE;
+        loop {
+            if let Some(at) = self.seen[self.searched..].find(text) {
+                self.searched += at + text.len();
+                return;
+            }
+            match self.screen.recv_timeout(deadline - Instant::now()) {
+                Ok(bytes) => self.seen.push_str(&String::from_utf8_lossy(&bytes)),
+                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
+                    panic!("{text:?} is not on the screen: {:?}", self.seen)
+                }
+            }
+        }
+    }
+
+    fn press(&mut self, keys: &str) {
+        self.keyboard.write_all(keys.as_bytes()).unwrap();
+    }
+
+    /// Waits for the end, and returns the exit code and whether the terminal is usable again.
+    fn end(mut self) -> (Option<i32>, bool) {
+        let code = self.child.wait().unwrap().code();
+        let modes = tcgetattr(&self.tty).unwrap().local_modes;
+        (code, modes.contains(LocalModes::ICANON | LocalModes::ECHO))
+    }
+}
+
+impl Drop for Person {
+    fn drop(&mut self) {
+        // It may have ended long ago.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn a_person_types_while_others_talk() {
+    let (_server, address) = Process::server(&[]);
+    let mut bob = Process::chat(&address, "bob");
+    let mut ann = Person::start(command(&["chat", &address, "--name", "ann"]).env("NO_COLOR", "1"));
+    ann.expect("* you are in lobby as ann; here with you: bob");
+    ann.expect("ann> ");
+    bob.expect("* ann joined");
+    ann.press("half a line");
+    ann.expect("half a line");
+    for number in 0..20 {
+        bob.type_line(&format!("interruption {number}"));
+    }
+    ann.expect("[bob]: interruption 0");
+    ann.expect("[bob]: interruption 19");
+    // The line is drawn again below, and goes on.
+    ann.expect("ann> half a line");
+    ann.press(" and the rest\r");
+    bob.expect("[ann]: half a line and the rest");
+    // The key for the line before brings it back.
+    ann.press("\u{1b}[A!\r");
+    bob.expect("[ann]: half a line and the rest!");
+    ann.press("/quit\r");
+    bob.expect("* ann left");
+    assert_eq!(ann.end(), (Some(0), true));
+}
+
+#[test]
+fn control_keys_and_signals_end_it_and_leave_the_terminal_as_it_was() {
+    let (_server, address) = Process::server(&[]);
+    for how in ["\u{3}", "\u{4}", "TERM"] {
+        let mut ann = Person::start(&mut command(&["chat", &address, "--name", "ann"]));
+        ann.expect("you are in lobby as ann");
+        ann.expect("ann> ");
+        if how == "TERM" {
+            ann.press("half a line");
+            ann.expect("half a line");
+            kill_process(Pid::from_child(&ann.child), Signal::TERM).unwrap();
+        } else {
+            ann.press(how);
+        }
+        assert_eq!(ann.end(), (Some(0), true), "{how:?}");
+    }
+}
+
+#[test]
+fn a_refused_name_is_asked_for_again() {
+    let (_server, address) = Process::server(&[]);
+    let mut bob = Process::chat(&address, "bob");
+    let mut ann = Person::start(&mut command(&["chat", &address, "--name", "bob"]));
+    ann.expect("the name \"bob\" is refused: the name is taken");
+    ann.expect("your name: ");
+    ann.press("\r");
+    ann.expect("the name \"\" is refused: a name must not be empty");
+    ann.expect("your name: ");
+    ann.press("ann\r");
+    ann.expect("you are in lobby as ann");
+    bob.expect("* ann joined");
+    ann.press("/quit\r");
+    assert_eq!(ann.end(), (Some(0), true));
+
+    let mut nobody = Person::start(&mut command(&["chat", &address]));
+    nobody.expect("your name: ");
+    nobody.press("\u{4}");
+    assert_eq!(nobody.end(), (Some(0), true));
+}

@@ -1,0 +1,111 @@
+//! Flags, help, exit codes, and the shape of error messages.
+
+use std::net::TcpListener;
+
+use crate::process::{Ended, Process, command};
+
+fn run(arguments: &[&str]) -> Ended {
+    Process::start(arguments).wait()
+}
+
+#[test]
+fn help_and_version_are_no_errors() {
+    for arguments in [
+        &["--help"][..],
+        &["serve", "--help"],
+        &["chat", "--help"],
+        &["load", "--help"],
+    ] {
+        let ended = run(arguments);
+        assert_eq!(ended.status.code(), Some(0), "{arguments:?}");
+        assert!(ended.text().contains("Examples:"), "{}", ended.text());
+    }
+    let ended = run(&["--version"]);
+    assert_eq!(ended.status.code(), Some(0));
+    let text = ended.text();
+    assert!(
+        text.starts_with(concat!("tidewire ", env!("CARGO_PKG_VERSION"), " (")),
+        "{text}"
+    );
+}
+
+#[test]
+fn wrong_flags_and_values_are_refused_with_what_would_be_right() {
+    let cases: [(&[&str], &str); 9] = [
+        (&["serve", "--codec", "xml"], "tw1, lines"),
+        (
+            &["serve", "--poller", "kqueue"],
+            "auto, epoll, poll, select or uring",
+        ),
+        (&["serve", "--slow-subscriber", "shout"], "drop_oldest"),
+        (&["serve", "--coalesce-ms-max", "-1"], "between 0 and"),
+        (&["serve", "--coalesce-ms-max", "soon"], "not a number"),
+        (&["serve", "--lanes", "0"], "use 1 to 64"),
+        (
+            &["serve", "--bind", "http://localhost:1"],
+            "tcp://HOST:PORT or ipc://PATH",
+        ),
+        (
+            &["serve", "--bind", "ipc:///nowhere/at/all.sock"],
+            "create it first",
+        ),
+        (&["dance"], "unrecognized subcommand"),
+    ];
+    for (arguments, remedy) in cases {
+        let ended = run(arguments);
+        let text = ended.text();
+        assert_eq!(ended.status.code(), Some(2), "{arguments:?}: {text}");
+        assert!(text.contains("2: error: "), "{text}");
+        assert!(text.contains(remedy), "{arguments:?}: {text}");
+    }
+}
+
+#[test]
+fn the_poller_may_come_from_the_environment_and_the_flag_wins() {
+    let with = |arguments: &[&str], value: &str| {
+        let mut all = vec!["serve", "--bind", "tcp://127.0.0.1:0"];
+        all.extend_from_slice(arguments);
+        Process::spawn(command(&all).env("TIDEWIRE_POLLER", value))
+    };
+    with(&[], "poll").expect("poller=poll");
+    with(&[], "").expect("poller=epoll");
+    with(&["--poller", "select"], "poll").expect("poller=select");
+    let ended = with(&[], "kqueue").wait();
+    assert_eq!(ended.status.code(), Some(2));
+}
+
+#[test]
+fn a_port_in_use_is_named_with_its_remedy() {
+    let holder = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = format!("tcp://{}", holder.local_addr().unwrap());
+    let ended = run(&["serve", "--bind", &address]);
+    assert_eq!(ended.status.code(), Some(2));
+    let text = ended.text();
+    assert!(text.contains(&format!("{address} is in use")), "{text}");
+    assert!(
+        text.contains("2:   remedy: listen elsewhere with --bind"),
+        "{text}"
+    );
+}
+
+#[test]
+fn an_unreachable_server_has_a_code_of_its_own() {
+    let port = {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.local_addr().unwrap().port()
+    };
+    let ended = run(&["chat", &format!("127.0.0.1:{port}"), "--name", "al"]);
+    assert_eq!(ended.status.code(), Some(3));
+    assert_eq!(
+        ended.transcript,
+        [
+            "2: error: cannot connect".to_owned(),
+            format!(
+                "2:   because: nothing listens on tcp://127.0.0.1:{port}; is the server running?"
+            ),
+            "2:   remedy: start a server with `tidewire serve`, or check the address".to_owned(),
+        ]
+    );
+    let ended = run(&["chat", "127.0.0.1:nonsense", "--name", "al"]);
+    assert_eq!(ended.status.code(), Some(2));
+}
