@@ -99,13 +99,17 @@ impl<S: Service> Lane<S> {
         self.core.now_ns = now_ns();
         self.take_mail();
         self.handle_timers();
-        let service_wake = self.run_service_turn();
         self.resume_held();
+        let service_wake = self.run_service_turn();
         self.core.flush_dirty();
         self.core.sweep_due();
         self.core.post_batches();
-        self.remove_closed();
+        let service_called = self.remove_closed();
         self.check_drained();
+        if service_called {
+            // The service has learnt something after it said when it wants to run again.
+            return Some(self.core.now_ns);
+        }
         [service_wake, self.core.wake_ns()]
             .into_iter()
             .flatten()
@@ -114,7 +118,10 @@ impl<S: Service> Lane<S> {
 
     fn wait(&mut self, wake_ns: Option<u64>) -> Result<(), LaneError> {
         let timeout = wake_ns.map(|at| Duration::from_nanos(at.saturating_sub(now_ns())));
-        let idle = timeout.is_none_or(|timeout| !timeout.is_zero()) && self.ready.is_empty();
+        // A session that a flush at the end of the turn let go on may hold whole frames that no event announces.
+        let idle = timeout.is_none_or(|timeout| !timeout.is_zero())
+            && self.ready.is_empty()
+            && self.core.resumed.is_empty();
         if !idle {
             self.core
                 .poller
@@ -201,11 +208,14 @@ impl<S: Service> Lane<S> {
         }
     }
 
-    fn remove_closed(&mut self) {
+    /// Returns whether there was any.
+    fn remove_closed(&mut self) -> bool {
+        let any = !self.core.closed.is_empty();
         // `on_close` may close others, so the list may grow while it is worked off.
         while let Some(slot) = self.core.closed.pop() {
             self.remove_session(slot);
         }
+        any
     }
 
     fn remove_session(&mut self, slot: usize) {
