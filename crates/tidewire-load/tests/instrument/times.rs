@@ -4,6 +4,7 @@ use std::thread;
 use std::time::Duration;
 
 use tidewire_load::report::Latency;
+use tidewire_load::scenario::{Step, ThinkTime};
 use tidewire_testkit::fault_server::{FaultPlan, Stall};
 
 use crate::proof::{Proof, SEED, planned, prove_with, scenario, step};
@@ -70,6 +71,31 @@ fn a_stall_shows_in_the_tail_and_does_not_slow_the_offered_load() {
     assert!(latency.p90_ms >= 500.0, "{latency:?}");
     assert!(step.late * 10 >= step.total_received, "{}", step.late);
     assert!(step.late < step.total_received, "{}", step.late);
+}
+
+#[test]
+fn an_instrument_that_falls_behind_its_schedule_counts_its_own_lateness() {
+    // Two agents that think for a microsecond or two ask for more than a lane can send, so it is late and the
+    // server is not. Every delivery is at least as late as its message was sent, and each message has as many
+    // deliveries as any other; hence no quantile of the one may be below that of the other.
+    let whole = Step {
+        think_time_ms: ThinkTime {
+            min_ms: 0.001,
+            max_ms: 0.002,
+        },
+        ..step(2, 0.05)
+    };
+    let steps = scenario(std::slice::from_ref(&whole));
+    let proof = prove_with(FaultPlan::default(), &steps, |_| {});
+    proof.assert_passed();
+    proof.assert_offered_agrees();
+    let step = proof.step();
+    assert_eq!(step.total_sent, planned(&whole, SEED, 0));
+    let (latency, lag_p99_ms) = (&step.latency, step.client.send_lag_p99_ms);
+    assert!(
+        latency.p99_ms >= lag_p99_ms * 0.998,
+        "{latency:?}, {lag_p99_ms}"
+    );
 }
 
 #[test]
