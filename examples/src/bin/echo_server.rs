@@ -1,0 +1,16 @@
+//! Answers every request with its own payload: `cargo run -p tidewire-examples --bin echo_server`
+
+use tidewire::{Context, HandlerResult, Message};
+
+fn echo(cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
+    cx.reply(message.payload)
+}
+
+fn main() -> Result<(), tidewire::ServeError> {
+    let address = std::env::args().nth(1);
+    let server = tidewire::serve(address.as_deref().unwrap_or("tcp://127.0.0.1:7000"), echo)?;
+    println!("echoing on {server}");
+    loop {
+        std::thread::park();
+    }
+}

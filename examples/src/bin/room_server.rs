@@ -1,0 +1,40 @@
+//! A room of its own making: whoever connects is in it, and every one-way message goes to all the others.
+//!
+//! `cargo run -p tidewire-examples --bin room_server`, and from a program `client.try_send(b"hello")`.
+
+use tidewire::{Context, HandlerError, HandlerResult, Kind, Message, Server, Service, proto};
+
+/// One instance per lane; the lane's thread is the only one that touches it.
+struct Newsroom;
+
+impl Service for Newsroom {
+    fn on_open(&mut self, cx: &mut Context<'_>) {
+        let name = format!("guest-{}", cx.session());
+        match cx.join("news", &name, None) {
+            Ok(joined) => cx.set_tag(u64::from(joined.room)),
+            Err(_) => cx.close(),
+        }
+    }
+
+    fn on_message(&mut self, cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
+        let room = cx.tag() as u16;
+        match message.kind {
+            Kind::OneWay => Ok(cx.say(room, message.payload)?),
+            _ => Err(HandlerError::new(
+                proto::body::ErrorCode::Unsupported,
+                "send one-way messages here",
+            )),
+        }
+    }
+}
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let address = std::env::args().nth(1);
+    let server = Server::builder()
+        .listen(address.as_deref().unwrap_or("tcp://127.0.0.1:7001"))?
+        .start(|_lane| Newsroom)?;
+    println!("newsroom on {server}");
+    loop {
+        std::thread::park();
+    }
+}

@@ -1,0 +1,78 @@
+//! Runs the examples as a newcomer would: a server, then a client.
+#![allow(
+    clippy::unwrap_used,
+    reason = "a failure in a helper fails the test that called it"
+)]
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+
+use tidewire::{Client, Event, Kind};
+
+/// A running example server. Dropping it kills it.
+struct Running(Child);
+
+impl Running {
+    /// Starts a server on a free port and returns it with its address, the last word of what it prints.
+    fn start(program: &str) -> (Self, String) {
+        let mut child = Command::new(program)
+            .arg("tcp://127.0.0.1:0")
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let stdout = child.stdout.take().unwrap();
+        let running = Self(child);
+        let mut line = String::new();
+        BufReader::new(stdout).read_line(&mut line).unwrap();
+        let address = line.split_whitespace().last().unwrap().to_owned();
+        assert!(address.starts_with("tcp://127.0.0.1:"), "{line:?}");
+        (running, address)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It may have ended long ago, which the test has noticed by then.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn the_echo_client_gets_its_words_back() {
+    let (_server, address) = Running::start(env!("CARGO_BIN_EXE_echo_server"));
+    let output = Command::new(env!("CARGO_BIN_EXE_echo_client"))
+        .arg(&address)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(output.stdout, b"hello\n");
+}
+
+#[test]
+fn the_newsroom_passes_messages_to_all_the_others() {
+    let (_server, address) = Running::start(env!("CARGO_BIN_EXE_room_server"));
+    let clients: Vec<Client> = (0..3).map(|_| Client::connect(&address).unwrap()).collect();
+    // A refusal means that the server has dealt with the opening before it: everyone is in the room.
+    for client in &clients {
+        let error = client.request_blocking(b"?").unwrap_err();
+        assert!(error.to_string().contains("one-way"), "{error}");
+    }
+    clients[0].try_send(b"extra!").unwrap();
+    clients[1].try_send(b"extra too!").unwrap();
+    assert_eq!(next_delivery(&clients[0]), b"extra too!");
+    assert_eq!(next_delivery(&clients[1]), b"extra!");
+    let mut both = [next_delivery(&clients[2]), next_delivery(&clients[2])];
+    both.sort();
+    assert_eq!(both, [b"extra too!".to_vec(), b"extra!".to_vec()]);
+}
+
+fn next_delivery(client: &Client) -> Vec<u8> {
+    loop {
+        match client.next_event() {
+            Event::Message(message) if message.kind == Kind::Deliver => return message.payload,
+            Event::Ended | Event::Closed { .. } => panic!("the connection ended"),
+            _ => {}
+        }
+    }
+}
