@@ -70,6 +70,14 @@ enum Pin {
 /// Runs the test; the exit code says whether anything was lost.
 pub(crate) fn run(arguments: &LoadArguments) -> anyhow::Result<ExitCode> {
     let scenario = read_scenario(arguments)?;
+    // A minute of measuring must not end at a directory that cannot be written.
+    std::fs::create_dir_all(&arguments.out).map_err(|error| {
+        let what = format!(
+            "cannot create {} for the report: {error}",
+            arguments.out.display()
+        );
+        Failure::configuration(what, "name another directory with --out")
+    })?;
     let stop = Arc::new(AtomicBool::new(false));
     let stopped = Arc::clone(&stop);
     signals::watch(move || {

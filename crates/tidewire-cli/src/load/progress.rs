@@ -51,7 +51,7 @@ impl Observer for View {
             return say(&title);
         }
         let bar = ProgressBar::new((step.duration_secs * 1000.0) as u64);
-        let style = ProgressStyle::with_template("{prefix}\n{bar:40.cyan/blue} {msg}");
+        let style = ProgressStyle::with_template("{prefix}\n{wide_bar:.cyan/blue}\n{msg}");
         bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
         bar.set_prefix(title);
         bar.enable_steady_tick(Duration::from_millis(250));
@@ -96,10 +96,10 @@ fn describe(progress: &Progress) -> String {
     let behind = progress.expected as i128 - i128::from(progress.received);
     let errors = match progress.errors {
         0 => String::new(),
-        errors => format!(" | ERRORS {errors}"),
+        errors => format!(", ERRORS {errors}"),
     };
     format!(
-        "{:>3.0}/{:.0} s {phase:<7} | sent {:.0}/s | received {:.0}/s | not yet received {} | p50 {:.1} ms p99 {:.1} ms{errors}",
+        "{:>3.0}/{:.0} s {phase:<7} sent {:.0}/s, received {:.0}/s, {} to come, p50 {:.1} ms, p99 {:.1} ms{errors}",
         elapsed.as_secs_f64().min(duration.as_secs_f64()),
         duration.as_secs_f64(),
         progress.send_tps,
@@ -144,7 +144,7 @@ mod tests {
             "3/20 s",
             "sent 67/s",
             "received 3266/s",
-            "not yet received 800",
+            "800 to come",
             "p99 1.2 ms",
         ] {
             assert!(line.contains(part), "{part:?} in {line:?}");
