@@ -1,2 +1,21 @@
-//! tidewire-testkit
+//! What Tidewire's own tests share: raw peers, servers to test against, the conformance suite and a counting
+//! allocator.
+//!
+//! Problem: a client and a server written by the same people agree on their mistakes. Approach: [`Peer`] speaks
+//! the wire formats over blocking sockets of the standard library, with nothing of the library but its codecs, so
+//! that what the suite sees is what a stranger's program sees. Rejected: simulated sockets (the four pollers are
+//! what is to be compared), and sleeping to let things happen: every wait here is for a fact, with a deadline
+//! that fails with words.
+
+pub mod allocation;
+pub mod conformance;
+pub mod descriptors;
 pub mod fault_server;
+mod harness;
+pub mod logs;
+mod peer;
+mod wire;
+
+pub use harness::{DEADLINE, TestServer, assert_conserved, wait_until};
+pub use peer::{Heard, Peer, hello_frame};
+pub use wire::Wire;

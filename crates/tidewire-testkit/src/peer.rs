@@ -1,0 +1,468 @@
+//! A raw peer: the wire formats over a blocking socket, and nothing of the library but its codecs.
+
+use std::collections::HashMap;
+use std::io::{ErrorKind, Read, Write};
+
+use tidewire::OwnedMessage;
+use tidewire_proto::body::{ErrorBody, GapBody, JoinBody, JoinedBody, PresenceBody, RoomCall};
+use tidewire_proto::codec::{AnyCodec, Codec, Decoded};
+use tidewire_proto::handshake::{Hello, PROTOCOL_VERSION};
+use tidewire_proto::limits::FRAME_BYTES_MAX;
+use tidewire_proto::message::{FLAG_PRIVATE, Kind, Message, PresenceEvent};
+
+use crate::wire::Wire;
+
+/// A stranger's program, as far as the server can tell.
+#[derive(Debug)]
+pub struct Peer {
+    wire: Wire,
+    codec: AnyCodec,
+    input: Vec<u8>,
+    used: usize,
+    names: HashMap<u32, String>,
+    last_id: u32,
+    room: u16,
+}
+
+/// What a member of a room learns.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Heard {
+    /// Somebody said something.
+    Said {
+        /// Who; `#number` if the native protocol never told the name.
+        from: String,
+        /// What.
+        payload: Vec<u8>,
+        /// Whether only this member heard it.
+        private: bool,
+    },
+    /// Somebody is here, came or went.
+    Presence(PresenceEvent, String),
+    /// Messages were lost here.
+    Gap(u64),
+    /// Something was refused.
+    Refused(String),
+    /// The server goes away.
+    GoingAway,
+    /// Anything else.
+    Other(OwnedMessage),
+}
+
+impl Peer {
+    /// Takes a connection and says hello, if the codec has a handshake.
+    ///
+    /// # Panics
+    /// The server does not welcome it.
+    #[must_use]
+    pub fn greet(wire: Wire, codec: &AnyCodec) -> Self {
+        let mut peer = Self::silent(wire, codec);
+        if codec.has_handshake() {
+            peer.write(&hello_frame());
+            let welcome = peer.receive().expect("a welcome, not the end");
+            assert_eq!(welcome.kind, Kind::Welcome, "{welcome:?}");
+        }
+        peer
+    }
+
+    /// Takes a connection and says nothing.
+    #[must_use]
+    pub fn silent(wire: Wire, codec: &AnyCodec) -> Self {
+        Self {
+            wire,
+            codec: codec.clone(),
+            input: Vec::new(),
+            used: 0,
+            names: HashMap::new(),
+            last_id: 0,
+            room: 0,
+        }
+    }
+
+    /// The connection.
+    #[must_use]
+    pub fn wire(&self) -> &Wire {
+        &self.wire
+    }
+
+    /// Gives the connection up.
+    #[must_use]
+    pub fn into_wire(self) -> Wire {
+        self.wire
+    }
+
+    /// Alias of the room joined last.
+    #[must_use]
+    pub fn room(&self) -> u16 {
+        self.room
+    }
+
+    /// Writes bytes as they are.
+    ///
+    /// # Panics
+    /// The server is gone or takes nothing.
+    pub fn write(&mut self, bytes: &[u8]) {
+        self.wire
+            .write_all(bytes)
+            .expect("the server takes what is written");
+    }
+
+    /// Sends one frame.
+    ///
+    /// # Panics
+    /// The codec cannot express it, or the server is gone.
+    pub fn send(&mut self, message: &Message<'_>) {
+        let mut frame = Vec::new();
+        self.codec
+            .encode(message, &mut frame)
+            .expect("a message of this codec");
+        self.write(&frame);
+    }
+
+    /// The bytes of a request, with the next id if the codec has ids.
+    pub fn request_frame(&mut self, payload: &[u8]) -> Vec<u8> {
+        let mut frame = Vec::new();
+        let message = if self.codec.has_ids() {
+            self.last_id += 1;
+            Message::with_id(Kind::Request, 0, self.last_id, payload)
+        } else {
+            Message::new(Kind::OneWay, 0, payload)
+        };
+        self.codec
+            .encode(&message, &mut frame)
+            .expect("a message of this codec");
+        frame
+    }
+
+    /// Sends a request.
+    pub fn ask(&mut self, payload: &[u8]) {
+        let frame = self.request_frame(payload);
+        self.write(&frame);
+    }
+
+    /// The next frame, or `None` when the server closed the connection, in order or not.
+    ///
+    /// # Panics
+    /// Nothing comes within the deadline, or what comes is no frame.
+    pub fn receive(&mut self) -> Option<OwnedMessage> {
+        self.receive_in_pieces(READ_BYTES)
+    }
+
+    /// As [`Peer::receive`], reading at most `piece_bytes` at a time.
+    ///
+    /// # Panics
+    /// As [`Peer::receive`].
+    pub fn receive_in_pieces(&mut self, piece_bytes: usize) -> Option<OwnedMessage> {
+        loop {
+            match self.codec.decode(&self.input[self.used..], FRAME_BYTES_MAX) {
+                Ok(Decoded::Frame { message, consumed }) => {
+                    let message = OwnedMessage::from(message);
+                    self.used += consumed;
+                    return Some(message);
+                }
+                Ok(Decoded::Incomplete { .. }) => {}
+                Err(error) => panic!("the server sent no frame: {error}"),
+            }
+            if !self.read_more(piece_bytes) {
+                return None;
+            }
+        }
+    }
+
+    /// Reads exactly this text, which need not be a whole frame: a prompt.
+    ///
+    /// # Panics
+    /// Something else comes.
+    pub fn expect_text(&mut self, text: &str) {
+        while self.input.len() - self.used < text.len() {
+            assert!(
+                self.read_more(READ_BYTES),
+                "the end came instead of {text:?}"
+            );
+        }
+        let found = &self.input[self.used..self.used + text.len()];
+        assert_eq!(String::from_utf8_lossy(found), text);
+        self.used += text.len();
+    }
+
+    /// The answer to a request: the next frame.
+    ///
+    /// # Panics
+    /// The end comes instead, or a refusal.
+    pub fn answer(&mut self) -> OwnedMessage {
+        let message = self.receive().expect("an answer, not the end");
+        let expected = if self.codec.has_ids() {
+            Kind::Reply
+        } else {
+            Kind::OneWay
+        };
+        assert_eq!(message.kind, expected, "{message:?}");
+        message
+    }
+
+    /// Enters a room under a name. Over lines the room is the server's lobby.
+    ///
+    /// # Errors
+    /// The refusal, as text.
+    ///
+    /// # Panics
+    /// The connection ends, or something unexpected comes.
+    pub fn join(&mut self, room: &str, name: &str) -> Result<(), String> {
+        if self.codec.has_ids() {
+            let mut body = Vec::new();
+            JoinBody { room, name }
+                .encode(&mut body)
+                .expect("names that fit");
+            self.last_id += 1;
+            let id = self.last_id;
+            self.send(&Message::with_id(Kind::Join, 0, id, &body));
+            let answer = self.reply_to(id)?;
+            let joined = JoinedBody::decode(&answer.payload).expect("the body of a joined reply");
+            self.names.insert(joined.member.0, name.to_owned());
+            self.room = answer.channel;
+            return Ok(());
+        }
+        self.expect_text(PROMPT);
+        self.send(&Message::new(Kind::OneWay, 0, name.as_bytes()));
+        let line = self.receive().expect("a word of welcome, not the end");
+        let text = String::from_utf8_lossy(&line.payload).into_owned();
+        match text.strip_prefix("! ") {
+            Some(refusal) => Err(refusal.to_owned()),
+            None if text.starts_with("Welcome, ") => Ok(()),
+            None => panic!("neither welcome nor refusal: {text}"),
+        }
+    }
+
+    /// Leaves the room joined last, with the native protocol.
+    ///
+    /// # Errors
+    /// The refusal, as text.
+    pub fn leave(&mut self) -> Result<(), String> {
+        self.last_id += 1;
+        let id = self.last_id;
+        self.send(&Message::with_id(Kind::Leave, self.room, id, &[]));
+        self.reply_to(id).map(drop)
+    }
+
+    /// Makes a room call in the room joined last, with the native protocol.
+    ///
+    /// # Errors
+    /// The refusal, as text.
+    ///
+    /// # Panics
+    /// A name is too long.
+    pub fn call(&mut self, call: &RoomCall<'_>) -> Result<OwnedMessage, String> {
+        let mut body = Vec::new();
+        call.encode(&mut body).expect("a name that fits");
+        self.last_id += 1;
+        let id = self.last_id;
+        self.send(&Message::with_id(Kind::Request, self.room, id, &body));
+        self.reply_to(id)
+    }
+
+    /// Says something in the room joined last.
+    pub fn say(&mut self, payload: &[u8]) {
+        let frame = self.say_frame(payload);
+        self.write(&frame);
+    }
+
+    /// The bytes that say something in the room joined last.
+    ///
+    /// # Panics
+    /// The codec cannot express it.
+    #[must_use]
+    pub fn say_frame(&self, payload: &[u8]) -> Vec<u8> {
+        let kind = if self.codec.has_ids() {
+            Kind::Say
+        } else {
+            Kind::OneWay
+        };
+        let mut frame = Vec::new();
+        self.codec
+            .encode(&Message::new(kind, self.room, payload), &mut frame)
+            .expect("a message of this codec");
+        frame
+    }
+
+    /// What comes next in a room; `None` at the end.
+    pub fn hear(&mut self) -> Option<Heard> {
+        let message = self.receive()?;
+        Some(if self.codec.has_ids() {
+            self.understand_tw1(message)
+        } else {
+            understand_line(message)
+        })
+    }
+
+    /// What is said next, passing over who comes and goes.
+    ///
+    /// # Panics
+    /// The end or anything else comes first.
+    pub fn hear_said(&mut self) -> (String, Vec<u8>) {
+        loop {
+            match self.hear() {
+                Some(Heard::Said {
+                    from,
+                    payload,
+                    private: false,
+                }) => return (from, payload),
+                Some(Heard::Presence(..)) => {}
+                other => panic!("not said in the room: {other:?}"),
+            }
+        }
+    }
+
+    /// Waits until this member has learned that `name` came into the room or was there before.
+    ///
+    /// # Panics
+    /// The end or anything but presence comes first.
+    pub fn hear_of(&mut self, name: &str) {
+        loop {
+            match self.hear() {
+                Some(Heard::Presence(PresenceEvent::Left, _)) => {}
+                Some(Heard::Presence(_, who)) if who == name => return,
+                Some(Heard::Presence(..)) => {}
+                other => panic!("waiting to hear of {name}: {other:?}"),
+            }
+        }
+    }
+
+    /// Reads to the end and returns the frames on the way.
+    pub fn drain(&mut self) -> Vec<OwnedMessage> {
+        std::iter::from_fn(|| self.receive()).collect()
+    }
+
+    /// Says that nothing more will be written.
+    ///
+    /// # Panics
+    /// The connection is gone.
+    pub fn finish_writing(&self) {
+        self.wire.finish_writing().expect("an open connection");
+    }
+
+    fn reply_to(&mut self, id: u32) -> Result<OwnedMessage, String> {
+        loop {
+            let message = self.receive().expect("an answer, not the end");
+            match message.kind {
+                Kind::Reply if message.id == id => return Ok(message),
+                Kind::Error if message.id == id => {
+                    let body = ErrorBody::decode(&message.payload).expect("the body of an error");
+                    return Err(format!("{}: {}", body.code, body.text));
+                }
+                // Who comes and goes may be told in between.
+                _ => drop(self.understand_tw1(message)),
+            }
+        }
+    }
+
+    fn understand_tw1(&mut self, message: OwnedMessage) -> Heard {
+        match message.kind {
+            Kind::Deliver => Heard::Said {
+                from: self
+                    .names
+                    .get(&message.id)
+                    .cloned()
+                    .unwrap_or_else(|| format!("#{}", message.id)),
+                private: message.flags & FLAG_PRIVATE != 0,
+                payload: message.payload,
+            },
+            Kind::Presence => {
+                let body = PresenceBody::decode(&message.payload).expect("the body of presence");
+                self.names.insert(body.member.0, body.name.to_owned());
+                Heard::Presence(body.event, body.name.to_owned())
+            }
+            Kind::Gap => Heard::Gap(
+                GapBody::decode(&message.payload)
+                    .expect("the body of a gap")
+                    .lost,
+            ),
+            Kind::Error => {
+                let body = ErrorBody::decode(&message.payload).expect("the body of an error");
+                Heard::Refused(format!("{}: {}", body.code, body.text))
+            }
+            Kind::GoAway => Heard::GoingAway,
+            _ => Heard::Other(message),
+        }
+    }
+
+    fn read_more(&mut self, piece_bytes: usize) -> bool {
+        if self.used > 0 && self.used * 2 >= self.input.len() {
+            self.input.drain(..self.used);
+            self.used = 0;
+        }
+        let held = self.input.len();
+        self.input.resize(held + piece_bytes, 0);
+        let read = loop {
+            match self.wire.read(&mut self.input[held..]) {
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                other => break other,
+            }
+        };
+        let count = match read {
+            Ok(count) => count,
+            // A server that closes with input unread resets the connection; that is an end too.
+            Err(error) if error.kind() == ErrorKind::ConnectionReset => 0,
+            Err(error) => panic!("nothing came within the deadline: {error}"),
+        };
+        self.input.truncate(held + count);
+        count > 0
+    }
+}
+
+/// The first frame of a native client.
+///
+/// # Panics
+/// Never: its fields are within their limits.
+#[must_use]
+pub fn hello_frame() -> Vec<u8> {
+    let mut frame = Vec::new();
+    Hello {
+        version: PROTOCOL_VERSION,
+        features: 0,
+        frame_bytes_max: u32::try_from(FRAME_BYTES_MAX).unwrap_or(u32::MAX),
+        credentials: &[],
+        agent: "testkit",
+    }
+    .encode_frame(&mut frame)
+    .expect("a hello within its limits");
+    frame
+}
+
+fn understand_line(message: OwnedMessage) -> Heard {
+    let text = String::from_utf8_lossy(&message.payload).into_owned();
+    let presence = [
+        (" joined", PresenceEvent::Joined),
+        (" left", PresenceEvent::Left),
+        (" is here", PresenceEvent::Here),
+    ];
+    if let Some(rest) = text.strip_prefix("* ") {
+        if let Some(count) = rest.strip_suffix(" messages were lost here") {
+            return Heard::Gap(count.parse().expect("a number of messages"));
+        }
+        for (suffix, event) in presence {
+            if let Some(name) = rest.strip_suffix(suffix) {
+                return Heard::Presence(event, name.to_owned());
+            }
+        }
+    }
+    if let Some(refusal) = text.strip_prefix("! ") {
+        return Heard::Refused(refusal.to_owned());
+    }
+    if let Some((from, said)) = text
+        .strip_prefix('[')
+        .and_then(|rest| rest.split_once("]: "))
+    {
+        let name = from.strip_suffix(" -> you");
+        return Heard::Said {
+            from: name.unwrap_or(from).to_owned(),
+            payload: said.as_bytes().to_vec(),
+            private: name.is_some(),
+        };
+    }
+    Heard::Other(message)
+}
+
+/// What the lines chat asks first.
+const PROMPT: &str = "Enter username: ";
+
+/// How much is read at once.
+const READ_BYTES: usize = 64 * 1024;

@@ -1,0 +1,134 @@
+//! A blocking socket of either transport, from the standard library, with a deadline on every read.
+
+use std::io::{self, IoSlice, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+
+use tidewire_io::socket::{SocketAddress, Stream};
+
+use crate::harness::DEADLINE;
+
+/// One end of a connection, blocking.
+#[derive(Debug)]
+pub enum Wire {
+    /// Over TCP, without Nagle's algorithm.
+    Tcp(TcpStream),
+    /// Over a Unix socket.
+    Unix(UnixStream),
+}
+
+impl Wire {
+    /// Connects.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn connect(address: &SocketAddress) -> io::Result<Self> {
+        let wire = match address {
+            SocketAddress::Tcp(address) => {
+                let stream = TcpStream::connect(address)?;
+                stream.set_nodelay(true)?;
+                Self::Tcp(stream)
+            }
+            SocketAddress::Unix(path) => Self::Unix(UnixStream::connect(path)?),
+        };
+        wire.arm()
+    }
+
+    /// Connects with a receive buffer of this size, so that a peer that stops reading is felt soon.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn connect_narrow(address: &SocketAddress, receive_bytes: usize) -> io::Result<Self> {
+        let stream = Stream::connect(address).map_err(io::Error::other)?;
+        stream.set_receive_buffer_bytes(receive_bytes)?;
+        let descriptor = OwnedFd::from(stream);
+        let wire = match address {
+            SocketAddress::Tcp(_) => Self::Tcp(TcpStream::from(descriptor)),
+            SocketAddress::Unix(_) => Self::Unix(UnixStream::from(descriptor)),
+        };
+        match &wire {
+            Self::Tcp(stream) => stream.set_nonblocking(false)?,
+            Self::Unix(stream) => stream.set_nonblocking(false)?,
+        }
+        wire.arm()
+    }
+
+    /// A second handle to the same connection, for a thread of its own.
+    ///
+    /// # Errors
+    /// No descriptor is left.
+    pub fn try_clone(&self) -> io::Result<Self> {
+        Ok(match self {
+            Self::Tcp(stream) => Self::Tcp(stream.try_clone()?),
+            Self::Unix(stream) => Self::Unix(stream.try_clone()?),
+        })
+    }
+
+    /// Says that nothing more will be written.
+    ///
+    /// # Errors
+    /// The peer is gone.
+    pub fn finish_writing(&self) -> io::Result<()> {
+        match self {
+            Self::Tcp(stream) => stream.shutdown(Shutdown::Write),
+            Self::Unix(stream) => stream.shutdown(Shutdown::Write),
+        }
+    }
+
+    /// Vanishes: over TCP with a reset, over a Unix socket by closing with input unread.
+    ///
+    /// # Errors
+    /// The system refused the option.
+    pub fn vanish(self) -> io::Result<()> {
+        let stream = match self {
+            Self::Tcp(stream) => Stream::try_from(OwnedFd::from(stream))?,
+            Self::Unix(stream) => Stream::try_from(OwnedFd::from(stream))?,
+        };
+        stream.reset_on_close()
+    }
+
+    /// A peer that never answers must fail a test with words instead of hanging it.
+    fn arm(self) -> io::Result<Self> {
+        match &self {
+            Self::Tcp(stream) => {
+                stream.set_read_timeout(Some(DEADLINE))?;
+                stream.set_write_timeout(Some(DEADLINE))?;
+            }
+            Self::Unix(stream) => {
+                stream.set_read_timeout(Some(DEADLINE))?;
+                stream.set_write_timeout(Some(DEADLINE))?;
+            }
+        }
+        Ok(self)
+    }
+}
+
+impl Read for Wire {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Tcp(stream) => stream.read(buffer),
+            Self::Unix(stream) => stream.read(buffer),
+        }
+    }
+}
+
+impl Write for Wire {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Tcp(stream) => stream.write(bytes),
+            Self::Unix(stream) => stream.write(bytes),
+        }
+    }
+
+    fn write_vectored(&mut self, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
+        match self {
+            Self::Tcp(stream) => stream.write_vectored(pieces),
+            Self::Unix(stream) => stream.write_vectored(pieces),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
