@@ -17,7 +17,7 @@ use tidewire::{
 };
 
 use crate::exchange::StepLink;
-use crate::ledger::Ledger;
+use crate::ledger::{Fate, Ledger};
 use crate::scenario::ThinkTime;
 use crate::schedule::{Schedule, agent_seed};
 use crate::stamp::Stamp;
@@ -68,6 +68,7 @@ pub(crate) struct Agents {
     sent: u64,
     received: u64,
     started: bool,
+    sending_ended: bool,
     pinned: bool,
     finished: bool,
 }
@@ -78,6 +79,7 @@ struct Agent {
     session: SessionId,
     room: u16,
     logged_in: bool,
+    login_failed: bool,
     alive: bool,
     schedule: Option<Schedule>,
     sent: u64,
@@ -103,6 +105,7 @@ impl Agents {
             sent: 0,
             received: 0,
             started: false,
+            sending_ended: false,
             pinned: false,
             finished: false,
         }
@@ -115,12 +118,16 @@ impl Agents {
             self.connecting += 1;
             match cx.connect(&self.plan.address, place as u64) {
                 Ok(session) => self.agents[place].session = session,
-                Err(failure) => self.fail_login(&explain(&failure)),
+                Err(failure) => self.fail_login(place, &explain(&failure)),
             }
         }
     }
 
-    fn fail_login(&mut self, cause: &str) {
+    /// An agent fails once, though the connection of a refused one may die later.
+    fn fail_login(&mut self, place: usize, cause: &str) {
+        if std::mem::replace(&mut self.agents[place].login_failed, true) {
+            return;
+        }
         self.connecting -= 1;
         self.link.add_login_failure();
         if self.result.failures.len() < CAUSES_MAX {
@@ -129,8 +136,10 @@ impl Agents {
     }
 
     fn handle_login(&mut self, place: usize, message: &Message<'_>) {
+        // Once the barrier is open, whoever had not answered by then has been counted as failed.
+        let too_late = self.link.start_ns().is_some();
         let agent = &mut self.agents[place];
-        if agent.logged_in {
+        if agent.logged_in || too_late {
             return;
         }
         if message.kind == Kind::Error {
@@ -139,7 +148,7 @@ impl Agents {
                 |_| "refused".to_owned(),
                 |body| format!("refused: {}", body.text),
             );
-            return self.fail_login(&cause);
+            return self.fail_login(place, &cause);
         }
         agent.logged_in = true;
         agent.room = message.channel;
@@ -166,7 +175,11 @@ impl Agents {
             return;
         }
         let delay_ns = now_ns.saturating_sub(stamp.intended_ns);
-        ledger.record(stamp.sender, stamp.sequence, delay_ns);
+        let fate = ledger.record(stamp.sender, stamp.sequence, delay_ns);
+        let is_own = stamp.sender == self.agents[place].index;
+        if is_own || !matches!(fate, Fate::New | Fate::Reordered) {
+            return;
+        }
         self.latency.record(delay_ns);
         self.received += 1;
         let (from_ns, to_ns) = self.link.steady_window();
@@ -197,14 +210,13 @@ impl Agents {
     fn send_due(&mut self, cx: &mut Context<'_>) {
         let stop_ns = self.link.stop_ns();
         for _ in 0..SENDS_PER_TURN {
-            let Some(Reverse((intended_ns, place))) = self.due.peek().copied() else {
+            let next = self.due.peek().map(|Reverse(next)| *next);
+            let Some((intended_ns, place)) = next.filter(|(intended_ns, _)| *intended_ns < stop_ns)
+            else {
+                self.due.clear();
+                self.end_sending();
                 return;
             };
-            if intended_ns >= stop_ns {
-                self.due.clear();
-                self.link.add_lane_done();
-                return;
-            }
             if intended_ns > now_ns() {
                 return;
             }
@@ -213,6 +225,13 @@ impl Agents {
             if let Some(schedule) = self.agents[place].schedule.as_mut() {
                 self.due.push(Reverse((schedule.next_intended_ns(), place)));
             }
+        }
+    }
+
+    /// Tells the coordinator, once, that everything this lane had to send is sent.
+    fn end_sending(&mut self) {
+        if self.started && !std::mem::replace(&mut self.sending_ended, true) {
+            self.link.add_lane_done();
         }
     }
 
@@ -265,6 +284,7 @@ impl Agent {
             session: SessionId::NONE,
             room: 0,
             logged_in: false,
+            login_failed: false,
             alive: false,
             schedule: None,
             sent: 0,
@@ -296,7 +316,7 @@ impl Service for Agents {
             cx.send(&join).map_err(|error| error.to_string())
         });
         if let Err(error) = sent {
-            self.fail_login(&error);
+            self.fail_login(place, &error);
         }
     }
 
@@ -336,12 +356,13 @@ impl Service for Agents {
             self.result.disconnects.push(reason);
             self.link.add_disconnect();
         } else {
-            self.fail_login(&reason.to_string());
+            self.fail_login(place, &reason.to_string());
         }
     }
 
-    fn on_connect_failed(&mut self, _cx: &mut Context<'_>, failure: ConnectFailure) {
-        self.fail_login(&explain(&failure));
+    fn on_connect_failed(&mut self, cx: &mut Context<'_>, failure: ConnectFailure) {
+        let place = self.place(cx);
+        self.fail_login(place, &explain(&failure));
     }
 
     fn on_turn(&mut self, cx: &mut Context<'_>) -> Option<u64> {

@@ -136,6 +136,11 @@ impl StepLink {
         self.lanes_done.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// Lanes that have sent everything they had to.
+    pub(crate) fn lanes_done(&self) -> u64 {
+        self.lanes_done.load(Ordering::Relaxed)
+    }
+
     pub(crate) fn logins(&self) -> u64 {
         self.logins.load(Ordering::Relaxed)
     }

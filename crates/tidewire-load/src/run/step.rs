@@ -115,6 +115,13 @@ impl<'s> StepRun<'s> {
         };
         let outcome = Outcome::of(results, self.step.concurrency as usize);
         self.notes.extend(outcome.notes);
+        let send_lag_p99_ms = outcome.send_lag.quantile_ns(0.99) as f64 / 1e6;
+        if send_lag_p99_ms > SEND_LAG_SHARE_MAX * self.step.think_time_ms.mean_ms() {
+            self.notes.push(format!(
+                "the instrument sent late (p99 {send_lag_p99_ms:.1} ms): it was overdriven or its machine busy, and \
+                 its lateness is part of the end-to-end times"
+            ));
+        }
         let mut problems = outcome.problems;
         problems.extend(self.problems);
         if latency.clipped() > 0 {
@@ -138,7 +145,7 @@ impl<'s> StepRun<'s> {
             server,
             client: ClientUsage {
                 cpu_secs: client_cpu_secs,
-                send_lag_p99_ms: outcome.send_lag.quantile_ns(0.99) as f64 / 1e6,
+                send_lag_p99_ms,
             },
             problems,
             notes: self.notes,
@@ -228,9 +235,12 @@ impl<'s> StepRun<'s> {
             if now_received > received {
                 (received, progressed) = (now_received, Instant::now());
             }
-            // A little longer than the last arrival, so that a duplicate of it is seen too.
-            let complete = received >= self.expected() && progressed.elapsed() > DRAIN_LINGER;
-            let silent = progressed.elapsed() > options.drain;
+            // A lane that is late still sends what was due before the end. And a little longer than the last
+            // arrival, so that a duplicate of it is seen too.
+            let all_sent = self.link.lanes_done() >= self.lanes.lanes() as u64;
+            let complete =
+                all_sent && received >= self.expected() && progressed.elapsed() > DRAIN_LINGER;
+            let silent = all_sent && progressed.elapsed() > options.drain;
             let gone = self.link.logins() == self.link.disconnects();
             if complete || silent || gone || began.elapsed() > DRAIN_MAX {
                 return Ok(());
@@ -343,6 +353,9 @@ fn agent_field<'a>(agent: &'a str, key: &str) -> Option<&'a str> {
 
 /// From the last login to the opening of the barrier: the announcements of the logins go through first.
 const SETTLE: Duration = Duration::from_millis(300);
+
+/// Send lag, as a share of the mean think time, from which a reader is told.
+const SEND_LAG_SHARE_MAX: f64 = 0.1;
 
 /// How often the coordinator looks. It does nothing on the way of a message.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
