@@ -5,8 +5,10 @@
 //! which other threads wake a lane that sleeps. None of them knows about messages, sessions or
 //! protocols, and none spawns a thread.
 //!
-//! This is the only crate of the workspace that holds unsafe code. Each block is in the poller backend
-//! that needs it, says why it is sound, and has a test that fails when it is not. System calls go
+//! For transports that are not streams of the kernel there is the in-process byte [`ring`].
+//!
+//! This is the only crate of the workspace that holds unsafe code. Each block is in the small module that
+//! needs it, says why it is sound, and has a test that fails when it is not. System calls go
 //! through `rustix`, which is safe but for the few places where a kernel interface keeps a descriptor
 //! number after the call returns.
 //!
@@ -24,5 +26,6 @@ pub mod clock;
 pub mod descriptors;
 pub mod doorbell;
 pub mod poller;
+pub mod ring;
 pub mod socket;
 pub mod timer;

@@ -1,0 +1,588 @@
+//! One end of an in-process connection, made to look like a socket to a lane.
+
+use std::io::{self, IoSlice};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+
+use rustix::event::{EventfdFlags, eventfd};
+
+use super::sleep::{Bell, READ, WRITE, Watch};
+use super::{Consumer, Producer, ring};
+use crate::poller::Interest;
+
+/// One end of a pair of byte rings. It never blocks, may be sent to another thread, and is dropped to close.
+///
+/// # With a poller
+///
+/// A lane treats it like a socket, with two differences, since an eventfd knows only one direction:
+///
+/// 1. Its descriptor is registered for [`Interest::READ`] and stays so. What the lane watches for is told to
+///    [`set_interest`](Self::set_interest) instead, which stands in for `Poller::modify`. At first it is
+///    `READ`.
+/// 2. When the descriptor is reported, [`poll_ready`](Self::poll_ready) says for which directions, and
+///    silences a report that was for nothing.
+///
+/// The descriptor is then level-triggered as the pollers promise: readable as long as the stream is ready in
+/// a direction of interest, also when a lane stops in the middle of its reading.
+///
+/// A read or write that has `WouldBlock` for an answer announces that this end will sleep, if it is
+/// interested in that direction, and only then does the peer ring: a system call for it, and one for this
+/// end to silence the bell. A lane should therefore read until `WouldBlock` rather than until a short
+/// read, which would only be told again. A lane that spins instead of sleeping takes its interest back
+/// while it spins ([`Interest::NONE`]): neither end then makes system calls.
+///
+/// # Differences from a socket
+///
+/// What the peer wrote before it was dropped can be read, also when it left bytes unread. A direction is
+/// writable from a quarter of the ring on, so that a writer is not woken for every few bytes; a write
+/// takes what room there is.
+///
+/// ```
+/// use std::os::fd::AsFd;
+/// use tidewire_io::poller::{Events, Interest, PollerChoice, Token, open};
+/// use tidewire_io::ring::RingStream;
+///
+/// let (mut near, mut far) = RingStream::pair(65_536)?;
+/// let mut poller = open(PollerChoice::Auto)?;
+/// let mut events = Events::with_capacity(16);
+/// poller.add(near.as_fd(), Token(7), Interest::READ)?;
+///
+/// far.write(b"hello")?;
+/// poller.wait(&mut events, None)?;
+/// assert_eq!(events[0].token, Token(7));
+/// assert!(near.poll_ready().readable);
+/// assert_eq!(near.read(&mut [0; 64])?, 5);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct RingStream {
+    outgoing: Producer,
+    incoming: Consumer,
+    own: Arc<EventBell>,
+    peer: Arc<EventBell>,
+    watch: Watch,
+    /// The directions of interest.
+    wanted: usize,
+}
+
+/// The directions in which a [`RingStream`] can go on, out of those it is interested in.
+#[derive(Copy, Clone, Eq, PartialEq, Debug, Default)]
+pub struct Readiness {
+    /// A read will not block: bytes, or the end of the stream.
+    pub readable: bool,
+    /// A write will not block: room, or an error because nobody reads.
+    pub writable: bool,
+}
+
+impl RingStream {
+    /// Two connected ends, with a ring of `capacity` bytes for each direction. A pair costs two descriptors
+    /// and, as far as they are used, twice the capacity.
+    ///
+    /// # Errors
+    ///
+    /// As [`ring`](ring()); further the kernel's refusal to create an eventfd, as a rule because
+    /// descriptors are used up: raise the limit with `ulimit -n`.
+    pub fn pair(capacity: usize) -> io::Result<(Self, Self)> {
+        let (near_out, far_in) = ring(capacity)?;
+        let (far_out, near_in) = ring(capacity)?;
+        let (near_bell, far_bell) = (Arc::new(bell()?), Arc::new(bell()?));
+        let near = Self::new(near_out, near_in, &near_bell, &far_bell);
+        let far = Self::new(far_out, far_in, &far_bell, &near_bell);
+        Ok((near, far))
+    }
+
+    fn new(
+        outgoing: Producer,
+        incoming: Consumer,
+        own: &Arc<EventBell>,
+        peer: &Arc<EventBell>,
+    ) -> Self {
+        let mut stream = Self {
+            outgoing,
+            incoming,
+            own: Arc::clone(own),
+            peer: Arc::clone(peer),
+            watch: Watch::default(),
+            wanted: 0,
+        };
+        stream.set_interest(Interest::READ);
+        stream
+    }
+
+    /// Reads what is there, up to the size of the buffer; 0 means that the peer sends no more.
+    ///
+    /// # Errors
+    ///
+    /// `WouldBlock` when nothing is there. Then, with an interest in reading, the descriptor becomes
+    /// readable when something is.
+    #[inline]
+    pub fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        loop {
+            let count = self.incoming.read(buffer);
+            if count > 0 {
+                self.tell_of_room();
+                return Ok(count);
+            }
+            if buffer.is_empty() {
+                return Ok(0);
+            }
+            self.await_bytes()?;
+            if self.has_ended() {
+                return Ok(0);
+            }
+        }
+    }
+
+    /// The bytes that are there, contiguous, to be decoded in place; an empty slice means that the peer
+    /// sends no more. They stay until [`consume`](Self::consume).
+    ///
+    /// Consume all of them, and keep the unfinished end of the last frame elsewhere as with a socket:
+    /// bytes that stay are reported again and again.
+    ///
+    /// # Errors
+    ///
+    /// As [`read`](Self::read).
+    #[inline]
+    pub fn readable(&mut self) -> io::Result<&[u8]> {
+        if self.incoming.is_empty() {
+            self.await_bytes()?;
+        }
+        Ok(self.incoming.readable())
+    }
+
+    /// Gives the first `count` bytes of [`readable`](Self::readable) back to the peer as room.
+    ///
+    /// # Panics
+    ///
+    /// When there were fewer.
+    #[inline]
+    pub fn consume(&mut self, count: usize) {
+        self.incoming.consume(count);
+        self.tell_of_room();
+    }
+
+    /// Writes as much as there is room for and returns how much.
+    ///
+    /// # Errors
+    ///
+    /// `WouldBlock` when there is no room. Then, with an interest in writing, the descriptor becomes
+    /// readable when there is. `BrokenPipe` when the peer is gone, or after
+    /// [`shutdown_write`](Self::shutdown_write).
+    #[inline]
+    pub fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.write_vectored(&[IoSlice::new(bytes)])
+    }
+
+    /// Writes several pieces in order, as much as there is room for, and returns how much. The peer sees
+    /// all of it at once.
+    ///
+    /// # Errors
+    ///
+    /// As [`write`](Self::write).
+    #[inline]
+    pub fn write_vectored(&mut self, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
+        self.check_writing()?;
+        loop {
+            let mut total = 0;
+            let mut is_full = false;
+            for piece in pieces {
+                let count = self.outgoing.fill(total, piece);
+                total += count;
+                if count < piece.len() {
+                    is_full = true;
+                    break;
+                }
+            }
+            if total > 0 {
+                self.commit(total);
+                return Ok(total);
+            }
+            if !is_full {
+                return Ok(0);
+            }
+            self.await_room()?;
+        }
+    }
+
+    /// The room there is, contiguous, to be encoded into directly. Nothing of it is sent until
+    /// [`commit`](Self::commit).
+    ///
+    /// # Errors
+    ///
+    /// As [`write`](Self::write).
+    #[inline]
+    pub fn writable(&mut self) -> io::Result<&mut [u8]> {
+        self.check_writing()?;
+        if self.outgoing.free() == 0 {
+            self.await_room()?;
+        }
+        Ok(self.outgoing.writable())
+    }
+
+    /// Sends the first `count` bytes of [`writable`](Self::writable).
+    ///
+    /// # Panics
+    ///
+    /// When there were fewer.
+    #[inline]
+    pub fn commit(&mut self, count: usize) {
+        self.outgoing.commit(count);
+        self.peer.wake(READ);
+    }
+
+    /// Tells the peer that nothing more will be sent; what it sends can still be read.
+    ///
+    /// # Errors
+    ///
+    /// None; the signature is that of a socket.
+    pub fn shutdown_write(&self) -> io::Result<()> {
+        self.outgoing.close();
+        self.peer.wake(READ);
+        Ok(())
+    }
+
+    /// Replaces the directions in which the descriptor reports this stream. At once, if it is ready in one
+    /// of them.
+    pub fn set_interest(&mut self, interest: Interest) {
+        let wanted = usize::from(interest.is_readable()) * READ
+            + usize::from(interest.is_writable()) * WRITE;
+        if wanted != self.wanted {
+            self.wanted = wanted;
+            self.settle();
+        }
+    }
+
+    /// The directions in which the descriptor reports this stream.
+    #[must_use]
+    pub fn interest(&self) -> Interest {
+        match (self.wanted & READ != 0, self.wanted & WRITE != 0) {
+            (true, true) => Interest::READ_WRITE,
+            (true, false) => Interest::READ,
+            (false, true) => Interest::WRITE,
+            (false, false) => Interest::NONE,
+        }
+    }
+
+    /// For which directions of interest the descriptor was reported; the lane asks when it was. When there
+    /// are none, since a report may come late, the descriptor is silenced.
+    pub fn poll_ready(&mut self) -> Readiness {
+        let found = self.settle();
+        Readiness {
+            readable: found & READ != 0,
+            writable: found & WRITE != 0,
+        }
+    }
+
+    /// Whether the peer is gone, or sends no more. Bytes may still wait to be read.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.incoming.is_closed() || self.outgoing.is_closed()
+    }
+
+    /// The size of each of the two rings in bytes.
+    #[must_use]
+    pub fn capacity(&self) -> usize {
+        self.outgoing.capacity()
+    }
+
+    /// Returns when bytes are there or the stream has ended.
+    #[inline]
+    fn await_bytes(&mut self) -> io::Result<()> {
+        // The end first: what was written before it is seen by whoever looks after it.
+        if self.incoming.is_closed() || !self.incoming.is_empty() {
+            return Ok(());
+        }
+        self.sleep_on(READ)
+    }
+
+    /// Returns when there is room or the peer is gone.
+    #[inline]
+    fn await_room(&mut self) -> io::Result<()> {
+        self.sleep_on(WRITE)?;
+        self.check_writing()
+    }
+
+    /// Announces that this end sleeps, if it is interested in that direction, unless it is ready after
+    /// all.
+    fn sleep_on(&mut self, direction: usize) -> io::Result<()> {
+        let is_ready = self.wanted & direction != 0
+            && !self.watch.is_settled(&self.own, self.wanted)
+            && self.settle() & direction != 0;
+        if is_ready {
+            Ok(())
+        } else {
+            Err(io::ErrorKind::WouldBlock.into())
+        }
+    }
+
+    fn settle(&mut self) -> usize {
+        let (outgoing, incoming) = (&self.outgoing, &self.incoming);
+        self.watch.settle(&self.own, self.wanted, || {
+            let is_readable = !incoming.is_empty() || incoming.is_closed();
+            let is_writable =
+                outgoing.is_closed() || outgoing.free() >= low_water(outgoing.capacity());
+            usize::from(is_readable) * READ + usize::from(is_writable) * WRITE
+        })
+    }
+
+    /// Whether the peer sends no more and everything was read.
+    fn has_ended(&self) -> bool {
+        self.incoming.is_closed() && self.incoming.is_empty()
+    }
+
+    #[inline]
+    fn check_writing(&self) -> io::Result<()> {
+        if self.outgoing.is_closed() || self.outgoing.has_closed() {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        }
+        Ok(())
+    }
+
+    /// Wakes a peer that sleeps because there was no room, once there is enough of it.
+    #[inline]
+    fn tell_of_room(&self) {
+        if self.incoming.free_at_most() >= low_water(self.incoming.capacity()) {
+            self.peer.wake(WRITE);
+        }
+    }
+}
+
+impl AsFd for RingStream {
+    /// An eventfd, readable while the stream is ready in a direction of interest. Reading or writing it is
+    /// the stream's own business.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.own.counter().as_fd()
+    }
+}
+
+impl Drop for RingStream {
+    fn drop(&mut self) {
+        self.outgoing.close();
+        self.incoming.close();
+        self.peer.wake(READ | WRITE);
+    }
+}
+
+type EventBell = Bell<AtomicUsize, OwnedFd>;
+
+fn bell() -> io::Result<EventBell> {
+    let counter = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+    Ok(Bell::new(counter))
+}
+
+/// The room from which on a sleeping writer is woken. A wake costs microseconds, so it should be good for many
+/// messages; a reader that waits for a writer must not wait long either, so it is not the whole ring.
+const fn low_water(capacity: usize) -> usize {
+    capacity / 4
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    use rustix::param::page_size;
+    use std::io::ErrorKind;
+
+    fn is_lit(stream: &RingStream) -> bool {
+        let mut asked = [PollFd::new(stream, PollFlags::IN)];
+        let at_once = Timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        poll(&mut asked, Some(&at_once)).unwrap() == 1
+    }
+
+    fn pair() -> (RingStream, RingStream) {
+        RingStream::pair(page_size()).unwrap()
+    }
+
+    fn fill(stream: &mut RingStream) -> usize {
+        let mut total = 0;
+        loop {
+            match stream.write(&[7; 1_000]) {
+                Ok(count) => total += count,
+                Err(cause) => {
+                    assert_eq!(cause.kind(), ErrorKind::WouldBlock);
+                    return total;
+                }
+            }
+        }
+    }
+
+    fn would_block<T: std::fmt::Debug>(outcome: io::Result<T>) {
+        assert_eq!(outcome.unwrap_err().kind(), ErrorKind::WouldBlock);
+    }
+
+    const NOTHING: Readiness = Readiness {
+        readable: false,
+        writable: false,
+    };
+
+    #[test]
+    fn bytes_travel_both_ways_and_the_end_comes_after_them() {
+        let (mut near, mut far) = pair();
+        let pieces = [b"gather".as_slice(), b"", b"ed write"].map(IoSlice::new);
+        assert_eq!(near.write_vectored(&pieces).unwrap(), 14);
+        near.shutdown_write().unwrap();
+        assert_eq!(near.write(b"x").unwrap_err().kind(), ErrorKind::BrokenPipe);
+        assert_eq!(far.readable().unwrap(), b"gathered write");
+        far.consume(8);
+        let mut buffer = [0; 64];
+        assert_eq!(far.read(&mut buffer).unwrap(), 6);
+        assert_eq!(&buffer[..6], b" write");
+        assert_eq!(far.read(&mut buffer).unwrap(), 0);
+        assert_eq!(far.readable().unwrap(), b"");
+        assert!(far.is_closed());
+
+        far.writable().unwrap()[..6].copy_from_slice(b"answer");
+        far.commit(6);
+        drop(far);
+        assert_eq!(near.read(&mut buffer).unwrap(), 6);
+        assert_eq!(near.read(&mut buffer).unwrap(), 0);
+        assert_eq!(near.writable().unwrap_err().kind(), ErrorKind::BrokenPipe);
+    }
+
+    #[test]
+    fn empty_reads_and_writes_are_nothing() {
+        let (mut near, mut far) = pair();
+        assert_eq!(near.write(b"").unwrap(), 0);
+        assert_eq!(near.write_vectored(&[]).unwrap(), 0);
+        assert_eq!(far.read(&mut []).unwrap(), 0);
+        would_block(far.read(&mut [0; 8]));
+        fill(&mut near);
+        assert_eq!(near.write(b"").unwrap(), 0, "also where there is no room");
+    }
+
+    #[test]
+    fn only_a_sleeper_is_rung() {
+        let (mut near, far) = pair();
+        assert!(!is_lit(&far));
+        near.write(b"one").unwrap();
+        assert!(is_lit(&far), "a new end sleeps");
+        let rung = far.own.counter();
+        for _ in 0..10 {
+            near.write(b"more").unwrap();
+        }
+        let mut count = [0; 8];
+        rustix::io::read(rung, &mut count).unwrap();
+        assert_eq!(u64::from_ne_bytes(count), 1, "one ring for eleven writes");
+    }
+
+    #[test]
+    fn a_lane_that_stops_in_the_middle_is_told_again() {
+        let (mut near, mut far) = pair();
+        near.write(b"four bytes at a time").unwrap();
+        for _ in 0..5 {
+            assert!(is_lit(&far));
+            assert!(far.poll_ready().readable);
+            assert_eq!(far.read(&mut [0; 4]).unwrap(), 4);
+        }
+        assert!(is_lit(&far), "not settled yet");
+        would_block(far.read(&mut [0; 4]));
+        assert!(!is_lit(&far));
+        near.write(b"again").unwrap();
+        assert!(is_lit(&far));
+    }
+
+    #[test]
+    fn a_writer_without_room_is_told_when_there_is_enough() {
+        let (mut near, mut far) = pair();
+        assert_eq!(fill(&mut near), page_size());
+        assert!(!is_lit(&near), "not interested in writing");
+        near.set_interest(Interest::READ_WRITE);
+        assert!(!is_lit(&near));
+        let quarter = page_size() / 4;
+        let mut buffer = vec![0; page_size()];
+        far.read(&mut buffer[..quarter - 1]).unwrap();
+        assert!(!is_lit(&near), "not worth a wake");
+        far.read(&mut buffer[..1]).unwrap();
+        assert!(is_lit(&near));
+        let ready = near.poll_ready();
+        assert!(ready.writable && !ready.readable);
+        assert_eq!(fill(&mut near), quarter);
+        assert!(!is_lit(&near));
+        // Satisfied: room alone is no reason to report any more.
+        near.set_interest(Interest::READ);
+        far.read(&mut buffer).unwrap();
+        assert!(!is_lit(&near));
+        assert_eq!(near.interest(), Interest::READ);
+    }
+
+    #[test]
+    fn interest_alone_decides_what_is_reported() {
+        let (mut near, mut far) = pair();
+        near.set_interest(Interest::NONE);
+        far.write(b"bytes").unwrap();
+        assert!(!is_lit(&near), "back-pressure");
+        near.set_interest(Interest::WRITE);
+        assert!(is_lit(&near), "there is room");
+        let ready = near.poll_ready();
+        assert!(ready.writable && !ready.readable);
+        near.set_interest(Interest::READ);
+        assert!(is_lit(&near), "told of what came before");
+        assert!(near.poll_ready().readable);
+        near.set_interest(Interest::NONE);
+        assert!(!is_lit(&near));
+        drop(far);
+        assert!(!is_lit(&near), "not even of a close");
+        near.set_interest(Interest::READ);
+        assert!(is_lit(&near));
+    }
+
+    #[test]
+    fn a_report_for_nothing_is_silenced() {
+        let (mut near, mut far) = pair();
+        near.write(b"read before it is reported").unwrap();
+        far.read(&mut [0; 64]).unwrap();
+        assert!(is_lit(&far));
+        assert_eq!(far.poll_ready(), NOTHING);
+        assert!(!is_lit(&far));
+    }
+
+    #[test]
+    fn a_peer_that_is_dropped_is_reported_in_every_direction() {
+        let (mut near, far) = pair();
+        fill(&mut near);
+        near.set_interest(Interest::READ_WRITE);
+        assert!(!is_lit(&near));
+        drop(far);
+        assert!(is_lit(&near));
+        let ready = near.poll_ready();
+        assert!(ready.readable && ready.writable);
+        assert_eq!(near.read(&mut [0; 8]).unwrap(), 0);
+        assert_eq!(near.write(b"x").unwrap_err().kind(), ErrorKind::BrokenPipe);
+        assert!(is_lit(&near), "like a socket, until it is closed");
+    }
+
+    #[test]
+    fn a_peer_that_dies_in_the_middle_of_a_write_is_an_end_after_what_it_committed() {
+        let (mut near, mut far) = pair();
+        near.write(b"whole").unwrap();
+        near.writable().unwrap()[..4].copy_from_slice(b"half");
+        let dies = std::thread::spawn(move || {
+            let _dropped_by_the_panic = near;
+            panic!("on purpose");
+        });
+        assert!(dies.join().is_err());
+        assert!(is_lit(&far));
+        assert_eq!(far.readable().unwrap(), b"whole");
+        far.consume(5);
+        assert_eq!(far.readable().unwrap(), b"");
+    }
+
+    #[test]
+    fn a_spinning_end_costs_neither_side_a_system_call() {
+        let (mut near, mut far) = pair();
+        far.set_interest(Interest::NONE);
+        for _ in 0..100 {
+            would_block(far.read(&mut [0; 8]));
+            near.write(b"ping").unwrap();
+            assert_eq!(far.read(&mut [0; 8]).unwrap(), 4);
+        }
+        assert!(!is_lit(&far), "nobody rang");
+        near.write(b"ping").unwrap();
+        far.set_interest(Interest::READ);
+        assert!(is_lit(&far), "going to sleep finds what is there");
+    }
+}
