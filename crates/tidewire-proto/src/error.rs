@@ -29,6 +29,15 @@ pub enum DecodeError {
         /// The kind of frame whose payload it was.
         kind: crate::message::Kind,
     },
+    /// The frame does not start with the constant bytes agreed on; the peer speaks something else.
+    #[error("frame differs from the agreed header at byte {at}")]
+    HeaderMismatch {
+        /// Place of the first byte that differs, counted from 0.
+        at: u8,
+    },
+    /// The frame's own structure is broken, so that not even its kind is known.
+    #[error("malformed frame")]
+    MalformedFrame,
 }
 
 /// A message this codec cannot express. Nothing was written.
@@ -70,5 +79,19 @@ pub enum EncodeError {
     InvalidBody {
         /// The kind of frame whose payload it was.
         kind: crate::message::Kind,
+    },
+    /// The codec cannot express a message without payload.
+    #[error("codec {codec} has no empty frames")]
+    EmptyFrame {
+        /// Name of the codec.
+        codec: &'static str,
+    },
+    /// The id does not fit the codec, or is 0, which names no request.
+    #[error("request id {id} is not one of 1 to {limit}")]
+    IdOutOfRange {
+        /// The id given.
+        id: u32,
+        /// The largest that fits.
+        limit: u32,
     },
 }

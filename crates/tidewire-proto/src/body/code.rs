@@ -36,6 +36,9 @@ pub enum ErrorCode {
 }
 
 impl ErrorCode {
+    /// The code of an error from a peer whose format has no codes. TW1 never sends it.
+    pub const UNKNOWN: Self = Self::Other(0);
+
     /// The code with this number.
     #[must_use]
     pub const fn from_wire(number: u16) -> Self {
@@ -89,6 +92,7 @@ impl fmt::Display for ErrorCode {
             Self::MalformedBody => "the request is malformed",
             Self::Draining => "the server is shutting down",
             Self::Internal => "the server failed",
+            Self::Other(0) => "the peer gave no reason",
             Self::Other(number) => return write!(formatter, "error code {number}"),
         })
     }
@@ -175,6 +179,7 @@ mod tests {
         assert_eq!(ErrorCode::from_wire(4).to_string(), "the name is taken");
         assert_eq!(ErrorCode::from_wire(12), ErrorCode::Other(12));
         assert_eq!(ErrorCode::Other(12).to_string(), "error code 12");
+        assert_eq!(ErrorCode::UNKNOWN.to_string(), "the peer gave no reason");
         assert_eq!(GoAwayCode::from_wire(7), GoAwayCode::Other(7));
         assert_eq!(GoAwayCode::Other(7).to_string(), "go-away code 7");
     }

@@ -118,6 +118,16 @@ impl<'a> ErrorBody<'a> {
         out.extend_from_slice(clip_text(self.text).as_bytes());
     }
 
+    /// Lends the payload to `take`, built in place, for an encoder that wants it whole.
+    pub(crate) fn with_bytes<R>(&self, take: impl FnOnce(&[u8]) -> R) -> R {
+        let text = clip_text(self.text).as_bytes();
+        let mut bytes = [0; CODE_BYTES + TEXT_BYTES_MAX];
+        let (code, room) = bytes.split_at_mut(CODE_BYTES);
+        code.copy_from_slice(&self.code.to_wire().to_le_bytes());
+        room[..text.len()].copy_from_slice(text);
+        take(&bytes[..CODE_BYTES + text.len()])
+    }
+
     /// Reads the payload of an `Error`.
     ///
     /// # Errors
@@ -259,9 +269,25 @@ const fn presence_event(number: u8) -> Option<PresenceEvent> {
     }
 }
 
+/// Size of an error's or a go-away's code.
+const CODE_BYTES: usize = 2;
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_lent_error_body_is_the_encoded_one() {
+        for text in ["", "err", &"é".repeat(200)] {
+            let body = ErrorBody {
+                code: ErrorCode::NotFound,
+                text,
+            };
+            let mut out = Vec::new();
+            body.encode(&mut out);
+            assert_eq!(body.with_bytes(<[u8]>::to_vec), out);
+        }
+    }
 
     #[test]
     fn a_name_that_does_not_fit_leaves_the_output_unchanged() {

@@ -9,6 +9,7 @@
 //! the limit stays within it. Rejected: U+FFFD (three bytes for one, and legacy terminals garble it),
 //! dropping the characters (hides that something was there), and escaping them (grows the line fourfold).
 
+use super::scan::find_byte;
 use super::{Codec, Decoded, Presence, Said};
 use crate::body::{ErrorBody, GoAwayBody};
 use crate::error::{DecodeError, EncodeError};
@@ -44,7 +45,7 @@ impl Codec for Lines {
     ) -> Result<Decoded<'a>, DecodeError> {
         let limit = frame_bytes_max.min(LINE_BYTES_MAX);
         let window = input.get(..limit).unwrap_or(input);
-        match find_line_feed(window) {
+        match find_byte(window, b'\n') {
             Some(end) => {
                 let line = &window[..end];
                 let line = line.strip_suffix(b"\r").unwrap_or(line);
@@ -126,7 +127,7 @@ fn encode_verbatim(payload: &[u8], out: &mut Vec<u8>) -> Result<(), EncodeError>
         b"\n"
     };
     check_line_bytes(payload.len(), payload.len() + terminator.len())?;
-    if find_line_feed(payload).is_some() {
+    if find_byte(payload, b'\n').is_some() {
         return Err(EncodeError::ContainsDelimiter { codec: NAME });
     }
     out.reserve(payload.len() + terminator.len());
@@ -182,28 +183,6 @@ fn push_visible(text: &[u8], out: &mut Vec<u8>) {
             out.push(REPLACEMENT);
         }
     }
-}
-
-/// Finds the first LF, looking at a block at a time: the inner loop has no early exit, so the compiler
-/// compares a whole block with a few vector instructions.
-fn find_line_feed(bytes: &[u8]) -> Option<usize> {
-    const BLOCK_BYTES: usize = 32;
-    let (blocks, rest) = bytes.as_chunks::<BLOCK_BYTES>();
-    let passed = blocks
-        .iter()
-        .take_while(|block| {
-            !block
-                .iter()
-                .fold(false, |found, byte| found | (*byte == b'\n'))
-        })
-        .count()
-        * BLOCK_BYTES;
-    let tail = if passed < bytes.len() - rest.len() {
-        &bytes[passed..]
-    } else {
-        rest
-    };
-    Some(passed + tail.iter().position(|byte| *byte == b'\n')?)
 }
 
 const NAME: &str = "lines";

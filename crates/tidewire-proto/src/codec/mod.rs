@@ -7,22 +7,44 @@
 //! - `decode` looks at the *front* of `input` and consumes at most one frame. It never reads past
 //!   `input`, never panics, and never asks for more than `frame_bytes_max` allows: a frame that would
 //!   be longer is [`DecodeError::FrameTooLarge`] as soon as its header says so.
-//! - Any way of cutting a byte stream into pieces decodes to the same frames.
+//! - Any way of cutting a byte stream into pieces decodes to the same frames ([`Raw`] has no frames and
+//!   says so).
 //! - `encode` appends one whole frame to `out`, or leaves `out` as it was and returns an error.
 //! - Nothing here blocks, allocates (beyond growing `out`) or knows a socket.
+//!
+//! # What a foreign format cannot say
+//!
+//! The vocabulary is that of the native protocol; a foreign codec maps as much of it as its peers would
+//! understand, and refuses the rest with [`EncodeError::Unsupported`], which the caller counts:
+//!
+//! - A delivery to a room's member is a one-way message with the payload alone. Presence and gap notices are
+//!   unsupported, so a gap is known to the server's counters only.
+//! - Without ids ([`RequestIds::None`]) a request, its reply and a one-way message look the same, and there
+//!   is no way to refuse: every request must be answered in its turn or the connection closed, or each later
+//!   answer would match the wrong request.
 
+mod any;
+mod delimited;
+mod frame;
+mod inline;
+mod length_field;
 mod lines;
+mod raw;
+mod scan;
+mod spec;
+mod srmp;
 mod tw1;
 
-use std::fmt;
-use std::str::FromStr;
-use std::sync::Arc;
-
-use thiserror::Error;
-
+pub use any::AnyCodec;
+pub use delimited::Delimited;
+pub use length_field::{LengthField, LengthSize};
 pub use lines::Lines;
+pub use raw::Raw;
+pub use spec::{CodecSpecError, InvalidParameter};
+pub use srmp::{ONE_WAY_SEQUENCE, PayloadKind, Srmp};
 pub use tw1::{ID_HEADER_BYTES, ONE_WAY_HEADER_BYTES, Tw1};
 
+use crate::body::ErrorBody;
 use crate::error::{DecodeError, EncodeError};
 use crate::message::{FLAG_PRIVATE, Kind, MemberId, Message, PresenceEvent};
 
@@ -71,6 +93,38 @@ pub struct Presence<'a> {
     pub event: PresenceEvent,
 }
 
+/// How the replies of a codec find their requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum RequestIds {
+    /// Not at all: the first reply is that to the first request, and both travel as one-way messages.
+    None,
+    /// By an id of 8 bits. The ids 1 to 255 are given out, so at most 255 requests are in flight.
+    Bits8,
+    /// By an id of 32 bits.
+    Bits32,
+}
+
+/// How the names of a codec's methods compare.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum MethodCase {
+    /// Byte for byte.
+    #[default]
+    Exact,
+    /// In lower case; only ASCII letters have one.
+    Lower,
+}
+
+impl MethodCase {
+    /// Whether two names are of the same method.
+    #[must_use]
+    pub fn matches(self, one: &str, other: &str) -> bool {
+        match self {
+            Self::Exact => one == other,
+            Self::Lower => one.eq_ignore_ascii_case(other),
+        }
+    }
+}
+
 /// A way to frame messages. See the module documentation for the contract.
 pub trait Codec: Send + Sync + 'static {
     /// The name used in flags, logs and reports.
@@ -79,10 +133,23 @@ pub trait Codec: Send + Sync + 'static {
     /// Whether a connection starts with `Hello` and `Welcome` and answers `Ping`.
     fn has_handshake(&self) -> bool;
 
-    /// Whether requests and replies carry ids. Without them, replies match requests first in, first out, and
-    /// both travel as one-way messages.
+    /// How replies find their requests. With a handshake the default is ids of 32 bits, without one none.
+    fn ids(&self) -> RequestIds {
+        if self.has_handshake() {
+            RequestIds::Bits32
+        } else {
+            RequestIds::None
+        }
+    }
+
+    /// Whether requests and replies carry ids; see [`Codec::ids`].
     fn has_ids(&self) -> bool {
-        self.has_handshake()
+        self.ids() != RequestIds::None
+    }
+
+    /// How the names of methods compare.
+    fn method_case(&self) -> MethodCase {
+        MethodCase::Exact
     }
 
     /// Decodes the frame at the front of `input`.
@@ -131,169 +198,49 @@ pub trait Codec: Send + Sync + 'static {
     /// # Errors
     /// As [`Codec::encode`].
     fn encode_gap(&self, channel: u16, lost: u64, out: &mut Vec<u8>) -> Result<(), EncodeError>;
-}
 
-/// A codec chosen at run time. The known ones are spelled out so that the decode loop is compiled for each.
-#[derive(Clone)]
-#[non_exhaustive]
-pub enum AnyCodec {
-    /// The native protocol.
-    Tw1(Tw1),
-    /// LF-terminated UTF-8 lines.
-    Lines(Lines),
-    /// A codec of the user's own.
-    Custom(Arc<dyn Codec>),
-}
-
-impl AnyCodec {
-    /// Names `by_name` knows, in the order they should be offered.
-    pub const NAMES: [&'static str; 2] = ["tw1", "lines"];
-
-    /// The codec with this name, as used in flags; see [`AnyCodec::NAMES`].
-    #[must_use]
-    pub fn by_name(name: &str) -> Option<Self> {
-        match name {
-            "tw1" => Some(Self::Tw1(Tw1)),
-            "lines" => Some(Self::Lines(Lines)),
-            _ => None,
-        }
-    }
-}
-
-impl Codec for AnyCodec {
-    fn name(&self) -> &'static str {
-        match self {
-            Self::Tw1(codec) => codec.name(),
-            Self::Lines(codec) => codec.name(),
-            Self::Custom(codec) => codec.name(),
-        }
-    }
-
-    fn has_handshake(&self) -> bool {
-        match self {
-            Self::Tw1(codec) => codec.has_handshake(),
-            Self::Lines(codec) => codec.has_handshake(),
-            Self::Custom(codec) => codec.has_handshake(),
-        }
-    }
-
-    #[inline]
-    fn has_ids(&self) -> bool {
-        match self {
-            Self::Tw1(codec) => codec.has_ids(),
-            Self::Lines(codec) => codec.has_ids(),
-            Self::Custom(codec) => codec.has_ids(),
-        }
-    }
-
-    fn decode<'a>(
+    /// Appends the frame that refuses `request`, of which the kind and the payload do not matter.
+    ///
+    /// [`Codec::encode`] sends the payload of a [`Kind::Error`] as it is. Foreign codecs have layouts of
+    /// their own for what an [`ErrorBody`] says; this puts it into that of the codec.
+    ///
+    /// # Errors
+    /// As [`Codec::encode`].
+    fn encode_error(
         &self,
-        input: &'a [u8],
-        frame_bytes_max: usize,
-    ) -> Result<Decoded<'a>, DecodeError> {
-        match self {
-            Self::Tw1(codec) => codec.decode(input, frame_bytes_max),
-            Self::Lines(codec) => codec.decode(input, frame_bytes_max),
-            Self::Custom(codec) => codec.decode(input, frame_bytes_max),
-        }
-    }
-
-    #[inline]
-    fn encode(&self, message: &Message<'_>, out: &mut Vec<u8>) -> Result<(), EncodeError> {
-        match self {
-            Self::Tw1(codec) => codec.encode(message, out),
-            Self::Lines(codec) => codec.encode(message, out),
-            Self::Custom(codec) => codec.encode(message, out),
-        }
-    }
-
-    fn encode_said(&self, said: &Said<'_>, out: &mut Vec<u8>) -> Result<(), EncodeError> {
-        match self {
-            Self::Tw1(codec) => codec.encode_said(said, out),
-            Self::Lines(codec) => codec.encode_said(said, out),
-            Self::Custom(codec) => codec.encode_said(said, out),
-        }
-    }
-
-    fn encode_presence(
-        &self,
-        presence: &Presence<'_>,
+        request: &Message<'_>,
+        error: &ErrorBody<'_>,
         out: &mut Vec<u8>,
     ) -> Result<(), EncodeError> {
-        match self {
-            Self::Tw1(codec) => codec.encode_presence(presence, out),
-            Self::Lines(codec) => codec.encode_presence(presence, out),
-            Self::Custom(codec) => codec.encode_presence(presence, out),
-        }
+        error.with_bytes(|payload| {
+            let answer = Message {
+                kind: Kind::Error,
+                payload,
+                ..*request
+            };
+            self.encode(&answer, out)
+        })
     }
 
-    fn encode_gap(&self, channel: u16, lost: u64, out: &mut Vec<u8>) -> Result<(), EncodeError> {
-        match self {
-            Self::Tw1(codec) => codec.encode_gap(channel, lost, out),
-            Self::Lines(codec) => codec.encode_gap(channel, lost, out),
-            Self::Custom(codec) => codec.encode_gap(channel, lost, out),
-        }
-    }
-}
-
-impl fmt::Debug for AnyCodec {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter
-            .debug_tuple("AnyCodec")
-            .field(&self.name())
-            .finish()
+    /// What a received message of [`Kind::Error`] says, in whatever layout the codec has for it.
+    ///
+    /// # Errors
+    /// [`DecodeError::MalformedPayload`].
+    fn decode_error<'a>(&self, message: &Message<'a>) -> Result<ErrorBody<'a>, DecodeError> {
+        ErrorBody::decode(message.payload)
     }
 }
 
-impl FromStr for AnyCodec {
-    type Err = UnknownCodec;
-
-    fn from_str(name: &str) -> Result<Self, Self::Err> {
-        Self::by_name(name).ok_or(UnknownCodec)
-    }
+/// Whether a codec that sends nothing but payloads sends a message of this kind.
+#[inline]
+const fn is_bare(kind: Kind) -> bool {
+    matches!(
+        kind,
+        Kind::OneWay | Kind::Request | Kind::Reply | Kind::Deliver
+    )
 }
 
-/// The name given is not that of a built-in codec; choose one of [`AnyCodec::NAMES`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("unknown codec; choose one of: {}", AnyCodec::NAMES.join(", "))]
-pub struct UnknownCodec;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_name_finds_the_codec_of_that_name() {
-        for name in AnyCodec::NAMES {
-            let codec = AnyCodec::by_name(name).unwrap();
-            assert_eq!(codec.name(), name);
-            assert_eq!(format!("{codec:?}"), format!("AnyCodec({name:?})"));
-        }
-    }
-
-    #[test]
-    fn an_unknown_name_is_told_the_known_ones() {
-        let error = "TW1".parse::<AnyCodec>().unwrap_err();
-        assert_eq!(
-            error.to_string(),
-            "unknown codec; choose one of: tw1, lines"
-        );
-    }
-
-    #[test]
-    fn a_custom_codec_answers_for_itself() {
-        let custom = AnyCodec::Custom(Arc::new(Lines));
-        let said = Said {
-            channel: 1,
-            member: MemberId(2),
-            name: "ada",
-            private: false,
-            payload: b"hi",
-        };
-        let mut out = Vec::new();
-        custom.encode_said(&said, &mut out).unwrap();
-        // Not the default of the trait, which would be a bare "hi".
-        assert_eq!(out, b"[ada]: hi\n");
-        assert!(!custom.has_handshake());
-    }
+/// The refusal of a kind that a codec has no frames for.
+const fn unsupported(codec: &'static str, kind: Kind) -> EncodeError {
+    EncodeError::Unsupported { codec, kind }
 }

@@ -1,0 +1,176 @@
+//! Matching replies to requests.
+//!
+//! Three kinds of codec need three ways, behind one interface: ids of 32 bits ([`RequestIds::Bits32`]), of 8
+//! bits, and none, where the first answer belongs to the first request. The one promise is the same: an answer
+//! finds the request it is for or nothing, never another one.
+//!
+//! What makes that hard is a request that is given up (its deadline passed, its caller went away) while its
+//! answer may still come. With 32 bits the next user of the place has another id. With 8 bits the sequence
+//! is soon needed again, and without ids the late answer would shift all that follow. So there a request
+//! given up keeps its place until its answer has come or the connection ends; when no place is left, new
+//! requests are refused. A peer that never answers costs the connection, not a wrong match.
+//!
+//! Rejected: giving a sequence free again after a time (how long a peer may take is not ours to know).
+
+mod order;
+mod places;
+mod sequence;
+
+use order::Order;
+use places::Places;
+use sequence::Sequences;
+
+use crate::codec::RequestIds;
+
+/// Requests that wait for their replies.
+#[derive(Debug)]
+pub struct Correlator<T> {
+    matcher: Matcher<T>,
+    pending_max: usize,
+}
+
+#[derive(Debug)]
+enum Matcher<T> {
+    Bits32(Places<T>),
+    Bits8(Sequences<T>),
+    None(Order<T>),
+}
+
+/// As many requests wait as the limit or the codec's ids allow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{pending_max} requests are waiting for their replies already")]
+pub struct WindowFull {
+    /// The limit.
+    pub pending_max: usize,
+}
+
+impl<T> Correlator<T> {
+    /// A table for at most `pending_max` requests with ids of 32 bits, itself at most 65,535.
+    #[must_use]
+    pub fn new(pending_max: usize) -> Self {
+        Self::for_ids(RequestIds::Bits32, pending_max)
+    }
+
+    /// A table for at most `pending_max` requests of a codec with such ids. The limit is itself at most 255
+    /// with ids of 8 bits, and otherwise 65,535.
+    #[must_use]
+    pub fn for_ids(ids: RequestIds, pending_max: usize) -> Self {
+        let (matcher, limit) = match ids {
+            RequestIds::Bits32 => (Matcher::Bits32(Places::new()), places::PENDING_MAX),
+            RequestIds::Bits8 => (Matcher::Bits8(Sequences::new()), sequence::PENDING_MAX),
+            RequestIds::None => (Matcher::None(Order::new()), places::PENDING_MAX),
+        };
+        Self {
+            matcher,
+            pending_max: pending_max.clamp(1, limit),
+        }
+    }
+
+    /// Registers a request and returns its id, which is never 0. Without ids on the wire, it is only good for
+    /// asking this table.
+    ///
+    /// # Errors
+    /// The table is full; `value` comes back with the error. Requests given up count as long as their answers
+    /// are owed, except with ids of 32 bits.
+    pub fn insert(&mut self, value: T) -> Result<u32, (WindowFull, T)> {
+        let full = WindowFull {
+            pending_max: self.pending_max,
+        };
+        // With 8 bits requests given up take sequences, of which there may be more than the limit.
+        let counted = match &self.matcher {
+            Matcher::Bits32(_) | Matcher::Bits8(_) => self.len(),
+            Matcher::None(_) => self.owed(),
+        };
+        if counted >= self.pending_max {
+            return Err((full, value));
+        }
+        match &mut self.matcher {
+            Matcher::Bits32(places) => Ok(places.insert(value)),
+            Matcher::Bits8(sequences) => sequences.insert(value).map_err(|value| (full, value)),
+            Matcher::None(order) => Ok(order.insert(value)),
+        }
+    }
+
+    /// The request that an arriving answer with this id belongs to; without ids the id is not looked at and
+    /// the request is the oldest. `None` for an answer that nobody waits for, or no longer.
+    pub fn answer(&mut self, id: u32) -> Option<T> {
+        match &mut self.matcher {
+            Matcher::Bits32(places) => places.take(id),
+            Matcher::Bits8(sequences) => sequences.answer(id),
+            Matcher::None(order) => order.answer(),
+        }
+    }
+
+    /// Stops waiting for this request, whose answer may still come and will then match nothing.
+    pub fn give_up(&mut self, id: u32) -> Option<T> {
+        match &mut self.matcher {
+            Matcher::Bits32(places) => places.take(id),
+            Matcher::Bits8(sequences) => sequences.give_up(id),
+            Matcher::None(order) => order.give_up(id),
+        }
+    }
+
+    /// Takes back a request that was never sent, or one whose answer was told apart by its id. Its id is free
+    /// again.
+    pub fn take(&mut self, id: u32) -> Option<T> {
+        match &mut self.matcher {
+            Matcher::Bits32(places) => places.take(id),
+            Matcher::Bits8(sequences) => sequences.take(id),
+            Matcher::None(order) => order.take(id),
+        }
+    }
+
+    /// The request with this id, still waiting.
+    pub fn find_mut(&mut self, id: u32) -> Option<&mut T> {
+        match &mut self.matcher {
+            Matcher::Bits32(places) => places.find_mut(id),
+            Matcher::Bits8(sequences) => sequences.find_mut(id),
+            Matcher::None(order) => order.find_mut(id),
+        }
+    }
+
+    /// Takes all waiting requests, to fail them because the connection ended. No answer is owed any more.
+    pub fn drain(&mut self) -> impl Iterator<Item = T> + '_ {
+        // One of the three is there; `chain` keeps the type nameable without a box.
+        let (places, sequences, order) = match &mut self.matcher {
+            Matcher::Bits32(places) => (Some(places.drain()), None, None),
+            Matcher::Bits8(sequences) => (None, Some(sequences.drain()), None),
+            Matcher::None(order) => (None, None, Some(order.drain())),
+        };
+        places
+            .into_iter()
+            .flatten()
+            .chain(sequences.into_iter().flatten())
+            .chain(order.into_iter().flatten())
+    }
+
+    /// How many wait.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        match &self.matcher {
+            Matcher::Bits32(places) => places.len(),
+            Matcher::Bits8(sequences) => sequences.waiting(),
+            Matcher::None(order) => order.waiting(),
+        }
+    }
+
+    /// Whether none waits.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// How many answers may still come: those waited for, and those of requests given up. Without ids, a
+    /// message that comes while none is owed is no answer at all.
+    #[must_use]
+    pub fn owed(&self) -> usize {
+        match &self.matcher {
+            Matcher::Bits32(places) => places.len(),
+            Matcher::Bits8(sequences) => sequences.owed(),
+            Matcher::None(order) => order.owed(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

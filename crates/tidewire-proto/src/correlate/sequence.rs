@@ -1,0 +1,114 @@
+//! Ids of 8 bits.
+//!
+//! Sequences are given out in turn, passing over those whose answers are owed. Sequence 0 is left out, which
+//! makes the limit of 255 requests in flight come by itself and keeps id 0 for "no request".
+
+#[derive(Debug)]
+pub(super) struct Sequences<T> {
+    places: Vec<Place<T>>,
+    last: u8,
+    waiting: usize,
+    given_up: usize,
+}
+
+#[derive(Debug)]
+enum Place<T> {
+    Free,
+    Waiting(T),
+    GivenUp,
+}
+
+impl<T> Sequences<T> {
+    pub(super) fn new() -> Self {
+        Self {
+            places: std::iter::repeat_with(|| Place::Free)
+                .take(PENDING_MAX + 1)
+                .collect(),
+            last: 0,
+            waiting: 0,
+            given_up: 0,
+        }
+    }
+
+    /// Registers a request, unless every sequence is taken.
+    pub(super) fn insert(&mut self, value: T) -> Result<u32, T> {
+        if self.owed() >= PENDING_MAX {
+            return Err(value);
+        }
+        // One of the 255 is free, so this ends.
+        loop {
+            self.last = self.last.checked_add(1).unwrap_or(1);
+            if let Some(place @ Place::Free) = self.places.get_mut(usize::from(self.last)) {
+                *place = Place::Waiting(value);
+                self.waiting += 1;
+                return Ok(u32::from(self.last));
+            }
+        }
+    }
+
+    pub(super) fn answer(&mut self, id: u32) -> Option<T> {
+        let place = self.places.get_mut(id as usize)?;
+        match std::mem::replace(place, Place::Free) {
+            Place::Free => None,
+            Place::GivenUp => {
+                self.given_up -= 1;
+                None
+            }
+            Place::Waiting(value) => {
+                self.waiting -= 1;
+                Some(value)
+            }
+        }
+    }
+
+    pub(super) fn give_up(&mut self, id: u32) -> Option<T> {
+        let value = self.take(id)?;
+        // `take` found the place, so it is there.
+        self.places[id as usize] = Place::GivenUp;
+        self.given_up += 1;
+        Some(value)
+    }
+
+    pub(super) fn take(&mut self, id: u32) -> Option<T> {
+        let place = self.places.get_mut(id as usize)?;
+        if !matches!(place, Place::Waiting(_)) {
+            return None;
+        }
+        match std::mem::replace(place, Place::Free) {
+            Place::Waiting(value) => {
+                self.waiting -= 1;
+                Some(value)
+            }
+            Place::Free | Place::GivenUp => None,
+        }
+    }
+
+    pub(super) fn find_mut(&mut self, id: u32) -> Option<&mut T> {
+        match self.places.get_mut(id as usize)? {
+            Place::Waiting(value) => Some(value),
+            Place::Free | Place::GivenUp => None,
+        }
+    }
+
+    pub(super) fn drain(&mut self) -> impl Iterator<Item = T> + '_ {
+        self.waiting = 0;
+        self.given_up = 0;
+        self.places
+            .iter_mut()
+            .filter_map(|place| match std::mem::replace(place, Place::Free) {
+                Place::Waiting(value) => Some(value),
+                Place::Free | Place::GivenUp => None,
+            })
+    }
+
+    pub(super) fn waiting(&self) -> usize {
+        self.waiting
+    }
+
+    pub(super) fn owed(&self) -> usize {
+        self.waiting + self.given_up
+    }
+}
+
+/// Sequences 1 to 255.
+pub(super) const PENDING_MAX: usize = 255;
