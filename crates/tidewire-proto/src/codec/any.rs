@@ -1,0 +1,229 @@
+//! A codec chosen at run time.
+//!
+//! The known codecs are spelled out instead of boxed, so that a decode loop can be compiled for each of them;
+//! one of the user's own is reached through a pointer. A codec is copied for every read of a session, so
+//! none of them owns memory.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use super::{
+    Codec, CodecSpecError, Decoded, Delimited, LengthField, Lines, MethodCase, Presence, Raw,
+    RequestIds, Said, Srmp, Tw1, spec,
+};
+use crate::body::ErrorBody;
+use crate::error::{DecodeError, EncodeError};
+use crate::message::Message;
+
+/// A codec chosen at run time. The known ones are spelled out so that the decode loop is compiled for each.
+#[derive(Clone)]
+#[non_exhaustive]
+pub enum AnyCodec {
+    /// The native protocol.
+    Tw1(Tw1),
+    /// LF-terminated UTF-8 lines.
+    Lines(Lines),
+    /// NewLife's "StandardCodec".
+    Srmp(Srmp),
+    /// A length in front of the payload.
+    LengthField(LengthField),
+    /// A delimiter behind the payload.
+    Delimited(Delimited),
+    /// Bytes as they come.
+    Raw(Raw),
+    /// A codec of the user's own.
+    Custom(Arc<dyn Codec>),
+}
+
+impl AnyCodec {
+    /// Names `by_name` knows, in the order they should be offered.
+    pub const NAMES: [&'static str; 6] =
+        ["tw1", "lines", "srmp", "length-field", "delimited", "raw"];
+
+    /// The codec of this name, as used in flags; see [`AnyCodec::NAMES`].
+    ///
+    /// Parameters may follow the name: `NAME:KEY=VALUE,KEY=VALUE`. A key without a value switches something on.
+    ///
+    /// | codec | key | value | without it |
+    /// |---|---|---|---|
+    /// | `length-field` | `size` | 1, 2, 4 bytes; -2, -4 big-endian; 0 a varint | 2 |
+    /// | | `offset` | zero bytes in front of the length, 0 to 255 | 0 |
+    /// | | `header` | what every frame starts with: at most 16 bytes in hex | nothing |
+    /// | `delimited` | `delimiter` | 1 to 16 bytes in hex | `0D0A` |
+    /// | | `keep_delimiter` | none, `true` or `false` | `false` |
+    /// | | `limit` | longest frame in bytes, delimiter included | 1048576 |
+    ///
+    /// ```
+    /// use tidewire_proto::codec::{AnyCodec, Codec};
+    ///
+    /// let netbox = AnyCodec::by_name("length-field:size=-4,header=00000001")?;
+    /// assert_eq!(netbox.name(), "length-field");
+    /// # Ok::<(), tidewire_proto::codec::CodecSpecError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The name, a key or a value is not one of these; the error says which, and what is expected.
+    pub fn by_name(name: &str) -> Result<Self, CodecSpecError> {
+        spec::parse(name)
+    }
+}
+
+/// Calls the same method of whichever codec it is.
+macro_rules! each {
+    ($any:expr, $codec:ident => $call:expr) => {
+        match $any {
+            AnyCodec::Tw1($codec) => $call,
+            AnyCodec::Lines($codec) => $call,
+            AnyCodec::Srmp($codec) => $call,
+            AnyCodec::LengthField($codec) => $call,
+            AnyCodec::Delimited($codec) => $call,
+            AnyCodec::Raw($codec) => $call,
+            AnyCodec::Custom($codec) => $call,
+        }
+    };
+}
+
+impl Codec for AnyCodec {
+    fn name(&self) -> &'static str {
+        each!(self, codec => codec.name())
+    }
+
+    fn has_handshake(&self) -> bool {
+        each!(self, codec => codec.has_handshake())
+    }
+
+    #[inline]
+    fn ids(&self) -> RequestIds {
+        each!(self, codec => codec.ids())
+    }
+
+    #[inline]
+    fn has_ids(&self) -> bool {
+        each!(self, codec => codec.has_ids())
+    }
+
+    fn method_case(&self) -> MethodCase {
+        each!(self, codec => codec.method_case())
+    }
+
+    fn decode<'a>(
+        &self,
+        input: &'a [u8],
+        frame_bytes_max: usize,
+    ) -> Result<Decoded<'a>, DecodeError> {
+        each!(self, codec => codec.decode(input, frame_bytes_max))
+    }
+
+    #[inline]
+    fn encode(&self, message: &Message<'_>, out: &mut Vec<u8>) -> Result<(), EncodeError> {
+        each!(self, codec => codec.encode(message, out))
+    }
+
+    fn encode_said(&self, said: &Said<'_>, out: &mut Vec<u8>) -> Result<(), EncodeError> {
+        each!(self, codec => codec.encode_said(said, out))
+    }
+
+    fn encode_presence(
+        &self,
+        presence: &Presence<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), EncodeError> {
+        each!(self, codec => codec.encode_presence(presence, out))
+    }
+
+    fn encode_gap(&self, channel: u16, lost: u64, out: &mut Vec<u8>) -> Result<(), EncodeError> {
+        each!(self, codec => codec.encode_gap(channel, lost, out))
+    }
+
+    fn encode_error(
+        &self,
+        request: &Message<'_>,
+        error: &ErrorBody<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), EncodeError> {
+        each!(self, codec => codec.encode_error(request, error, out))
+    }
+
+    fn decode_error<'a>(&self, message: &Message<'a>) -> Result<ErrorBody<'a>, DecodeError> {
+        each!(self, codec => codec.decode_error(message))
+    }
+}
+
+impl fmt::Debug for AnyCodec {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_tuple("AnyCodec")
+            .field(&self.name())
+            .finish()
+    }
+}
+
+impl FromStr for AnyCodec {
+    type Err = CodecSpecError;
+
+    fn from_str(name: &str) -> Result<Self, Self::Err> {
+        Self::by_name(name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::message::{Kind, MemberId};
+
+    #[test]
+    fn every_name_finds_the_codec_of_that_name() {
+        for name in AnyCodec::NAMES {
+            let codec = AnyCodec::by_name(name).unwrap();
+            assert_eq!(codec.name(), name);
+            assert_eq!(format!("{codec:?}"), format!("AnyCodec({name:?})"));
+            assert_eq!(codec.has_ids(), codec.ids() != RequestIds::None);
+        }
+    }
+
+    #[test]
+    fn a_custom_codec_answers_for_itself() {
+        let custom = AnyCodec::Custom(Arc::new(Lines));
+        let said = Said {
+            channel: 1,
+            member: MemberId(2),
+            name: "ada",
+            private: false,
+            payload: b"hi",
+        };
+        let mut out = Vec::new();
+        custom.encode_said(&said, &mut out).unwrap();
+        // Not the default of the trait, which would be a bare "hi".
+        assert_eq!(out, b"[ada]: hi\n");
+        assert!(!custom.has_handshake());
+    }
+
+    #[test]
+    fn what_is_said_in_a_room_reaches_every_codec_and_presence_only_some() {
+        let said = Said {
+            channel: 1,
+            member: MemberId(2),
+            name: "ada",
+            private: true,
+            payload: b"hi",
+        };
+        for name in AnyCodec::NAMES {
+            let codec = AnyCodec::by_name(name).unwrap();
+            let mut out = Vec::new();
+            codec.encode_said(&said, &mut out).unwrap();
+            assert!(!out.is_empty(), "{name}");
+            out.clear();
+            let told = codec.encode_gap(1, 5, &mut out);
+            if name == "tw1" || name == "lines" {
+                assert!(told.is_ok() && !out.is_empty(), "{name}");
+            } else {
+                let unsupported = EncodeError::Unsupported {
+                    codec: codec.name(),
+                    kind: Kind::Gap,
+                };
+                assert_eq!((told, out.len()), (Err(unsupported), 0), "{name}");
+            }
+        }
+    }
+}

@@ -1,0 +1,267 @@
+//! Delimited: frames that end with a few agreed bytes, CR LF by default.
+//!
+//! Problem: many text protocols and devices end a message with a delimiter and have no header. Approach: the
+//! first occurrence of the delimiter ends the frame; the search compares whole blocks for its first byte. What
+//! is sent is checked to hold no delimiter of its own, because the receiver would see several frames.
+//!
+//! Decoding keeps no state, so an unfinished frame is searched again whenever more of it arrives. The limit
+//! bounds what a peer that sends a long frame byte by byte can cost; lower it for devices with short messages.
+//!
+//! Rejected: escaping the delimiter inside payloads (the peers would not understand it), and dropping what
+//! is longer than the limit (a message would be lost in silence).
+
+use super::inline::InlineBytes;
+use super::scan::find_bytes;
+use super::{Codec, Decoded, InvalidParameter, Presence, is_bare, unsupported};
+use crate::error::{DecodeError, EncodeError};
+use crate::limits::FRAME_BYTES_MAX;
+use crate::message::{Kind, Message};
+
+/// The codec of frames that end with a delimiter. A frame counts whole against its limits, delimiter
+/// included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Delimited {
+    delimiter: InlineBytes,
+    keep_delimiter: bool,
+    frame_bytes_max: usize,
+}
+
+impl Delimited {
+    /// Frames that end with CR LF, which is not part of the message, of at most 1 MiB.
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            delimiter: InlineBytes::new(b"\r\n").unwrap_or_default(),
+            keep_delimiter: false,
+            frame_bytes_max: FRAME_BYTES_MAX,
+        }
+    }
+
+    /// Ends frames with these 1 to 16 bytes.
+    ///
+    /// # Errors
+    /// There are none, or too many.
+    pub fn with_delimiter(mut self, delimiter: &[u8]) -> Result<Self, InvalidParameter> {
+        self.delimiter = InlineBytes::new(delimiter)
+            .filter(|bytes| !bytes.as_slice().is_empty())
+            .ok_or(InvalidParameter {
+                parameter: "delimiter",
+                expected: "1 to 16 bytes",
+            })?;
+        Ok(self)
+    }
+
+    /// Whether a received message includes its delimiter. A message that ends with the delimiter is then sent
+    /// without another one, so that what was received can be sent on.
+    #[must_use]
+    pub const fn keep_delimiter(mut self, keep: bool) -> Self {
+        self.keep_delimiter = keep;
+        self
+    }
+
+    /// Longest frame in bytes, delimiter included; the smaller of this and the connection's limit counts.
+    ///
+    /// # Errors
+    /// It is 0.
+    pub const fn with_frame_bytes_max(mut self, bytes: usize) -> Result<Self, InvalidParameter> {
+        if bytes == 0 {
+            return Err(InvalidParameter {
+                parameter: "limit",
+                expected: "a number of bytes from 1",
+            });
+        }
+        self.frame_bytes_max = bytes;
+        Ok(self)
+    }
+}
+
+impl Default for Delimited {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Codec for Delimited {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn has_handshake(&self) -> bool {
+        false
+    }
+
+    #[inline]
+    fn decode<'a>(
+        &self,
+        input: &'a [u8],
+        frame_bytes_max: usize,
+    ) -> Result<Decoded<'a>, DecodeError> {
+        let limit = frame_bytes_max.min(self.frame_bytes_max);
+        let window = input.get(..limit).unwrap_or(input);
+        let delimiter = self.delimiter.as_slice();
+        match find_bytes(window, delimiter) {
+            Some(end) => {
+                let consumed = end + delimiter.len();
+                let payload_end = if self.keep_delimiter { consumed } else { end };
+                Ok(Decoded::Frame {
+                    message: Message::new(Kind::OneWay, 0, &window[..payload_end]),
+                    consumed,
+                })
+            }
+            None if window.len() < limit => Ok(Decoded::Incomplete { frame_bytes: 0 }),
+            // Without an end in `limit` bytes the frame has at least one more, however much arrived.
+            None => Err(DecodeError::FrameTooLarge {
+                bytes: limit as u64 + 1,
+                limit: limit as u64,
+            }),
+        }
+    }
+
+    fn encode(&self, message: &Message<'_>, out: &mut Vec<u8>) -> Result<(), EncodeError> {
+        if !is_bare(message.kind) {
+            return Err(unsupported(NAME, message.kind));
+        }
+        let delimiter = self.delimiter.as_slice();
+        let payload = message.payload;
+        let kept = self.keep_delimiter && payload.ends_with(delimiter);
+        let appended = if kept { &[][..] } else { delimiter };
+        let frame_bytes = payload.len() + appended.len();
+        if frame_bytes > self.frame_bytes_max {
+            return Err(EncodeError::PayloadTooLarge {
+                bytes: payload.len() as u64,
+                limit: self.frame_bytes_max.saturating_sub(appended.len()) as u64,
+            });
+        }
+        let start = out.len();
+        out.reserve(frame_bytes);
+        out.extend_from_slice(payload);
+        out.extend_from_slice(appended);
+        // Searched with the delimiter behind it: "a" before "aa" has the delimiter's first occurrence at 0.
+        if find_bytes(&out[start..], delimiter) != Some(frame_bytes - delimiter.len()) {
+            out.truncate(start);
+            return Err(EncodeError::ContainsDelimiter { codec: NAME });
+        }
+        Ok(())
+    }
+
+    fn encode_presence(
+        &self,
+        _presence: &Presence<'_>,
+        _out: &mut Vec<u8>,
+    ) -> Result<(), EncodeError> {
+        Err(unsupported(NAME, Kind::Presence))
+    }
+
+    fn encode_gap(&self, _channel: u16, _lost: u64, _out: &mut Vec<u8>) -> Result<(), EncodeError> {
+        Err(unsupported(NAME, Kind::Gap))
+    }
+}
+
+const NAME: &str = "delimited";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMIT: usize = FRAME_BYTES_MAX;
+
+    fn frame_of(codec: Delimited, input: &[u8]) -> (&[u8], usize) {
+        match codec.decode(input, LIMIT) {
+            Ok(Decoded::Frame { message, consumed }) => {
+                assert_eq!(message.kind, Kind::OneWay);
+                (message.payload, consumed)
+            }
+            other => panic!("no frame: {other:?}"),
+        }
+    }
+
+    fn encoded(codec: Delimited, payload: &[u8]) -> Result<Vec<u8>, EncodeError> {
+        let mut out = b"before".to_vec();
+        let result = codec.encode(&Message::new(Kind::OneWay, 0, payload), &mut out);
+        assert!(out.starts_with(b"before"));
+        if result.is_err() {
+            assert_eq!(out, b"before");
+        }
+        result.map(|()| out.split_off(6))
+    }
+
+    #[test]
+    fn the_delimiter_is_cr_lf_and_left_out_by_default() {
+        let codec = Delimited::new();
+        assert_eq!(encoded(codec, b"hi").unwrap(), [0x68, 0x69, 0x0D, 0x0A]);
+        assert_eq!(frame_of(codec, b"hi\r\nthere\r\n"), (&b"hi"[..], 4));
+        assert_eq!(frame_of(codec, b"a\nb\rc\r\n"), (&b"a\nb\rc"[..], 7));
+        assert_eq!(frame_of(codec, b"\r\n"), (&b""[..], 2));
+    }
+
+    #[test]
+    fn the_delimiter_may_be_kept_and_sent_on() {
+        let codec = Delimited::new().keep_delimiter(true);
+        assert_eq!(frame_of(codec, b"hi\r\nthere\r\n"), (&b"hi\r\n"[..], 4));
+        assert_eq!(encoded(codec, b"hi\r\n").unwrap(), b"hi\r\n");
+        assert_eq!(encoded(codec, b"hi").unwrap(), b"hi\r\n");
+        assert_eq!(
+            encoded(codec, b"a\r\nb\r\n"),
+            Err(EncodeError::ContainsDelimiter { codec: "delimited" })
+        );
+    }
+
+    #[test]
+    fn half_a_delimiter_is_no_end() {
+        let codec = Delimited::new().with_delimiter(b"END").unwrap();
+        for end in 0..b"hi ENEND".len() {
+            assert_eq!(
+                codec.decode(&b"hi ENEND"[..end], LIMIT),
+                Ok(Decoded::Incomplete { frame_bytes: 0 })
+            );
+        }
+        assert_eq!(frame_of(codec, b"hi ENEND"), (&b"hi EN"[..], 8));
+    }
+
+    #[test]
+    fn a_payload_with_a_delimiter_is_refused_even_across_its_end() {
+        let refused = Err(EncodeError::ContainsDelimiter { codec: "delimited" });
+        assert_eq!(encoded(Delimited::new(), b"a\r\nb"), refused);
+        assert_eq!(encoded(Delimited::new(), b"a\r\n"), refused);
+        assert_eq!(encoded(Delimited::new(), b"a\r").unwrap(), b"a\r\r\n");
+        let twice = Delimited::new().with_delimiter(b"xx").unwrap();
+        assert_eq!(encoded(twice, b"ax"), refused);
+        assert_eq!(encoded(twice, b"xa").unwrap(), b"xaxx");
+    }
+
+    #[test]
+    fn a_frame_over_either_limit_is_an_error_and_never_lost() {
+        let codec = Delimited::new().with_frame_bytes_max(6).unwrap();
+        assert_eq!(frame_of(codec, b"four\r\n"), (&b"four"[..], 6));
+        let too_large = |limit| {
+            let bytes = limit + 1;
+            Err(DecodeError::FrameTooLarge { bytes, limit })
+        };
+        assert_eq!(codec.decode(b"fives\r\n", LIMIT), too_large(6));
+        assert_eq!(codec.decode(b"fives\r", LIMIT), too_large(6));
+        assert_eq!(codec.decode(b"four\r\n", 5), too_large(5));
+        assert!(matches!(
+            codec.decode(b"fives", LIMIT),
+            Ok(Decoded::Incomplete { .. })
+        ));
+        assert!(encoded(codec, b"four").is_ok());
+        assert_eq!(
+            encoded(codec, b"fives"),
+            Err(EncodeError::PayloadTooLarge { bytes: 5, limit: 4 })
+        );
+        let default = vec![b'x'; FRAME_BYTES_MAX];
+        assert_eq!(
+            Delimited::new().decode(&default, usize::MAX),
+            too_large(1 << 20)
+        );
+    }
+
+    #[test]
+    fn impossible_parameters_are_refused() {
+        assert!(Delimited::new().with_delimiter(b"").is_err());
+        assert!(Delimited::new().with_delimiter(&[7; 16]).is_ok());
+        let error = Delimited::new().with_delimiter(&[7; 17]).unwrap_err();
+        assert_eq!(error.to_string(), "delimiter must be 1 to 16 bytes");
+        assert!(Delimited::new().with_frame_bytes_max(0).is_err());
+    }
+}

@@ -1,0 +1,117 @@
+//! Raw: bytes as they come, without any framing.
+//!
+//! Problem: some peers send a stream in which the receiver sees no frames, and some datagrams are one message
+//! whatever is in them. Approach: whatever is there is one message. Over a stream the pieces are those of the
+//! reads, so they mean nothing; only their concatenation is what was sent. This is the one codec for which
+//! cutting the bytes elsewhere gives other frames.
+//!
+//! Rejected: waiting for more before handing on what is there; it could only guess for how long.
+
+use super::{Codec, Decoded, Presence, is_bare, unsupported};
+use crate::error::{DecodeError, EncodeError};
+use crate::message::{Kind, Message};
+
+/// The codec that frames nothing. A message is what was there to read, up to the frame limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Raw;
+
+impl Codec for Raw {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn has_handshake(&self) -> bool {
+        false
+    }
+
+    #[inline]
+    fn decode<'a>(
+        &self,
+        input: &'a [u8],
+        frame_bytes_max: usize,
+    ) -> Result<Decoded<'a>, DecodeError> {
+        if input.is_empty() {
+            return Ok(Decoded::Incomplete { frame_bytes: 0 });
+        }
+        let payload = &input[..input.len().min(frame_bytes_max)];
+        if payload.is_empty() {
+            return Err(DecodeError::FrameTooLarge { bytes: 1, limit: 0 });
+        }
+        Ok(Decoded::Frame {
+            message: Message::new(Kind::OneWay, 0, payload),
+            consumed: payload.len(),
+        })
+    }
+
+    fn encode(&self, message: &Message<'_>, out: &mut Vec<u8>) -> Result<(), EncodeError> {
+        if !is_bare(message.kind) {
+            return Err(unsupported(NAME, message.kind));
+        }
+        if message.payload.is_empty() {
+            return Err(EncodeError::EmptyFrame { codec: NAME });
+        }
+        out.extend_from_slice(message.payload);
+        Ok(())
+    }
+
+    fn encode_presence(
+        &self,
+        _presence: &Presence<'_>,
+        _out: &mut Vec<u8>,
+    ) -> Result<(), EncodeError> {
+        Err(unsupported(NAME, Kind::Presence))
+    }
+
+    fn encode_gap(&self, _channel: u16, _lost: u64, _out: &mut Vec<u8>) -> Result<(), EncodeError> {
+        Err(unsupported(NAME, Kind::Gap))
+    }
+}
+
+const NAME: &str = "raw";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_there_is_one_message_up_to_the_limit() {
+        let frame = |payload, consumed| {
+            let message = Message::new(Kind::OneWay, 0, payload);
+            Ok(Decoded::Frame { message, consumed })
+        };
+        assert_eq!(Raw.decode(b"hello", 100), frame(b"hello", 5));
+        assert_eq!(Raw.decode(b"hello", 5), frame(b"hello", 5));
+        assert_eq!(Raw.decode(b"hello", 2), frame(b"he", 2));
+        assert_eq!(
+            Raw.decode(b"", 100),
+            Ok(Decoded::Incomplete { frame_bytes: 0 })
+        );
+        assert_eq!(
+            Raw.decode(b"h", 0),
+            Err(DecodeError::FrameTooLarge { bytes: 1, limit: 0 })
+        );
+    }
+
+    #[test]
+    fn a_payload_is_written_as_it_is_and_nothing_cannot_be_written() {
+        let mut out = b"<".to_vec();
+        for kind in [Kind::OneWay, Kind::Request, Kind::Reply, Kind::Deliver] {
+            Raw.encode(&Message::with_id(kind, 1, 2, b"hi"), &mut out)
+                .unwrap();
+        }
+        assert_eq!(out, b"<hihihihi");
+        assert_eq!(
+            Raw.encode(&Message::new(Kind::OneWay, 0, b""), &mut out),
+            Err(EncodeError::EmptyFrame { codec: "raw" })
+        );
+        assert_eq!(
+            Raw.encode(&Message::new(Kind::Error, 0, b"no"), &mut out),
+            Err(unsupported("raw", Kind::Error))
+        );
+        assert_eq!(
+            Raw.encode_gap(1, 2, &mut out),
+            Err(unsupported("raw", Kind::Gap))
+        );
+        assert_eq!(out, b"<hihihihi");
+    }
+}

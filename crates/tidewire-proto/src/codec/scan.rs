@@ -1,0 +1,70 @@
+//! Searching bytes.
+
+/// Finds the first `wanted`, looking at a block at a time: the inner loop has no early exit, so the compiler
+/// compares a whole block with a few vector instructions.
+pub(super) fn find_byte(bytes: &[u8], wanted: u8) -> Option<usize> {
+    const BLOCK_BYTES: usize = 32;
+    let (blocks, rest) = bytes.as_chunks::<BLOCK_BYTES>();
+    let passed = blocks
+        .iter()
+        .take_while(|block| {
+            !block
+                .iter()
+                .fold(false, |found, byte| found | (*byte == wanted))
+        })
+        .count()
+        * BLOCK_BYTES;
+    let tail = if passed < bytes.len() - rest.len() {
+        &bytes[passed..]
+    } else {
+        rest
+    };
+    Some(passed + tail.iter().position(|byte| *byte == wanted)?)
+}
+
+/// Finds the first occurrence of `wanted`, which is not empty and short.
+///
+/// Its first byte is searched fast and the rest compared there, so bytes made to look like `wanted` cost at
+/// most its length times the ordinary search.
+pub(super) fn find_bytes(bytes: &[u8], wanted: &[u8]) -> Option<usize> {
+    let first = *wanted.first()?;
+    let last_start = bytes.len().checked_sub(wanted.len())?;
+    let mut from = 0;
+    while from <= last_start {
+        let at = from + find_byte(&bytes[from..=last_start], first)?;
+        if bytes[at..].starts_with(wanted) {
+            return Some(at);
+        }
+        from = at + 1;
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_byte_is_found_at_every_position() {
+        for at in 0..100 {
+            let mut bytes = vec![b'x'; 130];
+            assert_eq!(find_byte(&bytes, b'\n'), None);
+            bytes[at] = b'\n';
+            bytes[120] = b'\n';
+            assert_eq!(find_byte(&bytes, b'\n'), Some(at));
+        }
+    }
+
+    #[test]
+    fn bytes_are_found_where_the_slow_search_finds_them() {
+        let mut random = fastrand::Rng::with_seed(7);
+        for _ in 0..2_000 {
+            let bytes: Vec<u8> = (0..random.usize(0..90)).map(|_| random.u8(0..3)).collect();
+            let wanted: Vec<u8> = (0..random.usize(1..5)).map(|_| random.u8(0..3)).collect();
+            let slow = bytes
+                .windows(wanted.len())
+                .position(|window| window == wanted);
+            assert_eq!(find_bytes(&bytes, &wanted), slow, "{wanted:?} in {bytes:?}");
+        }
+    }
+}

@@ -1,0 +1,294 @@
+//! The names of codecs with their parameters, as people write them in flags and configuration files.
+//!
+//! `length-field:size=-4,header=00000001` has to fit an argument of a command and a value of a file, so it is
+//! a name, a colon, and keys with values between commas. Every complaint names the part it is about and what
+//! would be right there. Rejected: a TOML table per codec (does not fit a flag), and ignoring unknown keys (a
+//! misspelt one would leave the peers unable to talk, without a word).
+
+use thiserror::Error;
+
+use super::{AnyCodec, Delimited, LengthField, LengthSize, Lines, Raw, Srmp, Tw1};
+
+/// What was given as a codec's name and parameters is not one.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum CodecSpecError {
+    /// No codec has this name; choose one of [`AnyCodec::NAMES`].
+    #[error("unknown codec {name:?}; choose one of: {}", AnyCodec::NAMES.join(", "))]
+    UnknownName {
+        /// What was given.
+        name: String,
+    },
+    /// The codec has no such parameter.
+    #[error("codec {codec} has no parameter {parameter:?}; it has {known}")]
+    UnknownParameter {
+        /// Name of the codec.
+        codec: &'static str,
+        /// What was given.
+        parameter: String,
+        /// Those it has, in words.
+        known: &'static str,
+    },
+    /// The parameter was given twice.
+    #[error("parameter {parameter} of codec {codec} is given twice")]
+    RepeatedParameter {
+        /// Name of the codec.
+        codec: &'static str,
+        /// Name of the parameter.
+        parameter: &'static str,
+    },
+    /// The parameter cannot have this value.
+    #[error("parameter {parameter} of codec {codec} cannot be {value:?}; it must be {expected}")]
+    BadValue {
+        /// Name of the codec.
+        codec: &'static str,
+        /// Name of the parameter.
+        parameter: &'static str,
+        /// What was given.
+        value: String,
+        /// What it must be, in words.
+        expected: &'static str,
+    },
+}
+
+/// A parameter of a codec is outside of what it can be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("{parameter} must be {expected}")]
+pub struct InvalidParameter {
+    /// Name of the parameter.
+    pub parameter: &'static str,
+    /// What it must be, in words.
+    pub expected: &'static str,
+}
+
+/// Makes the codec that the text describes.
+pub(super) fn parse(text: &str) -> Result<AnyCodec, CodecSpecError> {
+    let (name, parameters) = text.split_once(':').unwrap_or((text, ""));
+    let parameters = |codec, known: &[&'static str]| Parameters::read(codec, parameters, known);
+    match name {
+        "tw1" => parameters("tw1", &[]).map(|_| AnyCodec::Tw1(Tw1)),
+        "lines" => parameters("lines", &[]).map(|_| AnyCodec::Lines(Lines)),
+        "srmp" => parameters("srmp", &[]).map(|_| AnyCodec::Srmp(Srmp)),
+        "raw" => parameters("raw", &[]).map(|_| AnyCodec::Raw(Raw)),
+        "length-field" => {
+            let keys = ["size", "offset", "header"];
+            length_field(&parameters("length-field", &keys)?).map(AnyCodec::LengthField)
+        }
+        "delimited" => {
+            let keys = ["delimiter", "keep_delimiter", "limit"];
+            delimited(&parameters("delimited", &keys)?).map(AnyCodec::Delimited)
+        }
+        _ => Err(CodecSpecError::UnknownName {
+            name: name.to_owned(),
+        }),
+    }
+}
+
+fn length_field(parameters: &Parameters<'_>) -> Result<LengthField, CodecSpecError> {
+    let mut codec = LengthField::default();
+    if let Some(value) = parameters.value("size") {
+        let size = value.parse().ok().and_then(LengthSize::from_number);
+        let bad = || parameters.bad("size", value, "one of 1, 2, -2, 4, -4, or 0 for a varint");
+        codec = LengthField::new(size.ok_or_else(bad)?);
+    }
+    if let Some(value) = parameters.value("offset") {
+        let bad = |_| parameters.bad("offset", value, "a number of bytes from 0 to 255");
+        codec = codec.with_offset(value.parse().map_err(bad)?);
+    }
+    if let Some(value) = parameters.value("header") {
+        let bad = || parameters.bad("header", value, "at most 16 bytes in hex, such as 00000001");
+        let header = bytes_of_hex(value).ok_or_else(bad)?;
+        codec = codec.with_header(&header).map_err(|_| bad())?;
+    }
+    Ok(codec)
+}
+
+fn delimited(parameters: &Parameters<'_>) -> Result<Delimited, CodecSpecError> {
+    let mut codec = Delimited::new();
+    if let Some(value) = parameters.value("delimiter") {
+        let bad = || parameters.bad("delimiter", value, "1 to 16 bytes in hex, such as 0D0A");
+        let delimiter = bytes_of_hex(value).ok_or_else(bad)?;
+        codec = codec.with_delimiter(&delimiter).map_err(|_| bad())?;
+    }
+    codec = codec.keep_delimiter(parameters.flag("keep_delimiter")?);
+    if let Some(value) = parameters.value("limit") {
+        let bad = || parameters.bad("limit", value, "a number of bytes from 1");
+        let limit = value.parse().map_err(|_| bad())?;
+        codec = codec.with_frame_bytes_max(limit).map_err(|_| bad())?;
+    }
+    Ok(codec)
+}
+
+/// The parameters given to a codec, each of them one that it has.
+struct Parameters<'a> {
+    codec: &'static str,
+    given: Vec<(&'static str, &'a str)>,
+}
+
+impl<'a> Parameters<'a> {
+    fn read(
+        codec: &'static str,
+        text: &'a str,
+        known: &[&'static str],
+    ) -> Result<Self, CodecSpecError> {
+        let mut given: Vec<(&'static str, &'a str)> = Vec::new();
+        for part in text.split(',').filter(|_| !text.is_empty()) {
+            let (key, value) = part.split_once('=').unwrap_or((part, ""));
+            let Some(parameter) = known.iter().find(|name| **name == key) else {
+                return Err(CodecSpecError::UnknownParameter {
+                    codec,
+                    parameter: key.to_owned(),
+                    known: parameters_of(codec),
+                });
+            };
+            if given.iter().any(|(name, _)| name == parameter) {
+                return Err(CodecSpecError::RepeatedParameter { codec, parameter });
+            }
+            given.push((parameter, value));
+        }
+        Ok(Self { codec, given })
+    }
+
+    fn value(&self, parameter: &str) -> Option<&'a str> {
+        let found = self.given.iter().find(|(name, _)| *name == parameter);
+        found.map(|(_, value)| *value)
+    }
+
+    /// Whether a switch is on: it is there, and not said to be off.
+    fn flag(&self, parameter: &'static str) -> Result<bool, CodecSpecError> {
+        match self.value(parameter) {
+            None | Some("false") => Ok(false),
+            Some("" | "true") => Ok(true),
+            Some(value) => Err(self.bad(parameter, value, "true or false")),
+        }
+    }
+
+    fn bad(&self, parameter: &'static str, value: &str, expected: &'static str) -> CodecSpecError {
+        CodecSpecError::BadValue {
+            codec: self.codec,
+            parameter,
+            value: value.to_owned(),
+            expected,
+        }
+    }
+}
+
+/// The parameters of a codec in words.
+fn parameters_of(codec: &str) -> &'static str {
+    match codec {
+        "length-field" => "size, offset and header",
+        "delimited" => "delimiter, keep_delimiter and limit",
+        _ => "none",
+    }
+}
+
+/// The bytes that pairs of hex digits stand for.
+fn bytes_of_hex(text: &str) -> Option<Vec<u8>> {
+    let digits: Option<Vec<u8>> = text
+        .chars()
+        .map(|digit| digit.to_digit(16).map(|value| value as u8))
+        .collect();
+    let digits = digits?;
+    let (pairs, rest) = digits.as_chunks::<2>();
+    rest.is_empty()
+        .then(|| pairs.iter().map(|[high, low]| high << 4 | low).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn length_field_of(text: &str) -> LengthField {
+        match parse(text) {
+            Ok(AnyCodec::LengthField(codec)) => codec,
+            other => panic!("{text}: {other:?}"),
+        }
+    }
+
+    fn delimited_of(text: &str) -> Delimited {
+        match parse(text) {
+            Ok(AnyCodec::Delimited(codec)) => codec,
+            other => panic!("{text}: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn parameters_reach_the_codec() {
+        let plain = LengthField::new(LengthSize::U32Be);
+        let with_header = plain.with_header(&[0, 0, 0, 1]).unwrap();
+        assert_eq!(length_field_of("length-field"), LengthField::default());
+        assert_eq!(length_field_of("length-field:"), LengthField::default());
+        assert_eq!(length_field_of("length-field:size=-4"), plain);
+        assert_eq!(
+            length_field_of("length-field:size=-4,offset=2,header=00000001"),
+            with_header.with_offset(2)
+        );
+        assert_eq!(
+            length_field_of("length-field:header=00000001,size=-4"),
+            with_header
+        );
+        assert_eq!(delimited_of("delimited"), Delimited::new());
+        let null = Delimited::new().with_delimiter(&[0]).unwrap();
+        assert_eq!(
+            delimited_of("delimited:delimiter=00,keep_delimiter,limit=100"),
+            null.keep_delimiter(true).with_frame_bytes_max(100).unwrap()
+        );
+        assert_eq!(
+            delimited_of("delimited:keep_delimiter=false,delimiter=0d0A"),
+            Delimited::new()
+        );
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        let cases = [
+            (
+                "TW1",
+                "unknown codec \"TW1\"; choose one of: tw1, lines, srmp, length-field, delimited, raw",
+            ),
+            (
+                "lines:crlf",
+                "codec lines has no parameter \"crlf\"; it has none",
+            ),
+            (
+                "length-field:width=2",
+                "codec length-field has no parameter \"width\"; it has size, offset and header",
+            ),
+            (
+                "length-field:size=2,",
+                "codec length-field has no parameter \"\"; it has size, offset and header",
+            ),
+            (
+                "length-field:size=3",
+                "parameter size of codec length-field cannot be \"3\"; it must be one of 1, 2, -2, 4, -4, or 0 for a varint",
+            ),
+            (
+                "length-field:size=2,size=2",
+                "parameter size of codec length-field is given twice",
+            ),
+            (
+                "length-field:offset=256",
+                "parameter offset of codec length-field cannot be \"256\"; it must be a number of bytes from 0 to 255",
+            ),
+            (
+                "length-field:header=000",
+                "parameter header of codec length-field cannot be \"000\"; it must be at most 16 bytes in hex, such as 00000001",
+            ),
+            (
+                "delimited:delimiter",
+                "parameter delimiter of codec delimited cannot be \"\"; it must be 1 to 16 bytes in hex, such as 0D0A",
+            ),
+            (
+                "delimited:keep_delimiter=yes",
+                "parameter keep_delimiter of codec delimited cannot be \"yes\"; it must be true or false",
+            ),
+            (
+                "delimited:limit=0",
+                "parameter limit of codec delimited cannot be \"0\"; it must be a number of bytes from 1",
+            ),
+        ];
+        for (text, message) in cases {
+            assert_eq!(parse(text).unwrap_err().to_string(), message);
+        }
+    }
+}

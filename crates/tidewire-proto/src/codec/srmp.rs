@@ -1,0 +1,264 @@
+//! SRMP, the "StandardCodec" of NewLife.Net.
+//!
+//! ```text
+//!  0        1          2         4                8
+//!  +--------+----------+---------+----------------+------------
+//!  | flags  | sequence | length  | long length    | payload ...      little-endian
+//!  +--------+----------+---------+----------------+------------
+//!    u8       u8         u16       u32, only where length is FF FF
+//!    bits 7-6: 00 request, 01 one-way, 10 reply, 11 error reply; bits 5-0: kind of payload
+//! ```
+//!
+//! Problem: requests are matched by one byte. Approach: sequences 1 to 255 are the ids 1 to 255; sequence 0,
+//! which other programs use and we never choose, is id 256, because id 0 names no request. The
+//! [`Correlator`](crate::correlate::Correlator) never gives out a sequence that is still waiting.
+//!
+//! The sequence of a one-way message is the low byte of its id, and [`ONE_WAY_SEQUENCE`] is set in the id of a
+//! received one: it can be counted, and cannot be mistaken for a request's. The kind of payload travels in
+//! [`Message::flags`]; see [`PayloadKind`].
+//!
+//! Rejected: taking the id's low byte whatever the id is (an answer to id 257 would match the request with
+//! sequence 1).
+
+use super::frame::Framed;
+use super::{Codec, Decoded, Presence, RequestIds, unsupported};
+use crate::body::{ErrorBody, ErrorCode};
+use crate::error::{DecodeError, EncodeError};
+use crate::message::{Kind, Message};
+
+/// The codec of SRMP frames. The room and the member of a delivery are not sent: it is a one-way message with
+/// the payload alone.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Srmp;
+
+/// What the payload of an SRMP frame is, by the sender's account. Its bits are part of [`Message::flags`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct PayloadKind(u8);
+
+impl PayloadKind {
+    /// Text.
+    pub const STRING: Self = Self(0);
+    /// Bytes; what a message without flags is sent as.
+    pub const PACKET: Self = Self(1);
+    /// An object in the peers' binary format.
+    pub const BINARY: Self = Self(2);
+    /// JSON.
+    pub const JSON: Self = Self(3);
+
+    /// The kind with this number, of which the lowest six bits count.
+    #[must_use]
+    pub const fn from_wire(number: u8) -> Self {
+        Self(number & KIND_MASK)
+    }
+
+    /// Its number on the wire.
+    #[must_use]
+    pub const fn to_wire(self) -> u8 {
+        self.0
+    }
+
+    /// The kind of payload that a message's flags say.
+    #[inline]
+    #[must_use]
+    pub const fn from_flags(flags: u8) -> Self {
+        Self((flags >> FLAGS_SHIFT) ^ Self::PACKET.0)
+    }
+
+    /// The flags of a message with such a payload. Packets have none, so that flags of 0 mean the default.
+    #[inline]
+    #[must_use]
+    pub const fn to_flags(self) -> u8 {
+        (self.0 ^ Self::PACKET.0) << FLAGS_SHIFT
+    }
+}
+
+impl Codec for Srmp {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn has_handshake(&self) -> bool {
+        false
+    }
+
+    #[inline]
+    fn ids(&self) -> RequestIds {
+        RequestIds::Bits8
+    }
+
+    #[inline]
+    fn decode<'a>(
+        &self,
+        input: &'a [u8],
+        frame_bytes_max: usize,
+    ) -> Result<Decoded<'a>, DecodeError> {
+        let Some(head) = input.first_chunk::<SHORT_HEADER_BYTES>() else {
+            return Ok(Decoded::Incomplete { frame_bytes: 0 });
+        };
+        let word = u32::from_le_bytes(*head);
+        let short_length = word >> 16;
+        let framed = if short_length == LONG_MARK {
+            match decode_long(input, frame_bytes_max)? {
+                Some(framed) => framed,
+                None => return Ok(Decoded::Incomplete { frame_bytes: 0 }),
+            }
+        } else {
+            let payload_bytes = u64::from(short_length);
+            Framed::cut(input, SHORT_HEADER_BYTES, payload_bytes, frame_bytes_max)?
+        };
+        Ok(framed.decoded(|payload| message_of(word, payload)))
+    }
+
+    #[inline]
+    fn encode(&self, message: &Message<'_>, out: &mut Vec<u8>) -> Result<(), EncodeError> {
+        let head = head_of(message, NAME)?;
+        let payload_bytes = check_payload(message.payload.len())?;
+        out.reserve(LONG_HEADER_BYTES + message.payload.len());
+        push_header(head, payload_bytes, out);
+        out.extend_from_slice(message.payload);
+        Ok(())
+    }
+
+    fn encode_presence(
+        &self,
+        _presence: &Presence<'_>,
+        _out: &mut Vec<u8>,
+    ) -> Result<(), EncodeError> {
+        Err(unsupported(NAME, Kind::Presence))
+    }
+
+    fn encode_gap(&self, _channel: u16, _lost: u64, _out: &mut Vec<u8>) -> Result<(), EncodeError> {
+        Err(unsupported(NAME, Kind::Gap))
+    }
+
+    /// An error is its text; there is no place for a code. Without a text, the code's own words are sent.
+    fn encode_error(
+        &self,
+        request: &Message<'_>,
+        error: &ErrorBody<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), EncodeError> {
+        let words;
+        let text = if error.text.is_empty() {
+            words = error.code.to_string();
+            &words
+        } else {
+            error.text
+        };
+        let answer = Message {
+            kind: Kind::Error,
+            flags: PayloadKind::STRING.to_flags(),
+            payload: text.as_bytes(),
+            ..*request
+        };
+        self.encode(&answer, out)
+    }
+
+    fn decode_error<'a>(&self, message: &Message<'a>) -> Result<ErrorBody<'a>, DecodeError> {
+        let malformed = DecodeError::MalformedPayload { kind: Kind::Error };
+        let text = str::from_utf8(message.payload).map_err(|_| malformed)?;
+        let code = ErrorCode::UNKNOWN;
+        Ok(ErrorBody { code, text })
+    }
+}
+
+/// Cuts a frame with the 8-byte header out of `input`, once the header is there.
+#[cold]
+fn decode_long(input: &[u8], frame_bytes_max: usize) -> Result<Option<Framed<'_>>, DecodeError> {
+    let Some(head) = input.first_chunk::<LONG_HEADER_BYTES>() else {
+        return Ok(None);
+    };
+    let payload_bytes = u64::from_le_bytes(*head) >> 32;
+    let limit = frame_bytes_max.min(PAYLOAD_BYTES_MAX as usize + LONG_HEADER_BYTES);
+    Framed::cut(input, LONG_HEADER_BYTES, payload_bytes, limit).map(Some)
+}
+
+/// The message whose header starts with these four bytes.
+#[inline(always)]
+pub(super) fn message_of(head: u32, payload: &[u8]) -> Message<'_> {
+    let flags = head as u8;
+    let sequence = u32::from((head >> 8) as u8);
+    let kind = KINDS[usize::from(flags >> 6)];
+    let id = if kind as u8 == Kind::OneWay as u8 {
+        sequence | ONE_WAY_SEQUENCE
+    } else if sequence == 0 {
+        ID_OF_SEQUENCE_0
+    } else {
+        sequence
+    };
+    Message {
+        kind,
+        flags: PayloadKind::from_wire(flags).to_flags(),
+        channel: 0,
+        id,
+        payload,
+    }
+}
+
+/// The first two bytes of a message's header: flags and sequence.
+#[inline]
+pub(super) fn head_of(message: &Message<'_>, codec: &'static str) -> Result<[u8; 2], EncodeError> {
+    let payload_kind = PayloadKind::from_flags(message.flags).to_wire();
+    let direction = match message.kind {
+        // The flags of a delivery are not about its payload, and its id is not a request's.
+        Kind::Deliver => return Ok([ONE_WAY | PayloadKind::PACKET.to_wire(), 0]),
+        Kind::OneWay => return Ok([ONE_WAY | payload_kind, message.id as u8]),
+        Kind::Request => REQUEST,
+        Kind::Reply => REPLY,
+        Kind::Error => ERROR,
+        kind => return Err(unsupported(codec, kind)),
+    };
+    if message.id == 0 || message.id > ID_OF_SEQUENCE_0 {
+        return Err(EncodeError::IdOutOfRange {
+            id: message.id,
+            limit: ID_OF_SEQUENCE_0,
+        });
+    }
+    Ok([direction | payload_kind, message.id as u8])
+}
+
+/// The length for the header, if it can hold it.
+#[inline]
+pub(super) fn check_payload(payload_bytes: usize) -> Result<u32, EncodeError> {
+    match u32::try_from(payload_bytes) {
+        Ok(bytes) if bytes <= PAYLOAD_BYTES_MAX => Ok(bytes),
+        _ => Err(EncodeError::PayloadTooLarge {
+            bytes: payload_bytes as u64,
+            limit: u64::from(PAYLOAD_BYTES_MAX),
+        }),
+    }
+}
+
+/// Appends the short header, or the long one where the length needs it.
+#[inline]
+pub(super) fn push_header(head: [u8; 2], payload_bytes: u32, out: &mut Vec<u8>) {
+    let short_length = payload_bytes.min(LONG_MARK);
+    let word = u32::from(u16::from_le_bytes(head)) | short_length << 16;
+    out.extend_from_slice(&word.to_le_bytes());
+    if short_length == LONG_MARK {
+        out.extend_from_slice(&payload_bytes.to_le_bytes());
+    }
+}
+
+/// Set in the id of a received one-way message, whose low byte is the sender's sequence number.
+pub const ONE_WAY_SEQUENCE: u32 = 0x200;
+
+const NAME: &str = "srmp";
+const KINDS: [Kind; 4] = [Kind::Request, Kind::OneWay, Kind::Reply, Kind::Error];
+const REQUEST: u8 = 0;
+const ONE_WAY: u8 = 0x40;
+const REPLY: u8 = 0x80;
+const ERROR: u8 = 0xC0;
+const KIND_MASK: u8 = 0x3F;
+/// Leaves the lowest two bits of a message's flags to the vocabulary's own.
+const FLAGS_SHIFT: u32 = 2;
+const ID_OF_SEQUENCE_0: u32 = 256;
+const SHORT_HEADER_BYTES: usize = 4;
+const LONG_HEADER_BYTES: usize = 8;
+/// A short length of this means that the long one follows.
+const LONG_MARK: u32 = 0xFFFF;
+const PAYLOAD_BYTES_MAX: u32 = i32::MAX as u32;
+
+#[cfg(test)]
+#[path = "srmp_tests.rs"]
+mod tests;
