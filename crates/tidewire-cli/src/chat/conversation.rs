@@ -198,26 +198,27 @@ impl Conversation {
         let Ok(body) = PresenceBody::decode(&message.payload) else {
             return Ok(());
         };
-        // After a change of room, the old one may still have something to tell that is of no interest.
-        let here = self.inside && message.channel == self.alias;
+        // After a change of room, the old one may still have something to tell. Only the name is of interest.
+        if !self.inside || message.channel != self.alias {
+            self.members.hear_of(body.member, body.name);
+            return Ok(());
+        }
         let line = match body.event {
             PresenceEvent::Here => {
                 self.members.add(body.member, body.name);
                 return Ok(());
             }
-            PresenceEvent::Joined => {
-                let news = self.members.add(body.member, body.name);
-                news.then(|| self.view.joined(body.name))
+            PresenceEvent::Joined if self.members.add(body.member, body.name) => {
+                self.view.joined(body.name)
             }
+            // The list that was asked for at entering told it already.
+            PresenceEvent::Joined => return Ok(()),
             PresenceEvent::Left => {
                 self.members.remove(body.member, body.name);
-                Some(self.view.left(body.name))
+                self.view.left(body.name)
             }
         };
-        match line {
-            Some(line) if here => self.show(&line),
-            _ => Ok(()),
-        }
+        self.show(&line)
     }
 
     fn say(&mut self, text: &str) -> Result {

@@ -11,36 +11,31 @@ use tidewire::MemberId;
 #[derive(Debug, Default)]
 pub(super) struct Members {
     names: HashMap<MemberId, Member>,
+    /// How many names there may be before the absent are dropped again.
+    names_max: usize,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Member {
     name: String,
     present: bool,
 }
 
 impl Members {
-    /// Somebody is here. Returns whether that is news.
+    /// Somebody is in this room. Returns whether that is news.
     pub(super) fn add(&mut self, id: MemberId, name: &str) -> bool {
-        if self.names.len() >= NAMES_MAX {
-            self.names.retain(|_, member| member.present);
-        }
-        let member = Member {
-            name: name.to_owned(),
-            present: true,
-        };
-        match self.names.insert(id, member) {
-            None => true,
-            Some(before) => !before.present || before.name != name,
-        }
+        let member = self.entry(id, name);
+        !std::mem::replace(&mut member.present, true)
     }
 
-    /// Somebody went.
+    /// Somebody is mentioned who need not be in this room.
+    pub(super) fn hear_of(&mut self, id: MemberId, name: &str) {
+        self.entry(id, name);
+    }
+
+    /// Somebody left this room.
     pub(super) fn remove(&mut self, id: MemberId, name: &str) {
-        self.add(id, name);
-        if let Some(member) = self.names.get_mut(&id) {
-            member.present = false;
-        }
+        self.entry(id, name).present = false;
     }
 
     /// This user is in another room now: who comes into that one is news.
@@ -57,7 +52,24 @@ impl Members {
 
     /// Another server, or the same one started anew: its numbers mean other people.
     pub(super) fn clear(&mut self) {
-        self.names.clear();
+        *self = Self::default();
+    }
+
+    /// The member with this number, absent if the number is new or means somebody else now.
+    fn entry(&mut self, id: MemberId, name: &str) -> &mut Member {
+        if self.names.len() >= self.names_max.max(NAMES_MAX) {
+            self.names.retain(|_, member| member.present);
+            // In a crowd of people present, looking through them all for each newcomer would cost the square.
+            self.names_max = 2 * self.names.len();
+        }
+        let member = self.names.entry(id).or_default();
+        if member.name != name {
+            *member = Member {
+                name: name.to_owned(),
+                present: false,
+            };
+        }
+        member
     }
 }
 
@@ -88,6 +100,7 @@ mod tests {
         let mut members = Members::default();
         members.add(MemberId(1), "bob");
         members.change_room();
+        members.hear_of(MemberId(1), "bob");
         assert_eq!(members.name(MemberId(1)), Some("bob"));
         assert!(members.add(MemberId(1), "bob"));
     }

@@ -1,9 +1,11 @@
 //! The server: what it prints, whom it lets in, how it stops.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
 use std::process::Stdio;
 
 use rustix::process::Signal;
+use tidewire::proto::handshake::{Hello, PROTOCOL_VERSION};
 use tidewire::{Client, Event, Kind};
 
 use crate::process::{Netcat, Process, command};
@@ -158,15 +160,26 @@ fn signals_drain_and_the_summary_accounts_for_every_message() {
 #[test]
 fn a_second_signal_stops_at_once() {
     let (mut server, address) = Process::server(&["--drain-ms", "3600000"]);
-    // A peer that never reads and never closes keeps the drain waiting for ever.
-    let mut stuck = Netcat::connect(&address);
-    stuck.type_line("");
+    // A peer that was let in, does not care for the go-away and never closes: the drain waits for it.
+    let mut stuck = TcpStream::connect(address.trim_start_matches("tcp://")).unwrap();
+    let hello = Hello {
+        version: PROTOCOL_VERSION,
+        features: 0,
+        frame_bytes_max: 1 << 20,
+        credentials: &[],
+        agent: "stuck",
+    };
+    let mut frame = Vec::new();
+    hello.encode_frame(&mut frame).unwrap();
+    stuck.write_all(&frame).unwrap();
+    stuck.read_exact(&mut [0]).unwrap();
     server.signal(Signal::INT);
     server.expect("draining");
     server.signal(Signal::INT);
     server.expect("served: ");
     server.expect("error: stopped before the drain was finished");
     assert_eq!(server.wait().status.code(), Some(1));
+    drop(stuck);
 }
 
 #[test]
