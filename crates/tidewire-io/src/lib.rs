@@ -5,7 +5,8 @@
 //! which other threads wake a lane that sleeps. None of them knows about messages, sessions or
 //! protocols, and none spawns a thread.
 //!
-//! For transports that are not streams of the kernel there is the in-process byte [`ring`].
+//! For transports that are not streams of the kernel there are the in-process byte [`ring`] and UDP
+//! [`datagram`]s.
 //!
 //! This is the only crate of the workspace that holds unsafe code. Each block is in the small module that
 //! needs it, says why it is sound, and has a test that fails when it is not. System calls go
@@ -23,6 +24,7 @@ compile_error!(
 pub mod affinity;
 pub mod buffer;
 pub mod clock;
+pub mod datagram;
 pub mod descriptors;
 pub mod doorbell;
 pub mod poller;

@@ -1,0 +1,107 @@
+//! Why a datagram socket could not be opened, and what to do about it.
+
+use std::io;
+use std::net::SocketAddr;
+
+use crate::descriptors::{DescriptorLimit, descriptor_limit};
+use rustix::io::Errno;
+
+/// Why a datagram socket could not be bound.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DatagramBindError {
+    /// Somebody receives there already.
+    #[error(
+        "udp://{address} is in use; choose another port or stop the process that holds it (ss -lunp)"
+    )]
+    InUse {
+        /// The address asked for.
+        address: SocketAddr,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// This process may not receive there: a port below 1,024.
+    #[error(
+        "receiving on udp://{address} is not permitted; choose a port from 1024 up, or grant the \
+         capability CAP_NET_BIND_SERVICE"
+    )]
+    PermissionDenied {
+        /// The address asked for.
+        address: SocketAddr,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// The IP address belongs to no interface of this machine.
+    #[error(
+        "udp://{address} is no address of this machine; list them with `ip address`, or bind to 0.0.0.0 \
+         or [::]"
+    )]
+    AddressNotAvailable {
+        /// The address asked for.
+        address: SocketAddr,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// The process has no descriptor left.
+    #[error("no descriptor is left (limit {soft}, hard limit {hard}); raise it with `ulimit -n`")]
+    DescriptorsExhausted {
+        /// The limit in force.
+        soft: u64,
+        /// How far it may be raised.
+        hard: u64,
+    },
+    /// Anything else.
+    #[error("cannot receive on udp://{address}")]
+    Io {
+        /// The address asked for.
+        address: SocketAddr,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+}
+
+impl DatagramBindError {
+    pub(super) fn new(address: SocketAddr, source: io::Error) -> Self {
+        match Errno::from_io_error(&source) {
+            Some(Errno::ADDRINUSE) => Self::InUse { address, source },
+            Some(Errno::ACCESS | Errno::PERM) => Self::PermissionDenied { address, source },
+            Some(Errno::ADDRNOTAVAIL) => Self::AddressNotAvailable { address, source },
+            Some(Errno::MFILE | Errno::NFILE) => {
+                let DescriptorLimit { soft, hard } = descriptor_limit();
+                Self::DescriptorsExhausted { soft, hard }
+            }
+            _ => Self::Io { address, source },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::error::Error;
+
+    #[test]
+    fn messages_name_the_cause_and_the_remedy_and_leave_the_source_to_source() {
+        let address: SocketAddr = "127.0.0.1:53".parse().unwrap();
+        let shown = |cause: Errno| DatagramBindError::new(address, cause.into());
+        let in_use = shown(Errno::ADDRINUSE);
+        assert_eq!(
+            in_use.to_string(),
+            "udp://127.0.0.1:53 is in use; choose another port or stop the process that holds it \
+             (ss -lunp)"
+        );
+        assert!(in_use.source().is_some());
+        assert!(
+            shown(Errno::ACCESS)
+                .to_string()
+                .contains("CAP_NET_BIND_SERVICE")
+        );
+        assert!(
+            shown(Errno::ADDRNOTAVAIL)
+                .to_string()
+                .contains("ip address")
+        );
+        assert!(shown(Errno::MFILE).to_string().contains("ulimit -n"));
+        assert!(matches!(shown(Errno::NOBUFS), DatagramBindError::Io { .. }));
+    }
+}

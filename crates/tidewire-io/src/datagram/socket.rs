@@ -1,0 +1,315 @@
+//! The socket itself.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use quinn_udp::{Transmit, UdpSockRef, UdpSocketState};
+use rustix::net::{
+    AddressFamily, SocketFlags, SocketType, bind, getsockname, socket_with, sockopt,
+};
+
+use super::batch::DatagramBatch;
+use super::run::Runs;
+use super::{DatagramBindError, option};
+
+/// A non-blocking UDP socket that talks to any number of peers.
+#[derive(Debug)]
+pub struct DatagramSocket {
+    socket: OwnedFd,
+    state: UdpSocketState,
+    local: SocketAddr,
+    runs: Runs,
+}
+
+/// How to open a datagram socket.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct DatagramOptions {
+    /// Whether runs of equal datagrams are handed to the kernel in one piece. On by default; without it each
+    /// datagram costs a system call, which is what happens by itself where the kernel refuses.
+    pub segmentation_offload: bool,
+    /// The size of the kernel's receive buffer in bytes, which decides how long a burst may be before
+    /// datagrams are lost. The kernel doubles it for its own bookkeeping, which takes many times what a
+    /// small datagram has in bytes, and cuts it to `net.core.rmem_max`: see
+    /// [`receive_buffer_bytes`](DatagramSocket::receive_buffer_bytes). Without it, the system's
+    /// default.
+    pub receive_buffer_bytes: Option<usize>,
+    /// The size of the kernel's send buffer in bytes, cut to `net.core.wmem_max`. Without it, the system's
+    /// default.
+    pub send_buffer_bytes: Option<usize>,
+    /// Whether several sockets, such as one for each lane, may be bound to the same address. The kernel
+    /// then spreads the peers over them. All of them must ask for it. Off by default.
+    pub reuse_port: bool,
+}
+
+impl Default for DatagramOptions {
+    fn default() -> Self {
+        Self {
+            segmentation_offload: true,
+            receive_buffer_bytes: None,
+            send_buffer_bytes: None,
+            reuse_port: false,
+        }
+    }
+}
+
+impl DatagramSocket {
+    /// Opens a socket at an address; port 0 lets the system choose. A client binds to the unspecified
+    /// address of its server's family and port 0.
+    ///
+    /// # Errors
+    ///
+    /// [`DatagramBindError`], each variant with its remedy.
+    pub fn bind(
+        address: &SocketAddr,
+        options: &DatagramOptions,
+    ) -> Result<Self, DatagramBindError> {
+        Self::open(address, options).map_err(|cause| DatagramBindError::new(*address, cause))
+    }
+
+    fn open(address: &SocketAddr, options: &DatagramOptions) -> io::Result<Self> {
+        let family = match address {
+            SocketAddr::V4(_) => AddressFamily::INET,
+            SocketAddr::V6(_) => AddressFamily::INET6,
+        };
+        let socket = socket_with(family, SocketType::DGRAM, FLAGS, None)?;
+        if options.reuse_port {
+            sockopt::set_socket_reuseport(&socket, true)?;
+        }
+        if let Some(bytes) = options.receive_buffer_bytes {
+            sockopt::set_socket_recv_buffer_size(&socket, bytes)?;
+        }
+        if let Some(bytes) = options.send_buffer_bytes {
+            sockopt::set_socket_send_buffer_size(&socket, bytes)?;
+        }
+        bind(&socket, address)?;
+        let local = SocketAddr::try_from(getsockname(&socket)?)?;
+        let state = prepare(&socket, &local)?;
+        let datagrams_max = if options.segmentation_offload {
+            state.max_gso_segments()
+        } else {
+            1
+        };
+        Ok(Self {
+            socket,
+            state,
+            local,
+            runs: Runs::new(datagrams_max),
+        })
+    }
+
+    /// The address in force, with the port the system chose in place of 0.
+    #[must_use]
+    pub fn local_address(&self) -> SocketAddr {
+        self.local
+    }
+
+    /// Takes what has arrived, as much as the batch holds, in place of what was in it, and returns the
+    /// number of datagrams.
+    ///
+    /// When all slots were used, more may be waiting; the pollers will say so.
+    ///
+    /// # Errors
+    ///
+    /// `WouldBlock` when nothing has; the batch is then empty.
+    #[inline]
+    pub fn receive(&mut self, batch: &mut DatagramBatch) -> io::Result<usize> {
+        let socket = UdpSockRef::from(&self.socket);
+        batch.fill(|slices, metas| self.state.recv(socket, slices, metas))
+    }
+
+    /// Sends `bytes` to a peer as datagrams of `segment_bytes` bytes each, the last of what is left, and
+    /// returns the number of datagrams the kernel took. No bytes at all are one empty datagram.
+    ///
+    /// When the number is less than there are, go on at `number * segment_bytes` once the socket is
+    /// writable.
+    ///
+    /// # Errors
+    ///
+    /// When not even the first was taken: `WouldBlock` when there is no room, `InvalidInput` for segments
+    /// of no bytes, `EMSGSIZE` for more than a datagram can have (65,507 bytes over IPv4), otherwise the
+    /// kernel's refusal. Whether a datagram that was taken arrives is not known.
+    #[inline]
+    pub fn send(
+        &mut self,
+        peer: SocketAddr,
+        segment_bytes: usize,
+        bytes: &[u8],
+    ) -> io::Result<usize> {
+        self.send_from(None, peer, segment_bytes, bytes)
+    }
+
+    /// Like [`send`](Self::send), from one of several addresses of this machine. A socket that is bound to
+    /// all of them should answer from where it was asked, [`Datagram::local`](super::Datagram::local), or
+    /// the peer may not know the answer for one.
+    ///
+    /// # Errors
+    ///
+    /// As [`send`](Self::send).
+    pub fn send_from(
+        &mut self,
+        local: Option<IpAddr>,
+        peer: SocketAddr,
+        segment_bytes: usize,
+        bytes: &[u8],
+    ) -> io::Result<usize> {
+        let Self {
+            socket,
+            state,
+            runs,
+            ..
+        } = self;
+        runs.send(segment_bytes, bytes, |run| {
+            let transmit = Transmit {
+                destination: peer,
+                ecn: None,
+                contents: run,
+                segment_size: (run.len() > segment_bytes).then_some(segment_bytes),
+                src_ip: local,
+            };
+            state.try_send(UdpSockRef::from(&*socket), &transmit)
+        })
+    }
+
+    /// Whether runs of datagrams of this size are handed over in one piece.
+    #[must_use]
+    pub fn offloads(&self, segment_bytes: usize) -> bool {
+        self.runs.run_bytes(segment_bytes) > segment_bytes
+    }
+
+    /// How many datagrams that reached this machine were thrown away because the receive buffer was full.
+    /// A run handed over in one piece on the same machine counts as one. Wraps around at 2³².
+    ///
+    /// # Errors
+    ///
+    /// `Unsupported` or the kernel's refusal where it does not count.
+    pub fn kernel_drops(&self) -> io::Result<u32> {
+        option::drops(&self.socket)
+    }
+
+    /// The size of the kernel's receive buffer in force, which counts the kernel's bookkeeping as well.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's refusal.
+    pub fn receive_buffer_bytes(&self) -> io::Result<usize> {
+        Ok(sockopt::socket_recv_buffer_size(&self.socket)?)
+    }
+
+    /// The size of the kernel's send buffer in force, like
+    /// [`receive_buffer_bytes`](Self::receive_buffer_bytes).
+    ///
+    /// # Errors
+    ///
+    /// The kernel's refusal.
+    pub fn send_buffer_bytes(&self) -> io::Result<usize> {
+        Ok(sockopt::socket_send_buffer_size(&self.socket)?)
+    }
+}
+
+impl AsFd for DatagramSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// Switches on what makes it fast, and off again what only QUIC needs.
+fn prepare(socket: &OwnedFd, local: &SocketAddr) -> io::Result<UdpSocketState> {
+    let ipv4_discovery = sockopt::ip_mtu_discover(socket)?;
+    let state = UdpSocketState::new(UdpSockRef::from(socket))?;
+    sockopt::set_ip_mtu_discover(socket, ipv4_discovery)?;
+    option::set_integer(socket, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, 0)?;
+    sockopt::set_ip_recvtos(socket, false)?;
+    // Where a datagram was sent to is news only to a socket with several addresses.
+    let is_anywhere = local.ip().is_unspecified();
+    if local.is_ipv4() {
+        if !is_anywhere {
+            option::set_integer(socket, libc::IPPROTO_IP, libc::IP_PKTINFO, 0)?;
+        }
+    } else {
+        sockopt::set_ipv6_recvtclass(socket, false)?;
+        sockopt::set_ipv6_mtu_discover(socket, sockopt::Ipv6PathMtuDiscovery::WANT)?;
+        option::set_integer(socket, libc::IPPROTO_IPV6, libc::IPV6_DONTFRAG, 0)?;
+        if !is_anywhere {
+            option::set_integer(socket, libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, 0)?;
+        }
+    }
+    Ok(state)
+}
+
+const FLAGS: SocketFlags = SocketFlags::NONBLOCK.union(SocketFlags::CLOEXEC);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::io::Errno;
+
+    fn open() -> DatagramSocket {
+        let any_port = "127.0.0.1:0".parse().unwrap();
+        DatagramSocket::bind(&any_port, &DatagramOptions::default()).unwrap()
+    }
+
+    /// What arrived, received without waiting: over loopback, a send returns after the delivery.
+    fn received(socket: &mut DatagramSocket) -> Vec<Vec<u8>> {
+        let mut batch = DatagramBatch::new(4);
+        let mut all = Vec::new();
+        while socket.receive(&mut batch).is_ok() {
+            all.extend(batch.iter().map(|datagram| datagram.bytes.to_vec()));
+        }
+        all
+    }
+
+    #[test]
+    fn where_the_kernel_refuses_runs_datagrams_are_sent_one_by_one() {
+        let (mut sender, mut receiver) = (open(), open());
+        // A real refusal: the kernel makes no runs of datagrams without checksums.
+        option::set_integer(&sender, libc::SOL_SOCKET, libc::SO_NO_CHECK, 1).unwrap();
+        assert!(sender.offloads(100));
+        let bytes: Vec<u8> = (0..1_050_u32).map(|index| index as u8).collect();
+        let count = sender.send(receiver.local_address(), 100, &bytes).unwrap();
+        assert_eq!(
+            count, 11,
+            "nothing is lost by the refusal, and nothing sent twice"
+        );
+        let expected: Vec<_> = bytes.chunks(100).map(<[u8]>::to_vec).collect();
+        assert_eq!(received(&mut receiver), expected);
+        assert!(!sender.offloads(100) && !sender.offloads(101));
+        assert!(sender.offloads(99), "smaller ones have not been refused");
+        assert_eq!(
+            sender
+                .send(receiver.local_address(), 100, &bytes[..300])
+                .unwrap(),
+            3
+        );
+        assert_eq!(received(&mut receiver).len(), 3);
+    }
+
+    #[test]
+    fn a_bad_peer_is_no_reason_to_give_up_runs() {
+        let mut sender = open();
+        let nowhere = "127.0.0.1:0".parse().unwrap();
+        let refused = sender.send(nowhere, 10, &[0; 100]).unwrap_err();
+        assert_eq!(Errno::from_io_error(&refused), Some(Errno::INVAL));
+        assert!(sender.offloads(10));
+    }
+
+    #[test]
+    fn what_only_quic_needs_is_off() {
+        for address in ["127.0.0.1:0", "[::1]:0", "[::]:0"] {
+            let address = address.parse().unwrap();
+            let socket = DatagramSocket::bind(&address, &DatagramOptions::default()).unwrap();
+            // Larger datagrams than the path's packets are fragmented rather than refused.
+            assert_eq!(
+                sockopt::ip_mtu_discover(&socket).unwrap(),
+                sockopt::Ipv4PathMtuDiscovery::WANT
+            );
+            if address.is_ipv6() {
+                assert_eq!(
+                    sockopt::ipv6_mtu_discover(&socket).unwrap(),
+                    sockopt::Ipv6PathMtuDiscovery::WANT
+                );
+            }
+        }
+    }
+}
