@@ -105,6 +105,9 @@ fn check_round_trip(codec: &impl Codec, messages: &[Owned], sizes: &[usize]) {
     }
 }
 
+/// Encodes something behind what is there, and tells whether it could.
+type Step<'a> = &'a dyn Fn(&mut Vec<u8>) -> bool;
+
 proptest! {
     #[test]
     fn tw1_frames_survive_any_cut(
@@ -166,7 +169,7 @@ proptest! {
         let presence =
             Presence { channel: 1, member, name: &name, event: PresenceEvent::Left };
         for codec in AnyCodec::NAMES.iter().filter_map(|name| AnyCodec::by_name(name).ok()) {
-            let steps: [&dyn Fn(&mut Vec<u8>) -> bool; 3] = [
+            let steps: [Step<'_>; 3] = [
                 &|out| codec.encode(&message.message(), out).is_ok(),
                 &|out| codec.encode_said(&said, out).is_ok(),
                 &|out| codec.encode_presence(&presence, out).is_ok(),

@@ -3,6 +3,12 @@
 //! Every subscriber owns a simulated socket that takes a random number of bytes. What it took is parsed back
 //! and must be exactly the others' messages in order, with every hole announced by a gap of the right size.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stderr,
+    reason = "helpers of a test fail loudly, and a failing seed must be printed"
+)]
+
 use fastrand::Rng;
 use tidewire_proto::room::{LagLimits, Policy, RoomLog, Subscriber, Verdict};
 
@@ -127,95 +133,131 @@ impl Peer {
     }
 }
 
-fn run(seed: u64, policy: Policy) {
-    let mut random = Rng::with_seed(seed);
-    let mut log = RoomLog::new();
-    let limits = LagLimits {
-        bytes_max: random.u64(500..20_000),
-        messages_max: random.u64(5..400),
-    };
-    let mut all: Vec<(u8, u32)> = Vec::new();
-    let mut numbers = [0_u32; SENDERS];
-    let mut peers: Vec<Peer> = (0..SENDERS)
-        .map(|_| Peer::new(&mut log, policy, limits))
-        .collect();
-    for _ in 0..3000 {
-        let sender = random.usize(..SENDERS);
-        if peers[sender].subscriber.is_some() && random.u8(..) < 200 {
-            numbers[sender] += 1;
-            let bytes = frame(sender as u8, numbers[sender], random.usize(..300));
-            let (position, length) = log
-                .append_with::<()>(bytes.len(), |out| {
-                    out.extend_from_slice(&bytes);
-                    Ok(())
-                })
-                .unwrap();
-            all.push((sender as u8, numbers[sender]));
-            let peer = &mut peers[sender];
-            peer.own += 1;
-            if let Some(subscriber) = peer.subscriber.as_mut() {
-                subscriber.skip_own(&log, position, length);
-            }
+/// A room with its subscribers, everything said so far, and the seeded dice.
+struct World {
+    random: Rng,
+    policy: Policy,
+    limits: LagLimits,
+    log: RoomLog,
+    said: Vec<(u8, u32)>,
+    numbers: [u32; SENDERS],
+    peers: Vec<Peer>,
+}
+
+impl World {
+    fn new(seed: u64, policy: Policy) -> Self {
+        let mut random = Rng::with_seed(seed);
+        let mut log = RoomLog::new();
+        let limits = LagLimits {
+            bytes_max: random.u64(500..20_000),
+            messages_max: random.u64(5..400),
+        };
+        let peers = (0..SENDERS)
+            .map(|_| Peer::new(&mut log, policy, limits))
+            .collect();
+        Self {
+            random,
+            policy,
+            limits,
+            log,
+            said: Vec::new(),
+            numbers: [0; SENDERS],
+            peers,
         }
+    }
+
+    fn say(&mut self) {
+        let sender = self.random.usize(..SENDERS);
+        if self.random.u8(..) >= 200 {
+            return;
+        }
+        self.numbers[sender] += 1;
+        let bytes = frame(sender as u8, self.numbers[sender], self.random.usize(..300));
+        let (position, length) = self
+            .log
+            .append_with::<()>(bytes.len(), |out| {
+                out.extend_from_slice(&bytes);
+                Ok(())
+            })
+            .unwrap();
+        self.said.push((sender as u8, self.numbers[sender]));
+        let peer = &mut self.peers[sender];
+        peer.own += 1;
+        if let Some(subscriber) = peer.subscriber.as_mut() {
+            subscriber.skip_own(&self.log, position, length);
+        }
+    }
+
+    fn write_some(&mut self) {
         for index in 0..SENDERS {
-            let peer = &mut peers[index];
-            if random.u8(..) < 4 {
+            let peer = &mut self.peers[index];
+            if self.random.u8(..) < 4 {
                 peer.stalled = !peer.stalled;
             }
-            if random.u8(..) < 100 {
-                if peer.stalled {
-                    if !peer.enforce(&mut log) && policy == Policy::Disconnect {
-                        let gone = peer.subscriber.take().unwrap();
-                        let undelivered = gone.detach(&mut log);
-                        let seen = log.head_message() - peer.attached_at;
-                        assert_eq!(
-                            seen,
-                            peer.delivered + peer.dropped + peer.own + undelivered,
-                            "conservation"
-                        );
-                        peer.verify(index as u8, &all, peer.attached_at as usize);
-                        *peer = Peer::new(&mut log, policy, limits);
-                    }
-                } else {
-                    let room = if random.bool() {
-                        random.usize(..60)
-                    } else {
-                        random.usize(..9000)
-                    };
-                    peer.flush(&mut log, room);
-                }
+            if self.random.u8(..) >= 100 {
+                continue;
+            }
+            if !peer.stalled {
+                let small = self.random.bool();
+                let room = self.random.usize(..if small { 60 } else { 9000 });
+                peer.flush(&mut self.log, room);
+            } else if !peer.enforce(&mut self.log) && self.policy == Policy::Disconnect {
+                self.replace(index);
             }
         }
     }
-    for (index, peer) in peers.iter_mut().enumerate() {
-        while peer.subscriber.as_ref().unwrap().messages_behind(&log) > 0 || !peer.output.is_empty()
+
+    /// The policy said disconnect: the accounts must close, and somebody new comes in its place.
+    fn replace(&mut self, index: usize) {
+        let peer = &mut self.peers[index];
+        let undelivered = peer.subscriber.take().unwrap().detach(&mut self.log);
+        let seen = self.log.head_message() - peer.attached_at;
+        let known = peer.delivered + peer.dropped + peer.own + undelivered;
+        assert_eq!(seen, known, "conservation");
+        peer.verify(index as u8, &self.said, peer.attached_at as usize);
+        *peer = Peer::new(&mut self.log, self.policy, self.limits);
+    }
+
+    fn drain(&mut self, index: usize) {
+        let peer = &mut self.peers[index];
+        while peer.subscriber.as_ref().unwrap().messages_behind(&self.log) > 0
+            || !peer.output.is_empty()
         {
-            peer.flush(&mut log, 1 + random.usize(..5000));
+            peer.flush(&mut self.log, 1 + self.random.usize(..5000));
         }
-        peer.flush(&mut log, 100);
-        let (messages, lost) = peer.verify(index as u8, &all, peer.attached_at as usize);
+        peer.flush(&mut self.log, 100);
+        let (messages, lost) = peer.verify(index as u8, &self.said, peer.attached_at as usize);
         assert_eq!(
             messages, peer.delivered,
             "every message given out reached the socket whole"
         );
         assert_eq!(lost, peer.dropped, "every drop was announced");
+        let seen = self.log.head_message() - peer.attached_at;
         assert_eq!(
-            log.head_message() - peer.attached_at,
+            seen,
             peer.delivered + peer.dropped + peer.own,
             "conservation"
         );
-        if policy == Policy::Block {
+        if matches!(self.policy, Policy::Block | Policy::Disconnect) {
             assert_eq!(peer.dropped, 0);
         }
     }
-    if policy == Policy::Disconnect {
-        assert!(peers.iter().all(|peer| peer.dropped == 0));
+}
+
+fn run(seed: u64, policy: Policy) {
+    let mut world = World::new(seed, policy);
+    for _ in 0..3000 {
+        world.say();
+        world.write_some();
     }
-    for peer in peers {
-        assert_eq!(peer.subscriber.unwrap().detach(&mut log), 0);
+    for index in 0..SENDERS {
+        world.drain(index);
+    }
+    for peer in world.peers {
+        assert_eq!(peer.subscriber.unwrap().detach(&mut world.log), 0);
     }
     assert!(
-        log.retained_bytes() < 4 << 20,
+        world.log.retained_bytes() < 4 << 20,
         "no cursor is left, so almost nothing is held"
     );
 }

@@ -1,6 +1,6 @@
 //! Tidewire moves small messages fast over TCP and Unix sockets with one API.
 //!
-//! A server is a handful of [lanes](lane): threads that each own a poller and their sessions. A handler sees a
+//! A server is a handful of lanes: threads that each own a poller and their sessions. A handler sees a
 //! borrowed message and replies into the session's output; nothing on that way allocates, locks or makes a
 //! system call per message.
 //!
