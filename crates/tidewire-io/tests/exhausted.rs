@@ -8,9 +8,12 @@
 use std::fs::File;
 use std::os::fd::AsFd;
 
+use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use tidewire_io::datagram::{DatagramBindError, DatagramOptions, DatagramSocket};
 use tidewire_io::descriptors::raise_descriptor_limit;
 use tidewire_io::poller::{Interest, PollerChoice, PollerKind, Token, open};
+use tidewire_io::ring::RingStream;
 use tidewire_io::socket::{
     AcceptError, BindError, ListenOptions, Listener, SocketAddress, Stream, StreamConnectError,
 };
@@ -55,6 +58,14 @@ fn every_operation_says_so_and_recovers_when_the_limit_is_raised() {
         BindError::DescriptorsExhausted { soft: SOFT, .. }
     ));
     assert!(refused.to_string().contains("ulimit -n"));
+    let any_udp_port = "127.0.0.1:0".parse().unwrap();
+    let refused = DatagramSocket::bind(&any_udp_port, &DatagramOptions::default()).unwrap_err();
+    assert!(matches!(
+        refused,
+        DatagramBindError::DescriptorsExhausted { soft: SOFT, .. }
+    ));
+    let refused = RingStream::pair(65_536).unwrap_err();
+    assert_eq!(Errno::from_io_error(&refused), Some(Errno::MFILE));
     for kind in [PollerKind::Epoll, PollerKind::Uring] {
         let refused = open(PollerChoice::Only(kind)).unwrap_err().to_string();
         assert!(refused.contains(&kind.to_string()), "{refused}");
