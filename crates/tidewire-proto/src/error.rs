@@ -80,6 +80,12 @@ pub enum EncodeError {
         /// The kind of frame whose payload it was.
         kind: crate::message::Kind,
     },
+    /// The codec has no names of methods; say it in the payload or the channel.
+    #[error("codec {codec} has no names of methods")]
+    NameUnsupported {
+        /// Name of the codec.
+        codec: &'static str,
+    },
     /// The codec cannot express a message without payload.
     #[error("codec {codec} has no empty frames")]
     EmptyFrame {

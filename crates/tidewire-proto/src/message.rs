@@ -79,6 +79,13 @@ impl Kind {
         }
     }
 
+    /// Whether messages of this kind are for a method, which may be given by name.
+    #[inline]
+    #[must_use]
+    pub const fn has_name(self) -> bool {
+        matches!(self, Self::Request | Self::OneWay)
+    }
+
     /// Whether frames of this kind carry a u32 id after the channel.
     #[inline]
     #[must_use]
@@ -101,6 +108,10 @@ impl Kind {
 /// Set on a `Deliver` frame that only one member received.
 pub const FLAG_PRIVATE: u8 = 0b0000_0001;
 
+/// Set on the frame of a `Request` or `OneWay` whose payload starts with the name of a method. Messages never
+/// have it: their name says it.
+pub const FLAG_NAMED: u8 = 0b0000_0010;
+
 /// One frame, decoded in place: the payload borrows the receive buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Message<'a> {
@@ -110,8 +121,12 @@ pub struct Message<'a> {
     pub flags: u8,
     /// Alias of a method, topic or room; 0 where the kind has none.
     pub channel: u16,
-    /// Request id, or the origin of a delivery; 0 where the kind has none.
+    /// Request id, or the origin of a delivery; 0 where the kind has none. A request whose id is 0 is one
+    /// whose answer is ignored.
     pub id: u32,
+    /// Name of the method that a request or a one-way message is for; empty if the channel says it, or if the
+    /// codec has no names. Replies repeat it where the codec wants that, and are else without.
+    pub name: &'a str,
     /// The rest of the frame.
     pub payload: &'a [u8],
 }
@@ -126,6 +141,7 @@ impl<'a> Message<'a> {
             flags: 0,
             channel,
             id: 0,
+            name: "",
             payload,
         }
     }
@@ -139,8 +155,16 @@ impl<'a> Message<'a> {
             flags: 0,
             channel,
             id,
+            name: "",
             payload,
         }
+    }
+
+    /// The same message for the method of this name.
+    #[inline]
+    #[must_use]
+    pub const fn with_name(self, name: &'a str) -> Self {
+        Self { name, ..self }
     }
 }
 

@@ -96,6 +96,7 @@ fn examples() -> Vec<(Kind, Vec<u8>)> {
         frame(K::Request, ROOM, 5, |out| {
             RoomCall::List.encode(out).expect("fits");
         }),
+        named(K::Request, 7, "echo", b"hi"),
         frame(K::Reply, ROOM, 1, |out| joined.encode(out)),
         frame(K::Reply, ROOM, 5, |out| {
             Roster::push_entry(ADA, "ada", out).expect("fits");
@@ -104,6 +105,7 @@ fn examples() -> Vec<(Kind, Vec<u8>)> {
         frame(K::Error, 0, 1, |out| taken.encode(out)),
         frame(K::Cancel, ROOM, 2, |_| ()),
         frame(K::OneWay, 1, 0, |out| out.extend(b"hi")),
+        named(K::OneWay, 0, "log", b"x"),
         frame(K::Subscribe, 0, 4, |out| out.extend(b"temp")),
         frame(K::Unsubscribe, 5, 6, |_| ()),
         frame(K::Publish, 5, 0, |out| out.extend(b"21C")),
@@ -164,6 +166,11 @@ fn frame(kind: Kind, channel: u16, id: u32, body: impl FnOnce(&mut Vec<u8>)) -> 
     )
 }
 
+fn named(kind: Kind, id: u32, name: &str, payload: &[u8]) -> (Kind, Vec<u8>) {
+    let message = Message::with_id(kind, 0, id, payload).with_name(name);
+    (kind, encoded(&message))
+}
+
 fn encoded(message: &Message<'_>) -> Vec<u8> {
     let mut out = Vec::new();
     Tw1.encode(message, &mut out).expect("fits");
@@ -197,7 +204,7 @@ fn reencoded_body(message: &Message<'_>) -> Vec<u8> {
             welcome.encode_frame(&mut out).expect("fits");
             out.drain(..header_bytes);
         }
-        Kind::Request => {
+        Kind::Request if message.name.is_empty() => {
             let call = RoomCall::decode(payload).expect("a room call");
             call.encode(&mut out).expect("fits");
         }
@@ -314,6 +321,7 @@ fn the_faults_end_the_connection_as_the_page_says() {
             DecodeError::FrameTooLarge { .. } => "too large",
             DecodeError::FrameTooShort { .. } => "too short",
             DecodeError::UnknownKind(_) => "unknown kind",
+            DecodeError::MalformedPayload { .. } => "broken name",
             _ => "another fault",
         };
         assert_eq!(name, row[0], "{bytes:02X?}");
@@ -338,6 +346,7 @@ fn the_limits_are_those_of_the_page() {
         (limits::CREDENTIALS_BYTES_MAX, "1,024 bytes"),
         (limits::NAME_BYTES_MAX, "64 bytes"),
         (limits::TEXT_BYTES_MAX, "255 bytes"),
+        (usize::from(u8::MAX), "255 bytes"),
     ];
     for (value, (bytes, text)) in values.iter().zip(expected) {
         assert!(value.starts_with(text), "{value} is not {text}");

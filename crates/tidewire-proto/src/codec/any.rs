@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use super::{
     Codec, CodecSpecError, Decoded, Delimited, LengthField, Lines, MethodCase, Presence, Raw,
-    RequestIds, Said, Srmp, Tw1, spec,
+    RequestIds, Said, Srmp, SrmpRpc, Tw1, Uvrpc, spec,
 };
 use crate::body::ErrorBody;
 use crate::error::{DecodeError, EncodeError};
@@ -32,14 +32,26 @@ pub enum AnyCodec {
     Delimited(Delimited),
     /// Bytes as they come.
     Raw(Raw),
+    /// NewLife's remote calls.
+    SrmpRpc(SrmpRpc),
+    /// UVRPC.
+    Uvrpc(Uvrpc),
     /// A codec of the user's own.
     Custom(Arc<dyn Codec>),
 }
 
 impl AnyCodec {
     /// Names `by_name` knows, in the order they should be offered.
-    pub const NAMES: [&'static str; 6] =
-        ["tw1", "lines", "srmp", "length-field", "delimited", "raw"];
+    pub const NAMES: [&'static str; 8] = [
+        "tw1",
+        "lines",
+        "srmp",
+        "srmp-rpc",
+        "length-field",
+        "delimited",
+        "raw",
+        "uvrpc",
+    ];
 
     /// The codec of this name, as used in flags; see [`AnyCodec::NAMES`].
     ///
@@ -53,6 +65,7 @@ impl AnyCodec {
     /// | `delimited` | `delimiter` | 1 to 16 bytes in hex | `0D0A` |
     /// | | `keep_delimiter` | none, `true` or `false` | `false` |
     /// | | `limit` | longest frame in bytes, delimiter included | 1048576 |
+    /// | `uvrpc` | `legacy_unframed` | none, `true` or `false`: no length in front of frames | `false` |
     ///
     /// ```
     /// use tidewire_proto::codec::{AnyCodec, Codec};
@@ -67,6 +80,16 @@ impl AnyCodec {
     pub fn by_name(name: &str) -> Result<Self, CodecSpecError> {
         spec::parse(name)
     }
+
+    /// The same codec for datagrams. Only that of UVRPC differs: its datagrams are frames without the length
+    /// that streams need.
+    #[must_use]
+    pub fn for_datagrams(self) -> Self {
+        match self {
+            Self::Uvrpc(_) => Self::Uvrpc(Uvrpc::for_datagrams()),
+            other => other,
+        }
+    }
 }
 
 /// Calls the same method of whichever codec it is.
@@ -79,6 +102,8 @@ macro_rules! each {
             AnyCodec::LengthField($codec) => $call,
             AnyCodec::Delimited($codec) => $call,
             AnyCodec::Raw($codec) => $call,
+            AnyCodec::SrmpRpc($codec) => $call,
+            AnyCodec::Uvrpc($codec) => $call,
             AnyCodec::Custom($codec) => $call,
         }
     };

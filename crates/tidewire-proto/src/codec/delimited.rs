@@ -12,7 +12,7 @@
 
 use super::inline::InlineBytes;
 use super::scan::find_bytes;
-use super::{Codec, Decoded, InvalidParameter, Presence, is_bare, unsupported};
+use super::{Codec, Decoded, InvalidParameter, Presence, check_unnamed, is_bare, unsupported};
 use crate::error::{DecodeError, EncodeError};
 use crate::limits::FRAME_BYTES_MAX;
 use crate::message::{Kind, Message};
@@ -121,6 +121,7 @@ impl Codec for Delimited {
         if !is_bare(message.kind) {
             return Err(unsupported(NAME, message.kind));
         }
+        check_unnamed(message, NAME)?;
         let delimiter = self.delimiter.as_slice();
         let payload = message.payload;
         let kept = self.keep_delimiter && payload.ends_with(delimiter);

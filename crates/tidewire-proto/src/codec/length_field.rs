@@ -18,7 +18,7 @@
 
 use super::frame::Framed;
 use super::inline::InlineBytes;
-use super::{Codec, Decoded, InvalidParameter, Presence, is_bare, unsupported};
+use super::{Codec, Decoded, InvalidParameter, Presence, check_unnamed, is_bare, unsupported};
 use crate::error::{DecodeError, EncodeError};
 use crate::message::{Kind, Message};
 
@@ -172,6 +172,7 @@ impl Codec for LengthField {
         if !is_bare(message.kind) {
             return Err(unsupported(NAME, message.kind));
         }
+        check_unnamed(message, NAME)?;
         let payload = message.payload;
         let length = payload.len() as u64;
         let limit = self.size.payload_bytes_max();

@@ -10,7 +10,7 @@
 //! dropping the characters (hides that something was there), and escaping them (grows the line fourfold).
 
 use super::scan::find_byte;
-use super::{Codec, Decoded, Presence, Said};
+use super::{Codec, Decoded, Presence, Said, check_unnamed};
 use crate::body::{ErrorBody, GoAwayBody};
 use crate::error::{DecodeError, EncodeError};
 use crate::limits::LINE_BYTES_MAX;
@@ -65,7 +65,10 @@ impl Codec for Lines {
 
     fn encode(&self, message: &Message<'_>, out: &mut Vec<u8>) -> Result<(), EncodeError> {
         match message.kind {
-            Kind::OneWay | Kind::Reply | Kind::Deliver => encode_verbatim(message.payload, out),
+            Kind::OneWay | Kind::Reply | Kind::Deliver => {
+                check_unnamed(message, NAME)?;
+                encode_verbatim(message.payload, out)
+            }
             Kind::Error => {
                 let invalid = EncodeError::InvalidBody { kind: message.kind };
                 let body = ErrorBody::decode(message.payload).map_err(|_| invalid)?;

@@ -19,6 +19,8 @@
 //!
 //! - A delivery to a room's member is a one-way message with the payload alone. Presence and gap notices are
 //!   unsupported, so a gap is known to the server's counters only.
+//! - A request or one-way message for a method by name is refused with [`EncodeError::NameUnsupported`] by a
+//!   codec without names, because without its name it would call something else.
 //! - Without ids ([`RequestIds::None`]) a request, its reply and a one-way message look the same, and there
 //!   is no way to refuse: every request must be answered in its turn or the connection closed, or each later
 //!   answer would match the wrong request.
@@ -33,7 +35,9 @@ mod raw;
 mod scan;
 mod spec;
 mod srmp;
+mod srmp_rpc;
 mod tw1;
+pub mod uvrpc;
 
 pub use any::AnyCodec;
 pub use delimited::Delimited;
@@ -42,7 +46,9 @@ pub use lines::Lines;
 pub use raw::Raw;
 pub use spec::{CodecSpecError, InvalidParameter};
 pub use srmp::{ONE_WAY_SEQUENCE, PayloadKind, Srmp};
+pub use srmp_rpc::{RpcPayload, SrmpRpc};
 pub use tw1::{ID_HEADER_BYTES, ONE_WAY_HEADER_BYTES, Tw1};
+pub use uvrpc::Uvrpc;
 
 use crate::body::ErrorBody;
 use crate::error::{DecodeError, EncodeError};
@@ -178,6 +184,7 @@ pub trait Codec: Send + Sync + 'static {
             flags: if said.private { FLAG_PRIVATE } else { 0 },
             channel: said.channel,
             id: said.member.0,
+            name: "",
             payload: said.payload,
         };
         self.encode(&message, out)
@@ -213,11 +220,7 @@ pub trait Codec: Send + Sync + 'static {
         out: &mut Vec<u8>,
     ) -> Result<(), EncodeError> {
         error.with_bytes(|payload| {
-            let answer = Message {
-                kind: Kind::Error,
-                payload,
-                ..*request
-            };
+            let answer = Message::with_id(Kind::Error, request.channel, request.id, payload);
             self.encode(&answer, out)
         })
     }
@@ -238,6 +241,15 @@ const fn is_bare(kind: Kind) -> bool {
         kind,
         Kind::OneWay | Kind::Request | Kind::Reply | Kind::Deliver
     )
+}
+
+/// Refuses a message for a named method: without the name, another method would be called.
+#[inline]
+fn check_unnamed(message: &Message<'_>, codec: &'static str) -> Result<(), EncodeError> {
+    if message.name.is_empty() || !message.kind.has_name() {
+        return Ok(());
+    }
+    Err(EncodeError::NameUnsupported { codec })
 }
 
 /// The refusal of a kind that a codec has no frames for.

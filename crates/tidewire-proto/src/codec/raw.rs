@@ -7,7 +7,7 @@
 //!
 //! Rejected: waiting for more before handing on what is there; it could only guess for how long.
 
-use super::{Codec, Decoded, Presence, is_bare, unsupported};
+use super::{Codec, Decoded, Presence, check_unnamed, is_bare, unsupported};
 use crate::error::{DecodeError, EncodeError};
 use crate::message::{Kind, Message};
 
@@ -47,6 +47,7 @@ impl Codec for Raw {
         if !is_bare(message.kind) {
             return Err(unsupported(NAME, message.kind));
         }
+        check_unnamed(message, NAME)?;
         if message.payload.is_empty() {
             return Err(EncodeError::EmptyFrame { codec: NAME });
         }

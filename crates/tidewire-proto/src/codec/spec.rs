@@ -7,7 +7,7 @@
 
 use thiserror::Error;
 
-use super::{AnyCodec, Delimited, LengthField, LengthSize, Lines, Raw, Srmp, Tw1};
+use super::{AnyCodec, Delimited, LengthField, LengthSize, Lines, Raw, Srmp, SrmpRpc, Tw1, Uvrpc};
 
 /// What was given as a codec's name and parameters is not one.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -69,6 +69,15 @@ pub(super) fn parse(text: &str) -> Result<AnyCodec, CodecSpecError> {
         "tw1" => parameters("tw1", &[]).map(|_| AnyCodec::Tw1(Tw1)),
         "lines" => parameters("lines", &[]).map(|_| AnyCodec::Lines(Lines)),
         "srmp" => parameters("srmp", &[]).map(|_| AnyCodec::Srmp(Srmp)),
+        "srmp-rpc" => parameters("srmp-rpc", &[]).map(|_| AnyCodec::SrmpRpc(SrmpRpc)),
+        "uvrpc" => {
+            let parameters = parameters("uvrpc", &["legacy_unframed"])?;
+            Ok(AnyCodec::Uvrpc(if parameters.flag("legacy_unframed")? {
+                Uvrpc::legacy_unframed()
+            } else {
+                Uvrpc::new()
+            }))
+        }
         "raw" => parameters("raw", &[]).map(|_| AnyCodec::Raw(Raw)),
         "length-field" => {
             let keys = ["size", "offset", "header"];
@@ -178,6 +187,7 @@ fn parameters_of(codec: &str) -> &'static str {
     match codec {
         "length-field" => "size, offset and header",
         "delimited" => "delimiter, keep_delimiter and limit",
+        "uvrpc" => "legacy_unframed",
         _ => "none",
     }
 }
@@ -240,11 +250,25 @@ mod tests {
     }
 
     #[test]
+    fn uvrpc_has_three_framings() {
+        let uvrpc_of = |text| match parse(text) {
+            Ok(AnyCodec::Uvrpc(codec)) => codec,
+            other => panic!("{text}: {other:?}"),
+        };
+        assert_eq!(uvrpc_of("uvrpc"), Uvrpc::new());
+        assert_eq!(uvrpc_of("uvrpc:legacy_unframed=false"), Uvrpc::new());
+        let unframed = uvrpc_of("uvrpc:legacy_unframed");
+        assert_eq!(unframed, Uvrpc::legacy_unframed());
+        let datagrams = AnyCodec::Uvrpc(unframed).for_datagrams();
+        assert!(matches!(datagrams, AnyCodec::Uvrpc(codec) if codec == Uvrpc::for_datagrams()));
+    }
+
+    #[test]
     fn what_is_wrong_is_named() {
         let cases = [
             (
                 "TW1",
-                "unknown codec \"TW1\"; choose one of: tw1, lines, srmp, length-field, delimited, raw",
+                "unknown codec \"TW1\"; choose one of: tw1, lines, srmp, srmp-rpc, length-field, delimited, raw, uvrpc",
             ),
             (
                 "lines:crlf",

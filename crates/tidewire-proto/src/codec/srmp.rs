@@ -21,7 +21,7 @@
 //! sequence 1).
 
 use super::frame::Framed;
-use super::{Codec, Decoded, Presence, RequestIds, unsupported};
+use super::{Codec, Decoded, Presence, RequestIds, check_unnamed, unsupported};
 use crate::body::{ErrorBody, ErrorCode};
 use crate::error::{DecodeError, EncodeError};
 use crate::message::{Kind, Message};
@@ -111,6 +111,7 @@ impl Codec for Srmp {
 
     #[inline]
     fn encode(&self, message: &Message<'_>, out: &mut Vec<u8>) -> Result<(), EncodeError> {
+        check_unnamed(message, NAME)?;
         let head = head_of(message, NAME)?;
         let payload_bytes = check_payload(message.payload.len())?;
         out.reserve(LONG_HEADER_BYTES + message.payload.len());
@@ -175,7 +176,7 @@ fn decode_long(input: &[u8], frame_bytes_max: usize) -> Result<Option<Framed<'_>
 
 /// The message whose header starts with these four bytes.
 #[inline(always)]
-pub(super) fn message_of(head: u32, payload: &[u8]) -> Message<'_> {
+fn message_of(head: u32, payload: &[u8]) -> Message<'_> {
     let flags = head as u8;
     let sequence = u32::from((head >> 8) as u8);
     let kind = KINDS[usize::from(flags >> 6)];
@@ -191,6 +192,7 @@ pub(super) fn message_of(head: u32, payload: &[u8]) -> Message<'_> {
         flags: PayloadKind::from_wire(flags).to_flags(),
         channel: 0,
         id,
+        name: "",
         payload,
     }
 }
@@ -254,7 +256,7 @@ const KIND_MASK: u8 = 0x3F;
 const FLAGS_SHIFT: u32 = 2;
 const ID_OF_SEQUENCE_0: u32 = 256;
 const SHORT_HEADER_BYTES: usize = 4;
-const LONG_HEADER_BYTES: usize = 8;
+pub(super) const LONG_HEADER_BYTES: usize = 8;
 /// A short length of this means that the long one follows.
 const LONG_MARK: u32 = 0xFFFF;
 const PAYLOAD_BYTES_MAX: u32 = i32::MAX as u32;

@@ -10,7 +10,8 @@
 //!  +--------+------+-------+---------+----------+------------
 //!  | length | kind | flags | channel | id       | payload ...     little-endian
 //!  +--------+------+-------+---------+----------+------------
-//!  length counts everything after itself; the id is there only where Kind::has_id says so
+//!  length counts everything after itself; the id is there only where Kind::has_id says so;
+//!  with FLAG_NAMED, the payload of a request or one-way message starts with a u8 length and a method's name
 //! ```
 //!
 //! Rejected: variable-length integers (a header then needs a byte loop and the bench shows it), an id in
@@ -18,9 +19,9 @@
 //! carry their own; the load instrument puts one into its payloads).
 
 use super::{Codec, Decoded, Presence};
-use crate::body::{GapBody, PresenceBody};
+use crate::body::{GapBody, PresenceBody, Reader, push_short_text};
 use crate::error::{DecodeError, EncodeError};
-use crate::message::{Kind, Message};
+use crate::message::{FLAG_NAMED, Kind, Message};
 
 /// The native codec. It has no configuration: limits are arguments of `decode`.
 #[derive(Clone, Copy, Debug, Default)]
@@ -43,10 +44,12 @@ impl Tw1 {
         let start = out.len();
         push_header(head, 0, out);
         let header_end = out.len();
-        let written = write_payload(out).and_then(|()| {
-            let payload_bytes = out.len() - header_end;
-            length_field(head.kind, payload_bytes)
-        });
+        let written = push_name(head, out)
+            .and_then(|()| write_payload(out))
+            .and_then(|()| {
+                let payload_bytes = out.len() - header_end;
+                length_field(head.kind, payload_bytes)
+            });
         match written {
             Ok(length) => {
                 out[start..start + LENGTH_BYTES].copy_from_slice(&length.to_le_bytes());
@@ -109,8 +112,12 @@ impl Codec for Tw1 {
             flags: (word >> 40) as u8,
             channel: (word >> 48) as u16,
             id,
+            name: "",
             payload,
         };
+        if message.flags & FLAG_NAMED != 0 {
+            return decode_named(message, frame_bytes);
+        }
         Ok(Decoded::Frame {
             message,
             consumed: frame_bytes,
@@ -119,6 +126,9 @@ impl Codec for Tw1 {
 
     #[inline]
     fn encode(&self, message: &Message<'_>, out: &mut Vec<u8>) -> Result<(), EncodeError> {
+        if !message.name.is_empty() {
+            return encode_named(message, out);
+        }
         let length = length_field(message.kind, message.payload.len())?;
         out.reserve(ID_HEADER_BYTES + message.payload.len());
         push_header(message, length, out);
@@ -172,14 +182,55 @@ fn length_field(kind: Kind, payload_bytes: usize) -> Result<u32, EncodeError> {
 /// Appends the header of `message` with this length field.
 #[inline]
 fn push_header(message: &Message<'_>, length: u32, out: &mut Vec<u8>) {
+    let mut flags = message.flags;
+    if message.kind.has_name() {
+        let named = if message.name.is_empty() {
+            0
+        } else {
+            FLAG_NAMED
+        };
+        flags = flags & !FLAG_NAMED | named;
+    }
     let word = u64::from(length)
         | u64::from(message.kind as u8) << 32
-        | u64::from(message.flags) << 40
+        | u64::from(flags) << 40
         | u64::from(message.channel) << 48;
     out.extend_from_slice(&word.to_le_bytes());
     if message.kind.has_id() {
         out.extend_from_slice(&message.id.to_le_bytes());
     }
+}
+
+/// Moves the name at the front of a payload to its own field. The bit has no meaning in other kinds. Apart
+/// from the decoder's straight way, so that frames without names do not pay for it.
+#[inline(never)]
+fn decode_named(mut message: Message<'_>, consumed: usize) -> Result<Decoded<'_>, DecodeError> {
+    if message.kind.has_name() {
+        let mut reader = Reader::new(message.payload);
+        // Saying "no name" with a length of 0 would give the frame a second spelling.
+        let name = reader.short_text().filter(|name| !name.is_empty());
+        message.name = name.ok_or(DecodeError::MalformedPayload { kind: message.kind })?;
+        message.payload = reader.rest();
+        message.flags &= !FLAG_NAMED;
+    }
+    Ok(Decoded::Frame { message, consumed })
+}
+
+/// Appends a frame whose message has a name.
+fn encode_named(message: &Message<'_>, out: &mut Vec<u8>) -> Result<(), EncodeError> {
+    out.reserve(ID_HEADER_BYTES + 1 + message.name.len() + message.payload.len());
+    Tw1::encode_with(message, out, |out| {
+        out.extend_from_slice(message.payload);
+        Ok(())
+    })
+}
+
+/// Appends the name in front of a payload, in the kinds that have one.
+fn push_name(message: &Message<'_>, out: &mut Vec<u8>) -> Result<(), EncodeError> {
+    if message.name.is_empty() || !message.kind.has_name() {
+        return Ok(());
+    }
+    push_short_text(message.name, out)
 }
 
 /// Decodes an input that ends inside the fixed header.
@@ -278,6 +329,7 @@ mod tests {
                 flags: 0xA5,
                 channel: 0x1234,
                 id: if kind.has_id() { 0x89AB_CDEF } else { 0 },
+                name: "",
                 payload: b"tide",
             };
             let mut out = Vec::new();
@@ -342,6 +394,69 @@ mod tests {
             error_of(&[7, 0, 0, 0, with_id, 0, 0, 0, 1, 0, 0, 0]),
             DecodeError::FrameTooShort { bytes: 11 }
         );
+    }
+
+    #[test]
+    fn a_name_stands_in_front_of_the_payload() {
+        for kind in [Kind::Request, Kind::OneWay] {
+            let id = if kind.has_id() { 7 } else { 0 };
+            let message = Message::with_id(kind, 0, id, b"hi").with_name("echo");
+            let mut out = Vec::new();
+            Tw1.encode(&message, &mut out).unwrap();
+            assert!(out.ends_with(b"\x04echohi"));
+            let consumed = out.len();
+            assert_eq!(
+                Tw1.decode(&out, LIMIT),
+                Ok(Decoded::Frame { message, consumed })
+            );
+        }
+        let long = "n".repeat(256);
+        let mut out = b"before".to_vec();
+        assert_eq!(
+            Tw1.encode(
+                &Message::new(Kind::OneWay, 0, b"").with_name(&long),
+                &mut out
+            ),
+            Err(EncodeError::TextTooLong {
+                bytes: 256,
+                limit: 255
+            })
+        );
+        assert_eq!(out, b"before");
+    }
+
+    #[test]
+    fn a_broken_name_is_malformed_and_the_bit_means_nothing_elsewhere() {
+        for payload in [&b""[..], b"\0", b"\x02a", b"\x01\xFF"] {
+            let head = [4 + payload.len() as u8, 0, 0, 0, 7, FLAG_NAMED, 0, 0];
+            assert_eq!(
+                error_of(&[&head, payload].concat()),
+                DecodeError::MalformedPayload { kind: Kind::OneWay }
+            );
+        }
+        let say = [5, 0, 0, 0, Kind::Say as u8, FLAG_NAMED, 0, 0, b'x'];
+        let message = Message {
+            flags: FLAG_NAMED,
+            ..Message::new(Kind::Say, 0, b"x")
+        };
+        assert_eq!(
+            Tw1.decode(&say, LIMIT),
+            Ok(Decoded::Frame {
+                message,
+                consumed: 9
+            })
+        );
+        let mut out = Vec::new();
+        Tw1.encode(&message, &mut out).unwrap();
+        assert_eq!(out, say);
+        // A message has a name or not, whatever its flags say.
+        out.clear();
+        let stray = Message {
+            flags: FLAG_NAMED,
+            ..Message::new(Kind::OneWay, 0, b"x")
+        };
+        Tw1.encode(&stray, &mut out).unwrap();
+        assert_eq!(out, [5, 0, 0, 0, 7, 0, 0, 0, b'x']);
     }
 
     #[test]

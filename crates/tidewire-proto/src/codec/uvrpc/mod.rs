@@ -1,0 +1,258 @@
+//! UVRPC: calls by method name, each a FlatBuffer.
+//!
+//! Problem: the frames come from strangers and are made of offsets, which the format's usual accessors follow
+//! unchecked. Approach: a bounds-checked reader for the one small table there is ([`RpcFrame`]); a frame that
+//! cannot be read whole is refused before any of it is used. What is written is one fixed layout.
+//!
+//! Over TCP a frame has a u32 big-endian length in front; a datagram is one frame without it. Over Unix sockets
+//! the original sends no length either and takes each read for one frame; [`Uvrpc::legacy_unframed`] speaks to
+//! such peers and finds the end of a frame by what its offsets reach, so that frames that arrive together are
+//! not lost as they are there. That end is certain for frames that keep their vtable last, as the original's
+//! do; use the framing with a length wherever the peer has it.
+//!
+//! A one-way message is sent as a request with id 0, because the original knows nothing else; its answer
+//! matches nothing. Frames of type notification are read as one-way messages, and deliveries are sent as them.
+//!
+//! Rejected: the `flatbuffers` crate (its safe accessors read out of bounds on hostile input, and this is one
+//! table), and the original's silence to unknown methods (its callers hang): answer with error 2.
+
+mod error;
+mod frame;
+mod table;
+
+pub use error::ErrorParams;
+pub use frame::{BroadcastMessage, RpcFrame, RpcFrameType};
+
+use frame::frame_type_of;
+use table::Broken;
+
+use super::frame::Framed;
+use super::{Codec, Decoded, MethodCase, Presence, RequestIds, unsupported};
+use crate::body::ErrorBody;
+use crate::error::{DecodeError, EncodeError};
+use crate::message::{Kind, Message};
+
+/// The codec of UVRPC frames.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Uvrpc {
+    framing: Framing,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Framing {
+    /// A length in front of each frame.
+    #[default]
+    Length,
+    /// The input is one frame.
+    Datagram,
+    /// Frames follow each other without anything between them.
+    Legacy,
+}
+
+impl Uvrpc {
+    /// Frames with a length in front, for streams.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self {
+            framing: Framing::Length,
+        }
+    }
+
+    /// Frames without a length, one to a datagram; `decode` takes its whole input for one.
+    #[must_use]
+    pub const fn for_datagrams() -> Self {
+        Self {
+            framing: Framing::Datagram,
+        }
+    }
+
+    /// Frames without a length in a stream, for peers of the original over Unix sockets.
+    #[must_use]
+    pub const fn legacy_unframed() -> Self {
+        Self {
+            framing: Framing::Legacy,
+        }
+    }
+}
+
+impl Codec for Uvrpc {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn has_handshake(&self) -> bool {
+        false
+    }
+
+    #[inline]
+    fn ids(&self) -> RequestIds {
+        RequestIds::Bits32
+    }
+
+    fn method_case(&self) -> MethodCase {
+        MethodCase::Lower
+    }
+
+    #[inline]
+    fn decode<'a>(
+        &self,
+        input: &'a [u8],
+        frame_bytes_max: usize,
+    ) -> Result<Decoded<'a>, DecodeError> {
+        match self.framing {
+            Framing::Length => decode_length(input, frame_bytes_max),
+            Framing::Datagram => decode_datagram(input, frame_bytes_max),
+            Framing::Legacy => decode_legacy(input, frame_bytes_max),
+        }
+    }
+
+    fn encode(&self, message: &Message<'_>, out: &mut Vec<u8>) -> Result<(), EncodeError> {
+        let kind = message.kind;
+        let frame_type = frame_type_of(kind).ok_or(unsupported(NAME, kind))?;
+        let frame = RpcFrame {
+            frame_type,
+            msgid: if has_msgid(kind) { message.id } else { 0 },
+            method: if is_call(kind) { message.name } else { "" },
+            params: message.payload,
+        };
+        let frame_bytes = frame.encoded_bytes()?;
+        if self.framing == Framing::Length {
+            out.reserve(LENGTH_BYTES + frame_bytes);
+            out.extend_from_slice(&(frame_bytes as u32).to_be_bytes());
+        }
+        // It cannot fail: the size was accepted a moment ago.
+        frame.encode(out)
+    }
+
+    fn encode_presence(
+        &self,
+        _presence: &Presence<'_>,
+        _out: &mut Vec<u8>,
+    ) -> Result<(), EncodeError> {
+        Err(unsupported(NAME, Kind::Presence))
+    }
+
+    fn encode_gap(&self, _channel: u16, _lost: u64, _out: &mut Vec<u8>) -> Result<(), EncodeError> {
+        Err(unsupported(NAME, Kind::Gap))
+    }
+
+    fn encode_error(
+        &self,
+        request: &Message<'_>,
+        error: &ErrorBody<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), EncodeError> {
+        let words;
+        let text = if error.text.is_empty() {
+            words = error.code.to_string();
+            &words
+        } else {
+            error.text
+        };
+        let code = ErrorParams::code_for(error.code);
+        let mut params = Vec::with_capacity(text.len() + 5);
+        ErrorParams { code, text }.encode(&mut params);
+        let answer = Message {
+            kind: Kind::Error,
+            payload: &params,
+            ..*request
+        };
+        self.encode(&answer, out)
+    }
+
+    fn decode_error<'a>(&self, message: &Message<'a>) -> Result<ErrorBody<'a>, DecodeError> {
+        ErrorParams::decode(message.payload).map(|params| params.body())
+    }
+}
+
+#[inline]
+fn decode_length(input: &[u8], frame_bytes_max: usize) -> Result<Decoded<'_>, DecodeError> {
+    let Some(length) = input.first_chunk::<LENGTH_BYTES>() else {
+        return Ok(Decoded::Incomplete { frame_bytes: 0 });
+    };
+    let payload_bytes = u64::from(u32::from_be_bytes(*length));
+    match Framed::cut(input, LENGTH_BYTES, payload_bytes, frame_bytes_max)? {
+        Framed::Whole { payload, consumed } => {
+            let message = message_of(&RpcFrame::decode(payload)?);
+            Ok(Decoded::Frame { message, consumed })
+        }
+        Framed::Part { frame_bytes } => Ok(Decoded::Incomplete { frame_bytes }),
+    }
+}
+
+fn decode_datagram(input: &[u8], frame_bytes_max: usize) -> Result<Decoded<'_>, DecodeError> {
+    if input.is_empty() {
+        return Ok(Decoded::Incomplete { frame_bytes: 0 });
+    }
+    check_limit(input.len(), frame_bytes_max)?;
+    Ok(Decoded::Frame {
+        message: message_of(&RpcFrame::decode(input)?),
+        consumed: input.len(),
+    })
+}
+
+fn decode_legacy(input: &[u8], frame_bytes_max: usize) -> Result<Decoded<'_>, DecodeError> {
+    let window = &input[..input.len().min(frame_bytes_max)];
+    match RpcFrame::read(window) {
+        Ok((frame, extent)) => {
+            // Padding behind the last part, if the peer's builder adds any, is not the next frame's.
+            let padding = window[extent..]
+                .iter()
+                .take(extent.next_multiple_of(4) - extent)
+                .take_while(|byte| **byte == 0)
+                .count();
+            Ok(Decoded::Frame {
+                message: message_of(&frame),
+                consumed: extent + padding,
+            })
+        }
+        Err(Broken::Short { bytes }) => {
+            check_limit(bytes, frame_bytes_max)?;
+            Ok(Decoded::Incomplete { frame_bytes: 0 })
+        }
+        Err(broken) => Err(broken.error()),
+    }
+}
+
+fn check_limit(frame_bytes: usize, frame_bytes_max: usize) -> Result<(), DecodeError> {
+    if frame_bytes > frame_bytes_max {
+        return Err(DecodeError::FrameTooLarge {
+            bytes: frame_bytes as u64,
+            limit: frame_bytes_max as u64,
+        });
+    }
+    Ok(())
+}
+
+#[inline]
+fn message_of<'a>(frame: &RpcFrame<'a>) -> Message<'a> {
+    let kind = match frame.frame_type {
+        RpcFrameType::Request => Kind::Request,
+        RpcFrameType::Response => Kind::Reply,
+        RpcFrameType::Notification => Kind::OneWay,
+        RpcFrameType::Error => Kind::Error,
+    };
+    // A notification's number is dropped: its refusal would look like that of the request with this number.
+    let id = if has_msgid(kind) { frame.msgid } else { 0 };
+    Message::with_id(kind, 0, id, frame.params).with_name(frame.method)
+}
+
+const fn has_msgid(kind: Kind) -> bool {
+    matches!(kind, Kind::Request | Kind::Reply | Kind::Error)
+}
+
+const fn is_call(kind: Kind) -> bool {
+    matches!(kind, Kind::Request | Kind::OneWay)
+}
+
+/// The datagram by which a subscriber registers at a publisher's port.
+pub const REGISTRATION: &[u8; 9] = b"UVRPC_REG";
+
+/// Longest frame, length included, that the original takes over TCP; keep below it when talking to one.
+pub const ORIGINAL_FRAME_BYTES_MAX: usize = 32_764;
+
+const NAME: &str = "uvrpc";
+const LENGTH_BYTES: usize = 4;
+
+#[cfg(test)]
+mod tests;

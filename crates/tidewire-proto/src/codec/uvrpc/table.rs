@@ -1,0 +1,157 @@
+//! Reading a FlatBuffer table without trusting a single offset in it.
+//!
+//! A FlatBuffer is a web of offsets, and its usual accessors follow them wherever they lead. Here every step
+//! is a bounds-checked slice, so that nothing outside the buffer can be reached; what is inside is only ever
+//! bytes and text.
+//!
+//! ```text
+//!  0        u32 position of the table
+//!  table:   i32 distance back to its vtable, then the fields: numbers in place, others as u32 distance on
+//!  vtable:  u16 its size, u16 the table's size, then for each slot u16 distance from table to field, or 0
+//!  vector:  u32 count, bytes; a string has a NUL behind them
+//! ```
+
+use crate::error::DecodeError;
+
+/// Why a table or a field of it cannot be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Broken {
+    /// The buffer ends before this many bytes.
+    Short { bytes: usize },
+    /// No further bytes could mend it.
+    Malformed,
+    /// It is whole, and of a type that nobody knows.
+    UnknownType(u8),
+}
+
+impl Broken {
+    /// The error of a frame that is as long as it will ever be.
+    pub(super) const fn error(self) -> DecodeError {
+        match self {
+            Self::UnknownType(number) => DecodeError::UnknownKind(number),
+            Self::Short { .. } | Self::Malformed => DecodeError::MalformedFrame,
+        }
+    }
+}
+
+/// The root table of a buffer.
+#[derive(Debug)]
+pub(super) struct Table<'a> {
+    bytes: &'a [u8],
+    position: usize,
+    size: usize,
+    slots: &'a [u8],
+    extent: usize,
+}
+
+impl<'a> Table<'a> {
+    pub(super) fn root(bytes: &'a [u8]) -> Result<Self, Broken> {
+        let position = u32_at(bytes, 0)? as usize;
+        if position < OFFSET_BYTES {
+            return Err(Broken::Malformed);
+        }
+        let back = i32::from_le_bytes(array_at(bytes, position)?);
+        let vtable = position as i64 - i64::from(back);
+        let vtable = usize::try_from(vtable).map_err(|_| Broken::Malformed)?;
+        let vtable_bytes = usize::from(u16::from_le_bytes(array_at(bytes, vtable)?));
+        let slots_bytes = vtable_bytes.checked_sub(VTABLE_HEADER_BYTES);
+        let slots_bytes = slots_bytes.ok_or(Broken::Malformed)?;
+        let size = usize::from(u16::from_le_bytes(array_at(bytes, vtable + 2)?));
+        let slots = slice_at(bytes, vtable + VTABLE_HEADER_BYTES, slots_bytes)?;
+        slice_at(bytes, position, size)?;
+        Ok(Self {
+            bytes,
+            position,
+            size,
+            slots,
+            extent: (vtable + vtable_bytes).max(position + size),
+        })
+    }
+
+    /// The u8 in this slot, 0 if it is left out.
+    pub(super) fn u8(&self, slot: usize) -> Result<u8, Broken> {
+        match self.field(slot, 1)? {
+            Some(at) => Ok(u8::from_le_bytes(array_at(self.bytes, at)?)),
+            None => Ok(0),
+        }
+    }
+
+    /// The u32 in this slot, 0 if it is left out.
+    pub(super) fn u32(&self, slot: usize) -> Result<u32, Broken> {
+        match self.field(slot, 4)? {
+            Some(at) => u32_at(self.bytes, at),
+            None => Ok(0),
+        }
+    }
+
+    /// The bytes in this slot, none if they are left out.
+    pub(super) fn vector(&mut self, slot: usize) -> Result<&'a [u8], Broken> {
+        Ok(self.elements(slot)?.map_or(&[], |(elements, _)| elements))
+    }
+
+    /// The text in this slot, empty if it is left out.
+    pub(super) fn string(&mut self, slot: usize) -> Result<&'a str, Broken> {
+        let Some((text, end)) = self.elements(slot)? else {
+            return Ok("");
+        };
+        // The terminator is part of the format; a C peer would read on without it.
+        let [terminator] = array_at(self.bytes, end)?;
+        self.extent = self.extent.max(end + 1);
+        match str::from_utf8(text) {
+            Ok(text) if terminator == 0 => Ok(text),
+            _ => Err(Broken::Malformed),
+        }
+    }
+
+    /// Where the last byte of the table and of what was read of it ends.
+    pub(super) fn extent(&self) -> usize {
+        self.extent
+    }
+
+    /// Where the field of this slot lies, if the table has it.
+    fn field(&self, slot: usize, field_bytes: usize) -> Result<Option<usize>, Broken> {
+        let (slots, _) = self.slots.as_chunks::<2>();
+        let offset = slots
+            .get(slot)
+            .map_or(0, |offset| usize::from(u16::from_le_bytes(*offset)));
+        match offset {
+            0 => Ok(None),
+            _ if offset < OFFSET_BYTES || offset + field_bytes > self.size => {
+                Err(Broken::Malformed)
+            }
+            _ => Ok(Some(self.position + offset)),
+        }
+    }
+
+    /// The elements of the vector in this slot, and where they end.
+    fn elements(&mut self, slot: usize) -> Result<Option<(&'a [u8], usize)>, Broken> {
+        let Some(at) = self.field(slot, OFFSET_BYTES)? else {
+            return Ok(None);
+        };
+        let distance = u32_at(self.bytes, at)? as usize;
+        let start = at.checked_add(distance).ok_or(Broken::Malformed)?;
+        let count = u32_at(self.bytes, start)? as usize;
+        let elements = slice_at(self.bytes, start + OFFSET_BYTES, count)?;
+        let end = start + OFFSET_BYTES + count;
+        self.extent = self.extent.max(end);
+        Ok(Some((elements, end)))
+    }
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> Result<u32, Broken> {
+    array_at(bytes, at).map(u32::from_le_bytes)
+}
+
+fn array_at<const N: usize>(bytes: &[u8], at: usize) -> Result<[u8; N], Broken> {
+    let slice = slice_at(bytes, at, N)?;
+    slice.try_into().map_err(|_| Broken::Malformed)
+}
+
+#[inline]
+fn slice_at(bytes: &[u8], at: usize, count: usize) -> Result<&[u8], Broken> {
+    let end = at.checked_add(count).ok_or(Broken::Malformed)?;
+    bytes.get(at..end).ok_or(Broken::Short { bytes: end })
+}
+
+const OFFSET_BYTES: usize = 4;
+const VTABLE_HEADER_BYTES: usize = 4;
