@@ -5,9 +5,13 @@ pub mod decoders;
 use decoders::{TARGETS, decode_all};
 use proptest::collection::vec;
 use proptest::prelude::*;
-use tidewire_proto::codec::{AnyCodec, Codec, Lines, Presence, Said, Tw1};
+use tidewire_proto::body::{ErrorBody, ErrorCode};
+use tidewire_proto::codec::{
+    AnyCodec, Codec, Delimited, LengthField, LengthSize, Lines, PayloadKind, Presence, Raw, Said,
+    Srmp, SrmpRpc, Tw1, Uvrpc,
+};
 use tidewire_proto::limits::{FRAME_BYTES_MAX, LINE_BYTES_MAX};
-use tidewire_proto::message::{Kind, MemberId, Message, PresenceEvent};
+use tidewire_proto::message::{FLAG_NAMED, Kind, MemberId, Message, PresenceEvent};
 
 /// A message that owns its payload.
 #[derive(Clone, Debug)]
@@ -16,8 +20,12 @@ struct Owned {
     flags: u8,
     channel: u16,
     id: u32,
+    name: String,
     payload: Vec<u8>,
 }
+
+/// Appends one thing with a codec, and says whether the codec could.
+type Step<'a> = &'a dyn Fn(&mut Vec<u8>) -> bool;
 
 impl Owned {
     fn message(&self) -> Message<'_> {
@@ -27,6 +35,7 @@ impl Owned {
             channel: self.channel,
             // A kind without an id does not carry one.
             id: if self.kind.has_id() { self.id } else { 0 },
+            name: &self.name,
             payload: &self.payload,
         }
     }
@@ -35,15 +44,74 @@ impl Owned {
 fn any_message() -> impl Strategy<Value = Owned> {
     let kind = prop::sample::select(Kind::ALL.to_vec());
     let payload = vec(any::<u8>(), 0..200);
-    (kind, any::<u8>(), any::<u16>(), any::<u32>(), payload).prop_map(
-        |(kind, flags, channel, id, payload)| Owned {
+    let name = prop_oneof![Just(String::new()), "[a-zé.]{1,40}"];
+    (kind, any::<u8>(), any::<u16>(), any::<u32>(), name, payload).prop_map(
+        |(kind, flags, channel, id, name, payload)| Owned {
             kind,
-            flags,
+            flags: if kind.has_name() {
+                flags & !FLAG_NAMED
+            } else {
+                flags
+            },
             channel,
             id,
+            name: if kind.has_name() { name } else { String::new() },
             payload,
         },
     )
+}
+
+/// A message of the kinds that SRMP frames have, as they are received.
+fn any_srmp_message() -> impl Strategy<Value = Owned> {
+    let kind = prop::sample::select(vec![Kind::Request, Kind::Reply]);
+    let payload = vec(any::<u8>(), 0..200);
+    (kind, any::<u8>(), 1..=256_u32, payload).prop_map(|(kind, number, id, payload)| Owned {
+        kind,
+        flags: PayloadKind::from_wire(number).to_flags(),
+        channel: 0,
+        id,
+        name: String::new(),
+        payload,
+    })
+}
+
+fn any_call() -> impl Strategy<Value = Owned> {
+    ("[a-zA-Z0-9/é]{0,300}", any_srmp_message()).prop_map(|(name, call)| Owned { name, ..call })
+}
+
+/// A call or its answer as UVRPC has them: answers have no name.
+fn any_uvrpc_message() -> impl Strategy<Value = Owned> {
+    (any_call(), any::<u32>()).prop_map(|(call, id)| Owned {
+        flags: 0,
+        id,
+        name: if call.kind == Kind::Request {
+            call.name
+        } else {
+            String::new()
+        },
+        ..call
+    })
+}
+
+/// A message without anything but its payload.
+fn any_bare_message() -> impl Strategy<Value = Owned> {
+    vec(any::<u8>(), 0..200).prop_map(|payload| Owned {
+        kind: Kind::OneWay,
+        flags: 0,
+        channel: 0,
+        id: 0,
+        name: String::new(),
+        payload,
+    })
+}
+
+fn any_length_field() -> impl Strategy<Value = LengthField> {
+    let numbers = vec![1, 2, -2, 4, -4, 0];
+    let size = prop::sample::select(numbers).prop_filter_map("a size", LengthSize::from_number);
+    (size, 0..4_u8, vec(any::<u8>(), 0..=16)).prop_map(|(size, offset, header)| {
+        let codec = LengthField::new(size).with_offset(offset);
+        codec.with_header(&header).expect("a short header")
+    })
 }
 
 fn any_line() -> impl Strategy<Value = Owned> {
@@ -54,6 +122,7 @@ fn any_line() -> impl Strategy<Value = Owned> {
         flags: 0,
         channel: 0,
         id: 0,
+        name: String::new(),
         payload,
     })
 }
@@ -105,9 +174,6 @@ fn check_round_trip(codec: &impl Codec, messages: &[Owned], sizes: &[usize]) {
     }
 }
 
-/// Encodes something behind what is there, and tells whether it could.
-type Step<'a> = &'a dyn Fn(&mut Vec<u8>) -> bool;
-
 proptest! {
     #[test]
     fn tw1_frames_survive_any_cut(
@@ -124,6 +190,76 @@ proptest! {
         sizes in vec(1..70_usize, 1..8),
     ) {
         check_round_trip(&Lines, &messages, &sizes);
+    }
+
+    #[test]
+    fn srmp_frames_survive_any_cut(
+        messages in vec(any_srmp_message(), 0..20),
+        sizes in vec(1..70_usize, 1..8),
+    ) {
+        check_round_trip(&Srmp, &messages, &sizes);
+    }
+
+    #[test]
+    fn srmp_calls_survive_any_cut(
+        messages in vec(any_call(), 0..20),
+        sizes in vec(1..70_usize, 1..8),
+    ) {
+        check_round_trip(&SrmpRpc, &messages, &sizes);
+    }
+
+    #[test]
+    fn length_fields_of_every_shape_survive_any_cut(
+        codec in any_length_field(),
+        messages in vec(any_bare_message(), 0..20),
+        sizes in vec(1..70_usize, 1..8),
+    ) {
+        check_round_trip(&codec, &messages, &sizes);
+    }
+
+    #[test]
+    fn delimited_frames_survive_any_cut(
+        delimiter in vec(0..3_u8, 1..4),
+        payloads in vec(vec(0..4_u8, 0..40), 0..20),
+        sizes in vec(1..20_usize, 1..8),
+    ) {
+        let codec = Delimited::new().with_delimiter(&delimiter).expect("a short delimiter");
+        // What holds a delimiter cannot be sent, and is refused.
+        let messages: Vec<Owned> = payloads
+            .into_iter()
+            .map(|payload| Owned {
+                kind: Kind::OneWay,
+                flags: 0,
+                channel: 0,
+                id: 0,
+                name: String::new(),
+                payload,
+            })
+            .filter(|message| codec.encode(&message.message(), &mut Vec::new()).is_ok())
+            .collect();
+        check_round_trip(&codec, &messages, &sizes);
+    }
+
+    #[test]
+    fn uvrpc_frames_survive_any_cut(
+        messages in vec(any_uvrpc_message(), 0..20),
+        sizes in vec(1..70_usize, 1..8),
+    ) {
+        check_round_trip(&Uvrpc::new(), &messages, &sizes);
+        check_round_trip(&Uvrpc::legacy_unframed(), &messages, &sizes);
+        for message in &messages {
+            check_round_trip(&Uvrpc::for_datagrams(), std::slice::from_ref(message), &[usize::MAX]);
+        }
+    }
+
+    #[test]
+    fn raw_bytes_come_as_they_went(payloads in vec(vec(any::<u8>(), 1..40), 0..20)) {
+        let mut stream = Vec::new();
+        for payload in &payloads {
+            Raw.encode(&Message::new(Kind::OneWay, 0, payload), &mut stream).expect("encodes");
+        }
+        prop_assert_eq!(&stream, &payloads.concat());
+        decoders::raw(&stream);
     }
 
     #[test]
@@ -169,10 +305,12 @@ proptest! {
         let presence =
             Presence { channel: 1, member, name: &name, event: PresenceEvent::Left };
         for codec in AnyCodec::NAMES.iter().filter_map(|name| AnyCodec::by_name(name).ok()) {
-            let steps: [Step<'_>; 3] = [
+            let refusal = ErrorBody { code: ErrorCode::NotFound, text: &name };
+            let steps: [Step<'_>; 4] = [
                 &|out| codec.encode(&message.message(), out).is_ok(),
                 &|out| codec.encode_said(&said, out).is_ok(),
                 &|out| codec.encode_presence(&presence, out).is_ok(),
+                &|out| codec.encode_error(&message.message(), &refusal, out).is_ok(),
             ];
             for step in steps {
                 let mut out = b"before".to_vec();

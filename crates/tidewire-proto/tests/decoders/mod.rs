@@ -5,6 +5,10 @@
 //! same promises: no panic, no frame of zero bytes or beyond the input, the same frames however the bytes
 //! are cut, and what was decoded encodes to the bytes it came from.
 
+mod foreign;
+
+pub use foreign::{delimited, length_field, raw, srmp, srmp_rpc, uvrpc};
+
 use tidewire_proto::body::{
     ErrorBody, GapBody, GoAwayBody, JoinBody, JoinedBody, PresenceBody, RoomCall, Roster,
     validate_name,
@@ -24,11 +28,17 @@ pub type Target = fn(&[u8]);
 pub type Found<'a> = (Message<'a>, &'a [u8]);
 
 /// Every target with the name of its corpus under `fuzz/corpus`.
-pub const TARGETS: [(&str, Target); 4] = [
+pub const TARGETS: [(&str, Target); 10] = [
     ("tw1", tw1),
     ("lines", lines),
     ("hello", hello),
     ("bodies", bodies),
+    ("srmp", srmp),
+    ("srmp_rpc", srmp_rpc),
+    ("length_field", length_field),
+    ("delimited", delimited),
+    ("raw", raw),
+    ("uvrpc", uvrpc),
 ];
 
 /// TW1 frames.
