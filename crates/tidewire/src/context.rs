@@ -20,6 +20,8 @@ pub struct Context<'a> {
     pub(crate) id: SessionId,
     /// The session's output, held here while its messages are handled: a reply is then one append.
     pub(crate) output: Output,
+    /// Largest frame that both sides take.
+    pub(crate) frame_bytes_max: usize,
     pub(crate) current: Current,
     /// Set when no further message of this session may be handled now.
     pub(crate) stopped: bool,
@@ -137,10 +139,11 @@ impl Context<'_> {
     /// Sends a message to the session this call is about.
     ///
     /// # Errors
-    /// The codec cannot express it.
+    /// The codec cannot express it, or its frame is larger than what both sides agreed to take.
     #[inline]
     pub fn send(&mut self, message: &Message<'_>) -> Result<(), SendError> {
-        self.send_framed(|codec, out| codec.encode(message, out))
+        let limit = self.frame_bytes_max;
+        self.send_framed(|codec, out| encode_within(limit, out, |out| codec.encode(message, out)))
     }
 
     /// Appends whatever frames `encode` writes to the session's output.
@@ -180,13 +183,19 @@ impl Context<'_> {
         let Some(slot) = self.core.slot_of(id) else {
             return;
         };
-        if id == self.id {
-            self.core.sessions[slot].output = std::mem::take(&mut self.output);
-            self.core.flush(slot);
-            self.output = std::mem::take(&mut self.core.sessions[slot].output);
-        } else {
-            self.core.flush(slot);
+        self.with_output_returned(|core, _| core.flush(slot));
+    }
+
+    /// Runs `work` while the session has its output, as every other session has.
+    fn with_output_returned<T>(&mut self, work: impl FnOnce(&mut Core, SessionId) -> T) -> T {
+        if let Some(session) = self.core.session_mut(self.id) {
+            session.output = std::mem::take(&mut self.output);
         }
+        let result = work(self.core, self.id);
+        if let Some(session) = self.core.session_mut(self.id) {
+            self.output = std::mem::take(&mut session.output);
+        }
+        result
     }
 
     /// Closes the session this call is about, after what was sent to it has been written.
@@ -264,7 +273,8 @@ impl Context<'_> {
     /// # Errors
     /// This session is not in the room, nobody has that name, or their queue is full.
     pub fn whisper(&mut self, room: u16, name: &str, payload: &[u8]) -> Result<(), RoomError> {
-        self.core.whisper(self.id, room, name, payload)
+        // The receiver may be this very session, whose output is here and not where others' is.
+        self.with_output_returned(|core, id| core.whisper(id, room, name, payload))
     }
 
     /// Calls `visit` for every member of a room, in the order of their numbers.
@@ -290,6 +300,25 @@ impl Context<'_> {
     pub fn frame_bytes_max(&self) -> usize {
         self.core.shared.limits.frame_bytes_max
     }
+}
+
+/// Appends one frame, unless it is larger than its receiver takes: it would end the connection there.
+pub(crate) fn encode_within(
+    frame_bytes_max: usize,
+    out: &mut Vec<u8>,
+    encode: impl FnOnce(&mut Vec<u8>) -> Result<(), EncodeError>,
+) -> Result<(), EncodeError> {
+    let before = out.len();
+    encode(out)?;
+    let bytes = out.len() - before;
+    if bytes > frame_bytes_max {
+        out.truncate(before);
+        return Err(EncodeError::PayloadTooLarge {
+            bytes: bytes as u64,
+            limit: frame_bytes_max as u64,
+        });
+    }
+    Ok(())
 }
 
 impl Drop for Context<'_> {

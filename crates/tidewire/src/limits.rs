@@ -22,7 +22,7 @@ pub struct Limits {
     pub idle_timeout: Duration,
     /// Silence after which a session whose codec has no pings is closed. Default 20 min: a person may think.
     pub idle_timeout_without_heartbeat: Duration,
-    /// Silence after which a ping is sent. Default 20 s: two of them fit into the idle timeout.
+    /// Silence after which a ping is sent, zero for never. Default 20 s: two of them fit into the idle timeout.
     pub heartbeat: Duration,
     /// Longest wait for the rest of a frame whose beginning came. Default 10 s.
     pub frame_timeout: Duration,
@@ -82,6 +82,11 @@ impl Limits {
             messages_max: self.lag_messages_max,
         }
     }
+}
+
+/// A duration on the lanes' clock. One of centuries, as people write to switch a limit off, is as long as can be.
+pub(crate) fn nanoseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// What a room does unless a service asks for something else.

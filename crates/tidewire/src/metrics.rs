@@ -36,11 +36,13 @@ pub enum DropReason {
     Closed,
     /// The subscription's policy dropped it.
     Policy,
+    /// The subscriber left the room before the message was written.
+    Left,
 }
 
 impl DropReason {
     /// Names of all reasons, in the order of their counters.
-    pub const NAMES: [&'static str; 2] = ["closed", "policy"];
+    pub const NAMES: [&'static str; 3] = ["closed", "policy", "left"];
 }
 
 macro_rules! counters {

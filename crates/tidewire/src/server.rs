@@ -17,7 +17,7 @@ use tidewire_proto::room::Policy;
 
 use crate::address::{Address, AddressError};
 use crate::lane::{Core, Gate, Lane, LaneError, LaneHandle, Post, Shared};
-use crate::limits::{Limits, RoomDefaults};
+use crate::limits::{Limits, RoomDefaults, nanoseconds};
 use crate::metrics::{LaneCounters, Metrics, MetricsReader};
 use crate::pattern::{Directory, LANES_MAX};
 use crate::service::Service;
@@ -150,7 +150,7 @@ impl Server {
     /// Stops accepting, tells every peer, lets them finish until `deadline`, and ends.
     #[must_use]
     pub fn shutdown(mut self, deadline: Duration) -> Stopped {
-        let deadline_ns = now_ns() + deadline.as_nanos() as u64;
+        let deadline_ns = now_ns().saturating_add(nanoseconds(deadline));
         self.stop(&|| Post::Drain { deadline_ns })
     }
 

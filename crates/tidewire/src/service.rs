@@ -14,6 +14,10 @@ use crate::session::CloseReason;
 /// The code behind a lane's sessions. One instance per lane; nothing in it needs to be shared or locked.
 ///
 /// Every method runs on the lane's thread and must not block: while it runs, nobody else on the lane is served.
+///
+/// A panic ends the lane, because nobody can know in what state it left the service: the lane's sessions are closed
+/// and counted as `lane_failed`, other lanes go on, [`Server::is_running`](crate::Server::is_running) turns false and
+/// [`Server::shutdown`](crate::Server::shutdown) reports it. The first lane is the one that accepts connections.
 pub trait Service: Send + 'static {
     /// A session is ready for messages: accepted or connected, and its handshake done.
     fn on_open(&mut self, cx: &mut Context<'_>) {

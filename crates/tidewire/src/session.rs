@@ -83,13 +83,15 @@ pub enum CloseReason {
     SlowSubscriber,
     /// More control frames than allowed.
     ControlFlood,
-    /// The service's own error on this session's message was fatal.
+    /// The lane failed: its service panicked or its poller did.
+    LaneFailed,
+    /// The socket failed in another way.
     Io(io::ErrorKind),
 }
 
 impl CloseReason {
     /// Names of all reasons, in the order of their counters.
-    pub const NAMES: [&'static str; 13] = [
+    pub const NAMES: [&'static str; 14] = [
         "peer_closed",
         "peer_reset",
         "service",
@@ -102,6 +104,7 @@ impl CloseReason {
         "decode",
         "slow_subscriber",
         "control_flood",
+        "lane_failed",
         "io",
     ];
 
@@ -121,7 +124,8 @@ impl CloseReason {
             Self::Decode(_) => 9,
             Self::SlowSubscriber => 10,
             Self::ControlFlood => 11,
-            Self::Io(_) => 12,
+            Self::LaneFailed => 12,
+            Self::Io(_) => 13,
         }
     }
 
@@ -134,7 +138,7 @@ impl CloseReason {
     /// What to tell the peer before closing, if its codec can carry it and the peer may still listen.
     pub(crate) fn go_away_code(self) -> Option<GoAwayCode> {
         match self {
-            Self::Shutdown => Some(GoAwayCode::Shutdown),
+            Self::Shutdown | Self::LaneFailed => Some(GoAwayCode::Shutdown),
             Self::IdleTimeout | Self::FrameTimeout => Some(GoAwayCode::IdleTimeout),
             Self::HandshakeTimeout => Some(GoAwayCode::HandshakeTimeout),
             Self::Handshake(_) | Self::Decode(_) => Some(GoAwayCode::ProtocolError),
@@ -164,6 +168,7 @@ impl fmt::Display for CloseReason {
             Self::Decode(error) => write!(formatter, "not a frame of this codec: {error}"),
             Self::SlowSubscriber => formatter.write_str("fell too far behind in a room"),
             Self::ControlFlood => formatter.write_str("too many control frames"),
+            Self::LaneFailed => formatter.write_str("the lane failed"),
             Self::Io(kind) => write!(formatter, "i/o error: {kind}"),
         }
     }
@@ -249,6 +254,8 @@ pub(crate) struct Session {
     pub(crate) outgoing: bool,
     pub(crate) peer: Option<Box<SocketAddress>>,
     pub(crate) tag: u64,
+    /// Largest frame that both sides take, in bytes.
+    pub(crate) frame_bytes_max: usize,
     pub(crate) output: Output,
     /// Room messages inside `output`, torn or spilled; they count as delivered once it is empty.
     pub(crate) messages_in_output: u64,
@@ -263,6 +270,8 @@ pub(crate) struct Session {
     pub(crate) interest: Interest,
     /// The socket took less than was offered.
     pub(crate) blocked: bool,
+    /// The peer takes nothing any more; only what it sent is still read.
+    pub(crate) write_failed: bool,
     /// Reading stopped: the session's own output is full, or its room holds publishers.
     pub(crate) paused: bool,
     /// Held by a room that blocks its publishers.
@@ -299,6 +308,7 @@ impl Session {
             outgoing,
             peer: None,
             tag: 0,
+            frame_bytes_max: 0,
             output: Output::default(),
             messages_in_output: 0,
             tail: Vec::new(),
@@ -310,6 +320,7 @@ impl Session {
             control_frames: 0,
             interest: Interest::NONE,
             blocked: false,
+            write_failed: false,
             paused: false,
             held: false,
             backlog: false,

@@ -89,7 +89,9 @@ impl EventQueue {
         let waker = {
             let mut state = self.lock();
             state.ended |= event == Event::Ended;
-            if state.events.len() >= EVENTS_MAX {
+            if event == Event::Ended {
+                // `take` tells it when everything else has been taken, however full the queue is.
+            } else if state.events.len() >= EVENTS_MAX {
                 state.lost += 1;
             } else {
                 if state.lost > 0 {
@@ -188,6 +190,20 @@ mod tests {
         let queue = EventQueue::default();
         queue.push(Event::Ended);
         assert_eq!(queue.next(None), Some(Event::Ended));
+        assert_eq!(queue.next(None), Some(Event::Ended));
+    }
+
+    #[test]
+    fn the_end_is_no_lost_event() {
+        let queue = EventQueue::default();
+        for _ in 0..=EVENTS_MAX {
+            queue.push(Event::Lost { count: 0 });
+        }
+        queue.push(Event::Ended);
+        for _ in 0..EVENTS_MAX {
+            assert_eq!(queue.next(None), Some(Event::Lost { count: 0 }));
+        }
+        assert_eq!(queue.next(None), Some(Event::Lost { count: 1 }));
         assert_eq!(queue.next(None), Some(Event::Ended));
     }
 }

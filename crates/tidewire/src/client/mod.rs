@@ -245,7 +245,7 @@ impl Client {
     /// once instead.
     pub fn close(&self) {
         let mut command = Command::Close;
-        while let Err(back) = self.inner.link.commands.push(command) {
+        while let Err(back) = self.inner.link.push(command) {
             if !self.inner.lane.is_running() {
                 return;
             }
@@ -263,7 +263,6 @@ impl Client {
         }
         self.inner
             .link
-            .commands
             .push(command)
             .map_err(|_| HandOverError::QueueFull)?;
         self.inner.doorbell.ring();

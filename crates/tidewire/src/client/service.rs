@@ -1,6 +1,7 @@
 //! The lane's side of a client: one connection, its pending requests, and reconnecting.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -17,6 +18,7 @@ use super::events::{Event, EventQueue};
 use super::request::{Pending, Reply, RequestError};
 use super::{Backoff, ConnectError};
 use crate::context::{Context, SendError};
+use crate::limits::nanoseconds;
 use crate::service::{ConnectFailure, HandlerResult, Service};
 use crate::session::{CloseReason, SessionId};
 
@@ -41,7 +43,9 @@ pub(crate) enum Command {
 /// What a client's lane shares with the application's threads.
 #[derive(Debug)]
 pub(crate) struct Link {
-    pub(crate) commands: ArrayQueue<Command>,
+    commands: ArrayQueue<Command>,
+    /// The lane has taken its last command.
+    ended: AtomicBool,
     pub(crate) events: EventQueue,
     first: Mutex<Option<Result<(), ConnectError>>>,
     first_ready: Condvar,
@@ -76,9 +80,36 @@ impl Link {
     pub(crate) fn new() -> Self {
         Self {
             commands: ArrayQueue::new(COMMANDS_MAX),
+            ended: AtomicBool::new(false),
             events: EventQueue::default(),
             first: Mutex::new(None),
             first_ready: Condvar::new(),
+        }
+    }
+
+    /// Leaves a command for the lane. Gives it back if the queue is full; fails it if the lane has ended.
+    pub(crate) fn push(&self, command: Command) -> Result<(), Command> {
+        self.commands.push(command)?;
+        // The lane sets the mark and then looks for the last time; we push and then look at the mark. One of the two
+        // sees the other, so no command is left behind with somebody waiting for its answer.
+        fence(Ordering::SeqCst);
+        if self.ended.load(Ordering::SeqCst) {
+            self.fail_commands();
+        }
+        Ok(())
+    }
+
+    fn end(&self) {
+        self.ended.store(true, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        self.fail_commands();
+    }
+
+    fn fail_commands(&self) {
+        while let Some(command) = self.commands.pop() {
+            if let Command::Call { pending, .. } = command {
+                pending.complete(Err(RequestError::Shutdown));
+            }
         }
     }
 
@@ -152,7 +183,7 @@ impl ClientService {
             Some(backoff) if !self.closing => {
                 let delay = backoff.delay(self.attempts, fastrand::f64());
                 self.attempts = self.attempts.saturating_add(1);
-                self.retry_at_ns = Some(now_ns() + delay.as_nanos() as u64);
+                self.retry_at_ns = Some(now_ns().saturating_add(nanoseconds(delay)));
                 self.link.events.push(Event::Reconnecting { delay, cause });
             }
             _ => cx.stop_lane(),
@@ -210,7 +241,7 @@ impl ClientService {
             .session
             .filter(|_| self.open)
             .ok_or(RequestError::NotConnected)?;
-        let deadline_ns = now_ns() + timeout.as_nanos() as u64;
+        let deadline_ns = now_ns().saturating_add(nanoseconds(timeout));
         let timer = self.deadlines.insert(deadline_ns, 0);
         let waiting = Waiting {
             pending: Arc::clone(pending),
@@ -362,11 +393,7 @@ impl Drop for ClientService {
     /// The lane ended, in order or not: nobody may wait for ever.
     fn drop(&mut self) {
         self.fail_all(&RequestError::Shutdown);
-        while let Some(command) = self.link.commands.pop() {
-            if let Command::Call { pending, .. } = command {
-                pending.complete(Err(RequestError::Shutdown));
-            }
-        }
+        self.link.end();
         if !self.ever_open {
             let mut first = self
                 .link

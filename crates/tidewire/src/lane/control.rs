@@ -1,7 +1,7 @@
 //! Frames that the lane answers itself: the handshake, heartbeats and go-away.
 
 use tidewire_io::socket::StreamConnectError;
-use tidewire_proto::body::GoAwayBody;
+use tidewire_proto::body::{GoAwayBody, GoAwayCode};
 use tidewire_proto::codec::Codec;
 use tidewire_proto::error::DecodeError;
 use tidewire_proto::handshake::{self, HandshakeError, Hello, Offer, Welcome};
@@ -24,12 +24,17 @@ pub(crate) enum Handled {
 pub(crate) fn handle(cx: &mut Context<'_>, slot: usize, message: &Message<'_>) -> Handled {
     let state = cx.core.sessions[slot].state;
     let result = match (state, message.kind) {
+        (_, Kind::GoAway | Kind::Ping | Kind::Pong)
+            if !awaits_handshake(state) && !within_budget(cx, slot) =>
+        {
+            return Handled::Close(CloseReason::ControlFlood);
+        }
         (_, Kind::GoAway) => return go_away(cx, slot, message),
         (State::AwaitHello, Kind::Hello) => accept_hello(cx, slot, message),
         (State::AwaitHello, kind) => Err(HandshakeError::ExpectedHello { kind }),
         (State::AwaitWelcome, Kind::Welcome) => accept_welcome(cx, slot, message),
         (State::AwaitWelcome, kind) => Err(HandshakeError::ExpectedWelcome { kind }),
-        (_, Kind::Ping) => return ping(cx, slot, message),
+        (_, Kind::Ping) => return ping(cx, message),
         (_, Kind::Pong) => return Handled::Done,
         (_, kind) => {
             // A second hello or welcome.
@@ -40,10 +45,16 @@ pub(crate) fn handle(cx: &mut Context<'_>, slot: usize, message: &Message<'_>) -
         Ok(()) => {
             cx.core.sessions[slot].state = State::Open;
             cx.core.sessions[slot].announced = true;
+            // The timer was set for the handshake, which may be allowed far more time than silence.
+            cx.core.arm_timer(slot);
             Handled::Opened
         }
         Err(error) => Handled::Close(CloseReason::Handshake(error)),
     }
+}
+
+fn awaits_handshake(state: State) -> bool {
+    matches!(state, State::AwaitHello | State::AwaitWelcome)
 }
 
 fn accept_hello(
@@ -70,6 +81,8 @@ fn accept_hello(
     };
     tracing::debug!(session = %cx.id, agent = hello.agent, "hello accepted");
     let sent = cx.send_framed(|_, out| welcome.encode_frame(out));
+    cx.frame_bytes_max = agreed.frame_bytes_max as usize;
+    cx.core.sessions[slot].frame_bytes_max = cx.frame_bytes_max;
     sent.map_err(|_| HandshakeError::Malformed)
 }
 
@@ -79,7 +92,10 @@ fn accept_welcome(
     message: &Message<'_>,
 ) -> Result<(), HandshakeError> {
     let welcome = Welcome::decode(message.payload)?;
-    cx.core.sessions[slot].agent = Some(welcome.agent.into());
+    cx.frame_bytes_max = cx.frame_bytes_max.min(welcome.frame_bytes_max as usize);
+    let session = &mut cx.core.sessions[slot];
+    session.frame_bytes_max = cx.frame_bytes_max;
+    session.agent = Some(welcome.agent.into());
     Ok(())
 }
 
@@ -103,7 +119,18 @@ fn go_away(cx: &mut Context<'_>, slot: usize, message: &Message<'_>) -> Handled 
     Handled::Done
 }
 
-fn ping(cx: &mut Context<'_>, slot: usize, message: &Message<'_>) -> Handled {
+fn ping(cx: &mut Context<'_>, message: &Message<'_>) -> Handled {
+    if message.payload.len() > PING_BYTES_MAX {
+        return Handled::Close(CloseReason::ControlFlood);
+    }
+    match cx.send(&Message::new(Kind::Pong, message.channel, message.payload)) {
+        Ok(()) => Handled::Done,
+        Err(_) => Handled::Close(CloseReason::ControlFlood),
+    }
+}
+
+/// Counts a control frame. Returns whether it is still within the session's budget.
+fn within_budget(cx: &mut Context<'_>, slot: usize) -> bool {
     let now_ns = cx.core.now_ns;
     let limit = cx.core.shared.limits.control_frames_per_second_max;
     let session = &mut cx.core.sessions[slot];
@@ -112,13 +139,7 @@ fn ping(cx: &mut Context<'_>, slot: usize, message: &Message<'_>) -> Handled {
         session.control_frames = 0;
     }
     session.control_frames += 1;
-    if session.control_frames > limit || message.payload.len() > PING_BYTES_MAX {
-        return Handled::Close(CloseReason::ControlFlood);
-    }
-    match cx.send(&Message::new(Kind::Pong, message.channel, message.payload)) {
-        Ok(()) => Handled::Done,
-        Err(_) => Handled::Close(CloseReason::ControlFlood),
-    }
+    session.control_frames <= limit
 }
 
 impl<S: Service> Lane<S> {
@@ -178,12 +199,7 @@ impl Core {
     }
 
     /// Queues a go-away.
-    pub(crate) fn tell_going(
-        &mut self,
-        slot: usize,
-        code: tidewire_proto::body::GoAwayCode,
-        text: &str,
-    ) {
+    pub(crate) fn tell_going(&mut self, slot: usize, code: GoAwayCode, text: &str) {
         if !self.shared.codec.has_handshake() || self.sessions[slot].going_told {
             return;
         }

@@ -9,11 +9,9 @@ use crossbeam_utils::CachePadded;
 use slab::Slab;
 use tidewire_io::clock::now_ns;
 use tidewire_io::poller::{Interest, Poller, Token};
-use tidewire_io::socket::{
-    AcceptError, Accepted, Listener, SocketAddress, Stream, StreamConnectError,
-};
+use tidewire_io::socket::{Listener, SocketAddress, Stream, StreamConnectError};
 use tidewire_io::timer::TimerWheel;
-use tidewire_proto::codec::{AnyCodec, Codec};
+use tidewire_proto::codec::AnyCodec;
 use tidewire_proto::error::EncodeError;
 use tidewire_proto::message::Kind;
 
@@ -21,7 +19,7 @@ use super::buffers::BufferPool;
 use super::gate::Gate;
 use super::mailbox::{BatchEntry, LaneHandle, Post};
 use super::timers::TimerKey;
-use crate::context::{Context, Current, SendError};
+use crate::context::{Context, Current, SendError, encode_within};
 use crate::limits::{Limits, RoomDefaults};
 use crate::metrics::LaneCounters;
 use crate::pattern::{Directory, Room};
@@ -67,6 +65,8 @@ pub(crate) struct Core {
     pub(crate) resumed: Vec<usize>,
     /// Publishers held by a room that blocks for a slow subscriber.
     pub(crate) held: Vec<(SessionId, u16)>,
+    /// Rooms in which a subscriber of this lane holds the publishers.
+    pub(crate) blocked_rooms: Vec<u16>,
     /// What this turn produced for each other lane, see [`BatchEntry`].
     pub(crate) batches: Vec<Vec<u8>>,
     pub(crate) connect_failures: Vec<(SessionId, StreamConnectError)>,
@@ -76,7 +76,7 @@ pub(crate) struct Core {
     pub(crate) stop: bool,
     generation: u32,
     /// Where the next accepted connection goes.
-    next_lane: usize,
+    pub(crate) next_lane: usize,
 }
 
 impl Core {
@@ -105,6 +105,7 @@ impl Core {
             closed: Vec::new(),
             resumed: Vec::new(),
             held: Vec::new(),
+            blocked_rooms: Vec::new(),
             batches: Vec::new(),
             connect_failures: Vec::new(),
             expired: Vec::new(),
@@ -148,15 +149,16 @@ impl Core {
 
     /// The context of a call about session `id`; it holds the session's output until it is dropped.
     pub(crate) fn context(&mut self, id: SessionId) -> Context<'_> {
-        let output = self
+        let (output, frame_bytes_max) = self
             .session_mut(id)
-            .map_or_else(Output::default, |session| {
-                std::mem::take(&mut session.output)
+            .map_or_else(Default::default, |session| {
+                (std::mem::take(&mut session.output), session.frame_bytes_max)
             });
         Context {
             core: self,
             id,
             output,
+            frame_bytes_max,
             current: NO_MESSAGE,
             stopped: false,
         }
@@ -167,6 +169,7 @@ impl Core {
             core: self,
             id: SessionId::NONE,
             output: Output::default(),
+            frame_bytes_max: 0,
             current: NO_MESSAGE,
             stopped: false,
         }
@@ -210,7 +213,10 @@ impl Core {
             return Err(SendError::QueueFull);
         }
         let mut output = std::mem::take(&mut self.sessions[slot].output);
-        let result = self.encode_to(&mut output, encode);
+        let limit = self.sessions[slot].frame_bytes_max;
+        let result = self.encode_to(&mut output, |codec, out| {
+            encode_within(limit, out, |out| encode(codec, out))
+        });
         self.sessions[slot].output = output;
         self.mark_dirty(slot);
         Ok(result?)
@@ -237,7 +243,7 @@ impl Core {
             if batch.is_empty() {
                 continue;
             }
-            let Some(target) = lanes.get(lane) else {
+            let Some(target) = lanes.get(lane).filter(|target| !target.is_retired()) else {
                 batch.clear();
                 continue;
             };
@@ -311,30 +317,7 @@ impl Core {
         Ok(self.sessions[slot].id)
     }
 
-    /// Takes up a connection that the gate has counted.
-    pub(crate) fn adopt(
-        &mut self,
-        stream: Stream,
-        peer: Option<SocketAddress>,
-        ready: &mut Vec<usize>,
-    ) {
-        let handshake = self.shared.codec.has_handshake();
-        let state = if handshake {
-            State::AwaitHello
-        } else {
-            State::Open
-        };
-        match self.insert(stream, peer, state, false) {
-            Ok(slot) if !handshake => ready.push(slot),
-            Ok(_) => {}
-            Err(reason) => {
-                // `insert` gave the place at the gate back.
-                tracing::warn!(%reason, "an accepted connection could not be watched");
-            }
-        }
-    }
-
-    fn insert(
+    pub(crate) fn insert(
         &mut self,
         stream: Stream,
         peer: Option<SocketAddress>,
@@ -351,6 +334,7 @@ impl Core {
         let id = SessionId::new(self.lane, slot, self.generation);
         let mut session = Session::new(stream, id, state, outgoing, self.now_ns);
         session.peer = peer.map(Box::new);
+        session.frame_bytes_max = self.shared.limits.frame_bytes_max;
         session.interest = session.wanted_interest();
         if let Err(error) = self
             .poller
@@ -366,53 +350,6 @@ impl Core {
         self.arm_timer(slot);
         self.counters.sessions_opened.add(1);
         Ok(slot)
-    }
-
-    /// Accepts what waits at a listener, up to a bound, and spreads it over the lanes.
-    pub(crate) fn accept(&mut self, listener: usize, ready: &mut Vec<usize>) {
-        for _ in 0..ACCEPTS_PER_EVENT {
-            let Some(socket) = self.listeners.get(listener) else {
-                return;
-            };
-            match socket.accept() {
-                Ok(Accepted { stream, peer }) => {
-                    self.place(stream, peer.map(SocketAddress::Tcp), ready);
-                }
-                Err(AcceptError::WouldBlock) => return,
-                Err(AcceptError::Aborted) => {}
-                Err(error) => {
-                    self.counters.accept_errors.add(1);
-                    let cause = std::error::Error::source(&error).map(ToString::to_string);
-                    tracing::error!(%error, cause, "cannot accept; trying again in 100 ms");
-                    self.pause_listener(listener);
-                    return;
-                }
-            }
-        }
-    }
-
-    fn place(&mut self, stream: Stream, peer: Option<SocketAddress>, ready: &mut Vec<usize>) {
-        if !self.shared.gate.enter(peer.as_ref()) {
-            self.counters.sessions_refused.add(1);
-            tracing::warn!(?peer, "session limit reached; connection refused");
-            return;
-        }
-        let shared = Arc::clone(&self.shared);
-        let lanes = shared.lanes.get().map_or(&[][..], Vec::as_slice);
-        self.next_lane += 1;
-        if self.next_lane >= lanes.len() {
-            self.next_lane = 0;
-        }
-        match lanes.get(self.next_lane) {
-            Some(other) if self.next_lane != self.lane => {
-                if let Err(Post::Adopt { stream, peer }) = other.post(Post::Adopt { stream, peer })
-                {
-                    // That lane is drowning; this one has just shown that it is not.
-                    self.adopt(stream, peer, ready);
-                }
-            }
-            _ => self.adopt(stream, peer, ready),
-        }
     }
 
     /// Takes a closed session apart.
@@ -435,6 +372,35 @@ impl Core {
         self.buffers.put(session.tail);
         self.counters.closed[reason.index()].add(1);
         tracing::debug!(session = %session.id, %reason, "session closed");
+    }
+
+    /// Takes everything apart without the service, which is what failed: peers learn it at once instead of waiting
+    /// for a lane that will not answer.
+    pub(crate) fn abandon(&mut self) {
+        for listener in std::mem::take(&mut self.listeners) {
+            if let Err(error) = self.poller.remove(listener.as_fd()) {
+                tracing::error!(%error, "cannot stop watching a listener");
+            }
+        }
+        let slots: Vec<usize> = self.sessions.iter().map(|(slot, _)| slot).collect();
+        for slot in slots {
+            let reason = match self.sessions[slot].state {
+                State::Closed(reason) => reason,
+                _ => CloseReason::LaneFailed,
+            };
+            self.sessions[slot].state = State::Closed(reason);
+            self.dismantle(slot, reason);
+        }
+        self.post_batches();
+    }
+
+    /// Lets go of what others posted to a lane that has ended.
+    pub(crate) fn discard_mail(&mut self) {
+        while let Some(post) = self.handle.take() {
+            if let Post::Adopt { peer, .. } = post {
+                self.shared.gate.leave(peer.as_ref());
+            }
+        }
     }
 
     /// When the lane must wake even if nothing arrives.
@@ -472,9 +438,6 @@ const NO_MESSAGE: Current = Current {
 
 /// Resolution of timeouts. They are seconds long, so 10 ms is exact enough and keeps the wheel small.
 const TIMER_TICK_NS: u64 = 10_000_000;
-
-/// Connections accepted in one go, so that a connection storm does not starve those already open.
-const ACCEPTS_PER_EVENT: usize = 64;
 
 /// How often a lane looks whether a blocking room on another lane is clear again.
 const HELD_CHECK_NS: u64 = 2_000_000;

@@ -5,6 +5,7 @@
 //! large the sender reads no more from its own sessions until it is gone, so that nothing is dropped.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crossbeam_queue::ArrayQueue;
 use tidewire_io::doorbell::Doorbell;
@@ -33,6 +34,8 @@ pub(crate) enum Post {
 pub(crate) struct LaneHandle {
     queue: Arc<ArrayQueue<Post>>,
     pub(crate) doorbell: Arc<Doorbell>,
+    /// The lane has ended; nobody will take what is posted.
+    retired: Arc<AtomicBool>,
 }
 
 impl LaneHandle {
@@ -40,23 +43,45 @@ impl LaneHandle {
         Ok(Self {
             queue: Arc::new(ArrayQueue::new(POSTS_MAX)),
             doorbell: Arc::new(Doorbell::new()?),
+            retired: Arc::default(),
         })
     }
 
-    /// Leaves work and wakes the lane if it sleeps. Gives the work back if the queue is full.
+    /// Leaves work and wakes the lane if it sleeps. Gives the work back if the queue is full or the lane has ended.
     pub(crate) fn post(&self, post: Post) -> Result<(), Post> {
+        if self.is_retired() {
+            return Err(post);
+        }
         self.queue.push(post)?;
         self.doorbell.ring();
+        if self.is_retired() {
+            // It ended in between, and may have looked for the last time: a connection must not be left open here.
+            while self.queue.pop().is_some() {}
+        }
         Ok(())
     }
 
-    /// Leaves work that must not be lost, waiting while the queue is full. Not for lanes.
+    /// Leaves work that must not be lost, waiting while the queue is full. Not for lanes. A lane that has ended needs
+    /// it no more.
     pub(crate) fn post_waiting(&self, mut post: Post) {
         while let Err(back) = self.post(post) {
+            if self.is_retired() {
+                return;
+            }
             post = back;
             self.doorbell.ring();
             std::thread::yield_now();
         }
+    }
+
+    /// From now on nothing is taken up any more. Others must not wait for a lane that has ended, nor collect work
+    /// for it without end.
+    pub(crate) fn retire(&self) {
+        self.retired.store(true, Ordering::SeqCst);
+    }
+
+    pub(crate) fn is_retired(&self) -> bool {
+        self.retired.load(Ordering::SeqCst)
     }
 
     pub(crate) fn take(&self) -> Option<Post> {
@@ -158,5 +183,14 @@ mod tests {
             Err(Post::Batch(_))
         ));
         assert!(handle.has_mail());
+    }
+
+    #[test]
+    fn a_lane_that_ended_keeps_nobody_waiting() {
+        let handle = LaneHandle::new().unwrap();
+        while handle.post(Post::Stop).is_ok() {}
+        handle.retire();
+        assert!(matches!(handle.post(Post::Stop), Err(Post::Stop)));
+        handle.post_waiting(Post::Stop);
     }
 }

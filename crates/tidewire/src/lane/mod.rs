@@ -10,8 +10,10 @@
 //! Nothing on that way allocates in the steady state, takes a lock, or makes a system call per message. The
 //! lane is split over this folder: `core` holds the state and what every part needs, `read` brings messages
 //! to the service, `write` brings output to sockets, `control` speaks the handshake and heartbeats, `timers`
-//! ends what stays silent, `mailbox` connects lanes and other threads, `gate` counts sessions against limits.
+//! ends what stays silent, `mailbox` connects lanes and other threads, `accept` takes connections up, `gate`
+//! counts them against limits.
 
+mod accept;
 mod buffers;
 mod control;
 mod core;
@@ -21,7 +23,9 @@ mod read;
 mod timers;
 mod write;
 
+use std::any::Any;
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use thiserror::Error;
@@ -60,6 +64,9 @@ pub enum LaneError {
     /// Waiting for events failed.
     #[error("cannot wait for events")]
     Wait(#[from] WaitError),
+    /// The service panicked. Its sessions were closed; those of other lanes go on.
+    #[error("the service panicked: {0}")]
+    ServicePanicked(String),
     /// The lane's doorbell or thread could not be made.
     #[error("cannot start the lane")]
     Io(#[from] io::Error),
@@ -76,8 +83,27 @@ impl<S: Service> Lane<S> {
         }
     }
 
-    /// Runs until the lane is told to stop or has drained.
+    /// Runs until the lane is told to stop, has drained, or fails.
     pub(crate) fn run(mut self) -> Result<(), LaneError> {
+        let result = catch_unwind(AssertUnwindSafe(|| self.serve()))
+            .unwrap_or_else(|panic| Err(LaneError::ServicePanicked(panic_text(&*panic))));
+        self.core.handle.retire();
+        // A panic may have left the lane's own state half changed. Taking it apart is worth a try: with it, peers,
+        // rooms and counters learn of the end; without it, peers still do, when the sockets are closed.
+        let taken_apart = catch_unwind(AssertUnwindSafe(|| {
+            if let Err(error) = &result {
+                tracing::error!(%error, lane = self.core.lane, "a lane failed");
+                self.core.abandon();
+            }
+            self.core.discard_mail();
+        }));
+        if taken_apart.is_err() {
+            tracing::error!(lane = self.core.lane, "a failed lane was not taken apart");
+        }
+        result
+    }
+
+    fn serve(&mut self) -> Result<(), LaneError> {
         self.core.poller.add(
             std::os::fd::AsFd::as_fd(&self.core.handle.doorbell),
             DOORBELL,
@@ -174,7 +200,7 @@ impl<S: Service> Lane<S> {
                     self.core.sessions[slot].blocked = false;
                     self.core.flush(slot);
                 }
-                if event.readable {
+                if event.readable && !self.core.sessions[slot].is_closed() {
                     self.read_session(slot);
                 }
             }
@@ -260,6 +286,13 @@ impl<S: Service> Lane<S> {
             self.core.stop = true;
         }
     }
+}
+
+/// What a panic said, if it said something.
+fn panic_text(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    text.or_else(|| panic.downcast_ref::<String>().cloned())
+        .unwrap_or_else(|| "no text".to_owned())
 }
 
 /// Bytes of a lane's receive buffer. 256 KiB was as fast as any larger size and still fits the second-level cache.

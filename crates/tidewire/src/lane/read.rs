@@ -285,6 +285,7 @@ fn end(core: &mut Core, slot: usize) {
     };
     let reason = session.peer_going.map_or(plain, CloseReason::GoAway);
     match session.state {
+        _ if session.write_failed => core.close(slot, CloseReason::PeerReset),
         State::Open => core.finish(slot, reason),
         _ => core.close(slot, reason),
     }

@@ -11,6 +11,7 @@ use tidewire_proto::message::{Kind, Message};
 use super::core::listener_token;
 use super::mailbox::{BatchEntry, Post};
 use super::{Core, Lane};
+use crate::limits::nanoseconds;
 use crate::service::Service;
 use crate::session::{CloseReason, SessionId, State};
 
@@ -62,34 +63,60 @@ impl<S: Service> Lane<S> {
 }
 
 impl Core {
+    /// Looks at a session again when the first of its limits can be reached.
     pub(crate) fn arm_timer(&mut self, slot: usize) {
         let session = &self.sessions[slot];
         let limits = &self.shared.limits;
-        let delay = match session.state {
-            State::Connecting | State::AwaitHello | State::AwaitWelcome => limits.handshake_timeout,
-            _ => limits
-                .frame_timeout
-                .min(limits.heartbeat)
-                .min(limits.idle_timeout),
+        let delay_ns = match session.state {
+            State::Connecting | State::AwaitHello | State::AwaitWelcome => {
+                nanoseconds(limits.handshake_timeout)
+            }
+            _ => {
+                let silent_ns = self.now_ns.saturating_sub(session.last_input_ns);
+                let heartbeat_ns = match self.heartbeat_ns() {
+                    at if silent_ns < at => at - silent_ns,
+                    again => again,
+                };
+                let frame_ns = match nanoseconds(limits.frame_timeout) {
+                    limit if session.tail.is_empty() || session.paused => limit,
+                    limit => limit.saturating_sub(silent_ns),
+                };
+                let idle_ns = self.idle_ns().saturating_sub(silent_ns);
+                heartbeat_ns.min(frame_ns).min(idle_ns)
+            }
         };
-        let deadline_ns = self.now_ns + delay.as_nanos() as u64;
+        let deadline_ns = self.now_ns.saturating_add(delay_ns);
         let timer = self
             .timers
             .insert(deadline_ns, TimerKey::Session(session.id));
-        self.sessions[slot].timer = Some(timer);
+        if let Some(former) = self.sessions[slot].timer.replace(timer) {
+            self.timers.cancel(former);
+        }
+    }
+
+    /// The silence that ends a session.
+    fn idle_ns(&self) -> u64 {
+        let limits = &self.shared.limits;
+        nanoseconds(if self.shared.codec.has_handshake() {
+            limits.idle_timeout
+        } else {
+            limits.idle_timeout_without_heartbeat
+        })
+    }
+
+    /// The silence after which a ping is sent; for ever where there are none.
+    fn heartbeat_ns(&self) -> u64 {
+        match nanoseconds(self.shared.limits.heartbeat) {
+            0 => u64::MAX,
+            _ if !self.shared.codec.has_handshake() => u64::MAX,
+            heartbeat_ns => heartbeat_ns,
+        }
     }
 
     fn check_session(&mut self, id: SessionId) {
         let Some(slot) = self.slot_of(id) else { return };
-        let limits = &self.shared.limits;
-        let heartbeat = self.shared.codec.has_handshake();
-        let idle = if heartbeat {
-            limits.idle_timeout
-        } else {
-            limits.idle_timeout_without_heartbeat
-        };
-        let (idle_ns, heartbeat_ns) = (idle.as_nanos() as u64, limits.heartbeat.as_nanos() as u64);
-        let frame_ns = limits.frame_timeout.as_nanos() as u64;
+        let (idle_ns, heartbeat_ns) = (self.idle_ns(), self.heartbeat_ns());
+        let frame_ns = nanoseconds(self.shared.limits.frame_timeout);
         let session = &mut self.sessions[slot];
         session.timer = None;
         let silent_ns = self.now_ns.saturating_sub(session.last_input_ns);
@@ -103,7 +130,7 @@ impl Core {
             }
             _ => {}
         }
-        if heartbeat && silent_ns >= heartbeat_ns && !session.blocked {
+        if silent_ns >= heartbeat_ns && session.state == State::Open && !session.blocked {
             let ping = Message::new(Kind::Ping, 0, &[]);
             if let Err(error) = self.send_to(id, |codec, out| codec.encode(&ping, out)) {
                 tracing::debug!(session = %id, %error, "cannot send a ping");
@@ -158,7 +185,11 @@ impl Core {
                     self.mark_dirty(slot);
                 }
                 State::Open => {
+                    // What has arrived is read and answered before our side ends.
                     self.sessions[slot].half_close = true;
+                    if !self.sessions[slot].paused {
+                        self.resumed.push(slot);
+                    }
                     self.mark_dirty(slot);
                 }
                 _ => self.close(slot, CloseReason::Shutdown),

@@ -36,12 +36,9 @@ impl Core {
     pub(crate) fn flush(&mut self, slot: usize) {
         match self.sessions[slot].state {
             State::Connecting | State::Closed(_) => return,
-            State::Draining => {
-                // Our side has ended; an answer to what the peer still sends cannot be delivered.
-                let session = &mut self.sessions[slot];
-                session.output.consume(session.output.len());
-                return;
-            }
+            // Our side has ended; an answer to what the peer still sends cannot be delivered.
+            State::Draining => return self.discard(slot),
+            _ if self.sessions[slot].write_failed => return self.discard(slot),
             _ => {}
         }
         loop {
@@ -62,24 +59,59 @@ impl Core {
                     self.block(slot);
                     return;
                 }
-                Wrote::Failed(kind) => {
-                    let reset = matches!(
-                        kind,
-                        ErrorKind::BrokenPipe
-                            | ErrorKind::ConnectionReset
-                            | ErrorKind::ConnectionAborted
-                    );
-                    let reason = if reset {
-                        CloseReason::PeerReset
-                    } else {
-                        CloseReason::Io(kind)
-                    };
-                    self.close(slot, reason);
-                    return;
-                }
+                Wrote::Failed(kind) => return self.handle_write_failure(slot, kind),
             }
         }
         self.handle_flushed(slot);
+    }
+
+    /// The peer takes nothing any more. What it sent before it went may still wait to be read, and is, to its end: a
+    /// client that says good-bye and closes at once must be heard.
+    fn handle_write_failure(&mut self, slot: usize, kind: ErrorKind) {
+        let reset = matches!(
+            kind,
+            ErrorKind::BrokenPipe | ErrorKind::ConnectionReset | ErrorKind::ConnectionAborted
+        );
+        if !reset {
+            return self.close(slot, CloseReason::Io(kind));
+        }
+        let session = &mut self.sessions[slot];
+        session.write_failed = true;
+        session.blocked = false;
+        if session.paused && !session.held {
+            session.paused = false;
+            self.resumed.push(slot);
+        }
+        self.discard(slot);
+        self.update_interest(slot);
+    }
+
+    /// Drops and counts what waits for a peer that takes no more, so that no room keeps it.
+    fn discard(&mut self, slot: usize) {
+        let Self {
+            sessions,
+            rooms,
+            buffers,
+            ..
+        } = self;
+        let session = &mut sessions[slot];
+        let mut dropped = std::mem::take(&mut session.messages_in_output);
+        for membership in &mut session.memberships {
+            let Some(Some(room)) = rooms.get_mut(usize::from(membership.room)) else {
+                continue;
+            };
+            let subscriber = &mut membership.subscriber;
+            let behind = usize::try_from(subscriber.bytes_behind(&room.log)).unwrap_or(usize::MAX);
+            let advance = subscriber.advance(&mut room.log, behind, &mut session.output.bytes);
+            dropped += advance.messages;
+        }
+        session.output.sent = 0;
+        buffers.put(std::mem::take(&mut session.output.bytes));
+        let finish = session.finish;
+        self.count_undelivered(dropped);
+        if let Some(reason) = finish {
+            self.close(slot, reason);
+        }
     }
 
     /// Losses come before what follows them.
@@ -158,6 +190,7 @@ impl Core {
             sessions,
             rooms,
             counters,
+            buffers,
             ..
         } = self;
         let session = &mut sessions[slot];
@@ -180,6 +213,10 @@ impl Core {
             let behind = membership.subscriber.bytes_behind(&room.log);
             let part = rest.min(usize::try_from(behind).unwrap_or(usize::MAX));
             rest -= part;
+            if (part as u64) < behind && session.output.bytes.capacity() == 0 {
+                // The rest of a torn frame goes there.
+                session.output.bytes = buffers.take();
+            }
             let advance =
                 membership
                     .subscriber
@@ -220,7 +257,8 @@ impl Core {
         if let Some(reason) = session.finish {
             return self.close(slot, reason);
         }
-        if session.half_close && session.state == State::Open {
+        // Whole frames that wait for the output to drain were accepted: they are answered before our side ends.
+        if session.half_close && session.state == State::Open && !session.backlog {
             session.state = State::Draining;
             // If this fails the peer is gone already, and the next read says so.
             let _ = session.stream.shutdown_write();

@@ -4,7 +4,7 @@
 //! never passes it. A lane asks a room's [`SharedRoom::lanes`] for which other lanes have members, an atomic read.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tidewire_proto::message::MemberId;
@@ -24,8 +24,8 @@ pub(crate) struct SharedRoom {
     pub(crate) alias: u16,
     /// Bit n is set while lane n has members.
     lanes: AtomicU64,
-    /// Some subscriber's policy holds the room's publishers.
-    pub(crate) congested: AtomicBool,
+    /// Bit n is set while a subscriber on lane n holds the room's publishers.
+    congested: AtomicU64,
 }
 
 /// The result of entering a room.
@@ -108,7 +108,7 @@ impl Directory {
                 shared: Arc::new(SharedRoom {
                     alias,
                     lanes: AtomicU64::new(0),
-                    congested: AtomicBool::new(false),
+                    congested: AtomicU64::new(0),
                 }),
                 members: BTreeMap::new(),
                 members_by_lane: [0; LANES_MAX],
@@ -180,6 +180,21 @@ impl SharedRoom {
     #[inline]
     pub(crate) fn other_lanes(&self, lane: usize) -> u64 {
         self.lanes.load(Ordering::Acquire) & !(1 << lane)
+    }
+
+    /// Whether a subscriber on any lane holds the room's publishers.
+    #[inline]
+    pub(crate) fn is_congested(&self) -> bool {
+        self.congested.load(Ordering::Relaxed) != 0
+    }
+
+    /// A subscriber on `lane` holds the room's publishers, or none does any more.
+    pub(crate) fn set_congested(&self, lane: usize, congested: bool) {
+        if congested {
+            self.congested.fetch_or(1 << lane, Ordering::Relaxed);
+        } else {
+            self.congested.fetch_and(!(1 << lane), Ordering::Relaxed);
+        }
     }
 }
 

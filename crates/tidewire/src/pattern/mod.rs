@@ -2,10 +2,13 @@
 
 mod chat;
 mod directory;
+mod refusal;
 mod room;
+mod slow;
 
 pub use chat::Chat;
-pub use room::{JoinError, Joined, RoomError};
+pub use refusal::{JoinError, RoomError};
+pub use room::Joined;
 
 pub(crate) use directory::{Directory, LANES_MAX};
 pub(crate) use room::Room;

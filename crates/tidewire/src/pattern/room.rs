@@ -1,4 +1,4 @@
-//! Rooms on a lane: joining, leaving, saying, sweeping, and what happens to slow subscribers.
+//! Rooms on a lane: joining, leaving, saying, sweeping.
 //!
 //! The log, the cursors and the policies are sans-IO and live in [`tidewire_proto::room`]; this file binds
 //! them to sessions, timers and other lanes. A room spans lanes: each has a log of its own, and what is said
@@ -6,33 +6,32 @@
 
 use std::cmp::Reverse;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
-use thiserror::Error;
 use tidewire_io::clock::now_ns;
-use tidewire_proto::body::{ErrorCode, NameError, validate_name};
+use tidewire_io::timer::TimerId;
+use tidewire_proto::body::validate_name;
 use tidewire_proto::codec::{Codec, Presence, Said};
 use tidewire_proto::error::EncodeError;
 use tidewire_proto::message::{MemberId, PresenceEvent};
-use tidewire_proto::room::{Coalescer, Policy, RoomLog, Subscriber, Verdict};
+use tidewire_proto::room::{Coalescer, Policy, RoomLog, Subscriber};
 
 use super::directory::{NameTaken, SharedRoom, TooManyRooms};
-use crate::context::SendError;
-use crate::lane::{BatchEntry, Core, TimerKey};
+use super::refusal::{JoinError, RoomError};
+use crate::lane::{BatchEntry, Core};
+use crate::limits::nanoseconds;
 use crate::metrics::DropReason;
-use crate::service::HandlerError;
-use crate::session::{CloseReason, Member, Membership, Session, SessionId};
+use crate::session::{Member, Membership, Session, SessionId};
 
 /// A room as one lane sees it.
 #[derive(Debug)]
 pub(crate) struct Room {
     pub(crate) shared: Arc<SharedRoom>,
     pub(crate) log: RoomLog,
-    coalescer: Coalescer,
+    pub(super) coalescer: Coalescer,
     /// Slots of the sessions that are in the room.
-    members: Vec<usize>,
-    /// A `block` subscriber holds the publishers; the timer that ends it is armed.
-    blocked: bool,
+    pub(super) members: Vec<usize>,
+    /// Set while a `block` subscriber of this lane holds the publishers: the timer that ends it.
+    pub(super) blocked: Option<TimerId>,
 }
 
 /// The result of joining a room.
@@ -46,51 +45,6 @@ pub struct Joined {
     pub members: usize,
     /// Whether coming and going is announced in a room of this size.
     pub presence: bool,
-}
-
-/// A room could not be joined. All but the last two may be retried with another name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[non_exhaustive]
-pub enum JoinError {
-    /// The member's name is empty or malformed.
-    #[error("{0}")]
-    Name(NameError),
-    /// The room's name is empty or malformed.
-    #[error("room: {0}")]
-    RoomName(NameError),
-    /// Somebody has that name.
-    #[error("the name is taken")]
-    NameTaken,
-    /// The session has another name already.
-    #[error("this session already has a name; leave it empty to keep that")]
-    NameFixed,
-    /// The session is in that room.
-    #[error("already in that room")]
-    AlreadyJoined,
-    /// Too many rooms, here or for this session.
-    #[error("the limit of rooms is reached")]
-    LimitReached,
-    /// The session is not open.
-    #[error("the session is not open")]
-    NotOpen,
-}
-
-/// A room could not be left, spoken to or listed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[non_exhaustive]
-pub enum RoomError {
-    /// The session is not in the room.
-    #[error("not in that room")]
-    NotJoined,
-    /// Nobody has that name.
-    #[error("nobody has that name")]
-    NoSuchMember,
-    /// The message could not be handed over.
-    #[error(transparent)]
-    Send(#[from] SendError),
-    /// The codec cannot express the message.
-    #[error(transparent)]
-    Encode(#[from] EncodeError),
 }
 
 impl Core {
@@ -154,7 +108,7 @@ impl Core {
         let index = self.sessions[slot]
             .membership(alias)
             .ok_or(RoomError::NotJoined)?;
-        self.detach(slot, index, DropReason::Policy);
+        self.detach(slot, index, DropReason::Left);
         Ok(())
     }
 
@@ -205,7 +159,7 @@ impl Core {
         if payload.len() + FRAME_OVERHEAD_BYTES_MAX > limit {
             let (bytes, limit) = (
                 payload.len() as u64,
-                (limit - FRAME_OVERHEAD_BYTES_MAX) as u64,
+                limit.saturating_sub(FRAME_OVERHEAD_BYTES_MAX) as u64,
             );
             return Err(EncodeError::PayloadTooLarge { bytes, limit }.into());
         }
@@ -217,7 +171,7 @@ impl Core {
         session.memberships[index]
             .subscriber
             .skip_own(&room.log, position, bytes);
-        let held = room.shared.congested.load(Ordering::Relaxed);
+        let held = room.shared.is_congested();
         self.counters.said.add(1);
         self.handle_appended(alias, bytes, 1);
         if held {
@@ -330,135 +284,6 @@ impl Core {
         room.coalescer.handle_sweep(started_ns, now_ns());
     }
 
-    /// Applies the policy to a subscriber whose socket is full.
-    fn enforce(&mut self, slot: usize, alias: u16) {
-        let Self {
-            sessions,
-            rooms,
-            counters,
-            ..
-        } = self;
-        let session = &mut sessions[slot];
-        let Some(index) = session.membership(alias) else {
-            return;
-        };
-        let Some(Some(room)) = rooms.get_mut(usize::from(alias)) else {
-            return;
-        };
-        let subscriber = &mut session.memberships[index].subscriber;
-        let behind = subscriber.messages_behind(&room.log);
-        match subscriber.enforce(&mut room.log, &mut session.output.bytes) {
-            Verdict::Keep { dropped } => {
-                counters.room_dropped[DropReason::Policy as usize].add(dropped);
-                let spilled = behind - subscriber.messages_behind(&room.log) - dropped;
-                session.messages_in_output += spilled;
-            }
-            Verdict::Disconnect => {
-                tracing::warn!(session = %session.id, behind, "slow subscriber disconnected");
-                self.close(slot, CloseReason::SlowSubscriber);
-            }
-            Verdict::Block => self.begin_block(alias),
-        }
-    }
-
-    fn begin_block(&mut self, alias: u16) {
-        let deadline_ns = self.now_ns + self.shared.limits.block_deadline.as_nanos() as u64;
-        let Some(Some(room)) = self.rooms.get_mut(usize::from(alias)) else {
-            return;
-        };
-        if !room.blocked {
-            room.blocked = true;
-            room.shared.congested.store(true, Ordering::Relaxed);
-            self.timers
-                .insert(deadline_ns, TimerKey::BlockedRoom(alias));
-        }
-    }
-
-    /// The deadline of a blocking room passed: whoever is still over its limits is disconnected.
-    pub(crate) fn end_block(&mut self, alias: u16) {
-        let Some(slots) = self.blockers(alias) else {
-            return;
-        };
-        for slot in slots {
-            tracing::warn!(session = %self.sessions[slot].id, "blocking subscriber disconnected");
-            self.close(slot, CloseReason::SlowSubscriber);
-        }
-        self.unblock(alias);
-    }
-
-    /// Subscribers over their limits in a room that is blocked.
-    fn blockers(&self, alias: u16) -> Option<Vec<usize>> {
-        let room = self
-            .rooms
-            .get(usize::from(alias))?
-            .as_ref()
-            .filter(|room| room.blocked)?;
-        let limits = self.shared.limits.lag();
-        let over = |slot: &&usize| {
-            let session = &self.sessions[**slot];
-            session.membership(alias).is_some_and(|index| {
-                let subscriber = &session.memberships[index].subscriber;
-                session.blocked
-                    && (subscriber.bytes_behind(&room.log) > limits.bytes_max
-                        || subscriber.messages_behind(&room.log) > limits.messages_max)
-            })
-        };
-        Some(room.members.iter().filter(over).copied().collect())
-    }
-
-    fn unblock(&mut self, alias: u16) {
-        if let Some(Some(room)) = self.rooms.get_mut(usize::from(alias)) {
-            room.blocked = false;
-            room.shared.congested.store(false, Ordering::Relaxed);
-        }
-    }
-
-    /// A publisher of a blocked room reads no more until the room is clear.
-    fn hold(&mut self, slot: usize, alias: u16) {
-        let session = &mut self.sessions[slot];
-        if !session.held {
-            session.held = true;
-            self.held.push((session.id, alias));
-            self.counters.publishers_held.add(1);
-        }
-    }
-
-    /// Lets held publishers go on whose rooms are clear, and sessions whose output drained.
-    pub(crate) fn release_held(&mut self, ready: &mut Vec<usize>) {
-        if !self.held.is_empty() {
-            let blocked: Vec<u16> = self.held.iter().map(|(_, alias)| *alias).collect();
-            for alias in blocked {
-                if self.blockers(alias).is_some_and(|slots| slots.is_empty()) {
-                    self.unblock(alias);
-                }
-            }
-            let mut held = std::mem::take(&mut self.held);
-            held.retain(|(id, alias)| {
-                let room = self.rooms.get(usize::from(*alias)).and_then(Option::as_ref);
-                if room.is_some_and(|room| room.shared.congested.load(Ordering::Relaxed)) {
-                    return true;
-                }
-                if let Some(slot) = self.slot_of(*id) {
-                    self.sessions[slot].held = false;
-                    self.sessions[slot].paused = false;
-                    self.resumed.push(slot);
-                }
-                false
-            });
-            self.held = held;
-        }
-        while let Some(slot) = self.resumed.pop() {
-            if self
-                .sessions
-                .get(slot)
-                .is_some_and(|session| !session.is_closed())
-            {
-                self.update_interest(slot);
-                ready.push(slot);
-            }
-        }
-    }
-
     /// Queues the present members for a session that just joined.
     pub(crate) fn push_roster(&mut self, joined: &Joined, out: &mut Vec<u8>) {
         let codec = &self.shared.codec;
@@ -544,14 +369,14 @@ impl Core {
         if self.rooms.len() <= index {
             self.rooms.resize_with(index + 1, || None);
         }
-        let interval_max_ns = self.shared.room_defaults.coalesce_max.as_nanos() as u64;
+        let interval_max_ns = nanoseconds(self.shared.room_defaults.coalesce_max);
         self.rooms[index].get_or_insert_with(|| {
             Box::new(Room {
                 shared: Arc::clone(shared),
                 log: RoomLog::new(),
                 coalescer: Coalescer::new(interval_max_ns),
                 members: Vec::new(),
-                blocked: false,
+                blocked: None,
             })
         });
     }
@@ -610,40 +435,6 @@ impl Session {
         self.memberships
             .iter()
             .position(|membership| membership.room == alias)
-    }
-}
-
-impl JoinError {
-    /// The code that tells the peer.
-    #[must_use]
-    pub fn code(self) -> ErrorCode {
-        match self {
-            Self::Name(error) | Self::RoomName(error) => error.code(),
-            Self::NameTaken => ErrorCode::NameTaken,
-            Self::NameFixed => ErrorCode::NameInvalid,
-            Self::AlreadyJoined => ErrorCode::AlreadyJoined,
-            Self::LimitReached => ErrorCode::LimitReached,
-            Self::NotOpen => ErrorCode::Draining,
-        }
-    }
-}
-
-impl From<JoinError> for HandlerError {
-    fn from(error: JoinError) -> Self {
-        Self::new(error.code(), error.to_string())
-    }
-}
-
-impl From<RoomError> for HandlerError {
-    fn from(error: RoomError) -> Self {
-        let code = match error {
-            RoomError::NotJoined => ErrorCode::NotJoined,
-            RoomError::NoSuchMember => ErrorCode::NotFound,
-            RoomError::Send(SendError::QueueFull) => ErrorCode::LimitReached,
-            RoomError::Send(SendError::NotOpen) => ErrorCode::NotFound,
-            RoomError::Send(SendError::Encode(_)) | RoomError::Encode(_) => ErrorCode::LimitReached,
-        };
-        Self::new(code, error.to_string())
     }
 }
 

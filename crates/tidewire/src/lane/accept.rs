@@ -1,0 +1,114 @@
+//! Accepting connections, counting them in, and spreading them over the lanes.
+//!
+//! One lane watches the listeners and hands connections out in turn. Rejected: a listener per lane on the same port,
+//! where the kernel spreads by hash, so that a handful of long-lived sessions may all end on one lane.
+
+use std::sync::Arc;
+
+use tidewire_io::socket::{AcceptError, Accepted, SocketAddress, Stream};
+use tidewire_proto::body::{GoAwayBody, GoAwayCode};
+use tidewire_proto::codec::Codec;
+use tidewire_proto::message::{Kind, Message};
+
+use super::Core;
+use super::mailbox::Post;
+use crate::session::State;
+
+impl Core {
+    /// Accepts what waits at a listener, up to a bound, and spreads it over the lanes.
+    pub(crate) fn accept(&mut self, listener: usize, ready: &mut Vec<usize>) {
+        for _ in 0..ACCEPTS_PER_EVENT {
+            let Some(socket) = self.listeners.get(listener) else {
+                return;
+            };
+            match socket.accept() {
+                Ok(Accepted { stream, peer }) => {
+                    self.place(stream, peer.map(SocketAddress::Tcp), ready);
+                }
+                Err(AcceptError::WouldBlock) => return,
+                Err(AcceptError::Aborted) => {}
+                Err(error) => {
+                    self.counters.accept_errors.add(1);
+                    let cause = std::error::Error::source(&error).map(ToString::to_string);
+                    tracing::error!(%error, cause, "cannot accept; trying again in 100 ms");
+                    self.pause_listener(listener);
+                    return;
+                }
+            }
+        }
+    }
+
+    fn place(&mut self, stream: Stream, peer: Option<SocketAddress>, ready: &mut Vec<usize>) {
+        if !self.shared.gate.enter(peer.as_ref()) {
+            self.counters.sessions_refused.add(1);
+            tracing::warn!(?peer, "session limit reached; connection refused");
+            let text = "a limit on the number of sessions is reached";
+            return self.turn_away(stream, GoAwayCode::LimitReached, text);
+        }
+        let shared = Arc::clone(&self.shared);
+        let lanes = shared.lanes.get().map_or(&[][..], Vec::as_slice);
+        for _ in 0..lanes.len() {
+            self.next_lane += 1;
+            if self.next_lane >= lanes.len() {
+                self.next_lane = 0;
+            }
+            if !lanes[self.next_lane].is_retired() {
+                break;
+            }
+        }
+        match lanes.get(self.next_lane) {
+            Some(other) if self.next_lane != self.lane => {
+                if let Err(Post::Adopt { stream, peer }) = other.post(Post::Adopt { stream, peer })
+                {
+                    // That lane is drowning or has ended; this one has just shown that it is not.
+                    self.adopt(stream, peer, ready);
+                }
+            }
+            _ => self.adopt(stream, peer, ready),
+        }
+    }
+
+    /// Takes up a connection that the gate has counted.
+    pub(crate) fn adopt(
+        &mut self,
+        stream: Stream,
+        peer: Option<SocketAddress>,
+        ready: &mut Vec<usize>,
+    ) {
+        if self.drain_deadline_ns.is_some() {
+            // Another lane accepted it before it learnt of the end.
+            self.shared.gate.leave(peer.as_ref());
+            self.counters.sessions_refused.add(1);
+            return self.turn_away(stream, GoAwayCode::Shutdown, "the server is shutting down");
+        }
+        let handshake = self.shared.codec.has_handshake();
+        let state = if handshake {
+            State::AwaitHello
+        } else {
+            State::Open
+        };
+        match self.insert(stream, peer, state, false) {
+            Ok(slot) if !handshake => ready.push(slot),
+            Ok(_) => {}
+            Err(reason) => {
+                // `insert` gave the place at the gate back.
+                tracing::warn!(%reason, "an accepted connection could not be watched");
+            }
+        }
+    }
+
+    /// Tells a connection that is not taken up why. One attempt, never a wait.
+    fn turn_away(&self, mut stream: Stream, code: GoAwayCode, text: &str) {
+        let (mut body, mut frame) = (Vec::new(), Vec::new());
+        GoAwayBody { code, text }.encode(&mut body);
+        let message = Message::new(Kind::GoAway, 0, &body);
+        // A codec that cannot say it, or a peer that is gone: the close alone must do.
+        if self.shared.codec.encode(&message, &mut frame).is_ok() {
+            let _ = stream.write(&frame);
+            let _ = stream.shutdown_write();
+        }
+    }
+}
+
+/// Connections accepted in one go, so that a connection storm does not starve those already open.
+const ACCEPTS_PER_EVENT: usize = 64;

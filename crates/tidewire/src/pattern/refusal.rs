@@ -1,0 +1,87 @@
+//! Why a room is refused to a session, and the codes by which its peer learns it.
+
+use thiserror::Error;
+use tidewire_proto::body::{ErrorCode, NameError};
+use tidewire_proto::error::EncodeError;
+
+use crate::context::SendError;
+use crate::service::HandlerError;
+
+/// A room could not be joined. All but the last two may be retried with another name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum JoinError {
+    /// The member's name is empty or malformed.
+    #[error("{0}")]
+    Name(NameError),
+    /// The room's name is empty or malformed.
+    #[error("room: {0}")]
+    RoomName(NameError),
+    /// Somebody has that name.
+    #[error("the name is taken")]
+    NameTaken,
+    /// The session has another name already.
+    #[error("this session already has a name; leave it empty to keep that")]
+    NameFixed,
+    /// The session is in that room.
+    #[error("already in that room")]
+    AlreadyJoined,
+    /// Too many rooms, here or for this session.
+    #[error("the limit of rooms is reached")]
+    LimitReached,
+    /// The session is not open.
+    #[error("the session is not open")]
+    NotOpen,
+}
+
+/// A room could not be left, spoken to or listed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum RoomError {
+    /// The session is not in the room.
+    #[error("not in that room")]
+    NotJoined,
+    /// Nobody has that name.
+    #[error("nobody has that name")]
+    NoSuchMember,
+    /// The message could not be handed over.
+    #[error(transparent)]
+    Send(#[from] SendError),
+    /// The codec cannot express the message.
+    #[error(transparent)]
+    Encode(#[from] EncodeError),
+}
+
+impl JoinError {
+    /// The code that tells the peer.
+    #[must_use]
+    pub fn code(self) -> ErrorCode {
+        match self {
+            Self::Name(error) | Self::RoomName(error) => error.code(),
+            Self::NameTaken => ErrorCode::NameTaken,
+            Self::NameFixed => ErrorCode::NameInvalid,
+            Self::AlreadyJoined => ErrorCode::AlreadyJoined,
+            Self::LimitReached => ErrorCode::LimitReached,
+            Self::NotOpen => ErrorCode::Draining,
+        }
+    }
+}
+
+impl From<JoinError> for HandlerError {
+    fn from(error: JoinError) -> Self {
+        Self::new(error.code(), error.to_string())
+    }
+}
+
+impl From<RoomError> for HandlerError {
+    fn from(error: RoomError) -> Self {
+        let code = match error {
+            RoomError::NotJoined => ErrorCode::NotJoined,
+            RoomError::NoSuchMember => ErrorCode::NotFound,
+            RoomError::Send(SendError::QueueFull) => ErrorCode::LimitReached,
+            RoomError::Send(SendError::NotOpen) => ErrorCode::NotFound,
+            RoomError::Send(SendError::Encode(_)) | RoomError::Encode(_) => ErrorCode::LimitReached,
+        };
+        Self::new(code, error.to_string())
+    }
+}

@@ -1,0 +1,163 @@
+//! Subscribers that do not keep up, and the publishers that a blocking room holds for them.
+//!
+//! A policy is looked at when a sweep finds a subscriber's socket full: a subscriber that takes what it is sent never
+//! meets its policy. A `block` subscriber marks the room as congested, for all lanes; publishers look at the mark
+//! when they say something, and whoever finds it set is read no further until it is gone. The lane of the subscriber
+//! takes the mark back when the subscriber caught up or its time is over. Rejected: telling each publisher's lane by
+//! message, which would be late by a turn and would have to be counted against publishers that leave meanwhile.
+
+use tidewire_proto::room::Verdict;
+
+use super::room::Room;
+use crate::lane::{Core, TimerKey};
+use crate::limits::nanoseconds;
+use crate::metrics::DropReason;
+use crate::session::CloseReason;
+
+impl Core {
+    /// Applies the policy to a subscriber whose socket is full.
+    pub(super) fn enforce(&mut self, slot: usize, alias: u16) {
+        let Self {
+            sessions,
+            rooms,
+            counters,
+            ..
+        } = self;
+        let session = &mut sessions[slot];
+        let Some(index) = session.membership(alias) else {
+            return;
+        };
+        let Some(Some(room)) = rooms.get_mut(usize::from(alias)) else {
+            return;
+        };
+        let subscriber = &mut session.memberships[index].subscriber;
+        let behind = subscriber.messages_behind(&room.log);
+        match subscriber.enforce(&mut room.log, &mut session.output.bytes) {
+            Verdict::Keep { dropped } => {
+                counters.room_dropped[DropReason::Policy as usize].add(dropped);
+                let spilled = behind - subscriber.messages_behind(&room.log) - dropped;
+                session.messages_in_output += spilled;
+            }
+            Verdict::Disconnect => {
+                tracing::warn!(session = %session.id, behind, "slow subscriber disconnected");
+                self.close(slot, CloseReason::SlowSubscriber);
+            }
+            Verdict::Block => self.begin_block(alias),
+        }
+    }
+
+    fn begin_block(&mut self, alias: u16) {
+        let deadline_ns = self
+            .now_ns
+            .saturating_add(nanoseconds(self.shared.limits.block_deadline));
+        let Some(Some(room)) = self.rooms.get_mut(usize::from(alias)) else {
+            return;
+        };
+        if room.blocked.is_none() {
+            let timer = self
+                .timers
+                .insert(deadline_ns, TimerKey::BlockedRoom(alias));
+            room.blocked = Some(timer);
+            room.shared.set_congested(self.lane, true);
+            self.blocked_rooms.push(alias);
+        }
+    }
+
+    /// The deadline of a blocking room passed: whoever is still over its limits is disconnected.
+    pub(crate) fn end_block(&mut self, alias: u16) {
+        let Some(Some(room)) = self.rooms.get(usize::from(alias)) else {
+            return;
+        };
+        let over = |slot: &usize| self.is_blocking(room, *slot);
+        let slots: Vec<usize> = room.members.iter().copied().filter(over).collect();
+        for slot in slots {
+            tracing::warn!(session = %self.sessions[slot].id, "blocking subscriber disconnected");
+            self.close(slot, CloseReason::SlowSubscriber);
+        }
+        self.unblock(alias);
+    }
+
+    /// Whether this member's socket is full and its unsent part of the room over the limits.
+    fn is_blocking(&self, room: &Room, slot: usize) -> bool {
+        let limits = self.shared.limits.lag();
+        let session = &self.sessions[slot];
+        session.blocked
+            && session.membership(room.shared.alias).is_some_and(|index| {
+                let subscriber = &session.memberships[index].subscriber;
+                subscriber.bytes_behind(&room.log) > limits.bytes_max
+                    || subscriber.messages_behind(&room.log) > limits.messages_max
+            })
+    }
+
+    pub(super) fn unblock(&mut self, alias: u16) {
+        self.blocked_rooms.retain(|blocked| *blocked != alias);
+        if let Some(Some(room)) = self.rooms.get_mut(usize::from(alias))
+            && let Some(timer) = room.blocked.take()
+        {
+            // Left running, it would cut the room's next block short.
+            self.timers.cancel(timer);
+            room.shared.set_congested(self.lane, false);
+        }
+    }
+
+    /// Ends the blocks of rooms whose subscribers have caught up. The publishers they hold may be on other lanes, so
+    /// this must not depend on this lane holding any.
+    fn unblock_cleared(&mut self) {
+        let mut index = 0;
+        while let Some(alias) = self.blocked_rooms.get(index).copied() {
+            index += 1;
+            let room = self.rooms.get(usize::from(alias)).and_then(Option::as_ref);
+            let cleared = room.is_none_or(|room| {
+                !room
+                    .members
+                    .iter()
+                    .any(|slot| self.is_blocking(room, *slot))
+            });
+            if cleared {
+                self.unblock(alias);
+                index -= 1;
+            }
+        }
+    }
+
+    /// A publisher of a blocked room reads no more until the room is clear.
+    pub(super) fn hold(&mut self, slot: usize, alias: u16) {
+        let session = &mut self.sessions[slot];
+        if !session.held {
+            session.held = true;
+            self.held.push((session.id, alias));
+            self.counters.publishers_held.add(1);
+        }
+    }
+
+    /// Lets held publishers go on whose rooms are clear, and sessions whose output drained.
+    pub(crate) fn release_held(&mut self, ready: &mut Vec<usize>) {
+        self.unblock_cleared();
+        if !self.held.is_empty() {
+            let mut held = std::mem::take(&mut self.held);
+            held.retain(|(id, alias)| {
+                let room = self.rooms.get(usize::from(*alias)).and_then(Option::as_ref);
+                if room.is_some_and(|room| room.shared.is_congested()) {
+                    return true;
+                }
+                if let Some(slot) = self.slot_of(*id) {
+                    self.sessions[slot].held = false;
+                    self.sessions[slot].paused = false;
+                    self.resumed.push(slot);
+                }
+                false
+            });
+            self.held = held;
+        }
+        while let Some(slot) = self.resumed.pop() {
+            if self
+                .sessions
+                .get(slot)
+                .is_some_and(|session| !session.is_closed())
+            {
+                self.update_interest(slot);
+                ready.push(slot);
+            }
+        }
+    }
+}

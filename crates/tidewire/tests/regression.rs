@@ -1,0 +1,418 @@
+//! Every bug that was fixed, by name.
+
+#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+use std::sync::mpsc;
+use std::time::Duration;
+
+use tidewire::proto::body::RoomCall;
+use tidewire::proto::handshake::{Hello, PROTOCOL_VERSION};
+use tidewire::{
+    AnyCodec, Chat, Client, CloseReason, Context, HandlerResult, Kind, Limits, Message, Policy,
+    RequestError, Server, ServerBuilder, Service, SessionId,
+};
+use tidewire_testkit::{DEADLINE, Heard, Peer, TestServer};
+
+fn echo(cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
+    cx.reply(message.payload)
+}
+
+fn tw1() -> AnyCodec {
+    AnyCodec::by_name("tw1").unwrap()
+}
+
+fn lines() -> AnyCodec {
+    AnyCodec::by_name("lines").unwrap()
+}
+
+fn limited(change: impl FnOnce(&mut Limits)) -> ServerBuilder {
+    let mut limits = Limits::default();
+    change(&mut limits);
+    Server::builder().limits(limits)
+}
+
+/// Reading pauses when the output is full. When the output had gone, the frames left over waited for an event that no
+/// peer would cause: the lane slept with whole requests in hand.
+#[test]
+fn a_paused_session_goes_on_with_the_frames_it_holds() {
+    const REQUESTS: usize = 100;
+    let builder = limited(|limits| limits.queue_bytes_max = 1000);
+    let server = TestServer::over_tcp(builder, &tw1(), |_| echo);
+    let mut peer = server.peer();
+    let frames: Vec<u8> = (0..REQUESTS)
+        .flat_map(|number| peer.request_frame(&[number as u8; 100]))
+        .collect();
+    peer.write(&frames);
+    for number in 0..REQUESTS {
+        assert_eq!(peer.answer().payload, [number as u8; 100]);
+    }
+    drop(peer);
+    assert!(server.stop().reads_paused > 0);
+}
+
+/// The output of the session that whispers is in other hands while its message is handled, and replaced what had been
+/// appended meanwhile.
+#[test]
+fn a_whisper_to_oneself_arrives() {
+    let server = TestServer::over_tcp(Server::builder(), &tw1(), |_| Chat::new());
+    let mut ada = server.peer();
+    ada.join("lobby", "ada").unwrap();
+    let mut body = Vec::new();
+    let to_herself = RoomCall::Whisper {
+        to: "ada",
+        text: b"note",
+    };
+    to_herself.encode(&mut body).unwrap();
+    ada.send(&Message::with_id(Kind::Request, ada.room(), 77, &body));
+    let (first, second) = (ada.receive().unwrap(), ada.receive().unwrap());
+    assert_eq!(
+        (first.kind, &first.payload[..]),
+        (Kind::Deliver, &b"note"[..])
+    );
+    assert_eq!((second.kind, second.id), (Kind::Reply, 77));
+    drop(ada);
+    server.stop();
+}
+
+/// The only timer of a session was set for the handshake and first fired when that would have been over, so shorter
+/// heartbeats and timeouts were not kept.
+#[test]
+fn a_heartbeat_shorter_than_the_handshake_timeout_is_kept() {
+    let builder = limited(|limits| {
+        limits.handshake_timeout = Duration::from_secs(24 * 60 * 60);
+        limits.heartbeat = Duration::from_millis(20);
+    });
+    let server = TestServer::over_tcp(builder, &tw1(), |_| echo);
+    let mut peer = server.peer();
+    assert_eq!(peer.receive().unwrap().kind, Kind::Ping);
+    drop(peer);
+    server.stop();
+}
+
+/// A heartbeat of zero means none; it made a ping of every tick of the clock.
+#[test]
+fn a_heartbeat_of_zero_sends_no_pings() {
+    let builder = limited(|limits| {
+        limits.heartbeat = Duration::ZERO;
+        limits.idle_timeout = Duration::from_millis(200);
+    });
+    let server = TestServer::over_tcp(builder, &tw1(), |_| echo);
+    let mut peer = server.peer();
+    let kinds: Vec<Kind> = peer.drain().iter().map(|frame| frame.kind).collect();
+    assert_eq!(kinds, [Kind::GoAway]);
+    drop(peer);
+    assert_eq!(server.stop().closed_by("idle_timeout"), 1);
+}
+
+/// Durations were cut to 64 bits of nanoseconds and added without care: switching a limit off ended the lane.
+#[test]
+fn durations_of_centuries_switch_limits_off() {
+    let forever = |limits: &mut Limits| {
+        limits.handshake_timeout = Duration::MAX;
+        limits.idle_timeout = Duration::MAX;
+        limits.idle_timeout_without_heartbeat = Duration::MAX;
+        limits.heartbeat = Duration::MAX;
+        limits.frame_timeout = Duration::MAX;
+        limits.block_deadline = Duration::MAX;
+    };
+    let builder = limited(forever).coalesce_max(Duration::MAX);
+    let server = TestServer::over_tcp(builder, &tw1(), |_| echo);
+    let mut limits = Limits::default();
+    forever(&mut limits);
+    let client = Client::builder()
+        .limits(limits)
+        .request_timeout(Duration::MAX)
+        .connect(&server.url())
+        .unwrap();
+    assert_eq!(
+        client.request_blocking(b"hello").unwrap().payload(),
+        b"hello"
+    );
+    client.close();
+    server.stop();
+}
+
+/// What a leaving member had not been sent was counted as if its policy had dropped it.
+#[test]
+fn leaving_is_not_counted_as_a_drop_by_the_policy() {
+    // A sweep that never comes on time keeps the message in the log until its receiver leaves.
+    let server = TestServer::over_tcp(Server::builder(), &tw1(), |_| Chat::new());
+    let mut ada = server.peer();
+    ada.join("lobby", "ada").unwrap();
+    let mut bob = server.peer();
+    bob.join("lobby", "bob").unwrap();
+    ada.hear_of("bob");
+    for _ in 0..200 {
+        ada.say(b"listen");
+        bob.leave().unwrap();
+        bob.join("lobby", "bob").unwrap();
+    }
+    drop((ada, bob));
+    let metrics = server.stop();
+    assert_eq!(metrics.room_dropped[1], 0, "{metrics:#?}");
+}
+
+/// A frame limit below what a codec may add to a payload was subtracted from without care: `say` ended the lane.
+#[test]
+fn a_tiny_frame_limit_refuses_instead_of_ending_the_lane() {
+    let builder = limited(|limits| limits.frame_bytes_max = 64);
+    let server = TestServer::over_tcp(builder, &tw1(), |_| Chat::new());
+    let mut peer = server.peer();
+    peer.join("r", "a").unwrap();
+    peer.say(b"hi");
+    assert!(matches!(peer.hear(), Some(Heard::Refused(_))));
+    drop(peer);
+    assert_eq!(server.stop().refused, 1);
+}
+
+/// A payload larger than the receiver takes was sent all the same, and the receiver ended the connection.
+#[test]
+fn a_frame_larger_than_agreed_is_an_error_at_its_sender() {
+    let huge = |cx: &mut Context<'_>, _: Message<'_>| cx.reply(&[7; 4000]);
+    let server = TestServer::over_tcp(Server::builder(), &tw1(), |_| huge);
+    let limits = Limits {
+        frame_bytes_max: 1000,
+        ..Limits::default()
+    };
+    let client = Client::builder()
+        .limits(limits)
+        .connect(&server.url())
+        .unwrap();
+    let reply = client.request_blocking(b"much?");
+    assert!(
+        matches!(reply, Err(RequestError::Refused { .. })),
+        "{reply:?}"
+    );
+    let request = client.request_blocking(&[7; 1000]);
+    assert!(
+        matches!(request, Err(RequestError::Encode(_))),
+        "{request:?}"
+    );
+    assert_eq!(
+        client.metrics().sessions_closed(),
+        0,
+        "the connection goes on"
+    );
+    client.close();
+    assert_eq!(server.stop().refused, 1);
+}
+
+/// The limit that counts is the smaller of both, also where the peer is no Tidewire client.
+#[test]
+fn the_frame_limit_of_a_hello_is_kept() {
+    let server = TestServer::over_tcp(Server::builder(), &tw1(), |_| echo);
+    let mut peer = Peer::silent(server.wire(), &tw1());
+    let mut hello = Vec::new();
+    Hello {
+        version: PROTOCOL_VERSION,
+        features: 0,
+        frame_bytes_max: 512,
+        credentials: &[],
+        agent: "small",
+    }
+    .encode_frame(&mut hello)
+    .unwrap();
+    peer.write(&hello);
+    assert_eq!(peer.receive().unwrap().kind, Kind::Welcome);
+    peer.ask(&[1; 500]);
+    assert_eq!(peer.answer().payload, [1; 500]);
+    peer.ask(&[1; 501]);
+    assert_eq!(peer.receive().unwrap().kind, Kind::Error);
+    drop(peer);
+    server.stop();
+}
+
+/// Tells the test which session spoke, and on "hold" stops its lane until the test lets it go on.
+struct Gatekeeper {
+    seen: mpsc::Sender<(SessionId, Vec<u8>)>,
+    go_on: mpsc::Receiver<SessionId>,
+}
+
+impl Service for Gatekeeper {
+    fn on_message(&mut self, cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
+        self.seen
+            .send((cx.session(), message.payload.to_vec()))
+            .unwrap();
+        if message.payload == b"hold" {
+            let other = self.go_on.recv().unwrap();
+            cx.send_to(other, &Message::new(Kind::OneWay, 0, b"are you there?"))?;
+            cx.flush(other);
+        }
+        Ok(())
+    }
+}
+
+/// A write to a peer that had closed ended its session at once, with what it had said before unread. Over a Unix
+/// socket that lost the last words of every client that spoke and closed.
+#[test]
+fn what_a_peer_said_before_it_closed_is_heard_although_it_cannot_be_written_to() {
+    let (seen_sender, seen) = mpsc::channel();
+    let (go_on, go_on_receiver) = mpsc::channel();
+    let mut service = Some(Gatekeeper {
+        seen: seen_sender,
+        go_on: go_on_receiver,
+    });
+    let server = TestServer::over_ipc(Server::builder(), &tw1(), move |_| service.take().unwrap());
+    let mut holder = server.peer();
+    let mut leaver = server.peer();
+    let hear = |text: &[u8]| {
+        let (session, payload) = seen.recv_timeout(DEADLINE).unwrap();
+        assert_eq!(payload, text);
+        session
+    };
+    leaver.send(&Message::new(Kind::OneWay, 0, b"hello"));
+    let leaving = hear(b"hello");
+    holder.send(&Message::new(Kind::OneWay, 0, b"hold"));
+    hear(b"hold");
+    // The lane is stopped: it cannot read this before it writes.
+    leaver.send(&Message::new(Kind::OneWay, 0, b"bye"));
+    drop(leaver);
+    go_on.send(leaving).unwrap();
+    assert_eq!(hear(b"bye"), leaving);
+    drop(holder);
+    server.stop();
+}
+
+/// A request handed over while the client's lane ended was left in the queue of a lane that was gone, and whoever
+/// waited for it waited for ever.
+#[test]
+fn requests_that_race_with_the_end_of_their_client_all_resolve() {
+    for _ in 0..50 {
+        let server = tidewire::serve("tcp://127.0.0.1:0", echo).unwrap();
+        let client = Client::connect(&server.to_string()).unwrap();
+        let asking: Vec<_> = (0..2)
+            .map(|_| {
+                let client = client.clone();
+                std::thread::spawn(move || {
+                    let mut answered = 0;
+                    // Ends when the client has ended; a request that never resolves would hang here.
+                    loop {
+                        match client.request_blocking(b"still there?") {
+                            Ok(_) => answered += 1,
+                            Err(RequestError::Shutdown) => return answered,
+                            Err(_) => {}
+                        }
+                    }
+                })
+            })
+            .collect();
+        client.request_blocking(b"first").unwrap();
+        drop(server);
+        for thread in asking {
+            let _answered: u64 = thread.join().unwrap();
+        }
+    }
+}
+
+/// Line clients learn of the end by the end of the stream. What they had sent by then was read and not answered.
+#[test]
+fn lines_that_arrived_before_the_drain_are_answered() {
+    const LINES: usize = 2000;
+    let (seen_sender, seen) = mpsc::channel();
+    let (go_on, go_on_receiver) = mpsc::channel();
+    let receiver = std::sync::Mutex::new(go_on_receiver);
+    let mut service = Some(move |cx: &mut Context<'_>, message: Message<'_>| {
+        if message.payload == b"hold" {
+            seen_sender.send(()).unwrap();
+            let () = receiver.lock().unwrap().recv().unwrap();
+        }
+        cx.reply(message.payload)
+    });
+    let builder = limited(|limits| limits.queue_bytes_max = 100);
+    let server = TestServer::over_tcp(builder, &lines(), move |_| service.take().unwrap());
+    let mut holder = server.peer();
+    let mut peer = server.peer();
+    // The second session has to be known to the lane before the lane stops.
+    peer.ask(b"hello");
+    assert_eq!(peer.answer().payload, b"hello");
+    holder.ask(b"hold");
+    seen.recv_timeout(DEADLINE).unwrap();
+    let text: Vec<u8> = (0..LINES)
+        .flat_map(|number| format!("{number}\n").into_bytes())
+        .collect();
+    peer.write(&text);
+    let stopping = std::thread::spawn(move || server.stop());
+    go_on.send(()).unwrap();
+    for number in 0..LINES {
+        assert_eq!(peer.answer().payload, number.to_string().as_bytes());
+    }
+    assert_eq!(peer.receive(), None);
+    drop((peer, holder));
+    stopping.join().unwrap();
+}
+
+/// A session of which the write side had ended could not be closed by its service: it stayed until it was idle.
+#[test]
+fn a_service_can_close_a_session_that_drains() {
+    let quit = |cx: &mut Context<'_>, message: Message<'_>| {
+        if message.payload == b"quit" {
+            cx.close();
+        }
+        cx.reply(message.payload)
+    };
+    let server = TestServer::over_tcp(Server::builder(), &lines(), |_| quit);
+    let mut peer = server.peer();
+    peer.ask(b"hello");
+    assert_eq!(peer.answer().payload, b"hello");
+    let stopping = std::thread::spawn(move || server.stop());
+    assert_eq!(peer.receive(), None, "our side ends first");
+    peer.ask(b"quit");
+    let metrics = stopping.join().unwrap();
+    assert_eq!(metrics.closed_by("service"), 1, "{metrics:#?}");
+}
+
+/// The publishers of a blocking room were let go on only if the subscriber's own lane held some, else at the deadline.
+#[test]
+fn a_block_ends_when_the_subscriber_catches_up_although_the_publisher_is_on_another_lane() {
+    const MESSAGES: usize = 3000;
+    let builder = limited(|limits| {
+        limits.lag_messages_max = 100;
+        limits.block_deadline = Duration::from_secs(24 * 60 * 60);
+    });
+    let server = TestServer::over_ipc(builder.lanes(2), &tw1(), |_| {
+        Chat::new().policy(Policy::Block)
+    });
+    // Two sessions in a row are given to two lanes.
+    let mut reader = server.peer();
+    reader.join("lobby", "reader").unwrap();
+    let mut publisher = server.peer();
+    publisher.join("lobby", "publisher").unwrap();
+    let publishing = std::thread::spawn(move || {
+        for number in 0..MESSAGES {
+            let mut text = number.to_string().into_bytes();
+            text.resize(400, b' ');
+            publisher.say(&text);
+        }
+        publisher
+    });
+    server.wait_for("the publisher is held", |metrics| {
+        metrics.publishers_held > 0
+    });
+    reader.hear_of("publisher");
+    for number in 0..MESSAGES {
+        let (_, text) = reader.hear_said();
+        assert!(
+            text.starts_with(format!("{number} ").as_bytes()),
+            "{number}"
+        );
+    }
+    drop((publishing.join().unwrap(), reader));
+    assert_eq!(server.stop().room_dropped[1], 0, "nothing by the policy");
+}
+
+/// A lane that had ended was still given connections and batches; the queue to it filled up, and the other lanes read
+/// no more.
+#[test]
+fn a_lane_that_panicked_is_counted_out() {
+    let panics = |_: &mut Context<'_>, _: Message<'_>| -> HandlerResult { panic!("told to") };
+    let server = TestServer::over_tcp(Server::builder(), &tw1(), |_| panics);
+    let client = Client::connect(&server.url()).unwrap();
+    assert!(matches!(
+        client.request_blocking(b"go"),
+        Err(RequestError::Closed(CloseReason::GoAway(_)))
+    ));
+    let stopped = server.stop_unchecked();
+    assert_eq!(stopped.metrics.closed_by("lane_failed"), 1);
+    assert_eq!(stopped.metrics.sessions_closed(), 1);
+    assert_eq!(stopped.failures, ["the service panicked: told to"]);
+}
