@@ -106,6 +106,14 @@ impl Peer {
             .expect("the server takes what is written");
     }
 
+    /// Writes bytes to a server that may close meanwhile.
+    ///
+    /// # Errors
+    /// The server took not all of them.
+    pub fn try_write(&mut self, bytes: &[u8]) -> std::io::Result<()> {
+        self.wire.write_all(bytes)
+    }
+
     /// Sends one frame.
     ///
     /// # Panics

@@ -1,0 +1,165 @@
+//! A lane that dies: its clients learn it, the others go on, and nothing waits for it.
+
+use tidewire::{
+    CloseReason, Context, HandlerResult, Kind, Message, Policy, RequestError, Server, Service,
+};
+use tidewire_testkit::{DEADLINE, Peer, TestServer};
+
+use crate::tw1;
+
+/// Answers with the number of its lane, relays in a room, and panics on request.
+#[derive(Clone, Default)]
+struct Fragile;
+
+impl Service for Fragile {
+    fn on_message(&mut self, cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
+        match (message.kind, message.payload) {
+            (_, b"panic") => panic!("told to"),
+            (Kind::Request, b"join") => {
+                let name = cx.session().to_string();
+                let joined = cx.join("lobby", &name, Some(Policy::Disconnect))?;
+                cx.set_tag(u64::from(joined.room));
+                cx.reply(b"joined")
+            }
+            (Kind::Request, _) => cx.reply(&[b'0' + cx.lane() as u8]),
+            (Kind::OneWay, text) => Ok(cx.say(cx.tag() as u16, text)?),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn lane_of(peer: &mut Peer) -> u8 {
+    peer.ask(b"lane?");
+    peer.answer().payload[0] - b'0'
+}
+
+#[test]
+fn a_service_that_panics_hangs_neither_its_clients_nor_the_shutdown() {
+    let server = TestServer::over_tcp(Server::builder(), &tw1(), |_| Fragile);
+    let client = tidewire::Client::connect(&server.url()).unwrap();
+    let mut bystander = server.peer();
+    let error = client.request_blocking(b"panic").unwrap_err();
+    assert!(
+        matches!(
+            error,
+            RequestError::Closed(
+                CloseReason::GoAway(_) | CloseReason::PeerReset | CloseReason::PeerClosed
+            )
+        ),
+        "{error:?}"
+    );
+    bystander.drain();
+    tidewire_testkit::wait_until("the server knows", || {
+        (!server.server().is_running()).then_some(())
+    });
+    let stopped = server.stop_unchecked();
+    assert_eq!(stopped.failures.len(), 1);
+    assert!(
+        stopped.failures[0].contains("panic"),
+        "{:?}",
+        stopped.failures
+    );
+    assert!(
+        stopped.failures[0].contains("told to"),
+        "{:?}",
+        stopped.failures
+    );
+    let metrics = stopped.metrics;
+    assert_eq!(
+        metrics.sessions_opened,
+        metrics.sessions_closed(),
+        "{metrics:#?}"
+    );
+    assert_eq!(metrics.room_in_flight(), 0);
+}
+
+/// Lets lane `victim` of two panic with members of one room on both, and says much more than the queue between lanes
+/// would hold.
+fn one_of_two_dies(victim: u8) {
+    const MESSAGES: usize = 3000;
+    let server = TestServer::over_tcp(Server::builder().lanes(2), &tw1(), |_| Fragile);
+    let mut lanes: [Vec<Peer>; 2] = [Vec::new(), Vec::new()];
+    while lanes[0].len() < 2 || lanes[1].len() < 2 {
+        let mut peer = server.peer();
+        let lane = usize::from(lane_of(&mut peer));
+        peer.ask(b"join");
+        assert_eq!(answer_of(&mut peer), b"joined");
+        lanes[lane].push(peer);
+    }
+    let [mut dead, mut alive] = if victim == 0 {
+        lanes
+    } else {
+        let [first, second] = lanes;
+        [second, first]
+    };
+    dead[0].send(&Message::new(Kind::OneWay, 0, b"panic"));
+    for peer in &mut dead {
+        peer.drain();
+    }
+    for number in 0..MESSAGES {
+        let text = number.to_string();
+        alive[0].send(&Message::new(Kind::OneWay, 0, text.as_bytes()));
+        // One at a time, so that each is a batch of its own to the lane that is gone.
+        assert_eq!(delivered(&mut alive[1]), text.as_bytes());
+    }
+    if victim == 1 {
+        // The lane that accepts is alive, and gives new connections to the living only.
+        for _ in 0..4 {
+            assert_eq!(lane_of(&mut server.peer()), 0);
+        }
+    }
+    drop(alive);
+    let stopped = server.stop_unchecked();
+    assert_eq!(stopped.failures.len(), 1, "{:?}", stopped.failures);
+    let metrics = stopped.metrics;
+    assert_eq!(
+        metrics.sessions_opened,
+        metrics.sessions_closed(),
+        "{metrics:#?}"
+    );
+    assert_eq!(metrics.room_in_flight(), 0, "{metrics:#?}");
+}
+
+fn answer_of(peer: &mut Peer) -> Vec<u8> {
+    loop {
+        let message = peer.receive().expect("an answer, not the end");
+        if message.kind == Kind::Reply {
+            return message.payload;
+        }
+    }
+}
+
+fn delivered(peer: &mut Peer) -> Vec<u8> {
+    loop {
+        let message = peer.receive().expect("a message, not the end");
+        if message.kind == Kind::Deliver {
+            return message.payload;
+        }
+    }
+}
+
+#[test]
+fn the_other_lane_goes_on_when_the_second_dies() {
+    one_of_two_dies(1);
+}
+
+#[test]
+fn the_other_lane_goes_on_when_the_one_that_accepts_dies() {
+    one_of_two_dies(0);
+}
+
+#[test]
+fn a_dead_lane_does_not_delay_the_shutdown() {
+    let server = TestServer::over_tcp(Server::builder().lanes(2), &tw1(), |_| Fragile);
+    let mut peers: Vec<Peer> = (0..4).map(|_| server.peer()).collect();
+    peers[0].send(&Message::new(Kind::OneWay, 0, b"panic"));
+    peers[0].drain();
+    drop(peers);
+    let started = std::time::Instant::now();
+    let stopped = server.stop_unchecked();
+    assert!(
+        started.elapsed() < DEADLINE,
+        "it did not wait for the deadline"
+    );
+    assert_eq!(stopped.failures.len(), 1);
+}

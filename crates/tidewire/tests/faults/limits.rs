@@ -1,0 +1,150 @@
+//! Limits on sessions, rooms and what is said.
+
+use tidewire::proto::body::{ErrorCode, GoAwayCode};
+use tidewire::{Chat, Client, ConnectError, Kind, RequestError, Server};
+use tidewire_testkit::{Heard, Peer, TestServer, wait_until};
+
+use crate::{echo, last_words, limited, lines, tw1, whole_story};
+
+#[test]
+fn sessions_beyond_the_limit_are_refused_with_a_reason_and_places_come_back() {
+    let builder = limited(|limits| limits.sessions_max = 2);
+    let server = TestServer::over_tcp(builder, &tw1(), |_| echo);
+    let first = server.peer();
+    let mut second = server.peer();
+    let mut third = Peer::silent(server.wire(), &tw1());
+    assert_eq!(last_words(&third.drain()), Some(GoAwayCode::LimitReached));
+    let error = Client::connect(&server.url()).unwrap_err();
+    assert!(matches!(error, ConnectError::Failed(_)), "{error:?}");
+    let story = whole_story(&error);
+    assert!(story.contains("limit"), "{story}");
+    second.ask(b"unharmed");
+    assert_eq!(second.answer().payload, b"unharmed");
+    drop(first);
+    server.wait_for("a place is free", |metrics| metrics.sessions_closed() == 1);
+    let mut fourth = server.peer();
+    fourth.ask(b"in at last");
+    assert_eq!(fourth.answer().payload, b"in at last");
+    drop((second, third, fourth));
+    let metrics = server.stop();
+    assert_eq!((metrics.sessions_opened, metrics.sessions_refused), (3, 2));
+}
+
+#[test]
+fn sessions_of_one_address_are_limited_and_others_are_not() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = format!("ipc://{}", directory.path().join("s").display());
+    let builder = limited(|limits| limits.sessions_per_address_max = 2);
+    let builder = builder.listen(&path).unwrap();
+    let server = TestServer::over_tcp(builder, &tw1(), |_| echo);
+    // The first address is the Unix socket, the second the port.
+    let port = server.server().addresses()[1].to_string();
+    let first = Client::connect(&port).unwrap();
+    let second = Client::connect(&port).unwrap();
+    assert!(Client::connect(&port).is_err());
+    let local = Client::connect(&path).unwrap();
+    assert_eq!(
+        local.request_blocking(b"hello").unwrap().payload(),
+        b"hello"
+    );
+    first.close();
+    wait_until("the address has a place again", || {
+        Client::connect(&port).ok()
+    })
+    .close();
+    second.close();
+    local.close();
+    let metrics = server.stop();
+    assert!(metrics.sessions_refused >= 1);
+}
+
+#[test]
+fn rooms_are_limited_for_a_session_and_for_the_server() {
+    let builder = limited(|limits| {
+        limits.rooms_per_session_max = 2;
+        limits.rooms_max = 3;
+    });
+    let server = TestServer::over_tcp(builder, &tw1(), |_| Chat::new());
+    let ada = Client::connect(&server.url()).unwrap();
+    let bob = Client::connect(&server.url()).unwrap();
+    let limit_reached = |result: Result<tidewire::Joined, RequestError>| {
+        matches!(
+            result,
+            Err(RequestError::Refused {
+                code: ErrorCode::LimitReached,
+                ..
+            })
+        )
+    };
+    let one = ada.join("one", "ada").unwrap();
+    ada.join("two", "").unwrap();
+    assert!(limit_reached(ada.join("three", "")), "two rooms are enough");
+    bob.join("three", "bob").unwrap();
+    assert!(limit_reached(bob.join("four", "")), "the server has three");
+    ada.leave(one.room).unwrap();
+    bob.join("four", "").unwrap();
+    ada.close();
+    bob.close();
+    server.stop();
+}
+
+#[test]
+fn a_refused_first_join_gives_the_name_back() {
+    let builder = limited(|limits| limits.rooms_max = 1);
+    let server = TestServer::over_tcp(builder, &tw1(), |_| Chat::new());
+    let mut ada = server.peer();
+    ada.join("only", "ada").unwrap();
+    let mut bob = server.peer();
+    bob.join("second", "bob").unwrap_err();
+    let mut other = server.peer();
+    other.join("only", "bob").unwrap();
+    drop((ada, bob, other));
+    server.stop();
+}
+
+#[test]
+fn saying_too_much_is_refused_and_the_session_goes_on() {
+    let builder = limited(|limits| limits.frame_bytes_max = 2048);
+    let server = TestServer::over_tcp(builder, &tw1(), |_| Chat::new());
+    let mut ada = server.peer();
+    ada.join("lobby", "ada").unwrap();
+    let mut bob = server.peer();
+    bob.join("lobby", "bob").unwrap();
+    ada.hear_of("bob");
+    ada.say(&vec![b'x'; 2048 - 8]);
+    match ada.hear() {
+        Some(Heard::Refused(text)) => assert!(text.contains("limit"), "{text}"),
+        other => panic!("not refused: {other:?}"),
+    }
+    ada.say(b"shorter");
+    assert_eq!(bob.hear_said().1, b"shorter");
+    drop((ada, bob));
+    assert_eq!(server.stop().refused, 1);
+}
+
+#[test]
+fn a_line_that_fits_alone_but_not_behind_its_name_is_refused() {
+    let server = TestServer::over_tcp(Server::builder(), &lines(), |_| Chat::new());
+    let mut ada = server.peer();
+    ada.join("lobby", "ada").unwrap();
+    let mut bob = server.peer();
+    bob.join("lobby", "bob").unwrap();
+    ada.hear_of("bob");
+    ada.say(&vec![b'x'; 8190]);
+    assert!(matches!(ada.hear(), Some(Heard::Refused(_))));
+    ada.say(b"shorter");
+    assert_eq!(bob.hear_said().1, b"shorter");
+    drop((ada, bob));
+    assert_eq!(server.stop().refused, 1);
+}
+
+#[test]
+fn saying_something_in_a_room_one_is_not_in_is_refused() {
+    let server = TestServer::over_tcp(Server::builder(), &tw1(), |_| Chat::new());
+    let mut peer = server.peer();
+    peer.say(b"anybody?");
+    let refusal = peer.receive().unwrap();
+    assert_eq!((refusal.kind, refusal.id), (Kind::Error, 0));
+    drop(peer);
+    assert_eq!(server.stop().refused, 1);
+}

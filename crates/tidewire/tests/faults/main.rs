@@ -1,0 +1,53 @@
+//! Bad input and faults: each ends in a typed, counted close or refusal, and nobody else notices.
+
+#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+mod input;
+mod lanes;
+mod limits;
+mod places;
+mod silence;
+mod slow;
+
+use std::error::Error;
+
+use tidewire::proto::body::{GoAwayBody, GoAwayCode};
+use tidewire::{
+    AnyCodec, Context, HandlerResult, Kind, Limits, Message, OwnedMessage, Server, ServerBuilder,
+};
+
+fn echo(cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
+    cx.reply(message.payload)
+}
+
+fn tw1() -> AnyCodec {
+    AnyCodec::by_name("tw1").unwrap()
+}
+
+fn lines() -> AnyCodec {
+    AnyCodec::by_name("lines").unwrap()
+}
+
+/// A builder with the default limits but for what `change` changes.
+fn limited(change: impl FnOnce(&mut Limits)) -> ServerBuilder {
+    let mut limits = Limits::default();
+    change(&mut limits);
+    Server::builder().limits(limits)
+}
+
+/// The code of the go-away that was the last frame before the end.
+fn last_words(frames: &[OwnedMessage]) -> Option<GoAwayCode> {
+    let last = frames.last().filter(|frame| frame.kind == Kind::GoAway)?;
+    Some(GoAwayBody::decode(&last.payload).unwrap().code)
+}
+
+/// An error and everything below it, as a person would read it.
+fn whole_story(error: &dyn Error) -> String {
+    let mut story = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        story = format!("{story}: {cause}");
+        source = cause.source();
+    }
+    story
+}

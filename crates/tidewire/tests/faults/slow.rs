@@ -1,0 +1,265 @@
+//! A subscriber that stops reading among many: its policy fires and is counted, and nobody else notices.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use tidewire::proto::room::Policy;
+use tidewire::{Chat, Limits, Metrics, Server};
+use tidewire_testkit::{Heard, Peer, TestServer, wait_until};
+
+use crate::tw1;
+
+/// Readers beside the one that stalls.
+const READERS: usize = 60;
+const MESSAGES: usize = 4000;
+const MESSAGE_BYTES: usize = 400;
+/// Far less than a stall of this test amounts to, far more than [`CHUNK`], so that only a stall can pass it.
+const LAG_MESSAGES_MAX: u64 = 400;
+/// The publisher never runs further ahead of the slowest reader than this.
+const CHUNK: usize = 100;
+
+/// Sixty readers on threads of their own, one subscriber that does not read yet, and a publisher.
+struct Scene {
+    server: TestServer,
+    readers: Vec<JoinHandle<()>>,
+    heard: Vec<Arc<AtomicUsize>>,
+    stalled: Peer,
+    publisher: Peer,
+}
+
+fn limits() -> Limits {
+    Limits {
+        lag_messages_max: LAG_MESSAGES_MAX,
+        // Long enough that only a test of the deadline itself ever meets it.
+        block_deadline: Duration::from_secs(60),
+        // Presence would add to what a subscriber may lose, and is another test's matter.
+        presence_members_max: 0,
+        ..Limits::default()
+    }
+}
+
+fn message(number: usize) -> Vec<u8> {
+    let mut text = format!("{number}:").into_bytes();
+    text.resize(MESSAGE_BYTES, b'.');
+    text
+}
+
+fn number_of(payload: &[u8]) -> usize {
+    let text = String::from_utf8_lossy(payload);
+    let (number, _) = text.split_once(':').expect("a numbered message");
+    assert_eq!(payload.len(), MESSAGE_BYTES, "a whole message");
+    number.parse().expect("a number")
+}
+
+impl Scene {
+    fn set(policy: Policy, limits: Limits, lanes: usize) -> Self {
+        let builder = Server::builder().limits(limits).lanes(lanes);
+        // A Unix socket's buffer is small and fixed, so that a stall is felt soon.
+        let server = TestServer::over_ipc(builder, &tw1(), |_| Chat::new().policy(policy));
+        let mut publisher = server.peer();
+        publisher.join("lobby", "publisher").unwrap();
+        let (mut readers, mut heard) = (Vec::new(), Vec::new());
+        for index in 0..READERS {
+            let mut peer = server.peer();
+            peer.join("lobby", &format!("reader{index}")).unwrap();
+            let count = Arc::new(AtomicUsize::new(0));
+            heard.push(Arc::clone(&count));
+            readers.push(std::thread::spawn(move || {
+                for number in 0..MESSAGES {
+                    let (_, payload) = peer.hear_said();
+                    assert_eq!(number_of(&payload), number, "reader {index}");
+                    count.store(number + 1, Ordering::SeqCst);
+                }
+            }));
+        }
+        let mut stalled = server.peer();
+        stalled.join("lobby", "stalled").unwrap();
+        Self {
+            server,
+            readers,
+            heard,
+            stalled,
+            publisher,
+        }
+    }
+
+    /// Publishes messages, waiting for the readers after each chunk so that a busy machine makes none of them slow.
+    fn publish(&mut self, numbers: std::ops::Range<usize>) {
+        let mut number = numbers.start;
+        while number < numbers.end {
+            let end = (number + CHUNK).min(numbers.end);
+            let frames: Vec<u8> = (number..end)
+                .flat_map(|number| self.publisher.say_frame(&message(number)))
+                .collect();
+            self.publisher.write(&frames);
+            number = end;
+            wait_until("all readers hear the chunk", || {
+                let all = self
+                    .heard
+                    .iter()
+                    .all(|count| count.load(Ordering::SeqCst) >= end);
+                all.then_some(())
+            });
+        }
+    }
+
+    /// Ends everything and returns the counters; by now every reader has heard everything.
+    fn end(self) -> Metrics {
+        for reader in self.readers {
+            reader
+                .join()
+                .expect("a reader that heard everything in order");
+        }
+        drop((self.stalled, self.publisher));
+        self.server.stop()
+    }
+}
+
+/// Reads on as the subscriber that stalled, checking that every hole is announced with its exact size. Returns how
+/// many messages were heard, lost, and the number of the last one heard.
+fn catch_up(peer: &mut Peer, total: usize) -> (usize, usize, usize) {
+    let (mut heard, mut lost, mut last) = (0, 0, 0);
+    while heard + lost < total {
+        match peer.hear() {
+            Some(Heard::Said { payload, .. }) => {
+                assert_eq!(
+                    number_of(&payload),
+                    heard + lost,
+                    "a hole that was not announced"
+                );
+                last = number_of(&payload);
+                heard += 1;
+            }
+            Some(Heard::Gap(count)) => lost += count as usize,
+            other => panic!("neither a message nor a gap: {other:?}"),
+        }
+    }
+    assert_eq!(heard + lost, total);
+    (heard, lost, last)
+}
+
+/// The common part of the policies that drop: who stalls is told what it lost, to the message.
+fn drops_and_tells(policy: Policy) -> (usize, usize, usize) {
+    let mut scene = Scene::set(policy, limits(), 1);
+    scene.publish(0..MESSAGES);
+    let (heard, lost, last) = catch_up(&mut scene.stalled, MESSAGES);
+    assert!(lost > 0, "the policy fired");
+    let metrics = scene.end();
+    assert_eq!(
+        metrics.room_dropped[1], lost as u64,
+        "counted as the policy's"
+    );
+    assert_eq!(metrics.closed_by("slow_subscriber"), 0);
+    assert!(metrics.gaps_announced > 0);
+    (heard, lost, last)
+}
+
+#[test]
+fn a_slow_subscriber_is_disconnected_and_the_others_hear_everything() {
+    let mut scene = Scene::set(Policy::Disconnect, limits(), 1);
+    scene.publish(0..MESSAGES);
+    let server = &scene.server;
+    server.wait_for("the policy fires", |metrics| {
+        metrics.closed_by("slow_subscriber") == 1
+    });
+    // What the kernel had taken can be read; after it comes the end.
+    let mut next = 0;
+    while let Some(heard) = scene.stalled.hear() {
+        match heard {
+            Heard::Said { payload, .. } => {
+                assert_eq!(number_of(&payload), next);
+                next += 1;
+            }
+            other => panic!("neither a message nor the end: {other:?}"),
+        }
+    }
+    assert!(next < MESSAGES);
+    let metrics = scene.end();
+    assert_eq!(metrics.closed_by("slow_subscriber"), 1);
+    assert!(
+        metrics.room_dropped[0] > LAG_MESSAGES_MAX,
+        "counted as its close's"
+    );
+}
+
+#[test]
+fn drop_oldest_keeps_the_newest_and_tells_the_loss() {
+    let (heard, _, last) = drops_and_tells(Policy::DropOldest);
+    assert_eq!(last, MESSAGES - 1, "the newest is kept");
+    assert!(heard as u64 >= LAG_MESSAGES_MAX);
+}
+
+#[test]
+fn drop_newest_keeps_what_waits_and_tells_the_loss() {
+    let (heard, _, last) = drops_and_tells(Policy::DropNewest);
+    assert!(heard as u64 >= LAG_MESSAGES_MAX);
+    assert_eq!(
+        last,
+        heard - 1,
+        "all that is kept is older than all that is lost"
+    );
+}
+
+#[test]
+fn conflate_keeps_the_last_and_tells_the_loss() {
+    let (_, _, last) = drops_and_tells(Policy::Conflate);
+    assert_eq!(last, MESSAGES - 1, "the newest is kept");
+}
+
+#[test]
+fn block_holds_the_publisher_until_the_subscriber_reads_and_loses_nothing() {
+    block_loses_nothing(1);
+}
+
+#[test]
+fn block_holds_publishers_of_other_lanes_too() {
+    block_loses_nothing(3);
+}
+
+fn block_loses_nothing(lanes: usize) {
+    let Scene {
+        server,
+        readers,
+        mut stalled,
+        publisher,
+        ..
+    } = Scene::set(Policy::Block, limits(), lanes);
+    // The publisher has no mercy: without being held it would say everything at once.
+    let publishing = std::thread::spawn(move || {
+        let mut publisher = publisher;
+        for number in 0..MESSAGES {
+            publisher.say(&message(number));
+        }
+        publisher
+    });
+    server.wait_for("the publisher is held", |metrics| {
+        metrics.publishers_held > 0
+    });
+    assert!(server.metrics().said < MESSAGES as u64);
+    let (heard, lost, _) = catch_up(&mut stalled, MESSAGES);
+    assert_eq!((heard, lost), (MESSAGES, 0));
+    for reader in readers {
+        reader
+            .join()
+            .expect("a reader that heard everything in order");
+    }
+    drop((publishing.join().expect("the publisher"), stalled));
+    let metrics = server.stop();
+    assert_eq!(metrics.closed_by("slow_subscriber"), 0);
+    assert_eq!(metrics.room_dropped_total(), 0, "{metrics:#?}");
+}
+
+#[test]
+fn block_gives_up_on_the_subscriber_at_its_deadline() {
+    let limits = Limits {
+        block_deadline: Duration::from_millis(100),
+        ..limits()
+    };
+    let mut scene = Scene::set(Policy::Block, limits, 1);
+    scene.publish(0..MESSAGES);
+    let metrics = scene.end();
+    assert!(metrics.publishers_held > 0);
+    assert_eq!(metrics.closed_by("slow_subscriber"), 1);
+}
