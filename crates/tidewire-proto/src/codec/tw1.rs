@@ -107,7 +107,7 @@ impl Codec for Tw1 {
         } else {
             0
         };
-        let message = Message {
+        let mut message = Message {
             kind: shape.kind,
             flags: (word >> 40) as u8,
             channel: (word >> 48) as u16,
@@ -115,8 +115,11 @@ impl Codec for Tw1 {
             name: "",
             payload,
         };
-        if message.flags & FLAG_NAMED != 0 {
-            return decode_named(message, frame_bytes);
+        if word & NAMED_BIT != 0 && shape.kind.has_name() {
+            let malformed = DecodeError::MalformedPayload { kind: shape.kind };
+            message.name = name_of(payload).ok_or(malformed)?;
+            message.payload = &payload[1 + message.name.len()..];
+            message.flags &= !FLAG_NAMED;
         }
         Ok(Decoded::Frame {
             message,
@@ -201,19 +204,14 @@ fn push_header(message: &Message<'_>, length: u32, out: &mut Vec<u8>) {
     }
 }
 
-/// Moves the name at the front of a payload to its own field. The bit has no meaning in other kinds. Apart
-/// from the decoder's straight way, so that frames without names do not pay for it.
-#[inline(never)]
-fn decode_named(mut message: Message<'_>, consumed: usize) -> Result<Decoded<'_>, DecodeError> {
-    if message.kind.has_name() {
-        let mut reader = Reader::new(message.payload);
-        // Saying "no name" with a length of 0 would give the frame a second spelling.
-        let name = reader.short_text().filter(|name| !name.is_empty());
-        message.name = name.ok_or(DecodeError::MalformedPayload { kind: message.kind })?;
-        message.payload = reader.rest();
-        message.flags &= !FLAG_NAMED;
-    }
-    Ok(Decoded::Frame { message, consumed })
+/// The name in front of a payload. It returns no more than fits registers: were the whole message completed
+/// here, in memory, frames without names would pay for it, too.
+#[cold]
+fn name_of(payload: &[u8]) -> Option<&str> {
+    // Saying "no name" with a length of 0 would give the frame a second spelling.
+    Reader::new(payload)
+        .short_text()
+        .filter(|name| !name.is_empty())
 }
 
 /// Appends a frame whose message has a name.
@@ -307,6 +305,8 @@ pub const ONE_WAY_HEADER_BYTES: usize = 8;
 /// Header of the kinds with an id, length field included.
 pub const ID_HEADER_BYTES: usize = 12;
 
+/// [`FLAG_NAMED`] in the first eight bytes of a header.
+const NAMED_BIT: u64 = (FLAG_NAMED as u64) << 40;
 const LENGTH_BYTES: usize = 4;
 const UNKNOWN_HEADER_BYTES: usize = u8::MAX as usize;
 static SHAPES: [Shape; 256] = shapes();
