@@ -143,10 +143,7 @@ impl Codec for SrmpRpc {
             let (action, rest) = split_action(message.payload).ok_or(malformed)?;
             message.name = action;
             message.payload = if message.kind == Kind::Error {
-                split_code(rest)
-                    .and_then(|(_, value)| read_value(value))
-                    .ok_or(malformed)?;
-                rest
+                read_refusal(rest).ok_or(malformed)?
             } else {
                 read_value(rest).ok_or(malformed)?
             };
@@ -223,6 +220,16 @@ fn split_code(rest: &[u8]) -> Option<(i32, &[u8])> {
     let mut reader = Reader::new(rest);
     let code = reader.array().map(i32::from_le_bytes)?;
     Some((code, reader.rest()))
+}
+
+/// The code and the value that fill the rest of an error's payload, without the length of an empty value, so
+/// that there is one spelling of it.
+fn read_refusal(rest: &[u8]) -> Option<&[u8]> {
+    let (_, value) = split_code(rest)?;
+    if read_value(value)?.is_empty() {
+        return Some(&rest[..rest.len() - value.len()]);
+    }
+    Some(rest)
 }
 
 /// The value that fills the rest of a payload; nothing at all is no value.
@@ -312,6 +319,12 @@ mod tests {
         assert_eq!(encoded(&message), b"\x81\x01\x05\x00\x04Ping");
         assert_eq!(decoded(b"\x81\x01\x05\x00\x04Ping"), message);
         assert_eq!(decoded(b"\x81\x01\x09\x00\x04Ping\0\0\0\0"), message);
+        let refusal = Message::with_id(Kind::Error, 0, 1, b"\x07\0\0\0").with_name("Ping");
+        assert_eq!(encoded(&refusal), b"\xC1\x01\x09\x00\x04Ping\x07\0\0\0");
+        assert_eq!(
+            decoded(b"\xC1\x01\x0D\x00\x04Ping\x07\0\0\0\0\0\0\0"),
+            refusal
+        );
     }
 
     #[test]

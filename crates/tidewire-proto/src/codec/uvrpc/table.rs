@@ -57,6 +57,10 @@ impl<'a> Table<'a> {
         let slots_bytes = vtable_bytes.checked_sub(VTABLE_HEADER_BYTES);
         let slots_bytes = slots_bytes.ok_or(Broken::Malformed)?;
         let size = usize::from(u16::from_le_bytes(array_at(bytes, vtable + 2)?));
+        // The distance to the vtable, which was read above, is a part of the table.
+        if size < OFFSET_BYTES {
+            return Err(Broken::Malformed);
+        }
         let slots = slice_at(bytes, vtable + VTABLE_HEADER_BYTES, slots_bytes)?;
         slice_at(bytes, position, size)?;
         Ok(Self {

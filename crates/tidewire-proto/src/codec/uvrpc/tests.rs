@@ -204,6 +204,7 @@ fn what_must_be_refused_is_refused() {
     assert_eq!(with(4, &[0x7F; 4]), malformed, "vtable before the buffer");
     assert_eq!(with(40, &[3, 0]), malformed, "vtable too small");
     assert_eq!(with(42, &[0xFF; 2]), malformed, "table outside");
+    assert_eq!(with(42, &[3, 0]), malformed, "table too small");
     assert_eq!(
         with(46, &[15, 0]),
         malformed,
