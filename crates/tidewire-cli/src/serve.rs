@@ -11,8 +11,12 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use tidewire::io::poller::{POLLER_VARIABLE, ParsePollerError, PollerChoice};
+use tidewire::proto::body::ErrorCode;
 use tidewire::proto::codec::Codec;
-use tidewire::{AnyCodec, Chat, CloseReason, DropReason, Metrics, Policy, Server, Stopped};
+use tidewire::{
+    AnyCodec, Chat, CloseReason, Context, DropReason, HandlerError, HandlerResult, Kind, Message,
+    Metrics, Policy, Server, Stopped,
+};
 
 use crate::failure::Failure;
 use crate::ready::Ready;
@@ -78,7 +82,12 @@ pub(crate) struct ServeArguments {
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum App {
+    /// Rooms with names, presence and private messages; speaks tw1 and lines
     Chat,
+    /// Sends every message and request back; speaks every codec
+    Echo,
+    /// Takes every message and answers nothing; speaks every codec
+    Sink,
 }
 
 /// What can end a wait.
@@ -150,6 +159,14 @@ fn start(arguments: ServeArguments) -> anyhow::Result<Server> {
         builder = builder.listen(bind)?;
     }
     let server = match arguments.app {
+        App::Echo => builder.start(|_| echo)?,
+        App::Sink => builder.start(|_| sink)?,
+        App::Chat if !["tw1", "lines"].contains(&codec.as_str()) => {
+            let what = format!("codec {codec} has no rooms, so a chat cannot speak it");
+            return Err(
+                Failure::configuration(what, "use --codec tw1 or lines, or --app echo").into(),
+            );
+        }
         App::Chat => {
             let chat = Chat::new().policy(arguments.slow_subscriber);
             builder.start(|_| chat.clone())?
@@ -167,6 +184,29 @@ fn start(arguments: ServeArguments) -> anyhow::Result<Server> {
         tracing::info!("listening on {server}");
     }
     Ok(server)
+}
+
+/// Answers with what was said.
+fn echo(cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
+    match message.kind {
+        Kind::Request | Kind::OneWay => cx.reply(message.payload),
+        _ => Err(HandlerError::new(
+            ErrorCode::Unsupported,
+            "an echo server has no such request",
+        )),
+    }
+}
+
+/// Takes everything; the counters at the end say how much that was. A request is refused, because its caller
+/// would wait for ever.
+fn sink(_cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
+    match message.kind {
+        Kind::Request => Err(HandlerError::new(
+            ErrorCode::Unsupported,
+            "a sink answers nothing",
+        )),
+        _ => Ok(()),
+    }
 }
 
 /// Returns when the server is to drain, or has lost a lane.

@@ -254,3 +254,38 @@ fn the_log_goes_to_stderr_and_can_be_silenced() {
     assert_eq!(String::from_utf8(output.stderr).unwrap(), "");
     assert!(lines.next().is_none());
 }
+
+#[test]
+fn an_echo_speaks_foreign_codecs_and_a_sink_answers_nothing() {
+    let connect = |address: &str| TcpStream::connect(address.trim_start_matches("tcp://")).unwrap();
+    let (_echo, address) = Process::server(&["--app", "echo", "--codec", "srmp"]);
+    let mut stream = connect(&address);
+    // A request, sequence 1, and a one-way string: the examples of the SRMP format.
+    stream
+        .write_all(b"\x01\x01\x04\x00Open\x40\x05\x02\x00hi")
+        .unwrap();
+    let mut reply = [0; 8];
+    stream.read_exact(&mut reply).unwrap();
+    assert_eq!(&reply, b"\x81\x01\x04\x00Open");
+
+    let (_sink, address) = Process::server(&["--app", "sink", "--codec", "length-field"]);
+    let mut stream = connect(&address);
+    stream.write_all(b"\x05\x00hello").unwrap();
+    stream.shutdown(std::net::Shutdown::Write).unwrap();
+    let mut rest = Vec::new();
+    stream.read_to_end(&mut rest).unwrap();
+    assert!(rest.is_empty());
+}
+
+#[test]
+fn a_chat_refuses_a_codec_without_rooms() {
+    let output = command(&["serve", "--app", "chat", "--codec", "srmp"])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        text.contains("has no rooms") && text.contains("remedy: "),
+        "{text}"
+    );
+}
