@@ -16,7 +16,7 @@ use tidewire_proto::codec::{AnyCodec, Codec, Tw1};
 use tidewire_proto::room::Policy;
 
 use crate::address::{Address, AddressError};
-use crate::lane::{Core, Gate, Lane, LaneError, LaneHandle, Post, Shared};
+use crate::lane::{Core, Gate, Lane, LaneError, LaneHandle, Post, Shared, SpareBatches};
 use crate::limits::{Limits, RoomDefaults, nanoseconds};
 use crate::metrics::{LaneCounters, Metrics, MetricsReader};
 use crate::pattern::{Directory, LANES_MAX};
@@ -360,6 +360,7 @@ impl ServerBuilder {
                 self.limits.sessions_max,
                 self.limits.sessions_per_address_max,
             ),
+            spare_batches: SpareBatches::default(),
             agent,
             lanes: OnceLock::new(),
         }

@@ -17,7 +17,7 @@ use tidewire_proto::message::Kind;
 
 use super::buffers::BufferPool;
 use super::gate::Gate;
-use super::mailbox::{BatchEntry, LaneHandle, Post};
+use super::mailbox::{BatchEntry, LaneHandle, Post, SpareBatches};
 use super::timers::TimerKey;
 use crate::context::{Context, Current, SendError, encode_within};
 use crate::limits::{Limits, RoomDefaults};
@@ -34,6 +34,8 @@ pub(crate) struct Shared {
     pub(crate) room_defaults: RoomDefaults,
     pub(crate) directory: Directory,
     pub(crate) gate: Gate,
+    /// Emptied batches on their way back from the lanes that received them to those that send.
+    pub(crate) spare_batches: SpareBatches,
     /// What the server says of itself in its welcome.
     pub(crate) agent: String,
     /// Every lane of the server, in the order of their numbers.
@@ -229,7 +231,7 @@ impl Core {
         }
         let batch = &mut self.batches[lane];
         if batch.capacity() == 0 {
-            *batch = self.buffers.take();
+            *batch = self.shared.spare_batches.take();
         }
         entry.encode(batch);
     }

@@ -93,6 +93,38 @@ impl LaneHandle {
     }
 }
 
+/// Buffers for batches. Those of a lane that mostly sends would otherwise all end up with lanes that mostly receive,
+/// and every batch would be allocated anew. Touched once per batch.
+#[derive(Debug)]
+pub(crate) struct SpareBatches {
+    queue: ArrayQueue<Vec<u8>>,
+}
+
+impl Default for SpareBatches {
+    fn default() -> Self {
+        Self {
+            queue: ArrayQueue::new(SPARE_BATCHES_MAX),
+        }
+    }
+}
+
+impl SpareBatches {
+    pub(crate) fn take(&self) -> Vec<u8> {
+        self.queue
+            .pop()
+            .unwrap_or_else(|| Vec::with_capacity(BATCH_RESERVE_BYTES))
+    }
+
+    /// Takes a buffer back, unless it grew large or enough are kept.
+    pub(crate) fn put(&self, mut batch: Vec<u8>) {
+        if batch.capacity() <= 4 * BATCH_RESERVE_BYTES {
+            batch.clear();
+            // A full queue means that enough are kept; this one is freed.
+            let _ = self.queue.push(batch);
+        }
+    }
+}
+
 /// One entry of a batch between lanes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BatchEntry<'a> {
@@ -136,6 +168,12 @@ impl<'a> BatchEntry<'a> {
 
 /// Posts a lane's queue holds. Each is a whole batch or a connection, so this is many turns' worth.
 const POSTS_MAX: usize = 1024;
+
+/// Batch buffers kept for all lanes: at most 16 MiB.
+const SPARE_BATCHES_MAX: usize = 64;
+
+/// First capacity of a batch: a turn's worth of small messages.
+const BATCH_RESERVE_BYTES: usize = 64 * 1024;
 
 /// A target with these upper bits is a room; session generations never reach them.
 const ROOM_TARGET: u64 = 0xFFFF_FFFF_FFFF_0000;

@@ -34,7 +34,7 @@ use tidewire_io::poller::{Event, Events, PollerError, RegisterError, Token, Wait
 
 pub(crate) use self::core::{Core, Shared};
 pub(crate) use gate::Gate;
-pub(crate) use mailbox::{BatchEntry, LaneHandle, Post};
+pub(crate) use mailbox::{BatchEntry, LaneHandle, Post, SpareBatches};
 pub(crate) use timers::TimerKey;
 
 use crate::service::Service;

@@ -50,7 +50,7 @@ impl<S: Service> Lane<S> {
                     while let Some(entry) = BatchEntry::decode(&mut rest) {
                         self.core.deliver_entry(&entry);
                     }
-                    self.core.buffers.put(batch);
+                    self.core.shared.spare_batches.put(batch);
                 }
                 Post::Drain { deadline_ns } => self.core.drain(deadline_ns),
                 Post::Stop => self.core.stop = true,

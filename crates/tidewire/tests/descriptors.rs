@@ -1,0 +1,48 @@
+//! Out of descriptors: accepting fails, is counted and says how to raise the limit; the server survives and serves on.
+//!
+//! The only test of its process, because the limit is the process's.
+
+use tidewire::{AnyCodec, Context, Message, Server};
+use tidewire_testkit::logs::Logs;
+use tidewire_testkit::{Peer, TestServer, Wire, descriptors};
+
+#[test]
+fn a_server_without_descriptors_says_so_and_serves_again_when_some_are_free() {
+    let logs = Logs::capture();
+    let codec = AnyCodec::by_name("tw1").unwrap();
+    let echo = |cx: &mut Context<'_>, message: Message<'_>| cx.reply(message.payload);
+    let server = TestServer::over_tcp(Server::builder(), &codec, |_| echo);
+    let mut early = server.peer();
+    descriptors::lower_limit(200).unwrap();
+    // One is left for the client's own side; the server finds none for its side.
+    let held = descriptors::exhaust(1);
+    let wire = Wire::connect(server.address()).unwrap();
+    let metrics = server.wait_for("accepting fails", |metrics| metrics.accept_errors > 0);
+    assert_eq!(metrics.sessions_opened, 1);
+    let text = logs.text();
+    for part in ["no descriptor is left", "ulimit -n", "limit 200"] {
+        assert!(text.contains(part), "{part} is missing: {text}");
+    }
+    // Whoever is connected is served as if nothing had happened.
+    for _ in 0..10 {
+        early.ask(b"still there?");
+        assert_eq!(early.answer().payload, b"still there?");
+    }
+    // It neither spins nor gives up: it tries again after a pause.
+    server.wait_for("accepting is tried again", |later| {
+        later.accept_errors > metrics.accept_errors
+    });
+    drop(held);
+    let mut late = Peer::greet(wire, &codec);
+    late.ask(b"in at last");
+    assert_eq!(late.answer().payload, b"in at last");
+    let client = tidewire::Client::connect(&server.url()).unwrap();
+    assert_eq!(
+        client.request_blocking(b"me too").unwrap().payload(),
+        b"me too"
+    );
+    client.close();
+    drop((early, late));
+    let metrics = server.stop();
+    assert_eq!(metrics.sessions_opened, 3);
+}
