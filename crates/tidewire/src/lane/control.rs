@@ -1,14 +1,14 @@
 //! Frames that the lane answers itself: the handshake, heartbeats and go-away.
 
 use tidewire_io::socket::StreamConnectError;
-use tidewire_proto::body::{GoAwayBody, GoAwayCode};
+use tidewire_proto::body::{ErrorBody, GoAwayBody, GoAwayCode};
 use tidewire_proto::codec::Codec;
 use tidewire_proto::error::DecodeError;
 use tidewire_proto::handshake::{self, HandshakeError, Hello, Offer, Welcome};
 use tidewire_proto::message::{Kind, Message};
 
 use super::{Core, Lane};
-use crate::context::Context;
+use crate::context::{Context, Current};
 use crate::service::{HandlerError, Service};
 use crate::session::{CloseReason, State};
 
@@ -219,19 +219,25 @@ impl Context<'_> {
     /// Counts a refused message and, if it was a request, answers it with the error.
     pub(crate) fn refuse(&mut self, error: &HandlerError) {
         self.core.counters.refused.add(1);
-        let current = self.current;
-        let mut body = Vec::new();
-        tidewire_proto::body::ErrorBody {
+        let Current { kind, channel, id } = self.current;
+        let has_ids = self.codec().has_ids();
+        // A refused `say` has no id; its error carries id 0 and the room. Without ids every message may be a
+        // request, and its sender counts on an answer.
+        if !kind.has_id() && kind != Kind::Say && has_ids {
+            return;
+        }
+        let request = Message::with_id(kind, channel, id, &[]);
+        let body = ErrorBody {
             code: error.code(),
             text: error.text(),
-        }
-        .encode(&mut body);
-        let answer = Message::with_id(Kind::Error, current.channel, current.id, &body);
-        // A refused `say` has no id; its error carries id 0 and the room. Text codecs show every refusal.
-        let wanted =
-            current.kind.has_id() || current.kind == Kind::Say || !self.codec().has_handshake();
-        if wanted && let Err(error) = self.send(&answer) {
+        };
+        let sent = self.send_framed(|codec, out| codec.encode_error(&request, &body, out));
+        if let Err(error) = sent {
             tracing::debug!(session = %self.id, %error, "cannot send a refusal");
+            if !has_ids {
+                // Replies match requests by their order; with one missing, all that follow would be wrong.
+                self.close();
+            }
         }
     }
 }

@@ -43,6 +43,8 @@ impl<S: Service> Lane<S> {
         match core.shared.codec.clone() {
             AnyCodec::Tw1(codec) => read_with(core, service, &codec, slot, &mut receive),
             AnyCodec::Lines(codec) => read_with(core, service, &codec, slot, &mut receive),
+            AnyCodec::Srmp(codec) => read_with(core, service, &codec, slot, &mut receive),
+            AnyCodec::LengthField(codec) => read_with(core, service, &codec, slot, &mut receive),
             AnyCodec::Custom(codec) => read_with(core, service, &*codec, slot, &mut receive),
             other => read_with(core, service, &other, slot, &mut receive),
         }
