@@ -64,7 +64,7 @@ fn a_refusal_has_the_layout_of_its_codec() {
     let received = exchange("srmp", refuse, b"\x01\x07\x02\x00hi");
     assert_eq!(
         received[..2],
-        [0xC1, 0x07],
+        [0xC0, 0x07],
         "reply and error bits, a string, the same sequence"
     );
     assert!(received.ends_with(b"told to"), "{received:02x?}");
