@@ -186,7 +186,7 @@ pub fn wait_until<T>(what: &str, mut probe: impl FnMut() -> Option<T>) -> T {
 }
 
 /// How long anything may take before a test gives up on it. Far beyond what a busy machine needs.
-pub const DEADLINE: Duration = Duration::from_secs(15);
+pub const DEADLINE: Duration = Duration::from_secs(60);
 
 /// The receive buffer of a peer that should be felt soon when it stops reading.
 const NARROW_BYTES: usize = 64 * 1024;

@@ -39,6 +39,7 @@ fn the_matrix_is_complete_and_says_why_a_cell_is_empty() {
                 "members_are_listed",
                 "whispers_reach_one_member",
                 "leaving_ends_delivery",
+                "whispers_cross_lanes",
             ],
         };
         assert_eq!(skipped, expected, "{setup}\n{text}");

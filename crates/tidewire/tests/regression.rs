@@ -8,8 +8,8 @@ use std::time::Duration;
 use tidewire::proto::body::RoomCall;
 use tidewire::proto::handshake::{Hello, PROTOCOL_VERSION};
 use tidewire::{
-    AnyCodec, Chat, Client, CloseReason, Context, HandlerResult, Kind, Limits, Message, Policy,
-    RequestError, Server, ServerBuilder, Service, SessionId,
+    AnyCodec, Chat, Client, CloseReason, Context, DropReason, HandlerResult, Kind, Limits, Message,
+    Policy, RequestError, Server, ServerBuilder, Service, SessionId,
 };
 use tidewire_testkit::{DEADLINE, Heard, Peer, TestServer};
 
@@ -149,7 +149,11 @@ fn leaving_is_not_counted_as_a_drop_by_the_policy() {
     }
     drop((ada, bob));
     let metrics = server.stop();
-    assert_eq!(metrics.room_dropped[1], 0, "{metrics:#?}");
+    assert_eq!(
+        metrics.room_dropped[DropReason::Policy as usize],
+        0,
+        "{metrics:#?}"
+    );
 }
 
 /// A frame limit below what a codec may add to a payload was subtracted from without care: `say` ended the lane.
@@ -397,7 +401,11 @@ fn a_block_ends_when_the_subscriber_catches_up_although_the_publisher_is_on_anot
         );
     }
     drop((publishing.join().unwrap(), reader));
-    assert_eq!(server.stop().room_dropped[1], 0, "nothing by the policy");
+    assert_eq!(
+        server.stop().room_dropped[DropReason::Policy as usize],
+        0,
+        "nothing by the policy"
+    );
 }
 
 /// A lane that had ended was still given connections and batches; the queue to it filled up, and the other lanes read

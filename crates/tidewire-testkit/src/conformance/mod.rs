@@ -236,6 +236,7 @@ macro_rules! conformance_suite {
             members_who_close_have_left
             rooms_span_two_lanes
             rooms_span_three_lanes
+            whispers_cross_lanes
         );)*
     };
     (@cell $module:ident, $transport:ident, $poller:ident, $codec:ident, $($name:ident)*) => {
@@ -319,4 +320,9 @@ pub const BEHAVIOURS: &[Behaviour] = &[
     ),
     Behaviour::everywhere("rooms_span_two_lanes", spans::rooms_span_two_lanes),
     Behaviour::everywhere("rooms_span_three_lanes", spans::rooms_span_three_lanes),
+    Behaviour::native_only(
+        "whispers_cross_lanes",
+        spans::whispers_cross_lanes,
+        NO_WHISPER,
+    ),
 ];

@@ -3,9 +3,10 @@
 use std::collections::HashMap;
 
 use tidewire::Chat;
+use tidewire_proto::body::RoomCall;
 
 use super::Setup;
-use crate::peer::Peer;
+use crate::peer::{Heard, Peer};
 
 pub(super) fn rooms_span_two_lanes(setup: &Setup) {
     rooms_span_lanes(setup, 2);
@@ -13,6 +14,33 @@ pub(super) fn rooms_span_two_lanes(setup: &Setup) {
 
 pub(super) fn rooms_span_three_lanes(setup: &Setup) {
     rooms_span_lanes(setup, 3);
+}
+
+pub(super) fn whispers_cross_lanes(setup: &Setup) {
+    let server = setup.serve_with(setup.builder().lanes(2), |_| Chat::new());
+    // Two sessions in a row are given to two lanes.
+    let mut ada = server.peer();
+    ada.join("lobby", "ada").expect("a free name");
+    let mut bob = server.peer();
+    bob.join("lobby", "bob").expect("a free name");
+    bob.hear_of("ada");
+    ada.hear_of("bob");
+    for number in 0..20_u8 {
+        let text = [b'a' + number];
+        let whisper = RoomCall::Whisper {
+            to: "bob",
+            text: &text,
+        };
+        ada.call(&whisper).expect("bob is here");
+        let private = Heard::Said {
+            from: "ada".to_owned(),
+            payload: text.to_vec(),
+            private: true,
+        };
+        assert_eq!(bob.hear(), Some(private));
+    }
+    drop((ada, bob));
+    assert_eq!(server.stop().sends_refused, 0);
 }
 
 fn rooms_span_lanes(setup: &Setup, lanes: usize) {

@@ -6,62 +6,99 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use tidewire::proto::room::Policy;
-use tidewire::{Chat, Limits, Metrics, Server};
+use tidewire::{AnyCodec, Chat, DropReason, Limits, Metrics, Server};
 use tidewire_testkit::{Heard, Peer, TestServer, wait_until};
 
-use crate::tw1;
+use crate::{lines, tw1};
 
-/// Readers beside the one that stalls.
-const READERS: usize = 60;
 const MESSAGES: usize = 4000;
-const MESSAGE_BYTES: usize = 400;
 /// Far less than a stall of this test amounts to, far more than [`CHUNK`], so that only a stall can pass it.
 const LAG_MESSAGES_MAX: u64 = 400;
 /// The publisher never runs further ahead of the slowest reader than this.
 const CHUNK: usize = 100;
 
-/// Sixty readers on threads of their own, one subscriber that does not read yet, and a publisher.
+/// What a scene is played with.
+#[derive(Clone)]
+struct Stage {
+    over_tcp: bool,
+    codec: AnyCodec,
+    lanes: usize,
+    /// Readers beside the one that stalls.
+    readers: usize,
+    message_bytes: usize,
+}
+
+/// Over a Unix socket, whose buffer is small and fixed, so that a stall is felt soon: many readers.
+fn unix() -> Stage {
+    Stage {
+        over_tcp: false,
+        codec: tw1(),
+        lanes: 1,
+        readers: 60,
+        message_bytes: 400,
+    }
+}
+
+/// Over TCP, whose buffers grow to megabytes: fewer readers, and so much that a stall is felt all the same.
+fn tcp() -> Stage {
+    Stage {
+        over_tcp: true,
+        readers: 10,
+        message_bytes: 2000,
+        ..unix()
+    }
+}
+
+/// Readers on threads of their own, one subscriber that does not read yet, and a publisher.
 struct Scene {
     server: TestServer,
     readers: Vec<JoinHandle<()>>,
     heard: Vec<Arc<AtomicUsize>>,
     stalled: Peer,
     publisher: Peer,
+    message_bytes: usize,
 }
 
 fn limits() -> Limits {
     Limits {
         lag_messages_max: LAG_MESSAGES_MAX,
         // Long enough that only a test of the deadline itself ever meets it.
-        block_deadline: Duration::from_secs(60),
+        block_deadline: Duration::from_secs(600),
         // Presence would add to what a subscriber may lose, and is another test's matter.
         presence_members_max: 0,
+        // Readers answer no pings, and a very busy machine may take longer than a heartbeat.
+        heartbeat: Duration::ZERO,
+        idle_timeout: Duration::MAX,
         ..Limits::default()
     }
 }
 
-fn message(number: usize) -> Vec<u8> {
+fn message(number: usize, bytes: usize) -> Vec<u8> {
     let mut text = format!("{number}:").into_bytes();
-    text.resize(MESSAGE_BYTES, b'.');
+    text.resize(bytes, b'.');
     text
 }
 
 fn number_of(payload: &[u8]) -> usize {
     let text = String::from_utf8_lossy(payload);
-    let (number, _) = text.split_once(':').expect("a numbered message");
-    assert_eq!(payload.len(), MESSAGE_BYTES, "a whole message");
+    let (number, rest) = text.split_once(':').expect("a numbered message");
+    assert!(rest.bytes().all(|byte| byte == b'.'), "a whole message");
     number.parse().expect("a number")
 }
 
 impl Scene {
-    fn set(policy: Policy, limits: Limits, lanes: usize) -> Self {
-        let builder = Server::builder().limits(limits).lanes(lanes);
-        // A Unix socket's buffer is small and fixed, so that a stall is felt soon.
-        let server = TestServer::over_ipc(builder, &tw1(), |_| Chat::new().policy(policy));
+    fn set(stage: &Stage, policy: Policy, limits: Limits) -> Self {
+        let builder = Server::builder().limits(limits).lanes(stage.lanes);
+        let make = |_| Chat::new().policy(policy);
+        let server = if stage.over_tcp {
+            TestServer::over_tcp(builder, &stage.codec, make)
+        } else {
+            TestServer::over_ipc(builder, &stage.codec, make)
+        };
         let mut publisher = server.peer();
         publisher.join("lobby", "publisher").unwrap();
         let (mut readers, mut heard) = (Vec::new(), Vec::new());
-        for index in 0..READERS {
+        for index in 0..stage.readers {
             let mut peer = server.peer();
             peer.join("lobby", &format!("reader{index}")).unwrap();
             let count = Arc::new(AtomicUsize::new(0));
@@ -74,7 +111,7 @@ impl Scene {
                 }
             }));
         }
-        let mut stalled = server.peer();
+        let mut stalled = server.narrow_peer();
         stalled.join("lobby", "stalled").unwrap();
         Self {
             server,
@@ -82,6 +119,7 @@ impl Scene {
             heard,
             stalled,
             publisher,
+            message_bytes: stage.message_bytes,
         }
     }
 
@@ -91,7 +129,10 @@ impl Scene {
         while number < numbers.end {
             let end = (number + CHUNK).min(numbers.end);
             let frames: Vec<u8> = (number..end)
-                .flat_map(|number| self.publisher.say_frame(&message(number)))
+                .flat_map(|number| {
+                    self.publisher
+                        .say_frame(&message(number, self.message_bytes))
+                })
                 .collect();
             self.publisher.write(&frames);
             number = end;
@@ -141,14 +182,15 @@ fn catch_up(peer: &mut Peer, total: usize) -> (usize, usize, usize) {
 }
 
 /// The common part of the policies that drop: who stalls is told what it lost, to the message.
-fn drops_and_tells(policy: Policy) -> (usize, usize, usize) {
-    let mut scene = Scene::set(policy, limits(), 1);
+fn drops_and_tells(stage: &Stage, policy: Policy) -> (usize, usize, usize) {
+    let mut scene = Scene::set(stage, policy, limits());
     scene.publish(0..MESSAGES);
     let (heard, lost, last) = catch_up(&mut scene.stalled, MESSAGES);
     assert!(lost > 0, "the policy fired");
     let metrics = scene.end();
     assert_eq!(
-        metrics.room_dropped[1], lost as u64,
+        metrics.room_dropped[DropReason::Policy as usize],
+        lost as u64,
         "counted as the policy's"
     );
     assert_eq!(metrics.closed_by("slow_subscriber"), 0);
@@ -158,7 +200,16 @@ fn drops_and_tells(policy: Policy) -> (usize, usize, usize) {
 
 #[test]
 fn a_slow_subscriber_is_disconnected_and_the_others_hear_everything() {
-    let mut scene = Scene::set(Policy::Disconnect, limits(), 1);
+    disconnects(&unix());
+}
+
+#[test]
+fn a_slow_subscriber_over_tcp_is_disconnected_and_the_others_hear_everything() {
+    disconnects(&tcp());
+}
+
+fn disconnects(stage: &Stage) {
+    let mut scene = Scene::set(stage, Policy::Disconnect, limits());
     scene.publish(0..MESSAGES);
     let server = &scene.server;
     server.wait_for("the policy fires", |metrics| {
@@ -179,21 +230,33 @@ fn a_slow_subscriber_is_disconnected_and_the_others_hear_everything() {
     let metrics = scene.end();
     assert_eq!(metrics.closed_by("slow_subscriber"), 1);
     assert!(
-        metrics.room_dropped[0] > LAG_MESSAGES_MAX,
+        metrics.room_dropped[DropReason::Closed as usize] > LAG_MESSAGES_MAX,
         "counted as its close's"
     );
 }
 
 #[test]
 fn drop_oldest_keeps_the_newest_and_tells_the_loss() {
-    let (heard, _, last) = drops_and_tells(Policy::DropOldest);
+    let (heard, _, last) = drops_and_tells(&unix(), Policy::DropOldest);
     assert_eq!(last, MESSAGES - 1, "the newest is kept");
     assert!(heard as u64 >= LAG_MESSAGES_MAX);
 }
 
 #[test]
+fn drop_oldest_tells_the_loss_over_tcp_and_in_lines() {
+    let (_, _, last) = drops_and_tells(&tcp(), Policy::DropOldest);
+    assert_eq!(last, MESSAGES - 1);
+    let lines = Stage {
+        codec: lines(),
+        ..unix()
+    };
+    let (_, _, last) = drops_and_tells(&lines, Policy::DropOldest);
+    assert_eq!(last, MESSAGES - 1);
+}
+
+#[test]
 fn drop_newest_keeps_what_waits_and_tells_the_loss() {
-    let (heard, _, last) = drops_and_tells(Policy::DropNewest);
+    let (heard, _, last) = drops_and_tells(&unix(), Policy::DropNewest);
     assert!(heard as u64 >= LAG_MESSAGES_MAX);
     assert_eq!(
         last,
@@ -204,33 +267,34 @@ fn drop_newest_keeps_what_waits_and_tells_the_loss() {
 
 #[test]
 fn conflate_keeps_the_last_and_tells_the_loss() {
-    let (_, _, last) = drops_and_tells(Policy::Conflate);
+    let (_, _, last) = drops_and_tells(&unix(), Policy::Conflate);
     assert_eq!(last, MESSAGES - 1, "the newest is kept");
 }
 
 #[test]
 fn block_holds_the_publisher_until_the_subscriber_reads_and_loses_nothing() {
-    block_loses_nothing(1);
+    block_loses_nothing(&unix());
 }
 
 #[test]
 fn block_holds_publishers_of_other_lanes_too() {
-    block_loses_nothing(3);
+    block_loses_nothing(&Stage { lanes: 3, ..unix() });
 }
 
-fn block_loses_nothing(lanes: usize) {
+fn block_loses_nothing(stage: &Stage) {
     let Scene {
         server,
         readers,
         mut stalled,
         publisher,
+        message_bytes,
         ..
-    } = Scene::set(Policy::Block, limits(), lanes);
+    } = Scene::set(stage, Policy::Block, limits());
     // The publisher has no mercy: without being held it would say everything at once.
     let publishing = std::thread::spawn(move || {
         let mut publisher = publisher;
         for number in 0..MESSAGES {
-            publisher.say(&message(number));
+            publisher.say(&message(number, message_bytes));
         }
         publisher
     });
@@ -257,7 +321,7 @@ fn block_gives_up_on_the_subscriber_at_its_deadline() {
         block_deadline: Duration::from_millis(100),
         ..limits()
     };
-    let mut scene = Scene::set(Policy::Block, limits, 1);
+    let mut scene = Scene::set(&unix(), Policy::Block, limits);
     scene.publish(0..MESSAGES);
     let metrics = scene.end();
     assert!(metrics.publishers_held > 0);
