@@ -24,7 +24,7 @@ pub struct Limits {
     pub idle_timeout_without_heartbeat: Duration,
     /// Silence after which a ping is sent, zero for never. Default 20 s: two of them fit into the idle timeout.
     pub heartbeat: Duration,
-    /// Longest wait for the rest of a frame whose beginning came. Default 10 s.
+    /// Longest silence inside a frame whose beginning came; every byte starts it anew. Default 10 s.
     pub frame_timeout: Duration,
     /// Unsent bytes of a session's own output above which reading from it pauses, and direct sends to it from
     /// others are refused. Default 1 MiB.

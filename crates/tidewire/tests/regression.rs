@@ -5,7 +5,7 @@
 use std::sync::mpsc;
 use std::time::Duration;
 
-use tidewire::proto::body::RoomCall;
+use tidewire::proto::body::{ErrorCode, RoomCall};
 use tidewire::proto::handshake::{Hello, PROTOCOL_VERSION};
 use tidewire::{
     AnyCodec, Chat, Client, CloseReason, Context, DropReason, HandlerResult, Kind, Limits, Message,
@@ -423,4 +423,62 @@ fn a_lane_that_panicked_is_counted_out() {
     assert_eq!(stopped.metrics.closed_by("lane_failed"), 1);
     assert_eq!(stopped.metrics.sessions_closed(), 1);
     assert_eq!(stopped.failures, ["the service panicked: told to"]);
+}
+
+/// A room frames a message once for all, so a member that had agreed on smaller frames was cut off by the first long
+/// message anybody said.
+#[test]
+fn a_connection_with_smaller_frames_is_refused_by_rooms_and_not_cut_off_by_them() {
+    let server = TestServer::over_tcp(Server::builder(), &tw1(), |_| Chat::new());
+    let limits = Limits {
+        frame_bytes_max: 4096,
+        ..Limits::default()
+    };
+    let small = Client::builder()
+        .limits(limits)
+        .connect(&server.url())
+        .unwrap();
+    assert!(matches!(
+        small.join("lobby", "bob"),
+        Err(RequestError::Refused {
+            code: ErrorCode::LimitReached,
+            ..
+        })
+    ));
+    let ada = Client::connect(&server.url()).unwrap();
+    let room = ada.join("lobby", "ada").unwrap().room;
+    ada.say(room, &[1; 10_000]).unwrap();
+    assert_eq!(ada.list(room).unwrap().len(), 1);
+    // The connection that was refused is none the worse, and the name it asked for was not kept.
+    assert!(ada.whisper(room, "bob", b"are you there?").is_err());
+    assert!(matches!(
+        small.join("lobby", ""),
+        Err(RequestError::Refused { .. })
+    ));
+    small.close();
+    ada.close();
+    server.stop();
+}
+
+/// When the peer was gone, its remaining requests were answered into the void until the void was full; then reading
+/// paused for ever, and the session stayed until it was idle.
+#[test]
+fn a_peer_that_left_with_many_requests_under_way_leaves_no_ghost() {
+    let builder = limited(|limits| {
+        limits.idle_timeout = Duration::MAX;
+        limits.heartbeat = Duration::MAX;
+    });
+    let server = TestServer::over_tcp(builder, &tw1(), |_| {
+        let big = vec![9; 100_000];
+        move |cx: &mut Context<'_>, _: Message<'_>| -> HandlerResult { cx.reply(&big) }
+    });
+    let mut peer = server.peer();
+    let frames: Vec<u8> = (0..600).flat_map(|_| peer.request_frame(b"x")).collect();
+    peer.write(&frames);
+    server.wait_for("a pause", |metrics| metrics.reads_paused > 0);
+    drop(peer);
+    server.wait_for("the end of the session", |metrics| {
+        metrics.sessions_closed() == 1
+    });
+    server.stop();
 }

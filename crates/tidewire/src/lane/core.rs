@@ -413,7 +413,7 @@ impl Core {
             .batches
             .iter()
             .any(|batch| !batch.is_empty())
-            .then_some(self.now_ns);
+            .then_some(self.now_ns + BATCH_RETRY_NS);
         [
             sweep,
             self.timers.next_deadline(),
@@ -444,5 +444,8 @@ const TIMER_TICK_NS: u64 = 10_000_000;
 /// How often a lane looks whether a blocking room on another lane is clear again.
 const HELD_CHECK_NS: u64 = 2_000_000;
 
-/// Bytes waiting for another lane above which reading stops. 4 MiB is many turns' worth.
-const BATCH_BYTES_MAX: usize = 4 << 20;
+/// Bytes waiting for another lane above which reading stops. 2 MiB is many turns' worth.
+const BATCH_BYTES_MAX: usize = 2 << 20;
+
+/// How soon a batch that found no place is offered again.
+const BATCH_RETRY_NS: u64 = 100_000;

@@ -5,7 +5,7 @@
 //! large the sender reads no more from its own sessions until it is gone, so that nothing is dropped.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use crossbeam_queue::ArrayQueue;
 use tidewire_io::doorbell::Doorbell;
@@ -29,11 +29,23 @@ pub(crate) enum Post {
     Stop,
 }
 
+impl Post {
+    fn batch_bytes(&self) -> usize {
+        if let Self::Batch(batch) = self {
+            batch.len()
+        } else {
+            0
+        }
+    }
+}
+
 /// What other threads hold of a lane.
 #[derive(Clone, Debug)]
 pub(crate) struct LaneHandle {
     queue: Arc<ArrayQueue<Post>>,
     pub(crate) doorbell: Arc<Doorbell>,
+    /// Bytes of the batches in the queue: posts alone would bound it at a thousand times any batch.
+    batch_bytes: Arc<AtomicUsize>,
     /// The lane has ended; nobody will take what is posted.
     retired: Arc<AtomicBool>,
 }
@@ -43,6 +55,7 @@ impl LaneHandle {
         Ok(Self {
             queue: Arc::new(ArrayQueue::new(POSTS_MAX)),
             doorbell: Arc::new(Doorbell::new()?),
+            batch_bytes: Arc::default(),
             retired: Arc::default(),
         })
     }
@@ -52,7 +65,19 @@ impl LaneHandle {
         if self.is_retired() {
             return Err(post);
         }
-        self.queue.push(post)?;
+        let bytes = post.batch_bytes();
+        if bytes > 0 {
+            let held = self.batch_bytes.fetch_add(bytes, Ordering::Relaxed);
+            // A batch alone is always let in, or one that is too large would never arrive.
+            if held > 0 && held + bytes > MAIL_BYTES_MAX {
+                self.batch_bytes.fetch_sub(bytes, Ordering::Relaxed);
+                return Err(post);
+            }
+        }
+        if let Err(post) = self.queue.push(post) {
+            self.batch_bytes.fetch_sub(bytes, Ordering::Relaxed);
+            return Err(post);
+        }
         self.doorbell.ring();
         if self.is_retired() {
             // It ended in between, and may have looked for the last time: a connection must not be left open here.
@@ -85,7 +110,10 @@ impl LaneHandle {
     }
 
     pub(crate) fn take(&self) -> Option<Post> {
-        self.queue.pop()
+        let post = self.queue.pop()?;
+        self.batch_bytes
+            .fetch_sub(post.batch_bytes(), Ordering::Relaxed);
+        Some(post)
     }
 
     pub(crate) fn has_mail(&self) -> bool {
@@ -175,6 +203,10 @@ const SPARE_BATCHES_MAX: usize = 64;
 /// First capacity of a batch: a turn's worth of small messages.
 const BATCH_RESERVE_BYTES: usize = 64 * 1024;
 
+/// Bytes of batches a lane's queue holds. It and the batch that waits outside together stay below the default lag of
+/// a subscriber, so that a lane that was busy for a moment does not find its members too slow at once.
+const MAIL_BYTES_MAX: usize = 2 << 20;
+
 /// A target with these upper bits is a room; session generations never reach them.
 const ROOM_TARGET: u64 = 0xFFFF_FFFF_FFFF_0000;
 const ROOM_TARGET_MASK: u64 = 0xFFFF_FFFF_FFFF_0000;
@@ -221,6 +253,26 @@ mod tests {
             Err(Post::Batch(_))
         ));
         assert!(handle.has_mail());
+    }
+
+    #[test]
+    fn batches_are_bounded_in_bytes_too() {
+        let handle = LaneHandle::new().unwrap();
+        let batch = || Post::Batch(vec![0; MAIL_BYTES_MAX / 2]);
+        assert!(
+            handle
+                .post(Post::Batch(vec![0; 2 * MAIL_BYTES_MAX]))
+                .is_ok(),
+            "alone"
+        );
+        assert!(handle.post(batch()).is_err());
+        assert!(handle.take().is_some());
+        assert!(handle.post(batch()).is_ok() && handle.post(batch()).is_ok());
+        assert!(handle.post(batch()).is_err());
+        assert!(
+            handle.post(Post::Stop).is_ok(),
+            "what is no batch has its place"
+        );
     }
 
     #[test]

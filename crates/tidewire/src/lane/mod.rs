@@ -197,7 +197,12 @@ impl<S: Service> Lane<S> {
             }
             _ => {
                 if event.writable {
-                    self.core.sessions[slot].blocked = false;
+                    let now_ns = self.core.now_ns;
+                    let session = &mut self.core.sessions[slot];
+                    if std::mem::take(&mut session.blocked) {
+                        // It took what we wrote, so it lives, though it may be too slow ever to be pinged.
+                        session.last_input_ns = session.last_input_ns.max(now_ns);
+                    }
                     self.core.flush(slot);
                 }
                 if event.readable && !self.core.sessions[slot].is_closed() {

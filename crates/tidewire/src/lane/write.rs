@@ -78,12 +78,17 @@ impl Core {
         let session = &mut self.sessions[slot];
         session.write_failed = true;
         session.blocked = false;
+        self.discard(slot);
+        self.update_interest(slot);
+    }
+
+    /// Reading goes on, unless a room holds the session: the output that stopped it is gone.
+    fn unpause(&mut self, slot: usize) {
+        let session = &mut self.sessions[slot];
         if session.paused && !session.held {
             session.paused = false;
             self.resumed.push(slot);
         }
-        self.discard(slot);
-        self.update_interest(slot);
     }
 
     /// Drops and counts what waits for a peer that takes no more, so that no room keeps it.
@@ -109,6 +114,7 @@ impl Core {
         buffers.put(std::mem::take(&mut session.output.bytes));
         let finish = session.finish;
         self.count_undelivered(dropped);
+        self.unpause(slot);
         if let Some(reason) = finish {
             self.close(slot, reason);
         }
@@ -250,13 +256,12 @@ impl Core {
             // A listener that never types is not idle while it takes what it is sent.
             session.last_input_ns = session.last_input_ns.max(self.now_ns);
         }
-        if session.paused && !session.held {
-            session.paused = false;
-            self.resumed.push(slot);
-        }
-        if let Some(reason) = session.finish {
+        let finish = session.finish;
+        self.unpause(slot);
+        if let Some(reason) = finish {
             return self.close(slot, reason);
         }
+        let session = &mut self.sessions[slot];
         // Whole frames that wait for the output to drain were accepted: they are answered before our side ends.
         if session.half_close && session.state == State::Open && !session.backlog {
             session.state = State::Draining;

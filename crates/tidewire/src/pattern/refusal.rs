@@ -7,7 +7,7 @@ use tidewire_proto::error::EncodeError;
 use crate::context::SendError;
 use crate::service::HandlerError;
 
-/// A room could not be joined. All but the last two may be retried with another name.
+/// A room could not be joined. Those about names may be retried with another name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum JoinError {
@@ -29,6 +29,9 @@ pub enum JoinError {
     /// Too many rooms, here or for this session.
     #[error("the limit of rooms is reached")]
     LimitReached,
+    /// The session agreed on smaller frames than a room may carry. Connect again with the server's limit.
+    #[error("this connection's frame limit is below the server's; rooms need the whole")]
+    FrameLimit,
     /// The session is not open.
     #[error("the session is not open")]
     NotOpen,
@@ -61,7 +64,7 @@ impl JoinError {
             Self::NameTaken => ErrorCode::NameTaken,
             Self::NameFixed => ErrorCode::NameInvalid,
             Self::AlreadyJoined => ErrorCode::AlreadyJoined,
-            Self::LimitReached => ErrorCode::LimitReached,
+            Self::LimitReached | Self::FrameLimit => ErrorCode::LimitReached,
             Self::NotOpen => ErrorCode::Draining,
         }
     }

@@ -62,6 +62,11 @@ impl Core {
         if session.memberships.len() >= shared.limits.rooms_per_session_max {
             return Err(JoinError::LimitReached);
         }
+        if session.frame_bytes_max < shared.limits.frame_bytes_max {
+            // What is said is framed once for all. One member with a small limit must neither be cut off by the
+            // first long message nor make everybody else be brief.
+            return Err(JoinError::FrameLimit);
+        }
         if let Some(alias) = shared.directory.alias_of(room)
             && session.membership(alias).is_some()
         {
