@@ -112,7 +112,10 @@ impl Agents {
     }
 
     fn connect_some(&mut self, cx: &mut Context<'_>) {
-        while self.connecting < CONNECTING_MAX && self.next_to_connect < self.agents.len() {
+        while self.connecting < CONNECTING_MAX
+            && self.next_to_connect < self.agents.len()
+            && !self.link.is_login_closed()
+        {
             let place = self.next_to_connect;
             self.next_to_connect += 1;
             self.connecting += 1;
@@ -125,7 +128,9 @@ impl Agents {
 
     /// An agent fails once, though the connection of a refused one may die later.
     fn fail_login(&mut self, place: usize, cause: &str) {
-        if std::mem::replace(&mut self.agents[place].login_failed, true) {
+        if std::mem::replace(&mut self.agents[place].login_failed, true)
+            || self.link.is_login_closed()
+        {
             return;
         }
         self.connecting -= 1;
@@ -136,8 +141,8 @@ impl Agents {
     }
 
     fn handle_login(&mut self, place: usize, message: &Message<'_>) {
-        // Once the barrier is open, whoever had not answered by then has been counted as failed.
-        let too_late = self.link.start_ns().is_some();
+        // Whoever had no answer by then has been counted as failed.
+        let too_late = self.link.is_login_closed();
         let agent = &mut self.agents[place];
         if agent.logged_in || too_late {
             return;
@@ -182,9 +187,10 @@ impl Agents {
         }
         self.latency.record(delay_ns);
         self.received += 1;
+        // Rates are of what happened in the window, not of what was planned for it: a server or instrument that
+        // falls behind must show.
         let (from_ns, to_ns) = self.link.steady_window();
-        self.result.steady_received +=
-            u64::from(stamp.intended_ns >= from_ns && stamp.intended_ns < to_ns);
+        self.result.steady_received += u64::from(now_ns >= from_ns && now_ns < to_ns);
     }
 
     /// Plans every agent's first message once the barrier has opened.
@@ -261,7 +267,7 @@ impl Agents {
         self.result.send_lag.record(before_ns - intended_ns);
         self.result.latency_send.record(after_ns - before_ns);
         let (from_ns, to_ns) = self.link.steady_window();
-        self.result.steady_sent += u64::from(intended_ns >= from_ns && intended_ns < to_ns);
+        self.result.steady_sent += u64::from(before_ns >= from_ns && before_ns < to_ns);
     }
 
     /// Gives the results away. The coordinator then drains the lane.
@@ -363,6 +369,11 @@ impl Service for Agents {
     fn on_connect_failed(&mut self, cx: &mut Context<'_>, failure: ConnectFailure) {
         let place = self.place(cx);
         self.fail_login(place, &explain(&failure));
+    }
+
+    fn has_work(&self) -> bool {
+        (!self.started && self.link.start_ns().is_some())
+            || (!self.finished && self.link.is_finished())
     }
 
     fn on_turn(&mut self, cx: &mut Context<'_>) -> Option<u64> {

@@ -18,6 +18,7 @@ pub(crate) struct StepLink {
     start_ns: AtomicU64,
     stop_ns: AtomicU64,
     steady_from_ns: AtomicU64,
+    login_closed: AtomicBool,
     finished: AtomicBool,
     logins: AtomicU64,
     login_failures: AtomicU64,
@@ -62,6 +63,7 @@ impl StepLink {
             start_ns: AtomicU64::new(0),
             stop_ns: AtomicU64::new(u64::MAX),
             steady_from_ns: AtomicU64::new(u64::MAX),
+            login_closed: AtomicBool::new(false),
             finished: AtomicBool::new(false),
             logins: AtomicU64::new(0),
             login_failures: AtomicU64::new(0),
@@ -73,6 +75,15 @@ impl StepLink {
             results: Mutex::default(),
             latency: Mutex::new(LatencyHistogram::new()),
         }
+    }
+
+    /// From now on no login counts, neither as made nor as failed.
+    pub(crate) fn close_login(&self) {
+        self.login_closed.store(true, Ordering::SeqCst);
+    }
+
+    pub(crate) fn is_login_closed(&self) -> bool {
+        self.login_closed.load(Ordering::SeqCst)
     }
 
     /// Opens the barrier: agents count their first think time from `start_ns` and send until `stop_ns`.
@@ -107,7 +118,7 @@ impl StepLink {
         self.stop_ns.load(Ordering::Relaxed)
     }
 
-    /// Messages intended in this window count for the steady rates.
+    /// What is sent or arrives in this window counts for the steady rates.
     #[inline]
     pub(crate) fn steady_window(&self) -> (u64, u64) {
         (
@@ -121,7 +132,11 @@ impl StepLink {
     }
 
     pub(crate) fn add_login_failure(&self) {
-        self.login_failures.fetch_add(1, Ordering::Relaxed);
+        self.add_login_failures(1);
+    }
+
+    pub(crate) fn add_login_failures(&self, count: u64) {
+        self.login_failures.fetch_add(count, Ordering::Relaxed);
     }
 
     pub(crate) fn add_disconnect(&self) {

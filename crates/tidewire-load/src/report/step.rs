@@ -127,6 +127,28 @@ impl StepReport {
         }
     }
 
+    /// A step that could not be measured.
+    #[must_use]
+    pub fn failed(step: &Step, cause: String) -> Self {
+        Self::from_measurements(StepMeasurements {
+            step,
+            test_duration_secs: 0.0,
+            total_sent: 0,
+            login_failures: 0,
+            send_errors: 0,
+            totals: ReceiverTotals::default(),
+            steady_secs: 0.0,
+            steady_sent: 0,
+            steady_received: 0,
+            latency: Latency::default(),
+            latency_send: Latency::default(),
+            server: ServerUsage::default(),
+            client: ClientUsage::default(),
+            problems: vec![cause],
+            notes: Vec::new(),
+        })
+    }
+
     /// Whether nothing makes the step fail.
     #[must_use]
     pub fn is_clean(&self) -> bool {

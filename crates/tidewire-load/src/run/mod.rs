@@ -140,7 +140,7 @@ pub struct Silent;
 
 impl Observer for Silent {}
 
-/// A run could not begin. A run that began always ends with a report.
+/// A run could not begin, or failed in its first step. After that a failure is in the report.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum RunError {
@@ -214,7 +214,17 @@ pub fn run(
             room: format!("load-{run_number:04x}-{number}"),
             core: None,
         };
-        let report = StepRun::start(step, &plan, options)?.finish(options, observer)?;
+        let result = StepRun::start(step, &plan, options)
+            .and_then(|running| running.finish(options, observer));
+        let report = match result {
+            Ok(report) => report,
+            // What was measured before is worth more than the error alone, so the error goes into the report.
+            Err(error) if !steps.is_empty() => {
+                steps.push(StepReport::failed(step, error.to_string()));
+                break;
+            }
+            Err(error) => return Err(error),
+        };
         observer.step_ended(&report);
         steps.push(report);
     }

@@ -166,14 +166,13 @@ impl<'s> StepRun<'s> {
             if now_done > done {
                 (done, progressed) = (now_done, Instant::now());
             } else if progressed.elapsed() > LOGIN_STALL_MAX {
-                let silent = wanted - done;
+                self.link.close_login();
+                let silent = wanted - self.link.logins() - self.link.login_failures();
                 let secs = LOGIN_STALL_MAX.as_secs();
                 self.problems.push(format!(
                     "{silent} agents got no answer to their login in {secs} s"
                 ));
-                for _ in 0..silent {
-                    self.link.add_login_failure();
-                }
+                self.link.add_login_failures(silent);
                 return Ok(());
             }
         }
@@ -186,6 +185,7 @@ impl<'s> StepRun<'s> {
         options: &RunOptions,
         observer: &mut dyn Observer,
     ) -> Result<Duration, RunError> {
+        self.link.close_login();
         let duration_ns = self.step.duration_ns();
         let start_ns = now_ns() + SETTLE.as_nanos() as u64;
         let warm_up_ns = warm_up_ns(self.step);
@@ -271,7 +271,7 @@ impl<'s> StepRun<'s> {
             .server_pid
             .and_then(|pid| ProcessSample::of(pid).ok())
         {
-            self.server_rss_bytes_max = self.server_rss_bytes_max.max(sample.rss_bytes);
+            self.server_rss_bytes_max = self.server_rss_bytes_max.max(sample.rss_bytes_max);
         }
         let (sent, received) = (self.link.sent(), self.link.received());
         observer.progress(&Progress {
@@ -321,7 +321,7 @@ impl<'s> StepRun<'s> {
             _ => None,
         };
         let rss = after
-            .map_or(0, |after| after.rss_bytes)
+            .map_or(0, |after| after.rss_bytes_max)
             .max(self.server_rss_bytes_max);
         let agent = self.link.server_agent().unwrap_or_default();
         ServerUsage {

@@ -96,6 +96,8 @@ fn an_instrument_that_falls_behind_its_schedule_counts_its_own_lateness() {
         latency.p99_ms >= lag_p99_ms * 0.998,
         "{latency:?}, {lag_p99_ms}"
     );
+    // What was sent after the window must not pass for what was sent in it.
+    assert!(step.attainment < 0.9, "attainment {}", step.attainment);
 }
 
 #[test]
@@ -121,6 +123,12 @@ fn a_server_that_cannot_keep_up_is_waited_for_and_its_rate_reported() {
         at_least(step.latency.max_ms, backlog_ms),
         "{:?}",
         step.latency
+    );
+    // What arrived after the window must not pass for what arrived in it.
+    assert!(
+        step.steady.receive_tps <= f64::from(rate) * 1.1,
+        "{:?}",
+        step.steady
     );
 }
 
