@@ -38,7 +38,8 @@ pub(crate) struct ServeArguments {
     )]
     binds: Vec<String>,
 
-    /// How messages look on the wire: tw1 for programs, lines for people with nc
+    /// How messages look on the wire: tw1 for programs, lines for people with nc; echo and sink also speak srmp,
+    /// srmp-rpc, length-field, delimited, raw and uvrpc, with settings as in length-field:size=4
     #[arg(long, default_value = "tw1", value_parser = parse_codec)]
     codec: AnyCodec,
 

@@ -291,11 +291,14 @@ impl ServerBuilder {
             .iter()
             .map(|listener| listener.local_address().clone())
             .collect();
-        let mut pollers = Vec::new();
-        for _ in 0..self.lanes {
-            pollers.push(poller::open(self.poller).map_err(LaneError::from)?);
+        // The first one decides; the others follow it without saying so again.
+        let first = poller::open(self.poller).map_err(LaneError::from)?;
+        let kind = first.kind();
+        let mut pollers = vec![first];
+        while pollers.len() < self.lanes {
+            let next = poller::open(PollerChoice::Only(kind)).map_err(LaneError::from)?;
+            pollers.push(next);
         }
-        let kind = pollers[0].kind();
         let shared = Arc::new(self.share(kind));
         let mut handles = Vec::new();
         for _ in 0..self.lanes {

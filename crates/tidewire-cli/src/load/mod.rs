@@ -4,7 +4,7 @@ mod child;
 mod progress;
 
 use std::io::{IsTerminal, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -70,14 +70,7 @@ enum Pin {
 /// Runs the test; the exit code says whether anything was lost.
 pub(crate) fn run(arguments: &LoadArguments) -> anyhow::Result<ExitCode> {
     let scenario = read_scenario(arguments)?;
-    // A minute of measuring must not end at a directory that cannot be written.
-    std::fs::create_dir_all(&arguments.out).map_err(|error| {
-        let what = format!(
-            "cannot create {} for the report: {error}",
-            arguments.out.display()
-        );
-        Failure::configuration(what, "name another directory with --out")
-    })?;
+    check_directory(&arguments.out)?;
     let stop = Arc::new(AtomicBool::new(false));
     let stopped = Arc::clone(&stop);
     signals::watch(move || {
@@ -113,6 +106,21 @@ pub(crate) fn run(arguments: &LoadArguments) -> anyhow::Result<ExitCode> {
         child.stop();
     }
     conclude(&report, arguments)
+}
+
+/// A minute of measuring must not end at a directory that cannot be written.
+fn check_directory(directory: &Path) -> anyhow::Result<()> {
+    let probe = directory.join(".tidewire-probe");
+    std::fs::create_dir_all(directory)
+        .and_then(|()| std::fs::write(&probe, "can this directory be written?"))
+        .and_then(|()| std::fs::remove_file(&probe))
+        .map_err(|error| {
+            let what = format!(
+                "cannot write the report to {}: {error}",
+                directory.display()
+            );
+            Failure::configuration(what, "name another directory with --out").into()
+        })
 }
 
 fn read_scenario(arguments: &LoadArguments) -> anyhow::Result<Scenario> {

@@ -122,10 +122,10 @@ impl Reader<'_> {
     fn step(&mut self, place: &Place<'_, '_>) -> Result<(Step, usize), ScenarioError> {
         self.warn_unknown(place, STEP_KEYS);
 
-        let expected = "a text that is not empty";
+        let expected = "a text that is not empty and has no control characters";
         let value = self.value(place, "name", expected)?;
         let name = value.get_ref().as_str().unwrap_or_default().to_owned();
-        if name.trim().is_empty() {
+        if name.trim().is_empty() || name.chars().any(char::is_control) {
             return Err(self.invalid(place, "name", value, expected));
         }
         let name_line = self.line(value.span().start);

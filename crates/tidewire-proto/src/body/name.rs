@@ -30,6 +30,12 @@ pub enum NameError {
     /// It starts or ends with white space, so that it would look like another name.
     #[error("a name must not start or end with white space")]
     OuterWhitespace,
+    /// It contains a character that shows nothing or changes the direction of writing.
+    #[error("a name must not contain invisible characters")]
+    InvisibleCharacter,
+    /// It could be taken for a notice or a command: in line clients names stand in brackets.
+    #[error("a name must not contain [ or ], nor start with *, ! or /")]
+    Reserved,
 }
 
 impl NameError {
@@ -38,9 +44,11 @@ impl NameError {
     pub const fn code(self) -> ErrorCode {
         match self {
             Self::Empty => ErrorCode::NameEmpty,
-            Self::TooLong { .. } | Self::ControlCharacter | Self::OuterWhitespace => {
-                ErrorCode::NameInvalid
-            }
+            Self::TooLong { .. }
+            | Self::ControlCharacter
+            | Self::OuterWhitespace
+            | Self::InvisibleCharacter
+            | Self::Reserved => ErrorCode::NameInvalid,
         }
     }
 }
@@ -73,7 +81,29 @@ pub fn validate_name(name: &str) -> Result<(), NameError> {
     if trimmed.len() != name.len() {
         return Err(NameError::OuterWhitespace);
     }
+    if name.chars().any(is_invisible) {
+        return Err(NameError::InvisibleCharacter);
+    }
+    if name.contains(['[', ']']) || name.starts_with(['*', '!', '/']) {
+        return Err(NameError::Reserved);
+    }
     Ok(())
+}
+
+/// Characters that show nothing or turn the line around: with them one name can be made to look like another.
+fn is_invisible(character: char) -> bool {
+    matches!(
+        character,
+        '\u{ad}'
+            | '\u{61c}'
+            | '\u{180e}'
+            | '\u{200b}'..='\u{200f}'
+            | '\u{2028}'..='\u{202e}'
+            | '\u{2060}'..='\u{206f}'
+            | '\u{feff}'
+            | '\u{fff9}'..='\u{fffb}'
+            | '\u{e0000}'..='\u{e007f}'
+    )
 }
 
 #[cfg(test)]
@@ -108,6 +138,11 @@ mod tests {
             ),
             ("a\u{1b}[2Jb", NameError::ControlCharacter),
             ("a\u{9b}b", NameError::ControlCharacter),
+            ("anna\u{200b}", NameError::InvisibleCharacter),
+            ("\u{202e}anna", NameError::InvisibleCharacter),
+            ("anna]: I am leaving", NameError::Reserved),
+            ("* anna left", NameError::Reserved),
+            ("/quit", NameError::Reserved),
             (" a", NameError::OuterWhitespace),
             ("a\u{3000}", NameError::OuterWhitespace),
         ];

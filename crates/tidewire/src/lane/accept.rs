@@ -30,7 +30,11 @@ impl Core {
                 Err(error) => {
                     self.counters.accept_errors.add(1);
                     let cause = std::error::Error::source(&error).map(ToString::to_string);
-                    tracing::error!(%error, cause, "cannot accept; trying again in 100 ms");
+                    // Ten attempts a second go on for as long as the cause does; the log needs one line of it.
+                    if self.now_ns >= self.accept_error_quiet_until_ns {
+                        self.accept_error_quiet_until_ns = self.now_ns + ACCEPT_ERROR_QUIET_NS;
+                        tracing::error!(%error, cause, "cannot accept; trying again every 100 ms");
+                    }
                     self.pause_listener(listener);
                     return;
                 }
@@ -112,3 +116,6 @@ impl Core {
 
 /// Connections accepted in one go, so that a connection storm does not starve those already open.
 const ACCEPTS_PER_EVENT: usize = 64;
+
+/// How long the same failure to accept is not logged again.
+const ACCEPT_ERROR_QUIET_NS: u64 = 10_000_000_000;

@@ -188,7 +188,7 @@ impl Core {
             return;
         };
         let session = &self.sessions[slot];
-        if !self.shared.codec.has_handshake() || session.blocked || session.going_told {
+        if session.blocked || session.going_told {
             return;
         }
         self.tell_going(slot, code, &reason.to_string());
@@ -200,7 +200,7 @@ impl Core {
 
     /// Queues a go-away.
     pub(crate) fn tell_going(&mut self, slot: usize, code: GoAwayCode, text: &str) {
-        if !self.shared.codec.has_handshake() || self.sessions[slot].going_told {
+        if self.sessions[slot].going_told {
             return;
         }
         self.sessions[slot].going_told = true;

@@ -79,6 +79,8 @@ pub(crate) struct Core {
     generation: u32,
     /// Where the next accepted connection goes.
     pub(crate) next_lane: usize,
+    /// Until then failures to accept are counted but not logged.
+    pub(crate) accept_error_quiet_until_ns: u64,
 }
 
 impl Core {
@@ -115,6 +117,7 @@ impl Core {
             stop: false,
             generation: 0,
             next_lane: 0,
+            accept_error_quiet_until_ns: 0,
         }
     }
 

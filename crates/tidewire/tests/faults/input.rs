@@ -4,7 +4,7 @@ use tidewire::proto::body::GoAwayCode;
 use tidewire::{Chat, Client, ConnectError, Kind, Message, Server};
 use tidewire_testkit::{Heard, Peer, TestServer, hello_frame};
 
-use crate::{echo, last_words, limited, lines, tw1, whole_story};
+use crate::{echo, last_words, limited, lines, told_why, tw1, whole_story};
 
 #[test]
 fn garbage_instead_of_a_hello_ends_the_session_and_nothing_else() {
@@ -77,6 +77,7 @@ fn a_line_without_an_end_is_refused_at_the_limit() {
     let server = TestServer::over_tcp(Server::builder(), &lines(), |_| echo);
     let mut peer = server.peer();
     peer.write(&vec![b'x'; 8192]);
+    told_why(&mut peer, "exceeds the limit of 8192 bytes");
     assert_eq!(peer.receive(), None);
     drop(peer);
     let metrics = server.stop();

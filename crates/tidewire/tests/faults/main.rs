@@ -15,6 +15,7 @@ use tidewire::proto::body::{GoAwayBody, GoAwayCode};
 use tidewire::{
     AnyCodec, Context, HandlerResult, Kind, Limits, Message, OwnedMessage, Server, ServerBuilder,
 };
+use tidewire_testkit::Peer;
 
 fn echo(cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
     cx.reply(message.payload)
@@ -39,6 +40,16 @@ fn limited(change: impl FnOnce(&mut Limits)) -> ServerBuilder {
 fn last_words(frames: &[OwnedMessage]) -> Option<GoAwayCode> {
     let last = frames.last().filter(|frame| frame.kind == Kind::GoAway)?;
     Some(GoAwayBody::decode(&last.payload).unwrap().code)
+}
+
+/// A line client is told why its session ends, in a line that starts like every refusal.
+fn told_why(person: &mut Peer, reason: &str) {
+    let payload = person
+        .receive()
+        .map(|message| message.payload)
+        .unwrap_or_default();
+    let line = String::from_utf8_lossy(&payload);
+    assert!(line.starts_with("! ") && line.contains(reason), "{line:?}");
 }
 
 /// An error and everything below it, as a person would read it.

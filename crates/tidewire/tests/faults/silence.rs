@@ -6,7 +6,7 @@ use tidewire::proto::body::GoAwayCode;
 use tidewire::{Chat, Client, Kind};
 use tidewire_testkit::{Peer, TestServer, hello_frame};
 
-use crate::{echo, last_words, limited, lines, tw1};
+use crate::{echo, last_words, limited, lines, told_why, tw1};
 
 const SHORT: Duration = Duration::from_millis(50);
 
@@ -49,6 +49,7 @@ fn half_a_line_then_silence_times_out() {
     let server = TestServer::over_ipc(builder, &lines(), |_| echo);
     let mut peer = server.peer();
     peer.write(b"no end");
+    told_why(&mut peer, "did not end in time");
     assert_eq!(peer.receive(), None);
     drop(peer);
     assert_eq!(server.stop().closed_by("frame_timeout"), 1);
@@ -113,6 +114,7 @@ fn a_person_who_types_nothing_is_closed_after_the_long_timeout() {
     let server = TestServer::over_tcp(builder, &lines(), |_| Chat::new());
     let mut person = server.peer();
     person.expect_text("Enter username: ");
+    told_why(&mut person, "idle timeout");
     assert_eq!(person.receive(), None);
     drop(person);
     assert_eq!(server.stop().closed_by("idle_timeout"), 1);
