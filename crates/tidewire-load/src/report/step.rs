@@ -30,8 +30,9 @@ pub struct StepReport {
     pub total_send_errors: u64,
     /// 1 − `success_rate`.
     pub error_rate: f64,
-    /// `total_received` by the sum of `expected_received`, login failures, send errors and unresolved
-    /// receivers. 1.0 only when all that was expected arrived and nothing failed; never rounded up to it.
+    /// `total_received` by the sum of `expected_received` and what failed before anything could be expected: each
+    /// login failure stands for `total_sent` deliveries, each send error for one to every other agent, each unresolved
+    /// receiver for one. 1.0 only when all that was expected arrived and nothing failed; never rounded up to it.
     pub success_rate: f64,
     /// The time that `latency_kind` describes.
     pub latency: Latency,
@@ -85,7 +86,14 @@ impl StepReport {
             send_tps: rate(measured.steady_sent, measured.steady_secs),
             receive_tps: rate(measured.steady_received, measured.steady_secs),
         };
-        let failures = measured.login_failures + measured.send_errors + totals.receivers_unresolved;
+        let failures = Failures {
+            concurrency: measured.step.concurrency,
+            sent: measured.total_sent,
+            logins: measured.login_failures,
+            sends: measured.send_errors,
+            receivers_unresolved: totals.receivers_unresolved,
+        }
+        .deliveries();
         let success_rate = success_rate(
             measured.total_sent,
             totals.delivered,
@@ -224,6 +232,29 @@ pub struct StepMeasurements<'s> {
     pub problems: Vec<String>,
     /// What else a reader should know.
     pub notes: Vec<String>,
+}
+
+/// Failures that never became expected deliveries, and what they are worth in deliveries: an agent that could not
+/// log in would have heard everything that was sent, and a message that could not be sent would have reached
+/// everybody else. Counted as one each they would vanish beside millions of deliveries.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Failures {
+    pub(super) concurrency: u32,
+    pub(super) sent: u64,
+    pub(super) logins: u64,
+    pub(super) sends: u64,
+    pub(super) receivers_unresolved: u64,
+}
+
+impl Failures {
+    pub(super) fn deliveries(self) -> u64 {
+        let others = u64::from(self.concurrency).saturating_sub(1).max(1);
+        let logins = self.logins.saturating_mul(self.sent.max(1));
+        let sends = self.sends.saturating_mul(others);
+        logins
+            .saturating_add(sends)
+            .saturating_add(self.receivers_unresolved)
+    }
 }
 
 /// Events a second; 0 where there was no time for any.

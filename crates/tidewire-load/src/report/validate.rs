@@ -2,6 +2,7 @@
 
 use thiserror::Error;
 
+use super::step::Failures;
 use super::{
     LATENCY_KIND_END_TO_END, Latency, MODEL_CLOSED, Report, SCHEMA_VERSION, Status, StepReport,
 };
@@ -149,8 +150,14 @@ impl Check {
             1.0 - step.success_rate,
             "error_rate = 1 − success_rate",
         )?;
-        let failures =
-            step.total_login_failures + step.total_send_errors + step.receivers_unresolved;
+        let failures = Failures {
+            concurrency: step.concurrency,
+            sent: step.total_sent,
+            logins: step.total_login_failures,
+            sends: step.total_send_errors,
+            receivers_unresolved: step.receivers_unresolved,
+        }
+        .deliveries();
         let whole = step.lost == 0 && failures == 0;
         self.holds(
             step.success_rate < 1.0 || whole,
