@@ -105,9 +105,10 @@ fn classify_serve(error: &ServeError) -> (u8, &'static str) {
             CONFIGURATION,
             "listen elsewhere with --bind, for example on any free port: --bind tcp://127.0.0.1:0",
         ),
-        ServeError::Address(_) | ServeError::Bind(_) | ServeError::LaneCount(_) => {
-            (CONFIGURATION, "")
-        }
+        ServeError::Address(_)
+        | ServeError::Bind(_)
+        | ServeError::Inproc(_)
+        | ServeError::LaneCount(_) => (CONFIGURATION, ""),
         ServeError::Lane(LaneError::Poller(_)) => (
             CONFIGURATION,
             "leave --poller and TIDEWIRE_POLLER out, and the best poller that works is taken",

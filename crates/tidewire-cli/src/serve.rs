@@ -157,6 +157,11 @@ fn start(arguments: ServeArguments) -> anyhow::Result<Server> {
         .coalesce_max(arguments.coalesce_ms_max)
         .slow_subscribers(arguments.slow_subscriber);
     for bind in &arguments.binds {
+        if bind.starts_with("inproc://") {
+            let what = format!("nobody could connect to {bind}: inproc names are per process");
+            let remedy = "use --bind ipc://PATH for clients on this machine";
+            return Err(Failure::configuration(what, remedy).into());
+        }
         builder = builder.listen(bind)?;
     }
     let server = match arguments.app {

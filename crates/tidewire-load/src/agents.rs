@@ -9,8 +9,8 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::sync::Arc;
 
+use tidewire::Endpoint;
 use tidewire::io::clock::now_ns;
-use tidewire::io::socket::SocketAddress;
 use tidewire::proto::body::{ErrorBody, GapBody, JoinBody};
 use tidewire::{
     CloseReason, ConnectFailure, Context, HandlerResult, Kind, Message, Service, SessionId,
@@ -26,7 +26,7 @@ use crate::statistics::LatencyHistogram;
 /// What every agent of a step needs to know.
 #[derive(Clone, Debug)]
 pub(crate) struct StepPlan {
-    pub(crate) address: SocketAddress,
+    pub(crate) address: Endpoint,
     pub(crate) run: u16,
     pub(crate) step: u8,
     pub(crate) seed: u64,

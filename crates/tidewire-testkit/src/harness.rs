@@ -1,10 +1,10 @@
 //! A server to test against, waiting for facts, and the conservation check.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
-use tidewire::{Metrics, Server, ServerBuilder, Service, Stopped};
-use tidewire_io::socket::SocketAddress;
+use tidewire::{Endpoint, Metrics, Server, ServerBuilder, Service, Stopped};
 use tidewire_proto::codec::AnyCodec;
 
 use crate::peer::Peer;
@@ -40,6 +40,18 @@ impl TestServer {
         Self::start(builder, codec, &address, Some(directory), make)
     }
 
+    /// Starts on a name of this process that no other test has.
+    pub fn over_inproc<S: Service>(
+        builder: ServerBuilder,
+        codec: &AnyCodec,
+        make: impl FnMut(usize) -> S,
+    ) -> Self {
+        static STARTED: AtomicUsize = AtomicUsize::new(0);
+        let number = STARTED.fetch_add(1, Ordering::Relaxed);
+        let address = format!("inproc://testkit/{number}");
+        Self::start(builder, codec, &address, None, make)
+    }
+
     fn start<S: Service>(
         builder: ServerBuilder,
         codec: &AnyCodec,
@@ -68,7 +80,7 @@ impl TestServer {
 
     /// Where it listens.
     #[must_use]
-    pub fn address(&self) -> &SocketAddress {
+    pub fn address(&self) -> &Endpoint {
         &self.server.addresses()[0]
     }
 

@@ -14,8 +14,10 @@ pub mod fault_server;
 mod harness;
 pub mod logs;
 mod peer;
+mod ring_wire;
 mod wire;
 
 pub use harness::{DEADLINE, TestServer, assert_conserved, wait_until};
 pub use peer::{Heard, Peer, hello_frame};
+pub use ring_wire::RingWire;
 pub use wire::Wire;

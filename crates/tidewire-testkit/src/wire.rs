@@ -1,13 +1,15 @@
-//! A blocking socket of either transport, from the standard library, with a deadline on every read.
+//! A blocking connection of any transport, with a deadline on every read: sockets from the standard library, or rings.
 
 use std::io::{self, IoSlice, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 
+use tidewire::Endpoint;
 use tidewire_io::socket::{SocketAddress, Stream};
 
 use crate::harness::DEADLINE;
+use crate::ring_wire::RingWire;
 
 /// One end of a connection, blocking.
 #[derive(Debug)]
@@ -16,6 +18,8 @@ pub enum Wire {
     Tcp(TcpStream),
     /// Over a Unix socket.
     Unix(UnixStream),
+    /// Within the process.
+    Inproc(RingWire),
 }
 
 impl Wire {
@@ -23,23 +27,33 @@ impl Wire {
     ///
     /// # Errors
     /// The system's.
-    pub fn connect(address: &SocketAddress) -> io::Result<Self> {
-        let wire = match address {
-            SocketAddress::Tcp(address) => {
+    pub fn connect(endpoint: &Endpoint) -> io::Result<Self> {
+        let wire = match endpoint {
+            Endpoint::Socket(SocketAddress::Tcp(address)) => {
                 let stream = TcpStream::connect(address)?;
                 stream.set_nodelay(true)?;
                 Self::Tcp(stream)
             }
-            SocketAddress::Unix(path) => Self::Unix(UnixStream::connect(path)?),
+            Endpoint::Socket(SocketAddress::Unix(path)) => Self::Unix(UnixStream::connect(path)?),
+            Endpoint::Inproc(name) => {
+                Self::Inproc(RingWire::new(name.connect().map_err(io::Error::other)?))
+            }
+            other => return Err(unknown(other)),
         };
         wire.arm()
     }
 
     /// Connects with a receive buffer of this size, so that a peer that stops reading is felt soon.
+    /// In-process rings have one size, which is small.
     ///
     /// # Errors
     /// The system's.
-    pub fn connect_narrow(address: &SocketAddress, receive_bytes: usize) -> io::Result<Self> {
+    pub fn connect_narrow(endpoint: &Endpoint, receive_bytes: usize) -> io::Result<Self> {
+        let address = match endpoint {
+            Endpoint::Socket(address) => address,
+            Endpoint::Inproc(_) => return Self::connect(endpoint),
+            other => return Err(unknown(other)),
+        };
         let stream = Stream::connect(address).map_err(io::Error::other)?;
         stream.set_receive_buffer_bytes(receive_bytes)?;
         let descriptor = OwnedFd::from(stream);
@@ -50,6 +64,7 @@ impl Wire {
         match &wire {
             Self::Tcp(stream) => stream.set_nonblocking(false)?,
             Self::Unix(stream) => stream.set_nonblocking(false)?,
+            Self::Inproc(_) => {}
         }
         wire.arm()
     }
@@ -62,6 +77,7 @@ impl Wire {
         Ok(match self {
             Self::Tcp(stream) => Self::Tcp(stream.try_clone()?),
             Self::Unix(stream) => Self::Unix(stream.try_clone()?),
+            Self::Inproc(ring) => Self::Inproc(ring.clone()),
         })
     }
 
@@ -73,10 +89,12 @@ impl Wire {
         match self {
             Self::Tcp(stream) => stream.shutdown(Shutdown::Write),
             Self::Unix(stream) => stream.shutdown(Shutdown::Write),
+            Self::Inproc(ring) => ring.shutdown_write(),
         }
     }
 
-    /// Vanishes: over TCP with a reset, over a Unix socket by closing with input unread.
+    /// Vanishes: over TCP with a reset, over a Unix socket by closing with input unread, within the process by being
+    /// dropped, since nothing there can be cut.
     ///
     /// # Errors
     /// The system refused the option.
@@ -84,6 +102,7 @@ impl Wire {
         let stream = match self {
             Self::Tcp(stream) => Stream::try_from(OwnedFd::from(stream))?,
             Self::Unix(stream) => Stream::try_from(OwnedFd::from(stream))?,
+            Self::Inproc(_) => return Ok(()),
         };
         stream.reset_on_close()
     }
@@ -99,6 +118,8 @@ impl Wire {
                 stream.set_read_timeout(Some(DEADLINE))?;
                 stream.set_write_timeout(Some(DEADLINE))?;
             }
+            // A ring has the deadline built in.
+            Self::Inproc(_) => {}
         }
         Ok(self)
     }
@@ -109,6 +130,7 @@ impl Read for Wire {
         match self {
             Self::Tcp(stream) => stream.read(buffer),
             Self::Unix(stream) => stream.read(buffer),
+            Self::Inproc(ring) => ring.read(buffer),
         }
     }
 }
@@ -118,6 +140,7 @@ impl Write for Wire {
         match self {
             Self::Tcp(stream) => stream.write(bytes),
             Self::Unix(stream) => stream.write(bytes),
+            Self::Inproc(ring) => ring.write(bytes),
         }
     }
 
@@ -125,10 +148,18 @@ impl Write for Wire {
         match self {
             Self::Tcp(stream) => stream.write_vectored(pieces),
             Self::Unix(stream) => stream.write_vectored(pieces),
+            Self::Inproc(ring) => ring.write_vectored(pieces),
         }
     }
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
+}
+
+fn unknown(endpoint: &Endpoint) -> io::Error {
+    io::Error::new(
+        io::ErrorKind::Unsupported,
+        format!("the test kit does not know {endpoint}"),
+    )
 }

@@ -8,9 +8,12 @@ use std::str::FromStr;
 use thiserror::Error;
 use tidewire_io::socket::SocketAddress;
 
-/// Where to listen or connect: `tcp://HOST:PORT` or `ipc://PATH`. `HOST:PORT` alone means tcp.
+use crate::transport::inproc::{InprocName, NAME_BYTES_MAX};
+
+/// Where to listen or connect: `tcp://HOST:PORT`, `ipc://PATH` or `inproc://NAME`. `HOST:PORT` alone means tcp.
 ///
-/// `*` as host listens on every IPv4 address; port 0 asks the system for a free port.
+/// `*` as host listens on every IPv4 address; port 0 asks the system for a free port. An in-process name is known in
+/// its own process only.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Address {
     kind: AddressKind,
@@ -20,6 +23,17 @@ pub struct Address {
 enum AddressKind {
     Tcp { host: String, port: u16 },
     Ipc(PathBuf),
+    Inproc(InprocName),
+}
+
+/// An address ready for use: host names are resolved, and port 0 has become the real port where somebody listens.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Endpoint {
+    /// A TCP or Unix socket.
+    Socket(SocketAddress),
+    /// A name within this process.
+    Inproc(InprocName),
 }
 
 /// The text is not an address.
@@ -27,7 +41,9 @@ enum AddressKind {
 #[non_exhaustive]
 pub enum AddressError {
     /// The part before `://` is not a transport.
-    #[error("unknown transport {transport:?} in {text:?}; use tcp://HOST:PORT or ipc://PATH")]
+    #[error(
+        "unknown transport {transport:?} in {text:?}; use tcp://HOST:PORT, ipc://PATH or inproc://NAME"
+    )]
     UnknownTransport {
         /// What stood there.
         transport: String,
@@ -54,6 +70,14 @@ pub enum AddressError {
         /// Most that fits.
         limit: usize,
     },
+    /// A name that is empty, too long, or of other characters.
+    #[error(
+        "no in-process name in {text:?}; write inproc:// and 1 to {NAME_BYTES_MAX} ASCII letters, digits or -._/"
+    )]
+    BadName {
+        /// The whole text.
+        text: String,
+    },
     /// The host has no address.
     #[error("cannot resolve host {host:?}: {detail}")]
     Unresolved {
@@ -65,16 +89,17 @@ pub enum AddressError {
 }
 
 impl Address {
-    /// The socket address to use, resolving a host name if there is one. Blocks while resolving.
+    /// The endpoint to use, resolving a host name if there is one. Blocks while resolving.
     ///
     /// # Errors
     /// The host is unknown.
-    pub fn resolve(&self) -> Result<SocketAddress, AddressError> {
+    pub fn resolve(&self) -> Result<Endpoint, AddressError> {
         match &self.kind {
-            AddressKind::Ipc(path) => Ok(SocketAddress::Unix(path.clone())),
-            AddressKind::Tcp { host, port } if host == "*" => Ok(SocketAddress::Tcp(
-                SocketAddr::from((Ipv4Addr::UNSPECIFIED, *port)),
-            )),
+            AddressKind::Inproc(name) => Ok(Endpoint::Inproc(name.clone())),
+            AddressKind::Ipc(path) => Ok(SocketAddress::Unix(path.clone()).into()),
+            AddressKind::Tcp { host, port } if host == "*" => {
+                Ok(SocketAddress::Tcp(SocketAddr::from((Ipv4Addr::UNSPECIFIED, *port))).into())
+            }
             AddressKind::Tcp { host, port } => {
                 let unresolved = |detail: String| AddressError::Unresolved {
                     host: host.clone(),
@@ -86,7 +111,7 @@ impl Address {
                 let first = found
                     .next()
                     .ok_or_else(|| unresolved("no address".to_owned()))?;
-                Ok(SocketAddress::Tcp(first))
+                Ok(SocketAddress::Tcp(first).into())
             }
         }
     }
@@ -100,6 +125,7 @@ impl FromStr for Address {
         let kind = match transport {
             "tcp" => parse_tcp(text, rest)?,
             "ipc" => parse_ipc(text, rest)?,
+            "inproc" => parse_inproc(text, rest)?,
             other => {
                 return Err(AddressError::UnknownTransport {
                     transport: other.to_owned(),
@@ -119,20 +145,61 @@ impl fmt::Display for Address {
             }
             AddressKind::Tcp { host, port } => write!(formatter, "tcp://{host}:{port}"),
             AddressKind::Ipc(path) => write!(formatter, "ipc://{}", path.display()),
+            AddressKind::Inproc(name) => name.fmt(formatter),
         }
+    }
+}
+
+impl From<Endpoint> for Address {
+    fn from(endpoint: Endpoint) -> Self {
+        let kind = match endpoint {
+            Endpoint::Socket(SocketAddress::Tcp(address)) => AddressKind::Tcp {
+                host: address.ip().to_string(),
+                port: address.port(),
+            },
+            Endpoint::Socket(SocketAddress::Unix(path)) => AddressKind::Ipc(path),
+            Endpoint::Inproc(name) => AddressKind::Inproc(name),
+        };
+        Self { kind }
     }
 }
 
 impl From<SocketAddress> for Address {
     fn from(address: SocketAddress) -> Self {
-        let kind = match address {
-            SocketAddress::Tcp(address) => AddressKind::Tcp {
-                host: address.ip().to_string(),
-                port: address.port(),
-            },
-            SocketAddress::Unix(path) => AddressKind::Ipc(path),
-        };
-        Self { kind }
+        Endpoint::Socket(address).into()
+    }
+}
+
+impl From<SocketAddress> for Endpoint {
+    fn from(address: SocketAddress) -> Self {
+        Self::Socket(address)
+    }
+}
+
+impl From<SocketAddr> for Endpoint {
+    fn from(address: SocketAddr) -> Self {
+        Self::Socket(address.into())
+    }
+}
+
+impl From<PathBuf> for Endpoint {
+    fn from(path: PathBuf) -> Self {
+        Self::Socket(path.into())
+    }
+}
+
+impl From<InprocName> for Endpoint {
+    fn from(name: InprocName) -> Self {
+        Self::Inproc(name)
+    }
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Socket(address) => address.fmt(formatter),
+            Self::Inproc(name) => name.fmt(formatter),
+        }
     }
 }
 
@@ -175,6 +242,13 @@ fn parse_ipc(text: &str, rest: &str) -> Result<AddressKind, AddressError> {
     Ok(AddressKind::Ipc(PathBuf::from(rest)))
 }
 
+fn parse_inproc(text: &str, rest: &str) -> Result<AddressKind, AddressError> {
+    let name = InprocName::new(rest).ok_or_else(|| AddressError::BadName {
+        text: text.to_owned(),
+    })?;
+    Ok(AddressKind::Inproc(name))
+}
+
 /// `sun_path` holds 108 bytes with its terminator.
 const UNIX_PATH_BYTES_MAX: usize = 107;
 
@@ -189,8 +263,15 @@ mod tests {
             "tcp://[::1]:0",
             "tcp://localhost:1",
             "ipc:///tmp/x.sock",
+            "inproc://orders/eu-1",
         ] {
-            assert_eq!(text.parse::<Address>().unwrap().to_string(), text);
+            let address = text.parse::<Address>().unwrap();
+            assert_eq!(address.to_string(), text);
+            if !text.contains("localhost") {
+                let endpoint = address.resolve().unwrap();
+                assert_eq!(endpoint.to_string(), text);
+                assert_eq!(Address::from(endpoint), address);
+            }
         }
         assert_eq!(
             "127.0.0.1:80".parse::<Address>().unwrap().to_string(),
@@ -201,7 +282,7 @@ mod tests {
     #[test]
     fn wildcard_and_names_resolve() {
         let any = "tcp://*:9".parse::<Address>().unwrap().resolve().unwrap();
-        assert_eq!(any, SocketAddress::Tcp("0.0.0.0:9".parse().unwrap()));
+        assert_eq!(any.to_string(), "tcp://0.0.0.0:9");
         assert!(
             "tcp://localhost:9"
                 .parse::<Address>()
@@ -225,6 +306,14 @@ mod tests {
         ));
         assert!(matches!(error("tcp://:1"), AddressError::Empty { .. }));
         assert!(matches!(error("ipc://"), AddressError::Empty { .. }));
+        for text in ["inproc://", "inproc://two words"] {
+            let error = error(text);
+            assert!(matches!(error, AddressError::BadName { .. }));
+            assert!(
+                error.to_string().contains("1 to 100 ASCII letters"),
+                "{error}"
+            );
+        }
         let long = format!("ipc:///{}", "x".repeat(200));
         assert!(matches!(error(&long), AddressError::PathTooLong { .. }));
     }

@@ -8,6 +8,7 @@ use tidewire_proto::error::EncodeError;
 use tidewire_proto::message::{Kind, MemberId, Message};
 use tidewire_proto::room::Policy;
 
+use crate::address::Endpoint;
 use crate::lane::Core;
 use crate::pattern::{JoinError, Joined, RoomError};
 use crate::service::{ConnectFailure, HandlerError};
@@ -86,7 +87,7 @@ impl Context<'_> {
         &self.core.shared.codec
     }
 
-    /// The peer's address, if it has one.
+    /// The peer's address, if it has one: clients of a Unix socket and those of the same process have none.
     #[must_use]
     pub fn peer(&self) -> Option<&SocketAddress> {
         self.core
@@ -220,12 +221,21 @@ impl Context<'_> {
     ///
     /// # Errors
     /// The system refused at once.
-    pub fn connect(
+    pub fn connect(&mut self, endpoint: &Endpoint, tag: u64) -> Result<SessionId, ConnectFailure> {
+        self.core.connect(endpoint, tag, false)
+    }
+
+    /// As [`Context::connect`], but an in-process name that nobody listens on yet is waited for, up to
+    /// [`Limits::handshake_timeout`](crate::Limits::handshake_timeout).
+    ///
+    /// # Errors
+    /// The system refused at once, too many wait already, or the address is not `inproc://`.
+    pub fn connect_when_bound(
         &mut self,
-        address: &SocketAddress,
+        endpoint: &Endpoint,
         tag: u64,
     ) -> Result<SessionId, ConnectFailure> {
-        self.core.connect(address, tag)
+        self.core.connect(endpoint, tag, true)
     }
 
     /// Ends the lane's thread after this turn, closing its sessions.

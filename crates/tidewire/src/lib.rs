@@ -1,4 +1,4 @@
-//! Tidewire moves small messages fast over TCP and Unix sockets with one API.
+//! Tidewire moves small messages fast over TCP, Unix sockets and within a process, with one API.
 //!
 //! A server is a handful of lanes: threads that each own a poller and their sessions. A handler sees a
 //! borrowed message and replies into the session's output; nothing on that way allocates, locks or makes a
@@ -16,7 +16,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! The address picks the transport: `tcp://HOST:PORT` or `ipc://PATH`. For more than a closure implement
+//! The address picks the transport: `tcp://HOST:PORT`, `ipc://PATH`, or `inproc://NAME` for a server of the
+//! same process. For more than a closure implement
 //! [`Service`]; for rooms use [`Context::join`] and [`Context::say`], or the ready [`Chat`] service.
 
 mod address;
@@ -29,8 +30,9 @@ mod pattern;
 mod server;
 mod service;
 mod session;
+mod transport;
 
-pub use address::{Address, AddressError};
+pub use address::{Address, AddressError, Endpoint};
 pub use client::{
     Backoff, Client, ClientBuilder, ConnectError, Event, HandOverError, OwnedMessage, Reply,
     Request, RequestError,
@@ -43,6 +45,7 @@ pub use pattern::{Chat, JoinError, Joined, RoomError};
 pub use server::{ServeError, Server, ServerBuilder, Stopped, serve};
 pub use service::{ConnectFailure, HandlerError, HandlerResult, Service};
 pub use session::{CloseReason, SessionId};
+pub use transport::inproc::{InprocBindError, InprocConnectError, InprocName};
 
 pub use tidewire_io as io;
 pub use tidewire_proto as proto;

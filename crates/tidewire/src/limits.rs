@@ -84,6 +84,14 @@ impl Limits {
     }
 }
 
+/// Bytes of each of the two rings of an in-process connection. A ring walks through all of its memory however little
+/// is in it, so it should fit the cache beside everything else; 64 KiB are as much as a sender's largest usual write.
+pub(crate) const INPROC_RING_BYTES: usize = 64 * 1024;
+
+/// In-process connections that may wait for their servers at once, in the whole process. A quarter of what a lane's queue
+/// holds, since they all arrive together, and half of the usual 1,024 descriptors.
+pub(crate) const INPROC_WAITING_MAX: usize = 256;
+
 /// A duration on the lanes' clock. One of centuries, as people write to switch a limit off, is as long as can be.
 pub(crate) fn nanoseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)

@@ -11,23 +11,26 @@ use thiserror::Error;
 use tidewire_io::clock::now_ns;
 use tidewire_io::doorbell::Doorbell;
 use tidewire_io::poller::{self, PollerChoice, PollerKind};
-use tidewire_io::socket::{BindError, ListenOptions, Listener, SocketAddress};
+use tidewire_io::socket::{BindError, ListenOptions, Listener};
 use tidewire_proto::codec::{AnyCodec, Codec, Tw1};
 use tidewire_proto::room::Policy;
 
-use crate::address::{Address, AddressError};
+use crate::address::{Address, AddressError, Endpoint};
 use crate::lane::{Core, Gate, Lane, LaneError, LaneHandle, Post, Shared, SpareBatches};
 use crate::limits::{Limits, RoomDefaults, nanoseconds};
 use crate::metrics::{LaneCounters, Metrics, MetricsReader};
 use crate::pattern::{Directory, LANES_MAX};
 use crate::service::Service;
+use crate::transport::inproc::{self, InprocBindError};
 
 /// A running server: its lanes, its addresses, its counters. Dropping it stops it at once.
 #[derive(Debug)]
 pub struct Server {
     lanes: Vec<LaneHandle>,
     threads: Vec<JoinHandle<Result<(), LaneError>>>,
-    addresses: Vec<SocketAddress>,
+    addresses: Vec<Endpoint>,
+    /// In-process names, free again when it stops.
+    names: Vec<inproc::Bound>,
     metrics: MetricsReader,
     poller: PollerKind,
 }
@@ -55,6 +58,9 @@ pub enum ServeError {
     /// An address could not be bound.
     #[error("cannot listen")]
     Bind(#[from] BindError),
+    /// An in-process name could not be taken.
+    #[error("cannot listen")]
+    Inproc(#[from] InprocBindError),
     /// A lane could not start.
     #[error("cannot start a lane")]
     Lane(#[from] LaneError),
@@ -104,7 +110,7 @@ impl Server {
 
     /// The addresses it listens on, with the real port where port 0 was asked for.
     #[must_use]
-    pub fn addresses(&self) -> &[SocketAddress] {
+    pub fn addresses(&self) -> &[Endpoint] {
         &self.addresses
     }
 
@@ -154,7 +160,18 @@ impl Server {
         self.stop(&|| Post::Drain { deadline_ns })
     }
 
+    /// Listens on its in-process names, as whose lane the first one takes up what comes.
+    fn take_names(&mut self) -> Result<(), InprocBindError> {
+        for address in &self.addresses {
+            if let Endpoint::Inproc(name) = address {
+                self.names.push(inproc::bind(name, &self.lanes[0])?);
+            }
+        }
+        Ok(())
+    }
+
     fn stop(&mut self, post: &dyn Fn() -> Post) -> Stopped {
+        self.names.clear();
         let running = self
             .lanes
             .iter()
@@ -283,14 +300,18 @@ impl ServerBuilder {
         if self.lanes == 0 || self.lanes > LANES_MAX {
             return Err(ServeError::LaneCount(self.lanes));
         }
-        let mut listeners = Vec::new();
+        let (mut listeners, mut addresses) = (Vec::new(), Vec::new());
         for address in &self.addresses {
-            listeners.push(Listener::bind(&address.resolve()?, &self.listen)?);
+            addresses.push(match address.resolve()? {
+                Endpoint::Socket(address) => {
+                    let listener = Listener::bind(&address, &self.listen)?;
+                    let local = listener.local_address().clone();
+                    listeners.push(listener);
+                    local.into()
+                }
+                name => name,
+            });
         }
-        let addresses = listeners
-            .iter()
-            .map(|listener| listener.local_address().clone())
-            .collect();
         // The first one decides; the others follow it without saying so again.
         let first = poller::open(self.poller).map_err(LaneError::from)?;
         let kind = first.kind();
@@ -312,9 +333,11 @@ impl ServerBuilder {
             lanes: handles.clone(),
             threads: Vec::new(),
             addresses,
+            names: Vec::new(),
             metrics: MetricsReader::new(counters.clone()),
             poller: kind,
         };
+        server.take_names()?;
         for (index, (poller, (handle, counters))) in pollers
             .into_iter()
             .zip(handles.into_iter().zip(counters))

@@ -10,6 +10,7 @@ use tidewire_proto::message::Message;
 
 use crate::context::Context;
 use crate::session::CloseReason;
+use crate::transport::inproc::InprocConnectError;
 
 /// The code behind a lane's sessions. One instance per lane; nothing in it needs to be shared or locked.
 ///
@@ -111,6 +112,9 @@ pub enum ConnectFailure {
     /// The system refused or gave up.
     #[error("cannot connect")]
     Stream(#[from] StreamConnectError),
+    /// There is no server of that name in this process, or it takes no more.
+    #[error("cannot connect")]
+    Inproc(#[from] InprocConnectError),
     /// Connected, but the session ended before it was open.
     #[error("{0}")]
     Closed(CloseReason),

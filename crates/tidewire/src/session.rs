@@ -5,13 +5,15 @@ use std::io;
 use std::sync::Arc;
 
 use tidewire_io::poller::Interest;
-use tidewire_io::socket::{SocketAddress, Stream};
+use tidewire_io::socket::SocketAddress;
 use tidewire_io::timer::TimerId;
 use tidewire_proto::body::GoAwayCode;
 use tidewire_proto::error::DecodeError;
 use tidewire_proto::handshake::HandshakeError;
 use tidewire_proto::message::MemberId;
 use tidewire_proto::room::Subscriber;
+
+use crate::transport::Connection;
 
 /// The number of a session, never reused while the server runs.
 ///
@@ -245,7 +247,7 @@ pub(crate) struct Member {
 
 #[derive(Debug)]
 pub(crate) struct Session {
-    pub(crate) stream: Stream,
+    pub(crate) stream: Connection,
     pub(crate) id: SessionId,
     pub(crate) state: State,
     /// Whether the service has seen `on_open`, and so must see `on_close`.
@@ -294,7 +296,7 @@ pub(crate) struct Session {
 
 impl Session {
     pub(crate) fn new(
-        stream: Stream,
+        stream: Connection,
         id: SessionId,
         state: State,
         outgoing: bool,

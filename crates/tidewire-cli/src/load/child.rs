@@ -2,16 +2,16 @@
 //! its own memory, its own threads and its own account of processor time.
 
 use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use tidewire::Address;
 use tidewire::io::affinity::pin_to_core;
 use tidewire::io::poller::PollerChoice;
-use tidewire::io::socket::SocketAddress;
+use tidewire::{Address, Endpoint};
 
 use crate::ready::Ready;
 
@@ -19,7 +19,7 @@ use crate::ready::Ready;
 #[derive(Debug)]
 pub(crate) struct ChildServer {
     child: Child,
-    address: SocketAddress,
+    address: Endpoint,
 }
 
 impl ChildServer {
@@ -68,14 +68,14 @@ impl ChildServer {
         // From here on dropping `server` takes the process along.
         let mut server = Self {
             child,
-            address: SocketAddress::Tcp(([127, 0, 0, 1], 0).into()),
+            address: SocketAddr::from(([127, 0, 0, 1], 0)).into(),
         };
         server.address = server.wait_until_ready()?;
         Ok(server)
     }
 
     /// Where it listens.
-    pub(crate) fn address(&self) -> &SocketAddress {
+    pub(crate) fn address(&self) -> &Endpoint {
         &self.address
     }
 
@@ -97,7 +97,7 @@ impl ChildServer {
         tracing::warn!("the server did not end by itself and is killed");
     }
 
-    fn wait_until_ready(&mut self) -> anyhow::Result<SocketAddress> {
+    fn wait_until_ready(&mut self) -> anyhow::Result<Endpoint> {
         let stdout = self
             .child
             .stdout

@@ -12,9 +12,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anyhow::Context;
 use clap::{Args, ValueEnum};
 use tidewire::Address;
+use tidewire::Endpoint;
 use tidewire::io::affinity::available_cores;
 use tidewire::io::poller::{POLLER_VARIABLE, PollerChoice};
-use tidewire::io::socket::SocketAddress;
 use tidewire_load::environment::Environment;
 use tidewire_load::report::{Report, Status};
 use tidewire_load::run::{RunError, RunOptions};
@@ -145,7 +145,7 @@ fn read_scenario(arguments: &LoadArguments) -> anyhow::Result<Scenario> {
 
 fn options(
     arguments: &LoadArguments,
-    address: SocketAddress,
+    address: Endpoint,
     stop: Arc<AtomicBool>,
     cores: Vec<usize>,
 ) -> RunOptions {

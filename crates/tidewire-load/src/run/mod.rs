@@ -18,8 +18,7 @@ use std::time::{Duration, Instant, SystemTime};
 use thiserror::Error;
 use tidewire::io::descriptors::descriptor_limit;
 use tidewire::io::poller::PollerChoice;
-use tidewire::io::socket::SocketAddress;
-use tidewire::{Address, Client, ConnectError, ServeError};
+use tidewire::{Client, ConnectError, Endpoint, ServeError};
 
 use self::step::StepRun;
 use crate::agents::StepPlan;
@@ -32,7 +31,7 @@ use crate::scenario::{Scenario, Step};
 #[derive(Clone, Debug)]
 pub struct RunOptions {
     /// The server.
-    pub address: SocketAddress,
+    pub address: Endpoint,
     /// Seed of every random choice.
     pub seed: u64,
     /// Client lanes.
@@ -56,7 +55,7 @@ pub struct RunOptions {
 impl RunOptions {
     /// One client lane and the default grace times.
     #[must_use]
-    pub fn new(address: SocketAddress) -> Self {
+    pub fn new(address: Endpoint) -> Self {
         Self {
             address,
             seed: 0,
@@ -183,7 +182,7 @@ pub fn run(
     options: &RunOptions,
     observer: &mut dyn Observer,
 ) -> Result<Report, RunError> {
-    let address = Address::from(options.address.clone()).to_string();
+    let address = options.address.to_string();
     for step in &scenario.steps {
         check_descriptors(step)?;
     }

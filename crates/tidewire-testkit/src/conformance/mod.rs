@@ -26,6 +26,8 @@ pub enum Transport {
     Tcp,
     /// A Unix socket.
     Ipc,
+    /// Byte rings within the process.
+    Inproc,
 }
 
 /// How bytes become frames.
@@ -98,6 +100,7 @@ impl Setup {
         match self.transport {
             Transport::Tcp => TestServer::over_tcp(builder, &self.codec(), make),
             Transport::Ipc => TestServer::over_ipc(builder, &self.codec(), make),
+            Transport::Inproc => TestServer::over_inproc(builder, &self.codec(), make),
         }
     }
 
@@ -115,6 +118,7 @@ impl fmt::Display for Setup {
         let transport = match self.transport {
             Transport::Tcp => "tcp",
             Transport::Ipc => "ipc",
+            Transport::Inproc => "inproc",
         };
         let codec = match self.codec {
             CodecKind::Tw1 => "tw1",
@@ -167,7 +171,7 @@ pub fn run(setup: &Setup, name: &str) {
 
 /// Every cell of the cube.
 pub fn cells() -> impl Iterator<Item = Setup> {
-    [Transport::Tcp, Transport::Ipc]
+    [Transport::Tcp, Transport::Ipc, Transport::Inproc]
         .into_iter()
         .flat_map(|transport| {
             PollerKind::ALL.into_iter().flat_map(move |poller| {

@@ -52,6 +52,7 @@ pub struct ClientBuilder {
     request_timeout: Duration,
     pending_max: usize,
     backoff: Option<Backoff>,
+    wait_for_server: bool,
 }
 
 /// Pauses between attempts to reconnect: doubling, with a random part so that a thousand clients of a server
@@ -279,6 +280,7 @@ impl Default for ClientBuilder {
             request_timeout: Duration::from_secs(10),
             pending_max: 4096,
             backoff: None,
+            wait_for_server: false,
         }
     }
 }
@@ -327,15 +329,29 @@ impl ClientBuilder {
         self
     }
 
+    /// Waits for the server of an `inproc://` name that nobody listens on yet, up to
+    /// [`Limits::handshake_timeout`], instead of failing at once. With any other address connecting then fails with
+    /// [`InprocConnectError::CannotWait`](crate::InprocConnectError::CannotWait).
+    #[must_use]
+    pub fn wait_for_server(mut self) -> Self {
+        self.wait_for_server = true;
+        self
+    }
+
     /// Connects, and blocks until the connection is open.
     ///
     /// # Errors
     /// See [`ConnectError`]; the first attempt is never repeated.
     pub fn connect(self, address: &str) -> Result<Client, ConnectError> {
-        let address = address.parse::<Address>()?.resolve()?;
+        let endpoint = address.parse::<Address>()?.resolve()?;
         let link = Arc::new(Link::new());
-        let service =
-            ClientService::new(Arc::clone(&link), address, self.backoff, self.pending_max);
+        let service = ClientService::new(
+            Arc::clone(&link),
+            endpoint,
+            self.wait_for_server,
+            self.backoff,
+            self.pending_max,
+        );
         let mut service = Some(service);
         let agent = concat!("tidewire/", env!("CARGO_PKG_VERSION"));
         let lane = Server::builder()

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use crossbeam_queue::ArrayQueue;
 use tidewire_io::clock::now_ns;
-use tidewire_io::socket::SocketAddress;
 use tidewire_io::timer::{TimerId, TimerWheel};
 use tidewire_proto::body::{ErrorBody, ErrorCode};
 use tidewire_proto::codec::Codec;
@@ -17,6 +16,7 @@ use tidewire_proto::message::{Kind, Message};
 use super::events::{Event, EventQueue};
 use super::request::{Pending, Reply, RequestError};
 use super::{Backoff, ConnectError};
+use crate::address::Endpoint;
 use crate::context::{Context, SendError};
 use crate::limits::nanoseconds;
 use crate::service::{ConnectFailure, HandlerResult, Service};
@@ -54,7 +54,8 @@ pub(crate) struct Link {
 #[derive(Debug)]
 pub(crate) struct ClientService {
     link: Arc<Link>,
-    address: SocketAddress,
+    endpoint: Endpoint,
+    wait_for_server: bool,
     backoff: Option<Backoff>,
     session: Option<SessionId>,
     open: bool,
@@ -136,13 +137,15 @@ impl Link {
 impl ClientService {
     pub(crate) fn new(
         link: Arc<Link>,
-        address: SocketAddress,
+        endpoint: Endpoint,
+        wait_for_server: bool,
         backoff: Option<Backoff>,
         pending_max: usize,
     ) -> Self {
         Self {
             link,
-            address,
+            endpoint,
+            wait_for_server,
             backoff,
             session: None,
             open: false,
@@ -160,7 +163,12 @@ impl ClientService {
 
     fn connect(&mut self, cx: &mut Context<'_>) {
         self.retry_at_ns = None;
-        match cx.connect(&self.address, 0) {
+        let session = if self.wait_for_server {
+            cx.connect_when_bound(&self.endpoint, 0)
+        } else {
+            cx.connect(&self.endpoint, 0)
+        };
+        match session {
             Ok(session) => self.session = Some(session),
             Err(failure) => self.handle_failure(cx, failure),
         }

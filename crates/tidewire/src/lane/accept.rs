@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use tidewire_io::socket::{AcceptError, Accepted, SocketAddress, Stream};
+use tidewire_io::socket::{AcceptError, Accepted, SocketAddress};
 use tidewire_proto::body::{GoAwayBody, GoAwayCode};
 use tidewire_proto::codec::Codec;
 use tidewire_proto::message::{Kind, Message};
@@ -13,6 +13,7 @@ use tidewire_proto::message::{Kind, Message};
 use super::Core;
 use super::mailbox::Post;
 use crate::session::State;
+use crate::transport::{Connection, Transport};
 
 impl Core {
     /// Accepts what waits at a listener, up to a bound, and spreads it over the lanes.
@@ -23,7 +24,7 @@ impl Core {
             };
             match socket.accept() {
                 Ok(Accepted { stream, peer }) => {
-                    self.place(stream, peer.map(SocketAddress::Tcp), ready);
+                    self.place(stream.into(), peer.map(SocketAddress::Tcp), ready);
                 }
                 Err(AcceptError::WouldBlock) => return,
                 Err(AcceptError::Aborted) => {}
@@ -42,7 +43,13 @@ impl Core {
         }
     }
 
-    fn place(&mut self, stream: Stream, peer: Option<SocketAddress>, ready: &mut Vec<usize>) {
+    /// Counts a connection in and gives it to the lane whose turn it is.
+    pub(crate) fn place(
+        &mut self,
+        stream: Connection,
+        peer: Option<SocketAddress>,
+        ready: &mut Vec<usize>,
+    ) {
         if !self.shared.gate.enter(peer.as_ref()) {
             self.counters.sessions_refused.add(1);
             tracing::warn!(?peer, "session limit reached; connection refused");
@@ -75,7 +82,7 @@ impl Core {
     /// Takes up a connection that the gate has counted.
     pub(crate) fn adopt(
         &mut self,
-        stream: Stream,
+        stream: Connection,
         peer: Option<SocketAddress>,
         ready: &mut Vec<usize>,
     ) {
@@ -102,7 +109,7 @@ impl Core {
     }
 
     /// Tells a connection that is not taken up why. One attempt, never a wait.
-    fn turn_away(&self, mut stream: Stream, code: GoAwayCode, text: &str) {
+    fn turn_away(&self, mut stream: Connection, code: GoAwayCode, text: &str) {
         let (mut body, mut frame) = (Vec::new(), Vec::new());
         GoAwayBody { code, text }.encode(&mut body);
         let message = Message::new(Kind::GoAway, 0, &body);

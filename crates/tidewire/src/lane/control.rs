@@ -1,6 +1,5 @@
 //! Frames that the lane answers itself: the handshake, heartbeats and go-away.
 
-use tidewire_io::socket::StreamConnectError;
 use tidewire_proto::body::{ErrorBody, GoAwayBody, GoAwayCode};
 use tidewire_proto::codec::Codec;
 use tidewire_proto::error::DecodeError;
@@ -11,6 +10,7 @@ use super::{Core, Lane};
 use crate::context::{Context, Current};
 use crate::service::{HandlerError, Service};
 use crate::session::{CloseReason, State};
+use crate::transport::Transport;
 
 /// What became of a control frame.
 pub(crate) enum Handled {
@@ -143,18 +143,33 @@ fn within_budget(cx: &mut Context<'_>, slot: usize) -> bool {
 }
 
 impl<S: Service> Lane<S> {
+    /// A server has taken the other end of a connection that waited for it.
+    pub(crate) fn finish_waiting(&mut self, ticket: u64) {
+        let sessions = &mut self.core.sessions;
+        let found = sessions
+            .iter_mut()
+            .find(|(_, session)| session.stream.ticket() == Some(ticket));
+        // It may have been given up meanwhile.
+        if let Some((slot, session)) = found
+            && session.state == State::Connecting
+        {
+            session.stream.set_placed();
+            self.finish_connect(slot);
+        }
+    }
+
     /// The kernel reported on a connection being made.
     pub(crate) fn finish_connect(&mut self, slot: usize) {
         let core = &mut self.core;
         let session = &mut core.sessions[slot];
-        if let Err(error) = session.stream.finish_connect() {
-            if matches!(error, StreamConnectError::InProgress { .. }) {
-                return;
+        match session.stream.finish_connect() {
+            Ok(true) => {}
+            Ok(false) => return,
+            Err(error) => {
+                let id = session.id;
+                core.connect_failures.push((id, error.into()));
+                return core.close(slot, CloseReason::PeerReset);
             }
-            let id = session.id;
-            core.connect_failures.push((id, error));
-            core.close(slot, CloseReason::PeerReset);
-            return;
         }
         if core.shared.codec.has_handshake() {
             core.sessions[slot].state = State::AwaitWelcome;

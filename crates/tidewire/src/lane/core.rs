@@ -9,7 +9,7 @@ use crossbeam_utils::CachePadded;
 use slab::Slab;
 use tidewire_io::clock::now_ns;
 use tidewire_io::poller::{Interest, Poller, Token};
-use tidewire_io::socket::{Listener, SocketAddress, Stream, StreamConnectError};
+use tidewire_io::socket::{Listener, SocketAddress, Stream};
 use tidewire_io::timer::TimerWheel;
 use tidewire_proto::codec::AnyCodec;
 use tidewire_proto::error::EncodeError;
@@ -19,12 +19,15 @@ use super::buffers::BufferPool;
 use super::gate::Gate;
 use super::mailbox::{BatchEntry, LaneHandle, Post, SpareBatches};
 use super::timers::TimerKey;
+use crate::address::Endpoint;
 use crate::context::{Context, Current, SendError, encode_within};
 use crate::limits::{Limits, RoomDefaults};
 use crate::metrics::LaneCounters;
 use crate::pattern::{Directory, Room};
 use crate::service::ConnectFailure;
 use crate::session::{CloseReason, Output, Session, SessionId, State};
+use crate::transport::inproc::{self, InprocConnectError};
+use crate::transport::{Connection, Transport};
 
 /// What all lanes of a server share. Nothing in it is touched per message.
 #[derive(Debug)]
@@ -65,13 +68,15 @@ pub(crate) struct Core {
     pub(crate) closed: Vec<usize>,
     /// Sessions whose reading goes on because their output drained.
     pub(crate) resumed: Vec<usize>,
+    /// Sessions that read without being told, to be settled at the end of a turn.
+    pub(crate) awake: Vec<usize>,
     /// Publishers held by a room that blocks for a slow subscriber.
     pub(crate) held: Vec<(SessionId, u16)>,
     /// Rooms in which a subscriber of this lane holds the publishers.
     pub(crate) blocked_rooms: Vec<u16>,
     /// What this turn produced for each other lane, see [`BatchEntry`].
     pub(crate) batches: Vec<Vec<u8>>,
-    pub(crate) connect_failures: Vec<(SessionId, StreamConnectError)>,
+    pub(crate) connect_failures: Vec<(SessionId, ConnectFailure)>,
     /// Scratch list of timers that fired.
     pub(crate) expired: Vec<TimerKey>,
     pub(crate) drain_deadline_ns: Option<u64>,
@@ -108,6 +113,7 @@ impl Core {
             dirty: Vec::new(),
             closed: Vec::new(),
             resumed: Vec::new(),
+            awake: Vec::new(),
             held: Vec::new(),
             blocked_rooms: Vec::new(),
             batches: Vec::new(),
@@ -300,23 +306,33 @@ impl Core {
             return;
         }
         session.interest = wanted;
-        let result = self
-            .poller
-            .modify(session.stream.as_fd(), Token(slot), wanted);
+        let result = session.stream.watch(&mut *self.poller, Token(slot), wanted);
         if let Err(error) = result {
             tracing::error!(session = %session.id, %error, "cannot change what is watched");
             self.close(slot, CloseReason::Io(std::io::ErrorKind::Other));
         }
     }
 
-    /// Starts a connection.
+    /// Starts a connection. With `wait_for_server` an in-process name that nobody listens on yet is waited
+    /// for until the handshake times out.
     pub(crate) fn connect(
         &mut self,
-        address: &SocketAddress,
+        endpoint: &Endpoint,
         tag: u64,
+        wait_for_server: bool,
     ) -> Result<SessionId, ConnectFailure> {
-        let stream = Stream::connect(address)?;
-        let slot = self.insert(stream, Some(address.clone()), State::Connecting, true);
+        let (stream, peer) = match endpoint {
+            Endpoint::Socket(_) if wait_for_server => {
+                return Err(InprocConnectError::CannotWait.into());
+            }
+            Endpoint::Socket(address) => (Stream::connect(address)?.into(), Some(address.clone())),
+            Endpoint::Inproc(name) => {
+                let waiter = wait_for_server.then_some(&self.handle);
+                let stream = inproc::connect(name, waiter)?;
+                (Connection::Inproc(Box::new(stream)), None)
+            }
+        };
+        let slot = self.insert(stream, peer, State::Connecting, true);
         let slot = slot.map_err(ConnectFailure::Closed)?;
         self.sessions[slot].tag = tag;
         Ok(self.sessions[slot].id)
@@ -324,7 +340,7 @@ impl Core {
 
     pub(crate) fn insert(
         &mut self,
-        stream: Stream,
+        stream: Connection,
         peer: Option<SocketAddress>,
         state: State,
         outgoing: bool,
@@ -341,10 +357,8 @@ impl Core {
         session.peer = peer.map(Box::new);
         session.frame_bytes_max = self.shared.limits.frame_bytes_max;
         session.interest = session.wanted_interest();
-        if let Err(error) = self
-            .poller
-            .add(session.stream.as_fd(), Token(slot), session.interest)
-        {
+        let interest = session.interest;
+        if let Err(error) = session.stream.add(&mut *self.poller, Token(slot), interest) {
             tracing::error!(%error, "cannot watch a connection");
             if !outgoing {
                 self.shared.gate.leave(session.peer.as_deref());
@@ -352,6 +366,8 @@ impl Core {
             return Err(CloseReason::Io(std::io::ErrorKind::Other));
         }
         entry.insert(session);
+        // All sessions may be awake at once; that must not be the moment to allocate.
+        self.awake.reserve(self.sessions.len());
         self.arm_timer(slot);
         self.counters.sessions_opened.add(1);
         Ok(slot)

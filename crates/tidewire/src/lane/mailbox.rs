@@ -9,18 +9,23 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use crossbeam_queue::ArrayQueue;
 use tidewire_io::doorbell::Doorbell;
-use tidewire_io::socket::{SocketAddress, Stream};
+use tidewire_io::socket::SocketAddress;
 
 use crate::session::SessionId;
+use crate::transport::Connection;
 
 /// Work for a lane.
 #[derive(Debug)]
 pub(crate) enum Post {
     /// A connection accepted by another lane; it is counted by the gate already.
     Adopt {
-        stream: Stream,
+        stream: Connection,
         peer: Option<SocketAddress>,
     },
+    /// A connection from within the process, to be counted and placed by the lane that accepts.
+    Arrive { stream: Connection },
+    /// A server has taken the connection that waited under this number.
+    Placed { ticket: u64 },
     /// Entries of [`BatchEntry`], encoded.
     Batch(Vec<u8>),
     /// Stop accepting, tell the peers, and stop when they are gone or at this time.

@@ -39,6 +39,7 @@ pub(crate) use timers::TimerKey;
 
 use crate::service::Service;
 use crate::session::{CloseReason, State};
+use crate::transport::Transport;
 
 /// A lane with its service, ready to run on a thread.
 #[derive(Debug)]
@@ -148,6 +149,7 @@ impl<S: Service> Lane<S> {
         let idle = timeout.is_none_or(|timeout| !timeout.is_zero())
             && self.ready.is_empty()
             && self.core.resumed.is_empty();
+        let idle = !self.settle_awake(idle) && idle;
         if !idle {
             self.core
                 .poller
@@ -184,10 +186,36 @@ impl<S: Service> Lane<S> {
         }
     }
 
+    /// Looks at the sessions that read without being told. Returns whether there is something to read; if not and the
+    /// lane sleeps, they will be told again.
+    fn settle_awake(&mut self, sleeps: bool) -> bool {
+        let (sessions, ready) = (&mut self.core.sessions, &mut self.ready);
+        let mut found = false;
+        self.core.awake.retain(|slot| {
+            let Some(session) = sessions.get_mut(*slot) else {
+                return false;
+            };
+            if session.stream.settle(sleeps && !found) {
+                found = true;
+                ready.push(*slot);
+            }
+            session.stream.is_awake()
+        });
+        found
+    }
+
     fn handle_session_event(&mut self, slot: usize, event: Event) {
-        let Some(session) = self.core.sessions.get(slot) else {
+        let Some(session) = self.core.sessions.get_mut(slot) else {
             return;
         };
+        let was_awake = session.stream.is_awake();
+        let event = session.stream.admit(event);
+        if session.stream.is_awake() && !was_awake {
+            self.core.awake.push(slot);
+            // All of them may have something to read after the same turn, which must not be the moment to allocate.
+            let missing = self.core.awake.capacity().saturating_sub(self.ready.len());
+            self.ready.reserve(missing);
+        }
         match session.state {
             State::Closed(_) => {}
             State::Connecting => {
@@ -267,8 +295,7 @@ impl<S: Service> Lane<S> {
                 .iter()
                 .position(|(failed, _)| *failed == id)
                 .map(|index| self.core.connect_failures.swap_remove(index).1);
-            let failure =
-                failure.map_or(crate::service::ConnectFailure::Closed(reason), Into::into);
+            let failure = failure.unwrap_or(crate::service::ConnectFailure::Closed(reason));
             let mut context = self.core.context(id);
             self.service.on_connect_failed(&mut context, failure);
         }

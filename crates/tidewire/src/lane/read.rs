@@ -14,6 +14,7 @@ use super::{Core, Lane};
 use crate::context::Current;
 use crate::service::Service;
 use crate::session::{CloseReason, State};
+use crate::transport::Transport;
 
 /// What handling a piece of input led to.
 #[derive(Clone, Copy)]
@@ -105,7 +106,8 @@ fn read_with<S: Service, C: Codec + ?Sized>(
             (used, flow) => return stop(core, slot, &receive[used..filled], flow),
         }
         budget = budget.saturating_sub(count);
-        if count < room || budget == 0 || held >= TAIL_DIRECT_BYTES {
+        let is_dry = count < room && core.sessions[slot].stream.is_dry_after_short_read();
+        if is_dry || budget == 0 || held >= TAIL_DIRECT_BYTES {
             return keep_tail(core, slot, &receive[..held]);
         }
     }
@@ -141,7 +143,7 @@ fn read_into_tail<S: Service, C: Codec + ?Sized>(
                 Read::Failed(kind) => return fail(core, slot, kind),
             }
             budget = budget.saturating_sub(count);
-            short = count < TAIL_STEP_BYTES;
+            short = count < TAIL_STEP_BYTES && core.sessions[slot].stream.is_dry_after_short_read();
         }
         let (used, flow) = handle_bytes(core, service, codec, slot, &tail);
         if !matches!(flow, Flow::Continue) {

@@ -14,6 +14,7 @@ use super::{Core, Lane};
 use crate::limits::nanoseconds;
 use crate::service::Service;
 use crate::session::{CloseReason, SessionId, State};
+use crate::transport::inproc::InprocConnectError;
 
 /// What a timer is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,6 +46,8 @@ impl<S: Service> Lane<S> {
         while let Some(post) = self.core.handle.take() {
             match post {
                 Post::Adopt { stream, peer } => self.core.adopt(stream, peer, &mut self.ready),
+                Post::Arrive { stream } => self.core.place(stream, None, &mut self.ready),
+                Post::Placed { ticket } => self.finish_waiting(ticket),
                 Post::Batch(batch) => {
                     let mut rest = &batch[..];
                     while let Some(entry) = BatchEntry::decode(&mut rest) {
@@ -122,6 +125,11 @@ impl Core {
         let silent_ns = self.now_ns.saturating_sub(session.last_input_ns);
         match session.state {
             State::Connecting | State::AwaitHello | State::AwaitWelcome => {
+                if let Some(name) = session.stream.awaited() {
+                    let name = name.clone();
+                    let failure = InprocConnectError::WaitedInVain { name };
+                    self.connect_failures.push((id, failure.into()));
+                }
                 return self.close(slot, CloseReason::HandshakeTimeout);
             }
             _ if silent_ns >= idle_ns => return self.close(slot, CloseReason::IdleTimeout),

@@ -7,6 +7,7 @@ use tidewire_proto::codec::Codec;
 use super::Core;
 use crate::metrics::DropReason;
 use crate::session::{CloseReason, State};
+use crate::transport::Transport;
 
 /// What a write attempt came to.
 enum Wrote {

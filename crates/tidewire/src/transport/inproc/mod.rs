@@ -1,0 +1,382 @@
+//! Connections within the process: a byte ring each way, read by the same decoders as a socket.
+//!
+//! A session of this kind differs from a socket's in three things only. Its bytes never pass the kernel. It comes to
+//! the server's first lane by mail instead of a listener, see [`registry`]. And since an event here costs the peer a
+//! system call, its lane takes none while it is awake anyway:
+//!
+//! ```text
+//!   asleep, announced to the peer ── the peer writes and rings ──▶ awake: read each turn until there is nothing
+//!        ▲                                                              │ the peer writes and does not ring
+//!        └── the lane would sleep, and still nothing to read: announce ◀───────┘
+//! ```
+//!
+//! So two busy lanes exchange bytes with no system call but the lanes' own look at their pollers, and a peer that is
+//! awake is never rung for reading. Announcing at the first dry read was rejected: the peer's next write would ring a
+//! lane that is about to look again. Looking at every ring in every turn was rejected as well: a lane may have ten
+//! thousand of them, of which few are busy.
+
+mod name;
+mod registry;
+
+use std::io::{self, IoSlice};
+use std::os::fd::{AsFd, BorrowedFd};
+
+use thiserror::Error;
+use tidewire_io::poller::{Event, Interest, Poller, RegisterError, Token};
+use tidewire_io::ring::RingStream;
+use tidewire_io::socket::StreamConnectError;
+
+pub use name::InprocName;
+pub(crate) use name::NAME_BYTES_MAX;
+use registry::Waiting;
+pub(crate) use registry::{Bound, bind};
+
+use super::Transport;
+use crate::lane::LaneHandle;
+
+/// One end of a pair of rings, as a lane's session holds it.
+#[derive(Debug)]
+pub(crate) struct InprocStream {
+    ring: RingStream,
+    /// Held until a server has taken the other end.
+    waiting: Option<Waiting>,
+    /// What the lane wants to be told of.
+    wanted: Interest,
+    /// The lane reads without being told.
+    awake: bool,
+}
+
+/// A name could not be listened on.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum InprocBindError {
+    /// Another server of this process has the name, until it is shut down or dropped.
+    #[error(
+        "{name} is in use by another server of this process; choose another name or stop that server first"
+    )]
+    InUse {
+        /// The name asked for.
+        name: InprocName,
+    },
+}
+
+/// An in-process connection did not come about.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum InprocConnectError {
+    /// No server of this process listens on the name.
+    #[error(
+        "nothing in this process listens on {name}; start the server first, or let the client wait for it; inproc \
+         names are per process, so use ipc:// or tcp:// to reach a server in another one"
+    )]
+    NotListening {
+        /// The name asked for.
+        name: InprocName,
+    },
+    /// No server listened on the name in time.
+    #[error(
+        "no server of this process listened on {name} within the handshake timeout; is it started, and under this \
+         name? Inproc names are per process"
+    )]
+    WaitedInVain {
+        /// The name asked for.
+        name: InprocName,
+    },
+    /// More connections of this process wait for their servers than one should need.
+    #[error(
+        "too many connections already wait for servers, so this one to {name} may not; start the server first"
+    )]
+    TooManyWaiting {
+        /// The name asked for.
+        name: InprocName,
+    },
+    /// The server has more connections to take up than its queue holds. Try again shortly.
+    #[error(
+        "the server on {name} has more new connections than its queue holds; try again shortly"
+    )]
+    Busy {
+        /// The name asked for.
+        name: InprocName,
+    },
+    /// The address is not `inproc://`: whether the server of a socket will come cannot be known.
+    #[error(
+        "only inproc:// addresses can be waited for; connect again later, or reconnect with a backoff"
+    )]
+    CannotWait,
+    /// The rings could not be made.
+    #[error(
+        "cannot make the rings of a connection to {name}; most likely descriptors (`ulimit -n`) or memory mappings \
+         (`sysctl vm.max_map_count`) are used up: raise the limit"
+    )]
+    Rings {
+        /// The name asked for.
+        name: InprocName,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+}
+
+/// Connects to a name, for the session of a lane. With `waiter`, a name that nobody listens on yet is waited for, and
+/// that lane is told when somebody does.
+pub(crate) fn connect(
+    name: &InprocName,
+    waiter: Option<&LaneHandle>,
+) -> Result<InprocStream, InprocConnectError> {
+    let (ring, waiting) = match waiter {
+        None => (registry::connect(name)?, None),
+        Some(lane) => registry::connect_or_wait(name, lane)?,
+    };
+    Ok(InprocStream {
+        waiting,
+        ..ring.into()
+    })
+}
+
+impl InprocStream {
+    pub(crate) fn awaited(&self) -> Option<&InprocName> {
+        self.waiting.as_ref().map(|waiting| &waiting.name)
+    }
+
+    pub(crate) fn ticket(&self) -> Option<u64> {
+        self.waiting.as_ref().map(|waiting| waiting.ticket)
+    }
+
+    pub(crate) fn set_placed(&mut self) {
+        self.waiting = None;
+    }
+
+    /// Tells the ring what it must ring for.
+    fn announce(&mut self) {
+        let interest = if self.waiting.is_some() {
+            // Another lane tells when it goes on; until then the ring has room, and nobody to write for.
+            Interest::NONE
+        } else if !self.awake {
+            self.wanted
+        } else if self.wanted.is_writable() {
+            Interest::WRITE
+        } else {
+            Interest::NONE
+        };
+        self.ring.set_interest(interest);
+    }
+}
+
+impl Transport for InprocStream {
+    #[inline]
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.ring.read(buffer)
+    }
+
+    #[inline]
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.ring.write(bytes)
+    }
+
+    #[inline]
+    fn write_vectored(&mut self, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
+        self.ring.write_vectored(pieces)
+    }
+
+    fn shutdown_write(&self) -> io::Result<()> {
+        self.ring.shutdown_write()
+    }
+
+    fn finish_connect(&self) -> Result<bool, StreamConnectError> {
+        Ok(self.waiting.is_none())
+    }
+
+    fn add(
+        &mut self,
+        poller: &mut dyn Poller,
+        token: Token,
+        interest: Interest,
+    ) -> Result<(), RegisterError> {
+        // The descriptor knows one direction and is watched for it always; the ring knows which ones are meant.
+        poller.add(self.ring.as_fd(), token, Interest::READ)?;
+        self.wanted = interest;
+        self.announce();
+        Ok(())
+    }
+
+    fn watch(
+        &mut self,
+        _poller: &mut dyn Poller,
+        _token: Token,
+        interest: Interest,
+    ) -> Result<(), RegisterError> {
+        self.wanted = interest;
+        self.announce();
+        Ok(())
+    }
+
+    fn admit(&mut self, event: Event) -> Event {
+        let ready = self.ring.poll_ready();
+        if ready.readable {
+            self.awake = true;
+            self.announce();
+        }
+        Event {
+            readable: ready.readable,
+            writable: ready.writable,
+            ..event
+        }
+    }
+
+    #[inline]
+    fn is_dry_after_short_read(&self) -> bool {
+        false
+    }
+
+    #[inline]
+    fn is_awake(&self) -> bool {
+        self.awake
+    }
+
+    fn settle(&mut self, sleeps: bool) -> bool {
+        // With reading not announced this is a look at two counters.
+        if self.awake && self.wanted.is_readable() && self.ring.readable().is_ok() {
+            return true;
+        }
+        if sleeps {
+            self.awake = false;
+            self.announce();
+        }
+        false
+    }
+}
+
+impl AsFd for InprocStream {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.ring.as_fd()
+    }
+}
+
+impl From<RingStream> for InprocStream {
+    fn from(ring: RingStream) -> Self {
+        Self {
+            wanted: ring.interest(),
+            ring,
+            waiting: None,
+            awake: false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tidewire_io::poller::{Events, PollerChoice, open};
+
+    use super::*;
+
+    struct Scene {
+        near: InprocStream,
+        far: RingStream,
+        poller: Box<dyn Poller>,
+        events: Events,
+    }
+
+    impl Scene {
+        fn set() -> Self {
+            let (near, far) = RingStream::pair(65_536).unwrap();
+            let mut near = InprocStream::from(near);
+            let mut poller = open(PollerChoice::Auto).unwrap();
+            near.add(&mut *poller, Token(7), Interest::READ).unwrap();
+            Self {
+                near,
+                far,
+                poller,
+                events: Events::with_capacity(8),
+            }
+        }
+
+        /// What the poller reports at once.
+        fn reported(&mut self) -> Option<Event> {
+            let at_once = Some(Duration::ZERO);
+            self.poller.wait(&mut self.events, at_once).unwrap();
+            (!self.events.is_empty()).then(|| self.events[0])
+        }
+
+        /// Reads until there is nothing and returns how much there was.
+        fn read(&mut self) -> usize {
+            let (mut buffer, mut total) = ([0; 64], 0);
+            loop {
+                match self.near.read(&mut buffer) {
+                    Ok(0) => return total,
+                    Ok(count) => total += count,
+                    Err(error) => {
+                        assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+                        return total;
+                    }
+                }
+            }
+        }
+
+        fn wake(&mut self) {
+            self.far.write(b"wake up").unwrap();
+            let event = self.reported().unwrap();
+            assert!(self.near.admit(event).readable);
+            assert_eq!(self.read(), 7);
+        }
+    }
+
+    #[test]
+    fn a_peer_rings_a_sleeper_and_leaves_who_is_awake_alone() {
+        let mut scene = Scene::set();
+        scene.wake();
+        for _ in 0..3 {
+            scene.far.write(b"more").unwrap();
+            assert_eq!(scene.reported(), None, "it was rung although awake");
+            // Busy with others, the lane looks by itself.
+            assert!(scene.near.settle(false));
+            assert_eq!(scene.read(), 4);
+        }
+        assert!(!scene.near.settle(false));
+        scene.far.write(b"more").unwrap();
+        assert_eq!(scene.reported(), None, "it was rung although awake");
+        // What came before it sleeps keeps it awake, what comes after wakes it.
+        assert!(scene.near.settle(true));
+        assert_eq!(scene.read(), 4);
+        assert!(!scene.near.settle(true) && !scene.near.is_awake());
+        assert_eq!(scene.reported(), None);
+        scene.wake();
+    }
+
+    #[test]
+    fn the_end_of_a_peer_is_noticed_awake_and_asleep() {
+        for sleeps in [false, true] {
+            let mut scene = Scene::set();
+            scene.wake();
+            scene.near.settle(sleeps);
+            scene.far.write(b"bye").unwrap();
+            let Scene { far, .. } = &scene;
+            far.shutdown_write().unwrap();
+            if sleeps {
+                let event = scene.reported().unwrap();
+                assert!(scene.near.admit(event).readable);
+            } else {
+                assert!(scene.near.settle(false));
+            }
+            assert_eq!(scene.read(), 3);
+            assert_eq!(scene.near.read(&mut [0; 8]).unwrap(), 0);
+        }
+    }
+
+    #[test]
+    fn a_paused_reader_is_told_of_room_only() {
+        let mut scene = Scene::set();
+        scene.wake();
+        let Scene { near, poller, .. } = &mut scene;
+        while near.write(&[0; 4096]).is_ok() {}
+        near.watch(&mut **poller, Token(7), Interest::WRITE)
+            .unwrap();
+        assert!(!near.settle(true));
+        scene.far.write(b"unheard").unwrap();
+        assert_eq!(scene.reported(), None);
+        scene.far.read(&mut [0; 65_536]).unwrap();
+        let event = scene.reported().unwrap();
+        let event = scene.near.admit(event);
+        assert!(event.writable && !event.readable && !scene.near.is_awake());
+    }
+}

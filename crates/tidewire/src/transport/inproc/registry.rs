@@ -1,0 +1,188 @@
+//! Who listens on which name in this process, and who waits for it.
+//!
+//! ```text
+//!   connect ─▶ name known? ──yes─▶ RingStream::pair ─▶ one end to the server's first lane, as an arrival
+//!                  │ no
+//!                  ├─ by default ─▶ an error
+//!                  └─ by choice ──▶ the end waits here ─▶ bind ─▶ arrival there, "placed" to the lane that waits
+//! ```
+//!
+//! One lock, taken for binding and connecting only. A table per thread, or one passed by hand, was rejected: the point
+//! of a name is that two parts of a program need not know each other.
+//!
+//! Everything here is removed by a guard: a name when its server stops, a waiting end when its session is gone.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use tidewire_io::ring::RingStream;
+
+use super::{InprocBindError, InprocConnectError, InprocName};
+use crate::lane::{LaneHandle, Post};
+use crate::limits::{INPROC_RING_BYTES, INPROC_WAITING_MAX};
+
+/// A server's hold on its name.
+#[derive(Debug)]
+pub(crate) struct Bound {
+    name: InprocName,
+    ticket: u64,
+}
+
+/// A session's place among those that wait for a name.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    pub(super) name: InprocName,
+    pub(super) ticket: u64,
+}
+
+#[derive(Debug)]
+struct Registry {
+    servers: BTreeMap<InprocName, Listening>,
+    waiting: Vec<Waiter>,
+    /// Numbers of servers and waiting ends, never used twice.
+    last_ticket: u64,
+}
+
+#[derive(Debug)]
+struct Listening {
+    lane: LaneHandle,
+    ticket: u64,
+}
+
+#[derive(Debug)]
+struct Waiter {
+    name: InprocName,
+    ticket: u64,
+    /// The server's end.
+    far: RingStream,
+    /// The lane of the other end.
+    lane: LaneHandle,
+}
+
+/// Takes a name for the server with this first lane, and gives it whoever waited.
+pub(crate) fn bind(name: &InprocName, lane: &LaneHandle) -> Result<Bound, InprocBindError> {
+    let mut registry = lock();
+    let taken = registry.servers.get(name);
+    // A server whose lane has failed holds its name no more than a dead process its socket file.
+    if taken.is_some_and(|listening| !listening.lane.is_retired()) {
+        return Err(InprocBindError::InUse { name: name.clone() });
+    }
+    let ticket = registry.ticket();
+    let listening = Listening {
+        lane: lane.clone(),
+        ticket,
+    };
+    registry.servers.insert(name.clone(), listening);
+    let is_for_us = |waiter: &mut Waiter| waiter.name == *name;
+    for waiter in registry.waiting.extract_if(.., is_for_us) {
+        let stream = waiter.far.into();
+        // What does not fit into the queue is dropped with its end, which the other lane sees as a close.
+        if lane.post(Post::Arrive { stream }).is_err() {
+            tracing::warn!(%name, "a waiting connection found the server's queue full");
+        }
+        let ticket = waiter.ticket;
+        if waiter.lane.post(Post::Placed { ticket }).is_err() {
+            // It waits until its time is over.
+            tracing::warn!(%name, "a waiting lane could not be told of its server");
+        }
+    }
+    Ok(Bound {
+        name: name.clone(),
+        ticket,
+    })
+}
+
+/// Connects to the server that listens on `name` now.
+pub(super) fn connect(name: &InprocName) -> Result<RingStream, InprocConnectError> {
+    lock().connect(name)
+}
+
+/// Connects to the server that listens on `name`, or else leaves one end for the server that will. `lane` is told when
+/// it does.
+pub(super) fn connect_or_wait(
+    name: &InprocName,
+    lane: &LaneHandle,
+) -> Result<(RingStream, Option<Waiting>), InprocConnectError> {
+    let mut registry = lock();
+    match registry.connect(name) {
+        Err(InprocConnectError::NotListening { .. }) => {}
+        outcome => return Ok((outcome?, None)),
+    }
+    if registry.waiting.len() >= INPROC_WAITING_MAX {
+        return Err(InprocConnectError::TooManyWaiting { name: name.clone() });
+    }
+    let (near, far) = pair(name)?;
+    let ticket = registry.ticket();
+    registry.waiting.push(Waiter {
+        name: name.clone(),
+        ticket,
+        far,
+        lane: lane.clone(),
+    });
+    let waiting = Waiting {
+        name: name.clone(),
+        ticket,
+    };
+    Ok((near, Some(waiting)))
+}
+
+impl Registry {
+    fn ticket(&mut self) -> u64 {
+        self.last_ticket += 1;
+        self.last_ticket
+    }
+
+    fn connect(&self, name: &InprocName) -> Result<RingStream, InprocConnectError> {
+        let not_listening = || InprocConnectError::NotListening { name: name.clone() };
+        let listening = self
+            .servers
+            .get(name)
+            .filter(|listening| !listening.lane.is_retired())
+            .ok_or_else(not_listening)?;
+        let (near, far) = pair(name)?;
+        let arrival = Post::Arrive { stream: far.into() };
+        match listening.lane.post(arrival) {
+            Ok(()) => Ok(near),
+            Err(_) if listening.lane.is_retired() => Err(not_listening()),
+            Err(_) => Err(InprocConnectError::Busy { name: name.clone() }),
+        }
+    }
+}
+
+impl Drop for Bound {
+    fn drop(&mut self) {
+        let mut registry = lock();
+        // Another server may have taken the name over from one whose lane had failed.
+        if registry
+            .servers
+            .get(&self.name)
+            .is_some_and(|listening| listening.ticket == self.ticket)
+        {
+            registry.servers.remove(&self.name);
+        }
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        lock().waiting.retain(|waiter| waiter.ticket != self.ticket);
+    }
+}
+
+fn pair(name: &InprocName) -> Result<(RingStream, RingStream), InprocConnectError> {
+    RingStream::pair(INPROC_RING_BYTES).map_err(|source| InprocConnectError::Rings {
+        name: name.clone(),
+        source,
+    })
+}
+
+fn lock() -> MutexGuard<'static, Registry> {
+    // Every change is a single insertion or removal, so a panic elsewhere leaves nothing half done.
+    REGISTRY.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+static REGISTRY: Mutex<Registry> = Mutex::new(Registry {
+    servers: BTreeMap::new(),
+    waiting: Vec::new(),
+    last_ticket: 0,
+});

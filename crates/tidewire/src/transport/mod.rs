@@ -1,0 +1,220 @@
+//! Ways for bytes to travel, behind one type that a session holds.
+//!
+//! # The contract
+//!
+//! A [`Transport`] is one end of a connection, owned by one lane and used on its thread only. An implementation
+//! supplies a descriptor that the lane's poller can watch, and the calls below. None of them blocks; what cannot go on
+//! answers `WouldBlock` and is reported by the poller when it can. Nothing is lost or reordered before the connection
+//! ends, and what the peer wrote before it went can be read to its end.
+//!
+//! - [`read`](Transport::read) answers 0 when the peer sends no more, `ConnectionReset` when it vanished.
+//! - [`write`](Transport::write) and [`write_vectored`](Transport::write_vectored) take what there is room for. After
+//!   less than was offered the lane asks for writability. `BrokenPipe` or `ConnectionReset` mean that nobody reads.
+//! - [`add`](Transport::add) and [`watch`](Transport::watch) say what the lane waits for;
+//!   [`admit`](Transport::admit) says what a report of the poller means, which for a socket is what it says.
+//! - [`is_dry_after_short_read`](Transport::is_dry_after_short_read): a socket's short read spares the read that would
+//!   answer `WouldBlock`; where reading costs no system call, the lane rather reads until it does.
+//! - A transport whose reports cost its peer something may ask, by [`is_awake`](Transport::is_awake), to be called
+//!   with [`settle`](Transport::settle) at the end of every turn, and do without reports until the lane sleeps.
+//!
+//! Listening is not part of it: a socket is accepted by the lane that watches its listener, an in-process end is posted
+//! to that lane. From there on both are counted, spread and taken up alike.
+//!
+//! The set of transports is closed and known, so [`Connection`] is an enum: one branch per read or write, which serve
+//! hundreds of messages. A boxed trait object was rejected because it buys nothing for the same branch, and a lane that
+//! is generic over its transport because one lane serves several.
+
+pub(crate) mod inproc;
+mod socket;
+
+use std::io::{self, IoSlice};
+use std::os::fd::{AsFd, BorrowedFd};
+
+use tidewire_io::poller::{Event, Interest, Poller, RegisterError, Token};
+use tidewire_io::ring::RingStream;
+use tidewire_io::socket::{Stream, StreamConnectError};
+
+use inproc::{InprocName, InprocStream};
+
+/// The transport of one session.
+#[derive(Debug)]
+pub(crate) enum Connection {
+    /// TCP or a Unix socket.
+    Socket(Stream),
+    /// A pair of rings within this process. Boxed, because a session of a socket needs a tenth of its size.
+    Inproc(Box<InprocStream>),
+}
+
+/// What the lane asks of a transport. See the module's contract.
+pub(crate) trait Transport: AsFd {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize>;
+
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize>;
+
+    fn write_vectored(&mut self, pieces: &[IoSlice<'_>]) -> io::Result<usize>;
+
+    fn shutdown_write(&self) -> io::Result<()>;
+
+    /// Whether a connection being made is made; asked when the poller reports it, or another lane did.
+    fn finish_connect(&self) -> Result<bool, StreamConnectError>;
+
+    /// Has the descriptor watched for the first time.
+    fn add(
+        &mut self,
+        poller: &mut dyn Poller,
+        token: Token,
+        interest: Interest,
+    ) -> Result<(), RegisterError> {
+        poller.add(self.as_fd(), token, interest)
+    }
+
+    /// Replaces what is watched for.
+    fn watch(
+        &mut self,
+        poller: &mut dyn Poller,
+        token: Token,
+        interest: Interest,
+    ) -> Result<(), RegisterError> {
+        poller.modify(self.as_fd(), token, interest)
+    }
+
+    /// What the poller's report means.
+    fn admit(&mut self, event: Event) -> Event {
+        event
+    }
+
+    fn is_dry_after_short_read(&self) -> bool {
+        true
+    }
+
+    /// Whether it must be settled at the end of the turn.
+    fn is_awake(&self) -> bool {
+        false
+    }
+
+    /// The turn is over, and the lane is about to sleep or not. Returns whether there is something to read first.
+    fn settle(&mut self, sleeps: bool) -> bool {
+        let _ = sleeps;
+        false
+    }
+}
+
+impl Connection {
+    /// The name that must be listened on before the connection is made.
+    pub(crate) fn awaited(&self) -> Option<&InprocName> {
+        match self {
+            Self::Socket(_) => None,
+            Self::Inproc(stream) => stream.awaited(),
+        }
+    }
+
+    /// The number under which another lane reports that the connection is made.
+    pub(crate) fn ticket(&self) -> Option<u64> {
+        match self {
+            Self::Socket(_) => None,
+            Self::Inproc(stream) => stream.ticket(),
+        }
+    }
+
+    /// A server has taken the other end.
+    pub(crate) fn set_placed(&mut self) {
+        match self {
+            Self::Socket(_) => {}
+            Self::Inproc(stream) => stream.set_placed(),
+        }
+    }
+}
+
+/// Calls the transport behind a connection.
+macro_rules! each {
+    ($connection:expr, $stream:ident => $call:expr) => {
+        match $connection {
+            Connection::Socket($stream) => $call,
+            Connection::Inproc($stream) => $call,
+        }
+    };
+}
+
+impl Transport for Connection {
+    #[inline]
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        each!(self, stream => stream.read(buffer))
+    }
+
+    #[inline]
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        each!(self, stream => stream.write(bytes))
+    }
+
+    #[inline]
+    fn write_vectored(&mut self, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
+        each!(self, stream => stream.write_vectored(pieces))
+    }
+
+    fn shutdown_write(&self) -> io::Result<()> {
+        each!(self, stream => stream.shutdown_write())
+    }
+
+    fn finish_connect(&self) -> Result<bool, StreamConnectError> {
+        match self {
+            Self::Socket(stream) => Transport::finish_connect(stream),
+            Self::Inproc(stream) => stream.finish_connect(),
+        }
+    }
+
+    fn add(
+        &mut self,
+        poller: &mut dyn Poller,
+        token: Token,
+        interest: Interest,
+    ) -> Result<(), RegisterError> {
+        each!(self, stream => stream.add(poller, token, interest))
+    }
+
+    fn watch(
+        &mut self,
+        poller: &mut dyn Poller,
+        token: Token,
+        interest: Interest,
+    ) -> Result<(), RegisterError> {
+        each!(self, stream => stream.watch(poller, token, interest))
+    }
+
+    #[inline]
+    fn admit(&mut self, event: Event) -> Event {
+        each!(self, stream => stream.admit(event))
+    }
+
+    #[inline]
+    fn is_dry_after_short_read(&self) -> bool {
+        each!(self, stream => stream.is_dry_after_short_read())
+    }
+
+    #[inline]
+    fn is_awake(&self) -> bool {
+        each!(self, stream => stream.is_awake())
+    }
+
+    #[inline]
+    fn settle(&mut self, sleeps: bool) -> bool {
+        each!(self, stream => stream.settle(sleeps))
+    }
+}
+
+impl AsFd for Connection {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        each!(self, stream => stream.as_fd())
+    }
+}
+
+impl From<Stream> for Connection {
+    fn from(stream: Stream) -> Self {
+        Self::Socket(stream)
+    }
+}
+
+impl From<RingStream> for Connection {
+    fn from(ring: RingStream) -> Self {
+        Self::Inproc(Box::new(ring.into()))
+    }
+}

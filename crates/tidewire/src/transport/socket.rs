@@ -1,0 +1,36 @@
+//! TCP and Unix sockets: they differ in how they are named and not at all in how bytes move.
+
+use std::io::{self, IoSlice};
+
+use tidewire_io::socket::{Stream, StreamConnectError};
+
+use super::Transport;
+
+impl Transport for Stream {
+    #[inline]
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        Self::read(self, buffer)
+    }
+
+    #[inline]
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        Self::write(self, bytes)
+    }
+
+    #[inline]
+    fn write_vectored(&mut self, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
+        Self::write_vectored(self, pieces)
+    }
+
+    fn shutdown_write(&self) -> io::Result<()> {
+        Self::shutdown_write(self)
+    }
+
+    fn finish_connect(&self) -> Result<bool, StreamConnectError> {
+        match Self::finish_connect(self) {
+            Ok(()) => Ok(true),
+            Err(StreamConnectError::InProgress { .. }) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+}
