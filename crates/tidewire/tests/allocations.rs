@@ -93,10 +93,14 @@ fn while_held(holder: &mut Peer, work: impl FnOnce()) {
 /// Echoes rounds of `batch` requests on each of several connections. Returns how many messages and allocations the
 /// rounds after the warm-up made.
 fn echo_rounds<S: Service + Clone>(service: &S, batch: usize, rounds: usize) -> (usize, u64) {
-    const SESSIONS: usize = 8;
     let server = TestServer::over_tcp(Server::builder().limits(without_pings()), &tw1(), |_| {
         Counted(service.clone())
     });
+    echo_rounds_on(server, batch, rounds)
+}
+
+fn echo_rounds_on(server: TestServer, batch: usize, rounds: usize) -> (usize, u64) {
+    const SESSIONS: usize = 8;
     let mut wires: Vec<(Wire, Vec<u8>)> = (0..SESSIONS)
         .map(|_| {
             let mut peer = server.peer();
@@ -152,6 +156,17 @@ fn echo_allocates_nothing_with_one_message_at_a_time() {
     let _alone = alone();
     let (messages, allocations) = echo_rounds(&echo, 1, 1000);
     assert_eq!((messages, allocations), (8_000, 0));
+}
+
+#[test]
+fn echo_within_the_process_allocates_nothing() {
+    let _alone = alone();
+    for (batch, rounds) in [(50, 100), (1, 1000)] {
+        let builder = Server::builder().limits(without_pings());
+        let server = TestServer::over_inproc(builder, &tw1(), |_| Counted(echo));
+        let (messages, allocations) = echo_rounds_on(server, batch, rounds);
+        assert_eq!((messages, allocations), (8 * batch * rounds, 0));
+    }
 }
 
 /// The negative control: the counter sees a service that allocates once per message.

@@ -20,6 +20,14 @@ conformance_suite! {
     ipc_select_lines: Ipc, Select, Lines;
     ipc_uring_tw1: Ipc, Uring, Tw1;
     ipc_uring_lines: Ipc, Uring, Lines;
+    inproc_epoll_tw1: Inproc, Epoll, Tw1;
+    inproc_epoll_lines: Inproc, Epoll, Lines;
+    inproc_poll_tw1: Inproc, Poll, Tw1;
+    inproc_poll_lines: Inproc, Poll, Lines;
+    inproc_select_tw1: Inproc, Select, Tw1;
+    inproc_select_lines: Inproc, Select, Lines;
+    inproc_uring_tw1: Inproc, Uring, Tw1;
+    inproc_uring_lines: Inproc, Uring, Lines;
 }
 
 #[test]

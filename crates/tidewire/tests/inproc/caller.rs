@@ -1,0 +1,107 @@
+//! A lane that connects by itself, and what it tells the test.
+
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use tidewire::proto::codec::Codec;
+use tidewire::{
+    AnyCodec, CloseReason, ConnectFailure, Context, Endpoint, HandlerResult, Kind, Limits, Message,
+    Server, Service,
+};
+use tidewire_testkit::DEADLINE;
+
+use crate::endpoint;
+
+/// A lane that connects elsewhere in its first turn, waiting for the server if there is none, and tells what happens.
+pub(crate) struct Caller {
+    pub(crate) target: Endpoint,
+    pub(crate) calls: usize,
+    pub(crate) told: Sender<Told>,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Told {
+    Called,
+    RefusedAtOnce(String),
+    Opened(u64),
+    Heard(Vec<u8>),
+    Failed(String),
+    Closed(CloseReason),
+}
+
+impl Caller {
+    pub(crate) fn start(
+        codec: AnyCodec,
+        limits: Limits,
+        target: &str,
+        calls: usize,
+    ) -> (Server, Receiver<Told>) {
+        let (told, heard) = channel();
+        let server = Server::builder()
+            .codec(codec)
+            .limits(limits)
+            .start(|_| Caller {
+                target: endpoint(target),
+                calls,
+                told: told.clone(),
+            })
+            .unwrap();
+        (server, heard)
+    }
+
+    pub(crate) fn tell(&self, told: Told) {
+        // A test that has seen enough no longer listens.
+        let _ = self.told.send(told);
+    }
+}
+
+impl Service for Caller {
+    fn on_turn(&mut self, cx: &mut Context<'_>) -> Option<u64> {
+        for call in 0..std::mem::take(&mut self.calls) {
+            let told = match cx.connect_when_bound(&self.target, call as u64) {
+                Ok(_) => Told::Called,
+                Err(failure) => Told::RefusedAtOnce(text_of(&failure)),
+            };
+            self.tell(told);
+        }
+        None
+    }
+
+    fn on_open(&mut self, cx: &mut Context<'_>) {
+        self.tell(Told::Opened(cx.tag()));
+        let message = if cx.codec().has_ids() {
+            Message::with_id(Kind::Request, 0, 1, b"hello")
+        } else {
+            Message::new(Kind::OneWay, 0, b"hello")
+        };
+        cx.send(&message).unwrap();
+    }
+
+    fn on_message(&mut self, _: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
+        self.tell(Told::Heard(message.payload.to_vec()));
+        Ok(())
+    }
+
+    fn on_connect_failed(&mut self, _: &mut Context<'_>, failure: ConnectFailure) {
+        self.tell(Told::Failed(text_of(&failure)));
+    }
+
+    fn on_close(&mut self, _: &mut Context<'_>, reason: CloseReason) {
+        self.tell(Told::Closed(reason));
+    }
+}
+
+pub(crate) fn text_of(failure: &ConnectFailure) -> String {
+    let source = std::error::Error::source(failure);
+    source.map_or_else(|| failure.to_string(), ToString::to_string)
+}
+
+pub(crate) fn next(heard: &Receiver<Told>) -> Told {
+    heard.recv_timeout(DEADLINE).unwrap()
+}
+
+/// Only so many connections of a process may wait, so tests that let some wait do it one after the other.
+pub(crate) fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,40 @@
+//! What only in-process connections do: names, connecting before somebody listens, and ends that are dropped. What they
+//! share with sockets is in the conformance suite.
+
+#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+mod caller;
+mod ends;
+mod names;
+mod waiting;
+
+use tidewire::{
+    Address, AnyCodec, Client, ConnectError, ConnectFailure, Context, Endpoint, HandlerResult,
+    InprocConnectError, Message, Server, Stopped,
+};
+use tidewire_testkit::{DEADLINE, assert_conserved};
+
+pub(crate) fn echo(cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
+    cx.reply(message.payload)
+}
+
+pub(crate) fn codec(name: &str) -> AnyCodec {
+    AnyCodec::by_name(name).unwrap()
+}
+
+pub(crate) fn endpoint(text: &str) -> Endpoint {
+    text.parse::<Address>().unwrap().resolve().unwrap()
+}
+
+pub(crate) fn stop(server: Server) -> Stopped {
+    let stopped = server.shutdown(DEADLINE);
+    assert_conserved(&stopped);
+    stopped
+}
+
+pub(crate) fn connect_failure(outcome: Result<Client, ConnectError>) -> InprocConnectError {
+    match outcome {
+        Err(ConnectError::Failed(ConnectFailure::Inproc(error))) => error,
+        other => panic!("not an in-process failure: {other:?}"),
+    }
+}

@@ -1,0 +1,100 @@
+//! Names: what they switch, who has them, and when they are free again.
+
+use tidewire::{
+    Client, Context, HandlerResult, InprocBindError, InprocConnectError, InprocName, Message,
+    ServeError, Server, serve,
+};
+use tidewire_testkit::wait_until;
+
+use crate::{connect_failure, echo, stop};
+
+#[test]
+fn the_address_alone_switches_the_transport() {
+    let server = serve("inproc://switch", echo).unwrap();
+    assert_eq!(server.to_string(), "inproc://switch");
+    let client = Client::connect(&server.addresses()[0].to_string()).unwrap();
+    assert_eq!(client.request_blocking(b"hi").unwrap().payload(), b"hi");
+    client.close();
+    assert_eq!(stop(server).metrics.sessions_opened, 1);
+}
+
+#[test]
+fn connecting_before_binding_fails_and_says_what_to_do() {
+    let error = connect_failure(Client::connect("inproc://nobody"));
+    assert!(matches!(error, InprocConnectError::NotListening { .. }));
+    let text = error.to_string();
+    for part in [
+        "inproc://nobody",
+        "start the server first",
+        "wait for it",
+        "per process",
+        "ipc://",
+    ] {
+        assert!(text.contains(part), "{part} is missing: {text}");
+    }
+    let bare = InprocName::new("nobody").unwrap().connect();
+    assert!(matches!(bare, Err(InprocConnectError::NotListening { .. })));
+}
+
+#[test]
+fn a_name_has_one_server_and_is_free_when_it_stops() {
+    let bind = || serve("inproc://single", echo);
+    let first = bind().unwrap();
+    let Err(ServeError::Inproc(error)) = bind() else {
+        panic!("two servers have one name");
+    };
+    assert!(matches!(&error, InprocBindError::InUse { name } if name.as_str() == "single"));
+    assert!(error.to_string().contains("choose another name"), "{error}");
+    // Neither did the failed attempt take the name away from the server that has it.
+    let client = Client::connect("inproc://single").unwrap();
+    client.close();
+    stop(first);
+    let second = bind().unwrap();
+    drop(second);
+    let third = bind().unwrap();
+    stop(third);
+    let error = connect_failure(Client::connect("inproc://single"));
+    assert!(matches!(error, InprocConnectError::NotListening { .. }));
+}
+
+#[test]
+fn a_server_that_fails_to_start_leaves_its_names_free() {
+    let taken = serve("inproc://taken", echo).unwrap();
+    let both = Server::builder()
+        .listen("inproc://untaken")
+        .and_then(|builder| builder.listen("inproc://taken"))
+        .unwrap()
+        .start(|_| echo);
+    assert!(matches!(both, Err(ServeError::Inproc(_))));
+    stop(serve("inproc://untaken", echo).unwrap());
+    stop(taken);
+}
+
+fn panics(_: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
+    panic!("told to: {:?}", message.kind);
+}
+
+#[test]
+fn a_failed_lane_closes_its_sessions_and_gives_up_its_name() {
+    let failed = serve("inproc://failing", panics).unwrap();
+    let client = Client::connect("inproc://failing").unwrap();
+    assert!(
+        client.request_blocking(b"panic").is_err(),
+        "it fails, it does not hang"
+    );
+    wait_until("the lane has ended", || {
+        (!failed.is_running()).then_some(())
+    });
+    let error = connect_failure(Client::connect("inproc://failing"));
+    assert!(matches!(error, InprocConnectError::NotListening { .. }));
+    let next = serve("inproc://failing", echo).unwrap();
+    // The end of the former server does not take the name away from the new one.
+    drop(failed);
+    let client = Client::connect("inproc://failing").unwrap();
+    assert_eq!(
+        client.request_blocking(b"better").unwrap().payload(),
+        b"better"
+    );
+    client.close();
+    stop(next);
+}

@@ -1,0 +1,123 @@
+//! Connecting before somebody listens, by choice.
+
+use std::time::Duration;
+
+use tidewire::{Client, InprocConnectError, Limits, Server, serve};
+use tidewire_testkit::wait_until;
+
+use crate::caller::{Caller, Told, alone, next};
+use crate::{codec, connect_failure, echo, stop};
+
+#[test]
+fn connecting_before_binding_waits_by_choice() {
+    let _alone = alone();
+    for name in ["tw1", "lines"] {
+        let target = format!("inproc://late-{name}");
+        let (caller, heard) = Caller::start(codec(name), Limits::default(), &target, 3);
+        for _ in 0..3 {
+            assert_eq!(next(&heard), Told::Called);
+        }
+        // A connection to another name does not wake those that wait for this one.
+        let other = serve(&format!("{target}-not"), echo).unwrap();
+        assert!(heard.try_recv().is_err(), "nothing can have opened");
+        let server = Server::builder()
+            .codec(codec(name))
+            .listen(&target)
+            .unwrap();
+        let server = server.start(|_| echo).unwrap();
+        let mut told: Vec<Told> = (0..6).map(|_| next(&heard)).collect();
+        told.sort_by_key(|told| format!("{told:?}"));
+        let hello = || Told::Heard(b"hello".to_vec());
+        let opened = [0, 1, 2].map(Told::Opened);
+        assert_eq!(told[..3], [hello(), hello(), hello()]);
+        assert_eq!(told[3..], opened);
+        drop(caller);
+        drop(other);
+        assert_eq!(stop(server).metrics.sessions_opened, 3);
+    }
+}
+
+#[test]
+fn a_client_waits_for_its_server() {
+    let _alone = alone();
+    let waiting = std::thread::spawn(|| {
+        let client = Client::builder()
+            .wait_for_server()
+            .connect("inproc://awaited")
+            .unwrap();
+        let reply = client.request_blocking(b"at last").unwrap();
+        assert_eq!(reply.payload(), b"at last");
+        client.close();
+    });
+    let server = serve("inproc://awaited", echo).unwrap();
+    waiting.join().unwrap();
+    assert_eq!(stop(server).metrics.sessions_opened, 1);
+}
+
+#[test]
+fn waiting_ends_with_the_handshake_timeout() {
+    let _alone = alone();
+    for name in ["tw1", "lines"] {
+        let limits = Limits {
+            handshake_timeout: Duration::from_millis(30),
+            ..Limits::default()
+        };
+        let target = format!("inproc://never-{name}");
+        let outcome = Client::builder()
+            .codec(codec(name))
+            .limits(limits)
+            .wait_for_server()
+            .connect(&target);
+        let error = connect_failure(outcome);
+        assert!(
+            matches!(error, InprocConnectError::WaitedInVain { .. }),
+            "{error}"
+        );
+        // Whoever gave up is forgotten: the server that comes later finds nobody.
+        let server = Server::builder()
+            .codec(codec(name))
+            .listen(&target)
+            .unwrap();
+        let server = server.start(|_| echo).unwrap();
+        assert_eq!(stop(server).metrics.sessions_opened, 0);
+    }
+}
+
+#[test]
+fn only_names_of_this_process_can_be_waited_for() {
+    let outcome = Client::builder()
+        .wait_for_server()
+        .connect("tcp://127.0.0.1:9");
+    assert!(matches!(
+        connect_failure(outcome),
+        InprocConnectError::CannotWait
+    ));
+}
+
+#[test]
+fn only_so_many_wait() {
+    let _alone = alone();
+    const WAITING_MAX: usize = 256;
+    let (caller, heard) = Caller::start(
+        codec("tw1"),
+        Limits::default(),
+        "inproc://crowded",
+        WAITING_MAX + 20,
+    );
+    let told: Vec<Told> = (0..WAITING_MAX + 20).map(|_| next(&heard)).collect();
+    let waiting = told.iter().filter(|told| **told == Told::Called).count();
+    assert_eq!(waiting, WAITING_MAX);
+    let refusal = told.iter().find(|told| **told != Told::Called).unwrap();
+    assert!(
+        matches!(refusal, Told::RefusedAtOnce(text) if text.contains("too many connections already wait")),
+        "{refusal:?}"
+    );
+    // All of them are taken up when the server comes.
+    let server = serve("inproc://crowded", echo).unwrap();
+    let all = waiting as u64;
+    wait_until("everybody is in", || {
+        (server.metrics().sessions_opened == all).then_some(())
+    });
+    drop(caller);
+    stop(server);
+}
