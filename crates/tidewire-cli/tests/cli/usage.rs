@@ -31,7 +31,7 @@ fn help_and_version_are_no_errors() {
 
 #[test]
 fn wrong_flags_and_values_are_refused_with_what_would_be_right() {
-    let cases: [(&[&str], &str); 9] = [
+    let cases: [(&[&str], &str); 10] = [
         (&["serve", "--codec", "xml"], "tw1, lines"),
         (
             &["serve", "--poller", "kqueue"],
@@ -43,7 +43,11 @@ fn wrong_flags_and_values_are_refused_with_what_would_be_right() {
         (&["serve", "--lanes", "0"], "use 1 to 64"),
         (
             &["serve", "--bind", "http://localhost:1"],
-            "tcp://HOST:PORT or ipc://PATH",
+            "tcp://HOST:PORT, ipc://PATH or inproc://NAME",
+        ),
+        (
+            &["serve", "--bind", "inproc://chat"],
+            "use --bind ipc://PATH",
         ),
         (
             &["serve", "--bind", "ipc:///nowhere/at/all.sock"],
@@ -106,6 +110,9 @@ fn an_unreachable_server_has_a_code_of_its_own() {
             "2:   remedy: start a server with `tidewire serve`, or check the address".to_owned(),
         ]
     );
+    let ended = run(&["chat", "inproc://elsewhere", "--name", "al"]);
+    assert_eq!(ended.status.code(), Some(3));
+    assert!(ended.text().contains("per process"), "{}", ended.text());
     let ended = run(&["chat", "127.0.0.1:nonsense", "--name", "al"]);
     assert_eq!(ended.status.code(), Some(2));
 }
