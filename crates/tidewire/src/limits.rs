@@ -16,7 +16,8 @@ pub struct Limits {
     pub sessions_max: usize,
     /// Sessions from one IP address. Default 16,384: above a large NAT, below all descriptors of a machine.
     pub sessions_per_address_max: usize,
-    /// From connect to an accepted hello. Default 5 s: three retransmissions of a lost packet.
+    /// From connect to an accepted hello. Default 5 s: three retransmissions of a lost packet. It also bounds the wait
+    /// of a client that was told to wait for the server of an in-process name.
     pub handshake_timeout: Duration,
     /// Silence after which a session that answers pings is closed. Default 60 s.
     pub idle_timeout: Duration,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tidewire::{Client, InprocConnectError, Limits, Server, serve};
+use tidewire::{Backoff, Client, Event, InprocConnectError, Limits, Server, serve};
 use tidewire_testkit::wait_until;
 
 use crate::caller::{Caller, Told, alone, next};
@@ -52,6 +52,29 @@ fn a_client_waits_for_its_server() {
     let server = serve("inproc://awaited", echo).unwrap();
     waiting.join().unwrap();
     assert_eq!(stop(server).metrics.sessions_opened, 1);
+}
+
+#[test]
+fn a_client_that_reconnects_waits_again() {
+    let _alone = alone();
+    let server = serve("inproc://restarted", echo).unwrap();
+    let client = Client::builder()
+        .wait_for_server()
+        .reconnect(Backoff {
+            first: Duration::from_millis(1),
+            max: Duration::from_millis(1),
+        })
+        .connect("inproc://restarted")
+        .unwrap();
+    assert!(matches!(client.next_event(), Event::Opened { .. }));
+    stop(server);
+    assert!(matches!(client.next_event(), Event::Closed { .. }));
+    assert!(matches!(client.next_event(), Event::Reconnecting { .. }));
+    let server = serve("inproc://restarted", echo).unwrap();
+    // Whether it came before the server or after, it needed one attempt.
+    assert!(matches!(client.next_event(), Event::Opened { .. }));
+    client.close();
+    stop(server);
 }
 
 #[test]
