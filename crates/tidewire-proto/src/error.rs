@@ -80,8 +80,8 @@ pub enum EncodeError {
         /// The kind of frame whose payload it was.
         kind: crate::message::Kind,
     },
-    /// The codec has no names of methods; say it in the payload or the channel.
-    #[error("codec {codec} has no names of methods")]
+    /// The codec has no names of methods and topics; say it in the payload or the channel.
+    #[error("codec {codec} has no names of methods and topics")]
     NameUnsupported {
         /// Name of the codec.
         codec: &'static str,

@@ -1,6 +1,6 @@
 //! The sans-IO core of Tidewire.
 //!
-//! Codecs, the handshake, the bodies of control frames, the room log with its cursors, request matching
+//! Codecs, the handshake, the bodies of control frames, the room log with its cursors, topics, request matching
 //! and limits. Nothing here touches a socket, a clock, a thread or a source of randomness: time and seeds
 //! are arguments, so every behaviour can be replayed from a test.
 
@@ -12,3 +12,4 @@ pub mod handshake;
 pub mod limits;
 pub mod message;
 pub mod room;
+pub mod topic;

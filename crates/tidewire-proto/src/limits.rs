@@ -24,5 +24,12 @@ pub const CREDENTIALS_BYTES_MAX: usize = 1024;
 /// Longest name of a member or room in UTF-8 bytes; its length field is one byte, and 64 fit a screen line.
 pub const NAME_BYTES_MAX: usize = 64;
 
+/// Longest topic or pattern in UTF-8 bytes: its length field in a named frame is one byte.
+pub const TOPIC_BYTES_MAX: usize = 255;
+
+/// Most segments of a topic or pattern. Each costs a lookup per message where wildcards are in use; 16 is twice
+/// the depth of the deepest naming schemes in use.
+pub const TOPIC_SEGMENTS_MAX: usize = 16;
+
 /// Longest human-readable reason in error, go-away and agent fields.
 pub const TEXT_BYTES_MAX: usize = 255;

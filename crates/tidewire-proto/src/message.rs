@@ -18,9 +18,9 @@ pub enum Kind {
     Cancel = 6,
     /// A message nobody answers.
     OneWay = 7,
-    /// Start receiving a topic.
+    /// Start receiving the topics of a pattern.
     Subscribe = 8,
-    /// Stop receiving a topic.
+    /// Stop receiving the topics of a pattern.
     Unsubscribe = 9,
     /// Offer a message to a topic.
     Publish = 10,
@@ -79,11 +79,14 @@ impl Kind {
         }
     }
 
-    /// Whether messages of this kind are for a method, which may be given by name.
+    /// Whether messages of this kind are for a method or of a topic, which may be given by name.
     #[inline]
     #[must_use]
     pub const fn has_name(self) -> bool {
-        matches!(self, Self::Request | Self::OneWay)
+        matches!(
+            self,
+            Self::Request | Self::OneWay | Self::Publish | Self::Deliver
+        )
     }
 
     /// Whether frames of this kind carry a u32 id after the channel.
@@ -108,8 +111,8 @@ impl Kind {
 /// Set on a `Deliver` frame that only one member received.
 pub const FLAG_PRIVATE: u8 = 0b0000_0001;
 
-/// Set on the frame of a `Request` or `OneWay` whose payload starts with the name of a method. Messages never
-/// have it: their name says it.
+/// Set on the frame of a `Request` or `OneWay` whose payload starts with the name of a method, and on that of a
+/// `Publish` or `Deliver` whose payload starts with a topic. Messages never have it: their name says it.
 pub const FLAG_NAMED: u8 = 0b0000_0010;
 
 /// One frame, decoded in place: the payload borrows the receive buffer.
@@ -124,8 +127,9 @@ pub struct Message<'a> {
     /// Request id, or the origin of a delivery; 0 where the kind has none. A request whose id is 0 is one
     /// whose answer is ignored.
     pub id: u32,
-    /// Name of the method that a request or a one-way message is for; empty if the channel says it, or if the
-    /// codec has no names. Replies repeat it where the codec wants that, and are else without.
+    /// Name of the method that a request or a one-way message is for, or the topic of a publication or delivery;
+    /// empty if the channel says it, or if the codec has no names. Replies repeat it where the codec wants that,
+    /// and are else without.
     pub name: &'a str,
     /// The rest of the frame.
     pub payload: &'a [u8],
@@ -160,7 +164,7 @@ impl<'a> Message<'a> {
         }
     }
 
-    /// The same message for the method of this name.
+    /// The same message for the method, or of the topic, of this name.
     #[inline]
     #[must_use]
     pub const fn with_name(self, name: &'a str) -> Self {

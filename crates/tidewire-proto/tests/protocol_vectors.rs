@@ -4,13 +4,14 @@ use std::collections::BTreeSet;
 
 use tidewire_proto::body::{
     ErrorBody, ErrorCode, GapBody, GoAwayBody, GoAwayCode, JoinBody, JoinedBody, PresenceBody,
-    RoomCall, Roster,
+    RoomCall, Roster, SubscribeBody,
 };
 use tidewire_proto::codec::{Codec, Decoded, Lines, Presence, Said, Tw1};
 use tidewire_proto::error::DecodeError;
 use tidewire_proto::handshake::{Hello, Welcome};
 use tidewire_proto::limits;
 use tidewire_proto::message::{FLAG_PRIVATE, Kind, MemberId, Message, PresenceEvent};
+use tidewire_proto::room::Policy;
 
 const PAGE: &str = include_str!("../../../docs/protocol.md");
 const ADA: MemberId = MemberId(9);
@@ -104,11 +105,20 @@ fn examples() -> Vec<(Kind, Vec<u8>)> {
         }),
         frame(K::Error, 0, 1, |out| taken.encode(out)),
         frame(K::Cancel, ROOM, 2, |_| ()),
+        frame(K::Request, 0, 9, |_| ()),
         frame(K::OneWay, 1, 0, |out| out.extend(b"hi")),
         named(K::OneWay, 0, "log", b"x"),
-        frame(K::Subscribe, 0, 4, |out| out.extend(b"temp")),
+        subscribe(4, None, "temp.*"),
+        subscribe(8, Some(Policy::DropOldest), "temp"),
+        frame(K::Reply, 5, 4, |_| ()),
         frame(K::Unsubscribe, 5, 6, |_| ()),
-        frame(K::Publish, 5, 0, |out| out.extend(b"21C")),
+        named(K::Publish, 0, "temp.hall", b"21C"),
+        (
+            K::Deliver,
+            encoded(&Message::new(K::Deliver, 5, b"21C").with_name("temp.hall")),
+        ),
+        frame(K::Deliver, 6, 0, |out| out.extend(b"21C")),
+        frame(K::Gap, 5, 0, |out| GapBody { lost: 2 }.encode(out)),
         frame(K::Deliver, ROOM, ADA.0, |out| out.extend(b"hi")),
         (K::Deliver, encoded(&private)),
         frame(K::Join, 0, 1, |out| join.encode(out).expect("fits")),
@@ -166,6 +176,12 @@ fn frame(kind: Kind, channel: u16, id: u32, body: impl FnOnce(&mut Vec<u8>)) -> 
     )
 }
 
+fn subscribe(id: u32, policy: Option<Policy>, pattern: &str) -> (Kind, Vec<u8>) {
+    frame(Kind::Subscribe, 0, id, |out| {
+        SubscribeBody { policy, pattern }.encode(out);
+    })
+}
+
 fn named(kind: Kind, id: u32, name: &str, payload: &[u8]) -> (Kind, Vec<u8>) {
     let message = Message::with_id(kind, 0, id, payload).with_name(name);
     (kind, encoded(&message))
@@ -204,7 +220,7 @@ fn reencoded_body(message: &Message<'_>) -> Vec<u8> {
             welcome.encode_frame(&mut out).expect("fits");
             out.drain(..header_bytes);
         }
-        Kind::Request if message.name.is_empty() => {
+        Kind::Request if message.name.is_empty() && !payload.is_empty() => {
             let call = RoomCall::decode(payload).expect("a room call");
             call.encode(&mut out).expect("fits");
         }
@@ -224,6 +240,9 @@ fn reencoded_body(message: &Message<'_>) -> Vec<u8> {
             let join = JoinBody::decode(payload).expect("a join");
             join.encode(&mut out).expect("fits");
         }
+        Kind::Subscribe => SubscribeBody::decode(payload)
+            .expect("a subscription")
+            .encode(&mut out),
         Kind::Presence => {
             let presence = PresenceBody::decode(payload).expect("a presence");
             presence.encode(&mut out).expect("fits");
@@ -347,6 +366,8 @@ fn the_limits_are_those_of_the_page() {
         (limits::NAME_BYTES_MAX, "64 bytes"),
         (limits::TEXT_BYTES_MAX, "255 bytes"),
         (usize::from(u8::MAX), "255 bytes"),
+        (limits::TOPIC_BYTES_MAX, "255 bytes"),
+        (limits::TOPIC_SEGMENTS_MAX, "16 segments"),
     ];
     for (value, (bytes, text)) in values.iter().zip(expected) {
         assert!(value.starts_with(text), "{value} is not {text}");

@@ -16,10 +16,12 @@ mod call;
 mod code;
 mod field;
 mod name;
+mod topic;
 
 pub use call::{RoomCall, Roster, RosterEntries};
 pub use code::{ErrorCode, GoAwayCode};
 pub use name::{NameError, validate_name};
+pub use topic::SubscribeBody;
 
 pub(crate) use field::{Reader, push_short_text};
 

@@ -243,7 +243,8 @@ const fn is_bare(kind: Kind) -> bool {
     )
 }
 
-/// Refuses a message for a named method: without the name, another method would be called.
+/// Refuses a message for a named method or topic: without the name, another method would be called, and nobody
+/// would know what a delivery is about.
 #[inline]
 fn check_unnamed(message: &Message<'_>, codec: &'static str) -> Result<(), EncodeError> {
     if message.name.is_empty() || !message.kind.has_name() {

@@ -11,7 +11,7 @@
 //!  | length | kind | flags | channel | id       | payload ...     little-endian
 //!  +--------+------+-------+---------+----------+------------
 //!  length counts everything after itself; the id is there only where Kind::has_id says so;
-//!  with FLAG_NAMED, the payload of a request or one-way message starts with a u8 length and a method's name
+//!  with FLAG_NAMED, the payload of a request, one-way, publish or deliver starts with a u8 length and a name
 //! ```
 //!
 //! Rejected: variable-length integers (a header then needs a byte loop and the bench shows it), an id in
@@ -398,7 +398,7 @@ mod tests {
 
     #[test]
     fn a_name_stands_in_front_of_the_payload() {
-        for kind in [Kind::Request, Kind::OneWay] {
+        for kind in [Kind::Request, Kind::OneWay, Kind::Publish, Kind::Deliver] {
             let id = if kind.has_id() { 7 } else { 0 };
             let message = Message::with_id(kind, 0, id, b"hi").with_name("echo");
             let mut out = Vec::new();

@@ -72,6 +72,31 @@ impl Policy {
             Self::Block => "block",
         }
     }
+
+    /// The policy with this number on the wire, if there is one.
+    #[must_use]
+    pub const fn from_wire(number: u8) -> Option<Self> {
+        match number {
+            1 => Some(Self::Disconnect),
+            2 => Some(Self::DropOldest),
+            3 => Some(Self::DropNewest),
+            4 => Some(Self::Conflate),
+            5 => Some(Self::Block),
+            _ => None,
+        }
+    }
+
+    /// The policy's number on the wire, which is never 0.
+    #[must_use]
+    pub const fn to_wire(self) -> u8 {
+        match self {
+            Self::Disconnect => 1,
+            Self::DropOldest => 2,
+            Self::DropNewest => 3,
+            Self::Conflate => 4,
+            Self::Block => 5,
+        }
+    }
 }
 
 impl fmt::Display for Policy {

@@ -11,7 +11,7 @@ pub use foreign::{delimited, length_field, raw, srmp, srmp_rpc, uvrpc};
 
 use tidewire_proto::body::{
     ErrorBody, GapBody, GoAwayBody, JoinBody, JoinedBody, PresenceBody, RoomCall, Roster,
-    validate_name,
+    SubscribeBody, validate_name,
 };
 use tidewire_proto::codec::{Codec, Decoded, Lines, Tw1};
 use tidewire_proto::error::{DecodeError, EncodeError};
@@ -115,6 +115,10 @@ pub fn hello(bytes: &[u8]) {
 /// The bodies of control frames.
 pub fn bodies(bytes: &[u8]) {
     check_body(bytes, JoinBody::decode, JoinBody::encode);
+    check_body(bytes, SubscribeBody::decode, |body, out| {
+        body.encode(out);
+        Ok(())
+    });
     check_body(bytes, PresenceBody::decode, PresenceBody::encode);
     check_body(bytes, RoomCall::decode, RoomCall::encode);
     check_body(bytes, JoinedBody::decode, |body, out| {
