@@ -1,4 +1,4 @@
-//! What a handler can do: reply, send, say, join, connect, close.
+//! What a handler can do: reply, send, say, join, publish, subscribe, connect, close.
 
 use thiserror::Error;
 use tidewire_io::socket::SocketAddress;
@@ -10,7 +10,7 @@ use tidewire_proto::room::Policy;
 
 use crate::address::Endpoint;
 use crate::lane::Core;
-use crate::pattern::{JoinError, Joined, RoomError};
+use crate::pattern::{JoinError, Joined, NotSubscribed, PublishError, RoomError, SubscribeError};
 use crate::service::{ConnectFailure, HandlerError};
 use crate::session::{CloseReason, Output, SessionId};
 
@@ -303,6 +303,42 @@ impl Context<'_> {
         let mut bytes = std::mem::take(&mut self.output.bytes);
         self.core.push_roster(joined, &mut bytes);
         self.output.bytes = bytes;
+    }
+
+    /// Subscribes this session to a [pattern](tidewire_proto::topic). From now on it gets what is published to matching
+    /// topics as [`Kind::Deliver`] with the returned alias as the channel, its own publications included. Without a
+    /// policy it is the server's.
+    ///
+    /// # Errors
+    /// It is no pattern, the session is subscribed to it already, or a limit is reached.
+    pub fn subscribe(
+        &mut self,
+        pattern: &str,
+        policy: Option<Policy>,
+    ) -> Result<u16, SubscribeError> {
+        self.core.subscribe(self.id, pattern, policy)
+    }
+
+    /// Ends a subscription. What was not written yet is dropped, and counted.
+    ///
+    /// # Errors
+    /// The session has no such subscription.
+    pub fn unsubscribe(&mut self, subscription: u16) -> Result<(), NotSubscribed> {
+        self.core.unsubscribe(self.id, subscription)
+    }
+
+    /// Publishes `payload` to everyone who is subscribed to a pattern that matches `topic`: once per subscription. It
+    /// needs no session, and no subscription either.
+    ///
+    /// # Errors
+    /// It is no topic, or the codec cannot express the message.
+    #[inline]
+    pub fn publish(&mut self, topic: &str, payload: &[u8]) -> Result<(), PublishError> {
+        if self.core.publish(self.id, topic, payload)? {
+            // A subscriber holds the publishers: no more from this one until it caught up.
+            self.stopped = true;
+        }
+        Ok(())
     }
 
     /// Largest frame this server accepts and sends, in bytes.

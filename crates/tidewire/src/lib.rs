@@ -17,8 +17,9 @@
 //! ```
 //!
 //! The address picks the transport: `tcp://HOST:PORT`, `ipc://PATH`, or `inproc://NAME` for a server of the
-//! same process. For more than a closure implement
-//! [`Service`]; for rooms use [`Context::join`] and [`Context::say`], or the ready [`Chat`] service.
+//! same process. For more than a closure implement [`Service`]; for rooms use [`Context::join`] and
+//! [`Context::say`], or the ready [`Chat`] service; for topics [`Context::subscribe`] and [`Context::publish`], or
+//! the ready [`PubSub`] service.
 
 mod address;
 mod client;
@@ -35,13 +36,15 @@ mod transport;
 pub use address::{Address, AddressError, Endpoint};
 pub use client::{
     Backoff, Client, ClientBuilder, ConnectError, Event, HandOverError, OwnedMessage, Reply,
-    Request, RequestError,
+    Request, RequestError, Subscription, TopicEvent, TopicMessage,
 };
 pub use context::{Context, SendError};
 pub use lane::LaneError;
 pub use limits::{Limits, RoomDefaults};
 pub use metrics::{DropReason, Metrics, MetricsReader};
-pub use pattern::{Chat, JoinError, Joined, RoomError};
+pub use pattern::{
+    Chat, JoinError, Joined, NotSubscribed, PubSub, PublishError, RoomError, SubscribeError,
+};
 pub use server::{ServeError, Server, ServerBuilder, Stopped, serve};
 pub use service::{ConnectFailure, HandlerError, HandlerResult, Service};
 pub use session::{CloseReason, SessionId};
@@ -52,3 +55,4 @@ pub use tidewire_proto as proto;
 pub use tidewire_proto::codec::AnyCodec;
 pub use tidewire_proto::message::{Kind, MemberId, Message};
 pub use tidewire_proto::room::Policy;
+pub use tidewire_proto::topic::TopicError;

@@ -41,6 +41,12 @@ pub struct Limits {
     pub rooms_max: usize,
     /// Rooms a session may be in at once. Default 64: each costs a look at every flush of the session.
     pub rooms_per_session_max: usize,
+    /// Distinct patterns that the sessions of the whole server are subscribed to. Default 16,384; with the rooms they
+    /// share the 65,535 aliases.
+    pub topics_max: usize,
+    /// Patterns a session may be subscribed to at once. Default 256: each costs a look at every flush of the session,
+    /// and wildcards make few do.
+    pub subscriptions_per_session_max: usize,
     /// Largest room in which coming and going is announced and the roster is pushed at joining. Default 1,024:
     /// announcements grow with the square of the members. Above it, ask for the list.
     pub presence_members_max: usize,
@@ -67,6 +73,8 @@ impl Default for Limits {
             block_deadline: Duration::from_secs(1),
             rooms_max: 16_384,
             rooms_per_session_max: 64,
+            topics_max: 16_384,
+            subscriptions_per_session_max: 256,
             presence_members_max: 1_024,
             control_frames_per_second_max: 100,
             turn_bytes_max: 512 * 1024,

@@ -95,7 +95,9 @@ counters! {
     writes,
     /// Messages said in rooms, on this lane.
     said,
-    /// Room frames times their subscribers.
+    /// Messages published to topics, on this lane, whether or not anybody is subscribed.
+    published,
+    /// Frames of rooms and topics times their subscribers.
     room_offered,
     /// Room frames handed to a subscriber's socket whole.
     room_delivered,

@@ -381,7 +381,7 @@ impl ServerBuilder {
             codec: self.codec.clone(),
             limits: self.limits.clone(),
             room_defaults: self.rooms,
-            directory: Directory::new(self.limits.rooms_max),
+            directory: Directory::new(self.limits.rooms_max, self.limits.topics_max),
             gate: Gate::new(
                 self.limits.sessions_max,
                 self.limits.sessions_per_address_max,

@@ -229,10 +229,12 @@ pub(crate) enum State {
     Closed(CloseReason),
 }
 
-/// A place in a room.
+/// A place in a room, or a subscription.
 #[derive(Debug)]
 pub(crate) struct Membership {
     pub(crate) room: u16,
+    /// Whether it is a subscription.
+    pub(crate) is_topic: bool,
     /// Index into the room's list of members.
     pub(crate) index: usize,
     pub(crate) subscriber: Subscriber,

@@ -69,34 +69,44 @@ impl From<Message<'_>> for OwnedMessage {
     }
 }
 
+/// What travels through an [`EventQueue`].
+pub(crate) trait Queued {
+    /// The application did not take its events; this many are missing.
+    fn lost(count: u64) -> Self;
+
+    /// Nothing follows.
+    fn ended() -> Self;
+}
+
 /// Events between a client's lane and the application; bounded.
-#[derive(Debug, Default)]
-pub(crate) struct EventQueue {
-    state: Mutex<State>,
+#[derive(Debug)]
+pub(crate) struct EventQueue<E> {
+    state: Mutex<State<E>>,
     ready: Condvar,
 }
 
-#[derive(Debug, Default)]
-struct State {
-    events: VecDeque<Event>,
+#[derive(Debug)]
+struct State<E> {
+    events: VecDeque<E>,
     lost: u64,
     ended: bool,
     waker: Option<Waker>,
 }
 
-impl EventQueue {
-    pub(crate) fn push(&self, event: Event) {
+impl<E: Queued + PartialEq> EventQueue<E> {
+    pub(crate) fn push(&self, event: E) {
         let waker = {
             let mut state = self.lock();
-            state.ended |= event == Event::Ended;
-            if event == Event::Ended {
+            let is_end = event == E::ended();
+            state.ended |= is_end;
+            if is_end {
                 // `take` tells it when everything else has been taken, however full the queue is.
             } else if state.events.len() >= EVENTS_MAX {
                 state.lost += 1;
             } else {
                 if state.lost > 0 {
                     let count = std::mem::take(&mut state.lost);
-                    state.events.push_back(Event::Lost { count });
+                    state.events.push_back(E::lost(count));
                 }
                 state.events.push_back(event);
             }
@@ -109,7 +119,7 @@ impl EventQueue {
     }
 
     /// The next event; `None` when the time is over.
-    pub(crate) fn next(&self, timeout: Option<Duration>) -> Option<Event> {
+    pub(crate) fn next(&self, timeout: Option<Duration>) -> Option<E> {
         let deadline = timeout.map(|timeout| Instant::now() + timeout);
         let mut state = self.lock();
         loop {
@@ -133,7 +143,7 @@ impl EventQueue {
         }
     }
 
-    pub(crate) async fn next_async(&self) -> Event {
+    pub(crate) async fn next_async(&self) -> E {
         poll_fn(|cx| {
             let mut state = self.lock();
             if let Some(event) = state.take() {
@@ -145,21 +155,43 @@ impl EventQueue {
         .await
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, State<E>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
-    fn take(&mut self) -> Option<Event> {
+impl<E: Queued> State<E> {
+    fn take(&mut self) -> Option<E> {
         let event = self.events.pop_front();
         if event.is_none() && self.lost > 0 {
-            return Some(Event::Lost {
-                count: std::mem::take(&mut self.lost),
-            });
+            return Some(E::lost(std::mem::take(&mut self.lost)));
         }
         // Once ended, every further call learns it instead of waiting for ever.
-        event.or_else(|| self.ended.then_some(Event::Ended))
+        event.or_else(|| self.ended.then(E::ended))
+    }
+}
+
+impl<E> Default for EventQueue<E> {
+    fn default() -> Self {
+        Self {
+            state: Mutex::new(State {
+                events: VecDeque::new(),
+                lost: 0,
+                ended: false,
+                waker: None,
+            }),
+            ready: Condvar::new(),
+        }
+    }
+}
+
+impl Queued for Event {
+    fn lost(count: u64) -> Self {
+        Self::Lost { count }
+    }
+
+    fn ended() -> Self {
+        Self::Ended
     }
 }
 

@@ -4,8 +4,10 @@
 //! if it sleeps; answers come back as futures that need no particular executor, each with a blocking twin.
 
 mod events;
+mod listening;
 mod request;
 mod service;
+mod subscription;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,6 +21,7 @@ use tidewire_proto::message::{Kind, MemberId};
 
 pub use events::{Event, OwnedMessage};
 pub use request::{Reply, Request, RequestError};
+pub use subscription::{Subscription, TopicEvent, TopicMessage};
 
 use crate::address::{Address, AddressError};
 use crate::limits::Limits;
@@ -133,10 +136,8 @@ impl Client {
             timeout: self.inner.request_timeout,
             pending: Arc::clone(&pending),
         };
-        match self.hand_over(command) {
-            Ok(()) => {}
-            Err(HandOverError::QueueFull) => pending.complete(Err(RequestError::WindowFull)),
-            Err(HandOverError::Ended) => pending.complete(Err(RequestError::Shutdown)),
+        if let Err(error) = self.hand_over(command) {
+            pending.complete(Err(error.into()));
         }
         request
     }
@@ -245,17 +246,23 @@ impl Client {
     /// Writes what is waiting, closes the connection and ends the client. Dropping the last clone ends it at
     /// once instead.
     pub fn close(&self) {
-        let mut command = Command::Close;
+        if self.hand_over_waiting(Command::Close).is_ok() {
+            while self.next_event() != Event::Ended {}
+        }
+    }
+
+    /// Hands over what must not be lost, waiting while the queue is full.
+    fn hand_over_waiting(&self, mut command: Command) -> Result<(), HandOverError> {
         while let Err(back) = self.inner.link.push(command) {
             if !self.inner.lane.is_running() {
-                return;
+                return Err(HandOverError::Ended);
             }
             command = back;
             self.inner.doorbell.ring();
             std::thread::yield_now();
         }
         self.inner.doorbell.ring();
-        while self.next_event() != Event::Ended {}
+        Ok(())
     }
 
     fn hand_over(&self, command: Command) -> Result<(), HandOverError> {
@@ -321,8 +328,8 @@ impl ClientBuilder {
         self
     }
 
-    /// Reconnects by itself after a connection that was open ends. Requests are not repeated, rooms are not
-    /// joined again: an [`Event::Opened`] says when to.
+    /// Reconnects by itself after a connection that was open ends. Topics are subscribed to again. Requests are not
+    /// repeated and rooms not joined again: an [`Event::Opened`] says when to.
     #[must_use]
     pub fn reconnect(mut self, backoff: Backoff) -> Self {
         self.backoff = Some(backoff);

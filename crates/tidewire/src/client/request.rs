@@ -8,7 +8,9 @@ use std::task::{Context, Poll, Waker};
 use thiserror::Error;
 use tidewire_proto::body::ErrorCode;
 use tidewire_proto::error::EncodeError;
+use tidewire_proto::topic::TopicError;
 
+use super::HandOverError;
 use crate::session::CloseReason;
 
 /// The answer to a request.
@@ -65,6 +67,9 @@ pub enum RequestError {
     /// The codec cannot express the request; nothing was sent.
     #[error("the codec cannot express the request")]
     Encode(#[from] EncodeError),
+    /// The text is not a pattern; nothing was sent. Correct it.
+    #[error(transparent)]
+    Pattern(#[from] TopicError),
     /// The reply was not what this kind of request answers with.
     #[error("the reply is malformed")]
     MalformedReply,
@@ -91,6 +96,15 @@ pub(crate) struct Pending {
 struct State {
     result: Option<Result<Reply, RequestError>>,
     waker: Option<Waker>,
+}
+
+impl From<HandOverError> for RequestError {
+    fn from(error: HandOverError) -> Self {
+        match error {
+            HandOverError::QueueFull => Self::WindowFull,
+            HandOverError::Ended => Self::Shutdown,
+        }
+    }
 }
 
 impl Request {

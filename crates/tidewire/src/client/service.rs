@@ -8,13 +8,16 @@ use std::time::Duration;
 use crossbeam_queue::ArrayQueue;
 use tidewire_io::clock::now_ns;
 use tidewire_io::timer::{TimerId, TimerWheel};
-use tidewire_proto::body::{ErrorBody, ErrorCode};
+use tidewire_proto::body::{ErrorBody, ErrorCode, SubscribeBody};
 use tidewire_proto::codec::Codec;
 use tidewire_proto::correlate::Correlator;
 use tidewire_proto::message::{Kind, Message};
+use tidewire_proto::room::Policy;
 
 use super::events::{Event, EventQueue};
+use super::listening::{Listening, Step};
 use super::request::{Pending, Reply, RequestError};
+use super::subscription::TopicQueue;
 use super::{Backoff, ConnectError};
 use crate::address::Endpoint;
 use crate::context::{Context, SendError};
@@ -37,6 +40,18 @@ pub(crate) enum Command {
         channel: u16,
         payload: Vec<u8>,
     },
+    Publish {
+        topic: Box<str>,
+        payload: Vec<u8>,
+    },
+    Subscribe {
+        pattern: Arc<str>,
+        policy: Option<Policy>,
+        queue: Arc<TopicQueue>,
+        pending: Arc<Pending>,
+        timeout: Duration,
+    },
+    Unsubscribe(Arc<TopicQueue>),
     Close,
 }
 
@@ -46,7 +61,7 @@ pub(crate) struct Link {
     commands: ArrayQueue<Command>,
     /// The lane has taken its last command.
     ended: AtomicBool,
-    pub(crate) events: EventQueue,
+    pub(crate) events: EventQueue<Event>,
     first: Mutex<Option<Result<(), ConnectError>>>,
     first_ready: Condvar,
 }
@@ -69,6 +84,7 @@ pub(crate) struct ClientService {
     order: VecDeque<u32>,
     deadlines: TimerWheel<u32>,
     expired: Vec<u32>,
+    listening: Listening,
 }
 
 #[derive(Debug)]
@@ -108,7 +124,7 @@ impl Link {
 
     fn fail_commands(&self) {
         while let Some(command) = self.commands.pop() {
-            if let Command::Call { pending, .. } = command {
+            if let Command::Call { pending, .. } | Command::Subscribe { pending, .. } = command {
                 pending.complete(Err(RequestError::Shutdown));
             }
         }
@@ -158,6 +174,7 @@ impl ClientService {
             order: VecDeque::new(),
             deadlines: TimerWheel::new(now_ns(), DEADLINE_TICK_NS),
             expired: Vec::new(),
+            listening: Listening::default(),
         }
     }
 
@@ -215,16 +232,31 @@ impl ClientService {
                 kind,
                 channel,
                 payload,
+            } => self.send(cx, &Message::new(kind, channel, &payload)),
+            Command::Publish { topic, payload } => {
+                self.send(
+                    cx,
+                    &Message::new(Kind::Publish, 0, &payload).with_name(&topic),
+                );
+            }
+            Command::Subscribe {
+                pattern,
+                policy,
+                queue,
+                pending,
+                timeout,
             } => {
-                let Some(session) = self.session.filter(|_| self.open) else {
-                    self.link.events.push(Event::Lost { count: 1 });
-                    return;
-                };
-                let message = Message::new(kind, channel, &payload);
-                if let Err(error) = cx.send_to(session, &message) {
-                    tracing::warn!(%error, "a message was not sent");
-                    self.link.events.push(Event::Lost { count: 1 });
+                let key = self.listening.add(Arc::clone(&pattern), policy, queue);
+                let step = Step::Subscribe { pattern, policy };
+                if let Err(error) = self.ask(cx, key, &step, timeout, &pending) {
+                    self.listening.remove(key);
+                    pending.complete(Err(error));
                 }
+            }
+            Command::Unsubscribe(queue) => {
+                self.listening.give_up(&queue);
+                // Now, so that it stays in front of a new subscription to the same pattern.
+                self.ask_due(cx);
             }
             Command::Close => {
                 self.closing = true;
@@ -232,6 +264,55 @@ impl ClientService {
                     Some(session) => cx.close_session(session),
                     None => cx.stop_lane(),
                 }
+            }
+        }
+    }
+
+    fn send(&self, cx: &mut Context<'_>, message: &Message<'_>) {
+        let Some(session) = self.session.filter(|_| self.open) else {
+            self.link.events.push(Event::Lost { count: 1 });
+            return;
+        };
+        if let Err(error) = cx.send_to(session, message) {
+            tracing::warn!(%error, "a message was not sent");
+            self.link.events.push(Event::Lost { count: 1 });
+        }
+    }
+
+    /// Asks the server about a subscription.
+    fn ask(
+        &mut self,
+        cx: &mut Context<'_>,
+        key: usize,
+        step: &Step,
+        timeout: Duration,
+        pending: &Arc<Pending>,
+    ) -> Result<(), RequestError> {
+        let mut body = Vec::new();
+        let (kind, channel) = match step {
+            Step::Subscribe { pattern, policy } => {
+                let policy = *policy;
+                SubscribeBody { policy, pattern }.encode(&mut body);
+                (Kind::Subscribe, 0)
+            }
+            Step::Unsubscribe { alias } => (Kind::Unsubscribe, *alias),
+        };
+        let id = self.call(cx, kind, channel, &body, timeout, pending)?;
+        self.listening.note_asked(id, key);
+        Ok(())
+    }
+
+    /// Asks what is to be asked about subscriptions that nobody waits for.
+    fn ask_due(&mut self, cx: &mut Context<'_>) {
+        while self.open
+            && let Some((key, step)) = self.listening.next_step()
+        {
+            let asked = self.ask(cx, key, &step, ASK_TIMEOUT, &Arc::default());
+            if let Err(error) = asked {
+                // The window or the queue is full: some other turn has room for it.
+                tracing::debug!(%error, "a subscription waits for its turn");
+                self.listening.put_off(key);
+                return;
             }
         }
     }
@@ -244,7 +325,7 @@ impl ClientService {
         payload: &[u8],
         timeout: Duration,
         pending: &Arc<Pending>,
-    ) -> Result<(), RequestError> {
+    ) -> Result<u32, RequestError> {
         let session = self
             .session
             .filter(|_| self.open)
@@ -286,7 +367,7 @@ impl ClientService {
         if !has_ids {
             self.order.push_back(id);
         }
-        Ok(())
+        Ok(id)
     }
 
     fn complete(&mut self, id: u32, result: Result<Reply, RequestError>) -> bool {
@@ -294,6 +375,7 @@ impl ClientService {
             return false;
         };
         self.deadlines.cancel(waiting.timer);
+        self.listening.handle_answer(id, &result);
         waiting.pending.complete(result);
         true
     }
@@ -320,6 +402,7 @@ impl Service for ClientService {
     fn on_open(&mut self, cx: &mut Context<'_>) {
         self.open = true;
         self.attempts = 0;
+        self.listening.handle_open();
         let agent = cx.peer_agent().unwrap_or_default().to_owned();
         self.link.events.push(Event::Opened { agent });
         if !self.ever_open {
@@ -329,6 +412,11 @@ impl Service for ClientService {
     }
 
     fn on_message(&mut self, cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
+        if matches!(message.kind, Kind::Deliver | Kind::Gap)
+            && self.listening.handle_message(&message)
+        {
+            return Ok(());
+        }
         let Some(id) = self.answered_id(cx, &message) else {
             self.link.events.push(Event::Message(message.into()));
             return Ok(());
@@ -360,6 +448,9 @@ impl Service for ClientService {
         self.open = false;
         self.session = None;
         self.fail_all(&RequestError::Closed(reason));
+        if !self.closing {
+            self.listening.handle_close(reason);
+        }
         self.link.events.push(Event::Closed { reason });
         self.retry(cx, reason.to_string());
     }
@@ -386,6 +477,7 @@ impl Service for ClientService {
             self.complete(id, Err(RequestError::TimedOut));
         }
         self.expired = expired;
+        self.ask_due(cx);
         [self.retry_at_ns, self.deadlines.next_deadline()]
             .into_iter()
             .flatten()
@@ -401,6 +493,7 @@ impl Drop for ClientService {
     /// The lane ended, in order or not: nobody may wait for ever.
     fn drop(&mut self) {
         self.fail_all(&RequestError::Shutdown);
+        self.listening.end();
         self.link.end();
         if !self.ever_open {
             let mut first = self
@@ -417,6 +510,9 @@ impl Drop for ClientService {
         self.link.events.push(Event::Ended);
     }
 }
+
+/// How long the server may take to agree to a subscription made again, or to let one go.
+const ASK_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Commands that wait for the lane.
 const COMMANDS_MAX: usize = 4096;

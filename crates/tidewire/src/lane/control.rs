@@ -236,9 +236,9 @@ impl Context<'_> {
         self.core.counters.refused.add(1);
         let Current { kind, channel, id } = self.current;
         let has_ids = self.codec().has_ids();
-        // A refused `say` has no id; its error carries id 0 and the room. Without ids every message may be a
-        // request, and its sender counts on an answer.
-        if !kind.has_id() && kind != Kind::Say && has_ids {
+        // A refused `say` or `publish` has no id; its error carries id 0, and the room if there is one. Without ids
+        // every message may be a request, and its sender counts on an answer.
+        if !kind.has_id() && !matches!(kind, Kind::Say | Kind::Publish) && has_ids {
             return;
         }
         let request = Message::with_id(kind, channel, id, &[]);

@@ -23,7 +23,7 @@ use crate::address::Endpoint;
 use crate::context::{Context, Current, SendError, encode_within};
 use crate::limits::{Limits, RoomDefaults};
 use crate::metrics::LaneCounters;
-use crate::pattern::{Directory, Room};
+use crate::pattern::{Directory, Room, Routes, SharedRoom};
 use crate::service::ConnectFailure;
 use crate::session::{CloseReason, Output, Session, SessionId, State};
 use crate::transport::inproc::{self, InprocConnectError};
@@ -58,7 +58,7 @@ pub(crate) struct Core {
     pub(crate) buffers: BufferPool,
     pub(crate) counters: Arc<CachePadded<LaneCounters>>,
     pub(crate) now_ns: u64,
-    /// Rooms with members on this lane, by alias.
+    /// Rooms with members, and patterns with subscribers, on this lane, by alias.
     pub(crate) rooms: Vec<Option<Box<Room>>>,
     /// Planned sweeps, earliest first.
     pub(crate) due: BinaryHeap<Reverse<(u64, u16)>>,
@@ -71,7 +71,11 @@ pub(crate) struct Core {
     /// Sessions that read without being told, to be settled at the end of a turn.
     pub(crate) awake: Vec<usize>,
     /// Publishers held by a room that blocks for a slow subscriber.
-    pub(crate) held: Vec<(SessionId, u16)>,
+    pub(crate) held: Vec<(SessionId, Arc<SharedRoom>)>,
+    /// Where messages for topics go.
+    pub(crate) routes: Routes,
+    /// Scratch list of the patterns that a message matches.
+    pub(crate) matched: Vec<Arc<SharedRoom>>,
     /// Rooms in which a subscriber of this lane holds the publishers.
     pub(crate) blocked_rooms: Vec<u16>,
     /// What this turn produced for each other lane, see [`BatchEntry`].
@@ -115,6 +119,8 @@ impl Core {
             resumed: Vec::new(),
             awake: Vec::new(),
             held: Vec::new(),
+            routes: Routes::default(),
+            matched: Vec::new(),
             blocked_rooms: Vec::new(),
             batches: Vec::new(),
             connect_failures: Vec::new(),

@@ -1,32 +1,45 @@
-//! Names and rooms of a whole server, shared by its lanes.
+//! Names, rooms and topic patterns of a whole server, shared by its lanes.
 //!
-//! Only joining, leaving, listing and looking up a name come here, so a mutex is right: what is said in a room
-//! never passes it. A lane asks a room's [`SharedRoom::lanes`] for which other lanes have members, an atomic read.
+//! Only joining, leaving, subscribing, listing and looking up a name come here, so a mutex is right: what is said in
+//! a room or published to a topic never passes it. A lane asks a room's [`SharedRoom::lanes`] for which other lanes have members, an atomic read.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tidewire_proto::message::MemberId;
+use tidewire_proto::topic::Pattern;
 
+use super::routes::{Routes, Topics};
 use crate::session::{Member, SessionId};
 
-/// All names and rooms.
+/// All names, rooms and patterns.
 #[derive(Debug)]
 pub(crate) struct Directory {
     state: Mutex<State>,
+    /// Version of the topics in `state`, for lanes to compare without the lock.
+    topics_version: AtomicU64,
     rooms_max: usize,
+    topics_max: usize,
 }
 
-/// What the lanes share about one room.
+/// What the lanes share about one room, or about the subscribers of one pattern.
 #[derive(Debug)]
 pub(crate) struct SharedRoom {
     pub(crate) alias: u16,
+    /// The pattern, if this is not a room.
+    pub(crate) pattern: Option<Arc<str>>,
+    /// Whether deliveries must name their topic, because the pattern does not.
+    pub(crate) is_wildcard: bool,
     /// Bit n is set while lane n has members.
     lanes: AtomicU64,
     /// Bit n is set while a subscriber on lane n holds the room's publishers.
     congested: AtomicU64,
 }
+
+/// Members or subscribers by lane.
+#[derive(Debug)]
+pub(super) struct LaneCounts([u32; LANES_MAX]);
 
 /// The result of entering a room.
 #[derive(Debug)]
@@ -40,6 +53,9 @@ struct State {
     names: HashMap<Arc<str>, (MemberId, SessionId)>,
     rooms: HashMap<Box<str>, RoomEntry>,
     by_alias: HashMap<u16, Box<str>>,
+    topics: Topics,
+    /// Aliases of `topics`. Rooms and patterns share one range, so that a channel means one thing on a connection.
+    topic_aliases: HashSet<u16>,
     member_last: u32,
     alias_last: u16,
 }
@@ -48,10 +64,10 @@ struct State {
 struct RoomEntry {
     shared: Arc<SharedRoom>,
     members: BTreeMap<MemberId, Arc<str>>,
-    members_by_lane: [u32; LANES_MAX],
+    lanes: LaneCounts,
 }
 
-/// Every alias is in use, or the room limit is reached.
+/// Every alias is in use, or the limit of rooms or patterns is reached.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct TooManyRooms;
 
@@ -60,10 +76,12 @@ pub(crate) struct TooManyRooms;
 pub(crate) struct NameTaken;
 
 impl Directory {
-    pub(crate) fn new(rooms_max: usize) -> Self {
+    pub(crate) fn new(rooms_max: usize, topics_max: usize) -> Self {
         Self {
             state: Mutex::default(),
-            rooms_max: rooms_max.min(usize::from(u16::MAX)),
+            topics_version: AtomicU64::new(0),
+            rooms_max,
+            topics_max,
         }
     }
 
@@ -103,15 +121,14 @@ impl Directory {
     ) -> Result<Entered, TooManyRooms> {
         let mut state = self.lock();
         if !state.rooms.contains_key(room) {
-            let alias = state.free_alias(self.rooms_max)?;
+            if state.rooms.len() >= self.rooms_max {
+                return Err(TooManyRooms);
+            }
+            let alias = state.free_alias()?;
             let entry = RoomEntry {
-                shared: Arc::new(SharedRoom {
-                    alias,
-                    lanes: AtomicU64::new(0),
-                    congested: AtomicU64::new(0),
-                }),
+                shared: Arc::new(SharedRoom::new(alias, None)),
                 members: BTreeMap::new(),
-                members_by_lane: [0; LANES_MAX],
+                lanes: LaneCounts::default(),
             };
             state.by_alias.insert(alias, room.into());
             state.rooms.insert(room.into(), entry);
@@ -120,8 +137,7 @@ impl Directory {
             return Err(TooManyRooms);
         };
         entry.members.insert(member.id, Arc::clone(&member.name));
-        entry.members_by_lane[lane] += 1;
-        entry.shared.lanes.fetch_or(1 << lane, Ordering::AcqRel);
+        entry.lanes.enter(&entry.shared, lane);
         Ok(Entered {
             room: Arc::clone(&entry.shared),
             members: entry.members.len(),
@@ -139,10 +155,7 @@ impl Directory {
             return 0;
         };
         if entry.members.remove(&member).is_some() {
-            entry.members_by_lane[lane] -= 1;
-            if entry.members_by_lane[lane] == 0 {
-                entry.shared.lanes.fetch_and(!(1 << lane), Ordering::AcqRel);
-            }
+            entry.lanes.exit(&entry.shared, lane);
         }
         let remaining = entry.members.len();
         if remaining == 0 {
@@ -169,6 +182,52 @@ impl Directory {
         }
     }
 
+    /// Adds a subscriber to a pattern, making it known to all lanes if it is the first.
+    pub(crate) fn subscribe(
+        &self,
+        pattern: &Pattern<'_>,
+        lane: usize,
+    ) -> Result<Arc<SharedRoom>, TooManyRooms> {
+        let mut state = self.lock();
+        if let Some(shared) = state.topics.enter(pattern.text(), lane) {
+            return Ok(shared);
+        }
+        if state.topics.len() >= self.topics_max {
+            return Err(TooManyRooms);
+        }
+        let alias = state.free_alias()?;
+        state.topic_aliases.insert(alias);
+        let text: Arc<str> = pattern.text().into();
+        let mut shared = SharedRoom::new(alias, Some(Arc::clone(&text)));
+        shared.is_wildcard = pattern.is_wildcard();
+        let shared = Arc::new(shared);
+        state.topics.open(&text, Arc::clone(&shared), lane);
+        self.topics_version
+            .store(state.topics.version(), Ordering::Release);
+        Ok(shared)
+    }
+
+    /// Takes a subscriber from a pattern; the last one takes the pattern away.
+    pub(crate) fn unsubscribe(&self, shared: &SharedRoom, lane: usize) {
+        let Some(pattern) = &shared.pattern else {
+            return;
+        };
+        let mut state = self.lock();
+        if state.topics.exit(pattern, lane) {
+            state.topic_aliases.remove(&shared.alias);
+            self.topics_version
+                .store(state.topics.version(), Ordering::Release);
+        }
+    }
+
+    /// Brings a lane's routes up to date, which most of the time costs one read.
+    #[inline]
+    pub(crate) fn refresh(&self, routes: &mut Routes) {
+        if self.topics_version.load(Ordering::Acquire) != routes.version() {
+            self.lock().topics.refresh(routes);
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         // A panic while holding the lock leaves the maps consistent enough to go on serving others.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -176,6 +235,16 @@ impl Directory {
 }
 
 impl SharedRoom {
+    pub(super) fn new(alias: u16, pattern: Option<Arc<str>>) -> Self {
+        Self {
+            alias,
+            pattern,
+            is_wildcard: false,
+            lanes: AtomicU64::new(0),
+            congested: AtomicU64::new(0),
+        }
+    }
+
     /// Lanes other than `lane` that have members, as bits.
     #[inline]
     pub(crate) fn other_lanes(&self, lane: usize) -> u64 {
@@ -201,16 +270,43 @@ impl SharedRoom {
 impl State {
     /// Aliases go round, so that one in use a moment ago is not given to another room while frames for the
     /// old one are still on their way between lanes. Alias 0 means "none".
-    fn free_alias(&mut self, rooms_max: usize) -> Result<u16, TooManyRooms> {
-        if self.rooms.len() >= rooms_max {
+    fn free_alias(&mut self) -> Result<u16, TooManyRooms> {
+        if self.by_alias.len() + self.topic_aliases.len() >= usize::from(u16::MAX) {
             return Err(TooManyRooms);
         }
         loop {
             self.alias_last = self.alias_last.wrapping_add(1);
-            if self.alias_last != 0 && !self.by_alias.contains_key(&self.alias_last) {
-                return Ok(self.alias_last);
+            let alias = &self.alias_last;
+            if *alias != 0
+                && !self.by_alias.contains_key(alias)
+                && !self.topic_aliases.contains(alias)
+            {
+                return Ok(*alias);
             }
         }
+    }
+}
+
+impl LaneCounts {
+    /// Counts one in and marks its lane as one that needs what is said.
+    pub(super) fn enter(&mut self, shared: &SharedRoom, lane: usize) {
+        self.0[lane] += 1;
+        shared.lanes.fetch_or(1 << lane, Ordering::AcqRel);
+    }
+
+    /// Counts one out. Returns how many remain on all lanes.
+    pub(super) fn exit(&mut self, shared: &SharedRoom, lane: usize) -> u64 {
+        self.0[lane] -= 1;
+        if self.0[lane] == 0 {
+            shared.lanes.fetch_and(!(1 << lane), Ordering::AcqRel);
+        }
+        self.0.iter().map(|count| u64::from(*count)).sum()
+    }
+}
+
+impl Default for LaneCounts {
+    fn default() -> Self {
+        Self([0; LANES_MAX])
     }
 }
 
@@ -223,7 +319,7 @@ mod tests {
 
     #[test]
     fn a_name_is_unique_until_it_is_released() {
-        let directory = Directory::new(10);
+        let directory = Directory::new(10, 10);
         let alice = directory.claim("alice", SessionId::new(0, 1, 1)).unwrap();
         assert_eq!(
             directory
@@ -238,7 +334,7 @@ mod tests {
 
     #[test]
     fn a_room_knows_its_lanes_and_ends_with_its_last_member() {
-        let directory = Directory::new(10);
+        let directory = Directory::new(10, 10);
         let alice = directory.claim("alice", SessionId::new(0, 1, 1)).unwrap();
         let bob = directory.claim("bob", SessionId::new(3, 1, 1)).unwrap();
         let first = directory.enter("lobby", &alice, 0).unwrap();
@@ -255,10 +351,33 @@ mod tests {
 
     #[test]
     fn the_room_limit_is_typed() {
-        let directory = Directory::new(2);
+        let directory = Directory::new(2, 2);
         let alice = directory.claim("alice", SessionId::new(0, 1, 1)).unwrap();
         assert!(directory.enter("a", &alice, 0).is_ok());
         assert!(directory.enter("b", &alice, 0).is_ok());
         assert_eq!(directory.enter("c", &alice, 0).unwrap_err(), TooManyRooms);
+    }
+
+    #[test]
+    fn rooms_and_patterns_never_share_an_alias() {
+        let directory = Directory::new(10, 2);
+        let alice = directory.claim("alice", SessionId::new(0, 1, 1)).unwrap();
+        let pattern = |text| Pattern::parse(text).unwrap();
+        let room = directory.enter("a", &alice, 0).unwrap().room;
+        let topic = directory.subscribe(&pattern("a"), 0).unwrap();
+        assert_ne!(room.alias, topic.alias);
+        assert!(!topic.is_wildcard);
+        let again = directory.subscribe(&pattern("a"), 5).unwrap();
+        assert_eq!(again.alias, topic.alias);
+        assert_eq!(topic.other_lanes(0), 1 << 5);
+        assert!(directory.subscribe(&pattern("b.*"), 0).unwrap().is_wildcard);
+        assert_eq!(
+            directory.subscribe(&pattern("c"), 0).unwrap_err(),
+            TooManyRooms
+        );
+        directory.unsubscribe(&topic, 0);
+        directory.unsubscribe(&topic, 5);
+        let anew = directory.subscribe(&pattern("a"), 0).unwrap();
+        assert_ne!(anew.alias, topic.alias, "aliases go round");
     }
 }

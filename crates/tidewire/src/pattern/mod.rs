@@ -2,13 +2,18 @@
 
 mod chat;
 mod directory;
+mod pubsub;
 mod refusal;
 mod room;
+mod routes;
 mod slow;
+mod topic;
 
 pub use chat::Chat;
-pub use refusal::{JoinError, RoomError};
+pub use pubsub::PubSub;
+pub use refusal::{JoinError, NotSubscribed, PublishError, RoomError, SubscribeError};
 pub use room::Joined;
 
-pub(crate) use directory::{Directory, LANES_MAX};
+pub(crate) use directory::{Directory, LANES_MAX, SharedRoom};
 pub(crate) use room::Room;
+pub(crate) use routes::Routes;

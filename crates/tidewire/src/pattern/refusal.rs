@@ -1,9 +1,11 @@
-//! Why a room is refused to a session, and the codes by which its peer learns it.
+//! Why a room or topic is refused to a session, and the codes by which its peer learns it.
 
 use thiserror::Error;
 use tidewire_proto::body::{ErrorCode, NameError};
 use tidewire_proto::error::EncodeError;
+use tidewire_proto::topic::TopicError;
 
+use crate::client::HandOverError;
 use crate::context::SendError;
 use crate::service::HandlerError;
 
@@ -55,6 +57,47 @@ pub enum RoomError {
     Encode(#[from] EncodeError),
 }
 
+/// A pattern could not be subscribed to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum SubscribeError {
+    /// The text is not a pattern; correct it.
+    #[error(transparent)]
+    Pattern(#[from] TopicError),
+    /// The session is subscribed to that very pattern.
+    #[error("already subscribed to that pattern")]
+    AlreadySubscribed,
+    /// Too many patterns, here or for this session; unsubscribe from one, or use a wildcard.
+    #[error("the limit of subscriptions is reached")]
+    LimitReached,
+    /// The session agreed on smaller frames than a topic may carry. Connect again with the server's limit.
+    #[error("this connection's frame limit is below the server's; topics need the whole")]
+    FrameLimit,
+    /// The session is not open.
+    #[error("the session is not open")]
+    NotOpen,
+}
+
+/// The session has no subscription with this alias.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("not subscribed to that")]
+pub struct NotSubscribed;
+
+/// A message could not be published.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum PublishError {
+    /// The text is not a topic; correct it.
+    #[error(transparent)]
+    Topic(#[from] TopicError),
+    /// The codec cannot express the message, or it is too large.
+    #[error(transparent)]
+    Encode(#[from] EncodeError),
+    /// It was not handed to the client's lane.
+    #[error(transparent)]
+    HandOver(#[from] HandOverError),
+}
+
 impl JoinError {
     /// The code that tells the peer.
     #[must_use]
@@ -84,6 +127,41 @@ impl From<RoomError> for HandlerError {
             RoomError::Send(SendError::QueueFull) => ErrorCode::LimitReached,
             RoomError::Send(SendError::NotOpen) => ErrorCode::NotFound,
             RoomError::Send(SendError::Encode(_)) | RoomError::Encode(_) => ErrorCode::LimitReached,
+        };
+        Self::new(code, error.to_string())
+    }
+}
+
+impl SubscribeError {
+    /// The code that tells the peer.
+    #[must_use]
+    pub fn code(self) -> ErrorCode {
+        match self {
+            Self::Pattern(error) => error.code(),
+            Self::AlreadySubscribed => ErrorCode::AlreadyJoined,
+            Self::LimitReached | Self::FrameLimit => ErrorCode::LimitReached,
+            Self::NotOpen => ErrorCode::Draining,
+        }
+    }
+}
+
+impl From<SubscribeError> for HandlerError {
+    fn from(error: SubscribeError) -> Self {
+        Self::new(error.code(), error.to_string())
+    }
+}
+
+impl From<NotSubscribed> for HandlerError {
+    fn from(error: NotSubscribed) -> Self {
+        Self::new(ErrorCode::NotJoined, error.to_string())
+    }
+}
+
+impl From<PublishError> for HandlerError {
+    fn from(error: PublishError) -> Self {
+        let code = match error {
+            PublishError::Topic(error) => error.code(),
+            PublishError::Encode(_) | PublishError::HandOver(_) => ErrorCode::LimitReached,
         };
         Self::new(code, error.to_string())
     }

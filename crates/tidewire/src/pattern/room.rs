@@ -22,13 +22,13 @@ use crate::limits::nanoseconds;
 use crate::metrics::DropReason;
 use crate::session::{Member, Membership, Session, SessionId};
 
-/// A room as one lane sees it.
+/// A room, or the subscribers of one topic pattern, as one lane sees it.
 #[derive(Debug)]
 pub(crate) struct Room {
     pub(crate) shared: Arc<SharedRoom>,
     pub(crate) log: RoomLog,
     pub(super) coalescer: Coalescer,
-    /// Slots of the sessions that are in the room.
+    /// Slots of the sessions that are in the room, or subscribed.
     pub(super) members: Vec<usize>,
     /// Set while a `block` subscriber of this lane holds the publishers: the timer that ends it.
     pub(super) blocked: Option<TimerId>,
@@ -59,7 +59,8 @@ impl Core {
         validate_name(room).map_err(JoinError::RoomName)?;
         let slot = self.slot_of(id).ok_or(JoinError::NotOpen)?;
         let session = &self.sessions[slot];
-        if session.memberships.len() >= shared.limits.rooms_per_session_max {
+        let rooms = session.memberships.iter();
+        if rooms.filter(|room| !room.is_topic).count() >= shared.limits.rooms_per_session_max {
             return Err(JoinError::LimitReached);
         }
         if session.frame_bytes_max < shared.limits.frame_bytes_max {
@@ -68,7 +69,7 @@ impl Core {
             return Err(JoinError::FrameLimit);
         }
         if let Some(alias) = shared.directory.alias_of(room)
-            && session.membership(alias).is_some()
+            && session.room_membership(alias).is_some()
         {
             return Err(JoinError::AlreadyJoined);
         }
@@ -99,7 +100,8 @@ impl Core {
             self.announce_presence(alias, &member, PresenceEvent::Joined);
         }
         self.sessions[slot].member = Some(Box::new(member.clone()));
-        self.attach(slot, alias, policy.unwrap_or(shared.room_defaults.policy));
+        let policy = policy.unwrap_or(shared.room_defaults.policy);
+        self.attach(slot, &entered.room, policy);
         Ok(Joined {
             room: alias,
             member: member.id,
@@ -111,13 +113,13 @@ impl Core {
     pub(crate) fn leave(&mut self, id: SessionId, alias: u16) -> Result<(), RoomError> {
         let slot = self.slot_of(id).ok_or(RoomError::NotJoined)?;
         let index = self.sessions[slot]
-            .membership(alias)
+            .room_membership(alias)
             .ok_or(RoomError::NotJoined)?;
         self.detach(slot, index, DropReason::Left);
         Ok(())
     }
 
-    /// Takes a closing session out of all its rooms and gives its name back.
+    /// Takes a closing session out of all its rooms and subscriptions and gives its name back.
     pub(crate) fn leave_all(&mut self, slot: usize) {
         while !self.sessions[slot].memberships.is_empty() {
             self.detach(slot, 0, DropReason::Closed);
@@ -146,7 +148,7 @@ impl Core {
         } = self;
         let session = sessions.get_mut(slot).filter(|session| session.id == id);
         let session = session.ok_or(RoomError::NotJoined)?;
-        let index = session.membership(alias).ok_or(RoomError::NotJoined)?;
+        let index = session.room_membership(alias).ok_or(RoomError::NotJoined)?;
         let Some(Some(room)) = rooms.get_mut(usize::from(alias)) else {
             return Err(RoomError::NotJoined);
         };
@@ -176,13 +178,13 @@ impl Core {
         session.memberships[index]
             .subscriber
             .skip_own(&room.log, position, bytes);
-        let held = room.shared.is_congested();
+        let held = room.shared.is_congested().then(|| Arc::clone(&room.shared));
         self.counters.said.add(1);
         self.handle_appended(alias, bytes, 1);
-        if held {
-            self.hold(slot, alias);
+        if let Some(room) = &held {
+            self.hold(slot, room);
         }
-        Ok(held)
+        Ok(held.is_some())
     }
 
     pub(crate) fn whisper(
@@ -193,7 +195,7 @@ impl Core {
         payload: &[u8],
     ) -> Result<(), RoomError> {
         let session = self.session(id).ok_or(RoomError::NotJoined)?;
-        session.membership(alias).ok_or(RoomError::NotJoined)?;
+        session.room_membership(alias).ok_or(RoomError::NotJoined)?;
         let member = session.member.clone().ok_or(RoomError::NotJoined)?;
         let target = self
             .shared
@@ -217,7 +219,7 @@ impl Core {
         visit: impl FnMut(MemberId, &str),
     ) -> Result<(), RoomError> {
         let session = self.session(id).ok_or(RoomError::NotJoined)?;
-        session.membership(alias).ok_or(RoomError::NotJoined)?;
+        session.room_membership(alias).ok_or(RoomError::NotJoined)?;
         self.shared.directory.roster(alias, visit);
         Ok(())
     }
@@ -332,29 +334,28 @@ impl Core {
 
     /// The newest frame of a room's log goes to the lanes that have members, and a sweep is planned here.
     /// `own` is 1 if its author is a subscriber of this lane's log, else 0.
-    fn handle_appended(&mut self, alias: u16, bytes: usize, own: u64) {
+    pub(super) fn handle_appended(&mut self, alias: u16, bytes: usize, own: u64) {
         self.count_and_plan(alias, own);
         let Some(Some(room)) = self.rooms.get(usize::from(alias)) else {
             return;
         };
-        let mut others = room.shared.other_lanes(self.lane);
+        let others = room.shared.other_lanes(self.lane);
         if others == 0 {
             return;
         }
         let mut frame = self.buffers.take();
         frame.extend_from_slice(room.log.newest(bytes));
-        while others != 0 {
-            let lane = others.trailing_zeros() as usize;
-            others &= others - 1;
-            self.batch(
-                lane,
-                &BatchEntry::Room {
-                    alias,
-                    frame: &frame,
-                },
-            );
-        }
+        self.send_to_lanes(others, alias, &frame);
         self.buffers.put(frame);
+    }
+
+    /// Hands a frame for all members of a room to the lanes whose bits are set.
+    pub(super) fn send_to_lanes(&mut self, mut lanes: u64, alias: u16, frame: &[u8]) {
+        while lanes != 0 {
+            let lane = lanes.trailing_zeros() as usize;
+            lanes &= lanes - 1;
+            self.batch(lane, &BatchEntry::Room { alias, frame });
+        }
     }
 
     fn count_and_plan(&mut self, alias: u16, own: u64) {
@@ -369,7 +370,7 @@ impl Core {
         }
     }
 
-    fn open_room(&mut self, shared: &Arc<SharedRoom>) {
+    pub(super) fn open_room(&mut self, shared: &Arc<SharedRoom>) {
         let index = usize::from(shared.alias);
         if self.rooms.len() <= index {
             self.rooms.resize_with(index + 1, || None);
@@ -386,8 +387,9 @@ impl Core {
         });
     }
 
-    fn attach(&mut self, slot: usize, alias: u16, policy: Policy) {
+    pub(super) fn attach(&mut self, slot: usize, shared: &SharedRoom, policy: Policy) {
         let limits = self.shared.limits.lag();
+        let alias = shared.alias;
         let Some(Some(room)) = self.rooms.get_mut(usize::from(alias)) else {
             return;
         };
@@ -396,15 +398,17 @@ impl Core {
         room.members.push(slot);
         self.sessions[slot].memberships.push(Membership {
             room: alias,
+            is_topic: shared.pattern.is_some(),
             index,
             subscriber,
         });
     }
 
-    fn detach(&mut self, slot: usize, membership: usize, reason: DropReason) {
+    pub(super) fn detach(&mut self, slot: usize, membership: usize, reason: DropReason) {
         let session = &mut self.sessions[slot];
         let Membership {
             room: alias,
+            is_topic,
             index,
             subscriber,
         } = session.memberships.swap_remove(membership);
@@ -421,10 +425,13 @@ impl Core {
         }
         let empty = room.members.is_empty();
         self.counters.room_dropped[reason as usize].add(undelivered);
-        let Some(member) = member else { return };
-        let remaining = self.shared.directory.exit(alias, member.id, self.lane);
-        if remaining > 0 && remaining < self.shared.limits.presence_members_max {
-            self.announce_presence(alias, &member, PresenceEvent::Left);
+        if is_topic {
+            self.shared.directory.unsubscribe(&room.shared, self.lane);
+        } else if let Some(member) = member {
+            let remaining = self.shared.directory.exit(alias, member.id, self.lane);
+            if remaining > 0 && remaining < self.shared.limits.presence_members_max {
+                self.announce_presence(alias, &member, PresenceEvent::Left);
+            }
         }
         if empty {
             self.unblock(alias);
@@ -434,7 +441,20 @@ impl Core {
 }
 
 impl Session {
-    /// The index of the session's place in a room.
+    /// The index of the session's place in a room that is not a topic's.
+    #[inline]
+    fn room_membership(&self, alias: u16) -> Option<usize> {
+        self.membership(alias)
+            .filter(|index| !self.memberships[*index].is_topic)
+    }
+
+    /// The index of the session's subscription with this alias.
+    pub(super) fn subscription(&self, alias: u16) -> Option<usize> {
+        self.membership(alias)
+            .filter(|index| self.memberships[*index].is_topic)
+    }
+
+    /// The index of the session's place in a room, or of its subscription.
     #[inline]
     pub(crate) fn membership(&self, alias: u16) -> Option<usize> {
         self.memberships

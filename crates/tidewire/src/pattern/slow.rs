@@ -6,8 +6,11 @@
 //! takes the mark back when the subscriber caught up or its time is over. Rejected: telling each publisher's lane by
 //! message, which would be late by a turn and would have to be counted against publishers that leave meanwhile.
 
+use std::sync::Arc;
+
 use tidewire_proto::room::Verdict;
 
+use super::directory::SharedRoom;
 use super::room::Room;
 use crate::lane::{Core, TimerKey};
 use crate::limits::nanoseconds;
@@ -121,11 +124,11 @@ impl Core {
     }
 
     /// A publisher of a blocked room reads no more until the room is clear.
-    pub(super) fn hold(&mut self, slot: usize, alias: u16) {
+    pub(super) fn hold(&mut self, slot: usize, room: &Arc<SharedRoom>) {
         let session = &mut self.sessions[slot];
         if !session.held {
             session.held = true;
-            self.held.push((session.id, alias));
+            self.held.push((session.id, Arc::clone(room)));
             self.counters.publishers_held.add(1);
         }
     }
@@ -135,9 +138,9 @@ impl Core {
         self.unblock_cleared();
         if !self.held.is_empty() {
             let mut held = std::mem::take(&mut self.held);
-            held.retain(|(id, alias)| {
-                let room = self.rooms.get(usize::from(*alias)).and_then(Option::as_ref);
-                if room.is_some_and(|room| room.shared.is_congested()) {
+            held.retain(|(id, room)| {
+                // The room itself may be on other lanes only: a topic's publisher need not be its subscriber.
+                if room.is_congested() {
                     return true;
                 }
                 if let Some(slot) = self.slot_of(*id) {

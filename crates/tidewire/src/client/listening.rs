@@ -1,0 +1,295 @@
+//! The lane's side of a client's subscriptions: which channel is whose, and what the server must still be asked.
+//!
+//! A subscription is asked for, confirmed under an alias, asked for again on every new connection, and at last
+//! given up. Until the server has confirmed that, its alias still brings messages, which then belong to nobody;
+//! so a subscription that was dropped stays here, deaf, until then.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use slab::Slab;
+use tidewire_proto::body::GapBody;
+use tidewire_proto::message::{Kind, Message};
+use tidewire_proto::room::Policy;
+
+use super::request::{Reply, RequestError};
+use super::subscription::{TopicEvent, TopicMessage, TopicQueue};
+use crate::session::CloseReason;
+
+/// All subscriptions of a client.
+#[derive(Debug, Default)]
+pub(super) struct Listening {
+    entries: Slab<Entry>,
+    by_alias: HashMap<u16, usize>,
+    /// Which subscription a request is about.
+    asked: HashMap<u32, usize>,
+    /// Subscriptions to look at in the next turn.
+    due: Vec<usize>,
+}
+
+/// What the server is to be asked for a subscription.
+#[derive(Debug)]
+pub(super) enum Step {
+    Subscribe {
+        pattern: Arc<str>,
+        policy: Option<Policy>,
+    },
+    Unsubscribe {
+        alias: u16,
+    },
+}
+
+#[derive(Debug)]
+struct Entry {
+    pattern: Arc<str>,
+    policy: Option<Policy>,
+    /// `None` once the application has dropped it.
+    queue: Option<Arc<TopicQueue>>,
+    alias: Option<u16>,
+    /// A request about it is on its way.
+    is_asked: bool,
+    /// The server agreed once, so the application is told of all that follows.
+    was_agreed: bool,
+}
+
+impl Listening {
+    pub(super) fn add(
+        &mut self,
+        pattern: Arc<str>,
+        policy: Option<Policy>,
+        queue: Arc<TopicQueue>,
+    ) -> usize {
+        self.entries.insert(Entry {
+            pattern,
+            policy,
+            queue: Some(queue),
+            alias: None,
+            is_asked: false,
+            was_agreed: false,
+        })
+    }
+
+    /// Takes a subscription out that was never asked for.
+    pub(super) fn remove(&mut self, key: usize) {
+        self.entries.try_remove(key);
+    }
+
+    /// The application dropped its subscription.
+    pub(super) fn give_up(&mut self, queue: &Arc<TopicQueue>) {
+        let of_queue = |entry: &Entry| {
+            let own = entry.queue.as_ref();
+            own.is_some_and(|own| Arc::ptr_eq(own, queue))
+        };
+        let found = self.entries.iter().find(|(_, entry)| of_queue(entry));
+        if let Some((key, _)) = found {
+            self.entries[key].queue = None;
+            self.due.push(key);
+        }
+    }
+
+    /// A subscription for which the server is to be asked something.
+    pub(super) fn next_step(&mut self) -> Option<(usize, Step)> {
+        while let Some(key) = self.due.pop() {
+            let Some(entry) = self.entries.get(key).filter(|entry| !entry.is_asked) else {
+                continue;
+            };
+            match (&entry.queue, entry.alias) {
+                (None, None) => self.remove(key),
+                (None, Some(alias)) => return Some((key, Step::Unsubscribe { alias })),
+                (Some(_), Some(_)) => {}
+                (Some(_), None) => {
+                    let step = Step::Subscribe {
+                        pattern: Arc::clone(&entry.pattern),
+                        policy: entry.policy,
+                    };
+                    return Some((key, step));
+                }
+            }
+        }
+        None
+    }
+
+    /// The question could not be sent now; it is to be asked again.
+    pub(super) fn put_off(&mut self, key: usize) {
+        self.due.push(key);
+    }
+
+    /// The server was asked about a subscription with this request.
+    pub(super) fn note_asked(&mut self, id: u32, key: usize) {
+        if let Some(entry) = self.entries.get_mut(key) {
+            entry.is_asked = true;
+            self.asked.insert(id, key);
+        }
+    }
+
+    /// A request was answered or failed; if it was about a subscription, that follows.
+    pub(super) fn handle_answer(&mut self, id: u32, result: &Result<Reply, RequestError>) {
+        let Some(key) = self.asked.remove(&id) else {
+            return;
+        };
+        let Some(entry) = self.entries.get_mut(key) else {
+            return;
+        };
+        entry.is_asked = false;
+        if let Some(alias) = entry.alias {
+            // Whatever the server says to being unsubscribed from, there is nothing left to listen to.
+            self.by_alias.remove(&alias);
+            self.remove(key);
+            return;
+        }
+        match result {
+            Ok(reply) => {
+                entry.alias = Some(reply.channel);
+                self.by_alias.insert(reply.channel, key);
+                if std::mem::replace(&mut entry.was_agreed, true) {
+                    entry.tell(TopicEvent::Resumed);
+                }
+                if entry.queue.is_none() {
+                    self.due.push(key);
+                }
+            }
+            Err(error) => {
+                if entry.was_agreed {
+                    entry.tell(TopicEvent::Refused(error.clone()));
+                    entry.tell(TopicEvent::Ended);
+                }
+                self.remove(key);
+            }
+        }
+    }
+
+    /// Passes a message of a subscription on. Returns false if it is of none.
+    pub(super) fn handle_message(&mut self, message: &Message<'_>) -> bool {
+        let key = self.by_alias.get(&message.channel);
+        let Some(entry) = key.and_then(|key| self.entries.get(*key)) else {
+            return false;
+        };
+        let Some(queue) = &entry.queue else {
+            return true;
+        };
+        if message.kind == Kind::Deliver {
+            let topic = match message.name {
+                "" => Arc::clone(&entry.pattern),
+                name => name.into(),
+            };
+            let payload = message.payload.to_vec();
+            queue.push(TopicEvent::Message(TopicMessage { topic, payload }));
+        } else if let Ok(GapBody { lost }) = GapBody::decode(message.payload) {
+            queue.push(TopicEvent::Gap { lost });
+        }
+        true
+    }
+
+    /// A new connection is open: everything is asked for again.
+    pub(super) fn handle_open(&mut self) {
+        self.due.clear();
+        self.due.extend(self.entries.iter().map(|(key, _)| key));
+    }
+
+    /// The connection ended, and with it all aliases and questions. Those never agreed to have failed by that.
+    pub(super) fn handle_close(&mut self, reason: CloseReason) {
+        self.by_alias.clear();
+        self.asked.clear();
+        self.entries
+            .retain(|_, entry| entry.was_agreed && entry.queue.is_some());
+        for (_, entry) in &mut self.entries {
+            entry.is_asked = false;
+            if entry.alias.take().is_some() {
+                entry.tell(TopicEvent::Interrupted { reason });
+            }
+        }
+    }
+
+    /// The client ended.
+    pub(super) fn end(&mut self) {
+        for entry in self.entries.drain() {
+            entry.tell(TopicEvent::Ended);
+        }
+    }
+}
+
+impl Entry {
+    fn tell(&self, event: TopicEvent) {
+        if let Some(queue) = &self.queue {
+            queue.push(event);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reply(channel: u16) -> Result<Reply, RequestError> {
+        Ok(Reply {
+            channel,
+            payload: Vec::new(),
+        })
+    }
+
+    fn deliver(channel: u16) -> Message<'static> {
+        Message::new(Kind::Deliver, channel, b"x")
+    }
+
+    fn agreed(listening: &mut Listening, alias: u16) -> (usize, Arc<TopicQueue>) {
+        let queue = Arc::new(TopicQueue::default());
+        let key = listening.add("a.b".into(), None, Arc::clone(&queue));
+        listening.note_asked(1, key);
+        listening.handle_answer(1, &reply(alias));
+        (key, queue)
+    }
+
+    #[test]
+    fn a_dropped_subscription_is_deaf_until_the_server_knows() {
+        let mut listening = Listening::default();
+        let (key, queue) = agreed(&mut listening, 5);
+        listening.give_up(&queue);
+        let step = listening.next_step();
+        assert!(matches!(step, Some((k, Step::Unsubscribe { alias: 5 })) if k == key));
+        listening.note_asked(2, key);
+        assert!(listening.handle_message(&deliver(5)), "it is nobody else's");
+        assert_eq!(queue.next(Some(std::time::Duration::ZERO)), None);
+        listening.handle_answer(2, &reply(5));
+        assert!(!listening.handle_message(&deliver(5)));
+        assert!(listening.entries.is_empty());
+    }
+
+    #[test]
+    fn one_dropped_before_the_server_agreed_is_given_up_then() {
+        let mut listening = Listening::default();
+        let queue = Arc::new(TopicQueue::default());
+        let key = listening.add("a.b".into(), None, Arc::clone(&queue));
+        listening.note_asked(1, key);
+        listening.give_up(&queue);
+        assert!(listening.next_step().is_none());
+        listening.handle_answer(1, &reply(5));
+        let step = listening.next_step();
+        assert!(matches!(step, Some((_, Step::Unsubscribe { alias: 5 }))));
+    }
+
+    #[test]
+    fn a_new_connection_asks_again_and_a_refusal_ends_it() {
+        let mut listening = Listening::default();
+        let (key, queue) = agreed(&mut listening, 5);
+        let reason = CloseReason::PeerReset;
+        listening.handle_close(reason);
+        assert!(!listening.handle_message(&deliver(5)));
+        listening.handle_open();
+        assert!(matches!(
+            listening.next_step(),
+            Some((_, Step::Subscribe { .. }))
+        ));
+        listening.note_asked(9, key);
+        let refusal = RequestError::TimedOut;
+        listening.handle_answer(9, &Err(refusal.clone()));
+        for expected in [
+            TopicEvent::Interrupted { reason },
+            TopicEvent::Refused(refusal),
+            TopicEvent::Ended,
+            TopicEvent::Ended,
+        ] {
+            assert_eq!(queue.next(None), Some(expected));
+        }
+        assert!(listening.entries.is_empty());
+    }
+}

@@ -1,0 +1,194 @@
+//! From a topic to the subscriptions that match it, without a lock per message.
+//!
+//! All patterns of a server live in one table behind the directory's mutex, which only subscribing and
+//! unsubscribing take. Each lane that publishes has a copy of it. A version number tells the lane, by one atomic
+//! read per message, that its copy is old; then it takes the lock and catches up with the changes since. A
+//! subscription is in the table before its subscriber is told, so whoever publishes after that reaches it.
+//!
+//! Rejected: rebuilding the copies at every change (a thousand clients that come back would cost a million
+//! entries), and sending changes to lanes as messages (the subscriber is then told before all lanes know).
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use tidewire_proto::topic::{Pattern, PatternIndex};
+
+use super::directory::{LaneCounts, SharedRoom};
+
+/// The patterns of a server, and their latest changes. Behind the directory's mutex.
+#[derive(Debug, Default)]
+pub(super) struct Topics {
+    entries: HashMap<Arc<str>, TopicEntry>,
+    changes: VecDeque<Change>,
+    /// Version of the table before the first of `changes`.
+    changes_start: u64,
+}
+
+/// A lane's copy of the table.
+#[derive(Debug, Default)]
+pub(crate) struct Routes {
+    version: u64,
+    index: PatternIndex<Arc<SharedRoom>>,
+}
+
+#[derive(Debug)]
+struct TopicEntry {
+    shared: Arc<SharedRoom>,
+    lanes: LaneCounts,
+}
+
+#[derive(Clone, Debug)]
+enum Change {
+    Added(Arc<SharedRoom>),
+    Removed(Arc<str>),
+}
+
+impl Topics {
+    pub(super) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Goes up with every change.
+    pub(super) fn version(&self) -> u64 {
+        self.changes_start + self.changes.len() as u64
+    }
+
+    /// Counts a subscriber in, if the pattern has any already.
+    pub(super) fn enter(&mut self, pattern: &str, lane: usize) -> Option<Arc<SharedRoom>> {
+        let entry = self.entries.get_mut(pattern)?;
+        entry.lanes.enter(&entry.shared, lane);
+        Some(Arc::clone(&entry.shared))
+    }
+
+    /// Adds a pattern with its first subscriber.
+    pub(super) fn open(&mut self, pattern: &Arc<str>, shared: Arc<SharedRoom>, lane: usize) {
+        let mut lanes = LaneCounts::default();
+        lanes.enter(&shared, lane);
+        self.note(Change::Added(Arc::clone(&shared)));
+        let entry = TopicEntry { shared, lanes };
+        self.entries.insert(Arc::clone(pattern), entry);
+    }
+
+    /// Counts a subscriber out. Returns whether it was the pattern's last one, whose alias is then free.
+    pub(super) fn exit(&mut self, pattern: &Arc<str>, lane: usize) -> bool {
+        let Some(entry) = self.entries.get_mut(pattern) else {
+            return false;
+        };
+        if entry.lanes.exit(&entry.shared, lane) > 0 {
+            return false;
+        }
+        self.entries.remove(pattern);
+        self.note(Change::Removed(Arc::clone(pattern)));
+        true
+    }
+
+    /// Brings a lane's copy up to date.
+    pub(super) fn refresh(&self, routes: &mut Routes) {
+        if routes.version < self.changes_start {
+            routes.index = PatternIndex::new();
+            for entry in self.entries.values() {
+                routes.apply(&Change::Added(Arc::clone(&entry.shared)));
+            }
+        } else {
+            let known = (routes.version - self.changes_start) as usize;
+            for change in self.changes.range(known..) {
+                routes.apply(change);
+            }
+        }
+        routes.version = self.version();
+    }
+
+    fn note(&mut self, change: Change) {
+        self.changes.push_back(change);
+        if self.changes.len() > CHANGES_MAX {
+            self.changes.pop_front();
+            self.changes_start += 1;
+        }
+    }
+}
+
+impl Routes {
+    pub(super) fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// Calls `visit` for each pattern that matches a topic.
+    #[inline]
+    pub(super) fn each_match(&self, topic: &str, visit: impl FnMut(&Arc<SharedRoom>)) {
+        self.index.each_match(topic, visit);
+    }
+
+    fn apply(&mut self, change: &Change) {
+        let text = match change {
+            Change::Added(shared) => shared.pattern.as_ref(),
+            Change::Removed(pattern) => Some(pattern),
+        };
+        // Only what parsed was ever added.
+        let Some(pattern) = text.and_then(|text| Pattern::parse(text).ok()) else {
+            return;
+        };
+        match change {
+            Change::Added(shared) => self.index.insert(&pattern, Arc::clone(shared)),
+            Change::Removed(_) => self.index.remove(&pattern),
+        };
+    }
+}
+
+/// Changes kept for lanes to catch up with; a lane that missed more copies the whole table. At 48 bytes each
+/// they cost little, and copying 16,384 patterns for fewer changes than this would cost more than applying them.
+const CHANGES_MAX: usize = 4096;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn open(topics: &mut Topics, alias: u16, pattern: &str) -> Arc<str> {
+        let pattern: Arc<str> = pattern.into();
+        let shared = Arc::new(SharedRoom::new(alias, Some(Arc::clone(&pattern))));
+        topics.open(&pattern, shared, 0);
+        pattern
+    }
+
+    fn matched(routes: &Routes, topic: &str) -> Vec<u16> {
+        let mut aliases = Vec::new();
+        routes.each_match(topic, |shared| aliases.push(shared.alias));
+        aliases.sort_unstable();
+        aliases
+    }
+
+    #[test]
+    fn a_copy_catches_up_with_what_changed() {
+        let (mut topics, mut routes) = (Topics::default(), Routes::default());
+        let exact = open(&mut topics, 1, "a.b");
+        open(&mut topics, 2, "a.*");
+        assert!(matched(&routes, "a.b").is_empty());
+        topics.refresh(&mut routes);
+        assert_eq!(matched(&routes, "a.b"), [1, 2]);
+        assert!(topics.enter("a.b", 3).is_some());
+        assert!(!topics.exit(&exact, 0), "lane 3 still has a subscriber");
+        assert!(topics.exit(&exact, 3));
+        assert_ne!(topics.version(), routes.version());
+        topics.refresh(&mut routes);
+        assert_eq!(matched(&routes, "a.b"), [2]);
+        assert_eq!(topics.len(), 1);
+    }
+
+    #[test]
+    fn a_copy_that_missed_too_much_is_made_anew() {
+        let (mut topics, mut routes) = (Topics::default(), Routes::default());
+        let early = open(&mut topics, 1, "early");
+        topics.refresh(&mut routes);
+        topics.exit(&early, 0);
+        for _ in 0..CHANGES_MAX {
+            let pattern = open(&mut topics, 2, "short.lived");
+            topics.exit(&pattern, 0);
+        }
+        open(&mut topics, 3, "late.>");
+        assert!(topics.changes.len() <= CHANGES_MAX);
+        topics.refresh(&mut routes);
+        assert!(matched(&routes, "early").is_empty());
+        assert!(matched(&routes, "short.lived").is_empty());
+        assert_eq!(matched(&routes, "late.comer"), [3]);
+        assert_eq!(topics.version(), routes.version());
+    }
+}

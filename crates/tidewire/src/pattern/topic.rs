@@ -1,0 +1,142 @@
+//! Topics on a lane: subscribing, unsubscribing, publishing.
+//!
+//! Subscribers of the same pattern share a log per lane, and that log is a [`Room`](super::Room): sweeps, cursors,
+//! policies, gap notices and what crosses to other lanes are the same code for both. What differs is who gets a
+//! message. A room's is appended to the one log of that room; a topic's to the log of every pattern that matches,
+//! once for each and never once per subscriber, and its publisher need not be a subscriber.
+//!
+//! A session that subscribed by two patterns hears a message once for each. Rejected: hearing it once in all. The
+//! two subscriptions have policies, positions and gaps of their own, so finding out that a session has or will
+//! have a message by the other way would take a look at every subscriber for every message.
+
+use std::sync::Arc;
+
+use tidewire_proto::codec::Codec;
+use tidewire_proto::error::EncodeError;
+use tidewire_proto::message::{Kind, Message};
+use tidewire_proto::room::Policy;
+use tidewire_proto::topic::{Pattern, validate_topic};
+
+use super::directory::SharedRoom;
+use super::refusal::{NotSubscribed, PublishError, SubscribeError};
+use crate::lane::Core;
+use crate::metrics::DropReason;
+use crate::session::SessionId;
+
+impl Core {
+    /// Attaches a session to the log of a pattern. Returns the alias of the subscription.
+    pub(crate) fn subscribe(
+        &mut self,
+        id: SessionId,
+        pattern: &str,
+        policy: Option<Policy>,
+    ) -> Result<u16, SubscribeError> {
+        let pattern = Pattern::parse(pattern)?;
+        let slot = self.slot_of(id).ok_or(SubscribeError::NotOpen)?;
+        if self.sessions[slot].frame_bytes_max < self.shared.limits.frame_bytes_max {
+            // As in rooms: what is published is framed once for all.
+            return Err(SubscribeError::FrameLimit);
+        }
+        let memberships = &self.sessions[slot].memberships;
+        let mut count = 0;
+        for membership in memberships.iter().filter(|membership| membership.is_topic) {
+            count += 1;
+            let room = self.rooms.get(usize::from(membership.room));
+            let text = room
+                .and_then(Option::as_ref)
+                .and_then(|room| room.shared.pattern.as_deref());
+            if text == Some(pattern.text()) {
+                return Err(SubscribeError::AlreadySubscribed);
+            }
+        }
+        if count >= self.shared.limits.subscriptions_per_session_max {
+            return Err(SubscribeError::LimitReached);
+        }
+        let shared = Arc::clone(&self.shared);
+        let entered = shared.directory.subscribe(&pattern, self.lane);
+        let topic = entered.map_err(|_| SubscribeError::LimitReached)?;
+        self.open_room(&topic);
+        let policy = policy.unwrap_or(shared.room_defaults.policy);
+        self.attach(slot, &topic, policy);
+        Ok(topic.alias)
+    }
+
+    pub(crate) fn unsubscribe(&mut self, id: SessionId, alias: u16) -> Result<(), NotSubscribed> {
+        let slot = self.slot_of(id).ok_or(NotSubscribed)?;
+        let index = self.sessions[slot]
+            .subscription(alias)
+            .ok_or(NotSubscribed)?;
+        self.detach(slot, index, DropReason::Left);
+        Ok(())
+    }
+
+    /// Appends a message to the logs of all patterns that match. Returns whether the publisher must stop for now.
+    pub(crate) fn publish(
+        &mut self,
+        id: SessionId,
+        topic: &str,
+        payload: &[u8],
+    ) -> Result<bool, PublishError> {
+        validate_topic(topic)?;
+        let overhead = FRAME_OVERHEAD_BYTES + topic.len();
+        let limit = self.shared.limits.frame_bytes_max;
+        if payload.len() + overhead > limit {
+            let (bytes, limit) = (payload.len() as u64, limit.saturating_sub(overhead) as u64);
+            return Err(EncodeError::PayloadTooLarge { bytes, limit }.into());
+        }
+        self.shared.directory.refresh(&mut self.routes);
+        // Collected first, because appending needs all of the lane. The list is kept for the next message.
+        let mut matched = std::mem::take(&mut self.matched);
+        self.routes
+            .each_match(topic, |shared| matched.push(Arc::clone(shared)));
+        let (mut held, mut result) = (false, Ok(()));
+        for shared in matched.drain(..) {
+            result = result.and(self.append_published(&shared, topic, payload));
+            if shared.is_congested()
+                && let Some(slot) = self.slot_of(id)
+            {
+                self.hold(slot, &shared);
+                held = true;
+            }
+        }
+        self.matched = matched;
+        result?;
+        self.counters.published.add(1);
+        Ok(held)
+    }
+
+    /// Frames a message once for the subscribers of one pattern, on this lane and the others.
+    fn append_published(
+        &mut self,
+        shared: &SharedRoom,
+        topic: &str,
+        payload: &[u8],
+    ) -> Result<(), EncodeError> {
+        let name = if shared.is_wildcard { topic } else { "" };
+        let message = Message::new(Kind::Deliver, shared.alias, payload).with_name(name);
+        let codec = &self.shared.codec;
+        let local = self.rooms.get_mut(usize::from(shared.alias));
+        if let Some(Some(room)) = local {
+            let expected = FRAME_OVERHEAD_BYTES + name.len() + payload.len();
+            let (_, bytes) = room
+                .log
+                .append_with(expected, |out| codec.encode(&message, out))?;
+            self.handle_appended(shared.alias, bytes, 0);
+            return Ok(());
+        }
+        let others = shared.other_lanes(self.lane);
+        if others == 0 {
+            return Ok(());
+        }
+        let mut frame = self.buffers.take();
+        let result = codec.encode(&message, &mut frame);
+        if result.is_ok() {
+            self.send_to_lanes(others, shared.alias, &frame);
+        }
+        self.buffers.put(frame);
+        result
+    }
+}
+
+/// Most that a delivery's frame adds to its topic and payload: a header with an id, and the topic's length.
+const FRAME_OVERHEAD_BYTES: usize = 13;

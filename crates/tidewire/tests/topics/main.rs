@@ -1,0 +1,60 @@
+//! Publish/subscribe over real sockets: who gets what, who is refused, who falls behind, and what a reconnect does.
+
+#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+mod delivery;
+mod reconnect;
+mod refusal;
+mod slow;
+
+use tidewire::proto::body::{ErrorBody, ErrorCode, SubscribeBody};
+use tidewire::{AnyCodec, Kind, Message, OwnedMessage, Policy, Server, Subscription, TopicEvent};
+use tidewire_testkit::{Peer, TestServer};
+
+fn tw1() -> AnyCodec {
+    AnyCodec::by_name("tw1").unwrap()
+}
+
+fn serve(lanes: usize) -> TestServer {
+    let builder = Server::builder().lanes(lanes);
+    TestServer::over_tcp(builder, &tw1(), |_| tidewire::PubSub::new())
+}
+
+/// The next message of a subscription, as topic and text.
+fn heard(subscription: &Subscription) -> (String, String) {
+    match subscription.next() {
+        TopicEvent::Message(message) => (
+            message.topic.to_string(),
+            String::from_utf8(message.payload).unwrap(),
+        ),
+        other => panic!("no message: {other:?}"),
+    }
+}
+
+/// Subscribes as a raw peer. Returns the alias, or why it was refused.
+fn subscribe(peer: &mut Peer, pattern: &str, policy: Option<Policy>) -> Result<u16, ErrorCode> {
+    let mut body = Vec::new();
+    SubscribeBody { policy, pattern }.encode(&mut body);
+    ask(peer, Kind::Subscribe, 0, &body).map(|reply| reply.channel)
+}
+
+/// Sends a frame that is answered, and returns the answer or the refusal.
+fn ask(
+    peer: &mut Peer,
+    kind: Kind,
+    channel: u16,
+    payload: &[u8],
+) -> Result<OwnedMessage, ErrorCode> {
+    peer.send(&Message::with_id(kind, channel, 1, payload));
+    let answer = peer.receive().expect("an answer, not the end");
+    assert_eq!(answer.id, 1, "{answer:?}");
+    match answer.kind {
+        Kind::Reply => Ok(answer),
+        Kind::Error => Err(ErrorBody::decode(&answer.payload).unwrap().code),
+        other => panic!("neither a reply nor an error: {other:?}"),
+    }
+}
+
+fn publish(peer: &mut Peer, topic: &str, payload: &[u8]) {
+    peer.send(&Message::new(Kind::Publish, 0, payload).with_name(topic));
+}

@@ -1,0 +1,149 @@
+//! Patterns, topics, policies and numbers that are refused, each with its code, on a connection that goes on.
+
+use tidewire::proto::body::{ErrorBody, ErrorCode};
+use tidewire::{
+    Client, Kind, Limits, Message, Policy, PubSub, PublishError, RequestError, Server, TopicError,
+};
+use tidewire_testkit::TestServer;
+
+use crate::{ask, heard, publish, serve, subscribe, tw1};
+
+#[test]
+fn broken_patterns_and_topics_are_refused_by_name() {
+    let server = serve(1);
+    let mut peer = server.peer();
+    let long = "n".repeat(256);
+    let deep = ["s"; 17].join(".");
+    for (pattern, code) in [
+        ("", ErrorCode::NameEmpty),
+        ("a..b", ErrorCode::NameInvalid),
+        ("a.*.b", ErrorCode::NameInvalid),
+        ("a.b*", ErrorCode::NameInvalid),
+        ("a b", ErrorCode::NameInvalid),
+        (&long, ErrorCode::NameInvalid),
+        (&deep, ErrorCode::NameInvalid),
+    ] {
+        assert_eq!(subscribe(&mut peer, pattern, None), Err(code), "{pattern}");
+    }
+    // No such policy, and nothing at all.
+    for payload in [&b"\x09a"[..], b""] {
+        let refusal = ask(&mut peer, Kind::Subscribe, 0, payload);
+        assert_eq!(refusal.unwrap_err(), ErrorCode::MalformedBody);
+    }
+    // A publication has no id, so its refusal has none either.
+    for topic in ["a.*", "a..b", ""] {
+        publish(&mut peer, topic, b"x");
+        let refusal = peer.receive().unwrap();
+        assert_eq!((refusal.kind, refusal.id), (Kind::Error, 0), "{topic}");
+        let code = ErrorBody::decode(&refusal.payload).unwrap().code;
+        assert!(
+            matches!(code, ErrorCode::NameInvalid | ErrorCode::NameEmpty),
+            "{topic}: {code:?}"
+        );
+    }
+    assert!(subscribe(&mut peer, "a.b", None).is_ok());
+    drop(peer);
+    let metrics = server.stop();
+    assert_eq!((metrics.refused, metrics.published), (12, 0));
+}
+
+#[test]
+fn a_client_refuses_what_is_broken_before_it_sends_it() {
+    let server = serve(1);
+    let client = Client::connect(&server.url()).unwrap();
+    assert_eq!(
+        client.subscribe("a.*.b").unwrap_err(),
+        RequestError::Pattern(TopicError::WildcardMisplaced)
+    );
+    assert_eq!(
+        client.publish("a.*", b"x"),
+        Err(PublishError::Topic(TopicError::WildcardInTopic))
+    );
+    client.close();
+    assert_eq!(server.stop().refused, 0);
+}
+
+#[test]
+fn a_pattern_twice_a_strange_alias_and_a_policy_not_allowed_are_refused() {
+    let server = serve(1);
+    let mut peer = server.peer();
+    let alias = subscribe(&mut peer, "a.*", None).unwrap();
+    assert_eq!(
+        subscribe(&mut peer, "a.*", Some(Policy::Conflate)),
+        Err(ErrorCode::AlreadyJoined)
+    );
+    assert_eq!(
+        subscribe(&mut peer, "b", Some(Policy::Block)),
+        Err(ErrorCode::Unsupported)
+    );
+    let mut leave = |alias| ask(&mut peer, Kind::Unsubscribe, alias, &[]).map(drop);
+    assert_eq!(leave(alias + 1), Err(ErrorCode::NotJoined));
+    assert_eq!(leave(alias), Ok(()));
+    assert_eq!(leave(alias), Err(ErrorCode::NotJoined));
+    drop(peer);
+    server.stop();
+}
+
+#[test]
+fn limits_of_sessions_and_of_the_server_hold_and_are_freed_by_unsubscribing() {
+    let limits = Limits {
+        subscriptions_per_session_max: 2,
+        topics_max: 3,
+        ..Limits::default()
+    };
+    let builder = Server::builder().limits(limits);
+    let server = TestServer::over_tcp(builder, &tw1(), |_| PubSub::new());
+    let (mut one, mut two) = (server.peer(), server.peer());
+    let first = subscribe(&mut one, "a", None).unwrap();
+    assert!(subscribe(&mut one, "b", None).is_ok());
+    let full = Err(ErrorCode::LimitReached);
+    assert_eq!(subscribe(&mut one, "c", None), full, "two of two");
+    assert!(subscribe(&mut two, "c", None).is_ok());
+    assert_eq!(subscribe(&mut two, "d", None), full, "three of three");
+    assert!(subscribe(&mut two, "b", None).is_ok(), "it exists already");
+    assert!(ask(&mut one, Kind::Unsubscribe, first, &[]).is_ok());
+    assert!(subscribe(&mut one, "d", None).is_ok());
+    drop((one, two));
+    server.stop();
+}
+
+#[test]
+fn a_message_too_large_for_a_frame_is_refused_and_others_pass() {
+    let limits = Limits {
+        frame_bytes_max: 1024,
+        ..Limits::default()
+    };
+    let builder = Server::builder().limits(limits);
+    let server = TestServer::over_tcp(builder, &tw1(), |_| PubSub::new());
+    let client = Client::connect(&server.url()).unwrap();
+    let subscription = client.subscribe("a.>").unwrap();
+    // With its topic, the delivery is larger than the publication by the id: this one fits only without.
+    let mut peer = server.peer();
+    publish(&mut peer, "a.b", &[b'x'; 1024 - 12]);
+    let refusal = peer.receive().unwrap();
+    let code = ErrorBody::decode(&refusal.payload).unwrap().code;
+    assert_eq!(code, ErrorCode::LimitReached);
+    publish(&mut peer, "a.b", &[b'x'; 1024 - 16]);
+    assert_eq!(heard(&subscription).1.len(), 1024 - 16);
+    drop((subscription, client, peer));
+    server.stop();
+}
+
+#[test]
+fn other_services_and_other_requests_are_refused() {
+    let server = serve(1);
+    let mut peer = server.peer();
+    assert!(ask(&mut peer, Kind::Request, 0, &[]).is_ok(), "a flush");
+    let refusal = ask(&mut peer, Kind::Request, 0, b"dance");
+    assert_eq!(refusal.unwrap_err(), ErrorCode::Unsupported);
+    drop(peer);
+    server.stop();
+
+    let chat = TestServer::over_tcp(Server::builder(), &tw1(), |_| tidewire::Chat::new());
+    let mut peer = chat.peer();
+    assert_eq!(subscribe(&mut peer, "a", None), Err(ErrorCode::Unsupported));
+    peer.send(&Message::new(Kind::Publish, 0, b"x").with_name("a"));
+    assert_eq!(peer.receive().unwrap().kind, Kind::Error);
+    drop(peer);
+    chat.stop();
+}

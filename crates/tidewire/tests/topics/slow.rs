@@ -1,0 +1,166 @@
+//! A subscriber that stops reading: its own policy decides, and it is told exactly what it missed.
+
+use tidewire::proto::body::GapBody;
+use tidewire::{Kind, Limits, Policy, PubSub, Server};
+use tidewire_testkit::{Peer, TestServer};
+
+use crate::{ask, publish, subscribe, tw1};
+
+const MESSAGES: usize = 3000;
+const MESSAGE_BYTES: usize = 400;
+const LAG_MESSAGES_MAX: u64 = 300;
+
+fn payload(number: usize) -> Vec<u8> {
+    let mut text = format!("{number}:").into_bytes();
+    text.resize(MESSAGE_BYTES, b'.');
+    text
+}
+
+fn number_of(payload: &[u8]) -> usize {
+    assert_eq!(payload.len(), MESSAGE_BYTES, "a whole message");
+    let text = String::from_utf8_lossy(payload);
+    text.split_once(':').unwrap().0.parse().unwrap()
+}
+
+struct Scene {
+    server: TestServer,
+    publisher: Peer,
+    /// Reads all the time.
+    quick: Peer,
+    /// Reads nothing at first.
+    slow: Peer,
+}
+
+impl Scene {
+    /// A Unix socket's buffer is small and fixed, so that a stall is felt soon. The slow subscriber is on the other
+    /// lane than the publisher if there are two.
+    fn set(policy: Policy, lanes: usize) -> Self {
+        let limits = Limits {
+            lag_messages_max: LAG_MESSAGES_MAX,
+            block_deadline: std::time::Duration::from_secs(60),
+            ..Limits::default()
+        };
+        let builder = Server::builder().limits(limits).lanes(lanes);
+        let server = TestServer::over_ipc(builder, &tw1(), |_| PubSub::new().allow_blocking(true));
+        let publisher = server.peer();
+        let (mut slow, mut quick) = (server.peer(), server.peer());
+        subscribe(&mut slow, "load.*", Some(policy)).unwrap();
+        let patient = match policy {
+            Policy::Block => Policy::Block,
+            _ => Policy::Disconnect,
+        };
+        subscribe(&mut quick, "load.*", Some(patient)).unwrap();
+        Self {
+            server,
+            publisher,
+            quick,
+            slow,
+        }
+    }
+
+    /// Publishes in pieces that the quick subscriber hears before the next.
+    fn publish_all(&mut self) {
+        for start in (0..MESSAGES).step_by(100) {
+            for number in start..start + 100 {
+                publish(&mut self.publisher, "load.test", &payload(number));
+            }
+            for number in start..start + 100 {
+                let message = self.quick.receive().expect("the quick one stays");
+                assert_eq!(number_of(&message.payload), number);
+            }
+        }
+    }
+
+    /// Reads on as the slow subscriber. Every hole must be announced with its exact size. Returns how many were heard.
+    fn catch_up(&mut self) -> usize {
+        let (mut next, mut heard) = (0, 0);
+        while next < MESSAGES {
+            let message = self.slow.receive().expect("the slow one stays");
+            if message.kind == Kind::Gap {
+                next += GapBody::decode(&message.payload).unwrap().lost as usize;
+            } else {
+                assert_eq!(number_of(&message.payload), next, "a hole not announced");
+                (next, heard) = (next + 1, heard + 1);
+            }
+        }
+        assert_eq!(next, MESSAGES);
+        heard
+    }
+
+    fn end(self) -> tidewire::Metrics {
+        drop((self.publisher, self.quick, self.slow));
+        self.server.stop()
+    }
+}
+
+#[test]
+fn what_a_dropping_policy_drops_is_announced_exactly() {
+    for policy in [Policy::DropOldest, Policy::DropNewest, Policy::Conflate] {
+        for lanes in [1, 2] {
+            let mut scene = Scene::set(policy, lanes);
+            scene.publish_all();
+            let heard = scene.catch_up();
+            assert!(heard > 0 && heard < MESSAGES, "{policy}: {heard}");
+            let metrics = scene.end();
+            assert_eq!(metrics.published as usize, MESSAGES, "{policy}");
+            assert_eq!(
+                metrics.room_dropped[1] as usize,
+                MESSAGES - heard,
+                "{policy}"
+            );
+            assert_eq!(metrics.room_delivered as usize, MESSAGES + heard);
+        }
+    }
+}
+
+#[test]
+fn a_disconnecting_policy_ends_the_slow_one_and_nobody_else() {
+    let mut scene = Scene::set(Policy::Disconnect, 2);
+    scene.publish_all();
+    scene.server.wait_for("the slow one is closed", |metrics| {
+        metrics.closed_by("slow_subscriber") == 1
+    });
+    let metrics = scene.end();
+    assert_eq!(metrics.room_dropped[1], 0);
+    assert!(metrics.room_dropped[0] > 0, "counted as closed");
+}
+
+/// The publisher is on another lane than the one that holds it, and subscribed to nothing.
+#[test]
+fn a_blocking_policy_holds_publishers_until_the_slow_one_has_everything() {
+    for lanes in [1, 2] {
+        let mut scene = Scene::set(Policy::Block, lanes);
+        let mut publisher = scene.publisher;
+        let publishing = std::thread::spawn(move || {
+            for number in 0..MESSAGES {
+                publish(&mut publisher, "load.test", &payload(number));
+            }
+            // The answer comes when the last of them was passed on.
+            ask(&mut publisher, Kind::Request, 0, &[]).unwrap();
+            publisher
+        });
+        scene.server.wait_for("the publisher is held", |metrics| {
+            metrics.publishers_held > 0
+        });
+        let mut quick = scene.quick;
+        let reading = std::thread::spawn(move || {
+            for number in 0..MESSAGES {
+                let message = quick.receive().expect("the quick one stays");
+                assert_eq!(number_of(&message.payload), number);
+            }
+            quick
+        });
+        for number in 0..MESSAGES {
+            let message = scene.slow.receive().expect("the slow one stays");
+            assert_eq!(
+                (message.kind, number_of(&message.payload)),
+                (Kind::Deliver, number)
+            );
+        }
+        scene.quick = reading.join().unwrap();
+        scene.publisher = publishing.join().unwrap();
+        let metrics = scene.end();
+        assert_eq!(metrics.room_dropped_total(), 0);
+        assert_eq!(metrics.room_delivered as usize, 2 * MESSAGES);
+    }
+}
