@@ -9,6 +9,7 @@ mod load;
 mod ready;
 mod serve;
 mod signals;
+mod topics;
 
 use std::io::IsTerminal;
 use std::process::ExitCode;
@@ -30,6 +31,10 @@ enum Command {
     Serve(serve::ServeArguments),
     /// Talk to the people in a room of a chat server.
     Chat(chat::ChatArguments),
+    /// Publish messages to a topic.
+    Pub(topics::PubArguments),
+    /// Print what is published to topics.
+    Sub(topics::SubArguments),
     /// Run a load test and write a report.
     Load(load::LoadArguments),
 }
@@ -48,6 +53,8 @@ fn main() -> ExitCode {
     let result = match arguments.command {
         Command::Serve(arguments) => serve::run(arguments),
         Command::Chat(arguments) => chat::run(arguments),
+        Command::Pub(arguments) => topics::run_publish(&arguments),
+        Command::Sub(arguments) => topics::run_subscribe(&arguments),
         Command::Load(arguments) => load::run(&arguments),
     };
     result.unwrap_or_else(|error| failure::report(&error))
@@ -58,8 +65,8 @@ impl Command {
     fn log_level(&self) -> &'static str {
         match self {
             Self::Serve(_) => "info",
-            // The conversation itself tells what happens to the connection; log lines would garble it.
-            Self::Chat(_) => "error",
+            // The conversation, or what is said beside the messages, tells what happens to the connection; log lines would garble it.
+            Self::Chat(_) | Self::Pub(_) | Self::Sub(_) => "error",
             Self::Load(_) => "warn",
         }
     }
@@ -91,6 +98,9 @@ Examples:
   tidewire load                     test a server of our own
   tidewire serve --app chat
   tidewire chat 127.0.0.1:8080 --name alice
+  tidewire serve --app pubsub
+  tidewire sub 127.0.0.1:8080 'sensor.>'
+  tidewire pub 127.0.0.1:8080 sensor.7.temperature 21.5
 
 Exit codes: 0 success, 2 wrong usage or configuration, 3 the server cannot be reached, 1 anything else.";
 

@@ -15,7 +15,7 @@ use tidewire::proto::body::ErrorCode;
 use tidewire::proto::codec::Codec;
 use tidewire::{
     AnyCodec, Chat, CloseReason, Context, DropReason, HandlerError, HandlerResult, Kind, Message,
-    Metrics, Policy, Server, Stopped,
+    Metrics, Policy, PubSub, Server, Stopped,
 };
 
 use crate::failure::Failure;
@@ -51,7 +51,7 @@ pub(crate) struct ServeArguments {
     #[arg(long, env = POLLER_VARIABLE, default_value = "auto", value_parser = parse_poller)]
     poller: PollerChoice,
 
-    /// Longest time a room's message waits for others to share its write, in milliseconds
+    /// Longest time a message of a room or topic waits for others to share its write, in milliseconds
     #[arg(
         long,
         value_name = "MS",
@@ -85,6 +85,9 @@ pub(crate) struct ServeArguments {
 enum App {
     /// Rooms with names, presence and private messages; speaks tw1 and lines
     Chat,
+    /// Topics to publish and subscribe to; speaks tw1
+    #[value(name = "pubsub")]
+    PubSub,
     /// Sends every message and request back; speaks every codec
     Echo,
     /// Takes every message and answers nothing; speaks every codec
@@ -172,6 +175,15 @@ fn start(arguments: ServeArguments) -> anyhow::Result<Server> {
             return Err(
                 Failure::configuration(what, "use --codec tw1 or lines, or --app echo").into(),
             );
+        }
+        App::PubSub if codec != "tw1" => {
+            let what = format!("codec {codec} has no topics, so a pubsub server cannot speak it");
+            return Err(Failure::configuration(what, "use --codec tw1, or --app echo").into());
+        }
+        App::PubSub => {
+            // Where holding publishers is the rule, a subscriber may as well ask for it.
+            let blocking = arguments.slow_subscriber == Policy::Block;
+            builder.start(|_| PubSub::new().allow_blocking(blocking))?
         }
         App::Chat => {
             let chat = Chat::new().policy(arguments.slow_subscriber);
@@ -262,6 +274,11 @@ fn summary(metrics: &Metrics) -> String {
         metrics.room_delivered,
         metrics.room_dropped_total(),
     );
+    if metrics.published > 0 {
+        use std::fmt::Write;
+        // Writing to a string cannot fail.
+        let _ = write!(text, " published={}", metrics.published);
+    }
     push_counts(
         &mut text,
         "dropped",
@@ -314,6 +331,7 @@ const LANES_CHECK_INTERVAL: Duration = Duration::from_millis(500);
 const EXAMPLES: &str = "\
 Examples:
   tidewire serve --app chat
+  tidewire serve --app pubsub --slow-subscriber drop_oldest
   tidewire serve --bind tcp://0.0.0.0:8080 --bind ipc:///tmp/chat.sock
   tidewire serve --codec lines --bind tcp://127.0.0.1:8081     then: nc 127.0.0.1 8081
 

@@ -33,6 +33,8 @@ use conversation::{Conversation, Flow};
 use terminal::{Restore, Terminal};
 use view::{View, visible};
 
+pub(crate) use view::is_deceptive;
+
 /// Flags of `tidewire chat`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]

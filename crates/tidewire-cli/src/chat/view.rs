@@ -131,7 +131,7 @@ pub(super) fn visible(text: &[u8]) -> String {
 }
 
 /// Whether a character ends a line or changes the direction of what follows, while being no control character.
-fn is_deceptive(character: char) -> bool {
+pub(crate) fn is_deceptive(character: char) -> bool {
     matches!(
         character,
         '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{200e}' | '\u{200f}' | '\u{61c}'

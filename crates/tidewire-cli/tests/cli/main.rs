@@ -8,4 +8,5 @@ mod chat;
 mod process;
 mod serve;
 mod terminal;
+mod topics;
 mod usage;

@@ -14,6 +14,8 @@ fn help_and_version_are_no_errors() {
         &["--help"][..],
         &["serve", "--help"],
         &["chat", "--help"],
+        &["pub", "--help"],
+        &["sub", "--help"],
         &["load", "--help"],
     ] {
         let ended = run(arguments);

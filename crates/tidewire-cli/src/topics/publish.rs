@@ -1,0 +1,155 @@
+//! `tidewire pub`: publishes an argument, or every line of stdin.
+//!
+//! Success means that the server has passed everything on: the last word is a request that the server answers
+//! after all before it. The same request, sent every so often, keeps a fast producer from running ahead of the
+//! server, so that no queue can overflow. Rejected: closing the connection and hoping.
+
+use std::io::{self, BufRead};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Args;
+use tidewire::proto::body::ErrorBody;
+use tidewire::{Client, Event, HandOverError, Kind, PublishError};
+
+use super::{bad_topic, connect, parse_seconds, request_failure};
+use crate::failure::Failure;
+
+/// Flags of `tidewire pub`.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct PubArguments {
+    /// Address of the server, HOST:PORT, tcp://HOST:PORT or ipc://PATH
+    #[arg(value_name = "ADDR")]
+    address: String,
+
+    /// The topic, segments with dots between them
+    #[arg(value_name = "TOPIC")]
+    topic: String,
+
+    /// The message; - publishes every line of stdin, without its line end
+    #[arg(value_name = "PAYLOAD", default_value = "-", hide_default_value = true)]
+    #[arg(allow_hyphen_values = true)]
+    payload: String,
+
+    /// How long the server may take to connect and to confirm, in seconds
+    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = parse_seconds)]
+    timeout: Duration,
+}
+
+/// Publishes until the input ends.
+///
+/// # Errors
+/// The topic is malformed, or the server cannot be reached, refuses, or does not confirm.
+pub(crate) fn run(arguments: &PubArguments) -> anyhow::Result<ExitCode> {
+    let topic = &*arguments.topic;
+    tidewire::proto::topic::validate_topic(topic).map_err(|error| bad_topic(topic, error))?;
+    let client = connect(&arguments.address, None, arguments.timeout)?;
+    let mut publisher = Publisher {
+        client: &client,
+        topic,
+        unconfirmed: 0,
+        unconfirmed_bytes: 0,
+    };
+    if arguments.payload == "-" {
+        publisher.publish_lines(&mut io::stdin().lock())?;
+    } else {
+        publisher.publish(arguments.payload.as_bytes())?;
+    }
+    publisher.confirm()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Publishes and waits for confirmation now and then.
+struct Publisher<'a> {
+    client: &'a Client,
+    topic: &'a str,
+    unconfirmed: usize,
+    unconfirmed_bytes: usize,
+}
+
+impl Publisher<'_> {
+    /// Publishes each line, also a last one without an end.
+    fn publish_lines(&mut self, input: &mut impl BufRead) -> anyhow::Result<()> {
+        let mut line = Vec::new();
+        loop {
+            line.clear();
+            if input.read_until(b'\n', &mut line)? == 0 {
+                return Ok(());
+            }
+            if line.last() == Some(&b'\n') {
+                line.pop();
+                if line.last() == Some(&b'\r') {
+                    line.pop();
+                }
+            }
+            self.publish(&line)?;
+        }
+    }
+
+    fn publish(&mut self, payload: &[u8]) -> anyhow::Result<()> {
+        match self.client.publish(self.topic, payload) {
+            Ok(()) => {}
+            Err(PublishError::HandOver(HandOverError::QueueFull)) => {
+                self.confirm()?;
+                self.client.publish(self.topic, payload)?;
+            }
+            // The connection is gone; its last event says why.
+            Err(PublishError::HandOver(_)) => return self.confirm(),
+            Err(error) => return Err(error.into()),
+        }
+        self.unconfirmed += 1;
+        self.unconfirmed_bytes += payload.len();
+        if self.unconfirmed >= UNCONFIRMED_MAX || self.unconfirmed_bytes >= UNCONFIRMED_BYTES_MAX {
+            self.confirm()?;
+        }
+        Ok(())
+    }
+
+    /// Waits until the server has passed everything on, and looks whether it refused something.
+    fn confirm(&mut self) -> anyhow::Result<()> {
+        let confirmed = self.client.flush().wait();
+        // A refusal came before the confirmation, on the same connection.
+        while let Some(event) = self.client.next_event_within(Duration::ZERO) {
+            match event {
+                Event::Message(message) if message.kind == Kind::Error => {
+                    let text = ErrorBody::decode(&message.payload)
+                        .map_or("it does not say why", |body| body.text)
+                        .escape_debug()
+                        .to_string();
+                    let what = format!("the server refuses to publish: {text}");
+                    let remedy = "check that it was started with `tidewire serve --app pubsub`";
+                    return Err(Failure::configuration(what, remedy).into());
+                }
+                Event::Lost { count } => {
+                    let what = format!("{count} messages were not sent");
+                    let remedy =
+                        "messages must fit a frame, which is 1 MiB unless the server says less";
+                    return Err(Failure::other(what, remedy).into());
+                }
+                Event::Closed { reason } => {
+                    let what = format!("the connection ended: {reason}");
+                    return Err(Failure::unreachable(what, "check the server").into());
+                }
+                Event::Ended => break,
+                _ => {}
+            }
+        }
+        confirmed.map_err(|error| request_failure("the confirmation", error))?;
+        (self.unconfirmed, self.unconfirmed_bytes) = (0, 0);
+        Ok(())
+    }
+}
+
+/// Messages between two confirmations: far fewer than the client's queue holds, enough that waiting costs little.
+const UNCONFIRMED_MAX: usize = 1024;
+
+/// Bytes between two confirmations: below what a session's output may hold.
+const UNCONFIRMED_BYTES_MAX: usize = 512 * 1024;
+
+const EXAMPLES: &str = "\
+Examples:
+  tidewire pub 127.0.0.1:8080 sensor.7.temperature 21.5
+  tail -f readings.log | tidewire pub 127.0.0.1:8080 readings -
+
+Exit code 0 means that the server passed every message on to those who were subscribed then.";

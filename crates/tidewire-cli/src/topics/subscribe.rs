@@ -1,0 +1,264 @@
+//! `tidewire sub`: prints what is published, a line per message, until told to stop.
+//!
+//! One thread per pattern takes events and hands them to the main thread, which alone writes. A lost connection
+//! comes back by itself; that, and messages that were dropped, is said on stderr, or in line with `--json`, where
+//! a program reads it.
+
+use std::io::{self, IsTerminal, Write};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender};
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use tidewire::proto::topic::Pattern;
+use tidewire::{Backoff, Policy, Subscription, TopicEvent};
+
+use super::view::View;
+use super::{bad_topic, connect, is_closed_output, parse_seconds, request_failure};
+use crate::failure::Failure;
+use crate::signals;
+
+/// Flags of `tidewire sub`.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct SubArguments {
+    /// Address of the server, HOST:PORT, tcp://HOST:PORT or ipc://PATH
+    #[arg(value_name = "ADDR")]
+    address: String,
+
+    /// What to listen to: a topic, or a pattern that ends in .* (one more segment) or .> (one or more)
+    #[arg(value_name = "PATTERN", required = true)]
+    patterns: Vec<String>,
+
+    /// Print a JSON object per line: {"topic":…,"payload":…}, or "payload_hex" if it is not UTF-8
+    #[arg(long)]
+    json: bool,
+
+    /// Stop after this many messages
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    count: Option<u64>,
+
+    /// Stop after this many seconds; with --count it is an error if fewer messages came
+    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
+    timeout: Option<Duration>,
+
+    /// What happens if this subscriber does not keep up: disconnect, drop_oldest, drop_newest, conflate or
+    /// block; the server chooses if it is left out
+    #[arg(long, value_name = "POLICY")]
+    policy: Option<Policy>,
+}
+
+/// Something the main thread must deal with.
+enum Happening {
+    /// An event of the subscription with this index.
+    Event(usize, TopicEvent),
+    /// Ctrl-C, or a termination signal.
+    Interrupt,
+}
+
+/// Why printing stopped.
+enum End {
+    Counted,
+    TimedOut,
+    Interrupted,
+    /// The subscriptions ended, because the server would not have one of them again.
+    Ended(String),
+}
+
+/// Prints until it is told to stop.
+///
+/// # Errors
+/// A pattern is malformed, the server cannot be reached or refuses, or fewer messages came than asked for.
+pub(crate) fn run(arguments: &SubArguments) -> anyhow::Result<ExitCode> {
+    let deadline = arguments.timeout.map(|timeout| Instant::now() + timeout);
+    for pattern in &arguments.patterns {
+        Pattern::parse(pattern).map_err(|error| bad_topic(pattern, error))?;
+    }
+    let (sender, happenings) = mpsc::sync_channel(HAPPENINGS_MAX);
+    let interrupted = Arc::new(AtomicBool::new(false));
+    watch_signals(sender.clone(), Arc::clone(&interrupted))?;
+    let client = connect(
+        &arguments.address,
+        Some(Backoff::default()),
+        REQUEST_TIMEOUT,
+    )?;
+    for (index, pattern) in arguments.patterns.iter().enumerate() {
+        let subscription = match arguments.policy {
+            Some(policy) => client.subscribe_with(pattern, policy),
+            None => client.subscribe(pattern),
+        };
+        let what = format!("the subscription to {pattern:?}");
+        let subscription = subscription.map_err(|error| request_failure(&what, error))?;
+        pump(index, subscription, sender.clone())?;
+    }
+    drop(sender);
+    let mut printer = Printer::new(arguments, &interrupted);
+    // The connection ends with the process: there is nothing to be written first.
+    let result = printer.print(&happenings, deadline);
+    let printed = printer.printed;
+    match result {
+        Err(error) if is_closed_output(&error) => Ok(ExitCode::SUCCESS),
+        Err(error) => Err(error.into()),
+        Ok(End::Ended(why)) => Err(Failure::unreachable(why, "check the server").into()),
+        Ok(End::Counted) => Ok(ExitCode::SUCCESS),
+        Ok(End::TimedOut | End::Interrupted) => match arguments.count {
+            None => Ok(ExitCode::SUCCESS),
+            Some(count) => {
+                let what = format!("only {printed} of {count} messages came");
+                Err(Failure::other(what, "").into())
+            }
+        },
+    }
+}
+
+/// Writes lines to stdout and notices to where they belong.
+struct Printer<'a> {
+    arguments: &'a SubArguments,
+    interrupted: &'a AtomicBool,
+    view: View,
+    printed: u64,
+}
+
+impl<'a> Printer<'a> {
+    fn new(arguments: &'a SubArguments, interrupted: &'a AtomicBool) -> Self {
+        let single = match &arguments.patterns[..] {
+            [pattern] => Pattern::parse(pattern).is_ok_and(|pattern| !pattern.is_wildcard()),
+            _ => false,
+        };
+        Self {
+            arguments,
+            interrupted,
+            view: View {
+                json: arguments.json,
+                with_topic: !single,
+                escape: io::stdout().is_terminal(),
+            },
+            printed: 0,
+        }
+    }
+
+    fn print(
+        &mut self,
+        happenings: &Receiver<Happening>,
+        deadline: Option<Instant>,
+    ) -> io::Result<End> {
+        let mut out = io::BufWriter::new(io::stdout().lock());
+        loop {
+            // What waits is written before waiting, and only then, so that a flood costs few writes.
+            let happening = match happenings.try_recv() {
+                Ok(happening) => Ok(happening),
+                Err(_) => {
+                    out.flush()?;
+                    wait(happenings, deadline)
+                }
+            };
+            if self.interrupted.load(Ordering::Relaxed) {
+                out.flush()?;
+                return Ok(End::Interrupted);
+            }
+            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                out.flush()?;
+                return Ok(End::TimedOut);
+            }
+            let (index, event) = match happening {
+                Ok(Happening::Event(index, event)) => (index, event),
+                // The next round looks why.
+                Ok(Happening::Interrupt) | Err(RecvTimeoutError::Timeout) => continue,
+                Err(RecvTimeoutError::Disconnected) => return Ok(ended("the client ended")),
+            };
+            match event {
+                TopicEvent::Message(message) => {
+                    self.view.message(&message, &mut out)?;
+                    self.printed += 1;
+                    if Some(self.printed) == self.arguments.count {
+                        out.flush()?;
+                        return Ok(End::Counted);
+                    }
+                }
+                TopicEvent::Refused(error) => {
+                    out.flush()?;
+                    return Ok(ended(&format!(
+                        "the server does not accept the subscription again: {error}"
+                    )));
+                }
+                TopicEvent::Ended => {
+                    out.flush()?;
+                    return Ok(ended("the client ended"));
+                }
+                event => {
+                    let pattern = &self.arguments.patterns[index];
+                    self.view.notice(pattern, &event, &mut out)?;
+                }
+            }
+        }
+    }
+}
+
+fn ended(why: &str) -> End {
+    End::Ended(why.to_owned())
+}
+
+fn wait(
+    happenings: &Receiver<Happening>,
+    deadline: Option<Instant>,
+) -> Result<Happening, RecvTimeoutError> {
+    match deadline {
+        None => happenings.recv().map_err(RecvTimeoutError::from),
+        Some(deadline) => {
+            happenings.recv_timeout(deadline.saturating_duration_since(Instant::now()))
+        }
+    }
+}
+
+/// The first signal ends the printing in order. If that waits for whoever should read our output, the second ends
+/// the process.
+fn watch_signals(
+    happenings: SyncSender<Happening>,
+    interrupted: Arc<AtomicBool>,
+) -> io::Result<()> {
+    signals::watch(move || {
+        if interrupted.swap(true, Ordering::Relaxed) {
+            std::process::exit(1);
+        }
+        // If there is no room for it, the printer is awake and will look.
+        let _ = happenings.try_send(Happening::Interrupt);
+        true
+    })
+}
+
+/// Hands a subscription's events over, on a thread of its own.
+fn pump(
+    index: usize,
+    subscription: Subscription,
+    happenings: SyncSender<Happening>,
+) -> io::Result<()> {
+    std::thread::Builder::new()
+        .name("tidewire-topic".to_owned())
+        .spawn(move || {
+            loop {
+                let event = subscription.next();
+                let last = event == TopicEvent::Ended;
+                if happenings.send(Happening::Event(index, event)).is_err() || last {
+                    return;
+                }
+            }
+        })?;
+    Ok(())
+}
+
+/// Events between the pumps and the printer. When it is full the library's own queue fills, which says what it lost.
+const HAPPENINGS_MAX: usize = 1024;
+
+/// Every answer of a publish/subscribe server is immediate.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+
+const EXAMPLES: &str = "\
+Examples:
+  tidewire sub 127.0.0.1:8080 sensor.7.temperature
+  tidewire sub 127.0.0.1:8080 'sensor.>' 'alarm.*' --json
+  tidewire sub 127.0.0.1:8080 build.done --count 1 --timeout 600 && deploy
+
+Lines are the payload alone for one topic, and else the topic, a space and the payload. On a terminal control
+characters are escaped. A message that matches two of the patterns is printed twice.";

@@ -1,0 +1,187 @@
+//! How a message of a topic looks as a line.
+//!
+//! Payloads are bytes of strangers. To a file or pipe they go as they are, because that is what the next program
+//! wants; on a terminal, which obeys control characters, those are escaped. JSON escapes them anyway.
+
+use std::fmt::Write as _;
+use std::io::{self, Write};
+
+use serde_json::json;
+use tidewire::{TopicEvent, TopicMessage};
+
+/// Renders lines.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct View {
+    /// Lines are JSON objects.
+    pub(super) json: bool,
+    /// Lines start with the topic.
+    pub(super) with_topic: bool,
+    /// The reader is a terminal.
+    pub(super) escape: bool,
+}
+
+impl View {
+    /// Writes the line of a message.
+    ///
+    /// # Errors
+    /// Those of `out`.
+    pub(super) fn message(self, message: &TopicMessage, out: &mut impl Write) -> io::Result<()> {
+        let (topic, payload) = (&*message.topic, &message.payload[..]);
+        if self.json {
+            let object = match str::from_utf8(payload) {
+                Ok(text) => json!({"topic": topic, "payload": text}),
+                Err(_) => json!({"topic": topic, "payload_hex": hex(payload)}),
+            };
+            return writeln!(out, "{object}");
+        }
+        if self.with_topic {
+            // A server may be a stranger too; a topic of ours never has anything to escape.
+            let topic = if self.escape {
+                escaped(topic.as_bytes())
+            } else {
+                topic.to_owned()
+            };
+            write!(out, "{topic} ")?;
+        }
+        if self.escape {
+            writeln!(out, "{}", escaped(payload))
+        } else {
+            out.write_all(payload)?;
+            out.write_all(b"\n")
+        }
+    }
+
+    /// Says what happened beside messages: in line for programs, else on stderr.
+    ///
+    /// # Errors
+    /// Those of `out`.
+    pub(super) fn notice(
+        self,
+        pattern: &str,
+        event: &TopicEvent,
+        out: &mut impl Write,
+    ) -> io::Result<()> {
+        let (object, text) = match event {
+            TopicEvent::Gap { lost } => (
+                json!({"pattern": pattern, "gap": lost}),
+                format!("{lost} messages of {pattern} were lost here: the server dropped them"),
+            ),
+            TopicEvent::Lost { count } => (
+                json!({"pattern": pattern, "gap": count}),
+                format!(
+                    "{count} messages of {pattern} were lost here: they were not printed in time"
+                ),
+            ),
+            TopicEvent::Interrupted { reason } => (
+                json!({"pattern": pattern, "interrupted": reason.to_string()}),
+                format!("{pattern} is interrupted: {reason}; connecting again"),
+            ),
+            TopicEvent::Resumed => (
+                json!({"pattern": pattern, "resumed": true}),
+                format!("{pattern} is resumed"),
+            ),
+            _ => return Ok(()),
+        };
+        if self.json {
+            writeln!(out, "{object}")?;
+        }
+        out.flush()?;
+        // With stderr closed there is nobody to tell.
+        let _ = writeln!(io::stderr().lock(), "! {}", escaped(text.as_bytes()));
+        Ok(())
+    }
+}
+
+/// Text that a terminal shows and does not obey: control characters, characters that change the direction of text,
+/// and bytes that are not UTF-8 become escapes.
+fn escaped(bytes: &[u8]) -> String {
+    let mut shown = String::with_capacity(bytes.len());
+    for chunk in bytes.utf8_chunks() {
+        for character in chunk.valid().chars() {
+            if character.is_control() || crate::chat::is_deceptive(character) {
+                shown.extend(character.escape_default());
+            } else {
+                shown.push(character);
+            }
+        }
+        for byte in chunk.invalid() {
+            // Writing to a string cannot fail.
+            let _ = write!(shown, "\\x{byte:02x}");
+        }
+    }
+    shown
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        // Writing to a string cannot fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(view: View, topic: &str, payload: &[u8]) -> Vec<u8> {
+        let mut out = Vec::new();
+        let (topic, payload) = (topic.into(), payload.to_vec());
+        view.message(&TopicMessage { topic, payload }, &mut out)
+            .unwrap();
+        out
+    }
+
+    const PLAIN: View = View {
+        json: false,
+        with_topic: false,
+        escape: false,
+    };
+
+    #[test]
+    fn a_pipe_gets_the_bytes_and_a_terminal_gets_escapes() {
+        let payload = b"a\x1b[2J\xff\n\tGr\xc3\xbc\xc3\x9fe";
+        assert_eq!(line(PLAIN, "t", payload), [payload, &b"\n"[..]].concat());
+        let terminal = View {
+            escape: true,
+            with_topic: true,
+            ..PLAIN
+        };
+        assert_eq!(
+            String::from_utf8(line(terminal, "t\x1b", payload)).unwrap(),
+            "t\\u{1b} a\\u{1b}[2J\\xff\\n\\tGrüße\n"
+        );
+    }
+
+    #[test]
+    fn json_holds_text_or_hex() {
+        let json = View {
+            json: true,
+            ..PLAIN
+        };
+        let object = |payload: &[u8]| -> serde_json::Value {
+            serde_json::from_slice(&line(json, "a.b", payload)).unwrap()
+        };
+        assert_eq!(
+            object(b"say \"x\"\n"),
+            json!({"topic": "a.b", "payload": "say \"x\"\n"})
+        );
+        assert_eq!(
+            object(b"\xff\x00"),
+            json!({"topic": "a.b", "payload_hex": "ff00"})
+        );
+    }
+
+    #[test]
+    fn losses_are_told_in_line_to_programs() {
+        let mut out = Vec::new();
+        let view = View {
+            json: true,
+            ..PLAIN
+        };
+        view.notice("a.*", &TopicEvent::Gap { lost: 3 }, &mut out)
+            .unwrap();
+        let object: serde_json::Value = serde_json::from_slice(&out).unwrap();
+        assert_eq!(object, json!({"pattern": "a.*", "gap": 3}));
+    }
+}

@@ -1,0 +1,216 @@
+//! `serve --app pubsub`, `pub` and `sub` as a shell meets them: through pipes, with exit codes.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Output, Stdio};
+
+use rustix::process::Signal;
+use tidewire::{Client, Policy};
+
+use crate::process::{Process, command};
+
+fn server() -> (Process, String) {
+    Process::server(&["--app", "pubsub"])
+}
+
+/// A subscriber, once the server has it. There is no line that says so, hence the counting.
+fn subscriber(address: &str, arguments: &[&str]) -> Process {
+    let mut all = vec!["sub", address];
+    all.extend_from_slice(arguments);
+    Process::start(&all)
+}
+
+/// Publishes until `sub` prints the first message, so that what follows is heard.
+fn reach(process: &mut Process, address: &str, topic: &str, expected: &str) {
+    let client = Client::connect(address).unwrap();
+    let stop = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let stopped = std::sync::Arc::clone(&stop);
+    let topic = topic.to_owned();
+    let knocking = std::thread::spawn(move || {
+        while !stopped.load(std::sync::atomic::Ordering::SeqCst) {
+            client.publish(&topic, b"knock").unwrap();
+            client.flush().wait().unwrap();
+        }
+    });
+    process.expect(expected);
+    stop.store(true, std::sync::atomic::Ordering::SeqCst);
+    knocking.join().unwrap();
+}
+
+fn publish(arguments: &[&str], input: &[u8]) -> Output {
+    let mut child = command(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // One that fails at once takes no input.
+    let _ = child.stdin.take().unwrap().write_all(input);
+    child.wait_with_output().unwrap()
+}
+
+#[test]
+fn lines_go_from_one_pipe_to_another() {
+    let (mut server, address) = server();
+    let mut sub = subscriber(&address, &["readings.7"]);
+    reach(&mut sub, &address, "readings.7", "knock");
+    let lines: String = (0..5000).map(|number| format!("line {number}\n")).collect();
+    let ended = publish(&["pub", &address, "readings.7", "-"], lines.as_bytes());
+    assert_eq!(ended.status.code(), Some(0), "{ended:?}");
+    let ended = publish(&["pub", &address, "readings.7", "the end"], b"");
+    assert_eq!(ended.status.code(), Some(0), "{ended:?}");
+    sub.expect("the end");
+    let heard: Vec<&String> = sub
+        .transcript()
+        .iter()
+        .filter(|line| *line != "knock")
+        .collect();
+    assert_eq!(heard.len(), 5001);
+    for (number, line) in heard[..5000].iter().enumerate() {
+        assert_eq!(**line, format!("line {number}"));
+    }
+    sub.signal(Signal::INT);
+    assert_eq!(sub.wait().status.code(), Some(0));
+    server.signal(Signal::INT);
+    let summary = server.expect("served: ");
+    assert!(summary.contains(" published="), "{summary}");
+    assert_eq!(server.wait().status.code(), Some(0));
+}
+
+#[test]
+fn wildcards_show_the_topic_and_json_is_for_programs() {
+    let (_server, address) = server();
+    let mut plain = subscriber(&address, &["a.>"]);
+    let mut json = subscriber(&address, &["a.*", "--json", "--policy", "drop_oldest"]);
+    reach(&mut plain, &address, "a.b", "a.b knock");
+    reach(
+        &mut json,
+        &address,
+        "a.b",
+        r#"{"payload":"knock","topic":"a.b"}"#,
+    );
+    publish(&["pub", &address, "a.b.c", "deep"], b"");
+    plain.expect("a.b.c deep");
+    // A payload that starts like a flag, with an escape sequence: a pipe gets the bytes, JSON escapes them.
+    publish(&["pub", &address, "a.x", "--\u{1b}[2J"], b"");
+    plain.expect("a.x --\u{1b}[2J");
+    json.expect(r#"{"payload":"--\u001b[2J","topic":"a.x"}"#);
+}
+
+#[test]
+fn a_count_ends_it_and_a_timeout_without_enough_is_a_failure() {
+    let (_server, address) = server();
+    let mut counted = subscriber(&address, &["tick", "--count", "1"]);
+    reach(&mut counted, &address, "tick", "knock");
+    let ended = counted.wait();
+    assert_eq!(ended.status.code(), Some(0), "{}", ended.text());
+    assert_eq!(ended.transcript, ["knock"]);
+
+    let ended = subscriber(&address, &["silent", "--timeout", "0.05"]).wait();
+    assert_eq!(ended.status.code(), Some(0), "{}", ended.text());
+    let ended = subscriber(&address, &["silent", "--timeout", "0.05", "--count", "3"]).wait();
+    assert_eq!(ended.status.code(), Some(1));
+    assert!(
+        ended.text().contains("only 0 of 3 messages came"),
+        "{}",
+        ended.text()
+    );
+}
+
+#[test]
+fn a_reader_that_has_enough_ends_it_politely() {
+    let (_server, address) = server();
+    let mut child = command(&["sub", &address, "flood"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    let client = Client::connect(&address).unwrap();
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(std::sync::atomic::Ordering::SeqCst) {
+                client.publish("flood", b"water").unwrap();
+                client.flush().wait().unwrap();
+            }
+        });
+        let mut reader = BufReader::new(child.stdout.take().unwrap());
+        reader.read_line(&mut line).unwrap();
+        drop(reader);
+        let output = child.wait_with_output().unwrap();
+        stop.store(true, std::sync::atomic::Ordering::SeqCst);
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        assert!(output.stderr.is_empty(), "{output:?}");
+    });
+    assert_eq!(line, "water\n");
+}
+
+#[test]
+fn a_subscriber_survives_its_server_and_says_so() {
+    let directory = tempfile::tempdir().unwrap();
+    let address = format!("ipc://{}", directory.path().join("s").display());
+    let serve = || {
+        let mut server = Process::start(&["serve", "--app", "pubsub", "--bind", &address]);
+        server.expect("ready codec=tw1");
+        server
+    };
+    let server = serve();
+    let mut sub = subscriber(&address, &["a.*"]);
+    reach(&mut sub, &address, "a.b", "a.b knock");
+    server.kill();
+    sub.expect("2: ! a.* is interrupted: ");
+    let _server = serve();
+    sub.expect("2: ! a.* is resumed");
+    publish(&["pub", &address, "a.c", "again"], b"");
+    sub.expect("a.c again");
+}
+
+#[test]
+fn what_is_wrong_has_a_code_and_a_remedy() {
+    let (_chat, chat) = Process::server(&[]);
+    let (_server, pubsub) = server();
+    let cases: [(&[&str], i32, &str); 8] = [
+        (
+            &["pub", &pubsub, "a.*", "x"],
+            2,
+            "wildcards are not allowed",
+        ),
+        (&["pub", &pubsub, "a..b", "x"], 2, "empty segment"),
+        (&["sub", &pubsub, "a.*.b"], 2, "whole last segment"),
+        (&["sub", &pubsub], 2, "PATTERN"),
+        (
+            &["sub", &pubsub, "a", "--policy", "block"],
+            2,
+            "choose another policy",
+        ),
+        (&["pub", &chat, "a", "x"], 2, "serve --app pubsub"),
+        (&["sub", &chat, "a"], 2, "serve --app pubsub"),
+        (
+            &["pub", "ipc:///nowhere/at/all.sock", "a", "x"],
+            3,
+            "does not exist",
+        ),
+    ];
+    for (arguments, code, text) in cases {
+        let output = publish(arguments, b"");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {stderr}");
+        assert!(stderr.starts_with("error: "), "{stderr}");
+        assert!(stderr.contains(text), "{arguments:?}: {stderr}");
+    }
+    let output = publish(&["serve", "--app", "pubsub", "--codec", "lines"], b"");
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("has no topics"));
+}
+
+/// The server's own policy applies to those who name none.
+#[test]
+fn the_servers_policy_is_the_default() {
+    for policy in [Policy::DropOldest, Policy::Block] {
+        let (_server, address) =
+            Process::server(&["--app", "pubsub", "--slow-subscriber", policy.name()]);
+        let client = Client::connect(&address).unwrap();
+        assert!(client.subscribe("a").is_ok());
+        assert!(client.subscribe_with("b", Policy::Conflate).is_ok());
+    }
+}
