@@ -88,7 +88,7 @@ fn examples() -> Vec<(Kind, Vec<u8>)> {
         flags: FLAG_PRIVATE,
         ..Message::with_id(K::Deliver, ROOM, ADA.0, b"psst")
     };
-    vec![
+    let mut list = vec![
         (K::Hello, hello_frame()),
         (K::Welcome, welcome_frame()),
         frame(K::Request, ROOM, 2, |out| {
@@ -108,17 +108,9 @@ fn examples() -> Vec<(Kind, Vec<u8>)> {
         frame(K::Request, 0, 9, |_| ()),
         frame(K::OneWay, 1, 0, |out| out.extend(b"hi")),
         named(K::OneWay, 0, "log", b"x"),
-        subscribe(4, None, "temp.*"),
-        subscribe(8, Some(Policy::DropOldest), "temp"),
-        frame(K::Reply, 5, 4, |_| ()),
-        frame(K::Unsubscribe, 5, 6, |_| ()),
-        named(K::Publish, 0, "temp.hall", b"21C"),
-        (
-            K::Deliver,
-            encoded(&Message::new(K::Deliver, 5, b"21C").with_name("temp.hall")),
-        ),
-        frame(K::Deliver, 6, 0, |out| out.extend(b"21C")),
-        frame(K::Gap, 5, 0, |out| GapBody { lost: 2 }.encode(out)),
+    ];
+    list.extend(topic_examples());
+    list.extend([
         frame(K::Deliver, ROOM, ADA.0, |out| out.extend(b"hi")),
         (K::Deliver, encoded(&private)),
         frame(K::Join, 0, 1, |out| join.encode(out).expect("fits")),
@@ -131,6 +123,24 @@ fn examples() -> Vec<(Kind, Vec<u8>)> {
         frame(K::Ping, 0, 0, |_| ()),
         frame(K::Pong, 0, 0, |_| ()),
         frame(K::GoAway, 0, 0, |out| shutdown.encode(out)),
+    ]);
+    list
+}
+
+fn topic_examples() -> Vec<(Kind, Vec<u8>)> {
+    use Kind as K;
+    vec![
+        subscribe(4, None, "temp.*"),
+        subscribe(8, Some(Policy::DropOldest), "temp"),
+        frame(K::Reply, 5, 4, |_| ()),
+        frame(K::Unsubscribe, 5, 6, |_| ()),
+        named(K::Publish, 0, "temp.hall", b"21C"),
+        (
+            K::Deliver,
+            encoded(&Message::new(K::Deliver, 5, b"21C").with_name("temp.hall")),
+        ),
+        frame(K::Deliver, 6, 0, |out| out.extend(b"21C")),
+        frame(K::Gap, 5, 0, |out| GapBody { lost: 2 }.encode(out)),
     ]
 }
 
