@@ -6,14 +6,17 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use slab::Slab;
-use tidewire_proto::body::GapBody;
+use tidewire_proto::body::{GapBody, SubscribeBody};
 use tidewire_proto::message::{Kind, Message};
 use tidewire_proto::room::Policy;
 
-use super::request::{Reply, RequestError};
+use super::request::{Pending, Reply, RequestError};
+use super::service::ClientService;
 use super::subscription::{TopicEvent, TopicMessage, TopicQueue};
+use crate::context::Context;
 use crate::session::CloseReason;
 
 /// All subscriptions of a client.
@@ -208,6 +211,46 @@ impl Listening {
     }
 }
 
+impl ClientService {
+    /// Asks the server about a subscription.
+    pub(super) fn ask(
+        &mut self,
+        cx: &mut Context<'_>,
+        key: usize,
+        step: &Step,
+        timeout: Duration,
+        pending: &Arc<Pending>,
+    ) -> Result<(), RequestError> {
+        let mut body = Vec::new();
+        let (kind, channel) = match step {
+            Step::Subscribe { pattern, policy } => {
+                let policy = *policy;
+                SubscribeBody { policy, pattern }.encode(&mut body);
+                (Kind::Subscribe, 0)
+            }
+            Step::Unsubscribe { alias } => (Kind::Unsubscribe, *alias),
+        };
+        let id = self.call(cx, kind, channel, &body, timeout, pending)?;
+        self.listening.note_asked(id, key);
+        Ok(())
+    }
+
+    /// Asks what is to be asked about subscriptions that nobody waits for.
+    pub(super) fn ask_due(&mut self, cx: &mut Context<'_>) {
+        while self.open
+            && let Some((key, step)) = self.listening.next_step()
+        {
+            let asked = self.ask(cx, key, &step, ASK_TIMEOUT, &Arc::default());
+            if let Err(error) = asked {
+                // The window or the queue is full: some other turn has room for it.
+                tracing::debug!(%error, "a subscription waits for its turn");
+                self.listening.put_off(key);
+                return;
+            }
+        }
+    }
+}
+
 impl Entry {
     fn tell(&self, event: TopicEvent) {
         if let Some(queue) = &self.queue {
@@ -215,6 +258,9 @@ impl Entry {
         }
     }
 }
+
+/// How long the server may take to agree to a subscription made again, or to let one go.
+const ASK_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[cfg(test)]
 mod tests {

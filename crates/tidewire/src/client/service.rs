@@ -8,7 +8,7 @@ use std::time::Duration;
 use crossbeam_queue::ArrayQueue;
 use tidewire_io::clock::now_ns;
 use tidewire_io::timer::{TimerId, TimerWheel};
-use tidewire_proto::body::{ErrorBody, ErrorCode, SubscribeBody};
+use tidewire_proto::body::{ErrorBody, ErrorCode};
 use tidewire_proto::codec::Codec;
 use tidewire_proto::correlate::Correlator;
 use tidewire_proto::message::{Kind, Message};
@@ -73,7 +73,7 @@ pub(crate) struct ClientService {
     wait_for_server: bool,
     backoff: Option<Backoff>,
     session: Option<SessionId>,
-    open: bool,
+    pub(super) open: bool,
     started: bool,
     ever_open: bool,
     closing: bool,
@@ -84,7 +84,7 @@ pub(crate) struct ClientService {
     order: VecDeque<u32>,
     deadlines: TimerWheel<u32>,
     expired: Vec<u32>,
-    listening: Listening,
+    pub(super) listening: Listening,
 }
 
 #[derive(Debug)]
@@ -279,45 +279,7 @@ impl ClientService {
         }
     }
 
-    /// Asks the server about a subscription.
-    fn ask(
-        &mut self,
-        cx: &mut Context<'_>,
-        key: usize,
-        step: &Step,
-        timeout: Duration,
-        pending: &Arc<Pending>,
-    ) -> Result<(), RequestError> {
-        let mut body = Vec::new();
-        let (kind, channel) = match step {
-            Step::Subscribe { pattern, policy } => {
-                let policy = *policy;
-                SubscribeBody { policy, pattern }.encode(&mut body);
-                (Kind::Subscribe, 0)
-            }
-            Step::Unsubscribe { alias } => (Kind::Unsubscribe, *alias),
-        };
-        let id = self.call(cx, kind, channel, &body, timeout, pending)?;
-        self.listening.note_asked(id, key);
-        Ok(())
-    }
-
-    /// Asks what is to be asked about subscriptions that nobody waits for.
-    fn ask_due(&mut self, cx: &mut Context<'_>) {
-        while self.open
-            && let Some((key, step)) = self.listening.next_step()
-        {
-            let asked = self.ask(cx, key, &step, ASK_TIMEOUT, &Arc::default());
-            if let Err(error) = asked {
-                // The window or the queue is full: some other turn has room for it.
-                tracing::debug!(%error, "a subscription waits for its turn");
-                self.listening.put_off(key);
-                return;
-            }
-        }
-    }
-
-    fn call(
+    pub(super) fn call(
         &mut self,
         cx: &mut Context<'_>,
         kind: Kind,
@@ -510,9 +472,6 @@ impl Drop for ClientService {
         self.link.events.push(Event::Ended);
     }
 }
-
-/// How long the server may take to agree to a subscription made again, or to let one go.
-const ASK_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Commands that wait for the lane.
 const COMMANDS_MAX: usize = 4096;

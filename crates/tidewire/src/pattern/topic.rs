@@ -89,20 +89,24 @@ impl Core {
         let mut matched = std::mem::take(&mut self.matched);
         self.routes
             .each_match(topic, |shared| matched.push(Arc::clone(shared)));
-        let (mut held, mut result) = (false, Ok(()));
+        let (mut congested, mut result) = (None, Ok(()));
         for shared in matched.drain(..) {
             result = result.and(self.append_published(&shared, topic, payload));
-            if shared.is_congested()
-                && let Some(slot) = self.slot_of(id)
-            {
-                self.hold(slot, &shared);
-                held = true;
+            if congested.is_none() && shared.is_congested() {
+                congested = Some(shared);
             }
         }
         self.matched = matched;
         result?;
         self.counters.published.add(1);
-        Ok(held)
+        // One of them is enough to hold it for; when that is clear, its next message meets the others.
+        match (congested, self.slot_of(id)) {
+            (Some(room), Some(slot)) => {
+                self.hold(slot, &room);
+                Ok(true)
+            }
+            _ => Ok(false),
+        }
     }
 
     /// Frames a message once for the subscribers of one pattern, on this lane and the others.

@@ -1,10 +1,11 @@
 //! Patterns, topics, policies and numbers that are refused, each with its code, on a connection that goes on.
 
 use tidewire::proto::body::{ErrorBody, ErrorCode};
+use tidewire::proto::handshake::{Hello, PROTOCOL_VERSION};
 use tidewire::{
     Client, Kind, Limits, Message, Policy, PubSub, PublishError, RequestError, Server, TopicError,
 };
-use tidewire_testkit::TestServer;
+use tidewire_testkit::{Peer, TestServer};
 
 use crate::{ask, heard, publish, serve, subscribe, tw1};
 
@@ -125,6 +126,34 @@ fn a_message_too_large_for_a_frame_is_refused_and_others_pass() {
     assert_eq!(code, ErrorCode::LimitReached);
     publish(&mut peer, "a.b", &[b'x'; 1024 - 16]);
     assert_eq!(heard(&subscription).1.len(), 1024 - 16);
+    drop((subscription, client, peer));
+    server.stop();
+}
+
+/// What is published is framed once for all, so one with a smaller limit could not be sent it.
+#[test]
+fn a_connection_with_smaller_frames_may_publish_but_not_subscribe() {
+    let server = serve(1);
+    let mut peer = Peer::silent(server.wire(), &tw1());
+    let hello = Hello {
+        version: PROTOCOL_VERSION,
+        features: 0,
+        frame_bytes_max: 4096,
+        credentials: &[],
+        agent: "small",
+    };
+    let mut frame = Vec::new();
+    hello.encode_frame(&mut frame).unwrap();
+    peer.write(&frame);
+    assert_eq!(peer.receive().unwrap().kind, Kind::Welcome);
+    assert_eq!(
+        subscribe(&mut peer, "a", None),
+        Err(ErrorCode::LimitReached)
+    );
+    let client = Client::connect(&server.url()).unwrap();
+    let subscription = client.subscribe("a").unwrap();
+    publish(&mut peer, "a", b"small");
+    assert_eq!(heard(&subscription).1, "small");
     drop((subscription, client, peer));
     server.stop();
 }

@@ -125,11 +125,13 @@ fn a_disconnecting_policy_ends_the_slow_one_and_nobody_else() {
     assert!(metrics.room_dropped[0] > 0, "counted as closed");
 }
 
-/// The publisher is on another lane than the one that holds it, and subscribed to nothing.
+/// With three lanes the publisher's has no subscriber at all, and still holds it.
 #[test]
 fn a_blocking_policy_holds_publishers_until_the_slow_one_has_everything() {
-    for lanes in [1, 2] {
+    for lanes in [1, 2, 3] {
         let mut scene = Scene::set(Policy::Block, lanes);
+        // The fourth of three lanes is the first again: the publisher's.
+        let mut neighbour = scene.server.peer();
         let mut publisher = scene.publisher;
         let publishing = std::thread::spawn(move || {
             for number in 0..MESSAGES {
@@ -142,6 +144,19 @@ fn a_blocking_policy_holds_publishers_until_the_slow_one_has_everything() {
         scene.server.wait_for("the publisher is held", |metrics| {
             metrics.publishers_held > 0
         });
+        // Read anew, for counters that are read while they change need not be of one moment.
+        let held = scene.server.metrics();
+        // Whatever else its lane does, nothing more of the publisher is taken while the slow one reads nothing.
+        for _ in 0..100 {
+            ask(&mut neighbour, Kind::Request, 0, &[]).unwrap();
+        }
+        let still = scene.server.metrics();
+        assert_eq!(
+            (still.published, still.publishers_held),
+            (held.published, 1),
+            "with {lanes} lanes"
+        );
+        drop(neighbour);
         let mut quick = scene.quick;
         let reading = std::thread::spawn(move || {
             for number in 0..MESSAGES {
