@@ -294,7 +294,7 @@ mod tests {
         assert!(matches!(step, Some((k, Step::Unsubscribe { alias: 5 })) if k == key));
         listening.note_asked(2, key);
         assert!(listening.handle_message(&deliver(5)), "it is nobody else's");
-        assert_eq!(queue.next(Some(std::time::Duration::ZERO)), None);
+        assert_eq!(queue.next(Some(Duration::ZERO)), None);
         listening.handle_answer(2, &reply(5));
         assert!(!listening.handle_message(&deliver(5)));
         assert!(listening.entries.is_empty());
