@@ -29,13 +29,14 @@ impl Core {
                 Err(AcceptError::WouldBlock) => return,
                 Err(AcceptError::Aborted) => {}
                 Err(error) => {
-                    self.counters.accept_errors.add(1);
                     let cause = std::error::Error::source(&error).map(ToString::to_string);
                     // Ten attempts a second go on for as long as the cause does; the log needs one line of it.
                     if self.now_ns >= self.accept_error_quiet_until_ns {
                         self.accept_error_quiet_until_ns = self.now_ns + ACCEPT_ERROR_QUIET_NS;
                         tracing::error!(%error, cause, "cannot accept; trying again every 100 ms");
                     }
+                    // Counted last, so that whoever sees the number finds the line in the log.
+                    self.counters.accept_errors.add(1);
                     self.pause_listener(listener);
                     return;
                 }
