@@ -32,6 +32,7 @@ mod server;
 mod service;
 mod session;
 mod transport;
+mod workers;
 
 pub use address::{Address, AddressError, Endpoint};
 pub use client::{
@@ -49,6 +50,7 @@ pub use server::{ServeError, Server, ServerBuilder, Stopped, serve};
 pub use service::{ConnectFailure, HandlerError, HandlerResult, Service};
 pub use session::{CloseReason, SessionId};
 pub use transport::inproc::{InprocBindError, InprocConnectError, InprocName};
+pub use workers::{PoolFull, WhenFull, WorkerMetrics, WorkerPool};
 
 pub use tidewire_io as io;
 pub use tidewire_proto as proto;
