@@ -24,6 +24,8 @@ pub struct Context<'a> {
     /// Largest frame that both sides take.
     pub(crate) frame_bytes_max: usize,
     pub(crate) current: Current,
+    /// Replies of this session must wait for earlier ones that are deferred.
+    pub(crate) keeps_order: bool,
     /// Set when no further message of this session may be handled now.
     pub(crate) stopped: bool,
 }
@@ -34,6 +36,10 @@ pub(crate) struct Current {
     pub(crate) kind: Kind,
     pub(crate) channel: u16,
     pub(crate) id: u32,
+    /// It is for a method by name, which the lane keeps.
+    pub(crate) named: bool,
+    /// A token will answer it.
+    pub(crate) deferred: bool,
 }
 
 /// A message could not be handed over. Nothing of it was sent.
@@ -122,19 +128,16 @@ impl Context<'_> {
     }
 
     /// Answers the message being handled: a request with a reply of the same id, anything else with a one-way
-    /// message on the same channel.
+    /// message on the same channel. Where replies are matched by their order, it waits for those that are deferred.
     ///
     /// # Errors
     /// The payload does not fit a frame of the codec.
     #[inline]
     pub fn reply(&mut self, payload: &[u8]) -> Result<(), HandlerError> {
-        let message = match self.current.kind {
-            Kind::Request | Kind::Join | Kind::Leave | Kind::Subscribe | Kind::Unsubscribe => {
-                Message::with_id(Kind::Reply, self.current.channel, self.current.id, payload)
-            }
-            _ => Message::new(Kind::OneWay, self.current.channel, payload),
-        };
-        Ok(self.send(&message)?)
+        if self.current.named || self.keeps_order {
+            return Ok(self.reply_apart(payload)?);
+        }
+        Ok(self.send(&self.current.answer("", payload))?)
     }
 
     /// Sends a message to the session this call is about.

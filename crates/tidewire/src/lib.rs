@@ -24,6 +24,7 @@
 mod address;
 mod client;
 mod context;
+mod deferred;
 mod lane;
 mod limits;
 mod metrics;
@@ -36,15 +37,16 @@ mod workers;
 
 pub use address::{Address, AddressError, Endpoint};
 pub use client::{
-    Backoff, Client, ClientBuilder, ConnectError, Event, HandOverError, OwnedMessage, Reply,
-    Request, RequestError, Subscription, TopicEvent, TopicMessage,
+    Backoff, Call, Client, ClientBuilder, ConnectError, Event, HandOverError, OwnedMessage, Reply,
+    Request, RequestError, Subscription, TopicEvent, TopicMessage, WhenWindowFull,
 };
 pub use context::{Context, SendError};
+pub use deferred::Deferred;
 pub use lane::LaneError;
 pub use limits::{Limits, RoomDefaults};
 pub use metrics::{DropReason, Metrics, MetricsReader};
 pub use pattern::{
-    Chat, JoinError, Joined, NotSubscribed, PubSub, PublishError, RoomError, SubscribeError,
+    Chat, JoinError, Joined, NotSubscribed, PubSub, PublishError, RoomError, Router, SubscribeError,
 };
 pub use server::{ServeError, Server, ServerBuilder, Stopped, serve};
 pub use service::{ConnectFailure, HandlerError, HandlerResult, Service};

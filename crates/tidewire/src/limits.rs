@@ -30,6 +30,10 @@ pub struct Limits {
     /// Unsent bytes of a session's own output above which reading from it pauses, and direct sends to it from
     /// others are refused. Default 1 MiB.
     pub queue_bytes_max: usize,
+    /// Requests of one session whose answers are deferred, and answers that wait for them where replies are matched
+    /// by their order. A session with so many is not read. Default 1,024: a worker pool is busy with fewer, and
+    /// with small replies a session costs a few hundred kilobytes at most.
+    pub deferred_per_session_max: usize,
     /// Unsent bytes of a room above which a subscriber counts as slow. Default 8 MiB: about a second of a busy
     /// room (200,000 messages of 40 bytes), so that a short stall costs nobody the connection.
     pub lag_bytes_max: u64,
@@ -68,6 +72,7 @@ impl Default for Limits {
             heartbeat: Duration::from_secs(20),
             frame_timeout: Duration::from_secs(10),
             queue_bytes_max: 1 << 20,
+            deferred_per_session_max: 1_024,
             lag_bytes_max: 8 << 20,
             lag_messages_max: 262_144,
             block_deadline: Duration::from_secs(1),

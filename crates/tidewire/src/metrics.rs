@@ -115,6 +115,14 @@ counters! {
     sends_refused,
     /// Replies that no request waited for.
     replies_unmatched,
+    /// Cancel frames received.
+    requests_cancelled,
+    /// Requests whose answers were deferred.
+    deferred,
+    /// Deferred answers handed to their session.
+    deferred_answered,
+    /// Deferred answers that nobody wanted any more: the session had ended or the caller had cancelled.
+    deferred_undelivered,
 }
 
 impl Metrics {

@@ -16,6 +16,7 @@ use tidewire_proto::codec::{AnyCodec, Codec, Tw1};
 use tidewire_proto::room::Policy;
 
 use crate::address::{Address, AddressError, Endpoint};
+use crate::deferred::SpareFrames;
 use crate::lane::{Core, Gate, Lane, LaneError, LaneHandle, Post, Shared, SpareBatches};
 use crate::limits::{Limits, RoomDefaults, nanoseconds};
 use crate::metrics::{LaneCounters, Metrics, MetricsReader};
@@ -387,6 +388,7 @@ impl ServerBuilder {
                 self.limits.sessions_per_address_max,
             ),
             spare_batches: SpareBatches::default(),
+            spare_frames: SpareFrames::default(),
             agent,
             lanes: OnceLock::new(),
         }

@@ -13,6 +13,7 @@ use tidewire_proto::handshake::HandshakeError;
 use tidewire_proto::message::MemberId;
 use tidewire_proto::room::Subscriber;
 
+use crate::lane::Unanswered;
 use crate::transport::Connection;
 
 /// The number of a session, never reused while the server runs.
@@ -280,6 +281,10 @@ pub(crate) struct Session {
     pub(crate) paused: bool,
     /// Held by a room that blocks its publishers.
     pub(crate) held: bool,
+    /// Reading stopped until one of the unanswered requests is answered.
+    pub(crate) awaits_answers: bool,
+    /// Requests whose answers are deferred; none until the first one.
+    pub(crate) unanswered: Option<Box<Unanswered>>,
     /// `tail` may hold whole frames, left there when reading paused.
     pub(crate) backlog: bool,
     /// The session ends with this reason once its output is written; nothing more is read.
@@ -327,6 +332,8 @@ impl Session {
             write_failed: false,
             paused: false,
             held: false,
+            awaits_answers: false,
+            unanswered: None,
             backlog: false,
             finish: None,
             half_close: false,

@@ -9,14 +9,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use slab::Slab;
+use tidewire_io::clock::now_ns;
 use tidewire_proto::body::{GapBody, SubscribeBody};
 use tidewire_proto::message::{Kind, Message};
 use tidewire_proto::room::Policy;
 
+use super::call::WhenWindowFull;
+use super::calls::Outgoing;
 use super::request::{Pending, Reply, RequestError};
 use super::service::ClientService;
 use super::subscription::{TopicEvent, TopicMessage, TopicQueue};
 use crate::context::Context;
+use crate::limits::nanoseconds;
 use crate::session::CloseReason;
 
 /// All subscriptions of a client.
@@ -230,14 +234,26 @@ impl ClientService {
             }
             Step::Unsubscribe { alias } => (Kind::Unsubscribe, *alias),
         };
-        let id = self.call(cx, kind, channel, &body, timeout, pending)?;
+        let id = self.calls.call(
+            cx,
+            Outgoing {
+                kind,
+                channel,
+                name: "".into(),
+                payload: body,
+                deadline_ns: now_ns().saturating_add(nanoseconds(timeout)),
+                idempotent: false,
+                when_full: WhenWindowFull::Refuse,
+                pending: Arc::clone(pending),
+            },
+        )?;
         self.listening.note_asked(id, key);
         Ok(())
     }
 
     /// Asks what is to be asked about subscriptions that nobody waits for.
     pub(super) fn ask_due(&mut self, cx: &mut Context<'_>) {
-        while self.open
+        while self.calls.session.is_some()
             && let Some((key, step)) = self.listening.next_step()
         {
             let asked = self.ask(cx, key, &step, ASK_TIMEOUT, &Arc::default());

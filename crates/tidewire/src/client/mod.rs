@@ -3,6 +3,8 @@
 //! The connection lives on a lane of its own. Calls hand it a command through a bounded queue and wake it only
 //! if it sleeps; answers come back as futures that need no particular executor, each with a blocking twin.
 
+mod call;
+mod calls;
 mod events;
 mod listening;
 mod request;
@@ -16,9 +18,10 @@ use thiserror::Error;
 use tidewire_io::doorbell::Doorbell;
 use tidewire_io::poller::PollerChoice;
 use tidewire_proto::body::{JoinBody, JoinedBody, RoomCall, Roster};
-use tidewire_proto::codec::{AnyCodec, Tw1};
+use tidewire_proto::codec::{AnyCodec, Codec, Tw1};
 use tidewire_proto::message::{Kind, MemberId};
 
+pub use call::{Call, WhenWindowFull};
 pub use events::{Event, OwnedMessage};
 pub use request::{Reply, Request, RequestError};
 pub use subscription::{Subscription, TopicEvent, TopicMessage};
@@ -29,6 +32,8 @@ use crate::metrics::Metrics;
 use crate::pattern::Joined;
 use crate::server::{ServeError, Server};
 use crate::service::ConnectFailure;
+use calls::Outgoing;
+use request::Canceller;
 use service::{ClientService, Command, Link};
 
 /// A connection to a server, shared by as many threads and tasks as you like.
@@ -42,6 +47,7 @@ struct Inner {
     link: Arc<Link>,
     doorbell: Arc<Doorbell>,
     request_timeout: Duration,
+    when_window_full: WhenWindowFull,
     /// Dropped last: it joins the lane's thread.
     lane: Server,
 }
@@ -54,6 +60,7 @@ pub struct ClientBuilder {
     limits: Limits,
     request_timeout: Duration,
     pending_max: usize,
+    when_window_full: WhenWindowFull,
     backoff: Option<Backoff>,
     wait_for_server: bool,
 }
@@ -126,20 +133,19 @@ impl Client {
         self.request(payload).wait()
     }
 
+    /// Calls the method of this name; the reply is awaited or waited for. Codecs without names refuse it.
+    pub fn call_method(&self, name: &str, payload: &[u8]) -> Request {
+        self.prepare(payload).method(name).send()
+    }
+
+    /// A request with choices of its own: method, channel, deadline, repetition, what a full window does.
+    pub fn prepare<'a>(&'a self, payload: &'a [u8]) -> Call<'a> {
+        Call::new(self, Kind::Request, payload)
+    }
+
     /// Sends any kind of frame that is answered, on a channel.
     pub fn call(&self, kind: Kind, channel: u16, payload: &[u8]) -> Request {
-        let (request, pending) = Request::new();
-        let command = Command::Call {
-            kind,
-            channel,
-            payload: payload.to_vec(),
-            timeout: self.inner.request_timeout,
-            pending: Arc::clone(&pending),
-        };
-        if let Err(error) = self.hand_over(command) {
-            pending.complete(Err(error.into()));
-        }
-        request
+        Call::new(self, kind, payload).channel(channel).send()
     }
 
     /// Sends a message that nobody answers. It is written at the end of the lane's turn, with its neighbours.
@@ -265,6 +271,21 @@ impl Client {
         Ok(())
     }
 
+    fn canceller(&self) -> Canceller {
+        Canceller {
+            link: Arc::clone(&self.inner.link),
+            doorbell: Arc::clone(&self.inner.doorbell),
+        }
+    }
+
+    /// Hands a request over, or fails it.
+    fn hand_over_call(&self, call: Outgoing) {
+        let pending = Arc::clone(&call.pending);
+        if let Err(error) = self.hand_over(Command::Call(call)) {
+            pending.complete(Err(error.into()));
+        }
+    }
+
     fn hand_over(&self, command: Command) -> Result<(), HandOverError> {
         if !self.inner.lane.is_running() {
             return Err(HandOverError::Ended);
@@ -286,6 +307,7 @@ impl Default for ClientBuilder {
             limits: Limits::default(),
             request_timeout: Duration::from_secs(10),
             pending_max: 4096,
+            when_window_full: WhenWindowFull::default(),
             backoff: None,
             wait_for_server: false,
         }
@@ -328,8 +350,16 @@ impl ClientBuilder {
         self
     }
 
-    /// Reconnects by itself after a connection that was open ends. Topics are subscribed to again. Requests are not
-    /// repeated and rooms not joined again: an [`Event::Opened`] says when to.
+    /// What happens to a request when as many wait for their replies as allowed. Default: it is refused.
+    #[must_use]
+    pub fn when_window_full(mut self, choice: WhenWindowFull) -> Self {
+        self.when_window_full = choice;
+        self
+    }
+
+    /// Reconnects by itself after a connection that was open ends. Topics are subscribed to again. Only
+    /// requests marked as [idempotent](Call::idempotent) are repeated; rooms are not joined again: an
+    /// [`Event::Opened`] says when to.
     #[must_use]
     pub fn reconnect(mut self, backoff: Backoff) -> Self {
         self.backoff = Some(backoff);
@@ -357,6 +387,7 @@ impl ClientBuilder {
             endpoint,
             self.wait_for_server,
             self.backoff,
+            self.codec.ids(),
             self.pending_max,
         );
         let mut service = Some(service);
@@ -375,6 +406,7 @@ impl ClientBuilder {
                 link,
                 doorbell,
                 request_timeout,
+                when_window_full: self.when_window_full,
                 lane,
             }),
         })

@@ -6,11 +6,13 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use thiserror::Error;
+use tidewire_io::doorbell::Doorbell;
 use tidewire_proto::body::ErrorCode;
 use tidewire_proto::error::EncodeError;
 use tidewire_proto::topic::TopicError;
 
 use super::HandOverError;
+use super::service::{Command, Link};
 use crate::session::CloseReason;
 
 /// The answer to a request.
@@ -79,10 +81,20 @@ pub enum RequestError {
 }
 
 /// A request that was handed to the client's lane. Await it, or [`Request::wait`] for it.
+///
+/// Dropped before its reply it is given up, and the server is told where the codec can say it.
 #[derive(Debug)]
 #[must_use = "a request does nothing useful unless its reply is awaited"]
 pub struct Request {
     pending: Arc<Pending>,
+    canceller: Option<Canceller>,
+}
+
+/// The way to the client's lane, for a request that is let go of.
+#[derive(Debug)]
+pub(crate) struct Canceller {
+    pub(crate) link: Arc<Link>,
+    pub(crate) doorbell: Arc<Doorbell>,
 }
 
 /// Where the lane leaves the answer.
@@ -95,6 +107,12 @@ pub(crate) struct Pending {
 #[derive(Debug, Default)]
 struct State {
     result: Option<Result<Reply, RequestError>>,
+    /// A result was left, and perhaps taken since.
+    finished: bool,
+    /// The application let go of the request.
+    abandoned: bool,
+    /// Its id, while it is on its way.
+    id: Option<u32>,
     waker: Option<Waker>,
 }
 
@@ -108,11 +126,12 @@ impl From<HandOverError> for RequestError {
 }
 
 impl Request {
-    pub(crate) fn new() -> (Self, Arc<Pending>) {
+    pub(crate) fn new(canceller: Option<Canceller>) -> (Self, Arc<Pending>) {
         let pending = Arc::new(Pending::default());
         (
             Self {
                 pending: Arc::clone(&pending),
+                canceller,
             },
             pending,
         )
@@ -152,12 +171,50 @@ impl Future for Request {
     }
 }
 
+impl Drop for Request {
+    fn drop(&mut self) {
+        let Some(id) = self.pending.abandon() else {
+            return;
+        };
+        if let Some(Canceller { link, doorbell }) = &self.canceller {
+            let command = Command::Abandon {
+                id,
+                pending: Arc::clone(&self.pending),
+            };
+            // If the queue is full, the request's deadline will give it up.
+            if link.push(command).is_ok() {
+                doorbell.ring();
+            }
+        }
+    }
+}
+
 impl Pending {
+    /// Notes the id under which the request is being sent. Returns whether anyone still wants it.
+    pub(crate) fn begin(&self, id: u32) -> bool {
+        let mut state = self.lock();
+        state.id = Some(id);
+        !state.abandoned
+    }
+
+    /// The request is not on its way any more, and not answered either.
+    pub(crate) fn suspend(&self) {
+        self.lock().id = None;
+    }
+
+    /// Nobody wants the answer. Returns the id of a request on its way.
+    fn abandon(&self) -> Option<u32> {
+        let mut state = self.lock();
+        state.abandoned = true;
+        state.id.filter(|_| !state.finished)
+    }
+
     /// Leaves the answer and wakes whoever waits.
     pub(crate) fn complete(&self, result: Result<Reply, RequestError>) {
         let waker = {
             let mut state = self.lock();
             state.result = Some(result);
+            state.finished = true;
             state.waker.take()
         };
         self.ready.notify_all();
@@ -187,7 +244,7 @@ mod tests {
 
     #[test]
     fn a_future_is_woken_once_and_then_ready() {
-        let (mut request, pending) = Request::new();
+        let (mut request, pending) = Request::new(None);
         let count = Arc::new(Count(AtomicUsize::new(0)));
         let waker = Waker::from(Arc::clone(&count));
         let mut cx = Context::from_waker(&waker);
@@ -202,7 +259,7 @@ mod tests {
 
     #[test]
     fn a_blocked_thread_is_woken() {
-        let (request, pending) = Request::new();
+        let (request, pending) = Request::new(None);
         let thread = std::thread::spawn(move || request.wait());
         let reply = Reply {
             channel: 3,

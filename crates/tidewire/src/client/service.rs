@@ -1,26 +1,24 @@
 //! The lane's side of a client: one connection, its pending requests, and reconnecting.
 
-use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use crossbeam_queue::ArrayQueue;
 use tidewire_io::clock::now_ns;
-use tidewire_io::timer::{TimerId, TimerWheel};
-use tidewire_proto::body::{ErrorBody, ErrorCode};
-use tidewire_proto::codec::Codec;
-use tidewire_proto::correlate::Correlator;
+use tidewire_proto::body::ErrorCode;
+use tidewire_proto::codec::{Codec, RequestIds};
 use tidewire_proto::message::{Kind, Message};
 use tidewire_proto::room::Policy;
 
+use super::calls::{Calls, Outgoing};
 use super::events::{Event, EventQueue};
 use super::listening::{Listening, Step};
 use super::request::{Pending, Reply, RequestError};
 use super::subscription::TopicQueue;
 use super::{Backoff, ConnectError};
 use crate::address::Endpoint;
-use crate::context::{Context, SendError};
+use crate::context::Context;
 use crate::limits::nanoseconds;
 use crate::service::{ConnectFailure, HandlerResult, Service};
 use crate::session::{CloseReason, SessionId};
@@ -28,11 +26,10 @@ use crate::session::{CloseReason, SessionId};
 /// What the application asks of its client's lane.
 #[derive(Debug)]
 pub(crate) enum Command {
-    Call {
-        kind: Kind,
-        channel: u16,
-        payload: Vec<u8>,
-        timeout: Duration,
+    Call(Outgoing),
+    /// The application let go of a request that was on its way under this id.
+    Abandon {
+        id: u32,
         pending: Arc<Pending>,
     },
     Send {
@@ -73,24 +70,13 @@ pub(crate) struct ClientService {
     wait_for_server: bool,
     backoff: Option<Backoff>,
     session: Option<SessionId>,
-    pub(super) open: bool,
     started: bool,
     ever_open: bool,
     closing: bool,
     attempts: u32,
     retry_at_ns: Option<u64>,
-    waiting: Correlator<Waiting>,
-    /// Ids of waiting requests in the order they were sent, for codecs without ids.
-    order: VecDeque<u32>,
-    deadlines: TimerWheel<u32>,
-    expired: Vec<u32>,
+    pub(super) calls: Calls,
     pub(super) listening: Listening,
-}
-
-#[derive(Debug)]
-struct Waiting {
-    pending: Arc<Pending>,
-    timer: TimerId,
 }
 
 impl Link {
@@ -124,8 +110,11 @@ impl Link {
 
     fn fail_commands(&self) {
         while let Some(command) = self.commands.pop() {
-            if let Command::Call { pending, .. } | Command::Subscribe { pending, .. } = command {
-                pending.complete(Err(RequestError::Shutdown));
+            match command {
+                Command::Call(Outgoing { pending, .. }) | Command::Subscribe { pending, .. } => {
+                    pending.complete(Err(RequestError::Shutdown));
+                }
+                _ => {}
             }
         }
     }
@@ -156,24 +145,22 @@ impl ClientService {
         endpoint: Endpoint,
         wait_for_server: bool,
         backoff: Option<Backoff>,
+        ids: RequestIds,
         pending_max: usize,
     ) -> Self {
+        let calls = Calls::new(ids, pending_max, backoff.is_some());
         Self {
             link,
             endpoint,
             wait_for_server,
             backoff,
             session: None,
-            open: false,
             started: false,
             ever_open: false,
             closing: false,
             attempts: 0,
             retry_at_ns: None,
-            waiting: Correlator::new(pending_max),
-            order: VecDeque::new(),
-            deadlines: TimerWheel::new(now_ns(), DEADLINE_TICK_NS),
-            expired: Vec::new(),
+            calls,
             listening: Listening::default(),
         }
     }
@@ -217,17 +204,8 @@ impl ClientService {
 
     fn run(&mut self, cx: &mut Context<'_>, command: Command) {
         match command {
-            Command::Call {
-                kind,
-                channel,
-                payload,
-                timeout,
-                pending,
-            } => {
-                if let Err(error) = self.call(cx, kind, channel, &payload, timeout, &pending) {
-                    pending.complete(Err(error));
-                }
-            }
+            Command::Call(call) => self.calls.submit(cx, call),
+            Command::Abandon { id, pending } => self.calls.abandon(cx, id, &pending),
             Command::Send {
                 kind,
                 channel,
@@ -260,6 +238,7 @@ impl ClientService {
             }
             Command::Close => {
                 self.closing = true;
+                self.calls.reconnects = false;
                 match self.session {
                     Some(session) => cx.close_session(session),
                     None => cx.stop_lane(),
@@ -269,7 +248,7 @@ impl ClientService {
     }
 
     fn send(&self, cx: &mut Context<'_>, message: &Message<'_>) {
-        let Some(session) = self.session.filter(|_| self.open) else {
+        let Some(session) = self.calls.session else {
             self.link.events.push(Event::Lost { count: 1 });
             return;
         };
@@ -279,82 +258,11 @@ impl ClientService {
         }
     }
 
-    pub(super) fn call(
-        &mut self,
-        cx: &mut Context<'_>,
-        kind: Kind,
-        channel: u16,
-        payload: &[u8],
-        timeout: Duration,
-        pending: &Arc<Pending>,
-    ) -> Result<u32, RequestError> {
-        let session = self
-            .session
-            .filter(|_| self.open)
-            .ok_or(RequestError::NotConnected)?;
-        let deadline_ns = now_ns().saturating_add(nanoseconds(timeout));
-        let timer = self.deadlines.insert(deadline_ns, 0);
-        let waiting = Waiting {
-            pending: Arc::clone(pending),
-            timer,
-        };
-        let id = match self.waiting.insert(waiting) {
-            Ok(id) => id,
-            Err(_) => {
-                self.deadlines.cancel(timer);
-                return Err(RequestError::WindowFull);
-            }
-        };
-        // The timer is made anew now that the id it must carry is known.
-        self.deadlines.cancel(timer);
-        let timer = self.deadlines.insert(deadline_ns, id);
-        if let Some(waiting) = self.waiting.find_mut(id) {
-            waiting.timer = timer;
-        }
-        let has_ids = cx.codec().has_ids();
-        let message = if has_ids {
-            Message::with_id(kind, channel, id, payload)
-        } else {
-            Message::new(Kind::OneWay, channel, payload)
-        };
-        if let Err(error) = cx.send_to(session, &message) {
-            self.waiting.take(id);
-            self.deadlines.cancel(timer);
-            return Err(match error {
-                SendError::Encode(error) => RequestError::Encode(error),
-                SendError::QueueFull => RequestError::WindowFull,
-                SendError::NotOpen => RequestError::NotConnected,
-            });
-        }
-        if !has_ids {
-            self.order.push_back(id);
-        }
-        Ok(id)
-    }
-
-    fn complete(&mut self, id: u32, result: Result<Reply, RequestError>) -> bool {
-        let Some(waiting) = self.waiting.take(id) else {
-            return false;
-        };
-        self.deadlines.cancel(waiting.timer);
-        self.listening.handle_answer(id, &result);
-        waiting.pending.complete(result);
-        true
-    }
-
-    fn fail_all(&mut self, error: &RequestError) {
-        for waiting in self.waiting.drain() {
-            self.deadlines.cancel(waiting.timer);
-            waiting.pending.complete(Err(error.clone()));
-        }
-        self.order.clear();
-    }
-
-    /// The id that an answer belongs to: its own, or that of the oldest request of a codec without ids.
-    fn answered_id(&mut self, cx: &Context<'_>, message: &Message<'_>) -> Option<u32> {
+    /// The id that an answer belongs to: its own, or without ids that of the oldest request, whatever it is.
+    fn answered_id(&self, cx: &Context<'_>, message: &Message<'_>) -> Option<u32> {
         match message.kind {
             Kind::Reply | Kind::Error if message.id != 0 => Some(message.id),
-            Kind::OneWay if !cx.codec().has_ids() => self.order.pop_front(),
+            Kind::OneWay if !cx.codec().has_ids() && self.calls.owed() > 0 => Some(0),
             _ => None,
         }
     }
@@ -362,7 +270,7 @@ impl ClientService {
 
 impl Service for ClientService {
     fn on_open(&mut self, cx: &mut Context<'_>) {
-        self.open = true;
+        self.calls.session = Some(cx.session());
         self.attempts = 0;
         self.listening.handle_open();
         let agent = cx.peer_agent().unwrap_or_default().to_owned();
@@ -384,7 +292,7 @@ impl Service for ClientService {
             return Ok(());
         };
         let result = if message.kind == Kind::Error {
-            let body = ErrorBody::decode(message.payload);
+            let body = cx.codec().decode_error(&message);
             let (code, text) = body.map_or((ErrorCode::Internal, String::new()), |body| {
                 let text = if body.text.is_empty() {
                     body.code.to_string()
@@ -400,16 +308,19 @@ impl Service for ClientService {
                 payload: message.payload.to_vec(),
             })
         };
-        if !self.complete(id, result) {
-            cx.count_unmatched_reply();
+        match self.calls.answer(id) {
+            Some((id, pending)) => {
+                self.listening.handle_answer(id, &result);
+                pending.complete(result);
+            }
+            None => cx.count_unmatched_reply(),
         }
         Ok(())
     }
 
     fn on_close(&mut self, cx: &mut Context<'_>, reason: CloseReason) {
-        self.open = false;
         self.session = None;
-        self.fail_all(&RequestError::Closed(reason));
+        self.calls.handle_close(reason);
         if !self.closing {
             self.listening.handle_close(reason);
         }
@@ -433,14 +344,15 @@ impl Service for ClientService {
         while let Some(command) = self.link.commands.pop() {
             self.run(cx, command);
         }
-        let mut expired = std::mem::take(&mut self.expired);
-        self.deadlines.advance(now_ns, &mut expired);
-        for id in expired.drain(..) {
-            self.complete(id, Err(RequestError::TimedOut));
-        }
-        self.expired = expired;
+        let Self {
+            calls, listening, ..
+        } = self;
+        calls.expire(cx, now_ns, |id| {
+            listening.handle_answer(id, &Err(RequestError::TimedOut));
+        });
+        self.calls.send_parked(cx);
         self.ask_due(cx);
-        [self.retry_at_ns, self.deadlines.next_deadline()]
+        [self.retry_at_ns, self.calls.next_deadline_ns()]
             .into_iter()
             .flatten()
             .min()
@@ -454,7 +366,7 @@ impl Service for ClientService {
 impl Drop for ClientService {
     /// The lane ended, in order or not: nobody may wait for ever.
     fn drop(&mut self) {
-        self.fail_all(&RequestError::Shutdown);
+        self.calls.fail_all(&RequestError::Shutdown);
         self.listening.end();
         self.link.end();
         if !self.ever_open {
@@ -475,6 +387,3 @@ impl Drop for ClientService {
 
 /// Commands that wait for the lane.
 const COMMANDS_MAX: usize = 4096;
-
-/// Resolution of request deadlines.
-const DEADLINE_TICK_NS: u64 = 1_000_000;

@@ -115,7 +115,7 @@ impl Client {
     ) -> Result<Subscription, RequestError> {
         let pattern: Arc<str> = Pattern::parse(pattern)?.text().into();
         let queue = Arc::new(TopicQueue::default());
-        let (request, pending) = Request::new();
+        let (request, pending) = Request::new(None);
         let command = Command::Subscribe {
             pattern: Arc::clone(&pattern),
             policy,

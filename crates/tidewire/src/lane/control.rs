@@ -1,14 +1,14 @@
 //! Frames that the lane answers itself: the handshake, heartbeats and go-away.
 
-use tidewire_proto::body::{ErrorBody, GoAwayBody, GoAwayCode};
+use tidewire_proto::body::{GoAwayBody, GoAwayCode};
 use tidewire_proto::codec::Codec;
 use tidewire_proto::error::DecodeError;
 use tidewire_proto::handshake::{self, HandshakeError, Hello, Offer, Welcome};
 use tidewire_proto::message::{Kind, Message};
 
 use super::{Core, Lane};
-use crate::context::{Context, Current};
-use crate::service::{HandlerError, Service};
+use crate::context::Context;
+use crate::service::Service;
 use crate::session::{CloseReason, State};
 use crate::transport::Transport;
 
@@ -36,6 +36,10 @@ pub(crate) fn handle(cx: &mut Context<'_>, slot: usize, message: &Message<'_>) -
         (State::AwaitWelcome, kind) => Err(HandshakeError::ExpectedWelcome { kind }),
         (_, Kind::Ping) => return ping(cx, message),
         (_, Kind::Pong) => return Handled::Done,
+        (_, Kind::Cancel) => {
+            cx.core.cancel_request(slot, message.id);
+            return Handled::Done;
+        }
         (_, kind) => {
             // A second hello or welcome.
             return Handled::Close(CloseReason::Decode(DecodeError::MalformedPayload { kind }));
@@ -227,33 +231,6 @@ impl Core {
             tracing::debug!(%error, "cannot encode a go-away");
         }
         self.sessions[slot].output = output;
-    }
-}
-
-impl Context<'_> {
-    /// Counts a refused message and, if it was a request, answers it with the error.
-    pub(crate) fn refuse(&mut self, error: &HandlerError) {
-        self.core.counters.refused.add(1);
-        let Current { kind, channel, id } = self.current;
-        let has_ids = self.codec().has_ids();
-        // A refused `say` or `publish` has no id; its error carries id 0, and the room if there is one. Without ids
-        // every message may be a request, and its sender counts on an answer.
-        if !kind.has_id() && !matches!(kind, Kind::Say | Kind::Publish) && has_ids {
-            return;
-        }
-        let request = Message::with_id(kind, channel, id, &[]);
-        let body = ErrorBody {
-            code: error.code(),
-            text: error.text(),
-        };
-        let sent = self.send_framed(|codec, out| codec.encode_error(&request, &body, out));
-        if let Err(error) = sent {
-            tracing::debug!(session = %self.id, %error, "cannot send a refusal");
-            if !has_ids {
-                // Replies match requests by their order; with one missing, all that follow would be wrong.
-                self.close();
-            }
-        }
     }
 }
 

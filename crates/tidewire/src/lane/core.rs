@@ -13,14 +13,15 @@ use tidewire_io::socket::{Listener, SocketAddress, Stream};
 use tidewire_io::timer::TimerWheel;
 use tidewire_proto::codec::AnyCodec;
 use tidewire_proto::error::EncodeError;
-use tidewire_proto::message::Kind;
 
+use super::answers::NO_MESSAGE;
 use super::buffers::BufferPool;
 use super::gate::Gate;
 use super::mailbox::{BatchEntry, LaneHandle, Post, SpareBatches};
 use super::timers::TimerKey;
 use crate::address::Endpoint;
-use crate::context::{Context, Current, SendError, encode_within};
+use crate::context::{Context, SendError, encode_within};
+use crate::deferred::{SpareFrames, Token as AnswerToken};
 use crate::limits::{Limits, RoomDefaults};
 use crate::metrics::LaneCounters;
 use crate::pattern::{Directory, Room, Routes, SharedRoom};
@@ -39,6 +40,8 @@ pub(crate) struct Shared {
     pub(crate) gate: Gate,
     /// Emptied batches on their way back from the lanes that received them to those that send.
     pub(crate) spare_batches: SpareBatches,
+    /// Emptied frames on their way back from lanes to those who answer later.
+    pub(crate) spare_frames: SpareFrames,
     /// What the server says of itself in its welcome.
     pub(crate) agent: String,
     /// Every lane of the server, in the order of their numbers.
@@ -83,6 +86,10 @@ pub(crate) struct Core {
     pub(crate) connect_failures: Vec<(SessionId, ConnectFailure)>,
     /// Scratch list of timers that fired.
     pub(crate) expired: Vec<TimerKey>,
+    /// Name of the method being called, if it has one.
+    pub(crate) method_name: String,
+    /// Tokens of answered requests, to be used again.
+    pub(crate) spare_tokens: Vec<Arc<AnswerToken>>,
     pub(crate) drain_deadline_ns: Option<u64>,
     pub(crate) stop: bool,
     generation: u32,
@@ -125,6 +132,8 @@ impl Core {
             batches: Vec::new(),
             connect_failures: Vec::new(),
             expired: Vec::new(),
+            method_name: String::new(),
+            spare_tokens: Vec::new(),
             drain_deadline_ns: None,
             stop: false,
             generation: 0,
@@ -166,17 +175,22 @@ impl Core {
 
     /// The context of a call about session `id`; it holds the session's output until it is dropped.
     pub(crate) fn context(&mut self, id: SessionId) -> Context<'_> {
-        let (output, frame_bytes_max) = self
-            .session_mut(id)
-            .map_or_else(Default::default, |session| {
-                (std::mem::take(&mut session.output), session.frame_bytes_max)
-            });
+        let (output, frame_bytes_max, keeps_order) =
+            self.session_mut(id)
+                .map_or_else(Default::default, |session| {
+                    (
+                        std::mem::take(&mut session.output),
+                        session.frame_bytes_max,
+                        session.must_keep_order(),
+                    )
+                });
         Context {
             core: self,
             id,
             output,
             frame_bytes_max,
             current: NO_MESSAGE,
+            keeps_order,
             stopped: false,
         }
     }
@@ -188,6 +202,7 @@ impl Core {
             output: Output::default(),
             frame_bytes_max: 0,
             current: NO_MESSAGE,
+            keeps_order: false,
             stopped: false,
         }
     }
@@ -382,6 +397,7 @@ impl Core {
     /// Takes a closed session apart.
     pub(crate) fn dismantle(&mut self, slot: usize, reason: CloseReason) {
         self.leave_all(slot);
+        self.cancel_all(slot);
         self.last_words(slot, reason);
         let Some(mut session) = self.sessions.try_remove(slot) else {
             return;
@@ -428,6 +444,7 @@ impl Core {
                 self.shared.gate.leave(peer.as_ref());
             }
         }
+        self.discard_answers();
     }
 
     /// When the lane must wake even if nothing arrives.
@@ -456,12 +473,6 @@ impl Core {
 pub(crate) fn listener_token(index: usize) -> Token {
     Token(usize::MAX - 1 - index)
 }
-
-const NO_MESSAGE: Current = Current {
-    kind: Kind::OneWay,
-    channel: 0,
-    id: 0,
-};
 
 /// Resolution of timeouts. They are seconds long, so 10 ms is exact enough and keeps the wheel small.
 const TIMER_TICK_NS: u64 = 10_000_000;

@@ -7,10 +7,11 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use crossbeam_queue::ArrayQueue;
+use crossbeam_queue::{ArrayQueue, SegQueue};
 use tidewire_io::doorbell::Doorbell;
 use tidewire_io::socket::SocketAddress;
 
+use crate::deferred::Answer;
 use crate::session::SessionId;
 use crate::transport::Connection;
 
@@ -48,6 +49,8 @@ impl Post {
 #[derive(Clone, Debug)]
 pub(crate) struct LaneHandle {
     queue: Arc<ArrayQueue<Post>>,
+    /// Deferred answers, of which there are as many as requests are unanswered.
+    answers: Arc<SegQueue<Answer>>,
     pub(crate) doorbell: Arc<Doorbell>,
     /// Bytes of the batches in the queue: posts alone would bound it at a thousand times any batch.
     batch_bytes: Arc<AtomicUsize>,
@@ -59,6 +62,7 @@ impl LaneHandle {
     pub(crate) fn new() -> std::io::Result<Self> {
         Ok(Self {
             queue: Arc::new(ArrayQueue::new(POSTS_MAX)),
+            answers: Arc::default(),
             doorbell: Arc::new(Doorbell::new()?),
             batch_bytes: Arc::default(),
             retired: Arc::default(),
@@ -91,6 +95,14 @@ impl LaneHandle {
         Ok(())
     }
 
+    /// Leaves a deferred answer; never waits. For a lane that has ended it is dropped, as its session was.
+    pub(crate) fn post_answer(&self, answer: Answer) {
+        if !self.is_retired() {
+            self.answers.push(answer);
+            self.doorbell.ring();
+        }
+    }
+
     /// Leaves work that must not be lost, waiting while the queue is full. Not for lanes. A lane that has ended needs
     /// it no more.
     pub(crate) fn post_waiting(&self, mut post: Post) {
@@ -121,8 +133,12 @@ impl LaneHandle {
         Some(post)
     }
 
+    pub(crate) fn take_answer(&self) -> Option<Answer> {
+        self.answers.pop()
+    }
+
     pub(crate) fn has_mail(&self) -> bool {
-        !self.queue.is_empty()
+        !self.queue.is_empty() || !self.answers.is_empty()
     }
 }
 

@@ -11,9 +11,10 @@
 //! lane is split over this folder: `core` holds the state and what every part needs, `read` brings messages
 //! to the service, `write` brings output to sockets, `control` speaks the handshake and heartbeats, `timers`
 //! ends what stays silent, `mailbox` connects lanes and other threads, `accept` takes connections up, `gate`
-//! counts them against limits.
+//! counts them against limits, `answers` brings what was deferred back into its session.
 
 mod accept;
+mod answers;
 mod buffers;
 mod control;
 mod core;
@@ -33,6 +34,7 @@ use tidewire_io::clock::now_ns;
 use tidewire_io::poller::{Event, Events, PollerError, RegisterError, Token, WaitError};
 
 pub(crate) use self::core::{Core, Shared};
+pub(crate) use answers::Unanswered;
 pub(crate) use gate::Gate;
 pub(crate) use mailbox::{BatchEntry, LaneHandle, Post, SpareBatches};
 pub(crate) use timers::TimerKey;

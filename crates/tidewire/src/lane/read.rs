@@ -212,7 +212,12 @@ fn handle_bytes<S: Service, C: Codec + ?Sized>(
                         kind: message.kind,
                         channel: message.channel,
                         id: message.id,
+                        named: false,
+                        deferred: false,
                     };
+                    if !message.name.is_empty() {
+                        cx.remember_name(message.name);
+                    }
                     if let Err(error) = service.on_message(&mut cx, *message) {
                         cx.refuse(&error);
                     }
@@ -310,7 +315,7 @@ fn fail(core: &mut Core, slot: usize, kind: ErrorKind) {
 fn is_lane_kind(kind: Kind) -> bool {
     matches!(
         kind,
-        Kind::Hello | Kind::Welcome | Kind::Ping | Kind::Pong | Kind::GoAway
+        Kind::Hello | Kind::Welcome | Kind::Ping | Kind::Pong | Kind::Cancel | Kind::GoAway
     )
 }
 

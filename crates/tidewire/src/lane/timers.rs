@@ -59,6 +59,7 @@ impl<S: Service> Lane<S> {
                 Post::Stop => self.core.stop = true,
             }
         }
+        self.core.take_answers();
         while let Some(slot) = self.ready.pop() {
             self.start_or_read(slot);
         }

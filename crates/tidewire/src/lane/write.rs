@@ -83,10 +83,11 @@ impl Core {
         self.update_interest(slot);
     }
 
-    /// Reading goes on, unless a room holds the session: the output that stopped it is gone.
+    /// Reading goes on, unless a room holds the session or too many of its requests are unanswered: the output that
+    /// stopped it is gone.
     fn unpause(&mut self, slot: usize) {
         let session = &mut self.sessions[slot];
-        if session.paused && !session.held {
+        if session.paused && !session.held && !session.awaits_answers {
             session.paused = false;
             self.resumed.push(slot);
         }
@@ -257,14 +258,15 @@ impl Core {
             // A listener that never types is not idle while it takes what it is sent.
             session.last_input_ns = session.last_input_ns.max(self.now_ns);
         }
-        let finish = session.finish;
+        let owes_answers = session.owes_answers();
+        let finish = session.finish.filter(|_| !owes_answers);
         self.unpause(slot);
         if let Some(reason) = finish {
             return self.close(slot, reason);
         }
         let session = &mut self.sessions[slot];
         // Whole frames that wait for the output to drain were accepted: they are answered before our side ends.
-        if session.half_close && session.state == State::Open && !session.backlog {
+        if session.half_close && session.state == State::Open && !session.backlog && !owes_answers {
             session.state = State::Draining;
             // If this fails the peer is gone already, and the next read says so.
             let _ = session.stream.shutdown_write();

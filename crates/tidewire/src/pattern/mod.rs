@@ -5,6 +5,7 @@ mod directory;
 mod pubsub;
 mod refusal;
 mod room;
+mod router;
 mod routes;
 mod slow;
 mod topic;
@@ -13,6 +14,7 @@ pub use chat::Chat;
 pub use pubsub::PubSub;
 pub use refusal::{JoinError, NotSubscribed, PublishError, RoomError, SubscribeError};
 pub use room::Joined;
+pub use router::Router;
 
 pub(crate) use directory::{Directory, LANES_MAX, SharedRoom};
 pub(crate) use room::Room;

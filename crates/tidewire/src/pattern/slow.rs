@@ -145,8 +145,10 @@ impl Core {
                 }
                 if let Some(slot) = self.slot_of(*id) {
                     self.sessions[slot].held = false;
-                    self.sessions[slot].paused = false;
-                    self.resumed.push(slot);
+                    if !self.sessions[slot].awaits_answers {
+                        self.sessions[slot].paused = false;
+                        self.resumed.push(slot);
+                    }
                 }
                 false
             });

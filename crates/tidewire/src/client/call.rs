@@ -1,0 +1,122 @@
+//! A request with choices of its own: method, deadline, repetition, a full window.
+
+use std::time::Duration;
+
+use tidewire_proto::message::Kind;
+
+use super::request::{Reply, Request, RequestError};
+use super::{Client, Outgoing};
+use crate::limits::nanoseconds;
+
+/// What happens to a request when as many are waiting for their replies as allowed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum WhenWindowFull {
+    /// It fails with [`RequestError::WindowFull`]. The default: the caller knows best what to do under load.
+    #[default]
+    Refuse,
+    /// It waits its turn, within its deadline. Of those waiting there are at most 4,096; more are refused.
+    Wait,
+}
+
+/// A request to be sent, made by [`Client::prepare`].
+///
+/// ```
+/// # use std::time::Duration;
+/// # let server = tidewire::serve("tcp://127.0.0.1:0", |cx: &mut tidewire::Context<'_>, message: tidewire::Message<'_>| {
+/// #     cx.reply(message.payload)
+/// # })?;
+/// # let client = tidewire::Client::connect(&server.to_string())?;
+/// let reply = client
+///     .prepare(b"42")
+///     .method("lookup")
+///     .timeout(Duration::from_secs(1))
+///     .idempotent()
+///     .wait()?;
+/// assert_eq!(reply.payload(), b"42");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+#[must_use = "nothing is sent before `send` or `wait`"]
+pub struct Call<'a> {
+    client: &'a Client,
+    payload: &'a [u8],
+    kind: Kind,
+    channel: u16,
+    name: &'a str,
+    timeout: Duration,
+    idempotent: bool,
+    when_full: WhenWindowFull,
+}
+
+impl<'a> Call<'a> {
+    pub(super) fn new(client: &'a Client, kind: Kind, payload: &'a [u8]) -> Self {
+        Self {
+            client,
+            payload,
+            kind,
+            channel: 0,
+            name: "",
+            timeout: client.inner.request_timeout,
+            idempotent: false,
+            when_full: client.inner.when_window_full,
+        }
+    }
+
+    /// For the method of this name. Codecs without names refuse it.
+    pub fn method(mut self, name: &'a str) -> Self {
+        self.name = name;
+        self
+    }
+
+    /// On this channel.
+    pub fn channel(mut self, channel: u16) -> Self {
+        self.channel = channel;
+        self
+    }
+
+    /// How long it may take, counted from [`Call::send`], waiting and repetitions included.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
+    }
+
+    /// Doing it twice is as good as doing it once. A client that reconnects then sends it again when the connection
+    /// ends before its reply, and keeps it while there is none, until its deadline; the pauses are those of the
+    /// client's [`Backoff`](crate::Backoff).
+    pub fn idempotent(mut self) -> Self {
+        self.idempotent = true;
+        self
+    }
+
+    /// What happens when as many requests are waiting for their replies as allowed.
+    pub fn when_full(mut self, choice: WhenWindowFull) -> Self {
+        self.when_full = choice;
+        self
+    }
+
+    /// Sends it; the reply is awaited or waited for.
+    pub fn send(self) -> Request {
+        let (request, pending) = Request::new(Some(self.client.canceller()));
+        let outgoing = Outgoing {
+            kind: self.kind,
+            channel: self.channel,
+            name: self.name.into(),
+            payload: self.payload.to_vec(),
+            deadline_ns: tidewire_io::clock::now_ns().saturating_add(nanoseconds(self.timeout)),
+            idempotent: self.idempotent,
+            when_full: self.when_full,
+            pending,
+        };
+        self.client.hand_over_call(outgoing);
+        request
+    }
+
+    /// Sends it and blocks until its reply. Never call it on a lane.
+    ///
+    /// # Errors
+    /// See [`RequestError`].
+    pub fn wait(self) -> Result<Reply, RequestError> {
+        self.send().wait()
+    }
+}

@@ -1,0 +1,433 @@
+//! Deferred answers on their way back into their sessions.
+//!
+//! Where replies carry ids, an answer goes out when it comes. Where they do not, the caller matches them by their
+//! order, so each session keeps a line of places: what is answered at once while an earlier request is still being
+//! worked on waits in that line, too. A session reads no more while its line is full.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use slab::Slab;
+use tidewire_proto::body::ErrorBody;
+use tidewire_proto::codec::Codec;
+
+use super::Core;
+use crate::context::{Context, Current, SendError, encode_within};
+use crate::deferred::{Answer, Content, Deferred, Ticket, Token};
+use crate::session::{CloseReason, Session};
+
+/// The requests of a session that are not answered yet.
+#[derive(Debug)]
+pub(crate) enum Unanswered {
+    /// Replies carry ids.
+    Unordered(Slab<Entry>),
+    /// Replies are matched by their order.
+    Ordered {
+        places: VecDeque<Place>,
+        /// Number of the first place, counted over the life of the session.
+        first: u64,
+    },
+}
+
+#[derive(Debug)]
+pub(crate) struct Entry {
+    request_id: u32,
+    token: Arc<Token>,
+}
+
+#[derive(Debug)]
+pub(crate) enum Place {
+    /// A token is out.
+    Deferred(Arc<Token>),
+    /// Answered, behind one that is not.
+    Answered(Vec<u8>),
+    /// Answered with what the codec has no words for.
+    Inexpressible,
+}
+
+impl Unanswered {
+    fn new(ordered: bool) -> Self {
+        if ordered {
+            Self::Ordered {
+                places: VecDeque::new(),
+                first: 0,
+            }
+        } else {
+            Self::Unordered(Slab::new())
+        }
+    }
+
+    fn len(&self) -> usize {
+        match self {
+            Self::Unordered(entries) => entries.len(),
+            Self::Ordered { places, .. } => places.len(),
+        }
+    }
+
+    fn push(&mut self, request_id: u32, token: Arc<Token>) -> u64 {
+        match self {
+            Self::Unordered(entries) => entries.insert(Entry { request_id, token }) as u64,
+            Self::Ordered { places, first } => {
+                places.push_back(Place::Deferred(token));
+                *first + places.len() as u64 - 1
+            }
+        }
+    }
+
+    /// Whether the session ends when what was asked so far is answered.
+    fn is_ending(&self) -> bool {
+        match self {
+            Self::Unordered(_) => false,
+            Self::Ordered { places, .. } => matches!(places.back(), Some(Place::Inexpressible)),
+        }
+    }
+
+    /// Calls `visit` for every token that is out.
+    fn tokens(&self, mut visit: impl FnMut(&Token)) {
+        match self {
+            Self::Unordered(entries) => entries.iter().for_each(|(_, entry)| visit(&entry.token)),
+            Self::Ordered { places, .. } => {
+                for place in places {
+                    if let Place::Deferred(token) = place {
+                        visit(token);
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl Session {
+    /// Requests that were read and are not answered yet.
+    pub(crate) fn unanswered_count(&self) -> usize {
+        self.unanswered
+            .as_ref()
+            .map_or(0, |unanswered| unanswered.len())
+    }
+
+    /// Whether an immediate reply must wait for earlier ones.
+    pub(crate) fn must_keep_order(&self) -> bool {
+        matches!(
+            self.unanswered.as_deref(),
+            Some(Unanswered::Ordered { places, .. }) if !places.is_empty()
+        )
+    }
+
+    /// Whether its end must wait for answers that are owed: the peer, or the whole server, only said that no more
+    /// requests follow.
+    pub(crate) fn owes_answers(&self) -> bool {
+        let waits = self.half_close
+            || matches!(
+                self.finish,
+                Some(CloseReason::PeerClosed | CloseReason::Shutdown | CloseReason::GoAway(_))
+            );
+        waits && !self.write_failed && self.unanswered_count() > 0
+    }
+}
+
+impl Context<'_> {
+    /// Takes the duty to answer the message being handled out of the handler: the token may go to another thread
+    /// and answer later. Whatever the handler returns, the answer is the token's.
+    ///
+    /// A session with `deferred_per_session_max` unanswered requests is not read until one of them is answered.
+    pub fn defer(&mut self) -> Deferred {
+        let mut token = self.core.spare_tokens.pop().unwrap_or_default();
+        if self.current.named
+            && let Some(token) = Arc::get_mut(&mut token)
+        {
+            token.name.push_str(&self.core.method_name);
+        }
+        let ordered = !self.codec().has_ids();
+        let request_id = self.current.id;
+        let limit = self.core.shared.limits.deferred_per_session_max;
+        self.core.counters.deferred.add(1);
+        let mut place = 0;
+        if let Some(session) = self.core.session_mut(self.id) {
+            let unanswered = session
+                .unanswered
+                .get_or_insert_with(|| Box::new(Unanswered::new(ordered)));
+            place = unanswered.push(request_id, Arc::clone(&token));
+            self.keeps_order = ordered;
+            if unanswered.len() >= limit.max(1) {
+                session.awaits_answers = true;
+                self.stopped = true;
+            }
+        }
+        self.current.deferred = true;
+        Deferred::new(Ticket {
+            shared: Arc::clone(&self.core.shared),
+            token,
+            lane: self.core.lane,
+            session: self.id,
+            place,
+            current: self.current,
+            frame_bytes_max: self.frame_bytes_max,
+        })
+    }
+
+    /// A reply that repeats the method's name, or that waits for earlier ones.
+    pub(crate) fn reply_apart(&mut self, payload: &[u8]) -> Result<(), SendError> {
+        let name = std::mem::take(&mut self.core.method_name);
+        let called = if self.current.named { &name[..] } else { "" };
+        let message = self.current.answer(called, payload);
+        let sent = if self.keeps_order {
+            self.reply_in_order(|context, out| {
+                let limit = context.frame_bytes_max;
+                encode_within(limit, out, |out| context.codec().encode(&message, out))
+            })
+        } else {
+            self.send(&message)
+        };
+        self.core.method_name = name;
+        sent
+    }
+
+    /// Counts a refused message and, if it was a request, answers it with the error.
+    pub(crate) fn refuse(&mut self, error: &crate::service::HandlerError) {
+        self.core.counters.refused.add(1);
+        let has_ids = self.codec().has_ids();
+        // A token answers in its own time, be it by being dropped.
+        if self.current.deferred || !self.current.wants_refusal(has_ids) {
+            return;
+        }
+        let name = std::mem::take(&mut self.core.method_name);
+        let request = self
+            .current
+            .request(if self.current.named { &name } else { "" });
+        let body = ErrorBody {
+            code: error.code(),
+            text: error.text(),
+        };
+        let sent = if self.keeps_order {
+            self.reply_in_order(|context, out| context.codec().encode_error(&request, &body, out))
+        } else {
+            self.send_framed(|codec, out| codec.encode_error(&request, &body, out))
+        };
+        self.core.method_name = name;
+        if let Err(error) = sent {
+            tracing::debug!(session = %self.id, %error, "cannot send a refusal");
+            if !has_ids {
+                // Replies match requests by their order; with one missing, all that follow would be wrong.
+                self.end_in_order();
+            }
+        }
+    }
+
+    /// Frames an answer into the session's line.
+    fn reply_in_order(
+        &mut self,
+        encode: impl FnOnce(&Self, &mut Vec<u8>) -> Result<(), tidewire_proto::error::EncodeError>,
+    ) -> Result<(), SendError> {
+        let mut frame = self.core.shared.spare_frames.take();
+        if let Err(error) = encode(self, &mut frame) {
+            self.core.shared.spare_frames.put(frame);
+            return Err(error.into());
+        }
+        self.line_up(Place::Answered(frame));
+        Ok(())
+    }
+
+    /// Ends the session after what was asked before has been answered.
+    fn end_in_order(&mut self) {
+        if self.keeps_order {
+            self.stopped = true;
+            self.line_up(Place::Inexpressible);
+        } else {
+            self.close();
+        }
+    }
+
+    fn line_up(&mut self, place: Place) {
+        let limit = self.core.shared.limits.deferred_per_session_max;
+        let Some(session) = self.core.session_mut(self.id) else {
+            return;
+        };
+        let ends = matches!(place, Place::Inexpressible);
+        if let Some(Unanswered::Ordered { places, .. }) = session.unanswered.as_deref_mut() {
+            places.push_back(place);
+            if ends || places.len() >= limit.max(1) {
+                session.awaits_answers = true;
+                self.stopped = true;
+            }
+        }
+    }
+
+    /// Keeps the name of the method being called, which codecs repeat in replies.
+    pub(crate) fn remember_name(&mut self, name: &str) {
+        self.current.named = true;
+        self.core.method_name.clear();
+        self.core.method_name.push_str(name);
+    }
+}
+
+impl Core {
+    /// The caller of this request does not want the answer any more.
+    pub(crate) fn cancel_request(&mut self, slot: usize, request_id: u32) {
+        self.counters.requests_cancelled.add(1);
+        // A walk over at most `deferred_per_session_max` places, and only where a caller gave up.
+        if let Some(Unanswered::Unordered(entries)) = self.sessions[slot].unanswered.as_deref() {
+            entries
+                .iter()
+                .filter(|(_, entry)| entry.request_id == request_id)
+                .for_each(|(_, entry)| entry.token.cancel());
+        }
+    }
+
+    /// Takes the answers that other threads left.
+    pub(crate) fn take_answers(&mut self) {
+        while let Some(answer) = self.handle.take_answer() {
+            self.deliver_answer(answer);
+        }
+    }
+
+    fn deliver_answer(&mut self, answer: Answer) {
+        let Answer {
+            session,
+            place,
+            token,
+            content,
+        } = answer;
+        match self.slot_of(session) {
+            Some(slot) => {
+                if self.settle(slot, place, &token, content) {
+                    self.counters.deferred_answered.add(1);
+                } else {
+                    self.counters.deferred_undelivered.add(1);
+                }
+                self.handle_answered(slot);
+            }
+            None => {
+                self.counters.deferred_undelivered.add(1);
+                self.keep_frame(content);
+            }
+        }
+        self.keep_token(token);
+    }
+
+    /// Brings an answer into its session's output or line. Returns whether it is on its way to the peer.
+    fn settle(&mut self, slot: usize, place: u64, token: &Arc<Token>, content: Content) -> bool {
+        match self.sessions[slot].unanswered.as_deref_mut() {
+            Some(Unanswered::Unordered(entries)) => {
+                let known = usize::try_from(place)
+                    .ok()
+                    .and_then(|key| entries.try_remove(key));
+                if known.is_none() || token.is_cancelled() {
+                    self.keep_frame(content);
+                    return false;
+                }
+                if let Content::Frame(frame) = content {
+                    self.append(slot, frame);
+                }
+                true
+            }
+            Some(Unanswered::Ordered { places, first }) => {
+                let index = usize::try_from(place.wrapping_sub(*first)).ok();
+                let Some(waiting) = index.and_then(|index| places.get_mut(index)) else {
+                    self.keep_frame(content);
+                    return false;
+                };
+                *waiting = match content {
+                    Content::Frame(frame) => Place::Answered(frame),
+                    Content::Nothing => Place::Answered(Vec::new()),
+                    Content::Inexpressible => Place::Inexpressible,
+                };
+                self.advance_line(slot);
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Sends what stands answered at the front of a session's line.
+    fn advance_line(&mut self, slot: usize) {
+        loop {
+            let Some(Unanswered::Ordered { places, first }) =
+                self.sessions[slot].unanswered.as_deref_mut()
+            else {
+                return;
+            };
+            match places.front() {
+                None | Some(Place::Deferred(_)) => return,
+                Some(Place::Answered(_) | Place::Inexpressible) => {}
+            }
+            *first += 1;
+            match places.pop_front() {
+                Some(Place::Answered(frame)) => self.append(slot, frame),
+                _ => return self.finish(slot, CloseReason::Service),
+            }
+        }
+    }
+
+    fn append(&mut self, slot: usize, frame: Vec<u8>) {
+        let output = &mut self.sessions[slot].output;
+        if output.bytes.capacity() == 0 {
+            output.bytes = self.buffers.take();
+        }
+        output.bytes.extend_from_slice(&frame);
+        self.shared.spare_frames.put(frame);
+        self.mark_dirty(slot);
+    }
+
+    /// Something was answered: reading may go on, and an end that waited for it may come.
+    fn handle_answered(&mut self, slot: usize) {
+        let limit = self.shared.limits.deferred_per_session_max.max(1);
+        let session = &mut self.sessions[slot];
+        let waiting = session.unanswered_count();
+        let ends = session.finish.is_some()
+            || session
+                .unanswered
+                .as_ref()
+                .is_some_and(|unanswered| unanswered.is_ending());
+        if session.awaits_answers && waiting < limit && !ends {
+            session.awaits_answers = false;
+            if session.paused && !session.held {
+                session.paused = false;
+                self.resumed.push(slot);
+            }
+        }
+        if waiting == 0 {
+            self.mark_dirty(slot);
+        }
+    }
+
+    /// Tells the holders of a session's tokens that nobody waits for their answers.
+    pub(crate) fn cancel_all(&mut self, slot: usize) {
+        if let Some(unanswered) = self.sessions[slot].unanswered.take() {
+            unanswered.tokens(Token::cancel);
+        }
+    }
+
+    fn keep_frame(&self, content: Content) {
+        if let Content::Frame(frame) = content {
+            self.shared.spare_frames.put(frame);
+        }
+    }
+
+    fn keep_token(&mut self, mut token: Arc<Token>) {
+        if self.spare_tokens.len() < SPARE_TOKENS_MAX
+            && let Some(inner) = Arc::get_mut(&mut token)
+        {
+            inner.reset();
+            self.spare_tokens.push(token);
+        }
+    }
+
+    /// Counts the answers that came after the lane's end.
+    pub(crate) fn discard_answers(&mut self) {
+        while self.handle.take_answer().is_some() {
+            self.counters.deferred_undelivered.add(1);
+        }
+    }
+}
+
+/// What [`Context`] knows before any message.
+pub(crate) const NO_MESSAGE: Current = Current {
+    kind: tidewire_proto::message::Kind::OneWay,
+    channel: 0,
+    id: 0,
+    named: false,
+    deferred: false,
+};
+
+/// Tokens a lane keeps to use again: about 64 KiB.
+const SPARE_TOKENS_MAX: usize = 1024;
