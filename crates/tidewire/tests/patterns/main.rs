@@ -1,0 +1,94 @@
+//! Request and reply: pairing, deferred answers, workers, methods by name, what a client can ask for.
+
+#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+mod calls;
+mod deferred;
+mod methods;
+mod pairing;
+mod workers;
+
+use std::sync::mpsc;
+
+use tidewire::{
+    AnyCodec, Client, ClientBuilder, Context, Deferred, HandlerResult, Limits, Message, Request,
+    Server, ServerBuilder,
+};
+use tidewire_testkit::{DEADLINE, TestServer};
+
+/// Every codec that has requests and replies.
+const CODECS: [&str; 7] = [
+    "tw1",
+    "srmp",
+    "srmp-rpc",
+    "length-field",
+    "delimited",
+    "lines",
+    "uvrpc",
+];
+
+/// Those of them that carry the names of methods.
+const CODECS_WITH_NAMES: [&str; 3] = ["tw1", "srmp-rpc", "uvrpc"];
+
+fn codec(name: &str) -> AnyCodec {
+    AnyCodec::by_name(name).unwrap()
+}
+
+fn echo(cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
+    cx.reply(message.payload)
+}
+
+/// A builder with the default limits but for what `change` changes.
+fn limited(change: impl FnOnce(&mut Limits)) -> ServerBuilder {
+    let mut limits = Limits::default();
+    change(&mut limits);
+    Server::builder().limits(limits)
+}
+
+fn client_of(server: &TestServer, name: &str) -> Client {
+    connect(Client::builder(), server, name)
+}
+
+fn connect(builder: ClientBuilder, server: &TestServer, name: &str) -> Client {
+    builder.codec(codec(name)).connect(&server.url()).unwrap()
+}
+
+/// Sends a request, by name where the codec's peers expect one.
+fn ask(client: &Client, name: &str, payload: &[u8]) -> Request {
+    if CODECS_WITH_NAMES.contains(&name) {
+        client.call_method("ask", payload)
+    } else {
+        client.request(payload)
+    }
+}
+
+/// What the test answers in place of the service.
+type Taken = (Deferred, Vec<u8>);
+
+/// A server whose requests all come to the test, with the duty to answer them.
+struct Desk {
+    server: TestServer,
+    taken: mpsc::Receiver<Taken>,
+}
+
+impl Desk {
+    fn open(name: &str) -> Self {
+        Self::with(Server::builder(), name)
+    }
+
+    fn with(builder: ServerBuilder, name: &str) -> Self {
+        let (sender, taken) = mpsc::channel();
+        let server = TestServer::over_tcp(builder, &codec(name), move |_| {
+            let sender = sender.clone();
+            move |cx: &mut Context<'_>, message: Message<'_>| {
+                sender.send((cx.defer(), message.payload.to_vec())).unwrap();
+                Ok(())
+            }
+        });
+        Self { server, taken }
+    }
+
+    fn take(&self) -> Taken {
+        self.taken.recv_timeout(DEADLINE).unwrap()
+    }
+}
