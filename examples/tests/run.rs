@@ -76,3 +76,13 @@ fn next_delivery(client: &Client) -> Vec<u8> {
         }
     }
 }
+
+#[test]
+fn the_worker_server_answers_methods_by_name() {
+    let (_server, address) = Running::start(env!("CARGO_BIN_EXE_worker_server"));
+    let client = Client::connect(&address).unwrap();
+    let call = |method| client.call_method(method, b"hello").wait();
+    assert_eq!(call("echo").unwrap().payload(), b"hello");
+    assert_eq!(call("shout").unwrap().payload(), b"HELLO");
+    assert!(call("whisper").is_err());
+}

@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crossbeam_queue::ArrayQueue;
 use tidewire_proto::body::{ErrorBody, ErrorCode};
 use tidewire_proto::codec::Codec;
-use tidewire_proto::message::Message;
+use tidewire_proto::message::{Kind, Message};
 
 use crate::context::{Current, SendError, encode_within};
 use crate::lane::Shared;
@@ -205,7 +205,6 @@ impl Current {
     /// The message that answers this one.
     #[inline]
     pub(crate) fn answer<'a>(self, name: &'a str, payload: &'a [u8]) -> Message<'a> {
-        use tidewire_proto::message::Kind;
         match self.kind {
             Kind::Request | Kind::Join | Kind::Leave | Kind::Subscribe | Kind::Unsubscribe => {
                 Message::with_id(Kind::Reply, self.channel, self.id, payload).with_name(name)
@@ -220,9 +219,9 @@ impl Current {
     }
 
     /// Whether its sender waits for an answer, so that a refusal must be told. A refused `say` or `publish` has no
-    /// id; its error carries id 0, and the room if there is one. Without ids every message may be a request, and its sender counts on an answer.
+    /// id; its error carries id 0, and the room if there is one. Without ids every message may be a request, and its
+    /// sender counts on an answer.
     pub(crate) fn wants_refusal(self, codec_has_ids: bool) -> bool {
-        use tidewire_proto::message::Kind;
         self.kind.has_id() || matches!(self.kind, Kind::Say | Kind::Publish) || !codec_has_ids
     }
 }

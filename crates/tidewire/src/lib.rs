@@ -17,9 +17,38 @@
 //! ```
 //!
 //! The address picks the transport: `tcp://HOST:PORT`, `ipc://PATH`, or `inproc://NAME` for a server of the
-//! same process. For more than a closure implement [`Service`]; for rooms use [`Context::join`] and
+//! same process. For more than a closure implement [`Service`]; for methods by name use a
+//! [`Router`]; for rooms use [`Context::join`] and
 //! [`Context::say`], or the ready [`Chat`] service; for topics [`Context::subscribe`] and [`Context::publish`], or
 //! the ready [`PubSub`] service.
+//!
+//! A handler must not block. What takes long goes to a [`WorkerPool`] or any other thread or task, together with the
+//! duty to answer:
+//!
+//! ```
+//! use std::sync::Arc;
+//! use tidewire::proto::body::ErrorCode;
+//! use tidewire::{Client, Context, Deferred, Message, PoolFull, Server, WhenFull, WorkerPool};
+//!
+//! let pool = WorkerPool::new(2, 1024, WhenFull::Refuse, |(deferred, text): (Deferred, Vec<u8>)| {
+//!     // An error here means that the answer fits no frame; the caller has been told.
+//!     let _ = deferred.reply(&text.to_ascii_uppercase());
+//! })?;
+//! let pool = Arc::new(pool);
+//! let server = Server::builder().listen("tcp://127.0.0.1:0")?.start(|_| {
+//!     let pool = Arc::clone(&pool);
+//!     move |cx: &mut Context<'_>, message: Message<'_>| {
+//!         if let Err(PoolFull((deferred, _))) = pool.submit((cx.defer(), message.payload.to_vec())) {
+//!             deferred.refuse(ErrorCode::LimitReached, "too busy");
+//!         }
+//!         Ok(())
+//!     }
+//! })?;
+//!
+//! let client = Client::connect(&server.to_string())?;
+//! assert_eq!(client.request_blocking(b"hello")?.payload(), b"HELLO");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 mod address;
 mod client;

@@ -52,6 +52,10 @@ fn echo(cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
     cx.reply(message.payload)
 }
 
+fn deferred_echo(cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
+    Ok(cx.defer().reply(message.payload)?)
+}
+
 fn wasteful_echo(cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
     let copy = message.payload.to_vec();
     cx.reply(&copy)
@@ -169,6 +173,15 @@ fn echo_within_the_process_allocates_nothing() {
         let (messages, allocations) = echo_rounds_on(server, batch, rounds);
         assert_eq!((messages, allocations), (8 * batch * rounds, 0));
     }
+}
+
+/// Tokens and frames are used again; what is left is the queue's blocks, one for 31 answers.
+#[test]
+fn deferred_answers_allocate_a_block_for_dozens() {
+    let _alone = alone();
+    let (messages, allocations) = echo_rounds(&deferred_echo, 50, 100);
+    assert_eq!(messages, 40_000);
+    assert!(allocations <= messages as u64 / 30, "{allocations}");
 }
 
 /// The negative control: the counter sees a service that allocates once per message.

@@ -10,10 +10,13 @@ use std::sync::Arc;
 use slab::Slab;
 use tidewire_proto::body::ErrorBody;
 use tidewire_proto::codec::Codec;
+use tidewire_proto::error::EncodeError;
+use tidewire_proto::message::Kind;
 
 use super::Core;
 use crate::context::{Context, Current, SendError, encode_within};
 use crate::deferred::{Answer, Content, Deferred, Ticket, Token};
+use crate::service::HandlerError;
 use crate::session::{CloseReason, Session};
 
 /// The requests of a session that are not answered yet.
@@ -183,7 +186,7 @@ impl Context<'_> {
     }
 
     /// Counts a refused message and, if it was a request, answers it with the error.
-    pub(crate) fn refuse(&mut self, error: &crate::service::HandlerError) {
+    pub(crate) fn refuse(&mut self, error: &HandlerError) {
         self.core.counters.refused.add(1);
         let has_ids = self.codec().has_ids();
         // A token answers in its own time, be it by being dropped.
@@ -216,7 +219,7 @@ impl Context<'_> {
     /// Frames an answer into the session's line.
     fn reply_in_order(
         &mut self,
-        encode: impl FnOnce(&Self, &mut Vec<u8>) -> Result<(), tidewire_proto::error::EncodeError>,
+        encode: impl FnOnce(&Self, &mut Vec<u8>) -> Result<(), EncodeError>,
     ) -> Result<(), SendError> {
         let mut frame = self.core.shared.spare_frames.take();
         if let Err(error) = encode(self, &mut frame) {
@@ -422,7 +425,7 @@ impl Core {
 
 /// What [`Context`] knows before any message.
 pub(crate) const NO_MESSAGE: Current = Current {
-    kind: tidewire_proto::message::Kind::OneWay,
+    kind: Kind::OneWay,
     channel: 0,
     id: 0,
     named: false,

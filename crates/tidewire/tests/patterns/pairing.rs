@@ -67,11 +67,11 @@ fn replies_given_in_another_order_are_paired_in_every_codec() {
     }
 }
 
-/// Replies come from several threads, in whatever order these happen to run.
+/// Replies come from several threads, in whatever order these happen to run, to clients on both of two lanes.
 #[test]
 fn replies_from_other_threads_are_paired_in_every_codec() {
     for name in CODECS {
-        let server = TestServer::over_tcp(Server::builder(), &codec(name), |_| {
+        let server = TestServer::over_tcp(Server::builder().lanes(2), &codec(name), |_| {
             let workers: Vec<_> = (0..3)
                 .map(|_| {
                     let (sender, tasks) = std::sync::mpsc::channel::<crate::Taken>();
@@ -91,8 +91,13 @@ fn replies_from_other_threads_are_paired_in_every_codec() {
                 Ok(())
             }
         });
-        check_pairs(&server, name);
-        server.stop();
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| check_pairs(&server, name));
+            }
+        });
+        let metrics = server.stop();
+        assert_eq!(metrics.deferred_answered, 3 * REQUESTS as u64, "{name}");
     }
 }
 

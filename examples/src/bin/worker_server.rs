@@ -1,0 +1,47 @@
+//! Methods by name, one of them slow: `cargo run -p tidewire-examples --bin worker_server`
+//!
+//! The lane never waits: `shout` goes to a worker, which answers when it is done; a full pool refuses at once.
+
+use std::sync::Arc;
+
+use tidewire::proto::body::ErrorCode;
+use tidewire::{Context, Deferred, Message, PoolFull, Router, Server, WhenFull, WorkerPool};
+
+type Pool = WorkerPool<(Deferred, Vec<u8>)>;
+
+fn shout((deferred, text): (Deferred, Vec<u8>)) {
+    // Here may be a database, a model, a file; this thread may block.
+    if deferred.is_cancelled() {
+        return;
+    }
+    if let Err(error) = deferred.reply(&text.to_ascii_uppercase()) {
+        println!("not answered: {error}");
+    }
+}
+
+fn methods(pool: Arc<Pool>) -> Router {
+    Router::new()
+        .on("echo", |cx, message| cx.reply(message.payload))
+        .on(
+            "shout",
+            move |cx: &mut Context<'_>, message: Message<'_>| {
+                let task = (cx.defer(), message.payload.to_vec());
+                if let Err(PoolFull((deferred, _))) = pool.submit(task) {
+                    deferred.refuse(ErrorCode::LimitReached, "all workers are busy");
+                }
+                Ok(())
+            },
+        )
+}
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let address = std::env::args().nth(1);
+    let pool = Arc::new(WorkerPool::new(4, 1024, WhenFull::Refuse, shout)?);
+    let server = Server::builder()
+        .listen(address.as_deref().unwrap_or("tcp://127.0.0.1:7000"))?
+        .start(|_| methods(Arc::clone(&pool)))?;
+    println!("listening on {server}");
+    loop {
+        std::thread::park();
+    }
+}
