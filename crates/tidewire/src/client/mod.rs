@@ -343,7 +343,7 @@ impl ClientBuilder {
         self
     }
 
-    /// How many requests may wait for their replies. Default 4,096.
+    /// How many requests may wait for their replies. Default 4,096, or 255 where ids have 8 bits.
     #[must_use]
     pub fn pending_max(mut self, requests: usize) -> Self {
         self.pending_max = requests;

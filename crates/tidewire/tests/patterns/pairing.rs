@@ -33,9 +33,11 @@ fn replies_given_at_once_are_paired_in_every_codec() {
     for name in CODECS {
         let service =
             |cx: &mut Context<'_>, message: Message<'_>| cx.reply(&answer(message.payload));
-        let server = TestServer::over_tcp(Server::builder(), &codec(name), |_| service);
-        check_pairs(&server, name);
-        server.stop();
+        for over in [TestServer::over_tcp, TestServer::over_ipc] {
+            let server = over(Server::builder(), &codec(name), |_| service);
+            check_pairs(&server, name);
+            server.stop();
+        }
     }
 }
 
