@@ -203,11 +203,14 @@ impl Token {
 
 impl Current {
     /// The message that answers this one.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn answer<'a>(self, name: &'a str, payload: &'a [u8]) -> Message<'a> {
         match self.kind {
             Kind::Request | Kind::Join | Kind::Leave | Kind::Subscribe | Kind::Unsubscribe => {
-                Message::with_id(Kind::Reply, self.channel, self.id, payload).with_name(name)
+                Message {
+                    name,
+                    ..Message::with_id(Kind::Reply, self.channel, self.id, payload)
+                }
             }
             _ => Message::new(Kind::OneWay, self.channel, payload),
         }

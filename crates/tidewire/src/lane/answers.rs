@@ -168,7 +168,10 @@ impl Context<'_> {
         })
     }
 
-    /// A reply that repeats the method's name, or that waits for earlier ones.
+    /// A reply that repeats the method's name, or that waits for earlier ones. Out of line, so that the way of the
+    /// others stays short.
+    #[cold]
+    #[inline(never)]
     pub(crate) fn reply_apart(&mut self, payload: &[u8]) -> Result<(), SendError> {
         let name = std::mem::take(&mut self.core.method_name);
         let called = if self.current.named { &name[..] } else { "" };

@@ -189,6 +189,7 @@ fn handle_bytes<S: Service, C: Codec + ?Sized>(
 ) -> (usize, Flow) {
     let frame_bytes_max = core.shared.limits.frame_bytes_max;
     let queue_bytes_max = core.shared.limits.queue_bytes_max;
+    let repeats_names = repeats_names(&core.shared.codec);
     let (id, mut open) = (core.sessions[slot].id, core.sessions[slot].is_open());
     let mut cx = core.context(id);
     let (mut used, mut frames) = (0, 0);
@@ -215,7 +216,7 @@ fn handle_bytes<S: Service, C: Codec + ?Sized>(
                         named: false,
                         deferred: false,
                     };
-                    if !message.name.is_empty() {
+                    if repeats_names && !message.name.is_empty() {
                         cx.remember_name(message.name);
                     }
                     if let Err(error) = service.on_message(&mut cx, *message) {
@@ -308,6 +309,11 @@ fn fail(core: &mut Core, slot: usize, kind: ErrorKind) {
         other => CloseReason::Io(other),
     };
     core.close(slot, reason);
+}
+
+/// Whether replies name the method again. A codec of the user's own may want it; to the others it is nothing but work.
+fn repeats_names(codec: &AnyCodec) -> bool {
+    matches!(codec, AnyCodec::SrmpRpc(_) | AnyCodec::Custom(_))
 }
 
 /// Kinds that the lane itself answers; services never see them.
