@@ -210,6 +210,12 @@ impl Core {
         if session.blocked || session.going_told {
             return;
         }
+        // Without a frame of its own a farewell looks like a reply, and would be matched with the next one owed; from
+        // a client it would be a request.
+        let looks_like_another = !self.shared.codec.has_handshake() && session.outgoing;
+        if looks_like_another || session.must_keep_order() {
+            return;
+        }
         self.tell_going(slot, code, &reason.to_string());
         let session = &mut self.sessions[slot];
         // A failed write means the peer is gone, which is what we are about to make true.

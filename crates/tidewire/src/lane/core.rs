@@ -397,8 +397,8 @@ impl Core {
     /// Takes a closed session apart.
     pub(crate) fn dismantle(&mut self, slot: usize, reason: CloseReason) {
         self.leave_all(slot);
-        self.cancel_all(slot);
         self.last_words(slot, reason);
+        self.cancel_all(slot);
         let Some(mut session) = self.sessions.try_remove(slot) else {
             return;
         };

@@ -227,3 +227,22 @@ fn an_idempotent_request_fails_with_the_only_connection() {
     drop(desk.server);
     assert!(matches!(request.wait(), Err(RequestError::Closed(_))));
 }
+
+/// The farewell of a lane is a line like any other where lines are all there is.
+#[test]
+fn a_client_of_lines_that_ends_says_nothing_more() {
+    let (sender, heard) = mpsc::channel();
+    let server = TestServer::over_tcp(Server::builder(), &codec("lines"), move |_| {
+        let sender = sender.clone();
+        move |cx: &mut Context<'_>, message: Message<'_>| {
+            sender.send(message.payload.to_vec()).unwrap();
+            cx.reply(message.payload)
+        }
+    });
+    let client = client_of(&server, "lines");
+    client.request_blocking(b"hello").unwrap();
+    drop(client);
+    server.wait_for("the end", |metrics| metrics.sessions_closed() == 1);
+    server.stop();
+    assert_eq!(heard.into_iter().collect::<Vec<_>>(), [b"hello"]);
+}
