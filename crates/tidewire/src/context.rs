@@ -182,6 +182,19 @@ impl Context<'_> {
             .send_to(id, |codec, out| codec.encode(message, out))
     }
 
+    /// Whether a session's output is so full that sends to it are refused until some of it is taken.
+    #[must_use]
+    pub fn is_full(&self, id: SessionId) -> bool {
+        let waiting = if id == self.id {
+            self.output.len()
+        } else {
+            self.core
+                .session(id)
+                .map_or(0, |session| session.output.len())
+        };
+        waiting > self.core.shared.limits.queue_bytes_max
+    }
+
     /// Writes what waits for a session now instead of at the end of the turn.
     pub fn flush(&mut self, id: SessionId) {
         let Some(slot) = self.core.slot_of(id) else {

@@ -482,3 +482,48 @@ fn a_peer_that_left_with_many_requests_under_way_leaves_no_ghost() {
     });
     server.stop();
 }
+
+/// Messages that a client had accepted were dropped when the server was slow to take them, although the connection was
+/// up all the time.
+#[test]
+fn a_slow_server_costs_a_client_patience_and_no_messages() {
+    const MESSAGES: usize = 600;
+    let (taken, count) = mpsc::channel();
+    let (release, wait) = mpsc::channel::<()>();
+    let mut wait = Some(wait);
+    let server = TestServer::over_tcp(Server::builder(), &tw1(), move |_| {
+        let (taken, wait) = (taken.clone(), wait.take());
+        move |_: &mut Context<'_>, message: Message<'_>| -> HandlerResult {
+            // Takes nothing until the client has run into its limits.
+            if let Some(wait) = &wait {
+                let _ = wait.recv();
+            }
+            let _ = taken.send(message.payload.len());
+            Ok(())
+        }
+    });
+    let limits = Limits {
+        queue_bytes_max: 64 * 1024,
+        ..Limits::default()
+    };
+    let client = Client::builder()
+        .limits(limits)
+        .connect(&server.url())
+        .unwrap();
+    for _ in 0..MESSAGES {
+        client.try_send(&[7; 64 * 1024]).unwrap();
+    }
+    drop(release);
+    for number in 0..MESSAGES {
+        assert_eq!(
+            count.recv_timeout(DEADLINE),
+            Ok(64 * 1024),
+            "message {number}"
+        );
+    }
+    let lost = std::iter::from_fn(|| client.next_event_within(Duration::ZERO))
+        .any(|event| matches!(event, tidewire::Event::Lost { .. }));
+    assert!(!lost);
+    client.close();
+    server.stop();
+}

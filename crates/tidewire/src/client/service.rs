@@ -72,6 +72,8 @@ pub(crate) struct ClientService {
     session: Option<SessionId>,
     started: bool,
     ever_open: bool,
+    /// The session's output is full, so commands wait.
+    is_backed_up: bool,
     closing: bool,
     attempts: u32,
     retry_at_ns: Option<u64>,
@@ -157,6 +159,7 @@ impl ClientService {
             session: None,
             started: false,
             ever_open: false,
+            is_backed_up: false,
             closing: false,
             attempts: 0,
             retry_at_ns: None,
@@ -341,7 +344,21 @@ impl Service for ClientService {
         if self.retry_at_ns.is_some_and(|at| at <= now_ns) {
             self.connect(cx);
         }
-        while let Some(command) = self.link.commands.pop() {
+        // What was accepted must not be dropped because the server is slow: it stays in the queue, and the queue tells
+        // whoever adds to it. An output still full after a flush waits for the socket, whose event is a turn again.
+        loop {
+            self.is_backed_up = self.session.is_some_and(|session| {
+                cx.is_full(session) && {
+                    cx.flush(session);
+                    cx.is_full(session)
+                }
+            });
+            if self.is_backed_up {
+                break;
+            }
+            let Some(command) = self.link.commands.pop() else {
+                break;
+            };
             self.run(cx, command);
         }
         let Self {
@@ -359,7 +376,7 @@ impl Service for ClientService {
     }
 
     fn has_work(&self) -> bool {
-        !self.link.commands.is_empty()
+        !self.is_backed_up && !self.link.commands.is_empty()
     }
 }
 
