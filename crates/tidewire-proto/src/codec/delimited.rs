@@ -12,7 +12,7 @@
 
 use super::inline::InlineBytes;
 use super::scan::find_bytes;
-use super::{Codec, Decoded, InvalidParameter, Presence, check_unnamed, is_bare, unsupported};
+use super::{Codec, Decoded, InvalidParameter, check_unnamed, is_bare, unsupported};
 use crate::error::{DecodeError, EncodeError};
 use crate::limits::FRAME_BYTES_MAX;
 use crate::message::{Kind, Message};
@@ -143,18 +143,6 @@ impl Codec for Delimited {
             return Err(EncodeError::ContainsDelimiter { codec: NAME });
         }
         Ok(())
-    }
-
-    fn encode_presence(
-        &self,
-        _presence: &Presence<'_>,
-        _out: &mut Vec<u8>,
-    ) -> Result<(), EncodeError> {
-        Err(unsupported(NAME, Kind::Presence))
-    }
-
-    fn encode_gap(&self, _channel: u16, _lost: u64, _out: &mut Vec<u8>) -> Result<(), EncodeError> {
-        Err(unsupported(NAME, Kind::Gap))
     }
 }
 

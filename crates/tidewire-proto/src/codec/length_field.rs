@@ -18,7 +18,7 @@
 
 use super::frame::Framed;
 use super::inline::InlineBytes;
-use super::{Codec, Decoded, InvalidParameter, Presence, check_unnamed, is_bare, unsupported};
+use super::{Codec, Decoded, InvalidParameter, check_unnamed, is_bare, unsupported};
 use crate::error::{DecodeError, EncodeError};
 use crate::message::{Kind, Message};
 
@@ -200,18 +200,6 @@ impl Codec for LengthField {
         }
         out.extend_from_slice(payload);
         Ok(())
-    }
-
-    fn encode_presence(
-        &self,
-        _presence: &Presence<'_>,
-        _out: &mut Vec<u8>,
-    ) -> Result<(), EncodeError> {
-        Err(unsupported(NAME, Kind::Presence))
-    }
-
-    fn encode_gap(&self, _channel: u16, _lost: u64, _out: &mut Vec<u8>) -> Result<(), EncodeError> {
-        Err(unsupported(NAME, Kind::Gap))
     }
 }
 

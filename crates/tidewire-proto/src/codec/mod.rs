@@ -190,7 +190,8 @@ pub trait Codec: Send + Sync + 'static {
         self.encode(&message, out)
     }
 
-    /// Appends the frame by which a room's member learns of another's presence.
+    /// Appends the frame by which a room's member learns of another's presence. A codec without such frames
+    /// leaves this as it is.
     ///
     /// # Errors
     /// As [`Codec::encode`].
@@ -198,13 +199,20 @@ pub trait Codec: Send + Sync + 'static {
         &self,
         presence: &Presence<'_>,
         out: &mut Vec<u8>,
-    ) -> Result<(), EncodeError>;
+    ) -> Result<(), EncodeError> {
+        let _ = (presence, out);
+        Err(unsupported(self.name(), Kind::Presence))
+    }
 
-    /// Appends the notice that `lost` messages of `channel` were dropped before the next one.
+    /// Appends the notice that `lost` messages of `channel` were dropped before the next one. A codec without
+    /// such frames leaves this as it is.
     ///
     /// # Errors
     /// As [`Codec::encode`].
-    fn encode_gap(&self, channel: u16, lost: u64, out: &mut Vec<u8>) -> Result<(), EncodeError>;
+    fn encode_gap(&self, channel: u16, lost: u64, out: &mut Vec<u8>) -> Result<(), EncodeError> {
+        let _ = (channel, lost, out);
+        Err(unsupported(self.name(), Kind::Gap))
+    }
 
     /// Appends the frame that refuses `request`, of which the kind and the payload do not matter.
     ///

@@ -7,7 +7,7 @@
 //!
 //! Rejected: waiting for more before handing on what is there; it could only guess for how long.
 
-use super::{Codec, Decoded, Presence, check_unnamed, is_bare, unsupported};
+use super::{Codec, Decoded, check_unnamed, is_bare, unsupported};
 use crate::error::{DecodeError, EncodeError};
 use crate::message::{Kind, Message};
 
@@ -53,18 +53,6 @@ impl Codec for Raw {
         }
         out.extend_from_slice(message.payload);
         Ok(())
-    }
-
-    fn encode_presence(
-        &self,
-        _presence: &Presence<'_>,
-        _out: &mut Vec<u8>,
-    ) -> Result<(), EncodeError> {
-        Err(unsupported(NAME, Kind::Presence))
-    }
-
-    fn encode_gap(&self, _channel: u16, _lost: u64, _out: &mut Vec<u8>) -> Result<(), EncodeError> {
-        Err(unsupported(NAME, Kind::Gap))
     }
 }
 

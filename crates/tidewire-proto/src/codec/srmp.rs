@@ -21,7 +21,7 @@
 //! sequence 1).
 
 use super::frame::Framed;
-use super::{Codec, Decoded, Presence, RequestIds, check_unnamed, unsupported};
+use super::{Codec, Decoded, RequestIds, check_unnamed, unsupported};
 use crate::body::{ErrorBody, ErrorCode};
 use crate::error::{DecodeError, EncodeError};
 use crate::message::{Kind, Message};
@@ -118,18 +118,6 @@ impl Codec for Srmp {
         push_header(head, payload_bytes, out);
         out.extend_from_slice(message.payload);
         Ok(())
-    }
-
-    fn encode_presence(
-        &self,
-        _presence: &Presence<'_>,
-        _out: &mut Vec<u8>,
-    ) -> Result<(), EncodeError> {
-        Err(unsupported(NAME, Kind::Presence))
-    }
-
-    fn encode_gap(&self, _channel: u16, _lost: u64, _out: &mut Vec<u8>) -> Result<(), EncodeError> {
-        Err(unsupported(NAME, Kind::Gap))
     }
 
     /// An error is its text; there is no place for a code. Without a text, the code's own words are sent.

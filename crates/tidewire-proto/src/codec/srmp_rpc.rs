@@ -19,7 +19,7 @@
 
 use super::length_field::{push_varint, read_varint};
 use super::srmp::{self, Srmp};
-use super::{Codec, Decoded, Presence, RequestIds, unsupported};
+use super::{Codec, Decoded, RequestIds};
 use crate::body::{ErrorBody, ErrorCode, Reader};
 use crate::error::{DecodeError, EncodeError};
 use crate::message::{Kind, Message};
@@ -164,18 +164,6 @@ impl Codec for SrmpRpc {
             body.value = read_value(rest).ok_or(invalid)?;
         }
         Self::push_frame(message, &body, out)
-    }
-
-    fn encode_presence(
-        &self,
-        _presence: &Presence<'_>,
-        _out: &mut Vec<u8>,
-    ) -> Result<(), EncodeError> {
-        Err(unsupported(NAME, Kind::Presence))
-    }
-
-    fn encode_gap(&self, _channel: u16, _lost: u64, _out: &mut Vec<u8>) -> Result<(), EncodeError> {
-        Err(unsupported(NAME, Kind::Gap))
     }
 
     fn encode_error(

@@ -27,7 +27,7 @@ use frame::frame_type_of;
 use table::Broken;
 
 use super::frame::Framed;
-use super::{Codec, Decoded, MethodCase, Presence, RequestIds, unsupported};
+use super::{Codec, Decoded, MethodCase, RequestIds, unsupported};
 use crate::body::ErrorBody;
 use crate::error::{DecodeError, EncodeError};
 use crate::message::{Kind, Message};
@@ -122,18 +122,6 @@ impl Codec for Uvrpc {
         }
         // It cannot fail: the size was accepted a moment ago.
         frame.encode(out)
-    }
-
-    fn encode_presence(
-        &self,
-        _presence: &Presence<'_>,
-        _out: &mut Vec<u8>,
-    ) -> Result<(), EncodeError> {
-        Err(unsupported(NAME, Kind::Presence))
-    }
-
-    fn encode_gap(&self, _channel: u16, _lost: u64, _out: &mut Vec<u8>) -> Result<(), EncodeError> {
-        Err(unsupported(NAME, Kind::Gap))
     }
 
     fn encode_error(
