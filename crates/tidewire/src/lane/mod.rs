@@ -30,6 +30,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use thiserror::Error;
+use tidewire_io::buffer::ReceiveBuffer;
 use tidewire_io::clock::now_ns;
 use tidewire_io::poller::{Event, Events, PollerError, RegisterError, Token, WaitError};
 
@@ -48,7 +49,7 @@ use crate::transport::Transport;
 pub(crate) struct Lane<S> {
     pub(crate) core: Core,
     pub(crate) service: S,
-    receive: Vec<u8>,
+    receive: ReceiveBuffer,
     events: Events,
     /// Accepted, connected or resumed sessions to look at in this turn.
     ready: Vec<usize>,
@@ -80,7 +81,7 @@ impl<S: Service> Lane<S> {
         Self {
             core,
             service,
-            receive: vec![0; RECEIVE_BYTES],
+            receive: ReceiveBuffer::new(RECEIVE_BYTES),
             events: Events::with_capacity(EVENTS_PER_WAIT),
             ready: Vec::new(),
         }

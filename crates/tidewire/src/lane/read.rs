@@ -38,18 +38,17 @@ enum Read {
 impl<S: Service> Lane<S> {
     /// Reads a session until a short read or its share of the turn is used up.
     pub(crate) fn read_session(&mut self, slot: usize) {
-        let mut receive = std::mem::take(&mut self.receive);
         let (core, service) = (&mut self.core, &mut self.service);
+        let receive = self.receive.as_mut_slice();
         // One decode loop compiled for each known codec: the choice costs once per read, not per frame.
         match core.shared.codec.clone() {
-            AnyCodec::Tw1(codec) => read_with(core, service, &codec, slot, &mut receive),
-            AnyCodec::Lines(codec) => read_with(core, service, &codec, slot, &mut receive),
-            AnyCodec::Srmp(codec) => read_with(core, service, &codec, slot, &mut receive),
-            AnyCodec::LengthField(codec) => read_with(core, service, &codec, slot, &mut receive),
-            AnyCodec::Custom(codec) => read_with(core, service, &*codec, slot, &mut receive),
-            other => read_with(core, service, &other, slot, &mut receive),
+            AnyCodec::Tw1(codec) => read_with(core, service, &codec, slot, receive),
+            AnyCodec::Lines(codec) => read_with(core, service, &codec, slot, receive),
+            AnyCodec::Srmp(codec) => read_with(core, service, &codec, slot, receive),
+            AnyCodec::LengthField(codec) => read_with(core, service, &codec, slot, receive),
+            AnyCodec::Custom(codec) => read_with(core, service, &*codec, slot, receive),
+            other => read_with(core, service, &other, slot, receive),
         }
-        self.receive = receive;
     }
 
     /// Gives a session its first call.
