@@ -1,9 +1,11 @@
-//! The operating-system layer of Tidewire: everything that makes a system call, and nothing else.
+//! The operating-system layer of Tidewire: everything that makes a system call, and whatever else needs unsafe code.
 //!
 //! A lane is built from these parts: a [`poller`] that says which descriptors are ready, [`socket`]s
 //! that never block, a [`timer`] wheel for deadlines, one receive [`buffer`], and a [`doorbell`] by
 //! which other threads wake a lane that sleeps. None of them knows about messages, sessions or
 //! protocols, and none spawns a thread.
+//!
+//! One thing is here without a system call: a [`checksum`] that takes an instruction of the processor.
 //!
 //! For transports that are not streams of the kernel there are the in-process byte [`ring`] and UDP
 //! [`datagram`]s.
@@ -23,6 +25,7 @@ compile_error!(
 
 pub mod affinity;
 pub mod buffer;
+pub mod checksum;
 pub mod clock;
 pub mod datagram;
 pub mod descriptors;

@@ -14,6 +14,7 @@
 //! every delivery, tens of millions a second.
 
 use thiserror::Error;
+use tidewire::io::checksum::crc32c_of_words;
 
 /// Who sent a message, which one it is and when it was due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,9 +40,11 @@ impl Stamp {
     /// Writes the stamp and its checksum.
     #[inline]
     pub fn encode(&self, into: &mut [u8; Self::BYTES]) {
-        let checked = self.checked_bytes();
-        into[..CHECKED_BYTES].copy_from_slice(&checked.0);
-        into[CHECKED_BYTES..].copy_from_slice(&crc32c::crc32c(&checked.0).to_le_bytes());
+        let words = self.words();
+        for (bytes, word) in into.chunks_exact_mut(8).zip(words) {
+            bytes.copy_from_slice(&word.to_le_bytes());
+        }
+        into[CHECKED_BYTES..].copy_from_slice(&crc32c_of_words(&words).to_le_bytes());
     }
 
     /// Reads a stamp from the front of a payload; what follows it is padding of the workload.
@@ -56,32 +59,30 @@ impl Stamp {
                 bytes: payload.len(),
             });
         };
-        let mut checked = Aligned([0; CHECKED_BYTES]);
-        checked.0.copy_from_slice(&bytes[..CHECKED_BYTES]);
+        let words = [u64_at(bytes, 0), u64_at(bytes, 8), u64_at(bytes, 16)];
         let stored = u32::from_le_bytes([bytes[24], bytes[25], bytes[26], bytes[27]]);
-        if crc32c::crc32c(&checked.0) != stored {
+        if crc32c_of_words(&words) != stored {
             return Err(StampError::Corrupt);
         }
-        let [r0, r1, step, flags, s0, s1, s2, s3, ..] = checked.0;
+        let [whose, sequence, intended_ns] = words;
         Ok(Self {
-            run: u16::from_le_bytes([r0, r1]),
-            step,
-            flags,
-            sender: u32::from_le_bytes([s0, s1, s2, s3]),
-            sequence: u64_at(&checked.0, 8),
-            intended_ns: u64_at(&checked.0, 16),
+            run: whose as u16,
+            step: (whose >> 16) as u8,
+            flags: (whose >> 24) as u8,
+            sender: (whose >> 32) as u32,
+            sequence,
+            intended_ns,
         })
     }
 
-    fn checked_bytes(&self) -> Aligned {
-        let mut bytes = Aligned([0; CHECKED_BYTES]);
-        bytes.0[0..2].copy_from_slice(&self.run.to_le_bytes());
-        bytes.0[2] = self.step;
-        bytes.0[3] = self.flags;
-        bytes.0[4..8].copy_from_slice(&self.sender.to_le_bytes());
-        bytes.0[8..16].copy_from_slice(&self.sequence.to_le_bytes());
-        bytes.0[16..24].copy_from_slice(&self.intended_ns.to_le_bytes());
-        bytes
+    /// The checked part as the checksum takes it. A stamp is read and written by words too: bytes put together on the
+    /// stack and read back at once would wait for each other.
+    fn words(&self) -> [u64; 3] {
+        let whose = u64::from(self.run)
+            | u64::from(self.step) << 16
+            | u64::from(self.flags) << 24
+            | u64::from(self.sender) << 32;
+        [whose, self.sequence, self.intended_ns]
     }
 }
 
@@ -103,13 +104,8 @@ pub enum StampError {
     Corrupt,
 }
 
-/// The checked part on an 8-byte boundary: there the checksum takes three steps of eight bytes, while on an
-/// odd address it takes up to fourteen of one.
-#[repr(align(8))]
-struct Aligned([u8; CHECKED_BYTES]);
-
 #[inline]
-fn u64_at(bytes: &[u8; CHECKED_BYTES], at: usize) -> u64 {
+fn u64_at(bytes: &[u8; Stamp::BYTES], at: usize) -> u64 {
     let mut word = [0; 8];
     word.copy_from_slice(&bytes[at..at + 8]);
     u64::from_le_bytes(word)
