@@ -2,10 +2,10 @@
 //!
 //! Rates say nothing when a server drops in silence, and differences of counters let a duplicate hide a
 //! loss. So every receiver knows, for every sender, exactly which sequences arrived. The common case, the
-//! next sequence of a sender, costs one comparison and one shift on 16 bytes; only disorder costs more.
+//! next sequence of a sender, costs one comparison and one addition on 4 bytes; only disorder costs more.
 //!
 //! ```text
-//! Ledger::Full  ─ ReceiverLedger   highest + 64-bit window per sender, missing ranges beside it
+//! Ledger::Full  ─ ReceiverLedger   last sequence per sender; a 64-bit window and missing ranges where disordered
 //! Ledger::Count ─ CountLedger      number and checksum, for most receivers of rooms above a million pairs
 //! ```
 //!
@@ -191,8 +191,8 @@ fn tracked_receivers(members: usize) -> usize {
     (PAIRS_TRACKED_MAX / members.max(1)).clamp(1, members.max(1))
 }
 
-/// Most (sender, receiver) pairs tracked fully: 16 MB, which still leaves the processor's caches to the
-/// work itself.
+/// Most (sender, receiver) pairs tracked fully: 4 MB while in order, which still leaves the processor's caches
+/// to the work itself.
 pub const PAIRS_TRACKED_MAX: usize = 1_000_000;
 
 /// A delivery is late when it comes more than this after its intended time, in milliseconds, unless the
