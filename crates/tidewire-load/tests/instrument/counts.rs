@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tidewire_load::report::{Status, StepReport};
+use tidewire_load::report::Status;
 use tidewire_testkit::fault_server::{Every, FaultPlan, Stall};
 
 use crate::proof::{SEED, planned, prove, prove_with, scenario, step};
@@ -28,17 +28,7 @@ fn a_faultless_server_gets_exactly_full_marks() {
         assert_eq!((step.total_send_errors, step.total_login_failures), (0, 0));
         assert_eq!(step.receivers_tracked, 12);
         assert_eq!(step.receivers_unresolved, 0);
-        assert_steady_is_distinct(step);
     }
-}
-
-/// Where nothing is lost, each message due in the steady window arrives once at each of the others;
-/// further copies of it belong to no rate.
-fn assert_steady_is_distinct(step: &StepReport) {
-    let (steady, receivers) = (step.steady, f64::from(step.concurrency - 1));
-    assert!(steady.send_tps > 0.0);
-    let ratio = steady.receive_tps / (steady.send_tps * receivers);
-    assert!((ratio - 1.0).abs() < 1e-9, "{steady:?}");
 }
 
 #[test]
@@ -81,7 +71,6 @@ fn duplicates_are_counted_and_never_as_received() {
     assert_eq!(proof.amiss(), [0, server.duplicated, 0, 0]);
     assert_eq!(step.total_received, step.expected_received);
     assert_eq!(step.total_received + step.duplicated, server.delivered);
-    assert_steady_is_distinct(step);
 }
 
 #[test]
