@@ -75,7 +75,8 @@ pub use lane::LaneError;
 pub use limits::{Limits, RoomDefaults};
 pub use metrics::{DropReason, Metrics, MetricsReader};
 pub use pattern::{
-    Chat, JoinError, Joined, NotSubscribed, PubSub, PublishError, RoomError, Router, SubscribeError,
+    Chat, JoinError, Joined, Methods, NotSubscribed, PubSub, PublishError, RoomError, Router,
+    SubscribeError,
 };
 pub use server::{ServeError, Server, ServerBuilder, Stopped, serve};
 pub use service::{ConnectFailure, HandlerError, HandlerResult, Service};

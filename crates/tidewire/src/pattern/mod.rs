@@ -14,7 +14,7 @@ pub use chat::Chat;
 pub use pubsub::PubSub;
 pub use refusal::{JoinError, NotSubscribed, PublishError, RoomError, SubscribeError};
 pub use room::Joined;
-pub use router::Router;
+pub use router::{Methods, Router};
 
 pub(crate) use directory::{Directory, LANES_MAX, SharedRoom};
 pub(crate) use room::Room;

@@ -5,7 +5,11 @@
 //! [`ErrorCode::NotFound`](tidewire_proto::body::ErrorCode::NotFound), so that a caller of a method that is not
 //! there never waits. Names compare as the codec says: byte for byte, or for `uvrpc` without regard to case.
 //!
-//! Rejected: one table that is always in lower case (in the other codecs `Add` and `add` are two methods).
+//! A method is a closure, or one of several that a value has under numbers ([`Methods`]), as a typed service does.
+//! Both are called the same way; the number of a closure is not looked at.
+//!
+//! Rejected: one table that is always in lower case (in the other codecs `Add` and `add` are two methods), and a
+//! closure per method of a value (they would have to share it behind a lock).
 
 use std::collections::HashMap;
 use std::fmt;
@@ -34,17 +38,40 @@ use crate::service::{HandlerError, HandlerResult, Service};
 /// ```
 #[derive(Default)]
 pub struct Router {
-    methods: Vec<Handler>,
+    handlers: Vec<Handler>,
+    methods: Vec<Place>,
     exact: HashMap<Box<str>, usize>,
     lower: HashMap<Box<str>, usize>,
-    otherwise: Option<Handler>,
+    otherwise: Option<Otherwise>,
     /// Length of the longest name: a longer one need not be looked up.
     name_bytes_max: usize,
     /// A received name in lower case.
     folded: String,
 }
 
-type Handler = Box<dyn FnMut(&mut Context<'_>, Message<'_>) -> HandlerResult + Send>;
+/// Several methods that share one value, each under a number: what [`#[tidewire::service]`](macro@crate::service)
+/// makes of a type. [`Router::mount`] takes them.
+pub trait Methods: Send + 'static {
+    /// The names under which the methods are called. The number of a method is the index of its name.
+    fn names(&self) -> &'static [&'static str];
+
+    /// Calls the method of this number. As [`Service::on_message`] it runs on the lane's thread and must not block.
+    ///
+    /// # Errors
+    /// The message is refused: counted and, if it was a request, answered with the error.
+    fn call(&mut self, number: usize, cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult;
+}
+
+/// Where a method is: which handler, and which of its methods.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Place {
+    handler: usize,
+    number: usize,
+}
+
+type Handler = Box<dyn FnMut(usize, &mut Context<'_>, Message<'_>) -> HandlerResult + Send>;
+
+type Otherwise = Box<dyn FnMut(&mut Context<'_>, Message<'_>) -> HandlerResult + Send>;
 
 impl Router {
     /// A router without methods.
@@ -59,18 +86,24 @@ impl Router {
     pub fn on(
         mut self,
         name: &str,
-        handler: impl FnMut(&mut Context<'_>, Message<'_>) -> HandlerResult + Send + 'static,
+        mut handler: impl FnMut(&mut Context<'_>, Message<'_>) -> HandlerResult + Send + 'static,
     ) -> Self {
-        self.name_bytes_max = self.name_bytes_max.max(name.len());
-        if let Some(index) = self.exact.get(name) {
-            self.methods[*index] = Box::new(handler);
-            return self;
-        }
-        let index = self.methods.len();
-        self.methods.push(Box::new(handler));
-        self.exact.insert(name.into(), index);
-        let lower = name.to_ascii_lowercase().into_boxed_str();
-        self.lower.entry(lower).or_insert(index);
+        self.add(
+            &[name],
+            Box::new(move |_, cx, message| handler(cx, message)),
+        );
+        self
+    }
+
+    /// Adds the methods of a typed service, or of anything else that has [`Methods`]. Their names count as those of
+    /// [`Router::on`] do.
+    #[must_use]
+    pub fn mount(mut self, mut methods: impl Methods) -> Self {
+        let names = methods.names();
+        let handler = move |number, cx: &mut Context<'_>, message: Message<'_>| {
+            methods.call(number, cx, message)
+        };
+        self.add(names, Box::new(handler));
         self
     }
 
@@ -85,7 +118,28 @@ impl Router {
         self
     }
 
-    fn find(&mut self, name: &str, case: MethodCase) -> Option<usize> {
+    fn add(&mut self, names: &[&str], handler: Handler) {
+        let handler_index = self.handlers.len();
+        self.handlers.push(handler);
+        for (number, name) in names.iter().enumerate() {
+            let place = Place {
+                handler: handler_index,
+                number,
+            };
+            self.name_bytes_max = self.name_bytes_max.max(name.len());
+            if let Some(index) = self.exact.get(*name) {
+                self.methods[*index] = place;
+                continue;
+            }
+            let index = self.methods.len();
+            self.methods.push(place);
+            self.exact.insert((*name).into(), index);
+            let lower = name.to_ascii_lowercase().into_boxed_str();
+            self.lower.entry(lower).or_insert(index);
+        }
+    }
+
+    fn find(&mut self, name: &str, case: MethodCase) -> Option<Place> {
         // An empty name is none, whatever was registered.
         if name.is_empty() || name.len() > self.name_bytes_max {
             return None;
@@ -99,7 +153,7 @@ impl Router {
                 self.lower.get(self.folded.as_str())
             }
         };
-        found.copied()
+        found.map(|index| self.methods[*index])
     }
 }
 
@@ -107,7 +161,7 @@ impl Service for Router {
     fn on_message(&mut self, cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
         let case = cx.codec().method_case();
         match (self.find(message.name, case), &mut self.otherwise) {
-            (Some(index), _) => self.methods[index](cx, message),
+            (Some(Place { handler, number }), _) => self.handlers[handler](number, cx, message),
             (None, Some(handler)) => handler(cx, message),
             (None, None) => Err(HandlerError::new(ErrorCode::NotFound, NO_SUCH_METHOD)),
         }
@@ -135,14 +189,30 @@ mod tests {
         Ok(())
     }
 
+    struct Pair;
+
+    impl Methods for Pair {
+        fn names(&self) -> &'static [&'static str] {
+            &["first", "second"]
+        }
+
+        fn call(&mut self, _: usize, _: &mut Context<'_>, _: Message<'_>) -> HandlerResult {
+            Ok(())
+        }
+    }
+
+    fn place(handler: usize, number: usize) -> Option<Place> {
+        Some(Place { handler, number })
+    }
+
     #[test]
     fn names_compare_as_the_codec_says() {
         let mut router = Router::new().on("Add", nothing).on("add", nothing);
-        assert_eq!(router.find("Add", MethodCase::Exact), Some(0));
-        assert_eq!(router.find("add", MethodCase::Exact), Some(1));
+        assert_eq!(router.find("Add", MethodCase::Exact), place(0, 0));
+        assert_eq!(router.find("add", MethodCase::Exact), place(1, 0));
         assert_eq!(router.find("ADD", MethodCase::Exact), None);
         for name in ["Add", "add", "ADD"] {
-            assert_eq!(router.find(name, MethodCase::Lower), Some(0), "{name}");
+            assert_eq!(router.find(name, MethodCase::Lower), place(0, 0), "{name}");
         }
         for name in ["", "ad", "adds"] {
             assert_eq!(router.find(name, MethodCase::Lower), None, "{name}");
@@ -151,8 +221,21 @@ mod tests {
 
     #[test]
     fn the_later_of_two_methods_with_one_name_counts() {
-        let router = Router::new().on("add", nothing).on("add", nothing);
-        assert_eq!(router.methods.len(), 1);
+        let mut router = Router::new().on("add", nothing).on("add", nothing);
+        assert_eq!(router.find("add", MethodCase::Exact), place(1, 0));
+        assert_eq!(router.find("ADD", MethodCase::Lower), place(1, 0));
         assert_eq!(format!("{router:?}"), r#"Router { methods: ["add"], .. }"#);
+    }
+
+    #[test]
+    fn mounted_methods_are_found_by_their_numbers() {
+        let mut router = Router::new()
+            .on("second", nothing)
+            .mount(Pair)
+            .on("third", nothing);
+        assert_eq!(router.find("first", MethodCase::Exact), place(1, 0));
+        assert_eq!(router.find("second", MethodCase::Exact), place(1, 1));
+        assert_eq!(router.find("Second", MethodCase::Lower), place(1, 1));
+        assert_eq!(router.find("third", MethodCase::Exact), place(2, 0));
     }
 }
