@@ -1,5 +1,6 @@
 //! A request with choices of its own: method, deadline, repetition, a full window.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use tidewire_proto::message::Kind;
@@ -40,7 +41,7 @@ pub enum WhenWindowFull {
 #[must_use = "nothing is sent before `send` or `wait`"]
 pub struct Call<'a> {
     client: &'a Client,
-    payload: &'a [u8],
+    payload: Cow<'a, [u8]>,
     kind: Kind,
     channel: u16,
     name: &'a str,
@@ -50,10 +51,10 @@ pub struct Call<'a> {
 }
 
 impl<'a> Call<'a> {
-    pub(super) fn new(client: &'a Client, kind: Kind, payload: &'a [u8]) -> Self {
+    pub(crate) fn new(client: &'a Client, kind: Kind, payload: impl Into<Cow<'a, [u8]>>) -> Self {
         Self {
             client,
-            payload,
+            payload: payload.into(),
             kind,
             channel: 0,
             name: "",
@@ -102,7 +103,7 @@ impl<'a> Call<'a> {
             kind: self.kind,
             channel: self.channel,
             name: self.name.into(),
-            payload: self.payload.to_vec(),
+            payload: self.payload.into_owned(),
             deadline_ns: tidewire_io::clock::now_ns().saturating_add(nanoseconds(self.timeout)),
             idempotent: self.idempotent,
             when_full: self.when_full,

@@ -154,10 +154,23 @@ impl Client {
     /// See [`HandOverError`]; with `Ok` it is on its way to the socket. If the connection is down by then, an
     /// [`Event::Lost`] says so.
     pub fn try_send(&self, payload: &[u8]) -> Result<(), HandOverError> {
-        let payload = payload.to_vec();
+        self.send_one_way("", payload.to_vec())
+    }
+
+    /// As [`Client::try_send`], for the method of this name. Codecs without names cannot express it, which an
+    /// [`Event::Lost`] says.
+    ///
+    /// # Errors
+    /// As [`Client::try_send`].
+    pub fn try_send_method(&self, name: &str, payload: &[u8]) -> Result<(), HandOverError> {
+        self.send_one_way(name, payload.to_vec())
+    }
+
+    pub(crate) fn send_one_way(&self, name: &str, payload: Vec<u8>) -> Result<(), HandOverError> {
         self.hand_over(Command::Send {
             kind: Kind::OneWay,
             channel: 0,
+            name: name.into(),
             payload,
         })
     }
@@ -197,6 +210,7 @@ impl Client {
         self.hand_over(Command::Send {
             kind: Kind::Say,
             channel: room,
+            name: Box::default(),
             payload: payload.to_vec(),
         })
     }

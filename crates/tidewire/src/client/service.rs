@@ -35,10 +35,8 @@ pub(crate) enum Command {
     Send {
         kind: Kind,
         channel: u16,
-        payload: Vec<u8>,
-    },
-    Publish {
-        topic: Box<str>,
+        /// Of a method or topic, or empty.
+        name: Box<str>,
         payload: Vec<u8>,
     },
     Subscribe {
@@ -212,13 +210,11 @@ impl ClientService {
             Command::Send {
                 kind,
                 channel,
+                name,
                 payload,
-            } => self.send(cx, &Message::new(kind, channel, &payload)),
-            Command::Publish { topic, payload } => {
-                self.send(
-                    cx,
-                    &Message::new(Kind::Publish, 0, &payload).with_name(&topic),
-                );
+            } => {
+                let message = Message::new(kind, channel, &payload).with_name(&name);
+                self.send(cx, &message);
             }
             Command::Subscribe {
                 pattern,

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tidewire_proto::message::Kind;
 use tidewire_proto::room::Policy;
 use tidewire_proto::topic::{Pattern, validate_topic};
 
@@ -95,8 +96,10 @@ impl Client {
     /// connection is down by then, an [`Event::Lost`](super::Event::Lost) says so.
     pub fn publish(&self, topic: &str, payload: &[u8]) -> Result<(), PublishError> {
         validate_topic(topic)?;
-        self.hand_over(Command::Publish {
-            topic: topic.into(),
+        self.hand_over(Command::Send {
+            kind: Kind::Publish,
+            channel: 0,
+            name: topic.into(),
             payload: payload.to_vec(),
         })?;
         Ok(())
