@@ -18,9 +18,9 @@
 //!
 //! The address picks the transport: `tcp://HOST:PORT`, `ipc://PATH`, or `inproc://NAME` for a server of the
 //! same process. For more than a closure implement [`Service`]; for methods by name use a
-//! [`Router`]; for rooms use [`Context::join`] and
-//! [`Context::say`], or the ready [`Chat`] service; for topics [`Context::subscribe`] and [`Context::publish`], or
-//! the ready [`PubSub`] service.
+//! [`Router`], for typed ones the attribute `#[tidewire::service]` on a trait (feature `typed`, on by default); for
+//! rooms use [`Context::join`] and [`Context::say`], or the ready [`Chat`] service; for topics [`Context::subscribe`]
+//! and [`Context::publish`], or the ready [`PubSub`] service.
 //!
 //! A handler must not block. What takes long goes to a [`WorkerPool`] or any other thread or task, together with the
 //! duty to answer:
@@ -62,6 +62,8 @@ mod server;
 mod service;
 mod session;
 mod transport;
+#[cfg(feature = "typed")]
+pub mod typed;
 mod workers;
 
 pub use address::{Address, AddressError, Endpoint};
@@ -85,6 +87,8 @@ pub use transport::inproc::{InprocBindError, InprocConnectError, InprocName};
 pub use workers::{PoolFull, WhenFull, WorkerMetrics, WorkerPool};
 
 pub use tidewire_io as io;
+#[cfg(feature = "typed")]
+pub use tidewire_macros::service;
 pub use tidewire_proto as proto;
 pub use tidewire_proto::codec::AnyCodec;
 pub use tidewire_proto::message::{Kind, MemberId, Message};

@@ -49,8 +49,8 @@ pub struct Router {
     folded: String,
 }
 
-/// Several methods that share one value, each under a number: what [`#[tidewire::service]`](macro@crate::service)
-/// makes of a type. [`Router::mount`] takes them.
+/// Several methods that share one value, each under a number: what `#[tidewire::service]` makes of a type.
+/// [`Router::mount`] takes them.
 pub trait Methods: Send + 'static {
     /// The names under which the methods are called. The number of a method is the index of its name.
     fn names(&self) -> &'static [&'static str];

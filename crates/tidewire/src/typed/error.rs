@@ -1,0 +1,109 @@
+//! Why a typed call has no result.
+
+use std::convert::Infallible;
+
+use thiserror::Error;
+use tidewire_proto::body::ErrorCode;
+
+use super::FormatError;
+use crate::client::{HandOverError, RequestError};
+
+/// Why a typed call has no result. `E` is the method's own error; of a method that has none it is [`Infallible`].
+///
+/// It is a [`std::error::Error`] if `E` is one.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum CallError<E = Infallible> {
+    /// The method ran, and answered with its own error.
+    #[error("the method failed")]
+    Failed(#[source] E),
+    /// The server has no such method, or only another version of it. Nothing ran there. Bring both sides to the same
+    /// version of the service.
+    #[error("the server has no method `{method}`, or only another version of it")]
+    MethodNotFound {
+        /// The name that was called.
+        method: &'static str,
+    },
+    /// The server could not read the arguments. Nothing ran there. A type that both sides use is not the same in both.
+    #[error("the server could not read the arguments of `{method}`")]
+    BadParameters {
+        /// The name that was called.
+        method: &'static str,
+    },
+    /// The arguments cannot be encoded; nothing was sent.
+    #[error("the arguments cannot be sent")]
+    Arguments(#[source] FormatError),
+    /// The method ran, and its answer cannot be read. A type that both sides use is not the same in both.
+    #[error("the answer cannot be read")]
+    MalformedAnswer(#[source] FormatError),
+    /// There was no answer, or a refusal for a reason that is not the method's: see [`RequestError`].
+    #[error("the call failed")]
+    Request(#[source] RequestError),
+}
+
+impl<E> CallError<E> {
+    pub(super) fn from_request(method: &'static str, error: RequestError) -> Self {
+        match error {
+            RequestError::Refused {
+                code: ErrorCode::NotFound,
+                ..
+            } => Self::MethodNotFound { method },
+            RequestError::Refused {
+                code: ErrorCode::MalformedBody,
+                ..
+            } => Self::BadParameters { method },
+            other => Self::Request(other),
+        }
+    }
+
+    /// The method's own error, if that is what it was.
+    #[must_use]
+    pub fn into_failure(self) -> Option<E> {
+        match self {
+            Self::Failed(error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
+impl<E> From<HandOverError> for CallError<E> {
+    fn from(error: HandOverError) -> Self {
+        Self::Request(error.into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refusals_are_sorted_by_their_codes() {
+        let refused = |code| {
+            let error = RequestError::Refused {
+                code,
+                text: String::from("no"),
+            };
+            CallError::<Infallible>::from_request("a.b.v1", error)
+        };
+        assert!(matches!(
+            refused(ErrorCode::NotFound),
+            CallError::MethodNotFound { method: "a.b.v1" }
+        ));
+        assert!(matches!(
+            refused(ErrorCode::MalformedBody),
+            CallError::BadParameters { method: "a.b.v1" }
+        ));
+        assert!(matches!(
+            refused(ErrorCode::Internal),
+            CallError::Request(RequestError::Refused { .. })
+        ));
+    }
+
+    #[test]
+    fn only_the_methods_own_error_is_its_failure() {
+        assert_eq!(CallError::Failed(7).into_failure(), Some(7));
+        let full = CallError::<u8>::from(HandOverError::QueueFull);
+        assert!(matches!(full, CallError::Request(RequestError::WindowFull)));
+        assert_eq!(full.into_failure(), None);
+    }
+}

@@ -1,0 +1,210 @@
+//! Values as payloads: the trait, and its default.
+
+use std::cell::Cell;
+
+use postcard::ser_flavors::Flavor;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use thiserror::Error;
+
+/// How the arguments and results of a typed service become payloads. Chosen in the trait, because both sides must
+/// agree: `#[tidewire::service(format = Json)]`.
+///
+/// Arguments are encoded as a tuple, by position; `()` if there are none. A result is encoded as what the method
+/// returns, a [`Result`] included.
+///
+/// JSON, for peers that have no Rust types, takes these lines:
+///
+/// ```
+/// use serde::{Serialize, de::DeserializeOwned};
+/// use tidewire::typed::{Format, FormatError};
+///
+/// #[derive(Debug)]
+/// pub struct Json;
+///
+/// impl Format for Json {
+///     fn encode<T: Serialize + ?Sized>(value: &T, out: &mut Vec<u8>) -> Result<(), FormatError> {
+///         serde_json::to_writer(out, value).map_err(FormatError::encode)
+///     }
+///
+///     fn decode<T: DeserializeOwned>(payload: &[u8]) -> Result<T, FormatError> {
+///         serde_json::from_slice(payload).map_err(FormatError::decode)
+///     }
+/// }
+///
+/// let mut payload = Vec::new();
+/// Json::encode(&(1, "two"), &mut payload)?;
+/// assert_eq!(payload, br#"[1,"two"]"#);
+/// # Ok::<(), FormatError>(())
+/// ```
+pub trait Format: 'static {
+    /// Appends a value to `out`. What `out` holds after an error is not looked at.
+    ///
+    /// # Errors
+    /// The format has no way to say it.
+    fn encode<T: Serialize + ?Sized>(value: &T, out: &mut Vec<u8>) -> Result<(), FormatError>;
+
+    /// Reads a value that fills the payload. It must accept nothing behind it: left over bytes mean that the two sides
+    /// do not speak of the same type.
+    ///
+    /// # Errors
+    /// The payload is not such a value. Payloads come from strangers, so this must never panic.
+    fn decode<T: DeserializeOwned>(payload: &[u8]) -> Result<T, FormatError>;
+}
+
+/// The default: [Postcard](https://docs.rs/postcard), compact and quick, but not self-describing: who changes the
+/// fields of a type must change the version of the services that use it.
+///
+/// Strangers choose what is decoded. A type that contains itself, as a tree does, is nested as deeply as they say, up
+/// to what fits a frame, and a list of values that take no bytes may have any length; bound the frames, or keep such
+/// types out of services.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Postcard;
+
+/// A value and a payload do not go together.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum FormatError {
+    /// The value cannot be said in this format.
+    #[error("the value cannot be encoded")]
+    Encode(#[source] Cause),
+    /// The payload is not such a value.
+    #[error("the payload is no such value")]
+    Decode(#[source] Cause),
+    /// The payload goes on behind the value.
+    #[error("{bytes} bytes are left over behind the value")]
+    LeftOver {
+        /// How many.
+        bytes: usize,
+    },
+}
+
+type Cause = Box<dyn std::error::Error + Send + Sync>;
+
+impl FormatError {
+    /// A value that cannot be encoded, and why.
+    pub fn encode(cause: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+        Self::Encode(cause.into())
+    }
+
+    /// A payload that cannot be decoded, and why.
+    pub fn decode(cause: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+        Self::Decode(cause.into())
+    }
+}
+
+impl Format for Postcard {
+    fn encode<T: Serialize + ?Sized>(value: &T, out: &mut Vec<u8>) -> Result<(), FormatError> {
+        postcard::serialize_with_flavor(value, Append(out)).map_err(FormatError::encode)
+    }
+
+    fn decode<T: DeserializeOwned>(payload: &[u8]) -> Result<T, FormatError> {
+        let (value, rest) = postcard::take_from_bytes(payload).map_err(FormatError::decode)?;
+        if rest.is_empty() {
+            Ok(value)
+        } else {
+            Err(FormatError::LeftOver { bytes: rest.len() })
+        }
+    }
+}
+
+/// Appends to a buffer that is kept. The flavours of Postcard itself take it, or go byte by byte.
+struct Append<'a>(&'a mut Vec<u8>);
+
+impl Flavor for Append<'_> {
+    type Output = ();
+
+    #[inline]
+    fn try_extend(&mut self, data: &[u8]) -> postcard::Result<()> {
+        self.0.extend_from_slice(data);
+        Ok(())
+    }
+
+    #[inline]
+    fn try_push(&mut self, data: u8) -> postcard::Result<()> {
+        self.0.push(data);
+        Ok(())
+    }
+
+    fn finalize(self) -> postcard::Result<()> {
+        Ok(())
+    }
+}
+
+/// Lends an encoded value to `take`, in a buffer that the thread keeps, so that answering allocates nothing.
+pub(super) fn with_encoded<F: Format, T: Serialize + ?Sized, R>(
+    value: &T,
+    take: impl FnOnce(&[u8]) -> R,
+) -> Result<R, FormatError> {
+    // Taken out, not borrowed: encoding runs code of the user's, which may come here again. A thread that is ending has
+    // no buffer any more.
+    let mut buffer = SCRATCH.try_with(Cell::take).unwrap_or_default();
+    let result = F::encode(value, &mut buffer).map(|()| take(&buffer));
+    if buffer.capacity() <= SCRATCH_BYTES_MAX {
+        buffer.clear();
+        let _ = SCRATCH.try_with(|scratch| scratch.set(buffer));
+    }
+    result
+}
+
+thread_local! {
+    static SCRATCH: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+}
+
+/// The largest buffer that a thread keeps. Growing a larger one again costs little beside filling it.
+const SCRATCH_BYTES_MAX: usize = 64 * 1024;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_encoded_decodes_and_nothing_else_does() {
+        let value = (7_u32, String::from("seven"), Some(-7_i64));
+        let mut payload = Vec::new();
+        Postcard::encode(&value, &mut payload).unwrap();
+        assert_eq!(
+            Postcard::decode::<(u32, String, Option<i64>)>(&payload).unwrap(),
+            value
+        );
+        for end in 0..payload.len() {
+            let cut = Postcard::decode::<(u32, String, Option<i64>)>(&payload[..end]);
+            assert!(matches!(cut, Err(FormatError::Decode(_))), "{end}: {cut:?}");
+        }
+        payload.extend_from_slice(b"xy");
+        let long = Postcard::decode::<(u32, String, Option<i64>)>(&payload);
+        assert!(
+            matches!(long, Err(FormatError::LeftOver { bytes: 2 })),
+            "{long:?}"
+        );
+    }
+
+    /// A value whose encoding encodes another one.
+    struct Nested;
+
+    impl Serialize for Nested {
+        fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+            let inner = with_encoded::<Postcard, _, _>(&5_u8, <[u8]>::to_vec);
+            inner
+                .map_err(serde::ser::Error::custom)?
+                .serialize(serializer)
+        }
+    }
+
+    #[test]
+    fn the_kept_buffer_may_be_asked_for_while_it_is_in_use() {
+        for _ in 0..2 {
+            let bytes = with_encoded::<Postcard, _, _>(&("outer", Nested), <[u8]>::to_vec);
+            assert_eq!(bytes.unwrap(), b"\x05outer\x01\x05");
+        }
+    }
+
+    #[test]
+    fn a_large_buffer_is_not_kept() {
+        let large = vec![0_u8; 2 * SCRATCH_BYTES_MAX];
+        with_encoded::<Postcard, _, _>(&large, |bytes| assert!(bytes.len() > large.len())).unwrap();
+        assert_eq!(SCRATCH.take().capacity(), 0);
+        with_encoded::<Postcard, _, _>("small", |bytes| assert_eq!(bytes.len(), 6)).unwrap();
+        assert!(SCRATCH.take().capacity() >= 6);
+    }
+}
