@@ -86,3 +86,15 @@ fn the_worker_server_answers_methods_by_name() {
     assert_eq!(call("shout").unwrap().payload(), b"HELLO");
     assert!(call("whisper").is_err());
 }
+
+#[test]
+fn the_typed_client_shops_at_the_typed_server() {
+    let (_server, address) = Running::start(env!("CARGO_BIN_EXE_typed_server"));
+    let output = Command::new(env!("CARGO_BIN_EXE_typed_client"))
+        .arg(&address)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let expected = "an apple costs 100 cents\n2 apples cost 200 cents\nonly 1 left\n";
+    assert_eq!(String::from_utf8_lossy(&output.stdout), expected);
+}
