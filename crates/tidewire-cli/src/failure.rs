@@ -1,10 +1,20 @@
 //! What a user sees when something fails: one line of what, its causes, the remedy, and an exit code.
 //!
+//! | code | meaning |
+//! |---|---|
+//! | 0 | success |
+//! | 1 | anything else |
+//! | 2 | wrong usage or configuration |
+//! | 3 | no server at the address, or the connection ended |
+//! | 4 | the server refused |
+//! | 5 | no answer in time |
+//!
 //! The libraries' errors are typed, so the code and the remedy follow from the type wherever in the chain
 //! it stands; a subcommand wraps nothing and prints nothing itself. Where only the binary knows what is
 //! wrong, it makes a [`Failure`]. Rejected: a debug dump or a backtrace, which help the author and not the
 //! user.
 
+use std::borrow::Cow;
 use std::error::Error;
 use std::fmt;
 use std::io::Write;
@@ -12,36 +22,51 @@ use std::process::ExitCode;
 
 use tidewire::io::poller::PollerVariableError;
 use tidewire::io::socket::{BindError, StreamConnectError};
+use tidewire::proto::body::ErrorCode;
 use tidewire::proto::handshake::HandshakeError;
-use tidewire::{AddressError, CloseReason, ConnectError, ConnectFailure, LaneError, ServeError};
+use tidewire::{
+    AddressError, CloseReason, ConnectError, ConnectFailure, LaneError, RequestError, ServeError,
+};
+
+use crate::payload::escaped;
 
 /// An error only the binary can know of.
 #[derive(Debug)]
 pub(crate) struct Failure {
     code: u8,
     what: String,
-    remedy: &'static str,
+    remedy: Cow<'static, str>,
 }
 
 impl Failure {
     /// The user asked for something that cannot be.
-    pub(crate) fn configuration(what: impl Into<String>, remedy: &'static str) -> Self {
-        let what = what.into();
-        let code = CONFIGURATION;
-        Self { code, what, remedy }
+    pub(crate) fn configuration(
+        what: impl Into<String>,
+        remedy: impl Into<Cow<'static, str>>,
+    ) -> Self {
+        Self::new(CONFIGURATION, what, remedy)
     }
 
     /// The server went away for good.
-    pub(crate) fn unreachable(what: impl Into<String>, remedy: &'static str) -> Self {
-        let what = what.into();
-        let code = UNREACHABLE;
-        Self { code, what, remedy }
+    pub(crate) fn unreachable(
+        what: impl Into<String>,
+        remedy: impl Into<Cow<'static, str>>,
+    ) -> Self {
+        Self::new(UNREACHABLE, what, remedy)
+    }
+
+    /// The server would not do what it was asked.
+    pub(crate) fn refused(what: impl Into<String>, remedy: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(REFUSED, what, remedy)
     }
 
     /// Anything else. The remedy may be empty.
-    pub(crate) fn other(what: impl Into<String>, remedy: &'static str) -> Self {
-        let what = what.into();
-        let code = OTHER;
+    pub(crate) fn other(what: impl Into<String>, remedy: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(OTHER, what, remedy)
+    }
+
+    fn new(code: u8, what: impl Into<String>, remedy: impl Into<Cow<'static, str>>) -> Self {
+        let (what, remedy) = (what.into(), remedy.into());
         Self { code, what, remedy }
     }
 }
@@ -61,14 +86,21 @@ pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
     ExitCode::from(classify(error).0)
 }
 
+/// Whether whoever read our output is gone, as `head` goes when it has enough.
+pub(crate) fn is_closed_output(error: &std::io::Error) -> bool {
+    error.kind() == std::io::ErrorKind::BrokenPipe
+}
+
 fn write_report(error: &anyhow::Error, out: &mut impl Write) -> std::io::Result<()> {
+    // Some of these texts come from the peer, and stderr may be a terminal.
+    let shown = |text: &str| escaped(text.as_bytes());
     let mut last = error.to_string();
-    writeln!(out, "error: {last}")?;
+    writeln!(out, "error: {}", shown(&last))?;
     for cause in error.chain().skip(1) {
         let text = cause.to_string();
         // Some levels only pass on what the next one says.
         if !last.ends_with(&text) {
-            writeln!(out, "  because: {text}")?;
+            writeln!(out, "  because: {}", shown(&text))?;
         }
         last = text;
     }
@@ -80,10 +112,10 @@ fn write_report(error: &anyhow::Error, out: &mut impl Write) -> std::io::Result<
 }
 
 /// The exit code and, where the error's own text does not hold it, the remedy.
-fn classify(error: &anyhow::Error) -> (u8, &'static str) {
+fn classify(error: &anyhow::Error) -> (u8, &str) {
     let found = error.chain().find_map(|cause| {
         if let Some(failure) = cause.downcast_ref::<Failure>() {
-            return Some((failure.code, failure.remedy));
+            return Some((failure.code, &*failure.remedy));
         }
         if let Some(error) = cause.downcast_ref::<ServeError>() {
             return Some(classify_serve(error));
@@ -91,12 +123,41 @@ fn classify(error: &anyhow::Error) -> (u8, &'static str) {
         if let Some(error) = cause.downcast_ref::<ConnectError>() {
             return Some(classify_connect(error));
         }
+        if let Some(error) = cause.downcast_ref::<RequestError>() {
+            return Some(classify_request(error));
+        }
         if cause.is::<AddressError>() || cause.is::<PollerVariableError>() {
             return Some((CONFIGURATION, ""));
         }
         None
     });
     found.unwrap_or((OTHER, ""))
+}
+
+fn classify_request(error: &RequestError) -> (u8, &'static str) {
+    match error {
+        RequestError::Refused {
+            code: ErrorCode::NotFound,
+            ..
+        } => (
+            REFUSED,
+            "check the name; `tidewire serve --app rpc` lists its methods with `tidewire call ADDR methods`",
+        ),
+        RequestError::Refused { .. } => (REFUSED, ""),
+        RequestError::TimedOut => (
+            TIMED_OUT,
+            "wait longer with --timeout, or check that the server speaks this --codec and is not overloaded",
+        ),
+        RequestError::Closed(CloseReason::Decode(_) | CloseReason::GoAway(_)) => {
+            (UNREACHABLE, "start both sides with the same --codec")
+        }
+        RequestError::Closed(_) | RequestError::NotConnected => (
+            UNREACHABLE,
+            "check that the server still runs and speaks this --codec; its log says why it closed",
+        ),
+        RequestError::Encode(_) | RequestError::Pattern(_) => (CONFIGURATION, ""),
+        _ => (OTHER, ""),
+    }
 }
 
 fn classify_serve(error: &ServeError) -> (u8, &'static str) {
@@ -146,6 +207,8 @@ const OTHER: u8 = 1;
 /// The same as clap's, for a wrong usage.
 const CONFIGURATION: u8 = 2;
 const UNREACHABLE: u8 = 3;
+const REFUSED: u8 = 4;
+const TIMED_OUT: u8 = 5;
 
 #[cfg(test)]
 mod tests {

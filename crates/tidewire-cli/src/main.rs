@@ -3,9 +3,12 @@
 //! Each subcommand has a file. Exit codes and the shape of error messages are in `failure`, the lines by
 //! which a started server announces itself in `ready`.
 
+mod call;
 mod chat;
+mod connection;
 mod failure;
 mod load;
+mod payload;
 mod ready;
 mod serve;
 mod signals;
@@ -31,6 +34,8 @@ enum Command {
     Serve(serve::ServeArguments),
     /// Talk to the people in a room of a chat server.
     Chat(chat::ChatArguments),
+    /// Call a method of a server and print its reply.
+    Call(call::CallArguments),
     /// Publish messages to a topic.
     Pub(topics::PubArguments),
     /// Print what is published to topics.
@@ -51,8 +56,9 @@ fn main() -> ExitCode {
         tracing::warn!(%error, "the descriptor limit stays as it is; raise it with `ulimit -n`");
     }
     let result = match arguments.command {
-        Command::Serve(arguments) => serve::run(arguments),
+        Command::Serve(arguments) => serve::run(&arguments),
         Command::Chat(arguments) => chat::run(arguments),
+        Command::Call(arguments) => call::run(&arguments),
         Command::Pub(arguments) => topics::run_publish(&arguments),
         Command::Sub(arguments) => topics::run_subscribe(&arguments),
         Command::Load(arguments) => load::run(&arguments),
@@ -66,7 +72,7 @@ impl Command {
         match self {
             Self::Serve(_) => "info",
             // The conversation, or what is said beside the messages, tells what happens to the connection; log lines would garble it.
-            Self::Chat(_) | Self::Pub(_) | Self::Sub(_) => "error",
+            Self::Chat(_) | Self::Call(_) | Self::Pub(_) | Self::Sub(_) => "error",
             Self::Load(_) => "warn",
         }
     }
@@ -101,8 +107,11 @@ Examples:
   tidewire serve --app pubsub
   tidewire sub 127.0.0.1:8080 'sensor.>'
   tidewire pub 127.0.0.1:8080 sensor.7.temperature 21.5
+  tidewire serve --app rpc
+  tidewire call 127.0.0.1:8080 add '2 40'
 
-Exit codes: 0 success, 2 wrong usage or configuration, 3 the server cannot be reached, 1 anything else.";
+Exit codes: 0 success, 2 wrong usage or configuration, 3 the server cannot be reached or the connection ended,
+4 the server refused, 5 no answer in time, 1 anything else.";
 
 #[cfg(test)]
 mod tests {

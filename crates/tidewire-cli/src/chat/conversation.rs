@@ -16,8 +16,9 @@ use tidewire::{
 use super::command::{Command, HELP};
 use super::members::Members;
 use super::terminal::Screen;
-use super::view::{View, visible};
+use super::view::View;
 use crate::failure::Failure;
+use crate::payload::visible;
 
 /// A user's place in a server, and their view of it.
 pub(super) struct Conversation {
@@ -39,6 +40,10 @@ pub(super) struct Conversation {
     /// Bytes said since the server last answered something.
     unanswered_bytes: usize,
     list_asked_at: Option<Instant>,
+    /// Lines that were not sent, and refusals of the server.
+    refused: u64,
+    /// Whether something was said that the server has not confirmed with an answer.
+    unconfirmed: bool,
 }
 
 /// When to ask the server again to let us in, and how often it has refused.
@@ -80,6 +85,8 @@ impl Conversation {
             retry: None,
             unanswered_bytes: 0,
             list_asked_at: None,
+            refused: 0,
+            unconfirmed: false,
         }
     }
 
@@ -121,10 +128,10 @@ impl Conversation {
                     self.notice(line)?;
                 }
             }
-            Command::Incomplete(usage) => self.problem(&format!("write {usage}"))?,
+            Command::Incomplete(usage) => self.unsent(&format!("write {usage}"))?,
             Command::Unknown(name) => {
                 let name = visible(name.as_bytes());
-                self.problem(&format!("there is no command /{name}; /help lists them"))?;
+                self.unsent(&format!("there is no command /{name}; /help lists them"))?;
             }
             Command::Say(text) => self.say(text)?,
             Command::Who => self.who()?,
@@ -132,6 +139,23 @@ impl Conversation {
             Command::Join(room) => self.change_room(room)?,
         }
         Ok(Flow::Continue)
+    }
+
+    /// Nothing more will be typed: waits for the fate of what was said.
+    pub(super) fn handle_end(&mut self) -> Result {
+        if !self.unconfirmed {
+            return Ok(());
+        }
+        // Only the answer matters, which comes after a refusal of anything before it; a refused list is one too.
+        match self.client.list(self.alias) {
+            Ok(_) | Err(RequestError::Refused { .. }) => Ok(()),
+            Err(error) => Err(anyhow::Error::new(error).context("what was said is not confirmed")),
+        }
+    }
+
+    /// How many lines were not sent or were refused.
+    pub(super) fn refused(&self) -> u64 {
+        self.refused
     }
 
     /// Something happened to the connection.
@@ -184,7 +208,7 @@ impl Conversation {
             Kind::Error => {
                 let text = ErrorBody::decode(&message.payload).map_or("", |body| body.text);
                 let text = visible(text.as_bytes());
-                self.problem(&format!("the server refused what you said: {text}"))
+                self.unsent(&format!("the server refused what you said: {text}"))
             }
             Kind::OneWay => {
                 let text = visible(&message.payload);
@@ -233,7 +257,10 @@ impl Conversation {
         self.unanswered_bytes += text.len() + MESSAGE_OVERHEAD_BYTES;
         loop {
             match self.client.say(self.alias, text.as_bytes()) {
-                Ok(()) => return Ok(()),
+                Ok(()) => {
+                    self.unconfirmed = true;
+                    return Ok(());
+                }
                 Err(HandOverError::QueueFull) => std::thread::sleep(QUEUE_PAUSE),
                 Err(error) => return Err(Failure::other(error.to_string(), "").into()),
             }
@@ -254,9 +281,9 @@ impl Conversation {
                 ..
             }) => {
                 let to = visible(to.as_bytes());
-                self.problem(&format!("nobody here is called {to}; /who lists names"))
+                self.unsent(&format!("nobody here is called {to}; /who lists names"))
             }
-            Err(error) => self.refused("this was not sent", &error),
+            Err(error) => self.not_done("this was not sent", &error),
         }
     }
 
@@ -271,7 +298,7 @@ impl Conversation {
                 let line = self.view.roster(&self.room, &names);
                 self.show(&line)
             }
-            Err(error) => self.refused("no list", &error),
+            Err(error) => self.not_done("no list", &error),
         }
     }
 
@@ -285,7 +312,7 @@ impl Conversation {
         }
         let joined = match self.client.join(room, &self.name) {
             Ok(joined) => joined,
-            Err(error) => return self.refused("you stay where you are", &error),
+            Err(error) => return self.not_done("you stay where you are", &error),
         };
         let left = self.client.leave(self.alias);
         self.room = room.to_owned();
@@ -293,7 +320,7 @@ impl Conversation {
         self.handle_entered(&joined)?;
         match left {
             Ok(()) => Ok(()),
-            Err(error) => self.refused("the old room was not left", &error),
+            Err(error) => self.not_done("the old room was not left", &error),
         }
     }
 
@@ -322,7 +349,8 @@ impl Conversation {
                     refusals: refusals.saturating_add(1),
                 });
                 let again = format!("trying again in {:.1} s", delay.as_secs_f64());
-                self.refused(&format!("not in the room yet; {again}"), &error)
+                let why = visible(error.to_string().as_bytes());
+                self.problem(&format!("not in the room yet; {again}: {why}"))
             }
         }
     }
@@ -330,12 +358,12 @@ impl Conversation {
     /// Whether something can be sent now; says so if not.
     fn may_send(&mut self, text: &str) -> Result<bool> {
         if !self.inside {
-            self.problem("not connected; this was not sent")?;
+            self.unsent("not connected; this was not sent")?;
             return Ok(false);
         }
         if text.len() > TEXT_BYTES_MAX {
             let bytes = text.len();
-            self.problem(&format!(
+            self.unsent(&format!(
                 "{bytes} bytes are too long, {TEXT_BYTES_MAX} are allowed; this was not sent"
             ))?;
             return Ok(false);
@@ -367,6 +395,7 @@ impl Conversation {
         self.unanswered_bytes = 0;
         match list {
             Ok(list) => {
+                self.unconfirmed = false;
                 self.learn(&list);
                 Some(list)
             }
@@ -388,9 +417,16 @@ impl Conversation {
         self.show(&line)
     }
 
-    fn refused(&mut self, what: &str, error: &RequestError) -> Result {
+    /// What the user asked for did not happen.
+    fn not_done(&mut self, what: &str, error: &RequestError) -> Result {
         let why = visible(error.to_string().as_bytes());
-        self.problem(&format!("{what}: {why}"))
+        self.unsent(&format!("{what}: {why}"))
+    }
+
+    /// A line the user typed came to nothing.
+    fn unsent(&mut self, text: &str) -> Result {
+        self.refused += 1;
+        self.problem(text)
     }
 
     fn notice(&mut self, text: &str) -> Result {

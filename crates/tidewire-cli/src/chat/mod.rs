@@ -23,25 +23,23 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use tidewire::io::poller::PollerChoice;
 use tidewire::proto::body::ErrorCode;
-use tidewire::{Backoff, Client, Event, Joined, RequestError};
+use tidewire::{AnyCodec, Backoff, Client, Event, Joined, RequestError};
 
-use crate::failure::Failure;
+use crate::connection::{ConnectionArguments, Need};
+use crate::failure::{Failure, is_closed_output};
+use crate::payload::visible;
 use crate::signals;
 use conversation::{Conversation, Flow};
 use terminal::{Restore, Terminal};
-use view::{View, visible};
-
-pub(crate) use view::is_deceptive;
+use view::View;
 
 /// Flags of `tidewire chat`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct ChatArguments {
-    /// Address of the server, HOST:PORT, tcp://HOST:PORT or ipc://PATH
-    #[arg(value_name = "ADDR")]
-    address: String,
+    #[command(flatten)]
+    connection: ConnectionArguments,
 
     /// Your name, unique on the server; on a terminal you are asked if it is left out
     #[arg(long)]
@@ -50,6 +48,10 @@ pub(crate) struct ChatArguments {
     /// The room to enter
     #[arg(long, default_value = "lobby")]
     room: String,
+
+    /// Print a JSON object per line, such as {"event":"said","name":…,"payload":…}; lines typed are read as ever
+    #[arg(long)]
+    json: bool,
 }
 
 /// Something the conversation must deal with.
@@ -67,18 +69,34 @@ enum Happening {
     Event { event: Event, handled: Sender<()> },
 }
 
+/// Why a conversation is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    /// The user has said everything.
+    Done,
+    /// A signal: no time for more.
+    Interrupted,
+}
+
 /// Chats until the user quits or the input ends.
 ///
 /// # Errors
 /// The server cannot be reached, or refuses the name and there is nobody to ask for another.
 pub(crate) fn run(arguments: ChatArguments) -> anyhow::Result<ExitCode> {
     let _restore = Restore::new();
-    let mut terminal = Terminal::open();
-    let client = Client::builder()
-        .poller(PollerChoice::from_env()?.unwrap_or_default())
+    let connection = &arguments.connection;
+    if let AnyCodec::Lines(_) = connection.codec.codec {
+        let what = "this client needs more than codec lines can say";
+        return Err(
+            Failure::configuration(what, "talk to a server of lines with `nc HOST PORT`").into(),
+        );
+    }
+    Need::Rooms.check(&connection.codec.codec, "`tidewire chat`")?;
+    let mut terminal = Terminal::open(!arguments.json);
+    let client = connection
+        .client()?
         .reconnect(Backoff::default())
-        .request_timeout(REQUEST_TIMEOUT)
-        .connect(&arguments.address)?;
+        .connect(&connection.address)?;
     let Some((name, joined)) = enter(&client, &mut terminal, &arguments)? else {
         client.close();
         return Ok(ExitCode::SUCCESS);
@@ -88,16 +106,32 @@ pub(crate) fn run(arguments: ChatArguments) -> anyhow::Result<ExitCode> {
     let interrupts = sender.clone();
     signals::watch(move || interrupts.send(Happening::Interrupt).is_ok())?;
     pump_events(client.clone(), sender.clone())?;
-    let colour = terminal.is_interactive() && std::env::var_os("NO_COLOR").is_none();
+    let interactive = terminal.is_interactive();
+    let colour = interactive && std::env::var_os("NO_COLOR").is_none();
     let screen = terminal.start(format!("{}> ", visible(name.as_bytes())), sender)?;
-    let view = View::new(colour && io::stdout().is_terminal());
-    let conversation = Conversation::new(client.clone(), screen, view, name, arguments.room);
-    let result = converse(conversation, &joined, &happenings);
-    close(client);
+    let view = match arguments.json {
+        true => View::Json,
+        false if colour && io::stdout().is_terminal() => View::Coloured,
+        false => View::Plain,
+    };
+    let mut conversation = Conversation::new(client.clone(), screen, view, name, arguments.room);
+    let result = converse(&mut conversation, &joined, &happenings).and_then(|end| {
+        // A person has seen what became of their words; a script has only the exit code.
+        if end == End::Done && !interactive {
+            conversation.handle_end()?;
+        }
+        conclude(&mut conversation, &client, &happenings)
+    });
     match result {
         // Whoever read our output is gone, as `head` does when it has enough.
-        Err(error) if is_closed_output(&error) => Ok(ExitCode::SUCCESS),
-        result => result.map(|()| ExitCode::SUCCESS),
+        Err(error) if error.downcast_ref().is_some_and(is_closed_output) => Ok(ExitCode::SUCCESS),
+        Err(error) => Err(error),
+        Ok(()) if interactive || conversation.refused() == 0 => Ok(ExitCode::SUCCESS),
+        Ok(()) => {
+            let count = conversation.refused();
+            let what = format!("{count} of the lines were not sent or were refused");
+            Err(Failure::refused(what, "the lines that start with ! say why").into())
+        }
     }
 }
 
@@ -129,18 +163,17 @@ fn enter(
                 );
                 if !terminal.is_interactive() {
                     let remedy = "choose another with --name";
-                    return Err(Failure::configuration(refusal, remedy).into());
+                    return Err(Failure::refused(refusal, remedy).into());
                 }
                 say_before_start(&format!("! {refusal}; choose another"));
             }
             Err(RequestError::Refused { text, .. }) => {
                 let text = visible(text.as_bytes());
                 let what = format!("the room {:?} cannot be entered: {text}", arguments.room);
-                return Err(Failure::configuration(what, "choose another with --room").into());
+                return Err(Failure::refused(what, "choose another with --room").into());
             }
             Err(error) => {
-                let what = format!("cannot enter the room: {error}");
-                return Err(Failure::unreachable(what, "try again, or check the server").into());
+                return Err(anyhow::Error::new(error).context("cannot enter the room"));
             }
         }
     }
@@ -156,10 +189,10 @@ fn is_about_name(code: ErrorCode, text: &str) -> bool {
 
 /// Deals with everything that happens, until the end.
 fn converse(
-    mut conversation: Conversation,
+    conversation: &mut Conversation,
     joined: &Joined,
     happenings: &Receiver<Happening>,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<End> {
     conversation.handle_entered(joined)?;
     loop {
         let wait = conversation
@@ -173,7 +206,8 @@ fn converse(
         let flow = match happening {
             Err(RecvTimeoutError::Timeout) => conversation.handle_retry()?,
             Err(RecvTimeoutError::Disconnected) => Flow::Quit,
-            Ok(Happening::InputEnded | Happening::Interrupt) => Flow::Quit,
+            Ok(Happening::InputEnded) => Flow::Quit,
+            Ok(Happening::Interrupt) => return Ok(End::Interrupted),
             Ok(Happening::Line { text, handled }) => {
                 let flow = conversation.handle_line(&text)?;
                 drop(handled);
@@ -185,8 +219,8 @@ fn converse(
                 Flow::Continue
             }
         };
-        if matches!(flow, Flow::Quit) {
-            return Ok(());
+        if flow == Flow::Quit {
+            return Ok(End::Done);
         }
     }
 }
@@ -210,25 +244,33 @@ fn pump_events(client: Client, events: Sender<Happening>) -> io::Result<()> {
     Ok(())
 }
 
-/// Writes what is waiting and closes the connection, but does not wait for a server that does not read.
-fn close(client: Client) {
-    let (closed, until_closed) = mpsc::channel::<()>();
-    let closing = std::thread::Builder::new().spawn(move || {
-        client.close();
-        drop(closed);
-    });
-    if let Err(error) = closing {
-        tracing::debug!(%error, "the connection is cut");
-        return;
+/// Writes what is waiting, closes the connection and shows what came meanwhile. A server
+/// that does not read is waited for a little while only.
+fn conclude(
+    conversation: &mut Conversation,
+    client: &Client,
+    happenings: &Receiver<Happening>,
+) -> anyhow::Result<()> {
+    if client.begin_close().is_err() {
+        return Ok(());
     }
-    // Nothing is ever sent; a timeout means that the server takes nothing, so nothing more can be done.
-    let _ = until_closed.recv_timeout(CLOSE_TIMEOUT);
-}
-
-fn is_closed_output(error: &anyhow::Error) -> bool {
-    error
-        .downcast_ref::<io::Error>()
-        .is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+    let deadline = Instant::now() + CLOSE_TIMEOUT;
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        match happenings.recv_timeout(left) {
+            Ok(Happening::Event {
+                event: Event::Ended,
+                ..
+            })
+            | Err(_) => return Ok(()),
+            // Refusals come before the answer that `handle_end` waited for.
+            Ok(Happening::Event { event, handled }) => {
+                conversation.handle_event(event)?;
+                drop(handled);
+            }
+            Ok(Happening::Line { .. } | Happening::InputEnded | Happening::Interrupt) => {}
+        }
+    }
 }
 
 /// Shows a line on a terminal that no editor and no screen has yet.
@@ -237,9 +279,6 @@ fn say_before_start(line: &str) {
     // A terminal that is gone will end the next question.
     let _ = writeln!(io::stdout(), "{line}");
 }
-
-/// Every answer of a chat server is immediate; a person would not wait longer.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long quitting may take.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -250,4 +289,9 @@ Examples:
   tidewire chat ipc:///tmp/chat.sock --name bob --room den
   echo 'the build is green' | tidewire chat 127.0.0.1:8080 --name builder
 
-In the conversation: /who, /msg NAME text, /join ROOM, /quit, /help.";
+  tidewire chat 127.0.0.1:8080 --name logger --json < /dev/null | tee lobby.jsonl
+
+In the conversation: /who, /msg NAME text, /join ROOM, /quit, /help.
+
+Exit codes: 0 all was said, 2 wrong usage, 3 no server, 4 the server refused the name or, without a terminal, a line
+was not sent or was refused, 5 no answer in time, 1 anything else.";

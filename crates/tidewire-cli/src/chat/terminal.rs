@@ -36,9 +36,9 @@ pub(super) enum Terminal {
 }
 
 impl Terminal {
-    /// A line editor if stdin and stdout are a terminal that can move its cursor, else plain streams.
-    pub(super) fn open() -> Self {
-        if !io::stdin().is_terminal() || !io::stdout().is_terminal() {
+    /// A line editor if it is wanted and stdin and stdout are a terminal that can move its cursor, else plain streams.
+    pub(super) fn open(editor: bool) -> Self {
+        if !editor || !io::stdin().is_terminal() || !io::stdout().is_terminal() {
             return Self::Plain;
         }
         // Pasted lines are several messages, as if typed.

@@ -1,54 +1,70 @@
 //! How a conversation looks: one line of text for everything that can happen.
 //!
-//! Everything that comes from peers passes [`visible`] on its way into a line, because a terminal obeys
-//! control characters: an escape sequence in a message could retitle, clear or script the reader's screen,
-//! and a line feed could forge a line of somebody else. The characters that reverse the direction of text
-//! are replaced too, since with them a line can show other words than it holds. Rejected: trusting the
-//! server to have done it, which is a peer like any other.
+//! Everything that comes from peers passes [`visible`] on its way into a line.
 
 use std::fmt::Write;
 use std::time::Duration;
 
-/// Renders lines, with colours or without.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct View {
-    colour: bool,
+use serde_json::{Value, json};
+
+use crate::payload::{insert_payload, visible};
+
+/// Renders lines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum View {
+    /// Text.
+    Plain,
+    /// Text with colours for names and notices.
+    Coloured,
+    /// A JSON object per line.
+    Json,
 }
 
 impl View {
-    /// A view that colours names and notices if `colour`.
-    pub(super) fn new(colour: bool) -> Self {
-        Self { colour }
-    }
-
     /// Somebody said something to the room.
     pub(super) fn said(self, name: &str, text: &[u8]) -> String {
+        if self == Self::Json {
+            return with_payload("said", json!({"name": name}), text);
+        }
         format!("[{}]: {}", self.name(name), visible(text))
     }
 
     /// Somebody said something to this user only.
     pub(super) fn whispered(self, name: &str, text: &[u8]) -> String {
+        if self == Self::Json {
+            return with_payload("whispered", json!({"name": name}), text);
+        }
         format!("[{} -> you]: {}", self.name(name), visible(text))
     }
 
     /// This user said something to one member only.
     pub(super) fn whisper_sent(self, to: &str, text: &str) -> String {
+        if self == Self::Json {
+            return with_payload("whisper_sent", json!({"to": to}), text.as_bytes());
+        }
         format!("[you -> {}]: {}", self.name(to), visible(text.as_bytes()))
     }
 
     /// Somebody came.
     pub(super) fn joined(self, name: &str) -> String {
+        if self == Self::Json {
+            return event("joined", json!({"name": name}));
+        }
         self.notice(&format!("{} joined", visible(name.as_bytes())))
     }
 
     /// Somebody went.
     pub(super) fn left(self, name: &str) -> String {
+        if self == Self::Json {
+            return event("left", json!({"name": name}));
+        }
         self.notice(&format!("{} left", visible(name.as_bytes())))
     }
 
     /// Messages did not arrive.
     pub(super) fn gap(self, lost: u64) -> String {
         match lost {
+            lost if self == Self::Json => event("gap", json!({"lost": lost})),
             1 => self.problem("1 message was lost here"),
             lost => self.problem(&format!("{lost} messages were lost here")),
         }
@@ -56,6 +72,10 @@ impl View {
 
     /// This user is in a room now, with these others. `count` includes the user; the names may be fewer.
     pub(super) fn entered(self, room: &str, own: &str, others: &[&str], count: usize) -> String {
+        if self == Self::Json {
+            let fields = json!({"room": room, "name": own, "others": others, "members": count});
+            return event("entered", fields);
+        }
         let (room, own) = (visible(room.as_bytes()), visible(own.as_bytes()));
         let who = match (others, count) {
             (_, 0 | 1) => "nobody else is here".to_owned(),
@@ -67,29 +87,42 @@ impl View {
 
     /// The answer to `/who`.
     pub(super) fn roster(self, room: &str, names: &[&str]) -> String {
+        if self == Self::Json {
+            return event("roster", json!({"room": room, "names": names}));
+        }
         let room = visible(room.as_bytes());
         self.notice(&format!("{} in {room}: {}", names.len(), list(names)))
     }
 
     /// The connection is down, and what follows. `again` if an attempt to get it back has just failed.
     pub(super) fn reconnecting(self, cause: &str, delay: Duration, again: bool) -> String {
+        let seconds = delay.as_secs_f64();
+        if self == Self::Json {
+            let fields = json!({"cause": cause, "delay_ms": seconds * 1_000.0, "again": again});
+            return event("reconnecting", fields);
+        }
         let what = if again {
             "still no connection"
         } else {
             "connection lost"
         };
         let cause = visible(cause.as_bytes());
-        let delay = delay.as_secs_f64();
-        self.problem(&format!("{what}: {cause}; trying again in {delay:.1} s"))
+        self.problem(&format!("{what}: {cause}; trying again in {seconds:.1} s"))
     }
 
     /// Something that happened, in words of ours.
     pub(super) fn notice(self, text: &str) -> String {
+        if self == Self::Json {
+            return event("notice", json!({"text": text}));
+        }
         self.paint(DIM, &format!("* {text}"))
     }
 
     /// Something that went wrong, in words of ours.
     pub(super) fn problem(self, text: &str) -> String {
+        if self == Self::Json {
+            return event("problem", json!({"text": text}));
+        }
         self.paint(YELLOW, &format!("! {text}"))
     }
 
@@ -105,7 +138,7 @@ impl View {
     }
 
     fn paint(self, colour: &str, text: &str) -> String {
-        if self.colour {
+        if self == Self::Coloured {
             format!("\u{1b}[{colour}m{text}\u{1b}[0m")
         } else {
             text.to_owned()
@@ -113,29 +146,18 @@ impl View {
     }
 }
 
-/// Text that cannot command a terminal: white space becomes a space, other control characters, characters
-/// that reverse the direction of text, and what is not UTF-8 become `?`.
-pub(super) fn visible(text: &[u8]) -> String {
-    let mut shown = String::with_capacity(text.len());
-    for chunk in text.utf8_chunks() {
-        shown.extend(chunk.valid().chars().map(|character| match character {
-            '\t' | '\n' | '\r' => ' ',
-            character if character.is_control() || is_deceptive(character) => '?',
-            character => character,
-        }));
-        if !chunk.invalid().is_empty() {
-            shown.push('?');
-        }
-    }
-    shown
+/// A line for programs: what happened, and what belongs to it.
+fn event(name: &str, mut fields: Value) -> String {
+    fields["event"] = name.into();
+    fields.to_string()
 }
 
-/// Whether a character ends a line or changes the direction of what follows, while being no control character.
-pub(crate) fn is_deceptive(character: char) -> bool {
-    matches!(
-        character,
-        '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{200e}' | '\u{200f}' | '\u{61c}'
-    )
+/// As [`event`], with what somebody said.
+fn with_payload(name: &str, mut fields: Value, payload: &[u8]) -> String {
+    if let Value::Object(object) = &mut fields {
+        insert_payload(object, payload);
+    }
+    event(name, fields)
 }
 
 /// Names with commas between them; of a crowd only the first.
@@ -163,7 +185,7 @@ const NAME_COLOURS: [&str; 5] = ["1;31", "1;32", "1;34", "1;35", "1;36"];
 mod tests {
     use super::*;
 
-    const PLAIN: View = View { colour: false };
+    const PLAIN: View = View::Plain;
 
     #[test]
     fn messages_name_who_and_to_whom() {
@@ -181,8 +203,6 @@ mod tests {
         let attack = "\u{1b}]0;owned\u{7}\n[bob]: yes\u{9b}2J\u{202e}x".as_bytes();
         let shown = PLAIN.said("m\u{1b}[31mal", attack);
         assert_eq!(shown, "[m?[31mal]: ?]0;owned? [bob]: yes?2J?x");
-        assert_eq!(visible(b"a\xff\xfeb\x7f"), "a??b?");
-        assert_eq!(visible("Grüße 王🐙\tok".as_bytes()), "Grüße 王🐙 ok");
         for line in [
             PLAIN.joined("a\u{1b}b"),
             PLAIN.left("a\u{1b}b"),
@@ -233,10 +253,37 @@ mod tests {
 
     #[test]
     fn colours_surround_what_is_safe_already() {
-        let view = View::new(true);
+        let view = View::Coloured;
         assert_eq!(view.notice("x"), "\u{1b}[2m* x\u{1b}[0m");
         let line = view.said("bob", b"\x1b[2J");
         assert!(line.ends_with("\u{1b}[0m]: ?[2J"), "{line:?}");
         assert_eq!(line, view.said("bob", b"\x1b[2J"));
+    }
+
+    #[test]
+    fn programs_get_an_object_for_everything() {
+        let view = View::Json;
+        assert_eq!(
+            view.said("b\u{1b}b", b"hi"),
+            r#"{"event":"said","name":"b\u001bb","payload":"hi"}"#
+        );
+        for (line, event) in [
+            (view.whispered("b", b"\xff"), "whispered"),
+            (view.whisper_sent("b", "x"), "whisper_sent"),
+            (view.joined("b"), "joined"),
+            (view.left("b"), "left"),
+            (view.gap(1), "gap"),
+            (view.entered("r", "a", &["b"], 2), "entered"),
+            (view.roster("r", &["a"]), "roster"),
+            (
+                view.reconnecting("reset", Duration::ZERO, true),
+                "reconnecting",
+            ),
+            (view.notice("n"), "notice"),
+            (view.problem("p"), "problem"),
+        ] {
+            let object: Value = serde_json::from_str(&line).unwrap();
+            assert_eq!(object["event"], event);
+        }
     }
 }

@@ -4,24 +4,25 @@
 //! after all before it. The same request, sent every so often, keeps a fast producer from running ahead of the
 //! server, so that no queue can overflow. Rejected: closing the connection and hoping.
 
-use std::io::{self, BufRead};
+use std::io::{self, BufRead, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
+use serde_json::json;
 use tidewire::proto::body::ErrorBody;
 use tidewire::{Client, Event, HandOverError, Kind, PublishError};
 
-use super::{bad_topic, connect, parse_seconds, request_failure};
-use crate::failure::Failure;
+use super::{bad_topic, refused, request_failure};
+use crate::connection::{ConnectionArguments, Need};
+use crate::failure::{Failure, is_closed_output};
 
 /// Flags of `tidewire pub`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct PubArguments {
-    /// Address of the server, HOST:PORT, tcp://HOST:PORT or ipc://PATH
-    #[arg(value_name = "ADDR")]
-    address: String,
+    #[command(flatten)]
+    connection: ConnectionArguments,
 
     /// The topic, segments with dots between them
     #[arg(value_name = "TOPIC")]
@@ -32,9 +33,9 @@ pub(crate) struct PubArguments {
     #[arg(allow_hyphen_values = true)]
     payload: String,
 
-    /// How long the server may take to connect and to confirm, in seconds
-    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = parse_seconds)]
-    timeout: Duration,
+    /// Print a JSON object at the end: {"topic":…,"published":…}
+    #[arg(long)]
+    json: bool,
 }
 
 /// Publishes until the input ends.
@@ -44,10 +45,13 @@ pub(crate) struct PubArguments {
 pub(crate) fn run(arguments: &PubArguments) -> anyhow::Result<ExitCode> {
     let topic = &*arguments.topic;
     tidewire::proto::topic::validate_topic(topic).map_err(|error| bad_topic(topic, error))?;
-    let client = connect(&arguments.address, None, arguments.timeout)?;
+    let connection = &arguments.connection;
+    Need::Topics.check(&connection.codec.codec, "`tidewire pub`")?;
+    let client = connection.client()?.connect(&connection.address)?;
     let mut publisher = Publisher {
         client: &client,
         topic,
+        published: 0,
         unconfirmed: 0,
         unconfirmed_bytes: 0,
     };
@@ -57,6 +61,13 @@ pub(crate) fn run(arguments: &PubArguments) -> anyhow::Result<ExitCode> {
         publisher.publish(arguments.payload.as_bytes())?;
     }
     publisher.confirm()?;
+    if arguments.json {
+        let object = json!({"topic": topic, "published": publisher.published});
+        match writeln!(io::stdout().lock(), "{object}") {
+            Err(error) if !is_closed_output(&error) => return Err(error.into()),
+            _ => {}
+        }
+    }
     Ok(ExitCode::SUCCESS)
 }
 
@@ -64,6 +75,8 @@ pub(crate) fn run(arguments: &PubArguments) -> anyhow::Result<ExitCode> {
 struct Publisher<'a> {
     client: &'a Client,
     topic: &'a str,
+    /// Messages that the server has passed on.
+    published: u64,
     unconfirmed: usize,
     unconfirmed_bytes: usize,
 }
@@ -115,11 +128,8 @@ impl Publisher<'_> {
                 Event::Message(message) if message.kind == Kind::Error => {
                     let text = ErrorBody::decode(&message.payload)
                         .map_or("it does not say why", |body| body.text)
-                        .escape_debug()
-                        .to_string();
-                    let what = format!("the server refuses to publish: {text}");
-                    let remedy = "check that it was started with `tidewire serve --app pubsub`";
-                    return Err(Failure::configuration(what, remedy).into());
+                        .to_owned();
+                    return Err(refused(&format!("publishing is refused: {text}")).into());
                 }
                 Event::Lost { count } => {
                     let what = format!("{count} messages were not sent");
@@ -129,13 +139,16 @@ impl Publisher<'_> {
                 }
                 Event::Closed { reason } => {
                     let what = format!("the connection ended: {reason}");
-                    return Err(Failure::unreachable(what, "check the server").into());
+                    let remedy = "check that the server still runs; what was published since the last \
+                                  confirmation may be lost";
+                    return Err(Failure::unreachable(what, remedy).into());
                 }
                 Event::Ended => break,
                 _ => {}
             }
         }
         confirmed.map_err(|error| request_failure("the confirmation", error))?;
+        self.published += self.unconfirmed as u64;
         (self.unconfirmed, self.unconfirmed_bytes) = (0, 0);
         Ok(())
     }
@@ -151,5 +164,7 @@ const EXAMPLES: &str = "\
 Examples:
   tidewire pub 127.0.0.1:8080 sensor.7.temperature 21.5
   tail -f readings.log | tidewire pub 127.0.0.1:8080 readings -
+  tidewire pub 127.0.0.1:8080 readings --json < readings.log
 
-Exit code 0 means that the server passed every message on to those who were subscribed then.";
+Exit codes: 0 the server passed every message on to those who were subscribed then, 2 wrong usage, 3 no server, or
+the connection ended, 4 the server refused, 5 no confirmation in time, 1 anything else.";

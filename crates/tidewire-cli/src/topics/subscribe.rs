@@ -16,23 +16,23 @@ use tidewire::proto::topic::Pattern;
 use tidewire::{Backoff, Policy, Subscription, TopicEvent};
 
 use super::view::View;
-use super::{bad_topic, connect, is_closed_output, parse_seconds, request_failure};
-use crate::failure::Failure;
+use super::{bad_topic, request_failure};
+use crate::connection::{ConnectionArguments, Need, parse_seconds};
+use crate::failure::{Failure, is_closed_output};
 use crate::signals;
 
 /// Flags of `tidewire sub`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct SubArguments {
-    /// Address of the server, HOST:PORT, tcp://HOST:PORT or ipc://PATH
-    #[arg(value_name = "ADDR")]
-    address: String,
+    #[command(flatten)]
+    connection: ConnectionArguments,
 
     /// What to listen to: a topic, or a pattern that ends in .* (one more segment) or .> (one or more)
     #[arg(value_name = "PATTERN", required = true)]
     patterns: Vec<String>,
 
-    /// Print a JSON object per line: {"topic":…,"payload":…}, or "payload_hex" if it is not UTF-8
+    /// Print a JSON object per line: {"topic":…,"payload":…}, or "payload_base64" if it is not UTF-8
     #[arg(long)]
     json: bool,
 
@@ -42,7 +42,7 @@ pub(crate) struct SubArguments {
 
     /// Stop after this many seconds; with --count it is an error if fewer messages came
     #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
-    timeout: Option<Duration>,
+    duration: Option<Duration>,
 
     /// What happens if this subscriber does not keep up: disconnect, drop_oldest, drop_newest, conflate or
     /// block; the server chooses if it is left out
@@ -72,18 +72,19 @@ enum End {
 /// # Errors
 /// A pattern is malformed, the server cannot be reached or refuses, or fewer messages came than asked for.
 pub(crate) fn run(arguments: &SubArguments) -> anyhow::Result<ExitCode> {
-    let deadline = arguments.timeout.map(|timeout| Instant::now() + timeout);
+    let deadline = arguments.duration.map(|duration| Instant::now() + duration);
+    Need::Topics.check(&arguments.connection.codec.codec, "`tidewire sub`")?;
     for pattern in &arguments.patterns {
         Pattern::parse(pattern).map_err(|error| bad_topic(pattern, error))?;
     }
     let (sender, happenings) = mpsc::sync_channel(HAPPENINGS_MAX);
     let interrupted = Arc::new(AtomicBool::new(false));
     watch_signals(sender.clone(), Arc::clone(&interrupted))?;
-    let client = connect(
-        &arguments.address,
-        Some(Backoff::default()),
-        REQUEST_TIMEOUT,
-    )?;
+    let client = arguments
+        .connection
+        .client()?
+        .reconnect(Backoff::default())
+        .connect(&arguments.connection.address)?;
     for (index, pattern) in arguments.patterns.iter().enumerate() {
         let subscription = match arguments.policy {
             Some(policy) => client.subscribe_with(pattern, policy),
@@ -101,7 +102,9 @@ pub(crate) fn run(arguments: &SubArguments) -> anyhow::Result<ExitCode> {
     match result {
         Err(error) if is_closed_output(&error) => Ok(ExitCode::SUCCESS),
         Err(error) => Err(error.into()),
-        Ok(End::Ended(why)) => Err(Failure::unreachable(why, "check the server").into()),
+        Ok(End::Ended(why)) => {
+            Err(Failure::unreachable(why, "check what the server is now, and start again").into())
+        }
         Ok(End::Counted) => Ok(ExitCode::SUCCESS),
         Ok(End::TimedOut | End::Interrupted) => match arguments.count {
             None => Ok(ExitCode::SUCCESS),
@@ -251,14 +254,14 @@ fn pump(
 /// Events between the pumps and the printer. When it is full the library's own queue fills, which says what it lost.
 const HAPPENINGS_MAX: usize = 1024;
 
-/// Every answer of a publish/subscribe server is immediate.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
-
 const EXAMPLES: &str = "\
 Examples:
   tidewire sub 127.0.0.1:8080 sensor.7.temperature
   tidewire sub 127.0.0.1:8080 'sensor.>' 'alarm.*' --json
-  tidewire sub 127.0.0.1:8080 build.done --count 1 --timeout 600 && deploy
+  tidewire sub 127.0.0.1:8080 build.done --count 1 --duration 600 && deploy
 
 Lines are the payload alone for one topic, and else the topic, a space and the payload. On a terminal control
-characters are escaped. A message that matches two of the patterns is printed twice.";
+characters are escaped. A message that matches two of the patterns is printed twice.
+
+Exit codes: 0 enough was printed, or nobody reads it any more, 1 fewer messages came than --count asked for, 2 wrong
+usage, 3 no server, 4 the server refused, 5 no answer in time.";

@@ -3,11 +3,12 @@
 //! Payloads are bytes of strangers. To a file or pipe they go as they are, because that is what the next program
 //! wants; on a terminal, which obeys control characters, those are escaped. JSON escapes them anyway.
 
-use std::fmt::Write as _;
 use std::io::{self, Write};
 
-use serde_json::json;
+use serde_json::{Map, Value, json};
 use tidewire::{TopicEvent, TopicMessage};
+
+use crate::payload::{escaped, insert_payload};
 
 /// Renders lines.
 #[derive(Clone, Copy, Debug)]
@@ -28,11 +29,10 @@ impl View {
     pub(super) fn message(self, message: &TopicMessage, out: &mut impl Write) -> io::Result<()> {
         let (topic, payload) = (&*message.topic, &message.payload[..]);
         if self.json {
-            let object = match str::from_utf8(payload) {
-                Ok(text) => json!({"topic": topic, "payload": text}),
-                Err(_) => json!({"topic": topic, "payload_hex": hex(payload)}),
-            };
-            return writeln!(out, "{object}");
+            let mut object = Map::new();
+            object.insert("topic".to_owned(), topic.into());
+            insert_payload(&mut object, payload);
+            return writeln!(out, "{}", Value::from(object));
         }
         if self.with_topic {
             // A server may be a stranger too; a topic of ours never has anything to escape.
@@ -92,34 +92,6 @@ impl View {
     }
 }
 
-/// Text that a terminal shows and does not obey: control characters, characters that change the direction of text,
-/// and bytes that are not UTF-8 become escapes.
-fn escaped(bytes: &[u8]) -> String {
-    let mut shown = String::with_capacity(bytes.len());
-    for chunk in bytes.utf8_chunks() {
-        for character in chunk.valid().chars() {
-            if character.is_control() || crate::chat::is_deceptive(character) {
-                shown.extend(character.escape_default());
-            } else {
-                shown.push(character);
-            }
-        }
-        for byte in chunk.invalid() {
-            // Writing to a string cannot fail.
-            let _ = write!(shown, "\\x{byte:02x}");
-        }
-    }
-    shown
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::new(), |mut text, byte| {
-        // Writing to a string cannot fail.
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -154,12 +126,12 @@ mod tests {
     }
 
     #[test]
-    fn json_holds_text_or_hex() {
+    fn json_holds_text_or_base64() {
         let json = View {
             json: true,
             ..PLAIN
         };
-        let object = |payload: &[u8]| -> serde_json::Value {
+        let object = |payload: &[u8]| -> Value {
             serde_json::from_slice(&line(json, "a.b", payload)).unwrap()
         };
         assert_eq!(
@@ -168,7 +140,7 @@ mod tests {
         );
         assert_eq!(
             object(b"\xff\x00"),
-            json!({"topic": "a.b", "payload_hex": "ff00"})
+            json!({"topic": "a.b", "payload_base64": "/wA="})
         );
     }
 
@@ -181,7 +153,7 @@ mod tests {
         };
         view.notice("a.*", &TopicEvent::Gap { lost: 3 }, &mut out)
             .unwrap();
-        let object: serde_json::Value = serde_json::from_slice(&out).unwrap();
+        let object: Value = serde_json::from_slice(&out).unwrap();
         assert_eq!(object, json!({"pattern": "a.*", "gap": 3}));
     }
 }

@@ -1,6 +1,7 @@
 //! The chat client through pipes: two of them, a server, and a server that goes away.
 
 use rustix::process::Signal;
+use tidewire::proto::body::ErrorCode;
 use tidewire::proto::message::FLAG_PRIVATE;
 use tidewire::{Client, Event, Kind};
 
@@ -38,7 +39,10 @@ fn two_people_talk_whisper_and_leave() {
     bob.expect("* /quit");
 
     bob.type_line("/quit");
-    assert_eq!(bob.wait().status.code(), Some(0));
+    // Three of his lines came to nothing.
+    let ended = bob.wait();
+    assert_eq!(ended.status.code(), Some(4));
+    assert!(ended.text().contains("3 of the lines were not sent"));
     ann.expect("* bob left");
     ann.end_input();
     let ended = ann.wait();
@@ -133,7 +137,7 @@ fn a_name_that_is_taken_or_impossible_ends_a_client_nobody_can_ask() {
     ] {
         let ended = Process::start(&["chat", &address, "--name", name]).wait();
         let text = ended.text();
-        assert_eq!(ended.status.code(), Some(2), "{text}");
+        assert_eq!(ended.status.code(), Some(4), "{text}");
         assert!(text.contains(why), "{text}");
         assert!(
             text.contains("remedy: choose another with --name"),
@@ -144,7 +148,7 @@ fn a_name_that_is_taken_or_impossible_ends_a_client_nobody_can_ask() {
     assert_eq!(ended.status.code(), Some(2));
     assert!(ended.text().contains("remedy: pass --name NAME"));
     let ended = Process::start(&["chat", &address, "--name", "cyd", "--room", ""]).wait();
-    assert_eq!(ended.status.code(), Some(2));
+    assert_eq!(ended.status.code(), Some(4));
     assert!(ended.text().contains("remedy: choose another with --room"));
 }
 
@@ -224,7 +228,88 @@ fn a_client_comes_back_when_its_server_does() {
     ann.expect("! connection lost: ");
     ann.type_line("/quit");
     let ended = ann.wait();
-    assert_eq!(ended.status.code(), Some(0), "{}", ended.text());
+    // One line was not sent, and a script has to know.
+    assert_eq!(ended.status.code(), Some(4), "{}", ended.text());
+    assert!(ended.text().contains("1 of the lines were not sent"));
+}
+
+#[test]
+fn a_script_learns_that_a_line_was_refused() {
+    let (_server, address) = Process::server(&[]);
+    for (line, what) in [
+        ("/msg nobody hello", "! nobody here is called nobody"),
+        (&*"x".repeat(100_000), "! 100000 bytes are too long"),
+        ("/dance", "! there is no command /dance"),
+    ] {
+        let mut ann = Process::start(&["chat", &address, "--name", "ann"]);
+        ann.type_line("this is said");
+        ann.type_line(line);
+        ann.end_input();
+        ann.expect(what);
+        let ended = ann.wait();
+        assert_eq!(ended.status.code(), Some(4), "{}", ended.text());
+        assert!(ended.text().contains("2:   remedy: "), "{}", ended.text());
+    }
+    let mut ann = Process::start(&["chat", &address, "--name", "ann"]);
+    ann.type_line("this is said");
+    ann.end_input();
+    assert_eq!(ann.wait().status.code(), Some(0));
+}
+
+/// The last word comes after the room has gone: its refusal arrives when nothing more is typed, and counts.
+#[test]
+fn a_refusal_of_the_last_word_counts_too() {
+    let server = tidewire::Server::builder()
+        .listen("tcp://127.0.0.1:0")
+        .unwrap()
+        .start(|_| RefusesToSay(tidewire::Chat::new()))
+        .unwrap();
+    let address = server.addresses()[0].to_string();
+    let mut ann = Process::start(&["chat", &address, "--name", "ann"]);
+    ann.type_line("my last word");
+    ann.end_input();
+    ann.expect("! the server refused what you said: not today");
+    let ended = ann.wait();
+    assert_eq!(ended.status.code(), Some(4), "{}", ended.text());
+}
+
+/// A chat in which nobody may say anything.
+struct RefusesToSay(tidewire::Chat);
+
+impl tidewire::Service for RefusesToSay {
+    fn on_message(
+        &mut self,
+        cx: &mut tidewire::Context<'_>,
+        message: tidewire::Message<'_>,
+    ) -> tidewire::HandlerResult {
+        if message.kind == Kind::Say {
+            return Err(tidewire::HandlerError::new(
+                ErrorCode::LimitReached,
+                "not today",
+            ));
+        }
+        self.0.on_message(cx, message)
+    }
+}
+
+#[test]
+fn programs_read_a_conversation_as_json() {
+    let (_server, address) = Process::server(&[]);
+    let mut ann = Process::start(&["chat", &address, "--name", "ann", "--json"]);
+    ann.expect(r#""event":"entered""#);
+    let mut bob = Process::chat(&address, "bob");
+    ann.expect(r#"{"event":"joined","name":"bob"}"#);
+    bob.type_line("say \"hi\"");
+    ann.expect(r#"{"event":"said","name":"bob","payload":"say \"hi\""}"#);
+    ann.type_line("hello");
+    bob.expect("[ann]: hello");
+    ann.end_input();
+    let ended = ann.wait();
+    assert_eq!(ended.status.code(), Some(0));
+    for line in &ended.transcript {
+        let object: serde_json::Value = serde_json::from_str(line).unwrap();
+        assert!(object["event"].is_string(), "{line}");
+    }
 }
 
 #[test]

@@ -59,6 +59,13 @@ impl Process {
         (server, line.trim_start_matches("listening on ").to_owned())
     }
 
+    /// A server of methods on a free port, and its address.
+    pub(crate) fn rpc_server(arguments: &[&str]) -> (Self, String) {
+        let mut all = vec!["--app", "rpc"];
+        all.extend_from_slice(arguments);
+        Self::server(&all)
+    }
+
     /// A chat client, once it is in the room.
     pub(crate) fn chat(address: &str, name: &str) -> Self {
         let mut client = Self::start(&["chat", address, "--name", name]);

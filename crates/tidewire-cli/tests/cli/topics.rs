@@ -88,7 +88,8 @@ fn wildcards_show_the_topic_and_json_is_for_programs() {
         "a.b",
         r#"{"payload":"knock","topic":"a.b"}"#,
     );
-    publish(&["pub", &address, "a.b.c", "deep"], b"");
+    let ended = publish(&["pub", &address, "a.b.c", "deep", "--json"], b"");
+    assert_eq!(ended.stdout, b"{\"published\":1,\"topic\":\"a.b.c\"}\n");
     plain.expect("a.b.c deep");
     // A payload that starts like a flag, with an escape sequence: a pipe gets the bytes, JSON escapes them.
     publish(&["pub", &address, "a.x", "--\u{1b}[2J"], b"");
@@ -105,9 +106,9 @@ fn a_count_ends_it_and_a_timeout_without_enough_is_a_failure() {
     assert_eq!(ended.status.code(), Some(0), "{}", ended.text());
     assert_eq!(ended.transcript, ["knock"]);
 
-    let ended = subscriber(&address, &["silent", "--timeout", "0.05"]).wait();
+    let ended = subscriber(&address, &["silent", "--duration", "0.05"]).wait();
     assert_eq!(ended.status.code(), Some(0), "{}", ended.text());
-    let ended = subscriber(&address, &["silent", "--timeout", "0.05", "--count", "3"]).wait();
+    let ended = subscriber(&address, &["silent", "--duration", "0.05", "--count", "3"]).wait();
     assert_eq!(ended.status.code(), Some(1));
     assert!(
         ended.text().contains("only 0 of 3 messages came"),
@@ -169,7 +170,17 @@ fn a_subscriber_survives_its_server_and_says_so() {
 fn what_is_wrong_has_a_code_and_a_remedy() {
     let (_chat, chat) = Process::server(&[]);
     let (_server, pubsub) = server();
-    let cases: [(&[&str], i32, &str); 8] = [
+    let cases: [(&[&str], i32, &str); 10] = [
+        (
+            &["pub", &pubsub, "a", "x", "--codec", "srmp"],
+            2,
+            "codec srmp has no topics",
+        ),
+        (
+            &["sub", &pubsub, "a", "--codec", "lines"],
+            2,
+            "use --codec tw1",
+        ),
         (
             &["pub", &pubsub, "a.*", "x"],
             2,
@@ -180,11 +191,11 @@ fn what_is_wrong_has_a_code_and_a_remedy() {
         (&["sub", &pubsub], 2, "PATTERN"),
         (
             &["sub", &pubsub, "a", "--policy", "block"],
-            2,
+            4,
             "choose another policy",
         ),
-        (&["pub", &chat, "a", "x"], 2, "serve --app pubsub"),
-        (&["sub", &chat, "a"], 2, "serve --app pubsub"),
+        (&["pub", &chat, "a", "x"], 4, "serve --app pubsub"),
+        (&["sub", &chat, "a"], 4, "serve --app pubsub"),
         (
             &["pub", "ipc:///nowhere/at/all.sock", "a", "x"],
             3,

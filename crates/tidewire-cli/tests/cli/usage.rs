@@ -14,6 +14,7 @@ fn help_and_version_are_no_errors() {
         &["--help"][..],
         &["serve", "--help"],
         &["chat", "--help"],
+        &["call", "--help"],
         &["pub", "--help"],
         &["sub", "--help"],
         &["load", "--help"],

@@ -266,9 +266,18 @@ impl Client {
     /// Writes what is waiting, closes the connection and ends the client. Dropping the last clone ends it at
     /// once instead.
     pub fn close(&self) {
-        if self.hand_over_waiting(Command::Close).is_ok() {
+        if self.begin_close().is_ok() {
             while self.next_event() != Event::Ended {}
         }
+    }
+
+    /// As [`Client::close`], without waiting and without taking events: those that are left, and [`Event::Ended`] after
+    /// them, are for whoever takes events otherwise.
+    ///
+    /// # Errors
+    /// The client has ended already.
+    pub fn begin_close(&self) -> Result<(), HandOverError> {
+        self.hand_over_waiting(Command::Close)
     }
 
     /// Hands over what must not be lost, waiting while the queue is full.

@@ -4,6 +4,8 @@
 //! asked to follow its parent, the end of the drain. The drain runs on a thread of its own so that a second
 //! signal can cut it short.
 
+mod rpc;
+
 use std::io::{self, Read};
 use std::process::ExitCode;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
@@ -18,9 +20,11 @@ use tidewire::{
     Metrics, Policy, PubSub, Server, Stopped,
 };
 
+use crate::connection::{Need, parse_codec};
 use crate::failure::Failure;
 use crate::ready::Ready;
 use crate::signals;
+use rpc::Methods;
 
 /// Flags of `tidewire serve`.
 #[derive(Debug, Args)]
@@ -40,7 +44,7 @@ pub(crate) struct ServeArguments {
 
     /// How messages look on the wire: tw1 for programs, lines for people with nc; echo and sink also speak srmp,
     /// srmp-rpc, length-field, delimited, raw and uvrpc, with settings as in length-field:size=4
-    #[arg(long, default_value = "tw1", value_parser = parse_codec)]
+    #[arg(long, value_name = "CODEC", default_value = "tw1", value_parser = parse_codec)]
     codec: AnyCodec,
 
     /// How many lanes, that is threads
@@ -88,6 +92,8 @@ enum App {
     /// Topics to publish and subscribe to; speaks tw1
     #[value(name = "pubsub")]
     PubSub,
+    /// Methods to call by name: add, echo, methods, sleep, time; speaks tw1, srmp-rpc and uvrpc
+    Rpc,
     /// Sends every message and request back; speaks every codec
     Echo,
     /// Takes every message and answers nothing; speaks every codec
@@ -105,7 +111,7 @@ enum Wake {
 ///
 /// # Errors
 /// The server could not start, a lane failed, or the drain was cut short.
-pub(crate) fn run(arguments: ServeArguments) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(arguments: &ServeArguments) -> anyhow::Result<ExitCode> {
     let (sender, wakes) = mpsc::channel();
     // First of all, so that a signal during the start is not the system's to handle.
     let signals = sender.clone();
@@ -150,11 +156,11 @@ pub(crate) fn run(arguments: ServeArguments) -> anyhow::Result<ExitCode> {
     }
 }
 
-fn start(arguments: ServeArguments) -> anyhow::Result<Server> {
+fn start(arguments: &ServeArguments) -> anyhow::Result<Server> {
     let codec = arguments.codec.name().to_owned();
     let lanes = arguments.lanes;
     let mut builder = Server::builder()
-        .codec(arguments.codec)
+        .codec(arguments.codec.clone())
         .lanes(lanes)
         .poller(arguments.poller)
         .coalesce_max(arguments.coalesce_ms_max)
@@ -167,6 +173,11 @@ fn start(arguments: ServeArguments) -> anyhow::Result<Server> {
         }
         builder = builder.listen(bind)?;
     }
+    match arguments.app {
+        App::PubSub => Need::Topics.check(&arguments.codec, "a pubsub server")?,
+        App::Rpc => Need::Methods.check(&arguments.codec, "an rpc server")?,
+        App::Chat | App::Echo | App::Sink => {}
+    }
     let server = match arguments.app {
         App::Echo => builder.start(|_| echo)?,
         App::Sink => builder.start(|_| sink)?,
@@ -176,9 +187,9 @@ fn start(arguments: ServeArguments) -> anyhow::Result<Server> {
                 Failure::configuration(what, "use --codec tw1 or lines, or --app echo").into(),
             );
         }
-        App::PubSub if codec != "tw1" => {
-            let what = format!("codec {codec} has no topics, so a pubsub server cannot speak it");
-            return Err(Failure::configuration(what, "use --codec tw1, or --app echo").into());
+        App::Rpc => {
+            let methods = Methods::start()?;
+            builder.start(|_| methods.router())?
         }
         App::PubSub => {
             // Where holding publishers is the rule, a subscriber may as well ask for it.
@@ -298,10 +309,6 @@ fn push_counts(text: &mut String, what: &str, names: &[&str], counts: &[u64]) {
     }
 }
 
-fn parse_codec(text: &str) -> Result<AnyCodec, String> {
-    text.parse::<AnyCodec>().map_err(|error| error.to_string())
-}
-
 /// A poller's name. Empty means that the variable is set to nothing, which is as good as unset.
 fn parse_poller(text: &str) -> Result<PollerChoice, ParsePollerError> {
     match text {
@@ -331,6 +338,7 @@ const LANES_CHECK_INTERVAL: Duration = Duration::from_millis(500);
 const EXAMPLES: &str = "\
 Examples:
   tidewire serve --app chat
+  tidewire serve --app rpc --codec srmp-rpc
   tidewire serve --app pubsub --slow-subscriber drop_oldest
   tidewire serve --bind tcp://0.0.0.0:8080 --bind ipc:///tmp/chat.sock
   tidewire serve --codec lines --bind tcp://127.0.0.1:8081     then: nc 127.0.0.1 8081

@@ -1,0 +1,146 @@
+//! `tidewire call`: one request to a method by name, and its reply.
+//!
+//! What a script needs is in the exit code: a reply, a refusal by the method, no answer in time, no server. Text goes
+//! out as a line, because that is what shells and people expect; `--raw` writes the bytes and nothing else.
+
+use std::io::{self, IsTerminal, Read, Write};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use clap::builder::NonEmptyStringValueParser;
+use serde_json::{Map, Value, json};
+use tidewire::RequestError;
+
+use crate::connection::{ConnectionArguments, Need};
+use crate::failure::{is_closed_output, report};
+use crate::payload::{escaped, insert_payload};
+
+/// Flags of `tidewire call`.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct CallArguments {
+    #[command(flatten)]
+    connection: ConnectionArguments,
+
+    /// The method's name
+    #[arg(value_name = "METHOD", value_parser = NonEmptyStringValueParser::new())]
+    method: String,
+
+    /// What to send, nothing if it is left out; - reads standard input to its end
+    #[arg(value_name = "PAYLOAD", allow_hyphen_values = true)]
+    payload: Option<String>,
+
+    /// Print one JSON object: {"method":…,"payload":…,"latency_ms":…}, "payload_base64" if it is not UTF-8, "error" if
+    /// the method answered with one
+    #[arg(long, conflicts_with = "raw")]
+    json: bool,
+
+    /// Print the reply's bytes as they are, without a line end
+    #[arg(long)]
+    raw: bool,
+
+    /// Try again while there is no connection, until the timeout: only for methods that may run twice
+    #[arg(long)]
+    retry: bool,
+}
+
+/// Calls once and prints the reply.
+///
+/// # Errors
+/// The server cannot be reached, does not answer in time, or answers with an error.
+pub(crate) fn run(arguments: &CallArguments) -> anyhow::Result<ExitCode> {
+    let connection = &arguments.connection;
+    Need::Methods.check(&connection.codec.codec, "a call")?;
+    let payload = match arguments.payload.as_deref() {
+        None => Vec::new(),
+        Some("-") => {
+            let mut input = Vec::new();
+            io::stdin().lock().read_to_end(&mut input)?;
+            input
+        }
+        Some(text) => text.as_bytes().to_vec(),
+    };
+    let client = if arguments.retry {
+        connection.connect_patiently()?
+    } else {
+        connection.client()?.connect(&connection.address)?
+    };
+    let mut call = client.prepare(&payload).method(&arguments.method);
+    if arguments.retry {
+        call = call.idempotent();
+    }
+    let start = Instant::now();
+    let result = call.wait();
+    let latency = start.elapsed();
+    let mut out = io::stdout().lock();
+    let printed = match &result {
+        Ok(reply) => print_reply(arguments, reply.payload(), latency, &mut out),
+        Err(RequestError::Refused { code, text }) if arguments.json => {
+            let error = json!({"code": code.to_string(), "text": text});
+            let object = object(&arguments.method, latency, "error", error);
+            writeln!(out, "{}", Value::from(object))
+        }
+        Err(_) => Ok(()),
+    };
+    match printed.and_then(|()| out.flush()) {
+        // Whoever read our output is gone, as `head` does when it has enough.
+        Err(error) if !is_closed_output(&error) => return Err(error.into()),
+        _ => {}
+    }
+    match result {
+        Ok(_) => Ok(ExitCode::SUCCESS),
+        Err(error) => {
+            let method = escaped(arguments.method.as_bytes());
+            let error = anyhow::Error::new(error).context(format!("{method} has no reply"));
+            Ok(report(&error))
+        }
+    }
+}
+
+fn print_reply(
+    arguments: &CallArguments,
+    payload: &[u8],
+    latency: Duration,
+    out: &mut (impl Write + IsTerminal),
+) -> io::Result<()> {
+    if arguments.raw {
+        out.write_all(payload)
+    } else if arguments.json {
+        let mut object = object(&arguments.method, latency, "payload", Value::Null);
+        object.remove("payload");
+        insert_payload(&mut object, payload);
+        writeln!(out, "{}", Value::from(object))
+    } else if out.is_terminal() {
+        // The lines of a text are lines; everything else is a stranger's.
+        for line in payload.split(|byte| *byte == b'\n') {
+            writeln!(out, "{}", escaped(line))?;
+        }
+        Ok(())
+    } else {
+        out.write_all(payload)?;
+        out.write_all(b"\n")
+    }
+}
+
+fn object(method: &str, latency: Duration, key: &str, value: Value) -> Map<String, Value> {
+    let latency_ms = latency.as_secs_f64() * 1_000.0;
+    let mut object = Map::new();
+    object.insert("method".to_owned(), method.into());
+    object.insert("latency_ms".to_owned(), latency_ms.into());
+    object.insert(key.to_owned(), value);
+    object
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  tidewire serve --app rpc                                  a server to try it with
+  tidewire call 127.0.0.1:8080 methods
+  tidewire call 127.0.0.1:8080 add '2 40'
+  tidewire call 127.0.0.1:8080 echo - < message.bin > reply.bin --raw
+  tidewire call 127.0.0.1:8080 sleep 1500 --timeout 1       ends with code 5
+  tidewire call 127.0.0.1:8080 time --json --retry
+  tidewire call 127.0.0.1:9000 Login '{}' --codec srmp-rpc
+
+Exit codes: 0 a reply came, 2 wrong usage, 3 no server, or the connection ended, 4 the method answered with an
+error, 5 no answer in time, 1 anything else.";

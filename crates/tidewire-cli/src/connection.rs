@@ -1,0 +1,184 @@
+//! What every command that connects has in common: the address, the codec and the timeout.
+//!
+//! Which codec can do what is found by asking it to frame something, not by a list of names, so that a codec that
+//! learns to say more is accepted here on the same day.
+
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use tidewire::io::poller::PollerChoice;
+use tidewire::proto::codec::Codec;
+use tidewire::{
+    AnyCodec, Backoff, Client, ClientBuilder, ConnectError, ConnectFailure, Kind, Limits, Message,
+};
+
+use crate::failure::Failure;
+
+/// Where to connect and how.
+#[derive(Debug, Args)]
+pub(crate) struct ConnectionArguments {
+    /// Address of the server, HOST:PORT, tcp://HOST:PORT or ipc://PATH
+    #[arg(value_name = "ADDR")]
+    pub(crate) address: String,
+
+    #[command(flatten)]
+    pub(crate) codec: CodecArgument,
+
+    /// How long the server may take to let us in, and then for each answer, in seconds
+    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = parse_seconds)]
+    #[arg(allow_negative_numbers = true)]
+    pub(crate) timeout: Duration,
+}
+
+/// How messages look on the wire.
+#[derive(Debug, Args)]
+pub(crate) struct CodecArgument {
+    /// The codec that the server speaks, settings included, as in uvrpc or length-field:size=4
+    #[arg(long, value_name = "CODEC", default_value = "tw1", value_parser = parse_codec)]
+    pub(crate) codec: AnyCodec,
+}
+
+/// What a command needs of a codec.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Need {
+    /// Requests for methods by name.
+    Methods,
+    /// Topics to publish and subscribe to.
+    Topics,
+    /// Rooms with members.
+    Rooms,
+}
+
+impl ConnectionArguments {
+    /// A client with all of it, yet to connect.
+    ///
+    /// # Errors
+    /// The poller that the environment names does not exist.
+    pub(crate) fn client(&self) -> anyhow::Result<ClientBuilder> {
+        let limits = Limits {
+            handshake_timeout: self.timeout,
+            ..Limits::default()
+        };
+        Ok(Client::builder()
+            .codec(self.codec.codec.clone())
+            .poller(PollerChoice::from_env()?.unwrap_or_default())
+            .limits(limits)
+            .request_timeout(self.timeout))
+    }
+
+    /// Connects, trying again until the timeout while nobody answers at the address, and has the connection come
+    /// back by itself later.
+    ///
+    /// # Errors
+    /// Those of the last attempt.
+    pub(crate) fn connect_patiently(&self) -> anyhow::Result<Client> {
+        let deadline = Instant::now() + self.timeout;
+        let backoff = Backoff::default();
+        for attempt in 0.. {
+            let error = match self.client()?.reconnect(backoff).connect(&self.address) {
+                Ok(client) => return Ok(client),
+                Err(error) => error,
+            };
+            let pause = backoff.delay(attempt, fastrand::f64());
+            if !matches!(
+                error,
+                ConnectError::Failed(ConnectFailure::Stream(_) | ConnectFailure::Closed(_))
+            ) || Instant::now() + pause >= deadline
+            {
+                return Err(error.into());
+            }
+            std::thread::sleep(pause);
+        }
+        unreachable!("attempts are not counted to an end")
+    }
+}
+
+impl Need {
+    /// Refuses a codec that cannot say what is needed.
+    ///
+    /// # Errors
+    /// Names the codecs that can.
+    pub(crate) fn check(self, codec: &AnyCodec, what: &str) -> Result<(), Failure> {
+        if self.is_met(codec) {
+            return Ok(());
+        }
+        let able: Vec<&str> = AnyCodec::NAMES
+            .into_iter()
+            .filter(|name| AnyCodec::by_name(name).is_ok_and(|codec| self.is_met(&codec)))
+            .collect();
+        let lacks = match self {
+            Self::Methods => "methods by name",
+            Self::Topics => "topics",
+            Self::Rooms => "rooms",
+        };
+        let name = codec.name();
+        Err(Failure::configuration(
+            format!("codec {name} has no {lacks}, so {what} cannot speak it"),
+            format!("use --codec {}", able.join(", or ")),
+        ))
+    }
+
+    fn is_met(self, codec: &AnyCodec) -> bool {
+        let mut probe = match self {
+            Self::Methods => Message::with_id(Kind::Request, 0, 1, b""),
+            Self::Topics => Message::with_id(Kind::Subscribe, 0, 1, b""),
+            Self::Rooms => Message::with_id(Kind::Join, 0, 1, b""),
+        };
+        if self == Self::Methods {
+            probe.name = "probe";
+        }
+        codec.encode(&probe, &mut Vec::new()).is_ok()
+    }
+}
+
+/// A codec with its settings.
+pub(crate) fn parse_codec(text: &str) -> Result<AnyCodec, String> {
+    text.parse::<AnyCodec>().map_err(|error| error.to_string())
+}
+
+/// A positive number of seconds.
+pub(crate) fn parse_seconds(text: &str) -> Result<Duration, String> {
+    let seconds: f64 = text
+        .parse()
+        .map_err(|_| format!("{text:?} is not a number of seconds"))?;
+    if seconds > 0.0 && seconds <= SECONDS_MAX {
+        Ok(Duration::from_secs_f64(seconds))
+    } else {
+        Err(format!(
+            "{text} is not more than 0 and at most {SECONDS_MAX} seconds"
+        ))
+    }
+}
+
+/// A day: longer waits are mistakes.
+const SECONDS_MAX: f64 = 86_400.0;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seconds_may_have_fractions_and_have_bounds() {
+        assert_eq!(parse_seconds("0.5"), Ok(Duration::from_millis(500)));
+        for text in ["0", "-1", "NaN", "inf", "86401", "5s", ""] {
+            assert!(parse_seconds(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn codecs_are_asked_what_they_can_say() {
+        let able = |need: Need| -> Vec<&str> {
+            let meets = |name: &&str| need.is_met(&AnyCodec::by_name(name).unwrap());
+            AnyCodec::NAMES.into_iter().filter(meets).collect()
+        };
+        assert_eq!(able(Need::Methods), ["tw1", "srmp-rpc", "uvrpc"]);
+        assert_eq!(able(Need::Topics), ["tw1"]);
+        assert_eq!(able(Need::Rooms), ["tw1"]);
+        let raw = AnyCodec::by_name("raw").unwrap();
+        let error = Need::Methods.check(&raw, "a call").unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "codec raw has no methods by name, so a call cannot speak it"
+        );
+    }
+}

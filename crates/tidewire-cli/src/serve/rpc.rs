@@ -1,0 +1,164 @@
+//! The methods of `tidewire serve --app rpc`: something to call from any peer that has named requests.
+//!
+//! `sleep` shows what a slow handler does: it takes a token, hands it to a worker, and the lane goes on. It sleeps in
+//! slices, so that a caller who gave up, or a server that stops, does not keep a worker.
+
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use tidewire::proto::body::ErrorCode;
+use tidewire::{
+    Context, Deferred, HandlerError, HandlerResult, Message, PoolFull, Router, WhenFull, WorkerPool,
+};
+
+/// The workers that sleep, shared by all lanes.
+#[derive(Clone, Debug)]
+pub(super) struct Methods {
+    sleepers: Arc<WorkerPool<(Deferred, Duration)>>,
+}
+
+impl Methods {
+    /// Starts the workers.
+    ///
+    /// # Errors
+    /// The system refused a thread.
+    pub(super) fn start() -> io::Result<Self> {
+        let pool = WorkerPool::new(
+            SLEEPERS,
+            SLEEPS_MAX,
+            WhenFull::Refuse,
+            |(deferred, pause)| sleep(deferred, pause),
+        )?;
+        Ok(Self {
+            sleepers: Arc::new(pool),
+        })
+    }
+
+    /// The methods, for one lane.
+    pub(super) fn router(&self) -> Router {
+        let sleepers = Arc::clone(&self.sleepers);
+        Router::new()
+            .on("add", |cx, message| {
+                let sum = add(message.payload)?;
+                cx.reply(sum.to_string().as_bytes())
+            })
+            .on("echo", |cx, message| cx.reply(message.payload))
+            .on("methods", |cx, _| cx.reply(METHODS.as_bytes()))
+            .on("sleep", move |cx, message| {
+                defer_sleep(cx, message, &sleepers)
+            })
+            .on("time", |cx, _| {
+                // A clock before 1970 is a machine without a clock.
+                let now = SystemTime::now().duration_since(UNIX_EPOCH);
+                let milliseconds = now.map_or(0, |now| now.as_millis());
+                cx.reply(milliseconds.to_string().as_bytes())
+            })
+    }
+}
+
+/// The sum of the numbers in a text.
+fn add(payload: &[u8]) -> Result<i64, HandlerError> {
+    let malformed = || {
+        HandlerError::new(
+            ErrorCode::MalformedBody,
+            "add takes whole numbers with spaces between them, such as 2 40",
+        )
+    };
+    let text = str::from_utf8(payload).map_err(|_| malformed())?;
+    let mut sum = 0_i64;
+    for word in text.split_whitespace() {
+        let number: i64 = word.parse().map_err(|_| malformed())?;
+        sum = sum.checked_add(number).ok_or_else(|| {
+            HandlerError::new(ErrorCode::MalformedBody, "the sum does not fit 64 bits")
+        })?;
+    }
+    Ok(sum)
+}
+
+fn defer_sleep(
+    cx: &mut Context<'_>,
+    message: Message<'_>,
+    sleepers: &WorkerPool<(Deferred, Duration)>,
+) -> HandlerResult {
+    let milliseconds = str::from_utf8(message.payload)
+        .ok()
+        .and_then(|text| text.trim().parse::<u64>().ok())
+        .filter(|milliseconds| *milliseconds <= SLEEP_MS_MAX)
+        .ok_or_else(|| {
+            HandlerError::new(
+                ErrorCode::MalformedBody,
+                "sleep takes milliseconds, a whole number from 0 to 60000",
+            )
+        })?;
+    let task = (cx.defer(), Duration::from_millis(milliseconds));
+    if let Err(PoolFull((deferred, _))) = sleepers.submit(task) {
+        deferred.refuse(ErrorCode::LimitReached, "all workers are asleep");
+    }
+    Ok(())
+}
+
+fn sleep(deferred: Deferred, pause: Duration) {
+    let end = Instant::now() + pause;
+    loop {
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            break;
+        }
+        if deferred.is_cancelled() {
+            return;
+        }
+        std::thread::sleep(left.min(SLEEP_SLICE));
+    }
+    if let Err(error) = deferred.reply(b"awake") {
+        tracing::debug!(%error, "a sleeper's answer was not sent");
+    }
+}
+
+/// What `methods` answers: a line for each.
+const METHODS: &str = "\
+add NUMBER…   the sum of whole numbers
+echo ANYTHING the same back
+methods       this list
+sleep MS      awake, after that many milliseconds on a worker
+time          milliseconds since 1970";
+
+/// Enough to see that one sleeper does not keep the next one waiting.
+const SLEEPERS: usize = 4;
+
+/// Sleeps that may wait for a worker; more are refused.
+const SLEEPS_MAX: usize = 1_024;
+
+/// A minute.
+const SLEEP_MS_MAX: u64 = 60_000;
+
+/// How soon a sleeper notices that nobody waits for it any more.
+const SLEEP_SLICE: Duration = Duration::from_millis(50);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sums_are_of_whole_numbers_within_64_bits() {
+        assert_eq!(add(b"2 40").unwrap(), 42);
+        assert_eq!(add(b"").unwrap(), 0);
+        assert_eq!(add(b" -1\n1 ").unwrap(), 0);
+        for text in [&b"one"[..], b"1.5", b"\xff", b"9223372036854775807 1"] {
+            assert_eq!(add(text).unwrap_err().code(), ErrorCode::MalformedBody);
+        }
+    }
+
+    #[test]
+    fn the_list_names_every_method() {
+        let router = Methods::start().unwrap().router();
+        let listed: Vec<&str> = METHODS
+            .lines()
+            .filter_map(|line| line.split(' ').next())
+            .collect();
+        assert_eq!(
+            format!("{router:?}"),
+            format!("Router {{ methods: {listed:?}, .. }}")
+        );
+    }
+}

@@ -1,0 +1,203 @@
+//! `serve --app rpc` and `call`: replies in every shape, and an exit code for everything that can go wrong.
+
+use std::io::Write;
+use std::net::TcpListener;
+use std::process::{Output, Stdio};
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use crate::process::{Process, command};
+
+fn call(arguments: &[&str], input: &[u8]) -> Output {
+    let mut all = vec!["call"];
+    all.extend_from_slice(arguments);
+    let mut child = command(&all)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // One that reads no input may be gone already.
+    let _ = child.stdin.take().unwrap().write_all(input);
+    child.wait_with_output().unwrap()
+}
+
+fn reply(arguments: &[&str], input: &[u8]) -> Vec<u8> {
+    let output = call(arguments, input);
+    assert_eq!(output.status.code(), Some(0), "{arguments:?}: {output:?}");
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+    output.stdout
+}
+
+fn refused(arguments: &[&str], code: i32, text: &str) {
+    let output = call(arguments, b"");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(code), "{arguments:?}: {stderr}");
+    assert!(stderr.starts_with("error: "), "{stderr}");
+    assert!(stderr.contains(text), "{arguments:?}: {stderr}");
+}
+
+#[test]
+fn every_codec_with_names_calls_every_method() {
+    for codec in ["tw1", "srmp-rpc", "uvrpc"] {
+        let (_server, address) = Process::rpc_server(&["--codec", codec]);
+        let call = |arguments: &[&str], input: &[u8]| {
+            let mut all = vec![&*address];
+            all.extend_from_slice(arguments);
+            all.extend_from_slice(&["--codec", codec]);
+            reply(&all, input)
+        };
+        assert_eq!(call(&["add", "2 40"], b""), b"42\n");
+        assert_eq!(call(&["add", "-1 -2"], b""), b"-3\n");
+        assert_eq!(call(&["echo"], b""), b"\n");
+        assert_eq!(call(&["echo", "-"], b"from\nstdin"), b"from\nstdin\n");
+        assert_eq!(
+            call(&["echo", "-", "--raw"], b"\xff\x00\x1b"),
+            b"\xff\x00\x1b"
+        );
+        assert_eq!(call(&["sleep", "0"], b""), b"awake\n");
+        let methods = String::from_utf8(call(&["methods"], b"")).unwrap();
+        assert_eq!(methods.lines().count(), 5, "{methods}");
+        let time: u64 = String::from_utf8(call(&["time"], b""))
+            .unwrap()
+            .trim()
+            .parse()
+            .unwrap();
+        assert!(time > 1_700_000_000_000);
+    }
+}
+
+#[test]
+fn json_tells_the_reply_the_refusal_and_how_long_it_took() {
+    let (_server, address) = Process::rpc_server(&[]);
+    let object = |output: &[u8]| -> Value { serde_json::from_slice(output).unwrap() };
+    let told = object(&reply(&[&address, "echo", "say \"hi\"", "--json"], b""));
+    assert_eq!(
+        (&told["method"], &told["payload"]),
+        (&json!("echo"), &json!("say \"hi\""))
+    );
+    assert!(told["latency_ms"].as_f64().unwrap() > 0.0);
+    let told = object(&reply(&[&address, "echo", "-", "--json"], b"\xff\x00"));
+    assert_eq!(told["payload_base64"], "/wA=");
+    assert_eq!(told.get("payload"), None);
+    let output = call(&[&address, "nothing", "--json"], b"");
+    assert_eq!(output.status.code(), Some(4));
+    let told = object(&output.stdout);
+    assert_eq!(told["error"]["text"], "no such method");
+    assert!(!output.stderr.is_empty());
+}
+
+#[test]
+fn everything_that_goes_wrong_has_its_code() {
+    let (_server, address) = Process::rpc_server(&[]);
+    refused(&[&address, "nothing"], 4, "because: no such method");
+    refused(&[&address, "add", "one"], 4, "add takes whole numbers");
+    refused(&[&address, "sleep", "60001"], 4, "from 0 to 60000");
+    refused(
+        &[&address, "sleep", "60000", "--timeout", "0.05"],
+        5,
+        "wait longer with --timeout",
+    );
+    refused(&[&address, ""], 2, "METHOD");
+    refused(
+        &[&address, "echo", "x", "--codec", "lines"],
+        2,
+        "use --codec tw1, or srmp-rpc, or uvrpc",
+    );
+    refused(
+        &[&address, "echo", "x", "--codec", "xml"],
+        2,
+        "unknown codec",
+    );
+    refused(
+        &[&address, "echo", "x", "--timeout", "-1"],
+        2,
+        "not more than 0",
+    );
+    refused(&[&address, "echo", "x", "--codec", "uvrpc"], 3, "--codec");
+    let free = TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap();
+    refused(&[&free.to_string(), "echo"], 3, "nothing listens on");
+    refused(
+        &[&free.to_string(), "echo", "--retry", "--timeout", "0.3"],
+        3,
+        "nothing listens on",
+    );
+    refused(&["ipc:///nowhere/at/all.sock", "echo"], 3, "does not exist");
+    let mut server = Process::start(&["serve", "--app", "rpc", "--codec", "raw"]);
+    server.expect("2: error: codec raw has no methods by name, so an rpc server cannot speak it");
+    assert_eq!(server.wait().status.code(), Some(2));
+}
+
+#[test]
+fn with_retry_it_waits_for_a_server_and_outlives_one() {
+    let directory = tempfile::tempdir().unwrap();
+    let address = format!("ipc://{}", directory.path().join("rpc.sock").display());
+    let serve = || {
+        let mut server = Process::start(&["serve", "--app", "rpc", "--bind", &address]);
+        server.expect("ready codec=");
+        server
+    };
+    let early = Process::start(&[
+        "call",
+        &address,
+        "echo",
+        "early",
+        "--retry",
+        "--timeout",
+        "60",
+    ]);
+    let server = serve();
+    let ended = early.wait();
+    assert_eq!(
+        (ended.status.code(), ended.text()),
+        (Some(0), "early".to_owned())
+    );
+
+    let late = Process::start(&[
+        "call",
+        &address,
+        "sleep",
+        "300",
+        "--retry",
+        "--timeout",
+        "60",
+    ]);
+    server.kill();
+    let _server = serve();
+    let ended = late.wait();
+    assert_eq!(
+        (ended.status.code(), ended.text()),
+        (Some(0), "awake".to_owned())
+    );
+}
+
+#[test]
+fn a_reader_that_is_gone_is_no_failure() {
+    let (_server, address) = Process::rpc_server(&[]);
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let output = command(&["call", &address, "methods"])
+        .stdout(writer)
+        .stderr(Stdio::piped())
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert_eq!(String::from_utf8(output.stderr).unwrap(), "");
+}
+
+#[test]
+fn a_sleeper_does_not_keep_a_server_from_stopping() {
+    let (mut server, address) = Process::rpc_server(&["--drain-ms", "50"]);
+    let sleeper = Process::start(&["call", &address, "sleep", "60000", "--timeout", "60"]);
+    // Whether the sleeper has been heard by now or not, the server ends.
+    let _ = reply(&[&address, "echo", "x"], b"");
+    server.signal(Signal::INT);
+    server.expect("served: ");
+    let ended = server.wait();
+    assert_eq!(ended.status.code(), Some(0), "{}", ended.text());
+    assert_eq!(sleeper.wait().status.code(), Some(3));
+}
