@@ -56,6 +56,8 @@ mod context;
 mod deferred;
 mod lane;
 mod limits;
+#[cfg(feature = "log")]
+pub mod log;
 mod metrics;
 mod pattern;
 mod server;

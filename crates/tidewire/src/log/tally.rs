@@ -1,0 +1,133 @@
+//! What became of every line, shared by those who log, the log's thread and whoever looks.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use tracing_appender::non_blocking::ErrorCounter;
+
+/// What became of the lines of a log so far. The few lines that the log says about itself are not among them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LogMetrics {
+    /// Lines that were logged.
+    pub offered: u64,
+    /// Lines that the target took.
+    pub written: u64,
+    /// Lines dropped because the queue was full, or because the log had ended.
+    pub dropped: u64,
+    /// Lines that the target did not take.
+    pub failed: u64,
+}
+
+impl LogMetrics {
+    /// Lines that still wait. Exact when nobody is logging; 0 after the log ended.
+    #[must_use]
+    pub fn in_flight(&self) -> u64 {
+        self.offered
+            .saturating_sub(self.written + self.dropped + self.failed)
+    }
+}
+
+/// The counters. Sequential consistency throughout: a line costs an allocation anyway, and the end of the log reasons
+/// about the order of counts and of `closed`.
+#[derive(Debug, Default)]
+pub(super) struct Tally {
+    offered: AtomicU64,
+    written: AtomicU64,
+    failed: AtomicU64,
+    /// Dropped by us, after the end.
+    late: AtomicU64,
+    /// Dropped by the queue.
+    full: OnceLock<ErrorCounter>,
+    closed: AtomicBool,
+    lock: Mutex<()>,
+    settled: Condvar,
+}
+
+impl Tally {
+    pub(super) fn count_drops_of(&self, counter: ErrorCounter) {
+        // It is called once, before the first line.
+        let _ = self.full.set(counter);
+    }
+
+    /// Notes a line. Returns whether the log still takes it; else it is counted as dropped.
+    pub(super) fn offer(&self) -> bool {
+        self.offered.fetch_add(1, Ordering::SeqCst);
+        let open = !self.closed.load(Ordering::SeqCst);
+        if !open {
+            self.drop_late(1);
+        }
+        open
+    }
+
+    pub(super) fn drop_late(&self, lines: u64) {
+        self.late.fetch_add(lines, Ordering::SeqCst);
+    }
+
+    pub(super) fn add_written(&self) {
+        self.written.fetch_add(1, Ordering::SeqCst);
+        self.wake_whoever_closes();
+    }
+
+    pub(super) fn add_failed(&self) -> u64 {
+        let total = self.failed.fetch_add(1, Ordering::SeqCst) + 1;
+        self.wake_whoever_closes();
+        total
+    }
+
+    /// Lines dropped because the queue was full.
+    pub(super) fn dropped_by_queue(&self) -> u64 {
+        self.full
+            .get()
+            .map_or(0, |counter| counter.dropped_lines() as u64)
+    }
+
+    pub(super) fn failed(&self) -> u64 {
+        self.failed.load(Ordering::SeqCst)
+    }
+
+    pub(super) fn metrics(&self) -> LogMetrics {
+        // Outcomes first: a line is offered before anything becomes of it.
+        let written = self.written.load(Ordering::SeqCst);
+        let failed = self.failed.load(Ordering::SeqCst);
+        let dropped = self.late.load(Ordering::SeqCst) + self.dropped_by_queue();
+        LogMetrics {
+            offered: self.offered.load(Ordering::SeqCst),
+            written,
+            dropped,
+            failed,
+        }
+    }
+
+    /// Takes no more lines, and waits until those taken have been dealt with. Returns false if nothing happened to any
+    /// of them for `stall_timeout`.
+    pub(super) fn close(&self, stall_timeout: Duration) -> bool {
+        self.closed.store(true, Ordering::SeqCst);
+        let mut guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = self.metrics();
+        let mut deadline = Instant::now() + stall_timeout;
+        loop {
+            let now = self.metrics();
+            if now.in_flight() == 0 {
+                return true;
+            }
+            if now.in_flight() < last.in_flight() {
+                (last, deadline) = (now, Instant::now() + stall_timeout);
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return false;
+            }
+            let waited = self.settled.wait_timeout(guard, left);
+            guard = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    fn wake_whoever_closes(&self) {
+        if self.closed.load(Ordering::SeqCst) {
+            // With the lock, so that the news does not fall between a look and the wait after it.
+            drop(self.lock.lock().unwrap_or_else(PoisonError::into_inner));
+            self.settled.notify_all();
+        }
+    }
+}

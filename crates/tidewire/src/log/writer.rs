@@ -1,0 +1,116 @@
+//! Both ends of the queue: the writer that subscribers format into, and the log that sees to the end.
+
+use std::io::{self, Write};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tracing_appender::non_blocking::{NonBlocking, NonBlockingBuilder, WorkerGuard};
+use tracing_subscriber::fmt::MakeWriter;
+
+use super::sink::Sink;
+use super::tally::{LogMetrics, Tally};
+
+/// Where a subscriber writes its lines, each with one call. Clones write to the same log.
+#[derive(Clone, Debug)]
+pub struct LogWriter {
+    queue: NonBlocking,
+    tally: Arc<Tally>,
+}
+
+/// A running log. Dropping it, or [`Log::finish`], writes what waits; what is logged afterwards is dropped.
+#[derive(Debug)]
+#[must_use = "dropping it ends the log"]
+pub struct Log {
+    tally: Arc<Tally>,
+    worker: Option<WorkerGuard>,
+    stall_timeout: Duration,
+}
+
+/// Starts the log's thread.
+pub(super) fn spawn(
+    sink: Sink<impl Write + Send + 'static>,
+    lossy: bool,
+    queue_lines_max: usize,
+    stall_timeout: Duration,
+) -> (LogWriter, Log) {
+    let tally = Arc::clone(&sink.tally);
+    let (queue, worker) = NonBlockingBuilder::default()
+        .lossy(lossy)
+        .buffered_lines_limit(queue_lines_max)
+        .thread_name("tidewire-log")
+        .finish(sink);
+    tally.count_drops_of(queue.error_counter());
+    let writer = LogWriter {
+        queue,
+        tally: Arc::clone(&tally),
+    };
+    let log = Log {
+        tally,
+        worker: Some(worker),
+        stall_timeout,
+    };
+    (writer, log)
+}
+
+impl Log {
+    /// What became of the lines so far.
+    #[must_use]
+    pub fn metrics(&self) -> LogMetrics {
+        self.tally.metrics()
+    }
+
+    /// Writes what waits and ends the log. It takes as long as the target does, unless that takes nothing at all for
+    /// [`LogBuilder::stall_timeout`](super::LogBuilder::stall_timeout): then what is left is counted as dropped.
+    pub fn finish(mut self) -> LogMetrics {
+        self.end();
+        self.tally.metrics()
+    }
+
+    #[cfg(test)]
+    pub(super) fn tally(&self) -> &Arc<Tally> {
+        &self.tally
+    }
+
+    fn end(&mut self) {
+        let Some(worker) = self.worker.take() else {
+            return;
+        };
+        if self.tally.close(self.stall_timeout) {
+            // Its thread has nothing left to do, so this does not wait; it flushes, which may tell of losses.
+            drop(worker);
+        } else {
+            // Its thread hangs in the target. Waiting again would be in vain, and it would say so on stdout.
+            std::mem::forget(worker);
+            self.tally.drop_late(self.tally.metrics().in_flight());
+        }
+    }
+}
+
+impl Drop for Log {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+impl Write for LogWriter {
+    /// Takes one whole line.
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        if self.tally.offer() && self.queue.write_all(line).is_err() {
+            // A thread that was waiting for a place when the log ended.
+            self.tally.drop_late(1);
+        }
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl<'a> MakeWriter<'a> for LogWriter {
+    type Writer = Self;
+
+    fn make_writer(&'a self) -> Self::Writer {
+        self.clone()
+    }
+}
