@@ -29,6 +29,8 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
+pub use suggest::nearest_key;
+
 /// A load test: a target and steps run one after another.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Scenario {

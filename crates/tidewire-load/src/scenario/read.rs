@@ -3,7 +3,7 @@
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::suggest::nearest;
+use super::suggest::nearest_key;
 use super::{
     CONCURRENCY_MAX, DURATION_SECS_MAX, STEPS_MAX, Scenario, ScenarioError, Step,
     THINK_TIME_MS_MAX, ThinkTime, Warning, WarningKind,
@@ -204,7 +204,22 @@ impl Reader<'_> {
             line: self.line(place.offset),
             key: format!("{}{key}", place.prefix),
             expected: expected.to_owned(),
-            found: "the key is missing".to_owned(),
+            found: match self.misspelt(place, key) {
+                None => "the key is missing".to_owned(),
+                Some((written, line)) => {
+                    format!("the key is missing; did you mean it by `{written}` in line {line}?")
+                }
+            },
+        })
+    }
+
+    /// A key of the table that means nothing but resembles this one, and its line.
+    fn misspelt<'p>(&self, place: &'p Place<'_, '_>, key: &str) -> Option<(&'p str, usize)> {
+        place.table.keys().find_map(|written| {
+            let name: &str = written.get_ref();
+            let is_known = ROOT_KEYS.contains(&name) || STEP_KEYS.contains(&name);
+            (!is_known && nearest_key(name, &[key]).is_some())
+                .then(|| (name, self.line(written.span().start)))
         })
     }
 
@@ -235,7 +250,7 @@ impl Reader<'_> {
             let name: &str = key.get_ref();
             if !known.contains(&name) {
                 let line = self.line(key.span().start);
-                let nearest = nearest(name, known);
+                let nearest = nearest_key(name, known);
                 let key = format!("{}{name}", place.prefix);
                 self.warn(line, WarningKind::UnknownKey { key, nearest });
             }
