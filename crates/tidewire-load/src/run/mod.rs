@@ -18,7 +18,7 @@ use std::time::{Duration, Instant, SystemTime};
 use thiserror::Error;
 use tidewire::io::descriptors::descriptor_limit;
 use tidewire::io::poller::PollerChoice;
-use tidewire::{Client, ConnectError, Endpoint, ServeError};
+use tidewire::{Client, ConnectError, Endpoint, Limits, RequestError, ServeError};
 
 use self::step::StepRun;
 use crate::agents::StepPlan;
@@ -40,6 +40,8 @@ pub struct RunOptions {
     pub cores: Vec<usize>,
     /// Poller of the client lanes.
     pub poller: PollerChoice,
+    /// How long the server may take to let the first agent in, and then nobody, before it counts as silent.
+    pub answer_timeout: Duration,
     /// How long nothing may arrive, after the last message was sent, before the rest counts as lost.
     pub drain: Duration,
     /// A delivery later than this after its intended time counts as late, in milliseconds.
@@ -62,6 +64,7 @@ impl RunOptions {
             lanes: 1,
             cores: Vec::new(),
             poller: PollerChoice::default(),
+            answer_timeout: ANSWER_TIMEOUT,
             drain: Duration::from_secs(2),
             late_ms: LATE_MS,
             server_pid: None,
@@ -151,6 +154,15 @@ pub enum RunError {
         /// Why.
         source: ConnectError,
     },
+    /// The server lets nobody into a room, so that there is nothing to measure. Start one with
+    /// `tidewire serve --app chat`.
+    #[error("the server at {address} lets nobody into a room")]
+    NoRooms {
+        /// The server.
+        address: String,
+        /// What it answered.
+        source: RequestError,
+    },
     /// The client lanes could not start.
     #[error("cannot start the client lanes")]
     Client(#[from] ServeError),
@@ -186,16 +198,9 @@ pub fn run(
     for step in &scenario.steps {
         check_descriptors(step)?;
     }
-    Client::builder()
-        .poller(options.poller)
-        .connect(&address)
-        .map_err(|source| RunError::Target {
-            address: address.clone(),
-            source,
-        })?
-        .close();
-    let (start_time, started) = (SystemTime::now(), Instant::now());
     let run_number = fastrand::u16(..);
+    try_out(&address, run_number, options)?;
+    let (start_time, started) = (SystemTime::now(), Instant::now());
     let mut steps = Vec::new();
     for (number, step) in scenario.steps.iter().enumerate() {
         if options.stop.load(Ordering::Relaxed) {
@@ -241,6 +246,32 @@ pub fn run(
     ))
 }
 
+/// Sees whether there is a server, and whether it has rooms: a run that can measure nothing must not take its time.
+fn try_out(address: &str, run_number: u16, options: &RunOptions) -> Result<(), RunError> {
+    let limits = Limits {
+        handshake_timeout: options.answer_timeout,
+        ..Limits::default()
+    };
+    let client = Client::builder()
+        .poller(options.poller)
+        .limits(limits)
+        .request_timeout(options.answer_timeout)
+        .connect(address)
+        .map_err(|source| RunError::Target {
+            address: address.to_owned(),
+            source,
+        })?;
+    let name = format!("load-{run_number:04x}-first");
+    client
+        .join(&name, &name)
+        .map_err(|source| RunError::NoRooms {
+            address: address.to_owned(),
+            source,
+        })?;
+    client.close();
+    Ok(())
+}
+
 fn check_descriptors(step: &Step) -> Result<(), RunError> {
     let needed = u64::from(step.concurrency) + DESCRIPTORS_RESERVED;
     let limit = descriptor_limit().soft;
@@ -253,6 +284,9 @@ fn check_descriptors(step: &Step) -> Result<(), RunError> {
     }
     Ok(())
 }
+
+/// Many agents may log in to a server on a busy machine; one that says nothing for so long is silent.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Descriptors besides the agents': standard streams, pollers, doorbells, files.
 const DESCRIPTORS_RESERVED: u64 = 64;

@@ -165,10 +165,10 @@ impl<'s> StepRun<'s> {
             let now_done = self.link.logins() + self.link.login_failures();
             if now_done > done {
                 (done, progressed) = (now_done, Instant::now());
-            } else if progressed.elapsed() > LOGIN_STALL_MAX {
+            } else if progressed.elapsed() > options.answer_timeout {
                 self.link.close_login();
                 let silent = wanted - self.link.logins() - self.link.login_failures();
-                let secs = LOGIN_STALL_MAX.as_secs();
+                let secs = options.answer_timeout.as_secs_f64();
                 self.problems.push(format!(
                     "{silent} agents got no answer to their login in {secs} s"
                 ));
@@ -359,9 +359,6 @@ const SEND_LAG_SHARE_MAX: f64 = 0.1;
 
 /// How often the coordinator looks. It does nothing on the way of a message.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
-
-/// Longest time without a single login before the missing ones count as failed.
-const LOGIN_STALL_MAX: Duration = Duration::from_secs(15);
 
 /// How long a step goes on when every connection is gone.
 const ALL_GONE_GRACE: Duration = Duration::from_millis(500);
