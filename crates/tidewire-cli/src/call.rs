@@ -14,6 +14,7 @@ use tidewire::RequestError;
 
 use crate::connection::{ConnectionArguments, Need};
 use crate::failure::{is_closed_output, report};
+use crate::logging::LogArguments;
 use crate::payload::{escaped, insert_payload};
 
 /// Flags of `tidewire call`.
@@ -43,6 +44,9 @@ pub(crate) struct CallArguments {
     /// Try again while there is no connection, until the timeout: only for methods that may run twice
     #[arg(long)]
     retry: bool,
+
+    #[command(flatten)]
+    pub(crate) log: LogArguments,
 }
 
 /// Calls once and prints the reply.

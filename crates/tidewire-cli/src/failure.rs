@@ -22,6 +22,7 @@ use std::process::ExitCode;
 
 use tidewire::io::poller::PollerVariableError;
 use tidewire::io::socket::{BindError, StreamConnectError};
+use tidewire::log::LogError;
 use tidewire::proto::body::ErrorCode;
 use tidewire::proto::handshake::HandshakeError;
 use tidewire::{
@@ -29,6 +30,7 @@ use tidewire::{
 };
 
 use crate::payload::escaped;
+use crate::serve::config::ConfigError;
 
 /// An error only the binary can know of.
 #[derive(Debug)]
@@ -126,7 +128,11 @@ fn classify(error: &anyhow::Error) -> (u8, &str) {
         if let Some(error) = cause.downcast_ref::<RequestError>() {
             return Some(classify_request(error));
         }
-        if cause.is::<AddressError>() || cause.is::<PollerVariableError>() {
+        if cause.is::<AddressError>()
+            || cause.is::<PollerVariableError>()
+            || cause.is::<LogError>()
+            || cause.is::<ConfigError>()
+        {
             return Some((CONFIGURATION, ""));
         }
         None

@@ -7,20 +7,26 @@ mod call;
 mod chat;
 mod connection;
 mod failure;
+mod generate;
 mod load;
+mod logging;
 mod payload;
 mod ready;
 mod serve;
 mod signals;
 mod topics;
 
-use std::io::IsTerminal;
+use std::io::Write;
+use std::path::Path;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
-use tracing_subscriber::EnvFilter;
+use clap::parser::ValueSource;
+use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
+use tidewire::log::Log;
 
-/// Moves small messages fast over TCP and Unix sockets, and proves its numbers.
+use logging::LogArguments;
+
+/// Moves small messages fast over TCP and Unix sockets, and proves its numbers
 #[derive(Debug, Parser)]
 #[command(name = "tidewire", version = VERSION, max_term_width = 100, after_help = EXAMPLES)]
 struct Arguments {
@@ -42,6 +48,10 @@ enum Command {
     Sub(topics::SubArguments),
     /// Run a load test and write a report.
     Load(load::LoadArguments),
+    /// Print the completions of a shell.
+    Completions(generate::CompletionsArguments),
+    /// Write the manual pages.
+    Man(generate::ManArguments),
 }
 
 #[global_allocator]
@@ -49,47 +59,100 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
     // Wrong usage ends here with clap's exit code 2, which is also ours for a wrong configuration.
-    let arguments = Arguments::parse();
-    start_logging(arguments.command.log_level());
+    let matches = Arguments::command().get_matches();
+    let (arguments, log) = match prepare(matches) {
+        Ok(prepared) => prepared,
+        Err(error) => return failure::report(&error),
+    };
+    let result = run(arguments.command);
+    if let Some(log) = log {
+        finish(log);
+    }
+    result.unwrap_or_else(|error| failure::report(&error))
+}
+
+/// Reads the configuration file, if there is one, and starts the log, if the command has one.
+fn prepare(mut matches: ArgMatches) -> anyhow::Result<(Arguments, Option<Log>)> {
+    let file = matches
+        .subcommand_matches("serve")
+        .and_then(|serve| serve.get_one::<std::path::PathBuf>("config"));
+    if let Some(path) = file {
+        matches = matches_with_file(path)?;
+    }
+    let arguments = Arguments::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    let Some((log, default_level)) = arguments.command.log() else {
+        return Ok((arguments, None));
+    };
+    let is_flag = matches.subcommand().is_some_and(|(_, command)| {
+        command.value_source("log_level") == Some(ValueSource::CommandLine)
+    });
+    let log = log.start(is_flag, default_level)?;
+    Ok((arguments, Some(log)))
+}
+
+/// The command line once more, with the file's values where flags are left out.
+fn matches_with_file(path: &Path) -> anyhow::Result<ArgMatches> {
+    let mut error = None;
+    let command = Arguments::command().mut_subcommand("serve", |serve| {
+        serve::config::with_defaults_of(serve.clone(), path).unwrap_or_else(|cause| {
+            error = Some(cause);
+            serve
+        })
+    });
+    match error {
+        None => Ok(command.get_matches()),
+        Some(error) => Err(error.into()),
+    }
+}
+
+fn run(command: Command) -> anyhow::Result<ExitCode> {
     // A session costs a descriptor, and the usual soft limit of 1,024 is for programs that use a fixed set.
     if let Err(error) = tidewire::io::descriptors::raise_descriptor_limit() {
         tracing::warn!(%error, "the descriptor limit stays as it is; raise it with `ulimit -n`");
     }
-    let result = match arguments.command {
+    match command {
         Command::Serve(arguments) => serve::run(&arguments),
         Command::Chat(arguments) => chat::run(arguments),
         Command::Call(arguments) => call::run(&arguments),
         Command::Pub(arguments) => topics::run_publish(&arguments),
         Command::Sub(arguments) => topics::run_subscribe(&arguments),
         Command::Load(arguments) => load::run(&arguments),
-    };
-    result.unwrap_or_else(|error| failure::report(&error))
-}
-
-impl Command {
-    /// What is logged unless `RUST_LOG` says otherwise.
-    fn log_level(&self) -> &'static str {
-        match self {
-            Self::Serve(_) => "info",
-            // The conversation, or what is said beside the messages, tells what happens to the connection; log lines would garble it.
-            Self::Chat(_) | Self::Call(_) | Self::Pub(_) | Self::Sub(_) => "error",
-            Self::Load(_) => "warn",
-        }
+        Command::Completions(arguments) => generate::completions(Arguments::command(), &arguments),
+        Command::Man(arguments) => generate::man(Arguments::command(), &arguments),
     }
 }
 
-/// Logs to stderr, because stdout belongs to what a program may want to read.
-fn start_logging(default_level: &str) {
-    let filter =
-        EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(default_level));
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none())
-        .with_target(false)
-        // It would complain on the very stream that failed, and panic.
-        .log_internal_errors(false)
-        .init();
+/// Writes what waits in the log, and says if some of it was lost.
+fn finish(log: Log) {
+    let metrics = log.finish();
+    if metrics.dropped + metrics.failed > 0 {
+        // With stderr closed there is nobody to tell.
+        let _ = writeln!(
+            std::io::stderr(),
+            "log: offered={} written={} dropped={} failed={}",
+            metrics.offered,
+            metrics.written,
+            metrics.dropped,
+            metrics.failed
+        );
+    }
+}
+
+impl Command {
+    /// The command's flags about its log, and what is logged unless somebody says otherwise.
+    fn log(&self) -> Option<(&LogArguments, &'static str)> {
+        // The conversation, or what is said beside the messages, tells what happens to the connection; log lines would
+        // garble it.
+        match self {
+            Self::Serve(arguments) => Some((&arguments.log, "info")),
+            Self::Chat(arguments) => Some((&arguments.log, "error")),
+            Self::Call(arguments) => Some((&arguments.log, "error")),
+            Self::Pub(arguments) => Some((&arguments.log, "error")),
+            Self::Sub(arguments) => Some((&arguments.log, "error")),
+            Self::Load(arguments) => Some((&arguments.log, "warn")),
+            Self::Completions(_) | Self::Man(_) => None,
+        }
+    }
 }
 
 const VERSION: &str = concat!(
@@ -116,7 +179,6 @@ Exit codes: 0 success, 2 wrong usage or configuration, 3 the server cannot be re
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     #[test]
     fn the_flags_are_consistent() {

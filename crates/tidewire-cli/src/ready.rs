@@ -9,11 +9,13 @@
 //! One `listening on` line for each address, with the real port where port 0 was asked for, then exactly one
 //! `ready` line: by then every address accepts connections. Both sides of the format live here so that they
 //! cannot drift apart. Rejected: a port in a file (needs a path to agree on and a clean-up), a fixed port
-//! (taken sooner or later), JSON (the same lines are for people).
+//! (taken sooner or later). For programs that would rather read JSON there is
+//! one object instead.
 
 use std::fmt;
 use std::io::{self, BufRead, Write};
 
+use serde_json::json;
 use thiserror::Error;
 
 /// What a server says once it accepts connections.
@@ -51,6 +53,28 @@ impl Ready {
     /// Those of `out`.
     pub(crate) fn print(&self, out: &mut impl Write) -> io::Result<()> {
         write!(out, "{self}")?;
+        out.flush()
+    }
+
+    /// Writes all of it as one JSON object in a line, and flushes.
+    ///
+    /// # Errors
+    /// Those of `out`.
+    pub(crate) fn print_json(&self, out: &mut impl Write) -> io::Result<()> {
+        let Self {
+            addresses,
+            codec,
+            lanes,
+            poller,
+        } = self;
+        let object = json!({
+            "event": "ready",
+            "addresses": addresses,
+            "codec": codec,
+            "lanes": lanes,
+            "poller": poller,
+        });
+        writeln!(out, "{object}")?;
         out.flush()
     }
 
@@ -138,6 +162,23 @@ mod tests {
         let mut input = &out[..];
         assert_eq!(Ready::parse(&mut input).unwrap(), ready);
         assert_eq!(input, b"more");
+    }
+
+    #[test]
+    fn programs_get_an_object() {
+        let ready = Ready {
+            addresses: vec!["tcp://127.0.0.1:1".to_owned()],
+            codec: "tw1".to_owned(),
+            lanes: 1,
+            poller: "poll".to_owned(),
+        };
+        let mut out = Vec::new();
+        ready.print_json(&mut out).unwrap();
+        assert_eq!(
+            out,
+            br#"{"addresses":["tcp://127.0.0.1:1"],"codec":"tw1","event":"ready","lanes":1,"poller":"poll"}
+"#
+        );
     }
 
     #[test]

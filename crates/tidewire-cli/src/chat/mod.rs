@@ -28,6 +28,7 @@ use tidewire::{AnyCodec, Backoff, Client, Event, Joined, RequestError};
 
 use crate::connection::{ConnectionArguments, Need};
 use crate::failure::{Failure, is_closed_output};
+use crate::logging::LogArguments;
 use crate::payload::visible;
 use crate::signals;
 use conversation::{Conversation, Flow};
@@ -52,6 +53,9 @@ pub(crate) struct ChatArguments {
     /// Print a JSON object per line, such as {"event":"said","name":…,"payload":…}; lines typed are read as ever
     #[arg(long)]
     json: bool,
+
+    #[command(flatten)]
+    pub(crate) log: LogArguments,
 }
 
 /// Something the conversation must deal with.

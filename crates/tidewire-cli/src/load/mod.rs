@@ -8,13 +8,14 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use anyhow::Context;
 use clap::{Args, ValueEnum};
-use tidewire::Address;
-use tidewire::Endpoint;
+use serde_json::json;
 use tidewire::io::affinity::available_cores;
 use tidewire::io::poller::{POLLER_VARIABLE, PollerChoice};
+use tidewire::{Address, Endpoint, RequestError};
 use tidewire_load::environment::Environment;
 use tidewire_load::report::{Report, Status};
 use tidewire_load::run::{RunError, RunOptions};
@@ -22,7 +23,9 @@ use tidewire_load::scenario::Scenario;
 
 use self::child::ChildServer;
 use self::progress::View;
+use crate::connection::{CodecArgument, Need, parse_seconds};
 use crate::failure::Failure;
+use crate::logging::LogArguments;
 use crate::signals;
 
 /// Run a load test and write a report. Without arguments: start a chat server of our own on a free port and
@@ -59,6 +62,21 @@ pub(crate) struct LoadArguments {
     /// Longest time, in milliseconds, that a server of our own holds a message back for others to share its write.
     #[arg(long, value_name = "N", default_value_t = 5.0)]
     coalesce_ms_max: f64,
+
+    #[command(flatten)]
+    codec: CodecArgument,
+
+    /// How long the server may take to let an agent in, in seconds.
+    #[arg(long, value_name = "SECONDS", default_value = "15", value_parser = parse_seconds)]
+    #[arg(allow_negative_numbers = true)]
+    timeout: Duration,
+
+    /// Print a JSON object per step, {"event":"step","step":…} as in the report, and one at the end, {"event":"report",…}.
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    pub(crate) log: LogArguments,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -69,6 +87,7 @@ enum Pin {
 
 /// Runs the test; the exit code says whether anything was lost.
 pub(crate) fn run(arguments: &LoadArguments) -> anyhow::Result<ExitCode> {
+    Need::Rooms.check(&arguments.codec.codec, "a load test")?;
     let scenario = read_scenario(arguments)?;
     check_directory(&arguments.out)?;
     let stop = Arc::new(AtomicBool::new(false));
@@ -94,12 +113,17 @@ pub(crate) fn run(arguments: &LoadArguments) -> anyhow::Result<ExitCode> {
     };
     let mut options = options(arguments, address, stop, client_cores);
     options.server_pid = child.as_ref().map(ChildServer::pid);
-    let mut view = View::new(scenario.steps.len());
+    let mut view = View::new(scenario.steps.len(), arguments.json);
     view.announce(&scenario, &options);
     let result = tidewire_load::run::run(&scenario, &options, &mut view);
     view.finish();
     let report = result.map_err(|error| match error {
         RunError::Descriptors { .. } => Failure::configuration(error.to_string(), "").into(),
+        RunError::NoRooms { ref source, .. } if !matches!(source, RequestError::Closed(_)) => {
+            let what = format!("{error}: {source}");
+            let remedy = "test a chat server: start it with `tidewire serve --app chat`";
+            Failure::refused(what, remedy).into()
+        }
         error => anyhow::Error::from(error),
     })?;
     if let Some(child) = child {
@@ -152,6 +176,7 @@ fn options(
     let spare = available_cores().len().saturating_sub(1).max(1);
     let mut options = RunOptions::new(address);
     options.seed = arguments.seed;
+    options.answer_timeout = arguments.timeout;
     options.lanes = arguments.client_lanes.map_or(spare, usize::from);
     options.cores = cores;
     options.poller = arguments.poller;
@@ -191,12 +216,18 @@ fn conclude(report: &Report, arguments: &LoadArguments) -> anyhow::Result<ExitCo
     let mut stdout = std::io::stdout().lock();
     let status = report.status.name();
     // Whoever reads the tables may have closed the pipe; the files are written all the same.
-    let _ = writeln!(
-        stdout,
-        "{status}: {} and {}",
-        written.json.display(),
-        written.markdown.display()
-    );
+    let (json, markdown) = (written.json.display(), written.markdown.display());
+    let _ = if arguments.json {
+        let object = json!({
+            "event": "report",
+            "status": status,
+            "json": json.to_string(),
+            "markdown": markdown.to_string(),
+        });
+        writeln!(stdout, "{object}")
+    } else {
+        writeln!(stdout, "{status}: {json} and {markdown}")
+    };
     Ok(match report.status {
         Status::Passed => ExitCode::SUCCESS,
         Status::Failed => ExitCode::from(LOST),
@@ -222,5 +253,5 @@ Examples:
   tidewire load scenarios/chat-8m.toml --serve    8 million deliveries a second
   tidewire load FILE.toml --target tcp://HOST:PORT --out report
 
-Exit codes: 0 nothing was lost, 1 something was, 2 bad arguments or scenario, 3 server not reachable,
-130 interrupted.";
+Exit codes: 0 nothing was lost, 1 something was, 2 bad arguments or scenario, 3 server not reachable, 4 it has no
+rooms, 130 interrupted.";

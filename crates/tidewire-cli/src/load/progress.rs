@@ -4,6 +4,7 @@ use std::io::Write;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::json;
 use tidewire_load::report::{StepReport, step_table};
 use tidewire_load::run::{Observer, Phase, Progress, RunOptions};
 use tidewire_load::scenario::{Scenario, Step};
@@ -12,12 +13,15 @@ use tidewire_load::scenario::{Scenario, Step};
 #[derive(Debug)]
 pub(crate) struct View {
     steps: usize,
+    /// Steps are told in JSON.
+    json: bool,
     bar: Option<ProgressBar>,
 }
 
 impl View {
-    pub(crate) fn new(steps: usize) -> Self {
-        Self { steps, bar: None }
+    pub(crate) fn new(steps: usize, json: bool) -> Self {
+        let bar = None;
+        Self { steps, json, bar }
     }
 
     /// Says what is about to happen.
@@ -72,7 +76,11 @@ impl Observer for View {
     fn step_ended(&mut self, report: &StepReport) {
         self.finish();
         // Whoever reads the table may have closed the pipe; the report files follow all the same.
-        let _ = writeln!(std::io::stdout().lock(), "{}", step_table(report));
+        let text = match self.json {
+            true => json!({"event": "step", "step": report}).to_string(),
+            false => step_table(report),
+        };
+        let _ = writeln!(std::io::stdout().lock(), "{text}");
     }
 }
 

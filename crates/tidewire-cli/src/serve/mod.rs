@@ -4,27 +4,28 @@
 //! asked to follow its parent, the end of the drain. The drain runs on a thread of its own so that a second
 //! signal can cut it short.
 
+mod apps;
+pub(crate) mod config;
 mod rpc;
+mod summary;
 
 use std::io::{self, Read};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::time::Duration;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use tidewire::io::poller::{POLLER_VARIABLE, ParsePollerError, PollerChoice};
-use tidewire::proto::body::ErrorCode;
 use tidewire::proto::codec::Codec;
-use tidewire::{
-    AnyCodec, Chat, CloseReason, Context, DropReason, HandlerError, HandlerResult, Kind, Message,
-    Metrics, Policy, PubSub, Server, Stopped,
-};
+use tidewire::{AnyCodec, Limits, Policy, Server, Stopped};
 
-use crate::connection::{Need, parse_codec};
+use crate::connection::{parse_codec, parse_seconds};
 use crate::failure::Failure;
+use crate::logging::LogArguments;
 use crate::ready::Ready;
 use crate::signals;
-use rpc::Methods;
+use apps::App;
 
 /// Flags of `tidewire serve`.
 #[derive(Debug, Args)]
@@ -81,23 +82,24 @@ pub(crate) struct ServeArguments {
     drain_ms: Duration,
 
     /// Drain when stdin ends, so that a parent that dies takes this server along
-    #[arg(long, hide = true)]
+    #[arg(long)]
     exit_with_stdin: bool,
-}
 
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum App {
-    /// Rooms with names, presence and private messages; speaks tw1 and lines
-    Chat,
-    /// Topics to publish and subscribe to; speaks tw1
-    #[value(name = "pubsub")]
-    PubSub,
-    /// Methods to call by name: add, echo, methods, sleep, time; speaks tw1, srmp-rpc and uvrpc
-    Rpc,
-    /// Sends every message and request back; speaks every codec
-    Echo,
-    /// Takes every message and answers nothing; speaks every codec
-    Sink,
+    /// How long a new connection may take until its hello is accepted, in seconds
+    #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = parse_seconds)]
+    #[arg(allow_negative_numbers = true)]
+    timeout: Duration,
+
+    /// Print a JSON object when ready, {"event":"ready","addresses":…}, and one at the end, {"event":"served",…}
+    #[arg(long)]
+    json: bool,
+
+    /// Read flags from this file; every flag is a key with underscores, and the command line overrides it
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub(crate) log: LogArguments,
 }
 
 /// What can end a wait.
@@ -137,8 +139,10 @@ pub(crate) fn run(arguments: &ServeArguments) -> anyhow::Result<ExitCode> {
         match wakes.recv() {
             Ok(Wake::Drained(stopped)) => {
                 // A parent that started us has a report of its own.
-                if !follow_stdin || tracing::enabled!(tracing::Level::INFO) {
-                    print_summary(&stopped.metrics);
+                if arguments.json {
+                    summary::print_json(&stopped.metrics);
+                } else if !follow_stdin || tracing::enabled!(tracing::Level::INFO) {
+                    summary::print(&stopped.metrics);
                 }
                 return match stopped.failures.first() {
                     None => Ok(ExitCode::SUCCESS),
@@ -149,7 +153,7 @@ pub(crate) fn run(arguments: &ServeArguments) -> anyhow::Result<ExitCode> {
             }
             Ok(Wake::StdinEnded) => {}
             Ok(Wake::Signal) | Err(_) => {
-                print_summary(&metrics.read());
+                summary::print(&metrics.read());
                 return Err(Failure::other("stopped before the drain was finished", "").into());
             }
         }
@@ -163,6 +167,10 @@ fn start(arguments: &ServeArguments) -> anyhow::Result<Server> {
         .codec(arguments.codec.clone())
         .lanes(lanes)
         .poller(arguments.poller)
+        .limits(Limits {
+            handshake_timeout: arguments.timeout,
+            ..Limits::default()
+        })
         .coalesce_max(arguments.coalesce_ms_max)
         .slow_subscribers(arguments.slow_subscriber);
     for bind in &arguments.binds {
@@ -173,69 +181,25 @@ fn start(arguments: &ServeArguments) -> anyhow::Result<Server> {
         }
         builder = builder.listen(bind)?;
     }
-    match arguments.app {
-        App::PubSub => Need::Topics.check(&arguments.codec, "a pubsub server")?,
-        App::Rpc => Need::Methods.check(&arguments.codec, "an rpc server")?,
-        App::Chat | App::Echo | App::Sink => {}
-    }
-    let server = match arguments.app {
-        App::Echo => builder.start(|_| echo)?,
-        App::Sink => builder.start(|_| sink)?,
-        App::Chat if !["tw1", "lines"].contains(&codec.as_str()) => {
-            let what = format!("codec {codec} has no rooms, so a chat cannot speak it");
-            return Err(
-                Failure::configuration(what, "use --codec tw1 or lines, or --app echo").into(),
-            );
-        }
-        App::Rpc => {
-            let methods = Methods::start()?;
-            builder.start(|_| methods.router())?
-        }
-        App::PubSub => {
-            // Where holding publishers is the rule, a subscriber may as well ask for it.
-            let blocking = arguments.slow_subscriber == Policy::Block;
-            builder.start(|_| PubSub::new().allow_blocking(blocking))?
-        }
-        App::Chat => {
-            let chat = Chat::new().policy(arguments.slow_subscriber);
-            builder.start(|_| chat.clone())?
-        }
-    };
+    arguments.app.check(&arguments.codec)?;
+    let server = arguments.app.start(builder, arguments.slow_subscriber)?;
     let ready = Ready {
         addresses: server.addresses().iter().map(ToString::to_string).collect(),
         codec,
         lanes,
         poller: server.poller().to_string(),
     };
-    if let Err(error) = ready.print(&mut io::stdout().lock()) {
+    let mut stdout = io::stdout().lock();
+    let printed = match arguments.json {
+        true => ready.print_json(&mut stdout),
+        false => ready.print(&mut stdout),
+    };
+    if let Err(error) = printed {
         // Whoever wanted to know is gone; the sessions need not be.
         tracing::warn!(%error, "cannot say on stdout where this server listens");
         tracing::info!("listening on {server}");
     }
     Ok(server)
-}
-
-/// Answers with what was said.
-fn echo(cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
-    match message.kind {
-        Kind::Request | Kind::OneWay => cx.reply(message.payload),
-        _ => Err(HandlerError::new(
-            ErrorCode::Unsupported,
-            "an echo server has no such request",
-        )),
-    }
-}
-
-/// Takes everything; the counters at the end say how much that was. A request is refused, because its caller
-/// would wait for ever.
-fn sink(_cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
-    match message.kind {
-        Kind::Request => Err(HandlerError::new(
-            ErrorCode::Unsupported,
-            "a sink answers nothing",
-        )),
-        _ => Ok(()),
-    }
 }
 
 /// Returns when the server is to drain, or has lost a lane.
@@ -265,48 +229,6 @@ fn watch_stdin(sender: Sender<Wake>) -> io::Result<()> {
             let _ = sender.send(Wake::StdinEnded);
         })?;
     Ok(())
-}
-
-/// One line of what happened, on stderr.
-fn print_summary(metrics: &Metrics) {
-    use io::Write;
-    // With stderr closed there is nobody to tell.
-    let _ = writeln!(io::stderr().lock(), "{}", summary(metrics));
-}
-
-fn summary(metrics: &Metrics) -> String {
-    let mut text = format!(
-        "served: sessions={} refused={} frames_in={} said={} offered={} delivered={} dropped={}",
-        metrics.sessions_opened,
-        metrics.sessions_refused,
-        metrics.frames_in,
-        metrics.said,
-        metrics.room_offered,
-        metrics.room_delivered,
-        metrics.room_dropped_total(),
-    );
-    if metrics.published > 0 {
-        use std::fmt::Write;
-        // Writing to a string cannot fail.
-        let _ = write!(text, " published={}", metrics.published);
-    }
-    push_counts(
-        &mut text,
-        "dropped",
-        &DropReason::NAMES,
-        &metrics.room_dropped,
-    );
-    push_counts(&mut text, "closed", &CloseReason::NAMES, &metrics.closed);
-    text
-}
-
-/// Appends the counts that are not zero, each as ` what.name=count`.
-fn push_counts(text: &mut String, what: &str, names: &[&str], counts: &[u64]) {
-    use std::fmt::Write;
-    for (name, count) in names.iter().zip(counts).filter(|(_, count)| **count > 0) {
-        // Writing to a string cannot fail.
-        let _ = write!(text, " {what}.{name}={count}");
-    }
 }
 
 /// A poller's name. Empty means that the variable is set to nothing, which is as good as unset.
@@ -340,10 +262,13 @@ Examples:
   tidewire serve --app chat
   tidewire serve --app rpc --codec srmp-rpc
   tidewire serve --app pubsub --slow-subscriber drop_oldest
+  tidewire serve --config examples/tidewire.toml --lanes 2 --log-file serve.log
   tidewire serve --bind tcp://0.0.0.0:8080 --bind ipc:///tmp/chat.sock
   tidewire serve --codec lines --bind tcp://127.0.0.1:8081     then: nc 127.0.0.1 8081
 
-Ctrl-C drains: sessions are told and may finish. A second Ctrl-C stops at once, with exit code 1.";
+Ctrl-C drains: sessions are told and may finish. A second Ctrl-C stops at once, with exit code 1.
+
+Exit codes: 0 it was told to stop, 1 a lane failed or the drain was cut short, 2 wrong usage or configuration.";
 
 #[cfg(test)]
 mod tests {
@@ -362,23 +287,5 @@ mod tests {
     fn an_empty_poller_variable_is_as_good_as_unset() {
         assert_eq!(parse_poller(""), Ok(PollerChoice::Auto));
         assert!(parse_poller("kqueue").is_err());
-    }
-
-    #[test]
-    fn the_summary_names_only_the_reasons_that_occurred() {
-        let mut metrics = Metrics {
-            sessions_opened: 3,
-            said: 2,
-            room_offered: 4,
-            room_delivered: 3,
-            ..Metrics::default()
-        };
-        metrics.closed[CloseReason::PeerClosed.index()] = 3;
-        metrics.room_dropped[DropReason::Closed as usize] = 1;
-        assert_eq!(
-            summary(&metrics),
-            "served: sessions=3 refused=0 frames_in=0 said=2 offered=4 delivered=3 dropped=1 \
-             dropped.closed=1 closed.peer_closed=3"
-        );
     }
 }

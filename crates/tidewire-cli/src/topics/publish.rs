@@ -16,6 +16,7 @@ use tidewire::{Client, Event, HandOverError, Kind, PublishError};
 use super::{bad_topic, refused, request_failure};
 use crate::connection::{ConnectionArguments, Need};
 use crate::failure::{Failure, is_closed_output};
+use crate::logging::LogArguments;
 
 /// Flags of `tidewire pub`.
 #[derive(Debug, Args)]
@@ -36,6 +37,9 @@ pub(crate) struct PubArguments {
     /// Print a JSON object at the end: {"topic":…,"published":…}
     #[arg(long)]
     json: bool,
+
+    #[command(flatten)]
+    pub(crate) log: LogArguments,
 }
 
 /// Publishes until the input ends.

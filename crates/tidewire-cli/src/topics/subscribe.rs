@@ -19,6 +19,7 @@ use super::view::View;
 use super::{bad_topic, request_failure};
 use crate::connection::{ConnectionArguments, Need, parse_seconds};
 use crate::failure::{Failure, is_closed_output};
+use crate::logging::LogArguments;
 use crate::signals;
 
 /// Flags of `tidewire sub`.
@@ -48,6 +49,9 @@ pub(crate) struct SubArguments {
     /// block; the server chooses if it is left out
     #[arg(long, value_name = "POLICY")]
     policy: Option<Policy>,
+
+    #[command(flatten)]
+    pub(crate) log: LogArguments,
 }
 
 /// Something the main thread must deal with.

@@ -234,7 +234,6 @@ impl LogBuilder {
     }
 
     /// Opens a log that is written to `out` instead of stderr or a file.
-    #[must_use]
     pub fn open_to(self, out: impl Write + Send + 'static) -> (LogWriter, Log) {
         let sink = Sink::new(out, self.format, None);
         self.spawn(sink)

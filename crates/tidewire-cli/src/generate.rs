@@ -1,0 +1,82 @@
+//! `tidewire completions` and `tidewire man`: what a package ships beside the binary, made from the flags themselves.
+
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::Context;
+use clap::{Args, Command};
+use clap_complete::Shell;
+use clap_mangen::Man;
+
+use crate::failure::is_closed_output;
+
+/// Flags of `tidewire completions`.
+#[derive(Debug, Args)]
+#[command(after_help = COMPLETIONS_EXAMPLES)]
+pub(crate) struct CompletionsArguments {
+    /// The shell to complete in
+    #[arg(value_enum)]
+    shell: Shell,
+}
+
+/// Flags of `tidewire man`.
+#[derive(Debug, Args)]
+#[command(after_help = MAN_EXAMPLES)]
+pub(crate) struct ManArguments {
+    /// Directory for the pages, made if it is not there
+    #[arg(long, value_name = "DIR")]
+    out: PathBuf,
+}
+
+/// Writes the completions of `command` to stdout.
+///
+/// # Errors
+/// Stdout cannot be written.
+pub(crate) fn completions(
+    mut command: Command,
+    arguments: &CompletionsArguments,
+) -> anyhow::Result<ExitCode> {
+    let mut script = Vec::new();
+    clap_complete::generate(arguments.shell, &mut command, "tidewire", &mut script);
+    match io::stdout().lock().write_all(&script) {
+        Err(error) if !is_closed_output(&error) => Err(error.into()),
+        _ => Ok(ExitCode::SUCCESS),
+    }
+}
+
+/// Writes a page for `command` and one for each of its subcommands.
+///
+/// # Errors
+/// The directory or a page cannot be written.
+pub(crate) fn man(command: Command, arguments: &ManArguments) -> anyhow::Result<ExitCode> {
+    let directory = &arguments.out;
+    let pages = write_pages(command, directory)
+        .with_context(|| format!("cannot write the pages to {}", directory.display()))?;
+    // Whoever wanted to know may be gone; the pages are written all the same.
+    let _ = writeln!(io::stdout(), "{pages} pages in {}", directory.display());
+    Ok(ExitCode::SUCCESS)
+}
+
+fn write_pages(command: Command, directory: &Path) -> io::Result<usize> {
+    fs::create_dir_all(directory)?;
+    let mut command = command.disable_help_subcommand(true);
+    command.build();
+    let mut pages = 0;
+    for command in std::iter::once(&command).chain(command.get_subcommands()) {
+        Man::new(command.clone()).generate_to(directory)?;
+        pages += 1;
+    }
+    Ok(pages)
+}
+
+const COMPLETIONS_EXAMPLES: &str = "\
+Examples:
+  tidewire completions bash > ~/.local/share/bash-completion/completions/tidewire
+  tidewire completions zsh > \"${fpath[1]}/_tidewire\"
+  tidewire completions fish > ~/.config/fish/completions/tidewire.fish";
+
+const MAN_EXAMPLES: &str = "\
+Examples:
+  tidewire man --out ~/.local/share/man/man1    and then: man tidewire-serve";

@@ -1,0 +1,118 @@
+//! The flags about logging that every command has, and what they mean.
+//!
+//! Who decides what is logged, first wins: `--log-level`, `RUST_LOG`, a configuration file, the command's own default.
+//! `RUST_LOG` may be set for other programs too, so that one which makes no sense here is passed over with a warning,
+//! unlike a flag or a key.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use tidewire::log::{Log, LogBuilder, LogError, LogFormat};
+
+/// Where the log goes and what it holds.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Logging")]
+pub(crate) struct LogArguments {
+    /// What is logged: off, error, warn, info, debug or trace, or TARGET=LEVEL with commas between several; RUST_LOG is
+    /// the same
+    #[arg(long, value_name = "LEVEL", value_parser = parse_filter)]
+    log_level: Option<String>,
+
+    /// Append the log to this file instead of stderr
+    #[arg(long, value_name = "FILE")]
+    log_file: Option<PathBuf>,
+
+    /// Drop log lines that come faster than they can be written, and count them, instead of waiting
+    #[arg(long)]
+    log_lossy: bool,
+
+    /// How log lines look
+    #[arg(long, value_name = "FORMAT", default_value = "text")]
+    #[arg(value_parser = PossibleValuesParser::new(["text", "json"]).try_map(|name| name.parse::<LogFormat>()))]
+    log_format: LogFormat,
+}
+
+impl LogArguments {
+    /// Starts the log. `is_flag` says that the level comes from the command line, `default_level` is the command's own.
+    ///
+    /// # Errors
+    /// The log file cannot be opened or written.
+    pub(crate) fn start(&self, is_flag: bool, default_level: &str) -> Result<Log, LogError> {
+        let variable = std::env::var("RUST_LOG").ok();
+        let variable = variable.as_deref().filter(|text| !text.is_empty());
+        let chosen = self.log_level.as_deref();
+        let mut ignored = None;
+        let level = match (chosen, variable) {
+            (Some(chosen), _) if is_flag => chosen,
+            (chosen, Some(variable)) => match LogBuilder::new().filter(variable) {
+                Ok(_) => variable,
+                Err(error) => {
+                    ignored = Some(error);
+                    chosen.unwrap_or(default_level)
+                }
+            },
+            (chosen, None) => chosen.unwrap_or(default_level),
+        };
+        let mut builder = LogBuilder::new()
+            .filter(level)?
+            .lossy(self.log_lossy)
+            .format(self.log_format);
+        if let Some(path) = &self.log_file {
+            builder = builder.file(path);
+        }
+        let log = builder.start()?;
+        if let Some(error) = ignored {
+            tracing::warn!(%error, "RUST_LOG is passed over");
+        }
+        Ok(log)
+    }
+}
+
+/// A filter in which every word without a target is a level: a misspelt level would be taken for a target otherwise,
+/// and nothing be logged, without a word.
+fn parse_filter(text: &str) -> Result<String, String> {
+    let builder = LogBuilder::new();
+    builder.filter(text).map_err(|error| error.to_string())?;
+    let wrong = text
+        .split(',')
+        .map(str::trim)
+        .find(|part| !part.contains(['=', '[']) && !LEVELS.contains(&part.to_lowercase().as_str()));
+    match wrong {
+        None => Ok(text.to_owned()),
+        Some(part) => Err(format!(
+            "{part:?} is no level; use {}, or TARGET=LEVEL",
+            LEVELS.join(", ")
+        )),
+    }
+}
+
+const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_misspelt_level_is_no_target() {
+        for text in [
+            "info",
+            "WARN",
+            "off",
+            "warn,tidewire=debug",
+            "tidewire::lane=trace",
+        ] {
+            assert_eq!(parse_filter(text), Ok(text.to_owned()));
+        }
+        for text in [
+            "inof",
+            "",
+            "warn,",
+            "tidewire",
+            "tidewire=loud",
+            "debug,inof",
+        ] {
+            assert!(parse_filter(text).is_err(), "{text}");
+        }
+    }
+}

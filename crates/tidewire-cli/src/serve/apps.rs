@@ -1,0 +1,90 @@
+//! What can be served: which codecs each app needs, and the services that are a line or two.
+
+use clap::ValueEnum;
+use tidewire::proto::body::ErrorCode;
+use tidewire::proto::codec::Codec;
+use tidewire::{
+    AnyCodec, Chat, Context, HandlerError, HandlerResult, Kind, Message, Policy, PubSub, Server,
+    ServerBuilder,
+};
+
+use super::rpc::Methods;
+use crate::connection::Need;
+use crate::failure::Failure;
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(super) enum App {
+    /// Rooms with names, presence and private messages; speaks tw1 and lines
+    Chat,
+    /// Topics to publish and subscribe to; speaks tw1
+    #[value(name = "pubsub")]
+    PubSub,
+    /// Methods to call by name: add, echo, methods, sleep, time; speaks tw1, srmp-rpc and uvrpc
+    Rpc,
+    /// Sends every message and request back; speaks every codec
+    Echo,
+    /// Takes every message and answers nothing; speaks every codec
+    Sink,
+}
+
+impl App {
+    /// Refuses a codec that cannot say what the app has to say.
+    pub(super) fn check(self, codec: &AnyCodec) -> Result<(), Failure> {
+        match self {
+            Self::PubSub => Need::Topics.check(codec, "a pubsub server"),
+            Self::Rpc => Need::Methods.check(codec, "an rpc server"),
+            // Its service puts rooms into the lines of people.
+            Self::Chat if matches!(codec, AnyCodec::Tw1(_) | AnyCodec::Lines(_)) => Ok(()),
+            Self::Chat => {
+                let name = codec.name();
+                let what = format!("codec {name} has no rooms, so a chat server cannot speak it");
+                Err(Failure::configuration(what, "use --codec tw1, or lines"))
+            }
+            Self::Echo | Self::Sink => Ok(()),
+        }
+    }
+
+    /// Starts the server with the service of the app.
+    pub(super) fn start(self, builder: ServerBuilder, policy: Policy) -> anyhow::Result<Server> {
+        Ok(match self {
+            Self::Echo => builder.start(|_| echo)?,
+            Self::Sink => builder.start(|_| sink)?,
+            Self::Rpc => {
+                let methods = Methods::start()?;
+                builder.start(|_| methods.router())?
+            }
+            Self::PubSub => {
+                // Where holding publishers is the rule, a subscriber may as well ask for it.
+                let blocking = policy == Policy::Block;
+                builder.start(|_| PubSub::new().allow_blocking(blocking))?
+            }
+            Self::Chat => {
+                let chat = Chat::new().policy(policy);
+                builder.start(|_| chat.clone())?
+            }
+        })
+    }
+}
+
+/// Answers with what was said.
+fn echo(cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
+    match message.kind {
+        Kind::Request | Kind::OneWay => cx.reply(message.payload),
+        _ => Err(HandlerError::new(
+            ErrorCode::Unsupported,
+            "an echo server has no such request",
+        )),
+    }
+}
+
+/// Takes everything; the counters at the end say how much that was. A request is refused, because its caller
+/// would wait for ever.
+fn sink(_cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
+    match message.kind {
+        Kind::Request => Err(HandlerError::new(
+            ErrorCode::Unsupported,
+            "a sink answers nothing",
+        )),
+        _ => Ok(()),
+    }
+}

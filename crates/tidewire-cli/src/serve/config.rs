@@ -1,0 +1,428 @@
+//! `tidewire.toml`: the flags of `tidewire serve` in a file.
+//!
+//! Every flag is a key, with underscores for its hyphens, and the file's values become the defaults of the flags. So
+//! the command line and the environment override the file by clap's own rules, values are checked by the very parsers
+//! of the flags, and no flag can be forgotten here. Every mistake is told with file, line and key. Rejected: a struct
+//! for serde beside the one for clap, which would have to be kept the same by hand, and tables in the file, which would
+//! give the same thing two names.
+
+use std::any::TypeId;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::builder::OsStr;
+use clap::{Arg, ArgAction, Command};
+use thiserror::Error;
+use tidewire_load::scenario::nearest_key;
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+/// Why a configuration file cannot be used.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub(crate) enum ConfigError {
+    /// The file cannot be read.
+    #[error("cannot read the configuration {}; check the path and its permissions", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The text is not TOML; a key given twice is such a case.
+    #[error("{file}:{line}: not valid TOML: {message}")]
+    Syntax {
+        /// The file.
+        file: String,
+        /// Its line, from 1.
+        line: usize,
+        /// What the TOML reader expected.
+        message: String,
+    },
+    /// No flag has this name.
+    #[error("{file}:{line}: unknown key `{key}`{}", suggestion(nearest.as_deref()))]
+    UnknownKey {
+        /// The file.
+        file: String,
+        /// Its line, from 1.
+        line: usize,
+        /// The key.
+        key: String,
+        /// The key it resembles, if it resembles one.
+        nearest: Option<String>,
+    },
+    /// The value is of another type.
+    #[error("{file}:{line}: `{key}` must be {expected}, but it is the {found}")]
+    WrongType {
+        /// The file.
+        file: String,
+        /// Its line, from 1.
+        line: usize,
+        /// The key.
+        key: String,
+        /// What would have been accepted.
+        expected: &'static str,
+        /// What stands there.
+        found: String,
+    },
+    /// The flag does not take this value.
+    #[error("{file}:{line}: `{key}`: {message}")]
+    BadValue {
+        /// The file.
+        file: String,
+        /// Its line, from 1.
+        line: usize,
+        /// The key.
+        key: String,
+        /// What the flag says.
+        message: String,
+    },
+}
+
+/// Makes the values of the file at `path` the defaults of the flags of `command`.
+///
+/// # Errors
+/// See [`ConfigError`].
+pub(crate) fn with_defaults_of(command: Command, path: &Path) -> Result<Command, ConfigError> {
+    let text = fs::read_to_string(path).map_err(|source| ConfigError::Read {
+        path: path.to_owned(),
+        source,
+    })?;
+    let reader = Reader {
+        text: &text,
+        file: path.display().to_string(),
+    };
+    reader.apply(command)
+}
+
+/// The keys that a file may hold, in the order of the flags.
+pub(crate) fn keys(command: &Command) -> Vec<String> {
+    flags(command).map(|(key, _)| key).collect()
+}
+
+fn flags(command: &Command) -> impl Iterator<Item = (String, &Arg)> {
+    command
+        .get_arguments()
+        .filter(|flag| !NOT_KEYS.contains(&flag.get_id().as_str()))
+        .filter_map(|flag| Some((flag.get_long()?.replace('-', "_"), flag)))
+}
+
+/// A file and what is needed to speak about its places.
+struct Reader<'t> {
+    text: &'t str,
+    file: String,
+}
+
+type Value<'i> = Spanned<DeValue<'i>>;
+
+impl Reader<'_> {
+    fn apply(&self, mut command: Command) -> Result<Command, ConfigError> {
+        let table = DeTable::parse(self.text).map_err(|error| ConfigError::Syntax {
+            file: self.file.clone(),
+            line: self.line(error.span().map_or(0, |span| span.start)),
+            message: error.message().to_owned(),
+        })?;
+        for (key, value) in table.get_ref() {
+            let line = self.line(key.span().start);
+            let key: &str = key.get_ref();
+            let Some((_, flag)) = flags(&command).find(|(known, _)| known == key) else {
+                return Err(self.unknown(&command, key, line));
+            };
+            let id = flag.get_id().clone();
+            let values = self.values(flag, key, value)?;
+            self.check(&command, flag, key, line, &values)?;
+            command = command.mut_arg(id, |flag| {
+                flag.default_values(values.into_iter().map(OsStr::from))
+            });
+        }
+        Ok(command)
+    }
+
+    fn unknown(&self, command: &Command, key: &str, line: usize) -> ConfigError {
+        let known = keys(command);
+        let known: Vec<&str> = known.iter().map(String::as_str).collect();
+        // Somebody may have written the flag as it is on the command line.
+        let nearest = nearest_key(&key.replace('-', "_"), &known).map(str::to_owned);
+        ConfigError::UnknownKey {
+            file: self.file.clone(),
+            line,
+            key: key.to_owned(),
+            nearest,
+        }
+    }
+
+    /// The value as the flag takes it.
+    fn values(&self, flag: &Arg, key: &str, value: &Value<'_>) -> Result<Vec<String>, ConfigError> {
+        let expected = Expected::of(flag);
+        let texts = match (expected, value.get_ref()) {
+            (Expected::Texts, DeValue::Array(array)) => {
+                array.iter().map(|entry| text_of(entry.get_ref())).collect()
+            }
+            (Expected::Text | Expected::Texts, value) => text_of(value).map(|text| vec![text]),
+            (Expected::Switch, DeValue::Boolean(value)) => Some(vec![value.to_string()]),
+            (Expected::Whole | Expected::Number, DeValue::Integer(integer)) => {
+                i64::from_str_radix(integer.as_str(), integer.radix())
+                    .ok()
+                    .map(|number| vec![number.to_string()])
+            }
+            (Expected::Number, DeValue::Float(float)) => Some(vec![float.as_str().to_owned()]),
+            _ => None,
+        };
+        texts.ok_or_else(|| {
+            let span = value.span();
+            let source = self.text.get(span.clone()).unwrap_or_default();
+            let shown: String = source.chars().take(FOUND_CHARS_MAX).collect();
+            ConfigError::WrongType {
+                file: self.file.clone(),
+                line: self.line(span.start),
+                key: key.to_owned(),
+                expected: expected.name(),
+                found: format!("{} {shown}", value.get_ref().type_str()),
+            }
+        })
+    }
+
+    /// Has the flag itself look at its value.
+    fn check(
+        &self,
+        command: &Command,
+        flag: &Arg,
+        key: &str,
+        line: usize,
+        values: &[String],
+    ) -> Result<(), ConfigError> {
+        if matches!(flag.get_action(), ArgAction::SetTrue) {
+            return Ok(());
+        }
+        let long = flag.get_long().unwrap_or_default();
+        let arguments = values.iter().map(|value| format!("--{long}={value}"));
+        let arguments = std::iter::once(command.get_name().to_owned()).chain(arguments);
+        let parsed = command.clone().try_get_matches_from(arguments);
+        let Err(error) = parsed else {
+            return Ok(());
+        };
+        Err(ConfigError::BadValue {
+            file: self.file.clone(),
+            line,
+            key: key.to_owned(),
+            message: in_one_line(&error),
+        })
+    }
+
+    fn line(&self, offset: usize) -> usize {
+        let before = self.text.as_bytes().get(..offset).unwrap_or_default();
+        before.iter().filter(|byte| **byte == b'\n').count() + 1
+    }
+}
+
+/// What the value of a key must be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Expected {
+    Switch,
+    Whole,
+    Number,
+    Text,
+    Texts,
+}
+
+impl Expected {
+    fn of(flag: &Arg) -> Self {
+        let of = flag.get_value_parser().type_id();
+        match flag.get_action() {
+            ArgAction::SetTrue => Self::Switch,
+            ArgAction::Append => Self::Texts,
+            _ if of == TypeId::of::<usize>() || of == TypeId::of::<u64>() => Self::Whole,
+            _ if of == TypeId::of::<Duration>() => Self::Number,
+            _ => Self::Text,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Switch => "true or false",
+            Self::Whole => "a whole number",
+            Self::Number => "a number",
+            Self::Text => "a text in quotes",
+            Self::Texts => "a text in quotes or an array of them",
+        }
+    }
+}
+
+fn text_of(value: &DeValue<'_>) -> Option<String> {
+    value.as_str().map(str::to_owned)
+}
+
+/// What clap says over several lines, without its advice about the command line.
+fn in_one_line(error: &clap::Error) -> String {
+    let text = error.to_string();
+    let lines: Vec<&str> = text
+        .lines()
+        .map(str::trim)
+        .take_while(|line| !line.starts_with("Usage:") && !line.starts_with("For more information"))
+        .filter(|line| !line.is_empty())
+        .collect();
+    lines.join("; ").trim_start_matches("error: ").to_owned()
+}
+
+fn suggestion(nearest: Option<&str>) -> String {
+    match nearest {
+        Some(nearest) => format!("; did you mean `{nearest}`?"),
+        None => "; `tidewire serve --help` lists the flags, which are the keys".to_owned(),
+    }
+}
+
+/// Flags that say something about the command line itself.
+const NOT_KEYS: [&str; 3] = ["config", "help", "version"];
+
+/// How much of a wrong value an error repeats.
+const FOUND_CHARS_MAX: usize = 60;
+
+#[cfg(test)]
+mod tests {
+    use clap::FromArgMatches;
+    use clap::{Args, Parser};
+
+    use super::*;
+    use crate::serve::ServeArguments;
+
+    /// The command of which the flags of serve are all.
+    #[derive(Debug, Parser)]
+    struct Only {
+        #[command(flatten)]
+        serve: ServeArguments,
+    }
+
+    fn command() -> Command {
+        ServeArguments::augment_args(Command::new("serve"))
+    }
+
+    fn apply(text: &str) -> Result<Command, ConfigError> {
+        let file = "t.toml".to_owned();
+        Reader { text, file }.apply(command())
+    }
+
+    fn parse(text: &str, arguments: &[&str]) -> String {
+        let all = std::iter::once("serve").chain(arguments.iter().copied());
+        let matches = apply(text).unwrap().try_get_matches_from(all).unwrap();
+        let only = Only::from_arg_matches(&matches).unwrap();
+        format!("{:?}", only.serve)
+    }
+
+    fn error(text: &str) -> String {
+        apply(text).map(drop).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn the_sample_parses_and_lists_every_key() {
+        let sample = include_str!("../../../../examples/tidewire.toml");
+        // Keys whose absence means something stand there as comments.
+        let all: String = sample
+            .lines()
+            .map(|line| match line.strip_prefix("# ") {
+                Some(rest) if rest.split_once(" = ").is_some_and(|(key, _)| is_key(key)) => rest,
+                _ => line,
+            })
+            .flat_map(|line| [line, "\n"])
+            .collect();
+        for text in [sample, &all] {
+            apply(text).unwrap();
+        }
+        let table = DeTable::parse(&all).unwrap();
+        let mut listed: Vec<String> = table
+            .get_ref()
+            .keys()
+            .map(|key| key.get_ref().to_string())
+            .collect();
+        let mut known = keys(&command());
+        known.sort();
+        listed.sort();
+        assert_eq!(listed, known);
+        // What it sets is what holds without it, so that it can be copied without a change in behaviour.
+        assert_eq!(parse(sample, &[]), parse("", &[]));
+    }
+
+    fn is_key(text: &str) -> bool {
+        !text.is_empty()
+            && text
+                .chars()
+                .all(|letter| letter.is_ascii_lowercase() || letter == '_')
+    }
+
+    #[test]
+    fn flags_override_the_file_and_it_overrides_defaults() {
+        let file = "app = \"echo\"\nbind = [\"ipc:///a\", \"ipc:///b\"]\nlanes = 3\ndrain_ms = 1.5\nlog_lossy = true\n";
+        let shown = parse(file, &[]);
+        for part in [
+            "app: Echo",
+            r#"binds: ["ipc:///a", "ipc:///b"]"#,
+            "lanes: 3",
+            "drain_ms: 1.5ms",
+            "log_lossy: true",
+        ] {
+            assert!(shown.contains(part), "{part} in {shown}");
+        }
+        let shown = parse(file, &["--bind", "ipc:///c", "--app", "sink"]);
+        for part in ["app: Sink", r#"binds: ["ipc:///c"]"#, "lanes: 3"] {
+            assert!(shown.contains(part), "{part} in {shown}");
+        }
+        assert!(parse("bind = \"ipc:///one\"", &[]).contains(r#"binds: ["ipc:///one"]"#));
+    }
+
+    #[test]
+    fn mistakes_are_told_with_file_line_and_key() {
+        for (text, told) in [
+            (
+                "\nlane = 2",
+                "t.toml:2: unknown key `lane`; did you mean `lanes`?",
+            ),
+            (
+                "drain-ms = 2",
+                "t.toml:1: unknown key `drain-ms`; did you mean `drain_ms`?",
+            ),
+            (
+                "colour = 2",
+                "t.toml:1: unknown key `colour`; `tidewire serve --help` lists",
+            ),
+            ("config = \"x\"", "t.toml:1: unknown key `config`"),
+            (
+                "# a\nlanes = \"2\"",
+                "t.toml:2: `lanes` must be a whole number, but it is the string \"2\"",
+            ),
+            (
+                "lanes = 2.5",
+                "t.toml:1: `lanes` must be a whole number, but it is the float 2.5",
+            ),
+            (
+                "drain_ms = true",
+                "t.toml:1: `drain_ms` must be a number, but it is the boolean true",
+            ),
+            (
+                "log_lossy = 1",
+                "t.toml:1: `log_lossy` must be true or false",
+            ),
+            (
+                "bind = [1]",
+                "t.toml:1: `bind` must be a text in quotes or an array of them",
+            ),
+            (
+                "app = [\"chat\"]",
+                "t.toml:1: `app` must be a text in quotes, but",
+            ),
+            ("app = \"chatt\"", "t.toml:1: `app`: invalid value 'chatt'"),
+            ("app = \"chatt\"", "a similar value exists: 'chat'"),
+            ("codec = \"xml\"", "t.toml:1: `codec`: invalid value 'xml'"),
+            ("lanes = -1", "t.toml:1: `lanes`: invalid value '-1'"),
+            (
+                "lanes = 1\nlanes = 2",
+                "t.toml:2: not valid TOML: duplicate key",
+            ),
+            ("[serve]\nlanes = 1", "t.toml:1: unknown key `serve`"),
+        ] {
+            let error = error(text);
+            assert!(error.contains(told), "{text:?}: {error}");
+            assert!(!error.contains('\n'), "{error}");
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! What a server says of itself at its end: every message's fate, and why sessions closed.
+
+use std::fmt::Write as _;
+use std::io::{self, Write};
+
+use serde_json::{Map, Value, json};
+use tidewire::{CloseReason, DropReason, Metrics};
+
+/// One line of what happened, on stderr.
+pub(super) fn print(metrics: &Metrics) {
+    // With stderr closed there is nobody to tell.
+    let _ = writeln!(io::stderr().lock(), "{}", summary(metrics));
+}
+
+/// The same as a JSON object, on stdout.
+pub(super) fn print_json(metrics: &Metrics) {
+    // With stdout closed there is nobody to tell.
+    let _ = writeln!(io::stdout().lock(), "{}", object(metrics));
+}
+
+fn summary(metrics: &Metrics) -> String {
+    let mut text = format!(
+        "served: sessions={} refused={} frames_in={} said={} offered={} delivered={} dropped={}",
+        metrics.sessions_opened,
+        metrics.sessions_refused,
+        metrics.frames_in,
+        metrics.said,
+        metrics.room_offered,
+        metrics.room_delivered,
+        metrics.room_dropped_total(),
+    );
+    if metrics.published > 0 {
+        // Writing to a string cannot fail.
+        let _ = write!(text, " published={}", metrics.published);
+    }
+    push_counts(
+        &mut text,
+        "dropped",
+        &DropReason::NAMES,
+        &metrics.room_dropped,
+    );
+    push_counts(&mut text, "closed", &CloseReason::NAMES, &metrics.closed);
+    text
+}
+
+/// Appends the counts that are not zero, each as ` what.name=count`.
+fn push_counts(text: &mut String, what: &str, names: &[&str], counts: &[u64]) {
+    for (name, count) in names.iter().zip(counts).filter(|(_, count)| **count > 0) {
+        // Writing to a string cannot fail.
+        let _ = write!(text, " {what}.{name}={count}");
+    }
+}
+
+fn object(metrics: &Metrics) -> Value {
+    let counts = |names: &[&str], counts: &[u64]| -> Map<String, Value> {
+        let pairs = names.iter().zip(counts).filter(|(_, count)| **count > 0);
+        pairs
+            .map(|(name, count)| ((*name).to_owned(), Value::from(*count)))
+            .collect()
+    };
+    json!({
+        "event": "served",
+        "sessions": metrics.sessions_opened,
+        "refused": metrics.sessions_refused,
+        "frames_in": metrics.frames_in,
+        "said": metrics.said,
+        "published": metrics.published,
+        "offered": metrics.room_offered,
+        "delivered": metrics.room_delivered,
+        "dropped": metrics.room_dropped_total(),
+        "dropped_by": counts(&DropReason::NAMES, &metrics.room_dropped),
+        "closed_by": counts(&CloseReason::NAMES, &metrics.closed),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_summary_names_only_the_reasons_that_occurred() {
+        let mut metrics = Metrics {
+            sessions_opened: 3,
+            said: 2,
+            room_offered: 4,
+            room_delivered: 3,
+            ..Metrics::default()
+        };
+        metrics.closed[CloseReason::PeerClosed.index()] = 3;
+        metrics.room_dropped[DropReason::Closed as usize] = 1;
+        assert_eq!(
+            summary(&metrics),
+            "served: sessions=3 refused=0 frames_in=0 said=2 offered=4 delivered=3 dropped=1 \
+             dropped.closed=1 closed.peer_closed=3"
+        );
+        assert_eq!(
+            object(&metrics).to_string(),
+            r#"{"closed_by":{"peer_closed":3},"delivered":3,"dropped":1,"dropped_by":{"closed":1},"event":"served","frames_in":0,"offered":4,"published":0,"refused":0,"said":2,"sessions":3}"#
+        );
+    }
+}
