@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 use tidewire::RequestError;
 
 use crate::connection::{ConnectionArguments, Need};
-use crate::failure::{is_closed_output, report};
+use crate::failure::check_output;
 use crate::logging::LogArguments;
 use crate::payload::{escaped, insert_payload};
 
@@ -82,22 +82,18 @@ pub(crate) fn run(arguments: &CallArguments) -> anyhow::Result<ExitCode> {
         Ok(reply) => print_reply(arguments, reply.payload(), latency, &mut out),
         Err(RequestError::Refused { code, text }) if arguments.json => {
             let error = json!({"code": code.to_string(), "text": text});
-            let object = object(&arguments.method, latency, "error", error);
+            let mut object = object(&arguments.method, latency);
+            object.insert("error".to_owned(), error);
             writeln!(out, "{}", Value::from(object))
         }
         Err(_) => Ok(()),
     };
-    match printed.and_then(|()| out.flush()) {
-        // Whoever read our output is gone, as `head` does when it has enough.
-        Err(error) if !is_closed_output(&error) => return Err(error.into()),
-        _ => {}
-    }
+    check_output(printed.and_then(|()| out.flush()))?;
     match result {
         Ok(_) => Ok(ExitCode::SUCCESS),
         Err(error) => {
             let method = escaped(arguments.method.as_bytes());
-            let error = anyhow::Error::new(error).context(format!("{method} has no reply"));
-            Ok(report(&error))
+            Err(anyhow::Error::new(error).context(format!("{method} has no reply")))
         }
     }
 }
@@ -111,8 +107,7 @@ fn print_reply(
     if arguments.raw {
         out.write_all(payload)
     } else if arguments.json {
-        let mut object = object(&arguments.method, latency, "payload", Value::Null);
-        object.remove("payload");
+        let mut object = object(&arguments.method, latency);
         insert_payload(&mut object, payload);
         writeln!(out, "{}", Value::from(object))
     } else if out.is_terminal() {
@@ -127,12 +122,11 @@ fn print_reply(
     }
 }
 
-fn object(method: &str, latency: Duration, key: &str, value: Value) -> Map<String, Value> {
+fn object(method: &str, latency: Duration) -> Map<String, Value> {
     let latency_ms = latency.as_secs_f64() * 1_000.0;
     let mut object = Map::new();
     object.insert("method".to_owned(), method.into());
     object.insert("latency_ms".to_owned(), latency_ms.into());
-    object.insert(key.to_owned(), value);
     object
 }
 

@@ -93,6 +93,19 @@ pub(crate) fn is_closed_output(error: &std::io::Error) -> bool {
     error.kind() == std::io::ErrorKind::BrokenPipe
 }
 
+/// What became of the output: nobody to read it is no failure, a full disk is one.
+///
+/// # Errors
+/// Those of writing, but for the reader's absence.
+pub(crate) fn check_output(result: std::io::Result<()>) -> anyhow::Result<()> {
+    match result {
+        Err(error) if !is_closed_output(&error) => {
+            Err(anyhow::Error::new(error).context("cannot write to standard output"))
+        }
+        _ => Ok(()),
+    }
+}
+
 fn write_report(error: &anyhow::Error, out: &mut impl Write) -> std::io::Result<()> {
     // Some of these texts come from the peer, and stderr may be a terminal.
     let shown = |text: &str| escaped(text.as_bytes());
@@ -147,7 +160,14 @@ fn classify_request(error: &RequestError) -> (u8, &'static str) {
             ..
         } => (
             REFUSED,
-            "check the name; `tidewire serve --app rpc` lists its methods with `tidewire call ADDR methods`",
+            "check the method's name; a server of `tidewire serve --app rpc` lists its own with `tidewire call ADDR methods`",
+        ),
+        RequestError::Refused {
+            code: ErrorCode::Unsupported | ErrorCode::MalformedBody,
+            ..
+        } => (
+            REFUSED,
+            "check that the server is of the right kind, see `tidewire serve --help`, and takes such a payload",
         ),
         RequestError::Refused { .. } => (REFUSED, ""),
         RequestError::TimedOut => (

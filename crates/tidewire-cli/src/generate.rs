@@ -10,7 +10,7 @@ use clap::{Args, Command};
 use clap_complete::Shell;
 use clap_mangen::Man;
 
-use crate::failure::is_closed_output;
+use crate::failure::check_output;
 
 /// Flags of `tidewire completions`.
 #[derive(Debug, Args)]
@@ -40,10 +40,8 @@ pub(crate) fn completions(
 ) -> anyhow::Result<ExitCode> {
     let mut script = Vec::new();
     clap_complete::generate(arguments.shell, &mut command, "tidewire", &mut script);
-    match io::stdout().lock().write_all(&script) {
-        Err(error) if !is_closed_output(&error) => Err(error.into()),
-        _ => Ok(ExitCode::SUCCESS),
-    }
+    check_output(io::stdout().lock().write_all(&script))?;
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Writes a page for `command` and one for each of its subcommands.

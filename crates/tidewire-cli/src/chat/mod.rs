@@ -171,6 +171,14 @@ fn enter(
                 }
                 say_before_start(&format!("! {refusal}; choose another"));
             }
+            Err(RequestError::Refused {
+                code: ErrorCode::Unsupported | ErrorCode::NotFound,
+                text,
+            }) => {
+                let what = format!("this server has no rooms: {text}");
+                let remedy = "start one that has with `tidewire serve --app chat`";
+                return Err(Failure::refused(what, remedy).into());
+            }
             Err(RequestError::Refused { text, .. }) => {
                 let text = visible(text.as_bytes());
                 let what = format!("the room {:?} cannot be entered: {text}", arguments.room);

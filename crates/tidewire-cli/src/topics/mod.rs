@@ -31,6 +31,6 @@ fn request_failure(what: &str, error: RequestError) -> anyhow::Error {
 fn refused(what: &str) -> Failure {
     Failure::refused(
         what,
-        "read its reason above; only a server started with `tidewire serve --app pubsub` has topics",
+        "check what it serves; only a server started with `tidewire serve --app pubsub` has topics",
     )
 }

@@ -15,7 +15,7 @@ use tidewire::{Client, Event, HandOverError, Kind, PublishError};
 
 use super::{bad_topic, refused, request_failure};
 use crate::connection::{ConnectionArguments, Need};
-use crate::failure::{Failure, is_closed_output};
+use crate::failure::{Failure, check_output};
 use crate::logging::LogArguments;
 
 /// Flags of `tidewire pub`.
@@ -67,10 +67,7 @@ pub(crate) fn run(arguments: &PubArguments) -> anyhow::Result<ExitCode> {
     publisher.confirm()?;
     if arguments.json {
         let object = json!({"topic": topic, "published": publisher.published});
-        match writeln!(io::stdout().lock(), "{object}") {
-            Err(error) if !is_closed_output(&error) => return Err(error.into()),
-            _ => {}
-        }
+        check_output(writeln!(io::stdout().lock(), "{object}"))?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -18,7 +18,7 @@ use tidewire::{Backoff, Policy, Subscription, TopicEvent};
 use super::view::View;
 use super::{bad_topic, request_failure};
 use crate::connection::{ConnectionArguments, Need, parse_seconds};
-use crate::failure::{Failure, is_closed_output};
+use crate::failure::{Failure, check_output};
 use crate::logging::LogArguments;
 use crate::signals;
 
@@ -104,8 +104,7 @@ pub(crate) fn run(arguments: &SubArguments) -> anyhow::Result<ExitCode> {
     let result = printer.print(&happenings, deadline);
     let printed = printer.printed;
     match result {
-        Err(error) if is_closed_output(&error) => Ok(ExitCode::SUCCESS),
-        Err(error) => Err(error.into()),
+        Err(error) => check_output(Err(error)).map(|()| ExitCode::SUCCESS),
         Ok(End::Ended(why)) => {
             Err(Failure::unreachable(why, "check what the server is now, and start again").into())
         }

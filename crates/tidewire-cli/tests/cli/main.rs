@@ -6,6 +6,10 @@
 
 mod call;
 mod chat;
+mod config;
+mod generate;
+mod load;
+mod logging;
 mod process;
 mod serve;
 mod terminal;

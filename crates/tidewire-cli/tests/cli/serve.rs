@@ -183,6 +183,38 @@ fn a_second_signal_stops_at_once() {
 }
 
 #[test]
+fn programs_read_where_it_listens_and_what_became_of_everything() {
+    let mut server = Process::start(&["serve", "--json", "--bind", "tcp://127.0.0.1:0"]);
+    let ready: serde_json::Value = serde_json::from_str(&server.expect("ready")).unwrap();
+    assert_eq!(ready["codec"], "tw1");
+    let client = Client::connect(ready["addresses"][0].as_str().unwrap()).unwrap();
+    let room = client.join("lobby", "al").unwrap().room;
+    client.say(room, b"to nobody").unwrap();
+    assert_eq!(client.list(room).unwrap().len(), 1);
+    client.close();
+    server.signal(Signal::INT);
+    let served: serde_json::Value = serde_json::from_str(&server.expect("served")).unwrap();
+    assert_eq!(served["said"], 1);
+    assert_eq!(
+        served["offered"].as_u64(),
+        served["delivered"]
+            .as_u64()
+            .zip(served["dropped"].as_u64())
+            .map(|(one, other)| one + other)
+    );
+    assert_eq!(server.wait().status.code(), Some(0));
+}
+
+#[test]
+fn a_connection_that_says_nothing_is_closed_after_the_timeout() {
+    let (_server, address) = Process::server(&["--timeout", "0.05"]);
+    let mut silent = TcpStream::connect(address.trim_start_matches("tcp://")).unwrap();
+    let mut farewell = Vec::new();
+    silent.read_to_end(&mut farewell).unwrap();
+    assert!(!farewell.is_empty(), "it is told why");
+}
+
+#[test]
 fn it_ends_with_its_parent_if_told_so() {
     let (mut server, _) = Process::server(&["--exit-with-stdin"]);
     server.type_line("this is not the end");

@@ -18,6 +18,8 @@ fn help_and_version_are_no_errors() {
         &["pub", "--help"],
         &["sub", "--help"],
         &["load", "--help"],
+        &["completions", "--help"],
+        &["man", "--help"],
     ] {
         let ended = run(arguments);
         assert_eq!(ended.status.code(), Some(0), "{arguments:?}");
@@ -118,4 +120,25 @@ fn an_unreachable_server_has_a_code_of_its_own() {
     assert!(ended.text().contains("per process"), "{}", ended.text());
     let ended = run(&["chat", "127.0.0.1:nonsense", "--name", "al"]);
     assert_eq!(ended.status.code(), Some(2));
+}
+
+/// A disk that is full is a failure, unlike a reader that has enough.
+#[test]
+fn output_that_cannot_be_written_is_a_failure() {
+    let (_rpc, rpc) = Process::rpc_server(&[]);
+    let (_topics, topics) = Process::server(&["--app", "pubsub"]);
+    for arguments in [
+        &["call", &rpc, "methods"][..],
+        &["pub", &topics, "a", "x", "--json"],
+        &["completions", "bash"],
+    ] {
+        let full = std::fs::File::options()
+            .write(true)
+            .open("/dev/full")
+            .unwrap();
+        let output = command(arguments).stdout(full).output().unwrap();
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {text}");
+        assert!(text.contains("cannot write to standard output"), "{text}");
+    }
 }

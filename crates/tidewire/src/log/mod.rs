@@ -271,6 +271,9 @@ fn remedy(error: &io::Error) -> &'static str {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
             "the disk is full; make room or choose another path"
         }
+        io::ErrorKind::FileTooLarge => {
+            "it has the largest size that is allowed here; move it away or see `ulimit -f`"
+        }
         _ => "check the path",
     }
 }

@@ -1,0 +1,121 @@
+//! Where the log goes, in which shape, and what becomes of it when it cannot go there.
+
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::process::{Process, command};
+
+#[test]
+fn a_file_gets_the_log_in_either_format_and_stderr_stays_free() {
+    let directory = tempfile::tempdir().unwrap();
+    for (format, lossy) in [("text", false), ("json", true)] {
+        let path = directory.path().join(format);
+        let file = path.display().to_string();
+        let mut arguments = vec!["--log-file", &file, "--log-format", format];
+        if lossy {
+            arguments.push("--log-lossy");
+        }
+        let (mut server, _) = Process::server(&arguments);
+        server.signal(Signal::INT);
+        server.expect("2: served: ");
+        let ended = server.wait();
+        assert_eq!(ended.status.code(), Some(0));
+        let on_stderr = |line: &&String| line.starts_with("2: ");
+        assert_eq!(ended.transcript.iter().filter(on_stderr).count(), 1);
+        let log = std::fs::read_to_string(&path).unwrap();
+        let lines: Vec<&str> = log.lines().collect();
+        assert!(lines[0].contains("the log begins"), "{log}");
+        assert!(lines.last().unwrap().contains("draining"), "{log}");
+        for line in lines {
+            let object = serde_json::from_str::<Value>(line);
+            assert_eq!(
+                object.is_ok_and(|object| object["level"] == "INFO"),
+                format == "json",
+                "{line}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_log_that_cannot_be_written_is_refused_at_the_start() {
+    for (file, why) in [
+        ("/nowhere/at/all.log", "create it first"),
+        ("/dev/full", "the disk is full"),
+        ("/", "name a file in it"),
+    ] {
+        let ended =
+            Process::start(&["serve", "--bind", "tcp://127.0.0.1:0", "--log-file", file]).wait();
+        assert_eq!(ended.status.code(), Some(2), "{}", ended.text());
+        assert!(ended.text().contains(why), "{}", ended.text());
+    }
+}
+
+#[test]
+fn a_log_that_fails_later_is_counted_and_said_once() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("log");
+    let file = path.display().to_string();
+    // A limit of 1,024 bytes on files stands in for a full disk: there is room for the first line and no other. The
+    // signal that comes with it is passed over.
+    let tidewire = env!("CARGO_BIN_EXE_tidewire");
+    let script = format!(
+        "trap '' XFSZ; ulimit -f 1; exec {tidewire} serve --bind tcp://127.0.0.1:0 --log-file {file} --log-level trace"
+    );
+    std::fs::write(&path, "x".repeat(900)).unwrap();
+    let mut server = Process::spawn(std::process::Command::new("bash").args(["-c", &script]));
+    let address = server.expect("listening on ");
+    server.expect("ready codec=");
+    let address = address.trim_start_matches("listening on ");
+    for _ in 0..20 {
+        let client = tidewire::Client::connect(address).unwrap();
+        client.close();
+    }
+    server.signal(Signal::INT);
+    let told = server.expect("2: log: offered=");
+    let ended = server.wait();
+    assert_eq!(ended.status.code(), Some(0), "{}", ended.text());
+    let count = |key: &str| -> u64 {
+        let (_, rest) = told.split_once(key).unwrap();
+        rest.split(' ').next().unwrap().parse().unwrap()
+    };
+    assert!(count("failed=") > 0, "{told}");
+    assert_eq!(
+        count("offered="),
+        count("written=") + count("dropped=") + count("failed="),
+        "{told}"
+    );
+    let said = ended
+        .transcript
+        .iter()
+        .filter(|line| line.contains("cannot write to the log file"))
+        .count();
+    assert_eq!(said, 1, "{}", ended.text());
+}
+
+#[test]
+fn levels_come_from_the_flag_then_the_variable_then_the_command() {
+    let start = |arguments: &[&str], variable: &str| {
+        let mut all = vec!["serve", "--bind", "tcp://127.0.0.1:0"];
+        all.extend_from_slice(arguments);
+        let mut server = Process::spawn(command(&all).env("RUST_LOG", variable));
+        server.expect("ready codec=");
+        server.signal(Signal::INT);
+        server.wait().text()
+    };
+    assert!(start(&[], "debug").contains("DEBUG"));
+    assert!(!start(&["--log-level", "warn"], "debug").contains("DEBUG"));
+    assert!(start(&[], "").contains("INFO"));
+    let told = start(&[], "a=b=c");
+    assert!(
+        told.contains("RUST_LOG is passed over") && told.contains("INFO"),
+        "{told}"
+    );
+    let ended = Process::start(&["serve", "--log-level", "inof"]).wait();
+    assert_eq!(ended.status.code(), Some(2));
+    assert!(
+        ended.text().contains("\"inof\" is no level"),
+        "{}",
+        ended.text()
+    );
+}
