@@ -158,10 +158,11 @@ impl Ticket {
         let content = match codec.encode_error(&request, &ErrorBody { code, text }, &mut frame) {
             Ok(()) => Content::Frame(frame),
             Err(error) => {
-                tracing::debug!(session = %self.session, %error, "cannot send a refusal");
+                tracing::trace!(session = %self.session, %error, "cannot send a refusal");
                 if codec.has_ids() {
                     Content::Nothing
                 } else {
+                    tracing::debug!(session = %self.session, "a refusal has no words here; the session ends");
                     Content::Inexpressible
                 }
             }

@@ -252,7 +252,7 @@ impl ClientService {
             return;
         };
         if let Err(error) = cx.send_to(session, message) {
-            tracing::warn!(%error, "a message was not sent");
+            tracing::trace!(%error, "a message was not sent");
             self.link.events.push(Event::Lost { count: 1 });
         }
     }

@@ -211,8 +211,9 @@ impl Context<'_> {
         };
         self.core.method_name = name;
         if let Err(error) = sent {
-            tracing::debug!(session = %self.id, %error, "cannot send a refusal");
+            tracing::trace!(session = %self.id, %error, "cannot send a refusal");
             if !has_ids {
+                tracing::debug!(session = %self.id, "a refusal has no words here; the session ends");
                 // Replies match requests by their order; with one missing, all that follow would be wrong.
                 self.end_in_order();
             }

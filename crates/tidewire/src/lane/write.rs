@@ -146,7 +146,7 @@ impl Core {
             {
                 Ok(()) => counters.gaps_announced.add(1),
                 Err(error) => {
-                    tracing::warn!(session = %session.id, lost, %error, "gap not announced");
+                    tracing::trace!(session = %session.id, lost, %error, "gap not announced");
                 }
             }
         }

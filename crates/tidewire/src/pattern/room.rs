@@ -234,7 +234,7 @@ impl Core {
                     Ok(())
                 });
                 if let Err(error) = result {
-                    tracing::debug!(session = %id, %error, "a message from another lane was refused");
+                    tracing::trace!(session = %id, %error, "a message from another lane was refused");
                 }
             }
             BatchEntry::Room { alias, frame } => {

@@ -1,0 +1,89 @@
+//! What the library logs does not grow with the messages: a line for each is written at level `trace` only.
+//!
+//! A process has one log, so this is a test program of its own with one test.
+#![allow(
+    clippy::unwrap_used,
+    reason = "a failure in a helper fails the test that called it"
+)]
+
+use std::io::{self, Write};
+use std::sync::{Arc, Mutex};
+
+use tidewire::log::LogBuilder;
+use tidewire::proto::body::ErrorCode;
+use tidewire::{Client, Context, HandlerError, Kind, Message};
+
+/// A log in memory.
+#[derive(Clone, Debug, Default)]
+struct Kept(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Kept {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Sends requests that are answered, requests that are refused, and messages too large to be framed.
+fn talk(rounds: usize) {
+    let server = tidewire::serve(
+        "tcp://127.0.0.1:0",
+        |cx: &mut Context<'_>, message: Message<'_>| match message.payload {
+            b"refuse" => Err(HandlerError::new(ErrorCode::Unsupported, "no")),
+            payload if message.kind == Kind::Request => cx.reply(payload),
+            _ => Ok(()),
+        },
+    )
+    .unwrap();
+    let client = Client::connect(&server.to_string()).unwrap();
+    let too_large = vec![0; 2 << 20];
+    for _ in 0..rounds {
+        assert!(client.request_blocking(b"echo").is_ok());
+        assert!(client.request_blocking(b"refuse").is_err());
+        client.try_send(b"one way").unwrap();
+        client.try_send(&too_large).unwrap();
+    }
+    assert!(client.request_blocking(b"the end").is_ok());
+    client.close();
+    let metrics = server.shutdown(std::time::Duration::from_secs(10)).metrics;
+    assert_eq!(metrics.refused, rounds as u64);
+}
+
+#[test]
+fn lines_do_not_grow_with_messages_above_trace() {
+    let kept = Kept::default();
+    let (writer, log) = LogBuilder::new().open_to(kept.clone());
+    let subscriber = tracing_subscriber::fmt()
+        .with_writer(writer)
+        .with_max_level(tracing::Level::TRACE)
+        .finish();
+    tracing::subscriber::set_global_default(subscriber).unwrap();
+    let lines = |rounds: usize| -> usize {
+        let before = kept.0.lock().unwrap().len();
+        talk(rounds);
+        // The lines of a thread that has ended are in the queue; one of ours behind them marks their end.
+        let mark = format!("{rounds} rounds are over");
+        tracing::error!("{mark}");
+        loop {
+            let text = String::from_utf8(kept.0.lock().unwrap()[before..].to_vec()).unwrap();
+            if text.contains(&mark) {
+                return text.lines().filter(|line| !line.contains("TRACE")).count();
+            }
+            std::thread::yield_now();
+        }
+    };
+    let (few, many) = (lines(1), lines(100));
+    assert!(few > 1, "something is logged at all");
+    assert_eq!(
+        few,
+        many,
+        "{}",
+        String::from_utf8_lossy(&kept.0.lock().unwrap())
+    );
+    let metrics = log.finish();
+    assert_eq!(metrics.offered, metrics.written);
+}
