@@ -1,9 +1,14 @@
-//! What the server and the client of the typed example share: the service itself.
+//! What the server and the client of the typed example share: the service itself. In a project of your own this is a
+//! small crate that both programs depend on.
 //!
-//! In a project of your own this is a small crate that both programs depend on.
+//! How all of the examples print errors is here too.
+
+mod errors;
 
 use serde::{Deserialize, Serialize};
 use tidewire::typed::DeferredReply;
+
+pub use errors::report;
 
 /// A shop. The attribute makes [`ShopServer`] and [`ShopClient`] of it.
 #[tidewire::service(version = 1)]

@@ -98,3 +98,31 @@ fn the_typed_client_shops_at_the_typed_server() {
     let expected = "an apple costs 100 cents\n2 apples cost 200 cents\nonly 1 left\n";
     assert_eq!(String::from_utf8_lossy(&output.stdout), expected);
 }
+
+#[test]
+fn what_goes_wrong_is_told_in_words() {
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = format!("tcp://{}", free.local_addr().unwrap());
+    // While it is held nobody can listen there.
+    for server in [
+        env!("CARGO_BIN_EXE_echo_server"),
+        env!("CARGO_BIN_EXE_room_server"),
+        env!("CARGO_BIN_EXE_worker_server"),
+        env!("CARGO_BIN_EXE_typed_server"),
+    ] {
+        let output = Command::new(server).arg(&address).output().unwrap();
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{text}");
+        assert!(
+            text.starts_with("error: cannot listen\n  because: "),
+            "{text}"
+        );
+        assert!(text.contains("is in use"), "{text}");
+    }
+    drop(free);
+    let client = env!("CARGO_BIN_EXE_echo_client");
+    let output = Command::new(client).arg(&address).output().unwrap();
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(text.contains("  because: nothing listens on "), "{text}");
+}

@@ -2,7 +2,11 @@
 
 use tidewire::Client;
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
+fn main() -> std::process::ExitCode {
+    tidewire_examples::report(run())
+}
+
+fn run() -> Result<(), Box<dyn std::error::Error>> {
     let address = std::env::args().nth(1);
     let client = Client::connect(address.as_deref().unwrap_or("tcp://127.0.0.1:7000"))?;
     let reply = client.request_blocking(b"hello")?;

@@ -28,7 +28,11 @@ impl Service for Newsroom {
     }
 }
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
+fn main() -> std::process::ExitCode {
+    tidewire_examples::report(run())
+}
+
+fn run() -> Result<(), Box<dyn std::error::Error>> {
     let address = std::env::args().nth(1);
     let server = Server::builder()
         .listen(address.as_deref().unwrap_or("tcp://127.0.0.1:7001"))?

@@ -6,7 +6,11 @@ use tidewire::Client;
 use tidewire::typed::CallError;
 use tidewire_examples::{ShopClient, ShopError};
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
+fn main() -> std::process::ExitCode {
+    tidewire_examples::report(run())
+}
+
+fn run() -> Result<(), Box<dyn std::error::Error>> {
     let address = std::env::args().nth(1);
     let client = Client::connect(address.as_deref().unwrap_or("tcp://127.0.0.1:7000"))?;
     let shop = ShopClient::new(client);

@@ -84,7 +84,11 @@ fn answer(reply: DeferredReply<Result<Parcel, ShopError>>, answer: Result<Parcel
     }
 }
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
+fn main() -> std::process::ExitCode {
+    tidewire_examples::report(run())
+}
+
+fn run() -> Result<(), Box<dyn std::error::Error>> {
     let address = std::env::args().nth(1);
     let packers = Arc::new(WorkerPool::new(2, 1024, WhenFull::Refuse, pack)?);
     let server = Server::builder()

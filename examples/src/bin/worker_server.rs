@@ -34,7 +34,11 @@ fn methods(pool: Arc<Pool>) -> Router {
         )
 }
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
+fn main() -> std::process::ExitCode {
+    tidewire_examples::report(run())
+}
+
+fn run() -> Result<(), Box<dyn std::error::Error>> {
     let address = std::env::args().nth(1);
     let pool = Arc::new(WorkerPool::new(4, 1024, WhenFull::Refuse, shout)?);
     let server = Server::builder()
