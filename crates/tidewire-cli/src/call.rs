@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use clap::builder::NonEmptyStringValueParser;
 use serde_json::{Map, Value, json};
-use tidewire::RequestError;
+use tidewire::{Client, CloseReason, Event, RequestError};
 
 use crate::connection::{ConnectionArguments, Need};
 use crate::failure::check_output;
@@ -75,7 +75,11 @@ pub(crate) fn run(arguments: &CallArguments) -> anyhow::Result<ExitCode> {
         call = call.idempotent();
     }
     let start = Instant::now();
-    let result = call.wait();
+    let result = call.wait().map_err(|error| match error {
+        // The connection had ended before the request was handed over, and the client with it.
+        RequestError::Shutdown => why_ended(&client).map_or(error, RequestError::Closed),
+        error => error,
+    });
     let latency = start.elapsed();
     let mut out = io::stdout().lock();
     let printed = match &result {
@@ -94,6 +98,17 @@ pub(crate) fn run(arguments: &CallArguments) -> anyhow::Result<ExitCode> {
         Err(error) => {
             let method = escaped(arguments.method.as_bytes());
             Err(anyhow::Error::new(error).context(format!("{method} has no reply")))
+        }
+    }
+}
+
+/// Why the connection ended, if its client has ended.
+fn why_ended(client: &Client) -> Option<CloseReason> {
+    loop {
+        match client.next_event_within(Duration::ZERO)? {
+            Event::Closed { reason } => return Some(reason),
+            Event::Ended => return None,
+            _ => {}
         }
     }
 }

@@ -24,6 +24,7 @@ use tidewire::io::poller::PollerVariableError;
 use tidewire::io::socket::{BindError, StreamConnectError};
 use tidewire::log::LogError;
 use tidewire::proto::body::ErrorCode;
+use tidewire::proto::error::EncodeError;
 use tidewire::proto::handshake::HandshakeError;
 use tidewire::{
     AddressError, CloseReason, ConnectError, ConnectFailure, LaneError, RequestError, ServeError,
@@ -177,9 +178,13 @@ fn classify_request(error: &RequestError) -> (u8, &'static str) {
         RequestError::Closed(CloseReason::Decode(_) | CloseReason::GoAway(_)) => {
             (UNREACHABLE, "start both sides with the same --codec")
         }
-        RequestError::Closed(_) | RequestError::NotConnected => (
+        RequestError::Closed(_) | RequestError::NotConnected | RequestError::Shutdown => (
             UNREACHABLE,
             "check that the server still runs and speaks this --codec; its log says why it closed",
+        ),
+        RequestError::Encode(EncodeError::PayloadTooLarge { .. }) => (
+            CONFIGURATION,
+            "send less at once; a message must fit a frame, which is 1 MiB unless the server says less",
         ),
         RequestError::Encode(_) | RequestError::Pattern(_) => (CONFIGURATION, ""),
         _ => (OTHER, ""),
@@ -224,6 +229,25 @@ fn classify_connect(error: &ConnectError) -> (u8, &'static str) {
             UNREACHABLE,
             "talk to a server of lines with `nc HOST PORT`, or restart it with --codec tw1",
         ),
+        ConnectError::Failed(ConnectFailure::Stream(StreamConnectError::NotFound { .. })) => (
+            UNREACHABLE,
+            "start a server there with `tidewire serve --bind ipc://PATH`, or check the path",
+        ),
+        ConnectError::Failed(ConnectFailure::Inproc(_)) => (
+            UNREACHABLE,
+            "use ipc://PATH or tcp://HOST:PORT for a server in another process",
+        ),
+        ConnectError::Failed(ConnectFailure::Closed(
+            CloseReason::Handshake(_)
+            | CloseReason::HandshakeTimeout
+            | CloseReason::PeerClosed
+            | CloseReason::PeerReset
+            | CloseReason::Decode(_),
+        )) => (
+            UNREACHABLE,
+            "give both sides the same --codec; if they have it, something else than a tidewire server is there",
+        ),
+        // The rest of these errors name their remedy themselves.
         ConnectError::Failed(_) => (UNREACHABLE, ""),
         _ => (OTHER, ""),
     }

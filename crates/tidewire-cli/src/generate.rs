@@ -5,12 +5,11 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::Context;
 use clap::{Args, Command};
 use clap_complete::Shell;
 use clap_mangen::Man;
 
-use crate::failure::check_output;
+use crate::failure::{Failure, check_output};
 
 /// Flags of `tidewire completions`.
 #[derive(Debug, Args)]
@@ -50,8 +49,10 @@ pub(crate) fn completions(
 /// The directory or a page cannot be written.
 pub(crate) fn man(command: Command, arguments: &ManArguments) -> anyhow::Result<ExitCode> {
     let directory = &arguments.out;
-    let pages = write_pages(command, directory)
-        .with_context(|| format!("cannot write the pages to {}", directory.display()))?;
+    let pages = write_pages(command, directory).map_err(|error| {
+        let what = format!("cannot write the pages to {}: {error}", directory.display());
+        Failure::configuration(what, "name another directory with --out")
+    })?;
     // Whoever wanted to know may be gone; the pages are written all the same.
     let _ = writeln!(io::stdout(), "{pages} pages in {}", directory.display());
     Ok(ExitCode::SUCCESS)

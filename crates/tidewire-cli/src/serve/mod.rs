@@ -147,14 +147,18 @@ pub(crate) fn run(arguments: &ServeArguments) -> anyhow::Result<ExitCode> {
                 return match stopped.failures.first() {
                     None => Ok(ExitCode::SUCCESS),
                     Some(failure) => {
-                        Err(Failure::other(format!("a lane failed: {failure}"), "").into())
+                        let what = format!("a lane failed: {failure}");
+                        let remedy =
+                            "start it again; if it failed by a panic, please report it as a bug";
+                        Err(Failure::other(what, remedy).into())
                     }
                 };
             }
             Ok(Wake::StdinEnded) => {}
             Ok(Wake::Signal) | Err(_) => {
                 summary::print(&metrics.read());
-                return Err(Failure::other("stopped before the drain was finished", "").into());
+                let remedy = "wait for the drain, or shorten it with --drain-ms";
+                return Err(Failure::other("stopped before the drain was finished", remedy).into());
             }
         }
     }

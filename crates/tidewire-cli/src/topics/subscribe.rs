@@ -113,7 +113,8 @@ pub(crate) fn run(arguments: &SubArguments) -> anyhow::Result<ExitCode> {
             None => Ok(ExitCode::SUCCESS),
             Some(count) => {
                 let what = format!("only {printed} of {count} messages came");
-                Err(Failure::other(what, "").into())
+                let remedy = "wait longer with --duration, or check the topic's name";
+                Err(Failure::other(what, remedy).into())
             }
         },
     }

@@ -126,6 +126,9 @@ fn everything_that_goes_wrong_has_its_code() {
         3,
         "nothing listens on",
     );
+    let output = call(&[&address, "echo", "-"], &vec![b'x'; 2 << 20]);
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("must fit a frame"));
     refused(&["ipc:///nowhere/at/all.sock", "echo"], 3, "does not exist");
     let mut server = Process::start(&["serve", "--app", "rpc", "--codec", "raw"]);
     server.expect("2: error: codec raw has no methods by name, so an rpc server cannot speak it");
@@ -199,5 +202,6 @@ fn a_sleeper_does_not_keep_a_server_from_stopping() {
     server.expect("served: ");
     let ended = server.wait();
     assert_eq!(ended.status.code(), Some(0), "{}", ended.text());
-    assert_eq!(sleeper.wait().status.code(), Some(3));
+    let ended = sleeper.wait();
+    assert_eq!(ended.status.code(), Some(3), "{}", ended.text());
 }

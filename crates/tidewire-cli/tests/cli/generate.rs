@@ -75,7 +75,7 @@ fn there_is_a_page_for_every_command() {
         "{serve}"
     );
     let ended = Process::start(&["man", "--out", "/dev/null/pages"]).wait();
-    assert_eq!(ended.status.code(), Some(1));
+    assert_eq!(ended.status.code(), Some(2));
     assert!(
         ended
             .text()
