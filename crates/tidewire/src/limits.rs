@@ -106,6 +106,16 @@ pub(crate) const INPROC_RING_BYTES: usize = 64 * 1024;
 /// holds, since they all arrive together, and half of the usual 1,024 descriptors.
 pub(crate) const INPROC_WAITING_MAX: usize = 256;
 
+/// Lines of a log that may wait to be written. At some 200 bytes each they are a few megabytes, and as many as a busy log
+/// has in the second in which its disk does something else.
+#[cfg(feature = "log")]
+pub(crate) const LOG_QUEUE_LINES_MAX: usize = 16_384;
+
+/// How long the end of a log waits while its target takes nothing: long enough for a disk that wakes up, short enough
+/// for whoever pressed Ctrl-C.
+#[cfg(feature = "log")]
+pub(crate) const LOG_STALL_TIMEOUT: Duration = Duration::from_secs(2);
+
 /// A duration on the lanes' clock. One of centuries, as people write to switch a limit off, is as long as can be.
 pub(crate) fn nanoseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)

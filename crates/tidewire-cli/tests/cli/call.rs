@@ -95,7 +95,7 @@ fn everything_that_goes_wrong_has_its_code() {
     refused(&[&address, "add", "one"], 4, "add takes whole numbers");
     refused(&[&address, "sleep", "60001"], 4, "from 0 to 60000");
     refused(
-        &[&address, "sleep", "60000", "--timeout", "0.05"],
+        &[&address, "sleep", "60000", "--timeout", "2"],
         5,
         "wait longer with --timeout",
     );

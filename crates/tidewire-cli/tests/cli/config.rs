@@ -65,14 +65,9 @@ fn the_environment_overrides_the_file_and_flags_override_both() {
             .env("RUST_LOG", "debug"),
     );
     server.expect("ready codec=tw1 lanes=3 poller=poll");
-    assert!(
-        server
-            .transcript()
-            .iter()
-            .any(|line| line.contains("DEBUG")),
-        "{:?}",
-        server.transcript()
-    );
+    server.signal(Signal::INT);
+    let ended = server.wait();
+    assert!(ended.text().contains("DEBUG"), "{}", ended.text());
     let mut server = Process::spawn(
         command(&["serve", "--bind", "tcp://127.0.0.1:0", "--poller", "epoll"])
             .args(["--lanes", "1", "--log-level", "off", "--config", &path])

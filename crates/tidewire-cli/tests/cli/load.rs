@@ -25,7 +25,7 @@ fn a_server_without_rooms_is_refused_before_the_run() {
         "--out",
         &out,
         "--timeout",
-        "0.1",
+        "2",
     ])
     .wait();
     assert_eq!(ended.status.code(), Some(4), "{}", ended.text());

@@ -54,6 +54,7 @@ use tracing_subscriber::filter::ParseError;
 pub use tally::LogMetrics;
 pub use writer::{Log, LogWriter};
 
+use crate::limits::{LOG_QUEUE_LINES_MAX, LOG_STALL_TIMEOUT};
 use line::Notice;
 use sink::Sink;
 
@@ -122,8 +123,8 @@ impl Default for LogBuilder {
             format: LogFormat::default(),
             file: None,
             lossy: false,
-            queue_lines_max: QUEUE_LINES_MAX,
-            stall_timeout: STALL_TIMEOUT,
+            queue_lines_max: LOG_QUEUE_LINES_MAX,
+            stall_timeout: LOG_STALL_TIMEOUT,
         }
     }
 }
@@ -169,8 +170,8 @@ impl LogBuilder {
         self
     }
 
-    /// Lines that may wait to be written. Default 16,384: a few megabytes, and a second of a disk's bad mood at the
-    /// rate of a busy log.
+    /// Lines that may wait to be written. Default 16,384: a few megabytes, and a second of a busy log while its disk does
+    /// something else.
     #[must_use]
     pub fn queue_lines_max(mut self, lines: usize) -> Self {
         self.queue_lines_max = lines.max(1);
@@ -277,12 +278,6 @@ fn remedy(error: &io::Error) -> &'static str {
         _ => "check the path",
     }
 }
-
-/// See [`LogBuilder::queue_lines_max`].
-const QUEUE_LINES_MAX: usize = 16_384;
-
-/// See [`LogBuilder::stall_timeout`].
-const STALL_TIMEOUT: Duration = Duration::from_secs(2);
 
 #[cfg(test)]
 mod tests;
