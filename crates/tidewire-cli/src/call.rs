@@ -7,6 +7,7 @@ use std::io::{self, IsTerminal, Read, Write};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use anyhow::Context;
 use clap::Args;
 use clap::builder::NonEmptyStringValueParser;
 use serde_json::{Map, Value, json};
@@ -60,7 +61,8 @@ pub(crate) fn run(arguments: &CallArguments) -> anyhow::Result<ExitCode> {
         None => Vec::new(),
         Some("-") => {
             let mut input = Vec::new();
-            io::stdin().lock().read_to_end(&mut input)?;
+            let read = io::stdin().lock().read_to_end(&mut input);
+            read.context("cannot read standard input")?;
             input
         }
         Some(text) => text.as_bytes().to_vec(),

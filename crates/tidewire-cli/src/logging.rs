@@ -6,8 +6,8 @@
 
 use std::path::PathBuf;
 
-use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::{ArgAction, Args};
 use tidewire::log::{Log, LogBuilder, LogError, LogFormat};
 
 /// Where the log goes and what it holds.
@@ -24,7 +24,12 @@ pub(crate) struct LogArguments {
     log_file: Option<PathBuf>,
 
     /// Drop log lines that come faster than they can be written, and count them, instead of waiting
-    #[arg(long)]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, action = ArgAction::Set)]
+    #[arg(
+        default_value = "false",
+        default_missing_value = "true",
+        hide_default_value = true
+    )]
     log_lossy: bool,
 
     /// How log lines look

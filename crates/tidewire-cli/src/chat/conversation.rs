@@ -40,7 +40,7 @@ pub(super) struct Conversation {
     /// Bytes said since the server last answered something.
     unanswered_bytes: usize,
     list_asked_at: Option<Instant>,
-    /// Lines that were not sent, and refusals of the server.
+    /// Lines that came to nothing, or may have.
     refused: u64,
     /// Whether something was said that the server has not confirmed with an answer.
     unconfirmed: bool,
@@ -171,6 +171,10 @@ impl Conversation {
             }
             Event::Message(message) => self.handle_message(&message)?,
             Event::Closed { .. } => {
+                if std::mem::take(&mut self.unconfirmed) {
+                    // Some of what was said last may not have arrived, which nobody will ever know.
+                    self.refused += 1;
+                }
                 self.inside = false;
                 self.retry = None;
             }

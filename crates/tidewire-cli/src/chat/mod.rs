@@ -275,6 +275,11 @@ fn conclude(
                 ..
             })
             | Err(_) => return Ok(()),
+            // That is what we asked for.
+            Ok(Happening::Event {
+                event: Event::Closed { .. },
+                ..
+            }) => {}
             // Refusals come before the answer that `handle_end` waited for.
             Ok(Happening::Event { event, handled }) => {
                 conversation.handle_event(event)?;

@@ -157,7 +157,7 @@ impl Reader<'_> {
     fn values(&self, flag: &Arg, key: &str, value: &Value<'_>) -> Result<Vec<String>, ConfigError> {
         let expected = Expected::of(flag);
         let texts = match (expected, value.get_ref()) {
-            (Expected::Texts, DeValue::Array(array)) => {
+            (Expected::Texts, DeValue::Array(array)) if !array.is_empty() => {
                 array.iter().map(|entry| text_of(entry.get_ref())).collect()
             }
             (Expected::Text | Expected::Texts, value) => text_of(value).map(|text| vec![text]),
@@ -193,9 +193,6 @@ impl Reader<'_> {
         line: usize,
         values: &[String],
     ) -> Result<(), ConfigError> {
-        if matches!(flag.get_action(), ArgAction::SetTrue) {
-            return Ok(());
-        }
         let long = flag.get_long().unwrap_or_default();
         let arguments = values.iter().map(|value| format!("--{long}={value}"));
         let arguments = std::iter::once(command.get_name().to_owned()).chain(arguments);
@@ -231,8 +228,8 @@ impl Expected {
     fn of(flag: &Arg) -> Self {
         let of = flag.get_value_parser().type_id();
         match flag.get_action() {
-            ArgAction::SetTrue => Self::Switch,
             ArgAction::Append => Self::Texts,
+            _ if of == TypeId::of::<bool>() => Self::Switch,
             _ if of == TypeId::of::<usize>() || of == TypeId::of::<u64>() => Self::Whole,
             _ if of == TypeId::of::<Duration>() => Self::Number,
             _ => Self::Text,
@@ -367,6 +364,8 @@ mod tests {
         for part in ["app: Sink", r#"binds: ["ipc:///c"]"#, "lanes: 3"] {
             assert!(shown.contains(part), "{part} in {shown}");
         }
+        assert!(parse(file, &["--log-lossy=false"]).contains("log_lossy: false"));
+        assert!(parse("", &["--log-lossy"]).contains("log_lossy: true"));
         assert!(parse("bind = \"ipc:///one\"", &[]).contains(r#"binds: ["ipc:///one"]"#));
     }
 
@@ -401,6 +400,10 @@ mod tests {
             (
                 "log_lossy = 1",
                 "t.toml:1: `log_lossy` must be true or false",
+            ),
+            (
+                "bind = []",
+                "t.toml:1: `bind` must be a text in quotes or an array of them, but it is the array []",
             ),
             (
                 "bind = [1]",

@@ -15,7 +15,7 @@ use std::process::ExitCode;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::time::Duration;
 
-use clap::Args;
+use clap::{ArgAction, Args};
 use tidewire::io::poller::{POLLER_VARIABLE, ParsePollerError, PollerChoice};
 use tidewire::proto::codec::Codec;
 use tidewire::{AnyCodec, Limits, Policy, Server, Stopped};
@@ -82,7 +82,12 @@ pub(crate) struct ServeArguments {
     drain_ms: Duration,
 
     /// Drain when stdin ends, so that a parent that dies takes this server along
-    #[arg(long)]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, action = ArgAction::Set)]
+    #[arg(
+        default_value = "false",
+        default_missing_value = "true",
+        hide_default_value = true
+    )]
     exit_with_stdin: bool,
 
     /// How long a new connection may take until its hello is accepted, in seconds
@@ -91,7 +96,12 @@ pub(crate) struct ServeArguments {
     timeout: Duration,
 
     /// Print a JSON object when ready, {"event":"ready","addresses":…}, and one at the end, {"event":"served",…}
-    #[arg(long)]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, action = ArgAction::Set)]
+    #[arg(
+        default_value = "false",
+        default_missing_value = "true",
+        hide_default_value = true
+    )]
     json: bool,
 
     /// Read flags from this file; every flag is a key with underscores, and the command line overrides it

@@ -8,6 +8,7 @@ use std::io::{self, BufRead, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use anyhow::Context;
 use clap::Args;
 use serde_json::json;
 use tidewire::proto::body::ErrorBody;
@@ -88,7 +89,8 @@ impl Publisher<'_> {
         let mut line = Vec::new();
         loop {
             line.clear();
-            if input.read_until(b'\n', &mut line)? == 0 {
+            let read = input.read_until(b'\n', &mut line);
+            if read.context("cannot read standard input")? == 0 {
                 return Ok(());
             }
             if line.last() == Some(&b'\n') {

@@ -256,6 +256,21 @@ fn a_script_learns_that_a_line_was_refused() {
     assert_eq!(ann.wait().status.code(), Some(0));
 }
 
+/// Nobody knows whether it reached the others, so that the script must not believe it did.
+#[test]
+fn what_was_said_when_the_server_died_is_not_taken_for_said() {
+    let (server, address) = Process::server(&[]);
+    let mut ann = Process::start(&["chat", &address, "--name", "ann"]);
+    let mut bob = Process::chat(&address, "bob");
+    ann.type_line("is anyone there?");
+    bob.expect("[ann]: is anyone there?");
+    server.kill();
+    ann.expect("! connection lost: ");
+    ann.end_input();
+    let ended = ann.wait();
+    assert_eq!(ended.status.code(), Some(4), "{}", ended.text());
+}
+
 /// The last word comes after the room has gone: its refusal arrives when nothing more is typed, and counts.
 #[test]
 fn a_refusal_of_the_last_word_counts_too() {
