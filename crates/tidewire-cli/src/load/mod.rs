@@ -15,7 +15,7 @@ use clap::{Args, ValueEnum};
 use serde_json::json;
 use tidewire::io::affinity::available_cores;
 use tidewire::io::poller::{POLLER_VARIABLE, PollerChoice};
-use tidewire::{Address, Endpoint, RequestError};
+use tidewire::{Address, Endpoint};
 use tidewire_load::environment::Environment;
 use tidewire_load::report::{Report, Status};
 use tidewire_load::run::{RunError, RunOptions};
@@ -119,7 +119,7 @@ pub(crate) fn run(arguments: &LoadArguments) -> anyhow::Result<ExitCode> {
     view.finish();
     let report = result.map_err(|error| match error {
         RunError::Descriptors { .. } => Failure::configuration(error.to_string(), "").into(),
-        RunError::NoRooms { ref source, .. } if !matches!(source, RequestError::Closed(_)) => {
+        RunError::NoRooms { ref source, .. } => {
             let what = format!("{error}: {source}");
             let remedy = "test a chat server: start it with `tidewire serve --app chat`";
             Failure::refused(what, remedy).into()
