@@ -301,6 +301,8 @@ mod tests {
 
     const TICK_NS: u64 = 1_000_000;
 
+    const NOTHING: [u32; 0] = [];
+
     fn advance(wheel: &mut TimerWheel<u32>, now_ns: u64) -> Vec<u32> {
         let mut expired = Vec::new();
         wheel.advance(now_ns, &mut expired);
@@ -313,7 +315,7 @@ mod tests {
         let mut wheel = TimerWheel::new(origin_ns, TICK_NS);
         wheel.insert(origin_ns + 1, 1);
         assert_eq!(wheel.next_deadline(), Some(origin_ns + TICK_NS));
-        assert_eq!(advance(&mut wheel, origin_ns + TICK_NS - 1), []);
+        assert_eq!(advance(&mut wheel, origin_ns + TICK_NS - 1), NOTHING);
         assert_eq!(advance(&mut wheel, origin_ns + TICK_NS), [1]);
         assert_eq!(wheel.next_deadline(), None);
         assert!(wheel.is_empty());
@@ -322,7 +324,7 @@ mod tests {
     #[test]
     fn the_past_is_due_at_once_and_time_does_not_move_back() {
         let mut wheel = TimerWheel::new(1_000 * TICK_NS, TICK_NS);
-        assert_eq!(advance(&mut wheel, 1_005 * TICK_NS), []);
+        assert_eq!(advance(&mut wheel, 1_005 * TICK_NS), NOTHING);
         wheel.insert(0, 1);
         wheel.insert(1_005 * TICK_NS, 2);
         wheel.insert(1_006 * TICK_NS, 3);
@@ -355,7 +357,7 @@ mod tests {
         wheel.insert(u64::MAX, 1);
         wheel.insert(u64::MAX - 1, 2);
         assert!(wheel.next_deadline().unwrap() < u64::MAX);
-        assert_eq!(advance(&mut wheel, u64::MAX - 2), []);
+        assert_eq!(advance(&mut wheel, u64::MAX - 2), NOTHING);
         assert_eq!(wheel.next_deadline(), Some(u64::MAX - 1));
         assert_eq!(advance(&mut wheel, u64::MAX - 1), [2]);
         assert_eq!(advance(&mut wheel, u64::MAX), [1]);
