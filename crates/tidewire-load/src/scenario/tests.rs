@@ -320,3 +320,24 @@ fn a_file_that_cannot_be_read_says_what_to_do() {
     fs::write(&binary, GOOD).unwrap();
     assert_eq!(Scenario::load(&binary).unwrap().0.port, 1);
 }
+
+#[test]
+fn a_missing_key_is_found_under_a_misspelt_name() {
+    for (right, wrong, told) in [
+        (
+            "concurrency = 2",
+            "concurency = 2",
+            "the key is missing; did you mean it by `concurency` in line 5?",
+        ),
+        (
+            "host = ",
+            "hots = ",
+            "the key is missing; did you mean it by `hots` in line 1?",
+        ),
+        // A key that means something else is no misspelling, however near it is.
+        ("name = \"a\"\n", "", "the key is missing"),
+    ] {
+        let error = Scenario::parse(&GOOD.replace(right, wrong), "f").unwrap_err();
+        assert!(error.to_string().ends_with(told), "{error}");
+    }
+}
