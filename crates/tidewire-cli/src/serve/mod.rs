@@ -149,10 +149,8 @@ pub(crate) fn run(arguments: &ServeArguments) -> anyhow::Result<ExitCode> {
         match wakes.recv() {
             Ok(Wake::Drained(stopped)) => {
                 // A parent that started us has a report of its own.
-                if arguments.json {
-                    summary::print_json(&stopped.metrics);
-                } else if !follow_stdin || tracing::enabled!(tracing::Level::INFO) {
-                    summary::print(&stopped.metrics);
+                if arguments.json || !follow_stdin || tracing::enabled!(tracing::Level::INFO) {
+                    summary::print(&stopped.metrics, arguments.json);
                 }
                 return match stopped.failures.first() {
                     None => Ok(ExitCode::SUCCESS),
@@ -166,7 +164,7 @@ pub(crate) fn run(arguments: &ServeArguments) -> anyhow::Result<ExitCode> {
             }
             Ok(Wake::StdinEnded) => {}
             Ok(Wake::Signal) | Err(_) => {
-                summary::print(&metrics.read());
+                summary::print(&metrics.read(), arguments.json);
                 let remedy = "wait for the drain, or shorten it with --drain-ms";
                 return Err(Failure::other("stopped before the drain was finished", remedy).into());
             }

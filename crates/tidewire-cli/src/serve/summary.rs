@@ -6,16 +6,14 @@ use std::io::{self, Write};
 use serde_json::{Map, Value, json};
 use tidewire::{CloseReason, DropReason, Metrics};
 
-/// One line of what happened, on stderr.
-pub(super) fn print(metrics: &Metrics) {
-    // With stderr closed there is nobody to tell.
-    let _ = writeln!(io::stderr().lock(), "{}", summary(metrics));
-}
-
-/// The same as a JSON object, on stdout.
-pub(super) fn print_json(metrics: &Metrics) {
-    // With stdout closed there is nobody to tell.
-    let _ = writeln!(io::stdout().lock(), "{}", object(metrics));
+/// One line of what happened: for people on stderr, or as a JSON object on stdout.
+pub(super) fn print(metrics: &Metrics, json: bool) {
+    // With the stream closed there is nobody to tell.
+    let _ = if json {
+        writeln!(io::stdout().lock(), "{}", object(metrics))
+    } else {
+        writeln!(io::stderr().lock(), "{}", summary(metrics))
+    };
 }
 
 fn summary(metrics: &Metrics) -> String {
