@@ -21,7 +21,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use tidewire::io::poller::PollerVariableError;
-use tidewire::io::socket::{BindError, StreamConnectError};
+use tidewire::io::socket::{BindError, SocketAddress, StreamConnectError};
 use tidewire::log::LogError;
 use tidewire::proto::body::ErrorCode;
 use tidewire::proto::error::EncodeError;
@@ -193,6 +193,13 @@ fn classify_request(error: &RequestError) -> (u8, &'static str) {
 
 fn classify_serve(error: &ServeError) -> (u8, &'static str) {
     match error {
+        ServeError::Bind(BindError::InUse {
+            address: SocketAddress::Unix(_),
+            ..
+        }) => (
+            CONFIGURATION,
+            "listen elsewhere with --bind, for example on another path: --bind ipc:///tmp/another.sock",
+        ),
         ServeError::Bind(BindError::InUse { .. }) => (
             CONFIGURATION,
             "listen elsewhere with --bind, for example on any free port: --bind tcp://127.0.0.1:0",
@@ -296,6 +303,19 @@ mod tests {
              remedy: start a server with `tidewire serve`, or check the address\n"
         );
         assert_eq!(classify(&error).0, UNREACHABLE);
+    }
+
+    #[test]
+    fn the_remedy_for_a_place_in_use_is_of_the_same_transport() {
+        let remedy = |address: SocketAddress| {
+            let source = std::io::ErrorKind::AddrInUse.into();
+            let error = ServeError::from(BindError::InUse { address, source });
+            classify(&error.into()).1
+        };
+        let path = std::path::PathBuf::from("/run/chat.sock");
+        assert!(remedy(path.into()).contains("--bind ipc://"));
+        let address: std::net::SocketAddr = "127.0.0.1:80".parse().unwrap();
+        assert!(remedy(address.into()).contains("--bind tcp://"));
     }
 
     #[test]
