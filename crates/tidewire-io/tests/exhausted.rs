@@ -15,12 +15,12 @@ use tidewire_io::descriptors::raise_descriptor_limit;
 use tidewire_io::poller::{Interest, PollerChoice, PollerKind, Token, open};
 use tidewire_io::ring::RingStream;
 use tidewire_io::socket::{
-    AcceptError, BindError, ListenOptions, Listener, SocketAddress, Stream, StreamConnectError,
+    AcceptError, BindError, Listener, SocketAddress, SocketOptions, Stream, StreamConnectError,
 };
 
 #[test]
 fn every_operation_says_so_and_recovers_when_the_limit_is_raised() {
-    let options = ListenOptions::default();
+    let options = SocketOptions::default();
     let any_port = SocketAddress::Tcp("127.0.0.1:0".parse().unwrap());
     let listener = Listener::bind(&any_port, &options).unwrap();
     let _client = Stream::connect(listener.local_address()).unwrap();

@@ -9,10 +9,13 @@ use std::io::{ErrorKind, IoSlice};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::time::Duration;
 
+use rustix::net::sockopt;
 use tidewire_io::poller::{Events, Interest, PollerChoice, Token, open};
 use tidewire_io::socket::{
-    AcceptError, BindError, ListenOptions, Listener, SocketAddress, Stream, StreamConnectError,
+    AcceptError, BindError, KeepAlive, Listener, SocketAddress, SocketOptions, Stream,
+    StreamConnectError,
 };
 
 fn any_port() -> SocketAddress {
@@ -24,7 +27,7 @@ fn at(path: &Path) -> SocketAddress {
 }
 
 fn listen(address: &SocketAddress) -> Listener {
-    Listener::bind(address, &ListenOptions::default()).unwrap()
+    Listener::bind(address, &SocketOptions::default()).unwrap()
 }
 
 /// Blocks until the stream is ready in that direction.
@@ -173,7 +176,7 @@ fn a_stream_survives_the_way_through_a_bare_descriptor() {
 fn a_port_in_use_is_refused_and_free_again_after_close() {
     let listener = listen(&any_port());
     let address = listener.local_address().clone();
-    let refused = Listener::bind(&address, &ListenOptions::default()).unwrap_err();
+    let refused = Listener::bind(&address, &SocketOptions::default()).unwrap_err();
     assert!(matches!(refused, BindError::InUse { .. }), "{refused:?}");
     // A connection that its server closed first would hold the port without address reuse.
     let (client, server) = connected(&listener);
@@ -185,7 +188,7 @@ fn a_port_in_use_is_refused_and_free_again_after_close() {
 fn an_address_of_another_machine_is_not_available() {
     // 192.0.2.0/24 is reserved for documentation.
     let foreign = SocketAddress::Tcp("192.0.2.1:0".parse().unwrap());
-    let refused = Listener::bind(&foreign, &ListenOptions::default()).unwrap_err();
+    let refused = Listener::bind(&foreign, &SocketOptions::default()).unwrap_err();
     assert!(matches!(refused, BindError::AddressNotAvailable { .. }));
 }
 
@@ -214,7 +217,7 @@ fn the_file_of_a_dead_server_is_replaced_and_that_of_a_live_one_is_not() {
     drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
     assert!(path.exists());
     let listener = listen(&at(&path));
-    let refused = Listener::bind(&at(&path), &ListenOptions::default()).unwrap_err();
+    let refused = Listener::bind(&at(&path), &SocketOptions::default()).unwrap_err();
     assert!(matches!(refused, BindError::InUse { .. }), "{refused:?}");
     assert!(refused.to_string().contains("ss -lxp"));
     // The probe of the second server is one of the connections the first one sees.
@@ -226,8 +229,10 @@ fn the_file_of_a_dead_server_is_replaced_and_that_of_a_live_one_is_not() {
 fn a_live_server_with_a_full_backlog_is_not_taken_for_dead() {
     let directory = tempfile::tempdir().unwrap();
     let address = at(&directory.path().join("socket"));
-    let mut options = ListenOptions::default();
-    options.backlog = 0;
+    let options = SocketOptions {
+        backlog: 0,
+        ..SocketOptions::default()
+    };
     let _listener = Listener::bind(&address, &options).unwrap();
     let mut waiting = Vec::new();
     let busy = loop {
@@ -237,7 +242,7 @@ fn a_live_server_with_a_full_backlog_is_not_taken_for_dead() {
         }
     };
     assert!(matches!(busy, StreamConnectError::Busy { .. }), "{busy:?}");
-    let refused = Listener::bind(&address, &ListenOptions::default()).unwrap_err();
+    let refused = Listener::bind(&address, &SocketOptions::default()).unwrap_err();
     assert!(matches!(refused, BindError::InUse { .. }));
 }
 
@@ -246,7 +251,7 @@ fn what_is_no_socket_is_left_alone() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("notes");
     fs::write(&path, "precious").unwrap();
-    let refused = Listener::bind(&at(&path), &ListenOptions::default()).unwrap_err();
+    let refused = Listener::bind(&at(&path), &SocketOptions::default()).unwrap_err();
     assert!(matches!(refused, BindError::NotASocket { .. }));
     assert_eq!(fs::read_to_string(&path).unwrap(), "precious");
 }
@@ -255,10 +260,10 @@ fn what_is_no_socket_is_left_alone() {
 fn a_path_that_cannot_be_is_explained() {
     let directory = tempfile::tempdir().unwrap();
     let missing = at(&directory.path().join("no/such/socket"));
-    let refused = Listener::bind(&missing, &ListenOptions::default()).unwrap_err();
+    let refused = Listener::bind(&missing, &SocketOptions::default()).unwrap_err();
     assert!(matches!(refused, BindError::NoDirectory { .. }));
     let long = at(&directory.path().join("x".repeat(120)));
-    let refused = Listener::bind(&long, &ListenOptions::default()).unwrap_err();
+    let refused = Listener::bind(&long, &SocketOptions::default()).unwrap_err();
     assert!(matches!(refused, BindError::PathTooLong { .. }));
 }
 
@@ -267,8 +272,10 @@ fn the_mode_of_a_socket_file_is_exactly_the_one_asked_for() {
     let directory = tempfile::tempdir().unwrap();
     for mode in [0o600, 0o666] {
         let path = directory.path().join(format!("{mode:o}"));
-        let mut options = ListenOptions::default();
-        options.unix_mode = Some(mode);
+        let options = SocketOptions {
+            unix_mode: Some(mode),
+            ..SocketOptions::default()
+        };
         let _listener = Listener::bind(&at(&path), &options).unwrap();
         let found = fs::metadata(&path).unwrap().permissions().mode();
         assert_eq!(found & 0o777, mode);
@@ -316,4 +323,116 @@ fn a_socket_connected_to_itself_counts_as_refused() {
     assert_eq!(stream.peer(), Some(local));
     let refused = stream.finish_connect();
     assert!(matches!(refused, Err(StreamConnectError::Refused { .. })));
+}
+
+#[test]
+fn options_are_in_force_on_both_ends() {
+    let seconds = Duration::from_secs;
+    let options = SocketOptions {
+        nodelay: false,
+        keep_alive: Some(KeepAlive {
+            idle: seconds(70),
+            interval: seconds(11),
+            count: 4,
+        }),
+        send_buffer_bytes: Some(50_000),
+        receive_buffer_bytes: Some(60_000),
+        ..SocketOptions::default()
+    };
+    let directory = tempfile::tempdir().unwrap();
+    for address in [any_port(), at(&directory.path().join("socket"))] {
+        let listener = Listener::bind(&address, &options).unwrap();
+        let client = Stream::connect_with(listener.local_address(), &options).unwrap();
+        let accepted = listener.accept().unwrap().stream;
+        for end in [&client, &accepted] {
+            // The kernel doubles what it is asked for.
+            assert_eq!(sockopt::socket_send_buffer_size(end).unwrap(), 100_000);
+            assert_eq!(sockopt::socket_recv_buffer_size(end).unwrap(), 120_000);
+            if end.is_tcp() {
+                assert!(!sockopt::tcp_nodelay(end).unwrap());
+                assert!(sockopt::socket_keepalive(end).unwrap());
+                assert_eq!(sockopt::tcp_keepidle(end).unwrap(), seconds(70));
+                assert_eq!(sockopt::tcp_keepintvl(end).unwrap(), seconds(11));
+                assert_eq!(sockopt::tcp_keepcnt(end).unwrap(), 4);
+            }
+        }
+    }
+    let listener = listen(&any_port());
+    let (client, accepted) = connected(&listener);
+    for end in [&client, &accepted] {
+        assert!(!sockopt::socket_keepalive(end).unwrap(), "by default none");
+    }
+    assert!(sockopt::socket_reuseaddr(&listener).unwrap());
+    let options = SocketOptions {
+        reuse_address: false,
+        ..SocketOptions::default()
+    };
+    let strict = Listener::bind(&any_port(), &options).unwrap();
+    assert!(!sockopt::socket_reuseaddr(&strict).unwrap());
+}
+
+#[test]
+fn options_that_cannot_be_are_refused_before_anything_is_made() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("socket");
+    let options = SocketOptions {
+        receive_buffer_bytes: Some(0),
+        ..SocketOptions::default()
+    };
+    for address in [any_port(), at(&path)] {
+        let refused = Listener::bind(&address, &options).unwrap_err();
+        assert!(matches!(refused, BindError::Options { .. }), "{refused:?}");
+        let source = std::error::Error::source(&refused).unwrap().to_string();
+        assert!(source.starts_with("receive_buffer_bytes is 0"), "{source}");
+        let refused = Stream::connect_with(&address, &options).unwrap_err();
+        assert!(matches!(refused, StreamConnectError::Options { .. }));
+    }
+    assert!(!path.exists());
+}
+
+#[test]
+fn an_abstract_socket_has_a_name_and_no_file() {
+    let name = format!("@tidewire-test-{}", std::process::id());
+    let address = at(Path::new(&name));
+    let listener = listen(&address);
+    assert_eq!(
+        listener.local_address().to_string(),
+        format!("ipc://{name}")
+    );
+    assert!(!Path::new(&name).exists());
+    let (mut client, mut accepted) = connected(&listener);
+    client.write(b"hello").unwrap();
+    await_ready(&accepted, Interest::READ);
+    assert_eq!(accepted.read(&mut [0; 8]).unwrap(), 5);
+
+    let refused = Listener::bind(&address, &SocketOptions::default()).unwrap_err();
+    assert!(matches!(refused, BindError::InUse { .. }), "{refused:?}");
+    drop(listener);
+    let refused = Stream::connect(&address).unwrap_err();
+    assert!(matches!(refused, StreamConnectError::Refused { .. }));
+    let options = SocketOptions {
+        unix_mode: Some(0o600),
+        ..SocketOptions::default()
+    };
+    let refused = Listener::bind(&address, &options).unwrap_err();
+    let source = std::error::Error::source(&refused).unwrap().to_string();
+    assert!(source.contains("no file and so no unix_mode"), "{source}");
+    listen(&address);
+}
+
+#[test]
+fn both_ends_of_a_unix_socket_know_each_other() {
+    let directory = tempfile::tempdir().unwrap();
+    let address = at(&directory.path().join("socket"));
+    let listener = listen(&address);
+    let (client, accepted) = connected(&listener);
+    let user = rustix::process::getuid().as_raw();
+    let group = rustix::process::getgid().as_raw();
+    for end in [&client, &accepted] {
+        let found = end.peer_credentials().unwrap();
+        assert_eq!(found.process_id, std::process::id());
+        assert_eq!((found.user_id, found.group_id), (user, group));
+    }
+    let (client, _accepted) = connected(&listen(&any_port()));
+    assert_eq!(client.peer_credentials(), None);
 }

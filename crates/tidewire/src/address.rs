@@ -12,8 +12,10 @@ use crate::transport::inproc::{InprocName, NAME_BYTES_MAX};
 
 /// Where to listen or connect: `tcp://HOST:PORT`, `ipc://PATH` or `inproc://NAME`. `HOST:PORT` alone means tcp.
 ///
-/// `*` as host listens on every IPv4 address; port 0 asks the system for a free port. An in-process name is known in
-/// its own process only.
+/// `*` as host listens on every IPv4 address, `[::]` on every IPv6 address too; port 0 asks the system for a free port.
+/// Of the addresses of a host name a server takes the first that this machine has, and a client tries one after the
+/// other. A path that begins with `@` is a name in Linux's abstract namespace: without a file, and open to every user of
+/// the machine. An in-process name is known in its own process only.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Address {
     kind: AddressKind,
@@ -57,7 +59,9 @@ pub enum AddressError {
         text: String,
     },
     /// No host, or no path.
-    #[error("nothing to connect to in {text:?}; use tcp://HOST:PORT or ipc://PATH")]
+    #[error(
+        "nothing to connect to in {text:?}; use tcp://HOST:PORT, ipc://PATH or ipc://@ABSTRACT-NAME"
+    )]
     Empty {
         /// The whole text.
         text: String,
@@ -89,31 +93,30 @@ pub enum AddressError {
 }
 
 impl Address {
-    /// The endpoint to use, resolving a host name if there is one. Blocks while resolving.
+    /// The endpoint to use, resolving a host name if there is one: the first of
+    /// [`resolve_all`](Self::resolve_all). Blocks while resolving.
     ///
     /// # Errors
     /// The host is unknown.
     pub fn resolve(&self) -> Result<Endpoint, AddressError> {
-        match &self.kind {
-            AddressKind::Inproc(name) => Ok(Endpoint::Inproc(name.clone())),
-            AddressKind::Ipc(path) => Ok(SocketAddress::Unix(path.clone()).into()),
+        // There is always one.
+        Ok(self.resolve_all()?.swap_remove(0))
+    }
+
+    /// Every endpoint that the address stands for, in the order in which to try them; never none. Only a host name
+    /// may stand for several. Blocks while resolving.
+    ///
+    /// # Errors
+    /// The host is unknown.
+    pub fn resolve_all(&self) -> Result<Vec<Endpoint>, AddressError> {
+        Ok(vec![match &self.kind {
+            AddressKind::Inproc(name) => Endpoint::Inproc(name.clone()),
+            AddressKind::Ipc(path) => SocketAddress::Unix(path.clone()).into(),
             AddressKind::Tcp { host, port } if host == "*" => {
-                Ok(SocketAddress::Tcp(SocketAddr::from((Ipv4Addr::UNSPECIFIED, *port))).into())
+                SocketAddr::from((Ipv4Addr::UNSPECIFIED, *port)).into()
             }
-            AddressKind::Tcp { host, port } => {
-                let unresolved = |detail: String| AddressError::Unresolved {
-                    host: host.clone(),
-                    detail,
-                };
-                let mut found = (host.as_str(), *port)
-                    .to_socket_addrs()
-                    .map_err(|error| unresolved(error.to_string()))?;
-                let first = found
-                    .next()
-                    .ok_or_else(|| unresolved("no address".to_owned()))?;
-                Ok(SocketAddress::Tcp(first).into())
-            }
-        }
+            AddressKind::Tcp { host, port } => return resolve_host(host, *port),
+        }])
     }
 }
 
@@ -203,6 +206,27 @@ impl fmt::Display for Endpoint {
     }
 }
 
+fn resolve_host(host: &str, port: u16) -> Result<Vec<Endpoint>, AddressError> {
+    let unresolved = |detail: String| AddressError::Unresolved {
+        host: host.to_owned(),
+        detail,
+    };
+    let addresses = (host, port)
+        .to_socket_addrs()
+        .map_err(|error| unresolved(error.to_string()))?;
+    let mut found: Vec<Endpoint> = Vec::new();
+    for endpoint in addresses.map(Endpoint::from) {
+        // A resolver may list an address more than once.
+        if !found.contains(&endpoint) {
+            found.push(endpoint);
+        }
+    }
+    if found.is_empty() {
+        return Err(unresolved("no address".to_owned()));
+    }
+    Ok(found)
+}
+
 fn parse_tcp(text: &str, rest: &str) -> Result<AddressKind, AddressError> {
     let Some((host, port)) = rest.rsplit_once(':') else {
         return Err(AddressError::BadPort {
@@ -229,6 +253,12 @@ fn parse_tcp(text: &str, rest: &str) -> Result<AddressKind, AddressError> {
 
 fn parse_ipc(text: &str, rest: &str) -> Result<AddressKind, AddressError> {
     if rest.is_empty() {
+        return Err(AddressError::Empty {
+            text: text.to_owned(),
+        });
+    }
+    // An abstract socket without a name would be given one that nobody knows.
+    if rest == "@" {
         return Err(AddressError::Empty {
             text: text.to_owned(),
         });
@@ -263,6 +293,7 @@ mod tests {
             "tcp://[::1]:0",
             "tcp://localhost:1",
             "ipc:///tmp/x.sock",
+            "ipc://@abstract",
             "inproc://orders/eu-1",
         ] {
             let address = text.parse::<Address>().unwrap();
@@ -306,6 +337,7 @@ mod tests {
         ));
         assert!(matches!(error("tcp://:1"), AddressError::Empty { .. }));
         assert!(matches!(error("ipc://"), AddressError::Empty { .. }));
+        assert!(matches!(error("ipc://@"), AddressError::Empty { .. }));
         for text in ["inproc://", "inproc://two words"] {
             let error = error(text);
             assert!(matches!(error, AddressError::BadName { .. }));

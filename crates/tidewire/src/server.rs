@@ -11,7 +11,7 @@ use thiserror::Error;
 use tidewire_io::clock::now_ns;
 use tidewire_io::doorbell::Doorbell;
 use tidewire_io::poller::{self, PollerChoice, PollerKind};
-use tidewire_io::socket::{BindError, ListenOptions, Listener};
+use tidewire_io::socket::{BindError, Listener, SocketOptions};
 use tidewire_proto::codec::{AnyCodec, Codec, Tw1};
 use tidewire_proto::room::Policy;
 
@@ -22,7 +22,7 @@ use crate::limits::{Limits, RoomDefaults, nanoseconds};
 use crate::metrics::{LaneCounters, Metrics, MetricsReader};
 use crate::pattern::{Directory, LANES_MAX};
 use crate::service::Service;
-use crate::transport::inproc::{self, InprocBindError};
+use crate::transport::inproc::{self, InprocBindError, InprocName};
 
 /// A running server: its lanes, its addresses, its counters. Dropping it stops it at once.
 #[derive(Debug)]
@@ -45,7 +45,8 @@ pub struct ServerBuilder {
     poller: PollerChoice,
     limits: Limits,
     rooms: RoomDefaults,
-    listen: ListenOptions,
+    sockets: SocketOptions,
+    spin_us: u32,
     agent: Option<String>,
 }
 
@@ -214,7 +215,8 @@ impl Default for ServerBuilder {
             poller: PollerChoice::default(),
             limits: Limits::default(),
             rooms: RoomDefaults::default(),
-            listen: ListenOptions::default(),
+            sockets: SocketOptions::default(),
+            spin_us: 0,
             agent: None,
         }
     }
@@ -272,10 +274,25 @@ impl ServerBuilder {
         self
     }
 
-    /// Options of the listening sockets.
+    /// Options of the listening sockets, of what they accept, and of the connections that handlers
+    /// [make](crate::Context::connect).
     #[must_use]
-    pub fn listen_options(mut self, options: ListenOptions) -> Self {
-        self.listen = options;
+    pub fn socket_options(mut self, options: SocketOptions) -> Self {
+        self.sockets = options;
+        self
+    }
+
+    /// How long a lane that has nothing to do looks for work before it sleeps, in microseconds. Default 0: it sleeps at
+    /// once.
+    ///
+    /// Waking a sleeper takes some 5 µs on either side of a connection, which a lane that still looks is spared; about
+    /// 20 suits an exchange of single requests and replies on a few connections. It costs processor time: up to this
+    /// much at the end of every busy moment, and a whole core where such moments follow each other as closely. Between
+    /// two looks the lane gives its core to whoever else wants it. With many connections it gains nothing, because
+    /// there is work at every look.
+    #[must_use]
+    pub fn spin_us(mut self, microseconds: u32) -> Self {
+        self.spin_us = microseconds;
         self
     }
 
@@ -303,15 +320,13 @@ impl ServerBuilder {
         }
         let (mut listeners, mut addresses) = (Vec::new(), Vec::new());
         for address in &self.addresses {
-            addresses.push(match address.resolve()? {
-                Endpoint::Socket(address) => {
-                    let listener = Listener::bind(&address, &self.listen)?;
-                    let local = listener.local_address().clone();
+            match bind(address, &self.sockets)? {
+                Bound::Socket(listener) => {
+                    addresses.push(listener.local_address().clone().into());
                     listeners.push(listener);
-                    local.into()
                 }
-                name => name,
-            });
+                Bound::Name(name) => addresses.push(name.into()),
+            }
         }
         // The first one decides; the others follow it without saying so again.
         let first = poller::open(self.poller).map_err(LaneError::from)?;
@@ -390,9 +405,18 @@ impl ServerBuilder {
             spare_batches: SpareBatches::default(),
             spare_frames: SpareFrames::default(),
             agent,
+            socket_options: self.sockets.clone(),
+            spin_ns: u64::from(self.spin_us) * 1_000,
             lanes: OnceLock::new(),
         }
     }
+}
+
+/// What is listened on.
+enum Bound {
+    Socket(Listener),
+    /// Taken when the lanes are there.
+    Name(InprocName),
 }
 
 impl fmt::Display for Server {
@@ -402,5 +426,25 @@ impl fmt::Display for Server {
             write!(formatter, "{separator}{address}")?;
         }
         Ok(())
+    }
+}
+
+/// Binds the first of an address's endpoints that this machine has: those of a name need not all be its own.
+fn bind(address: &Address, options: &SocketOptions) -> Result<Bound, ServeError> {
+    let mut endpoints = address.resolve_all()?.into_iter().peekable();
+    loop {
+        let endpoint = match endpoints.next() {
+            Some(Endpoint::Inproc(name)) => return Ok(Bound::Name(name)),
+            Some(Endpoint::Socket(endpoint)) => endpoint,
+            None => {
+                let host = address.to_string();
+                let detail = "no address".to_owned();
+                return Err(AddressError::Unresolved { host, detail }.into());
+            }
+        };
+        match Listener::bind(&endpoint, options) {
+            Err(BindError::AddressNotAvailable { .. }) if endpoints.peek().is_some() => {}
+            outcome => return Ok(Bound::Socket(outcome?)),
+        }
     }
 }

@@ -4,7 +4,7 @@ use std::io;
 
 use rustix::io::Errno;
 
-use super::{SocketAddress, io_error};
+use super::{SocketAddress, SocketOptionsError, io_error};
 use crate::descriptors::{DescriptorLimit, descriptor_limit};
 
 /// Why a listener could not be opened.
@@ -69,6 +69,14 @@ pub enum BindError {
         soft: u64,
         /// How far it may be raised.
         hard: u64,
+    },
+    /// The socket options cannot be.
+    #[error("cannot listen on {address} with these socket options")]
+    Options {
+        /// The address asked for.
+        address: SocketAddress,
+        /// Which one, and what it may be.
+        source: SocketOptionsError,
     },
     /// Anything else.
     #[error("cannot listen on {address}")]
@@ -226,6 +234,14 @@ pub enum StreamConnectError {
     InProgress {
         /// The address asked for.
         address: SocketAddress,
+    },
+    /// The socket options cannot be.
+    #[error("cannot connect to {address} with these socket options")]
+    Options {
+        /// The address asked for.
+        address: SocketAddress,
+        /// Which one, and what it may be.
+        source: SocketOptionsError,
     },
     /// Anything else.
     #[error("cannot connect to {address}")]

@@ -16,7 +16,8 @@ use rustix::fs::{Mode, chmod, fchmod};
 use rustix::io::Errno;
 use rustix::net::{acceptfrom_with, bind, connect, getsockname, listen, sockopt};
 
-use super::{AcceptError, BindError, FLAGS, SocketAddress, Stream, io_error};
+use super::options::{SocketOptions, SocketOptionsError, refused};
+use super::{AcceptError, BindError, FLAGS, SocketAddress, Stream, abstract_name, io_error};
 
 /// A listening socket. Dropping it closes it and removes its socket file, if the file is still its own.
 #[derive(Debug)]
@@ -25,6 +26,8 @@ pub struct Listener {
     address: SocketAddress,
     /// Held to be dropped with the listener.
     _file: Option<SocketFile>,
+    /// What accepted connections do not inherit.
+    per_connection: Option<SocketOptions>,
 }
 
 /// One accepted connection.
@@ -36,51 +39,51 @@ pub struct Accepted {
     pub peer: Option<SocketAddr>,
 }
 
-/// How to listen.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct ListenOptions {
-    /// How many connections may wait to be accepted. The kernel cuts it to `net.core.somaxconn`.
-    pub backlog: u32,
-    /// The permission bits of a Unix socket's file, such as `0o660`; without it, those the process's
-    /// umask leaves.
-    pub unix_mode: Option<u32>,
-}
-
-impl Default for ListenOptions {
-    fn default() -> Self {
-        Self {
-            backlog: BACKLOG,
-            unix_mode: None,
-        }
-    }
-}
-
 impl Listener {
     /// Binds to an address and listens, without blocking.
     ///
     /// # Errors
     ///
     /// [`BindError`], each variant with its remedy.
-    pub fn bind(address: &SocketAddress, options: &ListenOptions) -> Result<Self, BindError> {
+    pub fn bind(address: &SocketAddress, options: &SocketOptions) -> Result<Self, BindError> {
         let socket = address
             .socket()
             .map_err(|cause| BindError::new(address, cause))?;
+        let unusable = |source| BindError::Options {
+            address: address.clone(),
+            source,
+        };
+        options.apply(&socket, address).map_err(unusable)?;
         let (address, file) = match address {
             SocketAddress::Tcp(_) => {
+                // Connections of a former listener linger for a minute; without this they would hold the port.
+                sockopt::set_socket_reuseaddr(&socket, options.reuse_address)
+                    .map_err(refused("reuse_address"))
+                    .map_err(unusable)?;
                 let local =
                     bind_tcp(&socket, address).map_err(|cause| BindError::new(address, cause))?;
                 (SocketAddress::Tcp(local), None)
+            }
+            SocketAddress::Unix(path) if abstract_name(path).is_some() => {
+                if options.unix_mode.is_some() {
+                    return Err(unusable(SocketOptionsError::ModeWithoutFile));
+                }
+                let failed = |cause| BindError::new(address, cause);
+                let kernel = address.to_kernel().map_err(failed)?;
+                bind(&socket, &kernel).map_err(failed)?;
+                (address.clone(), None)
             }
             SocketAddress::Unix(path) => {
                 let file = bind_unix(&socket, address, path, options)?;
                 (address.clone(), Some(file))
             }
         };
+        let is_unix = matches!(address, SocketAddress::Unix(_));
         let listener = Self {
             socket,
             address,
             _file: file,
+            per_connection: (is_unix && options.has_buffers()).then(|| options.clone()),
         };
         let backlog = i32::try_from(options.backlog).unwrap_or(i32::MAX);
         listen(&listener.socket, backlog)
@@ -105,6 +108,12 @@ impl Listener {
             match acceptfrom_with(&self.socket, FLAGS) {
                 Ok((socket, peer)) => {
                     let peer = peer.and_then(|peer| SocketAddr::try_from(peer).ok());
+                    if let Some(options) = &self.per_connection
+                        && let Err(error) = options.apply_buffers(&socket)
+                    {
+                        // The listener took the same sizes, so this is as good as impossible; the connection works.
+                        tracing::warn!(%error, "a connection keeps the usual buffers");
+                    }
                     return Ok(Accepted {
                         stream: Stream::accepted(socket, peer),
                         peer,
@@ -141,10 +150,6 @@ impl Drop for SocketFile {
 }
 
 fn bind_tcp(socket: &OwnedFd, address: &SocketAddress) -> Result<SocketAddr, Errno> {
-    // Connections of a former listener linger for a minute; without this they would hold the port.
-    sockopt::set_socket_reuseaddr(socket, true)?;
-    // Accepted connections inherit it, which spares a system call for each.
-    sockopt::set_tcp_nodelay(socket, true)?;
     bind(socket, &address.to_kernel()?)?;
     SocketAddr::try_from(getsockname(socket)?)
 }
@@ -153,7 +158,7 @@ fn bind_unix(
     socket: &OwnedFd,
     address: &SocketAddress,
     path: &Path,
-    options: &ListenOptions,
+    options: &SocketOptions,
 ) -> Result<SocketFile, BindError> {
     let failed = |cause| BindError::new(address, cause);
     let kernel = address.to_kernel().map_err(failed)?;
@@ -227,7 +232,3 @@ fn identity(path: &Path) -> io::Result<Option<(u64, u64)>> {
         Err(cause) => Err(cause),
     }
 }
-
-/// Enough for the burst of connections at the start of a load test, and what `net.core.somaxconn` allowed
-/// for long anyway.
-const BACKLOG: u32 = 1_024;

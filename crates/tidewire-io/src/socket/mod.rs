@@ -9,14 +9,17 @@
 //! because it has no gathered send without the signal, no way to begin a connection without
 //! blocking, and separate types for the two families.
 
+mod credentials;
 mod error;
 mod listener;
+mod options;
 mod stream;
 
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 use rustix::net::{
@@ -24,8 +27,10 @@ use rustix::net::{
 };
 use std::os::fd::OwnedFd;
 
+pub use credentials::PeerCredentials;
 pub use error::{AcceptError, BindError, StreamConnectError};
-pub use listener::{Accepted, ListenOptions, Listener};
+pub use listener::{Accepted, Listener};
+pub use options::{KeepAlive, SocketOptions, SocketOptionsError};
 pub use stream::Stream;
 
 /// Where a stream socket listens or connects to.
@@ -33,7 +38,8 @@ pub use stream::Stream;
 pub enum SocketAddress {
     /// An IP address and port; port 0 lets the system choose when binding.
     Tcp(SocketAddr),
-    /// A path in the file system, at most 107 bytes long.
+    /// A path in the file system, at most 107 bytes long; or, beginning with `@`, a name of Linux's abstract
+    /// namespace, which has no file and no permissions. Write `./@path` for a file of such a name.
     Unix(PathBuf),
 }
 
@@ -52,7 +58,10 @@ impl SocketAddress {
     fn to_kernel(&self) -> Result<SocketAddrAny, Errno> {
         Ok(match self {
             Self::Tcp(address) => (*address).into(),
-            Self::Unix(path) => SocketAddrUnix::new(path)?.into(),
+            Self::Unix(path) => match abstract_name(path) {
+                Some(name) => SocketAddrUnix::new_abstract_name(name)?.into(),
+                None => SocketAddrUnix::new(path)?.into(),
+            },
         })
     }
 }
@@ -76,6 +85,11 @@ impl From<PathBuf> for SocketAddress {
     fn from(path: PathBuf) -> Self {
         Self::Unix(path)
     }
+}
+
+/// The name in the abstract namespace, if the path stands for one.
+fn abstract_name(path: &Path) -> Option<&[u8]> {
+    path.as_os_str().as_bytes().strip_prefix(b"@")
 }
 
 fn io_error(cause: Errno) -> io::Error {

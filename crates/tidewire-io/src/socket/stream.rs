@@ -14,7 +14,7 @@ use rustix::net::{
     getpeername, getsockname, recv, send, sendmsg, shutdown, socketpair, sockopt,
 };
 
-use super::{FLAGS, SocketAddress, StreamConnectError};
+use super::{FLAGS, PeerCredentials, SocketAddress, SocketOptions, StreamConnectError};
 
 /// A non-blocking stream socket, connected or connecting.
 #[derive(Debug)]
@@ -32,11 +32,25 @@ impl Stream {
     ///
     /// [`StreamConnectError`] when it is refused at once, as Unix sockets and loopback often do.
     pub fn connect(address: &SocketAddress) -> Result<Self, StreamConnectError> {
+        Self::connect_with(address, &SocketOptions::default())
+    }
+
+    /// As [`connect`](Self::connect), with options of its own.
+    ///
+    /// # Errors
+    ///
+    /// As [`connect`](Self::connect), and [`StreamConnectError::Options`] when the options cannot be.
+    pub fn connect_with(
+        address: &SocketAddress,
+        options: &SocketOptions,
+    ) -> Result<Self, StreamConnectError> {
         let failed = |cause| StreamConnectError::new(address, cause);
         let socket = address.socket().map_err(failed)?;
-        if let SocketAddress::Tcp(_) = address {
-            sockopt::set_tcp_nodelay(&socket, true).map_err(failed)?;
-        }
+        let unusable = |source| StreamConnectError::Options {
+            address: address.clone(),
+            source,
+        };
+        options.apply(&socket, address).map_err(unusable)?;
         let kernel = address.to_kernel().map_err(failed)?;
         match connect(&socket, &kernel) {
             // An interrupted connect goes on by itself, like one that is in progress.
@@ -167,11 +181,26 @@ impl Stream {
     pub fn peer_text(&self) -> String {
         match &self.peer {
             Some(address) => address.to_string(),
-            None => sockopt::socket_peercred(&self.socket).map_or_else(
-                |_unknown| "ipc (unknown peer)".to_owned(),
-                |credentials| format!("ipc (process {})", credentials.pid.as_raw_nonzero()),
+            None => self.peer_credentials().map_or_else(
+                || "ipc (unknown peer)".to_owned(),
+                |credentials| format!("ipc (process {})", credentials.process_id),
             ),
         }
+    }
+
+    /// Whether it is a TCP connection, and not one of a Unix socket.
+    #[must_use]
+    pub fn is_tcp(&self) -> bool {
+        self.peer().is_some()
+    }
+
+    /// Who is at the other end of a Unix socket; none for TCP. Costs a system call.
+    #[must_use]
+    pub fn peer_credentials(&self) -> Option<PeerCredentials> {
+        if self.is_tcp() {
+            return None;
+        }
+        PeerCredentials::of(&self.socket).ok()
     }
 
     /// Whether small writes are sent at once (true by default) or held back to be joined (Nagle's

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use tidewire_io::doorbell::Doorbell;
 use tidewire_io::poller::{Events, Interest, PollerKind, RegisterError, Token};
-use tidewire_io::socket::{ListenOptions, Listener, SocketAddress, Stream};
+use tidewire_io::socket::{Listener, SocketAddress, SocketOptions, Stream};
 
 use crate::{
     BOTH, READABLE, WRITABLE, drain, fill, for_every_poller, nothing, only, poller, ready_now,
@@ -398,7 +398,7 @@ fn a_poller_may_be_filled_on_one_thread_and_used_on_another(kind: PollerKind) {
 
 fn listener() -> Listener {
     let any_port = SocketAddress::Tcp("127.0.0.1:0".parse().unwrap());
-    Listener::bind(&any_port, &ListenOptions::default()).unwrap()
+    Listener::bind(&any_port, &SocketOptions::default()).unwrap()
 }
 
 fn tcp_pair() -> (Stream, Stream) {

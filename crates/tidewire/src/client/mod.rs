@@ -17,6 +17,7 @@ use std::time::Duration;
 use thiserror::Error;
 use tidewire_io::doorbell::Doorbell;
 use tidewire_io::poller::PollerChoice;
+use tidewire_io::socket::SocketOptions;
 use tidewire_proto::body::{JoinBody, JoinedBody, RoomCall, Roster};
 use tidewire_proto::codec::{AnyCodec, Codec, Tw1};
 use tidewire_proto::message::{Kind, MemberId};
@@ -26,7 +27,7 @@ pub use events::{Event, OwnedMessage};
 pub use request::{Reply, Request, RequestError};
 pub use subscription::{Subscription, TopicEvent, TopicMessage};
 
-use crate::address::{Address, AddressError};
+use crate::address::{Address, AddressError, Endpoint};
 use crate::limits::Limits;
 use crate::metrics::Metrics;
 use crate::pattern::Joined;
@@ -63,6 +64,8 @@ pub struct ClientBuilder {
     when_window_full: WhenWindowFull,
     backoff: Option<Backoff>,
     wait_for_server: bool,
+    sockets: SocketOptions,
+    spin_us: u32,
 }
 
 /// Pauses between attempts to reconnect: doubling, with a random part so that a thousand clients of a server
@@ -333,6 +336,8 @@ impl Default for ClientBuilder {
             when_window_full: WhenWindowFull::default(),
             backoff: None,
             wait_for_server: false,
+            sockets: SocketOptions::default(),
+            spin_us: 0,
         }
     }
 }
@@ -352,7 +357,7 @@ impl ClientBuilder {
         self
     }
 
-    /// The limits; `handshake_timeout` bounds the whole connecting.
+    /// The limits; `handshake_timeout` bounds the connecting to each address of the server.
     #[must_use]
     pub fn limits(mut self, limits: Limits) -> Self {
         self.limits = limits;
@@ -398,16 +403,36 @@ impl ClientBuilder {
         self
     }
 
-    /// Connects, and blocks until the connection is open.
+    /// Options of the connection's socket.
+    #[must_use]
+    pub fn socket_options(mut self, options: SocketOptions) -> Self {
+        self.sockets = options;
+        self
+    }
+
+    /// How long the client's lane looks for work before it sleeps; see
+    /// [`ServerBuilder::spin_us`](crate::ServerBuilder::spin_us).
+    #[must_use]
+    pub fn spin_us(mut self, microseconds: u32) -> Self {
+        self.spin_us = microseconds;
+        self
+    }
+
+    /// Connects, and blocks until the connection is open. Of the addresses of a host name, each is tried in turn until
+    /// one answers.
     ///
     /// # Errors
-    /// See [`ConnectError`]; the first attempt is never repeated.
+    /// See [`ConnectError`]; of several addresses that fail, the last one's. The first attempt is never repeated.
     pub fn connect(self, address: &str) -> Result<Client, ConnectError> {
-        let endpoint = address.parse::<Address>()?.resolve()?;
+        self.connect_to(address.parse::<Address>()?.resolve_all()?)
+    }
+
+    /// Connects to the first of these that answers.
+    fn connect_to(self, endpoints: Vec<Endpoint>) -> Result<Client, ConnectError> {
         let link = Arc::new(Link::new());
         let service = ClientService::new(
             Arc::clone(&link),
-            endpoint,
+            endpoints,
             self.wait_for_server,
             self.backoff,
             self.codec.ids(),
@@ -419,6 +444,8 @@ impl ClientBuilder {
             .codec(self.codec)
             .poller(self.poller)
             .limits(self.limits)
+            .socket_options(self.sockets)
+            .spin_us(self.spin_us)
             .agent(agent)
             .start_one(|| service.take())?;
         let doorbell = lane.doorbell(0);

@@ -64,7 +64,10 @@ pub(crate) struct Link {
 #[derive(Debug)]
 pub(crate) struct ClientService {
     link: Arc<Link>,
-    endpoint: Endpoint,
+    /// Where the server may be, in the order to try; never none.
+    endpoints: Vec<Endpoint>,
+    /// Which of them is being tried.
+    endpoint: usize,
     wait_for_server: bool,
     backoff: Option<Backoff>,
     session: Option<SessionId>,
@@ -142,7 +145,7 @@ impl Link {
 impl ClientService {
     pub(crate) fn new(
         link: Arc<Link>,
-        endpoint: Endpoint,
+        endpoints: Vec<Endpoint>,
         wait_for_server: bool,
         backoff: Option<Backoff>,
         ids: RequestIds,
@@ -151,7 +154,8 @@ impl ClientService {
         let calls = Calls::new(ids, pending_max, backoff.is_some());
         Self {
             link,
-            endpoint,
+            endpoints,
+            endpoint: 0,
             wait_for_server,
             backoff,
             session: None,
@@ -168,10 +172,16 @@ impl ClientService {
 
     fn connect(&mut self, cx: &mut Context<'_>) {
         self.retry_at_ns = None;
+        self.endpoint = 0;
+        self.connect_to_endpoint(cx);
+    }
+
+    fn connect_to_endpoint(&mut self, cx: &mut Context<'_>) {
+        let endpoint = &self.endpoints[self.endpoint];
         let session = if self.wait_for_server {
-            cx.connect_when_bound(&self.endpoint, 0)
+            cx.connect_when_bound(endpoint, 0)
         } else {
-            cx.connect(&self.endpoint, 0)
+            cx.connect(endpoint, 0)
         };
         match session {
             Ok(session) => self.session = Some(session),
@@ -181,6 +191,16 @@ impl ClientService {
 
     fn handle_failure(&mut self, cx: &mut Context<'_>, failure: ConnectFailure) {
         self.session = None;
+        // A server that answered and refused is the one that was meant.
+        let is_nobody_there = matches!(
+            failure,
+            ConnectFailure::Stream(_) | ConnectFailure::Closed(CloseReason::HandshakeTimeout)
+        );
+        if is_nobody_there && !self.closing && self.endpoint + 1 < self.endpoints.len() {
+            tracing::debug!(endpoint = %self.endpoints[self.endpoint], %failure, "trying the next address");
+            self.endpoint += 1;
+            return self.connect_to_endpoint(cx);
+        }
         if self.ever_open {
             let source = std::error::Error::source(&failure).map(ToString::to_string);
             self.retry(cx, source.unwrap_or_else(|| failure.to_string()));
@@ -400,3 +420,54 @@ impl Drop for ClientService {
 
 /// Commands that wait for the lane.
 const COMMANDS_MAX: usize = 4096;
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use tidewire_io::socket::StreamConnectError;
+
+    use super::*;
+    use crate::client::Client;
+
+    /// A port on which nobody listens, and will not as long as the listener lives that holds it.
+    fn dead_end() -> (TcpListener, Endpoint) {
+        let holder = TcpListener::bind("127.0.0.1:0").unwrap();
+        // The same port of another address of this machine.
+        let address = (
+            std::net::Ipv4Addr::new(127, 0, 0, 99),
+            holder.local_addr().unwrap().port(),
+        );
+        (holder, std::net::SocketAddr::from(address).into())
+    }
+
+    #[test]
+    fn the_addresses_of_a_name_are_tried_in_order() {
+        let server = crate::serve(
+            "tcp://127.0.0.1:0",
+            |cx: &mut Context<'_>, message: Message<'_>| cx.reply(message.payload),
+        )
+        .unwrap();
+        let (_held, dead) = dead_end();
+        let live = server.addresses()[0].clone();
+        let nobody = || dead.clone();
+        let endpoints = vec![nobody(), nobody(), live, nobody()];
+        let client = Client::builder().connect_to(endpoints).unwrap();
+        assert_eq!(
+            client.request_blocking(b"found").unwrap().payload(),
+            b"found"
+        );
+        client.close();
+
+        let outcome = Client::builder().connect_to(vec![nobody(), nobody()]);
+        assert!(
+            matches!(
+                outcome,
+                Err(ConnectError::Failed(ConnectFailure::Stream(
+                    StreamConnectError::Refused { .. }
+                )))
+            ),
+            "{outcome:?}"
+        );
+    }
+}

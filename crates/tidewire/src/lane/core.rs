@@ -9,7 +9,7 @@ use crossbeam_utils::CachePadded;
 use slab::Slab;
 use tidewire_io::clock::now_ns;
 use tidewire_io::poller::{Interest, Poller, Token};
-use tidewire_io::socket::{Listener, SocketAddress, Stream};
+use tidewire_io::socket::{Listener, SocketAddress, SocketOptions, Stream};
 use tidewire_io::timer::TimerWheel;
 use tidewire_proto::codec::AnyCodec;
 use tidewire_proto::error::EncodeError;
@@ -44,6 +44,10 @@ pub(crate) struct Shared {
     pub(crate) spare_frames: SpareFrames,
     /// What the server says of itself in its welcome.
     pub(crate) agent: String,
+    /// Of the connections that lanes make.
+    pub(crate) socket_options: SocketOptions,
+    /// How long a lane looks for work before it sleeps.
+    pub(crate) spin_ns: u64,
     /// Every lane of the server, in the order of their numbers.
     pub(crate) lanes: OnceLock<Vec<LaneHandle>>,
 }
@@ -346,7 +350,10 @@ impl Core {
             Endpoint::Socket(_) if wait_for_server => {
                 return Err(InprocConnectError::CannotWait.into());
             }
-            Endpoint::Socket(address) => (Stream::connect(address)?.into(), Some(address.clone())),
+            Endpoint::Socket(address) => {
+                let stream = Stream::connect_with(address, &self.shared.socket_options)?;
+                (stream.into(), Some(address.clone()))
+            }
             Endpoint::Inproc(name) => {
                 let waiter = wait_for_server.then_some(&self.handle);
                 let stream = inproc::connect(name, waiter)?;

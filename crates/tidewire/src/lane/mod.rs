@@ -147,16 +147,21 @@ impl<S: Service> Lane<S> {
     }
 
     fn wait(&mut self, wake_ns: Option<u64>) -> Result<(), LaneError> {
-        let timeout = wake_ns.map(|at| Duration::from_nanos(at.saturating_sub(now_ns())));
+        let timeout = until(wake_ns);
         // A session that a flush at the end of the turn let go on may hold whole frames that no event announces.
         let idle = timeout.is_none_or(|timeout| !timeout.is_zero())
             && self.ready.is_empty()
             && self.core.resumed.is_empty();
-        let idle = !self.settle_awake(idle) && idle;
+        // One that will look for work awhile does not ask to be rung yet.
+        let sleeps = idle && self.core.shared.spin_ns == 0;
+        let idle = !self.settle_awake(sleeps) && idle;
         if !idle {
             self.core
                 .poller
                 .wait(&mut self.events, Some(Duration::ZERO))?;
+            return Ok(());
+        }
+        if self.core.shared.spin_ns > 0 && self.spin(wake_ns)? {
             return Ok(());
         }
         let doorbell = std::sync::Arc::clone(&self.core.handle.doorbell);
@@ -164,11 +169,35 @@ impl<S: Service> Lane<S> {
         let timeout = if self.core.handle.has_mail() || self.service.has_work() {
             Some(Duration::ZERO)
         } else {
-            timeout
+            until(wake_ns)
         };
         let result = self.core.poller.wait(&mut self.events, timeout);
         doorbell.after_sleep();
         Ok(result?)
+    }
+
+    /// Looks for work without sleeping, for a while and not beyond the next turn that is due. Returns whether there is
+    /// some; if not, rings of the process are told that the lane will sleep.
+    fn spin(&mut self, wake_ns: Option<u64>) -> Result<bool, LaneError> {
+        let end_ns = now_ns().saturating_add(self.core.shared.spin_ns);
+        let end_ns = wake_ns.map_or(end_ns, |at| at.min(end_ns));
+        loop {
+            self.core
+                .poller
+                .wait(&mut self.events, Some(Duration::ZERO))?;
+            let found = !self.events.is_empty()
+                || self.core.handle.has_mail()
+                || self.service.has_work()
+                || self.settle_awake(false);
+            if found {
+                return Ok(true);
+            }
+            if now_ns() >= end_ns {
+                return Ok(self.settle_awake(true));
+            }
+            // Whoever is to bring the work may have no other core to run on.
+            std::thread::yield_now();
+        }
     }
 
     fn handle_events(&mut self) {
@@ -321,6 +350,11 @@ impl<S: Service> Lane<S> {
             self.core.stop = true;
         }
     }
+}
+
+/// The time from now to a moment, if there is one.
+fn until(at_ns: Option<u64>) -> Option<Duration> {
+    at_ns.map(|at| Duration::from_nanos(at.saturating_sub(now_ns())))
 }
 
 /// What a panic said, if it said something.

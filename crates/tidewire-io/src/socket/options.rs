@@ -1,0 +1,293 @@
+//! Options of sockets, as one value for listening and connecting.
+//!
+//! They are checked before anything is made, so that a mistake is an error that names the option and what it may be.
+//! Accepted TCP connections inherit all of them from their listener, which spares a system call for each; those of Unix
+//! sockets inherit no buffer sizes and get them one by one.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use rustix::net::sockopt;
+
+use super::SocketAddress;
+
+/// How sockets are made. Start from `SocketOptions::default()` and change what you must.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SocketOptions {
+    /// Whether TCP sends small writes at once, rather than holding them back to join them (Nagle's algorithm). Default
+    /// yes: what belongs together is joined already.
+    pub nodelay: bool,
+    /// Probes of silent TCP connections by the kernel. Default none: sessions with heartbeats notice a vanished peer
+    /// sooner, and those without have an idle timeout.
+    pub keep_alive: Option<KeepAlive>,
+    /// Size of the kernel's send buffer in bytes. The kernel doubles it for its own bookkeeping, cuts it to
+    /// `net.core.wmem_max`, and adapts it no more. Default none: the kernel adapts it to the connection.
+    pub send_buffer_bytes: Option<usize>,
+    /// Size of the kernel's receive buffer in bytes, like `send_buffer_bytes`, with `net.core.rmem_max`.
+    pub receive_buffer_bytes: Option<usize>,
+    /// Whether a TCP port may be listened on while connections of its former listener linger, which they do for a
+    /// minute. Default yes. A port that somebody listens on is refused all the same.
+    pub reuse_address: bool,
+    /// How many connections may wait to be accepted. The kernel cuts it to `net.core.somaxconn`. Default 1,024.
+    pub backlog: u32,
+    /// The permission bits of a Unix socket's file, such as `0o660`; they are in force before anybody can connect.
+    /// Default none: those that the process's umask leaves. Writing is what connecting takes.
+    pub unix_mode: Option<u32>,
+}
+
+/// When the kernel probes a silent TCP connection, and when it gives it up. In whole seconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeepAlive {
+    /// The silence before the first probe, 1 s to 32,767 s.
+    pub idle: Duration,
+    /// The pause between probes, 1 s to 32,767 s.
+    pub interval: Duration,
+    /// How many unanswered probes end the connection, 1 to 127.
+    pub count: u32,
+}
+
+/// Socket options that cannot be.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SocketOptionsError {
+    /// A number that the kernel has no use for.
+    #[error("{option} is {value}, and may be {least} to {most}")]
+    OutOfRange {
+        /// The option's name.
+        option: &'static str,
+        /// What it was set to.
+        value: u64,
+        /// The least it may be.
+        least: u32,
+        /// The most it may be.
+        most: u32,
+    },
+    /// A time that the kernel would cut to whole seconds.
+    #[error("{option} is {value:?}; the kernel takes whole seconds only")]
+    NotWholeSeconds {
+        /// The option's name.
+        option: &'static str,
+        /// What it was set to.
+        value: Duration,
+    },
+    /// More than permission bits.
+    #[error("unix_mode is {mode:#o}, and may be 0 to 0o777")]
+    BadMode {
+        /// What it was set to.
+        mode: u32,
+    },
+    /// Permissions were asked for where there is no file to have them.
+    #[error(
+        "an abstract socket has no file and so no unix_mode: anybody on this machine may connect; leave the mode out, \
+         or use a path"
+    )]
+    ModeWithoutFile,
+    /// The kernel refused.
+    #[error("the kernel refused {option}")]
+    Refused {
+        /// The option's name.
+        option: &'static str,
+        /// Its answer.
+        source: io::Error,
+    },
+}
+
+impl SocketOptions {
+    /// Whether the values can be at all.
+    ///
+    /// # Errors
+    ///
+    /// Names the first option that cannot.
+    pub fn validate(&self) -> Result<(), SocketOptionsError> {
+        if let Some(KeepAlive {
+            idle,
+            interval,
+            count,
+        }) = self.keep_alive
+        {
+            whole_seconds("keep_alive.idle", idle)?;
+            whole_seconds("keep_alive.interval", interval)?;
+            within("keep_alive.count", count.into(), 1, KEEP_ALIVE_COUNT_MAX)?;
+        }
+        let buffers = [
+            ("send_buffer_bytes", self.send_buffer_bytes),
+            ("receive_buffer_bytes", self.receive_buffer_bytes),
+        ];
+        for (option, bytes) in buffers {
+            if let Some(bytes) = bytes {
+                within(option, bytes as u64, 1, BUFFER_BYTES_MAX)?;
+            }
+        }
+        within("backlog", self.backlog.into(), 0, BACKLOG_MAX)?;
+        match self.unix_mode {
+            Some(mode) if mode > 0o777 => Err(SocketOptionsError::BadMode { mode }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Sets what concerns connections on a new socket for `address`, be it one that connects or one whose accepted
+    /// connections inherit it.
+    pub(super) fn apply(
+        &self,
+        socket: impl AsFd,
+        address: &SocketAddress,
+    ) -> Result<(), SocketOptionsError> {
+        self.validate()?;
+        if let SocketAddress::Tcp(_) = address {
+            sockopt::set_tcp_nodelay(&socket, self.nodelay).map_err(refused("nodelay"))?;
+            if let Some(keep_alive) = &self.keep_alive {
+                keep_alive.apply(&socket).map_err(refused("keep_alive"))?;
+            }
+        }
+        self.apply_buffers(socket)
+    }
+
+    pub(super) fn apply_buffers(&self, socket: impl AsFd) -> Result<(), SocketOptionsError> {
+        if let Some(bytes) = self.send_buffer_bytes {
+            sockopt::set_socket_send_buffer_size(&socket, bytes)
+                .map_err(refused("send_buffer_bytes"))?;
+        }
+        if let Some(bytes) = self.receive_buffer_bytes {
+            sockopt::set_socket_recv_buffer_size(&socket, bytes)
+                .map_err(refused("receive_buffer_bytes"))?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn has_buffers(&self) -> bool {
+        self.send_buffer_bytes.is_some() || self.receive_buffer_bytes.is_some()
+    }
+}
+
+impl KeepAlive {
+    fn apply(&self, socket: impl AsFd) -> rustix::io::Result<()> {
+        sockopt::set_socket_keepalive(&socket, true)?;
+        sockopt::set_tcp_keepidle(&socket, self.idle)?;
+        sockopt::set_tcp_keepintvl(&socket, self.interval)?;
+        sockopt::set_tcp_keepcnt(&socket, self.count)
+    }
+}
+
+impl Default for SocketOptions {
+    fn default() -> Self {
+        Self {
+            nodelay: true,
+            keep_alive: None,
+            send_buffer_bytes: None,
+            receive_buffer_bytes: None,
+            reuse_address: true,
+            backlog: BACKLOG,
+            unix_mode: None,
+        }
+    }
+}
+
+pub(super) fn refused<E: Into<io::Error>>(
+    option: &'static str,
+) -> impl FnOnce(E) -> SocketOptionsError {
+    move |cause| SocketOptionsError::Refused {
+        option,
+        source: cause.into(),
+    }
+}
+
+fn whole_seconds(option: &'static str, value: Duration) -> Result<(), SocketOptionsError> {
+    within(option, value.as_secs(), 1, KEEP_ALIVE_SECONDS_MAX)?;
+    if value.subsec_nanos() > 0 {
+        return Err(SocketOptionsError::NotWholeSeconds { option, value });
+    }
+    Ok(())
+}
+
+fn within(
+    option: &'static str,
+    value: u64,
+    least: u32,
+    most: u32,
+) -> Result<(), SocketOptionsError> {
+    if (u64::from(least)..=u64::from(most)).contains(&value) {
+        return Ok(());
+    }
+    Err(SocketOptionsError::OutOfRange {
+        option,
+        value,
+        least,
+        most,
+    })
+}
+
+/// Enough for the burst of connections at the start of a load test, and what `net.core.somaxconn` allowed
+/// for long anyway.
+const BACKLOG: u32 = 1_024;
+
+/// The kernel takes it as a signed integer.
+const BACKLOG_MAX: u32 = i32::MAX as u32;
+
+/// The kernel takes sizes as signed integers and doubles them.
+const BUFFER_BYTES_MAX: u32 = i32::MAX as u32 / 2;
+
+/// Linux's `MAX_TCP_KEEPIDLE` and `MAX_TCP_KEEPINTVL`.
+const KEEP_ALIVE_SECONDS_MAX: u32 = 32_767;
+
+/// Linux's `MAX_TCP_KEEPCNT`.
+const KEEP_ALIVE_COUNT_MAX: u32 = 127;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(change: impl FnOnce(&mut SocketOptions)) -> String {
+        let mut options = SocketOptions::default();
+        change(&mut options);
+        options.validate().unwrap_err().to_string()
+    }
+
+    #[test]
+    fn what_cannot_be_is_named_with_what_can() {
+        let seconds = Duration::from_secs;
+        let keep_alive = KeepAlive {
+            idle: seconds(60),
+            interval: seconds(10),
+            count: 3,
+        };
+        let good = SocketOptions {
+            keep_alive: Some(keep_alive),
+            unix_mode: Some(0o660),
+            ..SocketOptions::default()
+        };
+        assert!(good.validate().is_ok());
+        let mistaken = |keep_alive| said(|options| options.keep_alive = Some(keep_alive));
+        assert_eq!(
+            mistaken(KeepAlive {
+                idle: seconds(40_000),
+                ..keep_alive
+            }),
+            "keep_alive.idle is 40000, and may be 1 to 32767"
+        );
+        assert_eq!(
+            mistaken(KeepAlive {
+                interval: Duration::from_millis(1500),
+                ..keep_alive
+            }),
+            "keep_alive.interval is 1.5s; the kernel takes whole seconds only"
+        );
+        assert_eq!(
+            mistaken(KeepAlive {
+                count: 0,
+                ..keep_alive
+            }),
+            "keep_alive.count is 0, and may be 1 to 127"
+        );
+        assert_eq!(
+            said(|options| options.send_buffer_bytes = Some(0)),
+            "send_buffer_bytes is 0, and may be 1 to 1073741823"
+        );
+        assert!(said(|options| options.receive_buffer_bytes = Some(usize::MAX)).contains("may be"));
+        assert_eq!(
+            said(|options| options.unix_mode = Some(0o1777)),
+            "unix_mode is 0o1777, and may be 0 to 0o777"
+        );
+        assert!(said(|options| options.backlog = u32::MAX).contains("backlog"));
+    }
+}

@@ -1,0 +1,219 @@
+//! Addresses and socket options, from the text of an address to a message and back.
+
+#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+use std::error::Error;
+use std::os::unix::fs::PermissionsExt;
+use std::time::Duration;
+
+use tidewire::io::socket::{
+    BindError, KeepAlive, SocketOptions, SocketOptionsError, StreamConnectError,
+};
+use tidewire::{
+    Client, ConnectError, ConnectFailure, Context, HandlerResult, Message, ServeError, Server,
+};
+use tidewire_testkit::{DEADLINE, assert_conserved};
+
+fn echo(cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
+    cx.reply(message.payload)
+}
+
+fn serve(address: &str, options: SocketOptions) -> Result<Server, ServeError> {
+    Server::builder()
+        .socket_options(options)
+        .listen(address)?
+        .start(|_| echo)
+}
+
+/// Asks something through `address`, and stops the server.
+fn ask(server: Server, address: &str, options: SocketOptions) {
+    let client = Client::builder().socket_options(options).connect(address);
+    let client = client.unwrap();
+    let answer = client.request_blocking(b"anybody there?").unwrap();
+    assert_eq!(answer.payload(), b"anybody there?");
+    client.close();
+    let stopped = server.shutdown(DEADLINE);
+    assert_conserved(&stopped);
+    assert_eq!(stopped.metrics.sessions_opened, 1);
+}
+
+/// The port that a server got in place of 0.
+fn port_of(server: &Server) -> String {
+    let address = server.to_string();
+    let (_, port) = address.rsplit_once(':').unwrap();
+    assert!(port.parse::<u16>().unwrap() > 0, "{address}");
+    port.to_owned()
+}
+
+#[test]
+fn every_kind_of_tcp_address_is_served_and_reported() {
+    let plain = SocketOptions::default;
+    for (listened, asked) in [
+        ("tcp://127.0.0.1:0", "tcp://127.0.0.1:"),
+        ("127.0.0.1:0", "tcp://localhost:"),
+        ("tcp://localhost:0", "tcp://localhost:"),
+        ("tcp://*:0", "tcp://127.0.0.1:"),
+    ] {
+        let server = serve(listened, plain()).unwrap();
+        let address = format!("{asked}{}", port_of(&server));
+        ask(server, &address, plain());
+    }
+}
+
+#[test]
+fn ipv6_is_served_where_the_machine_has_it() {
+    let plain = SocketOptions::default;
+    for listened in ["tcp://[::1]:0", "tcp://[::]:0"] {
+        match serve(listened, plain()) {
+            Ok(server) => {
+                let address = format!("tcp://[::1]:{}", port_of(&server));
+                ask(server, &address, plain());
+            }
+            Err(ServeError::Bind(BindError::AddressNotAvailable { .. } | BindError::Io { .. })) => {
+            }
+            Err(error) => panic!("{error:?}"),
+        }
+    }
+}
+
+#[test]
+fn options_reach_the_sockets_of_servers_and_clients() {
+    let options = SocketOptions {
+        nodelay: false,
+        keep_alive: Some(KeepAlive {
+            idle: Duration::from_secs(60),
+            interval: Duration::from_secs(10),
+            count: 3,
+        }),
+        send_buffer_bytes: Some(32 * 1024),
+        receive_buffer_bytes: Some(32 * 1024),
+        reuse_address: false,
+        backlog: 16,
+        unix_mode: Some(0o600),
+    };
+    let server = serve("tcp://127.0.0.1:0", options.clone()).unwrap();
+    let address = server.to_string();
+    ask(server, &address, options.clone());
+
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("s");
+    let address = format!("ipc://{}", path.display());
+    let server = serve(&address, options.clone()).unwrap();
+    let mode = std::fs::metadata(&path).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    ask(server, &address, options);
+    assert!(!path.exists());
+}
+
+#[test]
+fn options_that_cannot_be_name_themselves() {
+    let options = SocketOptions {
+        send_buffer_bytes: Some(usize::MAX),
+        ..SocketOptions::default()
+    };
+    let is_named = |error: &(dyn Error + 'static)| {
+        matches!(
+            error.downcast_ref(),
+            Some(SocketOptionsError::OutOfRange {
+                option: "send_buffer_bytes",
+                ..
+            })
+        )
+    };
+    match serve("tcp://127.0.0.1:0", options.clone()) {
+        Err(ServeError::Bind(error @ BindError::Options { .. })) => {
+            assert!(is_named(error.source().unwrap()), "{error:?}");
+        }
+        other => panic!("{other:?}"),
+    }
+    let server = serve("tcp://127.0.0.1:0", SocketOptions::default()).unwrap();
+    let client = Client::builder().socket_options(options);
+    match client.connect(&server.to_string()) {
+        Err(ConnectError::Failed(ConnectFailure::Stream(
+            error @ StreamConnectError::Options { .. },
+        ))) => assert!(is_named(error.source().unwrap()), "{error:?}"),
+        other => panic!("{other:?}"),
+    }
+    assert_conserved(&server.shutdown(DEADLINE));
+}
+
+#[test]
+fn a_socket_file_of_a_dead_server_is_replaced_and_that_of_a_live_one_refused() {
+    let plain = SocketOptions::default;
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("s");
+    let address = format!("ipc://{}", path.display());
+    // As a killed server leaves it: bound, closed, not unlinked.
+    drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+    let server = serve(&address, plain()).unwrap();
+    match serve(&address, plain()) {
+        Err(ServeError::Bind(error @ BindError::InUse { .. })) => {
+            let text = error.to_string();
+            assert!(
+                text.contains("another path") && !text.contains("tcp"),
+                "{text}"
+            );
+        }
+        other => panic!("{other:?}"),
+    }
+    let client = Client::connect(&address).unwrap();
+    assert_eq!(
+        client.request_blocking(b"unharmed").unwrap().payload(),
+        b"unharmed"
+    );
+    client.close();
+    // The second server's question whether somebody listens was a connection, too.
+    assert_conserved(&server.shutdown(DEADLINE));
+    assert!(!path.exists());
+}
+
+#[test]
+fn an_abstract_name_needs_no_file() {
+    let address = format!("ipc://@tidewire-endpoints-{}", std::process::id());
+    let server = serve(&address, SocketOptions::default()).unwrap();
+    assert_eq!(server.to_string(), address);
+    ask(server, &address, SocketOptions::default());
+    let with_mode = SocketOptions {
+        unix_mode: Some(0o600),
+        ..SocketOptions::default()
+    };
+    match serve(&address, with_mode) {
+        Err(ServeError::Bind(BindError::Options { source, .. })) => {
+            assert!(matches!(source, SocketOptionsError::ModeWithoutFile));
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Lanes that look for work before they sleep do all that others do.
+#[test]
+fn lanes_may_spin_before_they_sleep() {
+    let directory = tempfile::tempdir().unwrap();
+    let ipc = format!("ipc://{}", directory.path().join("s").display());
+    for address in ["tcp://127.0.0.1:0", &ipc, "inproc://endpoints/spin"] {
+        let server = Server::builder()
+            .lanes(2)
+            .spin_us(50)
+            .listen(address)
+            .unwrap()
+            .start(|_| echo)
+            .unwrap();
+        let clients = [50, 0].map(|spin_us| {
+            let client = Client::builder().spin_us(spin_us);
+            client.connect(&server.to_string()).unwrap()
+        });
+        for number in 0..500_u32 {
+            for client in &clients {
+                let answer = client.request_blocking(&number.to_le_bytes()).unwrap();
+                assert_eq!(answer.payload(), number.to_le_bytes());
+            }
+        }
+        for client in &clients {
+            client.close();
+        }
+        let stopped = server.shutdown(DEADLINE);
+        assert_conserved(&stopped);
+        // Hello and 500 requests of each.
+        assert!(stopped.metrics.frames_in >= 2 * 501);
+    }
+}
