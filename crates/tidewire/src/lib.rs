@@ -83,7 +83,7 @@ pub use pattern::{
     SubscribeError,
 };
 pub use server::{ServeError, Server, ServerBuilder, Stopped, serve};
-pub use service::{ConnectFailure, HandlerError, HandlerResult, Service};
+pub use service::{ConnectFailure, HandlerError, HandlerResult, Service, SharedService};
 pub use session::{CloseReason, SessionId};
 pub use transport::inproc::{InprocBindError, InprocConnectError, InprocName};
 pub use workers::{PoolFull, WhenFull, WorkerMetrics, WorkerPool};

@@ -21,7 +21,7 @@ use crate::lane::{Core, Gate, Lane, LaneError, LaneHandle, Post, Shared, SpareBa
 use crate::limits::{Limits, RoomDefaults, nanoseconds};
 use crate::metrics::{LaneCounters, Metrics, MetricsReader};
 use crate::pattern::{Directory, LANES_MAX};
-use crate::service::Service;
+use crate::service::{Service, SharedService};
 use crate::transport::inproc::{self, InprocBindError, InprocName};
 
 /// A running server: its lanes, its addresses, its counters. Dropping it stops it at once.
@@ -303,7 +303,17 @@ impl ServerBuilder {
         self
     }
 
-    /// Binds, starts the lanes, and returns when they are about to serve. `make` is called once per lane.
+    /// Binds, starts the lanes, and returns when they are about to serve, all of them with the same service.
+    ///
+    /// # Errors
+    /// See [`ServeError`]; nothing is left running.
+    pub fn start_shared<S: SharedService>(self, service: S) -> Result<Server, ServeError> {
+        let service = Arc::new(service);
+        self.start(|_| Arc::clone(&service))
+    }
+
+    /// Binds, starts the lanes, and returns when they are about to serve. `make` is called once per lane, with the
+    /// lane's index, for a service of its own; see [`ServerBuilder::start_shared`] for one that all lanes share.
     ///
     /// # Errors
     /// See [`ServeError`]; nothing is left running.

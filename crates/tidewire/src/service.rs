@@ -1,6 +1,7 @@
 //! What a user writes: the service that handles messages.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use thiserror::Error;
 use tidewire_io::socket::StreamConnectError;
@@ -12,7 +13,8 @@ use crate::context::Context;
 use crate::session::CloseReason;
 use crate::transport::inproc::InprocConnectError;
 
-/// The code behind a lane's sessions. One instance per lane; nothing in it needs to be shared or locked.
+/// The code behind a lane's sessions. One instance per lane; nothing in it needs to be shared or locked. Where all lanes
+/// must see one state, use a [`SharedService`].
 ///
 /// Every method runs on the lane's thread and must not block: while it runs, nobody else on the lane is served.
 ///
@@ -50,6 +52,76 @@ pub trait Service: Send + 'static {
 
     /// Whether another thread has left work for `on_turn`. Asked once more after the lane announced that it
     /// will sleep, so that a doorbell rung at that moment is not lost.
+    fn has_work(&self) -> bool {
+        false
+    }
+}
+
+/// A service that all lanes of a server share: its handlers take `&self` and run on several threads at once, so what
+/// they change must be atomic or locked. A lock that is held for long makes lanes wait for each other; where lanes can
+/// do with a state of their own, [`Service`] needs none.
+///
+/// [`ServerBuilder::start_shared`](crate::ServerBuilder::start_shared) takes it as it is. An `Arc` of it is a
+/// [`Service`], for those who keep a hand on it:
+///
+/// ```
+/// use std::sync::Arc;
+/// use std::sync::atomic::{AtomicU64, Ordering};
+/// use tidewire::{Client, Context, HandlerResult, Message, Server, SharedService};
+///
+/// #[derive(Default)]
+/// struct Visitors(AtomicU64);
+///
+/// impl SharedService for Visitors {
+///     fn on_open(&self, _: &mut Context<'_>) {
+///         self.0.fetch_add(1, Ordering::Relaxed);
+///     }
+///
+///     fn on_message(&self, cx: &mut Context<'_>, _: Message<'_>) -> HandlerResult {
+///         cx.reply(self.0.load(Ordering::Relaxed).to_string().as_bytes())
+///     }
+/// }
+///
+/// let visitors = Arc::new(Visitors::default());
+/// let server = Server::builder()
+///     .lanes(2)
+///     .listen("tcp://127.0.0.1:0")?
+///     .start(|_| Arc::clone(&visitors))?;
+/// let _first = Client::connect(&server.to_string())?;
+/// let second = Client::connect(&server.to_string())?;
+/// assert_eq!(second.request_blocking(b"how many?")?.payload(), b"2");
+/// assert_eq!(visitors.0.load(Ordering::Relaxed), 2);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub trait SharedService: Send + Sync + 'static {
+    /// As [`Service::on_open`].
+    fn on_open(&self, cx: &mut Context<'_>) {
+        let _ = cx;
+    }
+
+    /// As [`Service::on_message`].
+    ///
+    /// # Errors
+    /// A [`HandlerError`] is counted and, if the message was a request, sent back as a typed error.
+    fn on_message(&self, cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult;
+
+    /// As [`Service::on_close`].
+    fn on_close(&self, cx: &mut Context<'_>, reason: CloseReason) {
+        let _ = (cx, reason);
+    }
+
+    /// As [`Service::on_connect_failed`].
+    fn on_connect_failed(&self, cx: &mut Context<'_>, error: ConnectFailure) {
+        let _ = (cx, error);
+    }
+
+    /// As [`Service::on_turn`], on every lane for itself.
+    fn on_turn(&self, cx: &mut Context<'_>) -> Option<u64> {
+        let _ = cx;
+        None
+    }
+
+    /// As [`Service::has_work`], asked by every lane for itself.
     fn has_work(&self) -> bool {
         false
     }
@@ -127,5 +199,42 @@ where
     #[inline]
     fn on_message(&mut self, cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
         self(cx, message)
+    }
+}
+
+impl<F> SharedService for F
+where
+    F: Fn(&mut Context<'_>, Message<'_>) -> HandlerResult + Send + Sync + 'static,
+{
+    #[inline]
+    fn on_message(&self, cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
+        self(cx, message)
+    }
+}
+
+impl<S: SharedService + ?Sized> Service for Arc<S> {
+    fn on_open(&mut self, cx: &mut Context<'_>) {
+        (**self).on_open(cx);
+    }
+
+    #[inline]
+    fn on_message(&mut self, cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
+        (**self).on_message(cx, message)
+    }
+
+    fn on_close(&mut self, cx: &mut Context<'_>, reason: CloseReason) {
+        (**self).on_close(cx, reason);
+    }
+
+    fn on_connect_failed(&mut self, cx: &mut Context<'_>, error: ConnectFailure) {
+        (**self).on_connect_failed(cx, error);
+    }
+
+    fn on_turn(&mut self, cx: &mut Context<'_>) -> Option<u64> {
+        (**self).on_turn(cx)
+    }
+
+    fn has_work(&self) -> bool {
+        (**self).has_work()
     }
 }
