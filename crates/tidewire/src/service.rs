@@ -20,7 +20,8 @@ use crate::transport::inproc::InprocConnectError;
 ///
 /// A panic ends the lane, because nobody can know in what state it left the service: the lane's sessions are closed
 /// and counted as `lane_failed`, other lanes go on, [`Server::is_running`](crate::Server::is_running) turns false and
-/// [`Server::shutdown`](crate::Server::shutdown) reports it. The first lane is the one that accepts connections.
+/// [`Server::shutdown`](crate::Server::shutdown) reports it. If it was the lane that accepts connections, another one
+/// takes that over.
 pub trait Service: Send + 'static {
     /// A session is ready for messages: accepted or connected, and its handshake done.
     fn on_open(&mut self, cx: &mut Context<'_>) {

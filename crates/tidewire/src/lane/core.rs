@@ -96,6 +96,8 @@ pub(crate) struct Core {
     pub(crate) spare_tokens: Vec<Arc<AnswerToken>>,
     pub(crate) drain_deadline_ns: Option<u64>,
     pub(crate) stop: bool,
+    /// The lane ends because its server does.
+    pub(crate) server_ends: bool,
     generation: u32,
     /// Where the next accepted connection goes.
     pub(crate) next_lane: usize,
@@ -140,6 +142,7 @@ impl Core {
             spare_tokens: Vec::new(),
             drain_deadline_ns: None,
             stop: false,
+            server_ends: false,
             generation: 0,
             next_lane: 0,
             accept_error_quiet_until_ns: 0,
@@ -427,11 +430,6 @@ impl Core {
     /// Takes everything apart without the service, which is what failed: peers learn it at once instead of waiting
     /// for a lane that will not answer.
     pub(crate) fn abandon(&mut self) {
-        for listener in std::mem::take(&mut self.listeners) {
-            if let Err(error) = self.poller.remove(listener.as_fd()) {
-                tracing::error!(%error, "cannot stop watching a listener");
-            }
-        }
         let slots: Vec<usize> = self.sessions.iter().map(|(slot, _)| slot).collect();
         for slot in slots {
             let reason = match self.sessions[slot].state {
@@ -442,16 +440,6 @@ impl Core {
             self.dismantle(slot, reason);
         }
         self.post_batches();
-    }
-
-    /// Lets go of what others posted to a lane that has ended.
-    pub(crate) fn discard_mail(&mut self) {
-        while let Some(post) = self.handle.take() {
-            if let Post::Adopt { peer, .. } = post {
-                self.shared.gate.leave(peer.as_ref());
-            }
-        }
-        self.discard_answers();
     }
 
     /// When the lane must wake even if nothing arrives.

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use crossbeam_queue::{ArrayQueue, SegQueue};
 use tidewire_io::doorbell::Doorbell;
-use tidewire_io::socket::SocketAddress;
+use tidewire_io::socket::{Listener, SocketAddress};
 
 use crate::deferred::Answer;
 use crate::session::SessionId;
@@ -25,6 +25,8 @@ pub(crate) enum Post {
     },
     /// A connection from within the process, to be counted and placed by the lane that accepts.
     Arrive { stream: Connection },
+    /// A listener of a lane that ended while its server goes on.
+    Listen(Box<Listener>),
     /// A server has taken the connection that waited under this number.
     Placed { ticket: u64 },
     /// Entries of [`BatchEntry`], encoded.
@@ -114,6 +116,11 @@ impl LaneHandle {
             self.doorbell.ring();
             std::thread::yield_now();
         }
+    }
+
+    /// Whether both are of the same lane.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.retired, &other.retired)
     }
 
     /// From now on nothing is taken up any more. Others must not wait for a lane that has ended, nor collect work

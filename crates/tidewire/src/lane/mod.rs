@@ -11,7 +11,7 @@
 //! lane is split over this folder: `core` holds the state and what every part needs, `read` brings messages
 //! to the service, `write` brings output to sockets, `control` speaks the handshake and heartbeats, `timers`
 //! ends what stays silent, `mailbox` connects lanes and other threads, `accept` takes connections up, `gate`
-//! counts them against limits, `answers` brings what was deferred back into its session.
+//! counts them against limits, `answers` brings what was deferred back into its session, `handover` keeps a server reachable whose lane ended.
 
 mod accept;
 mod answers;
@@ -19,6 +19,7 @@ mod buffers;
 mod control;
 mod core;
 mod gate;
+mod handover;
 mod mailbox;
 mod read;
 mod timers;
@@ -95,6 +96,8 @@ impl<S: Service> Lane<S> {
         // A panic may have left the lane's own state half changed. Taking it apart is worth a try: with it, peers,
         // rooms and counters learn of the end; without it, peers still do, when the sockets are closed.
         let taken_apart = catch_unwind(AssertUnwindSafe(|| {
+            // First of all, so that peers which lose their sessions here can come back at once.
+            self.core.hand_over();
             if let Err(error) = &result {
                 tracing::error!(%error, lane = self.core.lane, "a lane failed");
                 self.core.abandon();

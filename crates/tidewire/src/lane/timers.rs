@@ -47,6 +47,7 @@ impl<S: Service> Lane<S> {
             match post {
                 Post::Adopt { stream, peer } => self.core.adopt(stream, peer, &mut self.ready),
                 Post::Arrive { stream } => self.core.place(stream, None, &mut self.ready),
+                Post::Listen(listener) => self.core.take_over(*listener),
                 Post::Placed { ticket } => self.finish_waiting(ticket),
                 Post::Batch(batch) => {
                     let mut rest = &batch[..];
@@ -56,7 +57,10 @@ impl<S: Service> Lane<S> {
                     self.core.shared.spare_batches.put(batch);
                 }
                 Post::Drain { deadline_ns } => self.core.drain(deadline_ns),
-                Post::Stop => self.core.stop = true,
+                Post::Stop => {
+                    self.core.server_ends = true;
+                    self.core.stop = true;
+                }
             }
         }
         self.core.take_answers();
@@ -179,6 +183,7 @@ impl Core {
             return;
         }
         self.drain_deadline_ns = Some(deadline_ns);
+        self.server_ends = true;
         for listener in std::mem::take(&mut self.listeners) {
             if let Err(error) = self.poller.remove(std::os::fd::AsFd::as_fd(&listener)) {
                 tracing::error!(%error, "cannot stop watching a listener");

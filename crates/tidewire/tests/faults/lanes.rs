@@ -7,7 +7,7 @@ use tidewire_testkit::{DEADLINE, Peer, TestServer};
 
 use crate::tw1;
 
-/// Answers with the number of its lane, relays in a room, and panics on request.
+/// Answers with the number of its lane, relays in a room, and panics or leaves on request.
 #[derive(Clone, Default)]
 struct Fragile;
 
@@ -15,6 +15,10 @@ impl Service for Fragile {
     fn on_message(&mut self, cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
         match (message.kind, message.payload) {
             (_, b"panic") => panic!("told to"),
+            (_, b"leave") => {
+                cx.stop_lane();
+                Ok(())
+            }
             (Kind::Request, b"join") => {
                 let name = cx.session().to_string();
                 let joined = cx.join("lobby", &name, Some(Policy::Disconnect))?;
@@ -102,11 +106,9 @@ fn one_of_two_dies(victim: u8) {
         // One at a time, so that each is a batch of its own to the lane that is gone.
         assert_eq!(delivered(&mut alive[1]), text.as_bytes());
     }
-    if victim == 1 {
-        // The lane that accepts is alive, and gives new connections to the living only.
-        for _ in 0..4 {
-            assert_eq!(lane_of(&mut server.peer()), 0);
-        }
+    // The lane that accepts is alive or has a successor, and gives new connections to the living only.
+    for _ in 0..4 {
+        assert_eq!(lane_of(&mut server.peer()), 1 - victim);
     }
     drop(alive);
     let stopped = server.stop_unchecked();
@@ -162,4 +164,34 @@ fn a_dead_lane_does_not_delay_the_shutdown() {
         "it did not wait for the deadline"
     );
     assert_eq!(stopped.failures.len(), 1);
+}
+
+/// One lane after the other ends, by a panic or because its service wants it; as long as one lives, the server can be
+/// reached.
+#[test]
+fn the_last_lane_accepts_what_the_first_did() {
+    let server = TestServer::over_ipc(Server::builder().lanes(4), &tw1(), |_| Fragile);
+    let mut living: Vec<u8> = vec![0, 1, 2, 3];
+    for end in [&b"panic"[..], b"leave", b"panic"] {
+        // The first of the living is the one that accepts.
+        let accepting = living.remove(0);
+        let mut peer = server.peer();
+        while lane_of(&mut peer) != accepting {
+            peer = server.peer();
+        }
+        peer.send(&Message::new(Kind::OneWay, 0, end));
+        peer.drain();
+        let mut reached: Vec<u8> = (0..6).map(|_| lane_of(&mut server.peer())).collect();
+        reached.sort_unstable();
+        reached.dedup();
+        assert_eq!(reached, living);
+    }
+    let stopped = server.stop_unchecked();
+    assert_eq!(stopped.failures.len(), 2, "{:?}", stopped.failures);
+    let metrics = stopped.metrics;
+    assert_eq!(
+        metrics.sessions_opened,
+        metrics.sessions_closed(),
+        "{metrics:#?}"
+    );
 }

@@ -29,7 +29,7 @@ use tidewire_io::socket::StreamConnectError;
 pub use name::InprocName;
 pub(crate) use name::NAME_BYTES_MAX;
 use registry::Waiting;
-pub(crate) use registry::{Bound, bind};
+pub(crate) use registry::{Bound, bind, hand_over};
 
 use super::Transport;
 use crate::lane::LaneHandle;

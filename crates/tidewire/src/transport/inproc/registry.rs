@@ -92,6 +92,15 @@ pub(crate) fn bind(name: &InprocName, lane: &LaneHandle) -> Result<Bound, Inproc
     })
 }
 
+/// The lane that takes up connections to names ends; from now on another lane of its server does.
+pub(crate) fn hand_over(from: &LaneHandle, to: &LaneHandle) {
+    for listening in lock().servers.values_mut() {
+        if listening.lane.is_same(from) {
+            listening.lane = to.clone();
+        }
+    }
+}
+
 /// Connects to the server that listens on `name` now.
 pub(super) fn connect(name: &InprocName) -> Result<RingStream, InprocConnectError> {
     lock().connect(name)
