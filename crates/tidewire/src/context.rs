@@ -1,7 +1,7 @@
 //! What a handler can do: reply, send, say, join, publish, subscribe, connect, close.
 
 use thiserror::Error;
-use tidewire_io::socket::SocketAddress;
+use tidewire_io::socket::{PeerCredentials, SocketAddress};
 use tidewire_proto::body::ErrorCode;
 use tidewire_proto::codec::{AnyCodec, Codec};
 use tidewire_proto::error::EncodeError;
@@ -13,6 +13,7 @@ use crate::lane::Core;
 use crate::pattern::{JoinError, Joined, NotSubscribed, PublishError, RoomError, SubscribeError};
 use crate::service::{ConnectFailure, HandlerError};
 use crate::session::{CloseReason, Output, SessionId};
+use crate::transport::TransportKind;
 
 /// The lane as seen by one call of a [`Service`](crate::Service), and the session that the call is about.
 #[derive(Debug)]
@@ -101,6 +102,20 @@ impl Context<'_> {
             .and_then(|session| session.peer.as_deref())
     }
 
+    /// Process, user and group of a peer that connected through a Unix socket, as they were at that moment.
+    #[must_use]
+    pub fn peer_credentials(&self) -> Option<PeerCredentials> {
+        self.core.session(self.id)?.card.as_ref()?.credentials
+    }
+
+    /// How the session's bytes travel.
+    #[must_use]
+    pub fn transport(&self) -> Option<TransportKind> {
+        self.core
+            .session(self.id)
+            .map(|session| session.stream.kind())
+    }
+
     /// What the server says of itself, on a session that we opened.
     #[must_use]
     pub fn peer_agent(&self) -> Option<&str> {
@@ -124,6 +139,9 @@ impl Context<'_> {
     pub fn set_tag(&mut self, tag: u64) {
         if let Some(session) = self.core.session_mut(self.id) {
             session.tag = tag;
+            if let Some(card) = &session.card {
+                card.set_tag(tag);
+            }
         }
     }
 
@@ -204,7 +222,10 @@ impl Context<'_> {
     }
 
     /// Runs `work` while the session has its output, as every other session has.
-    fn with_output_returned<T>(&mut self, work: impl FnOnce(&mut Core, SessionId) -> T) -> T {
+    pub(crate) fn with_output_returned<T>(
+        &mut self,
+        work: impl FnOnce(&mut Core, SessionId) -> T,
+    ) -> T {
         if let Some(session) = self.core.session_mut(self.id) {
             session.output = std::mem::take(&mut self.output);
         }

@@ -23,7 +23,7 @@ use tidewire_proto::codec::Codec;
 use tidewire_proto::message::{Kind, Message};
 
 use crate::context::{Current, SendError, encode_within};
-use crate::lane::Shared;
+use crate::lane::{Letter, Shared};
 use crate::session::SessionId;
 
 /// The right and the duty to answer one request later, from any thread.
@@ -173,12 +173,15 @@ impl Ticket {
     fn post(self, content: Content) {
         let lanes = self.shared.lanes.get().map_or(&[][..], Vec::as_slice);
         if let Some(lane) = lanes.get(self.lane) {
-            lane.post_answer(Answer {
+            let answer = Answer {
                 session: self.session,
                 place: self.place,
                 token: self.token,
                 content,
-            });
+            };
+            if let Err(letter) = lane.post_letter(Letter::Answer(answer)) {
+                lane.count_lost(&letter);
+            }
         }
     }
 }

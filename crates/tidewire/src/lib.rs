@@ -22,6 +22,9 @@
 //! rooms use [`Context::join`] and [`Context::say`], or the ready [`Chat`] service; for topics [`Context::subscribe`]
 //! and [`Context::publish`], or the ready [`PubSub`] service.
 //!
+//! Any other thread reaches sessions through [`Server::sessions`]: finds them by number, sends to them, closes them,
+//! and sends to all that a predicate chooses. Where all lanes must see one state, a [`SharedService`] serves them all.
+//!
 //! A handler must not block. What takes long goes to a [`WorkerPool`] or any other thread or task, together with the
 //! duty to answer:
 //!
@@ -63,6 +66,7 @@ mod pattern;
 mod server;
 mod service;
 mod session;
+mod sessions;
 mod transport;
 #[cfg(feature = "typed")]
 pub mod typed;
@@ -85,6 +89,8 @@ pub use pattern::{
 pub use server::{ServeError, Server, ServerBuilder, Stopped, serve};
 pub use service::{ConnectFailure, HandlerError, HandlerResult, Service, SharedService};
 pub use session::{CloseReason, SessionId};
+pub use sessions::{Broadcast, BroadcastReport, NotOpen, SessionHandle, SessionView, Sessions};
+pub use transport::TransportKind;
 pub use transport::inproc::{InprocBindError, InprocConnectError, InprocName};
 pub use workers::{PoolFull, WhenFull, WorkerMetrics, WorkerPool};
 

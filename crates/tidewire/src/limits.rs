@@ -28,8 +28,11 @@ pub struct Limits {
     /// Longest silence inside a frame whose beginning came; every byte starts it anew. Default 10 s.
     pub frame_timeout: Duration,
     /// Unsent bytes of a session's own output above which reading from it pauses, and direct sends to it from
-    /// others are refused. Default 1 MiB.
+    /// others are refused. What other threads send is counted apart, with the same limit. Default 1 MiB.
     pub queue_bytes_max: usize,
+    /// Bytes of broadcasts that not all lanes have seen yet, above which further ones are refused. Default 8 MiB: four
+    /// batches between lanes, so that lanes that were busy for a moment are not behind for a second.
+    pub broadcast_bytes_max: usize,
     /// Requests of one session whose answers are deferred, and answers that wait for them where replies are matched
     /// by their order. A session with so many is not read. Default 1,024: a worker pool is busy with fewer, and
     /// with small replies a session costs a few hundred kilobytes at most.
@@ -72,6 +75,7 @@ impl Default for Limits {
             heartbeat: Duration::from_secs(20),
             frame_timeout: Duration::from_secs(10),
             queue_bytes_max: 1 << 20,
+            broadcast_bytes_max: 8 << 20,
             deferred_per_session_max: 1_024,
             lag_bytes_max: 8 << 20,
             lag_messages_max: 262_144,

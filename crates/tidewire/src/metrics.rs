@@ -24,6 +24,11 @@ impl Counter {
         );
     }
 
+    /// As [`Counter::add`], when others than the lane may count: once it has ended.
+    pub(crate) fn add_shared(&self, count: u64) {
+        self.0.fetch_add(count, Ordering::Relaxed);
+    }
+
     pub(crate) fn read(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
@@ -123,6 +128,18 @@ counters! {
     deferred_answered,
     /// Deferred answers that nobody wanted any more: the session had ended or the caller had cancelled.
     deferred_undelivered,
+    /// Messages of other threads brought into their session's output.
+    sends_taken,
+    /// Messages of other threads whose session had ended when its lane came to them.
+    sends_undelivered,
+    /// Sessions that broadcasts chose.
+    broadcast_matched,
+    /// Of these, sessions into whose output the message went.
+    broadcast_queued,
+    /// Of these, sessions whose output was full.
+    broadcast_full,
+    /// Of these, sessions that take only smaller frames.
+    broadcast_too_large,
 }
 
 impl Metrics {

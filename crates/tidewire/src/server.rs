@@ -22,11 +22,13 @@ use crate::limits::{Limits, RoomDefaults, nanoseconds};
 use crate::metrics::{LaneCounters, Metrics, MetricsReader};
 use crate::pattern::{Directory, LANES_MAX};
 use crate::service::{Service, SharedService};
+use crate::sessions::{SessionTable, Sessions};
 use crate::transport::inproc::{self, InprocBindError, InprocName};
 
 /// A running server: its lanes, its addresses, its counters. Dropping it stops it at once.
 #[derive(Debug)]
 pub struct Server {
+    shared: Arc<Shared>,
     lanes: Vec<LaneHandle>,
     threads: Vec<JoinHandle<Result<(), LaneError>>>,
     addresses: Vec<Endpoint>,
@@ -126,6 +128,12 @@ impl Server {
     #[must_use]
     pub fn lanes(&self) -> usize {
         self.lanes.len()
+    }
+
+    /// Its open sessions, to be found, sent to and closed from any thread.
+    #[must_use]
+    pub fn sessions(&self) -> Sessions {
+        Sessions::new(Arc::clone(&self.shared))
     }
 
     /// The counters of all lanes, now.
@@ -347,15 +355,16 @@ impl ServerBuilder {
             pollers.push(next);
         }
         let shared = Arc::new(self.share(kind));
+        let counters: Vec<Arc<CachePadded<LaneCounters>>> =
+            (0..self.lanes).map(|_| Arc::default()).collect();
         let mut handles = Vec::new();
-        for _ in 0..self.lanes {
-            handles.push(LaneHandle::new().map_err(LaneError::from)?);
+        for counters in &counters {
+            handles.push(LaneHandle::new(Arc::clone(counters)).map_err(LaneError::from)?);
         }
         // The cell is new, so this cannot find it set.
         let _ = shared.lanes.set(handles.clone());
-        let counters: Vec<Arc<CachePadded<LaneCounters>>> =
-            (0..self.lanes).map(|_| Arc::default()).collect();
         let mut server = Server {
+            shared: Arc::clone(&shared),
             lanes: handles.clone(),
             threads: Vec::new(),
             addresses,
@@ -394,7 +403,7 @@ impl ServerBuilder {
             .start_with(|_| service.take().ok_or(ServeError::LaneCount(lanes)))
     }
 
-    fn share(&self, kind: PollerKind) -> Shared {
+    pub(crate) fn share(&self, kind: PollerKind) -> Shared {
         let agent = self.agent.clone().unwrap_or_else(|| {
             format!(
                 "tidewire/{} lanes={} poller={kind}",
@@ -412,6 +421,8 @@ impl ServerBuilder {
                 self.limits.sessions_max,
                 self.limits.sessions_per_address_max,
             ),
+            sessions: SessionTable::new(self.lanes),
+            broadcast_bytes: Arc::default(),
             spare_batches: SpareBatches::default(),
             spare_frames: SpareFrames::default(),
             agent,

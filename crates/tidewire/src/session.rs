@@ -14,6 +14,7 @@ use tidewire_proto::message::MemberId;
 use tidewire_proto::room::Subscriber;
 
 use crate::lane::Unanswered;
+use crate::sessions::SessionCard;
 use crate::transport::Connection;
 
 /// The number of a session, never reused while the server runs.
@@ -259,6 +260,10 @@ pub(crate) struct Session {
     pub(crate) outgoing: bool,
     pub(crate) peer: Option<Box<SocketAddress>>,
     pub(crate) tag: u64,
+    /// What other threads know of it; there is none before it opens.
+    pub(crate) card: Option<Arc<SessionCard>>,
+    /// Bytes of `output` that came from other threads, or a little more; they took room for them on the card.
+    pub(crate) outside_bytes: usize,
     /// Largest frame that both sides take, in bytes.
     pub(crate) frame_bytes_max: usize,
     pub(crate) output: Output,
@@ -317,6 +322,8 @@ impl Session {
             outgoing,
             peer: None,
             tag: 0,
+            card: None,
+            outside_bytes: 0,
             frame_bytes_max: 0,
             output: Output::default(),
             messages_in_output: 0,
@@ -362,6 +369,18 @@ impl Session {
 
     pub(crate) fn is_closed(&self) -> bool {
         matches!(self.state, State::Closed(_))
+    }
+
+    /// Gives other threads room for as much as has left the output.
+    #[inline]
+    pub(crate) fn release_outside(&mut self) {
+        let waiting = self.outside_bytes.min(self.output.len());
+        if waiting < self.outside_bytes {
+            if let Some(card) = &self.card {
+                card.release(self.outside_bytes - waiting);
+            }
+            self.outside_bytes = waiting;
+        }
     }
 }
 

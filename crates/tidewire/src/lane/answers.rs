@@ -280,14 +280,8 @@ impl Core {
         }
     }
 
-    /// Takes the answers that other threads left.
-    pub(crate) fn take_answers(&mut self) {
-        while let Some(answer) = self.handle.take_answer() {
-            self.deliver_answer(answer);
-        }
-    }
-
-    fn deliver_answer(&mut self, answer: Answer) {
+    /// Brings a deferred answer back into its session.
+    pub(super) fn deliver_answer(&mut self, answer: Answer) {
         let Answer {
             session,
             place,
@@ -365,7 +359,8 @@ impl Core {
         }
     }
 
-    fn append(&mut self, slot: usize, frame: Vec<u8>) {
+    /// Adds a frame to a session's output and keeps its buffer.
+    pub(super) fn append(&mut self, slot: usize, frame: Vec<u8>) {
         let output = &mut self.sessions[slot].output;
         if output.bytes.capacity() == 0 {
             output.bytes = self.buffers.take();
@@ -416,13 +411,6 @@ impl Core {
         {
             inner.reset();
             self.spare_tokens.push(token);
-        }
-    }
-
-    /// Counts the answers that came after the lane's end.
-    pub(crate) fn discard_answers(&mut self) {
-        while self.handle.take_answer().is_some() {
-            self.counters.deferred_undelivered.add(1);
         }
     }
 }

@@ -49,6 +49,7 @@ pub(crate) fn handle(cx: &mut Context<'_>, slot: usize, message: &Message<'_>) -
         Ok(()) => {
             cx.core.sessions[slot].state = State::Open;
             cx.core.sessions[slot].announced = true;
+            cx.core.enter(slot);
             // The timer was set for the handshake, which may be allowed far more time than silence.
             cx.core.arm_timer(slot);
             Handled::Opened

@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::os::fd::AsFd;
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, OnceLock};
 
 use crossbeam_utils::CachePadded;
@@ -27,6 +28,7 @@ use crate::metrics::LaneCounters;
 use crate::pattern::{Directory, Room, Routes, SharedRoom};
 use crate::service::ConnectFailure;
 use crate::session::{CloseReason, Output, Session, SessionId, State};
+use crate::sessions::SessionTable;
 use crate::transport::inproc::{self, InprocConnectError};
 use crate::transport::{Connection, Transport};
 
@@ -38,6 +40,10 @@ pub(crate) struct Shared {
     pub(crate) room_defaults: RoomDefaults,
     pub(crate) directory: Directory,
     pub(crate) gate: Gate,
+    /// Where other threads find the open sessions.
+    pub(crate) sessions: SessionTable,
+    /// Bytes of the broadcasts under way.
+    pub(crate) broadcast_bytes: Arc<AtomicUsize>,
     /// Emptied batches on their way back from the lanes that received them to those that send.
     pub(crate) spare_batches: SpareBatches,
     /// Emptied frames on their way back from lanes to those who answer later.
@@ -406,6 +412,10 @@ impl Core {
 
     /// Takes a closed session apart.
     pub(crate) fn dismantle(&mut self, slot: usize, reason: CloseReason) {
+        // Before the peer can know, so that nobody who heard of the end from it finds the session open.
+        if let Some(card) = self.sessions[slot].card.take() {
+            self.shared.sessions.remove(&card);
+        }
         self.leave_all(slot);
         self.last_words(slot, reason);
         self.cancel_all(slot);

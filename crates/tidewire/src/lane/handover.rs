@@ -48,7 +48,7 @@ impl Core {
         while let Some(post) = self.handle.take() {
             self.pass_on(post, successor.as_ref());
         }
-        self.discard_answers();
+        self.handle.discard_letters();
     }
 
     /// The next living lane, unless the whole server ends.

@@ -8,10 +8,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use crossbeam_queue::{ArrayQueue, SegQueue};
+use crossbeam_utils::CachePadded;
 use tidewire_io::doorbell::Doorbell;
 use tidewire_io::socket::{Listener, SocketAddress};
 
-use crate::deferred::Answer;
+use super::letters::Letter;
+use crate::metrics::LaneCounters;
 use crate::session::SessionId;
 use crate::transport::Connection;
 
@@ -51,23 +53,26 @@ impl Post {
 #[derive(Clone, Debug)]
 pub(crate) struct LaneHandle {
     queue: Arc<ArrayQueue<Post>>,
-    /// Deferred answers, of which there are as many as requests are unanswered.
-    answers: Arc<SegQueue<Answer>>,
+    /// What is for sessions of the lane. Each letter has its place before it is written: a deferred answer that of its
+    /// request, a message that of its bytes, see [`crate::sessions`].
+    letters: Arc<SegQueue<Letter>>,
     pub(crate) doorbell: Arc<Doorbell>,
     /// Bytes of the batches in the queue: posts alone would bound it at a thousand times any batch.
     batch_bytes: Arc<AtomicUsize>,
     /// The lane has ended; nobody will take what is posted.
     retired: Arc<AtomicBool>,
+    counters: Arc<CachePadded<LaneCounters>>,
 }
 
 impl LaneHandle {
-    pub(crate) fn new() -> std::io::Result<Self> {
+    pub(crate) fn new(counters: Arc<CachePadded<LaneCounters>>) -> std::io::Result<Self> {
         Ok(Self {
             queue: Arc::new(ArrayQueue::new(POSTS_MAX)),
-            answers: Arc::default(),
+            letters: Arc::default(),
             doorbell: Arc::new(Doorbell::new()?),
             batch_bytes: Arc::default(),
             retired: Arc::default(),
+            counters,
         })
     }
 
@@ -97,11 +102,29 @@ impl LaneHandle {
         Ok(())
     }
 
-    /// Leaves a deferred answer; never waits. For a lane that has ended it is dropped, as its session was.
-    pub(crate) fn post_answer(&self, answer: Answer) {
-        if !self.is_retired() {
-            self.answers.push(answer);
-            self.doorbell.ring();
+    /// Leaves a letter and wakes the lane if it sleeps; never waits. Gives it back if the lane has ended.
+    pub(crate) fn post_letter(&self, letter: Letter) -> Result<(), Letter> {
+        if self.is_retired() {
+            return Err(letter);
+        }
+        self.letters.push(letter);
+        self.doorbell.ring();
+        if self.is_retired() {
+            // It ended in between, and may have looked for the last time.
+            self.discard_letters();
+        }
+        Ok(())
+    }
+
+    /// Counts a letter that came back.
+    pub(crate) fn count_lost(&self, letter: &Letter) {
+        letter.count_lost(&self.counters);
+    }
+
+    /// Counts and drops the letters that a lane that has ended will not take.
+    pub(crate) fn discard_letters(&self) {
+        while let Some(letter) = self.letters.pop() {
+            letter.count_lost(&self.counters);
         }
     }
 
@@ -140,12 +163,12 @@ impl LaneHandle {
         Some(post)
     }
 
-    pub(crate) fn take_answer(&self) -> Option<Answer> {
-        self.answers.pop()
+    pub(crate) fn take_letter(&self) -> Option<Letter> {
+        self.letters.pop()
     }
 
     pub(crate) fn has_mail(&self) -> bool {
-        !self.queue.is_empty() || !self.answers.is_empty()
+        !self.queue.is_empty() || !self.letters.is_empty()
     }
 }
 
@@ -272,7 +295,7 @@ mod tests {
 
     #[test]
     fn a_full_queue_gives_the_work_back() {
-        let handle = LaneHandle::new().unwrap();
+        let handle = LaneHandle::new(Arc::default()).unwrap();
         for _ in 0..POSTS_MAX {
             assert!(handle.post(Post::Stop).is_ok());
         }
@@ -285,7 +308,7 @@ mod tests {
 
     #[test]
     fn batches_are_bounded_in_bytes_too() {
-        let handle = LaneHandle::new().unwrap();
+        let handle = LaneHandle::new(Arc::default()).unwrap();
         let batch = || Post::Batch(vec![0; MAIL_BYTES_MAX / 2]);
         assert!(
             handle
@@ -305,7 +328,7 @@ mod tests {
 
     #[test]
     fn a_lane_that_ended_keeps_nobody_waiting() {
-        let handle = LaneHandle::new().unwrap();
+        let handle = LaneHandle::new(Arc::default()).unwrap();
         while handle.post(Post::Stop).is_ok() {}
         handle.retire();
         assert!(matches!(handle.post(Post::Stop), Err(Post::Stop)));

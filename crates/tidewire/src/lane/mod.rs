@@ -11,7 +11,8 @@
 //! lane is split over this folder: `core` holds the state and what every part needs, `read` brings messages
 //! to the service, `write` brings output to sockets, `control` speaks the handshake and heartbeats, `timers`
 //! ends what stays silent, `mailbox` connects lanes and other threads, `accept` takes connections up, `gate`
-//! counts them against limits, `answers` brings what was deferred back into its session, `handover` keeps a server reachable whose lane ended.
+//! counts them against limits, `letters` takes what other threads have for sessions, `answers` brings what was deferred
+//! back into its session, `handover` keeps a server reachable whose lane ended.
 
 mod accept;
 mod answers;
@@ -20,6 +21,7 @@ mod control;
 mod core;
 mod gate;
 mod handover;
+mod letters;
 mod mailbox;
 mod read;
 mod timers;
@@ -38,6 +40,7 @@ use tidewire_io::poller::{Event, Events, PollerError, RegisterError, Token, Wait
 pub(crate) use self::core::{Core, Shared};
 pub(crate) use answers::Unanswered;
 pub(crate) use gate::Gate;
+pub(crate) use letters::Letter;
 pub(crate) use mailbox::{BatchEntry, LaneHandle, Post, SpareBatches};
 pub(crate) use timers::TimerKey;
 

@@ -54,6 +54,7 @@ impl<S: Service> Lane<S> {
     /// Gives a session its first call.
     pub(crate) fn announce(&mut self, slot: usize) {
         self.core.sessions[slot].announced = true;
+        self.core.enter(slot);
         let id = self.core.sessions[slot].id;
         let mut context = self.core.context(id);
         self.service.on_open(&mut context);

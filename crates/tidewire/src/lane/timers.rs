@@ -63,7 +63,7 @@ impl<S: Service> Lane<S> {
                 }
             }
         }
-        self.core.take_answers();
+        self.core.take_letters();
         while let Some(slot) = self.ready.pop() {
             self.start_or_read(slot);
         }

@@ -114,6 +114,7 @@ impl Core {
         }
         session.output.sent = 0;
         buffers.put(std::mem::take(&mut session.output.bytes));
+        session.release_outside();
         let finish = session.finish;
         self.count_undelivered(dropped);
         self.unpause(slot);
@@ -206,6 +207,7 @@ impl Core {
         counters.bytes_out.add(written as u64);
         let own = written.min(session.output.len());
         session.output.consume(own);
+        session.release_outside();
         let mut delivered = 0;
         if session.output.is_empty() {
             delivered = std::mem::take(&mut session.messages_in_output);
@@ -268,6 +270,9 @@ impl Core {
         // Whole frames that wait for the output to drain were accepted: they are answered before our side ends.
         if session.half_close && session.state == State::Open && !session.backlog && !owes_answers {
             session.state = State::Draining;
+            if let Some(card) = &session.card {
+                card.set_closed();
+            }
             // If this fails the peer is gone already, and the next read says so.
             let _ = session.stream.shutdown_write();
         }

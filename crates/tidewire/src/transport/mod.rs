@@ -27,14 +27,27 @@
 pub(crate) mod inproc;
 mod socket;
 
+use std::fmt;
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd};
 
 use tidewire_io::poller::{Event, Interest, Poller, RegisterError, Token};
 use tidewire_io::ring::RingStream;
-use tidewire_io::socket::{Stream, StreamConnectError};
+use tidewire_io::socket::{PeerCredentials, Stream, StreamConnectError};
 
 use inproc::{InprocName, InprocStream};
+
+/// How the bytes of a session travel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum TransportKind {
+    /// TCP.
+    Tcp,
+    /// A Unix socket.
+    Ipc,
+    /// Byte rings within the process.
+    Inproc,
+}
 
 /// The transport of one session.
 #[derive(Debug)]
@@ -99,7 +112,33 @@ pub(crate) trait Transport: AsFd {
     }
 }
 
+impl fmt::Display for TransportKind {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::Tcp => "tcp",
+            Self::Ipc => "ipc",
+            Self::Inproc => "inproc",
+        })
+    }
+}
+
 impl Connection {
+    pub(crate) fn kind(&self) -> TransportKind {
+        match self {
+            Self::Socket(stream) if stream.is_tcp() => TransportKind::Tcp,
+            Self::Socket(_) => TransportKind::Ipc,
+            Self::Inproc(_) => TransportKind::Inproc,
+        }
+    }
+
+    /// Who the peer is, if the kernel knows: only of Unix sockets. Costs a system call for those.
+    pub(crate) fn peer_credentials(&self) -> Option<PeerCredentials> {
+        match self {
+            Self::Socket(stream) => stream.peer_credentials(),
+            Self::Inproc(_) => None,
+        }
+    }
+
     /// The name that must be listened on before the connection is made.
     pub(crate) fn awaited(&self) -> Option<&InprocName> {
         match self {

@@ -1,0 +1,116 @@
+//! Sessions from anywhere: found, sent to, closed and chosen by any thread, over every transport and several lanes.
+
+#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+mod broadcast;
+mod lookup;
+mod send;
+mod shared;
+
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+use tidewire::{
+    AnyCodec, Context, HandlerResult, Kind, Limits, Message, Metrics, Server, Service, SessionId,
+    TransportKind,
+};
+use tidewire_testkit::{Peer, TestServer};
+
+pub(crate) const TRANSPORTS: [TransportKind; 3] = [
+    TransportKind::Tcp,
+    TransportKind::Ipc,
+    TransportKind::Inproc,
+];
+
+/// Tells the test of every session that opens, takes a tag in a request, and answers with it.
+pub(crate) struct Tagged {
+    opened: Sender<SessionId>,
+}
+
+impl Service for Tagged {
+    fn on_open(&mut self, cx: &mut Context<'_>) {
+        self.opened.send(cx.session()).unwrap();
+    }
+
+    fn on_message(&mut self, cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
+        if let Some(tag) = message.payload.first() {
+            cx.set_tag(u64::from(*tag));
+        }
+        cx.reply(message.payload)
+    }
+}
+
+/// A server of [`Tagged`], and its sessions in the order in which they open.
+pub(crate) struct Scene {
+    pub(crate) server: TestServer,
+    opened: Receiver<SessionId>,
+}
+
+impl Scene {
+    pub(crate) fn set(transport: TransportKind, lanes: usize, limits: Limits) -> Self {
+        let (sender, opened) = channel();
+        let builder = Server::builder().lanes(lanes).limits(limits);
+        let server = serve(transport, builder, |_| Tagged {
+            opened: sender.clone(),
+        });
+        Self { server, opened }
+    }
+
+    /// A peer, and the number of its session. Two in a row are on two lanes.
+    pub(crate) fn peer(&self) -> (Peer, SessionId) {
+        let peer = self.server.peer();
+        (peer, self.opened.recv().unwrap())
+    }
+
+    pub(crate) fn narrow_peer(&self) -> (Peer, SessionId) {
+        let peer = self.server.narrow_peer();
+        (peer, self.opened.recv().unwrap())
+    }
+}
+
+pub(crate) fn serve<S: Service>(
+    transport: TransportKind,
+    builder: tidewire::ServerBuilder,
+    make: impl FnMut(usize) -> S,
+) -> TestServer {
+    match transport {
+        TransportKind::Tcp => TestServer::over_tcp(builder, &tw1(), make),
+        TransportKind::Ipc => TestServer::over_ipc(builder, &tw1(), make),
+        _ => TestServer::over_inproc(builder, &tw1(), make),
+    }
+}
+
+pub(crate) fn tw1() -> AnyCodec {
+    AnyCodec::by_name("tw1").unwrap()
+}
+
+/// Limits under which a test's peers need not answer pings, however busy the machine is.
+pub(crate) fn patient() -> Limits {
+    Limits {
+        heartbeat: std::time::Duration::ZERO,
+        idle_timeout: std::time::Duration::MAX,
+        ..Limits::default()
+    }
+}
+
+pub(crate) fn news(payload: &[u8]) -> Message<'_> {
+    Message::new(Kind::OneWay, 0, payload)
+}
+
+/// The next one-way message of a peer, or none if its session has ended.
+pub(crate) fn next_news(peer: &mut Peer) -> Option<Vec<u8>> {
+    loop {
+        let message = peer.receive()?;
+        if message.kind == Kind::OneWay {
+            return Some(message.payload);
+        }
+    }
+}
+
+/// What broadcasts chose was queued or refused for a counted reason.
+pub(crate) fn assert_broadcasts_conserved(metrics: &Metrics) {
+    assert_eq!(
+        metrics.broadcast_matched,
+        metrics.broadcast_queued + metrics.broadcast_full + metrics.broadcast_too_large,
+        "{metrics:#?}"
+    );
+}

@@ -1,0 +1,126 @@
+//! One service for all lanes, and one per lane.
+
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use tidewire::{
+    CloseReason, Context, HandlerResult, Message, Server, ServerBuilder, SharedService,
+};
+use tidewire_testkit::{DEADLINE, Peer, assert_conserved};
+
+use crate::{TRANSPORTS, patient, serve};
+
+/// Counts what all lanes do, and answers with the sum so far.
+#[derive(Default)]
+struct Counting {
+    opened: AtomicU64,
+    handled: AtomicU64,
+    closed: AtomicU64,
+    turns: AtomicU64,
+    lanes: Mutex<HashSet<usize>>,
+}
+
+impl SharedService for Counting {
+    fn on_open(&self, cx: &mut Context<'_>) {
+        self.opened.fetch_add(1, Ordering::SeqCst);
+        self.lanes.lock().unwrap().insert(cx.lane());
+    }
+
+    fn on_message(&self, cx: &mut Context<'_>, _: Message<'_>) -> HandlerResult {
+        let count = self.handled.fetch_add(1, Ordering::SeqCst) + 1;
+        cx.reply(&count.to_le_bytes())
+    }
+
+    fn on_close(&self, _: &mut Context<'_>, _: CloseReason) {
+        self.closed.fetch_add(1, Ordering::SeqCst);
+    }
+
+    fn on_turn(&self, _: &mut Context<'_>) -> Option<u64> {
+        self.turns.fetch_add(1, Ordering::SeqCst);
+        None
+    }
+}
+
+fn three_lanes() -> ServerBuilder {
+    Server::builder().lanes(3).limits(patient())
+}
+
+#[test]
+fn all_lanes_share_one_service() {
+    const REQUESTS: u64 = 100;
+    for transport in TRANSPORTS {
+        let service = Arc::new(Counting::default());
+        let server = serve(transport, three_lanes(), |_| Arc::clone(&service));
+        let asking: Vec<_> = (0..6)
+            .map(|_| server.peer())
+            .map(|mut peer: Peer| {
+                std::thread::spawn(move || {
+                    let mut answers = Vec::new();
+                    for _ in 0..REQUESTS {
+                        peer.ask(b"count");
+                        let count = peer.answer().payload;
+                        answers.push(u64::from_le_bytes(count[..].try_into().unwrap()));
+                    }
+                    answers
+                })
+            })
+            .collect();
+        let mut seen = HashSet::new();
+        for thread in asking {
+            seen.extend(thread.join().unwrap());
+        }
+        // Every number was given once, whichever lane gave it.
+        assert_eq!(seen, (1..=6 * REQUESTS).collect());
+        server.stop();
+        assert_eq!(service.lanes.lock().unwrap().len(), 3, "{transport}");
+        assert_eq!(service.opened.load(Ordering::SeqCst), 6);
+        assert_eq!(service.closed.load(Ordering::SeqCst), 6);
+        assert!(service.turns.load(Ordering::SeqCst) >= 3);
+    }
+}
+
+#[test]
+fn a_closure_can_be_shared_as_it_is() {
+    let count = AtomicU64::new(0);
+    let server = three_lanes()
+        .listen("inproc://sessions/shared-closure")
+        .unwrap()
+        .start_shared(move |cx: &mut Context<'_>, _: Message<'_>| {
+            let count = count.fetch_add(1, Ordering::SeqCst);
+            cx.reply(&count.to_le_bytes())
+        })
+        .unwrap();
+    for expected in 0..6_u64 {
+        let client = tidewire::Client::connect(&server.to_string()).unwrap();
+        let answer = client.request_blocking(b"").unwrap();
+        assert_eq!(answer.payload(), expected.to_le_bytes());
+        client.close();
+    }
+    assert_conserved(&server.shutdown(DEADLINE));
+}
+
+#[test]
+fn a_service_per_lane_knows_its_lane_only() {
+    for transport in TRANSPORTS {
+        let server = serve(transport, three_lanes(), |lane| {
+            let mut handled = 0_u8;
+            move |cx: &mut Context<'_>, _: Message<'_>| {
+                assert_eq!(cx.lane(), lane);
+                handled += 1;
+                cx.reply(&[lane as u8, handled])
+            }
+        });
+        let mut answers: Vec<Vec<u8>> = (0..6)
+            .map(|_| {
+                let mut peer = server.peer();
+                peer.ask(b"");
+                peer.answer().payload
+            })
+            .collect();
+        answers.sort();
+        let each_lane_twice = [[0, 1], [0, 2], [1, 1], [1, 2], [2, 1], [2, 2]];
+        assert_eq!(answers, each_lane_twice);
+        server.stop();
+    }
+}
