@@ -127,3 +127,41 @@ const ACCEPTS_PER_EVENT: usize = 64;
 
 /// How long the same failure to accept is not logged again.
 const ACCEPT_ERROR_QUIET_NS: u64 = 10_000_000_000;
+
+#[cfg(test)]
+mod tests {
+    use tidewire_io::socket::Stream;
+
+    use super::*;
+    use crate::lane::lane;
+    use crate::limits::Limits;
+    use crate::server::Server;
+
+    #[test]
+    fn a_connection_adopted_during_a_drain_is_refused_told_and_counted() {
+        let limits = Limits {
+            sessions_max: 1,
+            ..Limits::default()
+        };
+        let mut lane = lane(&Server::builder().limits(limits));
+        let handle = lane.core.handle.clone();
+        let (near, mut far) = Stream::pair().unwrap();
+        // Another lane had accepted and counted it before the end came.
+        assert!(lane.core.shared.gate.enter(None));
+        let deadline_ns = u64::MAX;
+        handle.post(Post::Drain { deadline_ns }).unwrap();
+        let (stream, peer) = (near.into(), None);
+        handle.post(Post::Adopt { stream, peer }).unwrap();
+        lane.take_mail();
+
+        assert_eq!(lane.core.counters.sessions_refused.read(), 1);
+        assert_eq!(lane.core.counters.sessions_opened.read(), 0);
+        assert!(lane.core.sessions.is_empty());
+        assert!(lane.core.shared.gate.enter(None), "its place is free again");
+        let mut told = [0; 256];
+        let count = far.read(&mut told).unwrap();
+        let text = String::from_utf8_lossy(&told[..count]);
+        assert!(text.contains("shutting down"), "{text:?}");
+        assert_eq!(far.read(&mut told).unwrap(), 0, "and then the end");
+    }
+}

@@ -24,6 +24,8 @@ mod handover;
 mod letters;
 mod mailbox;
 mod read;
+#[cfg(test)]
+mod testing;
 mod timers;
 mod write;
 
@@ -42,6 +44,8 @@ pub(crate) use answers::Unanswered;
 pub(crate) use gate::Gate;
 pub(crate) use letters::Letter;
 pub(crate) use mailbox::{BatchEntry, LaneHandle, Post, SpareBatches};
+#[cfg(test)]
+pub(crate) use testing::lane;
 pub(crate) use timers::TimerKey;
 
 use crate::service::Service;
@@ -242,7 +246,7 @@ impl<S: Service> Lane<S> {
         found
     }
 
-    fn handle_session_event(&mut self, slot: usize, event: Event) {
+    pub(crate) fn handle_session_event(&mut self, slot: usize, event: Event) {
         let Some(session) = self.core.sessions.get_mut(slot) else {
             return;
         };

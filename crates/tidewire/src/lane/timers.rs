@@ -214,3 +214,58 @@ impl Core {
 
 /// How long accepting rests after a failure such as exhausted descriptors.
 const ACCEPT_PAUSE_NS: u64 = 100_000_000;
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tidewire_io::poller::Event;
+
+    use super::*;
+    use crate::lane::lane;
+    use crate::limits::Limits;
+    use crate::server::Server;
+
+    const SECOND_NS: u64 = 1_000_000_000;
+
+    #[test]
+    fn a_slow_subscriber_is_not_idle_while_it_takes_bytes() {
+        let limits = Limits {
+            idle_timeout: Duration::from_secs(60),
+            heartbeat: Duration::ZERO,
+            ..Limits::default()
+        };
+        let mut lane = lane(&Server::builder().limits(limits));
+        let (slot, mut far) = lane.open_session();
+        let started_ns = lane.core.now_ns;
+        lane.core.sessions[slot].output.bytes = vec![0; 8 << 20];
+        lane.core.mark_dirty(slot);
+        lane.core.flush_dirty();
+        assert!(
+            lane.core.sessions[slot].blocked,
+            "more than the socket takes"
+        );
+
+        let mut at_ns = started_ns;
+        let mut buffer = vec![0; 1 << 20];
+        for _ in 0..3 {
+            // It never says anything, but within every timeout it takes some of what it is sent.
+            at_ns += 50 * SECOND_NS;
+            lane.core.now_ns = at_ns;
+            assert!(far.read(&mut buffer).unwrap() > 0);
+            let event = Event {
+                token: Token(slot),
+                readable: false,
+                writable: true,
+            };
+            lane.handle_session_event(slot, event);
+            lane.core.now_ns = at_ns + 30 * SECOND_NS;
+            lane.handle_timers();
+            assert_eq!(lane.core.sessions[slot].state, State::Open);
+        }
+        lane.core.now_ns = at_ns + 61 * SECOND_NS;
+        lane.handle_timers();
+        let ended = State::Closed(CloseReason::IdleTimeout);
+        assert_eq!(lane.core.sessions[slot].state, ended, "it took no more");
+    }
+}

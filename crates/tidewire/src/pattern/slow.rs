@@ -166,3 +166,78 @@ impl Core {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tidewire_proto::room::Policy;
+
+    use super::*;
+    use crate::lane::{Lane, lane};
+    use crate::limits::Limits;
+    use crate::server::Server;
+    use crate::service::Service;
+    use crate::session::State;
+
+    const SECOND_NS: u64 = 1_000_000_000;
+
+    /// The subscriber's socket is full, and its room goes on beyond its limits.
+    fn stall<S: Service>(lane: &mut Lane<S>, stalled: usize, publisher: usize, alias: u16) {
+        let core = &mut lane.core;
+        core.sessions[stalled].blocked = true;
+        let id = core.sessions[publisher].id;
+        for _ in 0..3 {
+            core.say(id, alias, b"news").unwrap();
+        }
+        core.now_ns += SECOND_NS / 10;
+        core.sweep_due();
+        assert!(is_held(lane, alias));
+    }
+
+    fn catch_up<S: Service>(lane: &mut Lane<S>, stalled: usize, alias: u16) {
+        lane.core.sessions[stalled].blocked = false;
+        lane.core.flush(stalled);
+        lane.core.release_held(&mut Vec::new());
+        assert!(!is_held(lane, alias));
+    }
+
+    fn is_held<S>(lane: &Lane<S>, alias: u16) -> bool {
+        let room = lane.core.rooms[usize::from(alias)].as_ref();
+        room.is_some_and(|room| room.blocked.is_some() && room.shared.is_congested())
+    }
+
+    #[test]
+    fn the_timer_of_a_block_that_ended_does_not_cut_the_next_one_short() {
+        let limits = Limits {
+            lag_messages_max: 1,
+            block_deadline: Duration::from_secs(10),
+            presence_members_max: 0,
+            ..Limits::default()
+        };
+        let mut lane = lane(&Server::builder().limits(limits));
+        let ((ada, _ada_end), (bob, _bob_end)) = (lane.open_session(), lane.open_session());
+        let mut alias = 0;
+        for (slot, name) in [(ada, "ada"), (bob, "bob")] {
+            let id = lane.core.sessions[slot].id;
+            let joined = lane.core.join(id, "lobby", name, Some(Policy::Block));
+            alias = joined.unwrap().room;
+        }
+        let started_ns = lane.core.now_ns;
+        stall(&mut lane, ada, bob, alias);
+        catch_up(&mut lane, ada, alias);
+        lane.core.now_ns = started_ns + 5 * SECOND_NS;
+        stall(&mut lane, ada, bob, alias);
+
+        lane.core.now_ns = started_ns + 12 * SECOND_NS;
+        lane.handle_timers();
+        assert!(is_held(&lane, alias), "the first block's deadline");
+        assert_eq!(lane.core.sessions[ada].state, State::Open);
+
+        lane.core.now_ns = started_ns + 16 * SECOND_NS;
+        lane.handle_timers();
+        assert!(!is_held(&lane, alias), "the second block's deadline");
+        let ended = State::Closed(CloseReason::SlowSubscriber);
+        assert_eq!(lane.core.sessions[ada].state, ended);
+    }
+}
