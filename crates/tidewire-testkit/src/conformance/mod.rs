@@ -9,6 +9,7 @@ mod echo;
 mod flow;
 mod lifecycle;
 mod rooms;
+mod sessions;
 mod spans;
 
 use std::fmt;
@@ -241,6 +242,8 @@ macro_rules! conformance_suite {
             rooms_span_two_lanes
             rooms_span_three_lanes
             whispers_cross_lanes
+            what_threads_send_arrives
+            broadcasts_reach_whom_they_choose
         );)*
     };
     (@cell $module:ident, $transport:ident, $poller:ident, $codec:ident, $($name:ident)*) => {
@@ -328,5 +331,13 @@ pub const BEHAVIOURS: &[Behaviour] = &[
         "whispers_cross_lanes",
         spans::whispers_cross_lanes,
         NO_WHISPER,
+    ),
+    Behaviour::everywhere(
+        "what_threads_send_arrives",
+        sessions::what_threads_send_arrives,
+    ),
+    Behaviour::everywhere(
+        "broadcasts_reach_whom_they_choose",
+        sessions::broadcasts_reach_whom_they_choose,
     ),
 ];

@@ -1,0 +1,130 @@
+//! Sessions reached from outside their lane: what is sent to them arrives, and broadcasts reach whom they choose.
+
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+use tidewire::{Context, HandlerResult, Message, SendError, Service, SessionHandle, SessionId};
+use tidewire_proto::message::Kind;
+
+use super::Setup;
+use crate::harness::{TestServer, wait_until};
+use crate::peer::Peer;
+
+/// Numbers sessions in the order in which they say something, and tells the test of them.
+struct Numbering {
+    seen: Sender<SessionId>,
+}
+
+impl Service for Numbering {
+    fn on_message(&mut self, cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
+        let digit = message.payload.first().copied().unwrap_or_default();
+        cx.set_tag(u64::from(digit - b'0'));
+        self.seen.send(cx.session()).expect("the test listens");
+        cx.reply(message.payload)
+    }
+}
+
+/// A server of two lanes with this many peers, each with its number as its tag.
+fn scene(setup: &Setup, peers: u8) -> (TestServer, Vec<(Peer, SessionHandle)>) {
+    let (seen, ids): (_, Receiver<SessionId>) = channel();
+    let server = setup.serve_with(setup.builder().lanes(2), |_| Numbering {
+        seen: seen.clone(),
+    });
+    let sessions = server.server().sessions();
+    let peers = (0..peers)
+        .map(|number| {
+            let mut peer = server.peer();
+            peer.ask(&[b'0' + number]);
+            peer.answer();
+            let id = ids.recv().expect("a session that spoke");
+            (peer, sessions.find(id).expect("an open session"))
+        })
+        .collect();
+    (server, peers)
+}
+
+pub(super) fn what_threads_send_arrives(setup: &Setup) {
+    const MESSAGES: usize = 300;
+    let (server, peers) = scene(setup, 4);
+    let lanes: Vec<usize> = peers.iter().map(|(_, session)| session.lane()).collect();
+    assert_eq!(
+        lanes.iter().sum::<usize>(),
+        2,
+        "two on each lane: {lanes:?}"
+    );
+    let senders: Vec<_> = peers
+        .iter()
+        .map(|(_, session)| {
+            let session = session.clone();
+            std::thread::spawn(move || {
+                for number in 0..MESSAGES {
+                    let text = number.to_string();
+                    let message = Message::new(Kind::OneWay, 0, text.as_bytes());
+                    let outcome = wait_until("there is room", || {
+                        let outcome = session.send(&message);
+                        (outcome != Err(SendError::QueueFull)).then_some(outcome)
+                    });
+                    outcome.expect("an open session");
+                }
+                session.close().expect("an open session");
+            })
+        })
+        .collect();
+    for (mut peer, _) in peers {
+        for number in 0..MESSAGES {
+            hear(&mut peer, &number.to_string());
+        }
+        hear_the_end(&mut peer);
+    }
+    for sender in senders {
+        sender.join().expect("a sender");
+    }
+    let metrics = server.stop();
+    assert_eq!(metrics.sends_taken, 4 * MESSAGES as u64);
+    assert_eq!(metrics.sends_undelivered, 0);
+    assert_eq!(metrics.closed_by("service"), 4);
+}
+
+pub(super) fn broadcasts_reach_whom_they_choose(setup: &Setup) {
+    const ROUNDS: u64 = 40;
+    let (server, mut peers) = scene(setup, 6);
+    let sessions = server.server().sessions();
+    for round in 0..ROUNDS {
+        let text = round.to_string();
+        let message = Message::new(Kind::OneWay, 0, text.as_bytes());
+        let chosen =
+            sessions.broadcast_where(move |session| session.tag() % 3 == round % 3, &message);
+        let report = chosen.expect("room for a broadcast").wait();
+        assert_eq!((report.matched, report.queued), (2, 2));
+    }
+    for (tag, (peer, session)) in (0..).zip(&mut peers) {
+        for round in (0..ROUNDS).filter(|round| round % 3 == tag % 3) {
+            hear(peer, &round.to_string());
+        }
+        session.close().expect("an open session");
+        hear_the_end(peer);
+    }
+    drop(peers);
+    let metrics = server.stop();
+    assert_eq!(metrics.broadcast_matched, 2 * ROUNDS);
+    assert_eq!(
+        metrics.broadcast_matched,
+        metrics.broadcast_queued + metrics.broadcast_full + metrics.broadcast_too_large
+    );
+}
+
+/// Checks what comes next, heartbeats aside.
+fn hear(peer: &mut Peer, text: &str) {
+    let message = std::iter::from_fn(|| peer.receive()).find(|message| message.kind != Kind::Ping);
+    let message = message.expect("a message, not the end");
+    assert_eq!(message.kind, Kind::OneWay);
+    assert_eq!(String::from_utf8_lossy(&message.payload), text);
+}
+
+/// Checks that nothing else comes but the end.
+fn hear_the_end(peer: &mut Peer) {
+    let frames = peer.drain();
+    assert!(
+        frames.iter().all(|frame| frame.kind == Kind::Ping),
+        "{frames:?}"
+    );
+}
