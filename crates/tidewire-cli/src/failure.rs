@@ -310,7 +310,7 @@ mod tests {
         let remedy = |address: SocketAddress| {
             let source = std::io::ErrorKind::AddrInUse.into();
             let error = ServeError::from(BindError::InUse { address, source });
-            classify(&error.into()).1
+            classify(&error.into()).1.to_owned()
         };
         let path = std::path::PathBuf::from("/run/chat.sock");
         assert!(remedy(path.into()).contains("--bind ipc://"));
