@@ -52,6 +52,13 @@
 //! assert_eq!(client.request_blocking(b"hello")?.payload(), b"HELLO");
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
+//!
+//! # Features
+//!
+//! `trace`: spans of every session through [`tracing`], with the target `tidewire::span`. `connect` and `close` are at
+//! level debug; `receive`, `handle` and `send` at level trace, one `handle` per message within the `receive` that
+//! brought it. They carry the session's number, its peer and codec, and bytes, the kind of message or the reason. Without
+//! the feature they are not compiled in.
 
 mod address;
 mod client;
@@ -67,6 +74,7 @@ mod server;
 mod service;
 mod session;
 mod sessions;
+mod trace;
 mod transport;
 #[cfg(feature = "typed")]
 pub mod typed;

@@ -15,6 +15,7 @@ use tidewire_proto::room::Subscriber;
 
 use crate::lane::Unanswered;
 use crate::sessions::SessionCard;
+use crate::trace::Connecting;
 use crate::transport::Connection;
 
 /// The number of a session, never reused while the server runs.
@@ -304,6 +305,8 @@ pub(crate) struct Session {
     pub(crate) dirty: bool,
     /// The peer announced that it would close.
     pub(crate) peer_going: Option<GoAwayCode>,
+    /// The span from its beginning until it is open for messages.
+    pub(crate) connecting: Connecting,
 }
 
 impl Session {
@@ -348,6 +351,7 @@ impl Session {
             agent: None,
             dirty: false,
             peer_going: None,
+            connecting: Connecting::none(),
         }
     }
 

@@ -47,8 +47,10 @@ pub(crate) fn handle(cx: &mut Context<'_>, slot: usize, message: &Message<'_>) -
     };
     match result {
         Ok(()) => {
-            cx.core.sessions[slot].state = State::Open;
-            cx.core.sessions[slot].announced = true;
+            let session = &mut cx.core.sessions[slot];
+            session.state = State::Open;
+            session.announced = true;
+            session.connecting.end();
             cx.core.enter(slot);
             // The timer was set for the handshake, which may be allowed far more time than silence.
             cx.core.arm_timer(slot);

@@ -12,7 +12,7 @@ use tidewire_io::clock::now_ns;
 use tidewire_io::poller::{Interest, Poller, Token};
 use tidewire_io::socket::{Listener, SocketAddress, SocketOptions, Stream};
 use tidewire_io::timer::TimerWheel;
-use tidewire_proto::codec::AnyCodec;
+use tidewire_proto::codec::{AnyCodec, Codec};
 use tidewire_proto::error::EncodeError;
 
 use super::answers::NO_MESSAGE;
@@ -29,6 +29,7 @@ use crate::pattern::{Directory, Room, Routes, SharedRoom};
 use crate::service::ConnectFailure;
 use crate::session::{CloseReason, Output, Session, SessionId, State};
 use crate::sessions::SessionTable;
+use crate::trace::Connecting;
 use crate::transport::inproc::{self, InprocConnectError};
 use crate::transport::{Connection, Transport};
 
@@ -393,6 +394,7 @@ impl Core {
         let mut session = Session::new(stream, id, state, outgoing, self.now_ns);
         session.peer = peer.map(Box::new);
         session.frame_bytes_max = self.shared.limits.frame_bytes_max;
+        session.connecting = Connecting::of(&session, self.shared.codec.name());
         session.interest = session.wanted_interest();
         let interest = session.interest;
         if let Err(error) = session.stream.add(&mut *self.poller, Token(slot), interest) {

@@ -50,6 +50,7 @@ pub(crate) use timers::TimerKey;
 
 use crate::service::Service;
 use crate::session::{CloseReason, State};
+use crate::trace;
 use crate::transport::Transport;
 
 /// A lane with its service, ready to run on a thread.
@@ -327,6 +328,7 @@ impl<S: Service> Lane<S> {
             return;
         };
         let (announced, outgoing, id) = (session.announced, session.outgoing, session.id);
+        let closing = trace::Entered::close(&self.core, id, reason);
         if announced {
             let mut context = self.core.context(id);
             self.service.on_close(&mut context, reason);
@@ -342,6 +344,7 @@ impl<S: Service> Lane<S> {
             self.service.on_connect_failed(&mut context, failure);
         }
         self.core.dismantle(slot, reason);
+        closing.end();
     }
 
     fn close_all(&mut self) {

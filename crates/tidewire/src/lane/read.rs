@@ -14,6 +14,7 @@ use super::{Core, Lane};
 use crate::context::Current;
 use crate::service::Service;
 use crate::session::{CloseReason, State};
+use crate::trace::{Entered, Moving};
 use crate::transport::Transport;
 
 /// What handling a piece of input led to.
@@ -38,6 +39,7 @@ enum Read {
 impl<S: Service> Lane<S> {
     /// Reads a session until a short read or its share of the turn is used up.
     pub(crate) fn read_session(&mut self, slot: usize) {
+        let receiving = Moving::receive(&self.core, slot);
         let (core, service) = (&mut self.core, &mut self.service);
         let receive = self.receive.as_mut_slice();
         // One decode loop compiled for each known codec: the choice costs once per read, not per frame.
@@ -49,12 +51,14 @@ impl<S: Service> Lane<S> {
             AnyCodec::Custom(codec) => read_with(core, service, &*codec, slot, receive),
             other => read_with(core, service, &other, slot, receive),
         }
+        receiving.end(&self.core);
     }
 
     /// Gives a session its first call.
     pub(crate) fn announce(&mut self, slot: usize) {
         self.core.sessions[slot].announced = true;
         self.core.enter(slot);
+        self.core.sessions[slot].connecting.end();
         let id = self.core.sessions[slot].id;
         let mut context = self.core.context(id);
         self.service.on_open(&mut context);
@@ -219,9 +223,11 @@ fn handle_bytes<S: Service, C: Codec + ?Sized>(
                     if repeats_names && !message.name.is_empty() {
                         cx.remember_name(message.name);
                     }
+                    let handling = Entered::handle(cx.core, id, message.kind, *consumed);
                     if let Err(error) = service.on_message(&mut cx, *message) {
                         cx.refuse(&error);
                     }
+                    handling.end();
                 } else {
                     match control::handle(&mut cx, slot, message) {
                         Handled::Done => {}

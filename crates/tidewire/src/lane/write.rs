@@ -7,6 +7,7 @@ use tidewire_proto::codec::Codec;
 use super::Core;
 use crate::metrics::DropReason;
 use crate::session::{CloseReason, State};
+use crate::trace::Moving;
 use crate::transport::Transport;
 
 /// What a write attempt came to.
@@ -42,28 +43,36 @@ impl Core {
             _ if self.sessions[slot].write_failed => return self.discard(slot),
             _ => {}
         }
+        let sending = Moving::send(self, slot);
+        let flushed = self.write_all(slot);
+        sending.end(self);
+        match flushed {
+            Ok(true) => self.handle_flushed(slot),
+            Ok(false) => self.block(slot),
+            Err(kind) => self.handle_write_failure(slot, kind),
+        }
+    }
+
+    /// Returns whether everything went, and not only what the socket had room for.
+    #[inline]
+    fn write_all(&mut self, slot: usize) -> Result<bool, ErrorKind> {
         loop {
             self.announce_gaps(slot);
             let (offered, wrote) = self.write_once(slot);
             if offered == 0 {
-                break;
+                return Ok(true);
             }
             match wrote {
                 Wrote::Bytes(count) => {
                     self.account(slot, count);
                     if count < offered {
-                        self.block(slot);
-                        return;
+                        return Ok(false);
                     }
                 }
-                Wrote::Blocked => {
-                    self.block(slot);
-                    return;
-                }
-                Wrote::Failed(kind) => return self.handle_write_failure(slot, kind),
+                Wrote::Blocked => return Ok(false),
+                Wrote::Failed(kind) => return Err(kind),
             }
         }
-        self.handle_flushed(slot);
     }
 
     /// The peer takes nothing any more. What it sent before it went may still wait to be read, and is, to its end: a
