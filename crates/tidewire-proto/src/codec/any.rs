@@ -41,6 +41,12 @@ pub enum AnyCodec {
 }
 
 impl AnyCodec {
+    /// A codec of the user's own; see [the module](super) for what it owes.
+    #[must_use]
+    pub fn custom(codec: impl Codec) -> Self {
+        Self::Custom(Arc::new(codec))
+    }
+
     /// Names `by_name` knows, in the order they should be offered.
     pub const NAMES: [&'static str; 8] = [
         "tw1",
@@ -138,6 +144,15 @@ impl Codec for AnyCodec {
         frame_bytes_max: usize,
     ) -> Result<Decoded<'a>, DecodeError> {
         each!(self, codec => codec.decode(input, frame_bytes_max))
+    }
+
+    fn decode_grown<'a>(
+        &self,
+        input: &'a [u8],
+        searched: usize,
+        frame_bytes_max: usize,
+    ) -> Result<Decoded<'a>, DecodeError> {
+        each!(self, codec => codec.decode_grown(input, searched, frame_bytes_max))
     }
 
     #[inline]

@@ -12,6 +12,19 @@
 //! - `encode` appends one whole frame to `out`, or leaves `out` as it was and returns an error.
 //! - Nothing here blocks, allocates (beyond growing `out`) or knows a socket.
 //!
+//! [`contract`] checks what can be checked of that, for any codec.
+//!
+//! # A codec of one's own
+//!
+//! Implement [`Codec`] and pass it as [`AnyCodec::custom`] to the builders of servers and clients. Four methods are
+//! needed: a name, whether there is a handshake (only the native protocol's frames can carry it, so the answer is no),
+//! `decode` and `encode`. Whatever else the format can say, such as ids of requests or errors, has a method with a
+//! default that refuses it. `encode` decides by [`Message::kind`]: it writes the kinds that its peers understand and
+//! refuses the others with [`EncodeError::Unsupported`]. Without ids a client's requests arrive there as
+//! [`Kind::OneWay`], and what the server answers does too.
+//!
+//! A lane reaches such a codec through a pointer, once for every frame; the known ones have decode loops of their own.
+//!
 //! # What a foreign format cannot say
 //!
 //! The vocabulary is that of the native protocol; a foreign codec maps as much of it as its peers would
@@ -26,6 +39,7 @@
 //!   answer would match the wrong request.
 
 mod any;
+pub mod contract;
 mod delimited;
 mod frame;
 mod inline;
@@ -167,6 +181,23 @@ pub trait Codec: Send + Sync + 'static {
         input: &'a [u8],
         frame_bytes_max: usize,
     ) -> Result<Decoded<'a>, DecodeError>;
+
+    /// As [`Codec::decode`], and with the same answer, where the first `searched` bytes of `input` alone were
+    /// [`Decoded::Incomplete`] before. A codec that has to search for the end of a frame need not look at them again
+    /// and should say so here, or a frame that comes in small pieces costs time in the square of its length.
+    ///
+    /// # Errors
+    /// As [`Codec::decode`].
+    #[inline]
+    fn decode_grown<'a>(
+        &self,
+        input: &'a [u8],
+        searched: usize,
+        frame_bytes_max: usize,
+    ) -> Result<Decoded<'a>, DecodeError> {
+        let _ = searched;
+        self.decode(input, frame_bytes_max)
+    }
 
     /// Appends `message` as one frame to `out`.
     ///

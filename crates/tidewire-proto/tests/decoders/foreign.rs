@@ -1,5 +1,6 @@
 //! The promises of the codecs for foreign formats.
 
+use tidewire_proto::codec::contract::Found;
 use tidewire_proto::codec::uvrpc::{BroadcastMessage, ErrorParams, RpcFrame, Uvrpc};
 use tidewire_proto::codec::{
     Codec, Decoded, Delimited, LengthField, LengthSize, Raw, RpcPayload, Srmp, SrmpRpc,
@@ -7,7 +8,7 @@ use tidewire_proto::codec::{
 use tidewire_proto::limits::FRAME_BYTES_MAX;
 use tidewire_proto::message::{Kind, Message};
 
-use super::{Found, check_stream, decode_all};
+use super::{check_stream, decode_all};
 
 /// SRMP frames.
 pub fn srmp(bytes: &[u8]) {

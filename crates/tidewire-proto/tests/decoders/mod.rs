@@ -13,19 +13,16 @@ use tidewire_proto::body::{
     ErrorBody, GapBody, GoAwayBody, JoinBody, JoinedBody, PresenceBody, RoomCall, Roster,
     SubscribeBody, validate_name,
 };
+use tidewire_proto::codec::contract::{self, Found};
 use tidewire_proto::codec::{Codec, Decoded, Lines, Tw1};
 use tidewire_proto::error::{DecodeError, EncodeError};
 use tidewire_proto::handshake::{
     HandshakeError, Hello, PROTOCOL_VERSION, Welcome, classify_garbage,
 };
 use tidewire_proto::limits::{FRAME_BYTES_MAX, HELLO_BYTES_MAX, LINE_BYTES_MAX};
-use tidewire_proto::message::Message;
 
 /// A decoder's promises, checked on these bytes.
 pub type Target = fn(&[u8]);
-
-/// A decoded message and the bytes it took.
-pub type Found<'a> = (Message<'a>, &'a [u8]);
 
 /// Every target with the name of its corpus under `fuzz/corpus`.
 pub const TARGETS: [(&str, Target); 10] = [
@@ -149,62 +146,27 @@ pub fn bodies(bytes: &[u8]) {
     }
 }
 
-/// Decodes the front of a stream over and over, as a lane does.
+/// The frames at the front of a stream.
+///
+/// # Panics
+/// The codec breaks its contract.
 pub fn decode_all<'a>(
     codec: &impl Codec,
     stream: &'a [u8],
     limit: usize,
 ) -> (Vec<Found<'a>>, Result<(), DecodeError>) {
-    let mut frames = Vec::new();
-    let mut rest = stream;
-    loop {
-        match codec.decode(rest, limit) {
-            Ok(Decoded::Frame { message, consumed }) => {
-                assert!(consumed > 0, "a frame of no bytes would never end");
-                assert!(consumed <= limit, "a frame over the limit");
-                let (frame, behind) = rest.split_at(consumed);
-                frames.push((message, frame));
-                rest = behind;
-            }
-            Ok(Decoded::Incomplete { frame_bytes }) => {
-                assert!(frame_bytes <= limit, "asks for more than the limit");
-                assert!(frame_bytes == 0 || frame_bytes > rest.len(), "is complete");
-                return (frames, Ok(()));
-            }
-            Err(error) => return (frames, Err(error)),
-        }
-    }
+    contract::decode_all(codec, stream, limit).expect("the contract of a codec")
 }
 
-/// Decodes a stream that arrives in pieces, keeping only the unfinished tail, and compares with the whole.
+/// The frames of a stream, which are the same when it comes in pieces.
 fn check_stream<'a>(
     codec: &impl Codec,
     stream: &'a [u8],
     limit: usize,
     piece_bytes: usize,
 ) -> Vec<Found<'a>> {
-    let (frames, end) = decode_all(codec, stream, limit);
-    let mut expected = frames.iter();
-    let mut tail = Vec::new();
-    for piece in stream.chunks(piece_bytes) {
-        tail.extend_from_slice(piece);
-        let (found, result) = decode_all(codec, &tail, limit);
-        for (message, _) in &found {
-            let whole = expected.next().map(|(message, _)| message);
-            assert_eq!(Some(message), whole, "cut into pieces of {piece_bytes}");
-        }
-        if result.is_err() {
-            assert_eq!(result, end, "cut into pieces of {piece_bytes}");
-            break;
-        }
-        let taken: usize = found.iter().map(|(_, frame)| frame.len()).sum();
-        tail.drain(..taken);
-    }
-    assert!(
-        expected.next().is_none(),
-        "cut into pieces of {piece_bytes}, frames are missing"
-    );
-    frames
+    let checked = contract::check_stream(codec, stream, limit, &[piece_bytes]);
+    checked.expect("the contract of a codec").0
 }
 
 /// Whatever one person says, another's terminal gets one line without commands in it.
