@@ -4,8 +4,8 @@
 //! first occurrence of the delimiter ends the frame; the search compares whole blocks for its first byte. What
 //! is sent is checked to hold no delimiter of its own, because the receiver would see several frames.
 //!
-//! Decoding keeps no state, so an unfinished frame is searched again whenever more of it arrives. The limit
-//! bounds what a peer that sends a long frame byte by byte can cost; lower it for devices with short messages.
+//! Decoding keeps no state, but whoever decodes knows how much of an unfinished frame was searched before, and says so
+//! in `decode_grown`; so a frame that comes in small pieces is searched once.
 //!
 //! Rejected: escaping the delimiter inside payloads (the peers would not understand it), and dropping what
 //! is longer than the limit (a message would be lost in silence).
@@ -96,11 +96,26 @@ impl Codec for Delimited {
         input: &'a [u8],
         frame_bytes_max: usize,
     ) -> Result<Decoded<'a>, DecodeError> {
+        self.decode_grown(input, 0, frame_bytes_max)
+    }
+
+    #[inline]
+    fn decode_grown<'a>(
+        &self,
+        input: &'a [u8],
+        searched: usize,
+        frame_bytes_max: usize,
+    ) -> Result<Decoded<'a>, DecodeError> {
         let limit = frame_bytes_max.min(self.frame_bytes_max);
         let window = input.get(..limit).unwrap_or(input);
         let delimiter = self.delimiter.as_slice();
-        match find_bytes(window, delimiter) {
-            Some(end) => {
+        // A delimiter that has all its bytes only now may have begun before.
+        let from = searched
+            .saturating_sub(delimiter.len() - 1)
+            .min(window.len());
+        match find_bytes(&window[from..], delimiter) {
+            Some(found) => {
+                let end = from + found;
                 let consumed = end + delimiter.len();
                 let payload_end = if self.keep_delimiter { consumed } else { end };
                 Ok(Decoded::Frame {

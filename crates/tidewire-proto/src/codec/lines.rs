@@ -43,10 +43,22 @@ impl Codec for Lines {
         input: &'a [u8],
         frame_bytes_max: usize,
     ) -> Result<Decoded<'a>, DecodeError> {
+        self.decode_grown(input, 0, frame_bytes_max)
+    }
+
+    #[inline]
+    fn decode_grown<'a>(
+        &self,
+        input: &'a [u8],
+        searched: usize,
+        frame_bytes_max: usize,
+    ) -> Result<Decoded<'a>, DecodeError> {
         let limit = frame_bytes_max.min(LINE_BYTES_MAX);
         let window = input.get(..limit).unwrap_or(input);
-        match find_byte(window, b'\n') {
-            Some(end) => {
+        let from = searched.min(window.len());
+        match find_byte(&window[from..], b'\n') {
+            Some(found) => {
+                let end = from + found;
                 let line = &window[..end];
                 let line = line.strip_suffix(b"\r").unwrap_or(line);
                 Ok(Decoded::Frame {

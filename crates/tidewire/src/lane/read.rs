@@ -48,6 +48,7 @@ impl<S: Service> Lane<S> {
             AnyCodec::Lines(codec) => read_with(core, service, &codec, slot, receive),
             AnyCodec::Srmp(codec) => read_with(core, service, &codec, slot, receive),
             AnyCodec::LengthField(codec) => read_with(core, service, &codec, slot, receive),
+            AnyCodec::Delimited(codec) => read_with(core, service, &codec, slot, receive),
             AnyCodec::Custom(codec) => read_with(core, service, &*codec, slot, receive),
             other => read_with(core, service, &other, slot, receive),
         }
@@ -82,7 +83,7 @@ fn read_with<S: Service, C: Codec + ?Sized>(
     receive[..held].copy_from_slice(&tail);
     core.buffers.put(tail);
     if std::mem::take(&mut core.sessions[slot].backlog) {
-        match handle_bytes(core, service, codec, slot, &receive[..held]) {
+        match handle_bytes(core, service, codec, slot, &receive[..held], 0) {
             (used, Flow::Continue) => {
                 receive.copy_within(used..held, 0);
                 held -= used;
@@ -102,7 +103,7 @@ fn read_with<S: Service, C: Codec + ?Sized>(
             Read::Failed(kind) => return fail(core, slot, kind),
         };
         let filled = held + count;
-        match handle_bytes(core, service, codec, slot, &receive[..filled]) {
+        match handle_bytes(core, service, codec, slot, &receive[..filled], held) {
             (used, Flow::Continue) => {
                 receive.copy_within(used..filled, 0);
                 held = filled - used;
@@ -129,6 +130,7 @@ fn read_into_tail<S: Service, C: Codec + ?Sized>(
     let mut tail = std::mem::take(&mut core.sessions[slot].tail);
     let mut try_first = std::mem::take(&mut core.sessions[slot].backlog);
     loop {
+        let searched = if try_first { 0 } else { tail.len() };
         let mut short = false;
         if !std::mem::take(&mut try_first) {
             let held = tail.len();
@@ -149,7 +151,7 @@ fn read_into_tail<S: Service, C: Codec + ?Sized>(
             budget = budget.saturating_sub(count);
             short = count < TAIL_STEP_BYTES && core.sessions[slot].stream.is_dry_after_short_read();
         }
-        let (used, flow) = handle_bytes(core, service, codec, slot, &tail);
+        let (used, flow) = handle_bytes(core, service, codec, slot, &tail, searched);
         if !matches!(flow, Flow::Continue) {
             return stop(core, slot, &tail[used..], flow);
         }
@@ -183,13 +185,15 @@ fn read_once(core: &mut Core, slot: usize, buffer: &mut [u8]) -> Read {
     }
 }
 
-/// Decodes and handles every whole frame of `input`. Returns how many bytes were used.
+/// Decodes and handles every whole frame of `input`, the first `searched` bytes of which are known to hold none.
+/// Returns how many bytes were used; on [`Flow::Continue`] the rest holds no whole frame.
 fn handle_bytes<S: Service, C: Codec + ?Sized>(
     core: &mut Core,
     service: &mut S,
     codec: &C,
     slot: usize,
     input: &[u8],
+    mut searched: usize,
 ) -> (usize, Flow) {
     let frame_bytes_max = core.shared.limits.frame_bytes_max;
     let queue_bytes_max = core.shared.limits.queue_bytes_max;
@@ -208,7 +212,7 @@ fn handle_bytes<S: Service, C: Codec + ?Sized>(
         };
         // Matched by reference: moving the message out would copy it in wider pieces than it was written in,
         // and every such copy waits for the stores before it (measured at a quarter of a receiving lane's time).
-        match &codec.decode(&input[used..], limit) {
+        match &codec.decode_grown(&input[used..], std::mem::take(&mut searched), limit) {
             Ok(Decoded::Frame { message, consumed }) => {
                 used += consumed;
                 frames += 1;
