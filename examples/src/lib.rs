@@ -1,8 +1,9 @@
 //! What the server and the client of the typed example share: the service itself. In a project of your own this is a
 //! small crate that both programs depend on.
 //!
-//! How all of the examples print errors is here too.
+//! How all of the examples print errors is here too, and the [codec](checksum) of another example.
 
+pub mod checksum;
 mod errors;
 
 use serde::{Deserialize, Serialize};

@@ -78,6 +78,16 @@ fn next_delivery(client: &Client) -> Vec<u8> {
 }
 
 #[test]
+fn the_thermometer_speaks_a_codec_of_its_own() {
+    let output = Command::new(env!("CARGO_BIN_EXE_checksum_codec"))
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let said = "temperature: 21.5\nconnections ended by damaged frames: 1\n";
+    assert_eq!(String::from_utf8_lossy(&output.stdout), said);
+}
+
+#[test]
 fn the_worker_server_answers_methods_by_name() {
     let (_server, address) = Running::start(env!("CARGO_BIN_EXE_worker_server"));
     let client = Client::connect(&address).unwrap();

@@ -1,0 +1,39 @@
+//! A server and a client that speak a codec of one's own: `cargo run -p tidewire-examples --bin checksum_codec`
+//!
+//! The codec is `checksum.rs` beside the `bin` folder, with its tests. Everything else is as with any other codec.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use tidewire::{AnyCodec, Client, Context, HandlerResult, Message, Server};
+use tidewire_examples::checksum::Checksum;
+
+fn thermometer(cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
+    match message.payload {
+        b"temperature" => cx.reply(b"21.5"),
+        _ => cx.reply(b"?"),
+    }
+}
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let codec = AnyCodec::custom(Checksum);
+    let server = Server::builder()
+        .codec(codec.clone())
+        .listen("tcp://127.0.0.1:0")?
+        .start(|_lane| thermometer)?;
+    let address = server.to_string();
+    let client = Client::builder().codec(codec).connect(&address)?;
+    let reply = client.request_blocking(b"temperature")?;
+    println!("temperature: {}", String::from_utf8_lossy(reply.payload()));
+
+    // A frame with a flipped bit ends its own connection, and is counted.
+    let mut noisy = TcpStream::connect(address.trim_start_matches("tcp://"))?;
+    noisy.write_all(&[0xAA, 1, 1, 0, 1, b'?', 0, 0])?;
+    noisy.read_to_end(&mut Vec::new())?;
+    client.close();
+    let stopped = server.shutdown(Duration::from_secs(5));
+    let damaged = stopped.metrics.closed_by("decode");
+    println!("connections ended by damaged frames: {damaged}");
+    Ok(())
+}
