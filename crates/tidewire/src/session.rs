@@ -88,6 +88,8 @@ pub enum CloseReason {
     SlowSubscriber,
     /// More control frames than allowed.
     ControlFlood,
+    /// Sent a request with the id of another one that it still waits for, so that their replies could not be told apart.
+    RequestIdReused,
     /// The lane failed: its service panicked or its poller did.
     LaneFailed,
     /// The socket failed in another way.
@@ -96,7 +98,7 @@ pub enum CloseReason {
 
 impl CloseReason {
     /// Names of all reasons, in the order of their counters.
-    pub const NAMES: [&'static str; 14] = [
+    pub const NAMES: [&'static str; 15] = [
         "peer_closed",
         "peer_reset",
         "service",
@@ -109,6 +111,7 @@ impl CloseReason {
         "decode",
         "slow_subscriber",
         "control_flood",
+        "request_id_reused",
         "lane_failed",
         "io",
     ];
@@ -129,8 +132,9 @@ impl CloseReason {
             Self::Decode(_) => 9,
             Self::SlowSubscriber => 10,
             Self::ControlFlood => 11,
-            Self::LaneFailed => 12,
-            Self::Io(_) => 13,
+            Self::RequestIdReused => 12,
+            Self::LaneFailed => 13,
+            Self::Io(_) => 14,
         }
     }
 
@@ -146,7 +150,9 @@ impl CloseReason {
             Self::Shutdown | Self::LaneFailed => Some(GoAwayCode::Shutdown),
             Self::IdleTimeout | Self::FrameTimeout => Some(GoAwayCode::IdleTimeout),
             Self::HandshakeTimeout => Some(GoAwayCode::HandshakeTimeout),
-            Self::Handshake(_) | Self::Decode(_) => Some(GoAwayCode::ProtocolError),
+            Self::Handshake(_) | Self::Decode(_) | Self::RequestIdReused => {
+                Some(GoAwayCode::ProtocolError)
+            }
             Self::SlowSubscriber => Some(GoAwayCode::SlowSubscriber),
             Self::ControlFlood => Some(GoAwayCode::LimitReached),
             Self::PeerClosed | Self::PeerReset | Self::Service | Self::GoAway(_) | Self::Io(_) => {
@@ -173,6 +179,9 @@ impl fmt::Display for CloseReason {
             Self::Decode(error) => write!(formatter, "not a frame of this codec: {error}"),
             Self::SlowSubscriber => formatter.write_str("fell too far behind in a room"),
             Self::ControlFlood => formatter.write_str("too many control frames"),
+            Self::RequestIdReused => {
+                formatter.write_str("a request has the id of one that is still being worked on")
+            }
             Self::LaneFailed => formatter.write_str("the lane failed"),
             Self::Io(kind) => write!(formatter, "i/o error: {kind}"),
         }

@@ -4,7 +4,7 @@
 //! order, so each session keeps a line of places: what is answered at once while an earlier request is still being
 //! worked on waits in that line, too. A session reads no more while its line is full.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 
 use slab::Slab;
@@ -23,7 +23,11 @@ use crate::session::{CloseReason, Session};
 #[derive(Debug)]
 pub(crate) enum Unanswered {
     /// Replies carry ids.
-    Unordered(Slab<Entry>),
+    Unordered {
+        entries: Slab<Entry>,
+        /// Ids whose replies are waited for. The peer chooses them, so a walk over all entries would be its to make long.
+        live: HashSet<u32>,
+    },
     /// Replies are matched by their order.
     Ordered {
         places: VecDeque<Place>,
@@ -56,23 +60,33 @@ impl Unanswered {
                 first: 0,
             }
         } else {
-            Self::Unordered(Slab::new())
+            Self::Unordered {
+                entries: Slab::new(),
+                live: HashSet::new(),
+            }
         }
     }
 
     fn len(&self) -> usize {
         match self {
-            Self::Unordered(entries) => entries.len(),
+            Self::Unordered { entries, .. } => entries.len(),
             Self::Ordered { places, .. } => places.len(),
         }
     }
 
-    fn push(&mut self, request_id: u32, token: Arc<Token>) -> u64 {
+    /// The place of a request that is answered later, or `None` if its id is that of another one.
+    fn push(&mut self, request_id: u32, token: Arc<Token>) -> Option<u64> {
         match self {
-            Self::Unordered(entries) => entries.insert(Entry { request_id, token }) as u64,
+            Self::Unordered { entries, live } => {
+                // Nobody waits for the replies to those with id 0, so there may be many.
+                if request_id != 0 && !live.insert(request_id) {
+                    return None;
+                }
+                Some(entries.insert(Entry { request_id, token }) as u64)
+            }
             Self::Ordered { places, first } => {
                 places.push_back(Place::Deferred(token));
-                *first + places.len() as u64 - 1
+                Some(*first + places.len() as u64 - 1)
             }
         }
     }
@@ -80,7 +94,7 @@ impl Unanswered {
     /// Whether the session ends when what was asked so far is answered.
     fn is_ending(&self) -> bool {
         match self {
-            Self::Unordered(_) => false,
+            Self::Unordered { .. } => false,
             Self::Ordered { places, .. } => matches!(places.back(), Some(Place::Inexpressible)),
         }
     }
@@ -88,7 +102,9 @@ impl Unanswered {
     /// Calls `visit` for every token that is out.
     fn tokens(&self, mut visit: impl FnMut(&Token)) {
         match self {
-            Self::Unordered(entries) => entries.iter().for_each(|(_, entry)| visit(&entry.token)),
+            Self::Unordered { entries, .. } => {
+                entries.iter().for_each(|(_, entry)| visit(&entry.token));
+            }
             Self::Ordered { places, .. } => {
                 for place in places {
                     if let Place::Deferred(token) = place {
@@ -144,7 +160,7 @@ impl Context<'_> {
         let request_id = self.current.id;
         let limit = self.core.shared.limits.deferred_per_session_max;
         self.core.counters.deferred.add(1);
-        let mut place = 0;
+        let mut place = None;
         if let Some(session) = self.core.session_mut(self.id) {
             let unanswered = session
                 .unanswered
@@ -156,13 +172,18 @@ impl Context<'_> {
                 self.stopped = true;
             }
         }
+        if place.is_none() {
+            // Two replies with one id would be matched at random; and the answer to this one goes nowhere.
+            token.cancel();
+            self.end_at_once(CloseReason::RequestIdReused);
+        }
         self.current.deferred = true;
         Deferred::new(Ticket {
             shared: Arc::clone(&self.core.shared),
             token,
             lane: self.core.lane,
             session: self.id,
-            place,
+            place: place.unwrap_or(NOWHERE),
             current: self.current,
             frame_bytes_max: self.frame_bytes_max,
         })
@@ -234,6 +255,13 @@ impl Context<'_> {
         Ok(())
     }
 
+    fn end_at_once(&mut self, reason: CloseReason) {
+        self.stopped = true;
+        if let Some(slot) = self.core.slot_of(self.id) {
+            self.core.close(slot, reason);
+        }
+    }
+
     /// Ends the session after what was asked before has been answered.
     fn end_in_order(&mut self) {
         if self.keeps_order {
@@ -272,7 +300,11 @@ impl Core {
     pub(crate) fn cancel_request(&mut self, slot: usize, request_id: u32) {
         self.counters.requests_cancelled.add(1);
         // A walk over at most `deferred_per_session_max` places, and only where a caller gave up.
-        if let Some(Unanswered::Unordered(entries)) = self.sessions[slot].unanswered.as_deref() {
+        if let Some(Unanswered::Unordered { entries, live }) =
+            self.sessions[slot].unanswered.as_deref_mut()
+        {
+            // The caller has given the id up, so it may use it again.
+            live.remove(&request_id);
             entries
                 .iter()
                 .filter(|(_, entry)| entry.request_id == request_id)
@@ -308,14 +340,17 @@ impl Core {
     /// Brings an answer into its session's output or line. Returns whether it is on its way to the peer.
     fn settle(&mut self, slot: usize, place: u64, token: &Arc<Token>, content: Content) -> bool {
         match self.sessions[slot].unanswered.as_deref_mut() {
-            Some(Unanswered::Unordered(entries)) => {
+            Some(Unanswered::Unordered { entries, live }) => {
                 let known = usize::try_from(place)
                     .ok()
-                    .and_then(|key| entries.try_remove(key));
-                if known.is_none() || token.is_cancelled() {
+                    .and_then(|key| entries.try_remove(key))
+                    // A cancelled request has given its id up.
+                    .filter(|_| !token.is_cancelled());
+                let Some(entry) = known else {
                     self.keep_frame(content);
                     return false;
-                }
+                };
+                live.remove(&entry.request_id);
                 if let Content::Frame(frame) = content {
                     self.append(slot, frame);
                 }
@@ -414,6 +449,9 @@ impl Core {
         }
     }
 }
+
+/// The place of an answer that goes nowhere.
+const NOWHERE: u64 = u64::MAX;
 
 /// What [`Context`] knows before any message.
 pub(crate) const NO_MESSAGE: Current = Current {

@@ -127,6 +127,62 @@ fn a_cancel_of_nothing_is_counted_and_ignored() {
     assert_eq!(server.stop().requests_cancelled, 1000);
 }
 
+/// Two replies with one id could be matched either way, so the session ends instead.
+#[test]
+fn an_id_that_is_still_waiting_cannot_be_used_again() {
+    for name in ["tw1", "srmp", "srmp-rpc", "uvrpc"] {
+        let desk = Desk::open(name);
+        let mut peer = desk.server.peer();
+        let request = |id| Message::with_id(Kind::Request, 0, id, b"hello");
+        peer.send(&request(7));
+        peer.send(&request(8));
+        let (first, second) = (desk.take(), desk.take());
+        // Answered, so it is free again.
+        second.0.reply(b"eight").unwrap();
+        assert_eq!(peer.answer().id, 8, "{name}");
+        peer.send(&request(8));
+        let (again, _) = desk.take();
+        peer.send(&request(7));
+        let (reused, _) = desk.take();
+        assert!(reused.is_cancelled(), "{name}");
+        desk.server
+            .wait_for("the session ends", |metrics| metrics.sessions_closed() == 1);
+        assert!(again.is_cancelled() && first.0.is_cancelled(), "{name}");
+        for deferred in [first.0, again, reused] {
+            deferred.reply(b"to nobody").unwrap();
+        }
+        assert!(peer.drain().iter().all(|last| last.kind == Kind::GoAway));
+        drop(peer);
+        let Desk { server, .. } = desk;
+        let metrics = server.stop();
+        assert_eq!(metrics.closed_by("request_id_reused"), 1, "{name}");
+        let sums = (metrics.deferred, metrics.deferred_answered);
+        assert_eq!((sums, metrics.deferred_undelivered), ((4, 1), 3), "{name}");
+    }
+}
+
+/// Whoever takes a request back may use its id again at once.
+#[test]
+fn a_cancelled_id_may_be_used_again() {
+    let desk = Desk::open("tw1");
+    let mut peer = desk.server.peer();
+    let request = Message::with_id(Kind::Request, 0, 7, b"hello");
+    peer.send(&request);
+    let (cancelled, _) = desk.take();
+    peer.send(&Message::with_id(Kind::Cancel, 0, 7, b""));
+    peer.send(&request);
+    let (wanted, _) = desk.take();
+    assert!(cancelled.is_cancelled());
+    // The answer to the first one must not make the second one forget that it is waited for.
+    cancelled.reply(b"unwanted").unwrap();
+    wanted.reply(b"wanted").unwrap();
+    assert_eq!(peer.answer().payload, b"wanted");
+    drop(peer);
+    let metrics = desk.server.stop();
+    let sums = (metrics.deferred_answered, metrics.deferred_undelivered);
+    assert_eq!(sums, (1, 1));
+}
+
 #[test]
 fn a_session_with_many_unanswered_requests_is_not_read() {
     const REQUESTS: u8 = 100;
