@@ -5,7 +5,7 @@ use std::io::{ErrorKind, Read, Write};
 
 use tidewire::OwnedMessage;
 use tidewire_proto::body::{ErrorBody, GapBody, JoinBody, JoinedBody, PresenceBody, RoomCall};
-use tidewire_proto::codec::{AnyCodec, Codec, Decoded};
+use tidewire_proto::codec::{AnyCodec, Codec, Decoded, RequestIds};
 use tidewire_proto::handshake::{Hello, PROTOCOL_VERSION};
 use tidewire_proto::limits::FRAME_BYTES_MAX;
 use tidewire_proto::message::{FLAG_PRIVATE, Kind, Message, PresenceEvent};
@@ -131,6 +131,9 @@ impl Peer {
         let mut frame = Vec::new();
         let message = if self.codec.has_ids() {
             self.last_id += 1;
+            if self.codec.ids() == RequestIds::Bits8 && self.last_id > 255 {
+                self.last_id = 1;
+            }
             Message::with_id(Kind::Request, 0, self.last_id, payload)
         } else {
             Message::new(Kind::OneWay, 0, payload)

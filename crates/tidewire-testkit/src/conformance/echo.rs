@@ -1,8 +1,8 @@
 //! Requests and replies: sizes, pipelines, many sessions, half-closed connections.
 
-use tidewire::{Client, Context, HandlerResult, Message};
+use tidewire::{Client, Context, HandlerResult, Message, WhenWindowFull};
 
-use super::{CodecKind, Setup};
+use super::Setup;
 
 /// Answers everything with itself.
 pub(super) fn echo(cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
@@ -19,17 +19,10 @@ pub(super) fn payload_of(seed: usize, bytes: usize) -> Vec<u8> {
 pub(super) fn of_many_sizes(setup: &Setup) {
     let server = setup.serve(|_| echo);
     let client = connect(setup, &server.url());
-    // Around the receive buffer, the direct tail and the frame limit; a line ends at 8 KiB with its terminator.
-    let sizes: &[usize] = match setup.codec {
-        CodecKind::Tw1 => &[
-            0, 1, 2, 11, 12, 13, 255, 4096, 16_371, 16_372, 16_373, 65_536, 262_131, 262_132,
-            262_133, 262_144, 1_048_564,
-        ],
-        CodecKind::Lines => &[0, 1, 2, 31, 32, 33, 255, 4096, 8190, 8191],
-    };
-    for (seed, size) in sizes.iter().enumerate() {
-        let payload = payload_of(seed, *size);
-        let reply = client.request_blocking(&payload).expect("an answer");
+    for (seed, size) in setup.codec.payload_sizes().into_iter().enumerate() {
+        let payload = payload_of(seed, size);
+        let request = client.prepare(&payload).method(setup.codec.method());
+        let reply = request.wait().expect("an answer");
         assert!(reply.payload() == payload, "{size} bytes came back changed");
     }
     client.close();
@@ -43,7 +36,12 @@ pub(super) fn pipelined_requests_get_their_own_replies(setup: &Setup) {
     let client = connect(setup, &server.url());
     let payload = |seed: usize| payload_of(seed, seed * 37 % 700);
     let requests: Vec<_> = (0..REQUESTS)
-        .map(|seed| client.request(&payload(seed)))
+        .map(|seed| {
+            let payload = payload(seed);
+            let request = client.prepare(&payload).method(setup.codec.method());
+            // Not all fit the ids of all codecs at once.
+            request.when_full(WhenWindowFull::Wait).send()
+        })
         .collect();
     let mut answered = 0;
     for (seed, request) in requests.into_iter().enumerate() {
@@ -97,6 +95,31 @@ pub(super) fn half_closed_clients_get_their_answers(setup: &Setup) {
     assert_eq!(peer.receive(), None, "nothing but the end follows");
     let metrics = server.stop();
     assert_eq!(metrics.closed_by("peer_closed"), 1, "{metrics:#?}");
+}
+
+/// Bytes without frames: in whatever pieces they are read, all of them come back in order.
+pub(super) fn streams_come_back_whole(setup: &Setup) {
+    const BYTES: usize = 1_000_000;
+    let server = setup.serve(|_| echo);
+    let mut peer = server.peer();
+    let sent = payload_of(7, BYTES);
+    let mut writer = peer.wire().try_clone().expect("a descriptor");
+    let stream = sent.clone();
+    let thread = std::thread::spawn(move || std::io::Write::write_all(&mut writer, &stream));
+    let mut received = Vec::with_capacity(BYTES);
+    while received.len() < BYTES {
+        received.extend(peer.receive().expect("a piece, not the end").payload);
+    }
+    thread.join().expect("the writer").expect("all was taken");
+    assert!(received == sent, "what came back differs");
+    peer.finish_writing();
+    assert_eq!(peer.receive(), None, "nothing but the end follows");
+    drop(peer);
+    let metrics = server.stop();
+    assert_eq!(
+        (metrics.bytes_in, metrics.bytes_out),
+        (BYTES as u64, BYTES as u64)
+    );
 }
 
 pub(super) fn connect(setup: &Setup, address: &str) -> Client {

@@ -1,6 +1,7 @@
 //! Bytes in every kind of piece, and peers that do not read.
 
-use tidewire::{Context, HandlerResult, Limits, Message};
+use tidewire::{Context, HandlerResult, Kind, Limits, Message};
+use tidewire_proto::codec::Codec;
 
 use super::Setup;
 use super::echo::{echo, payload_of};
@@ -51,6 +52,35 @@ pub(super) fn frames_split_anywhere(setup: &Setup) {
     }
     drop(peer);
     server.stop();
+}
+
+/// Whatever a handler sends in one turn leaves in one write.
+pub(super) fn messages_of_one_turn_share_a_write(setup: &Setup) {
+    const MESSAGES: usize = 100;
+    let text = |number: usize| format!("message {number}");
+    let server = setup.serve(|_| {
+        move |cx: &mut Context<'_>, _: Message<'_>| {
+            for number in 0..MESSAGES {
+                cx.send(&Message::new(Kind::OneWay, 0, text(number).as_bytes()))?;
+            }
+            Ok(())
+        }
+    });
+    let mut peer = server.peer();
+    // A write is counted after the peer may have read it.
+    let welcomes = u64::from(setup.codec().has_handshake());
+    server.wait_for("the welcome is counted", |metrics| {
+        metrics.writes == welcomes
+    });
+    peer.send(&Message::new(Kind::OneWay, 0, b"go"));
+    for number in 0..MESSAGES {
+        let message = peer.receive().expect("a message, not the end");
+        assert_eq!(String::from_utf8_lossy(&message.payload), text(number));
+    }
+    // Ended by the peer, so that the server has no farewell to write.
+    peer.finish_writing();
+    assert_eq!(peer.receive(), None, "nothing but the end follows");
+    assert_eq!(server.stop().writes, welcomes + 1);
 }
 
 /// Answers a number with a long text that begins with it.

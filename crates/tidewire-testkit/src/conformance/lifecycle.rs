@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use tidewire::{Backoff, CloseReason, Event, Limits, Server};
+use tidewire::{
+    Backoff, Client, CloseReason, Event, PubSub, RequestError, Subscription, TopicEvent,
+};
 use tidewire_proto::body::GoAwayCode;
 use tidewire_proto::message::Kind;
 
@@ -38,11 +40,8 @@ pub(super) fn draining_answers_what_was_accepted(setup: &Setup) {
         }
     }
     assert_eq!(answers, REQUESTS);
-    assert_eq!(
-        told,
-        setup.codec == CodecKind::Tw1,
-        "lines just see the end"
-    );
+    let can_tell = setup.codec == CodecKind::Tw1;
+    assert_eq!(told, can_tell, "the others just see the end");
     drop(peer);
     let stopped = stopping.join().expect("the server stops");
     assert_conserved(&stopped);
@@ -54,19 +53,14 @@ pub(super) fn clients_reconnect_after_a_restart(setup: &Setup) {
     let client = setup
         .client()
         .request_timeout(DEADLINE)
-        .reconnect(Backoff {
-            first: Duration::from_millis(1),
-            max: Duration::from_millis(20),
-        })
+        .reconnect(SOON)
         .connect(&address)
         .expect("the server welcomes the client");
-    assert_eq!(
-        client
-            .request_blocking(b"before")
-            .expect("an answer")
-            .payload(),
-        b"before"
-    );
+    let ask = |client: &Client, payload: &[u8]| {
+        let request = client.prepare(payload).method(setup.codec.method());
+        request.wait().expect("an answer")
+    };
+    assert_eq!(ask(&client, b"before").payload(), b"before");
     expect_event(&client, "opened", |event| {
         matches!(event, Event::Opened { .. })
     });
@@ -74,7 +68,7 @@ pub(super) fn clients_reconnect_after_a_restart(setup: &Setup) {
     let directory = server.stop_for_restart();
     let reason = match setup.codec {
         CodecKind::Tw1 => CloseReason::GoAway(GoAwayCode::Shutdown),
-        CodecKind::Lines => CloseReason::PeerClosed,
+        _ => CloseReason::PeerClosed,
     };
     expect_event(&client, "closed", |event| {
         *event == Event::Closed { reason }
@@ -82,9 +76,9 @@ pub(super) fn clients_reconnect_after_a_restart(setup: &Setup) {
     expect_event(&client, "reconnecting", |event| {
         matches!(event, Event::Reconnecting { .. })
     });
-    let restarted = Server::builder()
+    let restarted = setup
+        .builder()
         .codec(setup.codec())
-        .limits(Limits::default())
         .listen(&address)
         .expect("the same address")
         .start(|_| echo)
@@ -92,20 +86,67 @@ pub(super) fn clients_reconnect_after_a_restart(setup: &Setup) {
     expect_event(&client, "opened again", |event| {
         matches!(event, Event::Opened { .. })
     });
-    assert_eq!(
-        client
-            .request_blocking(b"after")
-            .expect("an answer")
-            .payload(),
-        b"after"
-    );
+    assert_eq!(ask(&client, b"after").payload(), b"after");
     client.close();
     assert_conserved(&restarted.shutdown(DEADLINE));
     drop(directory);
 }
 
+pub(super) fn subscriptions_are_made_again_after_a_restart(setup: &Setup) {
+    let server = setup.serve(|_| PubSub::new());
+    let address = server.url();
+    let client = setup.client().reconnect(SOON).connect(&address);
+    let client = client.expect("the server welcomes the client");
+    let exact = client.subscribe("a.b").expect("a pattern");
+    let wildcard = client.subscribe("a.>").expect("a pattern");
+    let dropped = client.subscribe("c").expect("a pattern");
+    client.publish("a.b", b"before").expect("a topic");
+    assert_eq!(heard(&exact), ("a.b".to_owned(), b"before".to_vec()));
+    assert_eq!(heard(&wildcard), ("a.b".to_owned(), b"before".to_vec()));
+    drop(dropped);
+
+    let directory = server.stop_for_restart();
+    for subscription in [&exact, &wildcard] {
+        let event = subscription.next_within(DEADLINE);
+        let interrupted = matches!(
+            event,
+            Some(TopicEvent::Interrupted {
+                reason: CloseReason::GoAway(_) | CloseReason::PeerClosed
+            })
+        );
+        assert!(interrupted, "{event:?}");
+    }
+    let restarted = setup.builder().codec(setup.codec());
+    let restarted = restarted.listen(&address).expect("the same address");
+    let restarted = restarted.start(|_| PubSub::new());
+    let restarted = restarted.expect("the address is free again");
+    for subscription in [&exact, &wildcard] {
+        assert_eq!(
+            subscription.next_within(DEADLINE),
+            Some(TopicEvent::Resumed)
+        );
+    }
+    client.publish("a.b", b"after").expect("a topic");
+    assert_eq!(heard(&exact), ("a.b".to_owned(), b"after".to_vec()));
+    assert_eq!(heard(&wildcard), ("a.b".to_owned(), b"after".to_vec()));
+    client.close();
+    assert_eq!(exact.next(), TopicEvent::Ended);
+    let late = client.subscribe("late");
+    assert!(matches!(late, Err(RequestError::Shutdown)), "{late:?}");
+    assert_conserved(&restarted.shutdown(DEADLINE));
+    drop(directory);
+}
+
+/// The next message of a subscription, as topic and payload.
+fn heard(subscription: &Subscription) -> (String, Vec<u8>) {
+    match subscription.next_within(DEADLINE) {
+        Some(TopicEvent::Message(message)) => (message.topic.to_string(), message.payload),
+        other => panic!("no message: {other:?}"),
+    }
+}
+
 /// Takes events until one fits, passing over further attempts to reconnect.
-fn expect_event(client: &tidewire::Client, what: &str, fits: impl Fn(&Event) -> bool) {
+fn expect_event(client: &Client, what: &str, fits: impl Fn(&Event) -> bool) {
     loop {
         let event = client
             .next_event_within(DEADLINE)
@@ -119,3 +160,9 @@ fn expect_event(client: &tidewire::Client, what: &str, fits: impl Fn(&Event) -> 
         );
     }
 }
+
+/// Pauses between attempts to reconnect.
+const SOON: Backoff = Backoff {
+    first: Duration::from_millis(1),
+    max: Duration::from_millis(20),
+};

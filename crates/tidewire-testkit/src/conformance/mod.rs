@@ -1,24 +1,35 @@
 //! What every transport, poller and codec must do alike.
 //!
-//! A [`Setup`] names one cell of the cube transport × poller × codec; a [`Behaviour`] is a function that starts a
-//! server in that cell, talks to it and checks the ledger at the end. The macro
-//! [`conformance_suite!`](crate::conformance_suite) makes one test of each behaviour for one cell. What a cell
-//! cannot do is said beside the behaviour, and [`matrix`] shows all of it.
+//! A [`Setup`] names one cell of the cube transport × poller × codec. A [`Behaviour`] is a function that starts a
+//! server in that cell, talks to it and checks the ledger at the end, or one that does so on the server that a cell's
+//! behaviours share. The macro [`conformance_suite!`](crate::conformance_suite) makes the tests of whole transports.
+//! A behaviour says what it [`Need`]s, a codec what it lacks and why, and [`matrix`] shows all of it.
+//!
+//! A transport is added as a variant of [`Transport`], with a way to start a server, and a line in the call of the macro.
 
+mod codec;
+mod delivery;
 mod echo;
 mod flow;
 mod lifecycle;
+mod requests;
 mod rooms;
 mod sessions;
+mod shared;
 mod spans;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use tidewire::io::poller::{self, PollerChoice, PollerKind};
 use tidewire::{ClientBuilder, Server, ServerBuilder, Service};
 use tidewire_proto::codec::AnyCodec;
 
+pub use codec::{CodecKind, Need};
+pub use shared::run_shared;
+
 use crate::harness::TestServer;
+use shared::Cell;
 
 /// How bytes travel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,15 +40,6 @@ pub enum Transport {
     Ipc,
     /// Byte rings within the process.
     Inproc,
-}
-
-/// How bytes become frames.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CodecKind {
-    /// The native protocol.
-    Tw1,
-    /// Lines of text.
-    Lines,
 }
 
 /// One cell of the cube.
@@ -56,21 +58,23 @@ pub struct Setup {
 pub struct Behaviour {
     /// The name of its tests.
     pub name: &'static str,
+    run: Run,
+    needs: &'static [Need],
+}
+
+#[derive(Clone, Copy)]
+enum Run {
     /// Starts a server, talks to it, checks it.
-    run: fn(&Setup),
-    /// Why a cell with the lines codec does not run it, if so.
-    not_over_lines: Option<&'static str>,
+    Alone(fn(&Setup)),
+    /// Talks to the server that it shares with others of its kind.
+    Shared(fn(&Cell<'_>)),
 }
 
 impl Setup {
     /// The codec of this cell.
     #[must_use]
     pub fn codec(&self) -> AnyCodec {
-        let name = match self.codec {
-            CodecKind::Tw1 => "tw1",
-            CodecKind::Lines => "lines",
-        };
-        AnyCodec::by_name(name).expect("a built-in codec")
+        self.codec.codec()
     }
 
     /// A server builder with this cell's poller.
@@ -116,47 +120,65 @@ impl Setup {
 
 impl fmt::Display for Setup {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let transport = match self.transport {
-            Transport::Tcp => "tcp",
-            Transport::Ipc => "ipc",
-            Transport::Inproc => "inproc",
-        };
-        let codec = match self.codec {
-            CodecKind::Tw1 => "tw1",
-            CodecKind::Lines => "lines",
-        };
+        let (transport, codec) = (self.transport.name(), self.codec.name());
         write!(formatter, "{transport} {} {codec}", self.poller)
     }
 }
 
-impl Behaviour {
-    const fn everywhere(name: &'static str, run: fn(&Setup)) -> Self {
-        Self {
-            name,
-            run,
-            not_over_lines: None,
+impl Transport {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Tcp, Self::Ipc, Self::Inproc];
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Tcp => "tcp",
+            Self::Ipc => "ipc",
+            Self::Inproc => "inproc",
         }
     }
+}
 
-    const fn native_only(name: &'static str, run: fn(&Setup), reason: &'static str) -> Self {
-        Self {
-            name,
-            run,
-            not_over_lines: Some(reason),
-        }
+impl Behaviour {
+    /// Whether it runs on the server that a cell's behaviours share, and not as a test of its own.
+    #[must_use]
+    pub fn is_shared(&self) -> bool {
+        matches!(self.run, Run::Shared(_))
     }
 
     /// Why this cell does not run the behaviour, if so.
     #[must_use]
     pub fn skipped(&self, setup: &Setup) -> Option<String> {
-        let by_codec = self
-            .not_over_lines
-            .filter(|_| setup.codec == CodecKind::Lines);
-        by_codec.map(str::to_owned).or_else(|| setup.unavailable())
+        let lacks = self.needs.iter().find_map(|need| setup.codec.lacks(*need));
+        let needless = !self.is_shared()
+            && setup.poller != PollerKind::Epoll
+            && !setup.codec.is_run_over_every_poller();
+        lacks
+            .or(needless.then_some(ONE_POLLER_IS_ENOUGH))
+            .map(str::to_owned)
+            .or_else(|| setup.unavailable())
     }
 }
 
-/// Runs the behaviour of this name in this cell, unless the cell cannot.
+impl fmt::Debug for Run {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::Alone(_) => "Alone",
+            Self::Shared(_) => "Shared",
+        })
+    }
+}
+
+const fn alone(name: &'static str, run: fn(&Setup), needs: &'static [Need]) -> Behaviour {
+    let run = Run::Alone(run);
+    Behaviour { name, run, needs }
+}
+
+const fn shared(name: &'static str, run: fn(&Cell<'_>), needs: &'static [Need]) -> Behaviour {
+    let run = Run::Shared(run);
+    Behaviour { name, run, needs }
+}
+
+/// Runs the behaviour of this name in this cell, on a server of its own, unless the cell cannot.
 ///
 /// # Panics
 /// There is no such behaviour, or the cell does not behave.
@@ -165,24 +187,25 @@ pub fn run(setup: &Setup, name: &str) {
         .iter()
         .find(|behaviour| behaviour.name == name)
         .expect("a behaviour of this name");
+    let Run::Alone(run) = behaviour.run else {
+        panic!("{name} shares a server");
+    };
     if behaviour.skipped(setup).is_none() {
-        (behaviour.run)(setup);
+        run(setup);
     }
 }
 
 /// Every cell of the cube.
 pub fn cells() -> impl Iterator<Item = Setup> {
-    [Transport::Tcp, Transport::Ipc, Transport::Inproc]
-        .into_iter()
-        .flat_map(|transport| {
-            PollerKind::ALL.into_iter().flat_map(move |poller| {
-                [CodecKind::Tw1, CodecKind::Lines].map(|codec| Setup {
-                    transport,
-                    poller,
-                    codec,
-                })
+    Transport::ALL.into_iter().flat_map(|transport| {
+        PollerKind::ALL.into_iter().flat_map(move |poller| {
+            CodecKind::ALL.map(|codec| Setup {
+                transport,
+                poller,
+                codec,
             })
         })
+    })
 }
 
 /// Which cell runs what, as text: one line per cell, then the reasons for what is skipped.
@@ -190,48 +213,75 @@ pub fn cells() -> impl Iterator<Item = Setup> {
 pub fn matrix() -> String {
     use std::fmt::Write;
     let mut text = String::new();
-    let mut reasons: Vec<(&str, String)> = Vec::new();
+    let mut reasons: BTreeMap<(&str, String), BTreeSet<&str>> = BTreeMap::new();
     for setup in cells() {
         let mut ran = 0;
         for behaviour in BEHAVIOURS {
             match behaviour.skipped(&setup) {
                 None => ran += 1,
                 Some(reason) => {
-                    if !reasons.contains(&(behaviour.name, reason.clone())) {
-                        reasons.push((behaviour.name, reason));
-                    }
+                    let codecs = reasons.entry((behaviour.name, reason)).or_default();
+                    codecs.insert(setup.codec.name());
                 }
             }
         }
+        let all = BEHAVIOURS.len();
         // Writing to a string cannot fail.
-        let _ = writeln!(
-            text,
-            "{:<16} {ran} of {}",
-            setup.to_string(),
-            BEHAVIOURS.len()
-        );
+        let _ = writeln!(text, "{:<24} {ran} of {all}", setup.to_string());
     }
-    for (name, reason) in reasons {
-        let _ = writeln!(text, "skipped: {name}: {reason}");
+    for ((name, reason), codecs) in reasons {
+        let codecs: Vec<&str> = codecs.into_iter().collect();
+        let _ = writeln!(text, "skipped: {name} over {}: {reason}", codecs.join(", "));
     }
     text
 }
 
-/// Makes a module of tests, one for each behaviour, for one cell.
+/// Makes the tests of these transports over every poller and codec: one for each behaviour that needs a server of its
+/// own, and one for those that share one.
 #[macro_export]
 macro_rules! conformance_suite {
-    ($($module:ident: $transport:ident, $poller:ident, $codec:ident;)*) => {
-        $($crate::conformance_suite!(@cell $module, $transport, $poller, $codec,
+    ($($name:ident: $transport:ident;)*) => {
+        $(mod $name {
+            $crate::conformance_suite!(@poller epoll, $transport, Epoll, every);
+            $crate::conformance_suite!(@poller poll, $transport, Poll, some);
+            $crate::conformance_suite!(@poller select, $transport, Select, some);
+            $crate::conformance_suite!(@poller uring, $transport, Uring, some);
+        })*
+    };
+    (@poller $name:ident, $transport:ident, $poller:ident, $which:ident) => {
+        pub(super) mod $name {
+            $crate::conformance_suite!(@alone tw1, $transport, $poller, Tw1);
+            $crate::conformance_suite!(@alone lines, $transport, $poller, Lines);
+            $crate::conformance_suite!(@$which srmp, $transport, $poller, Srmp);
+            $crate::conformance_suite!(@$which srmp_rpc, $transport, $poller, SrmpRpc);
+            $crate::conformance_suite!(@$which length_field, $transport, $poller, LengthField);
+            $crate::conformance_suite!(@$which delimited, $transport, $poller, Delimited);
+            $crate::conformance_suite!(@$which uvrpc, $transport, $poller, Uvrpc);
+            $crate::conformance_suite!(@$which raw, $transport, $poller, Raw);
+            $crate::conformance_suite!(@$which custom, $transport, $poller, Custom);
+        }
+    };
+    (@every $name:ident, $transport:ident, $poller:ident, $codec:ident) => {
+        $crate::conformance_suite!(@alone $name, $transport, $poller, $codec);
+    };
+    (@some $name:ident, $transport:ident, $poller:ident, $codec:ident) => {
+        $crate::conformance_suite!(@tests $name, $transport, $poller, $codec,);
+    };
+    (@alone $name:ident, $transport:ident, $poller:ident, $codec:ident) => {
+        $crate::conformance_suite!(@tests $name, $transport, $poller, $codec,
             echo_of_many_sizes
             pipelined_requests_get_their_own_replies
             many_sessions_at_once
             half_closed_clients_get_their_answers
+            streams_come_back_whole
             one_byte_at_a_time
             frames_split_anywhere
+            messages_of_one_turn_share_a_write
             peers_that_read_nothing_are_paused
             dribbling_readers_get_everything
             draining_answers_what_was_accepted
             clients_reconnect_after_a_restart
+            subscriptions_are_made_again_after_a_restart
             everyone_but_the_sender_hears
             names_are_unique_and_may_be_retried
             presence_tells_who_comes_and_goes
@@ -244,11 +294,11 @@ macro_rules! conformance_suite {
             whispers_cross_lanes
             what_threads_send_arrives
             broadcasts_reach_whom_they_choose
-        );)*
+        );
     };
-    (@cell $module:ident, $transport:ident, $poller:ident, $codec:ident, $($name:ident)*) => {
-        mod $module {
-            use $crate::conformance::{CodecKind, Setup, Transport, run};
+    (@tests $module:ident, $transport:ident, $poller:ident, $codec:ident, $($name:ident)*) => {
+        pub(crate) mod $module {
+            use $crate::conformance::{CodecKind, Setup, Transport, run_shared};
 
             const SETUP: Setup = Setup {
                 transport: Transport::$transport,
@@ -257,87 +307,195 @@ macro_rules! conformance_suite {
             };
 
             /// The tests of this cell, so that none can be forgotten.
-            pub(super) const NAMES: &[&str] = &[$(stringify!($name)),*];
+            pub(crate) const TESTS: (Setup, &[&str]) = (SETUP, &[$(stringify!($name)),*]);
 
-            $(#[test] fn $name() { run(&SETUP, stringify!($name)); })*
+            #[test]
+            fn behaviours_that_share_a_server() { run_shared(&SETUP); }
+
+            $(#[test] fn $name() { $crate::conformance::run(&SETUP, stringify!($name)); })*
         }
     };
 }
 
-const NO_LIST: &str = "lines have no room calls; who is here is told at joining";
-const NO_WHISPER: &str = "lines have no private messages to send";
-const NO_LEAVE: &str = "lines leave a room by closing";
-
 /// Everything a cell must do.
 pub const BEHAVIOURS: &[Behaviour] = &[
-    Behaviour::everywhere("echo_of_many_sizes", echo::of_many_sizes),
-    Behaviour::everywhere(
+    alone("echo_of_many_sizes", echo::of_many_sizes, &[Need::Frames]),
+    alone(
         "pipelined_requests_get_their_own_replies",
         echo::pipelined_requests_get_their_own_replies,
+        &[Need::Frames],
     ),
-    Behaviour::everywhere("many_sessions_at_once", echo::many_sessions_at_once),
-    Behaviour::everywhere(
+    alone(
+        "many_sessions_at_once",
+        echo::many_sessions_at_once,
+        &[Need::Frames],
+    ),
+    alone(
         "half_closed_clients_get_their_answers",
         echo::half_closed_clients_get_their_answers,
+        &[Need::Frames],
     ),
-    Behaviour::everywhere("one_byte_at_a_time", flow::one_byte_at_a_time),
-    Behaviour::everywhere("frames_split_anywhere", flow::frames_split_anywhere),
-    Behaviour::everywhere(
+    alone(
+        "streams_come_back_whole",
+        echo::streams_come_back_whole,
+        &[Need::Stream],
+    ),
+    alone(
+        "one_byte_at_a_time",
+        flow::one_byte_at_a_time,
+        &[Need::Frames],
+    ),
+    alone(
+        "frames_split_anywhere",
+        flow::frames_split_anywhere,
+        &[Need::Frames],
+    ),
+    alone(
+        "messages_of_one_turn_share_a_write",
+        flow::messages_of_one_turn_share_a_write,
+        &[Need::Frames],
+    ),
+    alone(
         "peers_that_read_nothing_are_paused",
         flow::peers_that_read_nothing_are_paused,
+        &[Need::Frames],
     ),
-    Behaviour::everywhere(
+    alone(
         "dribbling_readers_get_everything",
         flow::dribbling_readers_get_everything,
+        &[Need::Frames],
     ),
-    Behaviour::everywhere(
+    alone(
         "draining_answers_what_was_accepted",
         lifecycle::draining_answers_what_was_accepted,
+        &[Need::Frames],
     ),
-    Behaviour::everywhere(
+    alone(
         "clients_reconnect_after_a_restart",
         lifecycle::clients_reconnect_after_a_restart,
+        &[Need::Frames],
     ),
-    Behaviour::everywhere(
+    alone(
+        "subscriptions_are_made_again_after_a_restart",
+        lifecycle::subscriptions_are_made_again_after_a_restart,
+        &[Need::Subscribe],
+    ),
+    alone(
         "everyone_but_the_sender_hears",
         rooms::everyone_but_the_sender_hears,
+        &[Need::Chat],
     ),
-    Behaviour::everywhere(
+    alone(
         "names_are_unique_and_may_be_retried",
         rooms::names_are_unique_and_may_be_retried,
+        &[Need::Chat],
     ),
-    Behaviour::everywhere(
+    alone(
         "presence_tells_who_comes_and_goes",
         rooms::presence_tells_who_comes_and_goes,
+        &[Need::Chat],
     ),
-    Behaviour::native_only("members_are_listed", rooms::members_are_listed, NO_LIST),
-    Behaviour::native_only(
+    alone(
+        "members_are_listed",
+        rooms::members_are_listed,
+        &[Need::List],
+    ),
+    alone(
         "whispers_reach_one_member",
         rooms::whispers_reach_one_member,
-        NO_WHISPER,
+        &[Need::Whisper],
     ),
-    Behaviour::native_only(
+    alone(
         "leaving_ends_delivery",
         rooms::leaving_ends_delivery,
-        NO_LEAVE,
+        &[Need::Leave],
     ),
-    Behaviour::everywhere(
+    alone(
         "members_who_close_have_left",
         rooms::members_who_close_have_left,
+        &[Need::Chat],
     ),
-    Behaviour::everywhere("rooms_span_two_lanes", spans::rooms_span_two_lanes),
-    Behaviour::everywhere("rooms_span_three_lanes", spans::rooms_span_three_lanes),
-    Behaviour::native_only(
+    alone(
+        "rooms_span_two_lanes",
+        spans::rooms_span_two_lanes,
+        &[Need::Chat],
+    ),
+    alone(
+        "rooms_span_three_lanes",
+        spans::rooms_span_three_lanes,
+        &[Need::Chat],
+    ),
+    alone(
         "whispers_cross_lanes",
         spans::whispers_cross_lanes,
-        NO_WHISPER,
+        &[Need::Whisper],
     ),
-    Behaviour::everywhere(
+    alone(
         "what_threads_send_arrives",
         sessions::what_threads_send_arrives,
+        &[Need::Frames],
     ),
-    Behaviour::everywhere(
+    alone(
         "broadcasts_reach_whom_they_choose",
         sessions::broadcasts_reach_whom_they_choose,
+        &[Need::Frames],
+    ),
+    shared(
+        "replies_of_any_order_find_their_requests",
+        requests::replies_of_any_order_find_their_requests,
+        &[Need::Frames],
+    ),
+    shared(
+        "refusals_find_their_requests",
+        requests::refusals_find_their_requests,
+        &[Need::Errors],
+    ),
+    shared(
+        "replies_to_nothing_match_nothing",
+        requests::replies_to_nothing_match_nothing,
+        &[Need::Frames],
+    ),
+    shared(
+        "a_full_window_refuses_or_lets_wait",
+        requests::a_full_window_refuses_or_lets_wait,
+        &[Need::Frames],
+    ),
+    shared(
+        "a_server_with_its_hands_full_reads_no_more",
+        requests::a_server_with_its_hands_full_reads_no_more,
+        &[Need::Frames],
+    ),
+    shared(
+        "cancelled_requests_are_not_answered",
+        requests::cancelled_requests_are_not_answered,
+        &[Need::Cancel],
+    ),
+    shared(
+        "late_replies_are_counted",
+        requests::late_replies_are_counted,
+        &[Need::LateReplies],
+    ),
+    shared(
+        "one_way_messages_all_arrive_before_what_follows",
+        delivery::one_way_messages_all_arrive_before_what_follows,
+        &[Need::Frames],
+    ),
+    shared(
+        "exact_topics_reach_subscribers",
+        delivery::exact_topics_reach_subscribers,
+        &[Need::Frames],
+    ),
+    shared(
+        "wildcards_reach_subscribers",
+        delivery::wildcards_reach_subscribers,
+        &[Need::Wildcards],
+    ),
+    shared(
+        "rooms_reach_every_codec",
+        delivery::rooms_reach_every_codec,
+        &[Need::Frames],
     ),
 ];
+
+const ONE_POLLER_IS_ENOUGH: &str =
+    "a poller sees no codec: run over epoll, and what shares a server over every poller";

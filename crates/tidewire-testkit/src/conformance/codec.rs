@@ -1,0 +1,179 @@
+//! The codec axis: every codec there is, and what each of them cannot do.
+
+use tidewire_examples::checksum::Checksum;
+use tidewire_proto::codec::{AnyCodec, Codec};
+use tidewire_proto::limits::FRAME_BYTES_MAX;
+use tidewire_proto::message::{Kind, Message};
+
+/// How bytes become frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CodecKind {
+    /// The native protocol.
+    Tw1,
+    /// Lines of text.
+    Lines,
+    /// NewLife's "StandardCodec".
+    Srmp,
+    /// NewLife's remote calls.
+    SrmpRpc,
+    /// A length in front of the payload.
+    LengthField,
+    /// A delimiter behind the payload.
+    Delimited,
+    /// UVRPC.
+    Uvrpc,
+    /// Bytes as they come.
+    Raw,
+    /// The codec of the examples, which comes in as a user's own does.
+    Custom,
+}
+
+/// What a behaviour needs, and some codecs cannot do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Need {
+    /// Messages have borders.
+    Frames,
+    /// Messages have none.
+    Stream,
+    /// A refusal differs from a reply.
+    Errors,
+    /// A request can be taken back.
+    Cancel,
+    /// A request cannot be taken back, so its reply may come late.
+    LateReplies,
+    /// A peer can subscribe by a frame of its own.
+    Subscribe,
+    /// A delivery for a pattern with a wildcard can be said.
+    Wildcards,
+    /// A person or program can enter a room of the chat service.
+    Chat,
+    /// A member can ask who is there.
+    List,
+    /// A member can speak to one other.
+    Whisper,
+    /// A member can leave and stay connected.
+    Leave,
+}
+
+impl CodecKind {
+    /// All of them; the native protocol and lines first.
+    pub const ALL: [Self; 9] = [
+        Self::Tw1,
+        Self::Lines,
+        Self::Srmp,
+        Self::SrmpRpc,
+        Self::LengthField,
+        Self::Delimited,
+        Self::Uvrpc,
+        Self::Raw,
+        Self::Custom,
+    ];
+
+    /// The codec.
+    #[must_use]
+    pub fn codec(self) -> AnyCodec {
+        match self {
+            Self::Custom => AnyCodec::custom(Checksum),
+            known => AnyCodec::by_name(known.name()).expect("a built-in codec"),
+        }
+    }
+
+    /// Its name in the matrix.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Tw1 => "tw1",
+            Self::Lines => "lines",
+            Self::Srmp => "srmp",
+            Self::SrmpRpc => "srmp-rpc",
+            Self::LengthField => "length-field",
+            Self::Delimited => "delimited",
+            Self::Uvrpc => "uvrpc",
+            Self::Raw => "raw",
+            Self::Custom => "custom",
+        }
+    }
+
+    /// The method that requests are for, where peers of the codec always name one.
+    pub(super) const fn method(self) -> &'static str {
+        match self {
+            Self::SrmpRpc | Self::Uvrpc => "ask",
+            _ => "",
+        }
+    }
+
+    /// Whether every behaviour runs over every poller. A poller sees no codec, so for the others one is enough for
+    /// what needs a server of its own.
+    pub(super) const fn is_run_over_every_poller(self) -> bool {
+        matches!(self, Self::Tw1 | Self::Lines)
+    }
+
+    /// Why this codec cannot do it, if so.
+    #[must_use]
+    pub fn lacks(self, need: Need) -> Option<&'static str> {
+        match (need, self) {
+            (Need::Stream, Self::Raw) => None,
+            (Need::Stream, _) => Some("it has frames, for which echo_of_many_sizes is the same"),
+            (_, Self::Raw) => Some("it has no frames, so there are no messages to check"),
+            (Need::Frames, _) => None,
+            (Need::Errors, Self::Lines) => Some("a refusal is a line like a reply"),
+            (Need::Errors, Self::LengthField | Self::Delimited) => {
+                Some("it has no errors; a refusal ends the session (tests/foreign.rs)")
+            }
+            (Need::Errors, _) => None,
+            (Need::LateReplies, Self::Tw1) => {
+                Some("the server is told instead, see cancelled_requests_are_not_answered")
+            }
+            (Need::LateReplies, _) => None,
+            (Need::Wildcards, Self::Tw1 | Self::SrmpRpc | Self::Uvrpc) => None,
+            (Need::Wildcards, _) => {
+                Some("it has no names, so a wildcard's delivery could not say its topic")
+            }
+            (_, Self::Tw1) | (Need::Chat, Self::Lines) => None,
+            (Need::Cancel, _) => {
+                Some("no frame takes a request back, see late_replies_are_counted")
+            }
+            (Need::Subscribe, _) => {
+                Some("no frame subscribes; a service does, see exact_topics_reach_subscribers")
+            }
+            (Need::List, Self::Lines) => {
+                Some("lines have no room calls; who is here is told at joining")
+            }
+            (Need::Whisper, Self::Lines) => Some("lines have no private messages to send"),
+            (Need::Leave, Self::Lines) => Some("lines leave a room by closing"),
+            (Need::Chat | Need::List | Need::Whisper | Need::Leave, _) => {
+                Some("no frame enters a room; a service does, see rooms_reach_every_codec")
+            }
+        }
+    }
+
+    /// Sizes of payloads that requests and replies can have, around every border that is known: of headers, of the
+    /// receive buffer, of the tail that is read directly, of a line, of the frame limit.
+    pub(super) fn payload_sizes(self) -> Vec<usize> {
+        let codec = self.codec();
+        let frame_bytes = |size: usize| {
+            let payload = vec![b'x'; size];
+            let kind = if codec.has_ids() {
+                Kind::Request
+            } else {
+                Kind::OneWay
+            };
+            let message = Message::with_id(kind, 0, 1, &payload).with_name(self.method());
+            let mut frame = Vec::new();
+            codec.encode(&message, &mut frame).ok()?;
+            (frame.len() <= FRAME_BYTES_MAX).then_some(frame.len())
+        };
+        let overhead = frame_bytes(1).map_or(0, |bytes| bytes - 1);
+        let borders = [
+            1, 12, 32, 255, 256, 4096, 8191, 16_372, 65_535, 262_132, 262_144,
+        ];
+        let mut sizes: Vec<usize> = borders
+            .into_iter()
+            .flat_map(|size| [size - 1, size, size + 1])
+            .chain([FRAME_BYTES_MAX - overhead - 1, FRAME_BYTES_MAX - overhead])
+            .filter(|size| frame_bytes(*size).is_some())
+            .collect();
+        sizes.dedup();
+        sizes
+    }
+}
