@@ -16,7 +16,11 @@ fn thermometer(cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
     }
 }
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
+fn main() -> std::process::ExitCode {
+    tidewire_examples::report(run())
+}
+
+fn run() -> Result<(), Box<dyn std::error::Error>> {
     let codec = AnyCodec::custom(Checksum);
     let server = Server::builder()
         .codec(codec.clone())
