@@ -215,7 +215,7 @@ fn socket(offload: bool) -> DatagramSocket {
 
 /// Takes what is there, sleeping until something is.
 fn receive(
-    socket: &mut DatagramSocket,
+    socket: &DatagramSocket,
     poller: &mut dyn Poller,
     events: &mut Events,
     batch: &mut DatagramBatch,
@@ -255,7 +255,7 @@ const AHEAD_MAX: u64 = 4_096;
 fn datagrams_one_way(offload: bool) {
     static RECEIVED: AtomicU64 = AtomicU64::new(0);
     RECEIVED.store(0, Ordering::Relaxed);
-    let mut receiver = socket(offload);
+    let receiver = socket(offload);
     let peer = receiver.local_address();
     let reader = thread::spawn(move || {
         pin(1);
@@ -265,7 +265,7 @@ fn datagrams_one_way(offload: bool) {
         loop {
             let pause = Some(Duration::from_millis(300));
             let count = receive(
-                &mut receiver,
+                &receiver,
                 poller.as_mut(),
                 &mut events,
                 &mut batch,
@@ -282,7 +282,7 @@ fn datagrams_one_way(offload: bool) {
         }
     });
     pin(0);
-    let mut sender = socket(offload);
+    let sender = socket(offload);
     let run = [7; MESSAGE_BYTES * 64];
     let mut sent = 0;
     let start = Instant::now();
@@ -304,7 +304,7 @@ fn datagrams_one_way(offload: bool) {
 }
 
 fn datagrams_echo(outstanding: usize, offload: bool) {
-    let mut server = socket(offload);
+    let server = socket(offload);
     let address = server.local_address();
     let answerer = thread::spawn(move || {
         pin(1);
@@ -312,7 +312,7 @@ fn datagrams_echo(outstanding: usize, offload: bool) {
         let mut batch = DatagramBatch::new(DatagramBatch::SLOTS_MAX);
         let mut answers = Vec::with_capacity(65_536);
         loop {
-            receive(&mut server, poller.as_mut(), &mut events, &mut batch, None);
+            receive(&server, poller.as_mut(), &mut events, &mut batch, None);
             answers.clear();
             for datagram in &batch {
                 if datagram.bytes.is_empty() {
@@ -325,7 +325,7 @@ fn datagrams_echo(outstanding: usize, offload: bool) {
         }
     });
     pin(0);
-    let mut client = socket(offload);
+    let client = socket(offload);
     let (mut poller, mut events) = poller_of(&client);
     let mut batch = DatagramBatch::new(DatagramBatch::SLOTS_MAX);
     let run = vec![7; MESSAGE_BYTES * outstanding];
@@ -333,7 +333,7 @@ fn datagrams_echo(outstanding: usize, offload: bool) {
     let start = Instant::now();
     client.send(address, MESSAGE_BYTES, &run).unwrap();
     while start.elapsed() < SPAN {
-        let count = receive(&mut client, poller.as_mut(), &mut events, &mut batch, None);
+        let count = receive(&client, poller.as_mut(), &mut events, &mut batch, None);
         answered += count as u64;
         client
             .send(address, MESSAGE_BYTES, &run[..MESSAGE_BYTES * count])

@@ -39,7 +39,7 @@ fn await_readable(socket: &DatagramSocket) {
 }
 
 /// The next `count` datagrams.
-fn take(socket: &mut DatagramSocket, count: usize) -> Vec<(SocketAddr, Vec<u8>)> {
+fn take(socket: &DatagramSocket, count: usize) -> Vec<(SocketAddr, Vec<u8>)> {
     let mut batch = DatagramBatch::new(DatagramBatch::SLOTS_MAX);
     let mut all = Vec::new();
     while all.len() < count {
@@ -55,7 +55,7 @@ fn take(socket: &mut DatagramSocket, count: usize) -> Vec<(SocketAddr, Vec<u8>)>
     all
 }
 
-fn nothing_is_left(socket: &mut DatagramSocket, batch: &mut DatagramBatch) {
+fn nothing_is_left(socket: &DatagramSocket, batch: &mut DatagramBatch) {
     let empty = socket.receive(batch).unwrap_err();
     assert_eq!(empty.kind(), ErrorKind::WouldBlock);
     assert!(batch.is_empty());
@@ -87,12 +87,12 @@ fn datagrams_are_the_same_with_and_without_offload() {
             let bytes = numbered(total);
             let expected: Vec<_> = bytes.chunks(segment).map(<[u8]>::to_vec).collect();
             for offload in [true, false] {
-                let (mut sender, mut receiver) = (bind(address, offload), bind(address, offload));
+                let (sender, receiver) = (bind(address, offload), bind(address, offload));
                 let peer = receiver.local_address();
                 assert!(offload || !sender.offloads(segment));
                 let count = sender.send(peer, segment, &bytes).unwrap();
                 assert_eq!(count, expected.len(), "{segment} of {total}, {offload}");
-                let got = take(&mut receiver, count);
+                let got = take(&receiver, count);
                 assert!(got.iter().all(|(from, _)| *from == sender.local_address()));
                 let got: Vec<_> = got.into_iter().map(|(_, bytes)| bytes).collect();
                 assert!(got == expected, "{segment} of {total}, offload {offload}");
@@ -104,7 +104,7 @@ fn datagrams_are_the_same_with_and_without_offload() {
 
 #[test]
 fn an_offloaded_run_is_one_system_call_and_one_slot() {
-    let (mut sender, mut receiver) = (bind("127.0.0.1:0", true), bind("127.0.0.1:0", true));
+    let (sender, receiver) = (bind("127.0.0.1:0", true), bind("127.0.0.1:0", true));
     assert!(
         sender.offloads(32),
         "this kernel has no segmentation offload"
@@ -119,12 +119,12 @@ fn an_offloaded_run_is_one_system_call_and_one_slot() {
 #[test]
 fn empty_datagrams_arrive_between_others() {
     for address in LOOPBACKS {
-        let (mut sender, mut receiver) = (bind(address, true), bind(address, true));
+        let (sender, receiver) = (bind(address, true), bind(address, true));
         let peer = receiver.local_address();
         for bytes in [b"a".as_slice(), b"", b"", b"b"] {
             assert_eq!(sender.send(peer, 9, bytes).unwrap(), 1);
         }
-        let got: Vec<_> = take(&mut receiver, 4)
+        let got: Vec<_> = take(&receiver, 4)
             .into_iter()
             .map(|(_, bytes)| bytes)
             .collect();
@@ -135,7 +135,7 @@ fn empty_datagrams_arrive_between_others() {
 #[test]
 fn what_is_larger_than_allowed_is_reported_and_its_neighbours_are_whole() {
     for (address, offload) in LOOPBACKS.into_iter().zip([true, false]) {
-        let (mut sender, mut receiver) = (bind(address, offload), bind(address, true));
+        let (sender, receiver) = (bind(address, offload), bind(address, true));
         let peer = receiver.local_address();
         let bytes = numbered(9_000);
         sender.send(peer, 500, &bytes[..500]).unwrap();
@@ -161,7 +161,7 @@ fn what_is_larger_than_allowed_is_reported_and_its_neighbours_are_whole() {
             (bytes[1_002..1_400].to_vec(), false),
         ];
         assert!(got == expected, "{address}");
-        nothing_is_left(&mut receiver, &mut batch);
+        nothing_is_left(&receiver, &mut batch);
     }
 }
 
@@ -170,7 +170,7 @@ fn peers_that_speak_at_once_are_told_apart_and_each_is_in_order() {
     const PEERS: u32 = 5;
     const ROUNDS: u32 = 60;
     for address in LOOPBACKS {
-        let mut receiver = bind(address, true);
+        let receiver = bind(address, true);
         let mut senders: Vec<_> = (0..PEERS)
             .map(|number| bind(address, number % 2 == 0))
             .collect();
@@ -194,7 +194,7 @@ fn peers_that_speak_at_once_are_told_apart_and_each_is_in_order() {
         }
         let offered = expected.values().map(Vec::len).sum();
         let mut got: BTreeMap<SocketAddr, Vec<Vec<u8>>> = BTreeMap::new();
-        for (peer, bytes) in take(&mut receiver, offered) {
+        for (peer, bytes) in take(&receiver, offered) {
             got.entry(peer).or_default().push(bytes);
         }
         assert!(got == expected, "{address}");
@@ -206,10 +206,10 @@ fn peers_that_speak_at_once_are_told_apart_and_each_is_in_order() {
 fn what_does_not_fit_is_counted_by_the_kernel() {
     const OFFERED: usize = 2_000;
     for address in LOOPBACKS {
-        let mut sender = bind(address, false);
+        let sender = bind(address, false);
         let mut small = DatagramOptions::default();
         small.receive_buffer_bytes = Some(8_192);
-        let mut receiver = DatagramSocket::bind(&address.parse().unwrap(), &small).unwrap();
+        let receiver = DatagramSocket::bind(&address.parse().unwrap(), &small).unwrap();
         assert!(receiver.receive_buffer_bytes().unwrap() < 65_536);
         // Over loopback, a send returns after the delivery or the loss, so the figures below are final.
         let sent = sender
@@ -233,7 +233,7 @@ fn what_does_not_fit_is_counted_by_the_kernel() {
 
 #[test]
 fn a_socket_of_both_families_answers_each_from_where_it_was_asked() {
-    let mut server = bind("[::]:0", true);
+    let server = bind("[::]:0", true);
     let port = server.local_address().port();
     for host in ["127.0.0.1", "127.0.0.2", "::1"] {
         let host: IpAddr = host.parse().unwrap();
@@ -242,7 +242,7 @@ fn a_socket_of_both_families_answers_each_from_where_it_was_asked() {
         } else {
             LOOPBACKS[1]
         };
-        let mut client = bind(family, true);
+        let client = bind(family, true);
         let address = SocketAddr::new(host, port);
         client.send(address, 4, b"question").unwrap();
         await_readable(&server);
@@ -256,7 +256,7 @@ fn a_socket_of_both_families_answers_each_from_where_it_was_asked() {
                 .unwrap(),
             2
         );
-        let answers = take(&mut client, 2);
+        let answers = take(&client, 2);
         assert_eq!(answers[0], (address, b"ans".to_vec()));
         assert_eq!(answers[1], (address, b"wer".to_vec()));
     }
@@ -264,7 +264,7 @@ fn a_socket_of_both_families_answers_each_from_where_it_was_asked() {
 
 #[test]
 fn a_socket_with_one_address_does_not_name_it() {
-    let (mut sender, mut receiver) = (bind("[::1]:0", true), bind("[::1]:0", true));
+    let (sender, receiver) = (bind("[::1]:0", true), bind("[::1]:0", true));
     sender.send(receiver.local_address(), 1, b"x").unwrap();
     await_readable(&receiver);
     let mut batch = DatagramBatch::new(1);
@@ -274,7 +274,7 @@ fn a_socket_with_one_address_does_not_name_it() {
 
 #[test]
 fn impossible_sends_are_refused_and_harm_nothing() {
-    let (mut sender, mut receiver) = (bind("127.0.0.1:0", true), bind("127.0.0.1:0", true));
+    let (sender, receiver) = (bind("127.0.0.1:0", true), bind("127.0.0.1:0", true));
     let peer = receiver.local_address();
     let refused = sender.send(peer, 0, b"bytes").unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::InvalidInput);
@@ -286,7 +286,7 @@ fn impossible_sends_are_refused_and_harm_nothing() {
     let wrong_family = sender.send("[::1]:9".parse().unwrap(), 1, b"x");
     assert!(wrong_family.is_err());
     assert_eq!(sender.send(peer, 1, b"ok").unwrap(), 2);
-    assert_eq!(take(&mut receiver, 2).len(), 2);
+    assert_eq!(take(&receiver, 2).len(), 2);
 }
 
 #[test]
@@ -318,7 +318,7 @@ fn every_poller_reports_datagrams() {
         PollerKind::Select,
         PollerKind::Uring,
     ] {
-        let mut socket = bind("127.0.0.1:0", true);
+        let socket = bind("127.0.0.1:0", true);
         let stranger = UdpSocket::bind("127.0.0.1:0").unwrap();
         let mut poller = open(PollerChoice::Only(kind)).unwrap();
         poller

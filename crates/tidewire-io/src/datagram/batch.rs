@@ -82,6 +82,12 @@ impl DatagramBatch {
         self.filled == 0
     }
 
+    /// Whether the last receive used every slot, so that more may be waiting.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.filled == self.memory.len() / SLOT_BYTES
+    }
+
     /// Forgets the datagrams of the last receive.
     pub fn clear(&mut self) {
         self.filled = 0;

@@ -75,10 +75,79 @@ impl DatagramBindError {
     }
 }
 
+/// Why no datagrams can be exchanged with a peer.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DatagramConnectError {
+    /// Its machine says that nobody receives there.
+    #[error("nobody receives on udp://{peer}; is the server running?")]
+    Refused {
+        /// The peer asked for.
+        peer: SocketAddr,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// There is no way to its network.
+    #[error("no way leads to udp://{peer}; check the address and the routes (ip route)")]
+    Unreachable {
+        /// The peer asked for.
+        peer: SocketAddr,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// The process has no descriptor left.
+    #[error("no descriptor is left (limit {soft}, hard limit {hard}); raise it with `ulimit -n`")]
+    DescriptorsExhausted {
+        /// The limit in force.
+        soft: u64,
+        /// How far it may be raised.
+        hard: u64,
+    },
+    /// Anything else.
+    #[error("cannot send to udp://{peer}")]
+    Io {
+        /// The peer asked for.
+        peer: SocketAddr,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+}
+
+impl DatagramConnectError {
+    /// What the kernel's answer to opening, sending or receiving means.
+    #[must_use]
+    pub fn new(peer: SocketAddr, source: io::Error) -> Self {
+        match Errno::from_io_error(&source) {
+            Some(Errno::CONNREFUSED) => Self::Refused { peer, source },
+            Some(Errno::NETUNREACH | Errno::HOSTUNREACH) => Self::Unreachable { peer, source },
+            Some(Errno::MFILE | Errno::NFILE) => {
+                let DescriptorLimit { soft, hard } = descriptor_limit();
+                Self::DescriptorsExhausted { soft, hard }
+            }
+            _ => Self::Io { peer, source },
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::error::Error;
+
+    #[test]
+    fn a_server_that_is_not_there_is_told_from_a_way_that_is_not() {
+        let peer: SocketAddr = "127.0.0.1:53".parse().unwrap();
+        let refused = DatagramConnectError::new(peer, Errno::CONNREFUSED.into());
+        assert_eq!(
+            refused.to_string(),
+            "nobody receives on udp://127.0.0.1:53; is the server running?"
+        );
+        assert!(refused.source().is_some());
+        let lost = DatagramConnectError::new(peer, Errno::NETUNREACH.into());
+        assert!(lost.to_string().contains("ip route"));
+        let other = DatagramConnectError::new(peer, Errno::NOBUFS.into());
+        assert!(matches!(other, DatagramConnectError::Io { .. }));
+    }
 
     #[test]
     fn messages_name_the_cause_and_the_remedy_and_leave_the_source_to_source() {

@@ -29,5 +29,5 @@ mod run;
 mod socket;
 
 pub use batch::{Datagram, DatagramBatch, Datagrams};
-pub use error::DatagramBindError;
+pub use error::{DatagramBindError, DatagramConnectError};
 pub use socket::{DatagramOptions, DatagramSocket};

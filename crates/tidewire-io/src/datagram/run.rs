@@ -7,33 +7,36 @@
 //! one from then on; if not, it was for something else, and nothing is learnt.
 
 use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rustix::io::Errno;
 
-/// What is known of the runs the kernel takes.
+/// What is known of the runs the kernel takes. Atomic only so that all sessions of a lane can share the socket; what
+/// is learnt late costs one more refusal.
 #[derive(Debug)]
 pub(super) struct Runs {
     /// The most datagrams in one run; 1 without offload.
-    datagrams_max: usize,
+    datagrams_max: AtomicUsize,
     /// Runs of datagrams of this size and above were refused.
-    refused_bytes: usize,
+    refused_bytes: AtomicUsize,
 }
 
 impl Runs {
     pub(super) fn new(datagrams_max: usize) -> Self {
         Self {
-            datagrams_max,
-            refused_bytes: usize::MAX,
+            datagrams_max: AtomicUsize::new(datagrams_max),
+            refused_bytes: AtomicUsize::new(usize::MAX),
         }
     }
 
     /// The bytes to hand over in one piece.
     #[inline]
     pub(super) fn run_bytes(&self, segment_bytes: usize) -> usize {
-        if segment_bytes >= self.refused_bytes {
+        if segment_bytes >= self.refused_bytes.load(Ordering::Relaxed) {
             return segment_bytes;
         }
-        let datagrams = (RUN_BYTES_MAX / segment_bytes.max(1)).min(self.datagrams_max);
+        let datagrams_max = self.datagrams_max.load(Ordering::Relaxed);
+        let datagrams = (RUN_BYTES_MAX / segment_bytes.max(1)).min(datagrams_max);
         segment_bytes * datagrams.max(1)
     }
 
@@ -41,7 +44,7 @@ impl Runs {
     /// only when it took none.
     #[inline]
     pub(super) fn send(
-        &mut self,
+        &self,
         segment_bytes: usize,
         bytes: &[u8],
         mut transmit: impl FnMut(&[u8]) -> io::Result<()>,
@@ -84,13 +87,14 @@ impl Runs {
 
     /// Remembers that a run was refused where a single datagram was not.
     #[cold]
-    fn give_up(&mut self, cause: &io::Error, segment_bytes: usize) {
+    fn give_up(&self, cause: &io::Error, segment_bytes: usize) {
         if Errno::from_io_error(cause) == Some(Errno::IO) {
             // The card cannot; it will not learn.
-            self.datagrams_max = 1;
+            self.datagrams_max.store(1, Ordering::Relaxed);
         } else {
             // Smaller ones may still fit the path's packets.
-            self.refused_bytes = self.refused_bytes.min(segment_bytes);
+            self.refused_bytes
+                .fetch_min(segment_bytes, Ordering::Relaxed);
         }
         tracing::debug!(
             segment_bytes,
@@ -118,7 +122,7 @@ mod tests {
     /// Sends to a kernel that gives these answers in turn and takes everything after them; what it took,
     /// as the lengths of the runs, and the outcome.
     fn send(
-        runs: &mut Runs,
+        runs: &Runs,
         segment_bytes: usize,
         bytes: &[u8],
         answers: &[Result<(), Errno>],
@@ -153,35 +157,35 @@ mod tests {
         assert_eq!(Runs::new(1).run_bytes(32), 32);
         let bytes: Vec<u8> = (0..70_u8).collect();
         let whole = (vec![64, 6], Ok(70));
-        assert_eq!(send(&mut Runs::new(64), 1, &bytes, &[]), whole);
-        assert_eq!(send(&mut Runs::new(64), 9, &[], &[]), (vec![0], Ok(1)));
+        assert_eq!(send(&Runs::new(64), 1, &bytes, &[]), whole);
+        assert_eq!(send(&Runs::new(64), 9, &[], &[]), (vec![0], Ok(1)));
     }
 
     #[test]
     fn what_was_taken_before_the_buffer_was_full_is_said() {
         let bytes: Vec<u8> = (0..200_u8).collect();
-        let mut runs = Runs::new(4);
+        let runs = Runs::new(4);
         let full = Err(Errno::AGAIN);
         assert_eq!(
-            send(&mut runs, 10, &bytes, &[Ok(()), Ok(()), full]),
+            send(&runs, 10, &bytes, &[Ok(()), Ok(()), full]),
             (vec![40, 40], Ok(8))
         );
         assert_eq!(
-            send(&mut runs, 10, &bytes[80..], &[full]),
+            send(&runs, 10, &bytes[80..], &[full]),
             (vec![], Err(Some(Errno::AGAIN)))
         );
         assert_eq!(
-            send(&mut runs, 10, &bytes[80..], &[]),
+            send(&runs, 10, &bytes[80..], &[]),
             (vec![40, 40, 40], Ok(12))
         );
     }
 
     #[test]
     fn a_card_that_cannot_is_not_asked_again() {
-        let mut runs = Runs::new(64);
+        let runs = Runs::new(64);
         let bytes = [1; 50];
         assert_eq!(
-            send(&mut runs, 10, &bytes, &[Err(Errno::IO)]),
+            send(&runs, 10, &bytes, &[Err(Errno::IO)]),
             (vec![10; 5], Ok(5))
         );
         assert_eq!(runs.run_bytes(1), 1);
@@ -190,22 +194,22 @@ mod tests {
     #[test]
     fn datagrams_larger_than_the_path_are_sent_one_by_one_and_smaller_ones_in_runs() {
         for cause in [Errno::INVAL, Errno::MSGSIZE] {
-            let mut runs = Runs::new(64);
+            let runs = Runs::new(64);
             assert_eq!(
-                send(&mut runs, 10, &[1; 25], &[Err(cause)]),
+                send(&runs, 10, &[1; 25], &[Err(cause)]),
                 (vec![10, 10, 5], Ok(3))
             );
-            assert_eq!(send(&mut runs, 11, &[1; 33], &[]), (vec![11; 3], Ok(3)));
-            assert_eq!(send(&mut runs, 9, &[1; 27], &[]), (vec![27], Ok(3)));
+            assert_eq!(send(&runs, 11, &[1; 33], &[]), (vec![11; 3], Ok(3)));
+            assert_eq!(send(&runs, 9, &[1; 27], &[]), (vec![27], Ok(3)));
         }
     }
 
     #[test]
     fn a_full_buffer_right_after_a_refusal_teaches_nothing_yet() {
-        let mut runs = Runs::new(64);
+        let runs = Runs::new(64);
         assert_eq!(
             send(
-                &mut runs,
+                &runs,
                 10,
                 &[1; 20],
                 &[Err(Errno::IO), Err(Errno::AGAIN)]

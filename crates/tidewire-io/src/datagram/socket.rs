@@ -1,19 +1,21 @@
 //! The socket itself.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use quinn_udp::{Transmit, UdpSockRef, UdpSocketState};
 use rustix::net::{
-    AddressFamily, SocketFlags, SocketType, bind, getsockname, socket_with, sockopt,
+    AddressFamily, SocketFlags, SocketType, bind, connect, getsockname, socket_with, sockopt,
 };
 
 use super::batch::DatagramBatch;
 use super::run::Runs;
-use super::{DatagramBindError, option};
+use super::{DatagramBindError, DatagramConnectError, option};
 
-/// A non-blocking UDP socket that talks to any number of peers.
+/// A non-blocking UDP socket that talks to any number of peers, or to one it is connected to.
+///
+/// Sending and receiving take it by reference, so that the sessions of a lane can share it.
 #[derive(Debug)]
 pub struct DatagramSocket {
     socket: OwnedFd,
@@ -99,6 +101,28 @@ impl DatagramSocket {
         })
     }
 
+    /// Opens a socket that talks to this peer only: what others send does not arrive, and that nobody receives there is
+    /// reported, as `ConnectionRefused`, by a later send or receive.
+    ///
+    /// # Errors
+    ///
+    /// [`DatagramConnectError`], each variant with its remedy.
+    pub fn connect(
+        peer: &SocketAddr,
+        options: &DatagramOptions,
+    ) -> Result<Self, DatagramConnectError> {
+        let failed = |cause| DatagramConnectError::new(*peer, cause);
+        let anywhere: IpAddr = match peer {
+            SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+            SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+        };
+        let mut socket = Self::open(&SocketAddr::new(anywhere, 0), options).map_err(failed)?;
+        connect(&socket.socket, peer).map_err(|cause| failed(cause.into()))?;
+        let local = getsockname(&socket.socket).map_err(|cause| failed(cause.into()))?;
+        socket.local = SocketAddr::try_from(local).map_err(|cause| failed(cause.into()))?;
+        Ok(socket)
+    }
+
     /// The address in force, with the port the system chose in place of 0.
     #[must_use]
     pub fn local_address(&self) -> SocketAddr {
@@ -114,7 +138,7 @@ impl DatagramSocket {
     ///
     /// `WouldBlock` when nothing has; the batch is then empty.
     #[inline]
-    pub fn receive(&mut self, batch: &mut DatagramBatch) -> io::Result<usize> {
+    pub fn receive(&self, batch: &mut DatagramBatch) -> io::Result<usize> {
         let socket = UdpSockRef::from(&self.socket);
         batch.fill(|slices, metas| self.state.recv(socket, slices, metas))
     }
@@ -132,7 +156,7 @@ impl DatagramSocket {
     /// kernel's refusal. Whether a datagram that was taken arrives is not known.
     #[inline]
     pub fn send(
-        &mut self,
+        &self,
         peer: SocketAddr,
         segment_bytes: usize,
         bytes: &[u8],
@@ -148,7 +172,7 @@ impl DatagramSocket {
     ///
     /// As [`send`](Self::send).
     pub fn send_from(
-        &mut self,
+        &self,
         local: Option<IpAddr>,
         peer: SocketAddr,
         segment_bytes: usize,
@@ -251,7 +275,7 @@ mod tests {
     }
 
     /// What arrived, received without waiting: over loopback, a send returns after the delivery.
-    fn received(socket: &mut DatagramSocket) -> Vec<Vec<u8>> {
+    fn received(socket: &DatagramSocket) -> Vec<Vec<u8>> {
         let mut batch = DatagramBatch::new(4);
         let mut all = Vec::new();
         while socket.receive(&mut batch).is_ok() {
@@ -262,7 +286,7 @@ mod tests {
 
     #[test]
     fn where_the_kernel_refuses_runs_datagrams_are_sent_one_by_one() {
-        let (mut sender, mut receiver) = (open(), open());
+        let (sender, receiver) = (open(), open());
         // A real refusal: the kernel makes no runs of datagrams without checksums.
         option::set_integer(&sender, libc::SOL_SOCKET, libc::SO_NO_CHECK, 1).unwrap();
         assert!(sender.offloads(100));
@@ -273,7 +297,7 @@ mod tests {
             "nothing is lost by the refusal, and nothing sent twice"
         );
         let expected: Vec<_> = bytes.chunks(100).map(<[u8]>::to_vec).collect();
-        assert_eq!(received(&mut receiver), expected);
+        assert_eq!(received(&receiver), expected);
         assert!(!sender.offloads(100) && !sender.offloads(101));
         assert!(sender.offloads(99), "smaller ones have not been refused");
         assert_eq!(
@@ -282,12 +306,12 @@ mod tests {
                 .unwrap(),
             3
         );
-        assert_eq!(received(&mut receiver).len(), 3);
+        assert_eq!(received(&receiver).len(), 3);
     }
 
     #[test]
     fn a_bad_peer_is_no_reason_to_give_up_runs() {
-        let mut sender = open();
+        let sender = open();
         let nowhere = "127.0.0.1:0".parse().unwrap();
         let refused = sender.send(nowhere, 10, &[0; 100]).unwrap_err();
         assert_eq!(Errno::from_io_error(&refused), Some(Errno::INVAL));
