@@ -84,7 +84,8 @@ impl Peer {
             return true;
         };
         let before = subscriber.messages_behind(log);
-        match subscriber.enforce(log, &mut self.output) {
+        let (is_empty, output) = (self.output.is_empty(), &mut self.output);
+        match subscriber.enforce(log, is_empty, |frame| output.extend_from_slice(frame)) {
             Verdict::Keep { dropped } => {
                 self.dropped += dropped;
                 self.delivered += before - subscriber.messages_behind(log) - dropped;

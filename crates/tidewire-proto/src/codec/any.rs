@@ -134,6 +134,10 @@ impl Codec for AnyCodec {
         each!(self, codec => codec.has_ids())
     }
 
+    fn fills_datagrams(&self) -> bool {
+        each!(self, codec => codec.fills_datagrams())
+    }
+
     fn method_case(&self) -> MethodCase {
         each!(self, codec => codec.method_case())
     }

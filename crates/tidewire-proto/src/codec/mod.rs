@@ -167,6 +167,11 @@ pub trait Codec: Send + Sync + 'static {
         self.ids() != RequestIds::None
     }
 
+    /// Whether a frame is a whole datagram, because nothing in it says where it ends. Over streams it means nothing.
+    fn fills_datagrams(&self) -> bool {
+        false
+    }
+
     /// How the names of methods compare.
     fn method_case(&self) -> MethodCase {
         MethodCase::Exact

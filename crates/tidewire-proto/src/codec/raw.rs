@@ -24,6 +24,10 @@ impl Codec for Raw {
         false
     }
 
+    fn fills_datagrams(&self) -> bool {
+        true
+    }
+
     #[inline]
     fn decode<'a>(
         &self,

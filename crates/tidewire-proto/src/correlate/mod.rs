@@ -12,9 +12,12 @@
 //!
 //! Rejected: giving a sequence free again after a time (how long a peer may take is not ours to know).
 
+mod arrivals;
 mod order;
 mod places;
 mod sequence;
+
+pub use arrivals::{Arrival, Arrivals};
 
 use order::Order;
 use places::Places;

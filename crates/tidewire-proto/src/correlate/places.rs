@@ -28,7 +28,8 @@ impl<T> Places<T> {
 
     /// Registers a request; the caller sees to it that there are at most [`PENDING_MAX`].
     pub(super) fn insert(&mut self, value: T) -> u32 {
-        self.uses = self.uses.wrapping_add(1) & USES_MASK;
+        // From 1, so that a receiver that counts can tell ids like these from those of others.
+        self.uses = self.uses % USES_MAX + 1;
         let entry = self.waiting.vacant_entry();
         let place = entry.key() as u32;
         // Places count from 1 on the wire, because ids start at 1.
@@ -62,7 +63,7 @@ impl<T> Places<T> {
 
 const PLACE_BITS: u32 = 16;
 const PLACE_MASK: u32 = (1 << PLACE_BITS) - 1;
-const USES_MASK: u32 = (1 << (32 - PLACE_BITS)) - 1;
+const USES_MAX: u32 = (1 << (32 - PLACE_BITS)) - 1;
 
 /// Most requests that places can tell apart.
 pub(super) const PENDING_MAX: usize = (1 << PLACE_BITS) - 1;

@@ -156,9 +156,46 @@ impl Subscriber {
         Advance { messages, torn }
     }
 
-    /// Applies the policy to a subscriber whose socket takes nothing. `output` is what the session still has
-    /// to send before the log; `drop_newest` moves its backlog there, so that the log is not held for it.
-    pub fn enforce(&mut self, log: &mut RoomLog, output: &mut Vec<u8>) -> Verdict {
+    /// As [`Self::gather`], but frame by frame, for transports that keep borders.
+    pub fn gather_frames<'a>(&self, log: &'a RoomLog, mut take: impl FnMut(&'a [u8]) -> bool) {
+        self.gather_frames_to(log, log.head_position(), &mut take);
+    }
+
+    fn gather_frames_to<'a>(
+        &self,
+        log: &'a RoomLog,
+        head: u64,
+        take: &mut impl FnMut(&'a [u8]) -> bool,
+    ) {
+        let mut position = self.cursor.position();
+        let mut own = self.own.iter();
+        loop {
+            let run = own.next();
+            let end = run.map_or(head, |run| run.start.min(head));
+            while position < end {
+                let (boundary, _) = log.boundary_from(&self.cursor, position + 1);
+                let frame = log.contiguous(&self.cursor, position, boundary);
+                position = boundary;
+                if !take(frame) {
+                    return;
+                }
+            }
+            match run {
+                Some(run) => position = run.end,
+                None => return,
+            }
+        }
+    }
+
+    /// Applies the policy to a subscriber whose socket takes nothing. The session still has to send its output
+    /// before the log; `drop_newest` moves its backlog there by `spill`, frame by frame, so that the log is not held
+    /// for it.
+    pub fn enforce(
+        &mut self,
+        log: &mut RoomLog,
+        is_output_empty: bool,
+        spill: impl FnMut(&[u8]),
+    ) -> Verdict {
         let bytes = self.bytes_behind(log);
         let messages = self.messages_behind(log);
         let over = bytes > self.limits.bytes_max || messages > self.limits.messages_max;
@@ -169,9 +206,9 @@ impl Subscriber {
             Policy::Conflate if messages > 1 => self.keep_last(log),
             Policy::DropNewest => {
                 // A gap not yet announced must come before anything newer is copied.
-                self.spilled &= !output.is_empty() || self.gap > 0;
+                self.spilled &= !is_output_empty || self.gap > 0;
                 if over && !self.spilled {
-                    self.spill(log, output);
+                    self.spill(log, spill);
                     self.spilled = true;
                 }
                 if self.spilled { self.drop_all(log) } else { 0 }
@@ -211,9 +248,9 @@ impl Subscriber {
         self.skip_to(log, position, message)
     }
 
-    /// Copies the oldest whole messages that fit the limits to `output`. One copy for one stall: while `output`
+    /// Copies the oldest whole messages that fit the limits to the output. One copy for one stall: while the output
     /// holds them, everything newer is dropped.
-    fn spill(&mut self, log: &mut RoomLog, output: &mut Vec<u8>) {
+    fn spill(&mut self, log: &mut RoomLog, mut spill: impl FnMut(&[u8])) {
         let mut end = log.position_of(
             &self.cursor,
             self.cursor.message()
@@ -227,19 +264,13 @@ impl Subscriber {
             let (_, message) = log.boundary_from(&self.cursor, bytes_end + 1);
             end = log.position_of(&self.cursor, message - 1);
         }
-        let mut left = end - self.cursor.position();
-        for run in &self.own {
-            let inside = run.end.min(end).saturating_sub(run.start);
-            left -= inside;
-        }
-        let before = output.len();
-        let wanted = left as usize;
-        self.gather(log, |slice| {
-            let room = wanted - (output.len() - before);
-            output.extend_from_slice(&slice[..slice.len().min(room)]);
-            output.len() - before < wanted
+        let mut bytes = 0;
+        self.gather_frames_to(log, end, &mut |frame| {
+            spill(frame);
+            bytes += frame.len();
+            true
         });
-        let advance = self.advance(log, wanted, output);
+        let advance = self.advance(log, bytes, &mut Vec::new());
         debug_assert!(!advance.torn);
     }
 

@@ -89,6 +89,10 @@ impl Codec for Uvrpc {
         RequestIds::Bits32
     }
 
+    fn fills_datagrams(&self) -> bool {
+        self.framing == Framing::Datagram
+    }
+
     fn method_case(&self) -> MethodCase {
         MethodCase::Lower
     }

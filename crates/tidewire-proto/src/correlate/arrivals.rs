@@ -1,0 +1,128 @@
+//! What the ids of arriving requests tell about those that did not arrive.
+//!
+//! Problem: datagrams get lost and overtake each other without a word. Approach: ids are given out in turn, so a
+//! receiver sees which are missing. With 8 bits the id counts itself, from 1 to 255; with 32 bits its upper half
+//! counts, from 1 to 65,535, see [`super::Correlator`]. A window of the last 64 tells what is late from what is there
+//! twice. What is missing when a later one comes and then comes after all is both missing and late, so that
+//! the difference is what was lost.
+//!
+//! A peer that counts in another way (a plain counter of 32 bits stays below 65,536 for long) is not followed: its ids
+//! stand still here, and standing still counts as nothing. Peers that pass over ids still in use, as ours do with 8 bits
+//! when answers are owed for long, make them look missing.
+//!
+//! Rejected: a list of what is missing, which a peer could make as long as it likes.
+
+use crate::codec::RequestIds;
+
+/// The order of one session's requests, as far as their ids tell it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Arrivals {
+    /// The highest so far; 0 before the first.
+    highest: u32,
+    /// Which of the 64 up to the highest came, the highest in the lowest bit.
+    seen: u64,
+}
+
+/// What one request's id tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arrival {
+    /// It is the next one, the first one, or one of a peer that does not count.
+    InTurn,
+    /// As many are missing before it.
+    After {
+        /// How many.
+        missing: u32,
+    },
+    /// It comes after later ones.
+    Late,
+    /// It came before.
+    Again,
+}
+
+impl Arrivals {
+    /// Takes note of a request's id.
+    #[inline]
+    pub fn note(&mut self, ids: RequestIds, id: u32) -> Arrival {
+        let (number, count) = match ids {
+            RequestIds::None => return Arrival::InTurn,
+            RequestIds::Bits8 => (id & 0xFF, 0xFF),
+            RequestIds::Bits32 => (id >> 16, 0xFFFF),
+        };
+        if number == 0 {
+            return Arrival::InTurn;
+        }
+        if self.highest == 0 {
+            (self.highest, self.seen) = (number, 1);
+            return Arrival::InTurn;
+        }
+        // Around the circle, from the highest forward.
+        let ahead = (number + count - self.highest) % count;
+        if ahead > 0 && ahead <= count / 2 {
+            self.seen = self.seen.checked_shl(ahead).unwrap_or(0) | 1;
+            self.highest = number;
+            return match ahead - 1 {
+                0 => Arrival::InTurn,
+                missing => Arrival::After { missing },
+            };
+        }
+        let behind = (self.highest + count - number) % count;
+        let bit = 1_u64.checked_shl(behind).unwrap_or(0);
+        if self.seen & bit != 0 {
+            return Arrival::Again;
+        }
+        self.seen |= bit;
+        Arrival::Late
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::correlate::Correlator;
+
+    fn note_all(ids: RequestIds, numbers: impl IntoIterator<Item = u32>) -> (u32, u32, u32) {
+        let mut arrivals = Arrivals::default();
+        let (mut missing, mut late, mut again) = (0, 0, 0);
+        for id in numbers {
+            match arrivals.note(ids, id) {
+                Arrival::InTurn => {}
+                Arrival::After { missing: more } => missing += more,
+                Arrival::Late => late += 1,
+                Arrival::Again => again += 1,
+            }
+        }
+        (missing, late, again)
+    }
+
+    #[test]
+    fn what_our_own_tables_give_out_is_in_turn_however_often_it_goes_round() {
+        for ids in [RequestIds::Bits8, RequestIds::Bits32] {
+            let mut correlator = Correlator::for_ids(ids, 10);
+            let given = (0..200_000).map(|value| {
+                let id = correlator.insert(value).unwrap();
+                correlator.answer(id);
+                id
+            });
+            assert_eq!(note_all(ids, given), (0, 0, 0), "{ids:?}");
+        }
+    }
+
+    #[test]
+    fn missing_late_and_repeated_ones_are_told_apart() {
+        let ids = RequestIds::Bits8;
+        assert_eq!(note_all(ids, [1, 2, 5, 6]), (2, 0, 0));
+        assert_eq!(note_all(ids, [1, 2, 5, 4, 3, 6]), (2, 2, 0));
+        assert_eq!(note_all(ids, [1, 2, 2, 5, 4, 4]), (2, 1, 2));
+        assert_eq!(note_all(ids, [254, 255, 2, 1]), (1, 1, 0));
+        // Beyond the window nobody knows whether it came before.
+        assert_eq!(note_all(ids, [1, 101, 2]), (99, 1, 0));
+        let wide = RequestIds::Bits32;
+        assert_eq!(note_all(wide, [1 << 16, (4 << 16) | 9]), (2, 0, 0));
+    }
+
+    #[test]
+    fn peers_that_do_not_count_like_this_are_left_alone() {
+        assert_eq!(note_all(RequestIds::Bits32, 1..60_000), (0, 0, 0));
+        assert_eq!(note_all(RequestIds::None, [9, 3, 70]), (0, 0, 0));
+    }
+}
