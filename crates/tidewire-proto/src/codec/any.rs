@@ -138,6 +138,10 @@ impl Codec for AnyCodec {
         each!(self, codec => codec.fills_datagrams())
     }
 
+    fn registers_subscribers(&self) -> bool {
+        each!(self, codec => codec.registers_subscribers())
+    }
+
     fn method_case(&self) -> MethodCase {
         each!(self, codec => codec.method_case())
     }

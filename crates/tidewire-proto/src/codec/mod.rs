@@ -172,6 +172,12 @@ pub trait Codec: Send + Sync + 'static {
         false
     }
 
+    /// Whether subscribers register for every topic at once, without an answer and again from time to time, and pick
+    /// those they want by themselves. Otherwise they subscribe to patterns and are told an alias.
+    fn registers_subscribers(&self) -> bool {
+        false
+    }
+
     /// How the names of methods compare.
     fn method_case(&self) -> MethodCase {
         MethodCase::Exact

@@ -1,7 +1,7 @@
 //! The promises of the codecs for foreign formats.
 
 use tidewire_proto::codec::contract::Found;
-use tidewire_proto::codec::uvrpc::{BroadcastMessage, ErrorParams, RpcFrame, Uvrpc};
+use tidewire_proto::codec::uvrpc::{BroadcastMessage, ErrorParams, REGISTRATION, RpcFrame, Uvrpc};
 use tidewire_proto::codec::{
     Codec, Decoded, Delimited, LengthField, LengthSize, Raw, RpcPayload, Srmp, SrmpRpc,
 };
@@ -117,7 +117,15 @@ pub fn uvrpc(bytes: &[u8]) {
         Uvrpc::for_datagrams().decode(stream, FRAME_BYTES_MAX)
     {
         assert_eq!(consumed, stream.len());
-        check_uvrpc_message(&message, stream);
+        match message.kind {
+            Kind::Subscribe => assert_eq!(stream, REGISTRATION),
+            Kind::Deliver => {
+                let (topic, data) = (message.name, message.payload);
+                let broadcast = BroadcastMessage { topic, data };
+                assert_eq!(BroadcastMessage::decode(stream), Ok(broadcast));
+            }
+            _ => check_uvrpc_message(&message, stream),
+        }
     }
     // Without lengths a frame ends where its offsets reach; what was cut out must read alike alone.
     let (frames, _) = decode_all(&Uvrpc::legacy_unframed(), stream, FRAME_BYTES_MAX);

@@ -168,8 +168,22 @@ impl<'a> BroadcastMessage<'a> {
         Self::read(bytes).map_err(Broken::error)
     }
 
+    /// Reads the publication that fills `bytes`, unless they could be a call or its answer: nothing in a datagram says
+    /// which of the two tables it holds. The type and the number of a call never look like two references.
+    pub(super) fn recognise(bytes: &'a [u8]) -> Option<Self> {
+        let mut table = Table::root(bytes).ok()?;
+        if !table.has_references_only(2) {
+            return None;
+        }
+        let found = Self::from_table(&mut table).ok()?;
+        (!found.topic.is_empty()).then_some(found)
+    }
+
     fn read(bytes: &'a [u8]) -> Result<Self, Broken> {
-        let mut table = Table::root(bytes)?;
+        Self::from_table(&mut Table::root(bytes)?)
+    }
+
+    fn from_table(table: &mut Table<'a>) -> Result<Self, Broken> {
         Ok(Self {
             topic: table.string(0)?,
             data: table.vector(1)?,

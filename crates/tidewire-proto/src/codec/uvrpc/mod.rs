@@ -10,6 +10,9 @@
 //! not lost as they are there. That end is certain for frames that keep their vtable last, as the original's
 //! do; use the framing with a length wherever the peer has it.
 //!
+//! A datagram can also be a registration, read as a subscription to every topic, or a publication, read and sent as a
+//! delivery with the name of its topic. Nobody answers a registration, and there is no other way to subscribe.
+//!
 //! A one-way message is sent as a request with id 0, because the original knows nothing else; its answer
 //! matches nothing. Frames of type notification are read as one-way messages, and deliveries are sent as them.
 //!
@@ -93,6 +96,10 @@ impl Codec for Uvrpc {
         self.framing == Framing::Datagram
     }
 
+    fn registers_subscribers(&self) -> bool {
+        self.framing == Framing::Datagram
+    }
+
     fn method_case(&self) -> MethodCase {
         MethodCase::Lower
     }
@@ -112,6 +119,19 @@ impl Codec for Uvrpc {
 
     fn encode(&self, message: &Message<'_>, out: &mut Vec<u8>) -> Result<(), EncodeError> {
         let kind = message.kind;
+        if self.framing == Framing::Datagram {
+            match kind {
+                Kind::Subscribe => {
+                    out.extend_from_slice(REGISTRATION);
+                    return Ok(());
+                }
+                Kind::Deliver if !message.name.is_empty() => {
+                    let (topic, data) = (message.name, message.payload);
+                    return BroadcastMessage { topic, data }.encode(out);
+                }
+                _ => {}
+            }
+        }
         let frame_type = frame_type_of(kind).ok_or(unsupported(NAME, kind))?;
         let frame = RpcFrame {
             frame_type,
@@ -177,8 +197,15 @@ fn decode_datagram(input: &[u8], frame_bytes_max: usize) -> Result<Decoded<'_>, 
         return Ok(Decoded::Incomplete { frame_bytes: 0 });
     }
     check_limit(input.len(), frame_bytes_max)?;
+    let message = if input == REGISTRATION {
+        Message::new(Kind::Subscribe, 0, EVERY_TOPIC)
+    } else if let Some(BroadcastMessage { topic, data }) = BroadcastMessage::recognise(input) {
+        Message::new(Kind::Deliver, 0, data).with_name(topic)
+    } else {
+        message_of(&RpcFrame::decode(input)?)
+    };
     Ok(Decoded::Frame {
-        message: message_of(&RpcFrame::decode(input)?),
+        message,
         consumed: input.len(),
     })
 }
@@ -239,6 +266,9 @@ const fn is_call(kind: Kind) -> bool {
 
 /// The datagram by which a subscriber registers at a publisher's port.
 pub const REGISTRATION: &[u8; 9] = b"UVRPC_REG";
+
+/// The body of a subscription to every topic, under the server's own policy.
+const EVERY_TOPIC: &[u8] = b"\0>";
 
 /// Longest frame, length included, that the original takes over TCP; keep below it when talking to one.
 pub const ORIGINAL_FRAME_BYTES_MAX: usize = 32_764;

@@ -107,6 +107,21 @@ impl<'a> Table<'a> {
         }
     }
 
+    /// Whether the table has exactly this many slots, and in each of them a distance to something aligned. A small number
+    /// in such a place is none, so that tables of references are told from tables of numbers.
+    pub(super) fn has_references_only(&self, slots: usize) -> bool {
+        self.slots.len() == 2 * slots
+            && (0..slots).all(|slot| {
+                let at = self.field(slot, OFFSET_BYTES).ok().flatten();
+                at.is_some_and(|at| {
+                    let distance = u32_at(self.bytes, at).unwrap_or(0);
+                    at.is_multiple_of(OFFSET_BYTES)
+                        && distance > 0
+                        && (distance as usize).is_multiple_of(OFFSET_BYTES)
+                })
+            })
+    }
+
     /// Where the last byte of the table and of what was read of it ends.
     pub(super) fn extent(&self) -> usize {
         self.extent

@@ -343,3 +343,73 @@ fn what_uvrpc_has_no_frames_for_is_refused() {
     }
     assert!(out.is_empty());
 }
+
+#[test]
+fn a_datagram_registers_or_publishes_and_calls_are_not_taken_for_that() {
+    let codec = Uvrpc::for_datagrams();
+    let decoded = |bytes: &[u8]| match codec.decode(bytes, 1 << 16) {
+        Ok(Decoded::Frame { message, consumed }) => {
+            assert_eq!(consumed, bytes.len());
+            (
+                message.kind,
+                message.name.to_owned(),
+                message.payload.to_vec(),
+            )
+        }
+        other => panic!("{other:?}"),
+    };
+    let (kind, _, body) = decoded(REGISTRATION);
+    let everything = crate::body::SubscribeBody::decode(&body).unwrap();
+    assert_eq!((kind, everything.pattern), (Kind::Subscribe, ">"));
+    let mut out = Vec::new();
+    let subscribe = Message::new(Kind::Subscribe, 0, &body);
+    codec.encode(&subscribe, &mut out).unwrap();
+    assert_eq!(out, REGISTRATION);
+
+    for topic in ["t", "a.topic.of.some.length"] {
+        for data in [&b""[..], b"hi", &[0; 5000]] {
+            let mut out = Vec::new();
+            let delivery = Message::new(Kind::Deliver, 3, data).with_name(topic);
+            codec.encode(&delivery, &mut out).unwrap();
+            assert_eq!(BroadcastMessage::decode(&out).unwrap().topic, topic);
+            let expected = (Kind::Deliver, topic.to_owned(), data.to_vec());
+            assert_eq!(decoded(&out), expected);
+        }
+    }
+    for frame_type in [
+        RpcFrameType::Request,
+        RpcFrameType::Response,
+        RpcFrameType::Notification,
+        RpcFrameType::Error,
+    ] {
+        for msgid in (0..200).chain([1 << 20, u32::MAX]) {
+            for params in [&b""[..], b"hi", &[4; 64]] {
+                let frame = RpcFrame {
+                    frame_type,
+                    msgid,
+                    method: "",
+                    params,
+                };
+                let mut out = Vec::new();
+                frame.encode(&mut out).unwrap();
+                assert_ne!(decoded(&out).0, Kind::Deliver, "{frame:?}");
+            }
+        }
+    }
+    // The smallest answer another builder makes: two slots, the type and the number, and nothing else.
+    for msgid in 0..200_u8 {
+        let answer = [
+            12, 0, 0, 0, 8, 0, 12, 0, 8, 0, 4, 0, 8, 0, 0, 0, msgid, 0, 0, 0, 1, 0, 0, 0,
+        ];
+        assert_eq!(decoded(&answer).0, Kind::Reply, "{msgid}");
+    }
+}
+
+#[test]
+fn streams_neither_register_nor_publish() {
+    let codec = Uvrpc::new();
+    let mut out = Vec::new();
+    let subscribe = Message::new(Kind::Subscribe, 0, b"\0>");
+    assert!(codec.encode(&subscribe, &mut out).is_err() && out.is_empty());
+    assert!(!codec.registers_subscribers() && !codec.fills_datagrams());
+}
