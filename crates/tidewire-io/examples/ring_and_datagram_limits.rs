@@ -264,13 +264,7 @@ fn datagrams_one_way(offload: bool) {
         let mut bytes = 0;
         loop {
             let pause = Some(Duration::from_millis(300));
-            let count = receive(
-                &receiver,
-                poller.as_mut(),
-                &mut events,
-                &mut batch,
-                pause,
-            );
+            let count = receive(&receiver, poller.as_mut(), &mut events, &mut batch, pause);
             if count == 0 {
                 return (bytes, receiver.kernel_drops().unwrap());
             }

@@ -29,6 +29,16 @@ impl TestServer {
         Self::start(builder, codec, "tcp://127.0.0.1:0", None, make)
     }
 
+    /// Starts on a free UDP port of the loopback interface.
+    pub fn over_udp<S: Service>(
+        builder: ServerBuilder,
+        codec: &AnyCodec,
+        make: impl FnMut(usize) -> S,
+    ) -> Self {
+        let codec = codec.clone().for_datagrams();
+        Self::start(builder, &codec, "udp://127.0.0.1:0", None, make)
+    }
+
     /// Starts on a Unix socket in a directory of its own.
     pub fn over_ipc<S: Service>(
         builder: ServerBuilder,

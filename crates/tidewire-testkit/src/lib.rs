@@ -9,6 +9,7 @@
 
 pub mod allocation;
 pub mod conformance;
+mod datagram_wire;
 pub mod descriptors;
 pub mod fault_server;
 mod harness;
@@ -17,7 +18,8 @@ mod peer;
 mod ring_wire;
 mod wire;
 
+pub use datagram_wire::DatagramWire;
 pub use harness::{DEADLINE, TestServer, assert_conserved, wait_until};
-pub use peer::{Heard, Peer, hello_frame};
+pub use peer::{Heard, Peer, challenge_answer, hello_frame};
 pub use ring_wire::RingWire;
 pub use wire::Wire;

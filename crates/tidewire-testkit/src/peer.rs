@@ -5,7 +5,7 @@ use std::io::{ErrorKind, Read, Write};
 
 use tidewire::OwnedMessage;
 use tidewire_proto::body::{ErrorBody, GapBody, JoinBody, JoinedBody, PresenceBody, RoomCall};
-use tidewire_proto::codec::{AnyCodec, Codec, Decoded, RequestIds};
+use tidewire_proto::codec::{AnyCodec, Codec, Decoded, RequestIds, Tw1};
 use tidewire_proto::handshake::{Hello, PROTOCOL_VERSION};
 use tidewire_proto::limits::FRAME_BYTES_MAX;
 use tidewire_proto::message::{FLAG_PRIVATE, Kind, Message, PresenceEvent};
@@ -58,7 +58,13 @@ impl Peer {
         let mut peer = Self::silent(wire, codec);
         if codec.has_handshake() {
             peer.write(&hello_frame());
-            let welcome = peer.receive().expect("a welcome, not the end");
+            let mut welcome = peer.receive().expect("a welcome, not the end");
+            if welcome.kind == Kind::Ping && peer.wire.keeps_borders() {
+                peer.wire
+                    .write_all(&challenge_answer(&welcome.payload))
+                    .expect("the server takes what is written");
+                welcome = peer.receive().expect("a welcome, not the end");
+            }
             assert_eq!(welcome.kind, Kind::Welcome, "{welcome:?}");
         }
         peer
@@ -96,14 +102,37 @@ impl Peer {
         self.room
     }
 
-    /// Writes bytes as they are.
+    /// Writes bytes as they are; over UDP as many datagrams as their frames need.
     ///
     /// # Panics
     /// The server is gone or takes nothing.
     pub fn write(&mut self, bytes: &[u8]) {
+        if self.wire.keeps_borders() {
+            return self.write_datagrams(bytes);
+        }
         self.wire
             .write_all(bytes)
             .expect("the server takes what is written");
+    }
+
+    fn write_datagrams(&mut self, bytes: &[u8]) {
+        let (mut start, mut end) = (0, 0);
+        while end < bytes.len() {
+            let consumed = match self.codec.decode(&bytes[end..], FRAME_BYTES_MAX) {
+                Ok(Decoded::Frame { consumed, .. }) => consumed,
+                _ => bytes.len() - end,
+            };
+            if end > start && end + consumed - start > DATAGRAM_BYTES {
+                self.write_datagram(&bytes[start..end]);
+                start = end;
+            }
+            end += consumed;
+        }
+        self.write_datagram(&bytes[start..]);
+    }
+
+    fn write_datagram(&mut self, bytes: &[u8]) {
+        self.wire.write_all(bytes).expect("a datagram that is sent");
     }
 
     /// Writes bytes to a server that may close meanwhile.
@@ -232,8 +261,15 @@ impl Peer {
             self.room = answer.channel;
             return Ok(());
         }
-        self.expect_text(PROMPT);
-        self.send(&Message::new(Kind::OneWay, 0, name.as_bytes()));
+        let name = Message::new(Kind::OneWay, 0, name.as_bytes());
+        if self.wire.keeps_borders() {
+            // Over UDP nobody is there before having sent something.
+            self.send(&name);
+            self.expect_text(PROMPT);
+        } else {
+            self.expect_text(PROMPT);
+            self.send(&name);
+        }
         let line = self.receive().expect("a word of welcome, not the end");
         let text = String::from_utf8_lossy(&line.payload).into_owned();
         match text.strip_prefix("! ") {
@@ -438,6 +474,19 @@ pub fn hello_frame() -> Vec<u8> {
     frame
 }
 
+/// What a native client answers to the challenge of a server over UDP: a pong and its hello once more, in one datagram.
+///
+/// # Panics
+/// Never: a challenge fits its answer.
+#[must_use]
+pub fn challenge_answer(cookie: &[u8]) -> Vec<u8> {
+    let mut datagram = Vec::new();
+    Tw1.encode(&Message::new(Kind::Pong, 0, cookie), &mut datagram)
+        .expect("a pong of this codec");
+    datagram.extend(hello_frame());
+    datagram
+}
+
 fn understand_line(message: OwnedMessage) -> Heard {
     let text = String::from_utf8_lossy(&message.payload).into_owned();
     let presence = [
@@ -474,6 +523,9 @@ fn understand_line(message: OwnedMessage) -> Heard {
 
 /// What the lines chat asks first.
 const PROMPT: &str = "Enter username: ";
+
+/// How much is sent in one datagram, unless a frame is larger.
+const DATAGRAM_BYTES: usize = 1_400;
 
 /// How much is read at once.
 const READ_BYTES: usize = 64 * 1024;

@@ -1,4 +1,5 @@
-//! A blocking connection of any transport, with a deadline on every read: sockets from the standard library, or rings.
+//! A blocking connection of any transport, with a deadline on every read: sockets from the standard library, or
+//! rings.
 
 use std::io::{self, IoSlice, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -8,6 +9,7 @@ use std::os::unix::net::UnixStream;
 use tidewire::Endpoint;
 use tidewire_io::socket::{SocketAddress, Stream};
 
+use crate::datagram_wire::DatagramWire;
 use crate::harness::DEADLINE;
 use crate::ring_wire::RingWire;
 
@@ -20,6 +22,8 @@ pub enum Wire {
     Unix(UnixStream),
     /// Within the process.
     Inproc(RingWire),
+    /// Over UDP.
+    Udp(DatagramWire),
 }
 
 impl Wire {
@@ -38,9 +42,16 @@ impl Wire {
             Endpoint::Inproc(name) => {
                 Self::Inproc(RingWire::new(name.connect().map_err(io::Error::other)?))
             }
+            Endpoint::Udp(address) => Self::Udp(DatagramWire::connect(*address)?),
             other => return Err(unknown(other)),
         };
         wire.arm()
+    }
+
+    /// Whether each write is a message of its own.
+    #[must_use]
+    pub fn keeps_borders(&self) -> bool {
+        matches!(self, Self::Udp(_))
     }
 
     /// Connects with a receive buffer of this size, so that a peer that stops reading is felt soon.
@@ -51,7 +62,7 @@ impl Wire {
     pub fn connect_narrow(endpoint: &Endpoint, receive_bytes: usize) -> io::Result<Self> {
         let address = match endpoint {
             Endpoint::Socket(address) => address,
-            Endpoint::Inproc(_) => return Self::connect(endpoint),
+            Endpoint::Inproc(_) | Endpoint::Udp(_) => return Self::connect(endpoint),
             other => return Err(unknown(other)),
         };
         let stream = Stream::connect(address).map_err(io::Error::other)?;
@@ -64,7 +75,7 @@ impl Wire {
         match &wire {
             Self::Tcp(stream) => stream.set_nonblocking(false)?,
             Self::Unix(stream) => stream.set_nonblocking(false)?,
-            Self::Inproc(_) => {}
+            Self::Inproc(_) | Self::Udp(_) => {}
         }
         wire.arm()
     }
@@ -78,6 +89,7 @@ impl Wire {
             Self::Tcp(stream) => Self::Tcp(stream.try_clone()?),
             Self::Unix(stream) => Self::Unix(stream.try_clone()?),
             Self::Inproc(ring) => Self::Inproc(ring.clone()),
+            Self::Udp(socket) => Self::Udp(socket.clone()),
         })
     }
 
@@ -90,11 +102,12 @@ impl Wire {
             Self::Tcp(stream) => stream.shutdown(Shutdown::Write),
             Self::Unix(stream) => stream.shutdown(Shutdown::Write),
             Self::Inproc(ring) => ring.shutdown_write(),
+            Self::Udp(socket) => socket.finish_writing(),
         }
     }
 
     /// Vanishes: over TCP with a reset, over a Unix socket by closing with input unread, within the process by being
-    /// dropped, since nothing there can be cut.
+    /// dropped, since nothing there can be cut, and over UDP without a word.
     ///
     /// # Errors
     /// The system refused the option.
@@ -103,6 +116,7 @@ impl Wire {
             Self::Tcp(stream) => Stream::try_from(OwnedFd::from(stream))?,
             Self::Unix(stream) => Stream::try_from(OwnedFd::from(stream))?,
             Self::Inproc(_) => return Ok(()),
+            Self::Udp(socket) => return socket.vanish(),
         };
         stream.reset_on_close()
     }
@@ -118,8 +132,8 @@ impl Wire {
                 stream.set_read_timeout(Some(DEADLINE))?;
                 stream.set_write_timeout(Some(DEADLINE))?;
             }
-            // A ring has the deadline built in.
-            Self::Inproc(_) => {}
+            // A ring has the deadline built in, and a datagram socket was made with it.
+            Self::Inproc(_) | Self::Udp(_) => {}
         }
         Ok(self)
     }
@@ -131,6 +145,7 @@ impl Read for Wire {
             Self::Tcp(stream) => stream.read(buffer),
             Self::Unix(stream) => stream.read(buffer),
             Self::Inproc(ring) => ring.read(buffer),
+            Self::Udp(socket) => socket.read(buffer),
         }
     }
 }
@@ -141,6 +156,7 @@ impl Write for Wire {
             Self::Tcp(stream) => stream.write(bytes),
             Self::Unix(stream) => stream.write(bytes),
             Self::Inproc(ring) => ring.write(bytes),
+            Self::Udp(socket) => socket.write(bytes),
         }
     }
 
@@ -149,6 +165,7 @@ impl Write for Wire {
             Self::Tcp(stream) => stream.write_vectored(pieces),
             Self::Unix(stream) => stream.write_vectored(pieces),
             Self::Inproc(ring) => ring.write_vectored(pieces),
+            Self::Udp(socket) => socket.write_vectored(pieces),
         }
     }
 

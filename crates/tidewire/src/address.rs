@@ -10,7 +10,8 @@ use tidewire_io::socket::SocketAddress;
 
 use crate::transport::inproc::{InprocName, NAME_BYTES_MAX};
 
-/// Where to listen or connect: `tcp://HOST:PORT`, `ipc://PATH` or `inproc://NAME`. `HOST:PORT` alone means tcp.
+/// Where to listen or connect: `tcp://HOST:PORT`, `udp://HOST:PORT`, `ipc://PATH` or `inproc://NAME`. `HOST:PORT` alone
+/// means tcp.
 ///
 /// `*` as host listens on every IPv4 address, `[::]` on every IPv6 address too; port 0 asks the system for a free port.
 /// Of the addresses of a host name a server takes the first that this machine has, and a client tries one after the
@@ -24,6 +25,7 @@ pub struct Address {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum AddressKind {
     Tcp { host: String, port: u16 },
+    Udp { host: String, port: u16 },
     Ipc(PathBuf),
     Inproc(InprocName),
 }
@@ -34,6 +36,8 @@ enum AddressKind {
 pub enum Endpoint {
     /// A TCP or Unix socket.
     Socket(SocketAddress),
+    /// A UDP port.
+    Udp(SocketAddr),
     /// A name within this process.
     Inproc(InprocName),
 }
@@ -44,7 +48,7 @@ pub enum Endpoint {
 pub enum AddressError {
     /// The part before `://` is not a transport.
     #[error(
-        "unknown transport {transport:?} in {text:?}; use tcp://HOST:PORT, ipc://PATH or inproc://NAME"
+        "unknown transport {transport:?} in {text:?}; use tcp://HOST:PORT, udp://HOST:PORT, ipc://PATH or inproc://NAME"
     )]
     UnknownTransport {
         /// What stood there.
@@ -53,7 +57,9 @@ pub enum AddressError {
         text: String,
     },
     /// No port, or one that is not a number up to 65535.
-    #[error("no valid port in {text:?}; write tcp://HOST:PORT, for example tcp://127.0.0.1:8080")]
+    #[error(
+        "no valid port in {text:?}; write tcp://HOST:PORT or udp://HOST:PORT, for example tcp://127.0.0.1:8080"
+    )]
     BadPort {
         /// The whole text.
         text: String,
@@ -112,11 +118,23 @@ impl Address {
         Ok(vec![match &self.kind {
             AddressKind::Inproc(name) => Endpoint::Inproc(name.clone()),
             AddressKind::Ipc(path) => SocketAddress::Unix(path.clone()).into(),
-            AddressKind::Tcp { host, port } if host == "*" => {
-                SocketAddr::from((Ipv4Addr::UNSPECIFIED, *port)).into()
-            }
-            AddressKind::Tcp { host, port } => return resolve_host(host, *port),
+            AddressKind::Tcp { host, port } => return resolve_host(host, *port, Endpoint::from),
+            AddressKind::Udp { host, port } => return resolve_host(host, *port, Endpoint::Udp),
         }])
+    }
+}
+
+impl Address {
+    /// Whether messages travel as datagrams.
+    pub(crate) fn is_udp(&self) -> bool {
+        matches!(self.kind, AddressKind::Udp { .. })
+    }
+}
+
+impl Endpoint {
+    /// Whether messages travel as datagrams.
+    pub(crate) fn is_udp(&self) -> bool {
+        matches!(self, Self::Udp(_))
     }
 }
 
@@ -126,7 +144,14 @@ impl FromStr for Address {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let (transport, rest) = text.split_once("://").unwrap_or(("tcp", text));
         let kind = match transport {
-            "tcp" => parse_tcp(text, rest)?,
+            "tcp" => {
+                let (host, port) = parse_host(text, rest)?;
+                AddressKind::Tcp { host, port }
+            }
+            "udp" => {
+                let (host, port) = parse_host(text, rest)?;
+                AddressKind::Udp { host, port }
+            }
             "ipc" => parse_ipc(text, rest)?,
             "inproc" => parse_inproc(text, rest)?,
             other => {
@@ -143,10 +168,8 @@ impl FromStr for Address {
 impl fmt::Display for Address {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.kind {
-            AddressKind::Tcp { host, port } if host.contains(':') => {
-                write!(formatter, "tcp://[{host}]:{port}")
-            }
-            AddressKind::Tcp { host, port } => write!(formatter, "tcp://{host}:{port}"),
+            AddressKind::Tcp { host, port } => write_host(formatter, "tcp", host, *port),
+            AddressKind::Udp { host, port } => write_host(formatter, "udp", host, *port),
             AddressKind::Ipc(path) => write!(formatter, "ipc://{}", path.display()),
             AddressKind::Inproc(name) => name.fmt(formatter),
         }
@@ -157,6 +180,10 @@ impl From<Endpoint> for Address {
     fn from(endpoint: Endpoint) -> Self {
         let kind = match endpoint {
             Endpoint::Socket(SocketAddress::Tcp(address)) => AddressKind::Tcp {
+                host: address.ip().to_string(),
+                port: address.port(),
+            },
+            Endpoint::Udp(address) => AddressKind::Udp {
                 host: address.ip().to_string(),
                 port: address.port(),
             },
@@ -201,12 +228,22 @@ impl fmt::Display for Endpoint {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Socket(address) => address.fmt(formatter),
+            Self::Udp(address) => write!(formatter, "udp://{address}"),
             Self::Inproc(name) => name.fmt(formatter),
         }
     }
 }
 
-fn resolve_host(host: &str, port: u16) -> Result<Vec<Endpoint>, AddressError> {
+/// The endpoints of a host, each once, in the resolver's order.
+fn resolve_host(
+    host: &str,
+    port: u16,
+    endpoint_of: fn(SocketAddr) -> Endpoint,
+) -> Result<Vec<Endpoint>, AddressError> {
+    if host == "*" {
+        let anywhere = SocketAddr::from((Ipv4Addr::UNSPECIFIED, port));
+        return Ok(vec![endpoint_of(anywhere)]);
+    }
     let unresolved = |detail: String| AddressError::Unresolved {
         host: host.to_owned(),
         detail,
@@ -215,7 +252,7 @@ fn resolve_host(host: &str, port: u16) -> Result<Vec<Endpoint>, AddressError> {
         .to_socket_addrs()
         .map_err(|error| unresolved(error.to_string()))?;
     let mut found: Vec<Endpoint> = Vec::new();
-    for endpoint in addresses.map(Endpoint::from) {
+    for endpoint in addresses.map(endpoint_of) {
         // A resolver may list an address more than once.
         if !found.contains(&endpoint) {
             found.push(endpoint);
@@ -227,7 +264,19 @@ fn resolve_host(host: &str, port: u16) -> Result<Vec<Endpoint>, AddressError> {
     Ok(found)
 }
 
-fn parse_tcp(text: &str, rest: &str) -> Result<AddressKind, AddressError> {
+fn write_host(
+    formatter: &mut fmt::Formatter<'_>,
+    transport: &str,
+    host: &str,
+    port: u16,
+) -> fmt::Result {
+    if host.contains(':') {
+        return write!(formatter, "{transport}://[{host}]:{port}");
+    }
+    write!(formatter, "{transport}://{host}:{port}")
+}
+
+fn parse_host(text: &str, rest: &str) -> Result<(String, u16), AddressError> {
     let Some((host, port)) = rest.rsplit_once(':') else {
         return Err(AddressError::BadPort {
             text: text.to_owned(),
@@ -245,10 +294,7 @@ fn parse_tcp(text: &str, rest: &str) -> Result<AddressKind, AddressError> {
     let port = port.parse().map_err(|_| AddressError::BadPort {
         text: text.to_owned(),
     })?;
-    Ok(AddressKind::Tcp {
-        host: host.to_owned(),
-        port,
-    })
+    Ok((host.to_owned(), port))
 }
 
 fn parse_ipc(text: &str, rest: &str) -> Result<AddressKind, AddressError> {
@@ -292,6 +338,8 @@ mod tests {
             "tcp://127.0.0.1:8080",
             "tcp://[::1]:0",
             "tcp://localhost:1",
+            "udp://127.0.0.1:8080",
+            "udp://[::1]:0",
             "ipc:///tmp/x.sock",
             "ipc://@abstract",
             "inproc://orders/eu-1",
@@ -314,6 +362,8 @@ mod tests {
     fn wildcard_and_names_resolve() {
         let any = "tcp://*:9".parse::<Address>().unwrap().resolve().unwrap();
         assert_eq!(any.to_string(), "tcp://0.0.0.0:9");
+        let any = "udp://*:9".parse::<Address>().unwrap().resolve().unwrap();
+        assert_eq!(any.to_string(), "udp://0.0.0.0:9");
         assert!(
             "tcp://localhost:9"
                 .parse::<Address>()
@@ -331,6 +381,7 @@ mod tests {
             AddressError::UnknownTransport { .. }
         ));
         assert!(matches!(error("tcp://host"), AddressError::BadPort { .. }));
+        assert!(matches!(error("udp://host"), AddressError::BadPort { .. }));
         assert!(matches!(
             error("tcp://host:70000"),
             AddressError::BadPort { .. }

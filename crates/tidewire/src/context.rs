@@ -1,7 +1,7 @@
 //! What a handler can do: reply, send, say, join, publish, subscribe, connect, close.
 
 use thiserror::Error;
-use tidewire_io::socket::{PeerCredentials, SocketAddress};
+use tidewire_io::socket::PeerCredentials;
 use tidewire_proto::body::ErrorCode;
 use tidewire_proto::codec::{AnyCodec, Codec};
 use tidewire_proto::error::EncodeError;
@@ -96,7 +96,7 @@ impl Context<'_> {
 
     /// The peer's address, if it has one: clients of a Unix socket and those of the same process have none.
     #[must_use]
-    pub fn peer(&self) -> Option<&SocketAddress> {
+    pub fn peer(&self) -> Option<&Endpoint> {
         self.core
             .session(self.id)
             .and_then(|session| session.peer.as_deref())
@@ -340,6 +340,7 @@ impl Context<'_> {
         let mut bytes = std::mem::take(&mut self.output.bytes);
         self.core.push_roster(joined, &mut bytes);
         self.output.bytes = bytes;
+        self.output.handle_appended(&self.core.shared.codec);
     }
 
     /// Subscribes this session to a [pattern](tidewire_proto::topic). From now on it gets what is published to matching

@@ -229,6 +229,10 @@ impl Current {
     /// id; its error carries id 0, and the room if there is one. Without ids every message may be a request, and its
     /// sender counts on an answer.
     pub(crate) fn wants_refusal(self, codec_has_ids: bool) -> bool {
+        if self.kind == Kind::Subscribe && self.id == 0 {
+            // Nobody waits for an answer to a registration.
+            return false;
+        }
         self.kind.has_id() || matches!(self.kind, Kind::Say | Kind::Publish) || !codec_has_ids
     }
 }

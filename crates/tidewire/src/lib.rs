@@ -1,4 +1,4 @@
-//! Tidewire moves small messages fast over TCP, Unix sockets and within a process, with one API.
+//! Tidewire moves small messages fast over TCP, UDP, Unix sockets and within a process, with one API.
 //!
 //! A server is a handful of lanes: threads that each own a poller and their sessions. A handler sees a
 //! borrowed message and replies into the session's output; nothing on that way allocates, locks or makes a
@@ -16,8 +16,12 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! The address picks the transport: `tcp://HOST:PORT`, `ipc://PATH`, or `inproc://NAME` for a server of the
-//! same process. For more than a closure implement [`Service`]; for methods by name use a
+//! The address picks the transport: `tcp://HOST:PORT`, `udp://HOST:PORT`, `ipc://PATH`, or `inproc://NAME` for a server of
+//! the same process. What a send that returned `Ok` promises is that the message reaches the peer's service in order,
+//! unless the connection fails or the receiver's policy drops it; over UDP only that it is handed to the system once.
+//! Lost requests end by their deadlines there, and counters ([`Metrics`]) tell how much is missing.
+//!
+//! For more than a closure implement [`Service`]; for methods by name use a
 //! [`Router`], for typed ones the attribute `#[tidewire::service]` on a trait (feature `typed`, on by default); for
 //! rooms use [`Context::join`] and [`Context::say`], or the ready [`Chat`] service; for topics [`Context::subscribe`]
 //! and [`Context::publish`], or the ready [`PubSub`] service.
@@ -66,6 +70,7 @@ mod context;
 mod deferred;
 mod lane;
 mod limits;
+mod listen;
 #[cfg(feature = "log")]
 pub mod log;
 mod metrics;
@@ -89,7 +94,7 @@ pub use context::{Context, SendError};
 pub use deferred::Deferred;
 pub use lane::LaneError;
 pub use limits::{Limits, RoomDefaults};
-pub use metrics::{DropReason, Metrics, MetricsReader};
+pub use metrics::{DatagramDrop, DropReason, Metrics, MetricsReader};
 pub use pattern::{
     Chat, JoinError, Joined, Methods, NotSubscribed, PubSub, PublishError, RoomError, Router,
     SubscribeError,

@@ -21,7 +21,8 @@ pub struct Limits {
     pub handshake_timeout: Duration,
     /// Silence after which a session that answers pings is closed. Default 60 s.
     pub idle_timeout: Duration,
-    /// Silence after which a session whose codec has no pings is closed. Default 20 min: a person may think.
+    /// Silence after which a session whose codec has no pings is closed. Default 20 min: a person may think. Over UDP
+    /// only what the peer sends counts, elsewhere also that it takes what it is sent.
     pub idle_timeout_without_heartbeat: Duration,
     /// Silence after which a ping is sent, zero for never. Default 20 s: two of them fit into the idle timeout.
     pub heartbeat: Duration,
@@ -54,11 +55,19 @@ pub struct Limits {
     /// Patterns a session may be subscribed to at once. Default 256: each costs a look at every flush of the session,
     /// and wildcards make few do.
     pub subscriptions_per_session_max: usize,
+    /// Subscribers that are registered at once for every topic of the whole server, as UVRPC's are over UDP. Default 256:
+    /// each publication goes to each of them, at addresses that nobody has proved. One that is silent for
+    /// `idle_timeout_without_heartbeat` is forgotten.
+    pub registrations_max: usize,
     /// Largest room in which coming and going is announced and the roster is pushed at joining. Default 1,024:
     /// announcements grow with the square of the members. Above it, ask for the list.
     pub presence_members_max: usize,
     /// Pings and other control frames a session may send in a second. Default 100.
     pub control_frames_per_second_max: u32,
+    /// Largest datagram that is filled up with several frames, in bytes. Default 1,472: what Ethernet carries in one
+    /// packet over IPv4 (over IPv6 it is 1,452). A larger frame travels alone, in a datagram that the network takes
+    /// apart, and is lost with any of its parts; one that exceeds 65,507 bytes is refused.
+    pub datagram_bytes_max: usize,
     /// Bytes read from one session in one turn, so that a loud one cannot starve the rest. Default 512 KiB.
     pub turn_bytes_max: usize,
 }
@@ -84,8 +93,10 @@ impl Default for Limits {
             rooms_per_session_max: 64,
             topics_max: 16_384,
             subscriptions_per_session_max: 256,
+            registrations_max: 256,
             presence_members_max: 1_024,
             control_frames_per_second_max: 100,
+            datagram_bytes_max: 1_472,
             turn_bytes_max: 512 * 1024,
         }
     }
@@ -101,6 +112,14 @@ impl Limits {
         }
     }
 }
+
+/// Largest frame over UDP, in bytes: the 65,535 of an IPv4 packet without the headers of IP and UDP. A server that
+/// listens on UDP takes none larger over any transport, because what is said in a room is framed once for all.
+pub(crate) const DATAGRAM_FRAME_BYTES_MAX: usize = 65_507;
+
+/// What a UDP socket asks for as its receive buffer, in bytes; the system cuts it to `net.core.rmem_max`. The longer the
+/// burst it holds, the fewer datagrams are lost while the lane is busy.
+pub(crate) const DATAGRAM_RECEIVE_BUFFER_BYTES: usize = 4 << 20;
 
 /// Bytes of each of the two rings of an in-process connection. A ring walks through all of its memory however little
 /// is in it, so it should fit the cache beside everything else; 64 KiB are as much as a sender's largest usual write.

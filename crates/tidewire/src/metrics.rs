@@ -50,6 +50,47 @@ impl DropReason {
     pub const NAMES: [&'static str; 3] = ["closed", "policy", "left"];
 }
 
+/// Why a datagram, or the rest of one, did not go where it was to go. All but the last two are about what came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DatagramDrop {
+    /// Its sender has no session, and it cannot begin one.
+    Stranger,
+    /// It is not of the codec. What stood before that was handled.
+    Malformed,
+    /// Its last frame is not whole. Those before were handled.
+    Unfinished,
+    /// It was larger than is taken, and was not looked at.
+    Truncated,
+    /// Its session may not be read for now: output, a room or deferred answers hold it back.
+    Paused,
+    /// A limit on the number of sessions was reached.
+    Refused,
+    /// Its session, or the server, is about to end.
+    Closing,
+    /// It overtook the welcome.
+    Early,
+    /// To an address that has not proved itself, beyond what that address sent.
+    OverBudget,
+    /// The system would not send it.
+    Unsendable,
+}
+
+impl DatagramDrop {
+    /// Names of all reasons, in the order of their counters.
+    pub const NAMES: [&'static str; 10] = [
+        "stranger",
+        "malformed",
+        "unfinished",
+        "truncated",
+        "paused",
+        "refused",
+        "closing",
+        "early",
+        "over_budget",
+        "unsendable",
+    ];
+}
+
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
         #[derive(Debug, Default)]
@@ -57,6 +98,7 @@ macro_rules! counters {
             $(pub(crate) $name: Counter,)*
             pub(crate) closed: [Counter; CloseReason::NAMES.len()],
             pub(crate) room_dropped: [Counter; DropReason::NAMES.len()],
+            pub(crate) datagrams_dropped: [Counter; DatagramDrop::NAMES.len()],
         }
 
         /// The counters of one lane, or the sum over lanes, at one moment.
@@ -67,12 +109,17 @@ macro_rules! counters {
             pub closed: [u64; CloseReason::NAMES.len()],
             /// Room messages a subscriber did not get, by reason; see [`DropReason::NAMES`].
             pub room_dropped: [u64; DropReason::NAMES.len()],
+            /// Datagrams that did not go where they were to go, by reason; see [`DatagramDrop::NAMES`].
+            pub datagrams_dropped: [u64; DatagramDrop::NAMES.len()],
         }
 
         impl LaneCounters {
             fn add_to(&self, sum: &mut Metrics) {
                 $(sum.$name += self.$name.read();)*
                 for (total, counter) in sum.closed.iter_mut().zip(&self.closed) {
+                    *total += counter.read();
+                }
+                for (total, counter) in sum.datagrams_dropped.iter_mut().zip(&self.datagrams_dropped) {
                     *total += counter.read();
                 }
                 for (total, counter) in sum.room_dropped.iter_mut().zip(&self.room_dropped) {
@@ -118,6 +165,28 @@ counters! {
     refused,
     /// Direct sends refused because the receiver's queue was full or it was gone.
     sends_refused,
+    /// Messages refused at the sender because they fit no frame that the receiver takes.
+    sends_too_large,
+    /// Datagrams received, whatever became of them.
+    datagrams_in,
+    /// Datagrams handed to the system. Whether they arrive is not known.
+    datagrams_out,
+    /// Datagrams that reached this machine and found no room in a socket of a lane. A run handed over in one piece on
+    /// the same machine counts as one.
+    kernel_drops,
+    /// Challenges sent to addresses that said hello and had not shown that they receive there.
+    challenges,
+    /// Hellos sent again because nothing came back.
+    hellos_repeated,
+    /// Registrations of subscribers, not counting those that were only repeated.
+    registrations,
+    /// Registrations refused because of the limit, or because the address had not proved itself.
+    registrations_refused,
+    /// Requests that were missing, by their ids, when a later one came over UDP. Those that came after all are counted
+    /// in `requests_late` as well, so that the difference was lost.
+    requests_missing,
+    /// Requests that came over UDP after later ones.
+    requests_late,
     /// Replies that no request waited for.
     replies_unmatched,
     /// Cancel frames received.
@@ -156,6 +225,12 @@ impl Metrics {
     #[must_use]
     pub fn sessions_closed(&self) -> u64 {
         self.closed.iter().sum()
+    }
+
+    /// Datagrams dropped for this reason.
+    #[must_use]
+    pub fn datagrams_dropped_by(&self, reason: DatagramDrop) -> u64 {
+        self.datagrams_dropped[reason as usize]
     }
 
     /// Room frames dropped, for whatever reason.

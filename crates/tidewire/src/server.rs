@@ -9,21 +9,23 @@ use std::sync::{Arc, OnceLock};
 use crossbeam_utils::CachePadded;
 use thiserror::Error;
 use tidewire_io::clock::now_ns;
+use tidewire_io::datagram::{DatagramBindError, DatagramOptions};
 use tidewire_io::doorbell::Doorbell;
 use tidewire_io::poller::{self, PollerChoice, PollerKind};
-use tidewire_io::socket::{BindError, Listener, SocketOptions};
+use tidewire_io::socket::{BindError, SocketOptions};
 use tidewire_proto::codec::{AnyCodec, Codec, Tw1};
 use tidewire_proto::room::Policy;
 
 use crate::address::{Address, AddressError, Endpoint};
 use crate::deferred::SpareFrames;
-use crate::lane::{Core, Gate, Lane, LaneError, LaneHandle, Post, Shared, SpareBatches};
+use crate::lane::{Cookies, Core, Gate, Lane, LaneError, LaneHandle, Post, Shared, SpareBatches};
 use crate::limits::{Limits, RoomDefaults, nanoseconds};
+use crate::listen::{Bound, adapt, default_datagram_options};
 use crate::metrics::{LaneCounters, Metrics, MetricsReader};
 use crate::pattern::{Directory, LANES_MAX};
 use crate::service::{Service, SharedService};
 use crate::sessions::{SessionTable, Sessions};
-use crate::transport::inproc::{self, InprocBindError, InprocName};
+use crate::transport::inproc::{self, InprocBindError};
 
 /// A running server: its lanes, its addresses, its counters. Dropping it stops it at once.
 #[derive(Debug)]
@@ -49,6 +51,8 @@ pub struct ServerBuilder {
     rooms: RoomDefaults,
     sockets: SocketOptions,
     spin_us: u32,
+    datagrams: DatagramOptions,
+    trusts_datagram_peers: bool,
     agent: Option<String>,
 }
 
@@ -62,6 +66,18 @@ pub enum ServeError {
     /// An address could not be bound.
     #[error("cannot listen")]
     Bind(#[from] BindError),
+    /// A UDP port could not be bound.
+    #[error("cannot listen")]
+    Datagram(#[from] DatagramBindError),
+    /// The codec frames datagrams in another way than streams, and a server has one codec.
+    #[error(
+        "the codec {codec} frames udp:// in another way than streams; start one server for udp:// and another for the \
+         rest"
+    )]
+    MixedFraming {
+        /// Name of the codec.
+        codec: &'static str,
+    },
     /// An in-process name could not be taken.
     #[error("cannot listen")]
     Inproc(#[from] InprocBindError),
@@ -225,6 +241,8 @@ impl Default for ServerBuilder {
             rooms: RoomDefaults::default(),
             sockets: SocketOptions::default(),
             spin_us: 0,
+            datagrams: default_datagram_options(),
+            trusts_datagram_peers: false,
             agent: None,
         }
     }
@@ -304,6 +322,24 @@ impl ServerBuilder {
         self
     }
 
+    /// Options of the UDP sockets. `reuse_port` is the server's own business: it is on with several lanes, of which each
+    /// has a socket, and off with one.
+    #[must_use]
+    pub fn datagram_options(mut self, options: DatagramOptions) -> Self {
+        self.datagrams = options;
+        self
+    }
+
+    /// Whether UDP peers that cannot prove their address are trusted not to lie about it. Default no: such an address is
+    /// sent no more bytes than came from it, so that nobody can make the server flood somebody else, and it can
+    /// neither join rooms nor subscribe. Codecs with a handshake need no trust, their addresses are proved. Turn it
+    /// on in closed networks only, for codecs whose replies are larger than their requests.
+    #[must_use]
+    pub fn trust_datagram_peers(mut self, trusted: bool) -> Self {
+        self.trusts_datagram_peers = trusted;
+        self
+    }
+
     /// What the server says of itself to clients. Default: `tidewire/VERSION lanes=N poller=P`.
     #[must_use]
     pub fn agent(mut self, agent: impl Into<String>) -> Self {
@@ -330,22 +366,15 @@ impl ServerBuilder {
     }
 
     fn start_with<S: Service>(
-        self,
+        mut self,
         mut make: impl FnMut(usize) -> Result<S, ServeError>,
     ) -> Result<Server, ServeError> {
         if self.lanes == 0 || self.lanes > LANES_MAX {
             return Err(ServeError::LaneCount(self.lanes));
         }
-        let (mut listeners, mut addresses) = (Vec::new(), Vec::new());
-        for address in &self.addresses {
-            match bind(address, &self.sockets)? {
-                Bound::Socket(listener) => {
-                    addresses.push(listener.local_address().clone().into());
-                    listeners.push(listener);
-                }
-                Bound::Name(name) => addresses.push(name.into()),
-            }
-        }
+        let is_udp: Vec<bool> = self.addresses.iter().map(Address::is_udp).collect();
+        self.codec = adapt(&is_udp, self.codec, &mut self.limits)?;
+        let bound = Bound::bind(&self.addresses, self.lanes, &self.sockets, &self.datagrams)?;
         // The first one decides; the others follow it without saying so again.
         let first = poller::open(self.poller).map_err(LaneError::from)?;
         let kind = first.kind();
@@ -367,20 +396,26 @@ impl ServerBuilder {
             shared: Arc::clone(&shared),
             lanes: handles.clone(),
             threads: Vec::new(),
-            addresses,
+            addresses: bound.addresses,
             names: Vec::new(),
             metrics: MetricsReader::new(counters.clone()),
             poller: kind,
         };
         server.take_names()?;
-        for (index, (poller, (handle, counters))) in pollers
+        let mut listeners = bound.listeners;
+        for (index, (((poller, ports), handle), counters)) in pollers
             .into_iter()
-            .zip(handles.into_iter().zip(counters))
+            .zip(bound.ports)
+            .zip(handles)
+            .zip(counters)
             .enumerate()
         {
             let mut core = Core::new(index, Arc::clone(&shared), handle, poller, counters);
             for listener in listeners.drain(..) {
                 core.add_listener(listener).map_err(LaneError::from)?;
+            }
+            for socket in ports {
+                core.add_port(socket).map_err(LaneError::from)?;
             }
             let lane = Lane::new(core, make(index)?);
             let name = format!("tidewire-lane-{index}");
@@ -417,12 +452,12 @@ impl ServerBuilder {
             limits: self.limits.clone(),
             room_defaults: self.rooms,
             directory: Directory::new(self.limits.rooms_max, self.limits.topics_max),
-            gate: Gate::new(
-                self.limits.sessions_max,
-                self.limits.sessions_per_address_max,
-            ),
+            gate: Gate::new(&self.limits),
             sessions: SessionTable::new(self.lanes),
             broadcast_bytes: Arc::default(),
+            cookies: Cookies::default(),
+            trusts_datagram_peers: self.trusts_datagram_peers,
+            datagram_options: self.datagrams.clone(),
             spare_batches: SpareBatches::default(),
             spare_frames: SpareFrames::default(),
             agent,
@@ -433,13 +468,6 @@ impl ServerBuilder {
     }
 }
 
-/// What is listened on.
-enum Bound {
-    Socket(Listener),
-    /// Taken when the lanes are there.
-    Name(InprocName),
-}
-
 impl fmt::Display for Server {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, address) in self.addresses.iter().enumerate() {
@@ -447,25 +475,5 @@ impl fmt::Display for Server {
             write!(formatter, "{separator}{address}")?;
         }
         Ok(())
-    }
-}
-
-/// Binds the first of an address's endpoints that this machine has: those of a name need not all be its own.
-fn bind(address: &Address, options: &SocketOptions) -> Result<Bound, ServeError> {
-    let mut endpoints = address.resolve_all()?.into_iter().peekable();
-    loop {
-        let endpoint = match endpoints.next() {
-            Some(Endpoint::Inproc(name)) => return Ok(Bound::Name(name)),
-            Some(Endpoint::Socket(endpoint)) => endpoint,
-            None => {
-                let host = address.to_string();
-                let detail = "no address".to_owned();
-                return Err(AddressError::Unresolved { host, detail }.into());
-            }
-        };
-        match Listener::bind(&endpoint, options) {
-            Err(BindError::AddressNotAvailable { .. }) if endpoints.peek().is_some() => {}
-            outcome => return Ok(Bound::Socket(outcome?)),
-        }
     }
 }

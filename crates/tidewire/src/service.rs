@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use thiserror::Error;
+use tidewire_io::datagram::DatagramConnectError;
 use tidewire_io::socket::StreamConnectError;
 use tidewire_proto::body::ErrorCode;
 use tidewire_proto::error::{DecodeError, EncodeError};
@@ -185,6 +186,9 @@ pub enum ConnectFailure {
     /// The system refused or gave up.
     #[error("cannot connect")]
     Stream(#[from] StreamConnectError),
+    /// Nobody receives at that UDP port, or no way leads there.
+    #[error("cannot connect")]
+    Datagram(#[from] DatagramConnectError),
     /// There is no server of that name in this process, or it takes no more.
     #[error("cannot connect")]
     Inproc(#[from] InprocConnectError),

@@ -5,18 +5,20 @@ use std::io;
 use std::sync::Arc;
 
 use tidewire_io::poller::Interest;
-use tidewire_io::socket::SocketAddress;
 use tidewire_io::timer::TimerId;
 use tidewire_proto::body::GoAwayCode;
+use tidewire_proto::codec::AnyCodec;
 use tidewire_proto::error::DecodeError;
 use tidewire_proto::handshake::HandshakeError;
 use tidewire_proto::message::MemberId;
 use tidewire_proto::room::Subscriber;
 
+use crate::address::Endpoint;
 use crate::lane::Unanswered;
 use crate::sessions::SessionCard;
 use crate::trace::Connecting;
 use crate::transport::Connection;
+use crate::transport::datagram::Packing;
 
 /// The number of a session, never reused while the server runs.
 ///
@@ -64,7 +66,7 @@ impl fmt::Display for SessionId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CloseReason {
-    /// The peer closed in order.
+    /// The peer closed in order, over UDP by an empty datagram.
     PeerClosed,
     /// The peer vanished: reset or broken pipe.
     PeerReset,
@@ -193,6 +195,8 @@ impl fmt::Display for CloseReason {
 pub(crate) struct Output {
     pub(crate) bytes: Vec<u8>,
     pub(crate) sent: usize,
+    /// Where its datagrams end, if it is sent as datagrams.
+    pub(crate) packing: Option<Box<Packing>>,
 }
 
 impl Output {
@@ -209,6 +213,23 @@ impl Output {
     #[inline]
     pub(crate) fn unsent(&self) -> &[u8] {
         &self.bytes[self.sent..]
+    }
+
+    /// Whole frames were appended. Streams do not mind where they end.
+    #[inline]
+    pub(crate) fn handle_appended(&mut self, codec: &AnyCodec) {
+        if let Some(packing) = &mut self.packing {
+            packing.handle_appended(&self.bytes, codec);
+        }
+    }
+
+    /// Forgets what waits, and gives its buffer away.
+    pub(crate) fn take_buffer(&mut self) -> Vec<u8> {
+        self.sent = 0;
+        if let Some(packing) = &mut self.packing {
+            packing.clear();
+        }
+        std::mem::take(&mut self.bytes)
     }
 
     /// `count` more bytes went. Moves the rest to the front when that is cheap compared to what went.
@@ -268,7 +289,7 @@ pub(crate) struct Session {
     pub(crate) announced: bool,
     /// Whether we made the connection.
     pub(crate) outgoing: bool,
-    pub(crate) peer: Option<Box<SocketAddress>>,
+    pub(crate) peer: Option<Box<Endpoint>>,
     pub(crate) tag: u64,
     /// What other threads know of it; there is none before it opens.
     pub(crate) card: Option<Arc<SessionCard>>,
@@ -380,6 +401,18 @@ impl Session {
         matches!(self.state, State::Open | State::Draining)
     }
 
+    /// Whether its address may be sent no more than it sent.
+    pub(crate) fn is_unproven(&self) -> bool {
+        let peer = self.stream.datagram();
+        peer.is_some_and(|peer| peer.budget.is_some())
+    }
+
+    /// Whether whole frames were left over and may be handled now.
+    #[inline]
+    pub(crate) fn may_read_on(&self) -> bool {
+        self.backlog && !self.paused && self.finish.is_none() && !self.is_closed()
+    }
+
     pub(crate) fn is_closed(&self) -> bool {
         matches!(self.state, State::Closed(_))
     }
@@ -431,7 +464,7 @@ mod tests {
     fn output_keeps_what_was_not_sent() {
         let mut output = Output {
             bytes: b"0123456789".to_vec(),
-            sent: 0,
+            ..Output::default()
         };
         output.consume(4);
         assert_eq!(output.unsent(), b"456789");

@@ -208,12 +208,7 @@ mod tests {
     fn a_full_buffer_right_after_a_refusal_teaches_nothing_yet() {
         let runs = Runs::new(64);
         assert_eq!(
-            send(
-                &runs,
-                10,
-                &[1; 20],
-                &[Err(Errno::IO), Err(Errno::AGAIN)]
-            ),
+            send(&runs, 10, &[1; 20], &[Err(Errno::IO), Err(Errno::AGAIN)]),
             (vec![], Err(Some(Errno::AGAIN)))
         );
         assert_eq!(runs.run_bytes(10), 640);

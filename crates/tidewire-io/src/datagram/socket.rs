@@ -155,12 +155,7 @@ impl DatagramSocket {
     /// of no bytes, `EMSGSIZE` for more than a datagram can have (65,507 bytes over IPv4), otherwise the
     /// kernel's refusal. Whether a datagram that was taken arrives is not known.
     #[inline]
-    pub fn send(
-        &self,
-        peer: SocketAddr,
-        segment_bytes: usize,
-        bytes: &[u8],
-    ) -> io::Result<usize> {
+    pub fn send(&self, peer: SocketAddr, segment_bytes: usize, bytes: &[u8]) -> io::Result<usize> {
         self.send_from(None, peer, segment_bytes, bytes)
     }
 

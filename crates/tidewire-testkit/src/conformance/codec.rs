@@ -2,7 +2,6 @@
 
 use tidewire_examples::checksum::Checksum;
 use tidewire_proto::codec::{AnyCodec, Codec};
-use tidewire_proto::limits::FRAME_BYTES_MAX;
 use tidewire_proto::message::{Kind, Message};
 
 /// How bytes become frames.
@@ -35,6 +34,10 @@ pub enum Need {
     Frames,
     /// Messages have none.
     Stream,
+    /// Frames come in pieces.
+    Pieces,
+    /// Whoever sends waits for a peer that does not take.
+    Waiting,
     /// A refusal differs from a reply.
     Errors,
     /// A request can be taken back.
@@ -115,7 +118,7 @@ impl CodecKind {
             (Need::Stream, Self::Raw) => None,
             (Need::Stream, _) => Some("it has frames, for which echo_of_many_sizes is the same"),
             (_, Self::Raw) => Some("it has no frames, so there are no messages to check"),
-            (Need::Frames, _) => None,
+            (Need::Frames | Need::Pieces | Need::Waiting, _) => None,
             (Need::Errors, Self::Lines) => Some("a refusal is a line like a reply"),
             (Need::Errors, Self::LengthField | Self::Delimited) => {
                 Some("it has no errors; a refusal ends the session (tests/foreign.rs)")
@@ -147,10 +150,9 @@ impl CodecKind {
         }
     }
 
-    /// Sizes of payloads that requests and replies can have, around every border that is known: of headers, of the
-    /// receive buffer, of the tail that is read directly, of a line, of the frame limit.
-    pub(super) fn payload_sizes(self) -> Vec<usize> {
-        let codec = self.codec();
+    /// Sizes of payloads that requests and replies can have, around every border that is known: of headers, of a datagram
+    /// filled up with frames, of the receive buffer, of the tail that is read directly, of a line, of the frame limit.
+    pub(super) fn payload_sizes(self, codec: &AnyCodec, frame_bytes_max: usize) -> Vec<usize> {
         let frame_bytes = |size: usize| {
             let payload = vec![b'x'; size];
             let kind = if codec.has_ids() {
@@ -161,16 +163,16 @@ impl CodecKind {
             let message = Message::with_id(kind, 0, 1, &payload).with_name(self.method());
             let mut frame = Vec::new();
             codec.encode(&message, &mut frame).ok()?;
-            (frame.len() <= FRAME_BYTES_MAX).then_some(frame.len())
+            (frame.len() <= frame_bytes_max).then_some(frame.len())
         };
         let overhead = frame_bytes(1).map_or(0, |bytes| bytes - 1);
         let borders = [
-            1, 12, 32, 255, 256, 4096, 8191, 16_372, 65_535, 262_132, 262_144,
+            1, 12, 32, 255, 256, 1_460, 4096, 8191, 16_372, 65_535, 262_132, 262_144,
         ];
         let mut sizes: Vec<usize> = borders
             .into_iter()
             .flat_map(|size| [size - 1, size, size + 1])
-            .chain([FRAME_BYTES_MAX - overhead - 1, FRAME_BYTES_MAX - overhead])
+            .chain([frame_bytes_max - overhead - 1, frame_bytes_max - overhead])
             .filter(|size| frame_bytes(*size).is_some())
             .collect();
         sizes.dedup();

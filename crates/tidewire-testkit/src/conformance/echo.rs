@@ -19,7 +19,7 @@ pub(super) fn payload_of(seed: usize, bytes: usize) -> Vec<u8> {
 pub(super) fn of_many_sizes(setup: &Setup) {
     let server = setup.serve(|_| echo);
     let client = connect(setup, &server.url());
-    for (seed, size) in setup.codec.payload_sizes().into_iter().enumerate() {
+    for (seed, size) in setup.payload_sizes().into_iter().enumerate() {
         let payload = payload_of(seed, size);
         let request = client.prepare(&payload).method(setup.codec.method());
         let reply = request.wait().expect("an answer");
@@ -33,7 +33,14 @@ pub(super) fn of_many_sizes(setup: &Setup) {
 pub(super) fn pipelined_requests_get_their_own_replies(setup: &Setup) {
     const REQUESTS: usize = 1000;
     let server = setup.serve(|_| echo);
-    let client = connect(setup, &server.url());
+    // Not more at once than the smallest buffers of the usual systems hold, since over UDP the rest would be lost.
+    let client = setup
+        .client()
+        .request_timeout(crate::DEADLINE)
+        .pending_max(100)
+        .when_window_full(WhenWindowFull::Wait)
+        .connect(&server.url())
+        .expect("the server welcomes the client");
     let payload = |seed: usize| payload_of(seed, seed * 37 % 700);
     let requests: Vec<_> = (0..REQUESTS)
         .map(|seed| {

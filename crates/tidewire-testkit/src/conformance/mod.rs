@@ -24,6 +24,7 @@ use std::fmt;
 use tidewire::io::poller::{self, PollerChoice, PollerKind};
 use tidewire::{ClientBuilder, Server, ServerBuilder, Service};
 use tidewire_proto::codec::AnyCodec;
+use tidewire_proto::limits::FRAME_BYTES_MAX;
 
 pub use codec::{CodecKind, Need};
 pub use shared::run_shared;
@@ -40,6 +41,8 @@ pub enum Transport {
     Ipc,
     /// Byte rings within the process.
     Inproc,
+    /// UDP over the loopback interface.
+    Udp,
 }
 
 /// One cell of the cube.
@@ -80,7 +83,9 @@ impl Setup {
     /// A server builder with this cell's poller.
     #[must_use]
     pub fn builder(&self) -> ServerBuilder {
-        Server::builder().poller(PollerChoice::Only(self.poller))
+        let builder = Server::builder().poller(PollerChoice::Only(self.poller));
+        // The others cannot prove an address, and what they are sent may be larger than what they sent.
+        builder.trust_datagram_peers(self.codec != CodecKind::Tw1)
     }
 
     /// A client builder with this cell's poller and codec.
@@ -106,6 +111,17 @@ impl Setup {
             Transport::Tcp => TestServer::over_tcp(builder, &self.codec(), make),
             Transport::Ipc => TestServer::over_ipc(builder, &self.codec(), make),
             Transport::Inproc => TestServer::over_inproc(builder, &self.codec(), make),
+            Transport::Udp => TestServer::over_udp(builder, &self.codec(), make),
+        }
+    }
+
+    fn payload_sizes(&self) -> Vec<usize> {
+        match self.transport {
+            Transport::Udp => {
+                let codec = self.codec().for_datagrams();
+                self.codec.payload_sizes(&codec, DATAGRAM_BYTES_MAX)
+            }
+            _ => self.codec.payload_sizes(&self.codec(), FRAME_BYTES_MAX),
         }
     }
 
@@ -127,13 +143,28 @@ impl fmt::Display for Setup {
 
 impl Transport {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::Tcp, Self::Ipc, Self::Inproc];
+    pub const ALL: [Self; 4] = [Self::Tcp, Self::Ipc, Self::Inproc, Self::Udp];
 
     const fn name(self) -> &'static str {
         match self {
             Self::Tcp => "tcp",
             Self::Ipc => "ipc",
             Self::Inproc => "inproc",
+            Self::Udp => "udp",
+        }
+    }
+
+    /// Why nothing can do it over this transport, if so.
+    const fn lacks(self, need: Need) -> Option<&'static str> {
+        match (self, need) {
+            (Self::Udp, Need::Pieces) => {
+                Some("a datagram holds whole frames; the rest of one never joins the next")
+            }
+            (Self::Udp, Need::Waiting) => {
+                Some("nobody waits for a peer over UDP: what it does not take in time is lost")
+            }
+            (Self::Udp, Need::Stream) => Some("a datagram without frames is a message"),
+            _ => None,
         }
     }
 }
@@ -148,7 +179,10 @@ impl Behaviour {
     /// Why this cell does not run the behaviour, if so.
     #[must_use]
     pub fn skipped(&self, setup: &Setup) -> Option<String> {
-        let lacks = self.needs.iter().find_map(|need| setup.codec.lacks(*need));
+        let lacks = self
+            .needs
+            .iter()
+            .find_map(|need| setup.codec.lacks(*need).or(setup.transport.lacks(*need)));
         let needless = !self.is_shared()
             && setup.poller != PollerKind::Epoll
             && !setup.codec.is_run_over_every_poller();
@@ -317,6 +351,9 @@ macro_rules! conformance_suite {
     };
 }
 
+/// The largest payload of a datagram over IPv4.
+const DATAGRAM_BYTES_MAX: usize = 65_507;
+
 /// Everything a cell must do.
 pub const BEHAVIOURS: &[Behaviour] = &[
     alone("echo_of_many_sizes", echo::of_many_sizes, &[Need::Frames]),
@@ -343,12 +380,12 @@ pub const BEHAVIOURS: &[Behaviour] = &[
     alone(
         "one_byte_at_a_time",
         flow::one_byte_at_a_time,
-        &[Need::Frames],
+        &[Need::Frames, Need::Pieces],
     ),
     alone(
         "frames_split_anywhere",
         flow::frames_split_anywhere,
-        &[Need::Frames],
+        &[Need::Frames, Need::Pieces],
     ),
     alone(
         "messages_of_one_turn_share_a_write",
@@ -358,12 +395,12 @@ pub const BEHAVIOURS: &[Behaviour] = &[
     alone(
         "peers_that_read_nothing_are_paused",
         flow::peers_that_read_nothing_are_paused,
-        &[Need::Frames],
+        &[Need::Frames, Need::Waiting],
     ),
     alone(
         "dribbling_readers_get_everything",
         flow::dribbling_readers_get_everything,
-        &[Need::Frames],
+        &[Need::Frames, Need::Waiting],
     ),
     alone(
         "draining_answers_what_was_accepted",

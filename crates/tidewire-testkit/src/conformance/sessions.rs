@@ -5,7 +5,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use tidewire::{Context, HandlerResult, Message, SendError, Service, SessionHandle, SessionId};
 use tidewire_proto::message::Kind;
 
-use super::Setup;
+use super::{Setup, Transport};
 use crate::harness::{TestServer, wait_until};
 use crate::peer::Peer;
 
@@ -46,9 +46,9 @@ pub(super) fn what_threads_send_arrives(setup: &Setup) {
     const MESSAGES: usize = 300;
     let (server, peers) = scene(setup, 4);
     let lanes: Vec<usize> = peers.iter().map(|(_, session)| session.lane()).collect();
-    assert_eq!(
-        lanes.iter().sum::<usize>(),
-        2,
+    // Over UDP the kernel chooses the lane, by a hash of the addresses.
+    assert!(
+        setup.transport == Transport::Udp || lanes.iter().sum::<usize>() == 2,
         "two on each lane: {lanes:?}"
     );
     let senders: Vec<_> = peers

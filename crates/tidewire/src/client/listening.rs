@@ -11,15 +11,17 @@ use std::time::Duration;
 use slab::Slab;
 use tidewire_io::clock::now_ns;
 use tidewire_proto::body::{GapBody, SubscribeBody};
+use tidewire_proto::codec::Codec;
 use tidewire_proto::message::{Kind, Message};
 use tidewire_proto::room::Policy;
+use tidewire_proto::topic::Pattern;
 
 use super::call::WhenWindowFull;
 use super::calls::Outgoing;
 use super::request::{Pending, Reply, RequestError};
 use super::service::ClientService;
 use super::subscription::{TopicEvent, TopicMessage, TopicQueue};
-use crate::context::Context;
+use crate::context::{Context, SendError};
 use crate::limits::nanoseconds;
 use crate::session::CloseReason;
 
@@ -32,6 +34,8 @@ pub(super) struct Listening {
     asked: HashMap<u32, usize>,
     /// Subscriptions to look at in the next turn.
     due: Vec<usize>,
+    /// When to register again, with a codec whose subscribers do.
+    register_at_ns: u64,
 }
 
 /// What the server is to be asked for a subscription.
@@ -165,6 +169,35 @@ impl Listening {
         }
     }
 
+    /// Passes on what was published to everybody who is registered.
+    pub(super) fn handle_broadcast(&self, message: &Message<'_>) {
+        for (_, entry) in &self.entries {
+            let pattern = Pattern::parse(&entry.pattern);
+            if let Some(queue) = &entry.queue
+                && pattern.is_ok_and(|pattern| pattern.matches(message.name))
+            {
+                let (topic, payload) = (message.name.into(), message.payload.to_vec());
+                queue.push(TopicEvent::Message(TopicMessage { topic, payload }));
+            }
+        }
+    }
+
+    /// A subscription of one who is registered, which no server confirms, is made or given up.
+    fn settle(&mut self, key: usize, step: &Step) {
+        match step {
+            Step::Subscribe { .. } => {
+                let Some(entry) = self.entries.get_mut(key) else {
+                    return;
+                };
+                entry.alias = Some(0);
+                if std::mem::replace(&mut entry.was_agreed, true) {
+                    entry.tell(TopicEvent::Resumed);
+                }
+            }
+            Step::Unsubscribe { .. } => self.remove(key),
+        }
+    }
+
     /// Passes a message of a subscription on. Returns false if it is of none.
     pub(super) fn handle_message(&mut self, message: &Message<'_>) -> bool {
         let key = self.by_alias.get(&message.channel);
@@ -225,6 +258,9 @@ impl ClientService {
         timeout: Duration,
         pending: &Arc<Pending>,
     ) -> Result<(), RequestError> {
+        if cx.codec().registers_subscribers() {
+            return self.ask_to_register(cx, key, step, pending);
+        }
         let mut body = Vec::new();
         let (kind, channel) = match step {
             Step::Subscribe { pattern, policy } => {
@@ -249,6 +285,53 @@ impl ClientService {
         )?;
         self.listening.note_asked(id, key);
         Ok(())
+    }
+
+    /// Registers for everything, or lets a subscription go, of which the server then need not know.
+    fn ask_to_register(
+        &mut self,
+        cx: &mut Context<'_>,
+        key: usize,
+        step: &Step,
+        pending: &Pending,
+    ) -> Result<(), RequestError> {
+        if let Step::Subscribe { .. } = step {
+            self.register(cx)?;
+        }
+        self.listening.settle(key, step);
+        pending.complete(Ok(Reply {
+            channel: 0,
+            payload: Vec::new(),
+        }));
+        Ok(())
+    }
+
+    fn register(&mut self, cx: &mut Context<'_>) -> Result<(), RequestError> {
+        let session = self.calls.session.ok_or(RequestError::NotConnected)?;
+        self.listening.register_at_ns = now_ns().saturating_add(nanoseconds(REGISTER_INTERVAL));
+        let registration = Message::new(Kind::Subscribe, 0, &[]);
+        cx.send_to(session, &registration)
+            .map_err(|error| match error {
+                SendError::QueueFull => RequestError::WindowFull,
+                SendError::Encode(error) => RequestError::Encode(error),
+                SendError::NotOpen => RequestError::NotConnected,
+            })
+    }
+
+    /// Registers again before the server forgets. Returns when it is to be done next.
+    pub(super) fn register_due(&mut self, cx: &mut Context<'_>, now_ns: u64) -> Option<u64> {
+        let wanted = cx.codec().registers_subscribers()
+            && self.calls.session.is_some()
+            && !self.listening.entries.is_empty();
+        if !wanted {
+            return None;
+        }
+        if self.listening.register_at_ns <= now_ns
+            && let Err(error) = self.register(cx)
+        {
+            tracing::debug!(%error, "cannot register again now");
+        }
+        Some(self.listening.register_at_ns)
     }
 
     /// Asks what is to be asked about subscriptions that nobody waits for.
@@ -277,6 +360,9 @@ impl Entry {
 
 /// How long the server may take to agree to a subscription made again, or to let one go.
 const ASK_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How often a registration is repeated: often enough that some may be lost before a server forgets within a minute.
+const REGISTER_INTERVAL: Duration = Duration::from_secs(15);
 
 #[cfg(test)]
 mod tests {

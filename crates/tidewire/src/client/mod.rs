@@ -29,6 +29,7 @@ pub use subscription::{Subscription, TopicEvent, TopicMessage};
 
 use crate::address::{Address, AddressError, Endpoint};
 use crate::limits::Limits;
+use crate::listen::adapt;
 use crate::metrics::Metrics;
 use crate::pattern::Joined;
 use crate::server::{ServeError, Server};
@@ -428,7 +429,9 @@ impl ClientBuilder {
     }
 
     /// Connects to the first of these that answers.
-    fn connect_to(self, endpoints: Vec<Endpoint>) -> Result<Client, ConnectError> {
+    fn connect_to(mut self, endpoints: Vec<Endpoint>) -> Result<Client, ConnectError> {
+        let is_udp: Vec<bool> = endpoints.iter().map(Endpoint::is_udp).collect();
+        self.codec = adapt(&is_udp, self.codec, &mut self.limits)?;
         let link = Arc::new(Link::new());
         let service = ClientService::new(
             Arc::clone(&link),

@@ -301,6 +301,10 @@ impl Service for ClientService {
     }
 
     fn on_message(&mut self, cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
+        if message.kind == Kind::Deliver && cx.codec().registers_subscribers() {
+            self.listening.handle_broadcast(&message);
+            return Ok(());
+        }
         if matches!(message.kind, Kind::Deliver | Kind::Gap)
             && self.listening.handle_message(&message)
         {
@@ -385,10 +389,15 @@ impl Service for ClientService {
         });
         self.calls.send_parked(cx);
         self.ask_due(cx);
-        [self.retry_at_ns, self.calls.next_deadline_ns()]
-            .into_iter()
-            .flatten()
-            .min()
+        let register_at_ns = self.register_due(cx, now_ns);
+        [
+            self.retry_at_ns,
+            self.calls.next_deadline_ns(),
+            register_at_ns,
+        ]
+        .into_iter()
+        .flatten()
+        .min()
     }
 
     fn has_work(&self) -> bool {

@@ -70,6 +70,9 @@ impl Client {
     /// Subscribes to a [pattern](tidewire_proto::topic) and blocks until the server agreed. The server chooses what
     /// happens if this client does not keep up.
     ///
+    /// With the codec of UVRPC over UDP the client registers for all that is published, repeats that every 15 seconds,
+    /// and picks out what matches. Nobody confirms a registration, so this does not wait for one.
+    ///
     /// # Errors
     /// It is no pattern, this client is subscribed to it already, or the request failed.
     pub fn subscribe(&self, pattern: &str) -> Result<Subscription, RequestError> {

@@ -5,13 +5,14 @@
 
 use std::sync::Arc;
 
-use tidewire_io::socket::{AcceptError, Accepted, SocketAddress};
+use tidewire_io::socket::{AcceptError, Accepted};
 use tidewire_proto::body::{GoAwayBody, GoAwayCode};
 use tidewire_proto::codec::Codec;
 use tidewire_proto::message::{Kind, Message};
 
 use super::Core;
 use super::mailbox::Post;
+use crate::address::Endpoint;
 use crate::session::State;
 use crate::transport::{Connection, Transport};
 
@@ -24,7 +25,7 @@ impl Core {
             };
             match socket.accept() {
                 Ok(Accepted { stream, peer }) => {
-                    self.place(stream.into(), peer.map(SocketAddress::Tcp), ready);
+                    self.place(stream.into(), peer.map(Endpoint::from), ready);
                 }
                 Err(AcceptError::WouldBlock) => return,
                 Err(AcceptError::Aborted) => {}
@@ -48,7 +49,7 @@ impl Core {
     pub(crate) fn place(
         &mut self,
         stream: Connection,
-        peer: Option<SocketAddress>,
+        peer: Option<Endpoint>,
         ready: &mut Vec<usize>,
     ) {
         if !self.shared.gate.enter(peer.as_ref()) {
@@ -84,7 +85,7 @@ impl Core {
     pub(crate) fn adopt(
         &mut self,
         stream: Connection,
-        peer: Option<SocketAddress>,
+        peer: Option<Endpoint>,
         ready: &mut Vec<usize>,
     ) {
         if self.drain_deadline_ns.is_some() {
@@ -110,7 +111,7 @@ impl Core {
     }
 
     /// Tells a connection that is not taken up why. One attempt, never a wait.
-    fn turn_away(&self, mut stream: Connection, code: GoAwayCode, text: &str) {
+    pub(super) fn turn_away(&self, mut stream: Connection, code: GoAwayCode, text: &str) {
         let (mut body, mut frame) = (Vec::new(), Vec::new());
         GoAwayBody { code, text }.encode(&mut body);
         let message = Message::new(Kind::GoAway, 0, &body);

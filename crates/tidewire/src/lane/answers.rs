@@ -401,6 +401,7 @@ impl Core {
             output.bytes = self.buffers.take();
         }
         output.bytes.extend_from_slice(&frame);
+        output.handle_appended(&self.shared.codec);
         self.shared.spare_frames.put(frame);
         self.mark_dirty(slot);
     }

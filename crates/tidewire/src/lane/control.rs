@@ -7,7 +7,8 @@ use tidewire_proto::handshake::{self, HandshakeError, Hello, Offer, Welcome};
 use tidewire_proto::message::{Kind, Message};
 
 use super::{Core, Lane};
-use crate::context::Context;
+use crate::context::{Context, SendError};
+use crate::limits::nanoseconds;
 use crate::service::Service;
 use crate::session::{CloseReason, State};
 use crate::transport::Transport;
@@ -23,6 +24,11 @@ pub(crate) enum Handled {
 /// Handles a frame that came before the session was open, or is of a kind that is the lane's.
 pub(crate) fn handle(cx: &mut Context<'_>, slot: usize, message: &Message<'_>) -> Handled {
     let state = cx.core.sessions[slot].state;
+    if cx.core.sessions[slot].stream.datagram().is_some()
+        && let Some(handled) = handle_datagram(cx, slot, message)
+    {
+        return handled;
+    }
     let result = match (state, message.kind) {
         (_, Kind::GoAway | Kind::Ping | Kind::Pong)
             if !awaits_handshake(state) && !within_budget(cx, slot) =>
@@ -57,6 +63,39 @@ pub(crate) fn handle(cx: &mut Context<'_>, slot: usize, message: &Message<'_>) -
             Handled::Opened
         }
         Err(error) => Handled::Close(CloseReason::Handshake(error)),
+    }
+}
+
+/// What is a mistake over a stream is ordinary where datagrams are lost, repeated and overtake each other.
+fn handle_datagram(cx: &mut Context<'_>, slot: usize, message: &Message<'_>) -> Option<Handled> {
+    match (cx.core.sessions[slot].state, message.kind) {
+        // The server wants to see that we receive at our address before it keeps anything of us.
+        (State::AwaitWelcome, Kind::Ping) => {
+            let handled = ping(cx, message);
+            if let Err(error) = cx.send_hello() {
+                tracing::error!(%error, "cannot encode the hello");
+            }
+            Some(handled)
+        }
+        (State::AwaitWelcome, Kind::Welcome | Kind::GoAway) => None,
+        // It overtook the welcome, and is as good as lost; or it is our own answer to the challenge coming first.
+        (State::AwaitWelcome, _) => {
+            cx.core.count_early();
+            Some(Handled::Done)
+        }
+        (State::AwaitHello, Kind::Pong) => Some(Handled::Done),
+        // The welcome was lost, or the hello was sent again before it came.
+        (State::Open, Kind::Hello) if !cx.core.sessions[slot].outgoing => {
+            if !within_budget(cx, slot) {
+                return Some(Handled::Close(CloseReason::ControlFlood));
+            }
+            Some(match accept_hello(cx, slot, message) {
+                Ok(()) => Handled::Done,
+                Err(error) => Handled::Close(CloseReason::Handshake(error)),
+            })
+        }
+        (State::Open | State::Draining, Kind::Welcome) => Some(Handled::Done),
+        _ => None,
     }
 }
 
@@ -180,20 +219,7 @@ impl<S: Service> Lane<S> {
         }
         if core.shared.codec.has_handshake() {
             core.sessions[slot].state = State::AwaitWelcome;
-            let id = core.sessions[slot].id;
-            let shared = std::sync::Arc::clone(&core.shared);
-            let hello = Hello {
-                version: handshake::PROTOCOL_VERSION,
-                features: 0,
-                frame_bytes_max: u32::try_from(shared.limits.frame_bytes_max).unwrap_or(u32::MAX),
-                credentials: &[],
-                agent: &shared.agent,
-            };
-            let mut cx = core.context(id);
-            if let Err(error) = cx.send_framed(|_, out| hello.encode_frame(out)) {
-                tracing::error!(%error, "cannot encode the hello");
-            }
-            drop(cx);
+            core.hello(slot);
         } else {
             core.sessions[slot].state = State::Open;
             self.announce(slot);
@@ -203,7 +229,41 @@ impl<S: Service> Lane<S> {
     }
 }
 
+impl Context<'_> {
+    /// Queues the first frame of a client.
+    fn send_hello(&mut self) -> Result<(), SendError> {
+        let shared = std::sync::Arc::clone(&self.core.shared);
+        let hello = Hello {
+            version: handshake::PROTOCOL_VERSION,
+            features: 0,
+            frame_bytes_max: u32::try_from(self.frame_bytes_max).unwrap_or(u32::MAX),
+            credentials: &[],
+            agent: &shared.agent,
+        };
+        self.send_framed(|_, out| hello.encode_frame(out))
+    }
+}
+
 impl Core {
+    /// Says hello, over UDP not for the last time if nothing comes back.
+    pub(crate) fn hello(&mut self, slot: usize) {
+        let deadline_ns = self
+            .now_ns
+            .saturating_add(nanoseconds(self.shared.limits.handshake_timeout));
+        if let Some(peer) = self.sessions[slot].stream.datagram_mut() {
+            peer.hello_deadline_ns = deadline_ns;
+            self.arm_timer(slot);
+        }
+        self.repeat_hello(slot);
+    }
+
+    pub(crate) fn repeat_hello(&mut self, slot: usize) {
+        let id = self.sessions[slot].id;
+        if let Err(error) = self.context(id).send_hello() {
+            tracing::error!(%error, "cannot encode the hello");
+        }
+    }
+
     /// Tells a peer why its session ends, if it can still be told. One attempt, never a wait.
     pub(crate) fn last_words(&mut self, slot: usize, reason: CloseReason) {
         let Some(code) = reason.go_away_code() else {
@@ -221,6 +281,10 @@ impl Core {
         }
         self.tell_going(slot, code, &reason.to_string());
         let session = &mut self.sessions[slot];
+        if session.stream.datagram().is_some() {
+            // Its end is said to it whatever the reason is, and what is queued goes before that.
+            return;
+        }
         // A failed write means the peer is gone, which is what we are about to make true.
         let _ = session.stream.write(session.output.unsent());
         let _ = session.stream.shutdown_write();

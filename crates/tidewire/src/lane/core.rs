@@ -9,18 +9,19 @@ use std::sync::{Arc, OnceLock};
 use crossbeam_utils::CachePadded;
 use slab::Slab;
 use tidewire_io::clock::now_ns;
+use tidewire_io::datagram::DatagramOptions;
 use tidewire_io::poller::{Interest, Poller, Token};
-use tidewire_io::socket::{Listener, SocketAddress, SocketOptions, Stream};
+use tidewire_io::socket::{Listener, SocketOptions};
 use tidewire_io::timer::TimerWheel;
-use tidewire_proto::codec::{AnyCodec, Codec};
+use tidewire_proto::codec::AnyCodec;
 use tidewire_proto::error::EncodeError;
 
 use super::answers::NO_MESSAGE;
 use super::buffers::BufferPool;
+use super::datagrams::{Cookies, Port};
 use super::gate::Gate;
 use super::mailbox::{BatchEntry, LaneHandle, Post, SpareBatches};
 use super::timers::TimerKey;
-use crate::address::Endpoint;
 use crate::context::{Context, SendError, encode_within};
 use crate::deferred::{SpareFrames, Token as AnswerToken};
 use crate::limits::{Limits, RoomDefaults};
@@ -29,9 +30,7 @@ use crate::pattern::{Directory, Room, Routes, SharedRoom};
 use crate::service::ConnectFailure;
 use crate::session::{CloseReason, Output, Session, SessionId, State};
 use crate::sessions::SessionTable;
-use crate::trace::Connecting;
-use crate::transport::inproc::{self, InprocConnectError};
-use crate::transport::{Connection, Transport};
+use crate::transport::Transport;
 
 /// What all lanes of a server share. Nothing in it is touched per message.
 #[derive(Debug)]
@@ -45,6 +44,12 @@ pub(crate) struct Shared {
     pub(crate) sessions: SessionTable,
     /// Bytes of the broadcasts under way.
     pub(crate) broadcast_bytes: Arc<AtomicUsize>,
+    /// Challenges for strangers over UDP.
+    pub(crate) cookies: Cookies,
+    /// Addresses over UDP that cannot prove themselves may be sent more than they sent.
+    pub(crate) trusts_datagram_peers: bool,
+    /// How this server's and its lanes' own UDP sockets are opened.
+    pub(crate) datagram_options: DatagramOptions,
     /// Emptied batches on their way back from the lanes that received them to those that send.
     pub(crate) spare_batches: SpareBatches,
     /// Emptied frames on their way back from lanes to those who answer later.
@@ -68,6 +73,8 @@ pub(crate) struct Core {
     pub(crate) poller: Box<dyn Poller>,
     pub(crate) sessions: Slab<Session>,
     pub(crate) listeners: Vec<Listener>,
+    /// UDP sockets that sessions share.
+    pub(crate) ports: Vec<Port>,
     pub(crate) timers: TimerWheel<TimerKey>,
     pub(crate) buffers: BufferPool,
     pub(crate) counters: Arc<CachePadded<LaneCounters>>,
@@ -105,7 +112,7 @@ pub(crate) struct Core {
     pub(crate) stop: bool,
     /// The lane ends because its server does.
     pub(crate) server_ends: bool,
-    generation: u32,
+    pub(super) generation: u32,
     /// Where the next accepted connection goes.
     pub(crate) next_lane: usize,
     /// Until then failures to accept are counted but not logged.
@@ -128,6 +135,7 @@ impl Core {
             poller,
             sessions: Slab::new(),
             listeners: Vec::new(),
+            ports: Vec::new(),
             timers: TimerWheel::new(now_ns, TIMER_TICK_NS),
             buffers: BufferPool::default(),
             counters,
@@ -231,7 +239,12 @@ impl Core {
         if output.bytes.capacity() == 0 {
             output.bytes = self.buffers.take();
         }
-        encode(&self.shared.codec, &mut output.bytes)
+        let result = encode(&self.shared.codec, &mut output.bytes);
+        if let Err(EncodeError::PayloadTooLarge { .. }) = result {
+            self.counters.sends_too_large.add(1);
+        }
+        output.handle_appended(&self.shared.codec);
+        result
     }
 
     /// Appends frames to the output of any session of the server.
@@ -346,112 +359,6 @@ impl Core {
             tracing::error!(session = %session.id, %error, "cannot change what is watched");
             self.close(slot, CloseReason::Io(std::io::ErrorKind::Other));
         }
-    }
-
-    /// Starts a connection. With `wait_for_server` an in-process name that nobody listens on yet is waited
-    /// for until the handshake times out.
-    pub(crate) fn connect(
-        &mut self,
-        endpoint: &Endpoint,
-        tag: u64,
-        wait_for_server: bool,
-    ) -> Result<SessionId, ConnectFailure> {
-        let (stream, peer) = match endpoint {
-            Endpoint::Socket(_) if wait_for_server => {
-                return Err(InprocConnectError::CannotWait.into());
-            }
-            Endpoint::Socket(address) => {
-                let stream = Stream::connect_with(address, &self.shared.socket_options)?;
-                (stream.into(), Some(address.clone()))
-            }
-            Endpoint::Inproc(name) => {
-                let waiter = wait_for_server.then_some(&self.handle);
-                let stream = inproc::connect(name, waiter)?;
-                (Connection::Inproc(Box::new(stream)), None)
-            }
-        };
-        let slot = self.insert(stream, peer, State::Connecting, true);
-        let slot = slot.map_err(ConnectFailure::Closed)?;
-        self.sessions[slot].tag = tag;
-        Ok(self.sessions[slot].id)
-    }
-
-    pub(crate) fn insert(
-        &mut self,
-        stream: Connection,
-        peer: Option<SocketAddress>,
-        state: State,
-        outgoing: bool,
-    ) -> Result<usize, CloseReason> {
-        self.generation = self.generation.wrapping_add(1);
-        if self.generation == u32::MAX {
-            // The highest generation would make a session's number look like a room in a batch.
-            self.generation = 0;
-        }
-        let entry = self.sessions.vacant_entry();
-        let slot = entry.key();
-        let id = SessionId::new(self.lane, slot, self.generation);
-        let mut session = Session::new(stream, id, state, outgoing, self.now_ns);
-        session.peer = peer.map(Box::new);
-        session.frame_bytes_max = self.shared.limits.frame_bytes_max;
-        session.connecting = Connecting::of(&session, self.shared.codec.name());
-        session.interest = session.wanted_interest();
-        let interest = session.interest;
-        if let Err(error) = session.stream.add(&mut *self.poller, Token(slot), interest) {
-            tracing::error!(%error, "cannot watch a connection");
-            if !outgoing {
-                self.shared.gate.leave(session.peer.as_deref());
-            }
-            return Err(CloseReason::Io(std::io::ErrorKind::Other));
-        }
-        entry.insert(session);
-        // All sessions may be awake at once; that must not be the moment to allocate.
-        self.awake.reserve(self.sessions.len());
-        self.arm_timer(slot);
-        self.counters.sessions_opened.add(1);
-        Ok(slot)
-    }
-
-    /// Takes a closed session apart.
-    pub(crate) fn dismantle(&mut self, slot: usize, reason: CloseReason) {
-        // Before the peer can know, so that nobody who heard of the end from it finds the session open.
-        if let Some(card) = self.sessions[slot].card.take() {
-            self.shared.sessions.remove(&card);
-        }
-        self.leave_all(slot);
-        self.last_words(slot, reason);
-        self.cancel_all(slot);
-        let Some(mut session) = self.sessions.try_remove(slot) else {
-            return;
-        };
-        if let Some(timer) = session.timer.take() {
-            self.timers.cancel(timer);
-        }
-        if let Err(error) = self.poller.remove(session.stream.as_fd()) {
-            tracing::error!(session = %session.id, %error, "cannot stop watching a connection");
-        }
-        if !session.outgoing {
-            self.shared.gate.leave(session.peer.as_deref());
-        }
-        self.buffers.put(session.output.bytes);
-        self.buffers.put(session.tail);
-        self.counters.closed[reason.index()].add(1);
-        tracing::debug!(session = %session.id, %reason, "session closed");
-    }
-
-    /// Takes everything apart without the service, which is what failed: peers learn it at once instead of waiting
-    /// for a lane that will not answer.
-    pub(crate) fn abandon(&mut self) {
-        let slots: Vec<usize> = self.sessions.iter().map(|(slot, _)| slot).collect();
-        for slot in slots {
-            let reason = match self.sessions[slot].state {
-                State::Closed(reason) => reason,
-                _ => CloseReason::LaneFailed,
-            };
-            self.sessions[slot].state = State::Closed(reason);
-            self.dismantle(slot, reason);
-        }
-        self.post_batches();
     }
 
     /// When the lane must wake even if nothing arrives.

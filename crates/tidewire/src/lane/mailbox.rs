@@ -10,9 +10,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crossbeam_queue::{ArrayQueue, SegQueue};
 use crossbeam_utils::CachePadded;
 use tidewire_io::doorbell::Doorbell;
-use tidewire_io::socket::{Listener, SocketAddress};
+use tidewire_io::socket::Listener;
 
 use super::letters::Letter;
+use crate::address::Endpoint;
 use crate::metrics::LaneCounters;
 use crate::session::SessionId;
 use crate::transport::Connection;
@@ -23,7 +24,7 @@ pub(crate) enum Post {
     /// A connection accepted by another lane; it is counted by the gate already.
     Adopt {
         stream: Connection,
-        peer: Option<SocketAddress>,
+        peer: Option<Endpoint>,
     },
     /// A connection from within the process, to be counted and placed by the lane that accepts.
     Arrive { stream: Connection },

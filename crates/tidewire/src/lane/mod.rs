@@ -10,18 +10,21 @@
 //! Nothing on that way allocates in the steady state, takes a lock, or makes a system call per message. The
 //! lane is split over this folder: `core` holds the state and what every part needs, `read` brings messages
 //! to the service, `write` brings output to sockets, `control` speaks the handshake and heartbeats, `timers`
-//! ends what stays silent, `mailbox` connects lanes and other threads, `accept` takes connections up, `gate`
-//! counts them against limits, `letters` takes what other threads have for sessions, `answers` brings what was deferred
-//! back into its session, `handover` keeps a server reachable whose lane ended.
+//! ends what stays silent, `mailbox` connects lanes and other threads, `accept` takes connections up, `lifecycle` makes
+//! sessions and takes them apart, `datagrams` is all that UDP does differently, `gate` counts sessions against limits,
+//! `letters` takes what other threads have for sessions, `answers` brings what was deferred back into its session,
+//! `handover` keeps a server reachable whose lane ended.
 
 mod accept;
 mod answers;
 mod buffers;
 mod control;
 mod core;
+mod datagrams;
 mod gate;
 mod handover;
 mod letters;
+mod lifecycle;
 mod mailbox;
 mod read;
 #[cfg(test)]
@@ -37,10 +40,12 @@ use std::time::Duration;
 use thiserror::Error;
 use tidewire_io::buffer::ReceiveBuffer;
 use tidewire_io::clock::now_ns;
+use tidewire_io::datagram::DatagramBatch;
 use tidewire_io::poller::{Event, Events, PollerError, RegisterError, Token, WaitError};
 
 pub(crate) use self::core::{Core, Shared};
 pub(crate) use answers::Unanswered;
+pub(crate) use datagrams::Cookies;
 pub(crate) use gate::Gate;
 pub(crate) use letters::Letter;
 pub(crate) use mailbox::{BatchEntry, LaneHandle, Post, SpareBatches};
@@ -59,6 +64,8 @@ pub(crate) struct Lane<S> {
     pub(crate) core: Core,
     pub(crate) service: S,
     receive: ReceiveBuffer,
+    /// What arrives over UDP; none until something does.
+    datagrams: Option<Box<DatagramBatch>>,
     events: Events,
     /// Accepted, connected or resumed sessions to look at in this turn.
     ready: Vec<usize>,
@@ -91,6 +98,7 @@ impl<S: Service> Lane<S> {
             core,
             service,
             receive: ReceiveBuffer::new(RECEIVE_BYTES),
+            datagrams: None,
             events: Events::with_capacity(EVENTS_PER_WAIT),
             ready: Vec::new(),
         }
@@ -218,6 +226,10 @@ impl<S: Service> Lane<S> {
             match event.token {
                 DOORBELL => {}
                 Token(number) if number > LISTENER_LAST => {
+                    if let Some(port) = self.core.port_of(event.token) {
+                        self.handle_port_event(port, event);
+                        continue;
+                    }
                     self.core.accept(usize::MAX - 1 - number, &mut self.ready);
                 }
                 Token(slot) => self.handle_session_event(slot, event),

@@ -11,7 +11,7 @@ use tidewire_proto::message::Kind;
 
 use super::control::{self, Handled};
 use super::{Core, Lane};
-use crate::context::Current;
+use crate::context::{Context, Current};
 use crate::service::Service;
 use crate::session::{CloseReason, State};
 use crate::trace::{Entered, Moving};
@@ -19,7 +19,7 @@ use crate::transport::Transport;
 
 /// What handling a piece of input led to.
 #[derive(Clone, Copy)]
-enum Flow {
+pub(super) enum Flow {
     /// All whole frames were handled; read on.
     Continue,
     /// Reading of this session stops for now: it is paused, held or being finished.
@@ -27,6 +27,63 @@ enum Flow {
     /// The session ends.
     Close(CloseReason),
 }
+
+/// How far decoding has come over one piece of input or several.
+pub(super) struct Progress {
+    /// Frames decoded.
+    pub(super) frames: u64,
+    /// Whether frames go to the service.
+    is_open: bool,
+    /// Bytes at the front in which the codec found no end of a frame before.
+    searched: usize,
+}
+
+impl Progress {
+    pub(super) fn new(is_open: bool) -> Self {
+        Self {
+            frames: 0,
+            is_open,
+            searched: 0,
+        }
+    }
+}
+
+/// Runs `$call` with the server's codec, compiled for each known one: the choice costs once per read, not per frame.
+macro_rules! with_codec {
+    ($core:expr, $codec:ident => $call:expr) => {
+        match $core.shared.codec.clone() {
+            AnyCodec::Tw1(known) => {
+                let $codec = &known;
+                $call
+            }
+            AnyCodec::Lines(known) => {
+                let $codec = &known;
+                $call
+            }
+            AnyCodec::Srmp(known) => {
+                let $codec = &known;
+                $call
+            }
+            AnyCodec::LengthField(known) => {
+                let $codec = &known;
+                $call
+            }
+            AnyCodec::Delimited(known) => {
+                let $codec = &known;
+                $call
+            }
+            AnyCodec::Custom(known) => {
+                let $codec = &*known;
+                $call
+            }
+            other => {
+                let $codec = &other;
+                $call
+            }
+        }
+    };
+}
+pub(super) use with_codec;
 
 /// Outcome of one read.
 enum Read {
@@ -40,30 +97,29 @@ impl<S: Service> Lane<S> {
     /// Reads a session until a short read or its share of the turn is used up.
     pub(crate) fn read_session(&mut self, slot: usize) {
         let receiving = Moving::receive(&self.core, slot);
-        let (core, service) = (&mut self.core, &mut self.service);
-        let receive = self.receive.as_mut_slice();
-        // One decode loop compiled for each known codec: the choice costs once per read, not per frame.
-        match core.shared.codec.clone() {
-            AnyCodec::Tw1(codec) => read_with(core, service, &codec, slot, receive),
-            AnyCodec::Lines(codec) => read_with(core, service, &codec, slot, receive),
-            AnyCodec::Srmp(codec) => read_with(core, service, &codec, slot, receive),
-            AnyCodec::LengthField(codec) => read_with(core, service, &codec, slot, receive),
-            AnyCodec::Delimited(codec) => read_with(core, service, &codec, slot, receive),
-            AnyCodec::Custom(codec) => read_with(core, service, &*codec, slot, receive),
-            other => read_with(core, service, &other, slot, receive),
+        if self.core.sessions[slot].stream.datagram().is_some() {
+            self.read_datagrams(slot);
+        } else {
+            let (core, service) = (&mut self.core, &mut self.service);
+            let receive = self.receive.as_mut_slice();
+            with_codec!(core, codec => read_with(core, service, codec, slot, receive));
         }
         receiving.end(&self.core);
     }
 
     /// Gives a session its first call.
     pub(crate) fn announce(&mut self, slot: usize) {
-        self.core.sessions[slot].announced = true;
-        self.core.enter(slot);
-        self.core.sessions[slot].connecting.end();
-        let id = self.core.sessions[slot].id;
-        let mut context = self.core.context(id);
-        self.service.on_open(&mut context);
+        announce(&mut self.core, &mut self.service, slot);
     }
+}
+
+/// See [`Lane::announce`].
+pub(super) fn announce<S: Service>(core: &mut Core, service: &mut S, slot: usize) {
+    core.sessions[slot].announced = true;
+    core.enter(slot);
+    core.sessions[slot].connecting.end();
+    let id = core.sessions[slot].id;
+    service.on_open(&mut core.context(id));
 }
 
 fn read_with<S: Service, C: Codec + ?Sized>(
@@ -193,14 +249,33 @@ fn handle_bytes<S: Service, C: Codec + ?Sized>(
     codec: &C,
     slot: usize,
     input: &[u8],
-    mut searched: usize,
+    searched: usize,
 ) -> (usize, Flow) {
-    let frame_bytes_max = core.shared.limits.frame_bytes_max;
-    let queue_bytes_max = core.shared.limits.queue_bytes_max;
-    let repeats_names = repeats_names(&core.shared.codec);
-    let (id, mut open) = (core.sessions[slot].id, core.sessions[slot].is_open());
+    let session = &core.sessions[slot];
+    let (id, mut progress) = (session.id, Progress::new(session.is_open()));
+    progress.searched = searched;
     let mut cx = core.context(id);
-    let (mut used, mut frames) = (0, 0);
+    let outcome = decode_frames::<S, C, false>(&mut cx, service, codec, slot, input, &mut progress);
+    drop(cx);
+    core.counters.frames_in.add(progress.frames);
+    outcome
+}
+
+/// Decodes and handles every whole frame of a piece of a stream, or of a datagram. Returns how many bytes were used.
+#[inline]
+pub(super) fn decode_frames<S: Service, C: Codec + ?Sized, const IS_DATAGRAM: bool>(
+    cx: &mut Context<'_>,
+    service: &mut S,
+    codec: &C,
+    slot: usize,
+    input: &[u8],
+    progress: &mut Progress,
+) -> (usize, Flow) {
+    let frame_bytes_max = cx.core.shared.limits.frame_bytes_max;
+    let queue_bytes_max = cx.core.shared.limits.queue_bytes_max;
+    let repeats_names = repeats_names(&cx.core.shared.codec);
+    let (mut used, mut frames, mut open) = (0, 0, progress.is_open);
+    let mut searched = std::mem::take(&mut progress.searched);
     let flow = loop {
         if used == input.len() {
             break Flow::Continue;
@@ -217,6 +292,9 @@ fn handle_bytes<S: Service, C: Codec + ?Sized>(
                 used += consumed;
                 frames += 1;
                 if open && !is_lane_kind(message.kind) {
+                    if IS_DATAGRAM {
+                        cx.core.note_arrival(slot, codec, message);
+                    }
                     cx.current = Current {
                         kind: message.kind,
                         channel: message.channel,
@@ -227,17 +305,17 @@ fn handle_bytes<S: Service, C: Codec + ?Sized>(
                     if repeats_names && !message.name.is_empty() {
                         cx.remember_name(message.name);
                     }
-                    let handling = Entered::handle(cx.core, id, message.kind, *consumed);
-                    if let Err(error) = service.on_message(&mut cx, *message) {
+                    let handling = Entered::handle(cx.core, cx.id, message.kind, *consumed);
+                    if let Err(error) = service.on_message(cx, *message) {
                         cx.refuse(&error);
                     }
                     handling.end();
                 } else {
-                    match control::handle(&mut cx, slot, message) {
+                    match control::handle(cx, slot, message) {
                         Handled::Done => {}
                         Handled::Opened => {
                             open = true;
-                            service.on_open(&mut cx);
+                            service.on_open(cx);
                         }
                         Handled::Close(reason) => break Flow::Close(reason),
                     }
@@ -250,8 +328,8 @@ fn handle_bytes<S: Service, C: Codec + ?Sized>(
             Err(error) => break Flow::Close(refusal(open, *error, &input[used..])),
         }
     };
-    drop(cx);
-    core.counters.frames_in.add(frames);
+    progress.frames += frames;
+    progress.is_open = open;
     (used, flow)
 }
 
@@ -295,19 +373,27 @@ fn keep_tail(core: &mut Core, slot: usize, rest: &[u8]) {
 }
 
 /// The peer will send no more; what we still have for it is written first.
-fn end(core: &mut Core, slot: usize) {
+pub(super) fn end(core: &mut Core, slot: usize) {
+    let reason = core.end_reason(slot);
     let session = &core.sessions[slot];
-    let draining = core.drain_deadline_ns.is_some();
-    let plain = if draining {
-        CloseReason::Shutdown
-    } else {
-        CloseReason::PeerClosed
-    };
-    let reason = session.peer_going.map_or(plain, CloseReason::GoAway);
     match session.state {
         _ if session.write_failed => core.close(slot, CloseReason::PeerReset),
         State::Open => core.finish(slot, reason),
         _ => core.close(slot, reason),
+    }
+}
+
+impl Core {
+    /// Why a session ends that its peer has nothing more to say in.
+    pub(super) fn end_reason(&self, slot: usize) -> CloseReason {
+        let plain = if self.drain_deadline_ns.is_some() {
+            CloseReason::Shutdown
+        } else {
+            CloseReason::PeerClosed
+        };
+        self.sessions[slot]
+            .peer_going
+            .map_or(plain, CloseReason::GoAway)
     }
 }
 

@@ -56,7 +56,11 @@ impl<S: Service> Lane<S> {
                     }
                     self.core.shared.spare_batches.put(batch);
                 }
-                Post::Drain { deadline_ns } => self.core.drain(deadline_ns),
+                Post::Drain { deadline_ns } => {
+                    // What has come over UDP for sessions that are about to end is still theirs.
+                    self.receive_at_ports();
+                    self.core.drain(deadline_ns);
+                }
                 Post::Stop => {
                     self.core.server_ends = true;
                     self.core.stop = true;
@@ -76,7 +80,11 @@ impl Core {
         let session = &self.sessions[slot];
         let limits = &self.shared.limits;
         let delay_ns = match session.state {
+            State::AwaitWelcome if session.stream.datagram().is_some() => self.next_hello_ns(slot),
             State::Connecting | State::AwaitHello | State::AwaitWelcome => {
+                nanoseconds(limits.handshake_timeout)
+            }
+            State::Draining if session.stream.datagram().is_some() => {
                 nanoseconds(limits.handshake_timeout)
             }
             _ => {
@@ -100,6 +108,14 @@ impl Core {
         if let Some(former) = self.sessions[slot].timer.replace(timer) {
             self.timers.cancel(former);
         }
+    }
+
+    /// How long a client over UDP waits before it says hello again, or gives up.
+    fn next_hello_ns(&self, slot: usize) -> u64 {
+        self.sessions[slot].stream.datagram().map_or(0, |peer| {
+            let left_ns = peer.hello_deadline_ns.saturating_sub(self.now_ns);
+            peer.hello_pause_ns.min(left_ns)
+        })
     }
 
     /// The silence that ends a session.
@@ -129,6 +145,25 @@ impl Core {
         session.timer = None;
         let silent_ns = self.now_ns.saturating_sub(session.last_input_ns);
         match session.state {
+            State::AwaitWelcome
+                if session
+                    .stream
+                    .datagram()
+                    .is_some_and(|peer| peer.hello_deadline_ns > self.now_ns) =>
+            {
+                if let Some(peer) = session.stream.datagram_mut() {
+                    peer.lengthen_hello_pause();
+                }
+                self.counters.hellos_repeated.add(1);
+                self.repeat_hello(slot);
+                return self.arm_timer(slot);
+            }
+            State::Draining
+                if session.stream.datagram().is_some()
+                    && silent_ns >= nanoseconds(self.shared.limits.handshake_timeout) =>
+            {
+                return self.close(slot, self.end_reason(slot));
+            }
             State::Connecting | State::AwaitHello | State::AwaitWelcome => {
                 if let Some(name) = session.stream.awaited() {
                     let name = name.clone();
@@ -197,6 +232,11 @@ impl Core {
                 State::Open if handshake && !self.sessions[slot].outgoing => {
                     self.tell_going(slot, GoAwayCode::Shutdown, "the server is shutting down");
                     self.mark_dirty(slot);
+                }
+                State::Open if self.sessions[slot].stream.datagram().is_some() && !handshake => {
+                    // Its peer need not know that it should answer our end with its own; ours says it all.
+                    self.sessions[slot].going_told = true;
+                    self.finish(slot, CloseReason::Shutdown);
                 }
                 State::Open => {
                     // What has arrived is read and answered before our side ends.

@@ -41,6 +41,11 @@ impl Core {
             // Our side has ended; an answer to what the peer still sends cannot be delivered.
             State::Draining => return self.discard(slot),
             _ if self.sessions[slot].write_failed => return self.discard(slot),
+            _ if self.sessions[slot].stream.datagram().is_some() => {
+                let sending = Moving::send(self, slot);
+                self.flush_datagrams(slot);
+                return sending.end(self);
+            }
             _ => {}
         }
         let sending = Moving::send(self, slot);
@@ -77,7 +82,7 @@ impl Core {
 
     /// The peer takes nothing any more. What it sent before it went may still wait to be read, and is, to its end: a
     /// client that says good-bye and closes at once must be heard.
-    fn handle_write_failure(&mut self, slot: usize, kind: ErrorKind) {
+    pub(super) fn handle_write_failure(&mut self, slot: usize, kind: ErrorKind) {
         let reset = matches!(
             kind,
             ErrorKind::BrokenPipe | ErrorKind::ConnectionReset | ErrorKind::ConnectionAborted
@@ -121,8 +126,7 @@ impl Core {
             let advance = subscriber.advance(&mut room.log, behind, &mut session.output.bytes);
             dropped += advance.messages;
         }
-        session.output.sent = 0;
-        buffers.put(std::mem::take(&mut session.output.bytes));
+        buffers.put(session.output.take_buffer());
         session.release_outside();
         let finish = session.finish;
         self.count_undelivered(dropped);
@@ -133,7 +137,7 @@ impl Core {
     }
 
     /// Losses come before what follows them.
-    fn announce_gaps(&mut self, slot: usize) {
+    pub(super) fn announce_gaps(&mut self, slot: usize) {
         let Self {
             sessions,
             buffers,
@@ -154,7 +158,10 @@ impl Core {
                 .codec
                 .encode_gap(membership.room, lost, &mut session.output.bytes)
             {
-                Ok(()) => counters.gaps_announced.add(1),
+                Ok(()) => {
+                    session.output.handle_appended(&shared.codec);
+                    counters.gaps_announced.add(1);
+                }
                 Err(error) => {
                     tracing::trace!(session = %session.id, lost, %error, "gap not announced");
                 }
@@ -251,21 +258,21 @@ impl Core {
     }
 
     /// The socket is full: wait until it is writable.
-    fn block(&mut self, slot: usize) {
+    pub(super) fn block(&mut self, slot: usize) {
         self.sessions[slot].blocked = true;
         self.update_interest(slot);
     }
 
     /// Everything went: give buffers back, resume reading, and end what was to end then.
-    fn handle_flushed(&mut self, slot: usize) {
+    pub(super) fn handle_flushed(&mut self, slot: usize) {
         self.pass_own(slot);
         let session = &mut self.sessions[slot];
         session.blocked = false;
         if session.output.bytes.capacity() > 0 {
-            self.buffers.put(std::mem::take(&mut session.output.bytes));
-            session.output.sent = 0;
+            self.buffers.put(session.output.take_buffer());
         }
-        if !self.shared.codec.has_handshake() {
+        let keeps_borders = session.stream.datagram().is_some();
+        if !self.shared.codec.has_handshake() && !keeps_borders {
             // A listener that never types is not idle while it takes what it is sent.
             session.last_input_ns = session.last_input_ns.max(self.now_ns);
         }
@@ -284,6 +291,10 @@ impl Core {
             }
             // If this fails the peer is gone already, and the next read says so.
             let _ = session.stream.shutdown_write();
+            if keeps_borders {
+                // The peer's end may get lost, and is not waited for as long as silence in between.
+                self.arm_timer(slot);
+            }
         }
         self.update_interest(slot);
     }

@@ -7,10 +7,14 @@ use tidewire_proto::body::{ErrorCode, SubscribeBody};
 use tidewire_proto::message::{Kind, Message};
 use tidewire_proto::room::Policy;
 
+use super::refusal::SubscribeError;
 use crate::context::Context;
 use crate::service::{HandlerError, HandlerResult, Service};
 
 /// A publish/subscribe server's service. Give every lane a clone.
+///
+/// Over UDP with the codec of UVRPC, whose subscribers register for everything and cannot publish, it takes their
+/// registrations; another service of the same lane passes it those and publishes by [`Context::publish`].
 ///
 /// ```
 /// use tidewire::{Client, PubSub, Server, TopicEvent};
@@ -50,6 +54,13 @@ impl PubSub {
         if body.policy == Some(Policy::Block) && !self.blocking_allowed {
             let text = "subscribers may not hold publishers here; choose another policy";
             return Err(HandlerError::new(ErrorCode::Unsupported, text));
+        }
+        if message.id == 0 {
+            // A registration, which comes again and again and is never answered.
+            return match cx.subscribe(body.pattern, body.policy) {
+                Ok(_) | Err(SubscribeError::AlreadySubscribed) => Ok(()),
+                Err(error) => Err(error.into()),
+            };
         }
         let channel = cx.subscribe(body.pattern, body.policy)?;
         Ok(cx.send(&Message::with_id(Kind::Reply, channel, message.id, &[]))?)

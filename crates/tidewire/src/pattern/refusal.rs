@@ -34,6 +34,12 @@ pub enum JoinError {
     /// The session agreed on smaller frames than a room may carry. Connect again with the server's limit.
     #[error("this connection's frame limit is below the server's; rooms need the whole")]
     FrameLimit,
+    /// The session's UDP address has not proved itself, so it may not be sent what it did not ask for. The server may
+    /// trust its peers.
+    #[error(
+        "this UDP address has not proved itself, which rooms need; the server may be told to trust its peers"
+    )]
+    Unproven,
     /// The session is not open.
     #[error("the session is not open")]
     NotOpen,
@@ -73,6 +79,12 @@ pub enum SubscribeError {
     /// The session agreed on smaller frames than a topic may carry. Connect again with the server's limit.
     #[error("this connection's frame limit is below the server's; topics need the whole")]
     FrameLimit,
+    /// The session's UDP address has not proved itself, so it may not be sent what it did not ask for. The server may
+    /// trust its peers.
+    #[error(
+        "this UDP address has not proved itself, which topics need; the server may be told to trust its peers"
+    )]
+    Unproven,
     /// The session is not open.
     #[error("the session is not open")]
     NotOpen,
@@ -108,6 +120,7 @@ impl JoinError {
             Self::NameFixed => ErrorCode::NameInvalid,
             Self::AlreadyJoined => ErrorCode::AlreadyJoined,
             Self::LimitReached | Self::FrameLimit => ErrorCode::LimitReached,
+            Self::Unproven => ErrorCode::Unsupported,
             Self::NotOpen => ErrorCode::Draining,
         }
     }
@@ -140,6 +153,7 @@ impl SubscribeError {
             Self::Pattern(error) => error.code(),
             Self::AlreadySubscribed => ErrorCode::AlreadyJoined,
             Self::LimitReached | Self::FrameLimit => ErrorCode::LimitReached,
+            Self::Unproven => ErrorCode::Unsupported,
             Self::NotOpen => ErrorCode::Draining,
         }
     }

@@ -59,6 +59,9 @@ impl Core {
         validate_name(room).map_err(JoinError::RoomName)?;
         let slot = self.slot_of(id).ok_or(JoinError::NotOpen)?;
         let session = &self.sessions[slot];
+        if session.is_unproven() {
+            return Err(JoinError::Unproven);
+        }
         let rooms = session.memberships.iter();
         if rooms.filter(|room| !room.is_topic).count() >= shared.limits.rooms_per_session_max {
             return Err(JoinError::LimitReached);
@@ -427,6 +430,9 @@ impl Core {
         self.counters.room_dropped[reason as usize].add(undelivered);
         if is_topic {
             self.shared.directory.unsubscribe(&room.shared, self.lane);
+            if self.shared.codec.registers_subscribers() {
+                self.shared.gate.unregister();
+            }
         } else if let Some(member) = member {
             let remaining = self.shared.directory.exit(alias, member.id, self.lane);
             if remaining > 0 && remaining < self.shared.limits.presence_members_max {

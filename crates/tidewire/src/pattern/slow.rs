@@ -35,7 +35,15 @@ impl Core {
         };
         let subscriber = &mut session.memberships[index].subscriber;
         let behind = subscriber.messages_behind(&room.log);
-        match subscriber.enforce(&mut room.log, &mut session.output.bytes) {
+        let output = &mut session.output;
+        let is_empty = output.is_empty();
+        let verdict = subscriber.enforce(&mut room.log, is_empty, |frame| {
+            output.bytes.extend_from_slice(frame);
+            if let Some(packing) = &mut output.packing {
+                packing.handle_frame(output.bytes.len());
+            }
+        });
+        match verdict {
             Verdict::Keep { dropped } => {
                 counters.room_dropped[DropReason::Policy as usize].add(dropped);
                 let spilled = behind - subscriber.messages_behind(&room.log) - dropped;

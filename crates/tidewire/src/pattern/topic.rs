@@ -31,8 +31,28 @@ impl Core {
         pattern: &str,
         policy: Option<Policy>,
     ) -> Result<u16, SubscribeError> {
+        let subscribed = self.try_subscribe(id, pattern, policy);
+        if let Err(error @ (SubscribeError::LimitReached | SubscribeError::Unproven)) = subscribed
+            && self.shared.codec.registers_subscribers()
+        {
+            // The subscriber is not told, so somebody else should be.
+            tracing::warn!(session = %id, %error, "a registration is refused");
+            self.counters.registrations_refused.add(1);
+        }
+        subscribed
+    }
+
+    fn try_subscribe(
+        &mut self,
+        id: SessionId,
+        pattern: &str,
+        policy: Option<Policy>,
+    ) -> Result<u16, SubscribeError> {
         let pattern = Pattern::parse(pattern)?;
         let slot = self.slot_of(id).ok_or(SubscribeError::NotOpen)?;
+        if self.sessions[slot].is_unproven() {
+            return Err(SubscribeError::Unproven);
+        }
         if self.sessions[slot].frame_bytes_max < self.shared.limits.frame_bytes_max {
             // As in rooms: what is published is framed once for all.
             return Err(SubscribeError::FrameLimit);
@@ -53,8 +73,22 @@ impl Core {
             return Err(SubscribeError::LimitReached);
         }
         let shared = Arc::clone(&self.shared);
-        let entered = shared.directory.subscribe(&pattern, self.lane);
-        let topic = entered.map_err(|_| SubscribeError::LimitReached)?;
+        let registers = shared.codec.registers_subscribers();
+        if registers && !shared.gate.register() {
+            return Err(SubscribeError::LimitReached);
+        }
+        let topic = match shared.directory.subscribe(&pattern, self.lane) {
+            Ok(topic) => topic,
+            Err(_) => {
+                if registers {
+                    shared.gate.unregister();
+                }
+                return Err(SubscribeError::LimitReached);
+            }
+        };
+        if registers {
+            self.counters.registrations.add(1);
+        }
         self.open_room(&topic);
         let policy = policy.unwrap_or(shared.room_defaults.policy);
         self.attach(slot, &topic, policy);

@@ -14,10 +14,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 
-use tidewire_io::socket::{PeerCredentials, SocketAddress};
+use tidewire_io::socket::PeerCredentials;
 use tidewire_proto::codec::Codec;
 use tidewire_proto::message::Message;
 
+use crate::address::Endpoint;
 use crate::context::{SendError, encode_within};
 use crate::lane::{Core, Letter, Shared};
 use crate::session::{Session, SessionId, State};
@@ -104,7 +105,7 @@ impl SessionView<'_> {
 
     /// The peer's address, if it has one.
     #[must_use]
-    pub fn peer(&self) -> Option<&SocketAddress> {
+    pub fn peer(&self) -> Option<&Endpoint> {
         self.session.peer.as_deref()
     }
 
@@ -332,6 +333,7 @@ impl Core {
                     session.output.bytes = buffers.take();
                 }
                 session.output.bytes.extend_from_slice(frame);
+                session.output.handle_appended(&shared.codec);
                 if !std::mem::replace(&mut session.dirty, true) {
                     dirty.push(slot);
                 }

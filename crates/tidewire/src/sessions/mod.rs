@@ -24,7 +24,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 use tidewire_io::clock::now_ns;
-use tidewire_io::socket::{PeerCredentials, SocketAddress};
+use tidewire_io::socket::PeerCredentials;
 use tidewire_proto::codec::{AnyCodec, Codec};
 use tidewire_proto::message::Message;
 
@@ -32,6 +32,7 @@ pub(crate) use broadcast::Share;
 pub use broadcast::{Broadcast, BroadcastReport, SessionView};
 pub(crate) use table::{SessionCard, SessionTable};
 
+use crate::address::Endpoint;
 use crate::context::{Context, SendError, encode_within};
 use crate::lane::{Letter, Shared};
 use crate::session::SessionId;
@@ -160,7 +161,7 @@ impl SessionHandle {
 
     /// The peer's address, if it has one: clients of a Unix socket and those of the same process have none.
     #[must_use]
-    pub fn peer(&self) -> Option<&SocketAddress> {
+    pub fn peer(&self) -> Option<&Endpoint> {
         self.card.peer.as_ref()
     }
 

@@ -10,8 +10,9 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tidewire_io::socket::{PeerCredentials, SocketAddress};
+use tidewire_io::socket::PeerCredentials;
 
+use crate::address::Endpoint;
 use crate::lane::Core;
 use crate::session::{Session, SessionId};
 use crate::transport::TransportKind;
@@ -29,7 +30,7 @@ type Slots = Vec<Option<Arc<SessionCard>>>;
 #[derive(Debug)]
 pub(crate) struct SessionCard {
     pub(crate) id: SessionId,
-    pub(crate) peer: Option<SocketAddress>,
+    pub(crate) peer: Option<Endpoint>,
     pub(crate) credentials: Option<PeerCredentials>,
     pub(crate) transport: TransportKind,
     pub(crate) outgoing: bool,

@@ -17,6 +17,9 @@
 //! - A transport whose reports cost its peer something may ask, by [`is_awake`](Transport::is_awake), to be called
 //!   with [`settle`](Transport::settle) at the end of every turn, and do without reports until the lane sleeps.
 //!
+//! Datagrams are the exception that the contract allows for: they may be lost and overtake each other, and their borders
+//! count, so the lane receives and sends them by itself ([`datagram`]) and asks such a transport only for the rest.
+//!
 //! Listening is not part of it: a socket is accepted by the lane that watches its listener, an in-process end is posted
 //! to that lane. From there on both are counted, spread and taken up alike.
 //!
@@ -24,6 +27,7 @@
 //! hundreds of messages. A boxed trait object was rejected because it buys nothing for the same branch, and a lane that
 //! is generic over its transport because one lane serves several.
 
+pub(crate) mod datagram;
 pub(crate) mod inproc;
 mod socket;
 
@@ -35,6 +39,7 @@ use tidewire_io::poller::{Event, Interest, Poller, RegisterError, Token};
 use tidewire_io::ring::RingStream;
 use tidewire_io::socket::{PeerCredentials, Stream, StreamConnectError};
 
+use datagram::DatagramPeer;
 use inproc::{InprocName, InprocStream};
 
 /// How the bytes of a session travel.
@@ -47,6 +52,8 @@ pub enum TransportKind {
     Ipc,
     /// Byte rings within the process.
     Inproc,
+    /// UDP.
+    Udp,
 }
 
 /// The transport of one session.
@@ -56,6 +63,8 @@ pub(crate) enum Connection {
     Socket(Stream),
     /// A pair of rings within this process. Boxed, because a session of a socket needs a tenth of its size.
     Inproc(Box<InprocStream>),
+    /// A peer's share of a UDP socket, or a UDP socket of its own. Boxed for the same reason.
+    Datagram(Box<DatagramPeer>),
 }
 
 /// What the lane asks of a transport. See the module's contract.
@@ -91,6 +100,11 @@ pub(crate) trait Transport: AsFd {
         poller.modify(self.as_fd(), token, interest)
     }
 
+    /// Has the descriptor watched no more.
+    fn remove(&self, poller: &mut dyn Poller) -> Result<(), RegisterError> {
+        poller.remove(self.as_fd())
+    }
+
     /// What the poller's report means.
     fn admit(&mut self, event: Event) -> Event {
         event
@@ -118,6 +132,7 @@ impl fmt::Display for TransportKind {
             Self::Tcp => "tcp",
             Self::Ipc => "ipc",
             Self::Inproc => "inproc",
+            Self::Udp => "udp",
         })
     }
 }
@@ -128,6 +143,7 @@ impl Connection {
             Self::Socket(stream) if stream.is_tcp() => TransportKind::Tcp,
             Self::Socket(_) => TransportKind::Ipc,
             Self::Inproc(_) => TransportKind::Inproc,
+            Self::Datagram(_) => TransportKind::Udp,
         }
     }
 
@@ -135,14 +151,14 @@ impl Connection {
     pub(crate) fn peer_credentials(&self) -> Option<PeerCredentials> {
         match self {
             Self::Socket(stream) => stream.peer_credentials(),
-            Self::Inproc(_) => None,
+            Self::Inproc(_) | Self::Datagram(_) => None,
         }
     }
 
     /// The name that must be listened on before the connection is made.
     pub(crate) fn awaited(&self) -> Option<&InprocName> {
         match self {
-            Self::Socket(_) => None,
+            Self::Socket(_) | Self::Datagram(_) => None,
             Self::Inproc(stream) => stream.awaited(),
         }
     }
@@ -150,15 +166,33 @@ impl Connection {
     /// The number under which another lane reports that the connection is made.
     pub(crate) fn ticket(&self) -> Option<u64> {
         match self {
-            Self::Socket(_) => None,
+            Self::Socket(_) | Self::Datagram(_) => None,
             Self::Inproc(stream) => stream.ticket(),
+        }
+    }
+
+    /// The peer, if messages travel as datagrams.
+    #[inline]
+    pub(crate) fn datagram(&self) -> Option<&DatagramPeer> {
+        match self {
+            Self::Datagram(peer) => Some(peer),
+            Self::Socket(_) | Self::Inproc(_) => None,
+        }
+    }
+
+    /// As [`Self::datagram`], to be changed.
+    #[inline]
+    pub(crate) fn datagram_mut(&mut self) -> Option<&mut DatagramPeer> {
+        match self {
+            Self::Datagram(peer) => Some(peer),
+            Self::Socket(_) | Self::Inproc(_) => None,
         }
     }
 
     /// A server has taken the other end.
     pub(crate) fn set_placed(&mut self) {
         match self {
-            Self::Socket(_) => {}
+            Self::Socket(_) | Self::Datagram(_) => {}
             Self::Inproc(stream) => stream.set_placed(),
         }
     }
@@ -170,6 +204,7 @@ macro_rules! each {
         match $connection {
             Connection::Socket($stream) => $call,
             Connection::Inproc($stream) => $call,
+            Connection::Datagram($stream) => $call,
         }
     };
 }
@@ -198,6 +233,7 @@ impl Transport for Connection {
         match self {
             Self::Socket(stream) => Transport::finish_connect(stream),
             Self::Inproc(stream) => stream.finish_connect(),
+            Self::Datagram(peer) => peer.finish_connect(),
         }
     }
 
@@ -217,6 +253,10 @@ impl Transport for Connection {
         interest: Interest,
     ) -> Result<(), RegisterError> {
         each!(self, stream => stream.watch(poller, token, interest))
+    }
+
+    fn remove(&self, poller: &mut dyn Poller) -> Result<(), RegisterError> {
+        each!(self, stream => stream.remove(poller))
     }
 
     #[inline]
@@ -249,6 +289,12 @@ impl AsFd for Connection {
 impl From<Stream> for Connection {
     fn from(stream: Stream) -> Self {
         Self::Socket(stream)
+    }
+}
+
+impl From<DatagramPeer> for Connection {
+    fn from(peer: DatagramPeer) -> Self {
+        Self::Datagram(Box::new(peer))
     }
 }
 

@@ -1,0 +1,92 @@
+//! A UDP socket as a blocking connection, for raw peers: each write is a datagram, each read takes one.
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, UdpSocket};
+use std::sync::Arc;
+
+use rustix::net::sockopt;
+
+use crate::harness::DEADLINE;
+
+/// A socket connected to one server. It says its end with an empty datagram when the last handle is dropped.
+#[derive(Clone, Debug)]
+pub struct DatagramWire {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    socket: UdpSocket,
+}
+
+impl DatagramWire {
+    /// Opens a socket for this server.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn connect(server: SocketAddr) -> io::Result<Self> {
+        let local: SocketAddr = if server.is_ipv4() {
+            ([127, 0, 0, 1], 0).into()
+        } else {
+            ([0, 0, 0, 0, 0, 0, 0, 1], 0).into()
+        };
+        let socket = UdpSocket::bind(local)?;
+        socket.connect(server)?;
+        socket.set_read_timeout(Some(DEADLINE))?;
+        // As much as the system allows, so that a test that is slow to read loses nothing.
+        sockopt::set_socket_recv_buffer_size(&socket, BUFFER_BYTES)?;
+        let inner = Arc::new(Inner { socket });
+        Ok(Self { inner })
+    }
+
+    /// The socket itself.
+    #[must_use]
+    pub fn socket(&self) -> &UdpSocket {
+        &self.inner.socket
+    }
+
+    /// Says that nothing more will be written: an empty datagram.
+    ///
+    /// # Errors
+    /// The server is not there.
+    pub fn finish_writing(&self) -> io::Result<()> {
+        self.inner.socket.send(&[]).map(drop)
+    }
+
+    /// Goes without a word.
+    ///
+    /// # Errors
+    /// No descriptor is left.
+    pub fn vanish(self) -> io::Result<()> {
+        // The farewell goes to nobody: the socket is connected to itself.
+        self.inner.socket.connect(self.inner.socket.local_addr()?)
+    }
+}
+
+impl Read for DatagramWire {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self.inner.socket.recv(buffer) {
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(0),
+            other => other,
+        }
+    }
+}
+
+impl Write for DatagramWire {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.inner.socket.send(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // A server that is gone need not be told.
+        let _ = self.socket.send(&[]);
+    }
+}
+
+const BUFFER_BYTES: usize = 4 << 20;

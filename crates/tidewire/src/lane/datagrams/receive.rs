@@ -1,0 +1,314 @@
+//! From the socket to the service: a batch of datagrams, the session of each, and its frames.
+
+use std::io::ErrorKind;
+use std::sync::Arc;
+
+use tidewire_io::clock::now_ns;
+use tidewire_io::datagram::{Datagram, DatagramBatch, DatagramSocket, Datagrams};
+use tidewire_io::poller::Event;
+use tidewire_proto::codec::{AnyCodec, Codec};
+
+use super::super::Lane;
+use super::super::read::{self, Flow, Progress, with_codec};
+use super::Core;
+use crate::context::Context;
+use crate::metrics::DatagramDrop;
+use crate::service::Service;
+use crate::session::{CloseReason, State};
+
+/// Where datagrams come from.
+#[derive(Clone, Copy)]
+enum Source {
+    Port(usize),
+    /// The socket of one session.
+    Session(usize),
+}
+
+impl<S: Service> Lane<S> {
+    /// The poller reported a shared socket.
+    pub(crate) fn handle_port_event(&mut self, port: usize, event: Event) {
+        if event.writable {
+            self.core.flush_blocked(port);
+        }
+        if event.readable {
+            self.receive_at_port(port);
+        }
+    }
+
+    /// Takes what waits at every shared socket.
+    pub(crate) fn receive_at_ports(&mut self) {
+        for port in 0..self.core.ports.len() {
+            self.receive_at_port(port);
+        }
+    }
+
+    fn receive_at_port(&mut self, port: usize) {
+        if let Some(shared) = self.core.ports.get(port) {
+            let socket = Arc::clone(&shared.socket);
+            self.receive(&socket, Source::Port(port));
+            self.core.count_port_drops(port);
+        }
+    }
+
+    /// Reads a session over UDP: what it left over, and its own socket if it has one.
+    pub(crate) fn read_datagrams(&mut self, slot: usize) {
+        let (core, service) = (&mut self.core, &mut self.service);
+        if core.sessions[slot].backlog {
+            with_codec!(core, codec => take_backlog(core, service, codec, slot));
+        }
+        let session = &core.sessions[slot];
+        if session.is_closed() || session.paused || session.finish.is_some() {
+            return;
+        }
+        let Some(peer) = session.stream.datagram() else {
+            return;
+        };
+        if peer.port.is_none() {
+            let (socket, id) = (Arc::clone(&peer.socket), session.id);
+            self.receive(&socket, Source::Session(slot));
+            if self.core.slot_of(id).is_some() {
+                self.core.count_own_drops(slot);
+            }
+        }
+    }
+
+    /// Receives until there is nothing, or the share of the turn is used up.
+    fn receive(&mut self, socket: &DatagramSocket, source: Source) {
+        let Self {
+            core,
+            service,
+            datagrams,
+            ..
+        } = self;
+        let limits = &core.shared.limits;
+        let bytes_max = limits.frame_bytes_max.max(limits.datagram_bytes_max);
+        let batch = datagrams.get_or_insert_with(|| {
+            Box::new(DatagramBatch::with_limit(
+                DatagramBatch::SLOTS_MAX,
+                bytes_max,
+            ))
+        });
+        for _ in 0..RECEIVES_PER_EVENT {
+            if core.is_backed_up() {
+                return;
+            }
+            match socket.receive(batch) {
+                Ok(_) => {}
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+                Err(error) => return core.handle_receive_failure(source, error),
+            }
+            core.now_ns = now_ns();
+            with_codec!(core, codec => handle_batch(core, service, codec, source, batch));
+            if !batch.is_full() {
+                return;
+            }
+        }
+    }
+}
+
+/// Gives every datagram of a batch to its session.
+fn handle_batch<S: Service, C: Codec + ?Sized>(
+    core: &mut Core,
+    service: &mut S,
+    codec: &C,
+    source: Source,
+    batch: &DatagramBatch,
+) {
+    let mut datagrams = batch.iter();
+    let mut next = datagrams.next();
+    while let Some(first) = next {
+        let slot = match source {
+            Source::Session(slot) => Some(slot),
+            Source::Port(port) => core.ports[port]
+                .peers
+                .get(&first.peer)
+                .copied()
+                .or_else(|| admit_and_announce(core, service, codec, port, &first)),
+        };
+        next = match slot {
+            Some(slot) => handle_run(core, service, codec, slot, first, &mut datagrams),
+            None => datagrams.next(),
+        };
+    }
+}
+
+/// Makes a session for a peer that has none, if it may have one.
+#[cold]
+fn admit_and_announce<S: Service, C: Codec + ?Sized>(
+    core: &mut Core,
+    service: &mut S,
+    codec: &C,
+    port: usize,
+    first: &Datagram<'_>,
+) -> Option<usize> {
+    let Some(slot) = core.admit(port, first, codec) else {
+        core.counters.datagrams_in.add(1);
+        core.counters.bytes_in.add(first.bytes.len() as u64);
+        return None;
+    };
+    if core.sessions[slot].state == State::Open {
+        read::announce(core, service, slot);
+    }
+    Some(slot)
+}
+
+/// What became of a datagram.
+enum Taken {
+    Whole,
+    /// The session is not read further for now; so many bytes of the datagram were used.
+    Stopped(usize),
+    Ended,
+    Close(CloseReason),
+}
+
+/// Handles the datagrams of one peer that follow each other, and returns the next one of another peer, or of this one
+/// if the session stopped.
+fn handle_run<'a, S: Service, C: Codec + ?Sized>(
+    core: &mut Core,
+    service: &mut S,
+    codec: &C,
+    slot: usize,
+    first: Datagram<'a>,
+    rest: &mut Datagrams<'a>,
+) -> Option<Datagram<'a>> {
+    let mut current = Some(first);
+    // What was left over comes first, if sending its output was all it took to go on.
+    take_backlog(core, service, codec, slot);
+    // Also of a session that may not be read now: its peer lives.
+    core.sessions[slot].last_input_ns = core.now_ns;
+    if !core.may_take(slot, &first) {
+        core.counters.datagrams_in.add(1);
+        return rest.next();
+    }
+    let session = &core.sessions[slot];
+    let (id, mut progress) = (session.id, Progress::new(session.is_open()));
+    let (mut count, mut bytes, mut ending) = (0, 0, Taken::Whole);
+    let mut cx = core.context(id);
+    while let Some(datagram) = current.filter(|datagram| datagram.peer == first.peer) {
+        count += 1;
+        bytes += datagram.bytes.len() as u64;
+        cx.core.allow(slot, datagram.bytes.len());
+        current = rest.next();
+        ending = take_datagram(&mut cx, service, codec, slot, &datagram, &mut progress);
+        if let Taken::Stopped(used) = ending {
+            // What stopped it may be gone once its output is sent.
+            cx.core.keep_rest(slot, &datagram.bytes[used..]);
+        }
+        if !matches!(ending, Taken::Whole) {
+            break;
+        }
+    }
+    drop(cx);
+    core.counters.datagrams_in.add(count);
+    core.counters.bytes_in.add(bytes);
+    core.counters.frames_in.add(progress.frames);
+    match ending {
+        Taken::Whole => {}
+        Taken::Stopped(_) => core.stop_datagrams(slot),
+        Taken::Ended => read::end(core, slot),
+        Taken::Close(reason) => core.close(slot, reason),
+    }
+    current
+}
+
+/// Decodes one datagram.
+fn take_datagram<S: Service, C: Codec + ?Sized>(
+    cx: &mut Context<'_>,
+    service: &mut S,
+    codec: &C,
+    slot: usize,
+    datagram: &Datagram<'_>,
+    progress: &mut Progress,
+) -> Taken {
+    if datagram.truncated {
+        cx.core.drop_datagram(DatagramDrop::Truncated);
+        return Taken::Whole;
+    }
+    if datagram.bytes.is_empty() {
+        return Taken::Ended;
+    }
+    take_frames(cx, service, codec, slot, datagram.bytes, progress)
+}
+
+fn take_frames<S: Service, C: Codec + ?Sized>(
+    cx: &mut Context<'_>,
+    service: &mut S,
+    codec: &C,
+    slot: usize,
+    bytes: &[u8],
+    progress: &mut Progress,
+) -> Taken {
+    let (used, flow) = read::decode_frames::<S, C, true>(cx, service, codec, slot, bytes, progress);
+    match flow {
+        Flow::Continue if used == bytes.len() => Taken::Whole,
+        Flow::Continue => {
+            cx.core.drop_datagram(DatagramDrop::Unfinished);
+            Taken::Whole
+        }
+        Flow::Stop => Taken::Stopped(used),
+        Flow::Close(CloseReason::Decode(error)) => {
+            tracing::debug!(session = %cx.id, %error, "the rest of a datagram is not of this codec");
+            cx.core.drop_datagram(DatagramDrop::Malformed);
+            Taken::Whole
+        }
+        Flow::Close(reason) => Taken::Close(reason),
+    }
+}
+
+/// Handles what was left of a datagram when its session stopped, unless it still may not be read.
+fn take_backlog<S: Service, C: Codec + ?Sized>(
+    core: &mut Core,
+    service: &mut S,
+    codec: &C,
+    slot: usize,
+) {
+    // Each pass handles a frame at least.
+    while core.sessions[slot].may_read_on() {
+        let session = &mut core.sessions[slot];
+        session.backlog = false;
+        let tail = std::mem::take(&mut session.tail);
+        take_rest(core, service, codec, slot, &tail);
+        core.buffers.put(tail);
+    }
+}
+
+fn take_rest<S: Service, C: Codec + ?Sized>(
+    core: &mut Core,
+    service: &mut S,
+    codec: &C,
+    slot: usize,
+    tail: &[u8],
+) {
+    let session = &core.sessions[slot];
+    let (id, mut progress) = (session.id, Progress::new(session.is_open()));
+    let mut cx = core.context(id);
+    let taken = take_frames(&mut cx, service, codec, slot, tail, &mut progress);
+    if let Taken::Stopped(used) = taken {
+        cx.core.keep_rest(slot, &tail[used..]);
+    }
+    drop(cx);
+    core.counters.frames_in.add(progress.frames);
+    match taken {
+        Taken::Whole | Taken::Ended => {}
+        Taken::Stopped(_) => core.stop_datagrams(slot),
+        Taken::Close(reason) => core.close(slot, reason),
+    }
+}
+
+impl Core {
+    fn handle_receive_failure(&mut self, source: Source, error: std::io::Error) {
+        match source {
+            Source::Port(_) => {
+                // Nothing a peer does makes a shared socket fail; what does will be met again.
+                tracing::error!(%error, "cannot receive datagrams");
+                self.counters.accept_errors.add(1);
+            }
+            Source::Session(slot) => self.handle_unreachable(slot, error),
+        }
+    }
+}
+
+/// Batches taken from a socket in one go, so that a flood at one does not starve the rest of the lane: at most
+/// 8 × 32 runs of up to 64 KiB.
+const RECEIVES_PER_EVENT: usize = 8;

@@ -1,0 +1,209 @@
+//! From output and room logs to datagrams.
+//!
+//! What a session has waiting is packed into datagrams as it is appended ([`Packing`](crate::transport::datagram)), so
+//! sending is handing the kernel runs of equal size, one call each. The frames of rooms and topics are copied into the
+//! output first, because a run must lie in one piece.
+
+use std::io::ErrorKind;
+
+use tidewire_io::poller::Interest;
+
+use super::{Core, port_token};
+use crate::metrics::DatagramDrop;
+use crate::session::CloseReason;
+use crate::transport::{Connection, Transport};
+
+/// How sending ended.
+enum Sent {
+    All,
+    Blocked,
+    Failed(std::io::Error),
+}
+
+impl Core {
+    /// Sends what waits for a session until it is all gone or the socket takes no more.
+    pub(crate) fn flush_datagrams(&mut self, slot: usize) {
+        loop {
+            self.announce_gaps(slot);
+            self.pull_frames(slot);
+            if self.sessions[slot].output.is_empty() {
+                return self.handle_flushed(slot);
+            }
+            let sent = self.send_output(slot);
+            self.sessions[slot].release_outside();
+            match sent {
+                Sent::All => self.count_delivered(slot),
+                Sent::Blocked => {
+                    self.block(slot);
+                    return self.await_room(slot);
+                }
+                Sent::Failed(error) => return self.handle_send_failure(slot, error),
+            }
+        }
+    }
+
+    /// Brings what rooms have for a session into its output, up to a bound.
+    fn pull_frames(&mut self, slot: usize) {
+        let Self {
+            sessions,
+            rooms,
+            buffers,
+            ..
+        } = self;
+        let session = &mut sessions[slot];
+        let output = &mut session.output;
+        for membership in &mut session.memberships {
+            let Some(Some(room)) = rooms.get_mut(usize::from(membership.room)) else {
+                continue;
+            };
+            if output.len() >= PULL_BYTES {
+                return;
+            }
+            if output.bytes.capacity() == 0 {
+                output.bytes = buffers.take();
+            }
+            let mut pulled = 0;
+            membership.subscriber.gather_frames(&room.log, |frame| {
+                output.bytes.extend_from_slice(frame);
+                if let Some(packing) = &mut output.packing {
+                    packing.handle_frame(output.bytes.len());
+                }
+                pulled += frame.len();
+                output.bytes.len() - output.sent < PULL_BYTES
+            });
+            // Whole frames, so that nothing of one is left over.
+            let advance = membership
+                .subscriber
+                .advance(&mut room.log, pulled, &mut Vec::new());
+            session.messages_in_output += advance.messages;
+        }
+    }
+
+    /// Sends the output, run by run.
+    fn send_output(&mut self, slot: usize) -> Sent {
+        let Self {
+            sessions, counters, ..
+        } = self;
+        let session = &mut sessions[slot];
+        let Connection::Datagram(peer) = &mut session.stream else {
+            return Sent::All;
+        };
+        let output = &mut session.output;
+        let Some(packing) = &mut output.packing else {
+            return Sent::All;
+        };
+        while let Some(run) = packing.run(output.sent) {
+            let mut bytes = &output.bytes[output.sent..run.end];
+            if let Some(budget) = &mut peer.budget {
+                // One by one, so that as many go as may.
+                bytes = &bytes[..run.segment_bytes.min(bytes.len())];
+                if (bytes.len() as u64) > *budget {
+                    counters.datagrams_dropped[DatagramDrop::OverBudget as usize].add(1);
+                    output.sent = packing.consume(1);
+                    continue;
+                }
+                *budget -= bytes.len() as u64;
+            }
+            match peer.send(run.segment_bytes, bytes) {
+                Ok(datagrams) => {
+                    let before = output.sent;
+                    output.sent = packing.consume(datagrams);
+                    counters.writes.add(1);
+                    counters.datagrams_out.add(datagrams as u64);
+                    counters.bytes_out.add((output.sent - before) as u64);
+                }
+                Err(error) => {
+                    if let Some(budget) = &mut peer.budget {
+                        *budget += bytes.len() as u64;
+                    }
+                    match error.kind() {
+                        ErrorKind::Interrupted => {}
+                        ErrorKind::WouldBlock => {
+                            if output.sent > output.bytes.len() / 2 {
+                                packing.shift(output.sent);
+                                output.bytes.drain(..output.sent);
+                                output.sent = 0;
+                            }
+                            return Sent::Blocked;
+                        }
+                        _ => return Sent::Failed(error),
+                    }
+                }
+            }
+        }
+        packing.clear();
+        output.bytes.clear();
+        output.sent = 0;
+        Sent::All
+    }
+
+    /// What was in the output has gone.
+    fn count_delivered(&mut self, slot: usize) {
+        let delivered = std::mem::take(&mut self.sessions[slot].messages_in_output);
+        self.counters.room_delivered.add(delivered);
+    }
+
+    fn handle_send_failure(&mut self, slot: usize, error: std::io::Error) {
+        self.drop_datagram(DatagramDrop::Unsendable);
+        tracing::debug!(session = %self.sessions[slot].id, %error, "a datagram cannot be sent");
+        match self.sessions[slot].stream.datagram() {
+            Some(peer) if peer.port.is_none() => self.handle_unreachable(slot, error),
+            _ => self.close(slot, CloseReason::Io(error.kind())),
+        }
+    }
+
+    /// Has the shared socket of a session watched for room.
+    fn await_room(&mut self, slot: usize) {
+        let peer = self.sessions[slot].stream.datagram();
+        let Some(port) = peer.and_then(|peer| peer.port) else {
+            return;
+        };
+        self.ports[port].blocked.push(slot);
+        self.watch_port(port, Interest::READ_WRITE);
+    }
+
+    /// The shared socket has room again.
+    pub(super) fn flush_blocked(&mut self, port: usize) {
+        let mut blocked = std::mem::take(&mut self.ports[port].blocked);
+        self.watch_port(port, Interest::READ);
+        for slot in blocked.drain(..) {
+            let waits = self.sessions.get(slot).is_some_and(|session| {
+                session.blocked
+                    && session
+                        .stream
+                        .datagram()
+                        .is_some_and(|peer| peer.port == Some(port))
+            });
+            if waits {
+                self.sessions[slot].blocked = false;
+                self.flush(slot);
+            }
+        }
+        let again = std::mem::replace(&mut self.ports[port].blocked, blocked);
+        self.ports[port].blocked.extend(again);
+    }
+
+    fn watch_port(&mut self, port: usize, interest: Interest) {
+        let socket = std::os::fd::AsFd::as_fd(&*self.ports[port].socket);
+        if let Err(error) = self.poller.modify(socket, port_token(port), interest) {
+            tracing::error!(%error, "cannot change how a datagram socket is watched");
+        }
+    }
+
+    /// Sends the last words of a session over UDP, and an empty datagram as its end. There is nobody to tell when the
+    /// peer is not there.
+    pub(crate) fn say_end(&mut self, slot: usize, reason: CloseReason) {
+        let session = &self.sessions[slot];
+        let is_gone = matches!(reason, CloseReason::PeerReset | CloseReason::Io(_));
+        if session.stream.datagram().is_none() || session.blocked || is_gone {
+            return;
+        }
+        if let Sent::All = self.send_output(slot) {
+            // If it cannot be said, the peer finds out by silence.
+            let _ = self.sessions[slot].stream.shutdown_write();
+        }
+    }
+}
+
+/// How much is brought from rooms into an output at once: what the kernel takes in one piece.
+const PULL_BYTES: usize = 64 * 1024;

@@ -1,0 +1,145 @@
+//! Making sessions and taking them apart.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use tidewire_io::datagram::{DatagramConnectError, DatagramSocket};
+use tidewire_io::poller::Token;
+use tidewire_io::socket::Stream;
+use tidewire_proto::codec::Codec;
+
+use super::Core;
+use crate::address::Endpoint;
+use crate::limits::DATAGRAM_FRAME_BYTES_MAX;
+use crate::service::ConnectFailure;
+use crate::session::{CloseReason, Session, SessionId, State};
+use crate::trace::Connecting;
+use crate::transport::datagram::{DatagramPeer, Packing};
+use crate::transport::inproc::{self, InprocConnectError};
+use crate::transport::{Connection, Transport};
+
+impl Core {
+    /// Starts a connection. With `wait_for_server` an in-process name that nobody listens on yet is waited
+    /// for until the handshake times out.
+    pub(crate) fn connect(
+        &mut self,
+        endpoint: &Endpoint,
+        tag: u64,
+        wait_for_server: bool,
+    ) -> Result<SessionId, ConnectFailure> {
+        let (stream, peer) = match endpoint {
+            Endpoint::Socket(_) | Endpoint::Udp(_) if wait_for_server => {
+                return Err(InprocConnectError::CannotWait.into());
+            }
+            Endpoint::Socket(address) => {
+                let stream = Stream::connect_with(address, &self.shared.socket_options)?;
+                (stream.into(), Some(address.clone().into()))
+            }
+            Endpoint::Udp(address) => (
+                self.connect_datagram(*address)?.into(),
+                Some(endpoint.clone()),
+            ),
+            Endpoint::Inproc(name) => {
+                let waiter = wait_for_server.then_some(&self.handle);
+                let stream = inproc::connect(name, waiter)?;
+                (Connection::Inproc(Box::new(stream)), None)
+            }
+        };
+        let slot = self.insert(stream, peer, State::Connecting, true);
+        let slot = slot.map_err(ConnectFailure::Closed)?;
+        self.sessions[slot].tag = tag;
+        Ok(self.sessions[slot].id)
+    }
+
+    /// A socket of one session, for datagrams to and from one server.
+    fn connect_datagram(&self, address: SocketAddr) -> Result<DatagramPeer, DatagramConnectError> {
+        let socket = DatagramSocket::connect(&address, &self.shared.datagram_options)?;
+        Ok(DatagramPeer::connected(Arc::new(socket), address))
+    }
+
+    pub(crate) fn insert(
+        &mut self,
+        stream: Connection,
+        peer: Option<Endpoint>,
+        state: State,
+        outgoing: bool,
+    ) -> Result<usize, CloseReason> {
+        self.generation = self.generation.wrapping_add(1);
+        if self.generation == u32::MAX {
+            // The highest generation would make a session's number look like a room in a batch.
+            self.generation = 0;
+        }
+        let entry = self.sessions.vacant_entry();
+        let slot = entry.key();
+        let id = SessionId::new(self.lane, slot, self.generation);
+        let mut session = Session::new(stream, id, state, outgoing, self.now_ns);
+        session.peer = peer.map(Box::new);
+        session.frame_bytes_max = self.shared.limits.frame_bytes_max;
+        if session.stream.datagram().is_some() {
+            session.frame_bytes_max = session.frame_bytes_max.min(DATAGRAM_FRAME_BYTES_MAX);
+            let bytes_max = self.shared.limits.datagram_bytes_max;
+            let packing = Packing::new(&self.shared.codec, bytes_max);
+            session.output.packing = Some(Box::new(packing));
+        }
+        session.connecting = Connecting::of(&session, self.shared.codec.name());
+        session.interest = session.wanted_interest();
+        let interest = session.interest;
+        if let Err(error) = session.stream.add(&mut *self.poller, Token(slot), interest) {
+            tracing::error!(%error, "cannot watch a connection");
+            if !outgoing {
+                self.shared.gate.leave(session.peer.as_deref());
+            }
+            return Err(CloseReason::Io(std::io::ErrorKind::Other));
+        }
+        entry.insert(session);
+        // All sessions may be awake at once; that must not be the moment to allocate.
+        self.awake.reserve(self.sessions.len());
+        self.arm_timer(slot);
+        self.counters.sessions_opened.add(1);
+        Ok(slot)
+    }
+
+    /// Takes a closed session apart.
+    pub(crate) fn dismantle(&mut self, slot: usize, reason: CloseReason) {
+        // Before the peer can know, so that nobody who heard of the end from it finds the session open.
+        if let Some(card) = self.sessions[slot].card.take() {
+            self.shared.sessions.remove(&card);
+        }
+        self.leave_all(slot);
+        self.last_words(slot, reason);
+        self.say_end(slot, reason);
+        self.forget_peer(slot);
+        self.cancel_all(slot);
+        let Some(mut session) = self.sessions.try_remove(slot) else {
+            return;
+        };
+        if let Some(timer) = session.timer.take() {
+            self.timers.cancel(timer);
+        }
+        if let Err(error) = session.stream.remove(&mut *self.poller) {
+            tracing::error!(session = %session.id, %error, "cannot stop watching a connection");
+        }
+        if !session.outgoing {
+            self.shared.gate.leave(session.peer.as_deref());
+        }
+        self.buffers.put(session.output.bytes);
+        self.buffers.put(session.tail);
+        self.counters.closed[reason.index()].add(1);
+        tracing::debug!(session = %session.id, %reason, "session closed");
+    }
+
+    /// Takes everything apart without the service, which is what failed: peers learn it at once instead of waiting
+    /// for a lane that will not answer.
+    pub(crate) fn abandon(&mut self) {
+        let slots: Vec<usize> = self.sessions.iter().map(|(slot, _)| slot).collect();
+        for slot in slots {
+            let reason = match self.sessions[slot].state {
+                State::Closed(reason) => reason,
+                _ => CloseReason::LaneFailed,
+            };
+            self.sessions[slot].state = State::Closed(reason);
+            self.dismantle(slot, reason);
+        }
+        self.post_batches();
+    }
+}
