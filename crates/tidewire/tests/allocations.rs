@@ -175,6 +175,17 @@ fn echo_within_the_process_allocates_nothing() {
     }
 }
 
+#[test]
+fn echo_over_udp_allocates_nothing() {
+    let _alone = alone();
+    for (batch, rounds) in [(50, 100), (1, 1000)] {
+        let builder = Server::builder().limits(without_pings());
+        let server = TestServer::over_udp(builder, &tw1(), |_| Counted(echo));
+        let (messages, allocations) = echo_rounds_on(server, batch, rounds);
+        assert_eq!((messages, allocations), (8 * batch * rounds, 0));
+    }
+}
+
 /// Tokens and frames are used again; what is left is the queue's blocks, one for 31 answers.
 #[test]
 fn deferred_answers_allocate_a_block_for_dozens() {
@@ -197,6 +208,10 @@ fn the_counter_sees_an_allocating_service() {
 fn fan_out(lanes: usize, chunk: usize, chunks: usize) -> (usize, u64) {
     let builder = Server::builder().lanes(lanes).limits(without_pings());
     let server = TestServer::over_tcp(builder, &tw1(), |_| Counted(Chat::new()));
+    fan_out_on(server, chunk, chunks)
+}
+
+fn fan_out_on(server: TestServer, chunk: usize, chunks: usize) -> (usize, u64) {
     let payload = [b'x'; 400];
     let frame_bytes = 12 + payload.len();
     let mut peers: Vec<Peer> = Vec::new();
@@ -343,6 +358,14 @@ fn fan_out_over_lanes_allocates_nothing_per_message() {
     let _alone = alone();
     // One at a time, so that the number of batches on their way between the lanes is the same from the start.
     assert_eq!(fan_out(2, 1, 500), (10_000, 0));
+}
+
+#[test]
+fn fan_out_over_udp_allocates_nothing_per_message() {
+    let _alone = alone();
+    let builder = Server::builder().limits(without_pings());
+    let server = TestServer::over_udp(builder, &tw1(), |_| Counted(Chat::new()));
+    assert_eq!(fan_out_on(server, 100, 60), (120_000, 0));
 }
 
 #[test]

@@ -4,6 +4,7 @@
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
+use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use tidewire::proto::body::ErrorCode;
@@ -80,4 +81,36 @@ fn a_refusal_has_the_layout_of_its_codec() {
 fn a_refusal_that_cannot_be_said_ends_a_session_that_matches_by_order() {
     let received = exchange("length-field", refuse, b"\x02\x00hi\x02\x00hi");
     assert!(received.is_empty(), "{received:02x?}");
+}
+
+/// The original sends its frames over Unix sockets with nothing between them.
+#[test]
+fn unframed_uvrpc_calls_over_a_unix_socket_are_answered_each() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("s");
+    let server = Server::builder()
+        .listen(&format!("ipc://{}", path.display()))
+        .unwrap()
+        .codec(AnyCodec::by_name("uvrpc:legacy_unframed").unwrap())
+        .start(|_| echo)
+        .unwrap();
+    let request = b"\x04\0\0\0\xDC\xFF\xFF\xFF\x01\0\0\0\x08\0\0\0\x10\0\0\0\x04\0\0\0echo\0\0\0\0\
+        \x02\0\0\0hi\0\0\x0C\0\x10\0\0\0\x04\0\x08\0\x0C\0";
+    let answer = b"\x04\0\0\0\xE8\xFF\xFF\xFF\x01\0\0\0\x01\0\0\0\x04\0\0\0\x02\0\0\0hi\0\0\
+        \x0C\0\x10\0\x04\0\x08\0\0\0\x0C\0";
+    let mut stream = UnixStream::connect(&path).unwrap();
+    let timeout = Some(Duration::from_secs(20));
+    stream.set_read_timeout(timeout).unwrap();
+    // One read for each frame, and then several frames in one read, which the original loses.
+    let mut received = Vec::new();
+    for count in [1, 3] {
+        stream.write_all(&request.repeat(count)).unwrap();
+        let before = received.len();
+        received.resize(before + count * answer.len(), 0);
+        stream.read_exact(&mut received[before..]).unwrap();
+    }
+    assert_eq!(received, answer.repeat(4));
+    drop(stream);
+    let stopped = server.shutdown(Duration::from_secs(5));
+    assert_eq!(stopped.metrics.frames_in, 4);
 }

@@ -1,0 +1,163 @@
+//! Clients over UDP: hellos that get lost, servers that are not there or go.
+
+use std::net::UdpSocket;
+use std::time::Duration;
+
+use tidewire::proto::codec::Codec;
+use tidewire::proto::handshake::{PROTOCOL_VERSION, Welcome};
+use tidewire::{
+    Backoff, Client, CloseReason, ConnectError, ConnectFailure, Event, Kind, Limits, Message,
+    RequestError, Server,
+};
+use tidewire_testkit::{DEADLINE, TestServer};
+
+use crate::{codec, echo, frame, payloads};
+
+fn welcome() -> Vec<u8> {
+    let mut frame = Vec::new();
+    Welcome {
+        version: PROTOCOL_VERSION,
+        features: 0,
+        frame_bytes_max: 65_507,
+        heartbeat_ms: 0,
+        session: 7,
+        agent: "test",
+    }
+    .encode_frame(&mut frame)
+    .unwrap();
+    frame
+}
+
+#[test]
+fn a_hello_is_repeated_until_the_welcome_comes_and_duplicates_do_no_harm() {
+    let tw1 = codec("tw1");
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.set_read_timeout(Some(DEADLINE)).unwrap();
+    let address = format!("udp://{}", socket.local_addr().unwrap());
+    let server = std::thread::spawn(move || {
+        let tw1 = codec("tw1");
+        let mut buffer = [0; 2048];
+        // Three hellos are lost.
+        for _ in 0..3 {
+            let (length, _) = socket.recv_from(&mut buffer).unwrap();
+            assert_eq!(buffer[4], Kind::Hello as u8, "{length} bytes");
+        }
+        let (_, client) = socket.recv_from(&mut buffer).unwrap();
+        let challenge = frame(&tw1, &Message::new(Kind::Ping, 0, b"cookie42"));
+        socket.send_to(&challenge, client).unwrap();
+        let answer = loop {
+            let (length, _) = socket.recv_from(&mut buffer).unwrap();
+            if buffer[4] == Kind::Pong as u8 {
+                break buffer[..length].to_vec();
+            }
+        };
+        assert_eq!(payloads(&tw1, &answer)[0], b"cookie42");
+        assert_eq!(payloads(&tw1, &answer).len(), 2, "and the hello again");
+        // Something overtakes the welcome, which then comes three times.
+        let early = frame(&tw1, &Message::new(Kind::OneWay, 0, b"early"));
+        socket.send_to(&early, client).unwrap();
+        for _ in 0..3 {
+            socket.send_to(&welcome(), client).unwrap();
+        }
+        let late = frame(&tw1, &Message::new(Kind::OneWay, 0, b"in order"));
+        socket.send_to(&late, client).unwrap();
+        loop {
+            let (length, _) = socket.recv_from(&mut buffer).unwrap();
+            if length == 0 {
+                return;
+            }
+        }
+    });
+    let client = Client::connect(&address).unwrap();
+    assert!(matches!(client.next_event(), Event::Opened { .. }));
+    let Some(Event::Message(message)) = client.next_event_within(DEADLINE) else {
+        panic!("nothing came");
+    };
+    assert_eq!(message.payload, b"in order");
+    let metrics = client.metrics();
+    assert!(metrics.hellos_repeated >= 3, "{metrics:#?}");
+    assert_eq!(metrics.sessions_opened, 1);
+    client.close();
+    server.join().unwrap();
+    assert!(tw1.has_handshake());
+}
+
+#[test]
+fn a_server_that_is_not_there_is_reported_at_once_and_a_silent_one_in_time() {
+    let nobody = {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        socket.local_addr().unwrap()
+    };
+    let error = Client::connect(&format!("udp://{nobody}")).unwrap_err();
+    assert!(
+        matches!(&error, ConnectError::Failed(ConnectFailure::Datagram(_))),
+        "{error:?}"
+    );
+    let mut story = String::new();
+    let mut cause: Option<&dyn std::error::Error> = Some(&error);
+    while let Some(error) = cause {
+        story = format!("{story}: {error}");
+        cause = error.source();
+    }
+    assert!(story.contains("is the server running?"), "{story}");
+
+    let silent = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let address = format!("udp://{}", silent.local_addr().unwrap());
+    let limits = Limits {
+        handshake_timeout: Duration::from_millis(250),
+        ..Limits::default()
+    };
+    let error = Client::builder()
+        .limits(limits)
+        .connect(&address)
+        .unwrap_err();
+    let timed_out = ConnectFailure::Closed(CloseReason::HandshakeTimeout).to_string();
+    assert!(
+        matches!(&error, ConnectError::Failed(failure) if failure.to_string() == timed_out),
+        "{error:?}"
+    );
+}
+
+#[test]
+fn requests_to_a_server_that_went_without_a_word_fail() {
+    let codec = codec("length-field");
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let address = format!("udp://{}", socket.local_addr().unwrap());
+    let client = Client::builder().codec(codec).connect(&address).unwrap();
+    assert!(matches!(client.next_event(), Event::Opened { .. }));
+    drop(socket);
+    let failure = client.request_blocking(b"anybody?").unwrap_err();
+    let reset = matches!(failure, RequestError::Closed(CloseReason::PeerReset));
+    assert!(reset, "{failure:?}");
+}
+
+#[test]
+fn a_client_finds_its_server_again_that_forgot_it() {
+    let tw1 = codec("tw1");
+    let server = TestServer::over_udp(Server::builder(), &tw1, |_| echo);
+    let address = server.url();
+    let client = Client::builder()
+        .reconnect(Backoff {
+            first: Duration::from_millis(1),
+            max: Duration::from_millis(20),
+        })
+        .connect(&address)
+        .unwrap();
+    assert_eq!(client.request_blocking(b"one").unwrap().payload(), b"one");
+    drop(server);
+    let again = Server::builder()
+        .listen(&address)
+        .unwrap()
+        .start(|_| echo)
+        .unwrap();
+    let mut opened = 0;
+    while opened < 2 {
+        let event = client
+            .next_event_within(DEADLINE)
+            .expect("an event in time");
+        opened += usize::from(matches!(event, Event::Opened { .. }));
+    }
+    assert_eq!(client.request_blocking(b"two").unwrap().payload(), b"two");
+    client.close();
+    tidewire_testkit::assert_conserved(&again.shutdown(DEADLINE));
+}

@@ -1,0 +1,204 @@
+//! Datagrams of those who have no session, and what an address is sent before it proved itself.
+
+use tidewire::proto::codec::Codec;
+use tidewire::{CloseReason, Context, DatagramDrop, HandlerResult, Kind, Message, Server};
+use tidewire_testkit::{Heard, Peer, TestServer, challenge_answer, hello_frame};
+
+use crate::{arrived, codec, echo, frame, limited, one_way, payloads, port_of, received, stranger};
+
+#[test]
+fn datagrams_of_strangers_make_no_session_and_are_answered_by_nothing_but_an_end() {
+    let tw1 = codec("tw1");
+    let server = TestServer::over_udp(Server::builder(), &tw1, |_| echo);
+    let mut bystander = server.peer();
+    let request = frame(&tw1, &Message::with_id(Kind::Request, 0, 1, b"let me in"));
+    let tiny_hello = frame(&tw1, &Message::new(Kind::Hello, 0, &[]));
+    let strays: [&[u8]; 5] = [
+        b"GET / HTTP/1.1\r\n\r\n",
+        &request,
+        &[0; 1_000],
+        b"\n",
+        &[0xFF; 4],
+    ];
+    let socket = stranger(port_of(&server));
+    for stray in strays {
+        socket.send(stray).unwrap();
+        assert_eq!(received(&socket), b"", "an end");
+    }
+    // Neither an end nor what is too small for a challenge is answered at all.
+    socket.send(&[]).unwrap();
+    socket.send(&tiny_hello).unwrap();
+    bystander.ask(b"unharmed");
+    assert_eq!(bystander.answer().payload, b"unharmed");
+    assert_eq!(arrived(&socket), Vec::<Vec<u8>>::new());
+    drop(bystander);
+    let metrics = server.stop();
+    assert_eq!(metrics.sessions_opened, 1);
+    assert_eq!(metrics.datagrams_dropped_by(DatagramDrop::Stranger), 7);
+    assert_eq!(metrics.challenges, 1, "the bystander's");
+}
+
+#[test]
+fn an_address_that_does_not_answer_its_challenge_costs_nothing_and_gets_no_more_than_it_sent() {
+    const HELLOS: usize = 200;
+    let tw1 = codec("tw1");
+    let builder = limited(|limits| limits.sessions_max = 1);
+    let server = TestServer::over_udp(builder, &tw1, |_| echo);
+    let socket = stranger(port_of(&server));
+    let (mut sent, mut got) = (0, 0);
+    for number in 0..HELLOS {
+        let mut datagram = hello_frame();
+        if number % 2 == 1 {
+            // A guess.
+            datagram = challenge_answer(&(number as u64).to_le_bytes());
+        }
+        sent += socket.send(&datagram).unwrap();
+        let challenge = received(&socket);
+        assert_eq!(payloads(&tw1, &challenge)[0].len(), 8);
+        got += challenge.len();
+        assert!(got <= sent, "{got} bytes for {sent}");
+    }
+    // The one place is still free.
+    let mut peer = server.peer();
+    peer.ask(b"in");
+    assert_eq!(peer.answer().payload, b"in");
+    drop(peer);
+    let metrics = server.stop();
+    assert_eq!((metrics.sessions_opened, metrics.sessions_refused), (1, 0));
+    assert_eq!(metrics.challenges, HELLOS as u64 + 1);
+}
+
+#[test]
+fn a_cookie_is_of_no_use_to_another_address() {
+    let tw1 = codec("tw1");
+    let server = TestServer::over_udp(Server::builder(), &tw1, |_| echo);
+    let (honest, thief) = (stranger(port_of(&server)), stranger(port_of(&server)));
+    honest.send(&hello_frame()).unwrap();
+    let cookie = payloads(&tw1, &received(&honest)).remove(0);
+    thief.send(&challenge_answer(&cookie)).unwrap();
+    let own = payloads(&tw1, &received(&thief)).remove(0);
+    assert_ne!(own, cookie, "a challenge of its own instead of a welcome");
+    // However often the answer comes, there is one session.
+    for _ in 0..3 {
+        honest.send(&challenge_answer(&cookie)).unwrap();
+        let welcome = received(&honest);
+        assert_eq!(welcome[4], Kind::Welcome as u8);
+    }
+    honest.send(&[]).unwrap();
+    let metrics = server.stop();
+    assert_eq!(metrics.sessions_opened, 1);
+    assert_eq!(metrics.closed_by("peer_closed"), 1);
+}
+
+/// Answers with twenty times what it was asked.
+fn amplify(cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
+    cx.reply(&message.payload.repeat(20))
+}
+
+#[test]
+fn replies_beyond_what_an_unproven_address_sent_are_dropped_and_counted() {
+    const REQUESTS: usize = 100;
+    let codec = codec("raw");
+    for is_trusted in [false, true] {
+        let builder = Server::builder().trust_datagram_peers(is_trusted);
+        let server = TestServer::over_udp(builder, &codec, |_| amplify);
+        let socket = stranger(port_of(&server));
+        let mut sent = 0;
+        for _ in 0..REQUESTS {
+            sent += socket.send(b"fifteen letters").unwrap();
+        }
+        let metrics = server.wait_for("all is handled", |metrics| {
+            metrics.frames_in == REQUESTS as u64
+                && metrics.datagrams_out + metrics.datagrams_dropped_by(DatagramDrop::OverBudget)
+                    == REQUESTS as u64
+        });
+        let replies = arrived(&socket);
+        let got: usize = replies.iter().map(Vec::len).sum();
+        assert_eq!(replies.len() as u64, metrics.datagrams_out);
+        if is_trusted {
+            assert_eq!(replies.len(), REQUESTS);
+        } else {
+            assert!(got <= sent && got > 0, "{got} bytes for {sent}");
+            assert!(metrics.datagrams_dropped_by(DatagramDrop::OverBudget) > 0);
+        }
+        server.stop();
+    }
+}
+
+#[test]
+fn what_is_sent_unasked_goes_to_proven_or_trusted_addresses_only() {
+    let lines = codec("lines");
+    for is_trusted in [false, true] {
+        let builder = Server::builder().trust_datagram_peers(is_trusted);
+        let server = TestServer::over_udp(builder, &lines, |_| tidewire::Chat::new());
+        let socket = stranger(port_of(&server));
+        socket
+            .send(b"ada, who has a very long name indeed\n")
+            .unwrap();
+        if is_trusted {
+            let text = String::from_utf8(received(&socket)).unwrap();
+            assert!(text.contains("Welcome"), "{text}");
+        } else {
+            // The refusal to let it in is itself too long to be sent.
+            server.wait_for("the refusal is dropped", |metrics| {
+                metrics.datagrams_dropped_by(DatagramDrop::OverBudget) == 1
+            });
+            assert_eq!(arrived(&socket), Vec::<Vec<u8>>::new());
+        }
+        server.stop();
+    }
+}
+
+#[test]
+fn floods_of_addresses_meet_the_limits_of_sessions() {
+    const SESSIONS: usize = 8;
+    const PEERS: usize = 50;
+    let codec = codec("length-field");
+    let builder = limited(|limits| limits.sessions_per_address_max = SESSIONS);
+    let server = TestServer::over_udp(builder, &codec, |_| echo);
+    let sockets: Vec<_> = (0..PEERS).map(|_| stranger(port_of(&server))).collect();
+    let (mut served, mut refused) = (Vec::new(), 0);
+    for socket in &sockets {
+        socket.send(&one_way(&codec, b"hello")).unwrap();
+        match &received(socket)[..] {
+            b"" => refused += 1,
+            reply => {
+                assert_eq!(payloads(&codec, reply), [b"hello"]);
+                served.push(socket);
+            }
+        }
+    }
+    assert_eq!((served.len(), refused), (SESSIONS, PEERS - SESSIONS));
+    // Places come back.
+    served[0].send(&[]).unwrap();
+    server.wait_for("a place is free", |metrics| {
+        metrics.closed_by(CloseReason::PeerClosed.name()) == 1
+    });
+    let late = stranger(port_of(&server));
+    late.send(&one_way(&codec, b"at last")).unwrap();
+    assert_eq!(payloads(&codec, &received(&late)), [b"at last"]);
+    let metrics = server.stop();
+    assert_eq!(metrics.sessions_opened, SESSIONS as u64 + 1);
+    assert_eq!(metrics.sessions_refused, refused as u64);
+    assert_eq!(
+        metrics.datagrams_dropped_by(DatagramDrop::Refused),
+        refused as u64
+    );
+}
+
+#[test]
+fn a_full_server_says_so_to_those_who_proved_themselves() {
+    let tw1 = codec("tw1");
+    let builder = limited(|limits| limits.sessions_max = 1);
+    let server = TestServer::over_udp(builder, &tw1, |_| echo);
+    let first = server.peer();
+    let mut second = Peer::silent(server.wire(), &tw1);
+    second.write(&hello_frame());
+    let challenge = second.receive().unwrap();
+    second.write(&challenge_answer(&challenge.payload));
+    assert_eq!(second.hear(), Some(Heard::GoingAway));
+    assert_eq!(second.receive(), None);
+    drop((first, second));
+    assert_eq!(server.stop().sessions_refused, 1);
+    assert!(tw1.has_handshake());
+}
