@@ -118,7 +118,12 @@ fn main() -> Result<(), Failure> {
     let ipc = format!("ipc://{}", socket.display());
     let mut out = std::io::stdout();
     let in_flight = plan.in_flight;
-    for address in ["tcp://127.0.0.1:0", &ipc, "inproc://echo"] {
+    for address in [
+        "tcp://127.0.0.1:0",
+        "udp://127.0.0.1:0",
+        &ipc,
+        "inproc://echo",
+    ] {
         let rate = plan.two_lanes(address, 0)?;
         writeln!(
             out,
