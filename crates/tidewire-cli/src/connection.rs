@@ -17,7 +17,7 @@ use crate::failure::Failure;
 /// Where to connect and how.
 #[derive(Debug, Args)]
 pub(crate) struct ConnectionArguments {
-    /// Address of the server, HOST:PORT, tcp://HOST:PORT or ipc://PATH
+    /// Address of the server, HOST:PORT, tcp://HOST:PORT, udp://HOST:PORT or ipc://PATH
     #[arg(value_name = "ADDR")]
     pub(crate) address: String,
 

@@ -20,6 +20,7 @@ use std::fmt;
 use std::io::Write;
 use std::process::ExitCode;
 
+use tidewire::io::datagram::{DatagramBindError, DatagramConnectError};
 use tidewire::io::poller::PollerVariableError;
 use tidewire::io::socket::{BindError, SocketAddress, StreamConnectError};
 use tidewire::log::LogError;
@@ -204,7 +205,13 @@ fn classify_serve(error: &ServeError) -> (u8, &'static str) {
             CONFIGURATION,
             "listen elsewhere with --bind, for example on any free port: --bind tcp://127.0.0.1:0",
         ),
+        ServeError::Datagram(DatagramBindError::InUse { .. }) => (
+            CONFIGURATION,
+            "listen elsewhere with --bind, for example on any free port: --bind udp://127.0.0.1:0",
+        ),
         ServeError::Address(_)
+        | ServeError::Datagram(_)
+        | ServeError::MixedFraming { .. }
         | ServeError::Bind(_)
         | ServeError::Inproc(_)
         | ServeError::LaneCount(_) => (CONFIGURATION, ""),
@@ -224,7 +231,10 @@ fn classify_connect(error: &ConnectError) -> (u8, &'static str) {
         ),
         ConnectError::Address(_) => (CONFIGURATION, ""),
         ConnectError::Start(error) => classify_serve(error),
-        ConnectError::Failed(ConnectFailure::Stream(StreamConnectError::Refused { .. })) => (
+        ConnectError::Failed(
+            ConnectFailure::Stream(StreamConnectError::Refused { .. })
+            | ConnectFailure::Datagram(DatagramConnectError::Refused { .. }),
+        ) => (
             UNREACHABLE,
             "start a server with `tidewire serve`, or check the address",
         ),

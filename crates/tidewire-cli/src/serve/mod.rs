@@ -35,7 +35,7 @@ pub(crate) struct ServeArguments {
     #[arg(long, value_enum, default_value = "chat")]
     app: App,
 
-    /// Where to listen, tcp://HOST:PORT or ipc://PATH; may be repeated. Port 0 takes a free one
+    /// Where to listen, tcp://HOST:PORT, udp://HOST:PORT or ipc://PATH; may be repeated. Port 0 takes a free one
     #[arg(
         long = "bind",
         value_name = "ADDR",
@@ -80,6 +80,16 @@ pub(crate) struct ServeArguments {
     )]
     #[arg(value_parser = parse_milliseconds)]
     drain_ms: Duration,
+
+    /// Send clients over udp:// more than they sent although their codec cannot prove their addresses: for closed
+    /// networks, and rooms with --codec lines
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, action = ArgAction::Set)]
+    #[arg(
+        default_value = "false",
+        default_missing_value = "true",
+        hide_default_value = true
+    )]
+    trust_datagram_peers: bool,
 
     /// Drain when stdin ends, so that a parent that dies takes this server along
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, action = ArgAction::Set)]
@@ -184,7 +194,8 @@ fn start(arguments: &ServeArguments) -> anyhow::Result<Server> {
             ..Limits::default()
         })
         .coalesce_max(arguments.coalesce_ms_max)
-        .slow_subscribers(arguments.slow_subscriber);
+        .slow_subscribers(arguments.slow_subscriber)
+        .trust_datagram_peers(arguments.trust_datagram_peers);
     for bind in &arguments.binds {
         if bind.starts_with("inproc://") {
             let what = format!("nobody could connect to {bind}: inproc names are per process");
@@ -277,6 +288,7 @@ Examples:
   tidewire serve --config examples/tidewire.toml --lanes 2 --log-file serve.log
   tidewire serve --bind tcp://0.0.0.0:8080 --bind ipc:///tmp/chat.sock
   tidewire serve --codec lines --bind tcp://127.0.0.1:8081     then: nc 127.0.0.1 8081
+  tidewire serve --app echo --codec raw --bind udp://127.0.0.1:8082     then: nc -u 127.0.0.1 8082
 
 Ctrl-C drains: sessions are told and may finish. A second Ctrl-C stops at once, with exit code 1.
 

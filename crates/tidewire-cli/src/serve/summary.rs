@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::io::{self, Write};
 
 use serde_json::{Map, Value, json};
-use tidewire::{CloseReason, DropReason, Metrics};
+use tidewire::{CloseReason, DatagramDrop, DropReason, Metrics};
 
 /// One line of what happened: for people on stderr, or as a JSON object on stdout.
 pub(super) fn print(metrics: &Metrics, json: bool) {
@@ -38,6 +38,22 @@ fn summary(metrics: &Metrics) -> String {
         &metrics.room_dropped,
     );
     push_counts(&mut text, "closed", &CloseReason::NAMES, &metrics.closed);
+    push_counts(
+        &mut text,
+        "datagrams",
+        &["in", "out", "kernel_drops"],
+        &[
+            metrics.datagrams_in,
+            metrics.datagrams_out,
+            metrics.kernel_drops,
+        ],
+    );
+    push_counts(
+        &mut text,
+        "datagrams_dropped",
+        &DatagramDrop::NAMES,
+        &metrics.datagrams_dropped,
+    );
     text
 }
 
@@ -68,6 +84,10 @@ fn object(metrics: &Metrics) -> Value {
         "dropped": metrics.room_dropped_total(),
         "dropped_by": counts(&DropReason::NAMES, &metrics.room_dropped),
         "closed_by": counts(&CloseReason::NAMES, &metrics.closed),
+        "datagrams_in": metrics.datagrams_in,
+        "datagrams_out": metrics.datagrams_out,
+        "datagrams_dropped_by": counts(&DatagramDrop::NAMES, &metrics.datagrams_dropped),
+        "kernel_drops": metrics.kernel_drops,
     })
 }
 
@@ -93,7 +113,7 @@ mod tests {
         );
         assert_eq!(
             object(&metrics).to_string(),
-            r#"{"closed_by":{"peer_closed":3},"delivered":3,"dropped":1,"dropped_by":{"closed":1},"event":"served","frames_in":0,"offered":4,"published":0,"refused":0,"said":2,"sessions":3}"#
+            r#"{"closed_by":{"peer_closed":3},"datagrams_dropped_by":{},"datagrams_in":0,"datagrams_out":0,"delivered":3,"dropped":1,"dropped_by":{"closed":1},"event":"served","frames_in":0,"kernel_drops":0,"offered":4,"published":0,"refused":0,"said":2,"sessions":3}"#
         );
     }
 }

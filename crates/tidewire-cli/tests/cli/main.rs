@@ -14,4 +14,5 @@ mod process;
 mod serve;
 mod terminal;
 mod topics;
+mod udp;
 mod usage;

@@ -51,7 +51,12 @@ impl Process {
 
     /// A chat server on a free port, and its first address.
     pub(crate) fn server(arguments: &[&str]) -> (Self, String) {
-        let mut all = vec!["serve", "--bind", "tcp://127.0.0.1:0"];
+        Self::server_at("tcp://127.0.0.1:0", arguments)
+    }
+
+    /// As [`Process::server`], listening somewhere else.
+    pub(crate) fn server_at(bind: &str, arguments: &[&str]) -> (Self, String) {
+        let mut all = vec!["serve", "--bind", bind];
         all.extend_from_slice(arguments);
         let mut server = Self::start(&all);
         let line = server.expect("listening on ");
@@ -87,6 +92,12 @@ impl Process {
                 Err(_) => panic!("no line with {text:?} came, only {:#?}", self.transcript),
             }
         }
+    }
+
+    /// Whether a line that contains `text` has come already.
+    pub(crate) fn has_line(&mut self, text: &str) -> bool {
+        self.transcript.extend(self.lines.try_iter());
+        self.transcript.iter().any(|line| line.contains(text))
     }
 
     /// The lines that were read by [`Process::expect`] so far.

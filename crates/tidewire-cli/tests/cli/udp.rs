@@ -1,0 +1,83 @@
+//! Servers and clients over UDP, which differ from the others in their address only.
+
+use std::net::UdpSocket;
+
+use rustix::process::Signal;
+use tidewire::Client;
+
+use crate::process::{DEADLINE, Process};
+
+const ANY_PORT: &str = "udp://127.0.0.1:0";
+
+#[test]
+fn people_chat_over_udp() {
+    let (mut server, address) = Process::server_at(ANY_PORT, &[]);
+    assert!(address.starts_with("udp://127.0.0.1:"), "{address}");
+    let mut ada = Process::chat(&address, "ada");
+    let mut bob = Process::chat(&address, "bob");
+    ada.expect("bob");
+    bob.type_line("hello over there");
+    ada.expect("hello over there");
+    for person in [&mut ada, &mut bob] {
+        person.end_input();
+    }
+    assert_eq!(ada.wait().status.code(), Some(0));
+    assert_eq!(bob.wait().status.code(), Some(0));
+    server.signal(Signal::INT);
+    let summary = server.expect("served: ");
+    assert!(summary.contains(" sessions=2 "), "{summary}");
+    assert!(summary.contains(" datagrams.in="), "{summary}");
+    assert_eq!(server.wait().status.code(), Some(0));
+}
+
+#[test]
+fn topics_go_over_udp() {
+    let (server, address) = Process::server_at(ANY_PORT, &["--app", "pubsub"]);
+    let mut subscriber = Process::start(&["sub", &address, "news.*"]);
+    let client = Client::connect(&address).unwrap();
+    // Until it is subscribed, what is published passes it by.
+    let mut heard = false;
+    while !heard {
+        client.publish("news.today", b"sunny").unwrap();
+        client.flush().wait().unwrap();
+        heard = subscriber.has_line("sunny");
+    }
+    client.close();
+    subscriber.signal(Signal::INT);
+    assert_eq!(subscriber.wait().status.code(), Some(0));
+    drop(server);
+}
+
+#[test]
+fn a_person_with_netcat_is_answered_when_trusted() {
+    let arguments = ["--codec", "lines", "--trust-datagram-peers"];
+    let (server, address) = Process::server_at(ANY_PORT, &arguments);
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket
+        .connect(address.trim_start_matches("udp://"))
+        .unwrap();
+    socket.set_read_timeout(Some(DEADLINE)).unwrap();
+    socket.send(b"ada\n").unwrap();
+    let mut buffer = [0; 2048];
+    let count = socket.recv(&mut buffer).unwrap();
+    let text = String::from_utf8_lossy(&buffer[..count]);
+    assert!(text.contains("Welcome, ada"), "{text}");
+    drop(server);
+}
+
+#[test]
+fn a_server_that_is_not_there_is_unreachable_and_a_taken_port_says_so() {
+    let taken = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let address = format!("udp://{}", taken.local_addr().unwrap());
+    let ended = Process::start(&["serve", "--bind", &address]).wait();
+    assert_eq!(ended.status.code(), Some(2), "{}", ended.text());
+    assert!(
+        ended.text().contains("udp://127.0.0.1:0"),
+        "{}",
+        ended.text()
+    );
+    drop(taken);
+    let ended = Process::start(&["pub", &address, "topic", "text"]).wait();
+    assert_eq!(ended.status.code(), Some(3), "{}", ended.text());
+    assert!(ended.text().contains("tidewire serve"), "{}", ended.text());
+}
