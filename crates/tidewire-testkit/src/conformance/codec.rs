@@ -36,6 +36,8 @@ pub enum Need {
     Stream,
     /// Frames come in pieces.
     Pieces,
+    /// Several frames are written at once.
+    Together,
     /// Whoever sends waits for a peer that does not take.
     Waiting,
     /// A refusal differs from a reply.
@@ -118,7 +120,7 @@ impl CodecKind {
             (Need::Stream, Self::Raw) => None,
             (Need::Stream, _) => Some("it has frames, for which echo_of_many_sizes is the same"),
             (_, Self::Raw) => Some("it has no frames, so there are no messages to check"),
-            (Need::Frames | Need::Pieces | Need::Waiting, _) => None,
+            (Need::Frames | Need::Pieces | Need::Together | Need::Waiting, _) => None,
             (Need::Errors, Self::Lines) => Some("a refusal is a line like a reply"),
             (Need::Errors, Self::LengthField | Self::Delimited) => {
                 Some("it has no errors; a refusal ends the session (tests/foreign.rs)")

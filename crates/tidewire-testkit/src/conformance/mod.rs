@@ -115,6 +115,11 @@ impl Setup {
         }
     }
 
+    fn lacks(&self, need: Need) -> Option<&'static str> {
+        let lacks = self.codec.lacks(need);
+        lacks.or(self.transport.lacks(self.codec, need))
+    }
+
     fn payload_sizes(&self) -> Vec<usize> {
         match self.transport {
             Transport::Udp => {
@@ -154,9 +159,12 @@ impl Transport {
         }
     }
 
-    /// Why nothing can do it over this transport, if so.
-    const fn lacks(self, need: Need) -> Option<&'static str> {
+    /// Why this codec cannot do it over this transport, although it can over others, if so.
+    const fn lacks(self, codec: CodecKind, need: Need) -> Option<&'static str> {
         match (self, need) {
+            (Self::Udp, Need::Together) if matches!(codec, CodecKind::Uvrpc) => {
+                Some("its datagrams are one frame each, and the test's peer writes many at once")
+            }
             (Self::Udp, Need::Pieces) => {
                 Some("a datagram holds whole frames; the rest of one never joins the next")
             }
@@ -179,10 +187,7 @@ impl Behaviour {
     /// Why this cell does not run the behaviour, if so.
     #[must_use]
     pub fn skipped(&self, setup: &Setup) -> Option<String> {
-        let lacks = self
-            .needs
-            .iter()
-            .find_map(|need| setup.codec.lacks(*need).or(setup.transport.lacks(*need)));
+        let lacks = self.needs.iter().find_map(|need| setup.lacks(*need));
         let needless = !self.is_shared()
             && setup.poller != PollerKind::Epoll
             && !setup.codec.is_run_over_every_poller();
@@ -370,7 +375,7 @@ pub const BEHAVIOURS: &[Behaviour] = &[
     alone(
         "half_closed_clients_get_their_answers",
         echo::half_closed_clients_get_their_answers,
-        &[Need::Frames],
+        &[Need::Frames, Need::Together],
     ),
     alone(
         "streams_come_back_whole",
@@ -405,7 +410,7 @@ pub const BEHAVIOURS: &[Behaviour] = &[
     alone(
         "draining_answers_what_was_accepted",
         lifecycle::draining_answers_what_was_accepted,
-        &[Need::Frames],
+        &[Need::Frames, Need::Together],
     ),
     alone(
         "clients_reconnect_after_a_restart",
@@ -500,7 +505,7 @@ pub const BEHAVIOURS: &[Behaviour] = &[
     shared(
         "a_server_with_its_hands_full_reads_no_more",
         requests::a_server_with_its_hands_full_reads_no_more,
-        &[Need::Frames],
+        &[Need::Frames, Need::Waiting],
     ),
     shared(
         "cancelled_requests_are_not_answered",
