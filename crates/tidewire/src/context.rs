@@ -200,6 +200,16 @@ impl Context<'_> {
             .send_to(id, |codec, out| codec.encode(message, out))
     }
 
+    /// Appends whole frames to the output of a session of this lane.
+    pub(crate) fn send_frames(&mut self, id: SessionId, frames: &[u8]) -> Result<(), SendError> {
+        self.core.send_frames(id, frames)
+    }
+
+    /// Largest frame that both sides of this session take, in bytes.
+    pub(crate) fn frame_bytes_agreed(&self) -> usize {
+        self.frame_bytes_max
+    }
+
     /// Whether a session's output is so full that sends to it are refused until some of it is taken.
     #[must_use]
     pub fn is_full(&self, id: SessionId) -> bool {

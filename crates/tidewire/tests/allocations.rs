@@ -4,6 +4,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
+use std::collections::VecDeque;
 use std::io::{Read, Write};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -13,7 +14,7 @@ use std::time::Duration;
 use tidewire::proto::body::SubscribeBody;
 use tidewire::proto::codec::Codec;
 use tidewire::{
-    AnyCodec, Chat, CloseReason, Context, DropReason, HandlerResult, Kind, Limits, Message,
+    AnyCodec, Chat, Client, CloseReason, Context, DropReason, HandlerResult, Kind, Limits, Message,
     Metrics, PubSub, Server, Service,
 };
 use tidewire_testkit::allocation::{
@@ -193,6 +194,44 @@ fn deferred_answers_allocate_a_block_for_dozens() {
     let (messages, allocations) = echo_rounds(&deferred_echo, 50, 100);
     assert_eq!(messages, 40_000);
     assert!(allocations <= messages as u64 / 30, "{allocations}");
+}
+
+/// The application's side of a client, with many requests on their way and with one at a time. Its lane does the same work
+/// as any lane.
+#[test]
+fn a_client_allocates_nothing_per_request() {
+    let _alone = alone();
+    let server = tidewire::serve("tcp://127.0.0.1:0", echo).unwrap();
+    let client = Client::connect(&server.to_string()).unwrap();
+    let payload = &[7; 32][..];
+    let mut waiting = VecDeque::with_capacity(100);
+    for in_flight in [100, 1] {
+        let mut exchange = |rounds: usize| {
+            for number in 0..rounds {
+                let call = client.prepare(payload).method(["a", "b"][number % 2]);
+                waiting.push_back(call.send());
+                if waiting.len() == in_flight {
+                    let reply = waiting.pop_front().unwrap().wait().unwrap();
+                    assert_eq!(reply.payload(), payload);
+                }
+            }
+            for request in waiting.drain(..) {
+                assert_eq!(request.wait().unwrap().payload(), payload);
+            }
+        };
+        exchange(1_000);
+        mark_this_thread();
+        let before = marked_allocations();
+        exchange(10_000);
+        // The lists of commands double until they hold all that is on its way, and a lane that was stopped before it
+        // let go of a request costs another one: dozens at most, and none per request.
+        let allocations = marked_allocations() - before;
+        assert!(
+            allocations <= 50,
+            "{allocations} with {in_flight} in flight"
+        );
+    }
+    assert_eq!(server.metrics().frames_in, 22_001);
 }
 
 /// The negative control: the counter sees a service that allocates once per message.

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use tidewire_proto::message::Kind;
 
-use super::request::{Reply, Request, RequestError};
+use super::queue::Refused;
+use super::request::{Reply, Request, RequestError, Spare};
+use super::service::Command;
 use super::{Client, Outgoing};
 use crate::limits::nanoseconds;
 
@@ -98,18 +100,38 @@ impl<'a> Call<'a> {
 
     /// Sends it; the reply is awaited or waited for.
     pub fn send(self) -> Request {
-        let (request, pending) = Request::new(Some(self.client.canceller()));
+        let link = &self.client.inner.link;
+        let (
+            request,
+            pending,
+            Spare {
+                mut payload,
+                mut name,
+            },
+        ) = Request::pooled(link);
+        match self.payload {
+            Cow::Borrowed(bytes) => payload.extend_from_slice(bytes),
+            Cow::Owned(bytes) => payload = bytes,
+        }
+        name.push_str(self.name);
         let outgoing = Outgoing {
             kind: self.kind,
             channel: self.channel,
-            name: self.name.into(),
-            payload: self.payload.into_owned(),
+            name,
+            payload,
             deadline_ns: tidewire_io::clock::now_ns().saturating_add(nanoseconds(self.timeout)),
             idempotent: self.idempotent,
             when_full: self.when_full,
             pending,
         };
-        self.client.hand_over_call(outgoing);
+        if let Err(refused) = link.push(Command::Call(outgoing))
+            && let Refused {
+                command: Command::Call(outgoing),
+                error,
+            } = *refused
+        {
+            outgoing.pending.fail(error.into());
+        }
         request
     }
 

@@ -22,7 +22,7 @@ use crate::session::{CloseReason, SessionId};
 pub(crate) struct Outgoing {
     pub(crate) kind: Kind,
     pub(crate) channel: u16,
-    pub(crate) name: Box<str>,
+    pub(crate) name: String,
     pub(crate) payload: Vec<u8>,
     pub(crate) deadline_ns: u64,
     pub(crate) idempotent: bool,
@@ -48,7 +48,7 @@ pub(super) struct Calls {
 #[derive(Debug)]
 struct Sent {
     id: u32,
-    /// Without its payload, unless it may be repeated.
+    /// With its payload, to be repeated, or for its memory, in which the reply will come.
     call: Outgoing,
     timer: Option<TimerId>,
 }
@@ -64,6 +64,23 @@ struct Parked {
 enum Deadline {
     Sent(u32),
     Parked(u64),
+}
+
+impl Outgoing {
+    /// Leaves the answer for whoever waits, in the memory that the request was in.
+    pub(super) fn answer(self, result: Result<u16, RequestError>, payload: &[u8]) {
+        let Self {
+            name,
+            payload: mut memory,
+            pending,
+            ..
+        } = self;
+        memory.clear();
+        if result.is_ok() {
+            memory.extend_from_slice(payload);
+        }
+        pending.complete(result, memory, name);
+    }
 }
 
 impl Calls {
@@ -88,10 +105,10 @@ impl Calls {
             Some(session) => match self.send(cx, session, call) {
                 Ok(_) => {}
                 Err((call, RequestError::WindowFull)) if waits => self.park(call),
-                Err((call, error)) => call.pending.complete(Err(error)),
+                Err((call, error)) => call.pending.fail(error),
             },
             None if call.idempotent && self.reconnects => self.park(call),
-            None => call.pending.complete(Err(RequestError::NotConnected)),
+            None => call.pending.fail(RequestError::NotConnected),
         }
     }
 
@@ -125,7 +142,7 @@ impl Calls {
                     };
                     return self.parked.push_front(parked);
                 }
-                Err((call, error)) => call.pending.complete(Err(error)),
+                Err((call, error)) => call.pending.fail(error),
             }
             self.deadlines.cancel(timer);
         }
@@ -174,7 +191,7 @@ impl Calls {
             return Err((call, error));
         }
         if let Some(sent) = self.sent.find_mut(id) {
-            if !sent.call.idempotent {
+            if !sent.call.idempotent && sent.call.payload.capacity() > KEPT_BYTES_MAX {
                 sent.call.payload = Vec::new();
             }
             sent.timer = Some(self.deadlines.insert(deadline_ns, Deadline::Sent(id)));
@@ -184,7 +201,7 @@ impl Calls {
 
     fn park(&mut self, call: Outgoing) {
         if self.parked.len() >= PARKED_MAX {
-            return call.pending.complete(Err(RequestError::WindowFull));
+            return call.pending.fail(RequestError::WindowFull);
         }
         self.last_parked += 1;
         let number = self.last_parked;
@@ -204,12 +221,12 @@ impl Calls {
     }
 
     /// The request that an answer with this id is for, if one waits for it, and that request's own id.
-    pub(super) fn answer(&mut self, id: u32) -> Option<(u32, Arc<Pending>)> {
+    pub(super) fn answer(&mut self, id: u32) -> Option<(u32, Outgoing)> {
         let Sent { id, call, timer } = self.sent.answer(id)?;
         if let Some(timer) = timer {
             self.deadlines.cancel(timer);
         }
-        Some((id, call.pending))
+        Some((id, call))
     }
 
     /// The application let go of a request.
@@ -242,7 +259,7 @@ impl Calls {
                 Deadline::Parked(number) => {
                     let found = self.parked.binary_search_by_key(&number, |it| it.number);
                     if let Some(parked) = found.ok().and_then(|index| self.parked.remove(index)) {
-                        parked.call.pending.complete(Err(RequestError::TimedOut));
+                        parked.call.pending.fail(RequestError::TimedOut);
                     }
                 }
             }
@@ -258,7 +275,7 @@ impl Calls {
         if let Some(timer) = timer {
             self.deadlines.cancel(timer);
         }
-        call.pending.complete(Err(error));
+        call.pending.fail(error);
         if let Some(session) = self.session {
             let cancel = Message::with_id(Kind::Cancel, call.channel, id, &[]);
             // A codec without cancels or a full output: the reply comes for nothing, and is counted.
@@ -287,7 +304,7 @@ impl Calls {
                 call.pending.suspend();
                 self.park(call);
             } else {
-                call.pending.complete(Err(RequestError::Closed(reason)));
+                call.pending.fail(RequestError::Closed(reason));
             }
         }
     }
@@ -296,13 +313,16 @@ impl Calls {
     pub(super) fn fail_all(&mut self, error: &RequestError) {
         let sent = self.sent.drain().map(|sent| sent.call);
         for call in sent.chain(self.parked.drain(..).map(|parked| parked.call)) {
-            call.pending.complete(Err(error.clone()));
+            call.pending.fail(error.clone());
         }
     }
 }
 
 /// Requests that wait to be sent. As many as commands wait for the lane: twice that is what a burst may be.
 const PARKED_MAX: usize = 4096;
+
+/// Memory of a request that is kept for its reply. Of larger ones 4,096 would be too much to hold.
+const KEPT_BYTES_MAX: usize = super::request::SPARE_BYTES_MAX;
 
 /// Resolution of request deadlines.
 const DEADLINE_TICK_NS: u64 = 1_000_000;

@@ -90,12 +90,14 @@ struct State<E> {
     events: VecDeque<E>,
     lost: u64,
     ended: bool,
+    /// Threads blocked in [`EventQueue::next`]: waking where nobody waits would be a system call per event.
+    waiting: usize,
     waker: Option<Waker>,
 }
 
 impl<E: Queued + PartialEq> EventQueue<E> {
     pub(crate) fn push(&self, event: E) {
-        let waker = {
+        let (is_awaited, waker) = {
             let mut state = self.lock();
             let is_end = event == E::ended();
             state.ended |= is_end;
@@ -110,9 +112,11 @@ impl<E: Queued + PartialEq> EventQueue<E> {
                 }
                 state.events.push_back(event);
             }
-            state.waker.take()
+            (state.waiting > 0, state.waker.take())
         };
-        self.ready.notify_one();
+        if is_awaited {
+            self.ready.notify_one();
+        }
         if let Some(waker) = waker {
             waker.wake();
         }
@@ -126,20 +130,22 @@ impl<E: Queued + PartialEq> EventQueue<E> {
             if let Some(event) = state.take() {
                 return Some(event);
             }
-            state = match deadline {
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            if left.is_some_and(|left| left.is_zero()) {
+                return None;
+            }
+            state.waiting += 1;
+            state = match left {
                 None => self
                     .ready
                     .wait(state)
                     .unwrap_or_else(PoisonError::into_inner),
-                Some(deadline) => {
-                    let left = deadline.saturating_duration_since(Instant::now());
-                    if left.is_zero() {
-                        return None;
-                    }
+                Some(left) => {
                     let woken = self.ready.wait_timeout(state, left);
                     woken.unwrap_or_else(PoisonError::into_inner).0
                 }
             };
+            state.waiting -= 1;
         }
     }
 
@@ -178,6 +184,7 @@ impl<E> Default for EventQueue<E> {
                 events: VecDeque::new(),
                 lost: 0,
                 ended: false,
+                waiting: 0,
                 waker: None,
             }),
             ready: Condvar::new(),

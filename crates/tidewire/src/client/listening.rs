@@ -18,7 +18,7 @@ use tidewire_proto::topic::Pattern;
 
 use super::call::WhenWindowFull;
 use super::calls::Outgoing;
-use super::request::{Pending, Reply, RequestError};
+use super::request::{Pending, RequestError};
 use super::service::ClientService;
 use super::subscription::{TopicEvent, TopicMessage, TopicQueue};
 use crate::context::{Context, SendError};
@@ -133,8 +133,8 @@ impl Listening {
         }
     }
 
-    /// A request was answered or failed; if it was about a subscription, that follows.
-    pub(super) fn handle_answer(&mut self, id: u32, result: &Result<Reply, RequestError>) {
+    /// A request was answered, on the channel given, or failed; if it was about a subscription, that follows.
+    pub(super) fn handle_answer(&mut self, id: u32, result: &Result<u16, RequestError>) {
         let Some(key) = self.asked.remove(&id) else {
             return;
         };
@@ -149,9 +149,9 @@ impl Listening {
             return;
         }
         match result {
-            Ok(reply) => {
-                entry.alias = Some(reply.channel);
-                self.by_alias.insert(reply.channel, key);
+            Ok(alias) => {
+                entry.alias = Some(*alias);
+                self.by_alias.insert(*alias, key);
                 if std::mem::replace(&mut entry.was_agreed, true) {
                     entry.tell(TopicEvent::Resumed);
                 }
@@ -275,7 +275,7 @@ impl ClientService {
             Outgoing {
                 kind,
                 channel,
-                name: "".into(),
+                name: String::new(),
                 payload: body,
                 deadline_ns: now_ns().saturating_add(nanoseconds(timeout)),
                 idempotent: false,
@@ -368,13 +368,6 @@ const REGISTER_INTERVAL: Duration = Duration::from_secs(15);
 mod tests {
     use super::*;
 
-    fn reply(channel: u16) -> Result<Reply, RequestError> {
-        Ok(Reply {
-            channel,
-            payload: Vec::new(),
-        })
-    }
-
     fn deliver(channel: u16) -> Message<'static> {
         Message::new(Kind::Deliver, channel, b"x")
     }
@@ -383,7 +376,7 @@ mod tests {
         let queue = Arc::new(TopicQueue::default());
         let key = listening.add("a.b".into(), None, Arc::clone(&queue));
         listening.note_asked(1, key);
-        listening.handle_answer(1, &reply(alias));
+        listening.handle_answer(1, &Ok(alias));
         (key, queue)
     }
 
@@ -397,7 +390,7 @@ mod tests {
         listening.note_asked(2, key);
         assert!(listening.handle_message(&deliver(5)), "it is nobody else's");
         assert_eq!(queue.next(Some(Duration::ZERO)), None);
-        listening.handle_answer(2, &reply(5));
+        listening.handle_answer(2, &Ok(5));
         assert!(!listening.handle_message(&deliver(5)));
         assert!(listening.entries.is_empty());
     }
@@ -410,7 +403,7 @@ mod tests {
         listening.note_asked(1, key);
         listening.give_up(&queue);
         assert!(listening.next_step().is_none());
-        listening.handle_answer(1, &reply(5));
+        listening.handle_answer(1, &Ok(5));
         let step = listening.next_step();
         assert!(matches!(step, Some((_, Step::Unsubscribe { alias: 5 }))));
     }

@@ -7,6 +7,7 @@ mod call;
 mod calls;
 mod events;
 mod listening;
+mod queue;
 mod request;
 mod service;
 mod subscription;
@@ -15,12 +16,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use thiserror::Error;
-use tidewire_io::doorbell::Doorbell;
 use tidewire_io::poller::PollerChoice;
 use tidewire_io::socket::SocketOptions;
 use tidewire_proto::body::{JoinBody, JoinedBody, RoomCall, Roster};
 use tidewire_proto::codec::{AnyCodec, Codec, Tw1};
-use tidewire_proto::message::{Kind, MemberId};
+use tidewire_proto::error::EncodeError;
+use tidewire_proto::message::{Kind, MemberId, Message};
 
 pub use call::{Call, WhenWindowFull};
 pub use events::{Event, OwnedMessage};
@@ -35,7 +36,6 @@ use crate::pattern::Joined;
 use crate::server::{ServeError, Server};
 use crate::service::ConnectFailure;
 use calls::Outgoing;
-use request::Canceller;
 use service::{ClientService, Command, Link};
 
 /// A connection to a server, shared by as many threads and tasks as you like.
@@ -47,7 +47,7 @@ pub struct Client {
 #[derive(Debug)]
 struct Inner {
     link: Arc<Link>,
-    doorbell: Arc<Doorbell>,
+    codec: AnyCodec,
     request_timeout: Duration,
     when_window_full: WhenWindowFull,
     /// Dropped last: it joins the lane's thread.
@@ -107,6 +107,9 @@ pub enum HandOverError {
     /// The client ended.
     #[error("the client has ended")]
     Ended,
+    /// The codec cannot express the message, or it is larger than what both sides take.
+    #[error("the codec cannot express the message")]
+    Encode(#[from] EncodeError),
 }
 
 impl Client {
@@ -152,31 +155,22 @@ impl Client {
         Call::new(self, kind, payload).channel(channel).send()
     }
 
-    /// Sends a message that nobody answers. It is written at the end of the lane's turn, with its neighbours.
+    /// Sends a message that nobody answers: a copy, and no system call while the lane is awake. It is written at the end
+    /// of the lane's turn, with its neighbours.
     ///
     /// # Errors
     /// See [`HandOverError`]; with `Ok` it is on its way to the socket. If the connection is down by then, an
     /// [`Event::Lost`] says so.
     pub fn try_send(&self, payload: &[u8]) -> Result<(), HandOverError> {
-        self.send_one_way("", payload.to_vec())
+        self.try_send_method("", payload)
     }
 
-    /// As [`Client::try_send`], for the method of this name. Codecs without names cannot express it, which an
-    /// [`Event::Lost`] says.
+    /// As [`Client::try_send`], for the method of this name.
     ///
     /// # Errors
-    /// As [`Client::try_send`].
+    /// As [`Client::try_send`]; codecs without names cannot express it.
     pub fn try_send_method(&self, name: &str, payload: &[u8]) -> Result<(), HandOverError> {
-        self.send_one_way(name, payload.to_vec())
-    }
-
-    pub(crate) fn send_one_way(&self, name: &str, payload: Vec<u8>) -> Result<(), HandOverError> {
-        self.hand_over(Command::Send {
-            kind: Kind::OneWay,
-            channel: 0,
-            name: name.into(),
-            payload,
-        })
+        self.send(&Message::new(Kind::OneWay, 0, payload).with_name(name))
     }
 
     /// Enters a room under a name and blocks until the server agreed.
@@ -211,12 +205,7 @@ impl Client {
     /// # Errors
     /// As [`Client::try_send`].
     pub fn say(&self, room: u16, payload: &[u8]) -> Result<(), HandOverError> {
-        self.hand_over(Command::Send {
-            kind: Kind::Say,
-            channel: room,
-            name: Box::default(),
-            payload: payload.to_vec(),
-        })
+        self.send(&Message::new(Kind::Say, room, payload))
     }
 
     /// Lists the members of a room.
@@ -286,43 +275,26 @@ impl Client {
 
     /// Hands over what must not be lost, waiting while the queue is full.
     fn hand_over_waiting(&self, mut command: Command) -> Result<(), HandOverError> {
-        while let Err(back) = self.inner.link.push(command) {
-            if !self.inner.lane.is_running() {
-                return Err(HandOverError::Ended);
+        while let Err(refused) = self.inner.link.push(command) {
+            if refused.error != HandOverError::QueueFull {
+                return Err(refused.error);
             }
-            command = back;
-            self.inner.doorbell.ring();
+            command = refused.command;
+            self.inner.link.ring();
             std::thread::yield_now();
         }
-        self.inner.doorbell.ring();
         Ok(())
-    }
-
-    fn canceller(&self) -> Canceller {
-        Canceller {
-            link: Arc::clone(&self.inner.link),
-            doorbell: Arc::clone(&self.inner.doorbell),
-        }
-    }
-
-    /// Hands a request over, or fails it.
-    fn hand_over_call(&self, call: Outgoing) {
-        let pending = Arc::clone(&call.pending);
-        if let Err(error) = self.hand_over(Command::Call(call)) {
-            pending.complete(Err(error.into()));
-        }
     }
 
     fn hand_over(&self, command: Command) -> Result<(), HandOverError> {
-        if !self.inner.lane.is_running() {
-            return Err(HandOverError::Ended);
-        }
         self.inner
             .link
             .push(command)
-            .map_err(|_| HandOverError::QueueFull)?;
-        self.inner.doorbell.ring();
-        Ok(())
+            .map_err(|refused| refused.error)
+    }
+
+    fn send(&self, message: &Message<'_>) -> Result<(), HandOverError> {
+        self.inner.link.push_message(&self.inner.codec, message)
     }
 }
 
@@ -433,31 +405,32 @@ impl ClientBuilder {
         let is_udp: Vec<bool> = endpoints.iter().map(Endpoint::is_udp).collect();
         self.codec = adapt(&is_udp, self.codec, &mut self.limits)?;
         let link = Arc::new(Link::new());
+        let codec = self.codec;
         let service = ClientService::new(
             Arc::clone(&link),
             endpoints,
             self.wait_for_server,
             self.backoff,
-            self.codec.ids(),
+            codec.ids(),
             self.pending_max,
         );
         let mut service = Some(service);
         let agent = concat!("tidewire/", env!("CARGO_PKG_VERSION"));
         let lane = Server::builder()
-            .codec(self.codec)
+            .codec(codec.clone())
             .poller(self.poller)
             .limits(self.limits)
             .socket_options(self.sockets)
             .spin_us(self.spin_us)
             .agent(agent)
             .start_one(|| service.take())?;
-        let doorbell = lane.doorbell(0);
+        link.set_doorbell(lane.doorbell(0));
         link.wait_first()?;
         let request_timeout = self.request_timeout;
         Ok(Client {
             inner: Arc::new(Inner {
                 link,
-                doorbell,
+                codec,
                 request_timeout,
                 when_window_full: self.when_window_full,
                 lane,

@@ -1,12 +1,12 @@
 //! A request on its way: a future for any executor, with a blocking twin.
 
+use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use thiserror::Error;
-use tidewire_io::doorbell::Doorbell;
 use tidewire_proto::body::ErrorCode;
 use tidewire_proto::error::EncodeError;
 use tidewire_proto::topic::TopicError;
@@ -16,10 +16,13 @@ use super::service::{Command, Link};
 use crate::session::CloseReason;
 
 /// The answer to a request.
-#[derive(Clone, Debug, PartialEq, Eq)]
+///
+/// The memory it is in serves another request once it is dropped.
+#[derive(Debug)]
 pub struct Reply {
-    pub(crate) channel: u16,
-    pub(crate) payload: Vec<u8>,
+    channel: u16,
+    payload: Vec<u8>,
+    origin: Option<Origin>,
 }
 
 impl Reply {
@@ -37,8 +40,34 @@ impl Reply {
 
     /// What the server answered, owned.
     #[must_use]
-    pub fn into_payload(self) -> Vec<u8> {
-        self.payload
+    pub fn into_payload(mut self) -> Vec<u8> {
+        std::mem::take(&mut self.payload)
+    }
+}
+
+impl Clone for Reply {
+    fn clone(&self) -> Self {
+        Self {
+            channel: self.channel,
+            payload: self.payload.clone(),
+            origin: None,
+        }
+    }
+}
+
+impl PartialEq for Reply {
+    fn eq(&self, other: &Self) -> bool {
+        (self.channel, &self.payload) == (other.channel, &other.payload)
+    }
+}
+
+impl Eq for Reply {}
+
+impl Drop for Reply {
+    fn drop(&mut self) {
+        if let Some(Origin { pending, link }) = self.origin.take() {
+            link.spare.put(pending, std::mem::take(&mut self.payload));
+        }
     }
 }
 
@@ -86,15 +115,17 @@ pub enum RequestError {
 #[derive(Debug)]
 #[must_use = "a request does nothing useful unless its reply is awaited"]
 pub struct Request {
-    pending: Arc<Pending>,
-    canceller: Option<Canceller>,
+    /// Until its result was taken.
+    pending: Option<Arc<Pending>>,
+    /// Where its memory came from, and the way to the lane for a request that is let go of.
+    link: Option<Arc<Link>>,
 }
 
-/// The way to the client's lane, for a request that is let go of.
+/// Where a reply's memory goes back to.
 #[derive(Debug)]
-pub(crate) struct Canceller {
-    pub(crate) link: Arc<Link>,
-    pub(crate) doorbell: Arc<Doorbell>,
+struct Origin {
+    pending: Arc<Pending>,
+    link: Arc<Link>,
 }
 
 /// Where the lane leaves the answer.
@@ -106,14 +137,68 @@ pub(crate) struct Pending {
 
 #[derive(Debug, Default)]
 struct State {
-    result: Option<Result<Reply, RequestError>>,
+    result: Option<Result<u16, RequestError>>,
     /// A result was left, and perhaps taken since.
     finished: bool,
     /// The application let go of the request.
     abandoned: bool,
+    /// A thread is blocked: waking where nobody waits would be a system call per reply.
+    is_awaited: bool,
     /// Its id, while it is on its way.
     id: Option<u32>,
     waker: Option<Waker>,
+    /// The reply's payload, or memory for the next request.
+    spare: Spare,
+}
+
+/// Memory of a request and its reply, to be filled again.
+#[derive(Debug, Default)]
+pub(crate) struct Spare {
+    pub(crate) payload: Vec<u8>,
+    pub(crate) name: String,
+}
+
+/// Requests that are over, to be used again, the oldest first: in the steady state nothing is allocated for one.
+#[derive(Debug, Default)]
+pub(crate) struct PendingPool {
+    free: Mutex<VecDeque<Arc<Pending>>>,
+}
+
+impl PendingPool {
+    /// One that nobody else holds, with its memory emptied.
+    fn take(&self) -> (Arc<Pending>, Spare) {
+        let mut free = self.lock();
+        let Some(mut pending) = free.pop_front() else {
+            return <(Arc<Pending>, Spare)>::default();
+        };
+        let Some(unshared) = Arc::get_mut(&mut pending) else {
+            // The lane has left the answer and not yet let go.
+            free.push_back(pending);
+            return <(Arc<Pending>, Spare)>::default();
+        };
+        let state = unshared.state.get_mut();
+        let state = std::mem::take(state.unwrap_or_else(PoisonError::into_inner));
+        let mut spare = state.spare;
+        spare.payload.clear();
+        spare.name.clear();
+        (pending, spare)
+    }
+
+    fn put(&self, pending: Arc<Pending>, payload: Vec<u8>) {
+        let bytes = {
+            let mut state = pending.lock();
+            state.spare.payload = payload;
+            state.spare.payload.capacity() + state.spare.name.capacity()
+        };
+        let mut free = self.lock();
+        if bytes <= SPARE_BYTES_MAX && free.len() < SPARES_MAX {
+            free.push_back(pending);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, VecDeque<Arc<Pending>>> {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl From<HandOverError> for RequestError {
@@ -121,70 +206,108 @@ impl From<HandOverError> for RequestError {
         match error {
             HandOverError::QueueFull => Self::WindowFull,
             HandOverError::Ended => Self::Shutdown,
+            HandOverError::Encode(error) => Self::Encode(error),
         }
     }
 }
 
 impl Request {
-    pub(crate) fn new(canceller: Option<Canceller>) -> (Self, Arc<Pending>) {
+    pub(crate) fn new() -> (Self, Arc<Pending>) {
         let pending = Arc::new(Pending::default());
-        (
-            Self {
-                pending: Arc::clone(&pending),
-                canceller,
-            },
-            pending,
-        )
+        let request = Self {
+            pending: Some(Arc::clone(&pending)),
+            link: None,
+        };
+        (request, pending)
+    }
+
+    /// A request in memory used before, which comes with it, emptied.
+    pub(crate) fn pooled(link: &Arc<Link>) -> (Self, Arc<Pending>, Spare) {
+        let (pending, spare) = link.spare.take();
+        let request = Self {
+            pending: Some(Arc::clone(&pending)),
+            link: Some(Arc::clone(link)),
+        };
+        (request, pending, spare)
     }
 
     /// Blocks this thread until the reply came or the request failed. Never call it on a lane.
     ///
     /// # Errors
     /// See [`RequestError`].
-    pub fn wait(self) -> Result<Reply, RequestError> {
-        let mut state = self.pending.lock();
+    pub fn wait(mut self) -> Result<Reply, RequestError> {
+        let Some(pending) = self.pending.take() else {
+            return Err(RequestError::Shutdown);
+        };
+        let mut state = pending.lock();
         loop {
             if let Some(result) = state.result.take() {
-                return result;
+                let payload = std::mem::take(&mut state.spare.payload);
+                drop(state);
+                return self.finish(pending, result, payload);
             }
-            state = self
-                .pending
+            state.is_awaited = true;
+            state = pending
                 .ready
                 .wait(state)
                 .unwrap_or_else(PoisonError::into_inner);
         }
+    }
+
+    fn finish(
+        &mut self,
+        pending: Arc<Pending>,
+        result: Result<u16, RequestError>,
+        payload: Vec<u8>,
+    ) -> Result<Reply, RequestError> {
+        let origin = self.link.take().map(|link| Origin { pending, link });
+        // A failure's memory goes back with a reply that nobody sees.
+        let mut reply = Reply {
+            channel: 0,
+            payload,
+            origin,
+        };
+        result.map(|channel| {
+            reply.channel = channel;
+            reply
+        })
     }
 }
 
 impl Future for Request {
     type Output = Result<Reply, RequestError>;
 
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let mut state = self.pending.lock();
-        match state.result.take() {
-            Some(result) => Poll::Ready(result),
-            None => {
-                state.waker = Some(cx.waker().clone());
-                Poll::Pending
-            }
+    /// # Panics
+    /// When polled again after it was ready.
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let pending = self
+            .pending
+            .take()
+            .expect("a request is not polled after it was ready");
+        let mut state = pending.lock();
+        if let Some(result) = state.result.take() {
+            let payload = std::mem::take(&mut state.spare.payload);
+            drop(state);
+            return Poll::Ready(self.finish(pending, result, payload));
         }
+        state.waker = Some(cx.waker().clone());
+        drop(state);
+        self.pending = Some(pending);
+        Poll::Pending
     }
 }
 
 impl Drop for Request {
     fn drop(&mut self) {
-        let Some(id) = self.pending.abandon() else {
+        let Some(pending) = self.pending.take() else {
             return;
         };
-        if let Some(Canceller { link, doorbell }) = &self.canceller {
-            let command = Command::Abandon {
-                id,
-                pending: Arc::clone(&self.pending),
-            };
+        let Some(id) = pending.abandon() else {
+            return;
+        };
+        if let Some(link) = &self.link {
             // If the queue is full, the request's deadline will give it up.
-            if link.push(command).is_ok() {
-                doorbell.ring();
-            }
+            let _ = link.push(Command::Abandon { id, pending });
         }
     }
 }
@@ -209,24 +332,43 @@ impl Pending {
         state.id.filter(|_| !state.finished)
     }
 
-    /// Leaves the answer and wakes whoever waits.
-    pub(crate) fn complete(&self, result: Result<Reply, RequestError>) {
-        let waker = {
+    /// Leaves the answer, on the channel given, and wakes whoever waits.
+    pub(crate) fn complete(
+        self: Arc<Self>,
+        result: Result<u16, RequestError>,
+        payload: Vec<u8>,
+        name: String,
+    ) {
+        let (is_awaited, waker) = {
             let mut state = self.lock();
             state.result = Some(result);
             state.finished = true;
-            state.waker.take()
+            state.spare = Spare { payload, name };
+            (state.is_awaited, state.waker.take())
         };
-        self.ready.notify_all();
+        if is_awaited {
+            self.ready.notify_all();
+        }
         if let Some(waker) = waker {
             waker.wake();
         }
+    }
+
+    /// Leaves the reason why there will be no answer.
+    pub(crate) fn fail(self: Arc<Self>, error: RequestError) {
+        self.complete(Err(error), Vec::new(), String::new());
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+/// Requests kept to be used again: as many as may wait for their replies.
+const SPARES_MAX: usize = 4096;
+
+/// Largest memory that is kept with one of them, in bytes.
+pub(super) const SPARE_BYTES_MAX: usize = 4096;
 
 #[cfg(test)]
 mod tests {
@@ -244,12 +386,12 @@ mod tests {
 
     #[test]
     fn a_future_is_woken_once_and_then_ready() {
-        let (mut request, pending) = Request::new(None);
+        let (mut request, pending) = Request::new();
         let count = Arc::new(Count(AtomicUsize::new(0)));
         let waker = Waker::from(Arc::clone(&count));
         let mut cx = Context::from_waker(&waker);
         assert!(Pin::new(&mut request).poll(&mut cx).is_pending());
-        pending.complete(Err(RequestError::TimedOut));
+        pending.fail(RequestError::TimedOut);
         assert_eq!(count.0.load(Ordering::SeqCst), 1);
         assert_eq!(
             Pin::new(&mut request).poll(&mut cx),
@@ -259,13 +401,10 @@ mod tests {
 
     #[test]
     fn a_blocked_thread_is_woken() {
-        let (request, pending) = Request::new(None);
+        let (request, pending) = Request::new();
         let thread = std::thread::spawn(move || request.wait());
-        let reply = Reply {
-            channel: 3,
-            payload: vec![1],
-        };
-        pending.complete(Ok(reply.clone()));
-        assert_eq!(thread.join().unwrap(), Ok(reply));
+        pending.complete(Ok(3), vec![1], String::new());
+        let reply = thread.join().unwrap().unwrap();
+        assert_eq!((reply.channel(), reply.payload()), (3, &[1][..]));
     }
 }

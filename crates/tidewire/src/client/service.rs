@@ -1,24 +1,26 @@
 //! The lane's side of a client: one connection, its pending requests, and reconnecting.
 
-use std::sync::atomic::{AtomicBool, Ordering, fence};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use crossbeam_queue::ArrayQueue;
 use tidewire_io::clock::now_ns;
+use tidewire_io::doorbell::Doorbell;
 use tidewire_proto::body::ErrorCode;
-use tidewire_proto::codec::{Codec, RequestIds};
+use tidewire_proto::codec::{AnyCodec, Codec, RequestIds};
 use tidewire_proto::message::{Kind, Message};
 use tidewire_proto::room::Policy;
 
+use super::HandOverError;
 use super::calls::{Calls, Outgoing};
 use super::events::{Event, EventQueue};
 use super::listening::{Listening, Step};
-use super::request::{Pending, Reply, RequestError};
+use super::queue::{Batch, CommandQueue, Refused};
+use super::request::{Pending, PendingPool, RequestError};
 use super::subscription::TopicQueue;
 use super::{Backoff, ConnectError};
 use crate::address::Endpoint;
-use crate::context::Context;
+use crate::context::{Context, SendError, encode_within};
 use crate::limits::nanoseconds;
 use crate::service::{ConnectFailure, HandlerResult, Service};
 use crate::session::{CloseReason, SessionId};
@@ -32,12 +34,10 @@ pub(crate) enum Command {
         id: u32,
         pending: Arc<Pending>,
     },
-    Send {
-        kind: Kind,
-        channel: u16,
-        /// Of a method or topic, or empty.
-        name: Box<str>,
-        payload: Vec<u8>,
+    /// One-way messages, encoded, in the batch that this command is of.
+    Frames {
+        messages: u64,
+        bytes: usize,
     },
     Subscribe {
         pattern: Arc<str>,
@@ -48,14 +48,19 @@ pub(crate) enum Command {
     },
     Unsubscribe(Arc<TopicQueue>),
     Close,
+    /// In the place of a command that was taken.
+    Done,
 }
 
 /// What a client's lane shares with the application's threads.
 #[derive(Debug)]
 pub(crate) struct Link {
-    commands: ArrayQueue<Command>,
-    /// The lane has taken its last command.
-    ended: AtomicBool,
+    commands: CommandQueue,
+    /// Set once the lane runs.
+    doorbell: OnceLock<Arc<Doorbell>>,
+    /// Largest frame that both sides take.
+    frame_bytes_max: AtomicUsize,
+    pub(crate) spare: PendingPool,
     pub(crate) events: EventQueue<Event>,
     first: Mutex<Option<Result<(), ConnectError>>>,
     first_ready: Condvar,
@@ -75,6 +80,10 @@ pub(crate) struct ClientService {
     ever_open: bool,
     /// The session's output is full, so commands wait.
     is_backed_up: bool,
+    /// Commands taken from the application, how many of them are done, and how many of their bytes.
+    batch: Batch,
+    commands_done: usize,
+    frames_done: usize,
     closing: bool,
     attempts: u32,
     retry_at_ns: Option<u64>,
@@ -85,41 +94,50 @@ pub(crate) struct ClientService {
 impl Link {
     pub(crate) fn new() -> Self {
         Self {
-            commands: ArrayQueue::new(COMMANDS_MAX),
-            ended: AtomicBool::new(false),
+            commands: CommandQueue::default(),
+            doorbell: OnceLock::new(),
+            frame_bytes_max: AtomicUsize::new(usize::MAX),
+            spare: PendingPool::default(),
             events: EventQueue::default(),
             first: Mutex::new(None),
             first_ready: Condvar::new(),
         }
     }
 
-    /// Leaves a command for the lane. Gives it back if the queue is full; fails it if the lane has ended.
-    pub(crate) fn push(&self, command: Command) -> Result<(), Command> {
+    pub(crate) fn set_doorbell(&self, doorbell: Arc<Doorbell>) {
+        // A link belongs to one lane, so it was not set before.
+        let _ = self.doorbell.set(doorbell);
+    }
+
+    /// Leaves a command for the lane and wakes it if it sleeps.
+    pub(crate) fn push(&self, command: Command) -> Result<(), Box<Refused>> {
         self.commands.push(command)?;
-        // The lane sets the mark and then looks for the last time; we push and then look at the mark. One of the two
-        // sees the other, so no command is left behind with somebody waiting for its answer.
-        fence(Ordering::SeqCst);
-        if self.ended.load(Ordering::SeqCst) {
-            self.fail_commands();
-        }
+        self.ring();
         Ok(())
     }
 
-    fn end(&self) {
-        self.ended.store(true, Ordering::SeqCst);
-        fence(Ordering::SeqCst);
-        self.fail_commands();
+    /// Leaves a one-way message for the lane and wakes it if it sleeps.
+    pub(crate) fn push_message(
+        &self,
+        codec: &AnyCodec,
+        message: &Message<'_>,
+    ) -> Result<(), HandOverError> {
+        let limit = self.frame_bytes_max.load(Ordering::Relaxed);
+        self.commands
+            .push_frame(|out| encode_within(limit, out, |out| codec.encode(message, out)))?;
+        self.ring();
+        Ok(())
     }
 
-    fn fail_commands(&self) {
-        while let Some(command) = self.commands.pop() {
-            match command {
-                Command::Call(Outgoing { pending, .. }) | Command::Subscribe { pending, .. } => {
-                    pending.complete(Err(RequestError::Shutdown));
-                }
-                _ => {}
-            }
+    pub(crate) fn ring(&self) {
+        if let Some(doorbell) = self.doorbell.get() {
+            doorbell.ring();
         }
+    }
+
+    /// Takes no more commands, and fails those that wait. Returns the one-way messages among them.
+    fn end(&self) -> u64 {
+        fail(self.commands.end().commands.drain(..))
     }
 
     /// Blocks until the first attempt to connect succeeded or failed.
@@ -162,6 +180,9 @@ impl ClientService {
             started: false,
             ever_open: false,
             is_backed_up: false,
+            batch: Batch::default(),
+            commands_done: 0,
+            frames_done: 0,
             closing: false,
             attempts: 0,
             retry_at_ns: None,
@@ -227,15 +248,7 @@ impl ClientService {
         match command {
             Command::Call(call) => self.calls.submit(cx, call),
             Command::Abandon { id, pending } => self.calls.abandon(cx, id, &pending),
-            Command::Send {
-                kind,
-                channel,
-                name,
-                payload,
-            } => {
-                let message = Message::new(kind, channel, &payload).with_name(&name);
-                self.send(cx, &message);
-            }
+            Command::Frames { messages, bytes } => self.send_frames(cx, messages, bytes),
             Command::Subscribe {
                 pattern,
                 policy,
@@ -247,7 +260,7 @@ impl ClientService {
                 let step = Step::Subscribe { pattern, policy };
                 if let Err(error) = self.ask(cx, key, &step, timeout, &pending) {
                     self.listening.remove(key);
-                    pending.complete(Err(error));
+                    pending.fail(error);
                 }
             }
             Command::Unsubscribe(queue) => {
@@ -263,17 +276,52 @@ impl ClientService {
                     None => cx.stop_lane(),
                 }
             }
+            Command::Done => {}
         }
     }
 
-    fn send(&self, cx: &mut Context<'_>, message: &Message<'_>) {
-        let Some(session) = self.calls.session else {
-            self.link.events.push(Event::Lost { count: 1 });
-            return;
-        };
-        if let Err(error) = cx.send_to(session, message) {
-            tracing::trace!(%error, "a message was not sent");
-            self.link.events.push(Event::Lost { count: 1 });
+    /// Appends the next `bytes` of the batch, which are as many whole frames as `messages` says.
+    fn send_frames(&mut self, cx: &mut Context<'_>, messages: u64, bytes: usize) {
+        let from = self.frames_done;
+        self.frames_done += bytes;
+        let frames = &self.batch.frames[from..self.frames_done];
+        let sent = self
+            .calls
+            .session
+            .ok_or(SendError::NotOpen)
+            .and_then(|session| cx.send_frames(session, frames));
+        if let Err(error) = sent {
+            tracing::trace!(%error, messages, "messages were not sent");
+            self.link.events.push(Event::Lost { count: messages });
+        }
+    }
+
+    /// Does what the application asked for, as far as the session's output has room.
+    fn run_commands(&mut self, cx: &mut Context<'_>) {
+        loop {
+            // What was accepted must not be dropped because the server is slow: it stays in the queue, and the queue tells
+            // whoever adds to it. An output still full after a flush waits for the socket, whose event is a turn again.
+            self.is_backed_up = self.session.is_some_and(|session| {
+                cx.is_full(session) && {
+                    cx.flush(session);
+                    cx.is_full(session)
+                }
+            });
+            if self.is_backed_up {
+                return;
+            }
+            let Some(command) = self.batch.commands.get_mut(self.commands_done) else {
+                self.batch.clear();
+                (self.commands_done, self.frames_done) = (0, 0);
+                self.link.commands.take(&mut self.batch);
+                if self.batch.commands.is_empty() {
+                    return;
+                }
+                continue;
+            };
+            self.commands_done += 1;
+            let command = std::mem::replace(command, Command::Done);
+            self.run(cx, command);
         }
     }
 
@@ -290,6 +338,9 @@ impl ClientService {
 impl Service for ClientService {
     fn on_open(&mut self, cx: &mut Context<'_>) {
         self.calls.session = Some(cx.session());
+        self.link
+            .frame_bytes_max
+            .store(cx.frame_bytes_agreed(), Ordering::Relaxed);
         self.attempts = 0;
         self.listening.handle_open();
         let agent = cx.peer_agent().unwrap_or_default().to_owned();
@@ -326,15 +377,12 @@ impl Service for ClientService {
             });
             Err(RequestError::Refused { code, text })
         } else {
-            Ok(Reply {
-                channel: message.channel,
-                payload: message.payload.to_vec(),
-            })
+            Ok(message.channel)
         };
         match self.calls.answer(id) {
-            Some((id, pending)) => {
+            Some((id, call)) => {
                 self.listening.handle_answer(id, &result);
-                pending.complete(result);
+                call.answer(result, message.payload);
             }
             None => cx.count_unmatched_reply(),
         }
@@ -364,23 +412,7 @@ impl Service for ClientService {
         if self.retry_at_ns.is_some_and(|at| at <= now_ns) {
             self.connect(cx);
         }
-        // What was accepted must not be dropped because the server is slow: it stays in the queue, and the queue tells
-        // whoever adds to it. An output still full after a flush waits for the socket, whose event is a turn again.
-        loop {
-            self.is_backed_up = self.session.is_some_and(|session| {
-                cx.is_full(session) && {
-                    cx.flush(session);
-                    cx.is_full(session)
-                }
-            });
-            if self.is_backed_up {
-                break;
-            }
-            let Some(command) = self.link.commands.pop() else {
-                break;
-            };
-            self.run(cx, command);
-        }
+        self.run_commands(cx);
         let Self {
             calls, listening, ..
         } = self;
@@ -401,7 +433,7 @@ impl Service for ClientService {
     }
 
     fn has_work(&self) -> bool {
-        !self.is_backed_up && !self.link.commands.is_empty()
+        !self.is_backed_up && self.link.commands.is_occupied()
     }
 }
 
@@ -410,7 +442,10 @@ impl Drop for ClientService {
     fn drop(&mut self) {
         self.calls.fail_all(&RequestError::Shutdown);
         self.listening.end();
-        self.link.end();
+        let lost = fail(self.batch.commands.drain(..)) + self.link.end();
+        if lost > 0 {
+            self.link.events.push(Event::Lost { count: lost });
+        }
         if !self.ever_open {
             let mut first = self
                 .link
@@ -427,8 +462,20 @@ impl Drop for ClientService {
     }
 }
 
-/// Commands that wait for the lane.
-const COMMANDS_MAX: usize = 4096;
+/// Fails what nobody will do any more, so that nobody waits for it. Returns the one-way messages among it.
+fn fail(commands: impl Iterator<Item = Command>) -> u64 {
+    let mut lost = 0;
+    for command in commands {
+        match command {
+            Command::Call(Outgoing { pending, .. }) | Command::Subscribe { pending, .. } => {
+                pending.fail(RequestError::Shutdown);
+            }
+            Command::Frames { messages, .. } => lost += messages,
+            _ => {}
+        }
+    }
+    lost
+}
 
 #[cfg(test)]
 mod tests {

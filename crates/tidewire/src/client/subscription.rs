@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidewire_proto::message::Kind;
+use tidewire_proto::message::{Kind, Message};
 use tidewire_proto::room::Policy;
 use tidewire_proto::topic::{Pattern, validate_topic};
 
@@ -99,12 +99,7 @@ impl Client {
     /// connection is down by then, an [`Event::Lost`](super::Event::Lost) says so.
     pub fn publish(&self, topic: &str, payload: &[u8]) -> Result<(), PublishError> {
         validate_topic(topic)?;
-        self.hand_over(Command::Send {
-            kind: Kind::Publish,
-            channel: 0,
-            name: topic.into(),
-            payload: payload.to_vec(),
-        })?;
+        self.send(&Message::new(Kind::Publish, 0, payload).with_name(topic))?;
         Ok(())
     }
 
@@ -121,7 +116,7 @@ impl Client {
     ) -> Result<Subscription, RequestError> {
         let pattern: Arc<str> = Pattern::parse(pattern)?.text().into();
         let queue = Arc::new(TopicQueue::default());
-        let (request, pending) = Request::new(None);
+        let (request, pending) = Request::new();
         let command = Command::Subscribe {
             pattern: Arc::clone(&pattern),
             policy,

@@ -262,15 +262,7 @@ impl Core {
             self.buffers.put(frame);
             return Ok(result?);
         }
-        let slot = self
-            .slot_of(id)
-            .filter(|slot| self.sessions[*slot].state == State::Open)
-            .ok_or(SendError::NotOpen);
-        let slot = slot.inspect_err(|_| self.counters.sends_refused.add(1))?;
-        if self.sessions[slot].output.len() > self.shared.limits.queue_bytes_max {
-            self.counters.sends_refused.add(1);
-            return Err(SendError::QueueFull);
-        }
+        let slot = self.slot_to_send(id)?;
         let mut output = std::mem::take(&mut self.sessions[slot].output);
         let limit = self.sessions[slot].frame_bytes_max;
         let result = self.encode_to(&mut output, |codec, out| {
@@ -279,6 +271,36 @@ impl Core {
         self.sessions[slot].output = output;
         self.mark_dirty(slot);
         Ok(result?)
+    }
+
+    /// Appends frames that are within the limit to the output of a session of this lane.
+    pub(crate) fn send_frames(&mut self, id: SessionId, frames: &[u8]) -> Result<(), SendError> {
+        let slot = self.slot_to_send(id)?;
+        let output = &mut self.sessions[slot].output;
+        if output.bytes.capacity() == 0 {
+            output.bytes = self.buffers.take();
+        }
+        output.bytes.extend_from_slice(frames);
+        self.mark_dirty(slot);
+        Ok(())
+    }
+
+    /// The session, if it takes messages now; otherwise the refusal is counted.
+    fn slot_to_send(&self, id: SessionId) -> Result<usize, SendError> {
+        let open = self
+            .slot_of(id)
+            .filter(|slot| self.sessions[*slot].state == State::Open);
+        let error = match open {
+            Some(slot)
+                if self.sessions[slot].output.len() <= self.shared.limits.queue_bytes_max =>
+            {
+                return Ok(slot);
+            }
+            Some(_) => SendError::QueueFull,
+            None => SendError::NotOpen,
+        };
+        self.counters.sends_refused.add(1);
+        Err(error)
     }
 
     /// Adds an entry to what this turn sends to another lane.

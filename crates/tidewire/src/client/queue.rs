@@ -1,0 +1,227 @@
+//! What the application's threads leave for their client's lane.
+//!
+//! One list behind one lock, which the lane takes once a turn by swapping it for an empty one. One-way messages
+//! are encoded by the thread that sends them, into bytes beside the list: they cost a copy, and stay in order with
+//! requests. Both lists go back and forth and are never allocated anew.
+//!
+//! A lock-free queue was measured first. It moves a cache line between two processors for every message, where this
+//! moves one for every turn; and a lock that nobody holds costs no more than its compare-and-swap.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use tidewire_proto::error::EncodeError;
+
+use super::HandOverError;
+use super::service::Command;
+
+/// The commands of a client, bounded in number and bytes.
+#[derive(Debug, Default)]
+pub(crate) struct CommandQueue {
+    waiting: Mutex<Waiting>,
+    /// Something waits. So that a lane about to sleep need not take the lock.
+    is_occupied: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    taken: Batch,
+    /// The lane has taken its last command.
+    ended: bool,
+}
+
+/// Commands in their order. `Command::Frames` says how many of the bytes come at its place.
+#[derive(Debug, Default)]
+pub(crate) struct Batch {
+    pub(crate) commands: Vec<Command>,
+    pub(crate) frames: Vec<u8>,
+    /// Bytes of whole frames. A codec that panicked halfway may have left more behind.
+    framed: usize,
+}
+
+/// A command that was not taken, and why.
+#[derive(Debug)]
+pub(crate) struct Refused {
+    pub(crate) command: Command,
+    pub(crate) error: HandOverError,
+}
+
+impl CommandQueue {
+    /// Leaves a command for the lane.
+    pub(crate) fn push(&self, command: Command) -> Result<(), Box<Refused>> {
+        let mut waiting = self.lock();
+        let error = match () {
+            () if waiting.ended => HandOverError::Ended,
+            () if waiting.taken.commands.len() >= COMMANDS_MAX => HandOverError::QueueFull,
+            () => {
+                waiting.taken.commands.push(command);
+                self.is_occupied.store(true, Ordering::SeqCst);
+                return Ok(());
+            }
+        };
+        Err(Box::new(Refused { command, error }))
+    }
+
+    /// Leaves the one frame that `encode` appends.
+    pub(crate) fn push_frame(
+        &self,
+        encode: impl FnOnce(&mut Vec<u8>) -> Result<(), EncodeError>,
+    ) -> Result<(), HandOverError> {
+        let mut waiting = self.lock();
+        if waiting.ended {
+            return Err(HandOverError::Ended);
+        }
+        let Batch {
+            commands,
+            frames,
+            framed,
+        } = &mut waiting.taken;
+        if *framed >= FRAME_BYTES_MAX || commands.len() >= COMMANDS_MAX {
+            return Err(HandOverError::QueueFull);
+        }
+        frames.truncate(*framed);
+        encode(frames)?;
+        let more = frames.len() - *framed;
+        *framed = frames.len();
+        if let Some(Command::Frames { messages, bytes }) = commands.last_mut() {
+            *messages += 1;
+            *bytes += more;
+        } else {
+            commands.push(Command::Frames {
+                messages: 1,
+                bytes: more,
+            });
+        }
+        self.is_occupied.store(true, Ordering::SeqCst);
+        Ok(())
+    }
+
+    /// Whether something waits for [`take`](Self::take).
+    #[inline]
+    pub(crate) fn is_occupied(&self) -> bool {
+        self.is_occupied.load(Ordering::SeqCst)
+    }
+
+    /// Gives what waits for the empty `batch`.
+    pub(crate) fn take(&self, batch: &mut Batch) {
+        if self.is_occupied() {
+            let mut waiting = self.lock();
+            self.is_occupied.store(false, Ordering::SeqCst);
+            std::mem::swap(&mut waiting.taken, batch);
+        }
+    }
+
+    /// Takes nothing more, and gives what waits.
+    pub(crate) fn end(&self) -> Batch {
+        let mut waiting = self.lock();
+        waiting.ended = true;
+        self.is_occupied.store(false, Ordering::SeqCst);
+        std::mem::take(&mut waiting.taken)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Batch {
+    /// Forgets everything and keeps the memory.
+    pub(crate) fn clear(&mut self) {
+        self.commands.clear();
+        self.frames.clear();
+        self.framed = 0;
+    }
+}
+
+/// Commands that wait for the lane; frames in a row are one.
+const COMMANDS_MAX: usize = 4096;
+
+/// Bytes of frames that wait for the lane, beyond which nothing is added: some turns of a lane that writes 64 KiB at a
+/// time.
+const FRAME_BYTES_MAX: usize = 256 * 1024;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frame(queue: &CommandQueue, bytes: &[u8]) -> Result<(), HandOverError> {
+        queue.push_frame(|out| {
+            out.extend_from_slice(bytes);
+            Ok(())
+        })
+    }
+
+    #[test]
+    fn frames_in_a_row_are_one_command_and_keep_their_place() {
+        let queue = CommandQueue::default();
+        frame(&queue, b"ab").unwrap();
+        frame(&queue, b"c").unwrap();
+        queue.push(Command::Close).unwrap();
+        frame(&queue, b"d").unwrap();
+        assert!(queue.is_occupied());
+        let mut batch = Batch::default();
+        queue.take(&mut batch);
+        assert!(!queue.is_occupied());
+        assert_eq!(batch.frames, b"abcd");
+        assert!(matches!(
+            batch.commands[..],
+            [
+                Command::Frames {
+                    messages: 2,
+                    bytes: 3
+                },
+                Command::Close,
+                Command::Frames {
+                    messages: 1,
+                    bytes: 1
+                }
+            ]
+        ));
+    }
+
+    #[test]
+    fn a_frame_that_cannot_be_encoded_leaves_nothing_behind() {
+        let queue = CommandQueue::default();
+        let error = EncodeError::PayloadTooLarge { bytes: 9, limit: 8 };
+        let refused = queue.push_frame(|_| Err(error));
+        assert_eq!(refused, Err(HandOverError::Encode(error)));
+        assert!(!queue.is_occupied());
+    }
+
+    #[test]
+    fn it_is_bounded_and_refuses_after_its_end() {
+        let queue = CommandQueue::default();
+        for _ in 0..COMMANDS_MAX {
+            queue.push(Command::Close).unwrap();
+        }
+        let refused = queue.push(Command::Close).unwrap_err();
+        assert_eq!(refused.error, HandOverError::QueueFull);
+        assert_eq!(frame(&queue, b"x"), Err(HandOverError::QueueFull));
+        assert_eq!(queue.end().commands.len(), COMMANDS_MAX);
+        let refused = queue.push(Command::Close).unwrap_err();
+        assert_eq!(refused.error, HandOverError::Ended);
+
+        let queue = CommandQueue::default();
+        frame(&queue, &vec![0; FRAME_BYTES_MAX]).unwrap();
+        assert_eq!(frame(&queue, b"x"), Err(HandOverError::QueueFull));
+        queue.end();
+        assert_eq!(frame(&queue, b"x"), Err(HandOverError::Ended));
+    }
+
+    #[test]
+    fn a_codec_that_panics_halfway_leaves_no_half_frame() {
+        let queue = CommandQueue::default();
+        frame(&queue, b"a").unwrap();
+        let panicked = std::panic::catch_unwind(|| {
+            queue.push_frame(|out| {
+                out.push(b'!');
+                panic!("on purpose")
+            })
+        });
+        assert!(panicked.is_err());
+        frame(&queue, b"b").unwrap();
+        let mut batch = Batch::default();
+        queue.take(&mut batch);
+        assert_eq!(batch.frames, b"ab");
+    }
+}
