@@ -1,12 +1,12 @@
 //! A request with choices of its own: method, deadline, repetition, a full window.
 
-use std::borrow::Cow;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tidewire_proto::message::Kind;
 
 use super::queue::Refused;
-use super::request::{Reply, Request, RequestError, Spare};
+use super::request::{Pending, Reply, Request, RequestError, Spare};
 use super::service::Command;
 use super::{Client, Outgoing};
 use crate::limits::nanoseconds;
@@ -43,7 +43,9 @@ pub enum WhenWindowFull {
 #[must_use = "nothing is sent before `send` or `wait`"]
 pub struct Call<'a> {
     client: &'a Client,
-    payload: Cow<'a, [u8]>,
+    pending: Arc<Pending>,
+    /// Has the payload in it.
+    memory: Spare,
     kind: Kind,
     channel: u16,
     name: &'a str,
@@ -53,10 +55,23 @@ pub struct Call<'a> {
 }
 
 impl<'a> Call<'a> {
-    pub(crate) fn new(client: &'a Client, kind: Kind, payload: impl Into<Cow<'a, [u8]>>) -> Self {
+    pub(crate) fn new(client: &'a Client, kind: Kind, payload: &[u8]) -> Self {
+        let (pending, mut memory) = client.spare().take();
+        memory.payload.extend_from_slice(payload);
+        Self::in_place(client, kind, pending, memory)
+    }
+
+    /// With the payload that is in the request's memory already.
+    pub(crate) fn in_place(
+        client: &'a Client,
+        kind: Kind,
+        pending: Arc<Pending>,
+        memory: Spare,
+    ) -> Self {
         Self {
             client,
-            payload: payload.into(),
+            pending,
+            memory,
             kind,
             channel: 0,
             name: "",
@@ -101,24 +116,18 @@ impl<'a> Call<'a> {
     /// Sends it; the reply is awaited or waited for.
     pub fn send(self) -> Request {
         let link = &self.client.inner.link;
-        let (
-            request,
+        let Self {
             pending,
-            Spare {
-                mut payload,
-                mut name,
-            },
-        ) = Request::pooled(link);
-        match self.payload {
-            Cow::Borrowed(bytes) => payload.extend_from_slice(bytes),
-            Cow::Owned(bytes) => payload = bytes,
-        }
-        name.push_str(self.name);
+            mut memory,
+            ..
+        } = self;
+        memory.name.push_str(self.name);
+        let request = Request::pooled(link, &pending);
         let outgoing = Outgoing {
             kind: self.kind,
             channel: self.channel,
-            name,
-            payload,
+            name: memory.name,
+            payload: memory.payload,
             deadline_ns: tidewire_io::clock::now_ns().saturating_add(nanoseconds(self.timeout)),
             idempotent: self.idempotent,
             when_full: self.when_full,

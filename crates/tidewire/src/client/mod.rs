@@ -36,6 +36,7 @@ use crate::pattern::Joined;
 use crate::server::{ServeError, Server};
 use crate::service::ConnectFailure;
 use calls::Outgoing;
+pub(crate) use request::PendingPool;
 use service::{ClientService, Command, Link};
 
 /// A connection to a server, shared by as many threads and tasks as you like.
@@ -271,6 +272,11 @@ impl Client {
     /// The client has ended already.
     pub fn begin_close(&self) -> Result<(), HandOverError> {
         self.hand_over_waiting(Command::Close)
+    }
+
+    /// Memory for requests.
+    pub(crate) fn spare(&self) -> &PendingPool {
+        &self.inner.link.spare
     }
 
     /// Hands over what must not be lost, waiting while the queue is full.

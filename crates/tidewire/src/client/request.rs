@@ -166,7 +166,7 @@ pub(crate) struct PendingPool {
 
 impl PendingPool {
     /// One that nobody else holds, with its memory emptied.
-    fn take(&self) -> (Arc<Pending>, Spare) {
+    pub(crate) fn take(&self) -> (Arc<Pending>, Spare) {
         let mut free = self.lock();
         let Some(mut pending) = free.pop_front() else {
             return <(Arc<Pending>, Spare)>::default();
@@ -184,7 +184,7 @@ impl PendingPool {
         (pending, spare)
     }
 
-    fn put(&self, pending: Arc<Pending>, payload: Vec<u8>) {
+    pub(crate) fn put(&self, pending: Arc<Pending>, payload: Vec<u8>) {
         let bytes = {
             let mut state = pending.lock();
             state.spare.payload = payload;
@@ -221,14 +221,12 @@ impl Request {
         (request, pending)
     }
 
-    /// A request in memory used before, which comes with it, emptied.
-    pub(crate) fn pooled(link: &Arc<Link>) -> (Self, Arc<Pending>, Spare) {
-        let (pending, spare) = link.spare.take();
-        let request = Self {
-            pending: Some(Arc::clone(&pending)),
+    /// A request whose memory came from the link, and goes back to it.
+    pub(crate) fn pooled(link: &Arc<Link>, pending: &Arc<Pending>) -> Self {
+        Self {
+            pending: Some(Arc::clone(pending)),
             link: Some(Arc::clone(link)),
-        };
-        (request, pending, spare)
+        }
     }
 
     /// Blocks this thread until the reply came or the request failed. Never call it on a lane.

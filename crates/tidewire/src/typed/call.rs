@@ -143,11 +143,12 @@ pub fn call<'a, F: Format, T, E>(
     arguments: &impl Serialize,
     decode: Decode<T, E>,
 ) -> TypedCall<'a, T, E> {
-    let mut payload = Vec::new();
-    let encoded = F::encode(arguments, &mut payload);
+    let (pending, mut memory) = client.spare().take();
+    let call = F::encode(arguments, &mut memory.payload)
+        .map(|()| Call::in_place(client, Kind::Request, pending, memory).method(method));
     TypedCall {
         method,
-        call: encoded.map(|()| Call::new(client, Kind::Request, payload).method(method)),
+        call,
         decode,
     }
 }
@@ -161,9 +162,11 @@ pub fn send_one_way<F: Format>(
     method: &str,
     arguments: &impl Serialize,
 ) -> Result<(), CallError> {
-    let mut payload = Vec::new();
-    F::encode(arguments, &mut payload).map_err(CallError::Arguments)?;
-    Ok(client.send_one_way(method, payload)?)
+    let (pending, mut memory) = client.spare().take();
+    F::encode(arguments, &mut memory.payload).map_err(CallError::Arguments)?;
+    let sent = client.try_send_method(method, &memory.payload);
+    client.spare().put(pending, memory.payload);
+    Ok(sent?)
 }
 
 /// Reads the answer of a method that returns a [`Result`].
