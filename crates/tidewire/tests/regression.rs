@@ -8,8 +8,8 @@ use std::time::Duration;
 use tidewire::proto::body::{ErrorCode, RoomCall};
 use tidewire::proto::handshake::{Hello, PROTOCOL_VERSION};
 use tidewire::{
-    AnyCodec, Chat, Client, CloseReason, Context, DropReason, HandlerResult, Kind, Limits, Message,
-    Policy, RequestError, Server, ServerBuilder, Service, SessionId,
+    AnyCodec, Chat, Client, CloseReason, Context, DropReason, HandOverError, HandlerResult, Kind,
+    Limits, Message, Policy, RequestError, Server, ServerBuilder, Service, SessionId,
 };
 use tidewire_testkit::{DEADLINE, Heard, Peer, TestServer};
 
@@ -510,10 +510,18 @@ fn a_slow_server_costs_a_client_patience_and_no_messages() {
         .limits(limits)
         .connect(&server.url())
         .unwrap();
+    let (mut release, mut refused) = (Some(release), 0);
     for _ in 0..MESSAGES {
-        client.try_send(&[7; 64 * 1024]).unwrap();
+        while let Err(error) = client.try_send(&[7; 64 * 1024]) {
+            // Nothing of it was taken: it is the caller's to send again.
+            assert_eq!(error, HandOverError::QueueFull);
+            release = None;
+            refused += 1;
+            std::thread::yield_now();
+        }
     }
     drop(release);
+    assert!(refused > 0, "what waits is bounded");
     for number in 0..MESSAGES {
         assert_eq!(
             count.recv_timeout(DEADLINE),

@@ -410,7 +410,7 @@ impl ClientBuilder {
     fn connect_to(mut self, endpoints: Vec<Endpoint>) -> Result<Client, ConnectError> {
         let is_udp: Vec<bool> = endpoints.iter().map(Endpoint::is_udp).collect();
         self.codec = adapt(&is_udp, self.codec, &mut self.limits)?;
-        let link = Arc::new(Link::new());
+        let link = Arc::new(Link::new(self.limits.queue_bytes_max));
         let codec = self.codec;
         let service = ClientService::new(
             Arc::clone(&link),

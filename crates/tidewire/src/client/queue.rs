@@ -16,8 +16,10 @@ use super::HandOverError;
 use super::service::Command;
 
 /// The commands of a client, bounded in number and bytes.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct CommandQueue {
+    /// Bytes of frames that may wait, beyond which nothing is added.
+    frame_bytes_max: usize,
     waiting: Mutex<Waiting>,
     /// Something waits. So that a lane about to sleep need not take the lock.
     is_occupied: AtomicBool,
@@ -47,6 +49,14 @@ pub(crate) struct Refused {
 }
 
 impl CommandQueue {
+    pub(crate) fn new(frame_bytes_max: usize) -> Self {
+        Self {
+            frame_bytes_max,
+            waiting: Mutex::default(),
+            is_occupied: AtomicBool::new(false),
+        }
+    }
+
     /// Leaves a command for the lane.
     pub(crate) fn push(&self, command: Command) -> Result<(), Box<Refused>> {
         let mut waiting = self.lock();
@@ -76,7 +86,7 @@ impl CommandQueue {
             frames,
             framed,
         } = &mut waiting.taken;
-        if *framed >= FRAME_BYTES_MAX || commands.len() >= COMMANDS_MAX {
+        if *framed >= self.frame_bytes_max || commands.len() >= COMMANDS_MAX {
             return Err(HandOverError::QueueFull);
         }
         frames.truncate(*framed);
@@ -136,10 +146,6 @@ impl Batch {
 /// Commands that wait for the lane; frames in a row are one.
 const COMMANDS_MAX: usize = 4096;
 
-/// Bytes of frames that wait for the lane, beyond which nothing is added: some turns of a lane that writes 64 KiB at a
-/// time.
-const FRAME_BYTES_MAX: usize = 256 * 1024;
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -153,7 +159,7 @@ mod tests {
 
     #[test]
     fn frames_in_a_row_are_one_command_and_keep_their_place() {
-        let queue = CommandQueue::default();
+        let queue = CommandQueue::new(1_000);
         frame(&queue, b"ab").unwrap();
         frame(&queue, b"c").unwrap();
         queue.push(Command::Close).unwrap();
@@ -181,7 +187,7 @@ mod tests {
 
     #[test]
     fn a_frame_that_cannot_be_encoded_leaves_nothing_behind() {
-        let queue = CommandQueue::default();
+        let queue = CommandQueue::new(1_000);
         let error = EncodeError::PayloadTooLarge { bytes: 9, limit: 8 };
         let refused = queue.push_frame(|_| Err(error));
         assert_eq!(refused, Err(HandOverError::Encode(error)));
@@ -190,7 +196,7 @@ mod tests {
 
     #[test]
     fn it_is_bounded_and_refuses_after_its_end() {
-        let queue = CommandQueue::default();
+        let queue = CommandQueue::new(1_000);
         for _ in 0..COMMANDS_MAX {
             queue.push(Command::Close).unwrap();
         }
@@ -201,8 +207,8 @@ mod tests {
         let refused = queue.push(Command::Close).unwrap_err();
         assert_eq!(refused.error, HandOverError::Ended);
 
-        let queue = CommandQueue::default();
-        frame(&queue, &vec![0; FRAME_BYTES_MAX]).unwrap();
+        let queue = CommandQueue::new(1_000);
+        frame(&queue, &[0; 1_000]).unwrap();
         assert_eq!(frame(&queue, b"x"), Err(HandOverError::QueueFull));
         queue.end();
         assert_eq!(frame(&queue, b"x"), Err(HandOverError::Ended));
@@ -210,7 +216,7 @@ mod tests {
 
     #[test]
     fn a_codec_that_panics_halfway_leaves_no_half_frame() {
-        let queue = CommandQueue::default();
+        let queue = CommandQueue::new(1_000);
         frame(&queue, b"a").unwrap();
         let panicked = std::panic::catch_unwind(|| {
             queue.push_frame(|out| {

@@ -92,9 +92,10 @@ pub(crate) struct ClientService {
 }
 
 impl Link {
-    pub(crate) fn new() -> Self {
+    /// A link in which so many bytes of messages may wait for the lane.
+    pub(crate) fn new(queue_bytes_max: usize) -> Self {
         Self {
-            commands: CommandQueue::default(),
+            commands: CommandQueue::new(queue_bytes_max),
             doorbell: OnceLock::new(),
             frame_bytes_max: AtomicUsize::new(usize::MAX),
             spare: PendingPool::default(),
