@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use tidewire_proto::message::Kind;
 
+use super::queue::Command;
 use super::queue::Refused;
 use super::request::{Pending, Reply, Request, RequestError, Spare};
-use super::service::Command;
 use super::{Client, Outgoing};
 use crate::limits::nanoseconds;
 

@@ -293,16 +293,13 @@ impl ClientService {
         cx: &mut Context<'_>,
         key: usize,
         step: &Step,
-        pending: &Pending,
+        pending: &Arc<Pending>,
     ) -> Result<(), RequestError> {
         if let Step::Subscribe { .. } = step {
             self.register(cx)?;
         }
         self.listening.settle(key, step);
-        pending.complete(Ok(Reply {
-            channel: 0,
-            payload: Vec::new(),
-        }));
+        Arc::clone(pending).complete(Ok(0), Vec::new(), String::new());
         Ok(())
     }
 

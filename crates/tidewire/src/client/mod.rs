@@ -6,6 +6,7 @@
 mod call;
 mod calls;
 mod events;
+mod link;
 mod listening;
 mod queue;
 mod request;
@@ -36,8 +37,11 @@ use crate::pattern::Joined;
 use crate::server::{ServeError, Server};
 use crate::service::ConnectFailure;
 use calls::Outgoing;
+use link::Link;
+use queue::Command;
+use queue::CommandQueue;
 pub(crate) use request::PendingPool;
-use service::{ClientService, Command, Link};
+use service::ClientService;
 
 /// A connection to a server, shared by as many threads and tasks as you like.
 #[derive(Clone, Debug)]
@@ -410,7 +414,9 @@ impl ClientBuilder {
     fn connect_to(mut self, endpoints: Vec<Endpoint>) -> Result<Client, ConnectError> {
         let is_udp: Vec<bool> = endpoints.iter().map(Endpoint::is_udp).collect();
         self.codec = adapt(&is_udp, self.codec, &mut self.limits)?;
-        let link = Arc::new(Link::new(self.limits.queue_bytes_max));
+        let is_single = is_udp.contains(&true) && self.codec.fills_datagrams();
+        let commands = CommandQueue::new(self.limits.queue_bytes_max, is_single);
+        let link = Arc::new(Link::new(commands));
         let codec = self.codec;
         let service = ClientService::new(
             Arc::clone(&link),

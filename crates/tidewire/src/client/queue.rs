@@ -8,18 +8,51 @@
 //! moves one for every turn; and a lock that nobody holds costs no more than its compare-and-swap.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tidewire_proto::error::EncodeError;
+use tidewire_proto::room::Policy;
 
 use super::HandOverError;
-use super::service::Command;
+use super::calls::Outgoing;
+use super::request::{Pending, RequestError};
+use super::subscription::TopicQueue;
+
+/// What the application asks of its client's lane.
+#[derive(Debug)]
+pub(crate) enum Command {
+    Call(Outgoing),
+    /// The application let go of a request that was on its way under this id.
+    Abandon {
+        id: u32,
+        pending: Arc<Pending>,
+    },
+    /// One-way messages, encoded, in the batch that this command is of.
+    Frames {
+        messages: u64,
+        bytes: usize,
+    },
+    Subscribe {
+        pattern: Arc<str>,
+        policy: Option<Policy>,
+        queue: Arc<TopicQueue>,
+        pending: Arc<Pending>,
+        timeout: Duration,
+    },
+    Unsubscribe(Arc<TopicQueue>),
+    Close,
+    /// In the place of a command that was taken.
+    Done,
+}
 
 /// The commands of a client, bounded in number and bytes.
 #[derive(Debug)]
 pub(crate) struct CommandQueue {
     /// Bytes of frames that may wait, beyond which nothing is added.
     frame_bytes_max: usize,
+    /// Every frame is handed on by itself, because nothing but that says where it ends.
+    is_single: bool,
     waiting: Mutex<Waiting>,
     /// Something waits. So that a lane about to sleep need not take the lock.
     is_occupied: AtomicBool,
@@ -49,9 +82,10 @@ pub(crate) struct Refused {
 }
 
 impl CommandQueue {
-    pub(crate) fn new(frame_bytes_max: usize) -> Self {
+    pub(crate) fn new(frame_bytes_max: usize, is_single: bool) -> Self {
         Self {
             frame_bytes_max,
+            is_single,
             waiting: Mutex::default(),
             is_occupied: AtomicBool::new(false),
         }
@@ -93,7 +127,9 @@ impl CommandQueue {
         encode(frames)?;
         let more = frames.len() - *framed;
         *framed = frames.len();
-        if let Some(Command::Frames { messages, bytes }) = commands.last_mut() {
+        if !self.is_single
+            && let Some(Command::Frames { messages, bytes }) = commands.last_mut()
+        {
             *messages += 1;
             *bytes += more;
         } else {
@@ -143,6 +179,21 @@ impl Batch {
     }
 }
 
+/// Fails what nobody will do any more, so that nobody waits for it. Returns the one-way messages among it.
+pub(super) fn fail(commands: impl Iterator<Item = Command>) -> u64 {
+    let mut lost = 0;
+    for command in commands {
+        match command {
+            Command::Call(Outgoing { pending, .. }) | Command::Subscribe { pending, .. } => {
+                pending.fail(RequestError::Shutdown);
+            }
+            Command::Frames { messages, .. } => lost += messages,
+            _ => {}
+        }
+    }
+    lost
+}
+
 /// Commands that wait for the lane; frames in a row are one.
 const COMMANDS_MAX: usize = 4096;
 
@@ -159,7 +210,7 @@ mod tests {
 
     #[test]
     fn frames_in_a_row_are_one_command_and_keep_their_place() {
-        let queue = CommandQueue::new(1_000);
+        let queue = CommandQueue::new(1_000, false);
         frame(&queue, b"ab").unwrap();
         frame(&queue, b"c").unwrap();
         queue.push(Command::Close).unwrap();
@@ -186,8 +237,22 @@ mod tests {
     }
 
     #[test]
+    fn frames_that_end_where_they_are_handed_on_stay_apart() {
+        let queue = CommandQueue::new(1_000, true);
+        frame(&queue, b"ab").unwrap();
+        frame(&queue, b"c").unwrap();
+        let mut batch = Batch::default();
+        queue.take(&mut batch);
+        let lengths = batch.commands.iter().map(|command| match command {
+            Command::Frames { bytes, .. } => *bytes,
+            _ => 0,
+        });
+        assert_eq!(lengths.collect::<Vec<_>>(), [2, 1]);
+    }
+
+    #[test]
     fn a_frame_that_cannot_be_encoded_leaves_nothing_behind() {
-        let queue = CommandQueue::new(1_000);
+        let queue = CommandQueue::new(1_000, false);
         let error = EncodeError::PayloadTooLarge { bytes: 9, limit: 8 };
         let refused = queue.push_frame(|_| Err(error));
         assert_eq!(refused, Err(HandOverError::Encode(error)));
@@ -196,7 +261,7 @@ mod tests {
 
     #[test]
     fn it_is_bounded_and_refuses_after_its_end() {
-        let queue = CommandQueue::new(1_000);
+        let queue = CommandQueue::new(1_000, false);
         for _ in 0..COMMANDS_MAX {
             queue.push(Command::Close).unwrap();
         }
@@ -207,7 +272,7 @@ mod tests {
         let refused = queue.push(Command::Close).unwrap_err();
         assert_eq!(refused.error, HandOverError::Ended);
 
-        let queue = CommandQueue::new(1_000);
+        let queue = CommandQueue::new(1_000, false);
         frame(&queue, &[0; 1_000]).unwrap();
         assert_eq!(frame(&queue, b"x"), Err(HandOverError::QueueFull));
         queue.end();
@@ -216,7 +281,7 @@ mod tests {
 
     #[test]
     fn a_codec_that_panics_halfway_leaves_no_half_frame() {
-        let queue = CommandQueue::new(1_000);
+        let queue = CommandQueue::new(1_000, false);
         frame(&queue, b"a").unwrap();
         let panicked = std::panic::catch_unwind(|| {
             queue.push_frame(|out| {

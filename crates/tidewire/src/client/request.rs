@@ -12,7 +12,8 @@ use tidewire_proto::error::EncodeError;
 use tidewire_proto::topic::TopicError;
 
 use super::HandOverError;
-use super::service::{Command, Link};
+use super::link::Link;
+use super::queue::Command;
 use crate::session::CloseReason;
 
 /// The answer to a request.

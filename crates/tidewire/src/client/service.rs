@@ -1,70 +1,24 @@
 //! The lane's side of a client: one connection, its pending requests, and reconnecting.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
-use std::time::Duration;
+use std::sync::Arc;
 
 use tidewire_io::clock::now_ns;
-use tidewire_io::doorbell::Doorbell;
 use tidewire_proto::body::ErrorCode;
-use tidewire_proto::codec::{AnyCodec, Codec, RequestIds};
+use tidewire_proto::codec::{Codec, RequestIds};
 use tidewire_proto::message::{Kind, Message};
-use tidewire_proto::room::Policy;
 
-use super::HandOverError;
-use super::calls::{Calls, Outgoing};
-use super::events::{Event, EventQueue};
+use super::calls::Calls;
+use super::events::Event;
+use super::link::Link;
 use super::listening::{Listening, Step};
-use super::queue::{Batch, CommandQueue, Refused};
-use super::request::{Pending, PendingPool, RequestError};
-use super::subscription::TopicQueue;
+use super::queue::{Batch, Command, fail};
+use super::request::RequestError;
 use super::{Backoff, ConnectError};
 use crate::address::Endpoint;
-use crate::context::{Context, SendError, encode_within};
+use crate::context::{Context, SendError};
 use crate::limits::nanoseconds;
 use crate::service::{ConnectFailure, HandlerResult, Service};
 use crate::session::{CloseReason, SessionId};
-
-/// What the application asks of its client's lane.
-#[derive(Debug)]
-pub(crate) enum Command {
-    Call(Outgoing),
-    /// The application let go of a request that was on its way under this id.
-    Abandon {
-        id: u32,
-        pending: Arc<Pending>,
-    },
-    /// One-way messages, encoded, in the batch that this command is of.
-    Frames {
-        messages: u64,
-        bytes: usize,
-    },
-    Subscribe {
-        pattern: Arc<str>,
-        policy: Option<Policy>,
-        queue: Arc<TopicQueue>,
-        pending: Arc<Pending>,
-        timeout: Duration,
-    },
-    Unsubscribe(Arc<TopicQueue>),
-    Close,
-    /// In the place of a command that was taken.
-    Done,
-}
-
-/// What a client's lane shares with the application's threads.
-#[derive(Debug)]
-pub(crate) struct Link {
-    commands: CommandQueue,
-    /// Set once the lane runs.
-    doorbell: OnceLock<Arc<Doorbell>>,
-    /// Largest frame that both sides take.
-    frame_bytes_max: AtomicUsize,
-    pub(crate) spare: PendingPool,
-    pub(crate) events: EventQueue<Event>,
-    first: Mutex<Option<Result<(), ConnectError>>>,
-    first_ready: Condvar,
-}
 
 #[derive(Debug)]
 pub(crate) struct ClientService {
@@ -89,76 +43,6 @@ pub(crate) struct ClientService {
     retry_at_ns: Option<u64>,
     pub(super) calls: Calls,
     pub(super) listening: Listening,
-}
-
-impl Link {
-    /// A link in which so many bytes of messages may wait for the lane.
-    pub(crate) fn new(queue_bytes_max: usize) -> Self {
-        Self {
-            commands: CommandQueue::new(queue_bytes_max),
-            doorbell: OnceLock::new(),
-            frame_bytes_max: AtomicUsize::new(usize::MAX),
-            spare: PendingPool::default(),
-            events: EventQueue::default(),
-            first: Mutex::new(None),
-            first_ready: Condvar::new(),
-        }
-    }
-
-    pub(crate) fn set_doorbell(&self, doorbell: Arc<Doorbell>) {
-        // A link belongs to one lane, so it was not set before.
-        let _ = self.doorbell.set(doorbell);
-    }
-
-    /// Leaves a command for the lane and wakes it if it sleeps.
-    pub(crate) fn push(&self, command: Command) -> Result<(), Box<Refused>> {
-        self.commands.push(command)?;
-        self.ring();
-        Ok(())
-    }
-
-    /// Leaves a one-way message for the lane and wakes it if it sleeps.
-    pub(crate) fn push_message(
-        &self,
-        codec: &AnyCodec,
-        message: &Message<'_>,
-    ) -> Result<(), HandOverError> {
-        let limit = self.frame_bytes_max.load(Ordering::Relaxed);
-        self.commands
-            .push_frame(|out| encode_within(limit, out, |out| codec.encode(message, out)))?;
-        self.ring();
-        Ok(())
-    }
-
-    pub(crate) fn ring(&self) {
-        if let Some(doorbell) = self.doorbell.get() {
-            doorbell.ring();
-        }
-    }
-
-    /// Takes no more commands, and fails those that wait. Returns the one-way messages among them.
-    fn end(&self) -> u64 {
-        fail(self.commands.end().commands.drain(..))
-    }
-
-    /// Blocks until the first attempt to connect succeeded or failed.
-    pub(crate) fn wait_first(&self) -> Result<(), ConnectError> {
-        let mut first = self.first.lock().unwrap_or_else(PoisonError::into_inner);
-        loop {
-            if let Some(result) = first.take() {
-                return result;
-            }
-            first = self
-                .first_ready
-                .wait(first)
-                .unwrap_or_else(PoisonError::into_inner);
-        }
-    }
-
-    fn complete_first(&self, result: Result<(), ConnectError>) {
-        *self.first.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
-        self.first_ready.notify_all();
-    }
 }
 
 impl ClientService {
@@ -314,7 +198,7 @@ impl ClientService {
             let Some(command) = self.batch.commands.get_mut(self.commands_done) else {
                 self.batch.clear();
                 (self.commands_done, self.frames_done) = (0, 0);
-                self.link.commands.take(&mut self.batch);
+                self.link.take_commands(&mut self.batch);
                 if self.batch.commands.is_empty() {
                     return;
                 }
@@ -339,9 +223,7 @@ impl ClientService {
 impl Service for ClientService {
     fn on_open(&mut self, cx: &mut Context<'_>) {
         self.calls.session = Some(cx.session());
-        self.link
-            .frame_bytes_max
-            .store(cx.frame_bytes_agreed(), Ordering::Relaxed);
+        self.link.set_frame_bytes_max(cx.frame_bytes_agreed());
         self.attempts = 0;
         self.listening.handle_open();
         let agent = cx.peer_agent().unwrap_or_default().to_owned();
@@ -434,7 +316,7 @@ impl Service for ClientService {
     }
 
     fn has_work(&self) -> bool {
-        !self.is_backed_up && self.link.commands.is_occupied()
+        !self.is_backed_up && self.link.has_commands()
     }
 }
 
@@ -448,34 +330,10 @@ impl Drop for ClientService {
             self.link.events.push(Event::Lost { count: lost });
         }
         if !self.ever_open {
-            let mut first = self
-                .link
-                .first
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner);
-            if first.is_none() {
-                *first = Some(Err(ConnectError::Ended));
-            }
-            drop(first);
-            self.link.first_ready.notify_all();
+            self.link.complete_first(Err(ConnectError::Ended));
         }
         self.link.events.push(Event::Ended);
     }
-}
-
-/// Fails what nobody will do any more, so that nobody waits for it. Returns the one-way messages among it.
-fn fail(commands: impl Iterator<Item = Command>) -> u64 {
-    let mut lost = 0;
-    for command in commands {
-        match command {
-            Command::Call(Outgoing { pending, .. }) | Command::Subscribe { pending, .. } => {
-                pending.fail(RequestError::Shutdown);
-            }
-            Command::Frames { messages, .. } => lost += messages,
-            _ => {}
-        }
-    }
-    lost
 }
 
 #[cfg(test)]

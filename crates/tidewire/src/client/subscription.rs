@@ -9,8 +9,8 @@ use tidewire_proto::topic::{Pattern, validate_topic};
 
 use super::Client;
 use super::events::{EventQueue, Queued};
+use super::queue::Command;
 use super::request::{Request, RequestError};
-use super::service::Command;
 use crate::pattern::PublishError;
 use crate::session::CloseReason;
 

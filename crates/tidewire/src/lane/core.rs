@@ -263,26 +263,33 @@ impl Core {
             return Ok(result?);
         }
         let slot = self.slot_to_send(id)?;
-        let mut output = std::mem::take(&mut self.sessions[slot].output);
         let limit = self.sessions[slot].frame_bytes_max;
-        let result = self.encode_to(&mut output, |codec, out| {
+        let result = self.encode_into(slot, |codec, out| {
             encode_within(limit, out, |out| encode(codec, out))
         });
-        self.sessions[slot].output = output;
-        self.mark_dirty(slot);
         Ok(result?)
     }
 
     /// Appends frames that are within the limit to the output of a session of this lane.
     pub(crate) fn send_frames(&mut self, id: SessionId, frames: &[u8]) -> Result<(), SendError> {
         let slot = self.slot_to_send(id)?;
-        let output = &mut self.sessions[slot].output;
-        if output.bytes.capacity() == 0 {
-            output.bytes = self.buffers.take();
-        }
-        output.bytes.extend_from_slice(frames);
+        let result = self.encode_into(slot, |_, out| {
+            out.extend_from_slice(frames);
+            Ok(())
+        });
+        Ok(result?)
+    }
+
+    fn encode_into(
+        &mut self,
+        slot: usize,
+        encode: impl FnOnce(&AnyCodec, &mut Vec<u8>) -> Result<(), EncodeError>,
+    ) -> Result<(), EncodeError> {
+        let mut output = std::mem::take(&mut self.sessions[slot].output);
+        let result = self.encode_to(&mut output, encode);
+        self.sessions[slot].output = output;
         self.mark_dirty(slot);
-        Ok(())
+        result
     }
 
     /// The session, if it takes messages now; otherwise the refusal is counted.
