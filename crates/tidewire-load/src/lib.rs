@@ -12,11 +12,13 @@
 mod agents;
 pub mod environment;
 mod exchange;
+mod format;
 pub mod ledger;
 pub mod process;
 pub mod report;
 pub mod run;
 pub mod scenario;
 pub mod schedule;
+pub mod slo;
 pub mod stamp;
 pub mod statistics;

@@ -8,7 +8,6 @@
 //! All derived figures are computed in one place, [`StepReport::from_measurements`], and checked in another,
 //! [`Report::validate`]. Loose JSON values were rejected: a misspelt key would be noticed only by a reader.
 
-mod format;
 mod markdown;
 mod step;
 mod table;
@@ -24,6 +23,7 @@ pub use self::table::step_table;
 pub use self::validate::ValidateError;
 pub use self::write::{JSON_FILE, MARKDOWN_FILE, WriteError, WrittenReport};
 pub use crate::environment::Environment;
+use crate::format;
 pub use crate::statistics::Latency;
 
 /// The result of a whole run; field for field the content of `report.json`.

@@ -1,18 +1,18 @@
-//! Numbers and texts as people read them, the same in the table and in Markdown.
+//! Numbers and texts as people read them, the same in tables, in Markdown and in verdicts.
 
 use std::time::SystemTime;
 
 use jiff::Timestamp;
 
 /// A wall-clock time in RFC 3339, UTC, with milliseconds.
-pub(super) fn utc(time: SystemTime) -> String {
+pub(crate) fn utc(time: SystemTime) -> String {
     // Only a clock set before the year -9999 or after 9999 cannot be expressed.
     let timestamp = Timestamp::try_from(time).unwrap_or(Timestamp::UNIX_EPOCH);
     format!("{timestamp:.3}")
 }
 
 /// `1234567` as `1,234,567`.
-pub(super) fn thousands(number: u64) -> String {
+pub(crate) fn thousands(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::with_capacity(digits.len() + digits.len() / 3);
     for (index, digit) in digits.chars().enumerate() {
@@ -25,7 +25,7 @@ pub(super) fn thousands(number: u64) -> String {
 }
 
 /// Events a second: two decimals for the small rates in which they matter.
-pub(super) fn per_second(rate: f64) -> String {
+pub(crate) fn per_second(rate: f64) -> String {
     if rate < 1_000.0 {
         format!("{rate:.2}/s")
     } else {
@@ -34,12 +34,12 @@ pub(super) fn per_second(rate: f64) -> String {
 }
 
 /// A share in percent, rounded *down*, so that 100 % means all.
-pub(super) fn percent(share: f64) -> String {
+pub(crate) fn percent(share: f64) -> String {
     format!("{:.3} %", (share * 100_000.0).floor() / 1_000.0)
 }
 
 /// Milliseconds with three or more significant digits.
-pub(super) fn milliseconds(value: f64) -> String {
+pub(crate) fn milliseconds(value: f64) -> String {
     match value {
         value if value >= 100.0 => format!("{value:.0}"),
         value if value >= 10.0 => format!("{value:.1}"),
@@ -49,12 +49,12 @@ pub(super) fn milliseconds(value: f64) -> String {
 }
 
 /// Bytes in MiB.
-pub(super) fn mebibytes(bytes: u64) -> String {
+pub(crate) fn mebibytes(bytes: u64) -> String {
     format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20))
 }
 
 /// A text from a file or a peer without characters that would move a terminal's cursor.
-pub(super) fn printable(text: &str) -> String {
+pub(crate) fn printable(text: &str) -> String {
     text.chars()
         .map(|letter| {
             if letter.is_control() {

@@ -1,0 +1,349 @@
+//! Service level objectives: limits that a step's figures must keep.
+//!
+//! They come as the table `[steps.slo]` of a scenario or as an expression on the command line,
+//! `p99<5ms,loss<0.01%`. A figure that is not known, such as a p99 of fifty messages, breaks its limit: an
+//! objective that could not be judged has not been met, and passing it silently would be the worst outcome of
+//! a test. Limits may be reached, so `<` and `<=` mean the same: the last digit of a measured figure is
+//! rounded, and nobody should depend on it.
+
+mod expression;
+
+use std::cmp::Ordering;
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+pub use self::expression::{SloError, SloErrorKind};
+use crate::statistics::Percentile;
+
+/// Limits of one step. Those that are not given are not judged.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Slo {
+    /// Largest median, in milliseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub p50_ms: Option<f64>,
+    /// Largest 90th percentile, in milliseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub p90_ms: Option<f64>,
+    /// Largest 99th percentile, in milliseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub p99_ms: Option<f64>,
+    /// Largest 99.9th percentile, in milliseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub p999_ms: Option<f64>,
+    /// Largest share of the expected messages that may be lost, in percent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub loss_pct: Option<f64>,
+    /// Smallest share of the expected messages that must arrive, from 0 to 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub delivery_ratio_min: Option<f64>,
+}
+
+impl Slo {
+    /// Whether there is nothing to judge.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// What the figures of a step break, in the order of the fields; empty when all limits are kept.
+    #[must_use]
+    pub fn evaluate(&self, figures: &SloFigures) -> Vec<Violation> {
+        let percentiles = [
+            (Objective::P50, self.p50_ms, figures.p50),
+            (Objective::P90, self.p90_ms, figures.p90),
+            (Objective::P99, self.p99_ms, figures.p99),
+            (Objective::P999, self.p999_ms, figures.p999),
+        ];
+        let mut violations: Vec<Violation> = percentiles
+            .into_iter()
+            .filter_map(|(objective, limit, found)| {
+                let limit = limit?;
+                let kept = matches!(
+                    found.compare_ms(limit),
+                    Some(Ordering::Less | Ordering::Equal)
+                );
+                (!kept).then_some(Violation {
+                    objective,
+                    limit,
+                    found: Found::Percentile(found),
+                })
+            })
+            .collect();
+        let (delivered, expected) = (figures.delivered, figures.expected);
+        let lost_pct = share(expected.saturating_sub(delivered), expected) * 100.0;
+        let ratio = share(delivered, expected);
+        let shares = [
+            (Objective::Loss, self.loss_pct, lost_pct, Ordering::Greater),
+            (
+                Objective::DeliveryRatio,
+                self.delivery_ratio_min,
+                ratio,
+                Ordering::Less,
+            ),
+        ];
+        violations.extend(
+            shares
+                .into_iter()
+                .filter_map(|(objective, limit, value, broken)| {
+                    let limit = limit?;
+                    // With nothing expected neither share exists, and neither limit is kept.
+                    let kept = value
+                        .partial_cmp(&limit)
+                        .is_some_and(|order| order != broken);
+                    (!kept).then_some(Violation {
+                        objective,
+                        limit,
+                        found: if expected == 0 {
+                            Found::NothingExpected
+                        } else {
+                            Found::Share(value)
+                        },
+                    })
+                }),
+        );
+        violations
+    }
+
+    fn field(&mut self, objective: Objective) -> &mut Option<f64> {
+        match objective {
+            Objective::P50 => &mut self.p50_ms,
+            Objective::P90 => &mut self.p90_ms,
+            Objective::P99 => &mut self.p99_ms,
+            Objective::P999 => &mut self.p999_ms,
+            Objective::Loss => &mut self.loss_pct,
+            Objective::DeliveryRatio => &mut self.delivery_ratio_min,
+        }
+    }
+}
+
+impl fmt::Display for Slo {
+    /// An expression that parses to the same limits.
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut copy = *self;
+        let mut separator = "";
+        for objective in Objective::ALL {
+            if let Some(limit) = *copy.field(objective) {
+                let (name, sign, unit) = (objective.name(), objective.sign(), objective.unit());
+                write!(formatter, "{separator}{name}{sign}{limit}{unit}")?;
+                separator = ",";
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What a step found, as far as limits can be set on it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SloFigures {
+    /// Median.
+    pub p50: Percentile,
+    /// 90th percentile.
+    pub p90: Percentile,
+    /// 99th percentile.
+    pub p99: Percentile,
+    /// 99.9th percentile.
+    pub p999: Percentile,
+    /// Messages that were expected.
+    pub expected: u64,
+    /// Distinct expected messages that arrived.
+    pub delivered: u64,
+}
+
+/// What a limit is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Objective {
+    /// The median, in milliseconds.
+    P50,
+    /// The 90th percentile, in milliseconds.
+    P90,
+    /// The 99th percentile, in milliseconds.
+    P99,
+    /// The 99.9th percentile, in milliseconds.
+    P999,
+    /// The lost share, in percent.
+    Loss,
+    /// The delivered share, from 0 to 1.
+    DeliveryRatio,
+}
+
+impl Objective {
+    /// All, in the order of the fields of [`Slo`].
+    pub const ALL: [Self; 6] = [
+        Self::P50,
+        Self::P90,
+        Self::P99,
+        Self::P999,
+        Self::Loss,
+        Self::DeliveryRatio,
+    ];
+
+    /// Its name in an expression.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::P50 => "p50",
+            Self::P90 => "p90",
+            Self::P99 => "p99",
+            Self::P999 => "p99.9",
+            Self::Loss => "loss",
+            Self::DeliveryRatio => "delivery",
+        }
+    }
+
+    fn by_name(name: &str) -> Option<Self> {
+        if name == "p999" {
+            return Some(Self::P999);
+        }
+        Self::ALL.into_iter().find(|found| found.name() == name)
+    }
+
+    const fn sign(self) -> char {
+        match self {
+            Self::DeliveryRatio => '>',
+            _ => '<',
+        }
+    }
+
+    const fn unit(self) -> &'static str {
+        match self {
+            Self::P50 | Self::P90 | Self::P99 | Self::P999 => "ms",
+            Self::Loss => "%",
+            Self::DeliveryRatio => "",
+        }
+    }
+}
+
+/// A limit that was not kept.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Violation {
+    /// What it is about.
+    pub objective: Objective,
+    /// The limit, in the unit of the objective.
+    pub limit: f64,
+    /// What was found instead.
+    pub found: Found,
+}
+
+/// What was found where a limit was broken.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Found {
+    /// A percentile above the limit, or one that is not known.
+    Percentile(Percentile),
+    /// A share in the unit of the objective.
+    Share(f64),
+    /// Nothing was expected, so that there is no share.
+    NothingExpected,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (name, limit, unit) = (self.objective.name(), self.limit, self.objective.unit());
+        match self.found {
+            Found::Percentile(Percentile::Infinite) => write!(
+                formatter,
+                "{name} is infinite, because that many messages never arrived; the limit is {limit} {unit}"
+            ),
+            Found::Percentile(Percentile::TooFew { samples, needed }) => write!(
+                formatter,
+                "{name} cannot be judged: {samples} messages of the {needed} it needs; run longer or faster"
+            ),
+            Found::Percentile(found) => {
+                write!(
+                    formatter,
+                    "{name} is {found} {unit}, the limit {limit} {unit}"
+                )
+            }
+            Found::Share(found) => {
+                let edge = match self.objective {
+                    Objective::DeliveryRatio => "at least",
+                    _ => "at most",
+                };
+                write!(
+                    formatter,
+                    "{name} is {found:.5}{unit}, allowed is {edge} {limit}{unit}"
+                )
+            }
+            Found::NothingExpected => {
+                write!(formatter, "{name} cannot be judged: nothing was sent")
+            }
+        }
+    }
+}
+
+fn share(part: u64, whole: u64) -> f64 {
+    // 0 / 0 is NaN, which keeps no limit.
+    part as f64 / whole as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Slo {
+        text.parse().unwrap()
+    }
+
+    fn figures() -> SloFigures {
+        SloFigures {
+            p50: Percentile::Known { ms: 1.0 },
+            p90: Percentile::Known { ms: 2.0 },
+            p99: Percentile::Known { ms: 5.0 },
+            p999: Percentile::TooFew {
+                samples: 2_000,
+                needed: 10_000,
+            },
+            expected: 2_000,
+            delivered: 1_999,
+        }
+    }
+
+    #[test]
+    fn a_limit_may_be_reached_but_not_passed() {
+        assert!(
+            parse("p99<5ms,loss<0.05%,delivery>0.9995")
+                .evaluate(&figures())
+                .is_empty()
+        );
+        let broken = parse("p50<0.9ms,p99<5ms,loss<0.01%,delivery>0.9999").evaluate(&figures());
+        let texts: Vec<String> = broken.iter().map(ToString::to_string).collect();
+        assert_eq!(
+            texts,
+            [
+                "p50 is 1.00 ms, the limit 0.9 ms",
+                "loss is 0.05000%, allowed is at most 0.01%",
+                "delivery is 0.99950, allowed is at least 0.9999",
+            ]
+        );
+    }
+
+    #[test]
+    fn what_is_not_known_is_not_kept() {
+        let broken = parse("p99.9<1s").evaluate(&figures());
+        assert_eq!(broken.len(), 1);
+        assert!(broken[0].to_string().contains("2000 messages of the 10000"));
+        let lossy = SloFigures {
+            p99: Percentile::Infinite,
+            ..figures()
+        };
+        let broken = parse("p99<1s").evaluate(&lossy);
+        assert!(broken[0].to_string().starts_with("p99 is infinite"));
+        let idle = SloFigures {
+            expected: 0,
+            delivered: 0,
+            ..figures()
+        };
+        let broken = parse("loss<100%,delivery>0").evaluate(&idle);
+        assert_eq!(broken.len(), 2);
+        assert_eq!(broken[0].found, Found::NothingExpected);
+    }
+
+    #[test]
+    fn nothing_to_judge_is_never_broken() {
+        assert!(Slo::default().is_empty());
+        assert!(Slo::default().evaluate(&figures()).is_empty());
+        assert!(!parse("p50<1ms").is_empty());
+    }
+}
