@@ -58,6 +58,22 @@ impl LatencyHistogram {
         self.clipped = self.clipped.saturating_add(other.clipped);
     }
 
+    /// The samples as the file format of HdrHistogram knows them; the clipped ones are its largest value.
+    pub(super) fn inner(&self) -> &Histogram<u64> {
+        &self.histogram
+    }
+
+    /// A histogram that was read from a file, of which `clipped` samples were above the largest value.
+    ///
+    /// Nothing when its layout is not ours, because adding the two would then not be exact.
+    pub(super) fn from_inner(mut histogram: Histogram<u64>, clipped: u64) -> Option<Self> {
+        let ours = histogram.low() == 1
+            && histogram.high() == Self::HIGHEST_NS
+            && histogram.sigfig() == SIGNIFICANT_DIGITS;
+        histogram.auto(false);
+        ours.then_some(Self { histogram, clipped })
+    }
+
     /// Forgets every sample and keeps the memory.
     pub fn clear(&mut self) {
         self.histogram.reset();

@@ -10,8 +10,10 @@
 //! one per lane   enough samples?                       how sure over several runs?
 //! ```
 
+mod encoded;
 mod histogram;
 mod percentile;
 
+pub use self::encoded::{DecodeError, EncodedHistogram};
 pub use self::histogram::{Latency, LatencyHistogram};
 pub use self::percentile::{Percentile, Quantile, QuantileError};
