@@ -19,6 +19,7 @@ pub mod report;
 pub mod run;
 pub mod scenario;
 pub mod schedule;
+pub mod search;
 pub mod slo;
 pub mod stamp;
 pub mod statistics;

@@ -6,14 +6,26 @@
 //! alone could have moved it. Everything here is pure: seeds are arguments, so that a report can be recomputed.
 //!
 //! ```text
-//! histogram ──▶ percentile ──▶ one figure per run ──▶ (interval, outliers, fit)
+//! histogram ──▶ percentile ──▶ one figure per run ──▶ interval, outlier, ratio of two sides, scalability
 //! one per lane   enough samples?                       how sure over several runs?
 //! ```
 
+mod bootstrap;
 mod encoded;
 mod histogram;
+mod interval;
+mod outlier;
 mod percentile;
+mod ratio;
+mod scalability;
 
+pub use self::bootstrap::Bootstrap;
 pub use self::encoded::{DecodeError, EncodedHistogram};
 pub use self::histogram::{Latency, LatencyHistogram};
+pub use self::interval::MedianInterval;
+pub use self::outlier::Outliers;
 pub use self::percentile::{Percentile, Quantile, QuantileError};
+pub use self::ratio::{PAIRS_MIN, RUNS_MIN, RatioInterval, Sides};
+pub use self::scalability::{
+    Estimate, Knee, LEVELS_MIN, ScalabilityError, ScalabilityFit, ScalePoint,
+};

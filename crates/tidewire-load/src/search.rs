@@ -1,0 +1,400 @@
+//! The highest rate that holds.
+//!
+//! A trial at a rate passes or fails, and near the limit it does so by luck. The search therefore lets two of
+//! three trials decide a rate, brackets the limit by doubling from the lowest rate, halves the bracket (in
+//! ratio) to the tolerance, and confirms what it found with further trials, stepping down where they disagree.
+//! It takes a closure and moves no message itself, so that it can be tested against simulated servers.
+//! Rejected: raising the rate in fixed steps until a trial fails, which takes most trials where they are of no
+//! interest, and stops at the first unlucky one; and starting from the highest rate, which leaves a
+//! system under test that needs minutes to recover.
+
+use serde::Serialize;
+use thiserror::Error;
+
+/// Where to search, and how finely.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SearchPlan {
+    /// Lowest rate of interest, in messages a second.
+    pub min_rate: f64,
+    /// Highest rate of interest, in messages a second.
+    pub max_rate: f64,
+    /// How close the bracket must be, as a share of the rate: 0.02 ends within 2 %.
+    pub tolerance: f64,
+    /// Further trials at the rate that was found. All but one in three must pass.
+    pub confirmations: u32,
+    /// Most trials, because each takes as long as a step.
+    pub trials_max: u32,
+}
+
+impl SearchPlan {
+    /// Searches from `min_rate` to `max_rate`, to 2 %, with three confirmations and at most 60 trials.
+    #[must_use]
+    pub fn between(min_rate: f64, max_rate: f64) -> Self {
+        Self {
+            min_rate,
+            max_rate,
+            tolerance: 0.02,
+            confirmations: 3,
+            trials_max: 60,
+        }
+    }
+
+    /// Searches. `trial` runs a rate in messages a second and says whether it held.
+    ///
+    /// # Errors
+    /// [`SearchError::Plan`] when there is nothing to search, [`SearchError::Trial`] when a trial could not be
+    /// run at all.
+    pub fn search<E: std::error::Error + 'static>(
+        self,
+        trial: impl FnMut(f64) -> Result<bool, E>,
+    ) -> Result<SearchResult, SearchError<E>> {
+        self.check()?;
+        let mut search = Search {
+            plan: self,
+            trial,
+            trials: Vec::new(),
+        };
+        let end = match search.run() {
+            Ok(end) => end,
+            Err(Stop::Exhausted(holds)) => SearchEnd::Exhausted { holds },
+            Err(Stop::Failed(rate, source)) => return Err(SearchError::Trial { rate, source }),
+        };
+        Ok(SearchResult {
+            end,
+            trials: search.trials,
+        })
+    }
+
+    fn check<E>(&self) -> Result<(), SearchError<E>> {
+        let wrong = if !(self.min_rate > 0.0 && self.max_rate.is_finite()) {
+            "the rates must be above 0 and finite"
+        } else if self.min_rate > self.max_rate {
+            "the lowest rate is above the highest"
+        } else if !(self.tolerance > 0.0 && self.tolerance < 1.0) {
+            "the tolerance must be a share between 0 and 1"
+        } else if self.trials_max == 0 {
+            "not a single trial is allowed"
+        } else {
+            return Ok(());
+        };
+        Err(SearchError::Plan { wrong })
+    }
+}
+
+/// What a search found, with every trial in order.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct SearchResult {
+    /// How it ended.
+    pub end: SearchEnd,
+    /// The trials that were run.
+    pub trials: Vec<Trial>,
+}
+
+/// One trial of a search.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Trial {
+    /// Messages a second.
+    pub rate: f64,
+    /// Whether the rate held.
+    pub held: bool,
+}
+
+/// How a search ended.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[serde(tag = "state", rename_all = "snake_case")]
+pub enum SearchEnd {
+    /// A rate holds, and one a little above it does not.
+    Found {
+        /// The highest rate that was confirmed, in messages a second.
+        holds: f64,
+        /// The lowest rate above it that did not hold.
+        fails: f64,
+    },
+    /// Even the highest rate of interest holds: the limit lies above it.
+    HoldsAtMax {
+        /// That rate, in messages a second.
+        holds: f64,
+    },
+    /// Even the lowest rate of interest does not hold.
+    FailsAtMin {
+        /// That rate, in messages a second.
+        fails: f64,
+    },
+    /// The trials were used up before the bracket was narrow, or before the rate was confirmed.
+    Exhausted {
+        /// The highest rate that held in two of three trials, in messages a second; it is not confirmed.
+        holds: Option<f64>,
+    },
+}
+
+/// Why a search was not made.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum SearchError<E> {
+    /// The plan is impossible. Correct it.
+    #[error("there is nothing to search: {wrong}")]
+    Plan {
+        /// What is wrong.
+        wrong: &'static str,
+    },
+    /// A trial could not be run, which says nothing about the rate.
+    #[error("the trial at {rate:.0} messages a second could not be run")]
+    Trial {
+        /// Its rate.
+        rate: f64,
+        /// Why not.
+        source: E,
+    },
+}
+
+struct Search<T> {
+    plan: SearchPlan,
+    trial: T,
+    trials: Vec<Trial>,
+}
+
+/// The highest rate that held and the lowest above it that did not.
+struct Bracket {
+    holds: f64,
+    fails: Option<f64>,
+}
+
+/// Why a search ends before its end.
+enum Stop<E> {
+    Exhausted(Option<f64>),
+    Failed(f64, E),
+}
+
+impl<T, E> Search<T>
+where
+    T: FnMut(f64) -> Result<bool, E>,
+{
+    fn run(&mut self) -> Result<SearchEnd, Stop<E>> {
+        let (min, max) = (self.plan.min_rate, self.plan.max_rate);
+        if !self.holds(min, None)? {
+            return Ok(SearchEnd::FailsAtMin { fails: min });
+        }
+        let mut bracket = Bracket {
+            holds: min,
+            fails: None,
+        };
+        while bracket.fails.is_none() && bracket.holds < max {
+            let next = (bracket.holds * 2.0).min(max);
+            if self.holds(next, Some(bracket.holds))? {
+                bracket.holds = next;
+            } else {
+                bracket.fails = Some(next);
+            }
+        }
+        let mut steps = 1.0;
+        loop {
+            self.halve(&mut bracket)?;
+            if self.is_confirmed(bracket.holds)? {
+                return Ok(match bracket.fails {
+                    Some(fails) => SearchEnd::Found {
+                        holds: bracket.holds,
+                        fails,
+                    },
+                    None => SearchEnd::HoldsAtMax {
+                        holds: bracket.holds,
+                    },
+                });
+            }
+            match self.step_down(bracket.holds, &mut steps)? {
+                Some(lower) => bracket = lower,
+                None => return Ok(SearchEnd::FailsAtMin { fails: min }),
+            }
+        }
+    }
+
+    /// Narrows the bracket to the tolerance.
+    fn halve(&mut self, bracket: &mut Bracket) -> Result<(), Stop<E>> {
+        while let Some(fails) = bracket.fails
+            && fails / bracket.holds > 1.0 + self.plan.tolerance
+        {
+            let middle = (bracket.holds * fails).sqrt();
+            if self.holds(middle, Some(bracket.holds))? {
+                bracket.holds = middle;
+            } else {
+                bracket.fails = Some(middle);
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether all but one in three further trials pass.
+    fn is_confirmed(&mut self, rate: f64) -> Result<bool, Stop<E>> {
+        let mut failed = 0;
+        for _ in 0..self.plan.confirmations {
+            let held = (failed == 0).then_some(rate);
+            failed += u32::from(!self.attempt(rate, held)?);
+        }
+        Ok(failed * 3 <= self.plan.confirmations)
+    }
+
+    /// A new bracket below a rate that held by luck. What held below it may have been luck as well, so the steps
+    /// double until a rate holds now; nothing when none does.
+    fn step_down(&mut self, from: f64, steps: &mut f64) -> Result<Option<Bracket>, Stop<E>> {
+        let mut fails = from;
+        while fails > self.plan.min_rate {
+            let lower = from / (1.0 + self.plan.tolerance).powf(*steps);
+            *steps *= 2.0;
+            let lower = lower.max(self.plan.min_rate);
+            if self.holds(lower, None)? {
+                return Ok(Some(Bracket {
+                    holds: lower,
+                    fails: Some(fails),
+                }));
+            }
+            fails = lower;
+        }
+        Ok(None)
+    }
+
+    /// Two of three trials decide.
+    fn holds(&mut self, rate: f64, held: Option<f64>) -> Result<bool, Stop<E>> {
+        let first = self.attempt(rate, held)?;
+        let second = self.attempt(rate, held)?;
+        if first == second {
+            return Ok(first);
+        }
+        self.attempt(rate, held)
+    }
+
+    fn attempt(&mut self, rate: f64, held: Option<f64>) -> Result<bool, Stop<E>> {
+        if self.trials.len() >= self.plan.trials_max as usize {
+            return Err(Stop::Exhausted(held));
+        }
+        let held = (self.trial)(rate).map_err(|error| Stop::Failed(rate, error))?;
+        self.trials.push(Trial { rate, held });
+        Ok(held)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::convert::Infallible;
+    use std::io;
+
+    fn search(plan: SearchPlan, mut held: impl FnMut(f64) -> bool) -> SearchResult {
+        plan.search(|rate| Ok::<_, Infallible>(held(rate))).unwrap()
+    }
+
+    /// A server that holds a rate the more rarely the nearer it is to its limit.
+    fn noisy(limit: f64, width: f64, seed: u64) -> impl FnMut(f64) -> bool {
+        let mut random = fastrand::Rng::with_seed(seed);
+        move |rate| {
+            let normal = (0..12).map(|_| random.f64()).sum::<f64>() - 6.0;
+            rate < limit * (width * normal).exp()
+        }
+    }
+
+    #[test]
+    fn a_sharp_limit_is_found_within_the_tolerance() {
+        let result = search(SearchPlan::between(1_000.0, 1e6), |rate| rate <= 123_456.0);
+        let SearchEnd::Found { holds, fails } = result.end else {
+            panic!("{result:?}");
+        };
+        assert!(holds <= 123_456.0 && 123_456.0 < fails && fails / holds <= 1.02);
+        assert!(result.trials.len() <= 40, "{}", result.trials.len());
+    }
+
+    #[test]
+    fn limits_outside_the_range_are_told_apart() {
+        let plan = SearchPlan::between(100.0, 1_000.0);
+        assert_eq!(
+            search(plan, |_| true).end,
+            SearchEnd::HoldsAtMax { holds: 1_000.0 }
+        );
+        let result = search(plan, |_| false);
+        assert_eq!(result.end, SearchEnd::FailsAtMin { fails: 100.0 });
+        assert_eq!(result.trials.len(), 2);
+    }
+
+    #[test]
+    fn a_noisy_server_is_found_near_its_limit() {
+        let mut far = 0;
+        for seed in 0..200 {
+            let server = noisy(50_000.0, 0.03, seed);
+            let plan = SearchPlan::between(1_000.0, 1e6);
+            match search(plan, server).end {
+                SearchEnd::Found { holds, .. } => {
+                    far += u32::from(!(45_000.0..=52_500.0).contains(&holds));
+                }
+                end => panic!("seed {seed}: {end:?}"),
+            }
+        }
+        assert!(far <= 10, "{far} of 200 more than 5 % above or 10 % below");
+    }
+
+    #[test]
+    fn a_stroke_of_luck_is_not_confirmed() {
+        // Passes everything while the bracket narrows, and then only what it can really hold.
+        let mut calls = 0;
+        let plan = SearchPlan::between(100.0, 3_200.0);
+        let result = search(plan, |rate| {
+            calls += 1;
+            calls <= 12 || rate <= 900.0
+        });
+        let SearchEnd::Found { holds, fails } = result.end else {
+            panic!("{result:?}");
+        };
+        assert!(
+            holds <= 900.0 && holds > 850.0 && fails > 900.0,
+            "{result:?}"
+        );
+    }
+
+    #[test]
+    fn trials_run_out_loudly() {
+        let plan = SearchPlan {
+            trials_max: 5,
+            ..SearchPlan::between(100.0, 1e6)
+        };
+        let result = search(plan, |rate| rate < 5_000.0);
+        assert_eq!(result.end, SearchEnd::Exhausted { holds: Some(200.0) });
+        assert_eq!(result.trials.len(), 5);
+    }
+
+    #[test]
+    fn impossible_plans_and_failed_trials_are_errors() {
+        for plan in [
+            SearchPlan::between(0.0, 1.0),
+            SearchPlan::between(2.0, 1.0),
+            SearchPlan::between(1.0, f64::INFINITY),
+            SearchPlan {
+                tolerance: 0.0,
+                ..SearchPlan::between(1.0, 2.0)
+            },
+            SearchPlan {
+                trials_max: 0,
+                ..SearchPlan::between(1.0, 2.0)
+            },
+        ] {
+            let result = plan.search(|_| Ok::<_, Infallible>(true));
+            assert!(matches!(result, Err(SearchError::Plan { .. })), "{plan:?}");
+        }
+        let broken = SearchPlan::between(1.0, 2.0)
+            .search(|_| Err::<bool, _>(io::Error::other("no server")))
+            .unwrap_err();
+        assert!(matches!(broken, SearchError::Trial { rate: 1.0, .. }));
+    }
+
+    proptest! {
+        #[test]
+        fn every_sharp_limit_is_bracketed(limit in 10.0_f64..1e7, min in 1.0_f64..1e4, span in 1.0_f64..1e3) {
+            let max = min * span;
+            let plan = SearchPlan { trials_max: 1_000, ..SearchPlan::between(min, max) };
+            match search(plan, |rate| rate <= limit).end {
+                SearchEnd::Found { holds, fails } => {
+                    prop_assert!(holds <= limit && limit < fails && fails <= holds * 1.021);
+                }
+                SearchEnd::HoldsAtMax { holds } => prop_assert!(holds == max && max <= limit),
+                SearchEnd::FailsAtMin { fails } => prop_assert!(fails == min && limit < min),
+                SearchEnd::Exhausted { .. } => prop_assert!(false, "a thousand trials suffice"),
+            }
+        }
+    }
+}
