@@ -10,6 +10,7 @@
 //! ```
 
 mod agents;
+pub mod compare;
 pub mod environment;
 mod exchange;
 mod format;

@@ -16,10 +16,13 @@ use super::bootstrap::{Bootstrap, LEFT_OUT, median_of};
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct MedianInterval {
     /// Median of the runs.
+    #[serde(with = "super::json_number")]
     pub median: f64,
     /// Lower end, one of the runs.
+    #[serde(with = "super::json_number")]
     pub low: f64,
     /// Upper end, one of the runs.
+    #[serde(with = "super::json_number")]
     pub high: f64,
     /// The chance, from 0 to 1, with which such an interval holds the true median; 0.95 or more from six runs
     /// on.

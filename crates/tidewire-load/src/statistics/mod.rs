@@ -14,6 +14,7 @@ mod bootstrap;
 mod encoded;
 mod histogram;
 mod interval;
+pub(crate) mod json_number;
 mod outlier;
 mod percentile;
 mod ratio;

@@ -55,13 +55,12 @@ impl Percentile {
         if samples < needed {
             return Self::TooFew { samples, needed };
         }
-        let [samples_wide, missing_wide] = [samples, missing].map(u128::from);
-        let above_ppm = u128::from(quantile.above_ppm());
-        if missing_wide * u128::from(PARTS) >= above_ppm * samples_wide {
+        if quantile.is_beyond(missing, samples) {
             return Self::Infinite;
         }
         // The rank among all, from 1; it is at most `arrived`, because less than the share above is missing.
-        let rank = samples_wide - above_ppm * samples_wide / u128::from(PARTS);
+        let above = u128::from(quantile.above_ppm()) * u128::from(samples) / u128::from(PARTS);
+        let rank = u128::from(samples) - above;
         if rank > u128::from(arrived - histogram.clipped().min(arrived)) {
             return Self::Above {
                 ms: LatencyHistogram::HIGHEST_NS as f64 / 1e6,
@@ -150,6 +149,13 @@ impl Quantile {
     #[must_use]
     pub fn samples_needed(self) -> u64 {
         (u64::from(PARTS) * SAMPLES_ABOVE).div_ceil(u64::from(self.above_ppm()))
+    }
+
+    /// Whether so many missing messages make this percentile infinite: when they are as many as lie above it.
+    #[must_use]
+    pub fn is_beyond(self, missing: u64, samples: u64) -> bool {
+        let above = u128::from(self.above_ppm()) * u128::from(samples);
+        samples > 0 && u128::from(missing) * u128::from(PARTS) >= above
     }
 
     const fn above_ppm(self) -> u32 {

@@ -29,10 +29,13 @@ pub enum Sides<'r> {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct RatioInterval {
     /// Ratio of the medians.
+    #[serde(with = "super::json_number")]
     pub ratio: f64,
     /// Lower end of the interval of 95 %.
+    #[serde(with = "super::json_number")]
     pub low: f64,
     /// Upper end of the interval of 95 %.
+    #[serde(with = "super::json_number")]
     pub high: f64,
 }
 
@@ -85,9 +88,19 @@ impl Sides<'_> {
     /// Whether there are enough runs that the interval keeps its promise.
     #[must_use]
     pub fn suffice(&self) -> bool {
+        let fewest = match self {
+            Self::Paired(pairs) => pairs.len(),
+            Self::Unpaired { base, new } => base.len().min(new.len()),
+        };
+        fewest >= self.needed()
+    }
+
+    /// Runs that each side needs.
+    #[must_use]
+    pub const fn needed(&self) -> usize {
         match self {
-            Self::Paired(pairs) => pairs.len() >= PAIRS_MIN,
-            Self::Unpaired { base, new } => base.len().min(new.len()) >= RUNS_MIN,
+            Self::Paired(_) => PAIRS_MIN,
+            Self::Unpaired { .. } => RUNS_MIN,
         }
     }
 }

@@ -129,10 +129,13 @@ impl ScalabilityFit {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Estimate {
     /// The figure.
+    #[serde(with = "super::json_number")]
     pub value: f64,
     /// Lower end.
+    #[serde(with = "super::json_number")]
     pub low: f64,
     /// Upper end.
+    #[serde(with = "super::json_number")]
     pub high: f64,
 }
 

@@ -1,0 +1,301 @@
+//! Is the new one better, worse, or is no change to be found?
+//!
+//! Each metric of each step gets the ratio of its medians, new by base, with a bootstrapped interval. "Changed"
+//! needs two things: the interval must exclude 1, so that chance within these runs does not explain it, and
+//! the ratio must exceed the noise that a comparison of one binary with itself showed on the same machine, so
+//! that chance *between* series does not either. Without such a record [`NOISE_FLOOR`] is used, and the result says
+//! so. Runs that measured something else are not comparable, and that is a verdict too: a ratio of
+//! unlike things is worse than none. Rejected: a single threshold of so many percent, which is both too
+//! narrow for a p99 and too wide for a rate.
+
+mod judge;
+mod metric;
+mod noise;
+mod run_set;
+mod table;
+
+use serde::Serialize;
+use thiserror::Error;
+
+use self::judge::Judge;
+pub use self::metric::Metric;
+pub use self::noise::{NOISE_PAIRS_MIN, NoiseError, NoiseRecord, Share, StepNoise};
+use self::run_set::Run;
+pub use self::run_set::{RunSet, RunSetError};
+use crate::statistics::{Bootstrap, MedianInterval, RatioInterval};
+
+/// What a comparison found.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Comparison {
+    /// The base.
+    pub base: Side,
+    /// What is compared with it.
+    pub new: Side,
+    /// Whether run k of the one was made next to run k of the other.
+    pub paired: bool,
+    /// Steps in the order of the base, then those that only the new side has.
+    pub steps: Vec<StepComparison>,
+    /// What a reader should know, such as that no noise was recorded.
+    pub notes: Vec<String>,
+}
+
+impl Comparison {
+    /// Compares two sides. Only `noise` that was recorded on the machine of the runs is used.
+    ///
+    /// # Errors
+    /// [`CompareError::Empty`] when a side has no run, [`CompareError::Unpaired`] when the sides are paired and
+    /// differ in number.
+    pub fn of(
+        base: &RunSet,
+        new: &RunSet,
+        pairing: Pairing,
+        noise: Option<&NoiseRecord>,
+        bootstrap: Bootstrap,
+    ) -> Result<Self, CompareError> {
+        let (Some(first_base), Some(first_new)) = (base.runs.first(), new.runs.first()) else {
+            return Err(CompareError::Empty);
+        };
+        let paired = pairing == Pairing::ByOrder;
+        if paired && base.len() != new.len() {
+            return Err(CompareError::Unpaired {
+                base: base.len(),
+                new: new.len(),
+            });
+        }
+        let usable = noise.filter(|noise| noise.is_of(&first_base.env));
+        let mut notes = side_notes(base, new);
+        notes.extend(noise_note(noise, usable));
+        let judge = Judge {
+            base,
+            new,
+            paired,
+            noise: usable,
+            bootstrap,
+        };
+        let mut steps: Vec<StepComparison> = (0..first_base.steps.len())
+            .map(|index| judge.step(index))
+            .collect();
+        let only_new = first_new.steps.iter().filter(|step| {
+            let name = &step.step_name;
+            first_base
+                .steps
+                .iter()
+                .all(|known| known.step_name != *name)
+        });
+        steps.extend(only_new.map(|step| StepComparison {
+            step_name: step.step_name.clone(),
+            metrics: Vec::new(),
+            obstacle: Some(Obstacle::OtherScenario {
+                what: "only the new side has this step".to_owned(),
+            }),
+            notes: Vec::new(),
+        }));
+        Ok(Self {
+            base: Side::of(first_base, base.len()),
+            new: Side::of(first_new, new.len()),
+            paired,
+            steps,
+            notes,
+        })
+    }
+
+    /// How many metrics have this verdict, over all steps.
+    #[must_use]
+    pub fn count(&self, verdict: Verdict) -> usize {
+        let metrics = self.steps.iter().flat_map(|step| &step.metrics);
+        metrics.filter(|metric| metric.verdict == verdict).count()
+    }
+
+    /// How many metrics were judged at all.
+    #[must_use]
+    pub fn judged(&self) -> usize {
+        [Verdict::Better, Verdict::Worse, Verdict::NoChangeFound]
+            .into_iter()
+            .map(|verdict| self.count(verdict))
+            .sum()
+    }
+
+    /// The comparison as tables of plain text, what got worse first.
+    #[must_use]
+    pub fn to_text(&self) -> String {
+        table::render(self)
+    }
+}
+
+/// How the runs of two sides belong together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pairing {
+    /// They were made independently.
+    None,
+    /// Run k of the one was made next to run k of the other.
+    ByOrder,
+}
+
+/// One side of a comparison.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Side {
+    /// Runs that are compared.
+    pub runs: usize,
+    /// Version of the binary that made the first of them.
+    pub version: String,
+    /// Its commit.
+    pub commit: String,
+}
+
+impl Side {
+    fn of(run: &Run, runs: usize) -> Self {
+        Self {
+            runs,
+            version: run.env.version.clone(),
+            commit: run.env.commit.clone(),
+        }
+    }
+}
+
+/// One step of both sides.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct StepComparison {
+    /// Name of the step.
+    pub step_name: String,
+    /// Its metrics; empty when the step is not comparable.
+    pub metrics: Vec<MetricComparison>,
+    /// Why the step is not comparable, if it is not.
+    pub obstacle: Option<Obstacle>,
+    /// What a reader should know.
+    pub notes: Vec<String>,
+}
+
+/// One metric of a step.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct MetricComparison {
+    /// Which.
+    pub metric: Metric,
+    /// Median of the base.
+    pub base: Option<MedianInterval>,
+    /// Median of the new side.
+    pub new: Option<MedianInterval>,
+    /// New by base.
+    pub ratio: Option<RatioInterval>,
+    /// A share: ratios from 1/(1 + noise) to 1 + noise mean nothing.
+    #[serde(with = "crate::statistics::json_number")]
+    pub noise: f64,
+    /// What follows.
+    pub verdict: Verdict,
+    /// Why there is no verdict, if there is none.
+    pub obstacle: Option<Obstacle>,
+}
+
+/// What follows for a metric.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    /// Changed, and for the worse.
+    Worse,
+    /// Changed, and for the better.
+    Better,
+    /// Chance or noise explain the difference. This does not prove that there is none.
+    NoChangeFound,
+    /// Nothing can be said.
+    NotComparable,
+}
+
+/// Why nothing can be said.
+#[derive(Clone, Debug, PartialEq, Serialize, Error)]
+#[serde(tag = "reason", rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Obstacle {
+    /// The steps do different things.
+    #[error("other scenario: {what}")]
+    OtherScenario {
+        /// What differs.
+        what: String,
+    },
+    /// The runs were made on different machines.
+    #[error("other machine: {what}")]
+    OtherMachine {
+        /// What differs.
+        what: String,
+    },
+    /// The steps lasted differently long.
+    #[error("other window: {base_secs:.1} s and {new_secs:.1} s")]
+    OtherWindow {
+        /// Length in the base, in seconds.
+        base_secs: f64,
+        /// The length that differs, in seconds.
+        new_secs: f64,
+    },
+    /// There are too few runs for an interval that keeps its promise.
+    #[error("too few runs: {base} and {new}, {needed} of each are needed")]
+    TooFewRuns {
+        /// Runs of the base.
+        base: usize,
+        /// Runs of the new side.
+        new: usize,
+        /// Runs that each side needs.
+        needed: usize,
+    },
+    /// A run has no such figure.
+    #[error("not measured in every run")]
+    NotMeasured,
+    /// A run had too few messages for this percentile.
+    #[error("too few messages for this percentile in some run")]
+    TooFewSamples,
+}
+
+/// Why two sides cannot be compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum CompareError {
+    /// A side has no run that was not stopped. Make some.
+    #[error("a side has no finished run")]
+    Empty,
+    /// Paired sides have different numbers of runs. Remove what has no partner.
+    #[error("pairs need as many runs on both sides, not {base} and {new}")]
+    Unpaired {
+        /// Runs of the base.
+        base: usize,
+        /// Runs of the new side.
+        new: usize,
+    },
+}
+
+fn side_notes(base: &RunSet, new: &RunSet) -> Vec<String> {
+    let mut notes = Vec::new();
+    for (name, side) in [("base", base), ("new", new)] {
+        if side.interrupted > 0 {
+            notes.push(format!(
+                "{} stopped runs of the {name} side are left out",
+                side.interrupted
+            ));
+        }
+    }
+    let kernel = |side: &RunSet| side.runs.first().map(|run| run.env.kernel.clone());
+    if let (Some(old), Some(current)) = (kernel(base), kernel(new))
+        && old != current
+    {
+        notes.push(format!(
+            "the kernels differ, {old} and {current}: what changed may be theirs"
+        ));
+    }
+    notes
+}
+
+fn noise_note(given: Option<&NoiseRecord>, usable: Option<&NoiseRecord>) -> Option<String> {
+    let floor = NOISE_FLOOR * 100.0;
+    match (given, usable) {
+        (_, Some(_)) => None,
+        (Some(_), None) => Some(format!(
+            "the noise was recorded on another machine or kernel; {floor} % is assumed instead"
+        )),
+        (None, None) => Some(format!(
+            "no noise of this machine is known and {floor} % is assumed; `tidewire ab` records it"
+        )),
+    }
+}
+
+/// The share that a change must exceed where no noise was recorded: what the order of linking alone has been
+/// seen to do to programs that are otherwise the same is larger than 1 or 2 %.
+pub const NOISE_FLOOR: f64 = 0.03;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,219 @@
+//! The runs of one side, as read from reports.
+//!
+//! Only what is compared is read, and unknown keys are passed over: the two sides of a comparison are often two
+//! versions of the instrument, and the newer report must not refuse the older one or the other way round. The
+//! layout's version is checked all the same.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use thiserror::Error;
+
+use crate::report::{JSON_FILE, SCHEMA_VERSION};
+
+/// The runs of one side, in the order of their paths.
+#[derive(Clone, Debug, Default)]
+pub struct RunSet {
+    pub(super) runs: Vec<Run>,
+    /// Runs that were stopped by their user and say nothing.
+    pub(super) interrupted: usize,
+}
+
+impl RunSet {
+    /// Reads a report, or all reports of a directory: each `report.json` in it and one level below, or, when
+    /// there is none, each file that ends with `.json`, in the order of their paths.
+    ///
+    /// # Errors
+    /// [`RunSetError`] when there is no report, or one cannot be read.
+    pub fn read(path: &Path) -> Result<Self, RunSetError> {
+        let files = if path.is_dir() {
+            reports_in(path).map_err(|source| RunSetError::Read {
+                path: path.to_owned(),
+                source,
+            })?
+        } else {
+            vec![path.to_owned()]
+        };
+        if files.is_empty() {
+            return Err(RunSetError::Empty {
+                path: path.to_owned(),
+            });
+        }
+        let mut set = Self::default();
+        for file in files {
+            set.add_file(&file)?;
+        }
+        Ok(set)
+    }
+
+    /// Adds the run of one report; a stopped run is counted and not added.
+    ///
+    /// # Errors
+    /// [`RunSetError`] when it cannot be read.
+    pub fn add_file(&mut self, path: &Path) -> Result<(), RunSetError> {
+        let bytes = fs::read(path).map_err(|source| RunSetError::Read {
+            path: path.to_owned(),
+            source,
+        })?;
+        let not_a_report = |source| RunSetError::NotAReport {
+            path: path.to_owned(),
+            source,
+        };
+        let version: Version = serde_json::from_slice(&bytes).map_err(not_a_report)?;
+        if version.schema_version != SCHEMA_VERSION {
+            return Err(RunSetError::Version {
+                path: path.to_owned(),
+                found: version.schema_version,
+            });
+        }
+        let run: Run = serde_json::from_slice(&bytes).map_err(not_a_report)?;
+        if run.status == "interrupted" {
+            self.interrupted += 1;
+        } else {
+            self.runs.push(run);
+        }
+        Ok(())
+    }
+
+    /// Number of runs, without stopped ones.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.runs.len()
+    }
+
+    /// Whether there is no run.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.runs.is_empty()
+    }
+}
+
+/// Why the runs of a side cannot be read.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum RunSetError {
+    /// The file or directory cannot be read. Check the path and its permissions.
+    #[error("cannot read {}", path.display())]
+    Read {
+        /// The path.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// There is no report. Name a report.json, or a directory that holds some.
+    #[error("{} holds no report; name a report.json or a directory with some", path.display())]
+    Empty {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// The file is not a report of a load test. Name another one.
+    #[error("{} is not a report of `tidewire load`", path.display())]
+    NotAReport {
+        /// The file.
+        path: PathBuf,
+        /// Where and why not.
+        source: serde_json::Error,
+    },
+    /// The report has another layout. Compare with a version that knows it.
+    #[error(
+        "{} has the layout {found}, this version compares {SCHEMA_VERSION}; use the version that wrote it",
+        path.display()
+    )]
+    Version {
+        /// The file.
+        path: PathBuf,
+        /// Its layout.
+        found: u32,
+    },
+}
+
+#[derive(Deserialize)]
+struct Version {
+    schema_version: u32,
+}
+
+/// One run.
+#[derive(Clone, Debug, Deserialize)]
+pub(super) struct Run {
+    pub(super) status: String,
+    pub(super) model: String,
+    pub(super) env: Machine,
+    pub(super) steps: Vec<StepRun>,
+}
+
+/// Where and with what a run was made.
+#[derive(Clone, Debug, Deserialize)]
+pub(super) struct Machine {
+    pub(super) cpu: String,
+    pub(super) cores: u32,
+    pub(super) kernel: String,
+    pub(super) version: String,
+    pub(super) commit: String,
+}
+
+/// One step of one run.
+#[derive(Clone, Debug, Deserialize)]
+pub(super) struct StepRun {
+    pub(super) step_name: String,
+    pub(super) test_duration_secs: f64,
+    pub(super) concurrency: u32,
+    pub(super) theoretical_tps: f64,
+    pub(super) latency_kind: String,
+    pub(super) total_received: u64,
+    pub(super) lost: u64,
+    pub(super) steady: Rates,
+    pub(super) latency: Percentiles,
+    pub(super) server: Server,
+    pub(super) client: Client,
+    pub(super) problems: Vec<String>,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+pub(super) struct Rates {
+    pub(super) send_tps: f64,
+    pub(super) receive_tps: f64,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+pub(super) struct Percentiles {
+    pub(super) p50_ms: f64,
+    pub(super) p90_ms: f64,
+    pub(super) p99_ms: f64,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+pub(super) struct Server {
+    pub(super) cpu_secs: Option<f64>,
+    pub(super) rss_bytes_max: Option<u64>,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+pub(super) struct Client {
+    pub(super) cpu_secs: f64,
+}
+
+fn reports_in(directory: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut reports = Vec::new();
+    let mut others = Vec::new();
+    for entry in fs::read_dir(directory)? {
+        let path = entry?.path();
+        if path.is_dir() {
+            let report = path.join(JSON_FILE);
+            if report.is_file() {
+                reports.push(report);
+            }
+        } else if path.file_name().is_some_and(|name| name == JSON_FILE) {
+            reports.push(path);
+        } else if path
+            .extension()
+            .is_some_and(|extension| extension == "json")
+        {
+            others.push(path);
+        }
+    }
+    let mut found = if reports.is_empty() { others } else { reports };
+    found.sort();
+    Ok(found)
+}

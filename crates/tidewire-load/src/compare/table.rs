@@ -1,0 +1,137 @@
+//! A comparison as plain text, what got worse first.
+
+use std::fmt::Write as _;
+
+use super::{Comparison, MetricComparison, Side, StepComparison, Verdict};
+use crate::format::printable;
+use crate::statistics::RatioInterval;
+
+pub(super) fn render(comparison: &Comparison) -> String {
+    let mut text = String::new();
+    let how = if comparison.paired {
+        "in pairs"
+    } else {
+        "not paired"
+    };
+    let _ = writeln!(
+        text,
+        "base {}, new {}, {how}",
+        side(&comparison.base),
+        side(&comparison.new)
+    );
+    let mut steps: Vec<&StepComparison> = comparison.steps.iter().collect();
+    // A stable sort: otherwise the order of the scenario stays.
+    steps.sort_by_key(|step| step.metrics.iter().map(severity).min().unwrap_or(u8::MAX));
+    for step in steps {
+        render_step(&mut text, step);
+    }
+    text.push('\n');
+    for note in &comparison.notes {
+        let _ = writeln!(text, "note: {}", printable(note));
+    }
+    summary(&mut text, comparison);
+    text
+}
+
+fn render_step(text: &mut String, step: &StepComparison) {
+    let _ = writeln!(text, "\n{}", printable(&step.step_name));
+    if let Some(obstacle) = &step.obstacle {
+        let _ = writeln!(
+            text,
+            "  not comparable: {}",
+            printable(&obstacle.to_string())
+        );
+    }
+    for note in &step.notes {
+        let _ = writeln!(text, "  ! {}", printable(note));
+    }
+    if step.metrics.is_empty() {
+        return;
+    }
+    let mut rows = vec![COLUMNS.map(str::to_owned)];
+    let mut metrics: Vec<&MetricComparison> = step.metrics.iter().collect();
+    metrics.sort_by_key(|metric| severity(metric));
+    rows.extend(metrics.into_iter().map(row));
+    let widths: [usize; COLUMNS.len()] = std::array::from_fn(|column| {
+        let lengths = rows.iter().map(|row| row[column].chars().count());
+        lengths.max().unwrap_or(0)
+    });
+    for row in rows {
+        let mut line = String::from(" ");
+        for (column, (cell, width)) in row.iter().zip(widths).enumerate() {
+            // Names and verdicts are read from the left, numbers compared from the right.
+            let _ = if column == 0 || column + 1 == COLUMNS.len() {
+                write!(line, " {cell:<width$} ")
+            } else {
+                write!(line, " {cell:>width$} ")
+            };
+        }
+        let _ = writeln!(text, "{}", line.trim_end());
+    }
+}
+
+fn row(compared: &MetricComparison) -> [String; COLUMNS.len()] {
+    let metric = compared.metric;
+    let median = |side: &Option<crate::statistics::MedianInterval>| match side {
+        Some(interval) => metric.show(interval.median),
+        None => "n/a".to_owned(),
+    };
+    let (ratio, interval) = match compared.ratio {
+        Some(RatioInterval { ratio, low, high }) if compared.obstacle.is_none() => {
+            (format!("{ratio:.3}"), format!("{low:.3} to {high:.3}"))
+        }
+        Some(RatioInterval { ratio, .. }) => (format!("{ratio:.3}"), "none".to_owned()),
+        None => ("n/a".to_owned(), "none".to_owned()),
+    };
+    let verdict = match (&compared.obstacle, compared.verdict) {
+        (Some(obstacle), _) => format!("not comparable: {obstacle}"),
+        (None, Verdict::Worse) => "WORSE".to_owned(),
+        (None, Verdict::Better) => "better".to_owned(),
+        (None, _) => "no change found".to_owned(),
+    };
+    [
+        metric.name().to_owned(),
+        median(&compared.base),
+        median(&compared.new),
+        ratio,
+        interval,
+        format!("{:.1} %", compared.noise * 100.0),
+        verdict,
+    ]
+}
+
+fn summary(text: &mut String, comparison: &Comparison) {
+    let judged = comparison.judged();
+    let [worse, better] =
+        [Verdict::Worse, Verdict::Better].map(|verdict| comparison.count(verdict));
+    if judged == 0 {
+        text.push_str("nothing could be judged\n");
+        return;
+    }
+    let _ = writeln!(
+        text,
+        "{worse} worse, {better} better, {} without a change found; of {judged} intervals chance alone would put \
+         about {:.1} beside 1",
+        comparison.count(Verdict::NoChangeFound),
+        judged as f64 * 0.05,
+    );
+}
+
+fn side(side: &Side) -> String {
+    let runs = side.runs;
+    let (version, commit) = (printable(&side.version), printable(&side.commit));
+    let word = if runs == 1 { "run" } else { "runs" };
+    format!("{version} ({commit}) with {runs} {word}")
+}
+
+/// Smaller is nearer to the top.
+fn severity(metric: &MetricComparison) -> u8 {
+    match metric.verdict {
+        Verdict::Worse => 0,
+        Verdict::Better => 1,
+        Verdict::NoChangeFound => 2,
+        Verdict::NotComparable => 3,
+    }
+}
+
+const COLUMNS: [&str; 7] = ["metric", "base", "new", "ratio", "95 %", "noise", "verdict"];

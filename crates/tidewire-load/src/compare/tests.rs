@@ -1,0 +1,381 @@
+//! Simulated sides with known changes, and reports as the instrument writes them.
+
+use super::run_set::{Machine, StepRun};
+use super::*;
+use crate::report::{Report, SCHEMA_VERSION};
+use crate::statistics::Sides;
+
+/// A step whose figures are all `factor` times those of an ordinary one.
+fn step(factor: f64) -> StepRun {
+    serde_json::from_value(serde_json::json!({
+        "step_name": "steady", "test_duration_secs": 20.0, "concurrency": 500,
+        "theoretical_tps": 2_000.0, "latency_kind": "end to end",
+        "total_received": 10_000_000, "lost": 0,
+        "steady": {"send_tps": 2_000.0 * factor, "receive_tps": 1e6 * factor},
+        "latency": {"p50_ms": 1.0 * factor, "p90_ms": 2.0 * factor, "p99_ms": 4.0 * factor},
+        "server": {"cpu_secs": 5.0 * factor, "rss_bytes_max": 50_000_000},
+        "client": {"cpu_secs": 4.0 * factor},
+        "problems": [],
+    }))
+    .unwrap()
+}
+
+fn run(factor: f64) -> Run {
+    Run {
+        status: "passed".to_owned(),
+        model: "closed".to_owned(),
+        env: machine(),
+        steps: vec![step(factor)],
+    }
+}
+
+fn machine() -> Machine {
+    Machine {
+        cpu: "Ordinary 3000".to_owned(),
+        cores: 2,
+        kernel: "6.1".to_owned(),
+        version: "0.1.0".to_owned(),
+        commit: "abc".to_owned(),
+    }
+}
+
+fn set(factors: &[f64]) -> RunSet {
+    RunSet {
+        runs: factors.iter().copied().map(run).collect(),
+        interrupted: 0,
+    }
+}
+
+fn compare(base: &RunSet, new: &RunSet, pairing: Pairing) -> Comparison {
+    Comparison::of(base, new, pairing, None, quick()).unwrap()
+}
+
+fn quick() -> Bootstrap {
+    Bootstrap {
+        resamples: 200,
+        seed: 9,
+    }
+}
+
+fn metric(comparison: &Comparison, metric: Metric) -> &MetricComparison {
+    comparison.steps[0]
+        .metrics
+        .iter()
+        .find(|compared| compared.metric == metric)
+        .unwrap()
+}
+
+fn obstacle(change: impl Fn(&mut Run)) -> Obstacle {
+    let base = set(&[1.0; 6]);
+    let mut new = set(&[1.0; 6]);
+    change(&mut new.runs[3]);
+    let comparison = compare(&base, &new, Pairing::None);
+    assert_eq!(comparison.judged(), 0);
+    comparison.steps[0].obstacle.clone().unwrap()
+}
+
+/// A machine that drifts by 3 % from pair to pair, and varies by 2 % from run to run.
+struct Simulation {
+    random: fastrand::Rng,
+}
+
+impl Simulation {
+    fn normal(&mut self) -> f64 {
+        (0..12).map(|_| self.random.f64()).sum::<f64>() - 6.0
+    }
+
+    fn series(&mut self, change: f64) -> Vec<(f64, f64)> {
+        let mut level = 0.0;
+        (0..PAIRS)
+            .map(|_| {
+                level += 0.03 * self.normal();
+                let base = (level + 0.02 * self.normal()).exp();
+                (base, (level + 0.02 * self.normal()).exp() * change)
+            })
+            .collect()
+    }
+
+    /// Of 1,000 comparisons, with noise recorded anew for each, those that find a change.
+    fn alarms(&mut self, change: f64, with_noise: bool) -> usize {
+        let ratio =
+            |pairs: &[(f64, f64)]| RatioInterval::of(Sides::Paired(pairs), quick()).unwrap();
+        (0..1_000)
+            .filter(|_| {
+                let noise = noise::share_of(ratio(&self.series(1.0)));
+                let noise = if with_noise { noise } else { NOISE_FLOOR };
+                let verdict = judge::verdict(ratio(&self.series(change)), noise, Metric::P99Ms);
+                verdict != Verdict::NoChangeFound
+            })
+            .count()
+    }
+}
+
+#[test]
+fn the_same_binary_raises_no_alarm_and_five_percent_are_found() {
+    let mut simulation = Simulation {
+        random: fastrand::Rng::with_seed(12),
+    };
+    for with_noise in [false, true] {
+        let alarms = simulation.alarms(1.0, with_noise);
+        assert!(alarms <= 50, "{alarms} of 1,000, noise {with_noise}");
+        let found = simulation.alarms(1.05, with_noise);
+        assert!(found >= 800, "{found} of 1,000, noise {with_noise}");
+    }
+}
+
+#[test]
+fn better_and_worse_depend_on_the_metric() {
+    let base = set(&[1.0, 1.001, 0.999, 1.0, 1.001, 0.999]);
+    let new = set(&[1.1, 1.101, 1.099, 1.1, 1.101, 1.099]);
+    let comparison = compare(&base, &new, Pairing::ByOrder);
+    assert_eq!(metric(&comparison, Metric::P50Ms).verdict, Verdict::Worse);
+    assert_eq!(
+        metric(&comparison, Metric::ReceiveTps).verdict,
+        Verdict::Better
+    );
+    let memory = metric(&comparison, Metric::ServerMemoryBytes);
+    assert_eq!(memory.verdict, Verdict::NoChangeFound);
+    assert_eq!(comparison.count(Verdict::Worse), 5);
+    assert_eq!(comparison.judged(), 9);
+    let text = comparison.to_text();
+    let position = |word| text.find(word).unwrap();
+    assert!(position("WORSE") < position("better") && position("better") < position("no change"));
+    assert!(text.contains("note: no noise of this machine is known and 3 % is assumed"));
+}
+
+#[test]
+fn a_small_but_certain_change_is_noise_until_noise_is_known_to_be_smaller() {
+    let (base, new) = (set(&[1.0; 6]), set(&[1.02; 6]));
+    let comparison = compare(&base, &new, Pairing::ByOrder);
+    assert_eq!(
+        metric(&comparison, Metric::P99Ms).verdict,
+        Verdict::NoChangeFound
+    );
+    let noise = NoiseRecord::of(&set(&[1.0; 4]), &set(&[1.001; 4]), quick()).unwrap();
+    let judged = Comparison::of(&base, &new, Pairing::ByOrder, Some(&noise), quick()).unwrap();
+    assert_eq!(metric(&judged, Metric::P99Ms).verdict, Verdict::Worse);
+    assert!(judged.notes.is_empty(), "{:?}", judged.notes);
+    let elsewhere = NoiseRecord {
+        cpu: "Other 1".to_owned(),
+        ..noise
+    };
+    let judged = Comparison::of(&base, &new, Pairing::ByOrder, Some(&elsewhere), quick()).unwrap();
+    assert_eq!(
+        metric(&judged, Metric::P99Ms).verdict,
+        Verdict::NoChangeFound
+    );
+    assert!(judged.notes[0].contains("another machine or kernel"));
+}
+
+#[test]
+fn what_was_measured_differently_is_not_compared() {
+    let scenario = obstacle(|run| run.steps[0].concurrency = 50);
+    assert_eq!(scenario.to_string(), "other scenario: agents 500 and 50");
+    let machine = obstacle(|run| run.env.cores = 64);
+    assert_eq!(machine.to_string(), "other machine: cores 2 and 64");
+    let window = obstacle(|run| run.steps[0].test_duration_secs = 3.0);
+    assert_eq!(window.to_string(), "other window: 20.0 s and 3.0 s");
+    let missing = obstacle(|run| run.steps.clear());
+    assert_eq!(missing.to_string(), "other scenario: a run lacks this step");
+    let twice = obstacle(|run| run.steps.push(step(1.0)));
+    assert!(twice.to_string().ends_with("not unique"));
+}
+
+#[test]
+fn steps_of_the_new_side_alone_are_told() {
+    let mut new = set(&[1.0; 6]);
+    for run in &mut new.runs {
+        let mut added = step(1.0);
+        added.step_name = "added".to_owned();
+        run.steps.push(added);
+    }
+    let comparison = compare(&set(&[1.0; 6]), &new, Pairing::None);
+    assert_eq!(comparison.steps[1].step_name, "added");
+    assert!(
+        comparison
+            .to_text()
+            .contains("only the new side has this step")
+    );
+}
+
+#[test]
+fn too_few_runs_show_the_ratio_and_no_verdict() {
+    let comparison = compare(&set(&[1.0]), &set(&[2.0]), Pairing::None);
+    let p99 = metric(&comparison, Metric::P99Ms);
+    assert_eq!(p99.ratio.unwrap().ratio, 2.0);
+    assert_eq!(p99.verdict, Verdict::NotComparable);
+    assert_eq!(
+        p99.obstacle,
+        Some(Obstacle::TooFewRuns {
+            base: 1,
+            new: 1,
+            needed: 4
+        })
+    );
+    assert_eq!(comparison.judged(), 0);
+    assert!(comparison.to_text().ends_with("nothing could be judged\n"));
+}
+
+#[test]
+fn lost_messages_make_the_tail_infinite_and_worse() {
+    let base = set(&[1.0; 6]);
+    let mut new = set(&[1.0; 6]);
+    for run in &mut new.runs {
+        run.steps[0].lost = 200_000;
+        run.steps[0]
+            .problems
+            .push("200,000 messages lost".to_owned());
+    }
+    let comparison = compare(&base, &new, Pairing::None);
+    let p99 = metric(&comparison, Metric::P99Ms);
+    assert_eq!(
+        (p99.verdict, p99.new.unwrap().median),
+        (Verdict::Worse, f64::INFINITY)
+    );
+    assert_eq!(metric(&comparison, Metric::LossPct).verdict, Verdict::Worse);
+    assert_eq!(
+        metric(&comparison, Metric::P90Ms).verdict,
+        Verdict::NoChangeFound
+    );
+    assert!(comparison.steps[0].notes[0].starts_with("6 of 6 runs of the new side"));
+    let json = serde_json::to_value(&comparison).unwrap();
+    let written = &json["steps"][0]["metrics"][2];
+    assert_eq!(written["metric"], "p99_ms");
+    assert_eq!(written["ratio"]["ratio"], "inf");
+    assert_eq!(written["verdict"], "worse");
+}
+
+#[test]
+fn percentiles_of_too_few_messages_and_figures_nobody_took_have_no_verdict() {
+    let base = set(&[1.0; 6]);
+    let mut new = set(&[1.0; 6]);
+    new.runs[0].steps[0].total_received = 999;
+    new.runs[0].steps[0].server.cpu_secs = None;
+    let comparison = compare(&base, &new, Pairing::None);
+    let reason = |which| metric(&comparison, which).obstacle.clone();
+    assert_eq!(reason(Metric::P99Ms), Some(Obstacle::TooFewSamples));
+    assert_eq!(reason(Metric::P90Ms), None);
+    assert_eq!(reason(Metric::ServerCpuNs), Some(Obstacle::NotMeasured));
+    let mut remote = base;
+    for run in &mut remote.runs {
+        run.steps[0].server.rss_bytes_max = None;
+    }
+    let comparison = compare(&remote, &remote, Pairing::None);
+    let metrics = &comparison.steps[0].metrics;
+    assert!(
+        metrics
+            .iter()
+            .all(|one| one.metric != Metric::ServerMemoryBytes)
+    );
+}
+
+#[test]
+fn pairs_need_partners_and_sides_need_runs() {
+    let error = |base: &RunSet, new: &RunSet, pairing| {
+        Comparison::of(base, new, pairing, None, quick()).unwrap_err()
+    };
+    let (six, five) = (set(&[1.0; 6]), set(&[1.0; 5]));
+    assert_eq!(
+        error(&six, &five, Pairing::ByOrder),
+        CompareError::Unpaired { base: 6, new: 5 }
+    );
+    assert_eq!(
+        error(&six, &RunSet::default(), Pairing::None),
+        CompareError::Empty
+    );
+}
+
+#[test]
+fn noise_comes_from_enough_pairs_and_survives_its_file() {
+    let quiet = set(&[1.0; 3]);
+    assert_eq!(NoiseRecord::of(&quiet, &quiet, quick()), None);
+    let mut lossy = set(&[1.0; 4]);
+    for run in &mut lossy.runs {
+        run.steps[0].lost = 1_000_000;
+    }
+    let record = NoiseRecord::of(&set(&[1.0; 4]), &lossy, quick()).unwrap();
+    assert_eq!(
+        record.share("steady", 500, Metric::P99Ms),
+        Some(f64::INFINITY)
+    );
+    assert_eq!(record.share("steady", 500, Metric::P50Ms), Some(0.0));
+    assert_eq!(record.share("steady", 50, Metric::P50Ms), None);
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("noise.json");
+    std::fs::write(&path, serde_json::to_vec(&record).unwrap()).unwrap();
+    assert_eq!(NoiseRecord::read(&path).unwrap(), record);
+    std::fs::write(&path, "{}").unwrap();
+    assert!(matches!(
+        NoiseRecord::read(&path),
+        Err(NoiseError::NotARecord { .. })
+    ));
+    assert!(matches!(
+        NoiseRecord::read(&directory.path().join("none")),
+        Err(NoiseError::Read { .. })
+    ));
+}
+
+#[test]
+fn committed_reports_are_read_file_by_file_and_as_a_directory() {
+    let results = std::path::Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../bench-results/2026-11-21-epyc-2core");
+    let text = std::fs::read_to_string(results.join("24m-1.json")).unwrap();
+    let report: Report = serde_json::from_str(&text).unwrap();
+    let one = RunSet::read(&results.join("24m-1.json")).unwrap();
+    assert_eq!(
+        one.runs[0].steps[0].latency.p99_ms,
+        report.steps[0].latency.p99_ms
+    );
+
+    let directory = tempfile::tempdir().unwrap();
+    for (place, name) in [("b", "24m-2.json"), ("a", "24m-1.json")] {
+        let place = directory.path().join(place);
+        std::fs::create_dir(&place).unwrap();
+        std::fs::copy(results.join(name), place.join("report.json")).unwrap();
+    }
+    std::fs::write(directory.path().join("noise.json"), "{}").unwrap();
+    let both = RunSet::read(directory.path()).unwrap();
+    assert_eq!(both.len(), 2);
+    assert_eq!(
+        both.runs[0].steps[0].latency.p99_ms,
+        report.steps[0].latency.p99_ms
+    );
+}
+
+#[test]
+fn what_is_no_report_is_a_typed_error() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("report.json");
+    let read = |text: &str| {
+        std::fs::write(&path, text).unwrap();
+        RunSet::read(&path)
+    };
+    assert!(matches!(read("{"), Err(RunSetError::NotAReport { .. })));
+    let newer = format!("{{\"schema_version\": {}}}", SCHEMA_VERSION + 1);
+    assert!(matches!(read(&newer), Err(RunSetError::Version { .. })));
+    std::fs::remove_file(&path).unwrap();
+    assert!(matches!(
+        RunSet::read(directory.path()),
+        Err(RunSetError::Empty { .. })
+    ));
+    assert!(matches!(RunSet::read(&path), Err(RunSetError::Read { .. })));
+}
+
+#[test]
+fn stopped_runs_are_left_out_and_told() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut set = set(&[1.0; 6]);
+    let path = directory.path().join("report.json");
+    let stopped = serde_json::json!({
+        "schema_version": SCHEMA_VERSION, "status": "interrupted", "model": "closed", "steps": [],
+        "env": {"cpu": "x", "cores": 1, "kernel": "y", "version": "z", "commit": "c"},
+    });
+    std::fs::write(&path, stopped.to_string()).unwrap();
+    set.add_file(&path).unwrap();
+    let comparison = compare(&set, &set, Pairing::None);
+    assert_eq!(comparison.base.runs, 6);
+    assert!(comparison.notes[0].starts_with("1 stopped runs of the base side"));
+}
+
+/// Runs that vary by 2 % need this many pairs for a change of 5 %; at 1.5 %, six would do.
+const PAIRS: usize = 8;
