@@ -30,6 +30,7 @@ use tidewire::proto::handshake::HandshakeError;
 use tidewire::{
     AddressError, CloseReason, ConnectError, ConnectFailure, LaneError, RequestError, ServeError,
 };
+use tidewire_load::compare::{CompareError, NoiseError, RunSetError};
 
 use crate::payload::escaped;
 use crate::serve::config::ConfigError;
@@ -148,6 +149,9 @@ fn classify(error: &anyhow::Error) -> (u8, &str) {
             || cause.is::<LogError>()
             || cause.is::<ConfigError>()
         {
+            return Some((CONFIGURATION, ""));
+        }
+        if cause.is::<RunSetError>() || cause.is::<NoiseError>() || cause.is::<CompareError>() {
             return Some((CONFIGURATION, ""));
         }
         None

@@ -3,8 +3,10 @@
 //! Each subcommand has a file. Exit codes and the shape of error messages are in `failure`, the lines by
 //! which a started server announces itself in `ready`.
 
+mod ab;
 mod call;
 mod chat;
+mod compare;
 mod connection;
 mod failure;
 mod generate;
@@ -48,6 +50,10 @@ enum Command {
     Sub(topics::SubArguments),
     /// Run a load test and write a report.
     Load(load::LoadArguments),
+    /// Compare reports of load tests.
+    Compare(compare::CompareArguments),
+    /// Run two binaries in turns and compare them.
+    Ab(ab::AbArguments),
     /// Print the completions of a shell.
     Completions(generate::CompletionsArguments),
     /// Write the manual pages.
@@ -117,6 +123,8 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Pub(arguments) => topics::run_publish(&arguments),
         Command::Sub(arguments) => topics::run_subscribe(&arguments),
         Command::Load(arguments) => load::run(&arguments),
+        Command::Compare(arguments) => compare::run(&arguments),
+        Command::Ab(arguments) => ab::run(&arguments),
         Command::Completions(arguments) => generate::completions(Arguments::command(), &arguments),
         Command::Man(arguments) => generate::man(Arguments::command(), &arguments),
     }
@@ -150,7 +158,7 @@ impl Command {
             Self::Pub(arguments) => Some((&arguments.log, "error")),
             Self::Sub(arguments) => Some((&arguments.log, "error")),
             Self::Load(arguments) => Some((&arguments.log, "warn")),
-            Self::Completions(_) | Self::Man(_) => None,
+            Self::Compare(_) | Self::Ab(_) | Self::Completions(_) | Self::Man(_) => None,
         }
     }
 }

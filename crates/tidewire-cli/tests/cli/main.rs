@@ -6,6 +6,7 @@
 
 mod call;
 mod chat;
+mod compare;
 mod config;
 mod generate;
 mod load;

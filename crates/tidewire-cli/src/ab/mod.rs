@@ -1,0 +1,251 @@
+//! `tidewire ab`: two binaries, run in turns, and whether they differ.
+//!
+//! A machine drifts: it warms up, its neighbours come and go. So the two are run in pairs, and every other pair
+//! the other way round (A B, B A, A B, …), which gives a steady drift to both alike. Before that A is run against
+//! itself in the same way, to learn what this machine shows when nothing has changed. Each run is a fresh process
+//! that starts a fresh server: within one process runs share what a start decides, such as where memory lies.
+
+mod side;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::Args;
+use tidewire_load::compare::{Comparison, NOISE_PAIRS_MIN, NoiseRecord, Pairing, RunSet};
+use tidewire_load::statistics::PAIRS_MIN;
+
+use self::side::{Ended, Side};
+use crate::compare::JudgementArguments;
+use crate::failure::Failure;
+use crate::signals;
+
+/// Run two binaries in turns on one scenario and compare them. Each run is `BIN load SCENARIO --serve` in a fresh
+/// process; first A runs against itself, to learn the noise of this machine.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct AbArguments {
+    /// The binary to compare with.
+    #[arg(long, value_name = "BIN")]
+    a: PathBuf,
+    /// The binary that is judged.
+    #[arg(long, value_name = "BIN")]
+    b: PathBuf,
+    /// Pairs of runs, one of each binary. With 8, a change of 5 % is found 9 times in 10 if runs vary by 2 %.
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(PAIRS_MIN as i64..=1_000))]
+    pairs: u16,
+    /// Pairs of runs of A against itself; 0 takes the noise from --noise, or assumes 3 %.
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = noise_pairs)]
+    noise_pairs: u16,
+    /// Noise that an earlier `ab` recorded on this machine, instead of recording it again.
+    #[arg(long, value_name = "FILE", conflicts_with = "noise_pairs")]
+    noise: Option<PathBuf>,
+    /// Directory for the reports of all runs, noise.json and comparison.json. It must not hold runs yet.
+    #[arg(long, value_name = "DIR", default_value = "tidewire-ab")]
+    out: PathBuf,
+    /// Longest time of a single run in seconds, after which it is ended and the comparison fails.
+    #[arg(long, value_name = "N", default_value_t = 3_600, value_parser = clap::value_parser!(u64).range(1..))]
+    run_secs_max: u64,
+    #[command(flatten)]
+    judgement: JudgementArguments,
+    /// Scenario file that both run.
+    scenario: PathBuf,
+    /// Further arguments of `load` for both, after `--`.
+    #[arg(last = true, value_name = "ARGUMENT")]
+    load_arguments: Vec<String>,
+}
+
+/// Runs both and compares them; exit codes as those of `compare`.
+pub(crate) fn run(arguments: &AbArguments) -> anyhow::Result<ExitCode> {
+    let noise = arguments
+        .noise
+        .as_deref()
+        .map(NoiseRecord::read)
+        .transpose()?;
+    if !arguments.scenario.is_file() {
+        let what = format!("there is no scenario {}", arguments.scenario.display());
+        return Err(Failure::configuration(what, "check the path").into());
+    }
+    let series = Series::new(arguments)?;
+    let bootstrap = arguments.judgement.bootstrap();
+    let noise_pairs = if noise.is_some() {
+        0
+    } else {
+        arguments.noise_pairs
+    };
+    let noise = if noise_pairs > 0 {
+        let Some((first, second)) = series.run("noise", NOISE_SIDES, noise_pairs)? else {
+            return Ok(ExitCode::from(INTERRUPTED));
+        };
+        NoiseRecord::of(&first, &second, bootstrap)
+    } else {
+        noise
+    };
+    if let Some(noise) = &noise {
+        write_json(&arguments.out.join("noise.json"), noise)?;
+    }
+    let Some((base, new)) = series.run("pair", SIDES, arguments.pairs)? else {
+        return Ok(ExitCode::from(INTERRUPTED));
+    };
+    let comparison = Comparison::of(&base, &new, Pairing::ByOrder, noise.as_ref(), bootstrap)?;
+    write_json(&arguments.out.join("comparison.json"), &comparison)?;
+    arguments.judgement.conclude(&comparison)
+}
+
+/// What all runs of a comparison share.
+struct Series<'a> {
+    arguments: &'a AbArguments,
+    stop: Arc<AtomicBool>,
+}
+
+impl<'a> Series<'a> {
+    fn new(arguments: &'a AbArguments) -> anyhow::Result<Self> {
+        for name in SIDES.into_iter().chain(NOISE_SIDES) {
+            let path = arguments.out.join(name);
+            if path.exists() {
+                let what = format!("{} holds the runs of an earlier comparison", path.display());
+                let remedy = "name another directory with --out, or remove it";
+                return Err(Failure::configuration(what, remedy).into());
+            }
+        }
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        signals::watch(move || {
+            stopped.store(true, Ordering::Relaxed);
+            true
+        })?;
+        Ok(Self { arguments, stop })
+    }
+
+    /// Runs pairs into two directories, every other pair the other way round; nothing when the user stopped it.
+    fn run(
+        &self,
+        phase: &str,
+        names: [&str; 2],
+        pairs: u16,
+    ) -> anyhow::Result<Option<(RunSet, RunSet)>> {
+        let binaries = if names == NOISE_SIDES {
+            [&self.arguments.a, &self.arguments.a]
+        } else {
+            [&self.arguments.a, &self.arguments.b]
+        };
+        let [first, second] = [0, 1].map(|side| Side {
+            binary: binaries[side],
+            directory: self.arguments.out.join(names[side]),
+        });
+        let mut sets = [RunSet::default(), RunSet::default()];
+        for pair in 0..pairs {
+            for side in order(pair) {
+                let label = format!("{phase} {}/{pairs}, {}", pair + 1, names[side]);
+                let place = [&first, &second][side];
+                match self.run_one(place, usize::from(pair), &label)? {
+                    Some(report) => sets[side].add_file(&report)?,
+                    None => return Ok(None),
+                }
+                if self.stop.load(Ordering::Relaxed) {
+                    return Ok(None);
+                }
+            }
+        }
+        let [first, second] = sets;
+        Ok(Some((first, second)))
+    }
+
+    /// Makes one run and returns its report; nothing when the user stopped it.
+    fn run_one(
+        &self,
+        side: &Side<'_>,
+        pair: usize,
+        label: &str,
+    ) -> anyhow::Result<Option<PathBuf>> {
+        tell(&format!("{label}: running"));
+        let arguments = self.arguments;
+        let longest = Duration::from_secs(arguments.run_secs_max);
+        let command = side.command(pair, &arguments.scenario, &arguments.load_arguments);
+        match side.run(pair, command, longest, &self.stop)? {
+            Ended::Reported { report, secs } => {
+                tell(&format!("{label}: {secs:.1} s"));
+                Ok(Some(report))
+            }
+            Ended::Stopped => Ok(None),
+        }
+    }
+}
+
+/// The sides in the order of a pair: A B, B A, A B, …
+fn order(pair: u16) -> [usize; 2] {
+    if pair.is_multiple_of(2) {
+        [0, 1]
+    } else {
+        [1, 0]
+    }
+}
+
+fn noise_pairs(text: &str) -> Result<u16, String> {
+    let pairs: u16 = text
+        .parse()
+        .map_err(|_| "not a number of pairs".to_owned())?;
+    if pairs > 0 && usize::from(pairs) < NOISE_PAIRS_MIN {
+        return Err(format!(
+            "noise needs {NOISE_PAIRS_MIN} pairs or more, or 0 for none"
+        ));
+    }
+    Ok(pairs)
+}
+
+fn write_json(path: &Path, value: &impl serde::Serialize) -> anyhow::Result<()> {
+    let mut json = serde_json::to_vec_pretty(value)
+        .with_context(|| format!("cannot express {} as JSON", path.display()))?;
+    json.push(b'\n');
+    fs::write(path, json).with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// Progress goes to stderr, because stdout belongs to the comparison. Nobody may be left to read it.
+fn tell(line: &str) {
+    use std::io::Write;
+    let _ = writeln!(std::io::stderr().lock(), "{line}");
+}
+
+/// Directories of the two sides.
+const SIDES: [&str; 2] = ["a", "b"];
+
+/// Directories of A against itself.
+const NOISE_SIDES: [&str; 2] = ["noise-1", "noise-2"];
+
+/// What a shell calls an interrupt.
+const INTERRUPTED: u8 = 130;
+
+const EXAMPLES: &str = "\
+Examples:
+  tidewire ab --a old/tidewire --b new/tidewire scenarios/seed-chat.toml
+  tidewire ab --a old/tidewire --b new/tidewire --pairs 6 SCENARIO -- --quick
+  tidewire ab --a old --b new --noise tidewire-ab/noise.json --out second SCENARIO --fail-on regression
+
+Exit codes: 0 nothing that --fail-on names was found, 99 it was, 2 bad arguments or files, 1 a run failed,
+130 interrupted.";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_other_pair_runs_the_other_way_round() {
+        let sides: String = (0..4)
+            .flat_map(order)
+            .map(|side| ["A", "B"][side])
+            .collect();
+        assert_eq!(sides, "ABBAABBA");
+    }
+
+    #[test]
+    fn noise_is_recorded_from_enough_pairs_or_not_at_all() {
+        assert_eq!(noise_pairs("0"), Ok(0));
+        assert_eq!(noise_pairs("4"), Ok(4));
+        assert!(noise_pairs("3").unwrap_err().contains("4 pairs or more"));
+        assert!(noise_pairs("many").is_err());
+    }
+}

@@ -1,0 +1,154 @@
+//! One run of one binary, in a process of its own.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use rustix::process::{Pid, Signal, kill_process};
+use tidewire_load::report::JSON_FILE;
+
+use crate::failure::Failure;
+
+/// A binary and where its reports go.
+#[derive(Debug)]
+pub(super) struct Side<'a> {
+    pub(super) binary: &'a Path,
+    pub(super) directory: PathBuf,
+}
+
+/// How a run ended.
+#[derive(Debug)]
+pub(super) enum Ended {
+    /// It wrote its report.
+    Reported { report: PathBuf, secs: f64 },
+    /// The user stopped it.
+    Stopped,
+}
+
+impl Side<'_> {
+    /// The command of a run.
+    pub(super) fn command(&self, pair: usize, scenario: &Path, further: &[String]) -> Command {
+        let mut command = Command::new(self.binary);
+        command
+            .arg("load")
+            .arg(scenario)
+            .arg("--serve")
+            .arg("--out")
+            .arg(self.place(pair))
+            .args(further);
+        command
+    }
+
+    /// Runs it to its end, at most `longest`. What it prints goes into a file beside its report.
+    pub(super) fn run(
+        &self,
+        pair: usize,
+        mut command: Command,
+        longest: Duration,
+        stop: &AtomicBool,
+    ) -> anyhow::Result<Ended> {
+        let place = self.place(pair);
+        let output = place.join(OUTPUT_FILE);
+        fs::create_dir_all(&place).with_context(|| format!("cannot create {}", place.display()))?;
+        let file =
+            File::create(&output).with_context(|| format!("cannot write {}", output.display()))?;
+        let started = Instant::now();
+        let child = command
+            .stdin(Stdio::null())
+            .stderr(file.try_clone().context("cannot share the output file")?)
+            .stdout(file)
+            .spawn()
+            .map_err(|error| self.not_started(&error))?;
+        let mut running = Running(child);
+        let status = running
+            .wait(started + longest, stop)
+            .context("cannot wait for the run")?;
+        if stop.load(Ordering::Relaxed) {
+            return Ok(Ended::Stopped);
+        }
+        let report = place.join(JSON_FILE);
+        match status {
+            // It says by its exit code what it found; whether it found anything says the report.
+            Some(_) if report.is_file() => Ok(Ended::Reported {
+                report,
+                secs: started.elapsed().as_secs_f64(),
+            }),
+            Some(status) => Err(self.failed(&format!("ended with {status}"), &output)),
+            None => Err(self.failed("did not end in time", &output)),
+        }
+    }
+
+    fn place(&self, pair: usize) -> PathBuf {
+        // Numbered so that the order of the names is that of the runs.
+        self.directory.join(format!("{:03}", pair + 1))
+    }
+
+    fn not_started(&self, error: &io::Error) -> anyhow::Error {
+        let what = format!("cannot start {}: {error}", self.binary.display());
+        Failure::configuration(what, "name two tidewire binaries with --a and --b").into()
+    }
+
+    fn failed(&self, how: &str, output: &Path) -> anyhow::Error {
+        let binary = self.binary.display();
+        let said = fs::read_to_string(output).unwrap_or_default();
+        let last: Vec<&str> = said.lines().rev().take(LINES_SHOWN).collect();
+        let last: Vec<&str> = last.into_iter().rev().collect();
+        let what = format!(
+            "a run of {binary} {how} and wrote no report; it said last:\n{}",
+            last.join("\n")
+        );
+        Failure::other(
+            what,
+            "its whole output is in output.txt beside where its report would be",
+        )
+        .into()
+    }
+}
+
+/// A child that does not outlive this process's interest in it.
+struct Running(Child);
+
+impl Running {
+    /// Its status; nothing when it had to be ended because it took too long or was to be stopped.
+    fn wait(&mut self, deadline: Instant, stop: &AtomicBool) -> io::Result<Option<ExitStatus>> {
+        while Instant::now() < deadline && !stop.load(Ordering::Relaxed) {
+            if let Some(status) = self.0.try_wait()? {
+                return Ok(Some(status));
+            }
+            thread::sleep(LOOK_EVERY);
+        }
+        // It closes its step and writes what it has; a terminal's Ctrl-C has reached it anyway.
+        let _ = kill_process(Pid::from_child(&self.0), Signal::TERM);
+        let patience = Instant::now() + STOP_MAX;
+        while Instant::now() < patience && self.0.try_wait()?.is_none() {
+            thread::sleep(LOOK_EVERY);
+        }
+        Ok(None)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Ok(None) = self.0.try_wait() {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+}
+
+/// Name of the file for what a run prints.
+const OUTPUT_FILE: &str = "output.txt";
+
+/// Lines of a failed run's output that are shown.
+const LINES_SHOWN: usize = 5;
+
+/// Often enough for runs of seconds, and too rarely to be felt by what is measured.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// Longest wait for a run that was told to stop.
+const STOP_MAX: Duration = Duration::from_secs(15);

@@ -1,0 +1,127 @@
+//! `tidewire compare`: two sides of reports, and whether anything changed.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Context;
+use clap::{Args, ValueEnum};
+use tidewire_load::compare::{Comparison, NoiseRecord, Pairing, RunSet, Verdict};
+use tidewire_load::statistics::Bootstrap;
+
+use crate::failure::Failure;
+
+/// Compare reports of load tests: ratios of medians with intervals, and a verdict for each metric. Each side is a
+/// report.json or a directory with several; four runs of each side are the fewest that can be judged.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct CompareArguments {
+    /// Report, or directory of reports, to compare with.
+    base: PathBuf,
+    /// Report, or directory of reports, that is judged.
+    new: PathBuf,
+    /// Run k of the one side was made next to run k of the other, in the order of their paths, as `ab` does.
+    #[arg(long)]
+    paired: bool,
+    /// What this machine shows when nothing has changed: the noise.json of `ab`.
+    #[arg(long, value_name = "FILE")]
+    noise: Option<PathBuf>,
+    #[command(flatten)]
+    judgement: JudgementArguments,
+}
+
+/// How a comparison is judged and printed; the same for `compare` and `ab`.
+#[derive(Args, Debug)]
+pub(crate) struct JudgementArguments {
+    /// When to exit with 99, if anything could be judged; if nothing could, the exit code is then 2.
+    #[arg(long, value_enum, value_name = "WHAT")]
+    fail_on: Option<FailOn>,
+    /// Seed of the drawing of runs, from which the intervals come.
+    #[arg(long, value_name = "N", default_value_t = Bootstrap::default().seed)]
+    seed: u64,
+    /// Print the comparison as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// What makes a comparison fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum FailOn {
+    /// A metric got worse.
+    Regression,
+    /// A metric changed, for the worse or for the better.
+    Change,
+}
+
+/// Compares; the exit code says whether what was asked for was found.
+pub(crate) fn run(arguments: &CompareArguments) -> anyhow::Result<ExitCode> {
+    let base = RunSet::read(&arguments.base)?;
+    let new = RunSet::read(&arguments.new)?;
+    let noise = arguments
+        .noise
+        .as_deref()
+        .map(NoiseRecord::read)
+        .transpose()?;
+    let pairing = if arguments.paired {
+        Pairing::ByOrder
+    } else {
+        Pairing::None
+    };
+    let judgement = &arguments.judgement;
+    let comparison = Comparison::of(&base, &new, pairing, noise.as_ref(), judgement.bootstrap())?;
+    judgement.conclude(&comparison)
+}
+
+impl JudgementArguments {
+    /// How runs are drawn.
+    pub(crate) fn bootstrap(&self) -> Bootstrap {
+        Bootstrap {
+            seed: self.seed,
+            ..Bootstrap::default()
+        }
+    }
+
+    /// Prints the comparison and gives the exit code.
+    pub(crate) fn conclude(&self, comparison: &Comparison) -> anyhow::Result<ExitCode> {
+        let text = if self.json {
+            let json = serde_json::to_string_pretty(comparison);
+            json.context("the comparison cannot be expressed as JSON")? + "\n"
+        } else {
+            comparison.to_text()
+        };
+        // Whoever reads the table may have closed the pipe; the exit code is there all the same.
+        let _ = std::io::stdout().lock().write_all(text.as_bytes());
+        let Some(fail_on) = self.fail_on else {
+            return Ok(ExitCode::SUCCESS);
+        };
+        if comparison.judged() == 0 {
+            return Err(Failure::configuration(
+                "nothing could be judged, so nothing can fail or pass",
+                "the table says why; most often each side needs more runs of the same scenario",
+            )
+            .into());
+        }
+        let worse = comparison.count(Verdict::Worse);
+        let found = match fail_on {
+            FailOn::Regression => worse,
+            FailOn::Change => worse + comparison.count(Verdict::Better),
+        };
+        Ok(if found > 0 {
+            ExitCode::from(FOUND)
+        } else {
+            ExitCode::SUCCESS
+        })
+    }
+}
+
+/// Exit code of a comparison that found what it was told to fail on.
+const FOUND: u8 = 99;
+
+const EXAMPLES: &str = "\
+Examples:
+  tidewire compare old/report.json new/report.json       the ratios; one run of each allows no verdict
+  tidewire compare runs/old runs/new                     directories with several reports each
+  tidewire compare runs/old runs/new --fail-on regression --noise tidewire-ab/noise.json
+  tidewire compare tidewire-ab/a tidewire-ab/b --paired --json
+
+Exit codes: 0 nothing that --fail-on names was found, 99 it was, 2 bad arguments or files, or nothing could be judged.";

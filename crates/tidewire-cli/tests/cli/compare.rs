@@ -1,0 +1,289 @@
+//! `compare` and `ab`: what they say, what they leave behind, and how they end.
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use serde_json::Value;
+
+use crate::process::{Ended, Process};
+
+fn run(arguments: &[&str]) -> Ended {
+    Process::start(arguments).wait()
+}
+
+/// A committed report with every latency `factor` times as long.
+fn report(factor: f64) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../bench-results/2026-11-21-epyc-2core/24m-1.json");
+    let mut report: Value = serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap();
+    for step in report["steps"].as_array_mut().unwrap() {
+        for value in step["latency"].as_object_mut().unwrap().values_mut() {
+            *value = (value.as_f64().unwrap() * factor).into();
+        }
+    }
+    report.to_string()
+}
+
+/// A directory with so many runs.
+fn runs(directory: &Path, name: &str, factor: f64, count: usize) -> String {
+    let side = directory.join(name);
+    for run in 0..count {
+        let place = side.join(run.to_string());
+        fs::create_dir_all(&place).unwrap();
+        fs::write(place.join("report.json"), report(factor)).unwrap();
+    }
+    side.display().to_string()
+}
+
+/// A program that acts like `load`: it notes its letter and leaves a report. Another process writes it, because a
+/// file that is open for writing anywhere cannot be run.
+fn program(directory: &Path, letter: &str, factor: f64) -> String {
+    let kept = directory.join(format!("{letter}.json"));
+    fs::write(&kept, report(factor)).unwrap();
+    let journal = directory.join("journal");
+    script(
+        &directory.join(letter),
+        &format!(
+            "printf {letter} >> '{}'\n\
+             while [ \"$1\" != --out ]; do shift; done\n\
+             cp '{}' \"$2/report.json\"\nexit 1\n",
+            journal.display(),
+            kept.display()
+        ),
+    )
+}
+
+fn script(path: &PathBuf, body: &str) -> String {
+    let mut shell = std::process::Command::new("sh")
+        .args(["-c", "cat > \"$0\" && chmod +x \"$0\""])
+        .arg(path)
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut input = shell.stdin.take().unwrap();
+    write!(input, "#!/bin/sh\n{body}").unwrap();
+    drop(input);
+    assert!(shell.wait().unwrap().success());
+    path.display().to_string()
+}
+
+#[test]
+fn a_regression_fails_when_asked_and_an_improvement_does_not() {
+    let directory = tempfile::tempdir().unwrap();
+    let base = runs(directory.path(), "base", 1.0, 4);
+    let slow = runs(directory.path(), "slow", 1.2, 4);
+    let shown = run(&["compare", &base, &slow]);
+    assert_eq!(shown.status.code(), Some(0));
+    assert!(
+        shown.text().contains("3 worse, 0 better"),
+        "{}",
+        shown.text()
+    );
+    let failed = run(&["compare", &base, &slow, "--fail-on", "regression"]);
+    assert_eq!(failed.status.code(), Some(99));
+    let faster = run(&["compare", &slow, &base, "--fail-on", "regression"]);
+    assert_eq!(faster.status.code(), Some(0));
+    let changed = run(&["compare", &slow, &base, "--fail-on", "change"]);
+    assert_eq!(changed.status.code(), Some(99));
+}
+
+#[test]
+fn json_says_the_same_to_programs() {
+    let directory = tempfile::tempdir().unwrap();
+    let base = runs(directory.path(), "base", 1.0, 4);
+    let slow = runs(directory.path(), "slow", 1.2, 4);
+    let ended = run(&["compare", &base, &slow, "--json"]);
+    let json: Value = serde_json::from_str(&ended.text()).unwrap();
+    let p99 = &json["steps"][0]["metrics"][2];
+    assert_eq!(p99["metric"], "p99_ms");
+    assert_eq!(p99["verdict"], "worse");
+    assert!((p99["ratio"]["ratio"].as_f64().unwrap() - 1.2).abs() < 1e-9);
+    assert_eq!(json["base"]["runs"], 4);
+}
+
+#[test]
+fn one_run_of_each_is_shown_and_cannot_pass_a_gate() {
+    let directory = tempfile::tempdir().unwrap();
+    let [old, new] = ["old.json", "new.json"].map(|name| {
+        let path = directory.path().join(name);
+        fs::write(&path, report(1.0)).unwrap();
+        path.display().to_string()
+    });
+    let shown = run(&["compare", &old, &new]);
+    assert_eq!(shown.status.code(), Some(0));
+    assert!(shown.text().contains("too few runs: 1 and 1, 4 of each"));
+    let gated = run(&["compare", &old, &new, "--fail-on", "regression"]);
+    assert_eq!(gated.status.code(), Some(2));
+    assert!(gated.text().contains("2: error: nothing could be judged"));
+}
+
+#[test]
+fn what_cannot_be_compared_is_told_with_a_remedy() {
+    let directory = tempfile::tempdir().unwrap();
+    let base = runs(directory.path(), "base", 1.0, 4);
+    let more = runs(directory.path(), "more", 1.0, 6);
+    let other = directory.path().join("other.json");
+    fs::write(&other, "{\"schema_version\": 99}").unwrap();
+    let other = other.display().to_string();
+    let cases: [(&[&str], &str); 5] = [
+        (
+            &["compare", &base, "nowhere.json"],
+            "cannot read nowhere.json",
+        ),
+        (&["compare", &base, &other], "use the version that wrote it"),
+        (&["compare", &base, &more, "--paired"], "not 4 and 6"),
+        (
+            &["compare", &base, &more, "--noise", &other],
+            "is no noise record",
+        ),
+        (&["compare", &base], "<NEW>"),
+    ];
+    for (arguments, text) in cases {
+        let ended = run(arguments);
+        assert_eq!(ended.status.code(), Some(2), "{arguments:?}");
+        assert!(ended.text().contains(text), "{}", ended.text());
+    }
+}
+
+#[test]
+fn ab_runs_in_turns_records_the_noise_and_finds_the_change() {
+    let directory = tempfile::tempdir().unwrap();
+    let (a, b) = (
+        program(directory.path(), "A", 1.0),
+        program(directory.path(), "B", 1.1),
+    );
+    let scenario = directory.path().join("scenario.toml");
+    fs::write(&scenario, "").unwrap();
+    let out = directory.path().join("out");
+    let [scenario, out_text] = [&scenario, &out].map(|path| path.display().to_string());
+    let arguments = [
+        "ab",
+        "--a",
+        &a,
+        "--b",
+        &b,
+        "--pairs",
+        "6",
+        "--noise-pairs",
+        "4",
+        "--out",
+        &out_text,
+        "--fail-on",
+        "regression",
+        &scenario,
+        "--",
+        "--quick",
+    ];
+    let ended = run(&arguments);
+    assert_eq!(ended.status.code(), Some(99), "{}", ended.text());
+    let journal = fs::read_to_string(directory.path().join("journal")).unwrap();
+    assert_eq!(journal, "AAAAAAAA".to_owned() + "ABBAABBAABBA");
+    assert!(ended.text().contains("in pairs"), "{}", ended.text());
+
+    let noise: Value =
+        serde_json::from_str(&fs::read_to_string(out.join("noise.json")).unwrap()).unwrap();
+    assert_eq!(noise["pairs"], 4);
+    assert_eq!(noise["steps"][0]["shares"]["p99_ms"], 0.0);
+    let comparison: Value =
+        serde_json::from_str(&fs::read_to_string(out.join("comparison.json")).unwrap()).unwrap();
+    assert_eq!(comparison["base"]["runs"], 6);
+    assert_eq!(comparison["notes"], serde_json::json!([]));
+
+    // The same from the files that were left, and a second time into the same place is refused.
+    let [a_runs, b_runs, noise] =
+        ["a", "b", "noise.json"].map(|name| out.join(name).display().to_string());
+    let again = run(&[
+        "compare", &a_runs, &b_runs, "--paired", "--noise", &noise, "--json",
+    ]);
+    let again: Value = serde_json::from_str(&again.text()).unwrap();
+    assert_eq!(again, comparison);
+    let second = run(&arguments);
+    assert_eq!(second.status.code(), Some(2));
+    assert!(second.text().contains("remedy: name another directory"));
+}
+
+#[test]
+fn a_run_without_a_report_ends_the_comparison_and_says_why() {
+    let directory = tempfile::tempdir().unwrap();
+    let broken = script(
+        &directory.path().join("broken"),
+        "echo 'error: no such scenario' >&2\nexit 2\n",
+    );
+    let scenario = directory.path().join("scenario.toml");
+    fs::write(&scenario, "").unwrap();
+    let scenario = scenario.display().to_string();
+    let out = directory.path().join("out").display().to_string();
+    let ended = run(&[
+        "ab", "--a", &broken, "--b", &broken, "--out", &out, &scenario,
+    ]);
+    assert_eq!(ended.status.code(), Some(1));
+    assert!(
+        ended.text().contains("error: no such scenario"),
+        "{}",
+        ended.text()
+    );
+    let nothing = directory.path().join("nothing").display().to_string();
+    let out = directory.path().join("other").display().to_string();
+    let ended = run(&[
+        "ab", "--a", &nothing, "--b", &broken, "--out", &out, &scenario,
+    ]);
+    assert_eq!(ended.status.code(), Some(2));
+    assert!(ended.text().contains("remedy: name two tidewire binaries"));
+    let ended = run(&[
+        "ab",
+        "--a",
+        &broken,
+        "--b",
+        &broken,
+        "--out",
+        &out,
+        "nowhere.toml",
+    ]);
+    assert_eq!(ended.status.code(), Some(2));
+}
+
+#[test]
+fn a_run_that_hangs_is_ended() {
+    let directory = tempfile::tempdir().unwrap();
+    let hanging = script(&directory.path().join("hanging"), "exec sleep 600\n");
+    let scenario = directory.path().join("scenario.toml");
+    fs::write(&scenario, "").unwrap();
+    let scenario = scenario.display().to_string();
+    let out = directory.path().join("out").display().to_string();
+    let ended = run(&[
+        "ab",
+        "--a",
+        &hanging,
+        "--b",
+        &hanging,
+        "--run-secs-max",
+        "1",
+        "--out",
+        &out,
+        &scenario,
+    ]);
+    assert_eq!(ended.status.code(), Some(1));
+    assert!(
+        ended.text().contains("did not end in time"),
+        "{}",
+        ended.text()
+    );
+}
+
+#[test]
+fn an_interrupt_ends_the_run_in_progress() {
+    let directory = tempfile::tempdir().unwrap();
+    let hanging = script(&directory.path().join("hanging"), "exec sleep 600\n");
+    let scenario = directory.path().join("scenario.toml");
+    fs::write(&scenario, "").unwrap();
+    let scenario = scenario.display().to_string();
+    let out = directory.path().join("out").display().to_string();
+    let mut process = Process::start(&[
+        "ab", "--a", &hanging, "--b", &hanging, "--out", &out, &scenario,
+    ]);
+    process.expect("noise 1/8, noise-1: running");
+    process.signal(rustix::process::Signal::INT);
+    assert_eq!(process.wait().status.code(), Some(130));
+}
