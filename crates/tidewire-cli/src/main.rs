@@ -8,6 +8,7 @@ mod call;
 mod chat;
 mod compare;
 mod connection;
+mod doctor;
 mod failure;
 mod generate;
 mod load;
@@ -54,6 +55,8 @@ enum Command {
     Compare(compare::CompareArguments),
     /// Run two binaries in turns and compare them.
     Ab(ab::AbArguments),
+    /// Examine this machine for what would spoil a measurement.
+    Doctor(doctor::DoctorArguments),
     /// Print the completions of a shell.
     Completions(generate::CompletionsArguments),
     /// Write the manual pages.
@@ -125,6 +128,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Load(arguments) => load::run(&arguments),
         Command::Compare(arguments) => compare::run(&arguments),
         Command::Ab(arguments) => ab::run(&arguments),
+        Command::Doctor(arguments) => doctor::run(&arguments),
         Command::Completions(arguments) => generate::completions(Arguments::command(), &arguments),
         Command::Man(arguments) => generate::man(Arguments::command(), &arguments),
     }
@@ -158,7 +162,11 @@ impl Command {
             Self::Pub(arguments) => Some((&arguments.log, "error")),
             Self::Sub(arguments) => Some((&arguments.log, "error")),
             Self::Load(arguments) => Some((&arguments.log, "warn")),
-            Self::Compare(_) | Self::Ab(_) | Self::Completions(_) | Self::Man(_) => None,
+            Self::Compare(_)
+            | Self::Ab(_)
+            | Self::Doctor(_)
+            | Self::Completions(_)
+            | Self::Man(_) => None,
         }
     }
 }

@@ -11,6 +11,7 @@
 
 mod agents;
 pub mod compare;
+pub mod doctor;
 pub mod environment;
 mod exchange;
 mod format;

@@ -1,4 +1,4 @@
-//! `compare` and `ab`: what they say, what they leave behind, and how they end.
+//! `compare`, `ab` and `doctor`: what they say, what they leave behind, and how they end.
 
 use std::fs;
 use std::io::Write;
@@ -286,4 +286,19 @@ fn an_interrupt_ends_the_run_in_progress() {
     process.expect("noise 1/8, noise-1: running");
     process.signal(rustix::process::Signal::INT);
     assert_eq!(process.wait().status.code(), Some(130));
+}
+
+#[test]
+fn the_doctor_tells_people_and_programs() {
+    let people = run(&["doctor"]);
+    assert_eq!(people.status.code(), Some(0));
+    assert!(
+        people.text().contains("to fix before measuring"),
+        "{}",
+        people.text()
+    );
+    let programs = run(&["doctor", "--json"]);
+    let json: Value = serde_json::from_str(&programs.text()).unwrap();
+    assert_eq!(json["findings"].as_array().unwrap().len(), 11);
+    assert!(json["facts"]["clock"]["resolution_ns"].as_u64().unwrap() > 0);
 }

@@ -18,6 +18,9 @@ fn help_and_version_are_no_errors() {
         &["pub", "--help"],
         &["sub", "--help"],
         &["load", "--help"],
+        &["compare", "--help"],
+        &["ab", "--help"],
+        &["doctor", "--help"],
         &["completions", "--help"],
         &["man", "--help"],
     ] {

@@ -1,0 +1,39 @@
+//! `tidewire doctor`: is this machine fit to measure on?
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use anyhow::Context;
+use clap::Args;
+use tidewire_load::doctor::Examination;
+
+/// Examine this machine for what would spoil a measurement, and say how to fix it. Takes about three seconds and
+/// changes nothing.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct DoctorArguments {
+    /// Print the facts and the findings as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Examines and prints.
+pub(crate) fn run(arguments: &DoctorArguments) -> anyhow::Result<ExitCode> {
+    let examination = Examination::make();
+    let text = if arguments.json {
+        let json = serde_json::to_string_pretty(&examination);
+        json.context("the examination cannot be expressed as JSON")? + "\n"
+    } else {
+        examination.to_text()
+    };
+    // Whoever reads it may have closed the pipe.
+    let _ = std::io::stdout().lock().write_all(text.as_bytes());
+    Ok(ExitCode::SUCCESS)
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  tidewire doctor
+  tidewire doctor --json | jq '.findings[] | select(.level == \"warning\")'
+
+Exit codes: 0 examined, whatever was found; 2 bad arguments.";

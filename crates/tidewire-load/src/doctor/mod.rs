@@ -1,0 +1,106 @@
+//! Is this machine fit to measure on, and what would make it fitter?
+//!
+//! A load test on a machine that pauses, shares its cores or wakes late measures the machine. The examination
+//! first takes facts, from the kernel's files and from three short measurements, and then judges them: two
+//! steps, so that the judgement of any machine can be tested on every machine. A fact that a container hides
+//! is unknown and not an error. What is found is advice with a remedy, and never changes anything by itself.
+
+mod facts;
+mod judge;
+mod timing;
+
+use std::fmt::Write as _;
+
+use serde::Serialize;
+
+pub use self::facts::{ClockFacts, CoreFacts, Facts, LimitFacts, LoopFacts, WakeupFacts};
+use crate::format::printable;
+
+/// The facts about a machine and what follows from them.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Examination {
+    /// What was found out.
+    pub facts: Facts,
+    /// One finding for each check, in a fixed order.
+    pub findings: Vec<Finding>,
+}
+
+impl Examination {
+    /// Examines this machine, which takes about three seconds of one core.
+    #[must_use]
+    pub fn make() -> Self {
+        Self::of(Facts::gather())
+    }
+
+    /// Judges given facts.
+    #[must_use]
+    pub fn of(facts: Facts) -> Self {
+        let findings = judge::findings(&facts);
+        Self { facts, findings }
+    }
+
+    /// How many findings have this level.
+    #[must_use]
+    pub fn count(&self, level: Level) -> usize {
+        let findings = self.findings.iter();
+        findings.filter(|finding| finding.level == level).count()
+    }
+
+    /// The findings as plain text, the worst first.
+    #[must_use]
+    pub fn to_text(&self) -> String {
+        let mut findings: Vec<&Finding> = self.findings.iter().collect();
+        findings.sort_by_key(|finding| finding.level);
+        let mut text = String::new();
+        for finding in findings {
+            let (level, check) = (finding.level.name(), finding.check);
+            let _ = writeln!(text, "{level:<8} {check:<15} {}", printable(&finding.found));
+            if !finding.remedy.is_empty() {
+                let _ = writeln!(text, "{:<8} {:<15} → {}", "", "", finding.remedy);
+            }
+        }
+        let _ = writeln!(
+            text,
+            "{} to fix before measuring, {} to consider, {} good",
+            self.count(Level::Warning),
+            self.count(Level::Advice),
+            self.count(Level::Good)
+        );
+        text
+    }
+}
+
+/// What one check found.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// The check, such as `clock`.
+    pub check: &'static str,
+    /// How bad it is.
+    pub level: Level,
+    /// What was found, with units.
+    pub found: String,
+    /// What it does to a measurement and how to fix it; empty when it is good.
+    pub remedy: &'static str,
+}
+
+/// How bad a finding is; the worst comes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Level {
+    /// Figures from this machine will mislead.
+    Warning,
+    /// Figures would be steadier, or larger tests possible.
+    Advice,
+    /// Nothing to do.
+    Good,
+}
+
+impl Level {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Warning => "FIX",
+            Self::Advice => "consider",
+            Self::Good => "good",
+        }
+    }
+}
