@@ -66,8 +66,11 @@ impl Judge<'_> {
         base: &[(&Run, &StepRun)],
         new: &[(&Run, &StepRun)],
     ) -> Option<MetricComparison> {
+        let mut sides = base.iter().chain(new);
+        let is_unlike =
+            metric.is_cost() && sides.any(|(_, other)| other.cost_is_steady != step.cost_is_steady);
         let figures = |steps: &[(&Run, &StepRun)]| -> Vec<Result<f64, Missing>> {
-            steps.iter().map(|(_, step)| metric.of(step)).collect()
+            steps.iter().map(|(_, step)| step.figure(metric)).collect()
         };
         let (base, new) = (figures(base), figures(new));
         let unmeasured = |figure: &Result<f64, Missing>| *figure == Err(Missing::NotMeasured);
@@ -87,6 +90,10 @@ impl Judge<'_> {
             verdict: Verdict::NotComparable,
             obstacle: None,
         };
+        if is_unlike {
+            compared.obstacle = Some(Obstacle::OtherBuild);
+            return Some(compared);
+        }
         let all = |figures: Vec<Result<f64, Missing>>| -> Result<Vec<f64>, Missing> {
             figures.into_iter().collect()
         };
@@ -160,32 +167,25 @@ fn steps_of<'s>(side: &'s RunSet, like: &StepRun) -> Result<Vec<(&'s Run, &'s St
         .collect()
 }
 
+impl StepRun {
+    pub(super) fn figure(&self, metric: Metric) -> Result<f64, Missing> {
+        let figure = self.figures.get(&metric).copied();
+        figure.unwrap_or(Err(Missing::NotMeasured))
+    }
+}
+
 /// What makes a step of a run another measurement than the first one of the base.
 fn difference(first: (&Run, &StepRun), other: (&Run, &StepRun)) -> Option<Obstacle> {
-    let scenario = [
-        ("model", first.0.model.clone(), other.0.model.clone()),
-        (
-            "agents",
-            first.1.concurrency.to_string(),
-            other.1.concurrency.to_string(),
-        ),
-        (
-            "offered messages a second",
-            first.1.theoretical_tps.to_string(),
-            other.1.theoretical_tps.to_string(),
-        ),
-        (
-            "kind of latency",
-            first.1.latency_kind.clone(),
-            other.1.latency_kind.clone(),
-        ),
-    ];
+    let differing = first.1.setting.iter().find_map(|(what, base)| {
+        let new = other.1.setting.get(what)?;
+        (base != new).then(|| format!("{what} {base} and {new}"))
+    });
+    if let Some(what) = differing {
+        return Some(Obstacle::OtherScenario { what });
+    }
     let unlike = |(what, base, new): &(&str, String, String)| {
         (base != new).then(|| format!("{what} {base} and {new}"))
     };
-    if let Some(what) = scenario.iter().find_map(unlike) {
-        return Some(Obstacle::OtherScenario { what });
-    }
     let cores = [first, other].map(|(run, _)| run.env.cores.to_string());
     let [base_cores, new_cores] = cores;
     let machine = [
@@ -199,7 +199,11 @@ fn difference(first: (&Run, &StepRun), other: (&Run, &StepRun)) -> Option<Obstac
     if let Some(what) = machine.iter().find_map(unlike) {
         return Some(Obstacle::OtherMachine { what });
     }
-    let (base_secs, new_secs) = (first.1.test_duration_secs, other.1.test_duration_secs);
+    if let Some(why) = &other.1.invalid {
+        let why = why.clone();
+        return Some(Obstacle::Invalid { why });
+    }
+    let (base_secs, new_secs) = (first.1.secs, other.1.secs);
     let apart = (base_secs - new_secs).abs();
     (apart > WINDOW_SECS && apart > base_secs.max(new_secs) * WINDOW_SHARE).then_some(
         Obstacle::OtherWindow {

@@ -8,6 +8,7 @@
 //! unlike things is worse than none. Rejected: a single threshold of so many percent, which is both too
 //! narrow for a p99 and too wide for a rate.
 
+mod file;
 mod judge;
 mod metric;
 mod noise;
@@ -224,6 +225,12 @@ pub enum Obstacle {
         /// The length that differs, in seconds.
         new_secs: f64,
     },
+    /// A run is not to be believed by the instrument's own judgement.
+    #[error("a run is INVALID: {why}")]
+    Invalid {
+        /// The first reason.
+        why: String,
+    },
     /// There are too few runs for an interval that keeps its promise.
     #[error("too few runs: {base} and {new}, {needed} of each are needed")]
     TooFewRuns {
@@ -234,6 +241,9 @@ pub enum Obstacle {
         /// Runs that each side needs.
         needed: usize,
     },
+    /// An older build measured this figure of one side, and took it over the whole step.
+    #[error("the builds measure it differently")]
+    OtherBuild,
     /// A run has no such figure.
     #[error("not measured in every run")]
     NotMeasured,

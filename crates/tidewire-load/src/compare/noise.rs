@@ -138,7 +138,7 @@ fn step_noise(
             .iter()
             .zip(&second.runs)
             .map(|(left, right)| {
-                let figure = |run: &super::run_set::Run| metric.of(run.steps.get(index)?).ok();
+                let figure = |run: &super::run_set::Run| run.steps.get(index)?.figure(metric).ok();
                 Some((figure(left)?, figure(right)?))
             })
             .collect();

@@ -1,9 +1,6 @@
 //! The runs of one side, as read from reports.
-//!
-//! Only what is compared is read, and unknown keys are passed over: the two sides of a comparison are often two
-//! versions of the instrument, and the newer report must not refuse the older one or the other way round. The
-//! layout's version is checked all the same.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -11,6 +8,8 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use thiserror::Error;
 
+use super::file::{FileReport, FileVersion};
+use super::metric::Figures;
 use crate::report::{JSON_FILE, SCHEMA_VERSION};
 
 /// The runs of one side, in the order of their paths.
@@ -48,7 +47,8 @@ impl RunSet {
         Ok(set)
     }
 
-    /// Adds the run of one report; a stopped run is counted and not added.
+    /// Adds the run of one report, or the runs of one that was merged from several; a stopped run is counted and not
+    /// added.
     ///
     /// # Errors
     /// [`RunSetError`] when it cannot be read.
@@ -61,18 +61,18 @@ impl RunSet {
             path: path.to_owned(),
             source,
         };
-        let version: Version = serde_json::from_slice(&bytes).map_err(not_a_report)?;
+        let version: FileVersion = serde_json::from_slice(&bytes).map_err(not_a_report)?;
         if version.schema_version != SCHEMA_VERSION {
             return Err(RunSetError::Version {
                 path: path.to_owned(),
                 found: version.schema_version,
             });
         }
-        let run: Run = serde_json::from_slice(&bytes).map_err(not_a_report)?;
-        if run.status == "interrupted" {
+        let report: FileReport = serde_json::from_slice(&bytes).map_err(not_a_report)?;
+        if report.status == "interrupted" {
             self.interrupted += 1;
         } else {
-            self.runs.push(run);
+            self.runs.extend(report.runs());
         }
         Ok(())
     }
@@ -129,16 +129,9 @@ pub enum RunSetError {
     },
 }
 
-#[derive(Deserialize)]
-struct Version {
-    schema_version: u32,
-}
-
 /// One run.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug)]
 pub(super) struct Run {
-    pub(super) status: String,
-    pub(super) model: String,
     pub(super) env: Machine,
     pub(super) steps: Vec<StepRun>,
 }
@@ -154,44 +147,20 @@ pub(super) struct Machine {
 }
 
 /// One step of one run.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug)]
 pub(super) struct StepRun {
     pub(super) step_name: String,
-    pub(super) test_duration_secs: f64,
     pub(super) concurrency: u32,
-    pub(super) theoretical_tps: f64,
-    pub(super) latency_kind: String,
-    pub(super) total_received: u64,
-    pub(super) lost: u64,
-    pub(super) steady: Rates,
-    pub(super) latency: Percentiles,
-    pub(super) server: Server,
-    pub(super) client: Client,
+    /// Its length in seconds.
+    pub(super) secs: f64,
+    /// What it does, by what is to be called if it differs.
+    pub(super) setting: BTreeMap<String, String>,
+    pub(super) figures: Figures,
+    /// Whether its cost is that of the steady window and not of the whole step.
+    pub(super) cost_is_steady: bool,
+    /// Why the instrument itself does not believe it, if so.
+    pub(super) invalid: Option<String>,
     pub(super) problems: Vec<String>,
-}
-
-#[derive(Clone, Copy, Debug, Deserialize)]
-pub(super) struct Rates {
-    pub(super) send_tps: f64,
-    pub(super) receive_tps: f64,
-}
-
-#[derive(Clone, Copy, Debug, Deserialize)]
-pub(super) struct Percentiles {
-    pub(super) p50_ms: f64,
-    pub(super) p90_ms: f64,
-    pub(super) p99_ms: f64,
-}
-
-#[derive(Clone, Copy, Debug, Deserialize)]
-pub(super) struct Server {
-    pub(super) cpu_secs: Option<f64>,
-    pub(super) rss_bytes_max: Option<u64>,
-}
-
-#[derive(Clone, Copy, Debug, Deserialize)]
-pub(super) struct Client {
-    pub(super) cpu_secs: f64,
 }
 
 fn reports_in(directory: &Path) -> io::Result<Vec<PathBuf>> {

@@ -1,49 +1,67 @@
 //! Simulated sides with known changes, and reports as the instrument writes them.
 
-use super::run_set::{Machine, StepRun};
+use serde_json::{Value, json};
+
 use super::*;
 use crate::report::{Report, SCHEMA_VERSION};
 use crate::statistics::Sides;
 
-/// A step whose figures are all `factor` times those of an ordinary one.
-fn step(factor: f64) -> StepRun {
-    serde_json::from_value(serde_json::json!({
+/// A step whose figures are all `factor` times those of an ordinary one, as in a report.
+fn step(factor: f64) -> Value {
+    json!({
         "step_name": "steady", "test_duration_secs": 20.0, "concurrency": 500,
         "theoretical_tps": 2_000.0, "latency_kind": "end to end",
-        "total_received": 10_000_000, "lost": 0,
+        "total_sent": 20_000, "total_received": 10_000_000, "lost": 0,
         "steady": {"send_tps": 2_000.0 * factor, "receive_tps": 1e6 * factor},
         "latency": {"p50_ms": 1.0 * factor, "p90_ms": 2.0 * factor, "p99_ms": 4.0 * factor},
         "server": {"cpu_secs": 5.0 * factor, "rss_bytes_max": 50_000_000},
         "client": {"cpu_secs": 4.0 * factor},
         "problems": [],
-    }))
-    .unwrap()
+    })
 }
 
-fn run(factor: f64) -> Run {
-    Run {
-        status: "passed".to_owned(),
-        model: "closed".to_owned(),
-        env: machine(),
-        steps: vec![step(factor)],
-    }
+/// What newer builds add, with the same percentiles.
+fn detail(factor: f64) -> Value {
+    let known = |ms: f64| json!({"state": "known", "ms": ms * factor});
+    json!({
+        "workload": {"pattern": "chat", "model": "open", "offered_tps": 2_000.0, "payload_bytes": 28},
+        "window": {"latencies_are_steady": true},
+        "times": {"scheduled": {
+            "p50": known(1.0), "p90": known(2.0), "p99": known(4.0), "p999": known(8.0),
+        }},
+        "cost": {"client_ns_per_message": 400.0 * factor, "server_ns_per_message": 500.0 * factor},
+        "verdict": {"reasons": [], "enforced": true},
+        "runs": [],
+    })
 }
 
-fn machine() -> Machine {
-    Machine {
-        cpu: "Ordinary 3000".to_owned(),
-        cores: 2,
-        kernel: "6.1".to_owned(),
-        version: "0.1.0".to_owned(),
-        commit: "abc".to_owned(),
+fn report_of(steps: &Value) -> Value {
+    json!({
+        "schema_version": SCHEMA_VERSION, "status": "passed", "model": "closed", "steps": steps,
+        "env": {"cpu": "Ordinary 3000", "cores": 2, "kernel": "6.1", "version": "0.1.0", "commit": "abc"},
+    })
+}
+
+fn runs(report: Value) -> Vec<Run> {
+    let report: file::FileReport = serde_json::from_value(report).unwrap();
+    report.runs()
+}
+
+/// A side of which each run's report was changed.
+fn changed(factors: &[f64], change: impl Fn(usize, &mut Value)) -> RunSet {
+    let run = |(index, factor): (usize, &f64)| {
+        let mut report = report_of(&json!([step(*factor)]));
+        change(index, &mut report);
+        runs(report)
+    };
+    RunSet {
+        runs: factors.iter().enumerate().flat_map(run).collect(),
+        interrupted: 0,
     }
 }
 
 fn set(factors: &[f64]) -> RunSet {
-    RunSet {
-        runs: factors.iter().copied().map(run).collect(),
-        interrupted: 0,
-    }
+    changed(factors, |_, _| ())
 }
 
 fn compare(base: &RunSet, new: &RunSet, pairing: Pairing) -> Comparison {
@@ -65,13 +83,16 @@ fn metric(comparison: &Comparison, metric: Metric) -> &MetricComparison {
         .unwrap()
 }
 
-fn obstacle(change: impl Fn(&mut Run)) -> Obstacle {
-    let base = set(&[1.0; 6]);
-    let mut new = set(&[1.0; 6]);
-    change(&mut new.runs[3]);
-    let comparison = compare(&base, &new, Pairing::None);
+/// Why six runs are not comparable with six of which the fourth was changed.
+fn obstacle(change: impl Fn(&mut Value)) -> String {
+    let new = changed(&[1.0; 6], |index, report| {
+        if index == 3 {
+            change(report);
+        }
+    });
+    let comparison = compare(&set(&[1.0; 6]), &new, Pairing::None);
     assert_eq!(comparison.judged(), 0);
-    comparison.steps[0].obstacle.clone().unwrap()
+    comparison.steps[0].obstacle.as_ref().unwrap().to_string()
 }
 
 /// A machine that drifts by 3 % from pair to pair, and varies by 2 % from run to run.
@@ -169,26 +190,27 @@ fn a_small_but_certain_change_is_noise_until_noise_is_known_to_be_smaller() {
 
 #[test]
 fn what_was_measured_differently_is_not_compared() {
-    let scenario = obstacle(|run| run.steps[0].concurrency = 50);
-    assert_eq!(scenario.to_string(), "other scenario: agents 500 and 50");
-    let machine = obstacle(|run| run.env.cores = 64);
-    assert_eq!(machine.to_string(), "other machine: cores 2 and 64");
-    let window = obstacle(|run| run.steps[0].test_duration_secs = 3.0);
-    assert_eq!(window.to_string(), "other window: 20.0 s and 3.0 s");
-    let missing = obstacle(|run| run.steps.clear());
-    assert_eq!(missing.to_string(), "other scenario: a run lacks this step");
-    let twice = obstacle(|run| run.steps.push(step(1.0)));
-    assert!(twice.to_string().ends_with("not unique"));
+    let scenario = obstacle(|report| report["steps"][0]["concurrency"] = json!(50));
+    assert_eq!(scenario, "other scenario: agents 500 and 50");
+    let scenario = obstacle(|report| report["model"] = json!("open"));
+    assert_eq!(scenario, "other scenario: model closed and open");
+    let machine = obstacle(|report| report["env"]["cores"] = json!(64));
+    assert_eq!(machine, "other machine: cores 2 and 64");
+    let window = obstacle(|report| report["steps"][0]["test_duration_secs"] = json!(3.0));
+    assert_eq!(window, "other window: 20.0 s and 3.0 s");
+    let missing = obstacle(|report| report["steps"] = json!([]));
+    assert_eq!(missing, "other scenario: a run lacks this step");
+    let twice = obstacle(|report| report["steps"] = json!([step(1.0), step(1.0)]));
+    assert!(twice.ends_with("not unique"));
 }
 
 #[test]
 fn steps_of_the_new_side_alone_are_told() {
-    let mut new = set(&[1.0; 6]);
-    for run in &mut new.runs {
+    let new = changed(&[1.0; 6], |_, report| {
         let mut added = step(1.0);
-        added.step_name = "added".to_owned();
-        run.steps.push(added);
-    }
+        added["step_name"] = json!("added");
+        report["steps"] = json!([step(1.0), added]);
+    });
     let comparison = compare(&set(&[1.0; 6]), &new, Pairing::None);
     assert_eq!(comparison.steps[1].step_name, "added");
     assert!(
@@ -218,15 +240,11 @@ fn too_few_runs_show_the_ratio_and_no_verdict() {
 
 #[test]
 fn lost_messages_make_the_tail_infinite_and_worse() {
-    let base = set(&[1.0; 6]);
-    let mut new = set(&[1.0; 6]);
-    for run in &mut new.runs {
-        run.steps[0].lost = 200_000;
-        run.steps[0]
-            .problems
-            .push("200,000 messages lost".to_owned());
-    }
-    let comparison = compare(&base, &new, Pairing::None);
+    let new = changed(&[1.0; 6], |_, report| {
+        report["steps"][0]["lost"] = json!(200_000);
+        report["steps"][0]["problems"] = json!(["200,000 messages lost"]);
+    });
+    let comparison = compare(&set(&[1.0; 6]), &new, Pairing::None);
     let p99 = metric(&comparison, Metric::P99Ms);
     assert_eq!(
         (p99.verdict, p99.new.unwrap().median),
@@ -247,19 +265,18 @@ fn lost_messages_make_the_tail_infinite_and_worse() {
 
 #[test]
 fn percentiles_of_too_few_messages_and_figures_nobody_took_have_no_verdict() {
-    let base = set(&[1.0; 6]);
-    let mut new = set(&[1.0; 6]);
-    new.runs[0].steps[0].total_received = 999;
-    new.runs[0].steps[0].server.cpu_secs = None;
-    let comparison = compare(&base, &new, Pairing::None);
+    let new = changed(&[1.0; 6], |_, report| {
+        report["steps"][0]["total_received"] = json!(999);
+        report["steps"][0]["server"]["cpu_secs"] = Value::Null;
+    });
+    let comparison = compare(&set(&[1.0; 6]), &new, Pairing::None);
     let reason = |which| metric(&comparison, which).obstacle.clone();
     assert_eq!(reason(Metric::P99Ms), Some(Obstacle::TooFewSamples));
     assert_eq!(reason(Metric::P90Ms), None);
     assert_eq!(reason(Metric::ServerCpuNs), Some(Obstacle::NotMeasured));
-    let mut remote = base;
-    for run in &mut remote.runs {
-        run.steps[0].server.rss_bytes_max = None;
-    }
+    let remote = changed(&[1.0; 6], |_, report| {
+        report["steps"][0]["server"]["rss_bytes_max"] = Value::Null;
+    });
     let comparison = compare(&remote, &remote, Pairing::None);
     let metrics = &comparison.steps[0].metrics;
     assert!(
@@ -267,6 +284,91 @@ fn percentiles_of_too_few_messages_and_figures_nobody_took_have_no_verdict() {
             .iter()
             .all(|one| one.metric != Metric::ServerMemoryBytes)
     );
+}
+
+#[test]
+fn details_of_newer_builds_are_used() {
+    let side = |factor: f64| {
+        changed(&[factor; 6], |_, report| {
+            report["steps"][0]["detail"] = detail(factor);
+        })
+    };
+    let comparison = compare(&side(1.0), &side(1.2), Pairing::None);
+    let p999 = metric(&comparison, Metric::P999Ms);
+    assert_eq!(
+        (p999.verdict, p999.base.unwrap().median),
+        (Verdict::Worse, 8.0)
+    );
+    let server = metric(&comparison, Metric::ServerCpuNs);
+    assert_eq!(server.new.unwrap().median, 600.0);
+
+    let invalid = changed(&[1.0; 6], |_, report| {
+        report["steps"][0]["detail"] = detail(1.0);
+        report["steps"][0]["detail"]["verdict"]["reasons"] = json!(["the client was busy"]);
+    });
+    let comparison = compare(&side(1.0), &invalid, Pairing::None);
+    let obstacle = comparison.steps[0].obstacle.as_ref().unwrap();
+    assert_eq!(
+        obstacle.to_string(),
+        "a run is INVALID: the client was busy"
+    );
+
+    // The same run as an older build reports it has other costs, and no p99.9.
+    let mixed = changed(&[1.0; 6], |index, report| {
+        if index % 2 == 0 {
+            report["steps"][0]["detail"] = detail(1.0);
+            report["steps"][0]["detail"]["window"]["latencies_are_steady"] = json!(false);
+            report["steps"][0]["detail"]["workload"] =
+                json!({"model": "closed", "offered_tps": 2_000.0});
+        }
+    });
+    let comparison = compare(&set(&[1.0; 6]), &mixed, Pairing::None);
+    let reason = |which| metric(&comparison, which).obstacle.clone();
+    assert_eq!(reason(Metric::ClientCpuNs), Some(Obstacle::OtherBuild));
+    assert_eq!(reason(Metric::P999Ms), Some(Obstacle::NotMeasured));
+    assert_eq!(reason(Metric::P99Ms), None);
+
+    let smaller = changed(&[1.0; 6], |_, report| {
+        report["steps"][0]["detail"] = detail(1.0);
+        report["steps"][0]["detail"]["workload"]["payload_bytes"] = json!(64);
+    });
+    let comparison = compare(&side(1.0), &smaller, Pairing::None);
+    let obstacle = comparison.steps[0].obstacle.as_ref().unwrap();
+    assert_eq!(
+        obstacle.to_string(),
+        "other scenario: payload_bytes 28 and 64"
+    );
+}
+
+/// A report merged from several, each with this share of the whole's rate.
+fn merged(rate_share: f64, factor: f64) -> RunSet {
+    let known = |ms: f64| json!({"state": "known", "ms": ms * factor});
+    let run = json!({
+        "send_tps": 2_000.0 * rate_share, "receive_tps": 1e6 * rate_share, "expected": 1_000_000, "lost": 0,
+        "p50": known(1.0), "p99": known(4.0), "p999": known(8.0),
+        "server_ns_per_message": 500.0, "valid": true,
+    });
+    let mut merged = step(1.0);
+    merged["detail"] = detail(factor);
+    merged["detail"]["runs"] = json!([run, run, run, run, run, run]);
+    RunSet {
+        runs: runs(report_of(&json!([merged]))),
+        interrupted: 0,
+    }
+}
+
+#[test]
+fn a_report_of_several_runs_is_several_and_one_of_several_parts_is_one() {
+    let (base, new) = (merged(1.0, 1.0), merged(1.0, 1.3));
+    assert_eq!((base.len(), new.len()), (6, 6));
+    assert!((base.runs[0].steps[0].secs - 20.0 / 6.0).abs() < 1e-9);
+    let comparison = compare(&base, &new, Pairing::None);
+    assert_eq!(metric(&comparison, Metric::P99Ms).verdict, Verdict::Worse);
+    assert_eq!(
+        metric(&comparison, Metric::ReceiveTps).verdict,
+        Verdict::NoChangeFound
+    );
+    assert_eq!(merged(1.0 / 6.0, 1.0).len(), 1);
 }
 
 #[test]
@@ -289,10 +391,9 @@ fn pairs_need_partners_and_sides_need_runs() {
 fn noise_comes_from_enough_pairs_and_survives_its_file() {
     let quiet = set(&[1.0; 3]);
     assert_eq!(NoiseRecord::of(&quiet, &quiet, quick()), None);
-    let mut lossy = set(&[1.0; 4]);
-    for run in &mut lossy.runs {
-        run.steps[0].lost = 1_000_000;
-    }
+    let lossy = changed(&[1.0; 4], |_, report| {
+        report["steps"][0]["lost"] = json!(1_000_000);
+    });
     let record = NoiseRecord::of(&set(&[1.0; 4]), &lossy, quick()).unwrap();
     assert_eq!(
         record.share("steady", 500, Metric::P99Ms),
@@ -323,8 +424,8 @@ fn committed_reports_are_read_file_by_file_and_as_a_directory() {
     let report: Report = serde_json::from_str(&text).unwrap();
     let one = RunSet::read(&results.join("24m-1.json")).unwrap();
     assert_eq!(
-        one.runs[0].steps[0].latency.p99_ms,
-        report.steps[0].latency.p99_ms
+        one.runs[0].steps[0].figure(Metric::P99Ms),
+        Ok(report.steps[0].latency.p99_ms)
     );
 
     let directory = tempfile::tempdir().unwrap();
@@ -337,8 +438,8 @@ fn committed_reports_are_read_file_by_file_and_as_a_directory() {
     let both = RunSet::read(directory.path()).unwrap();
     assert_eq!(both.len(), 2);
     assert_eq!(
-        both.runs[0].steps[0].latency.p99_ms,
-        report.steps[0].latency.p99_ms
+        both.runs[0].steps[0].figure(Metric::P99Ms),
+        Ok(report.steps[0].latency.p99_ms)
     );
 }
 
@@ -366,10 +467,8 @@ fn stopped_runs_are_left_out_and_told() {
     let directory = tempfile::tempdir().unwrap();
     let mut set = set(&[1.0; 6]);
     let path = directory.path().join("report.json");
-    let stopped = serde_json::json!({
-        "schema_version": SCHEMA_VERSION, "status": "interrupted", "model": "closed", "steps": [],
-        "env": {"cpu": "x", "cores": 1, "kernel": "y", "version": "z", "commit": "c"},
-    });
+    let mut stopped = report_of(&json!([]));
+    stopped["status"] = json!("interrupted");
     std::fs::write(&path, stopped.to_string()).unwrap();
     set.add_file(&path).unwrap();
     let comparison = compare(&set, &set, Pairing::None);
