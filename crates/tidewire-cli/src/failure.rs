@@ -8,6 +8,7 @@
 //! | 3 | no server at the address, or the connection ended |
 //! | 4 | the server refused |
 //! | 5 | no answer in time |
+//! | 99 | a comparison found what it was told to fail on |
 //!
 //! The libraries' errors are typed, so the code and the remedy follow from the type wherever in the chain
 //! it stands; a subcommand wraps nothing and prints nothing itself. Where only the binary knows what is

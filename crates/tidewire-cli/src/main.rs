@@ -188,9 +188,10 @@ Examples:
   tidewire pub 127.0.0.1:8080 sensor.7.temperature 21.5
   tidewire serve --app rpc
   tidewire call 127.0.0.1:8080 add '2 40'
+  tidewire doctor                   what to fix before measuring
 
 Exit codes: 0 success, 2 wrong usage or configuration, 3 the server cannot be reached or the connection ended,
-4 the server refused, 5 no answer in time, 1 anything else.";
+4 the server refused, 5 no answer in time, 99 a comparison failed, 1 anything else.";
 
 #[cfg(test)]
 mod tests {

@@ -5,7 +5,7 @@ use super::run_set::{Run, StepRun};
 use super::{
     Metric, MetricComparison, NOISE_FLOOR, NoiseRecord, Obstacle, RunSet, StepComparison, Verdict,
 };
-use crate::statistics::{Bootstrap, MedianInterval, RatioInterval, Sides};
+use crate::statistics::{Bootstrap, MedianInterval, Outliers, RatioInterval, Sides};
 
 /// The two sides and how they are compared.
 pub(super) struct Judge<'c> {
@@ -85,6 +85,8 @@ impl Judge<'_> {
             metric,
             base: None,
             new: None,
+            base_outliers: None,
+            new_outliers: None,
             ratio: None,
             noise,
             verdict: Verdict::NotComparable,
@@ -118,6 +120,8 @@ impl Judge<'_> {
         };
         compared.base = MedianInterval::of(base, self.bootstrap);
         compared.new = MedianInterval::of(new, self.bootstrap);
+        compared.base_outliers = Outliers::among(base);
+        compared.new_outliers = Outliers::among(new);
         compared.ratio = RatioInterval::of(sides, self.bootstrap);
         let Some(ratio) = compared.ratio else {
             compared.obstacle = Some(Obstacle::NotMeasured);

@@ -23,7 +23,7 @@ pub use self::metric::Metric;
 pub use self::noise::{NOISE_PAIRS_MIN, NoiseError, NoiseRecord, Share, StepNoise};
 use self::run_set::Run;
 pub use self::run_set::{RunSet, RunSetError};
-use crate::statistics::{Bootstrap, MedianInterval, RatioInterval};
+use crate::statistics::{Bootstrap, MedianInterval, Outliers, RatioInterval};
 
 /// What a comparison found.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -175,6 +175,10 @@ pub struct MetricComparison {
     pub base: Option<MedianInterval>,
     /// Median of the new side.
     pub new: Option<MedianInterval>,
+    /// Runs of the base that lie far from the others; they count in every other figure.
+    pub base_outliers: Option<Outliers>,
+    /// Runs of the new side that lie far from the others.
+    pub new_outliers: Option<Outliers>,
     /// New by base.
     pub ratio: Option<RatioInterval>,
     /// A share: ratios from 1/(1 + noise) to 1 + noise mean nothing.

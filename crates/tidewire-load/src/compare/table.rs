@@ -2,9 +2,9 @@
 
 use std::fmt::Write as _;
 
-use super::{Comparison, MetricComparison, Side, StepComparison, Verdict};
+use super::{Comparison, Metric, MetricComparison, Side, StepComparison, Verdict};
 use crate::format::printable;
-use crate::statistics::RatioInterval;
+use crate::statistics::{MedianInterval, Outliers, RatioInterval};
 
 pub(super) fn render(comparison: &Comparison) -> String {
     let mut text = String::new();
@@ -68,11 +68,44 @@ fn render_step(text: &mut String, step: &StepComparison) {
         }
         let _ = writeln!(text, "{}", line.trim_end());
     }
+    for compared in &step.metrics {
+        let sides = [
+            ("base", &compared.base_outliers),
+            ("new", &compared.new_outliers),
+        ];
+        for (side, outliers) in sides {
+            if let Some(outliers) = outliers.as_ref().filter(|found| !found.flagged.is_empty()) {
+                let _ = writeln!(text, "  {}", outlier_line(compared.metric, side, outliers));
+            }
+        }
+    }
+}
+
+/// Such as `base p99: run 3 lies far from the others; iqr_mean 4.21 ms (1 of 6 runs set aside in this mean only)`.
+fn outlier_line(metric: Metric, side: &str, outliers: &Outliers) -> String {
+    let numbers: Vec<String> = outliers
+        .flagged
+        .iter()
+        .map(|index| (index + 1).to_string())
+        .collect();
+    let lies = if numbers.len() == 1 {
+        "run {} lies"
+    } else {
+        "runs {} lie"
+    };
+    format!(
+        "{side} {}: {} far from the others; iqr_mean {} ({} of {} runs set aside in this mean only)",
+        metric.name(),
+        lies.replace("{}", &numbers.join(", ")),
+        metric.show(outliers.iqr_mean),
+        numbers.len(),
+        outliers.runs,
+    )
 }
 
 fn row(compared: &MetricComparison) -> [String; COLUMNS.len()] {
     let metric = compared.metric;
-    let median = |side: &Option<crate::statistics::MedianInterval>| match side {
+    let median = |side: &Option<MedianInterval>| match side {
         Some(interval) => metric.show(interval.median),
         None => "n/a".to_owned(),
     };

@@ -165,6 +165,19 @@ fn better_and_worse_depend_on_the_metric() {
 }
 
 #[test]
+fn a_wild_run_is_told_and_stays_in_the_median() {
+    let base = set(&[1.0, 1.01, 0.99, 1.02, 3.0, 0.98]);
+    let comparison = compare(&base, &set(&[1.0; 6]), Pairing::None);
+    let p99 = metric(&comparison, Metric::P99Ms);
+    assert_eq!(p99.base_outliers.as_ref().unwrap().flagged, [4]);
+    assert!((p99.base.unwrap().median - 4.02).abs() < 1e-9);
+    assert!(comparison.to_text().contains(
+        "base p99: run 5 lies far from the others; iqr_mean 4.00 ms (1 of 6 runs set aside in this mean only)"
+    ));
+    assert!(!comparison.to_text().contains("new p99"));
+}
+
+#[test]
 fn a_small_but_certain_change_is_noise_until_noise_is_known_to_be_smaller() {
     let (base, new) = (set(&[1.0; 6]), set(&[1.02; 6]));
     let comparison = compare(&base, &new, Pairing::ByOrder);
