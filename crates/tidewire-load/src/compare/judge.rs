@@ -79,8 +79,7 @@ impl Judge<'_> {
         }
         let noise = self
             .noise
-            .and_then(|noise| noise.share(&step.step_name, step.concurrency, metric))
-            .unwrap_or(NOISE_FLOOR);
+            .and_then(|noise| noise.share(&step.step_name, step.concurrency, metric));
         let mut compared = MetricComparison {
             metric,
             base: None,
@@ -88,7 +87,8 @@ impl Judge<'_> {
             base_outliers: None,
             new_outliers: None,
             ratio: None,
-            noise,
+            noise: noise.unwrap_or(NOISE_FLOOR),
+            noise_is_recorded: noise.is_some(),
             verdict: Verdict::NotComparable,
             obstacle: None,
         };

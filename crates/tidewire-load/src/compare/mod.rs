@@ -184,6 +184,8 @@ pub struct MetricComparison {
     /// A share: ratios from 1/(1 + noise) to 1 + noise mean nothing.
     #[serde(with = "crate::statistics::json_number")]
     pub noise: f64,
+    /// Whether that was recorded on this machine, and not assumed.
+    pub noise_is_recorded: bool,
     /// What follows.
     pub verdict: Verdict,
     /// Why there is no verdict, if there is none.

@@ -128,7 +128,15 @@ fn row(compared: &MetricComparison) -> [String; COLUMNS.len()] {
         median(&compared.new),
         ratio,
         interval,
-        format!("{:.1} %", compared.noise * 100.0),
+        format!(
+            "{}{:.1} %",
+            if compared.noise_is_recorded {
+                ""
+            } else {
+                "assumed "
+            },
+            compared.noise * 100.0
+        ),
         verdict,
     ]
 }

@@ -162,6 +162,7 @@ fn better_and_worse_depend_on_the_metric() {
     let position = |word| text.find(word).unwrap();
     assert!(position("WORSE") < position("better") && position("better") < position("no change"));
     assert!(text.contains("note: no noise of this machine is known and 3 % is assumed"));
+    assert!(text.contains("assumed 3.0 %"));
 }
 
 #[test]

@@ -15,6 +15,7 @@ mod encoded;
 mod histogram;
 mod interval;
 pub(crate) mod json_number;
+mod law;
 mod outlier;
 mod percentile;
 mod ratio;
