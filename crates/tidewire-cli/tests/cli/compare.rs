@@ -104,6 +104,40 @@ fn json_says_the_same_to_programs() {
 }
 
 #[test]
+fn a_report_that_load_has_just_written_is_understood() {
+    let directory = tempfile::tempdir().unwrap();
+    let scenario = directory.path().join("scenario.toml");
+    let text = "host = \"127.0.0.1\"\nport = 1\n[[steps]]\nname = \"tiny\"\nconcurrency = 4\n\
+                duration_secs = 0.5\nthink_time_ms = [5, 10]\n";
+    fs::write(&scenario, text).unwrap();
+    let out = directory.path().join("out");
+    let [scenario, out_text] = [&scenario, &out].map(|path| path.display().to_string());
+    // On a busy machine it may find fault with itself, which its report then says.
+    let load = run(&["load", &scenario, "--serve", "--out", &out_text]);
+    assert!(out.join("report.json").is_file(), "{}", load.text());
+    let report = out.join("report.json").display().to_string();
+    let ended = run(&["compare", &report, &out_text, "--json"]);
+    assert_eq!(ended.status.code(), Some(0), "{}", ended.text());
+    let json: Value = serde_json::from_str(&ended.text()).unwrap();
+    assert_eq!(json["steps"][0]["step_name"], "tiny");
+    let report: Value = serde_json::from_str(&fs::read_to_string(report).unwrap()).unwrap();
+    if let Some(sent) = json["steps"][0]["metrics"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|compared| compared["metric"] == "send_tps")
+    {
+        assert_eq!(
+            sent["base"]["median"],
+            report["steps"][0]["steady"]["send_tps"]
+        );
+        assert_eq!(sent["obstacle"]["reason"], "too_few_runs");
+    } else {
+        assert_eq!(json["steps"][0]["obstacle"]["reason"], "invalid");
+    }
+}
+
+#[test]
 fn one_run_of_each_is_shown_and_cannot_pass_a_gate() {
     let directory = tempfile::tempdir().unwrap();
     let [old, new] = ["old.json", "new.json"].map(|name| {
