@@ -112,6 +112,10 @@ impl<'a> Series<'a> {
                 return Err(Failure::configuration(what, remedy).into());
             }
         }
+        fs::create_dir_all(&arguments.out).map_err(|error| {
+            let what = format!("cannot create {}: {error}", arguments.out.display());
+            Failure::configuration(what, "name another directory with --out")
+        })?;
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
         signals::watch(move || {

@@ -33,7 +33,12 @@ pub(super) enum Ended {
 impl Side<'_> {
     /// The command of a run.
     pub(super) fn command(&self, pair: usize, scenario: &Path, further: &[String]) -> Command {
-        let mut command = Command::new(self.binary);
+        // A name without a slash would be looked for in PATH, even where such a file lies right here.
+        let here = self.binary.is_file();
+        let binary = here
+            .then(|| std::path::absolute(self.binary).ok())
+            .flatten();
+        let mut command = Command::new(binary.as_deref().unwrap_or(self.binary));
         command
             .arg("load")
             .arg(scenario)

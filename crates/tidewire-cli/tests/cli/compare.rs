@@ -5,9 +5,9 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use crate::process::{Ended, Process};
+use crate::process::{Ended, Process, command};
 
 fn run(arguments: &[&str]) -> Ended {
     Process::start(arguments).wait()
@@ -223,7 +223,7 @@ fn ab_runs_in_turns_records_the_noise_and_finds_the_change() {
     let comparison: Value =
         serde_json::from_str(&fs::read_to_string(out.join("comparison.json")).unwrap()).unwrap();
     assert_eq!(comparison["base"]["runs"], 6);
-    assert_eq!(comparison["notes"], serde_json::json!([]));
+    assert_eq!(comparison["notes"], json!([]));
 
     // The same from the files that were left, and a second time into the same place is refused.
     let [a_runs, b_runs, noise] =
@@ -236,6 +236,44 @@ fn ab_runs_in_turns_records_the_noise_and_finds_the_change() {
     let second = run(&arguments);
     assert_eq!(second.status.code(), Some(2));
     assert!(second.text().contains("remedy: name another directory"));
+}
+
+/// A name without a slash is a file right here, and not one of the search path.
+#[test]
+fn ab_takes_noise_from_a_file_and_binaries_by_bare_names() {
+    let directory = tempfile::tempdir().unwrap();
+    program(directory.path(), "A", 1.0);
+    let report: Value = serde_json::from_str(&report(1.0)).unwrap();
+    let (env, step) = (&report["env"], &report["steps"][0]);
+    let noise = json!({
+        "cpu": env["cpu"], "cores": env["cores"], "kernel": env["kernel"], "pairs": 8,
+        "steps": [{
+            "step_name": step["step_name"], "concurrency": step["concurrency"], "shares": {"p99_ms": 0.01},
+        }],
+    });
+    fs::write(directory.path().join("noise.json"), noise.to_string()).unwrap();
+    fs::write(directory.path().join("scenario.toml"), "").unwrap();
+    let arguments = [
+        "ab",
+        "--a",
+        "A",
+        "--b",
+        "A",
+        "--noise",
+        "noise.json",
+        "--out",
+        "out",
+        "--fail-on",
+        "change",
+        "scenario.toml",
+    ];
+    let ended = Process::spawn(command(&arguments).current_dir(directory.path())).wait();
+    assert_eq!(ended.status.code(), Some(0), "{}", ended.text());
+    let journal = fs::read_to_string(directory.path().join("journal")).unwrap();
+    assert_eq!(journal, "A".repeat(16));
+    let kept = fs::read_to_string(directory.path().join("out/noise.json")).unwrap();
+    assert_eq!(serde_json::from_str::<Value>(&kept).unwrap(), noise);
+    assert!(ended.text().contains("  1.0 %  "), "{}", ended.text());
 }
 
 #[test]
