@@ -4,12 +4,11 @@
 //! histograms a few times a second, so that the live view costs the hot path nothing.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use tidewire::io::clock::now_ns;
 
-use crate::agents::LaneResult;
-use crate::statistics::LatencyHistogram;
+use crate::agents::{LaneResult, Times};
 
 /// Shared by the coordinator and all lanes of one step.
 #[derive(Debug)]
@@ -21,15 +20,17 @@ pub(crate) struct StepLink {
     login_closed: AtomicBool,
     finished: AtomicBool,
     logins: AtomicU64,
+    slow_logins: AtomicU64,
     login_failures: AtomicU64,
     disconnects: AtomicU64,
+    slow_disconnects: AtomicU64,
     send_errors: AtomicU64,
     lanes_done: AtomicU64,
     server_agent: OnceLock<String>,
     lanes: Vec<LaneLink>,
     results: Mutex<Vec<LaneResult>>,
-    /// End-to-end times collected so far.
-    latency: Mutex<LatencyHistogram>,
+    /// Times collected so far.
+    times: Mutex<Times>,
 }
 
 #[derive(Debug, Default)]
@@ -39,11 +40,11 @@ struct LaneLink {
     exchange: Mutex<Exchange>,
 }
 
-/// Two histograms change hands: the lane fills one while the coordinator reads the other.
+/// Two sets of histograms change hands: the lane fills one while the coordinator reads the other.
 #[derive(Debug)]
 struct Exchange {
-    full: Option<LatencyHistogram>,
-    empty: Option<LatencyHistogram>,
+    full: Option<Box<Times>>,
+    empty: Option<Box<Times>>,
     swapped_ns: u64,
 }
 
@@ -51,7 +52,7 @@ impl Default for Exchange {
     fn default() -> Self {
         Self {
             full: None,
-            empty: Some(LatencyHistogram::new()),
+            empty: Some(Box::default()),
             swapped_ns: 0,
         }
     }
@@ -66,14 +67,16 @@ impl StepLink {
             login_closed: AtomicBool::new(false),
             finished: AtomicBool::new(false),
             logins: AtomicU64::new(0),
+            slow_logins: AtomicU64::new(0),
             login_failures: AtomicU64::new(0),
             disconnects: AtomicU64::new(0),
+            slow_disconnects: AtomicU64::new(0),
             send_errors: AtomicU64::new(0),
             lanes_done: AtomicU64::new(0),
             server_agent: OnceLock::new(),
             lanes: (0..lanes).map(|_| LaneLink::default()).collect(),
             results: Mutex::default(),
-            latency: Mutex::new(LatencyHistogram::new()),
+            times: Mutex::default(),
         }
     }
 
@@ -127,7 +130,9 @@ impl StepLink {
         )
     }
 
-    pub(crate) fn add_login(&self) {
+    pub(crate) fn add_login(&self, is_slow: bool) {
+        self.slow_logins
+            .fetch_add(u64::from(is_slow), Ordering::Relaxed);
         self.logins.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -139,8 +144,13 @@ impl StepLink {
         self.login_failures.fetch_add(count, Ordering::Relaxed);
     }
 
-    pub(crate) fn add_disconnect(&self) {
-        self.disconnects.fetch_add(1, Ordering::Relaxed);
+    pub(crate) fn add_disconnect(&self, is_slow: bool) {
+        let counter = if is_slow {
+            &self.slow_disconnects
+        } else {
+            &self.disconnects
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(crate) fn add_send_error(&self) {
@@ -156,8 +166,19 @@ impl StepLink {
         self.lanes_done.load(Ordering::Relaxed)
     }
 
+    /// Agents logged in, slow receivers included.
     pub(crate) fn logins(&self) -> u64 {
         self.logins.load(Ordering::Relaxed)
+    }
+
+    /// Slow receivers logged in.
+    pub(crate) fn slow_logins(&self) -> u64 {
+        self.slow_logins.load(Ordering::Relaxed)
+    }
+
+    /// Slow receivers that lost their connection, which is nobody's fault.
+    pub(crate) fn slow_disconnects(&self) -> u64 {
+        self.slow_disconnects.load(Ordering::Relaxed)
     }
 
     pub(crate) fn login_failures(&self) -> u64 {
@@ -181,13 +202,7 @@ impl StepLink {
     }
 
     /// Called by lane `lane` once per turn.
-    pub(crate) fn publish(
-        &self,
-        lane: usize,
-        sent: u64,
-        received: u64,
-        latency: &mut LatencyHistogram,
-    ) {
+    pub(crate) fn publish(&self, lane: usize, sent: u64, received: u64, times: &mut Box<Times>) {
         let link = &self.lanes[lane];
         link.sent.store(sent, Ordering::Relaxed);
         link.received.store(received, Ordering::Relaxed);
@@ -202,20 +217,14 @@ impl StepLink {
         let Some(empty) = exchange.empty.take() else {
             return;
         };
-        exchange.full = Some(std::mem::replace(latency, empty));
+        exchange.full = Some(std::mem::replace(times, empty));
         exchange.swapped_ns = now_ns;
     }
 
     /// A lane's last words.
-    pub(crate) fn hand_in(&self, result: LaneResult, latency: &LatencyHistogram) {
-        self.latency
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .merge(latency);
-        self.results
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push(result);
+    pub(crate) fn hand_in(&self, result: LaneResult, times: &Times) {
+        lock(&self.times).merge(times);
+        lock(&self.results).push(result);
     }
 
     pub(crate) fn sent(&self) -> u64 {
@@ -233,16 +242,13 @@ impl StepLink {
     }
 
     /// Adds what the lanes recorded since the last call to the whole and to `recent`. Called several times
-    /// a second, it finds at most a swapped histogram per lane.
-    pub(crate) fn collect_latency(&self, recent: &mut LatencyHistogram) {
+    /// a second, it finds at most a swapped set of histograms per lane.
+    pub(crate) fn collect_times(&self, recent: &mut Times) {
         for lane in &self.lanes {
-            let mut exchange = lane.exchange.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut exchange = lock(&lane.exchange);
             if let Some(mut full) = exchange.full.take() {
                 recent.merge(&full);
-                self.latency
-                    .lock()
-                    .unwrap_or_else(PoisonError::into_inner)
-                    .merge(&full);
+                lock(&self.times).merge(&full);
                 full.clear();
                 exchange.empty = Some(full);
             }
@@ -250,14 +256,17 @@ impl StepLink {
     }
 
     /// Everything, once all lanes have ended.
-    pub(crate) fn take_results(&self) -> (Vec<LaneResult>, LatencyHistogram) {
-        self.collect_latency(&mut LatencyHistogram::new());
-        let results =
-            std::mem::take(&mut *self.results.lock().unwrap_or_else(PoisonError::into_inner));
-        let latency =
-            std::mem::take(&mut *self.latency.lock().unwrap_or_else(PoisonError::into_inner));
-        (results, latency)
+    pub(crate) fn take_results(&self) -> (Vec<LaneResult>, Times) {
+        self.collect_times(&mut Times::default());
+        let results = std::mem::take(&mut *lock(&self.results));
+        let times = std::mem::take(&mut *lock(&self.times));
+        (results, times)
     }
+}
+
+/// A lane that panicked leaves counters and whole histograms.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// How often a lane offers its histogram to the live view.

@@ -22,6 +22,7 @@ pub mod run;
 pub mod scenario;
 pub mod schedule;
 pub mod search;
+pub mod segment;
 pub mod slo;
 pub mod stamp;
 pub mod statistics;

@@ -61,6 +61,31 @@ impl ProcessSample {
     }
 }
 
+/// One reading of what the whole machine did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MachineSample {
+    /// Ticks of all processors since the machine started.
+    pub ticks: u64,
+    /// Those of them that its host took for others.
+    pub stolen_ticks: u64,
+}
+
+impl MachineSample {
+    /// Reads the machine's account; nothing where there is none.
+    #[must_use]
+    pub fn read() -> Option<Self> {
+        machine_ticks(&fs::read_to_string("/proc/stat").ok()?)
+    }
+
+    /// Time stolen since an earlier sample, in percent; nothing when no tick passed.
+    #[must_use]
+    pub fn stolen_pct_since(&self, earlier: &Self) -> Option<f64> {
+        let ticks = self.ticks.checked_sub(earlier.ticks)?;
+        let stolen = self.stolen_ticks.checked_sub(earlier.stolen_ticks)?;
+        (ticks > 0).then(|| stolen as f64 / ticks as f64 * 100.0)
+    }
+}
+
 /// Why a process could not be sampled.
 #[derive(Debug, Error)]
 #[non_exhaustive]
@@ -96,6 +121,22 @@ fn cpu_ticks(stat: &str) -> Option<u64> {
     user.checked_add(system)
 }
 
+/// The first line has the ticks of all processors: user, nice, system, idle, waiting, two kinds of interrupts, stolen;
+/// what follows is contained in the first ones.
+fn machine_ticks(stat: &str) -> Option<MachineSample> {
+    let line = stat.lines().next()?.strip_prefix("cpu ")?;
+    let ticks: Vec<u64> = line
+        .split_ascii_whitespace()
+        .take(8)
+        .map(str::parse)
+        .collect::<Result<_, _>>()
+        .ok()?;
+    Some(MachineSample {
+        ticks: ticks.iter().sum(),
+        stolen_ticks: *ticks.get(7)?,
+    })
+}
+
 /// The value of a line such as `VmRSS:  1234 kB`, in bytes.
 fn status_bytes(status: &str, key: &str) -> Option<u64> {
     let line = status.lines().find_map(|line| line.strip_prefix(key))?;
@@ -113,6 +154,22 @@ mod tests {
         assert_eq!(cpu_ticks(stat), Some(300));
         assert_eq!(cpu_ticks("42 (a) S 1 2"), None);
         assert_eq!(cpu_ticks(""), None);
+    }
+
+    #[test]
+    fn stolen_time_is_the_eighth_number_of_the_machine() {
+        let stat = "cpu  10 20 30 40 0 0 0 25 7 7\ncpu0 1 2 3 4 5 6 7 8 9 10\n";
+        let sample = machine_ticks(stat).unwrap();
+        assert_eq!((sample.ticks, sample.stolen_ticks), (125, 25));
+        let earlier = MachineSample {
+            ticks: 25,
+            stolen_ticks: 0,
+        };
+        assert_eq!(sample.stolen_pct_since(&earlier), Some(25.0));
+        assert_eq!(earlier.stolen_pct_since(&sample), None);
+        assert_eq!(sample.stolen_pct_since(&sample), None);
+        assert_eq!(machine_ticks("cpu0 1 2 3 4 5 6 7 8"), None);
+        assert_eq!(machine_ticks("cpu  1 2 3"), None);
     }
 
     #[test]

@@ -107,7 +107,8 @@ pub(crate) fn run(arguments: &LoadArguments) -> anyhow::Result<ExitCode> {
     let address = match (&child, &arguments.target) {
         (Some(child), _) => child.address().clone(),
         (None, Some(target)) => target.resolve()?,
-        (None, None) => format!("tcp://{}:{}", scenario.host, scenario.port)
+        (None, None) => scenario
+            .target
             .parse::<Address>()
             .and_then(|address| address.resolve())?,
     };

@@ -8,6 +8,7 @@
 //! All derived figures are computed in one place, [`StepReport::from_measurements`], and checked in another,
 //! [`Report::validate`]. Loose JSON values were rejected: a misspelt key would be noticed only by a reader.
 
+mod detail;
 mod markdown;
 mod step;
 mod table;
@@ -18,12 +19,18 @@ use std::time::SystemTime;
 
 use serde::{Deserialize, Serialize};
 
+pub(crate) use self::detail::judge_slo;
+pub use self::detail::{
+    Cost, Distribution, ReceiverFigures, RunFigures, Second, SloReport, SlowReceivers, StepDetail,
+    StepTimes, Verdict, Window, WorkCounts, Workload,
+};
 pub use self::step::{ClientUsage, ServerUsage, Steady, StepMeasurements, StepReport};
 pub use self::table::step_table;
 pub use self::validate::ValidateError;
 pub use self::write::{JSON_FILE, MARKDOWN_FILE, WriteError, WrittenReport};
 pub use crate::environment::Environment;
 use crate::format;
+use crate::segment::Segment;
 pub use crate::statistics::Latency;
 
 /// The result of a whole run; field for field the content of `report.json`.
@@ -43,23 +50,28 @@ pub struct Report {
     pub end_time_utc: String,
     /// Length of the whole run in seconds.
     pub total_duration_secs: f64,
-    /// How load is offered: [`MODEL_CLOSED`].
+    /// How load is offered: `closed`, `open` or `max`, or [`MODEL_MIXED`] where steps differ.
     pub model: String,
     /// The seed of every random choice; the same seed offers the same load.
     pub seed: u64,
     /// Machine and build.
     pub env: Environment,
+    /// Version of the scenario; left out for version 1.
+    #[serde(default = "version_1", skip_serializing_if = "is_version_1")]
+    pub scenario_version: u8,
+    /// Which share of the scenario this is of; left out for the whole.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub segment: Option<Segment>,
     /// One entry for each step that was begun, in order.
     pub steps: Vec<StepReport>,
 }
 
 impl Report {
     /// Puts a report together. The status is [`Status::Interrupted`] when the run says so, otherwise
-    /// [`Status::Passed`] only if there are steps and no step has a problem.
+    /// [`Status::Passed`] only if there are steps and every step is clean, keeps its limits and is not refused.
     #[must_use]
     pub fn new(facts: RunFacts, steps: Vec<StepReport>) -> Self {
-        let clean = !steps.is_empty() && steps.iter().all(StepReport::is_clean);
-        let status = match (facts.interrupted, clean) {
+        let status = match (facts.interrupted, all_pass(&steps)) {
             (true, _) => Status::Interrupted,
             (false, true) => Status::Passed,
             (false, false) => Status::Failed,
@@ -71,10 +83,29 @@ impl Report {
             start_time_utc: format::utc(facts.start_time),
             end_time_utc: format::utc(facts.end_time),
             total_duration_secs: facts.total_duration_secs,
-            model: MODEL_CLOSED.to_owned(),
+            model: model(&steps),
             seed: facts.seed,
             env: facts.env,
+            scenario_version: facts.version,
+            segment: facts.segment,
             steps,
+        }
+    }
+
+    /// What the run comes to, the weightiest first.
+    #[must_use]
+    pub fn conclusion(&self) -> Conclusion {
+        let any = |found: fn(&StepReport) -> bool| self.steps.iter().any(found);
+        if self.status == Status::Interrupted {
+            Conclusion::Interrupted
+        } else if any(StepReport::is_refused) {
+            Conclusion::Invalid
+        } else if any(|step| !step.keeps_slo()) {
+            Conclusion::SloFailed
+        } else if self.steps.is_empty() || any(|step| !step.is_clean()) {
+            Conclusion::Failed
+        } else {
+            Conclusion::Passed
         }
     }
 
@@ -109,6 +140,21 @@ impl Status {
     }
 }
 
+/// What a run comes to: one of these, and each has an exit code of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Conclusion {
+    /// Everything that was expected arrived once and in order, within the limits.
+    Passed,
+    /// Something was lost, wrong or impossible that no limit allows.
+    Failed,
+    /// A limit was broken.
+    SloFailed,
+    /// A measurement is not to be believed, so that nothing else counts.
+    Invalid,
+    /// The user stopped the run.
+    Interrupted,
+}
+
 /// What a run knows about itself besides its steps.
 #[derive(Clone, Debug)]
 pub struct RunFacts {
@@ -126,6 +172,40 @@ pub struct RunFacts {
     pub env: Environment,
     /// Whether the user stopped the run.
     pub interrupted: bool,
+    /// Version of the scenario.
+    pub version: u8,
+    /// Which share of the scenario was run, if not the whole.
+    pub segment: Option<Segment>,
+}
+
+fn all_pass(steps: &[StepReport]) -> bool {
+    let passes = |step: &StepReport| step.is_clean() && step.keeps_slo() && !step.is_refused();
+    !steps.is_empty() && steps.iter().all(passes)
+}
+
+fn model(steps: &[StepReport]) -> String {
+    let mut models = steps
+        .iter()
+        .filter_map(|step| step.detail.as_ref())
+        .map(|detail| detail.workload.model.as_str());
+    let first = models.next().unwrap_or(MODEL_CLOSED);
+    if models.all(|model| model == first) {
+        first.to_owned()
+    } else {
+        MODEL_MIXED.to_owned()
+    }
+}
+
+const fn version_1() -> u8 {
+    1
+}
+
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "the signature that serde calls"
+)]
+const fn is_version_1(version: &u8) -> bool {
+    *version == 1
 }
 
 /// Version of the layout of `report.json`. Adding a key does not change it; removing, renaming or
@@ -135,6 +215,12 @@ pub const SCHEMA_VERSION: u32 = 1;
 /// Agents wait for their think time, not for answers of the server, before each message, and there is a
 /// fixed number of them.
 pub const MODEL_CLOSED: &str = "closed";
+
+/// Steps of different models.
+pub const MODEL_MIXED: &str = "mixed";
+
+/// Where nothing comes back, `latency` is all zero.
+pub const LATENCY_KIND_NONE: &str = "none: nothing comes back; latency_send is the cost of sending";
 
 /// What the figures in `latency` measure.
 pub const LATENCY_KIND_END_TO_END: &str =

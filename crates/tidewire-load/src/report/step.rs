@@ -2,9 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{LATENCY_KIND_END_TO_END, Latency};
+use super::{LATENCY_KIND_END_TO_END, LATENCY_KIND_NONE, Latency, StepDetail};
 use crate::ledger::ReceiverTotals;
-use crate::scenario::Step;
+use crate::scenario::{Pattern, Step};
 
 /// The result of one step; field for field an entry of `steps` in `report.json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -36,7 +36,8 @@ pub struct StepReport {
     pub success_rate: f64,
     /// The time that `latency_kind` describes.
     pub latency: Latency,
-    /// Messages a second the scenario offers: concurrency × 1000 / mean think time in milliseconds.
+    /// Messages a second the scenario offers: concurrency × 1000 / mean think time in milliseconds, or the mean rate of
+    /// an open step. Where the step is to find its rate, what it found.
     pub theoretical_tps: f64,
     /// `steady.send_tps` by `theoretical_tps`.
     pub attainment: f64,
@@ -74,6 +75,9 @@ pub struct StepReport {
     pub problems: Vec<String>,
     /// What a reader should know but does not make the step fail.
     pub notes: Vec<String>,
+    /// What else is known; not in reports of older builds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub detail: Option<Box<StepDetail>>,
 }
 
 impl StepReport {
@@ -81,11 +85,11 @@ impl StepReport {
     #[must_use]
     pub fn from_measurements(measured: StepMeasurements<'_>) -> Self {
         let totals = &measured.totals;
-        let theoretical_tps = measured.step.theoretical_tps();
         let steady = Steady {
             send_tps: rate(measured.steady_sent, measured.steady_secs),
             receive_tps: rate(measured.steady_received, measured.steady_secs),
         };
+        let theoretical_tps = measured.step.offered_tps().unwrap_or(steady.send_tps);
         let failures = Failures {
             concurrency: measured.step.concurrency,
             sent: measured.total_sent,
@@ -114,7 +118,7 @@ impl StepReport {
             success_rate,
             latency: measured.latency,
             theoretical_tps,
-            attainment: steady.send_tps / theoretical_tps,
+            attainment: attainment(steady.send_tps, theoretical_tps),
             steady,
             expected_received: totals.expected,
             lost: totals.lost,
@@ -126,12 +130,16 @@ impl StepReport {
             invented: totals.invented,
             receivers_tracked: totals.receivers_tracked,
             receivers_unresolved: totals.receivers_unresolved,
-            latency_kind: LATENCY_KIND_END_TO_END.to_owned(),
+            latency_kind: match measured.step.pattern {
+                Pattern::Ingest => LATENCY_KIND_NONE.to_owned(),
+                _ => LATENCY_KIND_END_TO_END.to_owned(),
+            },
             latency_send: measured.latency_send,
             problems: problems(&measured),
             notes: notes(&measured),
             server: measured.server,
             client: measured.client,
+            detail: measured.detail.map(Box::new),
         }
     }
 
@@ -154,13 +162,38 @@ impl StepReport {
             client: ClientUsage::default(),
             problems: vec![cause],
             notes: Vec::new(),
+            detail: None,
         })
     }
 
-    /// Whether nothing makes the step fail.
+    /// Whether nothing was lost, wrong or impossible, beyond what the step's limits allow.
     #[must_use]
     pub fn is_clean(&self) -> bool {
         self.problems.is_empty()
+    }
+
+    /// Whether all limits were kept; a step without limits keeps them.
+    #[must_use]
+    pub fn keeps_slo(&self) -> bool {
+        self.detail
+            .as_ref()
+            .is_none_or(|detail| detail.slo.violations.is_empty())
+    }
+
+    /// Whether the measurement is one that the scenario refuses to believe.
+    #[must_use]
+    pub fn is_refused(&self) -> bool {
+        self.detail
+            .as_ref()
+            .is_some_and(|detail| !detail.verdict.is_valid() && detail.verdict.enforced)
+    }
+
+    /// Whether lost messages are judged by a limit and are no problem by themselves.
+    #[must_use]
+    pub(super) fn allows_loss(&self) -> bool {
+        self.detail
+            .as_ref()
+            .is_some_and(|detail| detail.slo.limits_loss())
     }
 }
 
@@ -232,6 +265,8 @@ pub struct StepMeasurements<'s> {
     pub problems: Vec<String>,
     /// What else a reader should know.
     pub notes: Vec<String>,
+    /// What else is known.
+    pub detail: Option<StepDetail>,
 }
 
 /// Failures that never became expected deliveries, and what they are worth in deliveries: an agent that could not
@@ -257,14 +292,22 @@ impl Failures {
     }
 }
 
+pub(super) fn attainment(send_tps: f64, theoretical_tps: f64) -> f64 {
+    if theoretical_tps > 0.0 {
+        send_tps / theoretical_tps
+    } else {
+        0.0
+    }
+}
+
 /// Events a second; 0 where there was no time for any.
-fn rate(count: u64, secs: f64) -> f64 {
+pub(super) fn rate(count: u64, secs: f64) -> f64 {
     if secs > 0.0 { count as f64 / secs } else { 0.0 }
 }
 
 /// The share of success, below 1.0 whenever a single thing failed. Where nothing was expected, it is a
 /// success that something was sent to nobody, and none that nothing was sent.
-fn success_rate(sent: u64, delivered: u64, expected: u64, failures: u64) -> f64 {
+pub(super) fn success_rate(sent: u64, delivered: u64, expected: u64, failures: u64) -> f64 {
     let attempted = expected + failures;
     if attempted == 0 {
         return if sent > 0 { 1.0 } else { 0.0 };
@@ -281,15 +324,27 @@ fn success_rate(sent: u64, delivered: u64, expected: u64, failures: u64) -> f64 
 /// Worst first: what never came, what came wrong, what could not even be tried.
 fn problems(measured: &StepMeasurements<'_>) -> Vec<String> {
     let totals = &measured.totals;
+    let allows_loss = measured
+        .detail
+        .as_ref()
+        .is_some_and(|detail| detail.slo.limits_loss());
+    // Requests may be answered in any order.
+    let keeps_order = measured.step.pattern != Pattern::Request;
     let counted = [
-        (totals.lost, "expected deliveries were lost"),
+        (
+            if allows_loss { 0 } else { totals.lost },
+            "expected deliveries were lost",
+        ),
         (
             totals.receivers_unresolved,
             "receivers got a wrong set of messages",
         ),
         (totals.corrupt, "messages arrived corrupt"),
         (totals.duplicated, "messages arrived more than once"),
-        (totals.reordered, "messages arrived out of order"),
+        (
+            if keeps_order { totals.reordered } else { 0 },
+            "messages arrived out of order",
+        ),
         (totals.invented, "messages arrived that were never sent"),
         (totals.foreign, "messages arrived that belong elsewhere"),
         (
@@ -301,7 +356,7 @@ fn problems(measured: &StepMeasurements<'_>) -> Vec<String> {
     let mut problems: Vec<String> = counted
         .iter()
         .filter(|(count, _)| *count > 0)
-        .map(|(count, what)| format!("{} {what}", super::format::thousands(*count)))
+        .map(|(count, what)| format!("{} {what}", crate::format::thousands(*count)))
         .collect();
     if measured.total_sent == 0 {
         problems.push("nothing was sent".to_owned());
@@ -329,7 +384,7 @@ fn notes(measured: &StepMeasurements<'_>) -> Vec<String> {
         notes.push(format!(
             "{} lost messages had more gaps open beside them than are kept; had one arrived later, it would \
              have counted as duplicated",
-            super::format::thousands(totals.settled)
+            crate::format::thousands(totals.settled)
         ));
     }
     notes.extend(measured.notes.iter().cloned());

@@ -60,6 +60,7 @@ fn report_of(spoil: impl FnOnce(&mut StepMeasurements<'_>)) -> Report {
         },
         problems: Vec::new(),
         notes: Vec::new(),
+        detail: None,
     };
     spoil(&mut measured);
     let facts = RunFacts {
@@ -76,6 +77,8 @@ fn report_of(spoil: impl FnOnce(&mut StepMeasurements<'_>)) -> Report {
             commit: "unknown".to_owned(),
         },
         interrupted: false,
+        version: 1,
+        segment: None,
     };
     Report::new(facts, vec![StepReport::from_measurements(measured)])
 }

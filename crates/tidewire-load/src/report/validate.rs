@@ -4,7 +4,8 @@ use thiserror::Error;
 
 use super::step::Failures;
 use super::{
-    LATENCY_KIND_END_TO_END, Latency, MODEL_CLOSED, Report, SCHEMA_VERSION, Status, StepReport,
+    LATENCY_KIND_END_TO_END, LATENCY_KIND_NONE, Latency, MODEL_CLOSED, MODEL_MIXED, Report,
+    SCHEMA_VERSION, Status, StepDetail, StepReport,
 };
 
 impl Report {
@@ -20,7 +21,11 @@ impl Report {
             self.schema_version == SCHEMA_VERSION,
             "schema_version is this build's",
         )?;
-        check.holds(self.model == MODEL_CLOSED, "model is closed")?;
+        let models = [MODEL_CLOSED, "open", "max", MODEL_MIXED];
+        check.holds(
+            models.contains(&self.model.as_str()),
+            "model is a known one",
+        )?;
         check.is_amount(self.total_duration_secs, "total_duration_secs")?;
         check.holds(
             self.start_time_utc.ends_with('Z'),
@@ -34,10 +39,9 @@ impl Report {
             }
             .step(step)?;
         }
-        let clean = !self.steps.is_empty() && self.steps.iter().all(StepReport::is_clean);
         check.holds(
-            self.status != Status::Passed || clean,
-            "status is passed only when there are steps and none has a problem",
+            self.status != Status::Passed || super::all_pass(&self.steps),
+            "status is passed only when there are steps and each is clean, keeps its limits and is believed",
         )
     }
 }
@@ -68,9 +72,12 @@ impl Check {
         self.latency(&step.latency, "latency")?;
         self.latency(&step.latency_send, "latency_send")?;
         self.holds(
-            step.latency_kind == LATENCY_KIND_END_TO_END,
-            "latency_kind is end to end",
+            [LATENCY_KIND_END_TO_END, LATENCY_KIND_NONE].contains(&step.latency_kind.as_str()),
+            "latency_kind is a known one",
         )?;
+        if let Some(detail) = &step.detail {
+            self.detail(step, detail)?;
+        }
         self.is_amount(step.client.cpu_secs, "client.cpu_secs")?;
         self.is_amount(step.client.send_lag_p99_ms, "client.send_lag_p99_ms")?;
         self.is_amount(step.server.cpu_secs.unwrap_or(0.0), "server.cpu_secs")
@@ -86,10 +93,14 @@ impl Check {
             "reordered ≤ total_received",
         )?;
         self.holds(step.concurrency >= 1, "concurrency is at least 1")?;
+        let answers = step
+            .detail
+            .as_ref()
+            .is_some_and(|detail| detail.workload.pattern == "request");
         let amiss = [
-            step.lost,
+            if step.allows_loss() { 0 } else { step.lost },
             step.duplicated,
-            step.reordered,
+            if answers { 0 } else { step.reordered },
             step.corrupt,
             step.foreign,
             step.invented,
@@ -100,6 +111,39 @@ impl Check {
         self.holds(
             !step.is_clean() || amiss.iter().all(|count| *count == 0),
             "a step without problems has lost nothing, got nothing wrong and failed at nothing",
+        )
+    }
+
+    fn detail(&self, step: &StepReport, detail: &StepDetail) -> Result<(), ValidateError> {
+        let counts = &detail.counts;
+        let accounted = step.total_sent + step.total_send_errors + counts.skipped + counts.unsent;
+        self.holds(
+            counts.offered == accounted,
+            "detail: offered = sent + send errors + skipped + unsent",
+        )?;
+        if let Some(allowed) = detail.workload.in_flight_allowed {
+            self.holds(
+                counts.in_flight_max <= allowed,
+                "detail: never more unanswered messages than allowed",
+            )?;
+        }
+        let scheduled = &detail.times.scheduled;
+        if detail.window.latencies_are_steady {
+            self.holds(
+                scheduled.histogram.count + scheduled.missing
+                    == counts.steady_expected.max(scheduled.histogram.count),
+                "detail: what was due in the window arrived or is missing",
+            )?;
+        } else {
+            self.holds(
+                scheduled.histogram.count == step.total_received && scheduled.missing == step.lost,
+                "detail: what was expected has a latency or is lost",
+            )?;
+        }
+        let sent: u64 = detail.series.iter().map(|second| second.sent).sum();
+        self.holds(
+            sent <= step.total_sent,
+            "detail: the seconds hold no more than was sent",
         )
     }
 

@@ -6,27 +6,33 @@
 //!
 //! Rates of the steady window are not diluted by connecting and draining; the totals of the old report are
 //! kept beside them. A step ends when every expected delivery has arrived, or when nothing has arrived for
-//! the length of the drain.
+//! the length of the drain. Then the measurement itself is judged, and after it what the step was to keep.
 
+mod facts;
 mod outcome;
 mod step;
+mod verdict;
+mod watch;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use thiserror::Error;
+use tidewire::io::clock::now_ns;
 use tidewire::io::descriptors::descriptor_limit;
 use tidewire::io::poller::PollerChoice;
 use tidewire::proto::body::ErrorCode;
-use tidewire::{Client, ConnectError, Endpoint, Limits, RequestError, ServeError};
+use tidewire::proto::codec::{Codec, CodecSpecError, Tw1};
+use tidewire::{AnyCodec, Client, ConnectError, Endpoint, Limits, RequestError, ServeError};
 
 use self::step::StepRun;
-use crate::agents::StepPlan;
+use crate::agents::{SentTimes, StepPlan};
 use crate::environment::Environment;
 use crate::ledger::LATE_MS;
 use crate::report::{Report, RunFacts, StepReport};
-use crate::scenario::{Scenario, Step};
+use crate::scenario::{Load, Pattern, Scenario, Step};
+use crate::segment::Segment;
 
 /// How to run a scenario.
 #[derive(Clone, Debug)]
@@ -43,8 +49,11 @@ pub struct RunOptions {
     pub poller: PollerChoice,
     /// How long the server may take to let the first agent in, and then nobody, before it counts as silent.
     pub answer_timeout: Duration,
-    /// How long nothing may arrive, after the last message was sent, before the rest counts as lost.
-    pub drain: Duration,
+    /// Which share of the scenario is run here.
+    pub segment: Segment,
+    /// Wall-clock time at which the first step begins to send, for parts that shall do so together. It is translated to
+    /// the monotonic clock once.
+    pub start_at: Option<SystemTime>,
     /// A delivery later than this after its intended time counts as late, in milliseconds.
     pub late_ms: u64,
     /// The server's process, if it runs here and its use of the machine shall be reported.
@@ -66,7 +75,8 @@ impl RunOptions {
             cores: Vec::new(),
             poller: PollerChoice::default(),
             answer_timeout: ANSWER_TIMEOUT,
-            drain: Duration::from_secs(2),
+            segment: Segment::WHOLE,
+            start_at: None,
             late_ms: LATE_MS,
             server_pid: None,
             environment: Environment::detect(env!("CARGO_PKG_VERSION"), "unknown"),
@@ -86,6 +96,19 @@ pub enum Phase {
     Steady,
     /// Nothing is sent; what is under way arrives.
     Drain,
+}
+
+impl Phase {
+    /// The word in reports.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Login => "login",
+            Self::WarmUp => "warm_up",
+            Self::Steady => "steady",
+            Self::Drain => "drain",
+        }
+    }
 }
 
 /// A look at a running step.
@@ -179,6 +202,25 @@ pub enum RunError {
         /// Descriptors this process may open.
         limit: u64,
     },
+    /// The codec's name or a parameter is wrong. A scenario that was read from a file has none such.
+    #[error("step {step:?} cannot run")]
+    Codec {
+        /// Name of the step.
+        step: String,
+        /// What is wrong.
+        source: CodecSpecError,
+    },
+    /// The messages of a fan-out reach the agents of all parts, so no part could close its accounts.
+    #[error(
+        "step {step:?} cannot be run in parts: {pattern} delivers to the agents of all parts; run it whole, or use the \
+         patterns ingest, echo or request"
+    )]
+    Segment {
+        /// Name of the step.
+        step: String,
+        /// Its pattern.
+        pattern: &'static str,
+    },
     /// The client lane ended by itself.
     #[error("a client lane failed: {0}")]
     Lane(String),
@@ -196,30 +238,22 @@ pub fn run(
 ) -> Result<Report, RunError> {
     let address = options.address.to_string();
     for step in &scenario.steps {
-        check_descriptors(step)?;
+        check(step, options)?;
     }
-    try_out(&address, options)?;
+    try_out(scenario, &address, options)?;
     let (start_time, started) = (SystemTime::now(), Instant::now());
     let run_number = fastrand::u16(..);
+    let mut starts = Starts::new(options.start_at);
     let mut steps = Vec::new();
     for (number, step) in scenario.steps.iter().enumerate() {
         if options.stop.load(Ordering::Relaxed) {
             break;
         }
         observer.step_started(number, step);
-        let plan = StepPlan {
-            address: options.address.clone(),
-            run: run_number,
-            step: u8::try_from(number).unwrap_or(u8::MAX),
-            seed: options.seed,
-            members: step.concurrency,
-            think: step.think_time_ms,
-            late_ms: options.late_ms,
-            room: format!("load-{run_number:04x}-{number}"),
-            core: None,
-        };
-        let result = StepRun::start(step, &plan, options)
-            .and_then(|running| running.finish(options, observer));
+        let plan = plan(scenario, step, options, (run_number, number))?;
+        let start_ns = starts.next(step);
+        let result = StepRun::start(&plan, options, scenario.guard)
+            .and_then(|running| running.finish(options, start_ns, observer));
         let report = match result {
             Ok(report) => report,
             // What was measured before is worth more than the error alone, so the error goes into the report.
@@ -241,18 +275,26 @@ pub fn run(
             seed: options.seed,
             env: options.environment.clone(),
             interrupted: options.stop.load(Ordering::Relaxed),
+            version: scenario.version,
+            segment: (!options.segment.is_whole()).then_some(options.segment),
         },
         steps,
     ))
 }
 
-/// Sees whether there is a server, and whether it has rooms: a run that can measure nothing must not take its time.
-fn try_out(address: &str, options: &RunOptions) -> Result<(), RunError> {
+/// Sees whether there is a server, and whether it has the rooms that a chat needs: a run that can measure nothing must not
+/// take its time.
+fn try_out(scenario: &Scenario, address: &str, options: &RunOptions) -> Result<(), RunError> {
+    let codec = match scenario.steps.first() {
+        Some(step) => codec_of(&step.codec, &step.name)?,
+        None => AnyCodec::Tw1(Tw1),
+    };
     let limits = Limits {
         handshake_timeout: options.answer_timeout,
         ..Limits::default()
     };
     let client = Client::builder()
+        .codec(codec)
         .poller(options.poller)
         .limits(limits)
         .request_timeout(options.answer_timeout)
@@ -261,6 +303,11 @@ fn try_out(address: &str, options: &RunOptions) -> Result<(), RunError> {
             address: address.to_owned(),
             source,
         })?;
+    let needs_rooms = |step: &Step| step.pattern == Pattern::Chat;
+    if !scenario.steps.iter().any(needs_rooms) {
+        client.close();
+        return Ok(());
+    }
     // A server with rooms knows this question, though its answer to somebody who is in none is a refusal. To join would
     // be one login more than the report accounts for.
     let asked = client.list(0);
@@ -282,8 +329,82 @@ fn try_out(address: &str, options: &RunOptions) -> Result<(), RunError> {
     }
 }
 
-fn check_descriptors(step: &Step) -> Result<(), RunError> {
-    let needed = u64::from(step.concurrency) + DESCRIPTORS_RESERVED;
+fn plan(
+    scenario: &Scenario,
+    step: &Step,
+    options: &RunOptions,
+    (run, number): (u16, usize),
+) -> Result<StepPlan, RunError> {
+    let senders = step.senders();
+    let sent_times = match &step.load {
+        Load::Open { stages, .. } if step.pattern.is_fan_out() => {
+            let most = stages.iter().map(|stage| stage.from.max(stage.to));
+            let rate = most.fold(0.0, f64::max) / f64::from(senders);
+            // What comes later than this after it was sent has no service time, and is counted.
+            Some(Arc::new(SentTimes::new(
+                senders,
+                (rate * SENT_KEPT_SECS) as u64,
+            )))
+        }
+        _ => None,
+    };
+    Ok(StepPlan {
+        address: options.address.clone(),
+        run,
+        number: u8::try_from(number).unwrap_or(u8::MAX),
+        seed: options.seed,
+        step: Arc::new(step.clone()),
+        is_windowed: scenario.version >= 2,
+        segment: options.segment,
+        late_ms: options.late_ms,
+        room: match step.pattern {
+            Pattern::PubSub => format!("load.{run:04x}.{number}"),
+            _ => format!("load-{run:04x}-{number}"),
+        },
+        ids: codec_of(&step.codec, &step.name)?.ids(),
+        sent_times,
+        core: None,
+    })
+}
+
+fn codec_of(text: &str, step: &str) -> Result<AnyCodec, RunError> {
+    AnyCodec::by_name(text).map_err(|source| RunError::Codec {
+        step: step.to_owned(),
+        source,
+    })
+}
+
+/// When the steps of parts that start together begin to send.
+struct Starts {
+    next_ns: Option<u64>,
+}
+
+impl Starts {
+    fn new(start_at: Option<SystemTime>) -> Self {
+        let next_ns = start_at.map(|at| {
+            let ahead = at.duration_since(SystemTime::now()).unwrap_or_default();
+            now_ns().saturating_add(u64::try_from(ahead.as_nanos()).unwrap_or(u64::MAX))
+        });
+        Self { next_ns }
+    }
+
+    /// The start of this step. The next one is far enough behind it for its drain and the logins after that.
+    fn next(&mut self, step: &Step) -> Option<u64> {
+        let start_ns = self.next_ns?;
+        let length_ns = step.duration_ns() + step.drain_ms * 1_000_000 + BETWEEN_STEPS_NS;
+        self.next_ns = Some(start_ns.saturating_add(length_ns));
+        Some(start_ns)
+    }
+}
+
+fn check(step: &Step, options: &RunOptions) -> Result<(), RunError> {
+    if step.pattern.is_fan_out() && !options.segment.is_whole() {
+        return Err(RunError::Segment {
+            step: step.name.clone(),
+            pattern: step.pattern.name(),
+        });
+    }
+    let needed = u64::from(options.segment.count(step.concurrency)) + DESCRIPTORS_RESERVED;
     let limit = descriptor_limit().soft;
     if limit < needed {
         return Err(RunError::Descriptors {
@@ -300,3 +421,9 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Descriptors besides the agents': standard streams, pollers, doorbells, files.
 const DESCRIPTORS_RESERVED: u64 = 64;
+
+/// How long receivers of an open fan-out can still find out when a message was sent, in seconds.
+const SENT_KEPT_SECS: f64 = 10.0;
+
+/// Between the drain of a step and the start of the next, in parts that start together.
+const BETWEEN_STEPS_NS: u64 = 10_000_000_000;

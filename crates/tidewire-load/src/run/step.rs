@@ -8,147 +8,153 @@ use std::time::{Duration, Instant};
 use tidewire::io::clock::now_ns;
 use tidewire::{Limits, Server};
 
+use super::facts::StepFacts;
 use super::outcome::Outcome;
-use super::{Observer, Phase, Progress, RunError, RunOptions};
-use crate::agents::{Agents, StepPlan};
+use super::watch::{Usage, Watch, expected};
+use super::{Observer, Phase, RunError, RunOptions};
+use crate::agents::{Agents, Share, StepPlan};
 use crate::exchange::StepLink;
-use crate::process::ProcessSample;
 use crate::report::{ClientUsage, ServerUsage, StepMeasurements, StepReport};
-use crate::scenario::Step;
-use crate::statistics::LatencyHistogram;
+use crate::scenario::{Guard, Load, Step};
 
 /// One running step.
-pub(super) struct StepRun<'s> {
-    step: &'s Step,
+pub(super) struct StepRun<'p> {
+    plan: &'p StepPlan,
+    guard: Guard,
     link: Arc<StepLink>,
     lanes: Server,
+    /// The lane of the slow receivers, if there are any.
+    slow_lane: Option<Server>,
     started: Instant,
-    server_before: Option<ProcessSample>,
-    client_before: Option<ProcessSample>,
-    server_rss_bytes_max: u64,
+    usage_before: Usage,
+    watch: Watch,
     problems: Vec<String>,
     notes: Vec<String>,
-    look: Look,
-    /// End-to-end times since the last look.
-    recent: LatencyHistogram,
 }
 
-/// The counters at the last look, to make rates of.
-struct Look {
-    at: Instant,
-    sent: u64,
-    received: u64,
-}
-
-impl<'s> StepRun<'s> {
+impl<'p> StepRun<'p> {
     pub(super) fn start(
-        step: &'s Step,
-        plan: &StepPlan,
+        plan: &'p StepPlan,
         options: &RunOptions,
+        guard: Guard,
     ) -> Result<Self, RunError> {
-        let lanes = options.lanes.clamp(1, step.concurrency as usize);
-        let link = Arc::new(StepLink::new(lanes));
-        let server_before = options
-            .server_pid
-            .and_then(|pid| ProcessSample::of(pid).ok());
-        let client_before = ProcessSample::of_self().ok();
-        let limits = Limits {
-            sessions_max: step.concurrency as usize + 1,
-            // The deliveries of a step must never be refused by the instrument's own limits.
-            idle_timeout: Duration::from_secs(3600),
-            ..Limits::default()
+        let step = &plan.step;
+        let here = plan.segment.count(step.senders()) as usize;
+        let lanes = options.lanes.clamp(1, here.max(1));
+        let has_slow = step.slow_receivers > 0;
+        let link = Arc::new(StepLink::new(lanes + usize::from(has_slow)));
+        let usage_before = Usage::now(options);
+        let codec = super::codec_of(&step.codec, &step.name)?;
+        let builder = |lanes| {
+            let limits = Limits {
+                sessions_max: step.concurrency as usize + 1,
+                // The deliveries of a step must never be refused by the instrument's own limits.
+                idle_timeout: Duration::from_secs(3600),
+                ..Limits::default()
+            };
+            Server::builder()
+                .codec(codec.clone())
+                .lanes(lanes)
+                .poller(options.poller)
+                .limits(limits)
+                .agent(concat!("tidewire-load/", env!("CARGO_PKG_VERSION")))
         };
-        let server = Server::builder()
-            .lanes(lanes)
-            .poller(options.poller)
-            .limits(limits)
-            .agent(concat!("tidewire-load/", env!("CARGO_PKG_VERSION")))
-            .start(|lane| {
-                let core = options
-                    .cores
-                    .get(lane % options.cores.len().max(1))
-                    .copied();
-                let plan = StepPlan {
-                    core,
-                    ..plan.clone()
-                };
-                Agents::new(plan, Arc::clone(&link), lane, lanes)
-            })?;
+        let server = builder(lanes).start(|lane| {
+            let core = options
+                .cores
+                .get(lane % options.cores.len().max(1))
+                .copied();
+            let plan = StepPlan {
+                core,
+                ..plan.clone()
+            };
+            Agents::new(plan, Arc::clone(&link), Share::Lane { lane, lanes })
+        })?;
+        let slow_lane = has_slow
+            .then(|| {
+                builder(1).start(|_| {
+                    Agents::new(plan.clone(), Arc::clone(&link), Share::Slow { lane: lanes })
+                })
+            })
+            .transpose()?;
         Ok(Self {
-            step,
+            plan,
+            guard,
             link,
             lanes: server,
+            slow_lane,
             started: Instant::now(),
-            server_before,
-            client_before,
-            server_rss_bytes_max: 0,
+            usage_before,
+            watch: Watch::new(step),
             problems: Vec::new(),
             notes: Vec::new(),
-            look: Look {
-                at: Instant::now(),
-                sent: 0,
-                received: 0,
-            },
-            recent: LatencyHistogram::new(),
         })
     }
 
     pub(super) fn finish(
         mut self,
         options: &RunOptions,
+        start_ns: Option<u64>,
         observer: &mut dyn Observer,
     ) -> Result<StepReport, RunError> {
         self.log_in(options, observer)?;
-        let window = self.send(options, observer)?;
+        let steady = self.send(options, start_ns, observer)?;
+        self.watch.note_phase(Phase::Drain, options);
         self.drain(options, observer)?;
-        let server = self.server_usage(options);
+        self.watch
+            .look_last(&self.plan.step, &self.link, options, observer);
+        let usage_after = Usage::now(options);
+        let server = self.server_usage(&usage_after);
         self.link.finish();
         self.ring();
+        let slow_stopped = self.slow_lane.map(|lane| lane.shutdown(LANE_END_MAX));
         let stopped = self.lanes.shutdown(LANE_END_MAX);
-        if let Some(failure) = stopped.failures.first() {
+        let failures = slow_stopped.iter().flat_map(|stopped| &stopped.failures);
+        if let Some(failure) = stopped.failures.iter().chain(failures).next() {
             return Err(RunError::Lane(failure.clone()));
         }
-        let (results, latency) = self.link.take_results();
-        let client_cpu_secs = match (&self.client_before, ProcessSample::of_self()) {
-            (Some(before), Ok(after)) => after.cpu_secs_since(before),
-            _ => 0.0,
+        let (results, times) = self.link.take_results();
+        let mut outcome = Outcome::of(results, &self.plan.step);
+        if let Some(slow) = &mut outcome.slow {
+            slow.disconnected = self.link.slow_disconnects();
+        }
+        let mut problems = std::mem::take(&mut outcome.problems);
+        problems.append(&mut self.problems);
+        let mut notes = self.notes;
+        notes.append(&mut outcome.notes);
+        let facts = StepFacts {
+            plan: self.plan,
+            guard: self.guard,
+            link: &self.link,
+            lanes: options.lanes,
+            steady,
+            outcome: &outcome,
+            times: &times,
+            watch: &mut self.watch,
+            server: &server,
         };
-        let outcome = Outcome::of(results, self.step.concurrency as usize);
-        self.notes.extend(outcome.notes);
-        let send_lag_p99_ms = outcome.send_lag.quantile_ns(0.99) as f64 / 1e6;
-        if send_lag_p99_ms > SEND_LAG_SHARE_MAX * self.step.think_time_ms.mean_ms() {
-            self.notes.push(format!(
-                "the instrument sent late (p99 {send_lag_p99_ms:.1} ms): it was overdriven or its machine busy, and \
-                 its lateness is part of the end-to-end times"
-            ));
-        }
-        let mut problems = outcome.problems;
-        problems.extend(self.problems);
-        if latency.clipped() > 0 {
-            self.notes.push(format!(
-                "{} times beyond 120 s were clipped",
-                latency.clipped()
-            ));
-        }
+        let detail = facts.detail(&mut notes);
+        let client_cpu_secs = usage_after.client_secs_since(&self.usage_before);
         Ok(StepReport::from_measurements(StepMeasurements {
-            step: self.step,
+            step: &self.plan.step,
             test_duration_secs: self.started.elapsed().as_secs_f64(),
             total_sent: outcome.sent,
             login_failures: self.link.login_failures(),
-            send_errors: outcome.send_errors,
+            send_errors: outcome.counts.send_errors,
             totals: outcome.totals,
-            steady_secs: window.as_secs_f64(),
-            steady_sent: outcome.steady_sent,
-            steady_received: outcome.steady_received,
-            latency: latency.summary(),
-            latency_send: outcome.latency_send.summary(),
+            steady_secs: steady.length.as_secs_f64(),
+            steady_sent: outcome.counts.steady_sent,
+            steady_received: outcome.counts.steady_received,
+            latency: times.scheduled.summary(),
+            latency_send: times.write.summary(),
             server,
             client: ClientUsage {
-                cpu_secs: client_cpu_secs,
-                send_lag_p99_ms,
+                cpu_secs: client_cpu_secs.unwrap_or(0.0),
+                send_lag_p99_ms: times.send_lag.quantile_ns(0.99) as f64 / 1e6,
             },
             problems,
-            notes: self.notes,
+            notes,
+            detail: Some(detail),
         }))
     }
 
@@ -158,7 +164,9 @@ impl<'s> StepRun<'s> {
         options: &RunOptions,
         observer: &mut dyn Observer,
     ) -> Result<(), RunError> {
-        let wanted = u64::from(self.step.concurrency);
+        let step = &self.plan.step;
+        let here = self.plan.segment.count(step.senders());
+        let wanted = u64::from(here + step.slow_receivers);
         let (mut done, mut progressed) = (0, Instant::now());
         while done < wanted && !options.stop.load(Ordering::Relaxed) {
             self.pause(options, observer, Phase::Login)?;
@@ -179,24 +187,29 @@ impl<'s> StepRun<'s> {
         Ok(())
     }
 
-    /// Opens the barrier and waits until the last message was sent. Returns the length of the steady window.
+    /// Opens the barrier and waits until the last message was sent.
     fn send(
         &mut self,
         options: &RunOptions,
+        start_ns: Option<u64>,
         observer: &mut dyn Observer,
-    ) -> Result<Duration, RunError> {
+    ) -> Result<SteadyWindow, RunError> {
         self.link.close_login();
-        let duration_ns = self.step.duration_ns();
-        let start_ns = now_ns() + SETTLE.as_nanos() as u64;
-        let warm_up_ns = warm_up_ns(self.step);
-        let stop_ns = start_ns + duration_ns;
+        let earliest_ns = now_ns() + SETTLE.as_nanos() as u64;
+        let wanted_ns = start_ns.unwrap_or(earliest_ns);
+        if wanted_ns < earliest_ns {
+            let late = Duration::from_nanos(earliest_ns - wanted_ns).as_secs_f64();
+            self.problems.push(format!(
+                "this part began {late:.1} s after the others: give --start-at more time for the logins"
+            ));
+        }
+        let start_ns = wanted_ns.max(earliest_ns);
+        let warm_up_ns = warm_up_ns(&self.plan.step);
+        let stop_ns = start_ns + self.plan.step.duration_ns();
         self.link.open(start_ns, start_ns + warm_up_ns, stop_ns);
         self.ring();
-        self.look = Look {
-            at: Instant::now() + SETTLE,
-            sent: 0,
-            received: 0,
-        };
+        let opens_in = Duration::from_nanos(start_ns.saturating_sub(now_ns()));
+        self.watch.restart(opens_in, options);
         let mut all_gone_since = None;
         while now_ns() < stop_ns {
             let phase = if now_ns() < start_ns + warm_up_ns {
@@ -204,12 +217,13 @@ impl<'s> StepRun<'s> {
             } else {
                 Phase::Steady
             };
+            self.watch.note_phase(phase, options);
             self.pause(options, observer, phase)?;
             if options.stop.load(Ordering::Relaxed) {
                 self.link.stop_sending(now_ns());
                 break;
             }
-            if self.link.logins() == self.link.disconnects() {
+            if self.link.logins() - self.link.slow_logins() == self.link.disconnects() {
                 // Half a second more, so that the report shows what happens to those who still try.
                 let since = *all_gone_since.get_or_insert_with(Instant::now);
                 if since.elapsed() > ALL_GONE_GRACE {
@@ -222,13 +236,17 @@ impl<'s> StepRun<'s> {
                 }
             }
         }
-        let sent_for_ns = self.link.stop_ns().saturating_sub(start_ns + warm_up_ns);
-        Ok(Duration::from_nanos(sent_for_ns))
+        let length_ns = self.link.stop_ns().saturating_sub(start_ns + warm_up_ns);
+        Ok(SteadyWindow {
+            warm_up: Duration::from_nanos(warm_up_ns),
+            length: Duration::from_nanos(length_ns),
+        })
     }
 
     /// Waits for what is under way.
     fn drain(&mut self, options: &RunOptions, observer: &mut dyn Observer) -> Result<(), RunError> {
         let began = Instant::now();
+        let longest = Duration::from_millis(self.plan.step.drain_ms);
         let (mut received, mut progressed) = (self.link.received(), Instant::now());
         loop {
             let now_received = self.link.received();
@@ -238,11 +256,14 @@ impl<'s> StepRun<'s> {
             // A lane that is late still sends what was due before the end. And a little longer than the last
             // arrival, so that a duplicate of it is seen too.
             let all_sent = self.link.lanes_done() >= self.lanes.lanes() as u64;
-            let complete =
-                all_sent && received >= self.expected() && progressed.elapsed() > DRAIN_LINGER;
-            let silent = all_sent && progressed.elapsed() > options.drain;
-            let gone = self.link.logins() == self.link.disconnects();
-            if complete || silent || gone || began.elapsed() > DRAIN_MAX {
+            // What waits for a place behind a server that does not answer is never sent.
+            let stuck = self.plan.is_windowed && progressed.elapsed() > longest;
+            let complete = all_sent
+                && received >= expected(&self.plan.step, &self.link)
+                && progressed.elapsed() > DRAIN_LINGER;
+            let silent = all_sent && progressed.elapsed() > longest;
+            let gone = self.link.logins() - self.link.slow_logins() == self.link.disconnects();
+            if complete || silent || stuck || gone || began.elapsed() > DRAIN_MAX.max(longest) {
                 return Ok(());
             }
             self.pause(options, observer, Phase::Drain)?;
@@ -262,70 +283,27 @@ impl<'s> StepRun<'s> {
             ));
         }
         thread::sleep(POLL_INTERVAL);
-        self.link.collect_latency(&mut self.recent);
-        let secs = self.look.at.elapsed().as_secs_f64();
-        if secs < 1.0 {
-            return Ok(());
-        }
-        if let Some(sample) = options
-            .server_pid
-            .and_then(|pid| ProcessSample::of(pid).ok())
-        {
-            self.server_rss_bytes_max = self.server_rss_bytes_max.max(sample.rss_bytes_max);
-        }
-        let (sent, received) = (self.link.sent(), self.link.received());
-        observer.progress(&Progress {
-            phase,
-            elapsed: Duration::from_nanos(
-                self.link
-                    .start_ns()
-                    .map_or(0, |start_ns| now_ns().saturating_sub(start_ns)),
-            ),
-            duration: Duration::from_nanos(self.step.duration_ns()),
-            logins: self.link.logins(),
-            agents: u64::from(self.step.concurrency),
-            sent,
-            received,
-            expected: self.expected(),
-            send_tps: (sent - self.look.sent) as f64 / secs,
-            receive_tps: (received - self.look.received) as f64 / secs,
-            p50_ms: self.recent.quantile_ns(0.5) as f64 / 1e6,
-            p99_ms: self.recent.quantile_ns(0.99) as f64 / 1e6,
-            errors: self.link.disconnects() + self.link.send_errors() + self.link.login_failures(),
-        });
-        self.look = Look {
-            at: Instant::now(),
-            sent,
-            received,
-        };
-        self.recent.clear();
+        self.watch
+            .look(&self.plan.step, &self.link, options, phase, observer);
         Ok(())
-    }
-
-    fn expected(&self) -> u64 {
-        self.link.sent() * self.link.logins().saturating_sub(1)
     }
 
     fn ring(&self) {
         for lane in 0..self.lanes.lanes() {
             self.lanes.doorbell(lane).ring();
         }
+        if let Some(lane) = &self.slow_lane {
+            lane.doorbell(0).ring();
+        }
     }
 
-    fn server_usage(&self, options: &RunOptions) -> ServerUsage {
-        let after = options
-            .server_pid
-            .and_then(|pid| ProcessSample::of(pid).ok());
-        let cpu_secs = match (&self.server_before, &after) {
-            (Some(before), Some(after)) => Some(after.cpu_secs_since(before)),
-            _ => None,
-        };
+    fn server_usage(&self, after: &Usage) -> ServerUsage {
         let rss = after
-            .map_or(0, |after| after.rss_bytes_max)
-            .max(self.server_rss_bytes_max);
+            .server_rss_bytes_max()
+            .max(self.watch.server_rss_bytes_max);
         let agent = self.link.server_agent().unwrap_or_default();
         ServerUsage {
-            cpu_secs,
+            cpu_secs: after.server_secs_since(&self.usage_before),
             rss_bytes_max: (rss > 0).then_some(rss),
             lanes: agent_field(agent, "lanes=").and_then(|lanes| lanes.parse().ok()),
             poller: agent_field(agent, "poller=").map(str::to_owned),
@@ -333,14 +311,24 @@ impl<'s> StepRun<'s> {
     }
 }
 
-/// The rates of the first moments show the barrier, not the load: two think times or a second, but never more
-/// than a quarter of the step.
+/// From when to when figures count.
+#[derive(Clone, Copy)]
+pub(super) struct SteadyWindow {
+    pub(super) warm_up: Duration,
+    pub(super) length: Duration,
+}
+
+/// The rates of the first moments show the barrier, not the load. Without a length of its own it is two think times or
+/// a second, but never more than a quarter of the step.
 fn warm_up_ns(step: &Step) -> u64 {
-    let wanted = step
-        .think_time_ms
-        .max_ns()
-        .saturating_mul(2)
-        .max(1_000_000_000);
+    if let Some(secs) = step.warmup_secs {
+        return (secs * 1e9).round() as u64;
+    }
+    let think_ns = match &step.load {
+        Load::Closed { think_time_ms } => think_time_ms.max_ns(),
+        Load::Open { .. } | Load::Max => 0,
+    };
+    let wanted = think_ns.saturating_mul(2).max(1_000_000_000);
     wanted.min(step.duration_ns() / 4)
 }
 
@@ -353,9 +341,6 @@ fn agent_field<'a>(agent: &'a str, key: &str) -> Option<&'a str> {
 
 /// From the last login to the opening of the barrier: the announcements of the logins go through first.
 const SETTLE: Duration = Duration::from_millis(300);
-
-/// Send lag, as a share of the mean think time, from which a reader is told.
-const SEND_LAG_SHARE_MAX: f64 = 0.1;
 
 /// How often the coordinator looks. It does nothing on the way of a message.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);

@@ -1,6 +1,7 @@
 //! What a load test does: where to, and in which steps.
 //!
-//! The format is version 1 of the scenario file the project started with:
+//! There are two versions of the format. `docs/scenario.md` has every key of the second, [`KEYS`] is its source. The
+//! first is the scenario file the project started with:
 //!
 //! ```toml
 //! version = 1                # optional
@@ -14,13 +15,17 @@
 //! think_time_ms = [500, 1000]   # uniform random wait before each message; fractions are allowed
 //! ```
 //!
-//! A mistyped key must not silently change a test, and a mistake must be found where it stands: unknown keys
-//! give a [`Warning`], everything else an error, both with file, line and key. That is why the file is read
+//! A mistyped key must not silently change a test, and a mistake must be found where it stands: unknown keys of
+//! version 1 give a [`Warning`], everything else an error, both with file, line and key. That is why the file is read
 //! through TOML's spanned tables and not through derived deserialisation, whose messages know the line but
 //! neither warn nor say what would have been accepted.
 
+mod keys;
 mod read;
+mod step;
 mod suggest;
+mod version1;
+mod version2;
 
 use std::fmt;
 use std::fs;
@@ -29,17 +34,30 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
-pub use suggest::nearest_key;
+pub use self::keys::{KEYS, Key, Table};
+pub use self::step::{
+    Arrival, CODEC_DEFAULT, DRAIN_MS_DEFAULT, Guard, Load, MAX_IN_FLIGHT_DEFAULT, OnLate,
+    OnViolation, PAYLOAD_BYTES_DEFAULT, Pattern, SEED_DEFAULT, SLOW_PAUSE_MS_DEFAULT, Stage, Step,
+    TIMEOUT_MS_DEFAULT, ThinkTime, WARMUP_SECS_DEFAULT,
+};
+pub use self::suggest::nearest_key;
 
 /// A load test: a target and steps run one after another.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Scenario {
-    /// Host name or address of the server.
-    pub host: String,
-    /// TCP port of the server.
-    pub port: u16,
+    /// Version of the format it was written in, 1 or 2. In version 1 latencies are those of the whole step, in
+    /// version 2 those of the messages due in the steady window.
+    pub version: u8,
+    /// Address of the server.
+    pub target: String,
     /// At least one and at most [`STEPS_MAX`] steps.
     pub steps: Vec<Step>,
+    /// How often the whole is run, each time against a fresh server process if it is our own.
+    pub repeat: u32,
+    /// Seed of every random choice, if the file has one.
+    pub seed: Option<u64>,
+    /// When a measurement is not to be believed.
+    pub guard: Guard,
 }
 
 impl Scenario {
@@ -77,65 +95,9 @@ impl Scenario {
     pub fn quick(&self) -> Self {
         let mut scenario = self.clone();
         for step in &mut scenario.steps {
-            step.duration_secs = step.duration_secs.min(QUICK_STEP_SECS_MAX);
+            step.shorten(QUICK_STEP_SECS_MAX);
         }
         scenario
-    }
-}
-
-/// One stage of a load test.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Step {
-    /// Name shown in reports.
-    pub name: String,
-    /// Agents connected at the same time.
-    pub concurrency: u32,
-    /// How long the agents send, in seconds.
-    pub duration_secs: f64,
-    /// How long an agent waits before each message.
-    pub think_time_ms: ThinkTime,
-}
-
-impl Step {
-    /// Messages a second that all agents together would send if sending took no time.
-    #[must_use]
-    pub fn theoretical_tps(&self) -> f64 {
-        f64::from(self.concurrency) * 1000.0 / self.think_time_ms.mean_ms()
-    }
-
-    /// How long the agents send, in nanoseconds.
-    #[must_use]
-    pub fn duration_ns(&self) -> u64 {
-        (self.duration_secs * 1e9).round() as u64
-    }
-}
-
-/// A uniform range of think times in milliseconds, both ends included.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct ThinkTime {
-    /// Shortest, in milliseconds.
-    pub min_ms: f64,
-    /// Longest, in milliseconds.
-    pub max_ms: f64,
-}
-
-impl ThinkTime {
-    /// The middle of the range in milliseconds, which is the mean of a uniform distribution.
-    #[must_use]
-    pub fn mean_ms(self) -> f64 {
-        f64::midpoint(self.min_ms, self.max_ms)
-    }
-
-    /// Shortest, in nanoseconds.
-    #[must_use]
-    pub fn min_ns(self) -> u64 {
-        (self.min_ms * 1e6).round() as u64
-    }
-
-    /// Longest, in nanoseconds.
-    #[must_use]
-    pub fn max_ns(self) -> u64 {
-        (self.max_ms * 1e6).round() as u64
     }
 }
 
@@ -227,6 +189,18 @@ pub enum ScenarioError {
         /// What the TOML reader expected.
         message: String,
     },
+    /// Version 2 has no such key there. Correct its spelling, or take it out.
+    #[error("{file}:{line}: unknown key `{key}`{}", suggestion(*nearest))]
+    UnknownKey {
+        /// The file as the caller named it.
+        file: String,
+        /// Line in the file, from 1.
+        line: usize,
+        /// The key with its place, such as `steps[0].concurency`.
+        key: String,
+        /// The known key of that place it resembles, if it resembles one.
+        nearest: Option<&'static str>,
+    },
     /// A key is missing, has the wrong type or an impossible value. Correct the line.
     #[error("{file}:{line}: `{key}` must be {expected}, but {found}")]
     Invalid {
@@ -241,6 +215,13 @@ pub enum ScenarioError {
         /// What stands there.
         found: String,
     },
+}
+
+fn suggestion(nearest: Option<&'static str>) -> String {
+    nearest.map_or_else(
+        || "; docs/scenario.md lists the keys".to_owned(),
+        |nearest| format!("; did you mean `{nearest}`?"),
+    )
 }
 
 fn read_remedy(error: &io::Error) -> &'static str {
@@ -273,5 +254,20 @@ pub const DURATION_SECS_MAX: f64 = 7.0 * 86_400.0;
 /// Longest think time, in milliseconds: a day.
 pub const THINK_TIME_MS_MAX: f64 = 86_400_000.0;
 
+/// Largest rate of an open step, in messages a second: more than any machine sends, so a larger one is a typing mistake.
+pub const RATE_MAX: f64 = 1e9;
+
+/// Largest payload, in bytes: a frame is 1 MiB at most.
+pub const PAYLOAD_BYTES_MAX: u64 = 1_000_000;
+
+/// Longest drain or timeout, in milliseconds: an hour.
+pub const WAIT_MS_MAX: u64 = 3_600_000;
+
+/// Most runs of a scenario.
+pub const REPEAT_MAX: u32 = 1_000;
+
 #[cfg(test)]
 mod tests;
+
+#[cfg(test)]
+mod version2_tests;

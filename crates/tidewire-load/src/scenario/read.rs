@@ -1,13 +1,13 @@
 //! From spanned TOML to a [`Scenario`], remembering for every key where it stands.
+//!
+//! What both versions need is here: a place in the file and ways to read a value from it. What the keys mean is in
+//! `version1` and `version2`.
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::suggest::nearest_key;
-use super::{
-    CONCURRENCY_MAX, DURATION_SECS_MAX, STEPS_MAX, Scenario, ScenarioError, Step,
-    THINK_TIME_MS_MAX, ThinkTime, Warning, WarningKind,
-};
+use super::{KEYS, Scenario, ScenarioError, Warning, WarningKind, version1, version2};
 
 /// Reads a whole scenario. Warnings come in the order of their lines.
 pub(super) fn scenario(text: &str, file: &str) -> Result<(Scenario, Vec<Warning>), ScenarioError> {
@@ -21,162 +21,115 @@ pub(super) fn scenario(text: &str, file: &str) -> Result<(Scenario, Vec<Warning>
         line: reader.line(error.span().map_or(0, |span| span.start)),
         message: error.message().to_owned(),
     })?;
-    let scenario = reader.root(root.get_ref())?;
+    let place = Place {
+        table: root.get_ref(),
+        prefix: String::new(),
+        offset: 0,
+    };
+    let version = if place.table.contains_key("version") {
+        reader.integer(
+            &place,
+            "version",
+            1,
+            2,
+            "1 or 2, the versions this build knows",
+        )?
+    } else {
+        1
+    };
+    let scenario = match version {
+        1 => version1::scenario(&mut reader, &place)?,
+        _ => version2::scenario(&mut reader, &place)?,
+    };
     let mut warnings = reader.warnings;
     warnings.sort_by_key(|warning| warning.line);
     Ok((scenario, warnings))
 }
 
-struct Reader<'t> {
+pub(super) struct Reader<'t> {
     text: &'t str,
     file: &'t str,
     warnings: Vec<Warning>,
 }
 
 /// A table of the file together with what is needed to speak about its keys.
-struct Place<'p, 'i> {
-    table: &'p DeTable<'i>,
+#[derive(Clone)]
+pub(super) struct Place<'p, 'i> {
+    pub(super) table: &'p DeTable<'i>,
     /// What stands before a key in messages: nothing, or such as `steps[0].`.
-    prefix: String,
+    pub(super) prefix: String,
     /// Offset of the table itself, for keys that are missing.
-    offset: usize,
+    pub(super) offset: usize,
 }
 
-type Value<'i> = Spanned<DeValue<'i>>;
+impl Place<'_, '_> {
+    pub(super) fn has(&self, key: &str) -> bool {
+        self.table.contains_key(key)
+    }
+}
+
+pub(super) type Value<'i> = Spanned<DeValue<'i>>;
 
 impl Reader<'_> {
-    fn root(&mut self, table: &DeTable<'_>) -> Result<Scenario, ScenarioError> {
-        let place = Place {
-            table,
-            prefix: String::new(),
-            offset: 0,
-        };
-        self.warn_unknown(&place, ROOT_KEYS);
-        self.version(&place)?;
-        let host = self.host(&place)?;
-        let port = self.integer(
-            &place,
-            "port",
-            1,
-            u64::from(u16::MAX),
-            "a port from 1 to 65535",
-        )?;
-        let steps = self.steps(&place)?;
-        Ok(Scenario {
-            host,
-            port: port as u16,
-            steps,
-        })
-    }
-
-    fn version(&self, place: &Place<'_, '_>) -> Result<(), ScenarioError> {
-        if place.table.contains_key("version") {
-            let expected = "1, the only version this build knows";
-            self.integer(place, "version", 1, 1, expected)?;
-        }
-        Ok(())
-    }
-
-    fn host(&self, place: &Place<'_, '_>) -> Result<String, ScenarioError> {
-        let expected = "a host name or address such as \"127.0.0.1\"";
-        let value = self.value(place, "host", expected)?;
-        let host = value.get_ref().as_str().unwrap_or_default();
-        if host.is_empty() || host.contains(char::is_whitespace) {
-            return Err(self.invalid(place, "host", value, expected));
-        }
-        Ok(host.to_owned())
-    }
-
-    fn steps(&mut self, place: &Place<'_, '_>) -> Result<Vec<Step>, ScenarioError> {
+    /// Every `[[steps]]` table, with its place.
+    pub(super) fn steps<'p, 'i>(
+        &self,
+        place: &Place<'p, 'i>,
+    ) -> Result<Vec<Place<'p, 'i>>, ScenarioError> {
         let expected = "one to 255 [[steps]] tables";
         let value = self.value(place, "steps", expected)?;
         let tables = match value.get_ref().as_array() {
-            Some(array) if (1..=STEPS_MAX).contains(&array.len()) => array,
+            Some(array) if (1..=super::STEPS_MAX).contains(&array.len()) => array,
             _ => return Err(self.invalid(place, "steps", value, expected)),
         };
-        let mut steps: Vec<Step> = Vec::with_capacity(tables.len());
-        let mut name_lines: Vec<usize> = Vec::with_capacity(tables.len());
+        let mut places = Vec::with_capacity(tables.len());
         for (index, entry) in tables.iter().enumerate() {
             let Some(table) = entry.get_ref().as_table() else {
-                let error = self.invalid(place, &format!("steps[{index}]"), entry, "a table");
-                return Err(error);
+                let key = format!("steps[{index}]");
+                return Err(self.invalid(place, &key, entry, "a table"));
             };
-            let place = Place {
+            places.push(Place {
                 table,
                 prefix: format!("steps[{index}]."),
                 offset: entry.span().start,
-            };
-            let (step, name_line) = self.step(&place)?;
-            if let Some(first) = steps.iter().position(|earlier| earlier.name == step.name) {
-                let key = format!("{}name", place.prefix);
-                let first_line = name_lines[first];
-                self.warn(name_line, WarningKind::NameRepeated { key, first_line });
-            }
-            steps.push(step);
-            name_lines.push(name_line);
+            });
         }
-        Ok(steps)
+        Ok(places)
     }
 
-    /// A step and the line of its name.
-    fn step(&mut self, place: &Place<'_, '_>) -> Result<(Step, usize), ScenarioError> {
-        self.warn_unknown(place, STEP_KEYS);
-
+    /// The name of a step.
+    pub(super) fn name(&self, place: &Place<'_, '_>) -> Result<String, ScenarioError> {
         let expected = "a text that is not empty and has no control characters";
         let value = self.value(place, "name", expected)?;
         let name = value.get_ref().as_str().unwrap_or_default().to_owned();
         if name.trim().is_empty() || name.chars().any(char::is_control) {
             return Err(self.invalid(place, "name", value, expected));
         }
-        let name_line = self.line(value.span().start);
+        Ok(name)
+    }
 
-        let expected = "a whole number of agents from 1 to 1000000";
-        let most = u64::from(CONCURRENCY_MAX);
-        let concurrency = self.integer(place, "concurrency", 1, most, expected)? as u32;
+    /// Warns of a name that an earlier step has.
+    pub(super) fn check_names(&mut self, places: &[Place<'_, '_>], names: &[String]) {
+        for (index, name) in names.iter().enumerate() {
+            if let Some(first) = names[..index].iter().position(|earlier| earlier == name) {
+                let key = format!("{}name", places[index].prefix);
+                let first_line = self.line_of(&places[first], "name");
+                let line = self.line_of(&places[index], "name");
+                self.warn(line, WarningKind::NameRepeated { key, first_line });
+            }
+        }
+    }
+
+    /// Warns of a fan-out with nobody to deliver to.
+    pub(super) fn check_receivers(&mut self, place: &Place<'_, '_>, concurrency: u32) {
         if concurrency == 1 {
-            let value = self.value(place, "concurrency", expected)?;
-            let line = self.line(value.span().start);
+            let line = self.line_of(place, "concurrency");
             let key = format!("{}concurrency", place.prefix);
             self.warn(line, WarningKind::NoReceivers { key });
         }
-
-        let expected = "a number of seconds above 0 and at most 604800 (a week)";
-        let value = self.value(place, "duration_secs", expected)?;
-        let duration_secs = number(value.get_ref())
-            .filter(|secs| *secs > 0.0 && *secs <= DURATION_SECS_MAX)
-            .ok_or_else(|| self.invalid(place, "duration_secs", value, expected))?;
-
-        let think_time_ms = self.think_time(place)?;
-        Ok((
-            Step {
-                name,
-                concurrency,
-                duration_secs,
-                think_time_ms,
-            },
-            name_line,
-        ))
     }
 
-    fn think_time(&self, place: &Place<'_, '_>) -> Result<ThinkTime, ScenarioError> {
-        let key = "think_time_ms";
-        let expected = "two numbers of milliseconds [shortest, longest], \
-                        0 ≤ shortest ≤ longest ≤ 86400000 and longest > 0";
-        let value = self.value(place, key, expected)?;
-        let think_time = match value.get_ref().as_array().map(|array| &array[..]) {
-            Some([min, max]) => number(min.get_ref())
-                .zip(number(max.get_ref()))
-                .map(|(min_ms, max_ms)| ThinkTime { min_ms, max_ms }),
-            _ => None,
-        };
-        // Below half a nanosecond the range would round to a mean of nothing and an endless rate.
-        think_time
-            .filter(|think| think.min_ms >= 0.0 && think.min_ms <= think.max_ms)
-            .filter(|think| think.max_ms <= THINK_TIME_MS_MAX && think.max_ns() > 0)
-            .ok_or_else(|| self.invalid(place, key, value, expected))
-    }
-
-    fn integer(
+    pub(super) fn integer(
         &self,
         place: &Place<'_, '_>,
         key: &str,
@@ -193,7 +146,7 @@ impl Reader<'_> {
             .ok_or_else(|| self.invalid(place, key, value, expected))
     }
 
-    fn value<'p, 'i>(
+    pub(super) fn value<'p, 'i>(
         &self,
         place: &Place<'p, 'i>,
         key: &str,
@@ -217,13 +170,13 @@ impl Reader<'_> {
     fn misspelt<'p>(&self, place: &'p Place<'_, '_>, key: &str) -> Option<(&'p str, usize)> {
         place.table.keys().find_map(|written| {
             let name: &str = written.get_ref();
-            let is_known = ROOT_KEYS.contains(&name) || STEP_KEYS.contains(&name);
+            let is_known = version1::is_known(name) || KEYS.iter().any(|known| known.name == name);
             (!is_known && nearest_key(name, &[key]).is_some())
                 .then(|| (name, self.line(written.span().start)))
         })
     }
 
-    fn invalid(
+    pub(super) fn invalid(
         &self,
         place: &Place<'_, '_>,
         key: &str,
@@ -245,7 +198,7 @@ impl Reader<'_> {
         }
     }
 
-    fn warn_unknown(&mut self, place: &Place<'_, '_>, known: &[&'static str]) {
+    pub(super) fn warn_unknown(&mut self, place: &Place<'_, '_>, known: &[&'static str]) {
         for key in place.table.keys() {
             let name: &str = key.get_ref();
             if !known.contains(&name) {
@@ -257,12 +210,92 @@ impl Reader<'_> {
         }
     }
 
-    fn warn(&mut self, line: usize, kind: WarningKind) {
+    pub(super) fn warn(&mut self, line: usize, kind: WarningKind) {
         self.warnings.push(Warning {
             file: self.file.to_owned(),
             line,
             kind,
         });
+    }
+
+    /// The line of a key's value, or of the table where it is missing.
+    pub(super) fn line_of(&self, place: &Place<'_, '_>, key: &str) -> usize {
+        let value = place.table.get(key);
+        self.line(value.map_or(place.offset, |value| value.span().start))
+    }
+
+    /// Refuses the first key that is not known.
+    pub(super) fn refuse_unknown(
+        &self,
+        place: &Place<'_, '_>,
+        known: &[&'static str],
+    ) -> Result<(), ScenarioError> {
+        let unknown = place
+            .table
+            .keys()
+            .filter(|key| {
+                let name: &str = key.get_ref();
+                !known.contains(&name)
+            })
+            .min_by_key(|key| key.span().start);
+        let Some(key) = unknown else { return Ok(()) };
+        let name: &str = key.get_ref();
+        Err(ScenarioError::UnknownKey {
+            file: self.file.to_owned(),
+            line: self.line(key.span().start),
+            key: format!("{}{name}", place.prefix),
+            nearest: nearest_key(name, known),
+        })
+    }
+
+    /// Refuses a value for a reason that lies in other keys.
+    pub(super) fn conflict(
+        &self,
+        place: &Place<'_, '_>,
+        key: &str,
+        expected: &str,
+        found: String,
+    ) -> ScenarioError {
+        ScenarioError::Invalid {
+            file: self.file.to_owned(),
+            line: self.line_of(place, key),
+            key: format!("{}{key}", place.prefix),
+            expected: expected.to_owned(),
+            found,
+        }
+    }
+
+    /// A number in a range.
+    pub(super) fn number_in(
+        &self,
+        place: &Place<'_, '_>,
+        key: &str,
+        is_allowed: impl Fn(f64) -> bool,
+        expected: &str,
+    ) -> Result<f64, ScenarioError> {
+        let value = self.value(place, key, expected)?;
+        number(value.get_ref())
+            .filter(|number| is_allowed(*number))
+            .ok_or_else(|| self.invalid(place, key, value, expected))
+    }
+
+    /// The table under a key.
+    pub(super) fn table<'p, 'i>(
+        &self,
+        place: &Place<'p, 'i>,
+        key: &str,
+    ) -> Result<Option<Place<'p, 'i>>, ScenarioError> {
+        let Some(value) = place.table.get(key) else {
+            return Ok(None);
+        };
+        let Some(table) = value.get_ref().as_table() else {
+            return Err(self.invalid(place, key, value, "a table"));
+        };
+        Ok(Some(Place {
+            table,
+            prefix: format!("{}{key}.", place.prefix),
+            offset: value.span().start,
+        }))
     }
 
     fn line(&self, offset: usize) -> usize {
@@ -276,7 +309,7 @@ impl Reader<'_> {
 }
 
 /// A finite integer or float; `None` for anything else.
-fn number(value: &DeValue<'_>) -> Option<f64> {
+pub(super) fn number(value: &DeValue<'_>) -> Option<f64> {
     let number = match value {
         DeValue::Integer(integer) => {
             i64::from_str_radix(integer.as_str(), integer.radix()).ok()? as f64
@@ -286,10 +319,6 @@ fn number(value: &DeValue<'_>) -> Option<f64> {
     };
     number.is_finite().then_some(number)
 }
-
-const ROOT_KEYS: &[&str] = &["version", "host", "port", "steps"];
-
-const STEP_KEYS: &[&str] = &["name", "concurrency", "duration_secs", "think_time_ms"];
 
 /// How much of a wrong value an error repeats.
 const FOUND_CHARS_MAX: usize = 60;

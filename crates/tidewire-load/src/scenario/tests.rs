@@ -14,7 +14,7 @@ const IMPOSSIBLE: &[(&str, &str, usize, &str)] = &[
     ("port = 1", "port = -1", 2, "port"),
     ("port = 1", "port = 1.0", 2, "port"),
     ("port = 1", "port = 99999999999999999999999999", 2, "port"),
-    ("port = 1", "port = 1\nversion = 2", 3, "version"),
+    ("port = 1", "port = 1\nversion = 3", 3, "version"),
     ("port = 1", "port = 1\nversion = \"1\"", 3, "version"),
     ("name = \"a\"", "name = \" \"", 4, "steps[0].name"),
     ("name = \"a\"", "name = true", 4, "steps[0].name"),
@@ -92,6 +92,13 @@ const IMPOSSIBLE: &[(&str, &str, usize, &str)] = &[
     ("[0, 1]", "5", 7, "steps[0].think_time_ms"),
 ];
 
+fn think_time(step: &Step) -> ThinkTime {
+    match step.load {
+        Load::Closed { think_time_ms } => think_time_ms,
+        _ => panic!("{step:?}"),
+    }
+}
+
 /// Line, key and found text of the error that `text` must cause.
 fn invalid(text: &str) -> (usize, String, String) {
     match Scenario::parse(text, "f.toml") {
@@ -117,14 +124,18 @@ fn the_built_in_scenario_is_the_two_known_steps() {
     let (scenario, warnings) = Scenario::parse(BUILT_IN_TEXT, "seed").unwrap();
     assert_eq!(warnings, []);
     assert_eq!(scenario, Scenario::built_in());
-    assert_eq!((scenario.host.as_str(), scenario.port), ("127.0.0.1", 8080));
+    assert_eq!(scenario.target, "tcp://127.0.0.1:8080");
+    assert_eq!(
+        (scenario.version, scenario.repeat, scenario.seed),
+        (1, 1, None)
+    );
     let [low, high] = &scenario.steps[..] else {
         panic!("two steps")
     };
     assert_eq!(low.name, "Step 1: Low Concurrency Baseline");
     assert_eq!((low.concurrency, low.duration_secs), (50, 20.0));
     assert_eq!(
-        low.think_time_ms,
+        think_time(low),
         ThinkTime {
             min_ms: 500.0,
             max_ms: 1000.0
@@ -133,14 +144,14 @@ fn the_built_in_scenario_is_the_two_known_steps() {
     assert_eq!(high.name, "Step 2: High Throughput Test");
     assert_eq!((high.concurrency, high.duration_secs), (500, 30.0));
     assert_eq!(
-        high.think_time_ms,
+        think_time(high),
         ThinkTime {
             min_ms: 50.0,
             max_ms: 200.0
         }
     );
-    assert!((low.theoretical_tps() - 66.666_666).abs() < 1e-5);
-    assert!((high.theoretical_tps() - 4_000.0).abs() < 1e-9);
+    assert!((low.offered_tps().unwrap() - 66.666_666).abs() < 1e-5);
+    assert!((high.offered_tps().unwrap() - 4_000.0).abs() < 1e-9);
 }
 
 #[test]
@@ -157,7 +168,7 @@ fn the_shipped_scenarios_offer_what_their_names_say() {
             panic!("one step")
         };
         assert_eq!((step.concurrency, step.duration_secs), (500, 20.0));
-        let offered = step.theoretical_tps() * 499.0;
+        let offered = step.offered_tps().unwrap() * 499.0;
         let off = (offered / deliveries_per_sec - 1.0).abs();
         assert!(off < 0.005, "{}: {offered}", step.name);
     }
@@ -181,14 +192,14 @@ fn fractions_other_bases_and_the_version_are_accepted() {
         .replace("[0, 1]", "[20.0, 4_2.5]");
     let (scenario, warnings) = Scenario::parse(&text, "f").unwrap();
     assert_eq!(warnings, []);
-    assert_eq!(scenario.port, 8080);
+    assert_eq!(scenario.target, "tcp://h:8080");
     let step = &scenario.steps[0];
     assert_eq!(step.duration_ns(), 500_000_000);
     assert_eq!(
-        (step.think_time_ms.min_ns(), step.think_time_ms.max_ns()),
+        (think_time(step).min_ns(), think_time(step).max_ns()),
         (20_000_000, 42_500_000)
     );
-    assert_eq!(step.theoretical_tps(), 64.0);
+    assert_eq!(step.offered_tps(), Some(64.0));
 }
 
 #[test]
@@ -297,7 +308,7 @@ fn arbitrary_text_never_panics() {
         if let Ok((scenario, _)) = Scenario::parse(&text, "f") {
             assert!(!scenario.steps.is_empty(), "round {round}: {text}");
             assert!(
-                scenario.steps[0].theoretical_tps().is_finite(),
+                scenario.steps[0].offered_tps().unwrap().is_finite(),
                 "round {round}: {text}"
             );
         }
@@ -318,7 +329,7 @@ fn a_file_that_cannot_be_read_says_what_to_do() {
     let error = Scenario::load(&binary).unwrap_err();
     assert!(error.to_string().contains("not UTF-8"), "{error}");
     fs::write(&binary, GOOD).unwrap();
-    assert_eq!(Scenario::load(&binary).unwrap().0.port, 1);
+    assert_eq!(Scenario::load(&binary).unwrap().0.target, "tcp://h:1");
 }
 
 #[test]

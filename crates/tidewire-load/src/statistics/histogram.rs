@@ -59,7 +59,7 @@ impl LatencyHistogram {
     }
 
     /// The samples as the file format of HdrHistogram knows them; the clipped ones are its largest value.
-    pub(super) fn inner(&self) -> &Histogram<u64> {
+    pub(crate) fn inner(&self) -> &Histogram<u64> {
         &self.histogram
     }
 

@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 use serde_json::Value;
 use tidewire_load::report::{Report, Status, StepReport};
 use tidewire_load::run::{Observer, RunOptions, Silent, run};
-use tidewire_load::scenario::{Scenario, Step, ThinkTime};
+use tidewire_load::scenario::{Guard, Load, OnViolation, Scenario, Step, ThinkTime};
 use tidewire_load::schedule::{Schedule, agent_seed};
 use tidewire_testkit::fault_server::{FaultLedger, FaultPlan, FaultServer};
 
@@ -90,29 +90,31 @@ pub(crate) fn prove_watched(
 
 pub(crate) fn scenario(steps: &[Step]) -> Scenario {
     Scenario {
-        host: "127.0.0.1".to_owned(),
-        port: 0,
+        version: 1,
+        target: "tcp://127.0.0.1:0".to_owned(),
         steps: steps.to_vec(),
-    }
-}
-
-pub(crate) fn step(concurrency: u32, duration_secs: f64) -> Step {
-    Step {
-        name: format!("{concurrency} agents"),
-        concurrency,
-        duration_secs,
-        think_time_ms: ThinkTime {
-            min_ms: 10.0,
-            max_ms: 30.0,
+        repeat: 1,
+        seed: None,
+        guard: Guard {
+            on_violation: OnViolation::Warn,
+            ..Guard::default()
         },
     }
 }
 
+pub(crate) fn step(concurrency: u32, duration_secs: f64) -> Step {
+    let name = format!("{concurrency} agents");
+    Step::chat(name, concurrency, duration_secs, THINK_TIME)
+}
+
 /// How many messages the schedule holds for all agents of a step, found without running it.
 pub(crate) fn planned(step: &Step, seed: u64, number: u8) -> u64 {
+    let Load::Closed { think_time_ms } = step.load else {
+        panic!("only think times are planned here: {step:?}");
+    };
     let of_agent = |agent| {
         let seed = agent_seed(seed, number, agent);
-        let mut schedule = Schedule::new(seed, 0, step.think_time_ms);
+        let mut schedule = Schedule::new(seed, 0, think_time_ms);
         std::iter::repeat_with(|| schedule.next_intended_ns())
             .take_while(|intended_ns| *intended_ns < step.duration_ns())
             .count() as u64
@@ -149,6 +151,11 @@ fn schema() -> &'static jsonschema::Validator {
         jsonschema::validator_for(&schema).unwrap()
     })
 }
+
+const THINK_TIME: ThinkTime = ThinkTime {
+    min_ms: 10.0,
+    max_ms: 30.0,
+};
 
 /// Any seed will do; this one is in the report of a failing test.
 pub(crate) const SEED: u64 = 20_261_121;

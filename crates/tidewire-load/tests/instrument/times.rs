@@ -78,13 +78,11 @@ fn an_instrument_that_falls_behind_its_schedule_counts_its_own_lateness() {
     // Two agents that think for a microsecond or two ask for more than a lane can send, so it is late and the
     // server is not. Every delivery is at least as late as its message was sent, and each message has as many
     // deliveries as any other; hence no quantile of the one may be below that of the other.
-    let whole = Step {
-        think_time_ms: ThinkTime {
-            min_ms: 0.001,
-            max_ms: 0.002,
-        },
-        ..step(2, 0.05)
+    let think_time_ms = ThinkTime {
+        min_ms: 0.001,
+        max_ms: 0.002,
     };
+    let whole = Step::chat("two", 2, 0.05, think_time_ms);
     let steps = scenario(std::slice::from_ref(&whole));
     let proof = prove_with(FaultPlan::default(), &steps, |_| {});
     proof.assert_passed();

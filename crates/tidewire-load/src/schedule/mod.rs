@@ -9,6 +9,10 @@
 //! One random generator per agent, not one per run: the times of an agent then do not depend on how agents
 //! are spread over lanes, and a run with one seed can be repeated on another machine.
 
+mod arrival;
+
+pub use self::arrival::{Arrivals, Curve};
+
 use crate::scenario::ThinkTime;
 
 /// The intended send times of one agent, in order and without end.
@@ -38,8 +42,15 @@ impl Schedule {
     /// The time the next message is due: the previous one plus a uniform think time.
     #[inline]
     pub fn next_intended_ns(&mut self) -> u64 {
+        self.next_after(self.intended_ns)
+    }
+
+    /// The time the next message is due when the reply to the last one came at `received_ns`. In a loop that waits for
+    /// replies the think time begins with the reply, whatever was intended.
+    #[inline]
+    pub fn next_after(&mut self, received_ns: u64) -> u64 {
         let think_ns = self.think_min_ns + self.random.u64(0..=self.think_spread_ns);
-        self.intended_ns = self.intended_ns.saturating_add(think_ns);
+        self.intended_ns = received_ns.saturating_add(think_ns);
         self.intended_ns
     }
 }

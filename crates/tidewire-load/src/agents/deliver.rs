@@ -1,0 +1,65 @@
+//! What reaches an agent from others: the hot path of a fan-out, tens of millions of times a second.
+
+use super::Agents;
+use crate::ledger::Fate;
+use crate::stamp::Stamp;
+
+impl Agents {
+    pub(super) fn handle_delivery(&mut self, place: usize, now_ns: u64, payload: &[u8]) {
+        let agent = &mut self.agents[place];
+        let Some(ledger) = agent.ledger.as_mut() else {
+            return;
+        };
+        let Ok(stamp) = Stamp::decode(payload) else {
+            ledger.record_corrupt();
+            return;
+        };
+        if stamp.run != self.plan.run || stamp.step != self.plan.number {
+            ledger.record_foreign();
+            return;
+        }
+        let delay_ns = now_ns.saturating_sub(stamp.intended_ns);
+        let fate = ledger.record(stamp.sender, stamp.sequence, delay_ns);
+        let is_own = stamp.sender == agent.own;
+        if is_own || !matches!(fate, Fate::New | Fate::Reordered) {
+            return;
+        }
+        self.received += 1;
+        // Rates are of what happened in the window, not of what was planned for it: a server or instrument that
+        // falls behind must show.
+        let (from_ns, to_ns) = self.link.steady_window();
+        self.result.counts.steady_received += u64::from(now_ns >= from_ns && now_ns < to_ns);
+        if self.plan.is_windowed {
+            self.record_delivery(&stamp, now_ns);
+        } else {
+            self.times.scheduled.record(delay_ns);
+        }
+    }
+
+    /// A message belongs to the window of its intended time, however late it comes.
+    fn record_delivery(&mut self, stamp: &Stamp, now_ns: u64) {
+        if self.is_slow {
+            // Slow on purpose: their times say nothing about the server.
+            return;
+        }
+        let delay_ns = now_ns.saturating_sub(stamp.intended_ns);
+        if !self.is_steady(stamp.intended_ns) {
+            self.times.outside.record(delay_ns);
+            return;
+        }
+        self.times.scheduled.record(delay_ns);
+        if let Some(sent_times) = &self.plan.sent_times {
+            match sent_times.sent_ns(stamp.sender, stamp.sequence) {
+                Some(sent_ns) => self.times.service.record(now_ns.saturating_sub(sent_ns)),
+                None => self.result.counts.sent_unknown += 1,
+            }
+        }
+    }
+
+    /// Whether a message that was due then belongs to the steady window.
+    #[inline]
+    pub(super) fn is_steady(&self, intended_ns: u64) -> bool {
+        let (from_ns, to_ns) = self.link.steady_window();
+        intended_ns >= from_ns && intended_ns < to_ns
+    }
+}

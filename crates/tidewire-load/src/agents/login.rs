@@ -1,0 +1,111 @@
+//! Connecting and logging in: what an agent asks of a server before it may send.
+
+use tidewire::proto::body::{ErrorBody, JoinBody, SubscribeBody};
+use tidewire::{ConnectFailure, Context, Kind, Message};
+
+use super::{Agents, JOIN_ID};
+use crate::ledger::Ledger;
+use crate::scenario::Pattern;
+
+impl Agents {
+    pub(super) fn connect_some(&mut self, cx: &mut Context<'_>) {
+        while self.connecting < CONNECTING_MAX
+            && self.next_to_connect < self.agents.len()
+            && !self.link.is_login_closed()
+        {
+            let place = self.next_to_connect;
+            self.next_to_connect += 1;
+            self.connecting += 1;
+            match cx.connect(&self.plan.address, place as u64) {
+                Ok(session) => self.agents[place].session = session,
+                Err(failure) => self.fail_login(place, &explain(&failure)),
+            }
+        }
+    }
+
+    /// An agent fails once, though the connection of a refused one may die later.
+    pub(super) fn fail_login(&mut self, place: usize, cause: &str) {
+        if std::mem::replace(&mut self.agents[place].login_failed, true)
+            || self.link.is_login_closed()
+        {
+            return;
+        }
+        self.connecting -= 1;
+        self.link.add_login_failure();
+        self.note_failure(|| cause.to_owned());
+    }
+
+    /// Enters the room or subscribes to the topic. Where there is neither, being connected is being logged in.
+    pub(super) fn log_in(&mut self, cx: &mut Context<'_>, place: usize) {
+        let mut body = Vec::new();
+        let request = match self.pattern() {
+            Pattern::Ingest | Pattern::Echo | Pattern::Request => {
+                return self.complete_login(place, 0);
+            }
+            Pattern::PubSub => {
+                let pattern = &self.plan.room;
+                SubscribeBody {
+                    policy: None,
+                    pattern,
+                }
+                .encode(&mut body);
+                Ok(Message::with_id(Kind::Subscribe, 0, JOIN_ID, &body))
+            }
+            Pattern::Chat => {
+                let (run, number) = (self.plan.run, self.plan.number);
+                let name = format!("load-{run:04x}-{number}-{}", self.agents[place].index);
+                let room = &self.plan.room;
+                let join = JoinBody { room, name: &name }.encode(&mut body);
+                join.map(|()| Message::with_id(Kind::Join, 0, JOIN_ID, &body))
+            }
+        };
+        let sent = request
+            .map_err(|error| error.to_string())
+            .and_then(|request| cx.send(&request).map_err(|error| error.to_string()));
+        if let Err(error) = sent {
+            self.fail_login(place, &error);
+        }
+    }
+
+    pub(super) fn handle_login(&mut self, place: usize, message: &Message<'_>) {
+        if message.kind == Kind::Error && !self.agents[place].logged_in {
+            let body = ErrorBody::decode(message.payload);
+            let cause = body.map_or_else(
+                |_| "refused".to_owned(),
+                |body| format!("refused: {}", body.text),
+            );
+            return self.fail_login(place, &cause);
+        }
+        self.complete_login(place, message.channel);
+    }
+
+    fn complete_login(&mut self, place: usize, room: u16) {
+        // Whoever had no answer by then has been counted as failed.
+        let too_late = self.link.is_login_closed();
+        let agent = &mut self.agents[place];
+        if agent.logged_in || too_late {
+            return;
+        }
+        agent.logged_in = true;
+        agent.room = room;
+        let late_ms = self.plan.late_ms;
+        agent.ledger = match self.plan.step.pattern {
+            Pattern::Chat | Pattern::PubSub => {
+                let members = self.plan.step.concurrency as usize;
+                Some(Ledger::for_member(agent.index as usize, members, late_ms))
+            }
+            // Its own messages come back to it and nobody else's.
+            Pattern::Echo | Pattern::Request => Some(Ledger::for_member(0, 1, late_ms)),
+            Pattern::Ingest => None,
+        };
+        self.connecting -= 1;
+        self.link.add_login(self.is_slow);
+    }
+}
+
+pub(super) fn explain(failure: &ConnectFailure) -> String {
+    std::error::Error::source(failure).map_or_else(|| failure.to_string(), ToString::to_string)
+}
+
+/// Connections being made at the same time, per lane.
+const CONNECTING_MAX: usize = 64;

@@ -1,0 +1,471 @@
+//! The agents of one client lane: they log in, wait at the barrier, send on time, and check everything they get.
+//!
+//! Agents are sessions of an ordinary lane, the same one a server uses, so a thousand of them cost one thread
+//! and no system call per delivery. What a lane measures is its own until the step ends; the coordinator only
+//! reads a few counters that the lane publishes once per turn.
+//!
+//! One kind of agent serves all patterns and models, because nearly all of it is the same: connecting, the barrier,
+//! the order of what is due, counting, the end. What differs is in a few places: what `login` asks for, what `send`
+//! puts on the wire and when, and whether what comes is a delivery (`deliver`) or a reply (`reply`).
+
+mod deliver;
+mod flight;
+mod login;
+mod reply;
+mod send;
+mod times;
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::sync::Arc;
+
+use tidewire::Endpoint;
+use tidewire::io::clock::now_ns;
+use tidewire::proto::body::{ErrorBody, GapBody};
+use tidewire::proto::codec::RequestIds;
+use tidewire::proto::correlate::Correlator;
+use tidewire::{
+    CloseReason, ConnectFailure, Context, HandlerResult, Kind, Message, Service, SessionId,
+};
+
+use self::flight::Flight;
+pub(crate) use self::times::{SentTimes, Times};
+use crate::exchange::StepLink;
+use crate::ledger::Ledger;
+use crate::scenario::{Load, Pattern, Step};
+use crate::schedule::{Arrivals, Schedule};
+use crate::segment::Segment;
+
+/// What every agent of a step needs to know.
+#[derive(Clone, Debug)]
+pub(crate) struct StepPlan {
+    pub(crate) address: Endpoint,
+    pub(crate) run: u16,
+    /// Number of the step within the run.
+    pub(crate) number: u8,
+    pub(crate) seed: u64,
+    pub(crate) step: Arc<Step>,
+    /// Times are those of the messages due in the steady window, as version 2 has it, and not of all.
+    pub(crate) is_windowed: bool,
+    pub(crate) segment: Segment,
+    pub(crate) late_ms: u64,
+    /// The room or topic of a fan-out.
+    pub(crate) room: String,
+    /// How the codec's replies find their requests.
+    pub(crate) ids: RequestIds,
+    /// Where receivers of an open fan-out find when messages were sent.
+    pub(crate) sent_times: Option<Arc<SentTimes>>,
+    /// Core to keep the lane on, if any.
+    pub(crate) core: Option<usize>,
+}
+
+/// Which of a step's agents a lane has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Share {
+    /// Those that lane `lane` of `lanes` has of the senders.
+    Lane { lane: usize, lanes: usize },
+    /// The slow receivers, all on one lane, whose number for the coordinator is `lane`.
+    Slow { lane: usize },
+}
+
+/// What a lane's agents found, handed over when the step ends.
+#[derive(Debug, Default)]
+pub(crate) struct LaneResult {
+    pub(crate) agents: Vec<AgentResult>,
+    pub(crate) counts: Counts,
+    pub(crate) disconnects: Vec<CloseReason>,
+    pub(crate) failures: Vec<String>,
+}
+
+/// What one agent found.
+#[derive(Debug)]
+pub(crate) struct AgentResult {
+    pub(crate) index: u32,
+    pub(crate) is_slow: bool,
+    pub(crate) sent: u64,
+    /// The account of what it should get; nothing if it was never logged in, or gets nothing.
+    pub(crate) ledger: Option<Ledger>,
+    /// What the server said of what this agent sent one way.
+    pub(crate) confirmed: Option<Confirmed>,
+}
+
+/// A server's word on how many messages it has of an agent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Confirmed {
+    /// It answered a request behind the last of them, so it has handled all.
+    InOrder,
+    /// It counted.
+    Count(u64),
+}
+
+/// Numbers of a lane that are added up.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Counts {
+    /// Messages that were due, sent or not.
+    pub(crate) offered: u64,
+    /// Messages left out because they could not be sent in time.
+    pub(crate) skipped: u64,
+    /// Messages that were due and still not sent at the end.
+    pub(crate) unsent: u64,
+    pub(crate) send_errors: u64,
+    /// Replies given up.
+    pub(crate) timeouts: u64,
+    /// Replies that came after that.
+    pub(crate) late_replies: u64,
+    /// Messages the server answered with an error.
+    pub(crate) refused: u64,
+    /// Messages of which the receiver could not learn when they were sent.
+    pub(crate) sent_unknown: u64,
+    /// Most unanswered messages at one time.
+    pub(crate) in_flight_max: u64,
+    /// Messages that were due in the steady window.
+    pub(crate) steady_offered: u64,
+    /// Messages that were sent within the steady window, whenever they were due.
+    pub(crate) steady_sent: u64,
+    /// Distinct messages that arrived within the steady window, whenever they were due.
+    pub(crate) steady_received: u64,
+    pub(crate) gaps: u64,
+}
+
+/// The service of a client lane.
+#[derive(Debug)]
+pub(crate) struct Agents {
+    plan: StepPlan,
+    link: Arc<StepLink>,
+    /// Number of the lane for the coordinator.
+    lane: usize,
+    is_slow: bool,
+    agents: Vec<Agent>,
+    /// The next agent to connect; connecting is paced so that the server's backlog is not the test.
+    next_to_connect: usize,
+    connecting: usize,
+    due: BinaryHeap<Reverse<(u64, usize)>>,
+    /// Agents with a message that waits for a place, and how many of them.
+    parked: u64,
+    /// Agents whose parked message may go, or whose window has places again.
+    resumed: Vec<usize>,
+    /// Agents whose socket does not take more.
+    blocked: Vec<usize>,
+    /// Agents with messages that were not flushed yet.
+    touched: Vec<usize>,
+    /// Agents that still have to ask the server for its count.
+    to_confirm: Vec<usize>,
+    /// A payload with its padding, of which every message gets its own stamp.
+    payload: Vec<u8>,
+    in_flight: u64,
+    next_expiry_ns: u64,
+    times: Box<Times>,
+    result: LaneResult,
+    sent: u64,
+    received: u64,
+    started: bool,
+    sending_ended: bool,
+    pinned: bool,
+    finished: bool,
+}
+
+#[derive(Debug)]
+struct Agent {
+    index: u32,
+    /// The sender whose messages must not come to this agent: itself in a room, nobody elsewhere.
+    own: u32,
+    session: SessionId,
+    room: u16,
+    logged_in: bool,
+    login_failed: bool,
+    alive: bool,
+    pace: Pace,
+    sent: u64,
+    ledger: Option<Ledger>,
+    flight: Flight,
+    correlator: Option<Correlator<u64>>,
+    /// When the message was due that waits for a place.
+    parked: Option<u64>,
+    /// When the one after it is due, if it was looked up already.
+    upcoming: Option<u64>,
+    /// When its window last got a place after having none.
+    ready_ns: u64,
+    /// Messages not flushed yet, and when the first of them was sent.
+    unflushed: (u64, u64),
+    is_listed: bool,
+    confirmed: Option<Confirmed>,
+}
+
+/// When an agent's messages are due.
+#[derive(Debug)]
+enum Pace {
+    /// Never: before the barrier opens, and for receivers that only listen.
+    Idle,
+    /// After think times, whatever comes back.
+    Think(Schedule),
+    /// After the last reply and a think time.
+    Replies(Schedule),
+    /// At times laid down in advance.
+    Open(Arrivals),
+    /// Whenever there is a place.
+    Max,
+}
+
+impl Agents {
+    pub(crate) fn new(plan: StepPlan, link: Arc<StepLink>, share: Share) -> Self {
+        let senders = plan.step.senders();
+        let (lane, is_slow) = match share {
+            Share::Lane { lane, .. } => (lane, false),
+            Share::Slow { lane } => (lane, true),
+        };
+        let agents = match share {
+            Share::Lane { lane, lanes } => {
+                let own = plan.segment.agents(senders).skip(lane).step_by(lanes);
+                own.map(|index| Agent::new(index, &plan)).collect()
+            }
+            Share::Slow { .. } => {
+                let slow = senders..plan.step.concurrency;
+                slow.map(|index| Agent::new(index, &plan)).collect()
+            }
+        };
+        let payload = (0..plan.step.payload_bytes)
+            .map(|index| (index * 31 + 7) as u8)
+            .collect();
+        Self {
+            plan,
+            link,
+            lane,
+            is_slow,
+            agents,
+            next_to_connect: 0,
+            connecting: 0,
+            due: BinaryHeap::new(),
+            parked: 0,
+            resumed: Vec::new(),
+            blocked: Vec::new(),
+            touched: Vec::new(),
+            to_confirm: Vec::new(),
+            payload,
+            in_flight: 0,
+            next_expiry_ns: 0,
+            times: Box::default(),
+            result: LaneResult::default(),
+            sent: 0,
+            received: 0,
+            started: false,
+            sending_ended: false,
+            pinned: false,
+            finished: false,
+        }
+    }
+
+    fn pattern(&self) -> Pattern {
+        self.plan.step.pattern
+    }
+
+    /// Notes a cause for the report; the numbers are complete without it.
+    fn note_failure(&mut self, cause: impl FnOnce() -> String) {
+        if self.result.failures.len() < CAUSES_MAX {
+            self.result.failures.push(cause());
+        }
+    }
+
+    /// Gives the results away. The coordinator then drains the lane.
+    fn finish(&mut self) {
+        self.finished = true;
+        self.count_unsent();
+        let is_slow = self.is_slow;
+        let mut result = std::mem::take(&mut self.result);
+        result.agents = self
+            .agents
+            .iter_mut()
+            .map(|agent| AgentResult {
+                index: agent.index,
+                is_slow,
+                sent: agent.sent,
+                ledger: agent.ledger.take(),
+                confirmed: agent.confirmed,
+            })
+            .collect();
+        self.link.hand_in(result, &self.times);
+    }
+
+    #[inline]
+    fn place(&self, cx: &Context<'_>) -> usize {
+        (cx.tag() as usize).min(self.agents.len() - 1)
+    }
+
+    fn pin(&mut self) {
+        if std::mem::replace(&mut self.pinned, true) {
+            return;
+        }
+        if let Some(core) = self.plan.core
+            && let Err(error) = tidewire::io::affinity::pin_to_core(core)
+        {
+            tracing::warn!(core, %error, "the client lane could not be pinned");
+        }
+    }
+
+    /// When the lane has to run again if nothing comes.
+    fn wake_ns(&self) -> Option<u64> {
+        if !self.resumed.is_empty() {
+            return Some(now_ns());
+        }
+        let due = self
+            .due
+            .peek()
+            .map(|Reverse((intended_ns, _))| *intended_ns);
+        let expiry = (self.in_flight > 0).then_some(self.next_expiry_ns);
+        // The end of sending has to be noticed also by a lane whose agents all wait for replies. Once it is past and
+        // messages are parked, only a reply, a timeout or a socket can change something.
+        let is_waiting = self.started && !self.sending_ended && can_wait(&self.plan.step);
+        let stop = is_waiting.then(|| self.link.stop_ns());
+        let stop = stop
+            .filter(|stop_ns| *stop_ns != u64::MAX && (self.parked == 0 || *stop_ns > now_ns()));
+        [due, expiry, stop].into_iter().flatten().min()
+    }
+}
+
+impl Agent {
+    fn new(index: u32, plan: &StepPlan) -> Self {
+        let step = &plan.step;
+        let correlator =
+            (step.pattern == Pattern::Request).then(|| Correlator::for_ids(plan.ids, PENDING_MAX));
+        Self {
+            index,
+            own: if step.pattern == Pattern::Chat {
+                index
+            } else {
+                u32::MAX
+            },
+            session: SessionId::NONE,
+            room: 0,
+            logged_in: false,
+            login_failed: false,
+            alive: false,
+            pace: Pace::Idle,
+            sent: 0,
+            ledger: None,
+            flight: Flight::with_window(if step.pattern.has_replies() {
+                step.window()
+            } else {
+                0
+            }),
+            correlator,
+            parked: None,
+            upcoming: None,
+            ready_ns: 0,
+            unflushed: (0, 0),
+            is_listed: false,
+            confirmed: None,
+        }
+    }
+}
+
+impl Service for Agents {
+    fn on_open(&mut self, cx: &mut Context<'_>) {
+        let place = cx.tag() as usize;
+        self.link
+            .set_server_agent(cx.peer_agent().unwrap_or_default());
+        self.agents[place].alive = true;
+        self.log_in(cx, place);
+    }
+
+    #[inline]
+    fn on_message(&mut self, cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
+        let place = self.place(cx);
+        match message.kind {
+            Kind::Deliver => self.handle_delivery(place, cx.now_ns(), message.payload),
+            Kind::Reply | Kind::Error | Kind::OneWay if self.pattern().has_replies() => {
+                self.handle_reply(place, cx.now_ns(), &message);
+            }
+            Kind::Reply | Kind::Error if self.pattern() == Pattern::Ingest => {
+                self.handle_confirmation(place, &message);
+            }
+            Kind::Reply | Kind::Error if message.id == JOIN_ID => {
+                self.handle_login(place, &message);
+            }
+            Kind::Error => {
+                // The server refused a message it had accepted: it is lost, and the ledger will show it.
+                self.result.counts.refused += 1;
+                self.note_failure(|| {
+                    let body = ErrorBody::decode(message.payload);
+                    let text = body.map_or("no reason given", |body| body.text);
+                    format!("a message was refused: {text}")
+                });
+            }
+            Kind::Gap => {
+                self.result.counts.gaps +=
+                    GapBody::decode(message.payload).map_or(0, |gap| gap.lost);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn on_close(&mut self, cx: &mut Context<'_>, reason: CloseReason) {
+        if self.finished {
+            return;
+        }
+        let place = cx.tag() as usize;
+        self.agents[place].alive = false;
+        if self.agents[place].logged_in {
+            if !self.is_slow {
+                self.result.disconnects.push(reason);
+            }
+            self.link.add_disconnect(self.is_slow);
+            self.give_up_flight(place);
+        } else {
+            self.fail_login(place, &reason.to_string());
+        }
+    }
+
+    fn on_connect_failed(&mut self, cx: &mut Context<'_>, failure: ConnectFailure) {
+        let place = self.place(cx);
+        self.fail_login(place, &login::explain(&failure));
+    }
+
+    fn has_work(&self) -> bool {
+        (!self.started && self.link.start_ns().is_some())
+            || (!self.finished && self.link.is_finished())
+    }
+
+    fn on_turn(&mut self, cx: &mut Context<'_>) -> Option<u64> {
+        self.pin();
+        self.connect_some(cx);
+        if !self.started {
+            self.start();
+        }
+        self.send_due(cx);
+        if self.in_flight > 0 {
+            self.expire_replies(cx.now_ns());
+        }
+        if !self.to_confirm.is_empty() {
+            self.ask_for_counts(cx);
+        }
+        self.link
+            .publish(self.lane, self.sent, self.received, &mut self.times);
+        if self.link.is_finished() && !self.finished {
+            self.finish();
+        }
+        if self.is_slow && self.started && !self.finished {
+            // Blocking its lane is what makes a receiver slow; there is nobody else on this one.
+            std::thread::sleep(std::time::Duration::from_millis(
+                self.plan.step.slow_pause_ms,
+            ));
+        }
+        self.wake_ns()
+    }
+}
+
+/// Whether messages wait for replies, places or sockets, so that nothing being due is not yet the end.
+fn can_wait(step: &Step) -> bool {
+    step.pattern.has_replies() || !matches!(step.load, Load::Closed { .. })
+}
+
+/// The id of an agent's login, and of its question for the server's count.
+const JOIN_ID: u32 = 1;
+
+/// Unanswered requests that the ids of a codec must tell apart; each codec bounds it further.
+const PENDING_MAX: usize = 65_535;
+
+/// Causes kept for the report; the numbers are complete without them.
+const CAUSES_MAX: usize = 3;
+
+#[cfg(test)]
+mod tests;

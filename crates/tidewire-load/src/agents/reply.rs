@@ -1,0 +1,188 @@
+//! What comes back to its sender: matching, checking, giving up.
+
+use tidewire::proto::body::ErrorBody;
+use tidewire::{Context, Kind, Message};
+
+use super::flight::Answered;
+use super::{Agents, Confirmed, JOIN_ID, Pace};
+use crate::ledger::Fate;
+use crate::stamp::Stamp;
+
+impl Agents {
+    pub(super) fn handle_reply(&mut self, place: usize, now_ns: u64, message: &Message<'_>) {
+        // The request that the answer's id, or its turn, says it is to. Its content must say the same.
+        let agent = &mut self.agents[place];
+        let asked = agent
+            .correlator
+            .as_mut()
+            .and_then(|correlator| correlator.answer(message.id));
+        if message.kind == Kind::Error {
+            self.result.counts.refused += 1;
+            self.note_failure(|| {
+                let body = ErrorBody::decode(message.payload);
+                let text = body.map_or("no reason given", |body| body.text);
+                format!("a request was refused: {text}")
+            });
+            return self.settle(place, asked, now_ns);
+        }
+        let Some(ledger) = agent.ledger.as_mut() else {
+            return;
+        };
+        let padding = self.payload.get(Stamp::BYTES..).unwrap_or_default();
+        let stamp = match Stamp::decode(message.payload) {
+            Ok(stamp) if message.payload.get(Stamp::BYTES..) == Some(padding) => stamp,
+            _ => {
+                ledger.record_corrupt();
+                return self.settle(place, asked, now_ns);
+            }
+        };
+        let is_ours = stamp.run == self.plan.run
+            && stamp.step == self.plan.number
+            && stamp.sender == agent.index;
+        if !is_ours || asked.is_some_and(|sequence| sequence != stamp.sequence) {
+            ledger.record_foreign();
+            return self.settle(place, asked, now_ns);
+        }
+        let delay_ns = now_ns.saturating_sub(stamp.intended_ns);
+        let fate = ledger.record(0, stamp.sequence, delay_ns);
+        if !matches!(fate, Fate::New | Fate::Reordered) {
+            return self.settle(place, asked, now_ns);
+        }
+        self.received += 1;
+        let (from_ns, to_ns) = self.link.steady_window();
+        self.result.counts.steady_received += u64::from(now_ns >= from_ns && now_ns < to_ns);
+        let answered = self.agents[place].flight.answer(stamp.sequence);
+        let steady = self.is_steady(stamp.intended_ns);
+        if steady {
+            self.times.scheduled.record(delay_ns);
+        } else {
+            self.times.outside.record(delay_ns);
+        }
+        match answered {
+            Answered::InTime { sent_ns } => {
+                self.record_service(steady, now_ns, sent_ns);
+                self.free(place, now_ns);
+            }
+            Answered::Late { sent_ns } => {
+                self.record_service(steady, now_ns, sent_ns);
+                self.result.counts.late_replies += 1;
+            }
+            // The ledger calls what was never sent new, until the accounts are closed.
+            Answered::Unknown => self.result.counts.sent_unknown += 1,
+        }
+    }
+
+    fn record_service(&mut self, steady: bool, now_ns: u64, sent_ns: u64) {
+        if steady {
+            self.times.service.record(now_ns.saturating_sub(sent_ns));
+        }
+    }
+
+    /// An answer that is none: the request is over, and its message will be missing.
+    fn settle(&mut self, place: usize, asked: Option<u64>, now_ns: u64) {
+        if let Some(sequence) = asked
+            && let Answered::InTime { .. } = self.agents[place].flight.answer(sequence)
+        {
+            self.free(place, now_ns);
+        }
+    }
+
+    /// A place in the agent's window is free again.
+    fn free(&mut self, place: usize, now_ns: u64) {
+        self.in_flight -= 1;
+        let agent = &mut self.agents[place];
+        match &mut agent.pace {
+            Pace::Replies(schedule) => {
+                let next_ns = schedule.next_after(now_ns);
+                self.due.push(std::cmp::Reverse((next_ns, place)));
+            }
+            Pace::Open(_) if agent.parked.is_some() => {
+                agent.ready_ns = now_ns;
+                self.resume(place);
+            }
+            Pace::Max => self.resume(place),
+            Pace::Idle | Pace::Think(_) | Pace::Open(_) => {}
+        }
+    }
+
+    pub(super) fn resume(&mut self, place: usize) {
+        if !std::mem::replace(&mut self.agents[place].is_listed, true) {
+            self.resumed.push(place);
+        }
+    }
+
+    /// Gives up replies that are overdue. Looks a few times per timeout, not in every turn.
+    pub(super) fn expire_replies(&mut self, now_ns: u64) {
+        if now_ns < self.next_expiry_ns {
+            return;
+        }
+        let timeout_ns = self.plan.step.timeout_ms.saturating_mul(1_000_000);
+        self.next_expiry_ns = now_ns + (timeout_ns / EXPIRY_LOOKS).max(1_000_000);
+        for place in 0..self.agents.len() {
+            let agent = &mut self.agents[place];
+            if agent
+                .flight
+                .next_expiry_ns(timeout_ns)
+                .is_none_or(|expiry| expiry > now_ns)
+            {
+                continue;
+            }
+            let correlator = &mut agent.correlator;
+            let count = agent.flight.expire(now_ns, timeout_ns, |id| {
+                if let Some(correlator) = correlator {
+                    correlator.give_up(id);
+                }
+            });
+            self.result.counts.timeouts += count;
+            for _ in 0..count {
+                self.free(place, now_ns);
+            }
+        }
+    }
+
+    /// Nothing more comes to an agent whose connection ended.
+    pub(super) fn give_up_flight(&mut self, place: usize) {
+        let agent = &mut self.agents[place];
+        let unanswered = agent.flight.expire(u64::MAX, 0, |_| {});
+        self.in_flight -= unanswered;
+        if agent.parked.is_some() || matches!(agent.pace, Pace::Max) {
+            self.resume(place);
+        }
+    }
+
+    /// Asks the server for its count, behind the last message, once everything is sent.
+    pub(super) fn ask_for_counts(&mut self, cx: &mut Context<'_>) {
+        let mut waiting = std::mem::take(&mut self.to_confirm);
+        waiting.retain(|place| {
+            let agent = &self.agents[*place];
+            let question = Message::with_id(Kind::Request, 0, JOIN_ID, &[]);
+            let is_full = agent.alive && cx.is_full(agent.session);
+            if agent.alive && !is_full {
+                // A session that ended in this moment confirms nothing, which is what will be reported.
+                let _ = cx.send_to(agent.session, &question);
+            }
+            is_full
+        });
+        self.to_confirm = waiting;
+    }
+
+    pub(super) fn handle_confirmation(&mut self, place: usize, message: &Message<'_>) {
+        let agent = &mut self.agents[place];
+        if message.id != JOIN_ID {
+            self.result.counts.refused += 1;
+            return;
+        }
+        if agent.confirmed.is_some() || !self.sending_ended {
+            return;
+        }
+        let count = (message.kind == Kind::Reply)
+            .then(|| message.payload.first_chunk::<8>())
+            .flatten()
+            .map(|bytes| u64::from_le_bytes(*bytes));
+        agent.confirmed = Some(count.map_or(Confirmed::InOrder, Confirmed::Count));
+        self.received += count.unwrap_or(agent.sent).min(agent.sent);
+    }
+}
+
+/// How often replies are looked through in the length of a timeout.
+const EXPIRY_LOOKS: u64 = 50;

@@ -1,0 +1,427 @@
+//! When an agent sends, and what goes on the wire.
+//!
+//! Everything that is due stands in one heap, whatever decides about it: a think time, a reply, a schedule laid down in
+//! advance. What cannot go, because the agent's window or its socket is full, is parked and goes when there is a
+//! place; its intended time stays what it was. Messages of an open or fast step that go in the same turn are written
+//! together, one write a session; those of a think-time loop one by one, as users would.
+
+use std::cmp::Reverse;
+
+use tidewire::io::clock::now_ns;
+use tidewire::{Context, Kind, Message};
+
+use super::{Agent, Agents, Pace, can_wait};
+use crate::scenario::{Load, OnLate, Pattern};
+use crate::schedule::{Arrivals, Schedule, agent_seed};
+use crate::stamp::Stamp;
+
+impl Agents {
+    /// Plans every agent's first message once the barrier has opened.
+    pub(super) fn start(&mut self) {
+        let Some(start_ns) = self.link.start_ns() else {
+            return;
+        };
+        self.started = true;
+        if self.is_slow {
+            return;
+        }
+        let senders = self.plan.step.senders();
+        for place in 0..self.agents.len() {
+            let agent = &mut self.agents[place];
+            if !agent.logged_in {
+                continue;
+            }
+            let seed = agent_seed(self.plan.seed, self.plan.number, agent.index);
+            let first_ns = match &self.plan.step.load {
+                Load::Closed { think_time_ms } => {
+                    let mut schedule = Schedule::new(seed, start_ns, *think_time_ms);
+                    let first_ns = schedule.next_intended_ns();
+                    agent.pace = if self.plan.step.pattern.has_replies() {
+                        Pace::Replies(schedule)
+                    } else {
+                        Pace::Think(schedule)
+                    };
+                    Some(first_ns)
+                }
+                Load::Open {
+                    stages, arrival, ..
+                } => {
+                    let share = (agent.index, senders);
+                    let mut arrivals = Arrivals::new(stages, *arrival, seed, start_ns, share);
+                    let first_ns = arrivals.next_intended_ns();
+                    agent.pace = Pace::Open(arrivals);
+                    first_ns
+                }
+                Load::Max => {
+                    agent.pace = Pace::Max;
+                    Some(start_ns)
+                }
+            };
+            if let Some(first_ns) = first_ns {
+                self.due.push(Reverse((first_ns, place)));
+            }
+        }
+    }
+
+    /// Sends what is due, up to a bound, so that a lane that is late still reads.
+    pub(super) fn send_due(&mut self, cx: &mut Context<'_>) {
+        if !self.started {
+            return;
+        }
+        self.unblock(cx);
+        let stop_ns = self.link.stop_ns();
+        self.send_resumed(cx, stop_ns);
+        let sends_max = if can_wait(&self.plan.step) {
+            BATCH_MAX
+        } else {
+            SENDS_PER_TURN
+        };
+        for _ in 0..sends_max {
+            let next = self.due.peek().map(|Reverse(next)| *next);
+            let Some((intended_ns, place)) = next.filter(|(intended_ns, _)| *intended_ns < stop_ns)
+            else {
+                self.due.clear();
+                self.end_sending(stop_ns);
+                break;
+            };
+            if intended_ns > now_ns() {
+                break;
+            }
+            self.due.pop();
+            self.handle_due(cx, place, intended_ns);
+        }
+        self.flush_touched(cx);
+    }
+
+    fn handle_due(&mut self, cx: &mut Context<'_>, place: usize, intended_ns: u64) {
+        match &mut self.agents[place].pace {
+            Pace::Idle => {}
+            Pace::Think(schedule) => {
+                let next_ns = schedule.next_intended_ns();
+                self.send(cx, place, intended_ns, now_ns());
+                self.flush(cx, place);
+                self.due.push(Reverse((next_ns, place)));
+            }
+            // The reply brings the next one.
+            Pace::Replies(_) => self.send(cx, place, intended_ns, now_ns()),
+            Pace::Open(arrivals) => {
+                let next_ns = arrivals.next_intended_ns();
+                match &self.plan.step.load {
+                    Load::Open {
+                        on_late: OnLate::Skip,
+                        ..
+                    } => {
+                        self.send_or_skip(cx, place, intended_ns, next_ns);
+                    }
+                    _ => self.send_or_park(cx, place, intended_ns, next_ns),
+                }
+            }
+            Pace::Max => self.resume(place),
+        }
+    }
+
+    /// Late messages are sent late: nothing else of the agent goes before.
+    fn send_or_park(
+        &mut self,
+        cx: &mut Context<'_>,
+        place: usize,
+        intended_ns: u64,
+        next_ns: Option<u64>,
+    ) {
+        if !self.has_place(cx, place) {
+            self.agents[place].upcoming = next_ns;
+            return self.park(place, intended_ns);
+        }
+        self.send(cx, place, intended_ns, now_ns());
+        if let Some(next_ns) = next_ns {
+            self.due.push(Reverse((next_ns, place)));
+        }
+    }
+
+    /// A message that is not gone when the next one of its agent is due is left out.
+    fn send_or_skip(
+        &mut self,
+        cx: &mut Context<'_>,
+        place: usize,
+        intended_ns: u64,
+        next_ns: Option<u64>,
+    ) {
+        if let Some(parked_ns) = self.agents[place].parked.take() {
+            self.parked -= 1;
+            self.skip(parked_ns);
+        }
+        let now_ns = now_ns();
+        if next_ns.is_some_and(|next_ns| next_ns <= now_ns) {
+            self.skip(intended_ns);
+        } else if self.has_place(cx, place) {
+            self.send(cx, place, intended_ns, now_ns);
+        } else {
+            self.park(place, intended_ns);
+        }
+        if let Some(next_ns) = next_ns {
+            self.due.push(Reverse((next_ns, place)));
+        }
+    }
+
+    fn skip(&mut self, intended_ns: u64) {
+        self.offer(intended_ns);
+        self.result.counts.skipped += 1;
+    }
+
+    fn park(&mut self, place: usize, intended_ns: u64) {
+        self.agents[place].parked = Some(intended_ns);
+        self.parked += 1;
+        // Where there are replies one of them makes the place; elsewhere the socket has to be asked.
+        if !self.pattern().has_replies() {
+            self.blocked.push(place);
+        }
+    }
+
+    fn unblock(&mut self, cx: &mut Context<'_>) {
+        if self.blocked.is_empty() {
+            return;
+        }
+        let mut blocked = std::mem::take(&mut self.blocked);
+        blocked.retain(|place| {
+            let is_full = !self.has_place(cx, *place);
+            if !is_full {
+                self.agents[*place].ready_ns = cx.now_ns();
+                self.resume(*place);
+            }
+            is_full
+        });
+        self.blocked = blocked;
+    }
+
+    /// Whether another message of the agent may go. One without connection may: it will fail, and count.
+    fn has_place(&self, cx: &Context<'_>, place: usize) -> bool {
+        let agent = &self.agents[place];
+        if !agent.alive {
+            return true;
+        }
+        if self.plan.step.pattern.has_replies() {
+            let owed = agent
+                .correlator
+                .as_ref()
+                .map_or(0, |correlator| correlator.owed());
+            return agent.flight.unanswered() < self.window() && owed < self.ids_max();
+        }
+        !cx.is_full(agent.session)
+    }
+
+    fn window(&self) -> u32 {
+        self.plan.step.window()
+    }
+
+    /// Requests that the codec's ids can tell apart.
+    fn ids_max(&self) -> usize {
+        match self.plan.ids {
+            tidewire::proto::codec::RequestIds::Bits8 => 255,
+            _ => super::PENDING_MAX,
+        }
+    }
+
+    /// Goes on with agents that have a place again.
+    fn send_resumed(&mut self, cx: &mut Context<'_>, stop_ns: u64) {
+        let mut resumed = std::mem::take(&mut self.resumed);
+        for place in resumed.drain(..) {
+            self.agents[place].is_listed = false;
+            if matches!(self.agents[place].pace, Pace::Max) {
+                self.fill(cx, place, stop_ns);
+                continue;
+            }
+            let Some(intended_ns) = self.agents[place].parked.take() else {
+                continue;
+            };
+            self.parked -= 1;
+            if !self.has_place(cx, place) {
+                self.park(place, intended_ns);
+                continue;
+            }
+            self.send(cx, place, intended_ns, now_ns());
+            if let Some(next_ns) = self.agents[place].upcoming.take() {
+                self.due.push(Reverse((next_ns, place)));
+            }
+        }
+        // Filling may have listed some anew.
+        resumed.append(&mut self.resumed);
+        self.resumed = resumed;
+    }
+
+    /// Sends as many as there are places for. They are due now, all at the same time.
+    fn fill(&mut self, cx: &mut Context<'_>, place: usize, stop_ns: u64) {
+        let now_ns = now_ns();
+        if now_ns >= stop_ns || !self.agents[place].alive {
+            return;
+        }
+        let mut left = BATCH_MAX;
+        while left > 0 && self.has_place(cx, place) {
+            self.send(cx, place, now_ns, now_ns);
+            left -= 1;
+        }
+        if self.plan.step.pattern.has_replies() {
+            if left == 0 {
+                self.resume(place);
+            }
+            return;
+        }
+        self.flush(cx, place);
+        if self.has_place(cx, place) {
+            self.resume(place);
+        } else {
+            self.blocked.push(place);
+        }
+    }
+
+    /// Tells the coordinator, once, that everything this lane had to send is sent.
+    fn end_sending(&mut self, stop_ns: u64) {
+        let waits = can_wait(&self.plan.step) && (now_ns() < stop_ns || self.parked > 0);
+        if waits || std::mem::replace(&mut self.sending_ended, true) {
+            return;
+        }
+        self.link.add_lane_done();
+        if self.pattern() == Pattern::Ingest {
+            let sent = |place: &usize| self.agents[*place].sent > 0;
+            self.to_confirm = (0..self.agents.len()).filter(sent).collect();
+        }
+    }
+
+    fn offer(&mut self, intended_ns: u64) {
+        self.result.counts.offered += 1;
+        self.result.counts.steady_offered += u64::from(self.is_steady(intended_ns));
+    }
+
+    fn send(&mut self, cx: &mut Context<'_>, place: usize, intended_ns: u64, sent_ns: u64) {
+        self.offer(intended_ns);
+        let agent = &mut self.agents[place];
+        let sequence = agent.sent + 1;
+        let stamp = Stamp {
+            run: self.plan.run,
+            step: self.plan.number,
+            flags: 0,
+            sender: agent.index,
+            sequence,
+            intended_ns,
+        };
+        if let Some(front) = self.payload.first_chunk_mut() {
+            stamp.encode(front);
+        }
+        let has_replies = self.plan.step.pattern.has_replies();
+        let id = agent
+            .correlator
+            .as_mut()
+            .and_then(|correlator| correlator.insert(sequence).ok())
+            .unwrap_or(0);
+        if let Some(sent_times) = &self.plan.sent_times {
+            sent_times.store(agent.index, sequence, sent_ns);
+        }
+        let message = message(
+            self.plan.step.pattern,
+            agent,
+            &self.plan.room,
+            &self.payload,
+            id,
+        );
+        if !agent.alive || cx.send_to(agent.session, &message).is_err() {
+            if let Some(correlator) = &mut agent.correlator {
+                correlator.take(id);
+            }
+            self.result.counts.send_errors += 1;
+            self.link.add_send_error();
+            return;
+        }
+        agent.sent = sequence;
+        self.sent += 1;
+        if agent.unflushed.1 == 0 {
+            agent.unflushed.0 = sent_ns;
+            self.touched.push(place);
+        }
+        agent.unflushed.1 += 1;
+        if has_replies {
+            agent.flight.send(id, sent_ns);
+            self.in_flight += 1;
+            let in_flight_max = &mut self.result.counts.in_flight_max;
+            *in_flight_max = self.in_flight.max(*in_flight_max);
+        }
+        let ready_ns = agent.ready_ns.max(intended_ns);
+        let lag_ns = sent_ns.saturating_sub(intended_ns);
+        if !self.plan.is_windowed {
+            self.times.send_lag.record(lag_ns);
+        } else if self.is_steady(intended_ns) {
+            self.times.send_lag.record(lag_ns);
+            self.times.own_lag.record(sent_ns.saturating_sub(ready_ns));
+        }
+        let (from_ns, to_ns) = self.link.steady_window();
+        self.result.counts.steady_sent += u64::from(sent_ns >= from_ns && sent_ns < to_ns);
+    }
+
+    fn flush_touched(&mut self, cx: &mut Context<'_>) {
+        let mut touched = std::mem::take(&mut self.touched);
+        for place in touched.drain(..) {
+            self.flush(cx, place);
+        }
+        self.touched = touched;
+    }
+
+    /// Writes an agent's messages and notes what the writing cost them.
+    fn flush(&mut self, cx: &mut Context<'_>, place: usize) {
+        let agent = &mut self.agents[place];
+        let (first_ns, count) = std::mem::take(&mut agent.unflushed);
+        if count == 0 {
+            return;
+        }
+        cx.flush(agent.session);
+        self.times
+            .write
+            .record_many(now_ns().saturating_sub(first_ns), count);
+    }
+
+    /// What was due and could not be sent until the end.
+    pub(super) fn count_unsent(&mut self) {
+        let stop_ns = self.link.stop_ns();
+        for place in 0..self.agents.len() {
+            let agent = &mut self.agents[place];
+            let Pace::Open(arrivals) = &mut agent.pace else {
+                continue;
+            };
+            let Some(parked_ns) = agent.parked.take() else {
+                continue;
+            };
+            let mut unsent = vec![parked_ns];
+            if let Load::Open {
+                on_late: OnLate::CatchUp,
+                ..
+            } = self.plan.step.load
+            {
+                let rest = std::iter::from_fn(|| arrivals.next_intended_ns());
+                let upcoming = agent.upcoming.take().into_iter().chain(rest);
+                unsent.extend(upcoming.take_while(|intended_ns| *intended_ns < stop_ns));
+            }
+            for intended_ns in unsent {
+                self.offer(intended_ns);
+                self.result.counts.unsent += 1;
+            }
+        }
+    }
+}
+
+fn message<'a>(
+    pattern: Pattern,
+    agent: &Agent,
+    room: &'a str,
+    payload: &'a [u8],
+    id: u32,
+) -> Message<'a> {
+    match pattern {
+        Pattern::Chat => Message::new(Kind::Say, agent.room, payload),
+        Pattern::PubSub => Message::new(Kind::Publish, 0, payload).with_name(room),
+        Pattern::Ingest | Pattern::Echo => Message::new(Kind::OneWay, 0, payload),
+        Pattern::Request => Message::with_id(Kind::Request, 0, id, payload),
+    }
+}
+
+/// Messages sent in one turn of a lane that is late.
+const SENDS_PER_TURN: usize = 64;
+
+/// Messages sent in one turn, of a lane or of one agent, where they are written together.
+const BATCH_MAX: usize = 1_024;

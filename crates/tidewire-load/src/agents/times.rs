@@ -1,0 +1,133 @@
+//! The times a lane measures, and where receivers find when a message was really sent.
+//!
+//! Four times belong to a message: *intended*, *sent*, *written*, *received*. The stamp carries the first, the receiver
+//! knows the last. The second stays at the sender, because a stamp is encoded once, before the write. Where the
+//! sender is also the receiver its [`Flight`](super::flight::Flight) has it; in a fan-out the receivers look into the
+//! sender's ring, which is why its places are atomic.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::statistics::LatencyHistogram;
+
+/// What one lane recorded since its histograms were last exchanged.
+#[derive(Debug, Default)]
+pub(crate) struct Times {
+    /// Received − intended: in version 1 of every message, in version 2 of those due in the steady window.
+    pub(crate) scheduled: LatencyHistogram,
+    /// The same of the messages due outside of it. Empty in version 1.
+    pub(crate) outside: LatencyHistogram,
+    /// Received − sent, where both are known.
+    pub(crate) service: LatencyHistogram,
+    /// Sent − intended, of the messages in `scheduled`.
+    pub(crate) send_lag: LatencyHistogram,
+    /// Sent − the later of intended and the moment when there was a place for it: how late the instrument itself was.
+    /// Empty in version 1, where nothing waits for a place.
+    pub(crate) own_lag: LatencyHistogram,
+    /// Written − sent.
+    pub(crate) write: LatencyHistogram,
+}
+
+impl Times {
+    pub(crate) fn merge(&mut self, other: &Self) {
+        self.scheduled.merge(&other.scheduled);
+        self.outside.merge(&other.outside);
+        self.service.merge(&other.service);
+        self.send_lag.merge(&other.send_lag);
+        self.own_lag.merge(&other.own_lag);
+        self.write.merge(&other.write);
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.scheduled.clear();
+        self.outside.clear();
+        self.service.clear();
+        self.send_lag.clear();
+        self.own_lag.clear();
+        self.write.clear();
+    }
+
+    /// Times above what a histogram holds.
+    pub(crate) fn clipped(&self) -> u64 {
+        self.scheduled.clipped() + self.service.clipped()
+    }
+}
+
+/// When the last messages of every sender were sent.
+#[derive(Debug)]
+pub(crate) struct SentTimes {
+    places: Vec<Place>,
+    /// Places of one sender, a power of two.
+    ring: u64,
+}
+
+#[derive(Debug, Default)]
+struct Place {
+    sequence: AtomicU64,
+    sent_ns: AtomicU64,
+}
+
+impl SentTimes {
+    /// Rings of at least `wanted` messages for each of `senders`.
+    pub(crate) fn new(senders: u32, wanted: u64) -> Self {
+        let ring = wanted.clamp(RING_MIN, RING_MAX).next_power_of_two();
+        let count = u64::from(senders) * ring;
+        Self {
+            places: (0..count).map(|_| Place::default()).collect(),
+            ring,
+        }
+    }
+
+    /// Called by the sender's lane before the message is on its way.
+    #[inline]
+    pub(crate) fn store(&self, sender: u32, sequence: u64, sent_ns: u64) {
+        if let Some(place) = self.place(sender, sequence) {
+            // A reader that finds the number of the message finds its time, and not one that is being replaced.
+            place.sequence.store(0, Ordering::Release);
+            place.sent_ns.store(sent_ns, Ordering::Release);
+            place.sequence.store(sequence, Ordering::Release);
+        }
+    }
+
+    /// When a message was sent, unless it was so long ago that its place is another's.
+    #[inline]
+    pub(crate) fn sent_ns(&self, sender: u32, sequence: u64) -> Option<u64> {
+        let place = self.place(sender, sequence)?;
+        if place.sequence.load(Ordering::Acquire) != sequence {
+            return None;
+        }
+        let sent_ns = place.sent_ns.load(Ordering::Acquire);
+        (place.sequence.load(Ordering::Acquire) == sequence).then_some(sent_ns)
+    }
+
+    fn place(&self, sender: u32, sequence: u64) -> Option<&Place> {
+        let index = u64::from(sender) * self.ring + (sequence & (self.ring - 1));
+        self.places.get(usize::try_from(index).ok()?)
+    }
+}
+
+/// Fewest places of a sender.
+const RING_MIN: u64 = 64;
+
+/// Most places of a sender: a megabyte each.
+const RING_MAX: u64 = 65_536;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sent_time_is_found_until_its_place_is_taken() {
+        let times = SentTimes::new(2, 100);
+        assert_eq!(times.ring, 128);
+        for sequence in 1..=128 {
+            times.store(1, sequence, sequence * 10);
+        }
+        assert_eq!(times.sent_ns(1, 1), Some(10));
+        times.store(1, 129, 1_290);
+        assert_eq!(times.sent_ns(1, 1), None);
+        assert_eq!(times.sent_ns(1, 129), Some(1_290));
+        for (sender, sequence) in [(0, 1), (2, 1), (u32::MAX, u64::MAX)] {
+            assert_eq!(times.sent_ns(sender, sequence), None);
+        }
+    }
+}

@@ -1,0 +1,492 @@
+//! What the instrument knows of a step beyond the report the project started with.
+//!
+//! It stands in one object, `detail`, so that a reader of the old report meets nothing new among its keys. Everything
+//! that can be added up is here as a count or a histogram, never as an average: parts and repeats are merged from
+//! these, and a picture drawn from them shows what a new run would.
+
+use serde::{Deserialize, Serialize};
+
+use crate::agents::Times;
+use crate::ledger::ReceiverTotals;
+use crate::scenario::{Load, Step};
+use crate::slo::{Slo, SloFigures};
+use crate::statistics::{EncodedHistogram, LatencyHistogram, Percentile, Quantile};
+
+/// The details of one step.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StepDetail {
+    /// What was done.
+    pub workload: Workload,
+    /// What became of it, as numbers that can be added.
+    pub counts: WorkCounts,
+    /// From when to when figures count.
+    pub window: Window,
+    /// The distributions.
+    pub times: StepTimes,
+    /// What it cost.
+    pub cost: Cost,
+    /// Whether the measurement is to be believed.
+    pub verdict: Verdict,
+    /// What was asked of the step, and what of it was broken.
+    pub slo: SloReport,
+    /// The course of the step, about one entry a second.
+    pub series: Vec<Second>,
+    /// Up to ten receivers with most amiss, worst first.
+    pub worst_receivers: Vec<ReceiverFigures>,
+    /// Receivers that were slow on purpose; they are in no other figure.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slow_receivers: Option<SlowReceivers>,
+    /// The figures of each run or part that this was merged from; empty for a single one.
+    pub runs: Vec<RunFigures>,
+}
+
+/// What a step did.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Workload {
+    /// `ingest`, `echo`, `request`, `chat` or `pubsub`.
+    pub pattern: String,
+    /// The codec with its parameters.
+    pub codec: String,
+    /// `closed`, `open` or `max`.
+    pub model: String,
+    /// How messages were spread over time, in an open step.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub arrival: Option<String>,
+    /// What happened to messages that could not be sent when they were due, in an open step.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub on_late: Option<String>,
+    /// Messages a second that were to be offered, over the whole step; nothing where the step is to find its rate.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub offered_tps: Option<f64>,
+    /// Shortest and longest think time in milliseconds, in a closed step.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub think_time_ms: Option<[f64; 2]>,
+    /// Bytes of each payload.
+    pub payload_bytes: u32,
+    /// Most unanswered messages of all agents, where there are replies.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub in_flight_allowed: Option<u64>,
+}
+
+/// Numbers of a step. `offered = sent + skipped + unsent + send errors`, of which the report has `total_sent` and
+/// `total_send_errors`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WorkCounts {
+    /// Messages that were due.
+    pub offered: u64,
+    /// Left out because they could not be sent in time.
+    pub skipped: u64,
+    /// Due and still not sent at the end.
+    pub unsent: u64,
+    /// Replies given up after the timeout.
+    pub timeouts: u64,
+    /// Replies that came after they had been given up; they count as received.
+    pub late_replies: u64,
+    /// Messages the server answered with an error.
+    pub refused: u64,
+    /// Most unanswered messages at one time, of all lanes together at most.
+    pub in_flight_max: u64,
+    /// Messages that arrived too late for their sent time to be known; they are missing in `service`.
+    pub sent_unknown: u64,
+    /// Messages that were due in the steady window.
+    pub steady_offered: u64,
+    /// Deliveries that those owed.
+    pub steady_expected: u64,
+    /// Messages that were sent within the steady window.
+    pub steady_sent: u64,
+    /// Distinct messages that arrived within the steady window.
+    pub steady_received: u64,
+}
+
+/// From when to when figures count, in seconds since the barrier opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Window {
+    /// Length of the warm-up.
+    pub warmup_secs: f64,
+    /// Length of the steady window.
+    pub steady_secs: f64,
+    /// Whether the medians of the last three seconds of the warm-up lie within 2 %; nothing when it was too short to
+    /// tell.
+    pub stationary: Option<bool>,
+    /// Whether latencies are those of messages due in the steady window (version 2) or of all (version 1).
+    pub latencies_are_steady: bool,
+}
+
+/// The distributions of a step.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StepTimes {
+    /// Received − intended. What a user of an open system feels.
+    pub scheduled: Distribution,
+    /// Received − sent, in open steps and where there are replies. Its gap to `scheduled` is coordinated omission.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub service: Option<Distribution>,
+    /// Sent − intended.
+    pub send_lag: Distribution,
+    /// The part of `send_lag` in which the message could have gone: how late the instrument itself was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub client_lag: Option<Distribution>,
+    /// Written − sent.
+    pub write: Distribution,
+}
+
+/// A distribution with everything needed to add it to another.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Distribution {
+    /// Messages that never arrived; they rank above all that did.
+    pub missing: u64,
+    /// Median.
+    pub p50: Percentile,
+    /// 90th percentile.
+    pub p90: Percentile,
+    /// 95th percentile.
+    pub p95: Percentile,
+    /// 99th percentile.
+    pub p99: Percentile,
+    /// 99.9th percentile.
+    pub p999: Percentile,
+    /// 99.99th percentile.
+    pub p9999: Percentile,
+    /// Mean of those that arrived, in milliseconds.
+    pub mean_ms: f64,
+    /// Largest of those that arrived, in milliseconds.
+    pub max_ms: f64,
+    /// All of them.
+    pub histogram: EncodedHistogram,
+}
+
+impl Distribution {
+    /// The distribution of `histogram`, with `missing` messages that never arrived.
+    #[must_use]
+    pub fn of(histogram: &LatencyHistogram, missing: u64) -> Self {
+        let percentile = |quantile| Percentile::of(histogram, missing, quantile);
+        let summary = histogram.summary();
+        Self {
+            missing,
+            p50: percentile(Quantile::P50),
+            p90: percentile(Quantile::P90),
+            p95: percentile(Quantile::P95),
+            p99: percentile(Quantile::P99),
+            p999: percentile(Quantile::P999),
+            p9999: percentile(Quantile::P9999),
+            mean_ms: summary.mean_ms,
+            max_ms: summary.max_ms,
+            histogram: EncodedHistogram::of(histogram),
+        }
+    }
+}
+
+/// What a step cost, in its steady window.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Cost {
+    /// Processor time of the instrument, in percent of the cores of its lanes.
+    pub client_cpu_pct: Option<f64>,
+    /// Processor time of the server, in percent of the cores of its lanes, if it is ours to observe.
+    pub server_cpu_pct: Option<f64>,
+    /// Processor time of the instrument by messages sent and received, in nanoseconds.
+    pub client_ns_per_message: Option<f64>,
+    /// Processor time of the server by messages sent and received, in nanoseconds.
+    pub server_ns_per_message: Option<f64>,
+    /// Time that the machine's own host took from it, in percent.
+    pub steal_pct: Option<f64>,
+}
+
+/// Whether a measurement is to be believed.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Verdict {
+    /// Why it is not; empty when it is.
+    pub reasons: Vec<String>,
+    /// Whether an invalid measurement ends the run with an exit code of its own.
+    pub enforced: bool,
+}
+
+impl Verdict {
+    /// Whether nothing speaks against the measurement.
+    #[must_use]
+    pub fn is_valid(&self) -> bool {
+        self.reasons.is_empty()
+    }
+
+    /// `VALID` or `INVALID`.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        if self.is_valid() { "VALID" } else { "INVALID" }
+    }
+}
+
+/// The limits of a step and which of them were broken.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SloReport {
+    /// The limits.
+    pub limits: Slo,
+    /// What was found where one was broken.
+    pub violations: Vec<String>,
+}
+
+impl SloReport {
+    /// Whether lost messages are judged by a limit.
+    #[must_use]
+    pub fn limits_loss(&self) -> bool {
+        self.limits.loss_pct.is_some() || self.limits.delivery_ratio_min.is_some()
+    }
+}
+
+/// Judges the limits of a step. Percentiles count what never arrived; the shares are of the whole step.
+pub(crate) fn judge_slo(
+    limits: &Slo,
+    scheduled: &Distribution,
+    expected: u64,
+    delivered: u64,
+) -> SloReport {
+    let figures = SloFigures {
+        p50: scheduled.p50,
+        p90: scheduled.p90,
+        p99: scheduled.p99,
+        p999: scheduled.p999,
+        expected,
+        delivered,
+    };
+    let violations = limits.evaluate(&figures);
+    SloReport {
+        limits: *limits,
+        violations: violations.iter().map(ToString::to_string).collect(),
+    }
+}
+
+/// About a second of a step.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Second {
+    /// The run or part it belongs to, from 1.
+    pub run: u32,
+    /// Its end, in seconds since the barrier opened.
+    pub at_secs: f64,
+    /// Its length in seconds.
+    pub secs: f64,
+    /// `warm_up`, `steady` or `drain`, at its end.
+    pub phase: String,
+    /// Messages that were due, if that is laid down.
+    pub offered: Option<f64>,
+    /// Messages sent.
+    pub sent: u64,
+    /// Distinct messages that arrived.
+    pub received: u64,
+    /// Median of what arrived, by when it was due, in milliseconds.
+    pub p50_ms: Option<f64>,
+    /// 99th percentile of the same.
+    pub p99_ms: Option<f64>,
+    /// 99.9th percentile of the same.
+    pub p999_ms: Option<f64>,
+    /// 99th percentile of sent − intended, in milliseconds.
+    pub send_lag_p99_ms: Option<f64>,
+    /// Processor time of the instrument in percent of one core.
+    pub client_cpu_pct: Option<f64>,
+    /// Processor time of the server in percent of one core.
+    pub server_cpu_pct: Option<f64>,
+    /// For a heat map: upper edges in milliseconds, ten to a decade, and how many arrived below each.
+    pub heat: Vec<(f64, u64)>,
+}
+
+impl Second {
+    /// The figures of what was recorded in it, into an otherwise finished entry.
+    pub(crate) fn record(&mut self, times: &Times) {
+        let mut all = times.scheduled.clone();
+        all.merge(&times.outside);
+        let quantile_ms = |histogram: &LatencyHistogram, quantile| {
+            (histogram.count() > 0).then(|| histogram.quantile_ns(quantile) as f64 / 1e6)
+        };
+        self.p50_ms = quantile_ms(&all, 0.5);
+        self.p99_ms = quantile_ms(&all, 0.99);
+        self.p999_ms = quantile_ms(&all, 0.999);
+        self.send_lag_p99_ms = quantile_ms(&times.send_lag, 0.99);
+        self.heat = heat(&all);
+    }
+}
+
+/// One receiver's account.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ReceiverFigures {
+    /// Its number among the agents.
+    pub receiver: u32,
+    /// Messages it should have got.
+    pub expected: u64,
+    /// Those that it got.
+    pub delivered: u64,
+    /// Those that it did not get.
+    pub lost: u64,
+    /// Those that it got more than once.
+    pub duplicated: u64,
+    /// Those that it got after a later one.
+    pub reordered: u64,
+    /// Those that it got too late.
+    pub late: u64,
+    /// Arrivals with a broken checksum.
+    pub corrupt: u64,
+}
+
+impl ReceiverFigures {
+    pub(crate) fn of(receiver: u32, totals: &ReceiverTotals) -> Self {
+        Self {
+            receiver,
+            expected: totals.expected,
+            delivered: totals.delivered,
+            lost: totals.lost,
+            duplicated: totals.duplicated,
+            reordered: totals.reordered,
+            late: totals.late,
+            corrupt: totals.corrupt,
+        }
+    }
+
+    pub(crate) fn is_amiss(&self) -> bool {
+        self.amiss() > (0, 0)
+    }
+
+    /// Loss and disorder first, lateness second.
+    pub(crate) fn amiss(&self) -> (u64, u64) {
+        (
+            self.lost + self.duplicated + self.reordered + self.corrupt,
+            self.late,
+        )
+    }
+}
+
+/// What became of receivers that read slowly on purpose.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SlowReceivers {
+    /// How many.
+    pub receivers: u64,
+    /// Messages they should have got.
+    pub expected: u64,
+    /// Those that they got.
+    pub delivered: u64,
+    /// Those that they did not get.
+    pub lost: u64,
+    /// How many lost their connection.
+    pub disconnected: u64,
+}
+
+/// The figures of one run or part, for intervals over several.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RunFigures {
+    /// Which, from 1.
+    pub run: u32,
+    /// Messages sent a second in the steady window.
+    pub send_tps: f64,
+    /// Messages received a second in the steady window.
+    pub receive_tps: f64,
+    /// Deliveries that were expected.
+    pub expected: u64,
+    /// Those that did not arrive.
+    pub lost: u64,
+    /// Median of `scheduled`.
+    pub p50: Percentile,
+    /// 99th percentile of `scheduled`.
+    pub p99: Percentile,
+    /// 99.9th percentile of `scheduled`.
+    pub p999: Percentile,
+    /// Processor time of the server in nanoseconds a message.
+    pub server_ns_per_message: Option<f64>,
+    /// Whether its measurement is to be believed.
+    pub valid: bool,
+}
+
+impl Workload {
+    pub(crate) fn of(step: &Step) -> Self {
+        let (mut arrival, mut on_late, mut think_time_ms) = (None, None, None);
+        match &step.load {
+            Load::Closed {
+                think_time_ms: think,
+            } => {
+                think_time_ms = Some([think.min_ms, think.max_ms]);
+            }
+            Load::Open {
+                arrival: kind,
+                on_late: late,
+                ..
+            } => {
+                arrival = Some(kind.name().to_owned());
+                on_late = Some(late.name().to_owned());
+            }
+            Load::Max => {}
+        }
+        let window = u64::from(step.window()) * u64::from(step.concurrency);
+        Self {
+            pattern: step.pattern.name().to_owned(),
+            codec: step.codec.clone(),
+            model: step.load.model().to_owned(),
+            arrival,
+            on_late,
+            offered_tps: step.offered_tps(),
+            think_time_ms,
+            payload_bytes: step.payload_bytes,
+            in_flight_allowed: step.pattern.has_replies().then_some(window),
+        }
+    }
+}
+
+/// Counts in buckets of which ten make a decade of milliseconds.
+fn heat(histogram: &LatencyHistogram) -> Vec<(f64, u64)> {
+    let mut buckets: Vec<(i32, u64)> = Vec::new();
+    for value in histogram.inner().iter_recorded() {
+        let milliseconds = (value.value_iterated_to() as f64 / 1e6).max(1e-6);
+        let bucket = (milliseconds.log10() * 10.0).floor() as i32 + 1;
+        match buckets.last_mut() {
+            Some((last, count)) if *last == bucket => *count += value.count_since_last_iteration(),
+            _ => buckets.push((bucket, value.count_since_last_iteration())),
+        }
+    }
+    buckets
+        .into_iter()
+        .map(|(bucket, count)| (10_f64.powf(f64::from(bucket) / 10.0), count))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn heat_has_ten_buckets_a_decade_and_loses_nothing() {
+        let mut histogram = LatencyHistogram::new();
+        for microseconds in 1..=100_000_u64 {
+            histogram.record(microseconds * 1_000);
+        }
+        let heat = heat(&histogram);
+        let count: u64 = heat.iter().map(|(_, count)| count).sum();
+        assert_eq!(count, 100_000);
+        assert!((40..=52).contains(&heat.len()), "{}", heat.len());
+        // Neighbours are a tenth of a decade apart, or more where nothing lies between.
+        assert!(heat.windows(2).all(|pair| pair[1].0 / pair[0].0 > 1.258));
+        let below_one_ms: u64 = heat
+            .iter()
+            .filter(|(edge, _)| *edge < 1.001)
+            .map(|(_, count)| count)
+            .sum();
+        // A bucket of the histogram may lie across an edge.
+        assert!(below_one_ms.abs_diff(1_000) <= 2, "{below_one_ms}");
+    }
+
+    #[test]
+    fn the_worst_receivers_are_those_with_loss_before_those_with_lateness() {
+        let figures = |lost, late| ReceiverTotals {
+            lost,
+            late,
+            ..ReceiverTotals::default()
+        };
+        let of = |lost, late| ReceiverFigures::of(1, &figures(lost, late));
+        assert!(of(1, 0).amiss() > of(0, 100).amiss());
+        assert!(!of(0, 0).is_amiss() && of(0, 1).is_amiss());
+    }
+}

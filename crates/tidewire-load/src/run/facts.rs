@@ -1,0 +1,231 @@
+//! From what a step measured to the details of its report: windows, distributions, cost, verdict, limits.
+
+use super::outcome::Outcome;
+use super::step::SteadyWindow;
+use super::verdict::{ClosedLoop, Evidence, judge};
+use super::watch::Watch;
+use crate::agents::{StepPlan, Times};
+use crate::exchange::StepLink;
+use crate::format::thousands;
+use crate::report::{
+    Cost, Distribution, ServerUsage, StepDetail, StepTimes, Verdict, Window, WorkCounts, Workload,
+    judge_slo,
+};
+use crate::scenario::{Guard, Load, Pattern};
+use crate::statistics::{Percentile, Quantile};
+
+/// Everything that is known when a step has ended.
+pub(super) struct StepFacts<'s> {
+    pub(super) plan: &'s StepPlan,
+    pub(super) guard: Guard,
+    pub(super) link: &'s StepLink,
+    pub(super) lanes: usize,
+    pub(super) steady: SteadyWindow,
+    pub(super) outcome: &'s Outcome,
+    pub(super) times: &'s Times,
+    pub(super) watch: &'s mut Watch,
+    pub(super) server: &'s ServerUsage,
+}
+
+impl StepFacts<'_> {
+    pub(super) fn detail(self, notes: &mut Vec<String>) -> StepDetail {
+        let step = &self.plan.step;
+        let counts = self.counts();
+        let cost = self.cost();
+        let times = self.step_times(&counts);
+        let verdict = self.verdict(&cost);
+        let stationary = self.watch.is_stationary();
+        self.note(&counts, stationary, notes);
+        let totals = &self.outcome.totals;
+        let slo = judge_slo(
+            &step.slo,
+            &times.scheduled,
+            totals.expected,
+            totals.delivered,
+        );
+        StepDetail {
+            workload: Workload::of(step),
+            counts,
+            window: Window {
+                warmup_secs: self.steady.warm_up.as_secs_f64(),
+                steady_secs: self.steady.length.as_secs_f64(),
+                stationary,
+                latencies_are_steady: self.plan.is_windowed,
+            },
+            times,
+            cost,
+            verdict,
+            slo,
+            series: std::mem::take(&mut self.watch.series),
+            worst_receivers: self.outcome.worst_receivers.clone(),
+            slow_receivers: self.outcome.slow,
+            runs: Vec::new(),
+        }
+    }
+
+    fn counts(&self) -> WorkCounts {
+        let counts = &self.outcome.counts;
+        WorkCounts {
+            offered: counts.offered,
+            skipped: counts.skipped,
+            unsent: counts.unsent,
+            timeouts: counts.timeouts,
+            late_replies: counts.late_replies,
+            refused: counts.refused,
+            in_flight_max: counts.in_flight_max,
+            sent_unknown: counts.sent_unknown,
+            steady_offered: counts.steady_offered,
+            steady_expected: counts.steady_offered * self.receivers(),
+            steady_sent: counts.steady_sent,
+            steady_received: counts.steady_received,
+        }
+    }
+
+    /// Receivers that each message owes a delivery.
+    fn receivers(&self) -> u64 {
+        let logins = self.link.logins() - self.link.slow_logins();
+        match self.plan.step.pattern {
+            Pattern::Chat => logins.saturating_sub(1),
+            Pattern::PubSub => logins,
+            Pattern::Ingest => 0,
+            Pattern::Echo | Pattern::Request => 1,
+        }
+    }
+
+    fn step_times(&self, counts: &WorkCounts) -> StepTimes {
+        let times = self.times;
+        // Every message that was due in the window and did not come is missing, also one that was never sent.
+        let missing = if self.plan.is_windowed {
+            counts
+                .steady_expected
+                .saturating_sub(times.scheduled.count())
+        } else {
+            self.outcome.totals.lost
+        };
+        let has_service = times.service.count() > 0;
+        let has_own_lag = times.own_lag.count() > 0;
+        StepTimes {
+            scheduled: Distribution::of(&times.scheduled, missing),
+            service: has_service.then(|| Distribution::of(&times.service, missing)),
+            send_lag: Distribution::of(&times.send_lag, 0),
+            client_lag: has_own_lag.then(|| Distribution::of(&times.own_lag, 0)),
+            write: Distribution::of(&times.write, 0),
+        }
+    }
+
+    fn cost(&self) -> Cost {
+        let Some((began, ended)) = self.watch.steady_usage() else {
+            return Cost::default();
+        };
+        let secs = self.steady.length.as_secs_f64();
+        let client_secs = ended.client_secs_since(&began);
+        let server_secs = ended.server_secs_since(&began);
+        let percent_of = |cpu_secs: f64, lanes: f64| cpu_secs / (secs * lanes.max(1.0)) * 100.0;
+        let lanes = self.lanes.min(self.plan.step.concurrency as usize) as f64;
+        let server_lanes = f64::from(self.server.lanes.unwrap_or(1));
+        let messages = self.outcome.counts.steady_sent + self.outcome.counts.steady_received;
+        let by_message = |cpu_secs: f64| (messages > 0).then(|| cpu_secs * 1e9 / messages as f64);
+        Cost {
+            client_cpu_pct: client_secs
+                .filter(|_| secs > 0.0)
+                .map(|cpu| percent_of(cpu, lanes)),
+            server_cpu_pct: server_secs
+                .filter(|_| secs > 0.0)
+                .map(|cpu| percent_of(cpu, server_lanes)),
+            client_ns_per_message: client_secs.and_then(by_message),
+            server_ns_per_message: server_secs.and_then(by_message),
+            steal_pct: ended.stolen_pct_since(&began),
+        }
+    }
+
+    fn verdict(&self, cost: &Cost) -> Verdict {
+        let times = self.times;
+        let lag = if self.plan.is_windowed {
+            &times.own_lag
+        } else {
+            &times.send_lag
+        };
+        let p99_ms = |histogram| match Percentile::of(histogram, 0, Quantile::P99) {
+            Percentile::Known { ms } | Percentile::Above { ms } => Some(ms),
+            _ => None,
+        };
+        // What is as fast as it can be is late by no schedule.
+        let is_max = matches!(self.plan.step.load, Load::Max);
+        let evidence = Evidence {
+            client_cpu_pct: cost.client_cpu_pct,
+            server_cpu_pct: cost.server_cpu_pct,
+            client_lag_p99_ms: p99_ms(lag).filter(|_| !is_max),
+            latency_p99_ms: p99_ms(&times.scheduled),
+            offered: self.outcome.counts.steady_offered,
+            sent: self.outcome.counts.steady_sent,
+            closed: self.closed_loop(),
+            steal_pct: cost.steal_pct,
+        };
+        judge(&evidence, &self.guard)
+    }
+
+    fn closed_loop(&self) -> Option<ClosedLoop> {
+        let step = &self.plan.step;
+        let Load::Closed { think_time_ms } = &step.load else {
+            return None;
+        };
+        let secs = self.steady.length.as_secs_f64();
+        // Agents that do not wait for replies are never on their way: they think, and send in no time.
+        let waits = step.pattern.has_replies();
+        let (rounds, response_secs) = if waits {
+            let mean_ms = self.times.scheduled.summary().mean_ms;
+            (self.outcome.counts.steady_received, mean_ms / 1e3)
+        } else {
+            (self.outcome.counts.steady_sent, 0.0)
+        };
+        let agents = self.link.logins() - self.link.slow_logins();
+        (secs > 0.0 && agents > 0).then(|| ClosedLoop {
+            agents: agents as f64,
+            throughput: rounds as f64 / secs,
+            response_secs,
+            think_secs: think_time_ms.mean_ms() / 1e3,
+            rounds,
+        })
+    }
+
+    fn note(&self, counts: &WorkCounts, stationary: Option<bool>, notes: &mut Vec<String>) {
+        let clipped = self.times.clipped();
+        if clipped > 0 {
+            notes.push(format!(
+                "{} times beyond 120 s were clipped",
+                thousands(clipped)
+            ));
+        }
+        if stationary == Some(false) {
+            notes.push(
+                "not stationary: the medians of the last three seconds of the warm-up differ by more than 2 %"
+                    .to_owned(),
+            );
+        }
+        let told = [
+            (
+                counts.skipped,
+                "messages were left out because they could not be sent in time",
+            ),
+            (
+                counts.unsent,
+                "messages were due and never sent: there was no place for them until the end",
+            ),
+            (counts.timeouts, "replies were given up after the timeout"),
+            (
+                counts.late_replies,
+                "replies came after that and count as received",
+            ),
+            (counts.refused, "messages were answered with an error"),
+            (
+                counts.sent_unknown,
+                "arrivals came too late for their sent time to be known",
+            ),
+        ];
+        for (count, what) in told {
+            if count > 0 {
+                notes.push(format!("{} {what}", thousands(count)));
+            }
+        }
+    }
+}

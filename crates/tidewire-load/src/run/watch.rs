@@ -1,0 +1,269 @@
+//! The coordinator's looks at a running step: about one a second, for whoever watches and for the report.
+
+use std::time::{Duration, Instant};
+
+use tidewire::io::clock::now_ns;
+
+use super::{Observer, Phase, Progress, RunOptions};
+use crate::agents::Times;
+use crate::exchange::StepLink;
+use crate::process::{MachineSample, ProcessSample};
+use crate::report::Second;
+use crate::scenario::{Load, Pattern, Step};
+use crate::schedule::Curve;
+
+/// What is known of a running step so far.
+pub(super) struct Watch {
+    curve: Option<Curve>,
+    look: Look,
+    /// Times since the last look.
+    recent: Times,
+    pub(super) series: Vec<Second>,
+    pub(super) server_rss_bytes_max: u64,
+    steady_began: Option<Usage>,
+    steady_ended: Option<Usage>,
+}
+
+/// The counters at the last look, to make rates of.
+struct Look {
+    at: Instant,
+    at_secs: f64,
+    sent: u64,
+    received: u64,
+    usage: Usage,
+}
+
+/// What processes and machine have used so far.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Usage {
+    client: Option<ProcessSample>,
+    server: Option<ProcessSample>,
+    machine: Option<MachineSample>,
+}
+
+impl Usage {
+    pub(super) fn now(options: &RunOptions) -> Self {
+        Self {
+            client: ProcessSample::of_self().ok(),
+            server: options
+                .server_pid
+                .and_then(|pid| ProcessSample::of(pid).ok()),
+            machine: MachineSample::read(),
+        }
+    }
+
+    pub(super) fn client_secs_since(&self, earlier: &Self) -> Option<f64> {
+        Some(self.client?.cpu_secs_since(&earlier.client?))
+    }
+
+    pub(super) fn server_secs_since(&self, earlier: &Self) -> Option<f64> {
+        Some(self.server?.cpu_secs_since(&earlier.server?))
+    }
+
+    pub(super) fn stolen_pct_since(&self, earlier: &Self) -> Option<f64> {
+        self.machine?.stolen_pct_since(&earlier.machine?)
+    }
+
+    pub(super) fn server_rss_bytes_max(&self) -> u64 {
+        self.server.map_or(0, |server| server.rss_bytes_max)
+    }
+}
+
+impl Watch {
+    pub(super) fn new(step: &Step) -> Self {
+        let curve = match &step.load {
+            Load::Open { stages, .. } => Some(Curve::new(stages)),
+            _ => None,
+        };
+        Self {
+            curve,
+            look: Look {
+                at: Instant::now(),
+                at_secs: 0.0,
+                sent: 0,
+                received: 0,
+                usage: Usage::default(),
+            },
+            recent: Times::default(),
+            series: Vec::new(),
+            server_rss_bytes_max: 0,
+            steady_began: None,
+            steady_ended: None,
+        }
+    }
+
+    /// The barrier will open in this long; what was before is no part of any rate.
+    pub(super) fn restart(&mut self, opens_in: Duration, options: &RunOptions) {
+        self.look.at = Instant::now() + opens_in;
+        self.look.usage = Usage::now(options);
+        self.recent.clear();
+    }
+
+    /// Notes the processes' use at the ends of the steady window.
+    pub(super) fn note_phase(&mut self, phase: Phase, options: &RunOptions) {
+        if phase == Phase::Steady && self.steady_began.is_none() {
+            self.steady_began = Some(Usage::now(options));
+        }
+        if phase == Phase::Drain && self.steady_ended.is_none() {
+            self.steady_ended = Some(Usage::now(options));
+        }
+    }
+
+    /// Use at the beginning and the end of the steady window.
+    pub(super) fn steady_usage(&self) -> Option<(Usage, Usage)> {
+        Some((self.steady_began?, self.steady_ended?))
+    }
+
+    /// Takes what the lanes have recorded; once a second, looks.
+    pub(super) fn look(
+        &mut self,
+        step: &Step,
+        link: &StepLink,
+        options: &RunOptions,
+        phase: Phase,
+        observer: &mut dyn Observer,
+    ) {
+        link.collect_times(&mut self.recent);
+        // Before the barrier opens, the last look lies in the future.
+        let secs = self.look.at.elapsed().as_secs_f64();
+        if secs < LOOK_SECS {
+            return;
+        }
+        self.look_now(step, link, options, phase, observer, secs);
+    }
+
+    /// The rest of a second at the end of a step.
+    pub(super) fn look_last(
+        &mut self,
+        step: &Step,
+        link: &StepLink,
+        options: &RunOptions,
+        observer: &mut dyn Observer,
+    ) {
+        link.collect_times(&mut self.recent);
+        let secs = self.look.at.elapsed().as_secs_f64();
+        let is_news = link.sent() > self.look.sent || link.received() > self.look.received;
+        if secs > 0.0 && is_news {
+            self.look_now(step, link, options, Phase::Drain, observer, secs);
+        }
+    }
+
+    fn look_now(
+        &mut self,
+        step: &Step,
+        link: &StepLink,
+        options: &RunOptions,
+        phase: Phase,
+        observer: &mut dyn Observer,
+        secs: f64,
+    ) {
+        let usage = Usage::now(options);
+        self.server_rss_bytes_max = self.server_rss_bytes_max.max(usage.server_rss_bytes_max());
+        let (sent, received) = (link.sent(), link.received());
+        let elapsed_ns = link
+            .start_ns()
+            .map_or(0, |start_ns| now_ns().saturating_sub(start_ns));
+        let at_secs = elapsed_ns as f64 / 1e9;
+        let mut all = self.recent.scheduled.clone();
+        all.merge(&self.recent.outside);
+        observer.progress(&Progress {
+            phase,
+            elapsed: Duration::from_nanos(elapsed_ns),
+            duration: Duration::from_nanos(step.duration_ns()),
+            logins: link.logins(),
+            agents: u64::from(options.segment.count(step.senders()) + step.slow_receivers),
+            sent,
+            received,
+            expected: expected(step, link),
+            send_tps: (sent - self.look.sent) as f64 / secs,
+            receive_tps: (received - self.look.received) as f64 / secs,
+            p50_ms: all.quantile_ns(0.5) as f64 / 1e6,
+            p99_ms: all.quantile_ns(0.99) as f64 / 1e6,
+            errors: link.disconnects() + link.send_errors() + link.login_failures(),
+        });
+        if phase != Phase::Login {
+            let share =
+                f64::from(options.segment.count(step.senders())) / f64::from(step.senders());
+            let offered = self.curve.as_ref().map(|curve| {
+                (curve.messages_by(at_secs) - curve.messages_by(self.look.at_secs)) * share
+            });
+            let percent = |cpu_secs: f64| cpu_secs / secs * 100.0;
+            let mut second = Second {
+                run: 1,
+                at_secs,
+                secs,
+                phase: phase.name().to_owned(),
+                offered,
+                sent: sent - self.look.sent,
+                received: received - self.look.received,
+                p50_ms: None,
+                p99_ms: None,
+                p999_ms: None,
+                send_lag_p99_ms: None,
+                client_cpu_pct: usage.client_secs_since(&self.look.usage).map(percent),
+                server_cpu_pct: usage.server_secs_since(&self.look.usage).map(percent),
+                heat: Vec::new(),
+            };
+            second.record(&self.recent);
+            self.series.push(second);
+        }
+        self.look = Look {
+            at: Instant::now(),
+            at_secs,
+            sent,
+            received,
+            usage,
+        };
+        self.recent.clear();
+    }
+
+    /// Whether the last three whole seconds of the warm-up had the same median, within 2 %; nothing when there were
+    /// fewer.
+    pub(super) fn is_stationary(&self) -> Option<bool> {
+        let medians: Vec<f64> = self
+            .series
+            .iter()
+            .filter(|second| second.phase == Phase::WarmUp.name())
+            .filter_map(|second| second.p50_ms)
+            .collect();
+        is_stationary(&medians)
+    }
+}
+
+/// Deliveries that will have to arrive for what was sent so far.
+pub(super) fn expected(step: &Step, link: &StepLink) -> u64 {
+    let receivers = match step.pattern {
+        Pattern::Chat => {
+            let normal = link.logins() - link.slow_logins();
+            normal.saturating_sub(1)
+        }
+        Pattern::PubSub => link.logins() - link.slow_logins(),
+        Pattern::Ingest | Pattern::Echo | Pattern::Request => 1,
+    };
+    link.sent() * receivers
+}
+
+fn is_stationary(medians: &[f64]) -> Option<bool> {
+    let last = medians.last_chunk::<3>()?;
+    let least = last.iter().copied().fold(f64::INFINITY, f64::min);
+    let most = last.iter().copied().fold(0.0, f64::max);
+    Some(most <= least * STATIONARY_SHARE_MAX)
+}
+
+/// How often a look is taken, in seconds.
+const LOOK_SECS: f64 = 1.0;
+
+/// How far apart medians of seconds may be that are called the same.
+const STATIONARY_SHARE_MAX: f64 = 1.02;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn three_equal_medians_are_stationary_and_a_drift_is_not() {
+        assert_eq!(is_stationary(&[1.0, 1.0]), None);
+        assert_eq!(is_stationary(&[9.0, 1.0, 1.01, 1.02]), Some(true));
+        assert_eq!(is_stationary(&[1.0, 1.01, 1.03]), Some(false));
+    }
+}

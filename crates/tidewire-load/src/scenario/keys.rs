@@ -1,0 +1,314 @@
+//! Every key of a scenario of version 2, in one list: what the reader knows, what it suggests, and what
+//! `docs/scenario.md` says are then the same.
+
+/// A table of a scenario.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Table {
+    /// The file itself.
+    Root,
+    /// `[defaults]` and `[[steps]]`.
+    Steps,
+    /// `[defaults]` only.
+    Defaults,
+    /// `[steps.slo]` and `[defaults.slo]`.
+    Slo,
+    /// `[guard]`.
+    Guard,
+    /// An entry of `stages`.
+    Stage,
+}
+
+/// A key of a scenario.
+#[derive(Clone, Copy, Debug)]
+pub struct Key {
+    /// Where it stands.
+    pub table: Table,
+    /// The key.
+    pub name: &'static str,
+    /// Its unit or what it may be.
+    pub unit: &'static str,
+    /// What holds without it.
+    pub default: &'static str,
+    /// What it means.
+    pub meaning: &'static str,
+}
+
+/// The names of the keys that may stand in any of `tables`.
+pub(super) fn names(tables: &[Table]) -> Vec<&'static str> {
+    KEYS.iter()
+        .filter(|key| tables.contains(&key.table))
+        .map(|key| key.name)
+        .collect()
+}
+
+const fn key(
+    table: Table,
+    name: &'static str,
+    unit: &'static str,
+    default: &'static str,
+    meaning: &'static str,
+) -> Key {
+    Key {
+        table,
+        name,
+        unit,
+        default,
+        meaning,
+    }
+}
+
+/// All keys of version 2, in the order of the documentation.
+pub const KEYS: &[Key] = &[
+    key(
+        Table::Root,
+        "version",
+        "2",
+        "required",
+        "the version of the format",
+    ),
+    key(
+        Table::Root,
+        "target",
+        "address",
+        "required",
+        "the server: tcp://HOST:PORT or ipc://PATH",
+    ),
+    key(
+        Table::Root,
+        "defaults",
+        "table",
+        "empty",
+        "keys for all steps that do not have them",
+    ),
+    key(
+        Table::Root,
+        "steps",
+        "1 to 255 tables",
+        "required",
+        "what is done, one after another",
+    ),
+    key(
+        Table::Root,
+        "guard",
+        "table",
+        "see below",
+        "when a measurement is not to be believed",
+    ),
+    key(
+        Table::Defaults,
+        "repeat",
+        "runs, 1 to 1000",
+        "1",
+        "how often the whole scenario is run, each time against a fresh server process if it is our own",
+    ),
+    key(
+        Table::Defaults,
+        "seed",
+        "whole number",
+        "42",
+        "seed of every random choice; `--seed` overrides it",
+    ),
+    key(
+        Table::Steps,
+        "name",
+        "text",
+        "required",
+        "name in reports; in `[[steps]]` only",
+    ),
+    key(
+        Table::Steps,
+        "concurrency",
+        "agents, 1 to 1000000",
+        "required",
+        "agents connected at the same time",
+    ),
+    key(
+        Table::Steps,
+        "duration_secs",
+        "seconds, up to 604800",
+        "required, or the sum of `stages`",
+        "how long the agents send, warm-up included",
+    ),
+    key(
+        Table::Steps,
+        "pattern",
+        "`ingest`, `echo`, `request`, `chat`, `pubsub`",
+        "`chat`",
+        "what is done with a message",
+    ),
+    key(
+        Table::Steps,
+        "codec",
+        "name with parameters",
+        "`tw1`",
+        "how messages look on the wire; the same in all steps",
+    ),
+    key(
+        Table::Steps,
+        "model",
+        "`closed`, `open`, `max`",
+        "`closed`",
+        "what decides when messages are sent",
+    ),
+    key(
+        Table::Steps,
+        "think_time_ms",
+        "[shortest, longest] milliseconds",
+        "required for `chat`, `pubsub`, `ingest`; else [0, 0]",
+        "closed: wait before each message",
+    ),
+    key(
+        Table::Steps,
+        "rate",
+        "messages a second, of all agents",
+        "required, or `stages`",
+        "open: the rate, or that at which the first stage begins",
+    ),
+    key(
+        Table::Steps,
+        "stages",
+        "[{ to, secs }, …]",
+        "one of `rate`",
+        "open: the rate goes evenly to `to` in `secs`, from that of the stage before",
+    ),
+    key(
+        Table::Steps,
+        "arrival",
+        "`constant`, `poisson`, `burst`",
+        "`constant`",
+        "open: how messages are spread over time",
+    ),
+    key(
+        Table::Steps,
+        "on_late",
+        "`catch_up`, `skip`",
+        "`catch_up`",
+        "open: what happens to a message that cannot be sent when it is due",
+    ),
+    key(
+        Table::Steps,
+        "max_in_flight",
+        "messages, at least one an agent",
+        "4096, or one an agent",
+        "open and max, with replies: most unanswered messages of all agents; each has an even share",
+    ),
+    key(
+        Table::Steps,
+        "timeout_ms",
+        "milliseconds, up to 3600000",
+        "5000",
+        "with replies: how long one is waited for before its place is free again",
+    ),
+    key(
+        Table::Steps,
+        "payload_bytes",
+        "bytes, 28 to 1000000",
+        "28",
+        "payload of each message, stamp included",
+    ),
+    key(
+        Table::Steps,
+        "warmup_secs",
+        "seconds, below `duration_secs`",
+        "5, at most a quarter of the duration",
+        "before the steady window",
+    ),
+    key(
+        Table::Steps,
+        "drain_ms",
+        "milliseconds, up to 3600000",
+        "2000",
+        "how long nothing may arrive at the end before the rest counts as lost",
+    ),
+    key(
+        Table::Steps,
+        "slow_receivers",
+        "agents, below `concurrency`",
+        "0",
+        "chat and pubsub: how many, the last ones, read slowly and send nothing; they are reported apart",
+    ),
+    key(
+        Table::Steps,
+        "slow_pause_ms",
+        "milliseconds, 1 to 60000",
+        "100",
+        "chat and pubsub: how long slow receivers pause between two reads",
+    ),
+    key(
+        Table::Steps,
+        "slo",
+        "table",
+        "empty",
+        "limits the step must keep; step by step over those of `[defaults.slo]`",
+    ),
+    key(
+        Table::Stage,
+        "to",
+        "messages a second",
+        "required",
+        "the rate at the end of the stage",
+    ),
+    key(
+        Table::Stage,
+        "secs",
+        "seconds, up to 604800",
+        "required",
+        "length of the stage",
+    ),
+    key(
+        Table::Slo,
+        "p50_ms",
+        "milliseconds",
+        "not judged",
+        "largest median",
+    ),
+    key(
+        Table::Slo,
+        "p90_ms",
+        "milliseconds",
+        "not judged",
+        "largest 90th percentile",
+    ),
+    key(
+        Table::Slo,
+        "p99_ms",
+        "milliseconds",
+        "not judged",
+        "largest 99th percentile",
+    ),
+    key(
+        Table::Slo,
+        "p999_ms",
+        "milliseconds",
+        "not judged",
+        "largest 99.9th percentile",
+    ),
+    key(
+        Table::Slo,
+        "loss_pct",
+        "percent, 0 to 100",
+        "not judged",
+        "largest share of the expected messages that may be lost",
+    ),
+    key(
+        Table::Slo,
+        "delivery_ratio_min",
+        "0 to 1",
+        "not judged",
+        "smallest share of the expected messages that must arrive",
+    ),
+    key(
+        Table::Guard,
+        "max_client_cpu_pct",
+        "percent, above 0 to 100",
+        "80",
+        "most that the instrument may use of the cores of its lanes",
+    ),
+    key(
+        Table::Guard,
+        "on_violation",
+        "`invalid`, `warn`",
+        "`invalid`",
+        "whether an invalid measurement has exit code 90, or is only reported",
+    ),
+];

@@ -1,0 +1,410 @@
+//! What one step does: to whom, how often, and what is asked of it.
+
+use crate::slo::Slo;
+
+/// One stage of a load test.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Step {
+    /// Name shown in reports.
+    pub name: String,
+    /// Agents connected at the same time.
+    pub concurrency: u32,
+    /// How long the agents send, in seconds.
+    pub duration_secs: f64,
+    /// What the agents do with each message.
+    pub pattern: Pattern,
+    /// The codec with its parameters, as `--codec` takes it.
+    pub codec: String,
+    /// When messages are sent.
+    pub load: Load,
+    /// Bytes of each message's payload, of which the first 28 are the stamp.
+    pub payload_bytes: u32,
+    /// Seconds before the steady window; `None` derives them from think time and duration, as version 1 does.
+    pub warmup_secs: Option<f64>,
+    /// How long nothing may arrive after the last message was sent, before the rest counts as lost, in milliseconds.
+    pub drain_ms: u64,
+    /// How long a reply is waited for before its place in the window is free again, in milliseconds.
+    pub timeout_ms: u64,
+    /// Most unanswered messages of all agents together; each agent has an even share.
+    pub max_in_flight: u32,
+    /// Receivers that read slowly: the last ones of a fan-out, which send nothing.
+    pub slow_receivers: u32,
+    /// How long each of them pauses between two reads, in milliseconds.
+    pub slow_pause_ms: u64,
+    /// Limits the step must keep.
+    pub slo: Slo,
+}
+
+impl Step {
+    /// A chat step of version 1, with everything else as its files mean it.
+    #[must_use]
+    pub fn chat(
+        name: impl Into<String>,
+        concurrency: u32,
+        duration_secs: f64,
+        think_time_ms: ThinkTime,
+    ) -> Self {
+        Self {
+            name: name.into(),
+            concurrency,
+            duration_secs,
+            pattern: Pattern::Chat,
+            codec: CODEC_DEFAULT.to_owned(),
+            load: Load::Closed { think_time_ms },
+            payload_bytes: PAYLOAD_BYTES_DEFAULT,
+            warmup_secs: None,
+            drain_ms: DRAIN_MS_DEFAULT,
+            timeout_ms: TIMEOUT_MS_DEFAULT,
+            max_in_flight: MAX_IN_FLIGHT_DEFAULT,
+            slow_receivers: 0,
+            slow_pause_ms: SLOW_PAUSE_MS_DEFAULT,
+            slo: Slo::default(),
+        }
+    }
+
+    /// Messages a second that are offered over the whole step if nothing delays the agents. Nothing for steps whose
+    /// rate is what they are to find out: `max`, and closed loops that wait for replies.
+    #[must_use]
+    pub fn offered_tps(&self) -> Option<f64> {
+        match &self.load {
+            Load::Closed { .. } if self.pattern.has_replies() => None,
+            Load::Closed { think_time_ms } => {
+                Some(f64::from(self.senders()) * 1000.0 / think_time_ms.mean_ms())
+            }
+            Load::Open { stages, .. } => {
+                let (mut messages, mut secs, mut from) = (0.0, 0.0, None);
+                for stage in stages {
+                    messages += f64::midpoint(from.unwrap_or(stage.from), stage.to) * stage.secs;
+                    secs += stage.secs;
+                    from = Some(stage.to);
+                }
+                Some(messages / secs)
+            }
+            Load::Max => None,
+        }
+    }
+
+    /// Makes the step no longer than `secs_max`, with all its stages and its warm-up in proportion.
+    pub(super) fn shorten(&mut self, secs_max: f64) {
+        if self.duration_secs <= secs_max {
+            return;
+        }
+        let share = secs_max / self.duration_secs;
+        self.duration_secs = secs_max;
+        self.warmup_secs = self.warmup_secs.map(|secs| secs * share);
+        if let Load::Open { stages, .. } = &mut self.load {
+            for stage in stages {
+                stage.secs *= share;
+            }
+        }
+    }
+
+    /// Agents that send.
+    #[must_use]
+    pub fn senders(&self) -> u32 {
+        self.concurrency - self.slow_receivers.min(self.concurrency)
+    }
+
+    /// Unanswered messages that one agent may have.
+    #[must_use]
+    pub fn window(&self) -> u32 {
+        match self.load {
+            Load::Closed { .. } => 1,
+            _ => (self.max_in_flight / self.concurrency.max(1)).max(1),
+        }
+    }
+
+    /// How long the agents send, in nanoseconds.
+    #[must_use]
+    pub fn duration_ns(&self) -> u64 {
+        (self.duration_secs * 1e9).round() as u64
+    }
+}
+
+/// What an agent does with a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pattern {
+    /// Sends it one way; at the end the server is asked how many it has.
+    Ingest,
+    /// Sends it one way and expects it back.
+    Echo,
+    /// Sends it as a request and expects it back as the reply.
+    Request,
+    /// Says it in a room that all agents are in.
+    Chat,
+    /// Publishes it to a topic that all agents are subscribed to.
+    PubSub,
+}
+
+impl Pattern {
+    /// All patterns.
+    pub const ALL: [Self; 5] = [
+        Self::Ingest,
+        Self::Echo,
+        Self::Request,
+        Self::Chat,
+        Self::PubSub,
+    ];
+
+    /// The word in scenarios and reports.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Ingest => "ingest",
+            Self::Echo => "echo",
+            Self::Request => "request",
+            Self::Chat => "chat",
+            Self::PubSub => "pubsub",
+        }
+    }
+
+    /// What `tidewire serve --app` calls the server that this pattern needs.
+    #[must_use]
+    pub const fn app(self) -> &'static str {
+        match self {
+            Self::Ingest => "sink",
+            Self::Echo | Self::Request => "echo",
+            Self::Chat => "chat",
+            Self::PubSub => "pubsub",
+        }
+    }
+
+    /// Whether each message comes back to its sender.
+    #[must_use]
+    pub const fn has_replies(self) -> bool {
+        matches!(self, Self::Echo | Self::Request)
+    }
+
+    /// Whether each message goes to many receivers.
+    #[must_use]
+    pub const fn is_fan_out(self) -> bool {
+        matches!(self, Self::Chat | Self::PubSub)
+    }
+}
+
+/// When messages are sent.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Load {
+    /// Each agent waits before each message: for its think time, and where there are replies first for the last one.
+    Closed {
+        /// The range of think times.
+        think_time_ms: ThinkTime,
+    },
+    /// At times that are laid down in advance, whatever the server does.
+    Open {
+        /// How the rate changes; one stage after another.
+        stages: Vec<Stage>,
+        /// How the messages are spread over time.
+        arrival: Arrival,
+        /// What happens to messages that cannot be sent when they are due.
+        on_late: OnLate,
+    },
+    /// As fast as the window, or the socket, allows.
+    Max,
+}
+
+impl Load {
+    /// The word in scenarios and reports.
+    #[must_use]
+    pub const fn model(&self) -> &'static str {
+        match self {
+            Self::Closed { .. } => "closed",
+            Self::Open { .. } => "open",
+            Self::Max => "max",
+        }
+    }
+}
+
+/// A part of an open step in which the rate changes evenly.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Stage {
+    /// Rate at the beginning, in messages a second of all agents together.
+    pub from: f64,
+    /// Rate at the end.
+    pub to: f64,
+    /// Length in seconds.
+    pub secs: f64,
+}
+
+/// How the messages of an open step are spread over time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arrival {
+    /// At even intervals, the agents taking turns.
+    Constant,
+    /// At random, as from many independent users.
+    Poisson,
+    /// All agents at the same moment.
+    Burst,
+}
+
+impl Arrival {
+    /// The word in scenarios and reports.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Constant => "constant",
+            Self::Poisson => "poisson",
+            Self::Burst => "burst",
+        }
+    }
+}
+
+/// What an open step does with a message that cannot be sent when it is due: its agent's window is full, or the lane
+/// is late.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnLate {
+    /// It is sent as soon as possible, and its lateness counts from when it was due.
+    CatchUp,
+    /// It waits until the next message of its agent is due, and is then left out and counted.
+    Skip,
+}
+
+impl OnLate {
+    /// The word in scenarios and reports.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::CatchUp => "catch_up",
+            Self::Skip => "skip",
+        }
+    }
+}
+
+/// A uniform range of think times in milliseconds, both ends included.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ThinkTime {
+    /// Shortest, in milliseconds.
+    pub min_ms: f64,
+    /// Longest, in milliseconds.
+    pub max_ms: f64,
+}
+
+impl ThinkTime {
+    /// No think time at all, for agents that wait for replies.
+    pub const NONE: Self = Self {
+        min_ms: 0.0,
+        max_ms: 0.0,
+    };
+
+    /// The middle of the range in milliseconds, which is the mean of a uniform distribution.
+    #[must_use]
+    pub fn mean_ms(self) -> f64 {
+        f64::midpoint(self.min_ms, self.max_ms)
+    }
+
+    /// Shortest, in nanoseconds.
+    #[must_use]
+    pub fn min_ns(self) -> u64 {
+        (self.min_ms * 1e6).round() as u64
+    }
+
+    /// Longest, in nanoseconds.
+    #[must_use]
+    pub fn max_ns(self) -> u64 {
+        (self.max_ms * 1e6).round() as u64
+    }
+}
+
+/// When a measurement is not to be believed, and what follows from it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Guard {
+    /// Largest share of its lanes' cores that the instrument may use, in percent.
+    pub max_client_cpu_pct: f64,
+    /// What an invalid measurement does.
+    pub on_violation: OnViolation,
+}
+
+impl Default for Guard {
+    fn default() -> Self {
+        Self {
+            max_client_cpu_pct: 80.0,
+            on_violation: OnViolation::Invalid,
+        }
+    }
+}
+
+/// What an invalid measurement does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnViolation {
+    /// The run ends with an exit code of its own.
+    Invalid,
+    /// The verdict says so and the exit code does not.
+    Warn,
+}
+
+/// The codec unless a scenario names one.
+pub const CODEC_DEFAULT: &str = "tw1";
+
+/// Payload unless a scenario says otherwise: the stamp alone, which makes frames of 32 bytes with a header of four.
+pub const PAYLOAD_BYTES_DEFAULT: u32 = 28;
+
+/// Warm-up of version 2 unless a scenario says otherwise, in seconds.
+pub const WARMUP_SECS_DEFAULT: f64 = 5.0;
+
+/// Drain unless a scenario says otherwise, in milliseconds.
+pub const DRAIN_MS_DEFAULT: u64 = 2_000;
+
+/// How long a reply is waited for unless a scenario says otherwise, in milliseconds.
+pub const TIMEOUT_MS_DEFAULT: u64 = 5_000;
+
+/// Unanswered messages of a step unless a scenario says otherwise.
+pub const MAX_IN_FLIGHT_DEFAULT: u32 = 4_096;
+
+/// Pause of a slow receiver unless a scenario says otherwise, in milliseconds.
+pub const SLOW_PAUSE_MS_DEFAULT: u64 = 100;
+
+/// Seed of a run unless a scenario or a flag says otherwise.
+pub const SEED_DEFAULT: u64 = 42;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn open(stages: &[Stage]) -> Step {
+        Step {
+            load: Load::Open {
+                stages: stages.to_vec(),
+                arrival: Arrival::Constant,
+                on_late: OnLate::CatchUp,
+            },
+            ..Step::chat("open", 64, 10.0, ThinkTime::NONE)
+        }
+    }
+
+    #[test]
+    fn the_offered_rate_is_the_mean_over_the_stages() {
+        let stage = |from, to, secs| Stage { from, to, secs };
+        assert_eq!(
+            open(&[stage(100.0, 100.0, 10.0)]).offered_tps(),
+            Some(100.0)
+        );
+        let ramp = open(&[stage(0.0, 100.0, 4.0), stage(100.0, 100.0, 6.0)]);
+        assert_eq!(ramp.offered_tps(), Some(80.0));
+    }
+
+    #[test]
+    fn a_loop_that_waits_for_replies_offers_what_it_finds() {
+        let chat = Step::chat(
+            "c",
+            4,
+            1.0,
+            ThinkTime {
+                min_ms: 5.0,
+                max_ms: 15.0,
+            },
+        );
+        assert_eq!(chat.offered_tps(), Some(400.0));
+        let request = Step {
+            pattern: Pattern::Request,
+            ..chat
+        };
+        assert_eq!(request.offered_tps(), None);
+        assert_eq!(request.window(), 1);
+        let open = open(&[Stage {
+            from: 1.0,
+            to: 1.0,
+            secs: 1.0,
+        }]);
+        assert_eq!(open.window(), 64);
+    }
+}

@@ -1,0 +1,113 @@
+//! A share of a scenario, for a run that is spread over several processes or machines.
+//!
+//! Agents are dealt out by number: part K of N has the agents K − 1, K − 1 + N, and so on. Every agent has its own seed
+//! and its own times, so the parts are disjoint and together are the whole, wherever they run.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+/// Part `part` of `parts`, counted from 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Segment {
+    /// Which part, from 1.
+    pub part: u32,
+    /// How many there are.
+    pub parts: u32,
+}
+
+impl Segment {
+    /// Everything.
+    pub const WHOLE: Self = Self { part: 1, parts: 1 };
+
+    /// Whether there is only this part.
+    #[must_use]
+    pub fn is_whole(self) -> bool {
+        self.parts == 1
+    }
+
+    /// The numbers of those of `agents` agents that belong to this part.
+    pub fn agents(self, agents: u32) -> impl Iterator<Item = u32> {
+        (self.part - 1..agents).step_by(self.parts as usize)
+    }
+
+    /// How many of `agents` belong to this part.
+    #[must_use]
+    pub fn count(self, agents: u32) -> u32 {
+        (agents + self.parts - self.part) / self.parts
+    }
+}
+
+impl fmt::Display for Segment {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}/{}", self.part, self.parts)
+    }
+}
+
+impl FromStr for Segment {
+    type Err = SegmentError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let numbers = text
+            .split_once('/')
+            .and_then(|(part, parts)| Some((part.parse().ok()?, parts.parse().ok()?)));
+        match numbers {
+            Some((part, parts)) if (1..=parts).contains(&part) && parts <= PARTS_MAX => {
+                Ok(Self { part, parts })
+            }
+            _ => Err(SegmentError {
+                text: text.to_owned(),
+            }),
+        }
+    }
+}
+
+/// A text that names no part.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("{text:?} is no part of a whole: write K/N with 1 ≤ K ≤ N ≤ {PARTS_MAX}, for example 2/4")]
+pub struct SegmentError {
+    /// The text.
+    pub text: String,
+}
+
+/// Most parts: more machines than anybody tests from.
+const PARTS_MAX: u32 = 10_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_are_disjoint_and_together_the_whole() {
+        for (agents, parts) in [(1, 1), (10, 3), (64, 7), (3, 5)] {
+            let mut all = Vec::new();
+            for part in 1..=parts {
+                let segment = Segment { part, parts };
+                let own: Vec<u32> = segment.agents(agents).collect();
+                assert_eq!(
+                    own.len() as u32,
+                    segment.count(agents),
+                    "{segment} of {agents}"
+                );
+                all.extend(own);
+            }
+            all.sort_unstable();
+            assert_eq!(all, (0..agents).collect::<Vec<u32>>());
+        }
+    }
+
+    #[test]
+    fn texts_are_read_or_refused_with_what_is_right() {
+        assert_eq!("2/4".parse(), Ok(Segment { part: 2, parts: 4 }));
+        assert_eq!("2/4".parse::<Segment>().unwrap().to_string(), "2/4");
+        for text in [
+            "", "1", "0/2", "3/2", "1/0", "a/b", "1/2/3", "1/10001", "-1/2",
+        ] {
+            let error = text.parse::<Segment>().unwrap_err();
+            assert!(error.to_string().contains("for example 2/4"), "{error}");
+        }
+    }
+}
