@@ -55,6 +55,11 @@ struct Connection<'s> {
     is_open: bool,
 }
 
+/// Whether somebody asks who is in a room, perhaps only to see whether there are rooms.
+fn is_list(message: &Message<'_>) -> bool {
+    matches!(RoomCall::decode(message.payload), Ok(RoomCall::List))
+}
+
 /// Whether a connection goes on.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Next {
@@ -106,7 +111,11 @@ impl Connection<'_> {
             return self.greet(message);
         }
         match message.kind {
-            Kind::Say => return self.say(message),
+            Kind::Say | Kind::OneWay => return self.take(message),
+            // On a room's channel it is a question about the room, elsewhere one to be answered with itself.
+            Kind::Request if message.channel == 0 && !is_list(message) => {
+                return self.take(message);
+            }
             Kind::Join => self.join(message),
             Kind::Leave => {
                 let left = self.shared.rooms().leave(&self.peer, message.channel);
@@ -166,7 +175,8 @@ impl Connection<'_> {
         }
     }
 
-    fn say(&mut self, message: &Message<'_>) -> Next {
+    /// Takes a message and owes it: to everyone else in the room, or to the sender itself.
+    fn take(&mut self, message: &Message<'_>) -> Next {
         let plan = self.shared.plan();
         let mut rooms = self.shared.rooms();
         let mut ledger = self.shared.ledger();
@@ -182,7 +192,13 @@ impl Connection<'_> {
             ledger.stalls += 1;
             self.shared.stall(stall.duration);
         }
-        let said = rooms.say(&self.peer, message.channel, message.payload, &mut ledger);
+        let said = match message.kind {
+            Kind::Say => rooms.say(&self.peer, message.channel, message.payload, &mut ledger),
+            _ => {
+                rooms.send_back(&self.peer, &self.queue, message, &mut ledger);
+                Ok(())
+            }
+        };
         let dies = is_last(ledger.messages);
         drop(ledger);
         drop(rooms);

@@ -1,6 +1,7 @@
 //! What the server itself did, counted by the server itself.
 //!
-//! One message said in a room of `n` members owes `n − 1` deliveries. Each delivery ends in exactly one of
+//! One message said in a room of `n` members owes `n − 1` deliveries; a request or a one-way message owes one, back to
+//! its sender. Each delivery ends in exactly one of
 //! three ways: swallowed on purpose, written to a socket, or undeliverable because the socket was gone. The
 //! counters of the ends are kept where they happen, apart from those of the debts, so that their sum checks
 //! the server before the server checks anything else.

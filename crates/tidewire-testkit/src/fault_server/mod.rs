@@ -4,6 +4,8 @@
 //! This server speaks TW1 like the real one, breaks the deliveries its [`FaultPlan`] names, and keeps a
 //! [`FaultLedger`] to compare the instrument's figures with.
 //!
+//! Rooms are its main business; requests and one-way messages outside of rooms are sent back to where they came from.
+//!
 //! It shares only the framing with what it checks. Two threads a connection over blocking sockets, one lock
 //! around all rooms, a queue for each receiver: slow, but so plain that its counts can be believed. Building
 //! it from lanes and room logs was rejected, since a fault common to server and client would then cancel out;

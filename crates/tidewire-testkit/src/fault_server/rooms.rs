@@ -147,6 +147,59 @@ impl Rooms {
         Ok(())
     }
 
+    /// Owes a message to its own sender, and commits the fault that is due: it is dropped, duplicated or corrupted.
+    pub(super) fn send_back(
+        &mut self,
+        peer: &Peer,
+        queue: &Sender<Outgoing>,
+        message: &Message<'_>,
+        ledger: &mut FaultLedger,
+    ) {
+        let kind = match message.kind {
+            Kind::Request => Kind::Reply,
+            other => other,
+        };
+        let mut answer = Message::with_id(kind, message.channel, message.id, message.payload);
+        if !kind.has_id() {
+            answer.id = 0;
+        }
+        let mut bytes = frame(&answer);
+        let header_bytes = bytes.len() - message.payload.len();
+        ledger.messages += 1;
+        ledger.offered += 1;
+        let (mut copies, mut is_intact) = (1, true);
+        match self.chooser.next_fault(false) {
+            Some(Fault::Drop) => {
+                ledger.dropped += 1;
+                return;
+            }
+            Some(Fault::Duplicate) => {
+                ledger.duplicated += 1;
+                copies = 2;
+            }
+            Some(Fault::Corrupt) => {
+                ledger.corrupted += 1;
+                self.chooser.corrupt(&mut bytes[header_bytes..]);
+                is_intact = false;
+            }
+            Some(Fault::Substitute) | None => {}
+        }
+        let delivery = Delivery {
+            frame: bytes.into(),
+            sender: MemberId(peer.connection as u32),
+            due: Instant::now() + self.plan.delay,
+            swap: false,
+            is_intact,
+        };
+        for _ in 0..copies {
+            if queue.send(Outgoing::Delivery(delivery.clone())).is_ok() {
+                ledger.queued += 1;
+            } else {
+                ledger.undeliverable += 1;
+            }
+        }
+    }
+
     /// The members of a room as the payload of a reply, if `peer` is one of them.
     pub(super) fn list(&self, peer: &Peer, alias: u16) -> Result<Vec<u8>, ErrorCode> {
         let room = self.rooms.get(&alias).ok_or(ErrorCode::NotJoined)?;
