@@ -57,6 +57,10 @@ enum Command {
     Ab(ab::AbArguments),
     /// Examine this machine for what would spoil a measurement.
     Doctor(doctor::DoctorArguments),
+    /// Put the reports of the parts of a load test together.
+    Merge(load::MergeArguments),
+    /// Write the report of a load test once more.
+    Report(load::ReportArguments),
     /// Print the completions of a shell.
     Completions(generate::CompletionsArguments),
     /// Write the manual pages.
@@ -129,6 +133,8 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Compare(arguments) => compare::run(&arguments),
         Command::Ab(arguments) => ab::run(&arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),
+        Command::Merge(arguments) => load::run_merge(&arguments),
+        Command::Report(arguments) => load::run_report(&arguments),
         Command::Completions(arguments) => generate::completions(Arguments::command(), &arguments),
         Command::Man(arguments) => generate::man(Arguments::command(), &arguments),
     }
@@ -162,7 +168,9 @@ impl Command {
             Self::Pub(arguments) => Some((&arguments.log, "error")),
             Self::Sub(arguments) => Some((&arguments.log, "error")),
             Self::Load(arguments) => Some((&arguments.log, "warn")),
-            Self::Compare(_)
+            Self::Merge(_)
+            | Self::Report(_)
+            | Self::Compare(_)
             | Self::Ab(_)
             | Self::Doctor(_)
             | Self::Completions(_)

@@ -5,6 +5,7 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::time::SystemTime;
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -65,6 +66,33 @@ impl FromStr for Segment {
     }
 }
 
+/// Reads the time at which parts start together: RFC 3339, or seconds since 1970.
+///
+/// # Errors
+/// [`StartError`] when it is neither.
+pub fn parse_start(text: &str) -> Result<SystemTime, StartError> {
+    let error = || StartError {
+        text: text.to_owned(),
+    };
+    if let Ok(secs) = text.parse::<f64>() {
+        let since = std::time::Duration::try_from_secs_f64(secs).map_err(|_| error())?;
+        return SystemTime::UNIX_EPOCH.checked_add(since).ok_or_else(error);
+    }
+    text.parse::<jiff::Timestamp>()
+        .map(SystemTime::from)
+        .map_err(|_| error())
+}
+
+/// A text that is no time.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error(
+    "{text:?} is no time: write it as 2026-11-22T12:00:00Z, or as seconds since 1970, such as $(date -d '+30 sec' +%s)"
+)]
+pub struct StartError {
+    /// The text.
+    pub text: String,
+}
+
 /// A text that names no part.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{text:?} is no part of a whole: write K/N with 1 ≤ K ≤ N ≤ {PARTS_MAX}, for example 2/4")]
@@ -96,6 +124,16 @@ mod tests {
             }
             all.sort_unstable();
             assert_eq!(all, (0..agents).collect::<Vec<u32>>());
+        }
+    }
+
+    #[test]
+    fn starts_are_times_in_either_form() {
+        let expected = SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(1_700_000_000);
+        assert_eq!(parse_start("1700000000"), Ok(expected));
+        assert_eq!(parse_start("2023-11-14T22:13:20Z"), Ok(expected));
+        for text in ["", "soon", "-1", "nan", "2023-11-14", "1e300"] {
+            assert!(parse_start(text).is_err(), "{text}");
         }
     }
 

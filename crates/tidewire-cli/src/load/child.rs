@@ -1,4 +1,4 @@
-//! A chat server of our own, in a process of its own: what is measured is then a server as users run it, with
+//! A server of our own, in a process of its own: what is measured is then a server as users run it, with
 //! its own memory, its own threads and its own account of processor time.
 
 use std::io::{BufRead, BufReader};
@@ -15,6 +15,19 @@ use tidewire::{Address, Endpoint};
 
 use crate::ready::Ready;
 
+/// How a server of our own is to be.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ChildOptions<'o> {
+    /// What it serves.
+    pub(crate) app: &'o str,
+    /// Its codec with parameters.
+    pub(crate) codec: &'o str,
+    pub(crate) poller: PollerChoice,
+    pub(crate) coalesce_ms_max: f64,
+    /// Core to keep it on, if any.
+    pub(crate) core: Option<usize>,
+}
+
 /// A running server. It ends when this does: its standard input ends, and it drains.
 #[derive(Debug)]
 pub(crate) struct ChildServer {
@@ -24,24 +37,23 @@ pub(crate) struct ChildServer {
 
 impl ChildServer {
     /// Starts `tidewire serve` on a free loopback port and waits until it is ready.
-    pub(crate) fn start(
-        poller: PollerChoice,
-        coalesce_ms_max: f64,
-        core: Option<usize>,
-    ) -> anyhow::Result<Self> {
+    pub(crate) fn start(options: &ChildOptions<'_>) -> anyhow::Result<Self> {
+        let core = options.core;
         let program = std::env::current_exe().context("cannot find this program's own file")?;
         let mut command = Command::new(program);
         command
             .args([
                 "serve",
                 "--app",
-                "chat",
+                options.app,
+                "--codec",
+                options.codec,
                 "--bind",
                 "tcp://127.0.0.1:0",
                 "--exit-with-stdin",
             ])
-            .args(["--poller", &poller.to_string()])
-            .args(["--coalesce-ms-max", &coalesce_ms_max.to_string()])
+            .args(["--poller", &options.poller.to_string()])
+            .args(["--coalesce-ms-max", &options.coalesce_ms_max.to_string()])
             .env(
                 "RUST_LOG",
                 std::env::var("RUST_LOG").unwrap_or_else(|_| "warn".to_owned()),

@@ -1,5 +1,7 @@
 //! The load test from the shell: its output for programs, and servers it is no use with.
 
+use std::path::Path;
+
 use serde_json::Value;
 
 use crate::process::{Process, command};
@@ -53,4 +55,110 @@ fn programs_read_steps_and_the_verdict() {
         (&"report".into(), &"passed".into())
     );
     assert!(std::fs::exists(lines[1]["json"].as_str().unwrap()).unwrap());
+}
+
+/// Writes a scenario of version 2 with one step of these lines.
+fn scenario(directory: &Path, lines: &str) -> String {
+    let path = directory.join("scenario.toml");
+    let text = format!(
+        "version = 2\ntarget = \"tcp://127.0.0.1:1\"\n[[steps]]\nname = \"tiny\"\nconcurrency = 2\nwarmup_secs = 0\n{lines}"
+    );
+    std::fs::write(&path, text).unwrap();
+    path.display().to_string()
+}
+
+const REQUESTS: &str = "pattern = \"request\"\nmodel = \"open\"\nrate = 200\nduration_secs = 0.3\n\
+                        [guard]\non_violation = \"warn\"\n";
+
+#[test]
+fn repeated_runs_and_merged_parts_are_one_report_that_can_be_written_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = scenario(directory.path(), REQUESTS);
+    let out = |name: &str| directory.path().join(name).display().to_string();
+    let report = |name: &str| -> Value {
+        let text = std::fs::read(directory.path().join(name).join("report.json")).unwrap();
+        serde_json::from_slice(&text).unwrap()
+    };
+    let run = |arguments: &[&str]| {
+        let ended = Process::start(arguments).wait();
+        assert_eq!(
+            ended.status.code(),
+            Some(0),
+            "{arguments:?}: {}",
+            ended.text()
+        );
+    };
+    run(&[
+        "load",
+        &file,
+        "--serve",
+        "--repeat",
+        "2",
+        "--out",
+        &out("whole"),
+    ]);
+    let whole = report("whole");
+    assert_eq!(whole["steps"][0]["total_sent"], 120);
+    assert_eq!(
+        whole["steps"][0]["detail"]["runs"]
+            .as_array()
+            .unwrap()
+            .len(),
+        2
+    );
+
+    let (_server, address) = Process::server(&["--app", "echo"]);
+    for part in ["1/2", "2/2"] {
+        let name = part.replace('/', "-of-");
+        run(&[
+            "load",
+            &file,
+            "--target",
+            &address,
+            "--segment",
+            part,
+            "--out",
+            &out(&name),
+        ]);
+    }
+    let parts = [out("1-of-2"), out("2-of-2")].map(|part| format!("{part}/report.json"));
+    run(&["merge", &parts[0], &parts[1], "--out", &out("merged")]);
+    assert_eq!(report("merged")["steps"][0]["total_sent"], 60);
+    let ended = Process::start(&["merge", &parts[0], "--out", &out("half")]).wait();
+    assert_eq!(ended.status.code(), Some(2), "{}", ended.text());
+    assert!(
+        ended.text().contains("1 were given of 2"),
+        "{}",
+        ended.text()
+    );
+
+    let merged = format!("{}/report.json", out("merged"));
+    run(&["report", &merged, "--out", &out("again")]);
+    assert_eq!(report("again"), report("merged"));
+    for file in ["report.md", "report.csv", "report.junit.xml", "report.hlog"] {
+        assert!(directory.path().join("again").join(file).exists(), "{file}");
+    }
+}
+
+#[test]
+fn invalid_measurements_and_broken_limits_have_exit_codes_of_their_own() {
+    let directory = tempfile::tempdir().unwrap();
+    let out = directory.path().join("report").display().to_string();
+    let overdriven = "pattern = \"echo\"\nmodel = \"open\"\nrate = 20000000\nduration_secs = 0.01\nmax_in_flight = 10000000\n";
+    let broken = format!("{REQUESTS}[steps.slo]\np50_ms = 0.000001\n");
+    let unknown = "patern = \"echo\"\n";
+    for (lines, code, told) in [
+        (overdriven, 90, "INVALID measurement"),
+        (&broken, 99, "limit broken"),
+        (
+            unknown,
+            2,
+            "scenario.toml:7: unknown key `steps[0].patern`; did you mean `pattern`?",
+        ),
+    ] {
+        let file = scenario(directory.path(), lines);
+        let ended = Process::start(&["load", &file, "--serve", "--out", &out]).wait();
+        assert_eq!(ended.status.code(), Some(code), "{}", ended.text());
+        assert!(ended.text().contains(told), "{}", ended.text());
+    }
 }

@@ -21,6 +21,8 @@ fn help_and_version_are_no_errors() {
         &["compare", "--help"],
         &["ab", "--help"],
         &["doctor", "--help"],
+        &["merge", "--help"],
+        &["report", "--help"],
         &["completions", "--help"],
         &["man", "--help"],
     ] {

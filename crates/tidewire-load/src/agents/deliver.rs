@@ -30,26 +30,29 @@ impl Agents {
         let (from_ns, to_ns) = self.link.steady_window();
         self.result.counts.steady_received += u64::from(now_ns >= from_ns && now_ns < to_ns);
         if self.plan.is_windowed {
-            self.record_delivery(&stamp, now_ns);
+            self.record_delivery((stamp.sender, stamp.sequence), stamp.intended_ns, now_ns);
         } else {
             self.times.scheduled.record(delay_ns);
         }
     }
 
     /// A message belongs to the window of its intended time, however late it comes.
-    fn record_delivery(&mut self, stamp: &Stamp, now_ns: u64) {
+    ///
+    /// Apart from its caller, which would else keep a tenth more in registers for every delivery of version 1.
+    #[inline(never)]
+    fn record_delivery(&mut self, (sender, sequence): (u32, u64), intended_ns: u64, now_ns: u64) {
         if self.is_slow {
             // Slow on purpose: their times say nothing about the server.
             return;
         }
-        let delay_ns = now_ns.saturating_sub(stamp.intended_ns);
-        if !self.is_steady(stamp.intended_ns) {
+        let delay_ns = now_ns.saturating_sub(intended_ns);
+        if !self.is_steady(intended_ns) {
             self.times.outside.record(delay_ns);
             return;
         }
         self.times.scheduled.record(delay_ns);
         if let Some(sent_times) = &self.plan.sent_times {
-            match sent_times.sent_ns(stamp.sender, stamp.sequence) {
+            match sent_times.sent_ns(sender, sequence) {
                 Some(sent_ns) => self.times.service.record(now_ns.saturating_sub(sent_ns)),
                 None => self.result.counts.sent_unknown += 1,
             }

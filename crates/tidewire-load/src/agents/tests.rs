@@ -1,7 +1,8 @@
 //! The counting of agents, with given times.
 
+use super::flight::Answered;
 use super::*;
-use crate::scenario::ThinkTime;
+use crate::scenario::{Arrival, Stage, ThinkTime};
 use crate::stamp::Stamp;
 
 /// Two agents; the steady window is from 100 to 200.
@@ -67,4 +68,59 @@ fn copies_and_own_messages_belong_to_no_rate() {
         (agents.received, agents.result.counts.steady_received),
         (1, 1)
     );
+}
+
+#[test]
+fn in_version_2_latencies_are_of_messages_due_in_the_window() {
+    let mut agents = agents(true);
+    let link = Arc::clone(&agents.link);
+    // Due at 60, before the window, and so outside of it, whenever it arrives.
+    deliver(&mut agents, 1, 1, 150);
+    assert_eq!(agents.times.scheduled.count(), 0);
+    assert_eq!(agents.times.outside.count(), 1);
+    link.open(50, 60, 200);
+    deliver(&mut agents, 1, 2, 5_000);
+    assert_eq!(agents.times.scheduled.count(), 1);
+    assert_eq!(
+        (agents.received, agents.result.counts.steady_received),
+        (2, 1)
+    );
+}
+
+/// A clock that only moves as the test moves it: a serial connection, and a server that stands still for a second.
+#[test]
+fn a_stalled_second_in_ten_is_felt_by_a_tenth_of_all_and_seen_by_one() {
+    const MS: u64 = 1_000_000;
+    let stages = [Stage {
+        from: 1_000.0,
+        to: 1_000.0,
+        secs: 10.0,
+    }];
+    let mut arrivals = Arrivals::new(&stages, Arrival::Constant, 1, 0, (0, 1));
+    let (stall_from, stall_to, work_ns) = (4_500 * MS, 5_500 * MS, 1_000);
+    let mut flight = Flight::with_window(1);
+    let (mut times, mut free_ns, mut sequence) = (Times::default(), 0, 0);
+    while let Some(intended_ns) = arrivals.next_intended_ns() {
+        let sent_ns = intended_ns.max(free_ns);
+        let stalls = (stall_from..stall_to).contains(&sent_ns);
+        let received_ns = if stalls { stall_to } else { sent_ns } + work_ns;
+        sequence += 1;
+        flight.send(0, sent_ns);
+        assert_eq!(flight.unanswered(), 1);
+        assert_eq!(flight.answer(sequence), Answered::InTime { sent_ns });
+        free_ns = received_ns;
+        times.scheduled.record(received_ns - intended_ns);
+        times.service.record(received_ns - sent_ns);
+        times.send_lag.record(sent_ns - intended_ns);
+        // For every message.
+        let parts = (received_ns - sent_ns) + (sent_ns - intended_ns);
+        assert_eq!(received_ns - intended_ns, parts);
+    }
+    assert_eq!(times.scheduled.count(), 10_000);
+    for (quantile, expected_ms) in [(0.95, 500.0), (0.99, 900.0), (0.999, 990.0)] {
+        let felt_ms = times.scheduled.quantile_ns(quantile) as f64 / 1e6;
+        assert!((felt_ms - expected_ms).abs() < 3.0, "{quantile}: {felt_ms}");
+        assert!(times.service.quantile_ns(quantile) < 2 * work_ns);
+    }
+    assert!(times.service.quantile_ns(1.0) > 990 * MS);
 }

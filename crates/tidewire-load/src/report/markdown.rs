@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::format::{printable, thousands};
-use super::table::{LATENCY_COLUMNS, facts, latencies, latency_cells};
+use super::table::{LATENCY_COLUMNS, bad_news, facts, latencies, latency_cells};
 use super::{Report, Status, StepReport};
 
 /// The whole document. Texts from files and peers are escaped so that they cannot break a table.
@@ -43,12 +43,13 @@ pub(super) fn render(report: &Report) -> String {
 }
 
 fn render_step(text: &mut String, step: &StepReport) {
-    let verdict = if step.is_clean() { "passed" } else { "failed" };
+    let verdict = if step.passes() { "passed" } else { "failed" };
     let _ = writeln!(text, "## {}: {verdict}\n", cell(&step.step_name));
-    for problem in &step.problems {
-        let _ = writeln!(text, "- **{}**", cell(problem));
+    let bad_news = bad_news(step);
+    for news in &bad_news {
+        let _ = writeln!(text, "- **{}**", cell(news));
     }
-    if !step.problems.is_empty() {
+    if !bad_news.is_empty() {
         text.push('\n');
     }
     text.push_str("| what | value |\n|---|---|\n");

@@ -10,6 +10,8 @@
 
 mod detail;
 mod markdown;
+mod merge;
+mod outputs;
 mod step;
 mod table;
 mod validate;
@@ -24,14 +26,18 @@ pub use self::detail::{
     Cost, Distribution, ReceiverFigures, RunFigures, Second, SloReport, SlowReceivers, StepDetail,
     StepTimes, Verdict, Window, WorkCounts, Workload,
 };
+pub use self::merge::{MergeError, MergeKind};
 pub use self::step::{ClientUsage, ServerUsage, Steady, StepMeasurements, StepReport};
 pub use self::table::step_table;
 pub use self::validate::ValidateError;
-pub use self::write::{JSON_FILE, MARKDOWN_FILE, WriteError, WrittenReport};
+pub use self::write::{
+    CSV_FILE, HISTOGRAM_FILE, JSON_FILE, JUNIT_FILE, MARKDOWN_FILE, ReadError, WriteError,
+    WrittenReport,
+};
 pub use crate::environment::Environment;
 use crate::format;
 use crate::segment::Segment;
-pub use crate::statistics::Latency;
+pub use crate::statistics::{Latency, Percentile};
 
 /// The result of a whole run; field for field the content of `report.json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -179,8 +185,7 @@ pub struct RunFacts {
 }
 
 fn all_pass(steps: &[StepReport]) -> bool {
-    let passes = |step: &StepReport| step.is_clean() && step.keeps_slo() && !step.is_refused();
-    !steps.is_empty() && steps.iter().all(passes)
+    !steps.is_empty() && steps.iter().all(StepReport::passes)
 }
 
 fn model(steps: &[StepReport]) -> String {
@@ -226,5 +231,7 @@ pub const LATENCY_KIND_NONE: &str = "none: nothing comes back; latency_send is t
 pub const LATENCY_KIND_END_TO_END: &str =
     "end_to_end: intended send time to decoded at the receiver";
 
+#[cfg(test)]
+mod output_tests;
 #[cfg(test)]
 mod tests;

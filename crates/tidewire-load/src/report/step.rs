@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{LATENCY_KIND_END_TO_END, LATENCY_KIND_NONE, Latency, StepDetail};
 use crate::ledger::ReceiverTotals;
-use crate::scenario::{Pattern, Step};
+use crate::scenario::{Load, Pattern, Step};
 
 /// The result of one step; field for field an entry of `steps` in `report.json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -36,8 +36,8 @@ pub struct StepReport {
     pub success_rate: f64,
     /// The time that `latency_kind` describes.
     pub latency: Latency,
-    /// Messages a second the scenario offers: concurrency × 1000 / mean think time in milliseconds, or the mean rate of
-    /// an open step. Where the step is to find its rate, what it found.
+    /// Messages a second the scenario offers: concurrency × 1000 / mean think time in milliseconds, or what was due
+    /// in the steady window of an open step. Where the step is to find its rate, what it found.
     pub theoretical_tps: f64,
     /// `steady.send_tps` by `theoretical_tps`.
     pub attainment: f64,
@@ -89,7 +89,13 @@ impl StepReport {
             send_tps: rate(measured.steady_sent, measured.steady_secs),
             receive_tps: rate(measured.steady_received, measured.steady_secs),
         };
-        let theoretical_tps = measured.step.offered_tps().unwrap_or(steady.send_tps);
+        let theoretical_tps = match (&measured.step.load, &measured.detail) {
+            // The rate may change, so what the window is compared with is what was due in it.
+            (Load::Open { .. }, Some(detail)) => {
+                rate(detail.counts.steady_offered, measured.steady_secs)
+            }
+            _ => measured.step.offered_tps().unwrap_or(steady.send_tps),
+        };
         let failures = Failures {
             concurrency: measured.step.concurrency,
             sent: measured.total_sent,
@@ -186,6 +192,12 @@ impl StepReport {
         self.detail
             .as_ref()
             .is_some_and(|detail| !detail.verdict.is_valid() && detail.verdict.enforced)
+    }
+
+    /// Whether it is clean, keeps its limits and is believed.
+    #[must_use]
+    pub fn passes(&self) -> bool {
+        self.is_clean() && self.keeps_slo() && !self.is_refused()
     }
 
     /// Whether lost messages are judged by a limit and are no problem by themselves.

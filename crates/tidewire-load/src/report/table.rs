@@ -3,20 +3,20 @@
 use std::fmt::Write as _;
 
 use super::format::{mebibytes, milliseconds, per_second, percent, printable, thousands};
-use super::{Latency, StepReport};
+use super::{Distribution, Latency, StepDetail, StepReport};
 
 /// The table of one step: plain text without colours, at most about a hundred columns wide, ending with a
 /// line break.
 #[must_use]
 pub fn step_table(step: &StepReport) -> String {
     let mut text = String::new();
-    let verdict = if step.is_clean() { "passed" } else { "FAILED" };
+    let verdict = if step.passes() { "passed" } else { "FAILED" };
     line(
         &mut text,
         &format!("{}: {verdict}", printable(&step.step_name)),
     );
-    for problem in &step.problems {
-        line(&mut text, &format!("  ! {}", printable(problem)));
+    for problem in bad_news(step) {
+        line(&mut text, &format!("  ! {}", printable(&problem)));
     }
     let facts = facts(step);
     let width = facts.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
@@ -45,6 +45,19 @@ pub fn step_table(step: &StepReport) -> String {
     text
 }
 
+/// What speaks against the step, the measurement itself first.
+pub(super) fn bad_news(step: &StepReport) -> Vec<String> {
+    let mut news = Vec::new();
+    if let Some(detail) = &step.detail {
+        let reasons = detail.verdict.reasons.iter();
+        news.extend(reasons.map(|reason| format!("{}: {reason}", detail.verdict.name())));
+        let violations = detail.slo.violations.iter();
+        news.extend(violations.map(|violation| format!("limit broken: {violation}")));
+    }
+    news.extend(step.problems.iter().cloned());
+    news
+}
+
 /// Everything about a step that is not a latency, as names and values in the order a reader needs them.
 pub(super) fn facts(step: &StepReport) -> Vec<(&'static str, String)> {
     let mut facts = fates(step);
@@ -53,7 +66,54 @@ pub(super) fn facts(step: &StepReport) -> Vec<(&'static str, String)> {
     let client_cpu = cpu(step.client.cpu_secs, step.test_duration_secs);
     let lag = milliseconds(step.client.send_lag_p99_ms);
     facts.push(("client", format!("{client_cpu}, send lag p99 {lag} ms")));
+    if let Some(detail) = &step.detail {
+        facts.push(("model", model(detail)));
+        facts.push(("tail", tail(detail)));
+        if let Some(slow) = &detail.slow_receivers {
+            let [lost, expected] = [slow.lost, slow.expected].map(thousands);
+            let (count, gone) = (slow.receivers, slow.disconnected);
+            facts.push((
+                "slow",
+                format!("{count} slow receivers missed {lost} of {expected}, {gone} disconnected"),
+            ));
+        }
+        if let Some(worst) = detail.worst_receivers.first() {
+            let (receiver, lost, late) = (worst.receiver, worst.lost, worst.late);
+            facts.push((
+                "worst",
+                format!("receiver {receiver}: {lost} lost, {late} late"),
+            ));
+        }
+    }
     facts
+}
+
+/// What was done, and that a closed loop is one: its latencies leave out what waits unseen while a reply is late.
+fn model(detail: &StepDetail) -> String {
+    let workload = &detail.workload;
+    let (pattern, codec, model) = (&workload.pattern, &workload.codec, &workload.model);
+    let window = &detail.window;
+    let runs = match detail.runs.len() {
+        0 => String::new(),
+        count => format!(", {count} runs or parts"),
+    };
+    format!(
+        "{pattern} over {codec}, {model} loop; warm-up {:.1} s, steady {:.1} s{runs}",
+        window.warmup_secs, window.steady_secs
+    )
+}
+
+/// The percentiles that count what never arrived.
+fn tail(detail: &StepDetail) -> String {
+    let show = |name: &str, times: &Distribution| {
+        let (p50, p99, p999) = (times.p50, times.p99, times.p999);
+        format!("{name} p50 {p50}, p99 {p99}, p99.9 {p999} ms")
+    };
+    let scheduled = show("scheduled", &detail.times.scheduled);
+    match &detail.times.service {
+        Some(service) => format!("{scheduled}; {}", show("service", service)),
+        None => scheduled,
+    }
 }
 
 /// What became of the messages. The rarer kinds of trouble have a line only when there was any.

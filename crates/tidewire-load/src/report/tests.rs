@@ -341,7 +341,7 @@ fn the_schema_refuses_wrong_types_ranges_and_contradictions() {
         ("/status", json!("ok")),
         ("/start_time_utc", json!("yesterday")),
         ("/total_duration_secs", json!("32")),
-        ("/model", json!("open")),
+        ("/model", json!("ajar")),
         ("/seed", json!(-1)),
         ("/env/cores", json!(0)),
         ("/steps", json!({})),
@@ -382,7 +382,7 @@ fn files_are_written_into_a_new_directory_and_replace_older_ones() {
         fs::read_to_string(&written.markdown).unwrap(),
         report.to_markdown()
     );
-    assert_eq!(fs::read_dir(&directory).unwrap().count(), 2);
+    assert_eq!(fs::read_dir(&directory).unwrap().count(), 5);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Writing `report.json` and `report.md` into a directory.
+//! Writing the report in all its forms into a directory.
 //!
 //! Each file is written beside its place and renamed into it, so that an earlier report stays whole until
 //! the new one is, and a full disk never leaves half a report under the name that scripts read.
@@ -9,10 +9,30 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
-use super::Report;
+use super::{Report, ValidateError};
 
 impl Report {
-    /// Writes both files into `directory`, creating it and its parents.
+    /// Reads a `report.json`, of this build or an older one.
+    ///
+    /// # Errors
+    /// [`ReadError`] when the file cannot be read, is no report, or contradicts itself.
+    pub fn read(path: &Path) -> Result<Self, ReadError> {
+        let text = fs::read(path).map_err(|source| ReadError::File {
+            path: path.to_owned(),
+            source,
+        })?;
+        let report: Self = serde_json::from_slice(&text).map_err(|source| ReadError::Format {
+            path: path.to_owned(),
+            source,
+        })?;
+        report.validate().map_err(|source| ReadError::Invalid {
+            path: path.to_owned(),
+            source,
+        })?;
+        Ok(report)
+    }
+
+    /// Writes all files into `directory`, creating it and its parents.
     ///
     /// # Errors
     /// [`WriteError::Directory`] when it cannot be created, [`WriteError::File`] when a file cannot be
@@ -28,6 +48,13 @@ impl Report {
         Ok(WrittenReport {
             json: replace(directory, JSON_FILE, &json)?,
             markdown: replace(directory, MARKDOWN_FILE, self.to_markdown().as_bytes())?,
+            csv: replace(directory, CSV_FILE, self.to_csv().as_bytes())?,
+            junit: replace(directory, JUNIT_FILE, self.to_junit().as_bytes())?,
+            histograms: replace(
+                directory,
+                HISTOGRAM_FILE,
+                self.to_histogram_log().as_bytes(),
+            )?,
         })
     }
 }
@@ -39,6 +66,12 @@ pub struct WrittenReport {
     pub json: PathBuf,
     /// Path of `report.md`.
     pub markdown: PathBuf,
+    /// Path of `report.csv`.
+    pub csv: PathBuf,
+    /// Path of `report.junit.xml`.
+    pub junit: PathBuf,
+    /// Path of `report.hlog`.
+    pub histograms: PathBuf,
 }
 
 /// Why a report could not be written.
@@ -66,6 +99,36 @@ pub enum WriteError {
     Serialize {
         /// What the serialiser said.
         source: serde_json::Error,
+    },
+}
+
+/// Why a report could not be read.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ReadError {
+    /// The file cannot be read. Check the path.
+    #[error("cannot read {}; check that it is a readable file", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The file is no report of a load test. Name a `report.json`.
+    #[error("{} is no report.json of a load test", path.display())]
+    Format {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: serde_json::Error,
+    },
+    /// The figures contradict each other. It was altered: take it from where it was made once more.
+    #[error("{} cannot be believed", path.display())]
+    Invalid {
+        /// The file.
+        path: PathBuf,
+        /// The rule that is broken.
+        source: ValidateError,
     },
 }
 
@@ -110,3 +173,12 @@ pub const JSON_FILE: &str = "report.json";
 
 /// Name of the file for readers.
 pub const MARKDOWN_FILE: &str = "report.md";
+
+/// Name of the file for tables.
+pub const CSV_FILE: &str = "report.csv";
+
+/// Name of the file for build servers.
+pub const JUNIT_FILE: &str = "report.junit.xml";
+
+/// Name of the file for the tools of HdrHistogram.
+pub const HISTOGRAM_FILE: &str = "report.hlog";

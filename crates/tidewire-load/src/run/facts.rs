@@ -37,12 +37,16 @@ impl StepFacts<'_> {
         let stationary = self.watch.is_stationary();
         self.note(&counts, stationary, notes);
         let totals = &self.outcome.totals;
-        let slo = judge_slo(
+        let mut slo = judge_slo(
             &step.slo,
             &times.scheduled,
             totals.expected,
             totals.delivered,
         );
+        if !self.plan.segment.is_whole() {
+            // Judged once, on the whole, when the parts are merged.
+            slo.violations.clear();
+        }
         StepDetail {
             workload: Workload::of(step),
             counts,

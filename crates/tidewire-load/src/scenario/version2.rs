@@ -4,6 +4,7 @@
 //! because whoever wrote it expects it to do something. In `[defaults]` it is for those steps that it means something
 //! to.
 
+use tidewire::proto::codec::Codec;
 use tidewire::{Address, AnyCodec};
 
 use super::keys::{self, Table};
@@ -319,32 +320,31 @@ impl<'r, 'p, 'i> StepReader<'r, '_, 'p, 'i> {
             let found = format!("it is {text:?}: {error}");
             self.reader.conflict(place, "codec", &expected, found)
         })?;
-        use tidewire::proto::codec::Codec;
-        let fits = match pattern {
-            Pattern::Chat | Pattern::PubSub => codec.name() == "tw1",
-            Pattern::Ingest => codec.has_ids(),
-            // Neither keeps the bounds of binary messages, so a stamp would not come back as it went.
-            Pattern::Echo | Pattern::Request => {
-                !matches!(codec.name(), "lines" | "raw" | "delimited")
-            }
+        let name = codec.name();
+        let (fits, expected) = match pattern {
+            Pattern::Chat | Pattern::PubSub => (
+                name == "tw1",
+                "tw1 with the patterns chat and pubsub, which other codecs cannot express",
+            ),
+            Pattern::Ingest => (
+                matches!(name, "tw1" | "srmp" | "srmp-rpc"),
+                "tw1, srmp or srmp-rpc with the pattern ingest: others have no one-way messages, or no ids by which \
+                 the server could be asked for its count",
+            ),
+            Pattern::Echo => (
+                matches!(name, "tw1" | "length-field"),
+                "a codec that keeps the bounds of binary one-way messages: tw1 or length-field",
+            ),
+            Pattern::Request => (
+                !matches!(name, "lines" | "raw" | "delimited"),
+                "a codec that keeps the bounds of binary messages: tw1, srmp, srmp-rpc, length-field or uvrpc",
+            ),
         };
         if fits {
             return Ok(text.to_owned());
         }
-        let expected = match pattern {
-            Pattern::Chat | Pattern::PubSub => {
-                "tw1 with the patterns chat and pubsub, which other codecs cannot express"
-            }
-            Pattern::Ingest => {
-                "tw1, srmp, srmp-rpc or uvrpc with the pattern ingest: without ids the server cannot be asked for its count"
-            }
-            Pattern::Echo | Pattern::Request => {
-                "a codec that keeps the bounds of binary messages: tw1, srmp, srmp-rpc, length-field or uvrpc"
-            }
-        };
-        Err(self
-            .reader
-            .conflict(place, "codec", expected, format!("it is {text:?}")))
+        let found = format!("it is {text:?}");
+        Err(self.reader.conflict(place, "codec", expected, found))
     }
 
     fn warmup_secs(&self, duration_secs: f64) -> Result<f64, ScenarioError> {

@@ -164,8 +164,8 @@ fn unknown_keys_are_errors_with_line_and_nearest_key() {
             "f.toml:8: unknown key `steps[0].repeat`; docs/scenario.md lists the keys",
         ),
         (
-            with(&format!("{chat}[steps.slo]\np99 = 5\n")),
-            "f.toml:9: unknown key `steps[0].slo.p99`; did you mean `p99_ms`?",
+            with(&format!("{chat}[steps.slo]\np99ms = 5\n")),
+            "f.toml:9: unknown key `steps[0].slo.p99ms`; did you mean `p99_ms`?",
         ),
         (
             with(&format!("{chat}[guard]\nmax_client_cpu = 5\n")),
@@ -176,8 +176,8 @@ fn unknown_keys_are_errors_with_line_and_nearest_key() {
             "f.toml:9: unknown key `defaults.name`",
         ),
         (
-            with("model = \"open\"\nstages = [{ too = 1, secs = 1 }]\n"),
-            "f.toml:8: unknown key `steps[0].stages[0].too`; did you mean `to`?",
+            with("model = \"open\"\nstages = [{ to = 1, sec = 1 }]\n"),
+            "f.toml:8: unknown key `steps[0].stages[0].sec`; did you mean `secs`?",
         ),
         (
             format!("hots = 1\n{}", with(chat)),
@@ -189,79 +189,82 @@ fn unknown_keys_are_errors_with_line_and_nearest_key() {
     }
 }
 
+/// Lines of a step, and how the error that they must cause begins.
+const IMPOSSIBLE: &[(&str, &str)] = &[
+    (
+        "pattern = 5\n",
+        "f.toml:7: `steps[0].pattern` must be one of ingest, echo, request, chat, pubsub, but it is the integer 5",
+    ),
+    (
+        "pattern = \"talk\"\n",
+        "f.toml:7: `steps[0].pattern` must be one of",
+    ),
+    ("", "f.toml:3: `steps[0].think_time_ms` must be two numbers"),
+    (
+        "model = \"open\"\n",
+        "f.toml:3: `steps[0].rate` must be a number of messages",
+    ),
+    (
+        "model = \"open\"\nrate = 0\n",
+        "f.toml:8: `steps[0].rate` must be",
+    ),
+    (
+        "model = \"open\"\nrate = 1\narrival = \"odd\"\n",
+        "f.toml:9: `steps[0].arrival` must be one of constant, poisson, burst",
+    ),
+    (
+        "model = \"open\"\nstages = []\n",
+        "f.toml:8: `steps[0].stages` must be a list",
+    ),
+    (
+        "model = \"max\"\n",
+        "f.toml:7: `steps[0].model` must be closed or open",
+    ),
+    (
+        "pattern = \"echo\"\nmodel = \"max\"\nmax_in_flight = 3\n",
+        "f.toml:9: `steps[0].max_in_flight` must be a whole number from 4",
+    ),
+    (
+        "pattern = \"echo\"\npayload_bytes = 27\n",
+        "f.toml:8: `steps[0].payload_bytes` must be a whole number from 28",
+    ),
+    (
+        "pattern = \"echo\"\nwarmup_secs = 8\n",
+        "f.toml:8: `steps[0].warmup_secs` must be a number of seconds from 0 to below the duration of 8",
+    ),
+    (
+        "pattern = \"echo\"\ncodec = \"xml\"\n",
+        "f.toml:8: `steps[0].codec` must be a codec: tw1,",
+    ),
+    (
+        "pattern = \"ingest\"\nmodel = \"max\"\ncodec = \"length-field\"\n",
+        "f.toml:9: `steps[0].codec` must be tw1, srmp",
+    ),
+    (
+        "pattern = \"echo\"\ncodec = \"lines\"\n",
+        "f.toml:8: `steps[0].codec` must be a codec that keeps the bounds",
+    ),
+    (
+        "think_time_ms = [1, 2]\nslow_receivers = 4\n",
+        "f.toml:8: `steps[0].slow_receivers` must be a whole number from 0 to 3",
+    ),
+    (
+        "think_time_ms = [1, 2]\nslo = 5\n",
+        "f.toml:8: `steps[0].slo` must be a table",
+    ),
+    (
+        "think_time_ms = [1, 2]\n[steps.slo]\nloss_pct = 101\n",
+        "f.toml:9: `steps[0].slo.loss_pct` must be a number of percent",
+    ),
+    (
+        "think_time_ms = [1, 2]\n[guard]\non_violation = \"no\"\n",
+        "f.toml:9: `guard.on_violation` must be one of invalid, warn",
+    ),
+];
+
 #[test]
 fn wrong_types_and_impossible_values_are_errors_at_their_line() {
-    for (lines, told) in [
-        (
-            "pattern = 5\n",
-            "f.toml:7: `steps[0].pattern` must be one of ingest, echo, request, chat, pubsub, but it is the integer 5",
-        ),
-        (
-            "pattern = \"talk\"\n",
-            "f.toml:7: `steps[0].pattern` must be one of",
-        ),
-        ("", "f.toml:3: `steps[0].think_time_ms` must be two numbers"),
-        (
-            "model = \"open\"\n",
-            "f.toml:3: `steps[0].rate` must be a number of messages",
-        ),
-        (
-            "model = \"open\"\nrate = 0\n",
-            "f.toml:8: `steps[0].rate` must be",
-        ),
-        (
-            "model = \"open\"\nrate = 1\narrival = \"odd\"\n",
-            "f.toml:9: `steps[0].arrival` must be one of constant, poisson, burst",
-        ),
-        (
-            "model = \"open\"\nstages = []\n",
-            "f.toml:8: `steps[0].stages` must be a list",
-        ),
-        (
-            "model = \"max\"\n",
-            "f.toml:7: `steps[0].model` must be closed or open",
-        ),
-        (
-            "pattern = \"echo\"\nmodel = \"max\"\nmax_in_flight = 3\n",
-            "f.toml:9: `steps[0].max_in_flight` must be a whole number from 4",
-        ),
-        (
-            "pattern = \"echo\"\npayload_bytes = 27\n",
-            "f.toml:8: `steps[0].payload_bytes` must be a whole number from 28",
-        ),
-        (
-            "pattern = \"echo\"\nwarmup_secs = 8\n",
-            "f.toml:8: `steps[0].warmup_secs` must be a number of seconds from 0 to below the duration of 8",
-        ),
-        (
-            "pattern = \"echo\"\ncodec = \"xml\"\n",
-            "f.toml:8: `steps[0].codec` must be a codec: tw1,",
-        ),
-        (
-            "pattern = \"ingest\"\nmodel = \"max\"\ncodec = \"length-field\"\n",
-            "f.toml:9: `steps[0].codec` must be tw1, srmp",
-        ),
-        (
-            "pattern = \"echo\"\ncodec = \"lines\"\n",
-            "f.toml:8: `steps[0].codec` must be a codec that keeps the bounds",
-        ),
-        (
-            "think_time_ms = [1, 2]\nslow_receivers = 4\n",
-            "f.toml:8: `steps[0].slow_receivers` must be a whole number from 0 to 3",
-        ),
-        (
-            "think_time_ms = [1, 2]\nslo = 5\n",
-            "f.toml:8: `steps[0].slo` must be a table",
-        ),
-        (
-            "think_time_ms = [1, 2]\n[steps.slo]\nloss_pct = 101\n",
-            "f.toml:9: `steps[0].slo.loss_pct` must be a number of percent",
-        ),
-        (
-            "think_time_ms = [1, 2]\n[guard]\non_violation = \"no\"\n",
-            "f.toml:9: `guard.on_violation` must be one of invalid, warn",
-        ),
-    ] {
+    for (lines, told) in IMPOSSIBLE {
         let shown = refused(&with(lines));
         assert!(shown.starts_with(told), "{shown}\n{told}");
     }
@@ -310,7 +313,7 @@ fn a_key_that_means_nothing_in_its_step_is_an_error() {
 
 #[test]
 fn all_steps_have_one_codec() {
-    let lines = "pattern = \"echo\"\n[[steps]]\nname = \"b\"\npattern = \"echo\"\ncodec = \"srmp\"\nconcurrency = 1\nduration_secs = 1\n";
+    let lines = "pattern = \"request\"\n[[steps]]\nname = \"b\"\npattern = \"request\"\ncodec = \"srmp\"\nconcurrency = 1\nduration_secs = 1\n";
     let shown = refused(&with(lines));
     assert!(
         shown.contains("`steps[1].codec` must be the codec of the first step"),
@@ -329,6 +332,14 @@ fn a_quick_run_shortens_stages_and_warm_up_in_proportion() {
         (3.0, Some(6.0 * 0.1))
     );
     assert_eq!(step.offered_tps(), scenario.steps[0].offered_tps());
+}
+
+#[test]
+fn the_shipped_scenario_of_version_2_is_one() {
+    let text = include_str!("../../../../scenarios/request-open.toml");
+    let (scenario, warnings) = Scenario::parse(text, "shipped").unwrap();
+    assert_eq!((warnings, scenario.steps.len()), (vec![], 2));
+    assert_eq!(scenario.steps[0].offered_tps(), Some(20_000.0));
 }
 
 #[test]

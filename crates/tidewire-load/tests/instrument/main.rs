@@ -11,5 +11,7 @@
 
 mod counts;
 mod failures;
+mod merged;
 mod proof;
 mod times;
+mod workloads;

@@ -104,7 +104,11 @@ pub(crate) fn scenario(steps: &[Step]) -> Scenario {
 
 pub(crate) fn step(concurrency: u32, duration_secs: f64) -> Step {
     let name = format!("{concurrency} agents");
-    Step::chat(name, concurrency, duration_secs, THINK_TIME)
+    Step {
+        // Longer than any pause of a server here, and no longer than that: most tests wait for it.
+        drain_ms: 1_300,
+        ..Step::chat(name, concurrency, duration_secs, THINK_TIME)
+    }
 }
 
 /// How many messages the schedule holds for all agents of a step, found without running it.
@@ -123,7 +127,7 @@ pub(crate) fn planned(step: &Step, seed: u64, number: u8) -> u64 {
 }
 
 /// What holds for every report, whatever went wrong in its run.
-fn assert_sound(report: &Report) {
+pub(crate) fn assert_sound(report: &Report) {
     report.validate().unwrap();
     for step in &report.steps {
         assert_eq!(step.expected_received, step.total_received + step.lost);

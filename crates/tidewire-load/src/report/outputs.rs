@@ -1,0 +1,172 @@
+//! The report in forms for other programs: CSV for tables, JUnit for build servers, HdrHistogram logs for its tools.
+
+use std::fmt::Write as _;
+
+use super::{Percentile, Report, StepReport};
+use crate::format::printable;
+
+impl Report {
+    /// One line a step with the figures people compare, comma-separated, with a heading. A percentile that is not known
+    /// is empty, an infinite one is `inf`.
+    #[must_use]
+    pub fn to_csv(&self) -> String {
+        let mut text = String::from(
+            "step,pattern,codec,model,offered_tps,send_tps,receive_tps,expected,lost,duplicated,reordered,corrupt,\
+             p50_ms,p99_ms,p999_ms,service_p99_ms,send_lag_p99_ms,client_cpu_pct,server_cpu_pct,verdict,slo\n",
+        );
+        for step in &self.steps {
+            text.push_str(&csv_line(step).join(","));
+            text.push('\n');
+        }
+        text
+    }
+
+    /// One test case a step, failed with its reasons if it is invalid, breaks a limit or has a problem.
+    #[must_use]
+    pub fn to_junit(&self) -> String {
+        let failures: Vec<Vec<String>> = self.steps.iter().map(failures).collect();
+        let failed = failures.iter().filter(|texts| !texts.is_empty()).count();
+        let mut text = String::from("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n");
+        let (count, secs) = (self.steps.len(), self.total_duration_secs);
+        // Writing to a string cannot fail.
+        let _ = writeln!(
+            text,
+            "<testsuite name=\"tidewire load\" tests=\"{count}\" failures=\"{failed}\" time=\"{secs:.3}\">"
+        );
+        for (step, failures) in self.steps.iter().zip(&failures) {
+            let (name, secs) = (xml(&step.step_name), step.test_duration_secs);
+            let _ = write!(
+                text,
+                "  <testcase classname=\"tidewire.load\" name=\"{name}\" time=\"{secs:.3}\">"
+            );
+            if !failures.is_empty() {
+                let first = xml(&failures[0]);
+                let all = xml(&failures.join("\n"));
+                let _ = write!(text, "<failure message=\"{first}\">{all}</failure>");
+            }
+            text.push_str("</testcase>\n");
+        }
+        text.push_str("</testsuite>\n");
+        text
+    }
+
+    /// An HdrHistogram interval log with one line for each distribution of each step, tagged with the name of the
+    /// distribution. Values are nanoseconds, the column of maxima is in milliseconds.
+    #[must_use]
+    pub fn to_histogram_log(&self) -> String {
+        let mut text = format!(
+            "#[Histogram log format version 1.3]\n#[StartTime: 0 (seconds since the barrier), {}]\n\
+             \"StartTimestamp\",\"Interval_Length\",\"Interval_Max\",\"Interval_Compressed_Histogram\"\n",
+            self.start_time_utc
+        );
+        for step in &self.steps {
+            let Some(detail) = &step.detail else { continue };
+            // A line break in a name would end the comment.
+            let _ = writeln!(text, "#[Step: {}]", printable(&step.step_name));
+            let (times, window) = (&detail.times, &detail.window);
+            let all = [
+                ("scheduled", Some(&times.scheduled)),
+                ("service", times.service.as_ref()),
+                ("send_lag", Some(&times.send_lag)),
+                ("write", Some(&times.write)),
+            ];
+            for (name, distribution) in all {
+                let Some(distribution) = distribution else {
+                    continue;
+                };
+                let _ = writeln!(
+                    text,
+                    "Tag={name},{:.3},{:.3},{:.3},{}",
+                    window.warmup_secs,
+                    window.steady_secs,
+                    distribution.max_ms,
+                    distribution.histogram.hdr_v2_base64
+                );
+            }
+        }
+        text
+    }
+}
+
+fn csv_line(step: &StepReport) -> Vec<String> {
+    let detail = step.detail.as_deref();
+    let text = |value: Option<&str>| quoted(value.unwrap_or_default());
+    let number = |value: Option<f64>| value.map_or_else(String::new, |value| format!("{value:.3}"));
+    let percentile = |value: Option<Percentile>| match value {
+        Some(Percentile::Known { ms }) => format!("{ms:.6}"),
+        Some(Percentile::Infinite) => "inf".to_owned(),
+        _ => String::new(),
+    };
+    let workload = detail.map(|detail| &detail.workload);
+    let times = detail.map(|detail| &detail.times);
+    let cost = detail.map(|detail| &detail.cost);
+    let slo = match detail {
+        Some(detail) if detail.slo.limits.is_empty() => "",
+        Some(_) if step.keeps_slo() => "kept",
+        Some(_) => "broken",
+        None => "",
+    };
+    let service = times.and_then(|times| times.service.as_ref());
+    vec![
+        quoted(&step.step_name),
+        text(workload.map(|workload| workload.pattern.as_str())),
+        text(workload.map(|workload| workload.codec.as_str())),
+        text(workload.map(|workload| workload.model.as_str())),
+        number(workload.and_then(|workload| workload.offered_tps)),
+        number(Some(step.steady.send_tps)),
+        number(Some(step.steady.receive_tps)),
+        step.expected_received.to_string(),
+        step.lost.to_string(),
+        step.duplicated.to_string(),
+        step.reordered.to_string(),
+        step.corrupt.to_string(),
+        percentile(times.map(|times| times.scheduled.p50)),
+        percentile(times.map(|times| times.scheduled.p99)),
+        percentile(times.map(|times| times.scheduled.p999)),
+        percentile(service.map(|service| service.p99)),
+        percentile(times.map(|times| times.send_lag.p99)),
+        number(cost.and_then(|cost| cost.client_cpu_pct)),
+        number(cost.and_then(|cost| cost.server_cpu_pct)),
+        text(detail.map(|detail| detail.verdict.name())),
+        slo.to_owned(),
+    ]
+}
+
+fn failures(step: &StepReport) -> Vec<String> {
+    let mut texts = Vec::new();
+    if let Some(detail) = &step.detail {
+        if detail.verdict.enforced {
+            let reasons = detail.verdict.reasons.iter();
+            texts.extend(reasons.map(|reason| format!("INVALID: {reason}")));
+        }
+        texts.extend(detail.slo.violations.iter().cloned());
+    }
+    texts.extend(step.problems.iter().cloned());
+    texts
+}
+
+/// A field of CSV (RFC 4180).
+fn quoted(text: &str) -> String {
+    if text.contains([',', '"', '\n', '\r']) {
+        format!("\"{}\"", text.replace('"', "\"\""))
+    } else {
+        text.to_owned()
+    }
+}
+
+/// A text inside XML, without the control characters that XML cannot hold.
+fn xml(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for letter in text.chars() {
+        match letter {
+            '&' => escaped.push_str("&amp;"),
+            '<' => escaped.push_str("&lt;"),
+            '>' => escaped.push_str("&gt;"),
+            '"' => escaped.push_str("&quot;"),
+            '\n' => escaped.push_str("&#10;"),
+            letter if letter.is_control() => escaped.push('\u{FFFD}'),
+            letter => escaped.push(letter),
+        }
+    }
+    escaped
+}
