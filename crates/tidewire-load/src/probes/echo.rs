@@ -1,0 +1,271 @@
+//! Echo, bare: the server sends back what it reads; the client keeps a number of frames in flight on each connection
+//! and checks the number of every reply.
+
+use std::collections::VecDeque;
+use std::io::{self, ErrorKind};
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use tidewire::io::clock::now_ns;
+use tidewire::io::socket::{Listener, SocketAddress, Stream};
+
+use super::wait::WaitSet;
+use super::{BLOCK_BYTES, Frame};
+use crate::statistics::LatencyHistogram;
+
+/// What the client offers.
+#[derive(Clone, Debug)]
+pub struct EchoLoad {
+    /// Number of connections.
+    pub connections: usize,
+    /// Frames sent and not yet answered, for each connection.
+    pub in_flight: u64,
+    /// Time before it starts to count, in which connections and caches become warm.
+    pub warm_up: Duration,
+    /// How long it counts.
+    pub duration: Duration,
+    /// The frame to send.
+    pub frame: Frame,
+}
+
+/// What the client found.
+#[derive(Debug)]
+pub struct EchoOutcome {
+    /// Replies counted after the warm-up, every one of them with the number it should have.
+    pub replies: u64,
+    /// How long they were counted, in seconds.
+    pub seconds: f64,
+    /// Time from sending a frame to its reply, in nanoseconds, of the counted replies.
+    pub latency: LatencyHistogram,
+}
+
+#[derive(Debug)]
+struct Connection {
+    stream: Stream,
+    /// Bytes read that are not yet a whole frame, in the client; bytes not yet written, in the server.
+    rest: Vec<u8>,
+    blocked: bool,
+    next_number: u64,
+    expected: u64,
+    /// For what was sent together: the number after its last frame, and when.
+    sent: VecDeque<(u64, u64)>,
+}
+
+/// Serves until `stop` is set and the peers have gone.
+///
+/// # Errors
+/// What the system says of the listener or the epoll set. A connection that breaks only ends itself.
+pub fn serve(listener: &Listener, stop: &AtomicBool) -> io::Result<()> {
+    let mut set = WaitSet::new()?;
+    set.add(listener.as_fd(), LISTENER)?;
+    let mut connections: Vec<Option<Connection>> = Vec::new();
+    let mut buffer = vec![0; BLOCK_BYTES];
+    let mut ready = Vec::new();
+    while !stop.load(Ordering::Relaxed) {
+        set.wait(&mut ready)?;
+        for &number in &ready {
+            if number == LISTENER {
+                while let Ok(accepted) = listener.accept() {
+                    set.add(accepted.stream.as_fd(), connections.len())?;
+                    connections.push(Some(Connection::new(accepted.stream)));
+                }
+                continue;
+            }
+            let Some(connection) = connections[number].as_mut() else {
+                continue;
+            };
+            let was_blocked = connection.blocked;
+            if connection.echo(&mut buffer).is_err() {
+                connections[number] = None;
+            } else if connection.blocked != was_blocked {
+                set.watch_output(connection.stream.as_fd(), number, connection.blocked)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Connects, offers the load, and closes.
+///
+/// # Errors
+/// A connection cannot be made or ends, or a reply is not the expected one: then nothing it counted can be trusted.
+pub fn drive(address: &SocketAddress, load: &EchoLoad) -> io::Result<EchoOutcome> {
+    let mut set = WaitSet::new()?;
+    let mut connections = Vec::with_capacity(load.connections);
+    for number in 0..load.connections {
+        let connection = Connection::new(connect(address)?);
+        set.add(connection.stream.as_fd(), number)?;
+        connections.push(connection);
+    }
+    let mut outcome = EchoOutcome {
+        replies: 0,
+        seconds: 0.0,
+        latency: LatencyHistogram::new(),
+    };
+    let mut buffer = vec![0; BLOCK_BYTES];
+    let mut block = Vec::with_capacity(BLOCK_BYTES);
+    let mut now = now_ns();
+    for connection in &mut connections {
+        connection.send(&load.frame, load.in_flight, now, &mut block)?;
+    }
+    let from_ns = now_ns() + load.warm_up.as_nanos() as u64;
+    let until_ns = from_ns + load.duration.as_nanos() as u64;
+    let mut ready = Vec::new();
+    while now < until_ns {
+        set.wait(&mut ready)?;
+        for &number in &ready {
+            let connection = &mut connections[number];
+            let counted = (now >= from_ns).then_some(&mut outcome);
+            let replies = connection.receive(&load.frame, &mut buffer, counted)?;
+            now = now_ns();
+            connection.send(&load.frame, replies, now, &mut block)?;
+        }
+        now = now_ns();
+    }
+    outcome.seconds = (now - from_ns) as f64 / 1e9;
+    Ok(outcome)
+}
+
+/// A connection that is made when this returns.
+pub(super) fn connect(address: &SocketAddress) -> io::Result<Stream> {
+    let stream = Stream::connect(address).map_err(io::Error::other)?;
+    let mut set = WaitSet::new()?;
+    set.add(stream.as_fd(), 0)?;
+    set.watch_output(stream.as_fd(), 0, true)?;
+    let mut ready = Vec::new();
+    while ready.is_empty() {
+        set.wait(&mut ready)?;
+    }
+    stream.finish_connect().map_err(io::Error::other)?;
+    Ok(stream)
+}
+
+impl Connection {
+    fn new(stream: Stream) -> Self {
+        Self {
+            stream,
+            rest: Vec::new(),
+            blocked: false,
+            next_number: 0,
+            expected: 0,
+            sent: VecDeque::new(),
+        }
+    }
+
+    /// Server: writes what waits, then reads and writes back until there is nothing more.
+    fn echo(&mut self, buffer: &mut [u8]) -> io::Result<()> {
+        if self.blocked {
+            let waiting = std::mem::take(&mut self.rest);
+            self.blocked = false;
+            self.write(&waiting)?;
+        }
+        while !self.blocked {
+            let count = match self.stream.read(buffer) {
+                Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+                Ok(count) => count,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
+                Err(error) => return Err(error),
+            };
+            self.write(&buffer[..count])?;
+            if count < buffer.len() {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        match self.stream.write(bytes) {
+            Ok(count) if count == bytes.len() => Ok(()),
+            Ok(count) => {
+                self.blocked = true;
+                self.rest.extend_from_slice(&bytes[count..]);
+                Ok(())
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                self.blocked = true;
+                self.rest.extend_from_slice(bytes);
+                Ok(())
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Client: sends `count` frames with the next numbers. What is in flight fits the socket's buffer, or this fails.
+    fn send(
+        &mut self,
+        frame: &Frame,
+        count: u64,
+        now_ns: u64,
+        block: &mut Vec<u8>,
+    ) -> io::Result<()> {
+        if count == 0 {
+            return Ok(());
+        }
+        block.clear();
+        frame.append(block, self.next_number, count);
+        self.next_number += count;
+        self.sent.push_back((self.next_number, now_ns));
+        let written = self.stream.write(block)?;
+        if written < block.len() {
+            return Err(io::Error::other(
+                "more is in flight than the socket's buffer holds; ask for less",
+            ));
+        }
+        Ok(())
+    }
+
+    /// Client: reads and checks replies. Returns how many.
+    fn receive(
+        &mut self,
+        frame: &Frame,
+        buffer: &mut [u8],
+        mut counted: Option<&mut EchoOutcome>,
+    ) -> io::Result<u64> {
+        let kept = self.rest.len();
+        buffer[..kept].copy_from_slice(&self.rest);
+        let filled = match self.stream.read(&mut buffer[kept..]) {
+            Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+            Ok(count) => kept + count,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(0),
+            Err(error) => return Err(error),
+        };
+        let replies = buffer[..filled].chunks_exact(frame.bytes());
+        self.rest.clear();
+        self.rest.extend_from_slice(replies.remainder());
+        let mut count = 0;
+        for reply in replies {
+            if !frame.has_number(reply, self.expected) {
+                return Err(io::Error::other(format!(
+                    "a reply is not number {}: {reply:02x?}",
+                    self.expected
+                )));
+            }
+            self.expected += 1;
+            count += 1;
+        }
+        self.settle(counted.as_deref_mut());
+        if let Some(outcome) = counted {
+            outcome.replies += count;
+        }
+        Ok(count)
+    }
+
+    /// Times what is answered up to `expected`: the last frame of what was sent together stands for all of it.
+    fn settle(&mut self, counted: Option<&mut EchoOutcome>) {
+        let now = now_ns();
+        let mut counted = counted;
+        while let Some(&(until, sent_ns)) = self.sent.front()
+            && until <= self.expected
+        {
+            self.sent.pop_front();
+            if let Some(outcome) = counted.as_deref_mut() {
+                outcome.latency.record(now - sent_ns);
+            }
+        }
+    }
+}
+
+/// The listener's number in the set, which no connection reaches.
+const LISTENER: usize = usize::MAX;
