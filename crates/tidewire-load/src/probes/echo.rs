@@ -7,8 +7,12 @@ use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use tidewire::Kind;
 use tidewire::io::clock::now_ns;
 use tidewire::io::socket::{Listener, SocketAddress, Stream};
+use tidewire::proto::codec::{Codec, Decoded, Tw1};
+use tidewire::proto::handshake::{Hello, PROTOCOL_VERSION};
+use tidewire::proto::limits::FRAME_BYTES_MAX;
 
 use super::wait::WaitSet;
 use super::{BLOCK_BYTES, Frame};
@@ -27,6 +31,8 @@ pub struct EchoLoad {
     pub duration: Duration,
     /// The frame to send.
     pub frame: Frame,
+    /// Whether the server speaks TW1 and must be greeted first; a bare one is not.
+    pub greets: bool,
 }
 
 /// What the client found.
@@ -94,7 +100,7 @@ pub fn drive(address: &SocketAddress, load: &EchoLoad) -> io::Result<EchoOutcome
     let mut set = WaitSet::new()?;
     let mut connections = Vec::with_capacity(load.connections);
     for number in 0..load.connections {
-        let connection = Connection::new(connect(address)?);
+        let connection = Connection::new(connect(address, load.greets)?);
         set.add(connection.stream.as_fd(), number)?;
         connections.push(connection);
     }
@@ -127,9 +133,9 @@ pub fn drive(address: &SocketAddress, load: &EchoLoad) -> io::Result<EchoOutcome
     Ok(outcome)
 }
 
-/// A connection that is made when this returns.
-pub(super) fn connect(address: &SocketAddress) -> io::Result<Stream> {
-    let stream = Stream::connect(address).map_err(io::Error::other)?;
+/// A connection that is made when this returns, and welcomed if it is to greet.
+pub(super) fn connect(address: &SocketAddress, greets: bool) -> io::Result<Stream> {
+    let mut stream = Stream::connect(address).map_err(io::Error::other)?;
     let mut set = WaitSet::new()?;
     set.add(stream.as_fd(), 0)?;
     set.watch_output(stream.as_fd(), 0, true)?;
@@ -138,7 +144,47 @@ pub(super) fn connect(address: &SocketAddress) -> io::Result<Stream> {
         set.wait(&mut ready)?;
     }
     stream.finish_connect().map_err(io::Error::other)?;
+    if greets {
+        set.watch_output(stream.as_fd(), 0, false)?;
+        greet(&mut stream, &mut set)?;
+    }
     Ok(stream)
+}
+
+/// Says hello in TW1 and waits for the welcome, behind which nothing comes before something is sent.
+fn greet(stream: &mut Stream, set: &mut WaitSet) -> io::Result<()> {
+    let hello = Hello {
+        version: PROTOCOL_VERSION,
+        features: 0,
+        frame_bytes_max: FRAME_BYTES_MAX as u32,
+        credentials: &[],
+        agent: "probe",
+    };
+    let mut frame = Vec::new();
+    hello.encode_frame(&mut frame).map_err(io::Error::other)?;
+    stream.write(&frame)?;
+    let (mut answer, mut buffer) = (Vec::new(), [0; 1024]);
+    let mut ready = Vec::new();
+    loop {
+        match Tw1
+            .decode(&answer, FRAME_BYTES_MAX)
+            .map_err(io::Error::other)?
+        {
+            Decoded::Frame { message, .. } if message.kind == Kind::Welcome => return Ok(()),
+            Decoded::Frame { message, .. } => {
+                let kind = message.kind;
+                return Err(io::Error::other(format!("{kind:?} in place of a welcome")));
+            }
+            Decoded::Incomplete { .. } => {}
+        }
+        set.wait(&mut ready)?;
+        match stream.read(&mut buffer) {
+            Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+            Ok(count) => answer.extend_from_slice(&buffer[..count]),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error),
+        }
+    }
 }
 
 impl Connection {

@@ -24,6 +24,8 @@ pub struct IngestLoad {
     pub duration: Duration,
     /// The frame to send.
     pub frame: Frame,
+    /// Whether the server speaks TW1 and must be greeted first; a bare one is not.
+    pub greets: bool,
 }
 
 /// What the sender did.
@@ -130,7 +132,7 @@ pub fn send(address: &SocketAddress, load: &IngestLoad) -> io::Result<Sent> {
     let mut set = WaitSet::new()?;
     let mut streams = Vec::with_capacity(load.connections);
     for number in 0..load.connections {
-        let stream = connect(address)?;
+        let stream = connect(address, load.greets)?;
         set.add(stream.as_fd(), number)?;
         set.watch_output(stream.as_fd(), number, true)?;
         // The stream, and how much of its current block is written.
@@ -179,7 +181,7 @@ mod tests {
 
     fn listener() -> Listener {
         let address = SocketAddress::Tcp(([127, 0, 0, 1], 0).into());
-        Listener::bind(&address, &tidewire::io::socket::ListenOptions::default()).unwrap()
+        Listener::bind(&address, &tidewire::io::socket::SocketOptions::default()).unwrap()
     }
 
     #[test]
@@ -200,6 +202,7 @@ mod tests {
                 write_bytes,
                 duration: Duration::from_millis(50),
                 frame: Frame::one_way(parse, 32),
+                greets: false,
             };
             let sent = send(&address, &load).unwrap();
             let received = server.join().unwrap();
@@ -209,6 +212,29 @@ mod tests {
                 assert_eq!(received.frames, sent.frames);
             }
         }
+    }
+
+    #[test]
+    fn a_server_of_tidewire_is_greeted_and_driven_alike() {
+        let server = tidewire::serve(
+            "tcp://127.0.0.1:0",
+            |cx: &mut tidewire::Context<'_>, message: tidewire::Message<'_>| {
+                cx.reply(message.payload)
+            },
+        )
+        .unwrap();
+        let tidewire::Endpoint::Socket(address) = server.addresses()[0].clone() else {
+            panic!("a socket was listened on");
+        };
+        let load = EchoLoad {
+            connections: 2,
+            in_flight: 16,
+            warm_up: Duration::ZERO,
+            duration: Duration::from_millis(50),
+            frame: Frame::one_way(Parse::Tw1, 32),
+            greets: true,
+        };
+        assert!(echo::drive(&address, &load).unwrap().replies > 0);
     }
 
     #[test]
@@ -227,6 +253,7 @@ mod tests {
                 warm_up: Duration::ZERO,
                 duration: Duration::from_millis(50),
                 frame: Frame::one_way(Parse::Tw1, 32),
+                greets: false,
             };
             let outcome = echo::drive(&address, &load).unwrap();
             assert!(outcome.replies > 0 && outcome.latency.count() > 0);
