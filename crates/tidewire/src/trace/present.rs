@@ -1,11 +1,11 @@
 //! The guards with the feature `trace`. Their fields are put together only if a subscriber wants the span.
 
-use tidewire_io::socket::SocketAddress;
 use tidewire_proto::codec::Codec;
 use tidewire_proto::message::Kind;
 use tracing::field::{DisplayValue, Empty, display};
 use tracing::span::{EnteredSpan, Span};
 
+use crate::address::Endpoint;
 use crate::lane::Core;
 use crate::session::{CloseReason, Session, SessionId};
 
@@ -149,7 +149,7 @@ impl Direction {
     }
 }
 
-fn peer_of(session: Option<&Session>) -> Option<DisplayValue<&SocketAddress>> {
+fn peer_of(session: Option<&Session>) -> Option<DisplayValue<&Endpoint>> {
     session?.peer.as_deref().map(display)
 }
 
