@@ -1,9 +1,9 @@
 //! What happens at a client without being asked for: messages, opening, closing, reconnecting.
 
 use std::collections::VecDeque;
-use std::future::poll_fn;
+use std::pin::Pin;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use std::task::{Poll, Waker};
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use tidewire_proto::message::{Kind, Message};
@@ -92,14 +92,24 @@ struct State<E> {
     ended: bool,
     /// Threads blocked in [`EventQueue::next`]: waking where nobody waits would be a system call per event.
     waiting: usize,
-    waker: Option<Waker>,
+    /// Of the futures that wait, each under its number.
+    wakers: Vec<(u64, Waker)>,
+    /// The number of the next future.
+    next_number: u64,
+}
+
+/// A wait for the next event. It takes its waker back when it is dropped, so that there are never more than futures.
+struct Next<'a, E: Queued + PartialEq> {
+    queue: &'a EventQueue<E>,
+    /// Once it had to wait.
+    number: Option<u64>,
 }
 
 impl<E: Queued + PartialEq> EventQueue<E> {
     pub(crate) fn push(&self, event: E) {
-        let (is_awaited, waker) = {
+        let is_end = event == E::ended();
+        let (is_awaited, waker, others) = {
             let mut state = self.lock();
-            let is_end = event == E::ended();
             state.ended |= is_end;
             if is_end {
                 // `take` tells it when everything else has been taken, however full the queue is.
@@ -112,12 +122,22 @@ impl<E: Queued + PartialEq> EventQueue<E> {
                 }
                 state.events.push_back(event);
             }
-            (state.waiting > 0, state.waker.take())
+            // The last one by itself, which is mostly the only one: so the list keeps its memory.
+            let waker = state.wakers.pop();
+            let others = match state.wakers.len() {
+                0 => Vec::new(),
+                _ => std::mem::take(&mut state.wakers),
+            };
+            (state.waiting > 0, waker, others)
         };
-        if is_awaited {
+        if is_awaited && is_end {
+            // The end is everybody's, and nothing follows that would wake the others.
+            self.ready.notify_all();
+        } else if is_awaited {
             self.ready.notify_one();
         }
-        if let Some(waker) = waker {
+        // All tasks, because one that is woken may have stopped asking; those that find nothing wait again.
+        for (_, waker) in waker.into_iter().chain(others) {
             waker.wake();
         }
     }
@@ -150,15 +170,8 @@ impl<E: Queued + PartialEq> EventQueue<E> {
     }
 
     pub(crate) async fn next_async(&self) -> E {
-        poll_fn(|cx| {
-            let mut state = self.lock();
-            if let Some(event) = state.take() {
-                return Poll::Ready(event);
-            }
-            state.waker = Some(cx.waker().clone());
-            Poll::Pending
-        })
-        .await
+        let (queue, number) = (self, None);
+        Next { queue, number }.await
     }
 
     fn lock(&self) -> MutexGuard<'_, State<E>> {
@@ -177,6 +190,49 @@ impl<E: Queued> State<E> {
     }
 }
 
+impl<E> State<E> {
+    /// Takes note of a task that waits in the future of this number, or in a new one. Returns the number.
+    fn note(&mut self, number: Option<u64>, task: &Waker) -> u64 {
+        let number = number.unwrap_or_else(|| {
+            self.next_number += 1;
+            self.next_number
+        });
+        match self.wakers.iter_mut().find(|(known, _)| *known == number) {
+            Some((_, waker)) => waker.clone_from(task),
+            None => self.wakers.push((number, task.clone())),
+        }
+        number
+    }
+}
+
+impl<E: Queued + PartialEq> Future for Next<'_, E> {
+    type Output = E;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<E> {
+        let mut state = self.queue.lock();
+        if let Some(event) = state.take() {
+            return Poll::Ready(event);
+        }
+        let number = state.note(self.number, cx.waker());
+        drop(state);
+        self.number = Some(number);
+        Poll::Pending
+    }
+}
+
+impl<E: Queued + PartialEq> Drop for Next<'_, E> {
+    fn drop(&mut self) {
+        if let Some(number) = self.number {
+            let mut state = self.queue.lock();
+            let index = state.wakers.iter().position(|(known, _)| *known == number);
+            let own = index.map(|index| state.wakers.swap_remove(index));
+            // Letting go of a waker may run code of its executor, which must find the lock free.
+            drop(state);
+            drop(own);
+        }
+    }
+}
+
 impl<E> Default for EventQueue<E> {
     fn default() -> Self {
         Self {
@@ -185,7 +241,8 @@ impl<E> Default for EventQueue<E> {
                 lost: 0,
                 ended: false,
                 waiting: 0,
-                waker: None,
+                wakers: Vec::new(),
+                next_number: 0,
             }),
             ready: Condvar::new(),
         }
@@ -207,6 +264,10 @@ const EVENTS_MAX: usize = 65_536;
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::Wake;
+
     use super::*;
 
     #[test]
@@ -230,6 +291,63 @@ mod tests {
         queue.push(Event::Ended);
         assert_eq!(queue.next(None), Some(Event::Ended));
         assert_eq!(queue.next(None), Some(Event::Ended));
+    }
+
+    /// Only one of the threads that waited learnt of the end, and the others waited for ever.
+    #[test]
+    fn the_end_is_told_to_every_thread_that_waits() {
+        const THREADS: usize = 3;
+        let queue = Arc::new(EventQueue::default());
+        let (told, heard) = std::sync::mpsc::channel();
+        for _ in 0..THREADS {
+            let (queue, told) = (Arc::clone(&queue), told.clone());
+            std::thread::spawn(move || told.send(queue.next(None)));
+        }
+        while queue.lock().waiting < THREADS {
+            std::thread::yield_now();
+        }
+        queue.push(Event::Ended);
+        for _ in 0..THREADS {
+            let event = heard.recv_timeout(Duration::from_secs(60));
+            assert_eq!(event, Ok(Some(Event::Ended)), "one was not woken");
+        }
+    }
+
+    /// The task that asked last took the place of those before it, which nobody woke any more.
+    #[test]
+    fn every_task_that_waits_is_woken() {
+        struct Count(AtomicUsize);
+
+        impl Wake for Count {
+            fn wake(self: Arc<Self>) {
+                self.0.fetch_add(1, Ordering::SeqCst);
+            }
+        }
+
+        let queue = EventQueue::default();
+        let counts = [(); 3].map(|()| Arc::new(Count(AtomicUsize::new(0))));
+        let mut tasks = counts.clone().map(|count| {
+            let waker = Waker::from(count);
+            (waker, Box::pin(queue.next_async()))
+        });
+        for (waker, task) in &mut tasks {
+            // A future that was let go takes its waker with it.
+            let mut dropped = Box::pin(queue.next_async());
+            let polled = dropped.as_mut().poll(&mut Context::from_waker(waker));
+            assert_eq!(polled, Poll::Pending);
+            drop(dropped);
+            for _ in 0..2 {
+                let polled = task.as_mut().poll(&mut Context::from_waker(waker));
+                assert_eq!(polled, Poll::Pending);
+            }
+        }
+        assert_eq!(queue.lock().wakers.len(), tasks.len());
+        queue.push(Event::Ended);
+        for (count, (waker, task)) in counts.iter().zip(&mut tasks) {
+            assert_eq!(count.0.load(Ordering::SeqCst), 1, "once each");
+            let polled = task.as_mut().poll(&mut Context::from_waker(waker));
+            assert_eq!(polled, Poll::Ready(Event::Ended));
+        }
     }
 
     #[test]
