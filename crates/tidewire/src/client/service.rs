@@ -100,7 +100,9 @@ impl ClientService {
         // A server that answered and refused is the one that was meant.
         let is_nobody_there = matches!(
             failure,
-            ConnectFailure::Stream(_) | ConnectFailure::Closed(CloseReason::HandshakeTimeout)
+            ConnectFailure::Stream(_)
+                | ConnectFailure::Datagram(_)
+                | ConnectFailure::Closed(CloseReason::HandshakeTimeout)
         );
         if is_nobody_there && !self.closing && self.endpoint + 1 < self.endpoints.len() {
             tracing::debug!(endpoint = %self.endpoints[self.endpoint], %failure, "trying the next address");
@@ -354,6 +356,33 @@ mod tests {
             holder.local_addr().unwrap().port(),
         );
         (holder, std::net::SocketAddr::from(address).into())
+    }
+
+    /// A UDP port that nobody has is known by the kernel's word, too, and ended the search.
+    #[test]
+    fn the_addresses_of_a_name_are_tried_in_order_over_udp() {
+        let server = crate::serve(
+            "udp://127.0.0.1:0",
+            |cx: &mut Context<'_>, message: Message<'_>| cx.reply(message.payload),
+        )
+        .unwrap();
+        let held = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let port = held.local_addr().unwrap().port();
+        let dead = Endpoint::Udp((std::net::Ipv4Addr::new(127, 0, 0, 99), port).into());
+        let endpoints = vec![dead.clone(), server.addresses()[0].clone()];
+        let client = Client::builder().connect_to(endpoints).unwrap();
+        let reply = client.request_blocking(b"found").unwrap();
+        assert_eq!(reply.payload(), b"found");
+        client.close();
+
+        let outcome = Client::builder().connect_to(vec![dead.clone(), dead]);
+        assert!(
+            matches!(
+                outcome,
+                Err(ConnectError::Failed(ConnectFailure::Datagram(_)))
+            ),
+            "{outcome:?}"
+        );
     }
 
     #[test]
