@@ -80,6 +80,16 @@ impl Link {
         self.commands.is_occupied()
     }
 
+    /// Whether there are commands that the lane has not seen.
+    pub(super) fn has_new_commands(&self) -> bool {
+        self.commands.has_news()
+    }
+
+    /// Fails requests among the commands whose deadlines have passed. Returns when the next one will.
+    pub(super) fn expire_commands(&self, now_ns: u64) -> Option<u64> {
+        self.commands.expire(now_ns)
+    }
+
     pub(super) fn take_commands(&self, batch: &mut Batch) {
         self.commands.take(batch);
     }

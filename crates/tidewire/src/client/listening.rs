@@ -255,7 +255,7 @@ impl ClientService {
         cx: &mut Context<'_>,
         key: usize,
         step: &Step,
-        timeout: Duration,
+        deadline_ns: u64,
         pending: &Arc<Pending>,
     ) -> Result<(), RequestError> {
         if cx.codec().registers_subscribers() {
@@ -277,7 +277,7 @@ impl ClientService {
                 channel,
                 name: String::new(),
                 payload: body,
-                deadline_ns: now_ns().saturating_add(nanoseconds(timeout)),
+                deadline_ns,
                 idempotent: false,
                 when_full: WhenWindowFull::Refuse,
                 pending: Arc::clone(pending),
@@ -336,7 +336,8 @@ impl ClientService {
         while self.calls.session.is_some()
             && let Some((key, step)) = self.listening.next_step()
         {
-            let asked = self.ask(cx, key, &step, ASK_TIMEOUT, &Arc::default());
+            let deadline_ns = now_ns().saturating_add(nanoseconds(ASK_TIMEOUT));
+            let asked = self.ask(cx, key, &step, deadline_ns, &Arc::default());
             if let Err(error) = asked {
                 // The window or the queue is full: some other turn has room for it.
                 tracing::debug!(%error, "a subscription waits for its turn");

@@ -7,9 +7,8 @@
 //! A lock-free queue was measured first. It moves a cache line between two processors for every message, where this
 //! moves one for every turn; and a lock that nobody holds costs no more than its compare-and-swap.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use tidewire_proto::error::EncodeError;
 use tidewire_proto::room::Policy;
@@ -38,7 +37,7 @@ pub(crate) enum Command {
         policy: Option<Policy>,
         queue: Arc<TopicQueue>,
         pending: Arc<Pending>,
-        timeout: Duration,
+        deadline_ns: u64,
     },
     Unsubscribe(Arc<TopicQueue>),
     Close,
@@ -54,8 +53,8 @@ pub(crate) struct CommandQueue {
     /// Every frame is handed on by itself, because nothing but that says where it ends.
     is_single: bool,
     waiting: Mutex<Waiting>,
-    /// Something waits. So that a lane about to sleep need not take the lock.
-    is_occupied: AtomicBool,
+    /// Whether something waits: one of the constants below. So that a lane about to sleep need not take the lock.
+    news: AtomicU8,
 }
 
 #[derive(Debug, Default)]
@@ -72,6 +71,8 @@ pub(crate) struct Batch {
     pub(crate) frames: Vec<u8>,
     /// Bytes of whole frames. A codec that panicked halfway may have left more behind.
     framed: usize,
+    /// The earliest deadline among the commands, or an earlier one that is no longer there.
+    deadline_ns: Option<u64>,
 }
 
 /// A command that was not taken, and why.
@@ -87,7 +88,7 @@ impl CommandQueue {
             frame_bytes_max,
             is_single,
             waiting: Mutex::default(),
-            is_occupied: AtomicBool::new(false),
+            news: AtomicU8::new(NOTHING),
         }
     }
 
@@ -98,8 +99,9 @@ impl CommandQueue {
             () if waiting.ended => HandOverError::Ended,
             () if waiting.taken.commands.len() >= COMMANDS_MAX => HandOverError::QueueFull,
             () => {
+                waiting.taken.note_deadline(&command);
                 waiting.taken.commands.push(command);
-                self.is_occupied.store(true, Ordering::SeqCst);
+                self.news.store(NEW, Ordering::SeqCst);
                 return Ok(());
             }
         };
@@ -119,6 +121,7 @@ impl CommandQueue {
             commands,
             frames,
             framed,
+            ..
         } = &mut waiting.taken;
         if *framed >= self.frame_bytes_max || commands.len() >= COMMANDS_MAX {
             return Err(HandOverError::QueueFull);
@@ -138,21 +141,44 @@ impl CommandQueue {
                 bytes: more,
             });
         }
-        self.is_occupied.store(true, Ordering::SeqCst);
+        self.news.store(NEW, Ordering::SeqCst);
         Ok(())
     }
 
     /// Whether something waits for [`take`](Self::take).
     #[inline]
     pub(crate) fn is_occupied(&self) -> bool {
-        self.is_occupied.load(Ordering::SeqCst)
+        self.news.load(Ordering::SeqCst) != NOTHING
+    }
+
+    /// Whether something came since the last [`take`](Self::take) or [`expire`](Self::expire).
+    pub(crate) fn has_news(&self) -> bool {
+        self.news.load(Ordering::SeqCst) == NEW
+    }
+
+    /// Fails what waits in vain, and tells when to do so again. For a lane that cannot take anything now.
+    pub(crate) fn expire(&self, now_ns: u64) -> Option<u64> {
+        if !self.is_occupied() {
+            return None;
+        }
+        let mut expired = Vec::new();
+        let next = {
+            let mut waiting = self.lock();
+            self.news.store(SEEN, Ordering::SeqCst);
+            waiting.taken.expire(now_ns, &mut expired)
+        };
+        // Without the lock, because whoever is woken may have the next command.
+        for pending in expired {
+            pending.fail(RequestError::TimedOut);
+        }
+        next
     }
 
     /// Gives what waits for the empty `batch`.
     pub(crate) fn take(&self, batch: &mut Batch) {
         if self.is_occupied() {
             let mut waiting = self.lock();
-            self.is_occupied.store(false, Ordering::SeqCst);
+            self.news.store(NOTHING, Ordering::SeqCst);
             std::mem::swap(&mut waiting.taken, batch);
         }
     }
@@ -161,7 +187,7 @@ impl CommandQueue {
     pub(crate) fn end(&self) -> Batch {
         let mut waiting = self.lock();
         waiting.ended = true;
-        self.is_occupied.store(false, Ordering::SeqCst);
+        self.news.store(NOTHING, Ordering::SeqCst);
         std::mem::take(&mut waiting.taken)
     }
 
@@ -176,7 +202,50 @@ impl Batch {
         self.commands.clear();
         self.frames.clear();
         self.framed = 0;
+        self.deadline_ns = None;
     }
+
+    /// Takes out the requests whose deadlines have passed. Returns when the next one will.
+    pub(crate) fn expire(&mut self, now_ns: u64, expired: &mut Vec<Arc<Pending>>) -> Option<u64> {
+        if self.deadline_ns.is_none_or(|at| at > now_ns) {
+            return self.deadline_ns;
+        }
+        self.deadline_ns = None;
+        for command in &mut self.commands {
+            let is_due = command.deadline_ns().is_some_and(|at| at <= now_ns);
+            if !is_due {
+                self.deadline_ns = earlier(self.deadline_ns, command.deadline_ns());
+                continue;
+            }
+            match std::mem::replace(command, Command::Done) {
+                Command::Call(Outgoing { pending, .. }) | Command::Subscribe { pending, .. } => {
+                    expired.push(pending);
+                }
+                _ => {}
+            }
+        }
+        self.deadline_ns
+    }
+
+    fn note_deadline(&mut self, command: &Command) {
+        self.deadline_ns = earlier(self.deadline_ns, command.deadline_ns());
+    }
+}
+
+impl Command {
+    /// When whoever waits for its outcome waits no more.
+    fn deadline_ns(&self) -> Option<u64> {
+        match self {
+            Self::Call(Outgoing { deadline_ns, .. }) | Self::Subscribe { deadline_ns, .. } => {
+                Some(*deadline_ns)
+            }
+            _ => None,
+        }
+    }
+}
+
+fn earlier(one: Option<u64>, other: Option<u64>) -> Option<u64> {
+    one.into_iter().chain(other).min()
 }
 
 /// Fails what nobody will do any more, so that nobody waits for it. Returns the one-way messages among it.
@@ -197,9 +266,22 @@ pub(super) fn fail(commands: impl Iterator<Item = Command>) -> u64 {
 /// Commands that wait for the lane; frames in a row are one.
 const COMMANDS_MAX: usize = 4096;
 
+/// Nothing waits.
+const NOTHING: u8 = 0;
+
+/// What waits was looked at, and could not be taken.
+const SEEN: u8 = 1;
+
+/// Something waits that the lane does not know of.
+const NEW: u8 = 2;
+
 #[cfg(test)]
 mod tests {
+    use tidewire_proto::message::Kind;
+
     use super::*;
+    use crate::client::WhenWindowFull;
+    use crate::client::request::Request;
 
     fn frame(queue: &CommandQueue, bytes: &[u8]) -> Result<(), HandOverError> {
         queue.push_frame(|out| {
@@ -294,5 +376,57 @@ mod tests {
         let mut batch = Batch::default();
         queue.take(&mut batch);
         assert_eq!(batch.frames, b"ab");
+    }
+
+    /// A request with this deadline, and where its outcome is left.
+    fn request_due_at(deadline_ns: u64) -> (Request, Command) {
+        let (request, pending) = Request::new();
+        let call = Outgoing {
+            kind: Kind::Request,
+            channel: 0,
+            name: String::new(),
+            payload: Vec::new(),
+            deadline_ns,
+            idempotent: false,
+            when_full: WhenWindowFull::Refuse,
+            pending,
+        };
+        (request, Command::Call(call))
+    }
+
+    #[test]
+    fn what_waits_too_long_fails_and_the_rest_stays() {
+        let queue = CommandQueue::new(1_000, false);
+        assert_eq!(queue.expire(u64::MAX), None);
+        let mut requests = Vec::new();
+        for deadline_ns in [30, 10, 20] {
+            let (request, command) = request_due_at(deadline_ns);
+            queue.push(command).unwrap();
+            frame(&queue, b"x").unwrap();
+            requests.push(request);
+        }
+        assert!(queue.has_news());
+        assert_eq!(queue.expire(9), Some(10));
+        assert!(!queue.has_news() && queue.is_occupied());
+        assert_eq!(queue.expire(20), Some(30));
+        let late = requests.split_off(1).into_iter();
+        let late: Vec<_> = late.map(Request::wait).collect();
+        assert_eq!(
+            late,
+            [Err(RequestError::TimedOut), Err(RequestError::TimedOut)]
+        );
+
+        let mut batch = Batch::default();
+        queue.take(&mut batch);
+        assert_eq!((queue.expire(u64::MAX), batch.frames.len()), (None, 3));
+        let mut expired = Vec::new();
+        assert_eq!(batch.expire(29, &mut expired), Some(30));
+        assert!(expired.is_empty());
+        assert_eq!(batch.expire(30, &mut expired), None);
+        assert_eq!(expired.len(), 1);
+        batch.clear();
+        queue.push(Command::Close).unwrap();
+        queue.take(&mut batch);
+        assert_eq!(batch.expire(u64::MAX, &mut expired), None);
     }
 }

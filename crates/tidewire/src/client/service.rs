@@ -141,11 +141,11 @@ impl ClientService {
                 policy,
                 queue,
                 pending,
-                timeout,
+                deadline_ns,
             } => {
                 let key = self.listening.add(Arc::clone(&pattern), policy, queue);
                 let step = Step::Subscribe { pattern, policy };
-                if let Err(error) = self.ask(cx, key, &step, timeout, &pending) {
+                if let Err(error) = self.ask(cx, key, &step, deadline_ns, &pending) {
                     self.listening.remove(key);
                     pending.fail(error);
                 }
@@ -210,6 +210,20 @@ impl ClientService {
             let command = std::mem::replace(command, Command::Done);
             self.run(cx, command);
         }
+    }
+
+    /// Fails requests that wait behind a full output longer than they may. Returns when the next one will have.
+    fn expire_waiting(&mut self, now_ns: u64) -> Option<u64> {
+        if !self.is_backed_up {
+            return None;
+        }
+        let mut expired = Vec::new();
+        let next = self.batch.expire(now_ns, &mut expired);
+        for pending in expired {
+            pending.fail(RequestError::TimedOut);
+        }
+        let waiting = self.link.expire_commands(now_ns);
+        next.into_iter().chain(waiting).min()
     }
 
     /// The id that an answer belongs to: its own, or without ids that of the oldest request, whatever it is.
@@ -298,6 +312,7 @@ impl Service for ClientService {
             self.connect(cx);
         }
         self.run_commands(cx);
+        let waiting_deadline_ns = self.expire_waiting(now_ns);
         let Self {
             calls, listening, ..
         } = self;
@@ -309,6 +324,7 @@ impl Service for ClientService {
         let register_at_ns = self.register_due(cx, now_ns);
         [
             self.retry_at_ns,
+            waiting_deadline_ns,
             self.calls.next_deadline_ns(),
             register_at_ns,
         ]
@@ -318,7 +334,11 @@ impl Service for ClientService {
     }
 
     fn has_work(&self) -> bool {
-        !self.is_backed_up && self.link.has_commands()
+        if self.is_backed_up {
+            // What it has seen waits for the socket; what it has not seen may have a deadline before that.
+            return self.link.has_new_commands();
+        }
+        self.link.has_commands()
     }
 }
 

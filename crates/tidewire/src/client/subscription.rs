@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tidewire_io::clock::now_ns;
 use tidewire_proto::message::{Kind, Message};
 use tidewire_proto::room::Policy;
 use tidewire_proto::topic::{Pattern, validate_topic};
@@ -11,6 +12,7 @@ use super::Client;
 use super::events::{EventQueue, Queued};
 use super::queue::Command;
 use super::request::{Request, RequestError};
+use crate::limits::nanoseconds;
 use crate::pattern::PublishError;
 use crate::session::CloseReason;
 
@@ -122,7 +124,7 @@ impl Client {
             policy,
             queue: Arc::clone(&queue),
             pending,
-            timeout: self.inner.request_timeout,
+            deadline_ns: now_ns().saturating_add(nanoseconds(self.inner.request_timeout)),
         };
         self.hand_over(command)?;
         request.wait()?;
