@@ -10,6 +10,9 @@
 //! given up keeps its place until its answer has come or the connection ends; when no place is left, new
 //! requests are refused. A peer that never answers costs the connection, not a wrong match.
 //!
+//! Without ids the promise is worth as much as the order of the answers: where some may be lost or overtake others, as
+//! over UDP, no table can tell, and what follows is matched wrongly. Requests belong there with ids only.
+//!
 //! Rejected: giving a sequence free again after a time (how long a peer may take is not ours to know).
 
 mod arrivals;
