@@ -145,6 +145,9 @@ fn classify(error: &anyhow::Error) -> (u8, &str) {
         if let Some(error) = cause.downcast_ref::<RequestError>() {
             return Some(classify_request(error));
         }
+        if let Some(EncodeError::PayloadTooLarge { .. }) = cause.downcast_ref() {
+            return Some((CONFIGURATION, TOO_LARGE));
+        }
         if cause.is::<AddressError>()
             || cause.is::<PollerVariableError>()
             || cause.is::<LogError>()
@@ -188,10 +191,7 @@ fn classify_request(error: &RequestError) -> (u8, &'static str) {
             UNREACHABLE,
             "check that the server still runs and speaks this --codec; its log says why it closed",
         ),
-        RequestError::Encode(EncodeError::PayloadTooLarge { .. }) => (
-            CONFIGURATION,
-            "send less at once; a message must fit a frame, which is 1 MiB unless the server says less",
-        ),
+        RequestError::Encode(EncodeError::PayloadTooLarge { .. }) => (CONFIGURATION, TOO_LARGE),
         RequestError::Encode(_) | RequestError::Pattern(_) => (CONFIGURATION, ""),
         _ => (OTHER, ""),
     }
@@ -281,6 +281,10 @@ const CONFIGURATION: u8 = 2;
 const UNREACHABLE: u8 = 3;
 const REFUSED: u8 = 4;
 const TIMED_OUT: u8 = 5;
+
+/// The remedy for a message that does not fit a frame.
+const TOO_LARGE: &str = "send less at once; a message must fit a frame, which is 1 MiB, or 65,507 bytes over \
+                         udp://, unless the server says less";
 
 #[cfg(test)]
 mod tests {

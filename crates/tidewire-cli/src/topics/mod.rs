@@ -13,9 +13,8 @@ pub(crate) use subscribe::{SubArguments, run as run_subscribe};
 
 /// A topic or pattern that breaks a rule.
 fn bad_topic(text: &str, error: TopicError) -> Failure {
-    let shown = text.escape_debug();
     Failure::configuration(
-        format!("{shown:?} is refused: {error}"),
+        format!("{text:?} is refused: {error}"),
         "write segments with dots between them, such as sensor.7.temperature; a pattern may end in .* or .>",
     )
 }

@@ -111,8 +111,13 @@ impl Publisher<'_> {
                 self.client.publish(self.topic, payload)?;
             }
             // The connection is gone; its last event says why.
-            Err(PublishError::HandOver(_)) => return self.confirm(),
-            Err(error) => return Err(error.into()),
+            Err(PublishError::HandOver(HandOverError::Ended)) => return self.confirm(),
+            Err(error) => {
+                // Those before it are not in doubt, so that one can go on from here.
+                self.confirm()?;
+                let number = self.published + 1;
+                return Err(error).with_context(|| format!("message {number} is not published"));
+            }
         }
         self.unconfirmed += 1;
         self.unconfirmed_bytes += payload.len();

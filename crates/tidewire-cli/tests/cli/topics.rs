@@ -167,10 +167,30 @@ fn a_subscriber_survives_its_server_and_says_so() {
 }
 
 #[test]
+fn a_message_too_large_for_a_frame_is_not_lost_silently() {
+    for bind in ["tcp://127.0.0.1:0", "udp://127.0.0.1:0"] {
+        let (mut server, address) = Process::server_at(bind, &["--app", "pubsub"]);
+        let large = "x".repeat(2 << 20);
+        let input = format!("first\n{large}\nthird\n");
+        let ended = publish(&["pub", &address, "a", "--json"], input.as_bytes());
+        assert_eq!(ended.status.code(), Some(2), "{bind}");
+        assert!(ended.stdout.is_empty(), "{bind}");
+        let said = String::from_utf8(ended.stderr).unwrap();
+        assert!(said.contains("message 2 is not published"), "{said}");
+        assert!(said.contains("remedy: send less at once"), "{said}");
+        // Those before it have arrived.
+        server.signal(Signal::INT);
+        let summary = server.expect("served: ");
+        assert!(summary.contains(" published=1"), "{summary}");
+        assert_eq!(server.wait().status.code(), Some(0));
+    }
+}
+
+#[test]
 fn what_is_wrong_has_a_code_and_a_remedy() {
     let (_chat, chat) = Process::server(&[]);
     let (_server, pubsub) = server();
-    let cases: [(&[&str], i32, &str); 10] = [
+    let cases: [(&[&str], i32, &str); 11] = [
         (
             &["pub", &pubsub, "a", "x", "--codec", "srmp"],
             2,
@@ -186,6 +206,7 @@ fn what_is_wrong_has_a_code_and_a_remedy() {
             2,
             "wildcards are not allowed",
         ),
+        (&["pub", &pubsub, "a..b", "x"], 2, r#""a..b" is refused: "#),
         (&["pub", &pubsub, "a..b", "x"], 2, "empty segment"),
         (&["sub", &pubsub, "a.*.b"], 2, "whole last segment"),
         (&["sub", &pubsub], 2, "PATTERN"),
