@@ -157,5 +157,5 @@ Examples:
   tidewire call 127.0.0.1:8080 time --json --retry
   tidewire call 127.0.0.1:9000 Login '{}' --codec srmp-rpc
 
-Exit codes: 0 a reply came, 2 wrong usage, 3 no server, or the connection ended, 4 the method answered with an
+Exit codes: 0 a reply came, 2 wrong usage, 3 no server, or the connection ended, 4 the method answered with an \
 error, 5 no answer in time, 1 anything else.";

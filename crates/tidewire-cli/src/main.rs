@@ -29,7 +29,7 @@ use tidewire::log::Log;
 
 use logging::LogArguments;
 
-/// Moves small messages fast over TCP and Unix sockets, and proves its numbers
+/// Moves small messages fast over TCP, UDP and Unix sockets, and proves its numbers
 #[derive(Debug, Parser)]
 #[command(name = "tidewire", version = VERSION, max_term_width = 100, after_help = EXAMPLES)]
 struct Arguments {
@@ -198,7 +198,7 @@ Examples:
   tidewire call 127.0.0.1:8080 add '2 40'
   tidewire doctor                   what to fix before measuring
 
-Exit codes: 0 success, 2 wrong usage or configuration, 3 the server cannot be reached or the connection ended,
+Exit codes: 0 success, 2 wrong usage or configuration, 3 the server cannot be reached or the connection ended, \
 4 the server refused, 5 no answer in time, 99 a comparison failed, 1 anything else.";
 
 #[cfg(test)]

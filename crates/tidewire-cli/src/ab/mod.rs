@@ -229,7 +229,7 @@ Examples:
   tidewire ab --a old/tidewire --b new/tidewire --pairs 6 SCENARIO -- --quick
   tidewire ab --a old --b new --noise tidewire-ab/noise.json --out second SCENARIO --fail-on regression
 
-Exit codes: 0 nothing that --fail-on names was found, 99 it was, 2 bad arguments or files, 1 a run failed,
+Exit codes: 0 nothing that --fail-on names was found, 99 it was, 2 bad arguments or files, 1 a run failed, \
 130 interrupted.";
 
 #[cfg(test)]

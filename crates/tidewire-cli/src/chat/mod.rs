@@ -306,9 +306,9 @@ Examples:
   tidewire chat ipc:///tmp/chat.sock --name bob --room den
   echo 'the build is green' | tidewire chat 127.0.0.1:8080 --name builder
 
-  tidewire chat 127.0.0.1:8080 --name logger --json < /dev/null | tee lobby.jsonl
+  tail -f /dev/null | tidewire chat 127.0.0.1:8080 --name logger --json > lobby.jsonl
 
 In the conversation: /who, /msg NAME text, /join ROOM, /quit, /help.
 
-Exit codes: 0 all was said, 2 wrong usage, 3 no server, 4 the server refused the name or, without a terminal, a line
+Exit codes: 0 all was said, 2 wrong usage, 3 no server, 4 the server refused the name or, without a terminal, a line \
 was not sent or was refused, 5 no answer in time, 1 anything else.";

@@ -340,6 +340,7 @@ Examples:
   tidewire load FILE.toml --serve --repeat 6      six runs, each against a fresh server process
   tidewire load FILE.toml --target tcp://HOST:PORT --segment 2/3 --start-at 2026-11-22T12:00:00Z --out part-2
 
-Exit codes: 0 nothing was lost, 1 something was, 2 bad arguments or scenario, 3 server not reachable, 4 it has no
+Exit codes: 0 nothing was lost, 1 something was, 2 bad arguments or scenario, 3 server not reachable, 4 it has no \
 rooms, 130 interrupted; scenarios of version 2 also: 90 the measurement is invalid, 99 a limit was broken.
+
 docs/scenario.md has every key of a scenario.";

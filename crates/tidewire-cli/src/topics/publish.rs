@@ -174,5 +174,5 @@ Examples:
   tail -f readings.log | tidewire pub 127.0.0.1:8080 readings -
   tidewire pub 127.0.0.1:8080 readings --json < readings.log
 
-Exit codes: 0 the server passed every message on to those who were subscribed then, 2 wrong usage, 3 no server, or
+Exit codes: 0 the server passed every message on to those who were subscribed then, 2 wrong usage, 3 no server, or \
 the connection ended, 4 the server refused, 5 no confirmation in time, 1 anything else.";

@@ -264,8 +264,8 @@ Examples:
   tidewire sub 127.0.0.1:8080 'sensor.>' 'alarm.*' --json
   tidewire sub 127.0.0.1:8080 build.done --count 1 --duration 600 && deploy
 
-Lines are the payload alone for one topic, and else the topic, a space and the payload. On a terminal control
+Lines are the payload alone for one topic, and else the topic, a space and the payload. On a terminal control \
 characters are escaped. A message that matches two of the patterns is printed twice.
 
-Exit codes: 0 enough was printed, or nobody reads it any more, 1 fewer messages came than --count asked for, 2 wrong
+Exit codes: 0 enough was printed, or nobody reads it any more, 1 fewer messages came than --count asked for, 2 wrong \
 usage, 3 no server, 4 the server refused, 5 no answer in time.";
