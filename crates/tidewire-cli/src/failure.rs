@@ -182,7 +182,8 @@ fn classify_request(error: &RequestError) -> (u8, &'static str) {
         RequestError::Refused { .. } => (REFUSED, ""),
         RequestError::TimedOut => (
             TIMED_OUT,
-            "wait longer with --timeout, or check that the server speaks this --codec and is not overloaded",
+            "wait longer with --timeout, or check that the server speaks this --codec and is not overloaded; over \
+             udp:// with a codec other than tw1, longer answers need its --trust-datagram-peers",
         ),
         RequestError::Closed(CloseReason::Decode(_) | CloseReason::GoAway(_)) => {
             (UNREACHABLE, "start both sides with the same --codec")

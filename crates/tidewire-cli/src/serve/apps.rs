@@ -44,6 +44,14 @@ impl App {
         }
     }
 
+    /// Whether it may say more to a peer than the peer said. To UDP peers whose address is not proved it may not.
+    pub(super) fn says_more_than_it_hears(self) -> bool {
+        match self {
+            Self::Chat | Self::PubSub | Self::Rpc => true,
+            Self::Echo | Self::Sink => false,
+        }
+    }
+
     /// Starts the server with the service of the app.
     pub(super) fn start(self, builder: ServerBuilder, policy: Policy) -> anyhow::Result<Server> {
         Ok(match self {

@@ -206,6 +206,7 @@ fn start(arguments: &ServeArguments) -> anyhow::Result<Server> {
     }
     arguments.app.check(&arguments.codec)?;
     let server = arguments.app.start(builder, arguments.slow_subscriber)?;
+    warn_of_short_budgets(arguments);
     let ready = Ready {
         addresses: server.addresses().iter().map(ToString::to_string).collect(),
         codec,
@@ -223,6 +224,22 @@ fn start(arguments: &ServeArguments) -> anyhow::Result<Server> {
         tracing::info!("listening on {server}");
     }
     Ok(server)
+}
+
+/// Says beforehand that answers will be missing, because their clients only see that none comes.
+fn warn_of_short_budgets(arguments: &ServeArguments) {
+    let over_udp = arguments
+        .binds
+        .iter()
+        .any(|bind| bind.starts_with("udp://"));
+    let proved = arguments.codec.has_handshake() || arguments.trust_datagram_peers;
+    if over_udp && !proved && arguments.app.says_more_than_it_hears() {
+        tracing::warn!(
+            codec = arguments.codec.name(),
+            "over udp:// whatever is longer than what the client sent is dropped, because this codec proves no \
+             address; use --codec tw1, or --trust-datagram-peers in a closed network"
+        );
+    }
 }
 
 /// Returns when the server is to drain, or has lost a lane.

@@ -66,6 +66,41 @@ fn a_person_with_netcat_is_answered_when_trusted() {
 }
 
 #[test]
+fn answers_longer_than_the_question_need_trust_and_both_sides_say_so() {
+    let warned = |arguments: &[&str]| {
+        let (mut server, address) = Process::server_at(ANY_PORT, arguments);
+        let ended = Process::start(&[
+            "call",
+            &address,
+            "methods",
+            "--codec",
+            "uvrpc",
+            "--timeout",
+            "0.2",
+        ])
+        .wait();
+        server.signal(Signal::INT);
+        server.expect("served: ");
+        let log = server.wait().text();
+        (log.contains("longer than what the client sent"), log, ended)
+    };
+    let (warned_plain, log, ended) = warned(&["--app", "rpc", "--codec", "uvrpc"]);
+    assert!(warned_plain, "{log}");
+    assert!(log.contains("over_budget"), "{log}");
+    assert_eq!(ended.status.code(), Some(5), "{}", ended.text());
+    assert!(
+        ended.text().contains("--trust-datagram-peers"),
+        "{}",
+        ended.text()
+    );
+    let trusting = ["--app", "rpc", "--codec", "uvrpc", "--trust-datagram-peers"];
+    let (warned_trusting, log, _) = warned(&trusting);
+    assert!(!warned_trusting, "{log}");
+    let (warned_echo, log, _) = warned(&["--app", "echo", "--codec", "uvrpc"]);
+    assert!(!warned_echo, "{log}");
+}
+
+#[test]
 fn a_server_that_is_not_there_is_unreachable_and_a_taken_port_says_so() {
     let taken = UdpSocket::bind("127.0.0.1:0").unwrap();
     let address = format!("udp://{}", taken.local_addr().unwrap());
