@@ -41,10 +41,11 @@ fn summary(metrics: &Metrics) -> String {
     push_counts(
         &mut text,
         "datagrams",
-        &["in", "out", "kernel_drops"],
+        &["in", "out", "challenges", "kernel_drops"],
         &[
             metrics.datagrams_in,
             metrics.datagrams_out,
+            metrics.challenges,
             metrics.kernel_drops,
         ],
     );
@@ -86,6 +87,7 @@ fn object(metrics: &Metrics) -> Value {
         "closed_by": counts(&CloseReason::NAMES, &metrics.closed),
         "datagrams_in": metrics.datagrams_in,
         "datagrams_out": metrics.datagrams_out,
+        "challenges": metrics.challenges,
         "datagrams_dropped_by": counts(&DatagramDrop::NAMES, &metrics.datagrams_dropped),
         "kernel_drops": metrics.kernel_drops,
     })
@@ -113,7 +115,7 @@ mod tests {
         );
         assert_eq!(
             object(&metrics).to_string(),
-            r#"{"closed_by":{"peer_closed":3},"datagrams_dropped_by":{},"datagrams_in":0,"datagrams_out":0,"delivered":3,"dropped":1,"dropped_by":{"closed":1},"event":"served","frames_in":0,"kernel_drops":0,"offered":4,"published":0,"refused":0,"said":2,"sessions":3}"#
+            r#"{"challenges":0,"closed_by":{"peer_closed":3},"datagrams_dropped_by":{},"datagrams_in":0,"datagrams_out":0,"delivered":3,"dropped":1,"dropped_by":{"closed":1},"event":"served","frames_in":0,"kernel_drops":0,"offered":4,"published":0,"refused":0,"said":2,"sessions":3}"#
         );
     }
 }

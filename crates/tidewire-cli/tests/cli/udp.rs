@@ -27,6 +27,8 @@ fn people_chat_over_udp() {
     let summary = server.expect("served: ");
     assert!(summary.contains(" sessions=2 "), "{summary}");
     assert!(summary.contains(" datagrams.in="), "{summary}");
+    // A person each was asked to prove the address. A hello that is repeated is challenged again.
+    assert!(summary.contains(" datagrams.challenges="), "{summary}");
     assert_eq!(server.wait().status.code(), Some(0));
 }
 
