@@ -24,7 +24,7 @@ use std::fmt;
 
 use tidewire::io::poller::{self, PollerChoice, PollerKind};
 use tidewire::{ClientBuilder, Server, ServerBuilder, Service};
-use tidewire_proto::codec::AnyCodec;
+use tidewire_proto::codec::{AnyCodec, Codec};
 use tidewire_proto::limits::FRAME_BYTES_MAX;
 
 pub use behaviours::BEHAVIOURS;
@@ -162,8 +162,11 @@ impl Transport {
     }
 
     /// Why this codec cannot do it over this transport, although it can over others, if so.
-    const fn lacks(self, codec: CodecKind, need: Need) -> Option<&'static str> {
+    fn lacks(self, codec: CodecKind, need: Need) -> Option<&'static str> {
         match (self, need) {
+            (Self::Udp, Need::Frames | Need::LateReplies) if !codec.codec().has_ids() => {
+                Some("replies without ids cannot be matched over UDP: requests are refused")
+            }
             (Self::Udp, Need::Together) if matches!(codec, CodecKind::Uvrpc) => {
                 Some("its datagrams are one frame each, and the test's peer writes many at once")
             }

@@ -123,6 +123,10 @@ impl<'a> Call<'a> {
         } = self;
         memory.name.push_str(self.name);
         let request = Request::pooled(link, &pending);
+        if !self.client.inner.matches_replies {
+            pending.fail(RequestError::CannotMatch);
+            return request;
+        }
         let outgoing = Outgoing {
             kind: self.kind,
             channel: self.channel,

@@ -53,6 +53,8 @@ pub struct Client {
 struct Inner {
     link: Arc<Link>,
     codec: AnyCodec,
+    /// Replies find their requests, whatever gets lost.
+    matches_replies: bool,
     request_timeout: Duration,
     when_window_full: WhenWindowFull,
     /// Dropped last: it joins the lane's thread.
@@ -415,6 +417,7 @@ impl ClientBuilder {
         let is_udp: Vec<bool> = endpoints.iter().map(Endpoint::is_udp).collect();
         self.codec = adapt(&is_udp, self.codec, &mut self.limits)?;
         let is_single = is_udp.contains(&true) && self.codec.fills_datagrams();
+        let matches_replies = !is_udp.contains(&true) || self.codec.has_ids();
         let commands = CommandQueue::new(self.limits.queue_bytes_max, is_single);
         let link = Arc::new(Link::new(commands));
         let codec = self.codec;
@@ -443,6 +446,7 @@ impl ClientBuilder {
             inner: Arc::new(Inner {
                 link,
                 codec,
+                matches_replies,
                 request_timeout,
                 when_window_full: self.when_window_full,
                 lane,

@@ -96,6 +96,12 @@ pub enum RequestError {
     /// As many requests wait as allowed; nothing was sent. Try again after a reply.
     #[error("too many requests are waiting for their replies")]
     WindowFull,
+    /// Replies of the codec are matched by their order, and over UDP one may be lost: the next would be taken for it.
+    /// Nothing was sent.
+    #[error(
+        "replies without ids cannot be matched over UDP; use tcp:// or a codec with ids (tw1, srmp, srmp-rpc, uvrpc)"
+    )]
+    CannotMatch,
     /// The codec cannot express the request; nothing was sent.
     #[error("the codec cannot express the request")]
     Encode(#[from] EncodeError),

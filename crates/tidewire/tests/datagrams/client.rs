@@ -120,7 +120,7 @@ fn a_server_that_is_not_there_is_reported_at_once_and_a_silent_one_in_time() {
 
 #[test]
 fn requests_to_a_server_that_went_without_a_word_fail() {
-    let codec = codec("length-field");
+    let codec = codec("srmp");
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     let address = format!("udp://{}", socket.local_addr().unwrap());
     let client = Client::builder().codec(codec).connect(&address).unwrap();
@@ -160,4 +160,37 @@ fn a_client_finds_its_server_again_that_forgot_it() {
     assert_eq!(client.request_blocking(b"two").unwrap().payload(), b"two");
     client.close();
     tidewire_testkit::assert_conserved(&again.shutdown(DEADLINE));
+}
+
+/// A reply that is lost would give its request the next one, and that one's request the one behind it.
+#[test]
+fn requests_are_refused_where_a_lost_reply_would_shift_the_others() {
+    for name in ["length-field", "delimited", "lines", "raw"] {
+        let codec = codec(name);
+        let server =
+            TestServer::over_udp(Server::builder().trust_datagram_peers(true), &codec, |_| {
+                echo
+            });
+        let client = Client::builder()
+            .codec(codec)
+            .connect(&server.url())
+            .unwrap();
+        let refused = client.request_blocking(b"?");
+        assert_eq!(refused, Err(RequestError::CannotMatch), "{name}");
+        client.try_send(b"!").unwrap();
+        assert!(
+            matches!(
+                client.next_event_within(DEADLINE),
+                Some(Event::Opened { .. })
+            ),
+            "{name}"
+        );
+        // What needs no matching goes: the echo comes as a message.
+        let Some(Event::Message(message)) = client.next_event_within(DEADLINE) else {
+            panic!("{name}: no echo");
+        };
+        assert_eq!(message.payload, b"!", "{name}");
+        client.close();
+        assert_eq!(server.stop().frames_in, 1, "{name}");
+    }
 }

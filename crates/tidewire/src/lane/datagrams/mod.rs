@@ -7,8 +7,8 @@
 //!                     a hello is answered by a challenge; only its answer makes a session
 //! ```
 //!
-//! Every lane has a socket of its own on the port (`SO_REUSEPORT`), and the kernel gives each peer to one of them for
-//! good. Rejected: one socket on the first lane that hands datagrams on, which would copy every one of them and make
+//! Every lane has a socket of its own on the port (`SO_REUSEPORT`), and the kernel gives each peer to one of them, until
+//! a lane ends and it deals them anew. Rejected: one socket on the first lane that hands datagrams on, which would copy every one of them and make
 //! that lane the limit of all. The price is that a handful of peers may all end on one lane.
 //!
 //! A datagram is decoded by itself. What is wrong with one says nothing of the next, which anybody may have sent in

@@ -72,7 +72,7 @@ impl<S: Service> Lane<S> {
         }
     }
 
-    /// Receives until there is nothing, or the share of the turn is used up.
+    /// Receives until there is nothing, the share of the turn is used up, or the only session there may not be read.
     fn receive(&mut self, socket: &DatagramSocket, source: Source) {
         let Self {
             core,
@@ -89,7 +89,7 @@ impl<S: Service> Lane<S> {
             ))
         });
         for _ in 0..RECEIVES_PER_EVENT {
-            if core.is_backed_up() {
+            if core.is_backed_up() || !core.may_receive(source) {
                 return;
             }
             match socket.receive(batch) {
@@ -297,6 +297,17 @@ fn take_rest<S: Service, C: Codec + ?Sized>(
 }
 
 impl Core {
+    /// Whether what arrives can be handled. A session's own socket keeps what it may not read now.
+    fn may_receive(&self, source: Source) -> bool {
+        match source {
+            Source::Port(_) => true,
+            Source::Session(slot) => self
+                .sessions
+                .get(slot)
+                .is_some_and(|session| !session.is_closed() && !session.paused),
+        }
+    }
+
     fn handle_receive_failure(&mut self, source: Source, error: std::io::Error) {
         match source {
             Source::Port(_) => {
