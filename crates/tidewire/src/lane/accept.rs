@@ -53,8 +53,7 @@ impl Core {
         ready: &mut Vec<usize>,
     ) {
         if !self.shared.gate.enter(peer.as_ref()) {
-            self.counters.sessions_refused.add(1);
-            tracing::warn!(?peer, "session limit reached; connection refused");
+            self.note_refusal(peer.as_ref());
             let text = "a limit on the number of sessions is reached";
             return self.turn_away(stream, GoAwayCode::LimitReached, text);
         }
@@ -78,6 +77,19 @@ impl Core {
                 }
             }
             _ => self.adopt(stream, peer, ready),
+        }
+    }
+
+    /// Counts a peer that the gate refused, and says so now and then: a flood of them must not become one of lines.
+    pub(crate) fn note_refusal(&mut self, peer: Option<&Endpoint>) {
+        self.counters.sessions_refused.add(1);
+        if self.now_ns >= self.refusal_quiet_until_ns {
+            self.refusal_quiet_until_ns = self.now_ns + ACCEPT_ERROR_QUIET_NS;
+            tracing::warn!(
+                ?peer,
+                "session limit reached, raise `sessions_max` or `sessions_per_address_max`; refusing peers, of whom the \
+                 next are not logged for 10 s"
+            );
         }
     }
 
@@ -126,7 +138,7 @@ impl Core {
 /// Connections accepted in one go, so that a connection storm does not starve those already open.
 const ACCEPTS_PER_EVENT: usize = 64;
 
-/// How long the same failure to accept is not logged again.
+/// How long the same failure to accept, or a further refusal, is not logged again.
 const ACCEPT_ERROR_QUIET_NS: u64 = 10_000_000_000;
 
 #[cfg(test)]

@@ -117,6 +117,8 @@ pub(crate) struct Core {
     pub(crate) next_lane: usize,
     /// Until then failures to accept are counted but not logged.
     pub(crate) accept_error_quiet_until_ns: u64,
+    /// Until then peers refused for a limit are counted but not logged.
+    pub(crate) refusal_quiet_until_ns: u64,
 }
 
 impl Core {
@@ -161,6 +163,7 @@ impl Core {
             generation: 0,
             next_lane: 0,
             accept_error_quiet_until_ns: 0,
+            refusal_quiet_until_ns: 0,
         }
     }
 

@@ -104,7 +104,7 @@ impl Core {
         }
         let endpoint = Endpoint::Udp(datagram.peer);
         if !self.shared.gate.enter(Some(&endpoint)) {
-            self.counters.sessions_refused.add(1);
+            self.note_refusal(Some(&endpoint));
             self.drop_datagram(DatagramDrop::Refused);
             let stream = Connection::from(peer);
             if codec.has_handshake() {
