@@ -66,6 +66,24 @@ pub(crate) fn printable(text: &str) -> String {
         .collect()
 }
 
+/// A text inside XML or HTML, also between quotes, without the control characters that XML cannot hold.
+pub(crate) fn markup(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for letter in text.chars() {
+        match letter {
+            '&' => escaped.push_str("&amp;"),
+            '<' => escaped.push_str("&lt;"),
+            '>' => escaped.push_str("&gt;"),
+            '"' => escaped.push_str("&quot;"),
+            '\'' => escaped.push_str("&#39;"),
+            '\n' => escaped.push_str("&#10;"),
+            letter if letter.is_control() => escaped.push('\u{FFFD}'),
+            letter => escaped.push(letter),
+        }
+    }
+    escaped
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::Duration;

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::{Percentile, Report, StepReport};
-use crate::format::printable;
+use crate::format::{markup, printable};
 
 impl Report {
     /// One line a step with the figures people compare, comma-separated, with a heading. A percentile that is not known
@@ -34,14 +34,14 @@ impl Report {
             "<testsuite name=\"tidewire load\" tests=\"{count}\" failures=\"{failed}\" time=\"{secs:.3}\">"
         );
         for (step, failures) in self.steps.iter().zip(&failures) {
-            let (name, secs) = (xml(&step.step_name), step.test_duration_secs);
+            let (name, secs) = (markup(&step.step_name), step.test_duration_secs);
             let _ = write!(
                 text,
                 "  <testcase classname=\"tidewire.load\" name=\"{name}\" time=\"{secs:.3}\">"
             );
             if !failures.is_empty() {
-                let first = xml(&failures[0]);
-                let all = xml(&failures.join("\n"));
+                let first = markup(&failures[0]);
+                let all = markup(&failures.join("\n"));
                 let _ = write!(text, "<failure message=\"{first}\">{all}</failure>");
             }
             text.push_str("</testcase>\n");
@@ -152,21 +152,4 @@ fn quoted(text: &str) -> String {
     } else {
         text.to_owned()
     }
-}
-
-/// A text inside XML, without the control characters that XML cannot hold.
-fn xml(text: &str) -> String {
-    let mut escaped = String::with_capacity(text.len());
-    for letter in text.chars() {
-        match letter {
-            '&' => escaped.push_str("&amp;"),
-            '<' => escaped.push_str("&lt;"),
-            '>' => escaped.push_str("&gt;"),
-            '"' => escaped.push_str("&quot;"),
-            '\n' => escaped.push_str("&#10;"),
-            letter if letter.is_control() => escaped.push('\u{FFFD}'),
-            letter => escaped.push(letter),
-        }
-    }
-    escaped
 }
