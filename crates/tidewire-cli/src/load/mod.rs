@@ -44,7 +44,7 @@ pub(crate) struct LoadArguments {
     /// Start a chat server of our own for the run. The default when neither FILE nor --target is given.
     #[arg(long)]
     serve: bool,
-    /// Directory for report.json, report.md, report.csv, report.junit.xml and report.hlog.
+    /// Directory for report.html, report.json, report.md, report.csv, report.junit.xml and report.hlog.
     #[arg(long, value_name = "DIR", default_value = "tidewire-report")]
     out: PathBuf,
     /// Seed of all random choices; the same seed offers the same load. Default: the scenario's, or 42.

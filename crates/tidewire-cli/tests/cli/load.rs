@@ -135,7 +135,13 @@ fn repeated_runs_and_merged_parts_are_one_report_that_can_be_written_again() {
     let merged = format!("{}/report.json", out("merged"));
     run(&["report", &merged, "--out", &out("again")]);
     assert_eq!(report("again"), report("merged"));
-    for file in ["report.md", "report.csv", "report.junit.xml", "report.hlog"] {
+    for file in [
+        "report.html",
+        "report.md",
+        "report.csv",
+        "report.junit.xml",
+        "report.hlog",
+    ] {
         assert!(directory.path().join("again").join(file).exists(), "{file}");
     }
 }

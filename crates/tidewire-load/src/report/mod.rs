@@ -3,12 +3,14 @@
 //! `report.json` keeps every key, type and place of the report the project started with, so that scripts
 //! which read the old one read the new one, and adds what was missing: how many deliveries were expected,
 //! what became of each, and the steady window. `docs/report.schema.json` is its contract. `report.md` says
-//! the same to people, [`step_table`] to the terminal; in both, what went wrong comes first.
+//! the same to people, `report.html` shows it to them, [`step_table`] says it to the terminal; in all of them, what went
+//! wrong comes first.
 //!
 //! All derived figures are computed in one place, [`StepReport::from_measurements`], and checked in another,
 //! [`Report::validate`]. Loose JSON values were rejected: a misspelt key would be noticed only by a reader.
 
 mod detail;
+mod html;
 mod markdown;
 mod merge;
 mod outputs;
@@ -31,8 +33,8 @@ pub use self::step::{ClientUsage, ServerUsage, Steady, StepMeasurements, StepRep
 pub use self::table::step_table;
 pub use self::validate::ValidateError;
 pub use self::write::{
-    CSV_FILE, HISTOGRAM_FILE, JSON_FILE, JUNIT_FILE, MARKDOWN_FILE, ReadError, WriteError,
-    WrittenReport,
+    CSV_FILE, HISTOGRAM_FILE, HTML_FILE, JSON_FILE, JUNIT_FILE, MARKDOWN_FILE, ReadError,
+    WriteError, WrittenReport,
 };
 pub use crate::environment::Environment;
 use crate::format;

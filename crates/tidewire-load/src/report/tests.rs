@@ -382,7 +382,8 @@ fn files_are_written_into_a_new_directory_and_replace_older_ones() {
         fs::read_to_string(&written.markdown).unwrap(),
         report.to_markdown()
     );
-    assert_eq!(fs::read_dir(&directory).unwrap().count(), 5);
+    assert_eq!(fs::read_to_string(&written.html).unwrap(), report.to_html());
+    assert_eq!(fs::read_dir(&directory).unwrap().count(), 6);
 }
 
 #[test]

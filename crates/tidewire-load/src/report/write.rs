@@ -48,6 +48,7 @@ impl Report {
         Ok(WrittenReport {
             json: replace(directory, JSON_FILE, &json)?,
             markdown: replace(directory, MARKDOWN_FILE, self.to_markdown().as_bytes())?,
+            html: replace(directory, HTML_FILE, self.to_html().as_bytes())?,
             csv: replace(directory, CSV_FILE, self.to_csv().as_bytes())?,
             junit: replace(directory, JUNIT_FILE, self.to_junit().as_bytes())?,
             histograms: replace(
@@ -66,6 +67,8 @@ pub struct WrittenReport {
     pub json: PathBuf,
     /// Path of `report.md`.
     pub markdown: PathBuf,
+    /// Path of `report.html`.
+    pub html: PathBuf,
     /// Path of `report.csv`.
     pub csv: PathBuf,
     /// Path of `report.junit.xml`.
@@ -173,6 +176,9 @@ pub const JSON_FILE: &str = "report.json";
 
 /// Name of the file for readers.
 pub const MARKDOWN_FILE: &str = "report.md";
+
+/// Name of the file to look at.
+pub const HTML_FILE: &str = "report.html";
 
 /// Name of the file for tables.
 pub const CSV_FILE: &str = "report.csv";

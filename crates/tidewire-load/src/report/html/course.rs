@@ -1,0 +1,184 @@
+//! The seconds of a step laid along one axis.
+//!
+//! Runs and parts stand side by side, because adding them would hide the one that differs. A long step has more seconds
+//! than a chart has room, so neighbours are put together: counts are added, and of percentiles, which cannot be put
+//! together, the worst second stands for all.
+
+use crate::report::{Second, StepDetail};
+
+/// The course of a step.
+pub(super) struct Course {
+    pub(super) spans: Vec<Span>,
+    /// Length of all together in seconds.
+    pub(super) secs: f64,
+    /// Runs or parts.
+    pub(super) runs: usize,
+    /// Seconds in a span at most.
+    pub(super) seconds_each: usize,
+}
+
+/// One or more neighbouring seconds of a run.
+pub(super) struct Span {
+    pub(super) run: u32,
+    /// Beginning and end on the axis, in seconds.
+    pub(super) from: f64,
+    pub(super) to: f64,
+    /// End in seconds since the barrier of its run.
+    pub(super) at_secs: f64,
+    pub(super) phase: &'static str,
+    /// Messages a second.
+    pub(super) offered: Option<f64>,
+    pub(super) sent: f64,
+    pub(super) received: f64,
+    pub(super) p50_ms: Option<f64>,
+    pub(super) p99_ms: Option<f64>,
+    pub(super) p999_ms: Option<f64>,
+    pub(super) heat: Vec<(f64, u64)>,
+}
+
+impl Course {
+    /// The course of a step, or why it is not known.
+    pub(super) fn of(detail: &StepDetail) -> Result<Self, String> {
+        let mut seconds: Vec<&Second> = detail.series.iter().filter(|one| one.secs > 0.0).collect();
+        if seconds.is_empty() {
+            return Err("the step has no figures by the second".to_owned());
+        }
+        seconds.sort_by_key(|second| second.run);
+        let runs: Vec<&[&Second]> = seconds.chunk_by(|one, next| one.run == next.run).collect();
+        let seconds_each = seconds.len().div_ceil(SPANS_MAX);
+        let mut spans: Vec<Span> = Vec::new();
+        let mut offset = 0.0;
+        for run in &runs {
+            for phase in run.chunk_by(|one, next| one.phase == next.phase) {
+                spans.extend(
+                    phase
+                        .chunks(seconds_each)
+                        .map(|group| Span::of(group, offset)),
+                );
+            }
+            offset = spans.last().map_or(offset, |span| span.to);
+        }
+        Ok(Self {
+            secs: offset,
+            runs: runs.len(),
+            spans,
+            seconds_each,
+        })
+    }
+
+    /// A curve over time, broken where a figure is not known and between runs.
+    pub(super) fn pieces(&self, figure: impl Fn(&Span) -> Option<f64>) -> Vec<Vec<(f64, f64)>> {
+        let mut pieces: Vec<Vec<(f64, f64)>> = Vec::new();
+        let mut last_run = None;
+        for span in &self.spans {
+            let Some(value) = figure(span) else {
+                last_run = None;
+                continue;
+            };
+            if last_run != Some(span.run) {
+                pieces.push(Vec::new());
+            }
+            last_run = Some(span.run);
+            let place = (f64::midpoint(span.from, span.to), value);
+            if let Some(piece) = pieces.last_mut() {
+                piece.push(place);
+            }
+        }
+        pieces
+    }
+
+    /// Where the phases that do not count begin and end, with their names.
+    pub(super) fn phases(&self) -> Vec<(f64, f64, &'static str)> {
+        self.spans
+            .chunk_by(|one, next| one.run == next.run && one.phase == next.phase)
+            .filter(|spans| spans[0].phase != STEADY)
+            .map(|spans| (spans[0].from, spans[spans.len() - 1].to, spans[0].phase))
+            .collect()
+    }
+
+    /// What the axis shows.
+    pub(super) fn axis_title(&self) -> String {
+        if self.runs > 1 {
+            format!("seconds, {} runs or parts side by side", self.runs)
+        } else {
+            "seconds since the start".to_owned()
+        }
+    }
+
+    /// What stands for what, if seconds were put together.
+    pub(super) fn about_spans(&self) -> String {
+        if self.seconds_each > 1 {
+            format!(
+                " Each point is {} seconds; of percentiles, the worst of them.",
+                self.seconds_each
+            )
+        } else {
+            String::new()
+        }
+    }
+}
+
+impl Span {
+    fn of(group: &[&Second], offset: f64) -> Self {
+        let (first, last) = (group[0], group[group.len() - 1]);
+        let secs: f64 = group.iter().map(|second| second.secs).sum();
+        let worst = |figure: fn(&Second) -> Option<f64>| {
+            group
+                .iter()
+                .filter_map(|second| figure(second))
+                .reduce(f64::max)
+        };
+        let count = |figure: fn(&Second) -> u64| {
+            group
+                .iter()
+                .map(|second| figure(second) as f64)
+                .sum::<f64>()
+                / secs
+        };
+        let offered: Option<f64> = group.iter().map(|second| second.offered).sum();
+        let mut heat: Vec<(f64, u64)> = group
+            .iter()
+            .flat_map(|one| one.heat.iter().copied())
+            .collect();
+        heat.sort_by(|one, other| one.0.total_cmp(&other.0));
+        heat.dedup_by(|next, kept| {
+            let same = next.0 == kept.0;
+            if same {
+                kept.1 = kept.1.saturating_add(next.1);
+            }
+            same
+        });
+        Self {
+            run: first.run,
+            from: offset + (first.at_secs - first.secs).max(0.0),
+            to: offset + last.at_secs.max(0.0),
+            at_secs: last.at_secs,
+            phase: match first.phase.as_str() {
+                "warm_up" => "warm-up",
+                "drain" => "drain",
+                _ => STEADY,
+            },
+            offered: offered.map(|offered| offered / secs),
+            sent: count(|second| second.sent),
+            received: count(|second| second.received),
+            p50_ms: worst(|second| second.p50_ms),
+            p99_ms: worst(|second| second.p99_ms),
+            p999_ms: worst(|second| second.p999_ms),
+            heat,
+        }
+    }
+
+    /// When it was, as the table and the pointer say it.
+    pub(super) fn time(&self, runs: usize) -> String {
+        if runs > 1 {
+            format!("run {}, {:.1} s", self.run, self.at_secs)
+        } else {
+            format!("{:.1} s", self.at_secs)
+        }
+    }
+}
+
+const STEADY: &str = "steady";
+
+/// More points than this cannot be told apart in a chart.
+const SPANS_MAX: usize = 180;

@@ -1,0 +1,212 @@
+//! What became of the messages, at whom it went wrong, and what they cost.
+
+use super::bars::{Bar, picture};
+use super::figure::{Drawn, Table};
+use super::latency::{NO_VALUE, detail};
+use super::scale::Scale;
+use crate::format::thousands;
+use crate::report::{Report, StepReport};
+
+/// Delivered, late, lost, duplicated and reordered, step by step.
+pub(super) fn fates(report: &Report) -> Result<Drawn, String> {
+    if report.steps.is_empty() {
+        return Err("no step was begun".to_owned());
+    }
+    let mut table = Table::new([
+        "step",
+        "expected",
+        "delivered",
+        "late",
+        "lost",
+        "duplicated",
+        "reordered",
+        "corrupt",
+        "foreign",
+        "invented",
+        "lost share",
+    ]);
+    let mut bars = Vec::new();
+    let mut most = 10_u64;
+    for step in &report.steps {
+        let counts = [
+            ("delivered", "s1", step.total_received),
+            ("late", "s2", step.late),
+            ("lost", "s2", step.lost),
+            ("duplicated", "s2", step.duplicated),
+            ("reordered", "s2", step.reordered),
+        ];
+        let shown = counts
+            .iter()
+            .enumerate()
+            .filter(|(index, (.., count))| *index == 0 || *count > 0);
+        for (index, (name, class, count)) in shown {
+            let count = *count;
+            most = most.max(count);
+            let share = share_of(count, step.expected_received);
+            bars.push(Bar {
+                name: (*name).to_owned(),
+                value: count as f64,
+                text: thousands(count),
+                class,
+                tip: format!(
+                    "{}\n{name}: {}\n{share} of the expected",
+                    step.step_name,
+                    thousands(count)
+                ),
+                group: (index == 0).then(|| step.step_name.clone()),
+            });
+        }
+        let mut cells = vec![step.step_name.clone(), thousands(step.expected_received)];
+        cells.extend(counts.map(|(_, _, count)| thousands(count)));
+        cells.extend([step.corrupt, step.foreign, step.invented].map(thousands));
+        cells.push(share_of(step.lost, step.expected_received));
+        table.row(cells);
+    }
+    // From a half, so that a single message has a bar.
+    let scale = Scale::Logarithmic {
+        low: 0.5,
+        high: most as f64,
+    };
+    Ok(Drawn {
+        about: "Bars are logarithmic, so that one lost message is seen beside millions of delivered ones. Late ones \
+                are delivered too. What has no bar did not happen."
+            .to_owned(),
+        picture: picture("What became of the messages", &bars, scale),
+        table,
+    })
+}
+
+/// The ten receivers with most amiss.
+pub(super) fn worst_receivers(step: &StepReport) -> Result<Drawn, String> {
+    let receivers = &detail(step)?.worst_receivers;
+    if receivers.is_empty() {
+        return Err("no receiver has anything amiss, or receivers are not told apart".to_owned());
+    }
+    let mut table = Table::new([
+        "receiver",
+        "expected",
+        "delivered",
+        "late",
+        "lost",
+        "duplicated",
+        "reordered",
+        "corrupt",
+    ]);
+    let mut bars = Vec::new();
+    let mut most = 10.0_f64;
+    for receiver in receivers {
+        let counts = [
+            ("late", "s0", receiver.late),
+            ("lost", "s2", receiver.lost),
+            ("duplicated", "s2", receiver.duplicated),
+            ("reordered", "s2", receiver.reordered),
+            ("corrupt", "s2", receiver.corrupt),
+        ];
+        let number = format!("receiver {}", receiver.receiver);
+        let mut group = Some(number.clone());
+        for (name, class, count) in counts.into_iter().filter(|(_, _, count)| *count > 0) {
+            most = most.max(count as f64);
+            bars.push(Bar {
+                name: name.to_owned(),
+                value: count as f64,
+                text: thousands(count),
+                class,
+                tip: format!(
+                    "{number}\n{name}: {} of {}",
+                    thousands(count),
+                    thousands(receiver.expected)
+                ),
+                group: group.take(),
+            });
+        }
+        let mut cells = vec![receiver.receiver.to_string()];
+        cells.extend([receiver.expected, receiver.delivered].map(thousands));
+        cells.extend(counts.map(|(_, _, count)| thousands(count)));
+        table.row(cells);
+    }
+    let scale = Scale::Logarithmic {
+        low: 0.5,
+        high: most,
+    };
+    Ok(Drawn {
+        about: "The ten receivers with most amiss, worst first; logarithmic.".to_owned(),
+        picture: picture("The worst receivers", &bars, scale),
+        table,
+    })
+}
+
+/// Processor time a message, of both sides.
+pub(super) fn cost(report: &Report) -> Result<Drawn, String> {
+    let mut table = Table::new([
+        "step",
+        "client ns",
+        "server ns",
+        "client CPU %",
+        "server CPU %",
+        "steal %",
+    ]);
+    let mut bars = Vec::new();
+    for step in &report.steps {
+        let Some(detail) = &step.detail else { continue };
+        let cost = &detail.cost;
+        let sides = [
+            ("server", "s1", cost.server_ns_per_message),
+            ("client", "s0", cost.client_ns_per_message),
+        ];
+        let mut group = Some(step.step_name.clone());
+        for (name, class, figure) in sides {
+            let Some(nanoseconds) = figure.filter(|figure| *figure >= 0.0) else {
+                continue;
+            };
+            let text = format!("{} ns", thousands(nanoseconds.round() as u64));
+            bars.push(Bar {
+                name: name.to_owned(),
+                value: nanoseconds,
+                tip: format!("{}\n{name}: {text} a message", step.step_name),
+                text,
+                class,
+                group: group.take(),
+            });
+        }
+        let one = |figure: Option<f64>| {
+            figure.map_or_else(|| NO_VALUE.to_owned(), |figure| format!("{figure:.1}"))
+        };
+        let costs = [
+            cost.client_ns_per_message,
+            cost.server_ns_per_message,
+            cost.client_cpu_pct,
+            cost.server_cpu_pct,
+            cost.steal_pct,
+        ];
+        let mut cells = vec![step.step_name.clone()];
+        cells.extend(costs.map(one));
+        table.row(cells);
+    }
+    let most = bars.iter().map(|bar| bar.value).fold(0.0, f64::max);
+    if bars.is_empty() {
+        return Err("the report has no processor time of either side by the message".to_owned());
+    }
+    let scale = Scale::Linear {
+        low: 0.0,
+        high: most.max(1.0),
+    };
+    Ok(Drawn {
+        about: "Processor time of the steady window by messages sent and received. CPU is of the cores of each \
+                side's lanes; a server that is not ours is not observed."
+            .to_owned(),
+        picture: picture("Processor time a message", &bars, scale),
+        table,
+    })
+}
+
+/// A count as a share of all, in percent with the digits that matter.
+fn share_of(count: u64, all: u64) -> String {
+    if all == 0 {
+        return NO_VALUE.to_owned();
+    }
+    let share = count as f64 / all as f64 * 100.0;
+    match share {
+        share if count == 0 || share >= 0.01 => format!("{share:.3} %"),
+        share => format!("{share:.6} %"),
+    }
+}

@@ -1,0 +1,385 @@
+//! How long messages took: by percentile, over time, and all of them at once.
+
+use super::course::{Course, Span};
+use super::figure::{Drawn, Table};
+use super::plot::{Band, Cell, Column, Line, Plot, Rule};
+use super::scale::Axis;
+use crate::format::{milliseconds, thousands};
+use crate::report::{Distribution, StepDetail, StepReport};
+use crate::statistics::{LatencyHistogram, Percentile, Quantile};
+
+/// Latency by percentile, `scheduled` and `service` over each other.
+pub(super) fn by_percentile(step: &StepReport) -> Result<Drawn, String> {
+    let detail = detail(step)?;
+    let times = &detail.times;
+    let scheduled = Curve::of(&times.scheduled)?;
+    let service = times.service.as_ref().map(Curve::of).transpose()?;
+    // Where nothing waits for a schedule the two are one line.
+    let service = service.filter(|service| service.points != scheduled.points);
+    let all = || {
+        let service = service.iter().flat_map(|curve| &curve.points);
+        scheduled.points.iter().chain(service)
+    };
+    let most = all().map(|(x, _)| *x).fold(10.0, f64::max);
+    let mut x = Axis::logarithmic("percentile", [1.0, most].into_iter());
+    x.ticks = PERCENTILE_TICKS
+        .iter()
+        .map(|(x, text)| (*x, (*text).to_owned()))
+        .filter(|(tick, _)| *tick <= x.scale.ends().1)
+        .collect();
+    let y = Axis::logarithmic("ms", all().map(|(_, ms)| *ms));
+    let mut plot = Plot::new("Latency by percentile", x, y);
+    if let Some(from) = scheduled.lost_from {
+        plot.bands.push(Band {
+            from,
+            to: most * 10.0,
+            name: "never arrived".to_owned(),
+        });
+    }
+    let curves = [
+        ("service", "s2 dashed", &service),
+        ("scheduled", "s1", &Some(scheduled)),
+    ];
+    for (name, class, curve) in curves {
+        let Some(curve) = curve else { continue };
+        plot.lines.push(Line {
+            name: name.to_owned(),
+            class,
+            pieces: vec![curve.points.clone()],
+        });
+    }
+    plot.columns = percentile_columns(detail);
+    Ok(Drawn {
+        about: about_percentiles(detail),
+        picture: plot.picture(),
+        table: percentile_table(detail),
+    })
+}
+
+/// p50, p99 and p99.9 by the second.
+pub(super) fn over_time(step: &StepReport) -> Result<Drawn, String> {
+    let detail = detail(step)?;
+    let course = Course::of(detail)?;
+    let figures: [(&str, &str, FigureOfSpan); 3] = [
+        ("p50", "q1", |span| span.p50_ms),
+        ("p99", "q2", |span| span.p99_ms),
+        ("p99.9", "q3", |span| span.p999_ms),
+    ];
+    let limit = detail.slo.limits.p99_ms;
+    let values = course
+        .spans
+        .iter()
+        .flat_map(|span| [span.p50_ms, span.p99_ms, span.p999_ms])
+        .flatten();
+    if values.clone().next().is_none() {
+        return Err(NOTHING_BACK.to_owned());
+    }
+    let mut plot = Plot::new(
+        "p50, p99 and p99.9 over time",
+        Axis::until(course.axis_title(), course.secs),
+        Axis::logarithmic("ms", values.chain(limit)),
+    );
+    shade(&mut plot, &course);
+    plot.rules.extend(limit.map(|limit| Rule {
+        y: limit,
+        class: "limit",
+        name: format!("limit of p99: {limit} ms"),
+    }));
+    for (name, class, figure) in figures {
+        plot.lines.push(Line {
+            name: name.to_owned(),
+            class,
+            pieces: course.pieces(figure),
+        });
+    }
+    let mut table = Table::new(["time", "phase", "p50 ms", "p99 ms", "p99.9 ms"]).with_words(1);
+    for span in &course.spans {
+        let [p50, p99, p999] = figures.map(|(_, _, figure)| optional(figure(span)));
+        let time = span.time(course.runs);
+        plot.columns.push(Column {
+            from: span.from,
+            to: span.to,
+            tip: format!(
+                "{time}, {}\np50 {p50} ms\np99 {p99} ms\np99.9 {p999} ms",
+                span.phase
+            ),
+        });
+        table.row(vec![time, span.phase.to_owned(), p50, p99, p999]);
+    }
+    Ok(Drawn {
+        about: format!(
+            "Of what arrived, by when it was due. Within a second the tail is of few messages.{}",
+            course.about_spans()
+        ),
+        picture: plot.picture(),
+        table,
+    })
+}
+
+/// How many messages took how long in which second.
+pub(super) fn heat_map(step: &StepReport) -> Result<Drawn, String> {
+    let course = Course::of(detail(step)?)?;
+    let counts = || course.spans.iter().flat_map(|span| &span.heat);
+    let densest = course
+        .spans
+        .iter()
+        .flat_map(|span| span.heat.iter().map(|(_, count)| span.density(*count)))
+        .fold(0.0, f64::max);
+    if densest <= 0.0 {
+        return Err(NOTHING_BACK.to_owned());
+    }
+    let edges = counts().flat_map(|(edge, _)| [*edge, lower_edge(*edge)]);
+    let mut plot = Plot::new(
+        "Latency heat map",
+        Axis::until(course.axis_title(), course.secs),
+        Axis::logarithmic("ms", edges),
+    );
+    shade(&mut plot, &course);
+    let mut table = Table::new([
+        "time",
+        "messages",
+        "fastest ms",
+        "most around ms",
+        "slowest ms",
+    ]);
+    for span in &course.spans {
+        let time = span.time(course.runs);
+        for (edge, count) in span.heat.iter().filter(|(_, count)| *count > 0) {
+            let (low, high) = (lower_edge(*edge), *edge);
+            plot.cells.push(Cell {
+                x: (span.from, span.to),
+                y: (low, high),
+                level: level(span.density(*count), densest),
+                tip: format!(
+                    "{time}\n{} to {} ms\n{} messages",
+                    milliseconds(low),
+                    milliseconds(high),
+                    thousands(*count)
+                ),
+            });
+        }
+        let total = span
+            .heat
+            .iter()
+            .fold(0_u64, |sum, (_, count)| sum.saturating_add(*count));
+        let most = span.heat.iter().max_by_key(|(_, count)| *count);
+        let (first, last) = (span.heat.first(), span.heat.last());
+        table.row(vec![
+            time,
+            thousands(total),
+            optional(first.map(|(edge, _)| lower_edge(*edge))),
+            optional(most.map(|(edge, _)| edge * 10_f64.powf(-0.05))),
+            optional(last.map(|(edge, _)| *edge)),
+        ]);
+    }
+    Ok(Drawn {
+        about: format!(
+            "The stronger the colour, the more messages; each shade is about four times the one before, so that a few slow ones \
+             stay visible. The strongest is {} a second in a tenth of a decade.",
+            thousands(densest.round() as u64)
+        ),
+        picture: plot.picture(),
+        table,
+    })
+}
+
+/// Shades the phases that no figure counts.
+pub(super) fn shade(plot: &mut Plot, course: &Course) {
+    for (from, to, phase) in course.phases() {
+        plot.bands.push(Band {
+            from,
+            to,
+            name: phase.to_owned(),
+        });
+    }
+}
+
+pub(super) fn detail(step: &StepReport) -> Result<&StepDetail, String> {
+    let missing = || {
+        "the report has no details of this step, because an older build wrote it or the step could not be measured"
+            .to_owned()
+    };
+    step.detail.as_deref().ok_or_else(missing)
+}
+
+/// A time in milliseconds, or a dash where it is not known.
+pub(super) fn optional(ms: Option<f64>) -> String {
+    ms.map_or_else(|| NO_VALUE.to_owned(), milliseconds)
+}
+
+impl Span {
+    /// Messages a second in a cell.
+    fn density(&self, count: u64) -> f64 {
+        count as f64 / (self.to - self.from).max(1e-9)
+    }
+}
+
+/// A figure that a part of the course may have.
+type FigureOfSpan = fn(&Span) -> Option<f64>;
+
+/// A distribution as points over 1 / (1 − q), as far as it has samples enough.
+struct Curve {
+    points: Vec<(f64, f64)>,
+    /// From where on messages never arrived.
+    lost_from: Option<f64>,
+}
+
+impl Curve {
+    fn of(times: &Distribution) -> Result<Self, String> {
+        let histogram = times
+            .histogram
+            .decode()
+            .map_err(|error| format!("a histogram cannot be read ({error})"))?;
+        let mut points: Vec<(f64, f64)> = Vec::new();
+        for (x, quantile) in quantiles() {
+            if let Percentile::Known { ms } = Percentile::of(&histogram, times.missing, quantile) {
+                points.push((x, ms));
+            }
+        }
+        if points.len() < 2 {
+            return Err(few_messages(&histogram, times.missing));
+        }
+        let samples = histogram.count().saturating_add(times.missing) as f64;
+        let lost_from = (times.missing > 0).then(|| samples / times.missing as f64);
+        Ok(Self { points, lost_from })
+    }
+}
+
+fn few_messages(histogram: &LatencyHistogram, missing: u64) -> String {
+    match histogram.count() {
+        0 => NOTHING_BACK.to_owned(),
+        count => format!(
+            "{} messages arrived and {} did not, too few that did for a percentile",
+            thousands(count),
+            thousands(missing)
+        ),
+    }
+}
+
+/// Sixteen to a decade of 1 / (1 − q), as far as parts per million reach.
+fn quantiles() -> impl Iterator<Item = (f64, Quantile)> {
+    let mut last_ppm = 0;
+    (0..=96).filter_map(move |index| {
+        let x = 10_f64.powf(f64::from(index) / 16.0);
+        let ppm = (((1.0 - 1.0 / x) * 1e6).round() as u32).clamp(1, 999_999);
+        if ppm == last_ppm {
+            return None;
+        }
+        last_ppm = ppm;
+        Some((x, Quantile::from_ppm(ppm).ok()?))
+    })
+}
+
+fn about_percentiles(detail: &StepDetail) -> String {
+    let kind = match (&detail.times.service, detail.workload.model.as_str()) {
+        (Some(_), "open") => {
+            "scheduled is from when a message was due, service from when it was sent; their gap is what a tool that \
+             waits would not see."
+        }
+        (_, "closed") => {
+            "The loop is closed: a slow server was asked less, so these are not what an open crowd would feel."
+        }
+        _ => "From when a message was due or, without a schedule, sent.",
+    };
+    let missing = match detail.times.scheduled.missing {
+        0 => String::new(),
+        missing => format!(
+            " {} messages never arrived and rank above all times.",
+            thousands(missing)
+        ),
+    };
+    format!("{kind}{missing} Only percentiles with ten messages or more above them.")
+}
+
+fn rows(detail: &StepDetail) -> Vec<(&'static str, &Distribution)> {
+    let times = &detail.times;
+    let all = [
+        ("scheduled", Some(&times.scheduled)),
+        ("service", times.service.as_ref()),
+        ("send lag", Some(&times.send_lag)),
+        ("of the client", times.client_lag.as_ref()),
+        ("write call", Some(&times.write)),
+    ];
+    let known = |(name, times): (&'static str, Option<_>)| times.map(|times| (name, times));
+    all.into_iter().filter_map(known).collect()
+}
+
+fn percentile_table(detail: &StepDetail) -> Table {
+    let mut table = Table::new([
+        "ms", "p50", "p90", "p95", "p99", "p99.9", "p99.99", "max", "mean", "missing",
+    ]);
+    for (name, times) in rows(detail) {
+        let mut cells = vec![name.to_owned()];
+        let [.., p9999] = percentiles(times);
+        cells.extend(
+            percentiles(times)[..5]
+                .iter()
+                .map(|(_, _, value)| value.to_string()),
+        );
+        cells.push(p9999.2.to_string());
+        cells.push(milliseconds(times.max_ms));
+        cells.push(milliseconds(times.mean_ms));
+        cells.push(thousands(times.missing));
+        table.row(cells);
+    }
+    table
+}
+
+fn percentiles(times: &Distribution) -> [(f64, &'static str, Percentile); 6] {
+    [
+        (2.0, "p50", times.p50),
+        (10.0, "p90", times.p90),
+        (20.0, "p95", times.p95),
+        (100.0, "p99", times.p99),
+        (1e3, "p99.9", times.p999),
+        (1e4, "p99.99", times.p9999),
+    ]
+}
+
+/// The percentiles of the table as parts of the width, each reaching half-way to its neighbours.
+fn percentile_columns(detail: &StepDetail) -> Vec<Column> {
+    let rows: Vec<_> = rows(detail).into_iter().take(2).collect();
+    let places = percentiles(&detail.times.scheduled);
+    let mut columns = Vec::new();
+    let mut from = 1.0;
+    for (index, (x, name, _)) in places.iter().enumerate() {
+        let to = places
+            .get(index + 1)
+            .map_or(1e6, |next| (x * next.0).sqrt());
+        let mut tip = (*name).to_owned();
+        for (row, times) in rows
+            .iter()
+            .filter(|(name, _)| ["scheduled", "service"].contains(name))
+        {
+            tip.push_str(&format!("\n{row} {} ms", percentiles(times)[index].2));
+        }
+        columns.push(Column { from, to, tip });
+        from = to;
+    }
+    columns
+}
+
+fn lower_edge(edge: f64) -> f64 {
+    edge * 10_f64.powf(-0.1)
+}
+
+/// The shade of a cell: 6 for the densest, one less for each four times fewer.
+fn level(density: f64, densest: f64) -> u8 {
+    let steps = (densest / density).log(4.0).floor();
+    6 - steps.clamp(0.0, 5.0) as u8
+}
+
+/// Stands in a table where there is no figure.
+pub(super) const NO_VALUE: &str = "–";
+
+const NOTHING_BACK: &str = "no message came back, so there are no latencies";
+
+const PERCENTILE_TICKS: [(f64, &str); 7] = [
+    (2.0, "50"),
+    (10.0, "90"),
+    (100.0, "99"),
+    (1e3, "99.9"),
+    (1e4, "99.99"),
+    (1e5, "99.999"),
+    (1e6, "99.9999"),
+];

@@ -1,0 +1,162 @@
+//! `report.html`: the report to look at, in one file.
+//!
+//! The file is all there is: styles, drawings and a few lines of script stand in it, and a policy in its head forbids
+//! the browser to fetch anything. So it opens from a mail, a build server or a drive, today and in ten years. What went
+//! wrong comes first, then every step in a line, then the charts of the whole, then those of each step; a chart whose
+//! figures are missing is left out with a line that says why, so that an old report is a shorter page and not a broken
+//! one.
+//!
+//! Charts are drawn here, as SVG, when the file is written: they show without script and print as they are. A chart
+//! library was rejected: it is larger than all of this, draws only when it runs, and knows neither heat maps nor bars of
+//! this kind. Every drawing is made twice, for a desk and for a phone, because a shrunken one has letters too small to
+//! read.
+//!
+//! A chart is a function from the report, or from one of its steps, to a [`figure::Drawn`] or a reason; a new one is a
+//! line in [`figures_of_all`] or [`figures_of_step`]. Whatever comes from the file goes through [`markup`] on its way
+//! into the page, and through a [`scale::Scale`], which takes every number, on its way into a drawing.
+
+mod bars;
+mod course;
+mod delivery;
+mod figure;
+mod latency;
+mod plot;
+mod rate;
+mod runs;
+mod scale;
+mod scaling;
+mod summary;
+
+use std::fmt::Write as _;
+
+use self::figure::Figure;
+use super::{Report, StepReport, table};
+use crate::format::markup;
+
+impl Report {
+    /// The content of `report.html`: one page that needs nothing else.
+    #[must_use]
+    pub fn to_html(&self) -> String {
+        let mut page = String::new();
+        let target = markup(&self.target_server);
+        // Writing to a string cannot fail.
+        let _ = write!(
+            page,
+            "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n\
+             <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n\
+             <meta name=\"color-scheme\" content=\"light dark\"/>\n\
+             <meta http-equiv=\"Content-Security-Policy\" content=\"{POLICY}\"/>\n\
+             <link rel=\"icon\" href=\"data:,\"/>\n<title>Load of {target}</title>\n<style>\n{STYLE}</style>\n</head>\n\
+             <body>\n<header><h1>Tidewire load report</h1><p>{target}, {}</p></header>\n<main>\n",
+            markup(&self.start_time_utc)
+        );
+        summary::verdict(self, &mut page);
+        summary::overview(self, &mut page);
+        summary::limits(self, &mut page);
+        page.push_str("<section id=\"whole\"><h2>All steps together</h2>\n");
+        Figure::write_all(&figures_of_all(self), &mut page);
+        page.push_str("</section>\n");
+        for (number, step) in (1..).zip(&self.steps) {
+            write_step(number, step, &mut page);
+        }
+        summary::environment(self, &mut page);
+        let _ = write!(
+            page,
+            "</main>\n<div id=\"tip\" role=\"status\"></div>\n<script>\n{SCRIPT}</script>\n</body>\n</html>\n"
+        );
+        page
+    }
+}
+
+/// The charts in which steps stand beside each other.
+fn figures_of_all(report: &Report) -> Vec<Figure> {
+    let figure = |id: &str, title, content| Figure {
+        id: id.to_owned(),
+        title,
+        content,
+    };
+    vec![
+        figure(
+            "fates",
+            "What became of the messages",
+            delivery::fates(report),
+        ),
+        figure("cost", "Cost of a message", delivery::cost(report)),
+        figure(
+            "scaling",
+            "Rate against concurrency",
+            scaling::against_concurrency(report),
+        ),
+        figure(
+            "tail",
+            "p99 against offered rate",
+            scaling::tail_against_offered(report),
+        ),
+    ]
+}
+
+/// The charts of one step.
+fn figures_of_step(number: usize, step: &StepReport) -> Vec<Figure> {
+    let figure = |id: &str, title, content| Figure {
+        id: format!("step-{number}-{id}"),
+        title,
+        content,
+    };
+    vec![
+        figure(
+            "percentiles",
+            "Latency by percentile",
+            latency::by_percentile(step),
+        ),
+        figure("rate", "Rate over time", rate::over_time(step)),
+        figure("heat", "Latency heat map", latency::heat_map(step)),
+        figure("latency", "Latency over time", latency::over_time(step)),
+        figure(
+            "receivers",
+            "Worst receivers",
+            delivery::worst_receivers(step),
+        ),
+        figure("runs", "Runs", runs::runs(step)),
+    ]
+}
+
+fn write_step(number: usize, step: &StepReport, page: &mut String) {
+    let (name, verdict) = (markup(&step.step_name), summary::step_verdict(step));
+    let class = if step.passes() && !summary::is_doubtful(step) {
+        "ok"
+    } else {
+        "bad"
+    };
+    let _ = writeln!(
+        page,
+        "<section class=\"step\" id=\"step-{number}\"><h2>{name} <em class=\"{class}\">{verdict}</em></h2>"
+    );
+    page.push_str("<dl class=\"facts\">");
+    for (name, value) in table::facts(step) {
+        let _ = write!(
+            page,
+            "<div><dt>{name}</dt><dd>{}</dd></div>",
+            markup(&value)
+        );
+    }
+    page.push_str("</dl>\n");
+    if step.detail.is_none() {
+        summary::latencies(step, page);
+    }
+    Figure::write_all(&figures_of_step(number, step), page);
+    for note in &step.notes {
+        let _ = writeln!(page, "<p class=\"note\">Note: {}.</p>", markup(note));
+    }
+    page.push_str("</section>\n");
+}
+
+/// Nothing may be fetched; what stands in the page may be used.
+const POLICY: &str =
+    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:";
+
+const STYLE: &str = include_str!("style.css");
+
+const SCRIPT: &str = include_str!("script.js");
+
+#[cfg(test)]
+mod tests;

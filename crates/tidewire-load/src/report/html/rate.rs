@@ -1,0 +1,96 @@
+//! How many messages a second, over time.
+
+use super::course::Course;
+use super::figure::{Drawn, Table};
+use super::latency::{NO_VALUE, detail, shade};
+use super::plot::{Column, Line, Plot};
+use super::scale::Axis;
+use crate::format::per_second;
+use crate::report::{LATENCY_KIND_NONE, StepReport};
+
+/// Offered, sent and received by the second, with the phases shaded.
+pub(super) fn over_time(step: &StepReport) -> Result<Drawn, String> {
+    let course = Course::of(detail(step)?)?;
+    let receivers = receivers_each(step);
+    let rates = course.spans.iter().flat_map(|span| {
+        let offered = span.offered.unwrap_or(0.0);
+        [offered, span.sent, span.received / receivers]
+    });
+    let mut plot = Plot::new(
+        "Rate over time",
+        Axis::until(course.axis_title(), course.secs),
+        Axis::from_zero("messages a second", rates.fold(0.0, f64::max)),
+    );
+    shade(&mut plot, &course);
+    let received = if receivers > 1.0 {
+        format!("received ÷ {receivers:.0}")
+    } else {
+        "received".to_owned()
+    };
+    let comes_back = step.latency_kind != LATENCY_KIND_NONE || step.total_received > 0;
+    let mut add = |name: &str, class, pieces: Vec<_>| {
+        if !pieces.is_empty() {
+            let name = name.to_owned();
+            plot.lines.push(Line {
+                name,
+                class,
+                pieces,
+            });
+        }
+    };
+    add("offered", "s0 dashed", course.pieces(|span| span.offered));
+    add("sent", "s1", course.pieces(|span| Some(span.sent)));
+    if comes_back {
+        let share = |received| Some(received / receivers);
+        add(
+            &received,
+            "s2 dotted",
+            course.pieces(|span| share(span.received)),
+        );
+    }
+    let mut table =
+        Table::new(["time", "phase", "offered/s", "sent/s", "received/s"]).with_words(1);
+    for span in &course.spans {
+        let time = span.time(course.runs);
+        let offered = span.offered.map_or_else(|| NO_VALUE.to_owned(), per_second);
+        let [sent, received] = [span.sent, span.received].map(per_second);
+        plot.columns.push(Column {
+            from: span.from,
+            to: span.to,
+            tip: format!(
+                "{time}, {}\noffered {offered}\nsent {sent}\nreceived {received}",
+                span.phase
+            ),
+        });
+        table.row(vec![time, span.phase.to_owned(), offered, sent, received]);
+    }
+    let mut about = "Shaded phases count for no rate.".to_owned();
+    if receivers > 1.0 {
+        about.push_str(&format!(
+            " A message has {receivers:.0} receivers, and received is drawn divided by them."
+        ));
+    }
+    if course.seconds_each > 1 {
+        about.push_str(&format!(" Each point is {} seconds.", course.seconds_each));
+    }
+    Ok(Drawn {
+        about,
+        picture: plot.picture(),
+        table,
+    })
+}
+
+/// Receivers of each message where there are many; else 1.
+fn receivers_each(step: &StepReport) -> f64 {
+    if step.total_sent == 0 {
+        return 1.0;
+    }
+    // Those that are slow on purpose are in no count of the step, but in those of its seconds.
+    let slow = step
+        .detail
+        .as_ref()
+        .and_then(|detail| detail.slow_receivers);
+    let slow = slow.map_or(0.0, |slow| slow.expected as f64);
+    let each = (step.expected_received as f64 + slow) / step.total_sent as f64;
+    if each >= 1.5 { each.round() } else { 1.0 }
+}

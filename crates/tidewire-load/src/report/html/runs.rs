@@ -1,0 +1,94 @@
+//! Runs and parts, one by one.
+
+use super::figure::{Drawn, Table};
+use super::latency::{NO_VALUE, detail};
+use super::plot::{Dot, Plot, Rule};
+use super::scale::Axis;
+use crate::format::{per_second, thousands};
+use crate::report::{RunFigures, StepReport};
+use crate::statistics::{Bootstrap, MedianInterval};
+
+/// Every run or part as a dot, with the median and its interval.
+pub(super) fn runs(step: &StepReport) -> Result<Drawn, String> {
+    let runs = &detail(step)?.runs;
+    if runs.is_empty() {
+        return Err("the step was run once, and seconds of one run are no repetitions".to_owned());
+    }
+    let nothing_back = runs.iter().all(|run| run.receive_tps <= 0.0);
+    let rate = |run: &RunFigures| {
+        if nothing_back {
+            run.send_tps
+        } else {
+            run.receive_tps
+        }
+    };
+    let rates: Vec<f64> = runs.iter().map(rate).collect();
+    let most = rates.iter().copied().fold(0.0, f64::max);
+    let mut x = Axis::until("run or part", runs.len() as f64 + 0.5);
+    let numbers = (1..=runs.len()).map(|run| (run as f64, run.to_string()));
+    x.ticks = numbers.collect();
+    let mut plot = Plot::new("Runs", x, Axis::from_zero("messages a second", most));
+    let mut about = "Runs, and not seconds, are repeated.".to_owned();
+    if let Some(interval) = MedianInterval::of(&rates, Bootstrap::default()) {
+        plot.rules.push(Rule {
+            y: interval.median,
+            class: "median",
+            name: format!("median {}", per_second(interval.median)),
+        });
+        about.push_str(&format!(" Messages a second: {interval:.0}."));
+    }
+    let mut table = Table::new(HEAD).with_words(HEAD.len() - 1);
+    for (place, run) in (1..).zip(runs) {
+        plot.dots.push(Dot {
+            x: f64::from(place),
+            y: rate(run),
+            class: if run.valid { "s1" } else { "s2 broken" },
+            tip: format!(
+                "run {}: {}\n{}\np99 {} ms",
+                run.run,
+                verdict(run),
+                per_second(rate(run)),
+                run.p99
+            ),
+        });
+        table.row(row(run));
+    }
+    Ok(Drawn {
+        about,
+        picture: plot.picture(),
+        table,
+    })
+}
+
+fn row(run: &RunFigures) -> Vec<String> {
+    let server = run.server_ns_per_message;
+    vec![
+        run.run.to_string(),
+        per_second(run.send_tps),
+        per_second(run.receive_tps),
+        thousands(run.expected),
+        thousands(run.lost),
+        run.p50.to_string(),
+        run.p99.to_string(),
+        run.p999.to_string(),
+        server.map_or_else(|| NO_VALUE.to_owned(), |ns| format!("{ns:.0}")),
+        verdict(run).to_owned(),
+    ]
+}
+
+fn verdict(run: &RunFigures) -> &'static str {
+    if run.valid { "VALID" } else { "INVALID" }
+}
+
+const HEAD: [&str; 10] = [
+    "run",
+    "sent/s",
+    "received/s",
+    "expected",
+    "lost",
+    "p50 ms",
+    "p99 ms",
+    "p99.9 ms",
+    "server ns",
+    "verdict",
+];

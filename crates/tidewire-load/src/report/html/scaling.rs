@@ -1,0 +1,220 @@
+//! How far it goes: the rate against concurrency, and what a higher rate does to the tail.
+
+use super::figure::{Drawn, Table};
+use super::latency::NO_VALUE;
+use super::plot::{Dot, Line, Plot, Rule};
+use super::scale::Axis;
+use crate::format::{per_second, thousands};
+use crate::report::{LATENCY_KIND_NONE, Report, StepReport};
+use crate::statistics::{
+    Bootstrap, LEVELS_MIN, Percentile, ScalabilityError, ScalabilityFit, ScalePoint,
+};
+
+/// Rate against concurrency, with the fitted law where the steps are a sweep.
+pub(super) fn against_concurrency(report: &Report) -> Result<Drawn, String> {
+    let steps = sweep(report)?;
+    let points: Vec<ScalePoint> = steps
+        .iter()
+        .map(|step| ScalePoint {
+            concurrency: f64::from(step.concurrency),
+            throughput: throughput(step),
+        })
+        .collect();
+    let fit = ScalabilityFit::of(&points, Bootstrap::default());
+    let mut plot = scaling_plot(&points, &fit);
+    let mut table = Table::new(["step", "agents", "messages a second", "fitted"]);
+    for step in &steps {
+        let (agents, rate) = (thousands(u64::from(step.concurrency)), throughput(step));
+        let fitted = match &fit {
+            Ok(fit) => per_second(fit.throughput(f64::from(step.concurrency))),
+            Err(_) => NO_VALUE.to_owned(),
+        };
+        plot.dots.push(Dot {
+            x: f64::from(step.concurrency),
+            y: rate,
+            class: "s1",
+            tip: format!(
+                "{}\n{agents} agents\n{}\nfitted {fitted}",
+                step.step_name,
+                per_second(rate)
+            ),
+        });
+        table.row(vec![
+            step.step_name.clone(),
+            agents,
+            per_second(rate),
+            fitted,
+        ]);
+    }
+    Ok(Drawn {
+        about: match fit {
+            Ok(fit) => format!(
+                "The Universal Scalability Law through {} levels, {:.1} % off on average: {}. Contention σ {:.4}, \
+                 coherence κ {:.6}.",
+                fit.levels, fit.deviation_pct, fit.knee, fit.sigma.value, fit.kappa.value
+            ),
+            Err(error) => format!("No law is fitted: {error}."),
+        },
+        picture: plot.picture(),
+        table,
+    })
+}
+
+/// The axes, and the curve of the law or, without one, a faint line from point to point.
+fn scaling_plot(points: &[ScalePoint], fit: &Result<ScalabilityFit, ScalabilityError>) -> Plot {
+    let x = Axis::logarithmic("agents", points.iter().map(|point| point.concurrency));
+    let (low, high) = x.scale.ends();
+    let measured = points.iter().map(|one| (one.concurrency, one.throughput));
+    let line = match fit {
+        Ok(fit) => Line {
+            name: "fitted law".to_owned(),
+            class: "s0",
+            pieces: vec![
+                (0..=60)
+                    .map(|index| low * (high / low).powf(f64::from(index) / 60.0))
+                    .map(|agents| (agents, fit.throughput(agents)))
+                    .filter(|(_, rate)| rate.is_finite() && *rate >= 0.0)
+                    .collect(),
+            ],
+        },
+        Err(_) => Line {
+            name: String::new(),
+            class: "s1 faint",
+            pieces: vec![measured.clone().collect()],
+        },
+    };
+    let drawn = measured.chain(line.pieces.iter().flatten().copied());
+    let most = drawn.map(|(_, rate)| rate).fold(0.0, f64::max);
+    let y = Axis::from_zero("messages a second", most);
+    let mut plot = Plot::new("Rate against concurrency", x, y);
+    plot.lines.push(line);
+    plot
+}
+
+/// p99 against what was offered, in open steps, with the limit.
+pub(super) fn tail_against_offered(report: &Report) -> Result<Drawn, String> {
+    let steps = open_steps(report)?;
+    let limit = shared_limit(&steps);
+    let known = steps.iter().filter_map(|(_, p99)| match p99 {
+        Percentile::Known { ms } | Percentile::Above { ms } => Some(*ms),
+        _ => None,
+    });
+    let offered = steps.iter().map(|(step, _)| step.theoretical_tps);
+    // What is infinite stands at the upper edge, which then must not be where a number or the limit is.
+    let most = known.clone().chain(limit).fold(0.0, f64::max);
+    let unknown = steps
+        .iter()
+        .any(|(_, p99)| !matches!(p99, Percentile::Known { .. }));
+    let above = unknown.then_some(most * 4.0);
+    let y = Axis::logarithmic("p99 in ms", known.chain(limit).chain(above));
+    let top = y.scale.ends().1;
+    let x = Axis::from_zero("offered messages a second", offered.fold(0.0, f64::max));
+    let mut plot = Plot::new("p99 against offered rate", x, y);
+    plot.rules.extend(limit.map(|limit| Rule {
+        y: limit,
+        class: "limit",
+        name: format!("limit {limit} ms"),
+    }));
+    let mut table = Table::new(["step", "offered/s", "sent/s", "p99 ms", "limit ms"]);
+    let mut path = Vec::new();
+    for (step, p99) in &steps {
+        let place = match p99 {
+            Percentile::Known { ms } => (step.theoretical_tps, *ms),
+            _ => (step.theoretical_tps, top),
+        };
+        path.push(place);
+        let [offered, sent] = [step.theoretical_tps, step.steady.send_tps].map(per_second);
+        plot.dots.push(Dot {
+            x: place.0,
+            y: place.1,
+            class: if step.keeps_slo() { "s1" } else { "s2 broken" },
+            tip: format!(
+                "{}\noffered {offered}\nsent {sent}\np99 {p99} ms",
+                step.step_name
+            ),
+        });
+        let limit = p99_limit(step).map_or_else(|| NO_VALUE.to_owned(), |limit| limit.to_string());
+        let name = step.step_name.clone();
+        table.row(vec![name, offered, sent, p99.to_string(), limit]);
+    }
+    plot.lines.push(Line {
+        name: String::new(),
+        class: "s1 faint",
+        pieces: vec![path],
+    });
+    Ok(Drawn {
+        about: "Scheduled p99, from when messages were due. Open rings broke a limit; those at the upper edge are \
+                infinite or beyond what is recorded."
+            .to_owned(),
+        picture: plot.picture(),
+        table,
+    })
+}
+
+/// Open steps whose p99 can be told, by what they offered.
+fn open_steps(report: &Report) -> Result<Vec<(&StepReport, Percentile)>, String> {
+    let mut steps: Vec<(&StepReport, Percentile)> = Vec::new();
+    for step in &report.steps {
+        if let Some(detail) = &step.detail
+            && detail.workload.model == "open"
+            && step.theoretical_tps > 0.0
+            && !matches!(detail.times.scheduled.p99, Percentile::TooFew { .. })
+        {
+            steps.push((step, detail.times.scheduled.p99));
+        }
+    }
+    steps.sort_by(|(one, _), (other, _)| one.theoretical_tps.total_cmp(&other.theoretical_tps));
+    let rate = |step: Option<&(&StepReport, _)>| step.map(|(step, _)| step.theoretical_tps);
+    if rate(steps.first()) == rate(steps.last()) {
+        return Err("it needs open steps with a p99 at two offered rates or more".to_owned());
+    }
+    Ok(steps)
+}
+
+/// The limit that all steps share: one line can stand for no other.
+fn shared_limit(steps: &[(&StepReport, Percentile)]) -> Option<f64> {
+    let mut limits = steps.iter().map(|(step, _)| p99_limit(step));
+    let first = limits.next().flatten()?;
+    limits.all(|limit| limit == Some(first)).then_some(first)
+}
+
+fn p99_limit(step: &StepReport) -> Option<f64> {
+    step.detail.as_ref()?.slo.limits.p99_ms
+}
+
+/// Steps that differ in their concurrency alone, by it.
+fn sweep(report: &Report) -> Result<Vec<&StepReport>, String> {
+    let reason = format!(
+        "it needs steps that differ in their concurrency alone, two for a chart and {LEVELS_MIN} for a fit"
+    );
+    let mut steps: Vec<&StepReport> = report
+        .steps
+        .iter()
+        .filter(|step| throughput(step) > 0.0)
+        .collect();
+    steps.sort_by_key(|step| step.concurrency);
+    let work = |step: &StepReport| {
+        let mut work = step.detail.as_ref()?.workload.clone();
+        // These follow from the concurrency.
+        (work.offered_tps, work.in_flight_allowed) = (None, None);
+        Some(work)
+    };
+    let first = steps.first().map(|step| work(step));
+    let same = steps.iter().all(|step| {
+        Some(work(step)) == first && work(step).is_some_and(|work| work.model != "open")
+    });
+    let levels = steps.chunk_by(|one, next| one.concurrency == next.concurrency);
+    if !same || levels.count() < 2 {
+        return Err(reason);
+    }
+    Ok(steps)
+}
+
+/// What a step achieved: what arrived, or what was sent where nothing comes back.
+fn throughput(step: &StepReport) -> f64 {
+    if step.latency_kind == LATENCY_KIND_NONE {
+        step.steady.send_tps
+    } else {
+        step.steady.receive_tps
+    }
+}

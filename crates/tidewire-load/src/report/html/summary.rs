@@ -1,0 +1,287 @@
+//! What a reader must know before any chart: how it ended, what speaks against it, every step in a line, the limits.
+
+use std::fmt::Write as _;
+
+use super::figure::Table;
+use super::latency::NO_VALUE;
+use crate::format::{markup, milliseconds, per_second, thousands};
+use crate::report::table::{self, LATENCY_COLUMNS, bad_news};
+use crate::report::{Conclusion, Report, StepReport};
+use crate::slo::{Objective, SloFigures};
+
+/// How the run ended, in a word and a sentence, and the news that made it end so, worst first.
+pub(super) fn verdict(report: &Report, page: &mut String) {
+    let (class, word, sentence) = match report.conclusion() {
+        Conclusion::Passed if report.steps.iter().any(is_doubtful) => (
+            "bad",
+            "! Passed, but invalid",
+            "Nothing was lost or wrong, but a measurement is not to be believed.",
+        ),
+        Conclusion::Passed => ("ok", "✓ Passed", PASSED),
+        Conclusion::Failed => (
+            "bad",
+            "✗ Failed",
+            "Something was lost, wrong or impossible.",
+        ),
+        Conclusion::SloFailed => ("bad", "✗ Limit broken", "A step did not keep its limits."),
+        Conclusion::Invalid => (
+            "bad",
+            "✗ Invalid",
+            "A measurement is not to be believed, so its figures prove nothing.",
+        ),
+        Conclusion::Interrupted => (
+            "bad",
+            "■ Interrupted",
+            "The figures cover what ran until then.",
+        ),
+    };
+    // Writing to a string cannot fail.
+    let _ = writeln!(
+        page,
+        "<div class=\"verdict {class}\" id=\"verdict\"><strong>{word}</strong> <span>{sentence}</span></div>"
+    );
+    let with_news = report
+        .steps
+        .iter()
+        .enumerate()
+        .filter(|(_, step)| !bad_news(step).is_empty());
+    let mut any = false;
+    for (index, step) in with_news {
+        if !any {
+            page.push_str("<dl class=\"news\" id=\"news\">\n");
+        }
+        any = true;
+        let name = markup(&step.step_name);
+        let _ = write!(page, "<dt><a href=\"#step-{}\">{name}</a></dt>", index + 1);
+        write_news(step, page);
+    }
+    if any {
+        page.push_str("</dl>\n");
+    }
+}
+
+fn write_news(step: &StepReport, page: &mut String) {
+    for news in bad_news(step) {
+        let _ = writeln!(page, "<dd>{}</dd>", markup(&news));
+    }
+}
+
+/// Every step in a line.
+pub(super) fn overview(report: &Report, page: &mut String) {
+    let mut table = Table::new([
+        "step",
+        "verdict",
+        "model",
+        "agents",
+        "offered/s",
+        "sent/s",
+        "received/s",
+        "lost",
+        "p50 ms",
+        "p99 ms",
+        "p99.9 ms",
+    ])
+    .with_words(1)
+    .with_words(2);
+    for step in &report.steps {
+        let times = step.detail.as_ref().map(|detail| &detail.times.scheduled);
+        let workload = step.detail.as_ref().map(|detail| &detail.workload);
+        let [p50, p99, p999] = match times {
+            Some(times) => [times.p50, times.p99, times.p999].map(|value| value.to_string()),
+            None => [
+                milliseconds(step.latency.p50_ms),
+                milliseconds(step.latency.p99_ms),
+                NO_VALUE.to_owned(),
+            ],
+        };
+        let [offered, sent, received] = [
+            step.theoretical_tps,
+            step.steady.send_tps,
+            step.steady.receive_tps,
+        ]
+        .map(per_second);
+        table.row(vec![
+            step.step_name.clone(),
+            step_verdict(step).to_owned(),
+            workload.map_or_else(
+                || report.model.clone(),
+                |workload| {
+                    format!(
+                        "{} {}, {}",
+                        workload.pattern, workload.codec, workload.model
+                    )
+                },
+            ),
+            thousands(u64::from(step.concurrency)),
+            offered,
+            sent,
+            received,
+            thousands(step.lost),
+            p50,
+            p99,
+            p999,
+        ]);
+    }
+    page.push_str("<section id=\"overview\"><h2>Steps</h2>\n");
+    if report.steps.is_empty() {
+        page.push_str("<p class=\"left-out\">No step was begun.</p>");
+    } else {
+        table.write(page);
+    }
+    page.push_str("</section>\n");
+}
+
+/// A step in a word, the weightiest first.
+pub(super) fn step_verdict(step: &StepReport) -> &'static str {
+    if step.is_refused() {
+        "✗ INVALID"
+    } else if !step.keeps_slo() {
+        "✗ limit broken"
+    } else if !step.is_clean() {
+        "✗ failed"
+    } else if is_doubtful(step) {
+        "! passed, but INVALID"
+    } else {
+        "✓ passed"
+    }
+}
+
+/// Whether its measurement is not to be believed, even if the scenario takes it all the same.
+pub(super) fn is_doubtful(step: &StepReport) -> bool {
+    step.detail
+        .as_ref()
+        .is_some_and(|detail| !detail.verdict.is_valid())
+}
+
+/// Each limit with what was found.
+pub(super) fn limits(report: &Report, page: &mut String) {
+    let mut table = Table::new(["step", "verdict", "limit", "found"])
+        .with_words(1)
+        .with_words(2);
+    let mut any = false;
+    for step in &report.steps {
+        for row in step_limits(step) {
+            any = true;
+            table.row(row);
+        }
+    }
+    page.push_str("<section id=\"slo\"><h2>Limits</h2>\n");
+    if any {
+        table.write(page);
+    } else {
+        page.push_str(
+            "<p class=\"left-out\">The table of limits is left out: the scenario sets none.</p>",
+        );
+    }
+    page.push_str("</section>\n");
+}
+
+fn step_limits(step: &StepReport) -> Vec<Vec<String>> {
+    let Some(detail) = &step.detail else {
+        return Vec::new();
+    };
+    let (limits, times) = (&detail.slo.limits, &detail.times.scheduled);
+    let figures = SloFigures {
+        p50: times.p50,
+        p90: times.p90,
+        p99: times.p99,
+        p999: times.p999,
+        expected: step.expected_received,
+        delivered: step.total_received,
+    };
+    let broken = limits.evaluate(&figures);
+    let [lost, delivered] = shares(step);
+    let all = [
+        (Objective::P50, limits.p50_ms, format!("{} ms", times.p50)),
+        (Objective::P90, limits.p90_ms, format!("{} ms", times.p90)),
+        (Objective::P99, limits.p99_ms, format!("{} ms", times.p99)),
+        (
+            Objective::P999,
+            limits.p999_ms,
+            format!("{} ms", times.p999),
+        ),
+        (Objective::Loss, limits.loss_pct, lost),
+        (
+            Objective::DeliveryRatio,
+            limits.delivery_ratio_min,
+            delivered,
+        ),
+    ];
+    let mut rows = Vec::new();
+    for (objective, limit, found) in all {
+        let Some(limit) = limit else { continue };
+        let is_broken = broken.iter().any(|one| one.objective == objective);
+        let verdict = if is_broken { "✗ broken" } else { "✓ kept" };
+        let name = objective.name();
+        let limit = match objective {
+            Objective::Loss => format!("{name} ≤ {limit} %"),
+            Objective::DeliveryRatio => format!("{name} ≥ {limit}"),
+            _ => format!("{name} ≤ {limit} ms"),
+        };
+        rows.push(vec![
+            step.step_name.clone(),
+            verdict.to_owned(),
+            limit,
+            found,
+        ]);
+    }
+    rows
+}
+
+/// What was lost in percent, and what was delivered as a share.
+fn shares(step: &StepReport) -> [String; 2] {
+    if step.expected_received == 0 {
+        return ["nothing expected", "nothing expected"].map(str::to_owned);
+    }
+    let share = |count: u64| count as f64 / step.expected_received as f64;
+    [
+        format!("{:.4} %", share(step.lost) * 100.0),
+        format!("{:.6}", share(step.total_received)),
+    ]
+}
+
+/// The latencies of a step without details, which has them only as single figures.
+pub(super) fn latencies(step: &StepReport, page: &mut String) {
+    let [p50, p90, p95, p99, max, min, mean, deviation] = LATENCY_COLUMNS;
+    let mut table = Table::new(["ms", p50, p90, p95, p99, max, min, mean, deviation]);
+    for (name, latency) in table::latencies(step) {
+        let mut cells = vec![name.to_owned()];
+        cells.extend(table::latency_cells(latency));
+        table.row(cells);
+    }
+    table.write(page);
+}
+
+/// The machine, the build and the run.
+pub(super) fn environment(report: &Report, page: &mut String) {
+    let env = &report.env;
+    let mut rows = vec![
+        ("target", report.target_server.clone()),
+        ("started", report.start_time_utc.clone()),
+        ("ended", report.end_time_utc.clone()),
+        ("duration", format!("{:.2} s", report.total_duration_secs)),
+        ("model", report.model.clone()),
+        ("seed", report.seed.to_string()),
+        ("scenario", format!("version {}", report.scenario_version)),
+        ("processor", env.cpu.clone()),
+        ("cores", env.cores.to_string()),
+        ("kernel", env.kernel.clone()),
+        ("version", env.version.clone()),
+        ("commit", env.commit.clone()),
+    ];
+    if let Some(segment) = &report.segment {
+        rows.push((
+            "share",
+            format!("part {} of {}", segment.part, segment.parts),
+        ));
+    }
+    let mut table = Table::new(["what", "value"]).with_words(1);
+    for (name, value) in rows {
+        table.row(vec![name.to_owned(), value]);
+    }
+    page.push_str("<section id=\"environment\"><h2>Run and environment</h2>\n");
+    table.write(page);
+    page.push_str("</section>\n");
+}
+
+const PASSED: &str = "Every step kept its limits, and nothing was lost or wrong beyond them.";
