@@ -292,18 +292,19 @@ fn conclude(report: &Report, written: &WrittenReport, json: bool) -> ExitCode {
     };
     let mut stdout = std::io::stdout().lock();
     // Whoever reads the tables may have closed the pipe; the files are written all the same.
-    let (json_file, markdown_file) = (written.json.display(), written.markdown.display());
+    let (json_file, page) = (written.json.display(), written.html.display());
     let _ = if json {
         let object = json!({
             "event": "report",
             "status": report.status.name(),
             "conclusion": word,
             "json": json_file.to_string(),
-            "markdown": markdown_file.to_string(),
+            "markdown": written.markdown.display().to_string(),
+            "html": page.to_string(),
         });
         writeln!(stdout, "{object}")
     } else {
-        writeln!(stdout, "{word}: {json_file} and {markdown_file}")
+        writeln!(stdout, "{word}: {page} and {json_file}")
     };
     match conclusion {
         Conclusion::Passed => ExitCode::SUCCESS,

@@ -54,7 +54,9 @@ fn programs_read_steps_and_the_verdict() {
         (&lines[1]["event"], &lines[1]["status"]),
         (&"report".into(), &"passed".into())
     );
-    assert!(std::fs::exists(lines[1]["json"].as_str().unwrap()).unwrap());
+    for form in ["json", "markdown", "html"] {
+        assert!(std::fs::exists(lines[1][form].as_str().unwrap()).unwrap());
+    }
 }
 
 /// Writes a scenario of version 2 with one step of these lines.
