@@ -51,6 +51,10 @@ enum Command {
     Sub(topics::SubArguments),
     /// Run a load test and write a report.
     Load(load::LoadArguments),
+    /// Find the highest rate that keeps its limits.
+    Search(load::SearchArguments),
+    /// Measure at several levels of concurrency and fit the Universal Scalability Law.
+    Sweep(load::SweepArguments),
     /// Compare reports of load tests.
     Compare(compare::CompareArguments),
     /// Run two binaries in turns and compare them.
@@ -130,6 +134,8 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Pub(arguments) => topics::run_publish(&arguments),
         Command::Sub(arguments) => topics::run_subscribe(&arguments),
         Command::Load(arguments) => load::run(&arguments),
+        Command::Search(arguments) => load::run_search(&arguments),
+        Command::Sweep(arguments) => load::run_sweep(&arguments),
         Command::Compare(arguments) => compare::run(&arguments),
         Command::Ab(arguments) => ab::run(&arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),
@@ -168,6 +174,8 @@ impl Command {
             Self::Pub(arguments) => Some((&arguments.log, "error")),
             Self::Sub(arguments) => Some((&arguments.log, "error")),
             Self::Load(arguments) => Some((&arguments.log, "warn")),
+            Self::Search(arguments) => Some((&arguments.log, "warn")),
+            Self::Sweep(arguments) => Some((&arguments.log, "warn")),
             Self::Merge(_)
             | Self::Report(_)
             | Self::Compare(_)
@@ -199,7 +207,7 @@ Examples:
   tidewire doctor                   what to fix before measuring
 
 Exit codes: 0 success, 2 wrong usage or configuration, 3 the server cannot be reached or the connection ended, \
-4 the server refused, 5 no answer in time, 99 a comparison failed, 1 anything else.";
+4 the server refused, 5 no answer in time, 90 an invalid measurement, 99 a limit or a comparison failed, 1 anything else.";
 
 #[cfg(test)]
 mod tests {

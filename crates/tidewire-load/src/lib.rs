@@ -16,6 +16,7 @@ pub mod environment;
 mod exchange;
 mod format;
 pub mod ledger;
+pub mod levels;
 pub mod probes;
 pub mod process;
 pub mod report;

@@ -12,7 +12,7 @@ use serde::Serialize;
 use thiserror::Error;
 
 /// Where to search, and how finely.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct SearchPlan {
     /// Lowest rate of interest, in messages a second.
     pub min_rate: f64,

@@ -3,33 +3,30 @@
 mod child;
 mod merge;
 mod progress;
+mod runner;
+mod search;
+mod sweep;
 
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use anyhow::Context;
-use clap::{Args, ValueEnum};
+use clap::Args;
 use serde_json::json;
-use tidewire::io::affinity::available_cores;
-use tidewire::io::poller::{POLLER_VARIABLE, PollerChoice};
-use tidewire::{Address, Endpoint};
-use tidewire_load::environment::Environment;
 use tidewire_load::report::{Conclusion, MergeKind, Report, WrittenReport};
-use tidewire_load::run::{RunError, RunOptions};
-use tidewire_load::scenario::{SEED_DEFAULT, Scenario};
+use tidewire_load::scenario::{Scenario, Step};
 use tidewire_load::segment::{Segment, parse_start};
 
-use self::child::{ChildOptions, ChildServer};
 pub(crate) use self::merge::{MergeArguments, ReportArguments, run_merge, run_report};
-use self::progress::View;
-use crate::connection::{CodecArgument, Need, parse_seconds};
+use self::progress::{Tables, View};
+use self::runner::{RunArguments, Runner};
+pub(crate) use self::search::{SearchArguments, run_search};
+pub(crate) use self::sweep::{SweepArguments, run_sweep};
+use crate::connection::{CodecArgument, Need};
 use crate::failure::Failure;
 use crate::logging::LogArguments;
-use crate::signals;
 
 /// Run a load test and write a report. Without arguments: start a chat server of our own on a free port and
 /// run the built-in scenario of two steps (about a minute).
@@ -38,18 +35,9 @@ use crate::signals;
 pub(crate) struct LoadArguments {
     /// Scenario file; without it the built-in one.
     file: Option<PathBuf>,
-    /// Test the server at this address instead of the scenario's host and port.
-    #[arg(long, value_name = "ADDR", conflicts_with = "serve")]
-    target: Option<Address>,
-    /// Start a chat server of our own for the run. The default when neither FILE nor --target is given.
-    #[arg(long)]
-    serve: bool,
     /// Directory for report.html, report.json, report.md, report.csv, report.junit.xml and report.hlog.
     #[arg(long, value_name = "DIR", default_value = "tidewire-report")]
     out: PathBuf,
-    /// Seed of all random choices; the same seed offers the same load. Default: the scenario's, or 42.
-    #[arg(long, value_name = "N")]
-    seed: Option<u64>,
     /// Run the whole scenario so often, each time against a fresh server process if it is our own.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     repeat: Option<u32>,
@@ -62,26 +50,12 @@ pub(crate) struct LoadArguments {
     /// Shorten every step to at most 3 seconds.
     #[arg(long)]
     quick: bool,
-    /// Threads that carry the agents. Default: the cores that are left beside the server, at least 1.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
-    client_lanes: Option<u16>,
-    /// Keep server and agents on cores of their own, where there are two.
-    #[arg(long, value_enum, default_value_t = Pin::Auto)]
-    pin: Pin,
-    /// How the agents, and a server of our own, wait for sockets.
-    #[arg(long, value_name = "auto|epoll|poll|select|uring", env = POLLER_VARIABLE, default_value = "auto")]
-    poller: PollerChoice,
-    /// Longest time, in milliseconds, that a server of our own holds a message back for others to share its write.
-    #[arg(long, value_name = "N", default_value_t = 5.0)]
-    coalesce_ms_max: f64,
+
+    #[command(flatten)]
+    run: RunArguments,
 
     #[command(flatten)]
     codec: CodecArgument,
-
-    /// How long the server may take to let an agent in, in seconds.
-    #[arg(long, value_name = "SECONDS", default_value = "15", value_parser = parse_seconds)]
-    #[arg(allow_negative_numbers = true)]
-    timeout: Duration,
 
     /// Print a JSON object per step, {"event":"step","step":…} as in the report, and one at the end, {"event":"report",…}.
     #[arg(long)]
@@ -91,26 +65,27 @@ pub(crate) struct LoadArguments {
     pub(crate) log: LogArguments,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Pin {
-    Auto,
-    Off,
-}
-
 /// Runs the test; the exit code says whether anything was lost.
 pub(crate) fn run(arguments: &LoadArguments) -> anyhow::Result<ExitCode> {
     Need::Rooms.check(&arguments.codec.codec, "a load test")?;
-    let scenario = read_scenario(arguments)?;
+    let mut scenario = match &arguments.file {
+        None => Scenario::built_in(),
+        Some(path) => read_scenario(path)?,
+    };
+    if arguments.quick {
+        scenario = scenario.quick();
+    }
     check_directory(&arguments.out)?;
-    let stop = Arc::new(AtomicBool::new(false));
-    let stopped = Arc::clone(&stop);
-    signals::watch(move || {
-        // The first signal lets the report be written; the second ends the program at once.
-        if stopped.swap(true, Ordering::Relaxed) {
-            std::process::exit(i32::from(INTERRUPTED));
-        }
-        true
-    })?;
+    // Without a file there is nobody to say where the server is.
+    let own_server =
+        arguments.run.serve || (arguments.file.is_none() && arguments.run.target.is_none());
+    let mut runner = Runner::new(&arguments.run, own_server)?;
+    runner.segment = arguments.segment.unwrap_or(Segment::WHOLE);
+    runner.start_at = arguments.start_at;
+    let tables = match arguments.json {
+        true => Tables::Json,
+        false => Tables::Text,
+    };
     let repeat = match arguments.segment {
         Some(_) => 1,
         None => arguments.repeat.unwrap_or(scenario.repeat),
@@ -121,79 +96,14 @@ pub(crate) fn run(arguments: &LoadArguments) -> anyhow::Result<ExitCode> {
             // Progress is for whoever watches; a closed standard error is no reason to stop.
             let _ = writeln!(std::io::stderr().lock(), "run {run} of {repeat}");
         }
-        reports.push(run_once(arguments, &scenario, &stop)?);
-        if stop.load(Ordering::Relaxed) {
+        reports.push(runner.run(&scenario, &mut View::new(scenario.steps.len(), tables))?);
+        if runner.is_stopped() {
             break;
         }
     }
     let report = Report::merge(&reports, MergeKind::Runs)?;
     let written = write(&report, &arguments.out)?;
     Ok(conclude(&report, &written, arguments.json))
-}
-
-/// One run of the whole scenario, with a server of its own if it is to have one.
-fn run_once(
-    arguments: &LoadArguments,
-    scenario: &Scenario,
-    stop: &Arc<AtomicBool>,
-) -> anyhow::Result<Report> {
-    let (server_core, client_cores) = cores(arguments);
-    let own = arguments.serve || (arguments.file.is_none() && arguments.target.is_none());
-    let child = own
-        .then(|| {
-            let (app, codec) = server_for(scenario)?;
-            ChildServer::start(&ChildOptions {
-                app,
-                codec,
-                poller: arguments.poller,
-                coalesce_ms_max: arguments.coalesce_ms_max,
-                core: server_core,
-            })
-        })
-        .transpose()?;
-    let address = match (&child, &arguments.target) {
-        (Some(child), _) => child.address().clone(),
-        (None, Some(target)) => target.resolve()?,
-        (None, None) => scenario
-            .target
-            .parse::<Address>()
-            .and_then(|address| address.resolve())?,
-    };
-    let mut options = options(arguments, address, Arc::clone(stop), client_cores);
-    options.seed = arguments.seed.or(scenario.seed).unwrap_or(SEED_DEFAULT);
-    options.server_pid = child.as_ref().map(ChildServer::pid);
-    let mut view = View::new(scenario.steps.len(), arguments.json);
-    view.announce(scenario, &options);
-    let result = tidewire_load::run::run(scenario, &options, &mut view);
-    view.finish();
-    let report = result.map_err(|error| match error {
-        RunError::Descriptors { .. } | RunError::Segment { .. } => {
-            Failure::configuration(error.to_string(), "").into()
-        }
-        RunError::NoRooms { ref source, .. } => {
-            let what = format!("{error}: {source}");
-            let remedy = "test a chat server: start it with `tidewire serve --app chat`";
-            Failure::refused(what, remedy).into()
-        }
-        error => anyhow::Error::from(error),
-    })?;
-    if let Some(child) = child {
-        child.stop();
-    }
-    Ok(report)
-}
-
-/// The application and codec of a server of our own that all steps can be run against.
-fn server_for(scenario: &Scenario) -> anyhow::Result<(&'static str, &str)> {
-    let mut apps = scenario.steps.iter().map(|step| step.pattern.app());
-    let first = apps.next().unwrap_or("chat");
-    if let Some(other) = apps.find(|app| *app != first) {
-        let what = format!("the steps need servers of two kinds, {first} and {other}");
-        let remedy = "give them scenarios of their own, or test a running server with --target";
-        return Err(Failure::configuration(what, remedy).into());
-    }
-    let codec = scenario.steps.first().map_or("tw1", |step| &step.codec);
-    Ok((first, codec))
 }
 
 /// A minute of measuring must not end at a directory that cannot be written.
@@ -211,53 +121,33 @@ fn check_directory(directory: &Path) -> anyhow::Result<()> {
         })
 }
 
-fn read_scenario(arguments: &LoadArguments) -> anyhow::Result<Scenario> {
-    let scenario = match &arguments.file {
-        None => Scenario::built_in(),
-        Some(path) => {
-            let (scenario, warnings) = Scenario::load(path)
-                .map_err(|error| Failure::configuration(describe(&error), ""))?;
-            let mut stderr = std::io::stderr().lock();
-            for warning in warnings {
-                writeln!(stderr, "warning: {warning}")?;
-            }
-            scenario
-        }
-    };
-    Ok(if arguments.quick {
-        scenario.quick()
-    } else {
-        scenario
-    })
-}
-
-fn options(
-    arguments: &LoadArguments,
-    address: Endpoint,
-    stop: Arc<AtomicBool>,
-    cores: Vec<usize>,
-) -> RunOptions {
-    let spare = available_cores().len().saturating_sub(1).max(1);
-    let mut options = RunOptions::new(address);
-    options.answer_timeout = arguments.timeout;
-    options.segment = arguments.segment.unwrap_or(Segment::WHOLE);
-    options.start_at = arguments.start_at;
-    options.lanes = arguments.client_lanes.map_or(spare, usize::from);
-    options.cores = cores;
-    options.poller = arguments.poller;
-    options.environment = Environment::detect(env!("CARGO_PKG_VERSION"), env!("TIDEWIRE_COMMIT"));
-    options.stop = stop;
-    options
-}
-
-/// The core for a server of our own and those for the agents; none on a machine with one core or by choice.
-fn cores(arguments: &LoadArguments) -> (Option<usize>, Vec<usize>) {
-    let mut cores = available_cores();
-    if arguments.pin == Pin::Off || cores.len() < 2 || arguments.target.is_some() {
-        return (None, Vec::new());
+/// Reads a scenario and says what is odd about it.
+fn read_scenario(path: &Path) -> anyhow::Result<Scenario> {
+    let (scenario, warnings) =
+        Scenario::load(path).map_err(|error| Failure::configuration(describe(&error), ""))?;
+    let mut stderr = std::io::stderr().lock();
+    for warning in warnings {
+        writeln!(stderr, "warning: {warning}")?;
     }
-    let server = cores.remove(0);
-    (Some(server), cores)
+    Ok(scenario)
+}
+
+/// The scenario with one step alone: that of this name, or its only one.
+fn with_one_step(mut scenario: Scenario, name: Option<&str>) -> anyhow::Result<Scenario> {
+    let chosen = |step: &Step| name.is_none_or(|name| step.name == name);
+    let names: Vec<&str> = scenario
+        .steps
+        .iter()
+        .map(|step| step.name.as_str())
+        .collect();
+    let count = scenario.steps.iter().filter(|step| chosen(step)).count();
+    if count != 1 {
+        let what = format!("one step is needed, and {count} are meant");
+        let remedy = format!("name one of these with --step: {}", names.join(", "));
+        return Err(Failure::configuration(what, remedy).into());
+    }
+    scenario.steps.retain(chosen);
+    Ok(scenario)
 }
 
 /// An error with its causes on one line.
@@ -280,6 +170,13 @@ fn write(report: &Report, directory: &Path) -> anyhow::Result<WrittenReport> {
         .validate()
         .context("the report contradicts itself; please report this as a bug")?;
     Ok(written)
+}
+
+/// Writes the record of a search or a sweep.
+fn write_json(record: &impl serde::Serialize, path: &Path) -> anyhow::Result<()> {
+    let mut text = serde_json::to_string_pretty(record)?;
+    text.push('\n');
+    std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
 }
 
 /// Says where the report is and what the run comes to.
@@ -306,6 +203,10 @@ fn conclude(report: &Report, written: &WrittenReport, json: bool) -> ExitCode {
     } else {
         writeln!(stdout, "{word}: {page} and {json_file}")
     };
+    exit_code(conclusion)
+}
+
+fn exit_code(conclusion: Conclusion) -> ExitCode {
     match conclusion {
         Conclusion::Passed => ExitCode::SUCCESS,
         Conclusion::Failed => ExitCode::from(LOST),

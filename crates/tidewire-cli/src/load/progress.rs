@@ -13,19 +13,21 @@ use tidewire_load::scenario::{Scenario, Step};
 #[derive(Debug)]
 pub(crate) struct View {
     steps: usize,
-    /// Steps are told in JSON.
-    json: bool,
+    tables: Tables,
     bar: Option<ProgressBar>,
 }
 
 impl View {
-    pub(crate) fn new(steps: usize, json: bool) -> Self {
+    pub(crate) fn new(steps: usize, tables: Tables) -> Self {
         let bar = None;
-        Self { steps, json, bar }
+        Self { steps, tables, bar }
     }
 
     /// Says what is about to happen.
     pub(crate) fn announce(&self, scenario: &Scenario, options: &RunOptions) {
+        if self.tables == Tables::None {
+            return;
+        }
         let secs: f64 = scenario.steps.iter().map(|step| step.duration_secs).sum();
         let steps = if self.steps == 1 {
             "1 step".to_owned()
@@ -46,6 +48,17 @@ impl View {
             bar.finish_and_clear();
         }
     }
+}
+
+/// How the figures of a step are told on standard output when it is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Tables {
+    /// As a table for people.
+    Text,
+    /// As an object for programs.
+    Json,
+    /// Not at all: the caller has its own form for many runs of one step.
+    None,
 }
 
 impl Observer for View {
@@ -76,9 +89,10 @@ impl Observer for View {
     fn step_ended(&mut self, report: &StepReport) {
         self.finish();
         // Whoever reads the table may have closed the pipe; the report files follow all the same.
-        let text = match self.json {
-            true => json!({"event": "step", "step": report}).to_string(),
-            false => step_table(report),
+        let text = match self.tables {
+            Tables::Json => json!({"event": "step", "step": report}).to_string(),
+            Tables::Text => step_table(report),
+            Tables::None => return,
         };
         let _ = writeln!(std::io::stdout().lock(), "{text}");
     }

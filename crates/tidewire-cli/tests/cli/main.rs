@@ -9,6 +9,7 @@ mod chat;
 mod compare;
 mod config;
 mod generate;
+mod levels;
 mod load;
 mod logging;
 mod process;

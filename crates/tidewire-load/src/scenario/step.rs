@@ -84,6 +84,42 @@ impl Step {
         }
     }
 
+    /// The same step at one constant rate, in messages a second; nothing for one that is not open, because no rate can
+    /// be given to it.
+    #[must_use]
+    pub fn at_rate(&self, rate: f64) -> Option<Self> {
+        let Load::Open {
+            arrival, on_late, ..
+        } = self.load
+        else {
+            return None;
+        };
+        let stage = Stage {
+            from: rate,
+            to: rate,
+            secs: self.duration_secs,
+        };
+        Some(Self {
+            name: format!("{} at {rate:.0}/s", self.name),
+            load: Load::Open {
+                stages: vec![stage],
+                arrival,
+                on_late,
+            },
+            ..self.clone()
+        })
+    }
+
+    /// The same step with so many agents.
+    #[must_use]
+    pub fn at_concurrency(&self, concurrency: u32) -> Self {
+        Self {
+            name: format!("{} at {concurrency}", self.name),
+            concurrency,
+            ..self.clone()
+        }
+    }
+
     /// Makes the step no longer than `secs_max`, with all its stages and its warm-up in proportion.
     pub(super) fn shorten(&mut self, secs_max: f64) {
         if self.duration_secs <= secs_max {
@@ -380,6 +416,21 @@ mod tests {
         );
         let ramp = open(&[stage(0.0, 100.0, 4.0), stage(100.0, 100.0, 6.0)]);
         assert_eq!(ramp.offered_tps(), Some(80.0));
+    }
+
+    #[test]
+    fn a_step_is_moved_to_another_rate_or_concurrency_and_stays_the_same_otherwise() {
+        let stage = |from, to, secs| Stage { from, to, secs };
+        let ramp = open(&[stage(0.0, 100.0, 4.0), stage(100.0, 100.0, 6.0)]);
+        let moved = ramp.at_rate(250.0).unwrap();
+        assert_eq!(moved.offered_tps(), Some(250.0));
+        assert_eq!(
+            (moved.duration_secs, moved.name.as_str()),
+            (10.0, "open at 250/s")
+        );
+        assert_eq!(ramp.at_concurrency(9).concurrency, 9);
+        assert_eq!(ramp.at_concurrency(9).load, ramp.load);
+        assert_eq!(Step::chat("c", 2, 1.0, ThinkTime::NONE).at_rate(1.0), None);
     }
 
     #[test]

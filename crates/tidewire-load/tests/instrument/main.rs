@@ -11,6 +11,7 @@
 
 mod counts;
 mod failures;
+mod levels;
 mod merged;
 mod proof;
 mod times;

@@ -12,7 +12,7 @@ use tidewire_testkit::fault_server::{Every, FaultPlan, Stall};
 use crate::proof::{Proof, SEED, assert_sound, prove_with};
 
 /// A scenario of one step with these lines.
-fn scenario(lines: &str) -> Scenario {
+pub(crate) fn scenario(lines: &str) -> Scenario {
     let text = format!(
         "version = 2\ntarget = \"tcp://h:1\"\n[[steps]]\nname = \"step\"\nwarmup_secs = 0\n{lines}"
     );

@@ -1,0 +1,206 @@
+//! Runs of a scenario, each with a server of its own if it is to have one: what `load`, `search` and `sweep` have in
+//! common.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, SystemTime};
+
+use clap::{Args, ValueEnum};
+use tidewire::io::affinity::available_cores;
+use tidewire::io::poller::{POLLER_VARIABLE, PollerChoice};
+use tidewire::{Address, Endpoint};
+use tidewire_load::environment::Environment;
+use tidewire_load::report::Report;
+use tidewire_load::run::{RunError, RunOptions};
+use tidewire_load::scenario::{SEED_DEFAULT, Scenario};
+use tidewire_load::segment::Segment;
+
+use super::INTERRUPTED;
+use super::child::{ChildOptions, ChildServer};
+use super::progress::View;
+use crate::connection::parse_seconds;
+use crate::failure::Failure;
+use crate::signals;
+
+// Flags about a run, whatever it is a part of. No doc comment: it would become the help of the whole command.
+#[derive(Args, Debug)]
+pub(crate) struct RunArguments {
+    /// Test the server at this address instead of the scenario's host and port.
+    #[arg(long, value_name = "ADDR", conflicts_with = "serve")]
+    pub(super) target: Option<Address>,
+    /// Start a server of our own of the kind that the scenario needs, a fresh process for every run.
+    #[arg(long)]
+    pub(super) serve: bool,
+    /// Seed of all random choices; the same seed offers the same load. Default: the scenario's, or 42.
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+    /// Threads that carry the agents. Default: the cores that are left beside the server, at least 1.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
+    client_lanes: Option<u16>,
+    /// Keep server and agents on cores of their own, where there are two.
+    #[arg(long, value_enum, default_value_t = Pin::Auto)]
+    pin: Pin,
+    /// How the agents, and a server of our own, wait for sockets.
+    #[arg(long, value_name = "auto|epoll|poll|select|uring", env = POLLER_VARIABLE, default_value = "auto")]
+    poller: PollerChoice,
+    /// Longest time, in milliseconds, that a server of our own holds a message back for others to share its write.
+    #[arg(long, value_name = "N", default_value_t = 5.0)]
+    coalesce_ms_max: f64,
+    /// How long the server may take to let an agent in, in seconds.
+    #[arg(long, value_name = "SECONDS", default_value = "15", value_parser = parse_seconds)]
+    #[arg(allow_negative_numbers = true)]
+    timeout: Duration,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Pin {
+    Auto,
+    Off,
+}
+
+/// What does the runs of one command.
+#[derive(Debug)]
+pub(super) struct Runner<'a> {
+    arguments: &'a RunArguments,
+    /// Each run has a server of its own.
+    own_server: bool,
+    /// Which share of the scenario is run.
+    pub(super) segment: Segment,
+    /// When the share begins to send.
+    pub(super) start_at: Option<SystemTime>,
+    stop: Arc<AtomicBool>,
+}
+
+impl<'a> Runner<'a> {
+    /// From now on the first signal ends the run early, with a report, and the second one the program.
+    pub(super) fn new(arguments: &'a RunArguments, own_server: bool) -> anyhow::Result<Self> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        signals::watch(move || {
+            if stopped.swap(true, Ordering::Relaxed) {
+                std::process::exit(i32::from(INTERRUPTED));
+            }
+            true
+        })?;
+        Ok(Self {
+            arguments,
+            own_server,
+            segment: Segment::WHOLE,
+            start_at: None,
+            stop,
+        })
+    }
+
+    /// Whether the user wants no more runs.
+    pub(super) fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
+    /// The seed of every run of this scenario.
+    pub(super) fn seed(&self, scenario: &Scenario) -> u64 {
+        self.arguments
+            .seed
+            .or(scenario.seed)
+            .unwrap_or(SEED_DEFAULT)
+    }
+
+    /// Machine and build.
+    pub(super) fn environment() -> Environment {
+        Environment::detect(env!("CARGO_PKG_VERSION"), env!("TIDEWIRE_COMMIT"))
+    }
+
+    /// One run of the whole scenario.
+    pub(super) fn run(&self, scenario: &Scenario, view: &mut View) -> anyhow::Result<Report> {
+        let (server_core, client_cores) = self.cores();
+        let child = self
+            .own_server
+            .then(|| self.start_server(scenario, server_core))
+            .transpose()?;
+        let address = match (&child, &self.arguments.target) {
+            (Some(child), _) => child.address().clone(),
+            (None, Some(target)) => target.resolve()?,
+            (None, None) => scenario
+                .target
+                .parse::<Address>()
+                .and_then(|address| address.resolve())?,
+        };
+        let mut options = self.options(address, client_cores);
+        options.seed = self.seed(scenario);
+        options.server_pid = child.as_ref().map(ChildServer::pid);
+        view.announce(scenario, &options);
+        let result = tidewire_load::run::run(scenario, &options, view);
+        view.finish();
+        let report = result.map_err(explain)?;
+        if let Some(child) = child {
+            child.stop();
+        }
+        Ok(report)
+    }
+
+    fn start_server(
+        &self,
+        scenario: &Scenario,
+        core: Option<usize>,
+    ) -> anyhow::Result<ChildServer> {
+        let (app, codec) = server_for(scenario)?;
+        ChildServer::start(&ChildOptions {
+            app,
+            codec,
+            poller: self.arguments.poller,
+            coalesce_ms_max: self.arguments.coalesce_ms_max,
+            core,
+        })
+    }
+
+    fn options(&self, address: Endpoint, cores: Vec<usize>) -> RunOptions {
+        let spare = available_cores().len().saturating_sub(1).max(1);
+        let mut options = RunOptions::new(address);
+        options.answer_timeout = self.arguments.timeout;
+        options.segment = self.segment;
+        options.start_at = self.start_at;
+        options.lanes = self.arguments.client_lanes.map_or(spare, usize::from);
+        options.cores = cores;
+        options.poller = self.arguments.poller;
+        options.environment = Self::environment();
+        options.stop = Arc::clone(&self.stop);
+        options
+    }
+
+    /// The core for a server of our own and those for the agents; none on a machine with one core or by choice.
+    fn cores(&self) -> (Option<usize>, Vec<usize>) {
+        let mut cores = available_cores();
+        let is_off = self.arguments.pin == Pin::Off;
+        if is_off || cores.len() < 2 || self.arguments.target.is_some() {
+            return (None, Vec::new());
+        }
+        let server = cores.remove(0);
+        (Some(server), cores)
+    }
+}
+
+/// The application and codec of a server of our own that all steps can be run against.
+fn server_for(scenario: &Scenario) -> anyhow::Result<(&'static str, &str)> {
+    let mut apps = scenario.steps.iter().map(|step| step.pattern.app());
+    let first = apps.next().unwrap_or("chat");
+    if let Some(other) = apps.find(|app| *app != first) {
+        let what = format!("the steps need servers of two kinds, {first} and {other}");
+        let remedy = "give them scenarios of their own, or test a running server with --target";
+        return Err(Failure::configuration(what, remedy).into());
+    }
+    let codec = scenario.steps.first().map_or("tw1", |step| &step.codec);
+    Ok((first, codec))
+}
+
+fn explain(error: RunError) -> anyhow::Error {
+    match error {
+        RunError::Descriptors { .. } | RunError::Segment { .. } => {
+            Failure::configuration(error.to_string(), "").into()
+        }
+        RunError::NoRooms { ref source, .. } => {
+            let what = format!("{error}: {source}");
+            let remedy = "test a chat server: start it with `tidewire serve --app chat`";
+            Failure::refused(what, remedy).into()
+        }
+        error => anyhow::Error::from(error),
+    }
+}

@@ -1,0 +1,277 @@
+//! `tidewire search`: the highest rate that keeps its limits.
+
+use std::fmt;
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, anyhow};
+use clap::Args;
+use serde_json::json;
+use tidewire_load::levels::{Levels, Probe, RateSearch};
+use tidewire_load::scenario::{RATE_MAX, Scenario, Step};
+use tidewire_load::search::{SearchEnd, SearchError, SearchPlan};
+use tidewire_load::slo::Slo;
+
+use super::{
+    RunArguments, Runner, Tables, View, check_directory, describe, exit_code, read_scenario,
+    with_one_step, write, write_json,
+};
+use crate::failure::Failure;
+use crate::logging::LogArguments;
+
+/// Find the highest rate at which an open step of a scenario keeps its limits. Each probe is a run of the step at one
+/// rate; two of three decide a rate.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct SearchArguments {
+    /// Scenario file with an open step, whose own rate does not matter.
+    file: PathBuf,
+    /// Limits to keep, such as 'p99<5ms,loss<0.01%'. Default: those of the step.
+    #[arg(long, value_name = "LIMITS")]
+    slo: Option<Slo>,
+    /// Lowest rate of interest, in messages a second.
+    #[arg(long, value_name = "RATE")]
+    min: f64,
+    /// Highest rate of interest, in messages a second.
+    #[arg(long, value_name = "RATE")]
+    max: f64,
+    /// How close the rate that holds and the one that does not must be in the end, in percent.
+    #[arg(long, value_name = "PERCENT", default_value_t = 2.0)]
+    tolerance: f64,
+    /// Further probes of the rate that was found. All but one in three must hold.
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    confirmations: u32,
+    /// Most probes. A search that needs more ends without a result.
+    #[arg(long, value_name = "N", default_value_t = 60)]
+    probes_max: u32,
+    /// Name of the step; without it the scenario's only one.
+    #[arg(long, value_name = "NAME")]
+    step: Option<String>,
+    /// Directory for search.json, and for a report with a step for each rate.
+    #[arg(long, value_name = "DIR", default_value = "tidewire-report")]
+    out: PathBuf,
+
+    #[command(flatten)]
+    run: RunArguments,
+
+    /// Print a JSON object per probe, {"event":"probe",…}, and one at the end, {"event":"search",…}.
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    pub(crate) log: LogArguments,
+}
+
+/// Searches; the exit code says whether a rate was found.
+pub(crate) fn run_search(arguments: &SearchArguments) -> anyhow::Result<ExitCode> {
+    let scenario = with_one_step(read_scenario(&arguments.file)?, arguments.step.as_deref())?;
+    let step = step_to_search(arguments, &scenario)?;
+    let plan = SearchPlan {
+        tolerance: arguments.tolerance / 100.0,
+        confirmations: arguments.confirmations,
+        trials_max: arguments.probes_max,
+        ..SearchPlan::between(arguments.min, arguments.max)
+    };
+    check_directory(&arguments.out)?;
+    let runner = Runner::new(&arguments.run, arguments.run.serve)?;
+    let mut searching = Searching {
+        record: RateSearch::new(
+            &step,
+            step.slo,
+            plan,
+            runner.seed(&scenario),
+            Runner::environment(),
+        ),
+        levels: Levels::default(),
+        json: arguments.json,
+        runner,
+        scenario,
+        step,
+    };
+    match plan.search(|rate| searching.probe(rate)) {
+        Ok(result) => searching.record.close(result.end),
+        Err(SearchError::Trial {
+            source: ProbeError::Stopped,
+            ..
+        }) => {}
+        Err(SearchError::Trial {
+            source: ProbeError::Failed(error),
+            rate,
+        }) => return Err(error.context(format!("the probe at {rate:.0}/s could not be run"))),
+        Err(error) => {
+            return Err(Failure::configuration(describe(&error), "see --min and --max").into());
+        }
+    }
+    searching.finish(arguments)
+}
+
+/// The step with the limits to keep; its rate is set for each probe.
+fn step_to_search(arguments: &SearchArguments, scenario: &Scenario) -> anyhow::Result<Step> {
+    let mut step = scenario
+        .steps
+        .first()
+        .cloned()
+        .context("a scenario has a step")?;
+    if let Some(slo) = arguments.slo {
+        step.slo = slo;
+    }
+    if arguments.max > RATE_MAX {
+        let what = format!("no machine sends {:.0} messages a second", arguments.max);
+        return Err(Failure::configuration(what, "lower --max").into());
+    }
+    if step.at_rate(arguments.min).is_none() {
+        let what = format!("step {:?} is {}, not open", step.name, step.load.model());
+        let remedy = "give it model = \"open\" and any rate: a loop that waits sets its own rate";
+        return Err(Failure::configuration(what, remedy).into());
+    }
+    if step.slo.is_empty() {
+        let what = format!("step {:?} has no limits to keep", step.name);
+        let remedy = "name them, for example --slo 'p99<5ms,loss<0.01%'";
+        return Err(Failure::configuration(what, remedy).into());
+    }
+    Ok(step)
+}
+
+/// A search under way.
+struct Searching<'a> {
+    runner: Runner<'a>,
+    scenario: Scenario,
+    step: Step,
+    record: RateSearch,
+    levels: Levels,
+    json: bool,
+}
+
+impl Searching<'_> {
+    /// Runs the step at this rate and says whether it held.
+    fn probe(&mut self, rate: f64) -> Result<bool, ProbeError> {
+        let step = self.step.at_rate(rate);
+        self.scenario.steps = step.into_iter().collect();
+        let mut view = View::new(1, Tables::None);
+        let report = self
+            .runner
+            .run(&self.scenario, &mut view)
+            .map_err(ProbeError::Failed)?;
+        if self.runner.is_stopped() {
+            return Err(ProbeError::Stopped);
+        }
+        let number = self.record.probes.len() as u32 + 1;
+        let Some(probe) = Probe::of(number, rate, &report) else {
+            let error = anyhow!("the step could not be measured");
+            return Err(ProbeError::Failed(error));
+        };
+        self.record.target_server.clone_from(&report.target_server);
+        self.levels.add(rate, report);
+        let held = probe.held;
+        self.say(&match self.json {
+            true => json!({"event": "probe", "probe": probe}).to_string(),
+            false => probe_line(&probe),
+        });
+        self.record.probes.push(probe);
+        Ok(held)
+    }
+
+    /// Writes the files and says what was found.
+    fn finish(self, arguments: &SearchArguments) -> anyhow::Result<ExitCode> {
+        let file = arguments.out.join(SEARCH_FILE);
+        write_json(&self.record, &file)?;
+        if let Some(report) = self.levels.report()? {
+            write(&report, &arguments.out)?;
+        }
+        let path = file.display().to_string();
+        self.say(&match self.json {
+            true => json!({
+                "event": "search",
+                "end": self.record.end,
+                "limited_by_instrument": self.record.limited_by_instrument,
+                "json": path,
+            })
+            .to_string(),
+            false => {
+                let probes = self.record.probes.len();
+                format!("{} ({probes} probes): {path}", result(&self.record))
+            }
+        });
+        Ok(exit_code(self.record.conclusion()))
+    }
+
+    fn say(&self, text: &str) {
+        // Whoever reads may have closed the pipe; the files are written all the same.
+        let _ = writeln!(std::io::stdout().lock(), "{text}");
+    }
+}
+
+/// Why a probe says nothing about its rate.
+#[derive(Debug)]
+enum ProbeError {
+    /// The user wants no more.
+    Stopped,
+    Failed(anyhow::Error),
+}
+
+impl fmt::Display for ProbeError {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Stopped => formatter.write_str("the search was stopped"),
+            Self::Failed(error) => error.fmt(formatter),
+        }
+    }
+}
+
+impl std::error::Error for ProbeError {}
+
+fn probe_line(probe: &Probe) -> String {
+    let word = match (probe.held, probe.is_invalid()) {
+        (true, _) => "holds",
+        (false, true) => "INVALID",
+        (false, false) => "FAILS",
+    };
+    let (number, rate, lost) = (probe.number, probe.rate, probe.lost);
+    let mut line = format!(
+        "{number:>3}  {rate:>9.0}/s  {word:<7}  p50 {} ms, p99 {} ms, lost {lost} of {}, sent {:.0}/s",
+        probe.p50, probe.p99, probe.expected, probe.send_tps
+    );
+    for reason in &probe.reasons {
+        line.push_str("\n     ");
+        line.push_str(reason);
+    }
+    line
+}
+
+fn result(record: &RateSearch) -> String {
+    let whose = match record.limited_by_instrument {
+        true => ", but it was the instrument that did not hold it: INVALID, a lower bound at best",
+        false => "",
+    };
+    match record.end {
+        None => "stopped before a rate was found".to_owned(),
+        Some(SearchEnd::Found { holds, fails }) => {
+            format!("the highest rate that holds is {holds:.0}/s; {fails:.0}/s does not{whose}")
+        }
+        Some(SearchEnd::HoldsAtMax { holds }) => {
+            format!("even the highest rate holds, {holds:.0}/s: search higher with --max")
+        }
+        Some(SearchEnd::FailsAtMin { fails }) => {
+            format!("even the lowest rate does not hold, {fails:.0}/s{whose}")
+        }
+        Some(SearchEnd::Exhausted { holds }) => {
+            let known = holds.map_or_else(String::new, |holds| {
+                format!("; {holds:.0}/s held and was not confirmed")
+            });
+            format!("no result within --probes-max{known}")
+        }
+    }
+}
+
+/// The record of a search, beside its report.
+const SEARCH_FILE: &str = "search.json";
+
+const EXAMPLES: &str = "\
+Examples:
+  tidewire search FILE.toml --serve --slo 'p99<5ms,loss<0.01%' --min 1000 --max 100000
+  tidewire search FILE.toml --target tcp://HOST:PORT --min 100 --max 5000 --tolerance 5
+
+With --serve every probe has a fresh server process. Exit codes: 0 a rate was found or the highest holds, 2 bad
+arguments or scenario, 3 server not reachable, 90 it was the instrument that did not hold the rate above, 99 even the
+lowest rate does not hold or the probes did not suffice, 130 interrupted.";
