@@ -9,6 +9,7 @@ use tidewire::{
 };
 
 use super::rpc::Methods;
+use super::sink::Sink;
 use crate::connection::Need;
 use crate::failure::Failure;
 
@@ -23,7 +24,7 @@ pub(super) enum App {
     Rpc,
     /// Sends every message and request back; speaks every codec
     Echo,
-    /// Takes every message and answers nothing; speaks every codec
+    /// Takes every message; answers a request with how many it took from this connection; speaks every codec
     Sink,
 }
 
@@ -56,7 +57,7 @@ impl App {
     pub(super) fn start(self, builder: ServerBuilder, policy: Policy) -> anyhow::Result<Server> {
         Ok(match self {
             Self::Echo => builder.start(|_| echo)?,
-            Self::Sink => builder.start(|_| sink)?,
+            Self::Sink => builder.start(|_| Sink::default())?,
             Self::Rpc => {
                 let methods = Methods::start()?;
                 builder.start(|_| methods.router())?
@@ -82,17 +83,5 @@ fn echo(cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
             ErrorCode::Unsupported,
             "an echo server has no such request",
         )),
-    }
-}
-
-/// Takes everything; the counters at the end say how much that was. A request is refused, because its caller
-/// would wait for ever.
-fn sink(_cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
-    match message.kind {
-        Kind::Request => Err(HandlerError::new(
-            ErrorCode::Unsupported,
-            "a sink answers nothing",
-        )),
-        _ => Ok(()),
     }
 }

@@ -7,6 +7,7 @@
 mod apps;
 pub(crate) mod config;
 mod rpc;
+mod sink;
 mod summary;
 
 use std::io::{self, Read};

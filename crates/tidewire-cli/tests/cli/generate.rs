@@ -34,7 +34,7 @@ fn bash_completes_with_them() {
     let output = Command::new("bash")
         .arg("-c")
         .arg(
-            "source \"$0\"; COMP_WORDS=(tidewire se); COMP_CWORD=1; _tidewire tidewire se tidewire; \
+            "source \"$0\"; COMP_WORDS=(tidewire ser); COMP_CWORD=1; _tidewire tidewire ser tidewire; \
              echo \"${COMPREPLY[@]}\"",
         )
         .arg(&path)

@@ -149,6 +149,31 @@ fn repeated_runs_and_merged_parts_are_one_report_that_can_be_written_again() {
 }
 
 #[test]
+fn an_ingest_is_confirmed_by_the_count_of_our_own_server() {
+    let directory = tempfile::tempdir().unwrap();
+    for codec in ["tw1", "srmp"] {
+        let lines = format!(
+            "pattern = \"ingest\"\ncodec = \"{codec}\"\nmodel = \"open\"\nrate = 1000\nduration_secs = 0.2\n\
+             [guard]\non_violation = \"warn\"\n"
+        );
+        let file = scenario(directory.path(), &lines);
+        let out = directory.path().join(codec);
+        let out_name = out.display().to_string();
+        let ended = Process::start(&["load", &file, "--serve", "--out", &out_name]).wait();
+        assert_eq!(ended.status.code(), Some(0), "{}", ended.text());
+        let text = std::fs::read_to_string(out.join("report.json")).unwrap();
+        let report: Value = serde_json::from_str(&text).unwrap();
+        let step = &report["steps"][0];
+        assert_eq!(
+            (&step["total_sent"], &step["lost"]),
+            (&200.into(), &0.into())
+        );
+        assert_eq!(step["total_received"], 200);
+        assert!(!text.contains("the server does not count"), "{text}");
+    }
+}
+
+#[test]
 fn invalid_measurements_and_broken_limits_have_exit_codes_of_their_own() {
     let directory = tempfile::tempdir().unwrap();
     let out = directory.path().join("report").display().to_string();

@@ -288,7 +288,7 @@ fn the_log_goes_to_stderr_and_can_be_silenced() {
 }
 
 #[test]
-fn an_echo_speaks_foreign_codecs_and_a_sink_answers_nothing() {
+fn an_echo_speaks_foreign_codecs_and_a_sink_counts_what_it_gets() {
     let connect = |address: &str| TcpStream::connect(address.trim_start_matches("tcp://")).unwrap();
     let (_echo, address) = Process::server(&["--app", "echo", "--codec", "srmp"]);
     let mut stream = connect(&address);
@@ -307,6 +307,21 @@ fn an_echo_speaks_foreign_codecs_and_a_sink_answers_nothing() {
     let mut rest = Vec::new();
     stream.read_to_end(&mut rest).unwrap();
     assert!(rest.is_empty());
+
+    // Three strings of two sessions, and then the question how many there were.
+    let (_sink, address) = Process::server(&["--app", "sink", "--codec", "srmp"]);
+    let mut streams = [connect(&address), connect(&address)];
+    for (stream, words) in [(0, 1), (1, 1), (0, 2)] {
+        for _ in 0..words {
+            streams[stream].write_all(b"\x40\x05\x02\x00hi").unwrap();
+        }
+    }
+    for (stream, count) in streams.iter_mut().zip([3, 1]) {
+        stream.write_all(b"\x01\x01\x04\x00Open").unwrap();
+        let mut reply = [0; 12];
+        stream.read_exact(&mut reply).unwrap();
+        assert_eq!(reply[4..], u64::to_le_bytes(count));
+    }
 }
 
 #[test]
