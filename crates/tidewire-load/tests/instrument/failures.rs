@@ -77,6 +77,11 @@ fn a_receiver_that_is_cut_off_loses_exactly_what_it_was_still_owed() {
     assert!(server.undeliverable > 0);
     assert_eq!(proof.amiss(), [server.undeliverable, 0, 0, 0]);
     assert_eq!(step.total_received, server.delivered);
+    let worst = &step.detail.as_ref().unwrap().worst_receivers;
+    let [cut] = &worst[..] else {
+        panic!("one receiver was cut off: {worst:?}");
+    };
+    assert_eq!((cut.lost, cut.delivered), (server.undeliverable, 300));
     // The cut receiver was a sender too: what it could not send any more is an error, not a gap in the plan.
     assert!(step.total_send_errors > 0);
     assert_eq!(

@@ -53,9 +53,9 @@ impl Proof {
     }
 }
 
-/// A run of one step of a second and a half with twelve agents: some 900 messages and 9,900 deliveries.
+/// A run of one step of a second with twelve agents: some 600 messages and 6,600 deliveries.
 pub(crate) fn prove(plan: FaultPlan) -> Proof {
-    prove_with(plan, &scenario(&[step(12, 1.5)]), |_| {})
+    prove_with(plan, &scenario(&[step(12, 1.0)]), |_| {})
 }
 
 /// Runs `scenario` against a server with `plan`.

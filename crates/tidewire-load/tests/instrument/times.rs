@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tidewire_load::report::Latency;
 use tidewire_load::scenario::{Step, ThinkTime};
-use tidewire_testkit::fault_server::{FaultPlan, Stall};
+use tidewire_testkit::fault_server::{FaultPlan, SlowReceiver, Stall};
 
 use crate::proof::{Proof, SEED, planned, prove_with, scenario, step};
 
@@ -148,6 +148,31 @@ fn the_same_seed_offers_the_same_load_on_any_number_of_lanes() {
         assert_eq!(proof.report.seed, seed);
         assert_eq!(proof.step().total_sent, planned(&whole, seed, 0));
     }
+}
+
+#[test]
+fn a_slow_receiver_is_named() {
+    let plan = FaultPlan {
+        slow_receiver: Some(SlowReceiver {
+            name_end: "-7".to_owned(),
+            delay: Duration::from_millis(400),
+        }),
+        ..FaultPlan::default()
+    };
+    let proof = prove_with(plan, &scenario(&[step(12, 1.0)]), |options| {
+        options.late_ms = 300;
+    });
+    // Late is not lost.
+    proof.assert_passed();
+    proof.assert_offered_agrees();
+    let step = proof.step();
+    assert_eq!(step.total_received, proof.server.delivered);
+    let worst = &step.detail.as_ref().unwrap().worst_receivers;
+    // A busy machine may make others late too, but not with every message.
+    let first = &worst[0];
+    assert_eq!(first.receiver, 7, "{worst:?}");
+    assert_eq!((first.late, first.lost), (first.expected, 0), "{worst:?}");
+    assert!(worst.iter().map(|one| one.late).sum::<u64>() <= step.late);
 }
 
 fn assert_all_at_least(latency: &Latency, least_ms: f64) {

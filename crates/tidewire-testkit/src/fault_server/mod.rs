@@ -29,7 +29,7 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
 pub use ledger::FaultLedger;
-pub use plan::{CORRUPT_BYTES_MAX, Disconnect, Every, FaultPlan, Stall};
+pub use plan::{CORRUPT_BYTES_MAX, Disconnect, Every, FaultPlan, SlowReceiver, Stall};
 
 use shared::Shared;
 

@@ -29,6 +29,8 @@ pub struct FaultPlan {
     pub announces_drops: bool,
     /// Hold every delivery back for at least this long.
     pub delay: Duration,
+    /// Hold the deliveries to one receiver back for longer than those to the others.
+    pub slow_receiver: Option<SlowReceiver>,
     /// Do nothing at all for a while.
     pub stall: Option<Stall>,
     /// Refuse these joins: the name is taken.
@@ -73,6 +75,15 @@ pub struct Stall {
     pub at_message: u64,
     /// How long it lasts.
     pub duration: Duration,
+}
+
+/// One receiver that gets everything later than the others.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SlowReceiver {
+    /// How its name in the room ends.
+    pub name_end: String,
+    /// For how much longer each of its deliveries is held back.
+    pub delay: Duration,
 }
 
 /// The end of one receiver's connection.

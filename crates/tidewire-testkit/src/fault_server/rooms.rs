@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::Sender;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tidewire_proto::body::{ErrorCode, JoinBody, JoinedBody, Roster, validate_name};
 use tidewire_proto::codec::{Codec, Presence, Tw1};
@@ -40,6 +40,8 @@ struct Member {
     peer: Arc<Peer>,
     queue: Sender<Outgoing>,
     swap: Countdown,
+    /// How much longer than to others a delivery to it takes.
+    lag: Duration,
     /// The last message of each sender that went out to this member unharmed, for substitutions.
     last_unharmed: HashMap<MemberId, Arc<[u8]>>,
 }
@@ -96,12 +98,17 @@ impl Rooms {
             peer.cut_after.store(after, Ordering::SeqCst);
         }
         let mut random = fastrand::Rng::with_seed(self.plan.seed ^ u64::from(id.0));
+        let slow = self.plan.slow_receiver.as_ref();
+        let lag = slow
+            .filter(|slow| body.name.ends_with(&slow.name_end))
+            .map_or(Duration::ZERO, |slow| slow.delay);
         let member = Member {
             id,
             name: body.name.to_owned(),
             peer: Arc::clone(peer),
             queue: queue.clone(),
             swap: Countdown::new(self.plan.swap, &mut random),
+            lag,
             last_unharmed: HashMap::new(),
         };
         self.joins += 1;
@@ -294,6 +301,7 @@ impl Member {
     /// Sends a message to one of those it is owed to, unless a fault is due.
     fn owe(&mut self, said: &Said<'_>, chooser: &mut Chooser, ledger: &mut FaultLedger) {
         let mut delivery = said.delivery.clone();
+        delivery.due += self.lag;
         let sender = delivery.sender;
         let earlier = self.last_unharmed.get(&sender).cloned();
         self.swap.advance();
