@@ -149,6 +149,42 @@ fn repeated_runs_and_merged_parts_are_one_report_that_can_be_written_again() {
 }
 
 #[test]
+fn parts_that_start_together_are_one_run() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = scenario(directory.path(), REQUESTS);
+    let (_server, address) = Process::server(&["--app", "echo"]);
+    // Enough for the logins on a busy machine; a part that is late would fail.
+    let start = std::time::SystemTime::now() + std::time::Duration::from_secs(5);
+    let start = start.duration_since(std::time::UNIX_EPOCH).unwrap();
+    let start = start.as_secs_f64().to_string();
+    let outs = ["1", "2"].map(|part| directory.path().join(part).display().to_string());
+    let parts = [("1/2", &outs[0]), ("2/2", &outs[1])].map(|(segment, out)| {
+        #[rustfmt::skip]
+        let arguments = [
+            "load", &file, "--target", &address, "--segment", segment, "--start-at", &start, "--out", out,
+        ];
+        Process::start(&arguments)
+    });
+    for part in parts {
+        let ended = part.wait();
+        assert_eq!(ended.status.code(), Some(0), "{}", ended.text());
+    }
+    let reports = outs.map(|out| format!("{out}/report.json"));
+    let whole = directory.path().join("whole");
+    let out = whole.display().to_string();
+    let ended = Process::start(&["merge", &reports[0], &reports[1], "--out", &out]).wait();
+    assert_eq!(ended.status.code(), Some(0), "{}", ended.text());
+    let text = std::fs::read(whole.join("report.json")).unwrap();
+    let report: Value = serde_json::from_slice(&text).unwrap();
+    let step = &report["steps"][0];
+    assert_eq!(
+        (&step["total_sent"], &step["total_received"]),
+        (&60.into(), &60.into())
+    );
+    assert_eq!(step["lost"], 0);
+}
+
+#[test]
 fn an_ingest_is_confirmed_by_the_count_of_our_own_server() {
     let directory = tempfile::tempdir().unwrap();
     for codec in ["tw1", "srmp"] {
