@@ -1,13 +1,14 @@
 //! `tidewire load`: runs a scenario and reports.
 
 mod child;
+mod live;
 mod merge;
 mod progress;
 mod runner;
 mod search;
 mod sweep;
 
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::SystemTime;
@@ -96,7 +97,10 @@ pub(crate) fn run(arguments: &LoadArguments) -> anyhow::Result<ExitCode> {
             // Progress is for whoever watches; a closed standard error is no reason to stop.
             let _ = writeln!(std::io::stderr().lock(), "run {run} of {repeat}");
         }
-        reports.push(runner.run(&scenario, &mut View::new(scenario.steps.len(), tables))?);
+        reports.push(runner.run(
+            &scenario,
+            &mut View::new(scenario.steps.len(), tables, arguments.run.plain),
+        )?);
         if runner.is_stopped() {
             break;
         }
@@ -214,11 +218,6 @@ fn exit_code(conclusion: Conclusion) -> ExitCode {
         Conclusion::Invalid => ExitCode::from(INVALID),
         Conclusion::Interrupted => ExitCode::from(INTERRUPTED),
     }
-}
-
-/// Whether the live view may move the cursor.
-fn is_interactive() -> bool {
-    std::io::stderr().is_terminal()
 }
 
 /// Exit code of a run that lost, duplicated or failed something.

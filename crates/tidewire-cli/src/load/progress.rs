@@ -1,26 +1,32 @@
-//! The live view of a run: a bar where there is a terminal, a line a second where there is none.
+//! What is told while a run goes on: a live view where there is a terminal, a line a second where there is none.
 
 use std::io::Write;
-use std::time::Duration;
 
-use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 use tidewire_load::report::{StepReport, step_table};
 use tidewire_load::run::{Observer, Phase, Progress, RunOptions};
 use tidewire_load::scenario::{Scenario, Step};
+
+use super::live::Live;
 
 /// Shows a run on standard error, and each step's table on standard output.
 #[derive(Debug)]
 pub(crate) struct View {
     steps: usize,
     tables: Tables,
-    bar: Option<ProgressBar>,
+    /// Lines, also where there is a terminal.
+    plain: bool,
+    live: Option<Live>,
 }
 
 impl View {
-    pub(crate) fn new(steps: usize, tables: Tables) -> Self {
-        let bar = None;
-        Self { steps, tables, bar }
+    pub(crate) fn new(steps: usize, tables: Tables, plain: bool) -> Self {
+        Self {
+            steps,
+            tables,
+            plain: plain || !Live::is_possible(),
+            live: None,
+        }
     }
 
     /// Says what is about to happen.
@@ -44,9 +50,7 @@ impl View {
 
     /// Leaves the terminal as it was.
     pub(crate) fn finish(&mut self) {
-        if let Some(bar) = self.bar.take() {
-            bar.finish_and_clear();
-        }
+        self.live = None;
     }
 }
 
@@ -64,25 +68,22 @@ pub(crate) enum Tables {
 impl Observer for View {
     fn step_started(&mut self, number: usize, step: &Step) {
         let title = format!("[{}/{}] {}", number + 1, self.steps, step.name);
-        if !super::is_interactive() {
+        if self.plain {
             return say(&title);
         }
-        let bar = ProgressBar::new((step.duration_secs * 1000.0) as u64);
-        let style = ProgressStyle::with_template("{prefix}\n{wide_bar:.cyan/blue}\n{msg}");
-        bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
-        bar.set_prefix(title);
-        bar.enable_steady_tick(Duration::from_millis(250));
-        self.bar = Some(bar);
+        match Live::start(title.clone()) {
+            Ok(live) => self.live = Some(live),
+            Err(error) => {
+                tracing::debug!(%error, "no live view");
+                say(&title);
+            }
+        }
     }
 
     fn progress(&mut self, progress: &Progress) {
-        let text = describe(progress);
-        match &self.bar {
-            Some(bar) => {
-                bar.set_position(progress.elapsed.min(progress.duration).as_millis() as u64);
-                bar.set_message(text);
-            }
-            None => say(&text),
+        match &mut self.live {
+            Some(live) => live.update(progress),
+            None => say(&describe(progress)),
         }
     }
 
@@ -109,11 +110,7 @@ fn describe(progress: &Progress) -> String {
     if progress.phase == Phase::Login {
         return format!("logging in: {logins} of {agents} agents");
     }
-    let phase = match progress.phase {
-        Phase::Login | Phase::Steady => "steady",
-        Phase::WarmUp => "warm-up",
-        Phase::Drain => "drain",
-    };
+    let phase = phase_name(progress.phase);
     // While messages are sent some are always under way, so a shortfall is no loss yet.
     let behind = progress.expected as i128 - i128::from(progress.received);
     let errors = match progress.errors {
@@ -132,16 +129,28 @@ fn describe(progress: &Progress) -> String {
     )
 }
 
+/// The phase in words.
+pub(super) const fn phase_name(phase: Phase) -> &'static str {
+    match phase {
+        Phase::Login => "login",
+        Phase::WarmUp => "warm-up",
+        Phase::Steady => "steady",
+        Phase::Drain => "drain",
+    }
+}
+
 fn say(text: &str) {
     // A closed standard error is no reason to stop measuring.
     let _ = writeln!(std::io::stderr().lock(), "{text}");
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
+    use std::time::Duration;
+
     use super::*;
 
-    fn progress(phase: Phase) -> Progress {
+    pub(in crate::load) fn progress(phase: Phase) -> Progress {
         Progress {
             phase,
             elapsed: Duration::from_secs(3),
@@ -155,7 +164,13 @@ mod tests {
             receive_tps: 3266.0,
             p50_ms: 0.4,
             p99_ms: 1.2,
+            p999_ms: 2.5,
+            offered_tps: Some(70.0),
+            send_lag_p99_ms: 0.1,
+            client_cpu_pct: Some(40.0),
+            server_cpu_pct: None,
             errors: 0,
+            doubts: Vec::new(),
         }
     }
 

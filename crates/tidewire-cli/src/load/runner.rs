@@ -17,6 +17,7 @@ use tidewire_load::segment::Segment;
 
 use super::INTERRUPTED;
 use super::child::{ChildOptions, ChildServer};
+use super::live;
 use super::progress::View;
 use crate::connection::parse_seconds;
 use crate::failure::Failure;
@@ -50,6 +51,9 @@ pub(crate) struct RunArguments {
     #[arg(long, value_name = "SECONDS", default_value = "15", value_parser = parse_seconds)]
     #[arg(allow_negative_numbers = true)]
     timeout: Duration,
+    /// Print a line a second instead of the live view, which needs a terminal anyway.
+    #[arg(long)]
+    pub(super) plain: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -78,6 +82,7 @@ impl<'a> Runner<'a> {
         let stopped = Arc::clone(&stop);
         signals::watch(move || {
             if stopped.swap(true, Ordering::Relaxed) {
+                live::restore();
                 std::process::exit(i32::from(INTERRUPTED));
             }
             true

@@ -85,6 +85,7 @@ pub(crate) fn run_search(arguments: &SearchArguments) -> anyhow::Result<ExitCode
         ),
         levels: Levels::default(),
         json: arguments.json,
+        plain: arguments.run.plain,
         runner,
         scenario,
         step,
@@ -141,6 +142,7 @@ struct Searching<'a> {
     record: RateSearch,
     levels: Levels,
     json: bool,
+    plain: bool,
 }
 
 impl Searching<'_> {
@@ -148,7 +150,7 @@ impl Searching<'_> {
     fn probe(&mut self, rate: f64) -> Result<bool, ProbeError> {
         let step = self.step.at_rate(rate);
         self.scenario.steps = step.into_iter().collect();
-        let mut view = View::new(1, Tables::None);
+        let mut view = View::new(1, Tables::None, self.plain);
         let report = self
             .runner
             .run(&self.scenario, &mut view)

@@ -68,7 +68,10 @@ pub(crate) fn run_sweep(arguments: &SweepArguments) -> anyhow::Result<ExitCode> 
         for &concurrency in &concurrencies {
             let step = step.at_concurrency(concurrency);
             scenario.steps = vec![step.clone()];
-            let report = runner.run(&scenario, &mut View::new(1, Tables::None))?;
+            let report = runner.run(
+                &scenario,
+                &mut View::new(1, Tables::None, arguments.run.plain),
+            )?;
             let stopped = runner.is_stopped();
             if let Some(level) = SweepLevel::of(&step, run, &report).filter(|_| !stopped) {
                 say(&match arguments.json {

@@ -172,3 +172,32 @@ fn a_refused_name_is_asked_for_again() {
     nobody.press("\u{4}");
     assert_eq!(nobody.end(), (Some(0), true));
 }
+
+#[test]
+fn a_load_test_takes_the_screen_and_gives_it_back() {
+    let directory = tempfile::tempdir().unwrap();
+    let out = directory.path().join("report").display().to_string();
+    let mut plain = Person::start(&mut command(&["load", "--quick", "--plain", "--out", &out]));
+    plain.expect("sent");
+    assert!(!plain.seen.contains(TAKEN), "{:?}", plain.seen);
+    // The built-in scenario ends early, and a run that was stopped still leaves its report.
+    let interrupt = |person: &Person| {
+        let pid = Pid::from_raw(person.child.id().cast_signed()).unwrap();
+        kill_process(pid, Signal::INT).unwrap();
+    };
+    interrupt(&plain);
+    plain.expect("interrupted: ");
+    assert_eq!(plain.end(), (Some(130), true));
+
+    let mut live = Person::start(&mut command(&["load", "--quick", "--out", &out]));
+    live.expect(TAKEN);
+    live.expect("verdict");
+    interrupt(&live);
+    live.expect(GIVEN_BACK);
+    live.expect("interrupted: ");
+    assert_eq!(live.end(), (Some(130), true));
+}
+
+/// The sequences that switch to the alternate screen and back.
+const TAKEN: &str = "\x1b[?1049h";
+const GIVEN_BACK: &str = "\x1b[?1049l";

@@ -130,6 +130,8 @@ pub struct Progress {
     pub received: u64,
     /// Deliveries that will have to arrive for what was sent so far.
     pub expected: u64,
+    /// Messages a second that were due since the last look, where that is laid down.
+    pub offered_tps: Option<f64>,
     /// Messages sent a second, since the last look.
     pub send_tps: f64,
     /// Deliveries a second, since the last look.
@@ -138,8 +140,18 @@ pub struct Progress {
     pub p50_ms: f64,
     /// 99th percentile of the same.
     pub p99_ms: f64,
+    /// 99.9th percentile of the same.
+    pub p999_ms: f64,
+    /// 99th percentile of sent − intended since the last look, in milliseconds.
+    pub send_lag_p99_ms: f64,
+    /// Processor time of the instrument since the last look, in percent of one core.
+    pub client_cpu_pct: Option<f64>,
+    /// Processor time of the server since the last look, in percent of one core, if it is ours to observe.
+    pub server_cpu_pct: Option<f64>,
     /// Connections lost and sends refused so far.
     pub errors: u64,
+    /// What the time since the last look would say against the measurement, were it the whole.
+    pub doubts: Vec<String>,
 }
 
 /// Watches a run.

@@ -85,7 +85,7 @@ impl<'p> StepRun<'p> {
             slow_lane,
             started: Instant::now(),
             usage_before,
-            watch: Watch::new(step),
+            watch: Watch::new(step, guard),
             problems: Vec::new(),
             notes: Vec::new(),
         })

@@ -4,16 +4,18 @@ use std::time::{Duration, Instant};
 
 use tidewire::io::clock::now_ns;
 
+use super::verdict::{Evidence, judge};
 use super::{Observer, Phase, Progress, RunOptions};
 use crate::agents::Times;
 use crate::exchange::StepLink;
 use crate::process::{MachineSample, ProcessSample};
 use crate::report::Second;
-use crate::scenario::{Load, Pattern, Step};
+use crate::scenario::{Guard, Load, Pattern, Step};
 use crate::schedule::Curve;
 
 /// What is known of a running step so far.
 pub(super) struct Watch {
+    guard: Guard,
     curve: Option<Curve>,
     look: Look,
     /// Times since the last look.
@@ -70,12 +72,13 @@ impl Usage {
 }
 
 impl Watch {
-    pub(super) fn new(step: &Step) -> Self {
+    pub(super) fn new(step: &Step, guard: Guard) -> Self {
         let curve = match &step.load {
             Load::Open { stages, .. } => Some(Curve::new(stages)),
             _ => None,
         };
         Self {
+            guard,
             curve,
             look: Look {
                 at: Instant::now(),
@@ -164,8 +167,24 @@ impl Watch {
             .start_ns()
             .map_or(0, |start_ns| now_ns().saturating_sub(start_ns));
         let at_secs = elapsed_ns as f64 / 1e9;
-        let mut all = self.recent.scheduled.clone();
-        all.merge(&self.recent.outside);
+        let percent = |cpu_secs: f64| cpu_secs / secs * 100.0;
+        let mut second = Second {
+            run: 1,
+            at_secs,
+            secs,
+            phase: phase.name().to_owned(),
+            offered: self.offered(step, options, at_secs),
+            sent: sent - self.look.sent,
+            received: received - self.look.received,
+            p50_ms: None,
+            p99_ms: None,
+            p999_ms: None,
+            send_lag_p99_ms: None,
+            client_cpu_pct: usage.client_secs_since(&self.look.usage).map(percent),
+            server_cpu_pct: usage.server_secs_since(&self.look.usage).map(percent),
+            heat: Vec::new(),
+        };
+        second.record(&self.recent);
         observer.progress(&Progress {
             phase,
             elapsed: Duration::from_nanos(elapsed_ns),
@@ -175,36 +194,19 @@ impl Watch {
             sent,
             received,
             expected: expected(step, link),
-            send_tps: (sent - self.look.sent) as f64 / secs,
-            receive_tps: (received - self.look.received) as f64 / secs,
-            p50_ms: all.quantile_ns(0.5) as f64 / 1e6,
-            p99_ms: all.quantile_ns(0.99) as f64 / 1e6,
+            offered_tps: second.offered.map(|offered| offered / secs),
+            send_tps: second.sent as f64 / secs,
+            receive_tps: second.received as f64 / secs,
+            p50_ms: second.p50_ms.unwrap_or(0.0),
+            p99_ms: second.p99_ms.unwrap_or(0.0),
+            p999_ms: second.p999_ms.unwrap_or(0.0),
+            send_lag_p99_ms: second.send_lag_p99_ms.unwrap_or(0.0),
+            client_cpu_pct: second.client_cpu_pct,
+            server_cpu_pct: second.server_cpu_pct,
             errors: link.disconnects() + link.send_errors() + link.login_failures(),
+            doubts: self.doubts(&second, options.lanes),
         });
         if phase != Phase::Login {
-            let share =
-                f64::from(options.segment.count(step.senders())) / f64::from(step.senders());
-            let offered = self.curve.as_ref().map(|curve| {
-                (curve.messages_by(at_secs) - curve.messages_by(self.look.at_secs)) * share
-            });
-            let percent = |cpu_secs: f64| cpu_secs / secs * 100.0;
-            let mut second = Second {
-                run: 1,
-                at_secs,
-                secs,
-                phase: phase.name().to_owned(),
-                offered,
-                sent: sent - self.look.sent,
-                received: received - self.look.received,
-                p50_ms: None,
-                p99_ms: None,
-                p999_ms: None,
-                send_lag_p99_ms: None,
-                client_cpu_pct: usage.client_secs_since(&self.look.usage).map(percent),
-                server_cpu_pct: usage.server_secs_since(&self.look.usage).map(percent),
-                heat: Vec::new(),
-            };
-            second.record(&self.recent);
             self.series.push(second);
         }
         self.look = Look {
@@ -215,6 +217,27 @@ impl Watch {
             usage,
         };
         self.recent.clear();
+    }
+
+    /// Messages that were due here since the last look, where the step lays that down.
+    fn offered(&self, step: &Step, options: &RunOptions, at_secs: f64) -> Option<f64> {
+        let curve = self.curve.as_ref()?;
+        let here = options.segment.count(step.senders());
+        let share = f64::from(here) / f64::from(step.senders());
+        Some((curve.messages_by(at_secs) - curve.messages_by(self.look.at_secs)) * share)
+    }
+
+    /// What one second can say against the measurement: whether the instrument was busy or late.
+    fn doubts(&self, second: &Second, lanes: usize) -> Vec<String> {
+        let own_lag = &self.recent.own_lag;
+        let evidence = Evidence {
+            client_cpu_pct: second.client_cpu_pct.map(|used| used / lanes.max(1) as f64),
+            client_lag_p99_ms: (own_lag.count() > 0)
+                .then(|| own_lag.quantile_ns(0.99) as f64 / 1e6),
+            latency_p99_ms: second.p99_ms,
+            ..Evidence::default()
+        };
+        judge(&evidence, &self.guard).reasons
     }
 
     /// Whether the last three whole seconds of the warm-up had the same median, within 2 %; nothing when there were
