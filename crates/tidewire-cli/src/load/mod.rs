@@ -4,6 +4,7 @@ mod child;
 mod live;
 mod merge;
 mod progress;
+mod prometheus;
 mod runner;
 mod search;
 mod sweep;

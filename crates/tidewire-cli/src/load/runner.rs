@@ -1,6 +1,8 @@
 //! Runs of a scenario, each with a server of its own if it is to have one: what `load`, `search` and `sweep` have in
 //! common.
 
+use std::io::Write;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
@@ -19,6 +21,7 @@ use super::INTERRUPTED;
 use super::child::{ChildOptions, ChildServer};
 use super::live;
 use super::progress::View;
+use super::prometheus::{Exported, Metrics};
 use crate::connection::parse_seconds;
 use crate::failure::Failure;
 use crate::signals;
@@ -54,6 +57,9 @@ pub(crate) struct RunArguments {
     /// Print a line a second instead of the live view, which needs a terminal anyway.
     #[arg(long)]
     pub(super) plain: bool,
+    /// Answer scrapes of Prometheus at this address while the test runs, for example 127.0.0.1:9464.
+    #[arg(long, value_name = "HOST:PORT")]
+    prometheus: Option<SocketAddr>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -73,11 +79,13 @@ pub(super) struct Runner<'a> {
     /// When the share begins to send.
     pub(super) start_at: Option<SystemTime>,
     stop: Arc<AtomicBool>,
+    metrics: Option<Metrics>,
 }
 
 impl<'a> Runner<'a> {
     /// From now on the first signal ends the run early, with a report, and the second one the program.
     pub(super) fn new(arguments: &'a RunArguments, own_server: bool) -> anyhow::Result<Self> {
+        let metrics = arguments.prometheus.map(export).transpose()?;
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
         signals::watch(move || {
@@ -93,6 +101,7 @@ impl<'a> Runner<'a> {
             segment: Segment::WHOLE,
             start_at: None,
             stop,
+            metrics,
         })
     }
 
@@ -133,7 +142,11 @@ impl<'a> Runner<'a> {
         options.seed = self.seed(scenario);
         options.server_pid = child.as_ref().map(ChildServer::pid);
         view.announce(scenario, &options);
-        let result = tidewire_load::run::run(scenario, &options, view);
+        let result = tidewire_load::run::run(
+            scenario,
+            &options,
+            &mut Exported::new(view, self.metrics.as_ref()),
+        );
         view.finish();
         let report = result.map_err(explain)?;
         if let Some(child) = child {
@@ -194,6 +207,23 @@ fn server_for(scenario: &Scenario) -> anyhow::Result<(&'static str, &str)> {
     }
     let codec = scenario.steps.first().map_or("tw1", |step| &step.codec);
     Ok((first, codec))
+}
+
+/// Begins to answer scrapes, and says where.
+fn export(address: SocketAddr) -> anyhow::Result<Metrics> {
+    let (metrics, address) = Metrics::serve(address).map_err(|error| {
+        let what = format!("cannot answer scrapes at {address}: {error}");
+        Failure::configuration(
+            what,
+            "name another address with --prometheus, such as 127.0.0.1:0",
+        )
+    })?;
+    // A closed standard error is no reason to stop.
+    let _ = writeln!(
+        std::io::stderr().lock(),
+        "metrics at http://{address}/metrics"
+    );
+    Ok(metrics)
 }
 
 fn explain(error: RunError) -> anyhow::Error {

@@ -274,6 +274,8 @@ Examples:
   tidewire search FILE.toml --serve --slo 'p99<5ms,loss<0.01%' --min 1000 --max 100000
   tidewire search FILE.toml --target tcp://HOST:PORT --min 100 --max 5000 --tolerance 5
 
-With --serve every probe has a fresh server process. Exit codes: 0 a rate was found or the highest holds, 2 bad
-arguments or scenario, 3 server not reachable, 90 it was the instrument that did not hold the rate above, 99 even the
-lowest rate does not hold or the probes did not suffice, 130 interrupted.";
+With --serve every probe has a fresh server process.
+
+Exit codes: 0 a rate was found or the highest holds, 2 bad arguments or scenario, 3 server not reachable, 90 it was the \
+instrument that did not hold the rate above, 99 even the lowest rate does not hold or the probes did not suffice, 130 \
+interrupted.";

@@ -204,5 +204,6 @@ Examples:
   tidewire sweep FILE.toml --serve --concurrency 1,2,4,8,16,32,64
   tidewire sweep FILE.toml --serve --concurrency 1,2,4,8,16,32,64 --repeat 3 --out sweep
 
-With --serve every level has a fresh server process. Exit codes: those of `tidewire load`; 2 also with fewer than six
-levels.";
+With --serve every level has a fresh server process.
+
+Exit codes: those of `tidewire load`; 2 also with fewer than six levels.";

@@ -1,5 +1,6 @@
 //! The load test from the shell: its output for programs, and servers it is no use with.
 
+use std::io::{Read, Write};
 use std::path::Path;
 
 use serde_json::Value;
@@ -182,6 +183,74 @@ fn parts_that_start_together_are_one_run() {
         (&60.into(), &60.into())
     );
     assert_eq!(step["lost"], 0);
+}
+
+#[test]
+fn a_running_test_answers_scrapes() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = scenario(
+        directory.path(),
+        &REQUESTS.replace("duration_secs = 0.3", "duration_secs = 3"),
+    );
+    let out = directory.path().join("report").display().to_string();
+    let mut load = Process::start(&[
+        "load",
+        &file,
+        "--serve",
+        "--out",
+        &out,
+        "--prometheus",
+        "127.0.0.1:0",
+    ]);
+    let line = load.expect("metrics at http://");
+    let address = line.split('/').nth(2).unwrap().to_owned();
+    let ask = |request: &str| {
+        let mut stream = std::net::TcpStream::connect(&address).unwrap();
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    };
+    // The figures are those of a line that has been printed, or later ones.
+    load.expect("steady  sent");
+    let answer = ask("GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n");
+    assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
+    assert!(answer.ends_with("# EOF\n"), "{answer}");
+    let value = |name: &str| -> f64 {
+        let line = answer.lines().find_map(|line| line.strip_prefix(name));
+        line.unwrap_or_else(|| panic!("{name} in {answer}"))
+            .trim()
+            .parse()
+            .unwrap()
+    };
+    let (sent, received) = (
+        value("tidewire_load_sent_total "),
+        value("tidewire_load_received_total "),
+    );
+    assert!(
+        sent > 0.0 && received > 0.0 && received <= 600.0,
+        "{answer}"
+    );
+    assert_eq!(value("tidewire_load_agents "), 2.0);
+    assert!(value("tidewire_load_latency_seconds{quantile=\"0.99\"} ") > 0.0);
+    assert!(value("tidewire_load_offered_rate ") > 0.0);
+    assert!(ask("GET /other HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 404 "));
+    assert!(ask("POST /metrics HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 405 "));
+    let ended = load.wait();
+    assert_eq!(ended.status.code(), Some(0), "{}", ended.text());
+    let text = std::fs::read_to_string(format!("{out}/report.json")).unwrap();
+    let report: Value = serde_json::from_str(&text).unwrap();
+    let step = &report["steps"][0];
+    assert_eq!(
+        (&step["total_sent"], &step["lost"]),
+        (&600.into(), &0.into())
+    );
+
+    let other = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = other.local_addr().unwrap().to_string();
+    let ended = Process::start(&["load", &file, "--serve", "--prometheus", &taken]).wait();
+    assert_eq!(ended.status.code(), Some(2), "{}", ended.text());
+    assert!(ended.text().contains("cannot answer scrapes"));
 }
 
 #[test]

@@ -1,0 +1,244 @@
+//! The figures of a running load test for Prometheus: what the live view shows, as text over HTTP.
+//!
+//! The coordinator sets a handful of atomic gauges about once a second, and a thread of its own answers scrapes from them;
+//! no lane knows of either. It speaks the least of HTTP that a scraper needs, one request a connection and one
+//! connection at a time, each for two seconds at most: a server of pages would be more code than all of the rest. Latencies are
+//! gauges of the last second and not histograms: those are in the report, exactly, and buckets made of quantiles would be
+//! guesses.
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::{Duration, Instant};
+
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+use tidewire_load::report::StepReport;
+use tidewire_load::run::{Observer, Phase, Progress};
+use tidewire_load::scenario::Step;
+
+use super::progress::View;
+
+/// What a scrape shows.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Metrics {
+    step: Gauge,
+    steady: Gauge,
+    valid: Gauge,
+    agents: Gauge,
+    offered: Number,
+    sent: Counter,
+    sent_rate: Number,
+    received: Counter,
+    received_rate: Number,
+    to_come: Gauge,
+    latency: Family<[(&'static str, &'static str); 1], Number>,
+    send_lag: Number,
+    client_cores: Number,
+    server_cores: Number,
+    errors: Gauge,
+}
+
+impl Metrics {
+    /// Answers scrapes at this address until the program ends. Returns where that is, with the port if it was left open.
+    ///
+    /// # Errors
+    /// The address cannot be listened at, or the system refused the thread.
+    pub(super) fn serve(address: SocketAddr) -> io::Result<(Self, SocketAddr)> {
+        let metrics = Self::default();
+        let registry = metrics.registry();
+        let listener = TcpListener::bind(address)?;
+        let address = listener.local_addr()?;
+        std::thread::Builder::new()
+            .name("tidewire-metrics".to_owned())
+            .spawn(move || {
+                for stream in listener.incoming() {
+                    // Whoever went away, or is too slow, asks again at the next interval.
+                    let answered = stream.and_then(|stream| answer(stream, &registry));
+                    if let Err(error) = answered {
+                        tracing::debug!(%error, "a scrape was not answered");
+                    }
+                }
+            })?;
+        Ok((metrics, address))
+    }
+
+    fn registry(&self) -> Arc<Registry> {
+        let mut registry = Registry::with_prefix("tidewire_load");
+        let mut number = |name, help, gauge: &Number| registry.register(name, help, gauge.clone());
+        let rate = "Messages a second in the last second";
+        number(
+            "offered_rate",
+            "Messages a second that were due",
+            &self.offered,
+        );
+        number("sent_rate", rate, &self.sent_rate);
+        number("received_rate", rate, &self.received_rate);
+        number(
+            "send_lag_p99_seconds",
+            "99th percentile of sent less intended in the last second",
+            &self.send_lag,
+        );
+        let cores = "Processor time in the last second, in cores";
+        number("client_cpu_cores", cores, &self.client_cores);
+        number("server_cpu_cores", cores, &self.server_cores);
+        let mut whole = |name, help, gauge: &Gauge| registry.register(name, help, gauge.clone());
+        whole("step", "Number of the step, from 1", &self.step);
+        whole("steady", "1 in the steady window", &self.steady);
+        whole(
+            "valid",
+            "1 if nothing in the last second speaks against the measurement",
+            &self.valid,
+        );
+        whole("agents", "Agents logged in", &self.agents);
+        whole(
+            "to_come",
+            "Expected messages of this step that have not arrived",
+            &self.to_come,
+        );
+        whole(
+            "errors",
+            "Connections, logins and sends of this step that failed",
+            &self.errors,
+        );
+        registry.register("sent", "Messages sent", self.sent.clone());
+        registry.register(
+            "received",
+            "Distinct messages received",
+            self.received.clone(),
+        );
+        registry.register(
+            "latency_seconds",
+            "Scheduled latency of what arrived in the last second",
+            self.latency.clone(),
+        );
+        Arc::new(registry)
+    }
+
+    fn set(&self, progress: &Progress) {
+        let cores = |used: Option<f64>| used.map_or(f64::NAN, |used| used / 100.0);
+        self.steady.set(i64::from(progress.phase == Phase::Steady));
+        self.valid.set(i64::from(progress.doubts.is_empty()));
+        self.agents.set(progress.logins.cast_signed());
+        self.offered.set(progress.offered_tps.unwrap_or(f64::NAN));
+        self.sent_rate.set(progress.send_tps);
+        self.received_rate.set(progress.receive_tps);
+        let to_come = progress.expected.saturating_sub(progress.received);
+        self.to_come.set(to_come.cast_signed());
+        for (quantile, ms) in [
+            ("0.5", progress.p50_ms),
+            ("0.99", progress.p99_ms),
+            ("0.999", progress.p999_ms),
+        ] {
+            let gauge = self.latency.get_or_create(&[("quantile", quantile)]);
+            gauge.set(ms / 1e3);
+        }
+        self.send_lag.set(progress.send_lag_p99_ms / 1e3);
+        self.client_cores.set(cores(progress.client_cpu_pct));
+        self.server_cores.set(cores(progress.server_cpu_pct));
+        self.errors.set(progress.errors.cast_signed());
+    }
+}
+
+/// A view whose run is exported as well.
+#[derive(Debug)]
+pub(super) struct Exported<'a> {
+    view: &'a mut View,
+    metrics: Option<&'a Metrics>,
+    /// What the counters already hold of this step.
+    sent: u64,
+    received: u64,
+}
+
+impl<'a> Exported<'a> {
+    pub(super) fn new(view: &'a mut View, metrics: Option<&'a Metrics>) -> Self {
+        Self {
+            view,
+            metrics,
+            sent: 0,
+            received: 0,
+        }
+    }
+}
+
+impl Observer for Exported<'_> {
+    fn step_started(&mut self, number: usize, step: &Step) {
+        (self.sent, self.received) = (0, 0);
+        if let Some(metrics) = self.metrics {
+            metrics.step.set(number as i64 + 1);
+        }
+        self.view.step_started(number, step);
+    }
+
+    fn progress(&mut self, progress: &Progress) {
+        if let Some(metrics) = self.metrics {
+            metrics.set(progress);
+            metrics.sent.inc_by(progress.sent - self.sent);
+            metrics.received.inc_by(progress.received - self.received);
+            (self.sent, self.received) = (progress.sent, progress.received);
+        }
+        self.view.progress(progress);
+    }
+
+    fn step_ended(&mut self, report: &StepReport) {
+        self.view.step_ended(report);
+    }
+}
+
+fn answer(mut stream: TcpStream, registry: &Registry) -> io::Result<()> {
+    let request = read_head(&mut stream)?;
+    let line = request.split(|byte| *byte == b'\r').next();
+    let mut words = line.unwrap_or_default().split(|byte| *byte == b' ');
+    let (method, path) = (words.next(), words.next());
+    let (status, body) = match (method, path) {
+        (Some(b"GET"), Some(b"/metrics" | b"/")) => {
+            let mut text = String::new();
+            encode(&mut text, registry).map_err(io::Error::other)?;
+            ("200 OK", text)
+        }
+        (Some(b"GET"), _) => ("404 Not Found", "see /metrics\n".to_owned()),
+        _ => ("405 Method Not Allowed", "only GET\n".to_owned()),
+    };
+    let head = format!(
+        "HTTP/1.1 {status}\r\nContent-Type: {CONTENT_TYPE}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
+        body.len()
+    );
+    stream.set_write_timeout(Some(ANSWER_MAX))?;
+    stream.write_all(&[head.as_bytes(), body.as_bytes()].concat())
+}
+
+/// Reads until the empty line, so that closing the connection does not reset it before the answer is read.
+fn read_head(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
+    let deadline = Instant::now() + ANSWER_MAX;
+    let mut head = Vec::new();
+    let mut buffer = [0; 1024];
+    while !head.ends_with(b"\r\n\r\n") {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() || head.len() > HEAD_BYTES_MAX {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        stream.set_read_timeout(Some(left))?;
+        let count = stream.read(&mut buffer)?;
+        if count == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        head.extend_from_slice(&buffer[..count]);
+    }
+    Ok(head)
+}
+
+/// A gauge with a fraction; NaN where the figure is not known.
+type Number = Gauge<f64, AtomicU64>;
+
+/// The text format that Prometheus asks for first.
+const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// Longest time for a scraper to ask, and to take the answer.
+const ANSWER_MAX: Duration = Duration::from_secs(2);
+
+/// Longest head of a request; a scraper's has a few hundred bytes.
+const HEAD_BYTES_MAX: usize = 8 << 10;
