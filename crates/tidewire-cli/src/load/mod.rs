@@ -26,7 +26,6 @@ use self::progress::{Tables, View};
 use self::runner::{RunArguments, Runner};
 pub(crate) use self::search::{SearchArguments, run_search};
 pub(crate) use self::sweep::{SweepArguments, run_sweep};
-use crate::connection::{CodecArgument, Need};
 use crate::failure::Failure;
 use crate::logging::LogArguments;
 
@@ -56,9 +55,6 @@ pub(crate) struct LoadArguments {
     #[command(flatten)]
     run: RunArguments,
 
-    #[command(flatten)]
-    codec: CodecArgument,
-
     /// Print a JSON object per step, {"event":"step","step":…} as in the report, and one at the end, {"event":"report",…}.
     #[arg(long)]
     json: bool,
@@ -69,7 +65,6 @@ pub(crate) struct LoadArguments {
 
 /// Runs the test; the exit code says whether anything was lost.
 pub(crate) fn run(arguments: &LoadArguments) -> anyhow::Result<ExitCode> {
-    Need::Rooms.check(&arguments.codec.codec, "a load test")?;
     let mut scenario = match &arguments.file {
         None => Scenario::built_in(),
         Some(path) => read_scenario(path)?,
