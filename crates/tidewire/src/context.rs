@@ -205,11 +205,6 @@ impl Context<'_> {
         self.core.send_frames(id, frames)
     }
 
-    /// Largest frame that both sides of this session take, in bytes.
-    pub(crate) fn frame_bytes_agreed(&self) -> usize {
-        self.frame_bytes_max
-    }
-
     /// Whether a session's output is so full that sends to it are refused until some of it is taken.
     #[must_use]
     pub fn is_full(&self, id: SessionId) -> bool {

@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use tidewire_proto::message::Kind;
 
-use super::queue::Command;
-use super::queue::Refused;
+use super::queue::{Command, Refused};
 use super::request::{Pending, Reply, Request, RequestError, Spare};
 use super::{Client, Outgoing};
 use crate::limits::nanoseconds;

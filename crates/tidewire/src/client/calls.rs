@@ -13,7 +13,7 @@ use tidewire_proto::correlate::Correlator;
 use tidewire_proto::message::{Kind, Message};
 
 use super::call::WhenWindowFull;
-use super::request::{Pending, RequestError};
+use super::request::{Pending, RequestError, SPARE_BYTES_MAX};
 use crate::context::{Context, SendError};
 use crate::session::{CloseReason, SessionId};
 
@@ -191,7 +191,7 @@ impl Calls {
             return Err((call, error));
         }
         if let Some(sent) = self.sent.find_mut(id) {
-            if !sent.call.idempotent && sent.call.payload.capacity() > KEPT_BYTES_MAX {
+            if !sent.call.idempotent && sent.call.payload.capacity() > SPARE_BYTES_MAX {
                 sent.call.payload = Vec::new();
             }
             sent.timer = Some(self.deadlines.insert(deadline_ns, Deadline::Sent(id)));
@@ -320,9 +320,6 @@ impl Calls {
 
 /// Requests that wait to be sent. As many as commands wait for the lane: twice that is what a burst may be.
 const PARKED_MAX: usize = 4096;
-
-/// Memory of a request that is kept for its reply. Of larger ones 4,096 would be too much to hold.
-const KEPT_BYTES_MAX: usize = super::request::SPARE_BYTES_MAX;
 
 /// Resolution of request deadlines.
 const DEADLINE_TICK_NS: u64 = 1_000_000;

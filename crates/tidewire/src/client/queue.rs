@@ -7,6 +7,7 @@
 //! A lock-free queue was measured first. It moves a cache line between two processors for every message, where this
 //! moves one for every turn; and a lock that nobody holds costs no more than its compare-and-swap.
 
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -41,8 +42,6 @@ pub(crate) enum Command {
     },
     Unsubscribe(Arc<TopicQueue>),
     Close,
-    /// In the place of a command that was taken.
-    Done,
 }
 
 /// The commands of a client, bounded in number and bytes.
@@ -67,7 +66,7 @@ struct Waiting {
 /// Commands in their order. `Command::Frames` says how many of the bytes come at its place.
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
-    pub(crate) commands: Vec<Command>,
+    pub(crate) commands: VecDeque<Command>,
     pub(crate) frames: Vec<u8>,
     /// Bytes of whole frames. A codec that panicked halfway may have left more behind.
     framed: usize,
@@ -100,7 +99,7 @@ impl CommandQueue {
             () if waiting.taken.commands.len() >= COMMANDS_MAX => HandOverError::QueueFull,
             () => {
                 waiting.taken.note_deadline(&command);
-                waiting.taken.commands.push(command);
+                waiting.taken.commands.push_back(command);
                 self.news.store(NEW, Ordering::SeqCst);
                 return Ok(());
             }
@@ -131,12 +130,12 @@ impl CommandQueue {
         let more = frames.len() - *framed;
         *framed = frames.len();
         if !self.is_single
-            && let Some(Command::Frames { messages, bytes }) = commands.last_mut()
+            && let Some(Command::Frames { messages, bytes }) = commands.back_mut()
         {
             *messages += 1;
             *bytes += more;
         } else {
-            commands.push(Command::Frames {
+            commands.push_back(Command::Frames {
                 messages: 1,
                 bytes: more,
             });
@@ -210,21 +209,20 @@ impl Batch {
         if self.deadline_ns.is_none_or(|at| at > now_ns) {
             return self.deadline_ns;
         }
-        self.deadline_ns = None;
-        for command in &mut self.commands {
+        let mut next = None;
+        self.commands.retain(|command| {
             let is_due = command.deadline_ns().is_some_and(|at| at <= now_ns);
             if !is_due {
-                self.deadline_ns = earlier(self.deadline_ns, command.deadline_ns());
-                continue;
+                next = earlier(next, command.deadline_ns());
+            } else if let Command::Call(Outgoing { pending, .. })
+            | Command::Subscribe { pending, .. } = command
+            {
+                expired.push(Arc::clone(pending));
             }
-            match std::mem::replace(command, Command::Done) {
-                Command::Call(Outgoing { pending, .. }) | Command::Subscribe { pending, .. } => {
-                    expired.push(pending);
-                }
-                _ => {}
-            }
-        }
-        self.deadline_ns
+            !is_due
+        });
+        self.deadline_ns = next;
+        next
     }
 
     fn note_deadline(&mut self, command: &Command) {
@@ -303,7 +301,7 @@ mod tests {
         assert!(!queue.is_occupied());
         assert_eq!(batch.frames, b"abcd");
         assert!(matches!(
-            batch.commands[..],
+            batch.commands.make_contiguous(),
             [
                 Command::Frames {
                     messages: 2,

@@ -372,7 +372,8 @@ impl Pending {
 /// Requests kept to be used again: as many as may wait for their replies.
 const SPARES_MAX: usize = 4096;
 
-/// Largest memory that is kept with one of them, in bytes.
+/// Largest memory that is kept with one of them, and of a request for its reply, in bytes: of larger ones 4,096 would be
+/// too much to hold.
 pub(super) const SPARE_BYTES_MAX: usize = 4096;
 
 #[cfg(test)]

@@ -34,9 +34,8 @@ pub(crate) struct ClientService {
     ever_open: bool,
     /// The session's output is full, so commands wait.
     is_backed_up: bool,
-    /// Commands taken from the application, how many of them are done, and how many of their bytes.
+    /// Commands taken from the application, and how many of their bytes are done.
     batch: Batch,
-    commands_done: usize,
     frames_done: usize,
     closing: bool,
     attempts: u32,
@@ -66,7 +65,6 @@ impl ClientService {
             ever_open: false,
             is_backed_up: false,
             batch: Batch::default(),
-            commands_done: 0,
             frames_done: 0,
             closing: false,
             attempts: 0,
@@ -163,7 +161,6 @@ impl ClientService {
                     None => cx.stop_lane(),
                 }
             }
-            Command::Done => {}
         }
     }
 
@@ -197,17 +194,15 @@ impl ClientService {
             if self.is_backed_up {
                 return;
             }
-            let Some(command) = self.batch.commands.get_mut(self.commands_done) else {
+            let Some(command) = self.batch.commands.pop_front() else {
                 self.batch.clear();
-                (self.commands_done, self.frames_done) = (0, 0);
+                self.frames_done = 0;
                 self.link.take_commands(&mut self.batch);
                 if self.batch.commands.is_empty() {
                     return;
                 }
                 continue;
             };
-            self.commands_done += 1;
-            let command = std::mem::replace(command, Command::Done);
             self.run(cx, command);
         }
     }
@@ -239,7 +234,7 @@ impl ClientService {
 impl Service for ClientService {
     fn on_open(&mut self, cx: &mut Context<'_>) {
         self.calls.session = Some(cx.session());
-        self.link.set_frame_bytes_max(cx.frame_bytes_agreed());
+        self.link.set_frame_bytes_max(cx.frame_bytes_max);
         self.attempts = 0;
         self.listening.handle_open();
         let agent = cx.peer_agent().unwrap_or_default().to_owned();
