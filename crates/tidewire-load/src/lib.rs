@@ -10,6 +10,7 @@
 //! ```
 
 mod agents;
+pub mod bench;
 pub mod compare;
 pub mod doctor;
 pub mod environment;

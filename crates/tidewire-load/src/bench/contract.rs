@@ -1,0 +1,201 @@
+//! What the benchmark and the programs that it measures say to each other.
+//!
+//! Problem: bare loops, Tidewire and rivals in other languages must do the same work and be measured by the same ruler.
+//! Approach: each of them is a program with the same three commands, which speaks JSON lines on its standard streams.
+//! The runner starts them, pins them, reads what the kernel says of their processor time and memory, and asks nothing of
+//! them that a script of twenty lines could not do. Rejected: linking rivals into one binary (their runtimes, allocators
+//! and threads would disturb each other, and their dependencies enter ours).
+//!
+//! ```text
+//! PROGRAM describe            prints one Description and ends
+//! PROGRAM serve WORK          prints {"ready":"ADDRESS"}, then one Account for each line it reads; ends at the end of input
+//! PROGRAM drive ADDRESS WORK  warms up, prints {"started":true}, works, prints {"measured":{…}}; ends at the end of input
+//! ```
+//!
+//! `WORK` is a [`Work`] as JSON. Work within one process has no server: its driver gets the address `-`. What goes wrong
+//! is one line on standard error and an exit code that is not 0.
+
+use serde::{Deserialize, Serialize};
+
+/// What a program is to do. Each suite says which of these it uses; the others are absent and 0.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Work {
+    /// Name of the suite: `ingest`, `echo`, `rpc`, `pubsub`, `fanout` and so on.
+    pub suite: String,
+    /// `tcp`, `udp`, `ipc` or `inproc`.
+    pub transport: String,
+    /// Name of a codec where the work asks for the bytes of one; a rival with a format of its own ignores it.
+    pub codec: String,
+    /// What sets this way of doing the work apart from another of the same program, such as `drops` or `client`; often empty.
+    pub mode: String,
+    /// Number of connections, or of clients.
+    pub connections: usize,
+    /// Messages sent and not yet answered, for each connection.
+    pub in_flight: usize,
+    /// Bytes of a message with its framing where `codec` is named, of its payload where not.
+    pub message_bytes: usize,
+    /// Bytes of one write of a sender; 0: it sends every message by itself.
+    pub write_bytes: usize,
+    /// Number of publishers.
+    pub publishers: usize,
+    /// Number of subscribers, or of receivers of a fan-out.
+    pub subscribers: usize,
+    /// Messages a second that all publishers together offer; 0: as many as they can.
+    pub rate_per_sec: f64,
+    /// Number of threads that do the work.
+    pub threads: usize,
+    /// Number of tasks, lines, rooms or whatever else the suite counts.
+    pub count: u64,
+    /// Time before it is measured, in milliseconds.
+    pub warm_up_ms: u64,
+    /// How long it is measured, in milliseconds.
+    pub measure_ms: u64,
+}
+
+/// What a program can do.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Description {
+    /// Name, as the tables show it.
+    pub name: String,
+    /// Version of what is measured, not of the program around it.
+    pub version: String,
+    /// What it takes part in.
+    pub offers: Vec<Offer>,
+}
+
+/// One kind of work that a program can do.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Offer {
+    /// Name of the suite.
+    pub suite: String,
+    /// Transports over which it can.
+    pub transports: Vec<String>,
+    /// [`Work::mode`]; a mode that drops messages in silence is called `drops`.
+    #[serde(default)]
+    pub mode: String,
+    /// Who drives its server.
+    #[serde(default)]
+    pub driver: Driver,
+}
+
+/// Who drives a server.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Driver {
+    /// The program's own command `drive`.
+    #[default]
+    Own,
+    /// The benchmark's bare client with the bytes of [`Work::codec`]: the server sends back, or counts, what it gets.
+    Bare,
+    /// The benchmark's bare subscriber, which speaks WebSocket.
+    Websocket,
+    /// The same, which speaks the text protocol of NATS.
+    Nats,
+    /// The same, which speaks the protocol of Redis.
+    Redis,
+    /// The same, which speaks ZMTP 3.
+    Zmtp,
+    /// The same, which reads frames with a length of four bytes, big-endian, before them.
+    Length,
+}
+
+/// What a program prints once.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Said {
+    /// The server takes connections at this address.
+    Ready(String),
+    /// The driver is warm and starts to count.
+    Started(bool),
+    /// What the driver counted.
+    Measured(Measured),
+}
+
+/// What a server has done so far.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Account {
+    /// Messages it took, where it counts them.
+    pub messages: Option<u64>,
+    /// Bytes it has asked its allocator for, where it counts them.
+    pub allocated_bytes: Option<u64>,
+    /// Messages it is known to have dropped.
+    pub dropped: Option<u64>,
+}
+
+/// What a driver counted between `started` and the end of its window.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Measured {
+    /// Messages that came as they should: replies, deliveries, tasks, lines.
+    pub messages: u64,
+    /// How long that took, in seconds.
+    pub seconds: f64,
+    /// Whether every one of them was checked for being the expected one.
+    pub verified: bool,
+    /// Messages offered that never came, or came twice, changed or out of order.
+    pub lost: u64,
+    /// Of `lost`, those that somebody counted as dropped.
+    pub dropped: u64,
+    /// Bytes the driver asked its allocator for, where it counts them.
+    pub allocated_bytes: Option<u64>,
+    /// Times as the suite defines them, where it has any.
+    pub latency: Option<Times>,
+    /// Figures that only this suite has, by name with the unit last (`bytes_per_session`).
+    pub figures: std::collections::BTreeMap<String, f64>,
+}
+
+/// Times of single messages, in microseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Times {
+    /// Number of times that were taken.
+    pub samples: u64,
+    /// Mean.
+    pub mean_us: f64,
+    /// Median.
+    pub p50_us: f64,
+    /// 95th percentile.
+    pub p95_us: f64,
+    /// 99th percentile.
+    pub p99_us: f64,
+    /// 99.9th percentile.
+    pub p999_us: f64,
+    /// Largest.
+    pub max_us: f64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_script_may_leave_out_what_it_does_not_know() {
+        let said: Said =
+            serde_json::from_str(r#"{"measured":{"messages":3,"seconds":1.5,"verified":true}}"#)
+                .unwrap();
+        let Said::Measured(measured) = said else {
+            panic!("{said:?}");
+        };
+        assert_eq!((measured.messages, measured.lost), (3, 0));
+        assert_eq!(measured.allocated_bytes, None);
+        let ready: Said = serde_json::from_str(r#"{"ready":"127.0.0.1:1"}"#).unwrap();
+        assert_eq!(ready, Said::Ready("127.0.0.1:1".to_owned()));
+        assert_eq!(
+            serde_json::from_str::<Account>("{}").unwrap(),
+            Account::default()
+        );
+    }
+
+    #[test]
+    fn work_survives_its_way_through_an_argument() {
+        let work = Work {
+            suite: "fanout".to_owned(),
+            subscribers: 500,
+            rate_per_sec: 4_000.0,
+            ..Work::default()
+        };
+        let argument = serde_json::to_string(&work).unwrap();
+        assert_eq!(serde_json::from_str::<Work>(&argument).unwrap(), work);
+    }
+}
