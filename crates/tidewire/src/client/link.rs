@@ -1,6 +1,6 @@
 //! What a client's lane shares with the application's threads.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 
 use tidewire_io::doorbell::Doorbell;
@@ -21,6 +21,8 @@ pub(crate) struct Link {
     doorbell: OnceLock<Arc<Doorbell>>,
     /// Largest frame that both sides take.
     frame_bytes_max: AtomicUsize,
+    /// When the client ends, whatever still waits; never, before somebody closed it.
+    close_at_ns: AtomicU64,
     pub(crate) spare: PendingPool,
     pub(crate) events: EventQueue<Event>,
     first: Mutex<Option<Result<(), ConnectError>>>,
@@ -34,6 +36,7 @@ impl Link {
             commands,
             doorbell: OnceLock::new(),
             frame_bytes_max: AtomicUsize::new(usize::MAX),
+            close_at_ns: AtomicU64::new(u64::MAX),
             spare: PendingPool::default(),
             events: EventQueue::default(),
             first: Mutex::new(None),
@@ -68,6 +71,18 @@ impl Link {
             .push_frame(|out| encode_within(limit, out, |out| codec.encode(message, out)))?;
         self.ring();
         Ok(())
+    }
+
+    /// Ends the client at this time, or an earlier one that was set before.
+    pub(crate) fn close_by(&self, at_ns: u64) {
+        self.close_at_ns.fetch_min(at_ns, Ordering::SeqCst);
+        self.ring();
+    }
+
+    /// When the client ends, once somebody has closed it.
+    pub(super) fn close_at_ns(&self) -> Option<u64> {
+        let at_ns = self.close_at_ns.load(Ordering::SeqCst);
+        (at_ns < u64::MAX).then_some(at_ns)
     }
 
     pub(crate) fn ring(&self) {

@@ -17,6 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use thiserror::Error;
+use tidewire_io::clock::now_ns;
 use tidewire_io::poller::PollerChoice;
 use tidewire_io::socket::SocketOptions;
 use tidewire_proto::body::{JoinBody, JoinedBody, RoomCall, Roster};
@@ -30,7 +31,7 @@ pub use request::{Reply, Request, RequestError};
 pub use subscription::{Subscription, TopicEvent, TopicMessage};
 
 use crate::address::{Address, AddressError, Endpoint};
-use crate::limits::Limits;
+use crate::limits::{Limits, nanoseconds};
 use crate::listen::adapt;
 use crate::metrics::Metrics;
 use crate::pattern::Joined;
@@ -56,6 +57,7 @@ struct Inner {
     /// Replies find their requests, whatever gets lost.
     matches_replies: bool,
     request_timeout: Duration,
+    close_timeout: Duration,
     when_window_full: WhenWindowFull,
     /// Dropped last: it joins the lane's thread.
     lane: Server,
@@ -68,6 +70,7 @@ pub struct ClientBuilder {
     poller: PollerChoice,
     limits: Limits,
     request_timeout: Duration,
+    close_timeout: Duration,
     pending_max: usize,
     when_window_full: WhenWindowFull,
     backoff: Option<Backoff>,
@@ -263,8 +266,9 @@ impl Client {
         self.inner.lane.metrics()
     }
 
-    /// Writes what is waiting, closes the connection and ends the client. Dropping the last clone ends it at
-    /// once instead.
+    /// Writes what is waiting, closes the connection and ends the client, at the latest after
+    /// [`ClientBuilder::close_timeout`]: what a server has not taken by then is given up, and [`Event::Lost`] says how many
+    /// one-way messages of it had not left the client's queue. Dropping the last clone ends it at once instead.
     pub fn close(&self) {
         if self.begin_close().is_ok() {
             while self.next_event() != Event::Ended {}
@@ -277,6 +281,10 @@ impl Client {
     /// # Errors
     /// The client has ended already.
     pub fn begin_close(&self) -> Result<(), HandOverError> {
+        let timeout_ns = nanoseconds(self.inner.close_timeout);
+        self.inner
+            .link
+            .close_by(now_ns().saturating_add(timeout_ns));
         self.hand_over_waiting(Command::Close)
     }
 
@@ -317,6 +325,7 @@ impl Default for ClientBuilder {
             poller: PollerChoice::default(),
             limits: Limits::default(),
             request_timeout: Duration::from_secs(10),
+            close_timeout: Duration::from_secs(5),
             pending_max: 4096,
             when_window_full: WhenWindowFull::default(),
             backoff: None,
@@ -353,6 +362,13 @@ impl ClientBuilder {
     #[must_use]
     pub fn request_timeout(mut self, timeout: Duration) -> Self {
         self.request_timeout = timeout;
+        self
+    }
+
+    /// How long [`Client::close`] lets the server take what is waiting. Default 5 s.
+    #[must_use]
+    pub fn close_timeout(mut self, timeout: Duration) -> Self {
+        self.close_timeout = timeout;
         self
     }
 
@@ -448,6 +464,7 @@ impl ClientBuilder {
                 codec,
                 matches_replies,
                 request_timeout,
+                close_timeout: self.close_timeout,
                 when_window_full: self.when_window_full,
                 lane,
             }),

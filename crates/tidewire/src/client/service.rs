@@ -303,6 +303,12 @@ impl Service for ClientService {
             self.started = true;
             self.connect(cx);
         }
+        let close_at_ns = self.link.close_at_ns();
+        if close_at_ns.is_some_and(|at| at <= now_ns) {
+            tracing::debug!("the server took too long to take what waited for it");
+            cx.stop_lane();
+            return None;
+        }
         if self.retry_at_ns.is_some_and(|at| at <= now_ns) {
             self.connect(cx);
         }
@@ -318,6 +324,7 @@ impl Service for ClientService {
         self.ask_due(cx);
         let register_at_ns = self.register_due(cx, now_ns);
         [
+            close_at_ns,
             self.retry_at_ns,
             waiting_deadline_ns,
             self.calls.next_deadline_ns(),
