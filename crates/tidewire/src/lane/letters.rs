@@ -28,6 +28,10 @@ pub(crate) enum Letter {
 }
 
 impl Letter {
+    /// Memory of a letter beside its frame, as long as the lane has not taken it: without it, a million frames of one byte
+    /// would count as one mebibyte.
+    pub(crate) const OVERHEAD_BYTES: usize = 64;
+
     /// Counts a letter that its lane, which has ended, did not take.
     pub(super) fn count_lost(&self, counters: &LaneCounters) {
         match self {
@@ -71,6 +75,7 @@ impl Core {
             return;
         };
         self.counters.sends_taken.add(1);
+        card.release(Letter::OVERHEAD_BYTES);
         self.sessions[slot].outside_bytes += frame.len();
         self.append(slot, frame);
     }

@@ -234,7 +234,7 @@ impl SessionHandle {
             shared.spare_frames.put(frame);
             return Err(error.into());
         }
-        let bytes = frame.len();
+        let bytes = frame.len() + Letter::OVERHEAD_BYTES;
         if !card.reserve(bytes, shared.limits.queue_bytes_max) {
             shared.spare_frames.put(frame);
             return Err(SendError::QueueFull);

@@ -4,10 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tidewire::proto::error::EncodeError;
-use tidewire::{Limits, SendError, SessionHandle, SessionId, TransportKind};
+use tidewire::{
+    Context, Limits, Message, SendError, Server, SessionHandle, SessionId, TransportKind,
+};
 use tidewire_testkit::{Peer, wait_until};
 
-use crate::{Scene, TRANSPORTS, news, next_news, patient};
+use crate::{Scene, TRANSPORTS, news, next_news, patient, serve};
 
 /// Sends, waiting for room; returns how often there was none.
 fn send_patiently(session: &SessionHandle, payload: &[u8]) -> u64 {
@@ -252,4 +254,42 @@ fn a_server_that_stops_takes_or_counts_what_was_sent() {
             "{transport}"
         );
     }
+}
+
+/// Only the frames counted, so that a session took a hundred times the limit in small ones while its lane was busy.
+#[test]
+fn small_messages_to_a_busy_lane_are_bounded_by_their_memory() {
+    const LIMIT_BYTES: u32 = 64 * 1024;
+    let limits = Limits {
+        queue_bytes_max: LIMIT_BYTES as usize,
+        ..patient()
+    };
+    let builder = Server::builder().limits(limits);
+    let server = serve(TransportKind::Ipc, builder, |_| {
+        |cx: &mut Context<'_>, _: Message<'_>| {
+            // The lane is in here, and takes nothing meanwhile.
+            let session = cx.sessions().find(cx.session()).unwrap();
+            let mut accepted = 0_u32;
+            while session.send(&news(b"x")).is_ok() {
+                accepted += 1;
+            }
+            cx.reply(&accepted.to_le_bytes())
+        }
+    });
+    let mut peer = server.peer();
+    for _ in 0..3 {
+        peer.ask(b"how many?");
+        let reply = peer.answer().payload;
+        let accepted = u32::from_le_bytes(reply.try_into().unwrap());
+        assert!(
+            (100..=LIMIT_BYTES / 64 + 1).contains(&accepted),
+            "{accepted}"
+        );
+        for _ in 0..accepted {
+            assert_eq!(next_news(&mut peer).unwrap(), b"x");
+        }
+    }
+    drop(peer);
+    let metrics = server.stop();
+    assert_eq!(metrics.sends_undelivered, 0);
 }
