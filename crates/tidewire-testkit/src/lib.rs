@@ -1,5 +1,4 @@
-//! What Tidewire's own tests share: raw peers, servers to test against, the conformance suite and a counting
-//! allocator.
+//! What Tidewire's own tests share: raw peers, servers to test against, and the conformance suite.
 //!
 //! Problem: a client and a server written by the same people agree on their mistakes. Approach: [`Peer`] speaks
 //! the wire formats over blocking sockets of the standard library, with nothing of the library but its codecs, so
@@ -7,7 +6,6 @@
 //! what is to be compared), and sleeping to let things happen: every wait here is for a fact, with a deadline
 //! that fails with words.
 
-pub mod allocation;
 pub mod conformance;
 mod datagram_wire;
 pub mod descriptors;

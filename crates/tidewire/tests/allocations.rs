@@ -11,19 +11,19 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use tidewire::io::allocation::{
+    CountingAllocator, bytes_held, mark_this_thread, marked_allocations,
+};
 use tidewire::proto::body::SubscribeBody;
 use tidewire::proto::codec::Codec;
 use tidewire::{
     AnyCodec, Chat, Client, CloseReason, Context, DropReason, HandlerResult, Kind, Limits, Message,
     Metrics, PubSub, Server, Service,
 };
-use tidewire_testkit::allocation::{
-    CountingAllocator, bytes_held, mark_this_thread, marked_allocations,
-};
 use tidewire_testkit::{Peer, TestServer, Wire, wait_until};
 
 #[global_allocator]
-static ALLOCATOR: CountingAllocator = CountingAllocator;
+static ALLOCATOR: CountingAllocator = CountingAllocator::new();
 
 /// A service whose lane is counted.
 #[derive(Clone)]

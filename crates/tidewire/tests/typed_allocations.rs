@@ -6,14 +6,14 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use tidewire::io::allocation::{CountingAllocator, mark_this_thread, marked_allocations};
 use tidewire::proto::codec::Codec;
 use tidewire::typed::DeferredReply;
 use tidewire::{AnyCodec, Context, HandlerResult, Kind, Limits, Message, Router, Server, Service};
 use tidewire_testkit::TestServer;
-use tidewire_testkit::allocation::{CountingAllocator, mark_this_thread, marked_allocations};
 
 #[global_allocator]
-static ALLOCATOR: CountingAllocator = CountingAllocator;
+static ALLOCATOR: CountingAllocator = CountingAllocator::new();
 
 #[tidewire::service]
 trait Frugal {
