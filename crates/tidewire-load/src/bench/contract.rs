@@ -47,6 +47,9 @@ pub struct Work {
     pub threads: usize,
     /// Number of tasks, lines, rooms or whatever else the suite counts.
     pub count: u64,
+    /// Cores for the threads of work within one process, a thread each; empty: they are placed by the system. Programs
+    /// that cannot pin threads ignore it.
+    pub cores: Vec<usize>,
     /// Time before it is measured, in milliseconds.
     pub warm_up_ms: u64,
     /// How long it is measured, in milliseconds.
@@ -130,6 +133,10 @@ pub struct Account {
 pub struct Measured {
     /// Messages that came as they should: replies, deliveries, tasks, lines.
     pub messages: u64,
+    /// Messages sent since the driver connected, warm-up included, where only the server knows what became of them. The
+    /// benchmark then waits until the server's [`Account::messages`] reaches it, calls the difference lost, and takes the
+    /// rate from the server's accounts at `started` and `measured`. `messages`, `seconds` and `lost` are ignored.
+    pub sent: Option<u64>,
     /// How long that took, in seconds.
     pub seconds: f64,
     /// Whether every one of them was checked for being the expected one.
