@@ -25,6 +25,8 @@ use std::process::ExitCode;
 
 use clap::parser::ValueSource;
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
+use mimalloc::MiMalloc;
+use tidewire::io::allocation::CountingAllocator;
 use tidewire::log::Log;
 
 use logging::LogArguments;
@@ -72,7 +74,7 @@ enum Command {
 }
 
 #[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+static ALLOCATOR: CountingAllocator<MiMalloc> = CountingAllocator::over(MiMalloc);
 
 fn main() -> ExitCode {
     // Wrong usage ends here with clap's exit code 2, which is also ours for a wrong configuration.

@@ -29,6 +29,12 @@ impl Counter {
         self.0.fetch_add(count, Ordering::Relaxed);
     }
 
+    /// For a number that is counted elsewhere, on the lane's own thread.
+    #[inline]
+    pub(crate) fn set(&self, count: u64) {
+        self.0.store(count, Ordering::Relaxed);
+    }
+
     pub(crate) fn read(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
@@ -145,6 +151,14 @@ counters! {
     frames_in,
     /// Write calls that took bytes.
     writes,
+    /// System calls that waited for events, read or wrote, also those that came to nothing. What it takes to open and close
+    /// sessions, to change what is waited for, and to ring a lane that sleeps is not among them.
+    system_calls,
+    /// Allocations of the lane's thread, up to its last turn. 0 in a program whose allocator does not count
+    /// ([`is_counting`](tidewire_io::allocation::is_counting)).
+    allocations,
+    /// Bytes of those allocations; of buffers that grew, what was added.
+    allocated_bytes,
     /// Messages said in rooms, on this lane.
     said,
     /// Messages published to topics, on this lane, whether or not anybody is subscribed.

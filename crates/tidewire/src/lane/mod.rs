@@ -38,6 +38,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use thiserror::Error;
+use tidewire_io::allocation::thread_allocations;
 use tidewire_io::buffer::ReceiveBuffer;
 use tidewire_io::clock::now_ns;
 use tidewire_io::datagram::DatagramBatch;
@@ -155,6 +156,7 @@ impl<S: Service> Lane<S> {
         self.core.post_batches();
         let service_called = self.remove_closed();
         self.check_drained();
+        self.count_allocations();
         if service_called {
             // The service has learnt something after it said when it wants to run again.
             return Some(self.core.now_ns);
@@ -175,9 +177,7 @@ impl<S: Service> Lane<S> {
         let sleeps = idle && self.core.shared.spin_ns == 0;
         let idle = !self.settle_awake(sleeps) && idle;
         if !idle {
-            self.core
-                .poller
-                .wait(&mut self.events, Some(Duration::ZERO))?;
+            self.poll(Some(Duration::ZERO))?;
             return Ok(());
         }
         if self.core.shared.spin_ns > 0 && self.spin(wake_ns)? {
@@ -190,9 +190,14 @@ impl<S: Service> Lane<S> {
         } else {
             until(wake_ns)
         };
-        let result = self.core.poller.wait(&mut self.events, timeout);
+        let result = self.poll(timeout);
         doorbell.after_sleep();
         Ok(result?)
+    }
+
+    fn poll(&mut self, timeout: Option<Duration>) -> Result<(), WaitError> {
+        self.core.counters.system_calls.add(1);
+        self.core.poller.wait(&mut self.events, timeout)
     }
 
     /// Looks for work without sleeping, for a while and not beyond the next turn that is due. Returns whether there is
@@ -201,9 +206,7 @@ impl<S: Service> Lane<S> {
         let end_ns = now_ns().saturating_add(self.core.shared.spin_ns);
         let end_ns = wake_ns.map_or(end_ns, |at| at.min(end_ns));
         loop {
-            self.core
-                .poller
-                .wait(&mut self.events, Some(Duration::ZERO))?;
+            self.poll(Some(Duration::ZERO))?;
             let found = !self.events.is_empty()
                 || self.core.handle.has_mail()
                 || self.service.has_work()
@@ -215,6 +218,7 @@ impl<S: Service> Lane<S> {
                 return Ok(self.settle_awake(true));
             }
             // Whoever is to bring the work may have no other core to run on.
+            self.core.counters.system_calls.add(1);
             std::thread::yield_now();
         }
     }
@@ -312,6 +316,14 @@ impl<S: Service> Lane<S> {
     fn run_service_turn(&mut self) -> Option<u64> {
         let mut context = self.core.context_without_session();
         self.service.on_turn(&mut context)
+    }
+
+    /// Once a turn, so that nothing is done per message.
+    fn count_allocations(&self) {
+        if let Some(allocations) = thread_allocations() {
+            self.core.counters.allocations.set(allocations.count);
+            self.core.counters.allocated_bytes.set(allocations.bytes);
+        }
     }
 
     /// Publishers held by a blocking room go on when it is clear again.

@@ -226,6 +226,9 @@ fn read_into_tail<S: Service, C: Codec + ?Sized>(
 fn read_once(core: &mut Core, slot: usize, buffer: &mut [u8]) -> Read {
     let session = &mut core.sessions[slot];
     loop {
+        core.counters
+            .system_calls
+            .add(session.stream.system_calls());
         match session.stream.read(buffer) {
             Ok(0) => return Read::End,
             Ok(count) => {

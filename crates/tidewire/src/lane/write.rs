@@ -172,7 +172,10 @@ impl Core {
     /// One gathered write. Returns how many bytes were offered.
     fn write_once(&mut self, slot: usize) -> (usize, Wrote) {
         let Self {
-            sessions, rooms, ..
+            sessions,
+            rooms,
+            counters,
+            ..
         } = self;
         let session = &mut sessions[slot];
         let mut slices = [IoSlice::new(&[]); SLICES_MAX];
@@ -199,6 +202,7 @@ impl Core {
             return (0, Wrote::Bytes(0));
         }
         let wrote = loop {
+            counters.system_calls.add(session.stream.system_calls());
             match session.stream.write_vectored(&slices[..count]) {
                 Ok(written) => break Wrote::Bytes(written),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break Wrote::Blocked,

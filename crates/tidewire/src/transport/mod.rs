@@ -147,6 +147,15 @@ impl Connection {
         }
     }
 
+    /// System calls of one read or write.
+    #[inline]
+    pub(crate) fn system_calls(&self) -> u64 {
+        match self {
+            Self::Socket(_) | Self::Datagram(_) => 1,
+            Self::Inproc(_) => 0,
+        }
+    }
+
     /// Who the peer is, if the kernel knows: only of Unix sockets. Costs a system call for those.
     pub(crate) fn peer_credentials(&self) -> Option<PeerCredentials> {
         match self {

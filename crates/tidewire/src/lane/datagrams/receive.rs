@@ -92,6 +92,7 @@ impl<S: Service> Lane<S> {
             if core.is_backed_up() || !core.may_receive(source) {
                 return;
             }
+            core.counters.system_calls.add(1);
             match socket.receive(batch) {
                 Ok(_) => {}
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,

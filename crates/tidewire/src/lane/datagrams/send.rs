@@ -104,6 +104,7 @@ impl Core {
                 }
                 *budget -= bytes.len() as u64;
             }
+            counters.system_calls.add(1);
             match peer.send(run.segment_bytes, bytes) {
                 Ok(datagrams) => {
                     let before = output.sent;

@@ -1,0 +1,60 @@
+//! What a lane says of its own costs: system calls and allocations, in its metrics.
+
+use std::time::Duration;
+
+use tidewire::io::allocation::CountingAllocator;
+use tidewire::proto::codec::{AnyCodec, Tw1};
+use tidewire::{Context, HandlerResult, Limits, Message, Metrics, Server};
+use tidewire_testkit::{Peer, TestServer};
+
+#[global_allocator]
+static ALLOCATOR: CountingAllocator = CountingAllocator::new();
+
+/// Takes 1,000 bytes for every message.
+fn wasteful_echo(cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
+    let mut copy = Vec::with_capacity(1_000);
+    copy.extend_from_slice(message.payload);
+    cx.reply(&copy)
+}
+
+fn ask(peer: &mut Peer, rounds: u64) {
+    for round in 0..rounds {
+        peer.ask(&round.to_le_bytes());
+        assert_eq!(peer.answer().payload, round.to_le_bytes());
+    }
+}
+
+#[test]
+fn a_lane_counts_its_system_calls_and_allocations() {
+    const ROUNDS: u64 = 1_000;
+    let builder = Server::builder().limits(Limits {
+        heartbeat: Duration::ZERO,
+        ..Limits::default()
+    });
+    let server = TestServer::over_tcp(builder, &AnyCodec::Tw1(Tw1), |_| wasteful_echo);
+    let mut peer = server.peer();
+    // What sessions need is there after a few.
+    ask(&mut peer, 10);
+    let before = server.metrics();
+    ask(&mut peer, ROUNDS);
+    let after = server.metrics();
+    let grown = |count: fn(&Metrics) -> u64| count(&after) - count(&before);
+    // A turn is counted at its end, which the answer may overtake.
+    let answered = ROUNDS - 1..=ROUNDS + 1;
+    let allocations = grown(|metrics| metrics.allocations);
+    assert!(answered.contains(&allocations), "{allocations}");
+    let bytes = grown(|metrics| metrics.allocated_bytes);
+    assert!(
+        answered.contains(&(bytes / 1_000)) && bytes % 1_000 == 0,
+        "{bytes}"
+    );
+    // Each was waited for, read and answered. A peer that is stopped in between may make it one wait more.
+    let calls = grown(|metrics| metrics.system_calls);
+    assert!(
+        (3 * answered.start()..=5 * ROUNDS).contains(&calls),
+        "{calls}"
+    );
+    drop(peer);
+    let stopped = server.stop();
+    assert_eq!(stopped.frames_in - 1, ROUNDS + 10, "all but the hello");
+}
