@@ -11,6 +11,7 @@
 
 mod agents;
 pub mod bench;
+pub mod clock;
 pub mod compare;
 pub mod doctor;
 pub mod environment;

@@ -147,6 +147,10 @@ fn repeated_runs_and_merged_parts_are_one_report_that_can_be_written_again() {
 }
 
 #[test]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "machines that start together know no other clock"
+)]
 fn parts_that_start_together_are_one_run() {
     let directory = tempfile::tempdir().unwrap();
     let file = scenario(directory.path(), REQUESTS);

@@ -20,7 +20,6 @@ use std::collections::BinaryHeap;
 use std::sync::Arc;
 
 use tidewire::Endpoint;
-use tidewire::io::clock::now_ns;
 use tidewire::proto::body::{ErrorBody, GapBody};
 use tidewire::proto::codec::RequestIds;
 use tidewire::proto::correlate::Correlator;
@@ -30,6 +29,7 @@ use tidewire::{
 
 use self::flight::Flight;
 pub(crate) use self::times::{SentTimes, Times};
+use crate::clock::Clock;
 use crate::exchange::StepLink;
 use crate::ledger::Ledger;
 use crate::scenario::{Load, Pattern, Step};
@@ -44,6 +44,7 @@ pub(crate) struct StepPlan {
     /// Number of the step within the run.
     pub(crate) number: u8,
     pub(crate) seed: u64,
+    pub(crate) clock: Clock,
     pub(crate) step: Arc<Step>,
     /// Times are those of the messages due in the steady window, as version 2 has it, and not of all.
     pub(crate) is_windowed: bool,
@@ -304,7 +305,7 @@ impl Agents {
     /// When the lane has to run again if nothing comes.
     fn wake_ns(&self) -> Option<u64> {
         if !self.resumed.is_empty() {
-            return Some(now_ns());
+            return Some(self.plan.clock.now_ns());
         }
         let due = self
             .due
@@ -315,8 +316,9 @@ impl Agents {
         // messages are parked, only a reply, a timeout or a socket can change something.
         let is_waiting = self.started && !self.sending_ended && can_wait(&self.plan.step);
         let stop = is_waiting.then(|| self.link.stop_ns());
-        let stop = stop
-            .filter(|stop_ns| *stop_ns != u64::MAX && (self.parked == 0 || *stop_ns > now_ns()));
+        let stop = stop.filter(|stop_ns| {
+            *stop_ns != u64::MAX && (self.parked == 0 || *stop_ns > self.plan.clock.now_ns())
+        });
         [due, expiry, stop].into_iter().flatten().min()
     }
 }
@@ -368,11 +370,11 @@ impl Service for Agents {
 
     #[inline]
     fn on_message(&mut self, cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
-        let place = self.place(cx);
+        let (place, now_ns) = (self.place(cx), self.plan.clock.noted_ns(cx.now_ns()));
         match message.kind {
-            Kind::Deliver => self.handle_delivery(place, cx.now_ns(), message.payload),
+            Kind::Deliver => self.handle_delivery(place, now_ns, message.payload),
             Kind::Reply | Kind::Error | Kind::OneWay if self.pattern().has_replies() => {
-                self.handle_reply(place, cx.now_ns(), &message);
+                self.handle_reply(place, now_ns, &message);
             }
             Kind::Reply | Kind::Error if self.pattern() == Pattern::Ingest => {
                 self.handle_confirmation(place, &message);
@@ -433,7 +435,7 @@ impl Service for Agents {
         }
         self.send_due(cx);
         if self.in_flight > 0 {
-            self.expire_replies(cx.now_ns());
+            self.expire_replies(self.plan.clock.noted_ns(cx.now_ns()));
         }
         if !self.to_confirm.is_empty() {
             self.ask_for_counts(cx);

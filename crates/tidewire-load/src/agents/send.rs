@@ -7,7 +7,6 @@
 
 use std::cmp::Reverse;
 
-use tidewire::io::clock::now_ns;
 use tidewire::{Context, Kind, Message};
 
 use super::{Agent, Agents, Pace, can_wait};
@@ -84,7 +83,7 @@ impl Agents {
                 self.end_sending(stop_ns);
                 break;
             };
-            if intended_ns > now_ns() {
+            if intended_ns > self.plan.clock.now_ns() {
                 break;
             }
             self.due.pop();
@@ -98,12 +97,12 @@ impl Agents {
             Pace::Idle => {}
             Pace::Think(schedule) => {
                 let next_ns = schedule.next_intended_ns();
-                self.send(cx, place, intended_ns, now_ns());
+                self.send(cx, place, intended_ns, self.plan.clock.now_ns());
                 self.flush(cx, place);
                 self.due.push(Reverse((next_ns, place)));
             }
             // The reply brings the next one.
-            Pace::Replies(_) => self.send(cx, place, intended_ns, now_ns()),
+            Pace::Replies(_) => self.send(cx, place, intended_ns, self.plan.clock.now_ns()),
             Pace::Open(arrivals) => {
                 let next_ns = arrivals.next_intended_ns();
                 match &self.plan.step.load {
@@ -132,7 +131,7 @@ impl Agents {
             self.agents[place].upcoming = next_ns;
             return self.park(place, intended_ns);
         }
-        self.send(cx, place, intended_ns, now_ns());
+        self.send(cx, place, intended_ns, self.plan.clock.now_ns());
         if let Some(next_ns) = next_ns {
             self.due.push(Reverse((next_ns, place)));
         }
@@ -150,7 +149,7 @@ impl Agents {
             self.parked -= 1;
             self.skip(parked_ns);
         }
-        let now_ns = now_ns();
+        let now_ns = self.plan.clock.now_ns();
         if next_ns.is_some_and(|next_ns| next_ns <= now_ns) {
             self.skip(intended_ns);
         } else if self.has_place(cx, place) {
@@ -185,7 +184,7 @@ impl Agents {
         blocked.retain(|place| {
             let is_full = !self.has_place(cx, *place);
             if !is_full {
-                self.agents[*place].ready_ns = cx.now_ns();
+                self.agents[*place].ready_ns = self.plan.clock.noted_ns(cx.now_ns());
                 self.resume(*place);
             }
             is_full
@@ -238,7 +237,7 @@ impl Agents {
                 self.park(place, intended_ns);
                 continue;
             }
-            self.send(cx, place, intended_ns, now_ns());
+            self.send(cx, place, intended_ns, self.plan.clock.now_ns());
             if let Some(next_ns) = self.agents[place].upcoming.take() {
                 self.due.push(Reverse((next_ns, place)));
             }
@@ -250,7 +249,7 @@ impl Agents {
 
     /// Sends as many as there are places for. They are due now, all at the same time.
     fn fill(&mut self, cx: &mut Context<'_>, place: usize, stop_ns: u64) {
-        let now_ns = now_ns();
+        let now_ns = self.plan.clock.now_ns();
         if now_ns >= stop_ns || !self.agents[place].alive {
             return;
         }
@@ -275,7 +274,8 @@ impl Agents {
 
     /// Tells the coordinator, once, that everything this lane had to send is sent.
     fn end_sending(&mut self, stop_ns: u64) {
-        let waits = can_wait(&self.plan.step) && (now_ns() < stop_ns || self.parked > 0);
+        let waits =
+            can_wait(&self.plan.step) && (self.plan.clock.now_ns() < stop_ns || self.parked > 0);
         if waits || std::mem::replace(&mut self.sending_ended, true) {
             return;
         }
@@ -373,7 +373,7 @@ impl Agents {
         cx.flush(agent.session);
         self.times
             .write
-            .record_many(now_ns().saturating_sub(first_ns), count);
+            .record_many(self.plan.clock.now_ns().saturating_sub(first_ns), count);
     }
 
     /// What was due and could not be sent until the end.

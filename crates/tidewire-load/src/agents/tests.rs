@@ -16,6 +16,7 @@ fn agents(is_windowed: bool) -> Agents {
         run: 7,
         number: 0,
         seed: 1,
+        clock: Clock::Machine,
         step: Arc::new(Step::chat("two", 2, 1.0, think_time_ms)),
         is_windowed,
         segment: Segment::WHOLE,

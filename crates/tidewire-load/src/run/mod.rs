@@ -19,7 +19,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use thiserror::Error;
-use tidewire::io::clock::now_ns;
 use tidewire::io::descriptors::descriptor_limit;
 use tidewire::io::poller::PollerChoice;
 use tidewire::proto::body::ErrorCode;
@@ -28,6 +27,7 @@ use tidewire::{AnyCodec, Client, ConnectError, Endpoint, Limits, RequestError, S
 
 use self::step::StepRun;
 use crate::agents::{SentTimes, StepPlan};
+use crate::clock::Clock;
 use crate::environment::Environment;
 use crate::ledger::LATE_MS;
 use crate::report::{Report, RunFacts, StepReport};
@@ -58,6 +58,8 @@ pub struct RunOptions {
     pub late_ms: u64,
     /// The server's process, if it runs here and its use of the machine shall be reported.
     pub server_pid: Option<u32>,
+    /// Where times come from.
+    pub clock: Clock,
     /// Machine and build, for the report.
     pub environment: Environment,
     /// Set from outside to stop early; the report then says so.
@@ -79,6 +81,7 @@ impl RunOptions {
             start_at: None,
             late_ms: LATE_MS,
             server_pid: None,
+            clock: Clock::default(),
             environment: Environment::detect(env!("CARGO_PKG_VERSION"), "unknown"),
             stop: Arc::new(AtomicBool::new(false)),
         }
@@ -253,9 +256,9 @@ pub fn run(
         check(step, options)?;
     }
     try_out(scenario, &address, options)?;
-    let (start_time, started) = (SystemTime::now(), Instant::now());
+    let (start_time, started) = (options.clock.wall(), Instant::now());
     let run_number = fastrand::u16(..);
-    let mut starts = Starts::new(options.start_at);
+    let mut starts = Starts::new(options);
     let mut steps = Vec::new();
     for (number, step) in scenario.steps.iter().enumerate() {
         if options.stop.load(Ordering::Relaxed) {
@@ -282,7 +285,7 @@ pub fn run(
         RunFacts {
             target_server: address,
             start_time,
-            end_time: SystemTime::now(),
+            end_time: options.clock.wall(),
             total_duration_secs: started.elapsed().as_secs_f64(),
             seed: options.seed,
             env: options.environment.clone(),
@@ -365,6 +368,7 @@ fn plan(
         run,
         number: u8::try_from(number).unwrap_or(u8::MAX),
         seed: options.seed,
+        clock: options.clock.clone(),
         step: Arc::new(step.clone()),
         is_windowed: scenario.version >= 2,
         segment: options.segment,
@@ -392,10 +396,11 @@ struct Starts {
 }
 
 impl Starts {
-    fn new(start_at: Option<SystemTime>) -> Self {
-        let next_ns = start_at.map(|at| {
-            let ahead = at.duration_since(SystemTime::now()).unwrap_or_default();
-            now_ns().saturating_add(u64::try_from(ahead.as_nanos()).unwrap_or(u64::MAX))
+    fn new(options: &RunOptions) -> Self {
+        let next_ns = options.start_at.map(|at| {
+            let ahead = at.duration_since(options.clock.wall()).unwrap_or_default();
+            let now_ns = options.clock.now_ns();
+            now_ns.saturating_add(u64::try_from(ahead.as_nanos()).unwrap_or(u64::MAX))
         });
         Self { next_ns }
     }

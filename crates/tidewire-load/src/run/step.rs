@@ -5,7 +5,6 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use tidewire::io::clock::now_ns;
 use tidewire::{Limits, Server};
 
 use super::facts::StepFacts;
@@ -85,7 +84,7 @@ impl<'p> StepRun<'p> {
             slow_lane,
             started: Instant::now(),
             usage_before,
-            watch: Watch::new(step, guard),
+            watch: Watch::new(step, guard, options.clock.now_ns()),
             problems: Vec::new(),
             notes: Vec::new(),
         })
@@ -195,7 +194,7 @@ impl<'p> StepRun<'p> {
         observer: &mut dyn Observer,
     ) -> Result<SteadyWindow, RunError> {
         self.link.close_login();
-        let earliest_ns = now_ns() + SETTLE.as_nanos() as u64;
+        let earliest_ns = options.clock.now_ns() + SETTLE.as_nanos() as u64;
         let wanted_ns = start_ns.unwrap_or(earliest_ns);
         if wanted_ns < earliest_ns {
             let late = Duration::from_nanos(earliest_ns - wanted_ns).as_secs_f64();
@@ -208,11 +207,10 @@ impl<'p> StepRun<'p> {
         let stop_ns = start_ns + self.plan.step.duration_ns();
         self.link.open(start_ns, start_ns + warm_up_ns, stop_ns);
         self.ring();
-        let opens_in = Duration::from_nanos(start_ns.saturating_sub(now_ns()));
-        self.watch.restart(opens_in, options);
+        self.watch.restart(start_ns, options);
         let mut all_gone_since = None;
-        while now_ns() < stop_ns {
-            let phase = if now_ns() < start_ns + warm_up_ns {
+        while options.clock.now_ns() < stop_ns {
+            let phase = if options.clock.now_ns() < start_ns + warm_up_ns {
                 Phase::WarmUp
             } else {
                 Phase::Steady
@@ -220,18 +218,19 @@ impl<'p> StepRun<'p> {
             self.watch.note_phase(phase, options);
             self.pause(options, observer, phase)?;
             if options.stop.load(Ordering::Relaxed) {
-                self.link.stop_sending(now_ns());
+                self.link.stop_sending(options.clock.now_ns());
                 break;
             }
             if self.link.logins() - self.link.slow_logins() == self.link.disconnects() {
                 // Half a second more, so that the report shows what happens to those who still try.
                 let since = *all_gone_since.get_or_insert_with(Instant::now);
                 if since.elapsed() > ALL_GONE_GRACE {
-                    let left = Duration::from_nanos(stop_ns.saturating_sub(now_ns())).as_secs_f64();
+                    let left = Duration::from_nanos(stop_ns.saturating_sub(options.clock.now_ns()))
+                        .as_secs_f64();
                     self.problems.push(format!(
                         "no connection was left; the step was ended {left:.1} s early"
                     ));
-                    self.link.stop_sending(now_ns());
+                    self.link.stop_sending(options.clock.now_ns());
                     break;
                 }
             }

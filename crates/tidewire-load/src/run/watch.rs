@@ -1,8 +1,6 @@
 //! The coordinator's looks at a running step: about one a second, for whoever watches and for the report.
 
-use std::time::{Duration, Instant};
-
-use tidewire::io::clock::now_ns;
+use std::time::Duration;
 
 use super::verdict::{Evidence, judge};
 use super::{Observer, Phase, Progress, RunOptions};
@@ -28,7 +26,7 @@ pub(super) struct Watch {
 
 /// The counters at the last look, to make rates of.
 struct Look {
-    at: Instant,
+    at_ns: u64,
     at_secs: f64,
     sent: u64,
     received: u64,
@@ -72,7 +70,7 @@ impl Usage {
 }
 
 impl Watch {
-    pub(super) fn new(step: &Step, guard: Guard) -> Self {
+    pub(super) fn new(step: &Step, guard: Guard, now_ns: u64) -> Self {
         let curve = match &step.load {
             Load::Open { stages, .. } => Some(Curve::new(stages)),
             _ => None,
@@ -81,7 +79,7 @@ impl Watch {
             guard,
             curve,
             look: Look {
-                at: Instant::now(),
+                at_ns: now_ns,
                 at_secs: 0.0,
                 sent: 0,
                 received: 0,
@@ -95,9 +93,9 @@ impl Watch {
         }
     }
 
-    /// The barrier will open in this long; what was before is no part of any rate.
-    pub(super) fn restart(&mut self, opens_in: Duration, options: &RunOptions) {
-        self.look.at = Instant::now() + opens_in;
+    /// The barrier will open then; what was before is no part of any rate.
+    pub(super) fn restart(&mut self, start_ns: u64, options: &RunOptions) {
+        self.look.at_ns = start_ns;
         self.look.usage = Usage::now(options);
         self.recent.clear();
     }
@@ -127,8 +125,7 @@ impl Watch {
         observer: &mut dyn Observer,
     ) {
         link.collect_times(&mut self.recent);
-        // Before the barrier opens, the last look lies in the future.
-        let secs = self.look.at.elapsed().as_secs_f64();
+        let secs = self.secs_since_look(options);
         if secs < LOOK_SECS {
             return;
         }
@@ -144,11 +141,17 @@ impl Watch {
         observer: &mut dyn Observer,
     ) {
         link.collect_times(&mut self.recent);
-        let secs = self.look.at.elapsed().as_secs_f64();
+        let secs = self.secs_since_look(options);
         let is_news = link.sent() > self.look.sent || link.received() > self.look.received;
         if secs > 0.0 && is_news {
             self.look_now(step, link, options, Phase::Drain, observer, secs);
         }
+    }
+
+    /// Before the barrier opens, the last look lies in the future.
+    fn secs_since_look(&self, options: &RunOptions) -> f64 {
+        let now_ns = options.clock.now_ns();
+        now_ns.saturating_sub(self.look.at_ns) as f64 / 1e9
     }
 
     fn look_now(
@@ -163,9 +166,9 @@ impl Watch {
         let usage = Usage::now(options);
         self.server_rss_bytes_max = self.server_rss_bytes_max.max(usage.server_rss_bytes_max());
         let (sent, received) = (link.sent(), link.received());
-        let elapsed_ns = link
-            .start_ns()
-            .map_or(0, |start_ns| now_ns().saturating_sub(start_ns));
+        let now_ns = options.clock.now_ns();
+        let start_ns = link.start_ns();
+        let elapsed_ns = start_ns.map_or(0, |start_ns| now_ns.saturating_sub(start_ns));
         let at_secs = elapsed_ns as f64 / 1e9;
         let percent = |cpu_secs: f64| cpu_secs / secs * 100.0;
         let mut second = Second {
@@ -210,7 +213,7 @@ impl Watch {
             self.series.push(second);
         }
         self.look = Look {
-            at: Instant::now(),
+            at_ns: now_ns,
             at_secs,
             sent,
             received,

@@ -21,6 +21,7 @@ mod ledger;
 mod plan;
 mod rooms;
 mod shared;
+mod token_clock;
 mod writer;
 
 use std::io;
@@ -30,6 +31,7 @@ use std::thread::{self, JoinHandle};
 
 pub use ledger::FaultLedger;
 pub use plan::{CORRUPT_BYTES_MAX, Disconnect, Every, FaultPlan, SlowReceiver, Stall};
+pub use token_clock::TokenClock;
 
 use shared::Shared;
 

@@ -7,6 +7,8 @@
 
 use std::time::Duration;
 
+use super::token_clock::TokenClock;
+
 /// What a [`FaultServer`](super::FaultServer) does wrong. The default does nothing wrong.
 #[derive(Clone, Debug, Default)]
 pub struct FaultPlan {
@@ -41,6 +43,9 @@ pub struct FaultPlan {
     pub die_after_messages: Option<u64>,
     /// Write no more deliveries a second than this, to all receivers together.
     pub deliveries_per_sec_max: Option<u32>,
+    /// Do not wait for the next place in that rate but move this clock there. By it the rate is exact as long as there is
+    /// something to deliver, however busy the machine is.
+    pub clock: Option<TokenClock>,
 }
 
 /// One in every N, at a place the seed decides.

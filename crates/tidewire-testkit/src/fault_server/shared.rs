@@ -135,10 +135,14 @@ impl Shared {
         }
     }
 
-    /// When the next delivery may be written, if their rate is capped.
+    /// When the next delivery may be written, if it has to wait for that because their rate is capped.
     pub(super) fn claim_slot(&self) -> Option<Instant> {
         let rate = self.plan.deliveries_per_sec_max?;
         let interval = Duration::from_secs(1) / rate.max(1);
+        if let Some(clock) = &self.plan.clock {
+            clock.advance(interval);
+            return None;
+        }
         let mut next = lock(&self.next_slot);
         let now = Instant::now();
         let slot = next.map_or(now, |next| next.max(now));
