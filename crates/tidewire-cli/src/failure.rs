@@ -8,7 +8,7 @@
 //! | 3 | no server at the address, or the connection ended |
 //! | 4 | the server refused |
 //! | 5 | no answer in time |
-//! | 99 | a comparison found what it was told to fail on |
+//! | 99 | a comparison found what it was told to fail on, or a benchmark lost messages |
 //!
 //! The libraries' errors are typed, so the code and the remedy follow from the type wherever in the chain
 //! it stands; a subcommand wraps nothing and prints nothing itself. Where only the binary knows what is
@@ -64,6 +64,11 @@ impl Failure {
     /// The server would not do what it was asked.
     pub(crate) fn refused(what: impl Into<String>, remedy: impl Into<Cow<'static, str>>) -> Self {
         Self::new(REFUSED, what, remedy)
+    }
+
+    /// What was measured does not hold.
+    pub(crate) fn judgement(what: impl Into<String>, remedy: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(JUDGEMENT, what, remedy)
     }
 
     /// Anything else. The remedy may be empty.
@@ -282,6 +287,7 @@ const CONFIGURATION: u8 = 2;
 const UNREACHABLE: u8 = 3;
 const REFUSED: u8 = 4;
 const TIMED_OUT: u8 = 5;
+const JUDGEMENT: u8 = 99;
 
 /// The remedy for a message that does not fit a frame.
 const TOO_LARGE: &str = "send less at once; a message must fit a frame, which is 1 MiB, or 65,507 bytes over \

@@ -4,6 +4,7 @@
 //! which a started server announces itself in `ready`.
 
 mod ab;
+mod bench;
 mod call;
 mod chat;
 mod compare;
@@ -61,6 +62,11 @@ enum Command {
     Compare(compare::CompareArguments),
     /// Run two binaries in turns and compare them.
     Ab(ab::AbArguments),
+    /// Measure this machine's limits, Tidewire and its rivals side by side.
+    Bench(bench::BenchArguments),
+    /// Play a program of the benchmark.
+    #[command(hide = true)]
+    BenchProgram(bench::ProgramArguments),
     /// Examine this machine for what would spoil a measurement.
     Doctor(doctor::DoctorArguments),
     /// Put the reports of the parts of a load test together.
@@ -140,6 +146,8 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Sweep(arguments) => load::run_sweep(&arguments),
         Command::Compare(arguments) => compare::run(&arguments),
         Command::Ab(arguments) => ab::run(&arguments),
+        Command::Bench(arguments) => bench::run(&arguments),
+        Command::BenchProgram(arguments) => bench::run_program(&arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),
         Command::Merge(arguments) => load::run_merge(&arguments),
         Command::Report(arguments) => load::run_report(&arguments),
@@ -182,6 +190,8 @@ impl Command {
             | Self::Report(_)
             | Self::Compare(_)
             | Self::Ab(_)
+            | Self::Bench(_)
+            | Self::BenchProgram(_)
             | Self::Doctor(_)
             | Self::Completions(_)
             | Self::Man(_) => None,

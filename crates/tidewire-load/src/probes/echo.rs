@@ -40,6 +40,8 @@ pub struct EchoLoad {
 pub struct EchoOutcome {
     /// Replies counted after the warm-up, every one of them with the number it should have.
     pub replies: u64,
+    /// Frames sent since the beginning that were not answered within [`DRAIN`] after the end.
+    pub lost: u64,
     /// How long they were counted, in seconds.
     pub seconds: f64,
     /// Time from sending a frame to its reply, in nanoseconds, of the counted replies.
@@ -92,45 +94,94 @@ pub fn serve(listener: &Listener, stop: &AtomicBool) -> io::Result<()> {
     Ok(())
 }
 
-/// Connects, offers the load, and closes.
+/// Connects, offers the load, calls `started` when it is warm, and waits for the last replies.
 ///
 /// # Errors
-/// A connection cannot be made or ends, or a reply is not the expected one: then nothing it counted can be trusted.
-pub fn drive(address: &SocketAddress, load: &EchoLoad) -> io::Result<EchoOutcome> {
-    let mut set = WaitSet::new()?;
-    let mut connections = Vec::with_capacity(load.connections);
-    for number in 0..load.connections {
-        let connection = Connection::new(connect(address, load.greets)?);
-        set.add(connection.stream.as_fd(), number)?;
-        connections.push(connection);
+/// A connection cannot be made or ends, or a reply is not the expected one: then nothing it counted can be trusted. Those
+/// of `started`.
+pub fn drive(
+    address: &SocketAddress,
+    load: &EchoLoad,
+    started: &mut dyn FnMut() -> io::Result<()>,
+) -> io::Result<EchoOutcome> {
+    let mut client = Client::connect(address, load)?;
+    let warm_ns = now_ns() + load.warm_up.as_nanos() as u64;
+    while now_ns() < warm_ns {
+        client.turn(None, true)?;
     }
+    started()?;
     let mut outcome = EchoOutcome {
         replies: 0,
+        lost: 0,
         seconds: 0.0,
         latency: LatencyHistogram::new(),
     };
-    let mut buffer = vec![0; BLOCK_BYTES];
-    let mut block = Vec::with_capacity(BLOCK_BYTES);
-    let mut now = now_ns();
-    for connection in &mut connections {
-        connection.send(&load.frame, load.in_flight, now, &mut block)?;
-    }
-    let from_ns = now_ns() + load.warm_up.as_nanos() as u64;
+    let from_ns = now_ns();
     let until_ns = from_ns + load.duration.as_nanos() as u64;
-    let mut ready = Vec::new();
-    while now < until_ns {
-        set.wait(&mut ready)?;
-        for &number in &ready {
-            let connection = &mut connections[number];
-            let counted = (now >= from_ns).then_some(&mut outcome);
-            let replies = connection.receive(&load.frame, &mut buffer, counted)?;
-            now = now_ns();
-            connection.send(&load.frame, replies, now, &mut block)?;
-        }
-        now = now_ns();
+    while now_ns() < until_ns {
+        client.turn(Some(&mut outcome), true)?;
     }
-    outcome.seconds = (now - from_ns) as f64 / 1e9;
+    outcome.seconds = (now_ns() - from_ns) as f64 / 1e9;
+    let drained_ns = now_ns() + DRAIN.as_nanos() as u64;
+    while client.unanswered() > 0 && now_ns() < drained_ns {
+        client.turn(None, false)?;
+    }
+    outcome.lost = client.unanswered();
     Ok(outcome)
+}
+
+/// The client's connections and what it needs to serve them.
+struct Client {
+    frame: Frame,
+    set: WaitSet,
+    connections: Vec<Connection>,
+    ready: Vec<usize>,
+    buffer: Vec<u8>,
+    block: Vec<u8>,
+}
+
+impl Client {
+    /// Connects all and sends what is to be in flight.
+    fn connect(address: &SocketAddress, load: &EchoLoad) -> io::Result<Self> {
+        let mut client = Self {
+            frame: load.frame.clone(),
+            set: WaitSet::new()?,
+            connections: Vec::with_capacity(load.connections),
+            ready: Vec::new(),
+            buffer: vec![0; BLOCK_BYTES],
+            block: Vec::with_capacity(BLOCK_BYTES),
+        };
+        for number in 0..load.connections {
+            let connection = Connection::new(connect(address, load.greets)?);
+            client.set.add(connection.stream.as_fd(), number)?;
+            client.connections.push(connection);
+        }
+        for connection in &mut client.connections {
+            connection.send(&client.frame, load.in_flight, now_ns(), &mut client.block)?;
+        }
+        Ok(client)
+    }
+
+    /// Takes what came and, if it is to go on, sends as much again.
+    fn turn(&mut self, mut counted: Option<&mut EchoOutcome>, goes_on: bool) -> io::Result<()> {
+        self.set.wait(&mut self.ready)?;
+        for &number in &self.ready {
+            let connection = &mut self.connections[number];
+            let counted = counted.as_deref_mut();
+            let (replies, now) = connection.receive(&self.frame, &mut self.buffer, counted)?;
+            if goes_on {
+                connection.send(&self.frame, replies, now, &mut self.block)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn unanswered(&self) -> u64 {
+        self.connections
+            .iter()
+            .map(|connection| connection.next_number - connection.expected)
+            .sum()
+    }
 }
 
 /// A connection that is made when this returns, and welcomed if it is to greet.
@@ -262,22 +313,22 @@ impl Connection {
         Ok(())
     }
 
-    /// Client: reads and checks replies. Returns how many.
+    /// Client: reads and checks replies. Returns how many, and when.
     fn receive(
         &mut self,
         frame: &Frame,
         buffer: &mut [u8],
         mut counted: Option<&mut EchoOutcome>,
-    ) -> io::Result<u64> {
+    ) -> io::Result<(u64, u64)> {
         let kept = self.rest.len();
         buffer[..kept].copy_from_slice(&self.rest);
         let filled = match self.stream.read(&mut buffer[kept..]) {
             Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
             Ok(count) => kept + count,
-            Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(0),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok((0, 0)),
             Err(error) => return Err(error),
         };
-        let replies = buffer[..filled].chunks_exact(frame.bytes());
+        let replies = buffer[..filled].chunks_exact(frame.reply_bytes());
         self.rest.clear();
         self.rest.extend_from_slice(replies.remainder());
         let mut count = 0;
@@ -291,17 +342,16 @@ impl Connection {
             self.expected += 1;
             count += 1;
         }
-        self.settle(counted.as_deref_mut());
+        let now = now_ns();
+        self.settle(now, counted.as_deref_mut());
         if let Some(outcome) = counted {
             outcome.replies += count;
         }
-        Ok(count)
+        Ok((count, now))
     }
 
     /// Times what is answered up to `expected`: the last frame of what was sent together stands for all of it.
-    fn settle(&mut self, counted: Option<&mut EchoOutcome>) {
-        let now = now_ns();
-        let mut counted = counted;
+    fn settle(&mut self, now: u64, mut counted: Option<&mut EchoOutcome>) {
         while let Some(&(until, sent_ns)) = self.sent.front()
             && until <= self.expected
         {
@@ -312,6 +362,9 @@ impl Connection {
         }
     }
 }
+
+/// Longest wait for the replies that are due when the time is over.
+pub const DRAIN: Duration = Duration::from_secs(2);
 
 /// The listener's number in the set, which no connection reaches.
 const LISTENER: usize = usize::MAX;

@@ -7,6 +7,8 @@
 pub struct Frame {
     request: Vec<u8>,
     number_at: usize,
+    reply_bytes: usize,
+    reply_number_at: usize,
 }
 
 /// How a receiver finds the end of a frame.
@@ -49,7 +51,7 @@ impl Frame {
             "a frame of {frame_bytes} bytes has no room for its number or its length"
         );
         request.resize(frame_bytes, b'.');
-        Self { request, number_at }
+        Self::new(request, number_at)
     }
 
     /// A frame given byte by byte, with the place of its running number of 8 bytes. The reply must have the same length
@@ -63,13 +65,40 @@ impl Frame {
             number_at + 8 <= request.len(),
             "the number is not within the frame"
         );
-        Self { request, number_at }
+        Self {
+            reply_bytes: request.len(),
+            reply_number_at: number_at,
+            request,
+            number_at,
+        }
+    }
+
+    /// The same with replies of another length and with the number at another place.
+    ///
+    /// # Panics
+    /// The number is not within the reply.
+    #[must_use]
+    pub fn with_reply(self, reply_bytes: usize, reply_number_at: usize) -> Self {
+        assert!(
+            reply_number_at + 8 <= reply_bytes,
+            "the number is not within the reply"
+        );
+        Self {
+            reply_bytes,
+            reply_number_at,
+            ..self
+        }
     }
 
     /// Size on the wire in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.request.len()
+    }
+
+    /// Size of a reply on the wire in bytes.
+    pub(super) fn reply_bytes(&self) -> usize {
+        self.reply_bytes
     }
 
     /// Appends `count` frames with the numbers from `first`.
@@ -81,13 +110,25 @@ impl Frame {
         }
     }
 
-    /// Whether a whole frame has the number `expected`.
-    pub(super) fn has_number(&self, frame: &[u8], expected: u64) -> bool {
-        frame[self.number_at..self.number_at + 8] == expected.to_le_bytes()
+    /// Whether a whole reply has the number `expected`.
+    pub(super) fn has_number(&self, reply: &[u8], expected: u64) -> bool {
+        reply[self.reply_number_at..self.reply_number_at + 8] == expected.to_le_bytes()
     }
 }
 
 impl Parse {
+    /// The format of a codec of Tidewire by its name; nothing where there is none here.
+    #[must_use]
+    pub fn by_name(codec: &str) -> Option<Self> {
+        Some(match codec {
+            "raw" => Self::Bytes,
+            "tw1" => Self::Tw1,
+            "srmp" => Self::Srmp,
+            "length-field" => Self::LengthField,
+            _ => return None,
+        })
+    }
+
     /// Counts the whole frames at the front of `bytes`. Returns how many, and how many bytes they are.
     #[inline]
     pub(super) fn count(self, bytes: &[u8]) -> (u64, usize) {

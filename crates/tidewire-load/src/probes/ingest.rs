@@ -234,7 +234,12 @@ mod tests {
             frame: Frame::one_way(Parse::Tw1, 32),
             greets: true,
         };
-        assert!(echo::drive(&address, &load).unwrap().replies > 0);
+        assert!(
+            echo::drive(&address, &load, &mut || Ok(()))
+                .unwrap()
+                .replies
+                > 0
+        );
     }
 
     #[test]
@@ -255,8 +260,9 @@ mod tests {
                 frame: Frame::one_way(Parse::Tw1, 32),
                 greets: false,
             };
-            let outcome = echo::drive(&address, &load).unwrap();
+            let outcome = echo::drive(&address, &load, &mut || Ok(())).unwrap();
             assert!(outcome.replies > 0 && outcome.latency.count() > 0);
+            assert_eq!(outcome.lost, 0);
         }
         stop.store(true, Ordering::Relaxed);
         server.join().unwrap().unwrap();

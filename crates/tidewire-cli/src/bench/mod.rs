@@ -1,0 +1,215 @@
+//! `tidewire bench`: the machine's limits, Tidewire and its rivals, side by side.
+
+mod program;
+mod progress;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use anyhow::Context;
+use clap::{Args, ValueEnum};
+use tidewire::io::affinity::available_cores;
+use tidewire_load::bench::plan::{Side, Suite};
+use tidewire_load::bench::program::{PeerChoice, Program};
+use tidewire_load::bench::suites::{self, SUITES};
+use tidewire_load::bench::{self, BenchOptions, BenchReport};
+use tidewire_load::environment::Environment;
+
+pub(crate) use self::program::{ProgramArguments, run as run_program};
+use self::progress::Teller;
+use crate::failure::Failure;
+use crate::signals;
+
+/// Measure suites of work: the bare limit of this machine, Tidewire, and the peers, in turns and in processes of their
+/// own.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct BenchArguments {
+    /// Suites to run; all of them if none is named.
+    #[arg(value_name = "SUITE")]
+    suites: Vec<String>,
+    /// Fewer rows, shorter runs and two rounds: to see that everything works, not to quote.
+    #[arg(long)]
+    quick: bool,
+    /// Only the bare limits of this machine.
+    #[arg(long, conflicts_with = "peers")]
+    limits: bool,
+    /// Peers to measure as well: `all`, or their names, separated by commas.
+    #[arg(long, value_name = "all|NAME,...", value_delimiter = ',')]
+    peers: Vec<String>,
+    /// Directory of the peers' programs, which `peers/setup` makes.
+    #[arg(long, value_name = "DIR", default_value = "peers/bin")]
+    peers_dir: PathBuf,
+    /// Directory for bench.json and bench.md.
+    #[arg(long, value_name = "DIR", default_value = "tidewire-bench")]
+    out: PathBuf,
+    /// Whether processes are kept on cores of their own.
+    #[arg(long, value_enum, default_value_t = Pin::Auto)]
+    pin: Pin,
+    /// Rounds of each row, each with fresh processes [default: 5, or 2 with --quick].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1_000))]
+    repeat: Option<u16>,
+    /// Print the suites and their rows, and measure nothing.
+    #[arg(long)]
+    list: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Pin {
+    /// The server on one core and the driver on another, where there are two
+    Auto,
+    /// Wherever the system puts them
+    Off,
+}
+
+/// Runs the suites and writes what they found.
+pub(crate) fn run(arguments: &BenchArguments) -> anyhow::Result<ExitCode> {
+    let suites = chosen(&arguments.suites)?;
+    if arguments.list {
+        return list(&suites, arguments.quick);
+    }
+    fs::create_dir_all(&arguments.out).map_err(|error| {
+        let what = format!("cannot create {}: {error}", arguments.out.display());
+        Failure::configuration(what, "name another directory with --out")
+    })?;
+    let mut teller = Teller::new();
+    let options = options(arguments, suites, &mut teller)?;
+    let stop = Arc::clone(&options.stop);
+    signals::watch(move || {
+        stop.store(true, Ordering::Relaxed);
+        true
+    })?;
+    let machine = Environment::detect(env!("CARGO_PKG_VERSION"), env!("TIDEWIRE_COMMIT"));
+    teller.begin(&options);
+    let report = bench::run(&options, machine, &mut |progress| teller.tell(progress));
+    teller.end();
+    write(&arguments.out, &report)?;
+    conclude(&report)
+}
+
+/// The suites of these names, or all.
+fn chosen(names: &[String]) -> Result<Vec<&'static Suite>, Failure> {
+    if names.is_empty() {
+        return Ok(SUITES.iter().collect());
+    }
+    let unknown = |name: &String, nearest: Option<&str>| {
+        let known: Vec<&str> = SUITES.iter().map(|suite| suite.name).collect();
+        let remedy = match nearest {
+            Some(nearest) => format!("did you mean `{nearest}`?"),
+            None => format!("choose from {}", known.join(", ")),
+        };
+        Failure::configuration(format!("there is no suite `{name}`"), remedy)
+    };
+    names
+        .iter()
+        .map(|name| suites::by_name(name).map_err(|nearest| unknown(name, nearest)))
+        .collect()
+}
+
+fn options(
+    arguments: &BenchArguments,
+    suites: Vec<&'static Suite>,
+    teller: &mut Teller,
+) -> anyhow::Result<BenchOptions> {
+    let file = std::env::current_exe().context("cannot find this program's own file")?;
+    let (mut peers, mut missing_peers) = (Vec::new(), Vec::new());
+    if !arguments.peers.is_empty() {
+        let choice = if arguments.peers.iter().any(|name| name == "all") {
+            PeerChoice::All
+        } else {
+            PeerChoice::Named(arguments.peers.clone())
+        };
+        let (found, errors) = Program::peers(&arguments.peers_dir, &choice);
+        peers = found;
+        for error in errors {
+            let text = format!("{:#}", anyhow::Error::new(error));
+            teller.say(&format!("left out: {text}"));
+            missing_peers.push(text);
+        }
+    }
+    let cores = match arguments.pin {
+        Pin::Auto => available_cores(),
+        Pin::Off => Vec::new(),
+    };
+    let version = env!("CARGO_PKG_VERSION");
+    let tidewire = (!arguments.limits).then(|| Program::own(&file, Side::Tidewire, version));
+    Ok(BenchOptions {
+        suites,
+        quick: arguments.quick,
+        repeat: arguments
+            .repeat
+            .map_or(if arguments.quick { 2 } else { 5 }, usize::from),
+        bare: Program::own(&file, Side::Bare, version),
+        tidewire,
+        peers,
+        missing_peers,
+        cores,
+        stop: Arc::new(AtomicBool::new(false)),
+    })
+}
+
+fn list(suites: &[&'static Suite], quick: bool) -> anyhow::Result<ExitCode> {
+    let mut text = String::new();
+    for suite in suites {
+        text.push_str(&format!("{}: {}\n", suite.name, suite.about));
+        for row in (suite.rows)(quick) {
+            text.push_str(&format!("  {}\n", row.id));
+        }
+    }
+    print(&text)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn write(directory: &Path, report: &BenchReport) -> anyhow::Result<()> {
+    let mut json = serde_json::to_vec_pretty(report).context("cannot express the results")?;
+    json.push(b'\n');
+    let markdown = report.to_markdown();
+    for (name, bytes) in [(JSON_FILE, &json[..]), (MARKDOWN_FILE, markdown.as_bytes())] {
+        let path = directory.join(name);
+        fs::write(&path, bytes).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    print(&markdown)
+}
+
+fn conclude(report: &BenchReport) -> anyhow::Result<ExitCode> {
+    let faults = report.faults();
+    if report.env.interrupted {
+        return Ok(ExitCode::from(INTERRUPTED));
+    }
+    if faults.is_empty() {
+        return Ok(ExitCode::SUCCESS);
+    }
+    let what = format!("rows are not wholly verified:\n  {}", faults.join("\n  "));
+    Err(Failure::judgement(
+        what,
+        "the figures of these rows prove nothing; see what failed above",
+    )
+    .into())
+}
+
+fn print(text: &str) -> anyhow::Result<()> {
+    use std::io::Write;
+    crate::failure::check_output(std::io::stdout().lock().write_all(text.as_bytes()))
+}
+
+/// Name of the results for programs.
+const JSON_FILE: &str = "bench.json";
+
+/// Name of the results for people.
+const MARKDOWN_FILE: &str = "bench.md";
+
+/// What a shell calls an interrupt.
+const INTERRUPTED: u8 = 130;
+
+const EXAMPLES: &str = "\
+Examples:
+  tidewire bench                      every suite: ours and the limits of this machine
+  tidewire bench echo --quick         a first look, in seconds
+  tidewire bench --peers all          beside every rival that peers/setup has made
+  tidewire bench --limits             what this machine can do at all
+  tidewire bench --list               the suites and their rows
+
+Exit codes: 0 success, 99 messages of a row are not accounted for, 2 wrong usage, 130 interrupted.";

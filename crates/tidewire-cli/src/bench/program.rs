@@ -1,0 +1,109 @@
+//! The hidden commands by which the benchmark plays its own two programs: `tidewire bench-program SIDE PART …`.
+
+use std::process::ExitCode;
+
+use anyhow::Context;
+use clap::{Args, Subcommand, ValueEnum};
+use tidewire_load::bench::contract::{Description, Offer, Work};
+use tidewire_load::bench::plan::{Side, Suite};
+use tidewire_load::bench::stage::Stage;
+use tidewire_load::bench::suites::{self, SUITES};
+
+use crate::failure::Failure;
+
+/// Play a program of the benchmark.
+#[derive(Args, Debug)]
+pub(crate) struct ProgramArguments {
+    /// Which one.
+    #[arg(value_enum)]
+    side: SideName,
+    #[command(subcommand)]
+    part: Part,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum SideName {
+    /// The bare loops.
+    Bare,
+    /// Tidewire.
+    Tidewire,
+}
+
+#[derive(Debug, Subcommand)]
+enum Part {
+    /// Say what it can do.
+    Describe,
+    /// Play the server.
+    Serve {
+        /// What to do, as JSON.
+        work: String,
+    },
+    /// Play the driver.
+    Drive {
+        /// Where the server is.
+        address: String,
+        /// What to do, as JSON.
+        work: String,
+    },
+}
+
+/// Plays a part to its end.
+pub(crate) fn run(arguments: &ProgramArguments) -> anyhow::Result<ExitCode> {
+    let side = match arguments.side {
+        SideName::Bare => Side::Bare,
+        SideName::Tidewire => Side::Tidewire,
+    };
+    let mut stage = Stage::standard();
+    match &arguments.part {
+        Part::Describe => stage.say(&describe(side))?,
+        Part::Serve { work } => {
+            let (suite, work) = understood(work)?;
+            (suite.serve)(side, &work, &mut stage)?;
+        }
+        Part::Drive { address, work } => {
+            let (suite, work) = understood(work)?;
+            (suite.drive)(side, address, &work, &mut stage)?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn understood(work: &str) -> anyhow::Result<(&'static Suite, Work)> {
+    let work: Work = serde_json::from_str(work).context("cannot understand the work")?;
+    let suite = suites::by_name(&work.suite).map_err(|_| {
+        let what = format!("there is no suite `{}`", work.suite);
+        Failure::configuration(what, "see `tidewire bench --list`")
+    })?;
+    Ok((suite, work))
+}
+
+fn describe(side: Side) -> Description {
+    let mut offers: Vec<Offer> = Vec::new();
+    for suite in SUITES {
+        for row in (suite.rows)(false) {
+            let work = match side {
+                Side::Bare => row.limit,
+                Side::Tidewire => Some(row.work),
+            };
+            let Some(work) = work else { continue };
+            let known = offers
+                .iter_mut()
+                .find(|offer| offer.suite == work.suite && offer.mode == work.mode);
+            match known {
+                Some(offer) if offer.transports.contains(&work.transport) => {}
+                Some(offer) => offer.transports.push(work.transport),
+                None => offers.push(Offer {
+                    suite: work.suite,
+                    transports: vec![work.transport],
+                    mode: work.mode,
+                    driver: Default::default(),
+                }),
+            }
+        }
+    }
+    Description {
+        name: side.name().to_owned(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        offers,
+    }
+}

@@ -1,0 +1,101 @@
+//! What is said on standard error while a benchmark runs: one line that is written over on a terminal, or a line for
+//! each row elsewhere.
+
+use std::io::{IsTerminal, Write};
+use std::time::Duration;
+
+use tidewire_load::bench::{BenchOptions, Progress, estimate_secs};
+
+/// Tells what happens.
+pub(super) struct Teller {
+    is_terminal: bool,
+    /// The row that was spoken of last.
+    row: String,
+}
+
+impl Teller {
+    pub(super) fn new() -> Self {
+        Self {
+            is_terminal: std::io::stderr().is_terminal(),
+            row: String::new(),
+        }
+    }
+
+    /// Says what is about to happen.
+    pub(super) fn begin(&self, options: &BenchOptions) {
+        let names: Vec<&str> = options.suites.iter().map(|suite| suite.name).collect();
+        let time = duration(Duration::from_secs_f64(estimate_secs(options)));
+        self.say(&format!("{}: about {time}", names.join(", ")));
+        let rounds = options.repeat;
+        self.say(&format!("{rounds} rounds; {}", options.pinning()));
+    }
+
+    pub(super) fn tell(&mut self, progress: &Progress<'_>) {
+        match progress {
+            Progress::Run {
+                suite,
+                row,
+                contender,
+                round,
+                done,
+                left,
+            } => {
+                let percent = done * 100.0;
+                let left = duration(*left);
+                if self.is_terminal {
+                    let line = format!(
+                        "{percent:3.0} %, {left} left: {suite} {row}: {contender}, {round}"
+                    );
+                    let _ = write!(std::io::stderr().lock(), "\r\x1b[K{line}");
+                } else if self.row != *row {
+                    self.say(&format!("{percent:3.0} %, {left} left: {suite} {row}"));
+                    (*row).clone_into(&mut self.row);
+                }
+            }
+            Progress::Failed {
+                suite,
+                row,
+                contender,
+                error,
+            } => {
+                let mut text = error.to_string();
+                let mut cause = std::error::Error::source(error);
+                while let Some(error) = cause {
+                    text.push_str(&format!("\n  because: {error}"));
+                    cause = error.source();
+                }
+                self.say(&format!("{suite} {row}: {contender} failed: {text}"));
+            }
+            Progress::Stolen {
+                contender,
+                stolen_pct,
+            } => self.say(&format!(
+                "the host took {stolen_pct:.1} % of the time from {contender}; once more"
+            )),
+            _ => {}
+        }
+    }
+
+    /// The last line gives way to what follows.
+    pub(super) fn end(&self) {
+        if self.is_terminal {
+            let _ = write!(std::io::stderr().lock(), "\r\x1b[K");
+        }
+    }
+
+    /// One whole line. Nobody may be left to read it.
+    pub(super) fn say(&self, line: &str) {
+        self.end();
+        let _ = writeln!(std::io::stderr().lock(), "{line}");
+    }
+}
+
+/// Such as `3 min 20 s`.
+fn duration(time: Duration) -> String {
+    let secs = time.as_secs();
+    if secs < 60 {
+        format!("{} s", secs.max(1))
+    } else {
+        format!("{} min {} s", secs / 60, secs % 60)
+    }
+}

@@ -1,0 +1,277 @@
+//! A program that runs, and what it says: started on cores of its own, heard line by line, ended with all it started.
+//!
+//! Every wait has an end, because a rival that says nothing must not stop the others. Its standard error is kept, since
+//! what a program says last before it dies is what a reader wants to know.
+
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::process::CommandExt;
+use std::process::{ChildStdin, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::thread::{CpuSet, sched_setaffinity};
+use serde::de::DeserializeOwned;
+use thiserror::Error;
+
+use crate::format::printable;
+
+/// A program that runs. Dropped, it is ended with everything it started.
+#[derive(Debug)]
+pub(super) struct Child {
+    process: std::process::Child,
+    input: Option<ChildStdin>,
+    lines: Receiver<io::Result<String>>,
+    /// The last of what it said on standard error.
+    complaint: Arc<Mutex<Vec<u8>>>,
+}
+
+/// What went wrong between the runner and a program.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ChildError {
+    /// It could not be started.
+    #[error("cannot start it; is it executable?")]
+    Start(#[source] io::Error),
+    /// It said nothing.
+    #[error("it said nothing for {secs} s")]
+    Silent {
+        /// How long it was waited for, in seconds.
+        secs: u64,
+    },
+    /// It said what cannot be understood.
+    #[error("it said what the contract does not know: {line:?}")]
+    Garbled {
+        /// The line, at most its beginning.
+        line: String,
+        /// What is wrong with it.
+        source: serde_json::Error,
+    },
+    /// It spoke out of turn.
+    #[error("it said {said:?} where {expected} was due")]
+    OutOfTurn {
+        /// The line.
+        said: String,
+        /// What was due.
+        expected: &'static str,
+    },
+    /// It ended.
+    #[error("it ended too early ({how}){}", complaint(said))]
+    Ended {
+        /// How.
+        how: String,
+        /// The last it said on standard error; may be empty.
+        said: String,
+    },
+    /// The user stopped everything.
+    #[error("it was stopped")]
+    Stopped,
+}
+
+impl Child {
+    /// Starts it on these cores, or anywhere if there are none.
+    pub(super) fn start(mut command: Command, cores: &[usize]) -> Result<Self, ChildError> {
+        command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            // Ctrl-C in the terminal is for the runner, and what a program starts is ended with it.
+            .process_group(0);
+        let cores = cores.to_vec();
+        // A process inherits the cores of the thread that starts it.
+        let spawned = thread::spawn(move || {
+            if !cores.is_empty() {
+                let mut set = CpuSet::new();
+                cores.iter().for_each(|core| set.set(*core));
+                sched_setaffinity(None, &set)?;
+            }
+            command.spawn()
+        });
+        let mut process = spawned
+            .join()
+            .unwrap_or_else(|_| Err(io::Error::other("the thread that starts it panicked")))
+            .map_err(ChildError::Start)?;
+        let (sender, lines) = channel();
+        if let Some(output) = process.stdout.take() {
+            thread::spawn(move || {
+                let mut output = BufReader::new(output);
+                while let Some(line) = next_line(&mut output) {
+                    if sender.send(line).is_err() {
+                        break;
+                    }
+                }
+                // Whatever else it says must not block it.
+                let _ = io::copy(&mut output, &mut io::sink());
+            });
+        }
+        let complaint = Arc::new(Mutex::new(Vec::new()));
+        if let Some(mut errors) = process.stderr.take() {
+            let complaint = Arc::clone(&complaint);
+            thread::spawn(move || keep_last(&mut errors, &complaint));
+        }
+        Ok(Self {
+            input: process.stdin.take(),
+            process,
+            lines,
+            complaint,
+        })
+    }
+
+    /// Its process id.
+    pub(super) fn id(&self) -> u32 {
+        self.process.id()
+    }
+
+    /// Asks it for something by a line.
+    pub(super) fn ask(&mut self) -> Result<(), ChildError> {
+        let asked = self
+            .input
+            .as_mut()
+            .map(|input| input.write_all(b"account\n"));
+        match asked {
+            Some(Ok(())) => Ok(()),
+            _ => Err(self.ended()),
+        }
+    }
+
+    /// The next it says.
+    pub(super) fn hear<T: DeserializeOwned>(
+        &mut self,
+        patience: Duration,
+        stop: &AtomicBool,
+    ) -> Result<T, ChildError> {
+        let line = self.hear_line(patience, stop)?;
+        serde_json::from_str(&line).map_err(|source| ChildError::Garbled {
+            line: printable(&line).chars().take(LINE_SHOWN).collect(),
+            source,
+        })
+    }
+
+    fn hear_line(&mut self, patience: Duration, stop: &AtomicBool) -> Result<String, ChildError> {
+        let until = Instant::now() + patience;
+        loop {
+            if stop.load(Ordering::Relaxed) {
+                return Err(ChildError::Stopped);
+            }
+            match self.lines.recv_timeout(LOOK_EVERY) {
+                Ok(Ok(line)) => return Ok(line),
+                Ok(Err(_)) | Err(RecvTimeoutError::Disconnected) => return Err(self.ended()),
+                Err(RecvTimeoutError::Timeout) if Instant::now() >= until => {
+                    let secs = patience.as_secs();
+                    return Err(ChildError::Silent { secs });
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+        }
+    }
+
+    /// Tells it to end and waits until it did; what stays longer is killed.
+    pub(super) fn finish(mut self) -> Result<(), ChildError> {
+        drop(self.input.take());
+        match self.wait(END_MAX) {
+            Some(status) if status.success() => Ok(()),
+            Some(_) => Err(self.ended()),
+            // It has done its work: that it does not end by itself costs nothing but this wait.
+            None => Ok(()),
+        }
+    }
+
+    fn wait(&mut self, patience: Duration) -> Option<ExitStatus> {
+        let until = Instant::now() + patience;
+        loop {
+            if let Ok(Some(status)) = self.process.try_wait() {
+                return Some(status);
+            }
+            if Instant::now() >= until {
+                return None;
+            }
+            thread::sleep(END_LOOK_EVERY);
+        }
+    }
+
+    fn ended(&mut self) -> ChildError {
+        let how = match self.wait(DYING_MAX) {
+            Some(status) => status.to_string(),
+            None => "it closed its output".to_owned(),
+        };
+        let said = self
+            .complaint
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let said = String::from_utf8_lossy(&said).trim().to_owned();
+        ChildError::Ended { how, said }
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        drop(self.input.take());
+        // The group outlives its first process while anything that it started runs; the id cannot be taken anew before
+        // the process has been waited for.
+        let has_ended = matches!(self.process.try_wait(), Ok(Some(_)));
+        let _ = kill_process_group(Pid::from_child(&self.process), Signal::KILL);
+        if !has_ended {
+            let _ = self.process.wait();
+        }
+    }
+}
+
+/// The next line; nothing at the end. One that is longer than any line of the contract is an error.
+fn next_line(output: &mut impl BufRead) -> Option<io::Result<String>> {
+    let mut line = Vec::new();
+    match output.take(LINE_BYTES_MAX).read_until(b'\n', &mut line) {
+        Ok(0) => None,
+        Ok(_) => Some(Ok(String::from_utf8_lossy(&line).into_owned())),
+        Err(error) => Some(Err(error)),
+    }
+}
+
+fn keep_last(errors: &mut impl Read, kept: &Mutex<Vec<u8>>) {
+    let mut buffer = [0; 1024];
+    while let Ok(count) = errors.read(&mut buffer) {
+        if count == 0 {
+            return;
+        }
+        let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.extend_from_slice(&buffer[..count]);
+        let surplus = kept.len().saturating_sub(COMPLAINT_BYTES_MAX);
+        kept.drain(..surplus);
+    }
+}
+
+fn complaint(said: &str) -> String {
+    let last: Vec<&str> = said.lines().rev().take(COMPLAINT_LINES).collect();
+    let last: Vec<String> = last.into_iter().rev().map(printable).collect();
+    if last.is_empty() {
+        String::new()
+    } else {
+        format!("; it said last: {}", last.join(" / "))
+    }
+}
+
+/// How soon a stop is seen.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// How soon an end is seen.
+const END_LOOK_EVERY: Duration = Duration::from_millis(2);
+
+/// Longest wait for a program that was told to end.
+const END_MAX: Duration = Duration::from_secs(5);
+
+/// Longest wait for the exit code of a program that has closed its output.
+const DYING_MAX: Duration = Duration::from_millis(500);
+
+/// Longest line of a program: the longest of the contract has some hundred bytes.
+const LINE_BYTES_MAX: u64 = 1 << 20;
+
+/// Letters of a wrong line that are shown.
+const LINE_SHOWN: usize = 200;
+
+/// What is kept of standard error.
+const COMPLAINT_BYTES_MAX: usize = 4_096;
+
+/// Lines of it that are shown.
+const COMPLAINT_LINES: usize = 3;

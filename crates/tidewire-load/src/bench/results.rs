@@ -1,0 +1,329 @@
+//! What a benchmark found, in the form of `bench.json`, and how several runs become one figure.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::contract::{Times, Work};
+use super::plan::{Metric, RowPlan};
+use super::run::Outcome;
+use crate::environment::Environment;
+use crate::statistics::{Bootstrap, MedianInterval, RatioInterval, Sides};
+
+/// Everything that a benchmark found.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct BenchReport {
+    /// Version of this form.
+    pub schema_version: u32,
+    /// Where and how it was made.
+    pub env: BenchEnvironment,
+    /// Suites, in the order in which they ran.
+    pub suites: Vec<SuiteResult>,
+}
+
+/// Where and how a benchmark was made.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct BenchEnvironment {
+    /// Machine and build.
+    #[serde(flatten)]
+    pub machine: Environment,
+    /// When it began, RFC 3339.
+    pub started_at: String,
+    /// How processes were pinned, as a sentence.
+    pub pinning: String,
+    /// Runs of each contender in a row.
+    pub repeat: usize,
+    /// Whether rows were shortened.
+    pub quick: bool,
+    /// Whether the user ended it early.
+    pub interrupted: bool,
+    /// Peers that did not take part, and why.
+    pub missing_peers: Vec<String>,
+}
+
+/// What a suite found.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SuiteResult {
+    /// Name of the suite.
+    pub name: String,
+    /// Its rows.
+    pub rows: Vec<RowResult>,
+}
+
+/// What a row found. The figures at its top are Tidewire's.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RowResult {
+    /// Name within the suite.
+    pub id: String,
+    /// What Tidewire was to do.
+    pub params: Work,
+    /// Name of the figure.
+    pub metric: String,
+    /// Unit of the figure.
+    pub unit: String,
+    /// Whether a smaller figure is the better one.
+    pub lower_is_better: bool,
+    /// Tidewire's figures.
+    #[serde(flatten)]
+    pub tidewire: Figures,
+    /// How much of the limit Tidewire reaches: 1 is all of it.
+    pub limit_ratio: Option<f64>,
+    /// Interval of that ratio, 95 %.
+    pub limit_ratio_ci95: Option<[f64; 2]>,
+    /// The bare loop's figures.
+    pub limit: Option<Figures>,
+    /// The figures of those who did the same.
+    pub peers: BTreeMap<String, PeerFigures>,
+}
+
+/// What one contender reached in a row.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Figures {
+    /// Median of its runs; nothing when it has none.
+    pub median: Option<f64>,
+    /// Interval of the median, as near to 95 % as so few runs come.
+    pub ci95: Option<[f64; 2]>,
+    /// The figure of each run.
+    pub runs: Vec<f64>,
+    /// Processor time that the host took from the machine during each run, in percent; nothing where it does not say.
+    pub stolen_pct: Vec<Option<f64>>,
+    /// Whether every message of every run was checked, and is accounted for.
+    pub verified: bool,
+    /// Messages lost in all runs.
+    pub lost: u64,
+    /// Those of them that somebody counted as dropped.
+    pub dropped: u64,
+    /// Processor time of the server for each message, in nanoseconds: the median of the runs.
+    pub server_cpu_ns_per_msg: Option<f64>,
+    /// The same of the driver.
+    pub client_cpu_ns_per_msg: Option<f64>,
+    /// What they asked their allocators for.
+    pub allocated_bytes_per_msg: AllocatedBytes,
+    /// Largest resident memory of the server, or of the driver where there is no server, in bytes.
+    pub rss_bytes_max: Option<u64>,
+    /// Largest resident memory of the driver, in bytes.
+    pub client_rss_bytes_max: Option<u64>,
+    /// Times of single messages: the median of the runs' values.
+    pub latency: Option<Times>,
+    /// Further figures that only this suite has: the median of the runs' values.
+    pub figures: BTreeMap<String, f64>,
+    /// Why runs are missing.
+    pub error: Option<String>,
+}
+
+/// Bytes for each message, where they are counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct AllocatedBytes {
+    /// By the server.
+    pub server: Option<f64>,
+    /// By the driver.
+    pub client: Option<f64>,
+}
+
+/// What a peer reached.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PeerFigures {
+    /// Version of what was measured.
+    pub version: String,
+    /// How many times as good as it Tidewire is.
+    pub ratio: Option<f64>,
+    /// Interval of that ratio, 95 %.
+    pub ratio_ci95: Option<[f64; 2]>,
+    /// Whether this mode of it drops messages in silence.
+    pub drops: bool,
+    /// Its figures.
+    #[serde(flatten)]
+    pub figures: Figures,
+}
+
+impl BenchReport {
+    /// The form that this version writes.
+    pub const SCHEMA_VERSION: u32 = 1;
+
+    /// What must make the benchmark fail: rows of ours that are not wholly verified, as `suite, row: why`.
+    #[must_use]
+    pub fn faults(&self) -> Vec<String> {
+        let rows = self
+            .suites
+            .iter()
+            .flat_map(|suite| suite.rows.iter().map(move |row| (suite, row)));
+        rows.flat_map(|(suite, row)| {
+            let ours = [
+                ("tidewire", Some(&row.tidewire)),
+                ("bare", row.limit.as_ref()),
+            ];
+            ours.into_iter().filter_map(move |(who, figures)| {
+                let fault = figures?.fault()?;
+                Some(format!("{}, {}: {who} {fault}", suite.name, row.id))
+            })
+        })
+        .collect()
+    }
+}
+
+impl RowResult {
+    /// Puts the runs of a row together.
+    pub(super) fn of(
+        plan: &RowPlan,
+        tidewire: Figures,
+        limit: Option<Figures>,
+        mut peers: BTreeMap<String, PeerFigures>,
+    ) -> Self {
+        let metric = &plan.metric;
+        let limit_ratio = limit
+            .as_ref()
+            .and_then(|limit| ratio(metric, &limit.runs, &tidewire.runs));
+        for peer in peers.values_mut() {
+            let ratio = ratio(metric, &peer.figures.runs, &tidewire.runs);
+            peer.ratio = ratio.map(|ratio| ratio.ratio);
+            peer.ratio_ci95 = ratio.map(|ratio| [ratio.low, ratio.high]);
+        }
+        Self {
+            id: plan.id.clone(),
+            params: plan.work.clone(),
+            metric: metric.name.to_owned(),
+            unit: metric.unit.to_owned(),
+            lower_is_better: metric.lower_is_better,
+            tidewire,
+            limit_ratio: limit_ratio.map(|ratio| ratio.ratio),
+            limit_ratio_ci95: limit_ratio.map(|ratio| [ratio.low, ratio.high]),
+            limit,
+            peers,
+        }
+    }
+}
+
+impl Figures {
+    /// Puts the runs of one contender together. Without runs and without an error it did not take part.
+    pub(super) fn of(metric: &Metric, outcomes: &[Outcome], error: Option<String>) -> Self {
+        let runs: Vec<f64> = outcomes
+            .iter()
+            .filter_map(|outcome| metric.of(&outcome.measured))
+            .collect();
+        let interval = MedianInterval::of(&runs, Bootstrap::default());
+        let per_message = |amount: &dyn Fn(&Outcome) -> Option<f64>| {
+            median_over(outcomes, &|outcome| {
+                let messages = outcome.measured.messages;
+                (messages > 0).then_some(amount(outcome)? / messages as f64)
+            })
+        };
+        let client_rss_bytes_max = outcomes.iter().map(|run| run.driver_rss_bytes_max).max();
+        let server_rss_bytes_max = outcomes
+            .iter()
+            .filter_map(|run| run.server_rss_bytes_max)
+            .max();
+        Self {
+            median: interval.map(|interval| interval.median),
+            ci95: interval.map(|interval| [interval.low, interval.high]),
+            stolen_pct: outcomes.iter().map(|run| run.stolen_pct).collect(),
+            verified: runs.len() == outcomes.len() && outcomes.iter().all(is_accounted_for),
+            lost: outcomes.iter().map(|run| run.measured.lost).sum(),
+            dropped: outcomes.iter().map(|run| run.measured.dropped).sum(),
+            server_cpu_ns_per_msg: per_message(&|run| run.server_cpu_ns),
+            client_cpu_ns_per_msg: per_message(&|run| Some(run.driver_cpu_ns)),
+            allocated_bytes_per_msg: AllocatedBytes {
+                server: per_message(&|run| Some(run.server_allocated_bytes? as f64)),
+                client: per_message(&|run| Some(run.measured.allocated_bytes? as f64)),
+            },
+            rss_bytes_max: server_rss_bytes_max.or(client_rss_bytes_max),
+            client_rss_bytes_max,
+            latency: latency(outcomes),
+            figures: figures(outcomes),
+            error,
+            runs,
+        }
+    }
+
+    /// What is wrong with them; nothing when they did not take part.
+    #[must_use]
+    pub fn fault(&self) -> Option<String> {
+        if let Some(error) = &self.error {
+            return Some(format!("failed: {error}"));
+        }
+        if self.runs.is_empty() || self.verified {
+            return None;
+        }
+        Some(match self.lost {
+            0 => "was not verified".to_owned(),
+            lost => format!(
+                "lost {lost} messages, {} of them counted as dropped",
+                self.dropped
+            ),
+        })
+    }
+}
+
+fn is_accounted_for(outcome: &Outcome) -> bool {
+    let measured = &outcome.measured;
+    measured.verified && measured.lost <= measured.dropped
+}
+
+/// How many times as good the new runs are. Runs that were made in turns are pairs.
+fn ratio(metric: &Metric, base: &[f64], new: &[f64]) -> Option<RatioInterval> {
+    let pairs: Vec<(f64, f64)> = base.iter().copied().zip(new.iter().copied()).collect();
+    let swapped = |(base, new)| {
+        if metric.lower_is_better {
+            (new, base)
+        } else {
+            (base, new)
+        }
+    };
+    let pairs: Vec<(f64, f64)> = pairs.into_iter().map(swapped).collect();
+    if base.len() == new.len() {
+        return RatioInterval::of(Sides::Paired(&pairs), Bootstrap::default());
+    }
+    let (base, new) = swapped_sides(metric, base, new);
+    RatioInterval::of(Sides::Unpaired { base, new }, Bootstrap::default())
+}
+
+fn swapped_sides<'r>(metric: &Metric, base: &'r [f64], new: &'r [f64]) -> (&'r [f64], &'r [f64]) {
+    if metric.lower_is_better {
+        (new, base)
+    } else {
+        (base, new)
+    }
+}
+
+fn median_over(outcomes: &[Outcome], value: &dyn Fn(&Outcome) -> Option<f64>) -> Option<f64> {
+    let values: Vec<f64> = outcomes.iter().filter_map(value).collect();
+    MedianInterval::of(
+        &values,
+        Bootstrap {
+            resamples: 1,
+            seed: 1,
+        },
+    )
+    .map(|interval| interval.median)
+}
+
+fn latency(outcomes: &[Outcome]) -> Option<Times> {
+    let of = |value: &dyn Fn(&Times) -> f64| {
+        median_over(outcomes, &|run| run.measured.latency.as_ref().map(value))
+    };
+    Some(Times {
+        samples: outcomes
+            .iter()
+            .filter_map(|run| Some(run.measured.latency?.samples))
+            .sum(),
+        mean_us: of(&|times| times.mean_us)?,
+        p50_us: of(&|times| times.p50_us)?,
+        p95_us: of(&|times| times.p95_us)?,
+        p99_us: of(&|times| times.p99_us)?,
+        p999_us: of(&|times| times.p999_us)?,
+        max_us: of(&|times| times.max_us)?,
+    })
+}
+
+fn figures(outcomes: &[Outcome]) -> BTreeMap<String, f64> {
+    let names: std::collections::BTreeSet<&String> = outcomes
+        .iter()
+        .flat_map(|run| run.measured.figures.keys())
+        .collect();
+    names
+        .into_iter()
+        .filter_map(|name| {
+            let value = median_over(outcomes, &|run| run.measured.figures.get(name).copied())?;
+            Some((name.clone(), value))
+        })
+        .collect()
+}

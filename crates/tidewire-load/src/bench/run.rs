@@ -1,0 +1,353 @@
+//! One run: a server and a driver, fresh processes, and what they did and cost between two moments.
+
+use std::sync::atomic::AtomicBool;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use thiserror::Error;
+
+use super::child::{Child, ChildError};
+use super::contract::{Account, Driver, Measured, Said, Work};
+use super::cost::Cost;
+use super::program::Program;
+use crate::process::MachineSample;
+
+/// Who plays which part of a run.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Cast<'a> {
+    pub(super) server: &'a Program,
+    pub(super) driver: &'a Program,
+    /// Whose driver that is.
+    pub(super) kind: Driver,
+}
+
+/// Where the parts run. Empty: anywhere.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Cores {
+    pub(super) server: Vec<usize>,
+    pub(super) driver: Vec<usize>,
+    /// For work within one process.
+    pub(super) both: Vec<usize>,
+}
+
+/// What a run found.
+#[derive(Clone, Debug)]
+pub(super) struct Outcome {
+    pub(super) measured: Measured,
+    /// Nanoseconds of processor time; nothing where the work has no server.
+    pub(super) server_cpu_ns: Option<f64>,
+    pub(super) driver_cpu_ns: f64,
+    pub(super) server_allocated_bytes: Option<u64>,
+    pub(super) server_rss_bytes_max: Option<u64>,
+    pub(super) driver_rss_bytes_max: u64,
+    pub(super) stolen_pct: Option<f64>,
+}
+
+/// A run came to nothing.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum RunError {
+    /// One of its programs failed.
+    #[error("the {part} failed; to see it alone: {command}")]
+    Part {
+        /// `server` or `driver`.
+        part: &'static str,
+        /// How to play the part by hand.
+        command: String,
+        /// What happened.
+        source: ChildError,
+    },
+    /// A driver that cannot know what became of its messages has a server that does not count them.
+    #[error(
+        "the server does not say how many messages it took, and the driver cannot know; one of them must"
+    )]
+    NotCounted,
+}
+
+impl RunError {
+    /// Whether it is only that the user stopped everything.
+    pub(super) fn is_stop(&self) -> bool {
+        matches!(
+            self,
+            Self::Part {
+                source: ChildError::Stopped,
+                ..
+            }
+        )
+    }
+}
+
+/// A program in its part.
+struct Player {
+    part: &'static str,
+    command: String,
+    child: Child,
+}
+
+impl Player {
+    fn start(
+        part: &'static str,
+        program: &Program,
+        arguments: &[&str],
+        cores: &[usize],
+    ) -> Result<Self, RunError> {
+        let verb = if part == SERVER { "serve" } else { "drive" };
+        let command = program.command(verb, arguments);
+        let shown = shown(&command);
+        match Child::start(command, cores) {
+            Ok(child) => Ok(Self {
+                part,
+                command: shown,
+                child,
+            }),
+            Err(source) => Err(RunError::Part {
+                part,
+                command: shown,
+                source,
+            }),
+        }
+    }
+
+    fn failed(&self, source: ChildError) -> RunError {
+        RunError::Part {
+            part: self.part,
+            command: self.command.clone(),
+            source,
+        }
+    }
+
+    fn hear(
+        &mut self,
+        expected: &'static str,
+        patience: Duration,
+        stop: &AtomicBool,
+    ) -> Result<Said, RunError> {
+        let said: Said = self
+            .child
+            .hear(patience, stop)
+            .map_err(|source| self.failed(source))?;
+        if said.name() == expected {
+            return Ok(said);
+        }
+        Err(self.failed(ChildError::OutOfTurn {
+            said: said.name().to_owned(),
+            expected,
+        }))
+    }
+
+    fn account(&mut self, stop: &AtomicBool) -> Result<Account, RunError> {
+        self.child
+            .ask()
+            .and_then(|()| self.child.hear(ANSWER_MAX, stop))
+            .map_err(|source| self.failed(source))
+    }
+
+    fn finish(self) -> Result<(), RunError> {
+        let Self {
+            part,
+            command,
+            child,
+        } = self;
+        child.finish().map_err(|source| RunError::Part {
+            part,
+            command,
+            source,
+        })
+    }
+}
+
+/// The accounts of both parts at one moment.
+struct Moment {
+    server: Option<(Account, Cost)>,
+    driver: Cost,
+    /// When the server gave its account.
+    at: Instant,
+}
+
+impl Moment {
+    fn take(
+        server: &mut Option<Player>,
+        driver: &Player,
+        stop: &AtomicBool,
+    ) -> Result<Self, RunError> {
+        let driver = Cost::of(driver.child.id());
+        let server = match server {
+            None => None,
+            Some(server) => {
+                let cost = Cost::of(server.child.id());
+                Some((server.account(stop)?, cost))
+            }
+        };
+        Ok(Self {
+            server,
+            driver,
+            at: Instant::now(),
+        })
+    }
+}
+
+/// Makes one run.
+pub(super) fn run_once(
+    cast: &Cast<'_>,
+    work: &Work,
+    cores: &Cores,
+    stop: &AtomicBool,
+) -> Result<Outcome, RunError> {
+    let mut work = work.clone();
+    let mut server = None;
+    let mut address = "-".to_owned();
+    let mut driver_cores = &cores.both;
+    if has_server(&work) {
+        let argument = as_argument(&work);
+        let mut player = Player::start(SERVER, cast.server, &[&argument], &cores.server)?;
+        if let Said::Ready(ready) = player.hear("ready", READY_MAX, stop)? {
+            address = ready;
+        }
+        server = Some(player);
+        driver_cores = &cores.driver;
+    } else {
+        work.cores.clone_from(&cores.both);
+    }
+    if let Some(dialect) = cast.kind.dialect() {
+        dialect.clone_into(&mut work.codec);
+    }
+    let arguments = [address.as_str(), &as_argument(&work)];
+    let mut driver = Player::start(DRIVER, cast.driver, &arguments, driver_cores)?;
+
+    let patience = Duration::from_millis(work.warm_up_ms) + SLACK;
+    driver.hear("started", patience, stop)?;
+    let machine = MachineSample::read();
+    let before = Moment::take(&mut server, &driver, stop)?;
+    let patience = Duration::from_millis(work.measure_ms) + SLACK;
+    let Said::Measured(mut measured) = driver.hear("measured", patience, stop)? else {
+        return Err(RunError::NotCounted);
+    };
+    let after = Moment::take(&mut server, &driver, stop)?;
+    let stolen_pct = machine.and_then(|before| MachineSample::read()?.stolen_pct_since(&before));
+    if let Some(sent) = measured.sent {
+        settle(&mut measured, sent, &before, &after, &mut server, stop)?;
+    }
+    driver.finish()?;
+    server.map_or(Ok(()), Player::finish)?;
+    Ok(outcome(measured, &before, &after, stolen_pct))
+}
+
+/// Takes what was sent one way from the server's accounts: how many came meanwhile, and in the end.
+fn settle(
+    measured: &mut Measured,
+    sent: u64,
+    before: &Moment,
+    after: &Moment,
+    server: &mut Option<Player>,
+    stop: &AtomicBool,
+) -> Result<(), RunError> {
+    let count = |moment: &Moment| {
+        let (account, _) = moment.server.as_ref()?;
+        account.messages
+    };
+    let (Some(first), Some(last), Some(server)) = (count(before), count(after), server) else {
+        return Err(RunError::NotCounted);
+    };
+    measured.messages = last.saturating_sub(first);
+    measured.seconds = after.at.duration_since(before.at).as_secs_f64();
+    let mut account = Account::default();
+    let (mut counted, mut moved) = (last, Instant::now());
+    while counted < sent && moved.elapsed() < QUIET {
+        thread::sleep(ASK_EVERY);
+        account = server.account(stop)?;
+        let now = account.messages.unwrap_or(0);
+        if now > counted {
+            (counted, moved) = (now, Instant::now());
+        }
+    }
+    // More than was sent is as wrong as less.
+    measured.lost = sent.abs_diff(counted);
+    measured.dropped = account.dropped.unwrap_or(0).min(measured.lost);
+    Ok(())
+}
+
+fn outcome(
+    measured: Measured,
+    before: &Moment,
+    after: &Moment,
+    stolen_pct: Option<f64>,
+) -> Outcome {
+    let server = before.server.as_ref().zip(after.server.as_ref());
+    Outcome {
+        server_cpu_ns: server.map(|((_, before), (_, after))| after.cpu_ns_since(before)),
+        driver_cpu_ns: after.driver.cpu_ns_since(&before.driver),
+        server_allocated_bytes: server.and_then(|((before, _), (after, _))| {
+            after.allocated_bytes?.checked_sub(before.allocated_bytes?)
+        }),
+        server_rss_bytes_max: server.map(|(_, (_, cost))| cost.rss_bytes_max),
+        driver_rss_bytes_max: after.driver.rss_bytes_max,
+        stolen_pct,
+        measured,
+    }
+}
+
+impl Said {
+    fn name(&self) -> &'static str {
+        match self {
+            Self::Ready(_) => "ready",
+            Self::Started(_) => "started",
+            Self::Measured(_) => "measured",
+        }
+    }
+}
+
+impl Driver {
+    /// What stands in [`Work::codec`] when a driver of the benchmark is to speak a rival's protocol.
+    pub(super) fn dialect(self) -> Option<&'static str> {
+        match self {
+            Self::Own | Self::Bare => None,
+            Self::Websocket => Some("websocket"),
+            Self::Nats => Some("nats"),
+            Self::Redis => Some("redis"),
+            Self::Zmtp => Some("zmtp"),
+            Self::Length => Some("length"),
+        }
+    }
+}
+
+/// Whether the work has a server in a process of its own.
+pub(super) fn has_server(work: &Work) -> bool {
+    matches!(work.transport.as_str(), "tcp" | "udp" | "ipc")
+}
+
+fn as_argument(work: &Work) -> String {
+    serde_json::to_string(work).expect("numbers and texts can be expressed")
+}
+
+/// A command as a person would type it.
+fn shown(command: &std::process::Command) -> String {
+    let mut text = command.get_program().to_string_lossy().into_owned();
+    for argument in command.get_args() {
+        let argument = argument.to_string_lossy();
+        if argument.contains(['"', ' ']) {
+            text.push_str(&format!(" '{argument}'"));
+        } else {
+            text.push_str(&format!(" {argument}"));
+        }
+    }
+    text
+}
+
+const SERVER: &str = "server";
+const DRIVER: &str = "driver";
+
+/// Longest wait for a server that starts: a broker with a runtime of its own takes seconds.
+const READY_MAX: Duration = Duration::from_secs(30);
+
+/// What a driver may take beyond its warm-up and its window: ten thousand connections, or tasks that are counted
+/// instead of timed.
+const SLACK: Duration = Duration::from_secs(60);
+
+/// Longest wait for an account.
+const ANSWER_MAX: Duration = Duration::from_secs(10);
+
+/// How often a server is asked for what is still on its way.
+const ASK_EVERY: Duration = Duration::from_millis(5);
+
+/// What has not come when nothing has come for this long is lost.
+const QUIET: Duration = Duration::from_secs(2);
