@@ -1,0 +1,106 @@
+//! Connections of asynchronous clients, each driven by a task of its own on one thread.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use tokio::runtime::{Builder, Runtime};
+use tokio::task::{JoinSet, LocalSet};
+
+use crate::window::PATIENCE;
+use crate::{Exchange, Flight, Measured, Meter, Window, Work, now_ns};
+
+/// One connection of a client, on which replies come in the order of the requests.
+#[expect(
+    async_fn_in_trait,
+    reason = "the tasks stay on one thread, so their futures need not be Send"
+)]
+pub trait Pipe {
+    /// Hands a request to the library, which may keep it until [`Pipe::flush`].
+    async fn send(&mut self, request: &[u8]) -> Result<()>;
+
+    /// Lets everything go that was handed over.
+    async fn flush(&mut self) -> Result<()>;
+
+    /// Waits for a reply and hands on all that are there.
+    async fn receive(&mut self, take: &mut dyn FnMut(&[u8])) -> Result<()>;
+}
+
+/// A runtime: on the calling thread where one thread is asked for, since the benchmark pins a program to one core.
+///
+/// # Errors
+/// The system gives it no epoll set or no thread.
+pub fn runtime(threads: usize) -> Result<Runtime> {
+    let built = if threads > 1 {
+        Builder::new_multi_thread()
+            .worker_threads(threads)
+            .enable_all()
+            .build()
+    } else {
+        Builder::new_current_thread().enable_all().build()
+    };
+    built.context("the runtime of tokio")
+}
+
+/// Keeps [`Work::in_flight`] requests in flight on every pipe until the window is over, and waits for the last replies.
+///
+/// # Errors
+/// A pipe fails.
+pub async fn drive<P: Pipe + 'static>(pipes: Vec<P>, work: &Work) -> Result<Measured> {
+    let exchange = Exchange::of(work)?;
+    let in_flight = work.in_flight.max(1);
+    let window = Window::begin(work);
+    let meter = Rc::new(RefCell::new(Meter::new(window)));
+    let local = LocalSet::new();
+    local
+        .run_until(async {
+            let mut tasks = JoinSet::new();
+            for pipe in pipes {
+                let meter = Rc::clone(&meter);
+                tasks.spawn_local(keep_in_flight(pipe, exchange, in_flight, meter));
+            }
+            while let Some(ended) = tasks.join_next().await {
+                ended.context("a task of the driver")??;
+            }
+            Ok(meter.borrow().measured())
+        })
+        .await
+}
+
+async fn keep_in_flight(
+    mut pipe: impl Pipe,
+    exchange: Exchange,
+    in_flight: usize,
+    meter: Rc<RefCell<Meter>>,
+) -> Result<()> {
+    let mut flight = Flight::new(exchange);
+    let window = meter.borrow().window().clone();
+    let until_end = Duration::from_nanos(window.until_ns().saturating_sub(now_ns()));
+    // One deadline for all of it: a client whose last reply never comes would wait for ever.
+    let finished = tokio::time::timeout(until_end + PATIENCE, async {
+        loop {
+            let now = now_ns();
+            if window.is_over(now) {
+                if flight.outstanding() == 0 {
+                    return Ok(());
+                }
+            } else if flight.outstanding() < in_flight {
+                while flight.outstanding() < in_flight {
+                    pipe.send(flight.request(now)).await?;
+                }
+                pipe.flush().await?;
+            }
+            let mut came_ns = None;
+            pipe.receive(&mut |reply| {
+                let now = *came_ns.get_or_insert_with(now_ns);
+                flight.reply(reply, now, &mut meter.borrow_mut());
+            })
+            .await?;
+        }
+    })
+    .await;
+    meter.borrow_mut().count_lost(flight.outstanding() as u64);
+    // Too late is no failure but a loss, which was counted.
+    finished.unwrap_or(Ok(()))
+}

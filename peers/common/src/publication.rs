@@ -1,0 +1,75 @@
+//! The messages of a fan-out: numbered, stamped with the time of their sending, at a rate.
+//!
+//! Payload: bytes 0 to 7 a number from 0, 8 to 15 `CLOCK_MONOTONIC` in nanoseconds when it was sent, both
+//! little-endian; the rest is filled with 0x5a.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+
+use crate::{Work, now_ns};
+
+/// What a publisher publishes, tick by tick.
+#[derive(Debug)]
+pub struct Publication {
+    payload: Vec<u8>,
+    sent: u64,
+    rate_per_sec: f64,
+    begun_ns: u64,
+}
+
+impl Publication {
+    /// The publication that `work` asks for, begun now.
+    ///
+    /// # Errors
+    /// Its messages have no room for a number and a time.
+    pub fn begin(work: &Work) -> Result<Self> {
+        let bytes = work.message_bytes;
+        ensure!(
+            bytes >= HEAD_BYTES,
+            "{bytes} bytes have no room for a number and a time"
+        );
+        Ok(Self {
+            payload: vec![0x5a; bytes],
+            sent: 0,
+            rate_per_sec: work.rate_per_sec,
+            begun_ns: now_ns(),
+        })
+    }
+
+    /// How many messages are due and not yet sent. Without a rate as many as a publisher hands over at once.
+    #[must_use]
+    pub fn due(&self, now_ns: u64) -> u64 {
+        if self.rate_per_sec <= 0.0 {
+            return UNPACED_MESSAGES;
+        }
+        let elapsed_secs = now_ns.saturating_sub(self.begun_ns) as f64 / 1e9;
+        ((elapsed_secs * self.rate_per_sec) as u64).saturating_sub(self.sent)
+    }
+
+    /// The next message, stamped with now; it counts as sent.
+    pub fn message(&mut self) -> &[u8] {
+        self.payload[..8].copy_from_slice(&self.sent.to_le_bytes());
+        self.payload[8..HEAD_BYTES].copy_from_slice(&now_ns().to_le_bytes());
+        self.sent += 1;
+        &self.payload
+    }
+
+    /// How long to sleep until the next tick; nothing without a rate.
+    #[must_use]
+    pub fn until_tick(&self, now_ns: u64) -> Duration {
+        if self.rate_per_sec <= 0.0 {
+            return Duration::ZERO;
+        }
+        Duration::from_nanos(TICK_NS - now_ns.saturating_sub(self.begun_ns) % TICK_NS)
+    }
+}
+
+/// Bytes of the number and the time.
+const HEAD_BYTES: usize = 16;
+
+/// A publisher looks at the clock this often, in nanoseconds.
+const TICK_NS: u64 = 1_000_000;
+
+/// What is published at once where no rate is asked for.
+const UNPACED_MESSAGES: u64 = 64;

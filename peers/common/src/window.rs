@@ -1,0 +1,86 @@
+//! When a driver counts: a warm-up, then the window, by the monotonic clock.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::{Said, Work, allocated_bytes, console};
+
+/// The window in which a driver counts. Every message belongs to it by the time at which it came.
+#[derive(Clone, Debug)]
+pub struct Window {
+    from_ns: u64,
+    until_ns: u64,
+    /// What the process had allocated when the window began.
+    allocated_before: Arc<AtomicU64>,
+}
+
+impl Window {
+    /// Begins the warm-up of `work` now. `started` is said when it is over, by a thread that sleeps until then, so that
+    /// drivers need not look out for it.
+    #[must_use]
+    pub fn begin(work: &Work) -> Self {
+        let from_ns = now_ns() + work.warm_up_ms * 1_000_000;
+        let allocated_before = Arc::new(AtomicU64::new(allocated_bytes()));
+        let noted = Arc::clone(&allocated_before);
+        std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_nanos(from_ns.saturating_sub(now_ns())));
+            noted.store(allocated_bytes(), Ordering::Relaxed);
+            // Nobody reads it any more: the end of input ends the program.
+            let _ = console::say(&Said::Started(true));
+        });
+        Self {
+            from_ns,
+            until_ns: from_ns + work.measure_ms * 1_000_000,
+            allocated_before,
+        }
+    }
+
+    /// Whether what comes now is counted.
+    #[must_use]
+    pub fn contains(&self, now_ns: u64) -> bool {
+        (self.from_ns..self.until_ns).contains(&now_ns)
+    }
+
+    /// Whether nothing more is to be sent.
+    #[must_use]
+    pub fn is_over(&self, now_ns: u64) -> bool {
+        now_ns >= self.until_ns
+    }
+
+    /// When it begins, by the clock of [`now_ns`].
+    #[must_use]
+    pub fn from_ns(&self) -> u64 {
+        self.from_ns
+    }
+
+    /// When it ends.
+    #[must_use]
+    pub fn until_ns(&self) -> u64 {
+        self.until_ns
+    }
+
+    /// What the process has allocated since it began, in bytes.
+    #[must_use]
+    pub fn allocated_bytes(&self) -> u64 {
+        allocated_bytes().saturating_sub(self.allocated_before.load(Ordering::Relaxed))
+    }
+
+    /// How long it is.
+    #[must_use]
+    pub fn seconds(&self) -> f64 {
+        (self.until_ns - self.from_ns) as f64 / 1e9
+    }
+}
+
+/// `CLOCK_MONOTONIC` in nanoseconds, which all processes of a machine share.
+#[must_use]
+pub fn now_ns() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+/// How long a driver waits for what is still on its way when nothing comes any more; then it is lost.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(3);
