@@ -25,6 +25,8 @@ mod numbered;
 #[cfg(feature = "tokio")]
 pub mod pipe;
 mod publication;
+#[cfg(feature = "tokio")]
+pub mod stream;
 mod window;
 
 use std::process::ExitCode;

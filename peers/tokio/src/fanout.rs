@@ -5,12 +5,11 @@ use std::io::IoSlice;
 
 use anyhow::{Context, Result};
 use bytes::{BufMut, Bytes, BytesMut};
+use peer_common::stream::{Listener, Stream};
 use peer_common::{Console, Publication, Work, now_ns};
 use tokio::io::AsyncWriteExt;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::spawn_local;
-
-use crate::sockets::{Listener, Socket};
 
 /// Publishes at the work's rate as soon as all subscribers are there. Frames are a u32 BE length and the payload.
 pub(crate) async fn publish(
@@ -50,7 +49,7 @@ pub(crate) async fn publish(
 }
 
 /// Writes blocks until nobody takes them.
-async fn write(mut socket: Socket, mut blocks: UnboundedReceiver<Bytes>) -> std::io::Result<()> {
+async fn write(mut socket: Stream, mut blocks: UnboundedReceiver<Bytes>) -> std::io::Result<()> {
     let mut waiting = Vec::with_capacity(BLOCKS_MAX);
     while blocks.recv_many(&mut waiting, BLOCKS_MAX).await > 0 {
         let mut slices: Vec<IoSlice<'_>> = waiting.iter().map(|b| IoSlice::new(b)).collect();

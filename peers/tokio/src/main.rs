@@ -7,7 +7,6 @@
 
 mod fanout;
 mod frames;
-mod sockets;
 
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -20,6 +19,7 @@ use std::task::{Context, Poll};
 
 use anyhow::Result;
 use peer_common::pipe::runtime;
+use peer_common::stream::{Listener, Stream};
 use peer_common::{
     Console, Counts, Description, Driver, Measured, Peer, Work, locked_version, not_offered, offer,
 };
@@ -27,7 +27,6 @@ use tokio::io::{AsyncRead, AsyncWriteExt, ReadBuf};
 use tokio::task::{LocalSet, spawn_local};
 
 use crate::frames::Frames;
-use crate::sockets::{Listener, Socket};
 
 fn main() -> ExitCode {
     peer_common::run(&ByHand)
@@ -83,7 +82,7 @@ impl Peer for ByHand {
 }
 
 /// Sends back what comes until the peer ends.
-async fn echo(mut socket: Socket, buffer: SharedBuffer) -> io::Result<()> {
+async fn echo(mut socket: Stream, buffer: SharedBuffer) -> io::Result<()> {
     let mut rest = Vec::new();
     loop {
         let count = poll_fn(|cx| poll_echo(&mut socket, cx, &buffer, &mut rest)).await?;
@@ -98,7 +97,7 @@ async fn echo(mut socket: Socket, buffer: SharedBuffer) -> io::Result<()> {
 
 /// Reads and writes back at once; what the socket does not take now is left in `rest`. Returns how much was read.
 fn poll_echo(
-    socket: &mut Socket,
+    socket: &mut Stream,
     cx: &mut Context<'_>,
     buffer: &SharedBuffer,
     rest: &mut Vec<u8>,
@@ -141,7 +140,7 @@ impl Intake {
     /// Reads behind the unfinished frame that is left from last time, and counts. Returns how much was read.
     fn poll_take(
         &mut self,
-        socket: &mut Socket,
+        socket: &mut Stream,
         cx: &mut Context<'_>,
         rest: &mut Vec<u8>,
     ) -> Poll<io::Result<usize>> {
@@ -165,7 +164,7 @@ impl Intake {
 }
 
 /// Counts what comes until the peer ends.
-async fn ingest(mut socket: Socket, intake: Rc<RefCell<Intake>>) -> io::Result<()> {
+async fn ingest(mut socket: Stream, intake: Rc<RefCell<Intake>>) -> io::Result<()> {
     let mut rest = Vec::new();
     while poll_fn(|cx| intake.borrow_mut().poll_take(&mut socket, cx, &mut rest)).await? > 0 {}
     Ok(())

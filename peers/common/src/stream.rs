@@ -1,23 +1,39 @@
-//! One name for TCP and Unix sockets, chosen by the work's transport.
+//! One name for connections over TCP and Unix sockets on tokio.
 
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use anyhow::{Context as _, Result, bail};
-use peer_common::{Console, address};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 
+use crate::{Console, address};
+
+/// A connection of either kind.
+#[derive(Debug)]
+pub enum Stream {
+    /// Over TCP, without delay.
+    Tcp(TcpStream),
+    /// Over a Unix socket.
+    Ipc(UnixStream),
+}
+
 /// A listener of either kind.
-pub(crate) enum Listener {
+#[derive(Debug)]
+pub enum Listener {
+    /// On a port of the loopback interface.
     Tcp(TcpListener),
+    /// On a path.
     Ipc(UnixListener),
 }
 
 impl Listener {
-    /// Listens on the work's transport. Returns the address as well.
-    pub(crate) async fn bind(transport: &str, console: &Console) -> Result<(Self, String)> {
+    /// Listens on a transport, at an address that nobody else uses. Returns the address as well.
+    ///
+    /// # Errors
+    /// What the system says, or a transport that is neither `tcp` nor `ipc`.
+    pub async fn bind(transport: &str, console: &Console) -> Result<(Self, String)> {
         Ok(match transport {
             "tcp" => {
                 let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
@@ -34,27 +50,44 @@ impl Listener {
         })
     }
 
-    pub(crate) async fn accept(&self) -> Result<Socket> {
+    /// The next connection.
+    ///
+    /// # Errors
+    /// What the system says, such as that there are no descriptors left.
+    pub async fn accept(&self) -> Result<Stream> {
         Ok(match self {
             Self::Tcp(listener) => {
                 let (stream, _) = listener.accept().await.context("accepting")?;
                 stream.set_nodelay(true)?;
-                Socket::Tcp(stream)
+                Stream::Tcp(stream)
             }
-            Self::Ipc(listener) => Socket::Ipc(listener.accept().await.context("accepting")?.0),
+            Self::Ipc(listener) => Stream::Ipc(listener.accept().await.context("accepting")?.0),
         })
     }
 }
 
-/// A connection of either kind.
-pub(crate) enum Socket {
-    Tcp(TcpStream),
-    Ipc(UnixStream),
-}
+impl Stream {
+    /// Connects to an address of [`Listener::bind`] or of another server.
+    ///
+    /// # Errors
+    /// It is none, or nobody takes the connection.
+    pub async fn connect(address: &str) -> Result<Self> {
+        let context = || format!("cannot connect to {address}");
+        Ok(match address::split(address)? {
+            (path, true) => Self::Ipc(UnixStream::connect(path).await.with_context(context)?),
+            (host, false) => {
+                let stream = TcpStream::connect(host).await.with_context(context)?;
+                stream.set_nodelay(true)?;
+                Self::Tcp(stream)
+            }
+        })
+    }
 
-impl Socket {
     /// Writes what fits now.
-    pub(crate) fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::WouldBlock`] if nothing does, and what else the system says.
+    pub fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
         match self {
             Self::Tcp(stream) => stream.try_write(bytes),
             Self::Ipc(stream) => stream.try_write(bytes),
@@ -62,7 +95,7 @@ impl Socket {
     }
 }
 
-impl AsyncRead for Socket {
+impl AsyncRead for Stream {
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -75,7 +108,7 @@ impl AsyncRead for Socket {
     }
 }
 
-impl AsyncWrite for Socket {
+impl AsyncWrite for Stream {
     fn poll_write(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -103,7 +136,7 @@ impl AsyncWrite for Socket {
     }
 
     fn poll_flush(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // Sockets hold nothing back.
+        // Streams hold nothing back.
         Poll::Ready(Ok(()))
     }
 

@@ -1,0 +1,155 @@
+//! redis-server, whose protocol allows any number of commands in flight.
+//!
+//! `echo` is PING with a payload, which comes back, as `redis-benchmark -P` measures it; the driver writes the bytes of
+//! the protocol itself, since every client library would be slower. In `fanout` the benchmark publishes and subscribes.
+
+use std::io;
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context, Result, bail};
+use peer_common::external::{become_server, version_of};
+use peer_common::pipe::{self, Pipe, runtime};
+use peer_common::stream::Stream;
+use peer_common::{
+    Console, Description, Driver, Measured, Peer, Work, address, not_offered, offer,
+};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+fn main() -> ExitCode {
+    peer_common::run(&Redis)
+}
+
+struct Redis;
+
+impl Peer for Redis {
+    fn describe(&self) -> Result<Description> {
+        Ok(Description {
+            name: "redis".to_owned(),
+            version: version_of(SERVER, "--version")?,
+            offers: vec![
+                offer("echo", &["tcp", "ipc"], "", Driver::Own),
+                offer("fanout", &["tcp", "ipc"], "", Driver::Redis),
+            ],
+        })
+    }
+
+    fn serve(&self, work: &Work, _console: &Console) -> Result<()> {
+        let mut server = Command::new(SERVER);
+        server.args(SETTINGS.split_whitespace());
+        // An empty value cannot be written in one line of words.
+        server.args(["--save", ""]);
+        let address = match work.transport.as_str() {
+            "tcp" => {
+                let port = address::free_port()?;
+                server.args(["--bind", "127.0.0.1", "--port", &port.to_string()]);
+                format!("tcp://127.0.0.1:{port}")
+            }
+            "ipc" => {
+                let path = address::socket_path();
+                server.args(["--port", "0", "--unixsocket"]).arg(&path);
+                format!("ipc://{}", path.display())
+            }
+            _ => return Err(not_offered(work)),
+        };
+        become_server(server, &address)?;
+        Ok(())
+    }
+
+    fn drive(&self, address: &str, work: &Work) -> Result<Measured> {
+        if work.suite != "echo" {
+            return Err(not_offered(work));
+        }
+        runtime(1)?.block_on(async {
+            let mut pipes = Vec::with_capacity(work.connections);
+            for _ in 0..work.connections {
+                pipes.push(Connection::open(address, work.message_bytes).await?);
+            }
+            pipe::drive(pipes, work).await
+        })
+    }
+}
+
+/// A connection on which PINGs are pipelined.
+struct Connection {
+    stream: Stream,
+    /// What comes before every payload, in a command and in a reply.
+    command_head: Vec<u8>,
+    reply_head: Vec<u8>,
+    payload_bytes: usize,
+    output: Vec<u8>,
+    input: Vec<u8>,
+    filled: usize,
+}
+
+impl Connection {
+    async fn open(address: &str, payload_bytes: usize) -> Result<Self> {
+        Ok(Self {
+            stream: Stream::connect(address).await?,
+            command_head: format!("*2\r\n$4\r\nPING\r\n${payload_bytes}\r\n").into_bytes(),
+            reply_head: format!("${payload_bytes}\r\n").into_bytes(),
+            payload_bytes,
+            output: Vec::new(),
+            input: vec![0; INPUT_BYTES],
+            filled: 0,
+        })
+    }
+}
+
+impl Pipe for Connection {
+    async fn send(&mut self, request: &[u8]) -> Result<()> {
+        self.output.extend_from_slice(&self.command_head);
+        self.output.extend_from_slice(request);
+        self.output.extend_from_slice(END);
+        Ok(())
+    }
+
+    async fn flush(&mut self) -> Result<()> {
+        self.stream
+            .write_all(&self.output)
+            .await
+            .context("writing commands")?;
+        self.output.clear();
+        Ok(())
+    }
+
+    async fn receive(&mut self, take: &mut dyn FnMut(&[u8])) -> Result<()> {
+        let reply_bytes = self.reply_head.len() + self.payload_bytes + END.len();
+        if self.input.len() < 2 * reply_bytes {
+            self.input.resize(2 * reply_bytes, 0);
+        }
+        while self.filled < reply_bytes {
+            let count = self.stream.read(&mut self.input[self.filled..]).await?;
+            if count == 0 {
+                return Err(io::Error::from(io::ErrorKind::UnexpectedEof)).context("redis-server");
+            }
+            self.filled += count;
+        }
+        let replies = self.input[..self.filled].chunks_exact(reply_bytes);
+        let rest = replies.remainder().len();
+        for reply in replies {
+            let payload = reply
+                .strip_prefix(self.reply_head.as_slice())
+                .and_then(|reply| reply.strip_suffix(END));
+            let Some(payload) = payload else {
+                bail!("a reply that is none: {}", String::from_utf8_lossy(reply));
+            };
+            take(payload);
+        }
+        self.input.copy_within(self.filled - rest..self.filled, 0);
+        self.filled = rest;
+        Ok(())
+    }
+}
+
+/// Of Debian's package `redis-server`.
+const SERVER: &str = "redis-server";
+
+/// Nothing is written to disk, and a subscriber that is behind is never cut off, whatever it costs in memory.
+const SETTINGS: &str = "--appendonly no --daemonize no --maxclients 20000 --tcp-backlog 4096 \
+     --client-output-buffer-limit pubsub 0 0 0 --loglevel warning";
+
+/// The end of an element.
+const END: &[u8] = b"\r\n";
+
+/// Many replies at once.
+const INPUT_BYTES: usize = 64 * 1024;
