@@ -1,0 +1,190 @@
+// bun: WebSockets, published to by the server itself (`fanout`) or sent back (`echo`).
+//
+// It speaks the contract of the benchmark (crates/tidewire-load/src/bench/contract.rs) in the language that it is for,
+// because a program of another one beside it could only drive it, not be it. ../README.md says what is set and why.
+
+import { dlopen, ptr } from "bun:ffi";
+import { unlinkSync } from "node:fs";
+import { createInterface } from "node:readline";
+
+const offers = [
+  { suite: "fanout", transports: ["tcp", "ipc"], mode: "", driver: "websocket" },
+  { suite: "echo", transports: ["tcp"], mode: "", driver: "own" },
+];
+
+// What is published to. The benchmark's subscriber says nothing; who connects is subscribed.
+const TOPIC = "t";
+
+// A publisher looks at the clock this often.
+const TICK_MS = 1;
+
+// How long a driver waits for replies when nothing comes any more.
+const PATIENCE_MS = 3000;
+
+function say(line) {
+  process.stdout.write(JSON.stringify(line) + "\n");
+}
+
+function fail(message) {
+  process.stderr.write(`error: ${message}\n`);
+  process.exit(1);
+}
+
+// Calls `onLine` for each line of the benchmark, and `onEnd` when it has no more to say.
+function listen(onLine, onEnd) {
+  createInterface({ input: process.stdin }).on("line", onLine).on("close", onEnd);
+}
+
+// CLOCK_MONOTONIC, which subscribers in other processes read too; bun's own clocks begin with its process.
+function monotonicClock() {
+  const libc = dlopen("libc.so.6", { clock_gettime: { args: ["i32", "ptr"], returns: "i32" } });
+  const time = new BigInt64Array(2);
+  const place = ptr(time);
+  return () => {
+    libc.symbols.clock_gettime(1, place);
+    return time[0] * 1_000_000_000n + time[1];
+  };
+}
+
+// Publishes at the work's rate: a number from 0, the time, and 0x5a.
+function publish(server, work) {
+  const payload = new Uint8Array(work.message_bytes).fill(0x5a);
+  const view = new DataView(payload.buffer);
+  const now = monotonicClock();
+  const begunNs = now();
+  let sent = 0;
+  setInterval(() => {
+    const elapsedSecs = Number(now() - begunNs) / 1e9;
+    const due = work.rate_per_sec > 0 ? Math.floor(elapsedSecs * work.rate_per_sec) : sent + 64;
+    for (; sent < due; sent++) {
+      view.setBigUint64(0, BigInt(sent), true);
+      view.setBigInt64(8, now(), true);
+      server.publish(TOPIC, payload, false);
+    }
+  }, TICK_MS);
+}
+
+function serve(work) {
+  let subscribers = 0;
+  const isFanout = work.suite === "fanout";
+  const path = `${process.env.TMPDIR ?? "/tmp"}/tidewire-peer-${process.pid}-bun.sock`;
+  const isIpc = work.transport === "ipc";
+  const place = isIpc ? { unix: path } : { hostname: "127.0.0.1", port: 0 };
+  const server = Bun.serve({
+    ...place,
+    fetch(request, server) {
+      return server.upgrade(request) ? undefined : new Response("a WebSocket is wanted", { status: 400 });
+    },
+    websocket: {
+      perMessageDeflate: false,
+      // Beyond this, publications to a subscriber would be dropped.
+      backpressureLimit: 1024 * 1024 * 1024,
+      closeOnBackpressureLimit: false,
+      idleTimeout: 0,
+      sendPings: false,
+      open(socket) {
+        if (!isFanout) return;
+        socket.subscribe(TOPIC);
+        subscribers += 1;
+        if (subscribers === work.subscribers) publish(server, work);
+      },
+      message(socket, message) {
+        socket.send(message);
+      },
+    },
+  });
+  say({ ready: isIpc ? `ipc://${path}` : `tcp://127.0.0.1:${server.port}` });
+  listen(
+    () => say({}),
+    () => {
+      if (isIpc) unlinkSync(path);
+      process.exit(0);
+    },
+  );
+}
+
+// Times in microseconds, as the contract wants them.
+function times(latenciesMs) {
+  const sorted = Float64Array.from(latenciesMs).sort();
+  if (sorted.length === 0) return null;
+  const at = (quantile) => sorted[Math.min(sorted.length - 1, Math.ceil(quantile * sorted.length) - 1)] * 1000;
+  return {
+    samples: sorted.length,
+    mean_us: (sorted.reduce((sum, value) => sum + value, 0) / sorted.length) * 1000,
+    p50_us: at(0.5),
+    p95_us: at(0.95),
+    p99_us: at(0.99),
+    p999_us: at(0.999),
+    max_us: at(1),
+  };
+}
+
+// Keeps requests in flight on every connection and checks the number of every reply.
+async function drive(address, work) {
+  const inFlight = Math.max(1, work.in_flight);
+  const connections = await Promise.all(Array.from({ length: work.connections }, () => connect(address)));
+  const fromMs = performance.now() + work.warm_up_ms;
+  const untilMs = fromMs + work.measure_ms;
+  setTimeout(() => say({ started: true }), work.warm_up_ms);
+  const latenciesMs = [];
+  let lost = 0;
+  const endings = connections.map(
+    (socket) =>
+      new Promise((resolve) => {
+        const payload = new Uint8Array(work.message_bytes).fill(0x5a);
+        const view = new DataView(payload.buffer);
+        // Replies come in the order of the requests.
+        const sentMs = new Float64Array(inFlight);
+        let next = 0;
+        let expected = 0;
+        const send = () => {
+          view.setBigUint64(0, BigInt(next), true);
+          sentMs[next % inFlight] = performance.now();
+          next += 1;
+          socket.send(payload);
+        };
+        const end = () => {
+          lost += next - expected;
+          resolve();
+        };
+        socket.onclose = () => fail("a connection ended");
+        socket.onmessage = ({ data }) => {
+          const nowMs = performance.now();
+          const reply = new DataView(data);
+          const isRight = data.byteLength === work.message_bytes && reply.getBigUint64(0, true) === BigInt(expected);
+          if (!isRight) lost += 1;
+          else if (nowMs >= fromMs && nowMs < untilMs) latenciesMs.push(nowMs - sentMs[expected % inFlight]);
+          expected += 1;
+          if (nowMs < untilMs) send();
+          else if (expected === next) end();
+        };
+        setTimeout(end, untilMs + PATIENCE_MS - performance.now());
+        for (let count = 0; count < inFlight; count++) send();
+      }),
+  );
+  await Promise.all(endings);
+  const latency = times(latenciesMs);
+  say({
+    measured: { messages: latenciesMs.length, seconds: work.measure_ms / 1000, verified: true, lost, latency },
+  });
+  listen(() => {}, () => process.exit(0));
+}
+
+function connect(address) {
+  return new Promise((resolve) => {
+    const socket = new WebSocket(`ws://${address.replace("tcp://", "")}/`, { perMessageDeflate: false });
+    socket.binaryType = "arraybuffer";
+    socket.onopen = () => resolve(socket);
+    socket.onerror = () => fail(`cannot connect to ${address}`);
+  });
+}
+
+const [command, ...rest] = process.argv.slice(2);
+try {
+  if (command === "describe") say({ name: "bun", version: Bun.version, offers });
+  else if (command === "serve" && rest.length === 1) serve(JSON.parse(rest[0]));
+  else if (command === "drive" && rest.length === 2) await drive(rest[0], JSON.parse(rest[1]));
+  else fail("usage: describe | serve WORK | drive ADDRESS WORK");
+} catch (error) {
+  fail(error.message);
+}
