@@ -48,6 +48,18 @@ pub(crate) fn milliseconds(value: f64) -> String {
     }
 }
 
+/// How many of something there are for each of something else, which may be far below one.
+pub(crate) fn few(value: f64) -> String {
+    match value {
+        value if value >= 1_000.0 => thousands(value.round() as u64),
+        value if value >= 100.0 => format!("{value:.0}"),
+        value if value >= 1.0 => format!("{value:.2}"),
+        value if value >= 0.001 => format!("{value:.4}"),
+        0.0 => "0".to_owned(),
+        value => format!("{value:.1e}"),
+    }
+}
+
 /// Bytes in MiB.
 pub(crate) fn mebibytes(bytes: u64) -> String {
     format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20))
@@ -99,6 +111,21 @@ mod tests {
         assert_eq!(per_second(66.666), "66.67/s");
         assert_eq!(per_second(1_980_123.4), "1,980,123/s");
         assert_eq!(mebibytes(3 << 19), "1.5 MiB");
+    }
+
+    #[test]
+    fn few_of_something_keep_their_digits() {
+        let cases = [
+            (0.0, "0"),
+            (0.000_012_3, "1.2e-5"),
+            (0.012_34, "0.0123"),
+            (3.0, "3.00"),
+            (123.4, "123"),
+            (12_345.6, "12,346"),
+        ];
+        for (value, text) in cases {
+            assert_eq!(few(value), text);
+        }
     }
 
     #[test]

@@ -17,6 +17,7 @@ pub mod doctor;
 pub mod environment;
 mod exchange;
 mod format;
+pub mod lane_account;
 pub mod ledger;
 pub mod levels;
 pub mod probes;

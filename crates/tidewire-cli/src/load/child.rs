@@ -1,10 +1,12 @@
 //! A server of our own, in a process of its own: what is measured is then a server as users run it, with
 //! its own memory, its own threads and its own account of processor time.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::net::SocketAddr;
 use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -12,6 +14,7 @@ use anyhow::{Context, bail};
 use tidewire::io::affinity::pin_to_core;
 use tidewire::io::poller::PollerChoice;
 use tidewire::{Address, Endpoint};
+use tidewire_load::lane_account::{LaneAccount, ServerProbe};
 
 use crate::ready::Ready;
 
@@ -33,6 +36,14 @@ pub(crate) struct ChildOptions<'o> {
 pub(crate) struct ChildServer {
     child: Child,
     address: Endpoint,
+    line: Arc<Mutex<Line>>,
+}
+
+/// The way to ask it. It ends when this is closed.
+#[derive(Debug, Default)]
+struct Line {
+    questions: Option<ChildStdin>,
+    answers: Option<Receiver<LaneAccount>>,
 }
 
 impl ChildServer {
@@ -81,6 +92,7 @@ impl ChildServer {
         let mut server = Self {
             child,
             address: SocketAddr::from(([127, 0, 0, 1], 0)).into(),
+            line: Arc::default(),
         };
         server.address = server.wait_until_ready()?;
         Ok(server)
@@ -96,9 +108,15 @@ impl ChildServer {
         self.child.id()
     }
 
+    /// A way to ask what its lanes did.
+    pub(crate) fn probe(&self) -> ServerProbe {
+        let line = Arc::clone(&self.line);
+        ServerProbe::new(move || lock(&line).ask())
+    }
+
     /// Lets it drain and end.
     pub(crate) fn stop(mut self) {
-        drop(self.child.stdin.take());
+        lock(&self.line).questions = None;
         let deadline = Instant::now() + STOP_MAX;
         while Instant::now() < deadline {
             if let Ok(Some(_)) = self.child.try_wait() {
@@ -117,13 +135,34 @@ impl ChildServer {
             .context("the server has no standard output")?;
         let mut output = BufReader::new(stdout);
         let ready = Ready::parse(&mut output).context("the server did not start")?;
+        let (account, answers) = channel();
         // Its output is read to the end, so that it never blocks on a full pipe.
-        thread::spawn(move || output.lines().for_each(drop));
+        thread::spawn(move || {
+            for line in output.lines().map_while(Result::ok) {
+                // What is no answer is not for us; and nobody may be left to hear one.
+                let _ = serde_json::from_str(&line).map(|answer| account.send(answer));
+            }
+        });
+        *lock(&self.line) = Line {
+            questions: self.child.stdin.take(),
+            answers: Some(answers),
+        };
         let address = ready
             .addresses
             .first()
             .context("the server named no address")?;
         Ok(address.parse::<Address>()?.resolve()?)
+    }
+}
+
+impl Line {
+    /// The server's account, unless it has ended or does not answer for a second.
+    fn ask(&mut self) -> Option<LaneAccount> {
+        let (questions, answers) = (self.questions.as_mut()?, self.answers.as_ref()?);
+        // An answer that came too late to an earlier question is none to this one.
+        while answers.try_recv().is_ok() {}
+        questions.write_all(b"\n").ok()?;
+        answers.recv_timeout(ANSWER_MAX).ok()
     }
 }
 
@@ -135,6 +174,14 @@ impl Drop for ChildServer {
         }
     }
 }
+
+/// A panic elsewhere leaves the pipes as they were.
+fn lock(line: &Mutex<Line>) -> MutexGuard<'_, Line> {
+    line.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Longest wait for an answer of the server: it has a thread for them, but perhaps no core.
+const ANSWER_MAX: Duration = Duration::from_secs(1);
 
 /// Longest wait for the server to drain.
 const STOP_MAX: Duration = Duration::from_secs(5);

@@ -141,6 +141,7 @@ impl<'a> Runner<'a> {
         let mut options = self.options(address, client_cores);
         options.seed = self.seed(scenario);
         options.server_pid = child.as_ref().map(ChildServer::pid);
+        options.server_probe = child.as_ref().map(ChildServer::probe);
         view.announce(scenario, &options);
         let result = tidewire_load::run::run(
             scenario,

@@ -10,7 +10,7 @@ mod rpc;
 mod sink;
 mod summary;
 
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
@@ -19,7 +19,8 @@ use std::time::Duration;
 use clap::{ArgAction, Args};
 use tidewire::io::poller::{POLLER_VARIABLE, ParsePollerError, PollerChoice};
 use tidewire::proto::codec::Codec;
-use tidewire::{AnyCodec, Limits, Policy, Server, Stopped};
+use tidewire::{AnyCodec, Limits, MetricsReader, Policy, Server, Stopped};
+use tidewire_load::lane_account::LaneAccount;
 
 use crate::connection::{parse_codec, parse_seconds};
 use crate::failure::Failure;
@@ -92,7 +93,8 @@ pub(crate) struct ServeArguments {
     )]
     trust_datagram_peers: bool,
 
-    /// Drain when stdin ends, so that a parent that dies takes this server along
+    /// Drain when stdin ends, so that a parent that dies takes this server along. Each line until then is answered with a
+    /// JSON object on stdout: the lanes' system calls and allocations so far
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, action = ArgAction::Set)]
     #[arg(
         default_value = "false",
@@ -144,7 +146,7 @@ pub(crate) fn run(arguments: &ServeArguments) -> anyhow::Result<ExitCode> {
     let follow_stdin = arguments.exit_with_stdin;
     let server = start(arguments)?;
     if follow_stdin {
-        watch_stdin(sender.clone())?;
+        watch_stdin(sender.clone(), server.metrics_reader())?;
     }
     wait(&wakes, &server);
 
@@ -253,7 +255,7 @@ fn wait(wakes: &Receiver<Wake>, server: &Server) {
     }
 }
 
-fn watch_stdin(sender: Sender<Wake>) -> io::Result<()> {
+fn watch_stdin(sender: Sender<Wake>, metrics: MetricsReader) -> io::Result<()> {
     std::thread::Builder::new()
         .name("tidewire-stdin".to_owned())
         .spawn(move || {
@@ -261,7 +263,10 @@ fn watch_stdin(sender: Sender<Wake>) -> io::Result<()> {
             let mut stdin = io::stdin().lock();
             loop {
                 match stdin.read(&mut buffer) {
-                    Ok(1..) => {}
+                    Ok(count @ 1..) => {
+                        let lines = buffer[..count].iter().filter(|byte| **byte == b'\n');
+                        lines.for_each(|_| print_account(&metrics));
+                    }
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                     Ok(0) | Err(_) => break,
                 }
@@ -270,6 +275,17 @@ fn watch_stdin(sender: Sender<Wake>) -> io::Result<()> {
             let _ = sender.send(Wake::StdinEnded);
         })?;
     Ok(())
+}
+
+/// Says what the lanes did so far.
+fn print_account(metrics: &MetricsReader) {
+    let account = LaneAccount::of(&metrics.read());
+    let mut stdout = io::stdout().lock();
+    // Whoever asked and does not listen is not owed an answer.
+    let _ = serde_json::to_writer(&mut stdout, &account)
+        .map_err(io::Error::from)
+        .and_then(|()| writeln!(stdout))
+        .and_then(|()| stdout.flush());
 }
 
 /// A poller's name. Empty means that the variable is set to nothing, which is as good as unset.

@@ -57,6 +57,50 @@ fn programs_read_steps_and_the_verdict() {
     }
 }
 
+/// One request after another, so that what each of them costs is known.
+const ONE_BY_ONE: &str =
+    "pattern = \"request\"\nduration_secs = 1\n[guard]\non_violation = \"warn\"\n";
+
+#[test]
+fn a_report_says_what_a_message_cost_either_side_or_that_it_is_not_known() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = scenario(directory.path(), ONE_BY_ONE);
+    let run = |name: &str, server: &[&str]| -> (Value, String) {
+        let out = directory.path().join(name).display().to_string();
+        let arguments = [&["load", &file, "--out", &out], server].concat();
+        let ended = Process::start(&arguments).wait();
+        assert_eq!(ended.status.code(), Some(0), "{}", ended.text());
+        let report = std::fs::read(directory.path().join(name).join("report.json")).unwrap();
+        let report: Value = serde_json::from_slice(&report).unwrap();
+        let step = &report["steps"][0];
+        assert_eq!(step["total_sent"], step["total_received"], "{step}");
+        (step["detail"]["cost"].clone(), ended.text())
+    };
+    let (cost, text) = run("ours", &["--serve"]);
+    for side in ["client_lanes", "server_lanes"] {
+        let lanes = &cost[side];
+        let figure = |name: &str| lanes[name].as_f64().unwrap();
+        assert!(figure("system_calls_per_message") > 0.0, "{cost}");
+        assert!(figure("allocations_per_message") >= 0.0, "{cost}");
+        assert!(figure("allocated_bytes_per_message") >= 0.0, "{cost}");
+    }
+    assert!(
+        text.contains("server cost") && !text.contains("not known"),
+        "{text}"
+    );
+
+    let (_server, address) = Process::server(&["--app", "echo"]);
+    let (cost, text) = run("theirs", &["--target", &address]);
+    assert!(
+        cost["client_lanes"].is_object() && cost["server_lanes"].is_null(),
+        "{cost}"
+    );
+    assert!(
+        text.contains("not known a message; system calls and allocations not known"),
+        "{text}"
+    );
+}
+
 /// Writes a scenario of version 2 with one step of these lines.
 fn scenario(directory: &Path, lines: &str) -> String {
     let path = directory.join("scenario.toml");

@@ -223,6 +223,33 @@ fn it_ends_with_its_parent_if_told_so() {
 }
 
 #[test]
+fn it_tells_its_parent_what_its_lanes_did() {
+    let (mut server, address) = Process::server(&["--app", "echo", "--exit-with-stdin"]);
+    let mut ask = || -> serde_json::Value {
+        server.type_line("");
+        let line = server.expect("{");
+        serde_json::from_str(&line[line.find('{').unwrap()..]).unwrap()
+    };
+    let before = ask();
+    let client = Client::connect(&address).unwrap();
+    for _ in 0..100 {
+        assert_eq!(client.request(b"again").wait().unwrap().payload(), b"again");
+    }
+    let after = ask();
+    let grown = |name: &str| after[name].as_u64().unwrap() - before[name].as_u64().unwrap();
+    // Each request was read and answered.
+    assert!(grown("system_calls") >= 200, "{after}");
+    // A session was made for it.
+    assert!(
+        grown("allocations") > 0 && grown("allocated_bytes") > 0,
+        "{after}"
+    );
+    client.close();
+    server.end_input();
+    assert_eq!(server.wait().status.code(), Some(0));
+}
+
+#[test]
 fn an_end_of_stdin_means_nothing_otherwise() {
     let (mut server, address) = Process::server(&[]);
     server.end_input();

@@ -6,6 +6,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::Cost;
 use crate::agents::Times;
 use crate::ledger::ReceiverTotals;
 use crate::scenario::{Load, Step};
@@ -179,22 +180,6 @@ impl Distribution {
             histogram: EncodedHistogram::of(histogram),
         }
     }
-}
-
-/// What a step cost, in its steady window.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Cost {
-    /// Processor time of the instrument, in percent of the cores of its lanes.
-    pub client_cpu_pct: Option<f64>,
-    /// Processor time of the server, in percent of the cores of its lanes, if it is ours to observe.
-    pub server_cpu_pct: Option<f64>,
-    /// Processor time of the instrument by messages sent and received, in nanoseconds.
-    pub client_ns_per_message: Option<f64>,
-    /// Processor time of the server by messages sent and received, in nanoseconds.
-    pub server_ns_per_message: Option<f64>,
-    /// Time that the machine's own host took from it, in percent.
-    pub steal_pct: Option<f64>,
 }
 
 /// Whether a measurement is to be believed.

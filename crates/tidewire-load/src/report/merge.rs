@@ -9,7 +9,7 @@ use thiserror::Error;
 use super::detail::judge_slo;
 use super::step::{Failures, attainment, rate, success_rate};
 use super::{
-    Distribution, Report, RunFigures, Status, StepDetail, StepReport, StepTimes, all_pass,
+    Cost, Distribution, Report, RunFigures, Status, StepDetail, StepReport, StepTimes, all_pass,
 };
 use crate::statistics::{DecodeError, LatencyHistogram};
 
@@ -253,7 +253,7 @@ fn merge_details(
         .reduce(|one, other| Some(one? && other?))
         .unwrap_or_default();
     merged.times = merge_times(parts, details)?;
-    merged.cost = merge_cost(details, kind);
+    merged.cost = Cost::merge(details, kind);
     merged.verdict.reasons = told_of(details, |detail| &detail.verdict.reasons);
     let sum = |count: fn(&StepReport) -> u64| parts.iter().map(|part| count(part)).sum::<u64>();
     let (expected, delivered) = (
@@ -312,33 +312,6 @@ fn merge_times(parts: &[&StepReport], details: &[&StepDetail]) -> Result<StepTim
         client_lag: optional(add(|times| times.client_lag.as_ref())?),
         write: add(|times| Some(&times.write))?.1,
     })
-}
-
-/// Shares of time are means over the time they are shares of; costs a message are means over messages.
-fn merge_cost(details: &[&StepDetail], kind: MergeKind) -> super::Cost {
-    let mean = |value: fn(&StepDetail) -> Option<f64>, weight: fn(&StepDetail) -> f64| {
-        let (mut sum, mut weights) = (0.0, 0.0);
-        for detail in details {
-            sum += value(detail)? * weight(detail);
-            weights += weight(detail);
-        }
-        (weights > 0.0).then(|| sum / weights)
-    };
-    let secs = |detail: &StepDetail| detail.window.steady_secs;
-    let messages =
-        |detail: &StepDetail| (detail.counts.steady_sent + detail.counts.steady_received) as f64;
-    let server = |value: fn(&StepDetail) -> Option<f64>, weight| match kind {
-        MergeKind::Runs => mean(value, weight),
-        // Parts share one server, which none of them can tell apart by what it did for whom.
-        MergeKind::Parts => None,
-    };
-    super::Cost {
-        client_cpu_pct: mean(|detail| detail.cost.client_cpu_pct, secs),
-        server_cpu_pct: server(|detail| detail.cost.server_cpu_pct, secs),
-        client_ns_per_message: mean(|detail| detail.cost.client_ns_per_message, messages),
-        server_ns_per_message: server(|detail| detail.cost.server_ns_per_message, messages),
-        steal_pct: mean(|detail| detail.cost.steal_pct, secs),
-    }
 }
 
 pub(super) fn run_figures(run: u32, step: &StepReport, detail: &StepDetail) -> RunFigures {

@@ -9,6 +9,7 @@
 //! All derived figures are computed in one place, [`StepReport::from_measurements`], and checked in another,
 //! [`Report::validate`]. Loose JSON values were rejected: a misspelt key would be noticed only by a reader.
 
+mod cost;
 mod detail;
 mod html;
 mod markdown;
@@ -23,9 +24,10 @@ use std::time::SystemTime;
 
 use serde::{Deserialize, Serialize};
 
+pub use self::cost::{Cost, LaneCost};
 pub(crate) use self::detail::judge_slo;
 pub use self::detail::{
-    Cost, Distribution, ReceiverFigures, RunFigures, Second, SloReport, SlowReceivers, StepDetail,
+    Distribution, ReceiverFigures, RunFigures, Second, SloReport, SlowReceivers, StepDetail,
     StepTimes, Verdict, Window, WorkCounts, Workload,
 };
 pub use self::merge::{MergeError, MergeKind};

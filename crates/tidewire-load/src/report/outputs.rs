@@ -6,13 +6,15 @@ use super::{Percentile, Report, StepReport};
 use crate::format::{markup, printable};
 
 impl Report {
-    /// One line a step with the figures people compare, comma-separated, with a heading. A percentile that is not known
-    /// is empty, an infinite one is `inf`.
+    /// One line a step with the figures people compare, comma-separated, with a heading. What is not known is empty, an
+    /// infinite percentile is `inf`. The costs at its end are by the message.
     #[must_use]
     pub fn to_csv(&self) -> String {
         let mut text = String::from(
             "step,pattern,codec,model,offered_tps,send_tps,receive_tps,expected,lost,duplicated,reordered,corrupt,\
-             p50_ms,p99_ms,p999_ms,service_p99_ms,send_lag_p99_ms,client_cpu_pct,server_cpu_pct,verdict,slo\n",
+             p50_ms,p99_ms,p999_ms,service_p99_ms,send_lag_p99_ms,client_cpu_pct,server_cpu_pct,verdict,slo,\
+             client_cpu_ns,client_system_calls,client_allocations,client_allocated_bytes,\
+             server_cpu_ns,server_system_calls,server_allocations,server_allocated_bytes\n",
         );
         for step in &self.steps {
             text.push_str(&csv_line(step).join(","));
@@ -107,7 +109,7 @@ fn csv_line(step: &StepReport) -> Vec<String> {
         None => "",
     };
     let service = times.and_then(|times| times.service.as_ref());
-    vec![
+    let mut fields = vec![
         quoted(&step.step_name),
         text(workload.map(|workload| workload.pattern.as_str())),
         text(workload.map(|workload| workload.codec.as_str())),
@@ -129,7 +131,26 @@ fn csv_line(step: &StepReport) -> Vec<String> {
         number(cost.and_then(|cost| cost.server_cpu_pct)),
         text(detail.map(|detail| detail.verdict.name())),
         slo.to_owned(),
-    ]
+    ];
+    let costs = [
+        cost.map(|cost| (cost.client_ns_per_message, cost.client_lanes)),
+        cost.map(|cost| (cost.server_ns_per_message, cost.server_lanes)),
+    ];
+    for side in costs {
+        let (cpu_ns, lanes) = side.unwrap_or_default();
+        fields.extend([
+            number(cpu_ns),
+            exact(lanes.map(|lanes| lanes.system_calls_per_message)),
+            exact(lanes.and_then(|lanes| lanes.allocations_per_message)),
+            exact(lanes.and_then(|lanes| lanes.allocated_bytes_per_message)),
+        ]);
+    }
+    fields
+}
+
+/// A number with all its digits, as what is done once for thousands of messages needs them.
+fn exact(value: Option<f64>) -> String {
+    value.map_or_else(String::new, |value| value.to_string())
 }
 
 fn failures(step: &StepReport) -> Vec<String> {

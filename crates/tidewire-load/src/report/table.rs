@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
-use super::format::{mebibytes, milliseconds, per_second, percent, printable, thousands};
-use super::{Distribution, Latency, StepDetail, StepReport};
+use super::format::{few, mebibytes, milliseconds, per_second, percent, printable, thousands};
+use super::{Distribution, LaneCost, Latency, StepDetail, StepReport};
 
 /// The table of one step: plain text without colours, at most about a hundred columns wide, ending with a
 /// line break.
@@ -69,6 +69,19 @@ pub(super) fn facts(step: &StepReport) -> Vec<(&'static str, String)> {
     if let Some(detail) = &step.detail {
         facts.push(("model", model(detail)));
         facts.push(("tail", tail(detail)));
+        let costs = [
+            (
+                "client cost",
+                detail.cost.client_ns_per_message,
+                detail.cost.client_lanes,
+            ),
+            (
+                "server cost",
+                detail.cost.server_ns_per_message,
+                detail.cost.server_lanes,
+            ),
+        ];
+        facts.extend(costs.map(|(name, cpu_ns, lanes)| (name, cost(cpu_ns, lanes))));
         if let Some(slow) = &detail.slow_receivers {
             let [lost, expected] = [slow.lost, slow.expected].map(thousands);
             let (count, gone) = (slow.receivers, slow.disconnected);
@@ -101,6 +114,22 @@ fn model(detail: &StepDetail) -> String {
         "{pattern} over {codec}, {model} loop; warm-up {:.1} s, steady {:.1} s{runs}",
         window.warmup_secs, window.steady_secs
     )
+}
+
+/// What one side did for a message. What is not known is said to be so, and not left out.
+fn cost(cpu_ns: Option<f64>, lanes: Option<LaneCost>) -> String {
+    let known = |figure: Option<String>| figure.unwrap_or_else(|| "not known".to_owned());
+    let cpu = known(cpu_ns.map(|cpu_ns| format!("{cpu_ns:.0} ns of processor time")));
+    let Some(lanes) = lanes else {
+        return format!("{cpu} a message; system calls and allocations not known");
+    };
+    let calls = few(lanes.system_calls_per_message);
+    let allocations = lanes
+        .allocations_per_message
+        .zip(lanes.allocated_bytes_per_message)
+        .map(|(count, bytes)| format!("{} allocations of {} bytes", few(count), few(bytes)));
+    let allocations = allocations.unwrap_or_else(|| "allocations not known".to_owned());
+    format!("{cpu}, {calls} system calls, {allocations} a message")
 }
 
 /// The percentiles that count what never arrived.

@@ -8,8 +8,8 @@ use crate::agents::{StepPlan, Times};
 use crate::exchange::StepLink;
 use crate::format::thousands;
 use crate::report::{
-    Cost, Distribution, ServerUsage, StepDetail, StepTimes, Verdict, Window, WorkCounts, Workload,
-    judge_slo,
+    Cost, Distribution, LaneCost, ServerUsage, StepDetail, StepTimes, Verdict, Window, WorkCounts,
+    Workload, judge_slo,
 };
 use crate::scenario::{Guard, Load, Pattern};
 use crate::statistics::{Percentile, Quantile};
@@ -118,9 +118,10 @@ impl StepFacts<'_> {
     }
 
     fn cost(&self) -> Cost {
-        let Some((began, ended)) = self.watch.steady_usage() else {
+        let Some((account_before, account)) = self.watch.steady_accounts() else {
             return Cost::default();
         };
+        let (began, ended) = (account_before.usage, account.usage);
         let secs = self.steady.length.as_secs_f64();
         let client_secs = ended.client_secs_since(&began);
         let server_secs = ended.server_secs_since(&began);
@@ -139,6 +140,14 @@ impl StepFacts<'_> {
             client_ns_per_message: client_secs.and_then(by_message),
             server_ns_per_message: server_secs.and_then(by_message),
             steal_pct: ended.stolen_pct_since(&began),
+            client_lanes: LaneCost::of(
+                &account.client_lanes.since(&account_before.client_lanes),
+                messages,
+            ),
+            server_lanes: account
+                .server_lanes
+                .zip(account_before.server_lanes)
+                .and_then(|(now, before)| LaneCost::of(&now.since(&before), messages)),
         }
     }
 

@@ -29,6 +29,7 @@ use self::step::StepRun;
 use crate::agents::{SentTimes, StepPlan};
 use crate::clock::Clock;
 use crate::environment::Environment;
+use crate::lane_account::ServerProbe;
 use crate::ledger::LATE_MS;
 use crate::report::{Report, RunFacts, StepReport};
 use crate::scenario::{Load, Pattern, Scenario, Step};
@@ -58,6 +59,8 @@ pub struct RunOptions {
     pub late_ms: u64,
     /// The server's process, if it runs here and its use of the machine shall be reported.
     pub server_pid: Option<u32>,
+    /// How to ask the server what its lanes did, if it can be asked.
+    pub server_probe: Option<ServerProbe>,
     /// Where times come from.
     pub clock: Clock,
     /// Machine and build, for the report.
@@ -81,6 +84,7 @@ impl RunOptions {
             start_at: None,
             late_ms: LATE_MS,
             server_pid: None,
+            server_probe: None,
             clock: Clock::default(),
             environment: Environment::detect(env!("CARGO_PKG_VERSION"), "unknown"),
             stop: Arc::new(AtomicBool::new(false)),

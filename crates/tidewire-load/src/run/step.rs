@@ -13,6 +13,7 @@ use super::watch::{Usage, Watch, expected};
 use super::{Observer, Phase, RunError, RunOptions};
 use crate::agents::{Agents, Share, StepPlan};
 use crate::exchange::StepLink;
+use crate::lane_account::LaneAccount;
 use crate::report::{ClientUsage, ServerUsage, StepMeasurements, StepReport};
 use crate::scenario::{Guard, Load, Step};
 
@@ -98,7 +99,7 @@ impl<'p> StepRun<'p> {
     ) -> Result<StepReport, RunError> {
         self.log_in(options, observer)?;
         let steady = self.send(options, start_ns, observer)?;
-        self.watch.note_phase(Phase::Drain, options);
+        self.note_phase(Phase::Drain, options);
         self.drain(options, observer)?;
         self.watch
             .look_last(&self.plan.step, &self.link, options, observer);
@@ -215,7 +216,7 @@ impl<'p> StepRun<'p> {
             } else {
                 Phase::Steady
             };
-            self.watch.note_phase(phase, options);
+            self.note_phase(phase, options);
             self.pause(options, observer, phase)?;
             if options.stop.load(Ordering::Relaxed) {
                 self.link.stop_sending(options.clock.now_ns());
@@ -285,6 +286,16 @@ impl<'p> StepRun<'p> {
         self.watch
             .look(&self.plan.step, &self.link, options, phase, observer);
         Ok(())
+    }
+
+    fn note_phase(&mut self, phase: Phase, options: &RunOptions) {
+        let (lanes, slow_lane) = (&self.lanes, &self.slow_lane);
+        self.watch.note_phase(phase, options, || {
+            let account = LaneAccount::of(&lanes.metrics());
+            slow_lane.iter().fold(account, |account, lane| {
+                account.and(&LaneAccount::of(&lane.metrics()))
+            })
+        });
     }
 
     fn ring(&self) {

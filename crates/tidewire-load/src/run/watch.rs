@@ -6,6 +6,7 @@ use super::verdict::{Evidence, judge};
 use super::{Observer, Phase, Progress, RunOptions};
 use crate::agents::Times;
 use crate::exchange::StepLink;
+use crate::lane_account::{LaneAccount, ServerProbe};
 use crate::process::{MachineSample, ProcessSample};
 use crate::report::Second;
 use crate::scenario::{Guard, Load, Pattern, Step};
@@ -20,8 +21,8 @@ pub(super) struct Watch {
     recent: Times,
     pub(super) series: Vec<Second>,
     pub(super) server_rss_bytes_max: u64,
-    steady_began: Option<Usage>,
-    steady_ended: Option<Usage>,
+    steady_began: Option<Account>,
+    steady_ended: Option<Account>,
 }
 
 /// The counters at the last look, to make rates of.
@@ -39,6 +40,24 @@ pub(super) struct Usage {
     client: Option<ProcessSample>,
     server: Option<ProcessSample>,
     machine: Option<MachineSample>,
+}
+
+/// What everybody has used at an end of the steady window.
+#[derive(Clone, Copy)]
+pub(super) struct Account {
+    pub(super) usage: Usage,
+    pub(super) client_lanes: LaneAccount,
+    pub(super) server_lanes: Option<LaneAccount>,
+}
+
+impl Account {
+    fn now(options: &RunOptions, lanes: impl FnOnce() -> LaneAccount) -> Self {
+        Self {
+            usage: Usage::now(options),
+            client_lanes: lanes(),
+            server_lanes: options.server_probe.as_ref().and_then(ServerProbe::ask),
+        }
+    }
 }
 
 impl Usage {
@@ -100,18 +119,25 @@ impl Watch {
         self.recent.clear();
     }
 
-    /// Notes the processes' use at the ends of the steady window.
-    pub(super) fn note_phase(&mut self, phase: Phase, options: &RunOptions) {
-        if phase == Phase::Steady && self.steady_began.is_none() {
-            self.steady_began = Some(Usage::now(options));
-        }
-        if phase == Phase::Drain && self.steady_ended.is_none() {
-            self.steady_ended = Some(Usage::now(options));
+    /// Notes what both sides have used at the ends of the steady window; `lanes` says what those of the instrument did.
+    pub(super) fn note_phase(
+        &mut self,
+        phase: Phase,
+        options: &RunOptions,
+        lanes: impl FnOnce() -> LaneAccount,
+    ) {
+        let account = match phase {
+            Phase::Steady => &mut self.steady_began,
+            Phase::Drain => &mut self.steady_ended,
+            Phase::Login | Phase::WarmUp => return,
+        };
+        if account.is_none() {
+            *account = Some(Account::now(options, lanes));
         }
     }
 
-    /// Use at the beginning and the end of the steady window.
-    pub(super) fn steady_usage(&self) -> Option<(Usage, Usage)> {
+    /// What was used at the beginning and the end of the steady window.
+    pub(super) fn steady_accounts(&self) -> Option<(Account, Account)> {
         Some((self.steady_began?, self.steady_ended?))
     }
 

@@ -34,6 +34,17 @@ fn segments_are_disjoint_and_their_merge_is_the_whole() {
     );
     assert_eq!(merged_step.1.runs.len(), 3);
     assert_eq!(merged.segment, None);
+    // What its lanes did for each message of a part counts as much as it has messages.
+    let (mut calls, mut messages) = (0.0, 0.0);
+    for part in &parts {
+        let detail = only(part).1;
+        let of_part = (detail.counts.steady_sent + detail.counts.steady_received) as f64;
+        calls += detail.cost.client_lanes.unwrap().system_calls_per_message * of_part;
+        messages += of_part;
+    }
+    let lanes = merged_step.1.cost.client_lanes.unwrap();
+    assert!((lanes.system_calls_per_message - calls / messages).abs() < 1e-9);
+    assert_eq!(merged_step.1.cost.server_lanes, None);
 
     for (given, told) in [(&parts[..2], "2 were given of 3"), (&[][..], "no report")] {
         let error = Report::merge(given, MergeKind::Parts).unwrap_err();

@@ -16,6 +16,7 @@
 //! into the page, and through a [`scale::Scale`], which takes every number, on its way into a drawing.
 
 mod bars;
+mod cost;
 mod course;
 mod delivery;
 mod figure;
@@ -81,7 +82,12 @@ fn figures_of_all(report: &Report) -> Vec<Figure> {
             "What became of the messages",
             delivery::fates(report),
         ),
-        figure("cost", "Cost of a message", delivery::cost(report)),
+        figure("cost", "Cost of a message", cost::processor(report)),
+        figure(
+            "calls",
+            "System calls and allocations of a message",
+            cost::calls(report),
+        ),
         figure(
             "scaling",
             "Rate against concurrency",

@@ -97,7 +97,7 @@ fn a_report_with_everything_has_every_chart() {
     let page = report.to_html();
     check(&page);
     let document = parse(&page);
-    for id in ["fates", "cost", "tail"] {
+    for id in ["fates", "cost", "calls", "tail"] {
         assert_eq!(by_id(&document, id).tag_name().name(), "figure");
     }
     for id in [

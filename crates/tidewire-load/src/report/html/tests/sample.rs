@@ -3,9 +3,9 @@
 use std::time::SystemTime;
 
 use crate::report::{
-    Cost, Distribution, Environment, LATENCY_KIND_END_TO_END, ReceiverFigures, Report, RunFacts,
-    RunFigures, Second, SloReport, SlowReceivers, StepDetail, StepReport, StepTimes, Verdict,
-    Window, WorkCounts, Workload,
+    Cost, Distribution, Environment, LATENCY_KIND_END_TO_END, LaneCost, ReceiverFigures, Report,
+    RunFacts, RunFigures, Second, SloReport, SlowReceivers, StepDetail, StepReport, StepTimes,
+    Verdict, Window, WorkCounts, Workload,
 };
 use crate::scenario::{Step, ThinkTime};
 use crate::slo::Slo;
@@ -143,6 +143,16 @@ fn detail(step: &Step, rate: f64, scale_ms: f64) -> StepDetail {
             client_ns_per_message: Some(2_400.0),
             server_ns_per_message: Some(1_900.0),
             steal_pct: Some(0.1),
+            client_lanes: Some(LaneCost {
+                system_calls_per_message: 1.5,
+                allocations_per_message: Some(0.000_2),
+                allocated_bytes_per_message: Some(0.05),
+            }),
+            server_lanes: Some(LaneCost {
+                system_calls_per_message: 1.25,
+                allocations_per_message: None,
+                allocated_bytes_per_message: None,
+            }),
         },
         verdict: Verdict::default(),
         slo: SloReport {

@@ -1,0 +1,115 @@
+//! What the lanes of one side did, besides taking processor time: system calls and allocations.
+//!
+//! Lanes count both themselves ([`Metrics`]), which costs nothing worth mentioning; tracing a process from outside costs a
+//! multiple of what is measured. So they are known of the instrument's own lanes, and of a server that can be asked: one
+//! that this program has started. Of any other they are not known, and the report says so.
+
+use std::fmt;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use tidewire::Metrics;
+use tidewire::io::allocation::is_counting;
+
+/// What all lanes of a process have done so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LaneAccount {
+    /// System calls to wait, read and write.
+    pub system_calls: u64,
+    /// Allocations; nothing where the program does not count them.
+    pub allocations: Option<u64>,
+    /// Bytes of those.
+    pub allocated_bytes: Option<u64>,
+}
+
+impl LaneAccount {
+    /// The account of lanes of this process.
+    #[must_use]
+    pub fn of(metrics: &Metrics) -> Self {
+        let counted = |count: u64| is_counting().then_some(count);
+        Self {
+            system_calls: metrics.system_calls,
+            allocations: counted(metrics.allocations),
+            allocated_bytes: counted(metrics.allocated_bytes),
+        }
+    }
+
+    /// This and what other lanes did.
+    #[must_use]
+    pub fn and(&self, other: &Self) -> Self {
+        Self {
+            system_calls: self.system_calls + other.system_calls,
+            allocations: sum(self.allocations, other.allocations),
+            allocated_bytes: sum(self.allocated_bytes, other.allocated_bytes),
+        }
+    }
+
+    /// What was done between an earlier account of the same lanes and this one.
+    #[must_use]
+    pub fn since(&self, earlier: &Self) -> Self {
+        let grown = |now: Option<u64>, then: Option<u64>| Some(now?.saturating_sub(then?));
+        Self {
+            system_calls: self.system_calls.saturating_sub(earlier.system_calls),
+            allocations: grown(self.allocations, earlier.allocations),
+            allocated_bytes: grown(self.allocated_bytes, earlier.allocated_bytes),
+        }
+    }
+}
+
+fn sum(one: Option<u64>, other: Option<u64>) -> Option<u64> {
+    Some(one? + other?)
+}
+
+/// A way to ask the server for its account. It is asked at both ends of the steady window, by the coordinator, and may
+/// take a moment.
+#[derive(Clone)]
+pub struct ServerProbe(Arc<dyn Fn() -> Option<LaneAccount> + Send + Sync>);
+
+impl ServerProbe {
+    /// Asks by calling this, which gives nothing if the server does not answer.
+    pub fn new(ask: impl Fn() -> Option<LaneAccount> + Send + Sync + 'static) -> Self {
+        Self(Arc::new(ask))
+    }
+
+    /// The server's account, if it tells.
+    #[must_use]
+    pub fn ask(&self) -> Option<LaneAccount> {
+        (self.0)()
+    }
+}
+
+impl fmt::Debug for ServerProbe {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_tuple("ServerProbe").finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn account(system_calls: u64, allocations: Option<u64>) -> LaneAccount {
+        LaneAccount {
+            system_calls,
+            allocations,
+            allocated_bytes: allocations.map(|count| count * 10),
+        }
+    }
+
+    #[test]
+    fn what_one_side_does_not_know_is_not_known() {
+        let (known, unknown) = (account(7, Some(3)), account(5, None));
+        assert_eq!(known.since(&account(2, Some(1))), account(5, Some(2)));
+        assert_eq!(known.and(&account(2, Some(1))), account(9, Some(4)));
+        assert_eq!(known.and(&unknown), account(12, None));
+        assert_eq!(known.since(&unknown), account(2, None));
+    }
+
+    #[test]
+    fn it_travels_as_a_line() {
+        for account in [account(7, Some(3)), account(5, None)] {
+            let line = serde_json::to_string(&account).unwrap();
+            assert_eq!(serde_json::from_str::<LaneAccount>(&line).unwrap(), account);
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! What a message costs either side: processor time, system calls, allocations.
+
+use super::bars::{Bar, picture};
+use super::figure::{Drawn, Table};
+use super::latency::NO_VALUE;
+use super::scale::Scale;
+use crate::format::{few, thousands};
+use crate::report::{Cost, Report};
+
+/// Processor time a message, of both sides.
+pub(super) fn processor(report: &Report) -> Result<Drawn, String> {
+    let mut table = Table::new([
+        "step",
+        "client ns",
+        "server ns",
+        "client CPU %",
+        "server CPU %",
+        "steal %",
+    ]);
+    let mut bars = Bars::default();
+    for (name, cost) in costs(report) {
+        let nanoseconds = |figure: f64| format!("{} ns", thousands(figure.round() as u64));
+        bars.add(
+            name,
+            nanoseconds,
+            [
+                ("server", "s1", cost.server_ns_per_message),
+                ("client", "s0", cost.client_ns_per_message),
+            ],
+        );
+        let one = |figure: Option<f64>| {
+            figure.map_or_else(|| NO_VALUE.to_owned(), |figure| format!("{figure:.1}"))
+        };
+        let figures = [
+            cost.client_ns_per_message,
+            cost.server_ns_per_message,
+            cost.client_cpu_pct,
+            cost.server_cpu_pct,
+            cost.steal_pct,
+        ];
+        let mut cells = vec![name.to_owned()];
+        cells.extend(figures.map(one));
+        table.row(cells);
+    }
+    let Some(picture) = bars.picture("Processor time a message") else {
+        return Err("the report has no processor time of either side by the message".to_owned());
+    };
+    Ok(Drawn {
+        about: "Processor time of the steady window by messages sent and received. CPU is of the cores of each \
+                side's lanes; a server that is not ours is not observed."
+            .to_owned(),
+        picture,
+        table,
+    })
+}
+
+/// System calls and allocations a message, of both sides.
+pub(super) fn calls(report: &Report) -> Result<Drawn, String> {
+    let mut table = Table::new([
+        "step",
+        "client calls",
+        "server calls",
+        "client allocations",
+        "server allocations",
+        "client bytes",
+        "server bytes",
+    ]);
+    let mut bars = Bars::default();
+    for (name, cost) in costs(report) {
+        let [client, server] = [cost.client_lanes, cost.server_lanes];
+        let calls = [client, server].map(|lanes| Some(lanes?.system_calls_per_message));
+        let allocations = [client, server].map(|lanes| lanes?.allocations_per_message);
+        let bytes = [client, server].map(|lanes| lanes?.allocated_bytes_per_message);
+        bars.add(
+            name,
+            few,
+            [
+                ("server calls", "s1", calls[1]),
+                ("client calls", "s0", calls[0]),
+                ("server allocations", "s1", allocations[1]),
+                ("client allocations", "s0", allocations[0]),
+            ],
+        );
+        let mut cells = vec![name.to_owned()];
+        let figures = [calls, allocations, bytes].concat();
+        let told = figures.into_iter().map(|figure| {
+            // Also of reports that are older than the figure.
+            figure.map_or_else(|| "not known".to_owned(), few)
+        });
+        cells.extend(told);
+        table.row(cells);
+    }
+    let Some(picture) = bars.picture("System calls and allocations a message") else {
+        return Err("the report does not say what lanes did by the message".to_owned());
+    };
+    Ok(Drawn {
+        about: "System calls to wait, read and write, and allocations, of the lanes of each side in the steady window, by \
+                messages sent and received. Only a server that this program started can be asked."
+            .to_owned(),
+        picture,
+        table,
+    })
+}
+
+fn costs(report: &Report) -> impl Iterator<Item = (&str, &Cost)> {
+    let steps = report.steps.iter();
+    steps.filter_map(|step| Some((step.step_name.as_str(), &step.detail.as_ref()?.cost)))
+}
+
+/// Bars of several steps, each under its name.
+#[derive(Default)]
+struct Bars(Vec<Bar>);
+
+impl Bars {
+    /// Adds what is known of a step. An impossible figure is none.
+    fn add<const SIDES: usize>(
+        &mut self,
+        step: &str,
+        text: impl Fn(f64) -> String,
+        figures: [(&str, &'static str, Option<f64>); SIDES],
+    ) {
+        let mut group = Some(step.to_owned());
+        for (name, class, figure) in figures {
+            let Some(value) = figure.filter(|figure| *figure >= 0.0) else {
+                continue;
+            };
+            let text = text(value);
+            self.0.push(Bar {
+                name: name.to_owned(),
+                value,
+                tip: format!("{step}\n{name}: {text} a message"),
+                text,
+                class,
+                group: group.take(),
+            });
+        }
+    }
+
+    /// Nothing without a bar.
+    fn picture(&self, label: &str) -> Option<super::figure::Picture> {
+        let most = self.0.iter().map(|bar| bar.value).fold(0.0, f64::max);
+        let high = if most > 0.0 { most } else { 1.0 };
+        let scale = Scale::Linear { low: 0.0, high };
+        (!self.0.is_empty()).then(|| picture(label, &self.0, scale))
+    }
+}
