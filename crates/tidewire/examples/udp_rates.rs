@@ -1,10 +1,9 @@
 //! What UDP carries between two lanes of one process, in messages of 32 bytes that are a datagram each: one way, and
 //! round trips with a number of them in flight; then the same with frames that share datagrams.
 //!
-//! `cargo run --release -p tidewire --example udp_rates [IN_FLIGHT] [SECONDS]`. To be compared with the bare limits that
-//! the example `ring_and_datagram_limits` of `tidewire-io` measures on the same machine. Nothing waits for a receiver
-//! over UDP, so the one-way sender keeps itself to a number of messages that are on their way; what is lost
-//! in spite of that is said.
+//! `cargo run --release -p tidewire --example udp_rates [IN_FLIGHT] [SECONDS]`. The bare limits of the echo are those that
+//! `tidewire bench echo` measures on the same machine. Nothing waits for a receiver over UDP, so the one-way sender keeps
+//! itself to a number of messages that are on their way; what is lost in spite of that is said.
 
 use std::io::Write;
 use std::sync::Arc;

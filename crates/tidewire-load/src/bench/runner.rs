@@ -7,13 +7,14 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use super::contract::{Driver, Work};
 use super::plan::{RowPlan, Suite};
 use super::program::{DROPS, Program};
 use super::results::{BenchEnvironment, BenchReport, Figures, PeerFigures, RowResult, SuiteResult};
 use super::run::{Cast, Cores, Outcome, RunError, run_once};
+use crate::clock::Clock;
 use crate::environment::Environment;
 
 /// What to run, with whom and how.
@@ -101,14 +102,14 @@ pub fn run(
     let mut runner = Runner {
         options,
         cores: Cores::of(&options.cores),
-        clock: Clock::new(planned_secs(options)),
+        pace: Pace::new(planned_secs(options)),
         watch,
     };
     let mut report = BenchReport {
         schema_version: BenchReport::SCHEMA_VERSION,
         env: BenchEnvironment {
             machine,
-            started_at: crate::format::utc(SystemTime::now()),
+            started_at: crate::format::utc(Clock::default().wall()),
             pinning: runner.cores.to_string(),
             repeat: options.repeat,
             quick: options.quick,
@@ -143,7 +144,7 @@ pub fn estimate_secs(options: &BenchOptions) -> f64 {
 struct Runner<'a> {
     options: &'a BenchOptions,
     cores: Cores,
-    clock: Clock,
+    pace: Pace,
     watch: &'a mut dyn FnMut(&Progress<'_>),
 }
 
@@ -178,11 +179,11 @@ impl Runner<'_> {
                     break;
                 }
                 let contender = &mut contenders[index];
-                self.clock.begin();
+                self.pace.begin();
                 if contender.error.is_none() {
                     self.run(suite, plan, contender, round);
                 }
-                self.clock.end(run_secs(contender.work));
+                self.pace.end(run_secs(contender.work));
             }
         }
         if contenders
@@ -197,7 +198,7 @@ impl Runner<'_> {
     }
 
     fn run(&mut self, suite: &Suite, plan: &RowPlan, contender: &mut Contender<'_>, round: usize) {
-        let (done, left) = self.clock.state();
+        let (done, left) = self.pace.state();
         (self.watch)(&Progress::Run {
             suite: suite.name,
             row: &plan.id,
@@ -317,14 +318,14 @@ fn with_causes(error: &RunError) -> String {
 }
 
 /// How much is done, and how long the rest will take by what the done part took.
-struct Clock {
+struct Pace {
     planned_secs: f64,
     done_secs: f64,
     spent: Duration,
     began: Instant,
 }
 
-impl Clock {
+impl Pace {
     fn new(planned_secs: f64) -> Self {
         Self {
             planned_secs,
@@ -344,12 +345,12 @@ impl Clock {
     }
 
     fn state(&self) -> (f64, Duration) {
-        let pace = if self.done_secs > 0.0 {
+        let factor = if self.done_secs > 0.0 {
             self.spent.as_secs_f64() / self.done_secs
         } else {
             1.0
         };
-        let left_secs = (self.planned_secs - self.done_secs).max(0.0) * pace;
+        let left_secs = (self.planned_secs - self.done_secs).max(0.0) * factor;
         let done = self.done_secs / self.planned_secs.max(f64::MIN_POSITIVE);
         (done.min(1.0), Duration::from_secs_f64(left_secs))
     }

@@ -4,10 +4,11 @@
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
 use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use tidewire::Kind;
+use tidewire::io::allocation::thread_allocations;
 use tidewire::io::clock::now_ns;
 use tidewire::io::socket::{Listener, SocketAddress, Stream};
 use tidewire::proto::codec::{Codec, Decoded, Tw1};
@@ -60,11 +61,16 @@ struct Connection {
     sent: VecDeque<(u64, u64)>,
 }
 
-/// Serves until `stop` is set and the peers have gone.
+/// Serves until `stop` is set. Puts the bytes that its thread has asked its allocator for into `allocated_bytes` once a
+/// turn, where they are counted.
 ///
 /// # Errors
 /// What the system says of the listener or the epoll set. A connection that breaks only ends itself.
-pub fn serve(listener: &Listener, stop: &AtomicBool) -> io::Result<()> {
+pub fn serve(
+    listener: &Listener,
+    stop: &AtomicBool,
+    allocated_bytes: &AtomicU64,
+) -> io::Result<()> {
     let mut set = WaitSet::new()?;
     set.add(listener.as_fd(), LISTENER)?;
     let mut connections: Vec<Option<Connection>> = Vec::new();
@@ -90,6 +96,7 @@ pub fn serve(listener: &Listener, stop: &AtomicBool) -> io::Result<()> {
                 set.watch_output(connection.stream.as_fd(), number, connection.blocked)?;
             }
         }
+        publish_allocations(allocated_bytes);
     }
     Ok(())
 }
@@ -109,13 +116,13 @@ pub fn drive(
     while now_ns() < warm_ns {
         client.turn(None, true)?;
     }
-    started()?;
     let mut outcome = EchoOutcome {
         replies: 0,
         lost: 0,
         seconds: 0.0,
         latency: LatencyHistogram::new(),
     };
+    started()?;
     let from_ns = now_ns();
     let until_ns = from_ns + load.duration.as_nanos() as u64;
     while now_ns() < until_ns {
@@ -360,6 +367,13 @@ impl Connection {
                 outcome.latency.record(now - sent_ns);
             }
         }
+    }
+}
+
+/// Lets other threads see what this one has allocated.
+pub(super) fn publish_allocations(allocated_bytes: &AtomicU64) {
+    if let Some(allocations) = thread_allocations() {
+        allocated_bytes.store(allocations.bytes, Ordering::Relaxed);
     }
 }
 

@@ -110,6 +110,12 @@ impl Frame {
         }
     }
 
+    /// The number of a whole reply; nothing if it has another length than a reply.
+    pub(super) fn number_of(&self, reply: &[u8]) -> Option<u64> {
+        let number = reply.get(self.reply_number_at..)?.first_chunk()?;
+        (reply.len() == self.reply_bytes).then(|| u64::from_le_bytes(*number))
+    }
+
     /// Whether a whole reply has the number `expected`.
     pub(super) fn has_number(&self, reply: &[u8], expected: u64) -> bool {
         reply[self.reply_number_at..self.reply_number_at + 8] == expected.to_le_bytes()

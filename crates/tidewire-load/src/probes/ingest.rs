@@ -3,13 +3,13 @@
 
 use std::io::{self, ErrorKind};
 use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use tidewire::io::clock::now_ns;
 use tidewire::io::socket::{Listener, SocketAddress, Stream};
 
-use super::echo::connect;
+use super::echo::{connect, publish_allocations};
 use super::wait::WaitSet;
 use super::{BLOCK_BYTES, Frame, Parse};
 
@@ -18,58 +18,59 @@ use super::{BLOCK_BYTES, Frame, Parse};
 pub struct IngestLoad {
     /// Number of connections.
     pub connections: usize,
-    /// Bytes of one write; it holds as many whole frames as fit.
+    /// Bytes of one write; it holds as many whole frames as fit, at least one.
     pub write_bytes: usize,
-    /// How long it sends.
-    pub duration: Duration,
     /// The frame to send.
     pub frame: Frame,
     /// Whether the server speaks TW1 and must be greeted first; a bare one is not.
     pub greets: bool,
 }
 
-/// What the sender did.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Sent {
-    /// Whole frames that were written.
-    pub frames: u64,
-    /// Bytes that were written.
-    pub bytes: u64,
-    /// From the first write to the last, in nanoseconds.
-    pub elapsed_ns: u64,
+/// Connections that are written to. They are closed when this is dropped, which should be after the receiver has taken
+/// everything: a connection that is closed with bytes unread on its own side resets the other.
+#[derive(Debug)]
+pub struct Sender {
+    set: WaitSet,
+    /// Each stream, and how much of its current block is written.
+    streams: Vec<(Stream, usize)>,
+    block: Vec<u8>,
+    frame_bytes: usize,
+    bytes: u64,
+    ready: Vec<usize>,
 }
 
-/// What the receiver found.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// What a receiver has found so far, to be read by another thread.
+#[derive(Debug, Default)]
 pub struct Received {
-    /// Frames, unless only bytes were counted.
-    pub frames: u64,
+    /// Frames, unless only bytes are counted.
+    pub frames: AtomicU64,
     /// Bytes that were read.
-    pub bytes: u64,
+    pub bytes: AtomicU64,
     /// Bytes at the end of connections that were no whole frame.
-    pub torn_bytes: u64,
-    /// From the first read to the last, in nanoseconds.
-    pub elapsed_ns: u64,
+    pub torn_bytes: AtomicU64,
+    /// Bytes that the receiving thread has asked its allocator for, where that counts them.
+    pub allocated_bytes: AtomicU64,
 }
 
-/// Counts what arrives until `stop` is set, or `connections` have come and gone.
+/// Counts what arrives until `stop` is set, or `connections` have come and gone. A connection that breaks has gone.
 ///
 /// # Errors
-/// What the system says of the listener, the epoll set or a connection.
+/// What the system says of the listener or the epoll set.
 pub fn serve(
     listener: &Listener,
     parse: Parse,
     connections: usize,
     stop: &AtomicBool,
-) -> io::Result<Received> {
+    received: &Received,
+) -> io::Result<()> {
     let mut set = WaitSet::new()?;
     set.add(listener.as_fd(), LISTENER)?;
     // A connection and its unfinished frame.
     let mut open: Vec<Option<(Stream, Vec<u8>)>> = Vec::new();
-    let mut received = Received::default();
+    let mut counts = Counts::default();
     let mut buffer = vec![0; BLOCK_BYTES * 4];
     let mut ready = Vec::new();
-    let (mut gone, mut first_ns) = (0, None);
+    let mut gone = 0;
     while !stop.load(Ordering::Relaxed) && gone < connections {
         set.wait(&mut ready)?;
         for &number in &ready {
@@ -83,16 +84,34 @@ pub fn serve(
             let Some((stream, rest)) = open[number].as_mut() else {
                 continue;
             };
-            first_ns.get_or_insert_with(now_ns);
-            if drain(stream, rest, parse, &mut buffer, &mut received)? {
-                received.torn_bytes += rest.len() as u64;
+            if drain(stream, rest, parse, &mut buffer, &mut counts) {
+                counts.torn_bytes += rest.len() as u64;
                 open[number] = None;
                 gone += 1;
             }
         }
-        received.elapsed_ns = first_ns.map_or(0, |first_ns| now_ns() - first_ns);
+        counts.publish(received);
     }
-    Ok(received)
+    Ok(())
+}
+
+/// What the receiving thread counts for itself; others see it once a turn.
+#[derive(Default)]
+struct Counts {
+    frames: u64,
+    bytes: u64,
+    torn_bytes: u64,
+}
+
+impl Counts {
+    fn publish(&self, received: &Received) {
+        received.frames.store(self.frames, Ordering::Relaxed);
+        received.bytes.store(self.bytes, Ordering::Relaxed);
+        received
+            .torn_bytes
+            .store(self.torn_bytes, Ordering::Relaxed);
+        publish_allocations(&received.allocated_bytes);
+    }
 }
 
 /// Reads and counts until there is nothing more. Returns whether the connection ended.
@@ -101,74 +120,103 @@ fn drain(
     rest: &mut Vec<u8>,
     parse: Parse,
     buffer: &mut [u8],
-    received: &mut Received,
-) -> io::Result<bool> {
+    counts: &mut Counts,
+) -> bool {
     loop {
         let kept = rest.len();
         buffer[..kept].copy_from_slice(rest);
         let count = match stream.read(&mut buffer[kept..]) {
-            Ok(0) => return Ok(true),
+            Ok(0) => return true,
             Ok(count) => count,
-            Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
-            Err(error) => return Err(error),
+            Err(error) => return error.kind() != ErrorKind::WouldBlock,
         };
         let filled = kept + count;
         let (frames, used) = parse.count(&buffer[..filled]);
-        received.frames += frames;
-        received.bytes += count as u64;
+        counts.frames += frames;
+        counts.bytes += count as u64;
         rest.clear();
         rest.extend_from_slice(&buffer[used..filled]);
         if filled < buffer.len() {
-            return Ok(false);
+            return false;
         }
     }
 }
 
-/// Connects, writes, and closes.
-///
-/// # Errors
-/// A connection cannot be made, or ends.
-pub fn send(address: &SocketAddress, load: &IngestLoad) -> io::Result<Sent> {
-    let mut set = WaitSet::new()?;
-    let mut streams = Vec::with_capacity(load.connections);
-    for number in 0..load.connections {
-        let stream = connect(address, load.greets)?;
-        set.add(stream.as_fd(), number)?;
-        set.watch_output(stream.as_fd(), number, true)?;
-        // The stream, and how much of its current block is written.
-        streams.push((stream, 0));
+impl Sender {
+    /// Connects.
+    ///
+    /// # Errors
+    /// A connection cannot be made.
+    pub fn connect(address: &SocketAddress, load: &IngestLoad) -> io::Result<Self> {
+        let set = WaitSet::new()?;
+        let mut streams = Vec::with_capacity(load.connections);
+        for number in 0..load.connections {
+            let stream = connect(address, load.greets)?;
+            set.add(stream.as_fd(), number)?;
+            set.watch_output(stream.as_fd(), number, true)?;
+            streams.push((stream, 0));
+        }
+        let mut block = Vec::new();
+        let frames = (load.write_bytes / load.frame.bytes()).max(1) as u64;
+        load.frame.append(&mut block, 0, frames);
+        Ok(Self {
+            set,
+            streams,
+            block,
+            frame_bytes: load.frame.bytes(),
+            bytes: 0,
+            ready: Vec::new(),
+        })
     }
-    let mut block = Vec::new();
-    let frames = (load.write_bytes / load.frame.bytes()).max(1) as u64;
-    load.frame.append(&mut block, 0, frames);
-    let from_ns = now_ns();
-    let until_ns = from_ns + load.duration.as_nanos() as u64;
-    let mut sent = Sent::default();
-    let mut ready = Vec::new();
-    let mut unfinished = 0;
-    while now_ns() < until_ns || unfinished > 0 {
-        let ending = now_ns() >= until_ns;
-        set.wait(&mut ready)?;
-        for &number in &ready {
-            let (stream, at) = &mut streams[number];
-            if ending && *at == 0 {
-                set.watch_output(stream.as_fd(), number, false)?;
-                continue;
-            }
-            match stream.write(&block[*at..]) {
-                Ok(count) => {
-                    sent.bytes += count as u64;
-                    *at = (*at + count) % block.len();
+
+    /// Writes as fast as the connections take it, for this long.
+    ///
+    /// # Errors
+    /// A connection ends.
+    pub fn write_for(&mut self, duration: Duration) -> io::Result<()> {
+        let until_ns = now_ns() + duration.as_nanos() as u64;
+        while now_ns() < until_ns {
+            self.turn(true)?;
+        }
+        Ok(())
+    }
+
+    /// Writes the rest of blocks that were begun, so that only whole frames were sent. Returns how many since the
+    /// connections were made.
+    ///
+    /// # Errors
+    /// As [`Sender::write_for`].
+    pub fn finish(&mut self) -> io::Result<u64> {
+        while self.streams.iter().any(|(_, at)| *at > 0) {
+            self.turn(false)?;
+        }
+        Ok(self.bytes / self.frame_bytes as u64)
+    }
+
+    /// Writes to whatever is ready; new blocks only if it is to go on.
+    fn turn(&mut self, goes_on: bool) -> io::Result<()> {
+        self.set.wait(&mut self.ready)?;
+        for &number in &self.ready {
+            let (stream, at) = &mut self.streams[number];
+            let mut written = 0;
+            // Small writes follow each other as blocks do: looking for readiness before each would be their cost.
+            while written < BLOCK_BYTES && (goes_on || *at > 0) {
+                match stream.write(&self.block[*at..]) {
+                    Ok(count) => {
+                        written += count;
+                        *at = (*at + count) % self.block.len();
+                    }
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                    Err(error) => return Err(error),
                 }
-                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-                Err(error) => return Err(error),
+            }
+            self.bytes += written as u64;
+            if !goes_on && *at == 0 {
+                self.set.watch_output(stream.as_fd(), number, false)?;
             }
         }
-        unfinished = streams.iter().filter(|(_, at)| *at > 0).count();
+        Ok(())
     }
-    sent.frames = sent.bytes / load.frame.bytes() as u64;
-    sent.elapsed_ns = now_ns() - from_ns;
-    Ok(sent)
 }
 
 /// The listener's number in the set, which no connection reaches.
@@ -194,22 +242,26 @@ mod tests {
         ] {
             let listener = listener();
             let address = listener.local_address().clone();
-            let server = std::thread::spawn(move || {
-                serve(&listener, parse, 3, &AtomicBool::new(false)).unwrap()
+            let received = Received::default();
+            let sent = std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    serve(&listener, parse, 3, &AtomicBool::new(false), &received).unwrap();
+                });
+                let load = IngestLoad {
+                    connections: 3,
+                    write_bytes,
+                    frame: Frame::one_way(parse, 32),
+                    greets: false,
+                };
+                let mut sender = Sender::connect(&address, &load).unwrap();
+                sender.write_for(Duration::from_millis(50)).unwrap();
+                sender.finish().unwrap()
             });
-            let load = IngestLoad {
-                connections: 3,
-                write_bytes,
-                duration: Duration::from_millis(50),
-                frame: Frame::one_way(parse, 32),
-                greets: false,
-            };
-            let sent = send(&address, &load).unwrap();
-            let received = server.join().unwrap();
-            assert!(sent.frames > 0);
-            assert_eq!((received.bytes, received.torn_bytes), (sent.bytes, 0));
+            assert!(sent > 0);
+            assert_eq!(received.bytes.into_inner(), sent * 32);
+            assert_eq!(received.torn_bytes.into_inner(), 0);
             if parse != Parse::Bytes {
-                assert_eq!(received.frames, sent.frames);
+                assert_eq!(received.frames.into_inner(), sent);
             }
         }
     }
@@ -249,7 +301,7 @@ mod tests {
         let stop = std::sync::Arc::new(AtomicBool::new(false));
         let server = std::thread::spawn({
             let stop = std::sync::Arc::clone(&stop);
-            move || echo::serve(&listener, &stop)
+            move || echo::serve(&listener, &stop, &AtomicU64::new(0))
         });
         for (connections, in_flight) in [(1, 1), (3, 128)] {
             let load = EchoLoad {

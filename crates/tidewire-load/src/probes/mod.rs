@@ -10,11 +10,15 @@
 //!
 //! - [`echo`]: a server that sends everything back, and a client with any number of connections and frames in flight
 //!   that checks every reply.
-//! - [`ingest`]: a sender of 64 KiB writes, and a receiver that counts bytes or finds the frames.
+//! - [`ingest`]: a sender of blocks, and a receiver that counts bytes or finds the frames.
+//! - [`datagram`]: the echo over UDP, with segmentation offload.
+//! - [`ring`]: the same and one way within a process, over the byte ring.
 
+pub mod datagram;
 pub mod echo;
 mod frame;
 pub mod ingest;
+pub mod ring;
 mod wait;
 
 pub use frame::{Frame, Parse};

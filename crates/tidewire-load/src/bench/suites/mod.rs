@@ -1,10 +1,15 @@
 //! The suites: what is measured. Each has a file, with its rows and how our two programs play their parts.
 
 mod echo;
+mod ingest;
+mod inproc;
+mod lane_client;
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use tidewire::{Address, Endpoint, Limits};
+use tidewire::io::descriptors::descriptor_limit;
+use tidewire::proto::codec::Codec;
+use tidewire::{Address, AnyCodec, Endpoint, Kind, Limits, Message, Metrics};
 
 use super::contract::{Times, Work};
 use super::plan::{RoleError, Suite};
@@ -12,7 +17,7 @@ use crate::scenario::nearest_key;
 use crate::statistics::LatencyHistogram;
 
 /// All suites, in the order in which they run.
-pub static SUITES: &[Suite] = &[echo::SUITE];
+pub static SUITES: &[Suite] = &[echo::SUITE, ingest::SUITE];
 
 /// The suite of this name, or else the nearest name.
 ///
@@ -76,6 +81,39 @@ fn limits(work: &Work) -> Limits {
     limits
 }
 
+/// Whether this process may have as many descriptors as the work needs.
+fn need_descriptors(work: &Work) -> Result<(), RoleError> {
+    let needed = work.connections as u64 + DESCRIPTORS_BESIDE;
+    let limit = descriptor_limit().soft;
+    if limit >= needed {
+        return Ok(());
+    }
+    let connections = work.connections;
+    Err(RoleError::Unsupported(format!(
+        "{connections} connections need {needed} descriptors, and this process may have {limit}: raise the limit with \
+         `ulimit -n {needed}`"
+    )))
+}
+
+fn codec(work: &Work) -> Result<AnyCodec, RoleError> {
+    AnyCodec::by_name(&work.codec)
+        .map_err(|_| RoleError::Unsupported(format!("there is no codec {}", work.codec)))
+}
+
+/// Bytes of the payload with which a one-way message has the size of the work.
+fn payload_bytes(work: &Work) -> Result<usize, RoleError> {
+    let mut frame = Vec::new();
+    codec(work)?
+        .encode(&Message::new(Kind::OneWay, 0, &[0; 8]), &mut frame)
+        .map_err(RoleError::failed("frame a message"))?;
+    Ok((work.message_bytes + 8).saturating_sub(frame.len()).max(8))
+}
+
+/// Bytes that a server's lanes have allocated, where the program counts them.
+fn lanes_allocated(metrics: &Metrics) -> Option<u64> {
+    tidewire::io::allocation::is_counting().then_some(metrics.allocated_bytes)
+}
+
 /// Times of a histogram, as the contract has them.
 fn times(histogram: &LatencyHistogram) -> Times {
     let at = |quantile| histogram.quantile_ns(quantile) as f64 / 1e3;
@@ -90,3 +128,6 @@ fn times(histogram: &LatencyHistogram) -> Times {
         max_us: at(1.0),
     }
 }
+
+/// Descriptors of a process that are no connections.
+const DESCRIPTORS_BESIDE: u64 = 64;

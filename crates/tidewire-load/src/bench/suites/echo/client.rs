@@ -1,0 +1,138 @@
+//! Echo through the threaded `Client`: requests as futures, made and waited for by a thread that is not the lane.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use tidewire::io::clock::now_ns;
+use tidewire::{Client, Request};
+
+use super::super::{codec, lanes_allocated, times};
+use crate::bench::contract::{Measured, Work};
+use crate::bench::plan::RoleError;
+use crate::bench::stage::{Stage, allocated_bytes};
+use crate::statistics::LatencyHistogram;
+
+/// Keeps the work's requests in flight on each of its clients, in turns.
+pub(super) fn drive(address: &str, work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
+    let mut caller = Caller::connect(address, work)?;
+    caller.call_for(Duration::from_millis(work.warm_up_ms))?;
+    stage.started()?;
+    caller.latency = LatencyHistogram::new();
+    caller.replies = 0;
+    let (from_ns, allocated_before) = (now_ns(), caller.allocated());
+    caller.call_for(Duration::from_millis(work.measure_ms))?;
+    let seconds = (now_ns() - from_ns) as f64 / 1e9;
+    let allocated = caller.allocated().zip(allocated_before);
+    let (messages, latency) = (caller.replies, times(&caller.latency));
+    caller.finish()?;
+    stage.measured(Measured {
+        messages,
+        seconds,
+        verified: true,
+        allocated_bytes: allocated.map(|(after, before)| after - before),
+        latency: Some(latency),
+        ..Measured::default()
+    })
+}
+
+struct Caller {
+    clients: Vec<Client>,
+    waiting: VecDeque<Waiting>,
+    payload: Vec<u8>,
+    next: u64,
+    replies: u64,
+    latency: LatencyHistogram,
+}
+
+struct Waiting {
+    request: Request,
+    client: usize,
+    number: u64,
+    sent_ns: u64,
+}
+
+impl Caller {
+    fn connect(address: &str, work: &Work) -> Result<Self, RoleError> {
+        let clients = (0..work.connections)
+            .map(|_| {
+                Client::builder()
+                    .codec(codec(work)?)
+                    .connect(address)
+                    .map_err(RoleError::failed("connect"))
+            })
+            .collect::<Result<Vec<_>, RoleError>>()?;
+        let mut caller = Self {
+            clients,
+            waiting: VecDeque::with_capacity(work.connections * work.in_flight),
+            payload: vec![b'.'; REQUEST_PAYLOAD_BYTES],
+            next: 0,
+            replies: 0,
+            latency: LatencyHistogram::new(),
+        };
+        for index in 0..work.connections * work.in_flight {
+            caller.ask(index % work.connections, now_ns());
+        }
+        Ok(caller)
+    }
+
+    fn ask(&mut self, client: usize, now_ns: u64) {
+        let number = self.next;
+        self.next += 1;
+        self.payload[..8].copy_from_slice(&number.to_le_bytes());
+        self.waiting.push_back(Waiting {
+            request: self.clients[client].request(&self.payload),
+            client,
+            number,
+            sent_ns: now_ns,
+        });
+    }
+
+    /// Waits for the oldest request. Returns whose it was, and when the reply was here.
+    fn settle(&mut self) -> Result<Option<(usize, u64)>, RoleError> {
+        let Some(waiting) = self.waiting.pop_front() else {
+            return Ok(None);
+        };
+        let reply = waiting
+            .request
+            .wait()
+            .map_err(RoleError::failed("get a reply"))?;
+        if reply.payload().get(..8) != Some(&waiting.number.to_le_bytes()) {
+            let text = format!("a reply is not that to request {}", waiting.number);
+            return Err(RoleError::failed("verify a reply")(text));
+        }
+        let now = now_ns();
+        self.replies += 1;
+        self.latency.record(now - waiting.sent_ns);
+        Ok(Some((waiting.client, now)))
+    }
+
+    fn call_for(&mut self, duration: Duration) -> Result<(), RoleError> {
+        let until_ns = now_ns() + duration.as_nanos() as u64;
+        while let Some((client, now)) = self.settle()? {
+            self.ask(client, now);
+            if now >= until_ns {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for what is in flight.
+    fn finish(&mut self) -> Result<(), RoleError> {
+        while self.settle()?.is_some() {}
+        Ok(())
+    }
+
+    /// Bytes that this thread and the clients' lanes have allocated.
+    fn allocated(&self) -> Option<u64> {
+        self.clients
+            .iter()
+            .map(|client| lanes_allocated(&client.metrics()))
+            .sum::<Option<u64>>()
+            .zip(allocated_bytes())
+            .map(|(lanes, own)| lanes + own)
+    }
+}
+
+/// With the header of a request in TW1, 12 bytes, a message has 32.
+const REQUEST_PAYLOAD_BYTES: usize = 20;

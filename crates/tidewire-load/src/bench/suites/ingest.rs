@@ -1,0 +1,297 @@
+//! Ingest: messages of 32 bytes one way, as fast as the connections take them.
+//!
+//! The server counts; the runner asks it for its count at the beginning, at the end, and once everything must have come.
+//! Rows named `a send each` are driven by Tidewire's own lane, which is given every message by itself; what it then
+//! makes of them is its affair, as it is a rival's. Rows with blocks are driven by the bare client on both sides, so that
+//! they compare servers alone.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use tidewire::io::socket::{Listener, SocketOptions};
+use tidewire::{Address, Context, Endpoint, HandlerResult, Message, Server, Service};
+
+use super::inproc::{self, ONE_LANE};
+use super::lane_client::{LaneClient, Link, Task};
+use super::{codec, timed};
+use crate::bench::contract::{Account, Measured, Work};
+use crate::bench::plan::{Metric, RoleError, RowPlan, Side, Suite};
+use crate::bench::stage::{Stage, allocated_bytes};
+use crate::probes::ingest::{self, IngestLoad, Received, Sender};
+use crate::probes::{BLOCK_BYTES, Frame, Parse};
+
+pub(super) const SUITE: Suite = Suite {
+    name: "ingest",
+    about: "messages of 32 bytes one way, by connections, batches and codec",
+    rows,
+    serve,
+    drive,
+};
+
+fn rows(quick: bool) -> Vec<RowPlan> {
+    if quick {
+        return vec![
+            coalesced(quick, "tw1", 1),
+            coalesced(quick, "tw1", 16),
+            each(quick, "tw1", 1),
+            batched(quick, "raw", 16, BLOCK_BYTES),
+            batched(quick, "srmp", 16, BLOCK_BYTES),
+            within(quick, ""),
+        ];
+    }
+    let mut rows = Vec::new();
+    for connections in [1, 4, 16, 64, 100, 256, 1_000, 10_000] {
+        rows.push(coalesced(quick, "tw1", connections));
+    }
+    for codec in ["srmp", "length-field", "raw"] {
+        rows.extend([1, 16, 64].map(|connections| coalesced(quick, codec, connections)));
+    }
+    rows.extend([1, 16, 1_000].map(|connections| each(quick, "tw1", connections)));
+    for codec in ["raw", "tw1", "srmp", "length-field"] {
+        rows.extend([8 << 10, BLOCK_BYTES].map(|bytes| batched(quick, codec, 16, bytes)));
+    }
+    let many = [1, 64, 1_000, 10_000];
+    rows.extend(many.map(|connections| batched(quick, "tw1", connections, BLOCK_BYTES)));
+    rows.push(within(quick, ""));
+    rows.push(within(quick, ONE_LANE).with_peers(None));
+    rows
+}
+
+/// Our client is given every message by itself; the limit is blocks. Rivals whose driver is the bare client get blocks,
+/// too; the others batch as they see fit.
+fn coalesced(quick: bool, codec: &str, connections: usize) -> RowPlan {
+    let work = work(quick, codec, connections);
+    let limit = in_blocks(&work, BLOCK_BYTES);
+    let id = format!("{codec}, {connections}, a send each, coalesced");
+    RowPlan::new(id, work, Metric::MESSAGES)
+        .with_limit(Some(limit.clone()))
+        .with_peers(Some(limit))
+}
+
+/// Every message is a write.
+fn each(quick: bool, codec: &str, connections: usize) -> RowPlan {
+    let work = Work {
+        mode: FLUSH.to_owned(),
+        ..work(quick, codec, connections)
+    };
+    let limit = in_blocks(&work, MESSAGE_BYTES);
+    let id = format!("{codec}, {connections}, a write each");
+    RowPlan::new(id, work, Metric::MESSAGES)
+        .with_limit(Some(limit))
+        .with_peers(None)
+}
+
+/// The bare client sends blocks to either server.
+fn batched(quick: bool, codec: &str, connections: usize, write_bytes: usize) -> RowPlan {
+    let work = in_blocks(&work(quick, codec, connections), write_bytes);
+    let kibibytes = write_bytes / 1_024;
+    let id = format!("{codec}, {connections}, {kibibytes} KiB batches");
+    RowPlan::new(id, work, Metric::MESSAGES).with_peers(None)
+}
+
+/// From one end of a connection within a process to the other.
+fn within(quick: bool, mode: &str) -> RowPlan {
+    let work = Work {
+        transport: "inproc".to_owned(),
+        mode: mode.to_owned(),
+        ..work(quick, "tw1", 1)
+    };
+    let separator = if mode.is_empty() { "" } else { " " };
+    let id = format!("tw1{separator}{mode}, within a process");
+    RowPlan::new(id, work, Metric::MESSAGES)
+}
+
+fn work(quick: bool, codec: &str, connections: usize) -> Work {
+    let work = Work {
+        suite: SUITE.name.to_owned(),
+        transport: "tcp".to_owned(),
+        codec: codec.to_owned(),
+        connections,
+        message_bytes: MESSAGE_BYTES,
+        ..Work::default()
+    };
+    timed(quick, work)
+}
+
+fn in_blocks(work: &Work, write_bytes: usize) -> Work {
+    Work {
+        write_bytes,
+        mode: String::new(),
+        ..work.clone()
+    }
+}
+
+fn serve(side: Side, work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
+    super::need_descriptors(work)?;
+    match side {
+        Side::Bare => serve_bare(work, stage),
+        Side::Tidewire => serve_tidewire(work, stage),
+    }
+}
+
+fn serve_bare(work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
+    let address = super::bind_address(work);
+    let Endpoint::Socket(address) = super::endpoint(&address)? else {
+        return Err(RoleError::Unsupported(format!(
+            "no bare ingest over {address}"
+        )));
+    };
+    let listener =
+        Listener::bind(&address, &SocketOptions::default()).map_err(RoleError::failed("listen"))?;
+    let local = Address::from(listener.local_address().clone()).to_string();
+    let parse = parse(work)?;
+    let received = Arc::new(Received::default());
+    let counted = Arc::clone(&received);
+    // It ends with the process: the runner's last word is the end of our input.
+    thread::spawn(move || {
+        ingest::serve(
+            &listener,
+            parse,
+            usize::MAX,
+            &AtomicBool::new(false),
+            &counted,
+        )
+    });
+    let message_bytes = work.message_bytes as u64;
+    stage.serve(&local, || Account {
+        messages: Some(if parse == Parse::Bytes {
+            received.bytes.load(Ordering::Relaxed) / message_bytes
+        } else {
+            received.frames.load(Ordering::Relaxed)
+        }),
+        allocated_bytes: allocated_bytes()
+            .map(|_| received.allocated_bytes.load(Ordering::Relaxed)),
+        ..Account::default()
+    })
+}
+
+/// Counts, and lets others see the count once a turn. Raw bytes are counted as bytes.
+struct Counter {
+    counts_bytes: bool,
+    count: u64,
+    shared: Arc<AtomicU64>,
+}
+
+impl Service for Counter {
+    #[inline]
+    fn on_message(&mut self, _: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
+        self.count += if self.counts_bytes {
+            message.payload.len() as u64
+        } else {
+            1
+        };
+        Ok(())
+    }
+
+    fn on_turn(&mut self, _: &mut Context<'_>) -> Option<u64> {
+        self.shared.store(self.count, Ordering::Relaxed);
+        None
+    }
+}
+
+fn serve_tidewire(work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
+    let shared = Arc::new(AtomicU64::new(0));
+    let counts_bytes = parse(work)? == Parse::Bytes;
+    let server = Server::builder()
+        .listen(&super::bind_address(work))
+        .map_err(RoleError::failed("listen"))?
+        .codec(codec(work)?)
+        .limits(super::limits(work))
+        .start(|_| Counter {
+            counts_bytes,
+            count: 0,
+            shared: Arc::clone(&shared),
+        })
+        .map_err(RoleError::failed("start the server"))?;
+    let divisor = if counts_bytes {
+        work.message_bytes as u64
+    } else {
+        1
+    };
+    stage.serve(&server.addresses()[0].to_string(), || Account {
+        messages: Some(shared.load(Ordering::Relaxed) / divisor),
+        allocated_bytes: super::lanes_allocated(&server.metrics()),
+        ..Account::default()
+    })
+}
+
+fn drive(side: Side, address: &str, work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
+    super::need_descriptors(work)?;
+    if work.transport == "inproc" {
+        return inproc::drive(side, work, stage);
+    }
+    let endpoint = super::endpoint(&super::full_address(work, address))?;
+    if side == Side::Tidewire && work.write_bytes == 0 {
+        let task = Task::Send {
+            flushes_each: work.mode == FLUSH,
+        };
+        return drive_lane(&endpoint, work, task, stage);
+    }
+    let Endpoint::Socket(address) = endpoint else {
+        return Err(RoleError::Unsupported(format!("no blocks over {address}")));
+    };
+    let load = IngestLoad {
+        connections: work.connections,
+        write_bytes: work.write_bytes,
+        frame: Frame::one_way(parse(work)?, work.message_bytes),
+        greets: side == Side::Tidewire && work.codec == "tw1",
+    };
+    let failed = || RoleError::failed("send");
+    let mut sender = Sender::connect(&address, &load).map_err(failed())?;
+    sender
+        .write_for(Duration::from_millis(work.warm_up_ms))
+        .map_err(failed())?;
+    stage.started()?;
+    let allocated_before = allocated_bytes();
+    sender
+        .write_for(Duration::from_millis(work.measure_ms))
+        .map_err(failed())?;
+    let allocated = allocated_bytes().zip(allocated_before);
+    let sent = sender.finish().map_err(failed())?;
+    stage.measured(Measured {
+        sent: Some(sent),
+        verified: true,
+        allocated_bytes: allocated.map(|(after, before)| after - before),
+        ..Measured::default()
+    })
+}
+
+fn drive_lane(
+    endpoint: &Endpoint,
+    work: &Work,
+    task: Task,
+    stage: &mut Stage,
+) -> Result<(), RoleError> {
+    let link = Link::new();
+    let payload_bytes = super::payload_bytes(work)?;
+    let mut limits = super::limits(work);
+    // What is written together: beyond it a session is full and waits for its socket.
+    limits.queue_bytes_max = BLOCK_BYTES;
+    let server = Server::builder()
+        .codec(codec(work)?)
+        .limits(limits)
+        .start(|_| {
+            LaneClient::new(
+                endpoint.clone(),
+                work,
+                task,
+                payload_bytes,
+                Arc::clone(&link),
+            )
+        })
+        .map_err(RoleError::failed("start the client's lane"))?;
+    let measured = link.drive(work, &server.doorbell(0), stage, None)?;
+    stage.measured(measured)
+}
+
+fn parse(work: &Work) -> Result<Parse, RoleError> {
+    Parse::by_name(&work.codec)
+        .ok_or_else(|| RoleError::Unsupported(format!("no bare frames of {}", work.codec)))
+}
+
+/// The mode in which every message is written by itself.
+const FLUSH: &str = "flush";
+
+const MESSAGE_BYTES: usize = 32;

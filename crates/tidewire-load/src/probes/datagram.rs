@@ -1,0 +1,273 @@
+//! Echo over UDP, bare: with segmentation offload on both sides, which is what makes small datagrams cheap.
+
+use std::io::{self, ErrorKind};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use tidewire::io::clock::now_ns;
+use tidewire::io::datagram::{DatagramBatch, DatagramOptions, DatagramSocket};
+
+use super::Frame;
+use super::echo::{DRAIN, EchoLoad, EchoOutcome, publish_allocations};
+use super::wait::WaitSet;
+use crate::statistics::LatencyHistogram;
+
+/// A socket on a free port of the loopback interface.
+///
+/// # Errors
+/// What the system says.
+pub fn bind() -> io::Result<DatagramSocket> {
+    let mut options = DatagramOptions::default();
+    options.segmentation_offload = true;
+    options.receive_buffer_bytes = Some(BUFFER_BYTES);
+    options.send_buffer_bytes = Some(BUFFER_BYTES);
+    DatagramSocket::bind(&SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), &options)
+        .map_err(io::Error::other)
+}
+
+/// Sends back what comes until `stop` is set. The bytes it allocates are published as by [`super::echo::serve`].
+///
+/// # Errors
+/// What the system says of the socket.
+pub fn serve(
+    socket: &DatagramSocket,
+    stop: &AtomicBool,
+    allocated_bytes: &AtomicU64,
+) -> io::Result<()> {
+    let mut set = WaitSet::new()?;
+    set.add(socket.as_fd(), 0)?;
+    let mut ready = Vec::new();
+    let mut batch = DatagramBatch::new(DatagramBatch::SLOTS_MAX);
+    let mut answers = Vec::with_capacity(RUN_BYTES_MAX);
+    while !stop.load(Ordering::Relaxed) {
+        set.wait(&mut ready)?;
+        while receive(socket, &mut batch)? > 0 {
+            let mut run: Option<(SocketAddr, usize)> = None;
+            for datagram in &batch {
+                let this = (datagram.peer, datagram.bytes.len());
+                let fits = answers.len() + datagram.bytes.len() <= RUN_BYTES_MAX;
+                if let Some((peer, bytes)) = run
+                    && (run != Some(this) || !fits)
+                {
+                    send_all(socket, peer, bytes, &answers)?;
+                    answers.clear();
+                }
+                run = Some(this);
+                answers.extend_from_slice(datagram.bytes);
+            }
+            if let Some((peer, bytes)) = run {
+                send_all(socket, peer, bytes, &answers)?;
+                answers.clear();
+            }
+        }
+        publish_allocations(allocated_bytes);
+    }
+    Ok(())
+}
+
+/// Offers the load to `server`, from a socket for each connection, as [`super::echo::drive`] does.
+///
+/// # Errors
+/// What the system says, or a reply that was never asked for. Those of `started`.
+pub fn drive(
+    server: SocketAddr,
+    load: &EchoLoad,
+    started: &mut dyn FnMut() -> io::Result<()>,
+) -> io::Result<EchoOutcome> {
+    let mut client = Client::new(server, load)?;
+    let warm_ns = now_ns() + load.warm_up.as_nanos() as u64;
+    while now_ns() < warm_ns {
+        client.turn(None, true)?;
+    }
+    let mut outcome = EchoOutcome {
+        replies: 0,
+        lost: 0,
+        seconds: 0.0,
+        latency: LatencyHistogram::new(),
+    };
+    started()?;
+    let from_ns = now_ns();
+    let until_ns = from_ns + load.duration.as_nanos() as u64;
+    while now_ns() < until_ns {
+        client.turn(Some(&mut outcome), true)?;
+    }
+    outcome.seconds = (now_ns() - from_ns) as f64 / 1e9;
+    let drained_ns = now_ns() + DRAIN.as_nanos() as u64;
+    while client.unanswered() > 0 && now_ns() < drained_ns {
+        client.turn(None, false)?;
+    }
+    outcome.lost = client.lost + client.unanswered();
+    Ok(outcome)
+}
+
+struct Client {
+    server: SocketAddr,
+    frame: Frame,
+    in_flight: u64,
+    set: WaitSet,
+    peers: Vec<Peer>,
+    batch: DatagramBatch,
+    block: Vec<u8>,
+    ready: Vec<usize>,
+    lost: u64,
+}
+
+struct Peer {
+    socket: DatagramSocket,
+    next: u64,
+    expected: u64,
+    sent_ns: u64,
+}
+
+impl Client {
+    fn new(server: SocketAddr, load: &EchoLoad) -> io::Result<Self> {
+        let set = WaitSet::new()?;
+        let mut peers = Vec::with_capacity(load.connections);
+        for number in 0..load.connections {
+            let socket = bind()?;
+            set.add(socket.as_fd(), number)?;
+            peers.push(Peer {
+                socket,
+                next: 0,
+                expected: 0,
+                sent_ns: 0,
+            });
+        }
+        let mut client = Self {
+            server,
+            frame: load.frame.clone(),
+            in_flight: load.in_flight,
+            set,
+            peers,
+            batch: DatagramBatch::new(DatagramBatch::SLOTS_MAX),
+            block: Vec::new(),
+            ready: Vec::new(),
+            lost: 0,
+        };
+        for number in 0..load.connections {
+            client.fill(number)?;
+        }
+        Ok(client)
+    }
+
+    /// Sends what is missing from the number in flight.
+    fn fill(&mut self, number: usize) -> io::Result<()> {
+        let peer = &mut self.peers[number];
+        let missing = self.in_flight - (peer.next - peer.expected);
+        if missing == 0 {
+            return Ok(());
+        }
+        self.block.clear();
+        self.frame.append(&mut self.block, peer.next, missing);
+        peer.next += missing;
+        peer.sent_ns = now_ns();
+        let bytes = self.frame.bytes();
+        for run in self.block.chunks(RUN_BYTES_MAX / bytes * bytes) {
+            send_all(&peer.socket, self.server, bytes, run)?;
+        }
+        Ok(())
+    }
+
+    fn turn(&mut self, mut counted: Option<&mut EchoOutcome>, goes_on: bool) -> io::Result<()> {
+        self.set.wait(&mut self.ready)?;
+        for index in 0..self.ready.len() {
+            let number = self.ready[index];
+            let peer = &mut self.peers[number];
+            if receive(&peer.socket, &mut self.batch)? == 0 {
+                continue;
+            }
+            let mut replies = 0;
+            for datagram in &self.batch {
+                let reply = self.frame.number_of(datagram.bytes);
+                let expected = peer.expected..peer.next;
+                let Some(reply) = reply.filter(|reply| expected.contains(reply)) else {
+                    return Err(io::Error::other("a reply that is not due"));
+                };
+                // Loopback keeps the order, so what was overtaken will not come.
+                self.lost += reply - peer.expected;
+                peer.expected = reply + 1;
+                replies += 1;
+            }
+            if let Some(outcome) = counted.as_deref_mut() {
+                outcome.replies += replies;
+                outcome.latency.record(now_ns() - peer.sent_ns);
+            }
+            if goes_on {
+                self.fill(number)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn unanswered(&self) -> u64 {
+        self.peers
+            .iter()
+            .map(|peer| peer.next - peer.expected)
+            .sum()
+    }
+}
+
+/// Takes what is there.
+fn receive(socket: &DatagramSocket, batch: &mut DatagramBatch) -> io::Result<usize> {
+    match socket.receive(batch) {
+        Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(0),
+        result => result,
+    }
+}
+
+/// Sends equal datagrams, however often the system has to be asked. What it does not take for want of room is lost, as
+/// datagrams are, and found missing by whoever waits for it.
+fn send_all(
+    socket: &DatagramSocket,
+    peer: SocketAddr,
+    datagram_bytes: usize,
+    mut bytes: &[u8],
+) -> io::Result<()> {
+    while !bytes.is_empty() {
+        match socket.send(peer, datagram_bytes, bytes) {
+            Ok(count) => bytes = bytes.get(count * datagram_bytes..).unwrap_or_default(),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Of each socket, in either direction, so that nothing is lost for want of room.
+const BUFFER_BYTES: usize = 4 << 20;
+
+/// Bytes sent in one call: below the largest IP packet, as offload demands.
+const RUN_BYTES_MAX: usize = 64 * 1_000;
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::probes::Parse;
+
+    #[test]
+    fn every_datagram_comes_back() {
+        let socket = bind().unwrap();
+        let address = socket.local_address();
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| serve(&socket, &stop, &AtomicU64::new(0)).unwrap());
+            for (connections, in_flight) in [(1, 1), (3, 64)] {
+                let load = EchoLoad {
+                    connections,
+                    in_flight,
+                    warm_up: Duration::ZERO,
+                    duration: Duration::from_millis(50),
+                    frame: Frame::one_way(Parse::Tw1, 32),
+                    greets: false,
+                };
+                let outcome = drive(address, &load, &mut || Ok(())).unwrap();
+                assert!(outcome.replies > 0 && outcome.latency.count() > 0);
+                assert_eq!(outcome.lost, 0);
+            }
+            stop.store(true, Ordering::Relaxed);
+        });
+    }
+}

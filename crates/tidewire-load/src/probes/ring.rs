@@ -1,0 +1,282 @@
+//! Within a process, bare: two threads and the byte ring between them, or one thread that plays both ends.
+//!
+//! Two threads look for work without sleeping, which is the most that two cores can do. Every message is looked at by
+//! itself, and its number checked.
+
+use std::hint::spin_loop;
+use std::io::{self, ErrorKind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use tidewire::io::affinity::pin_to_core;
+use tidewire::io::clock::now_ns;
+use tidewire::io::poller::Interest;
+use tidewire::io::ring::RingStream;
+
+use super::echo::DRAIN;
+
+/// What is offered: messages of [`MESSAGE_BYTES`].
+#[derive(Clone, Debug)]
+pub struct RingLoad {
+    /// Messages not yet answered; 0 for one way.
+    pub in_flight: u64,
+    /// Whether one thread plays both ends.
+    pub one_thread: bool,
+    /// Cores for the two threads; fewer than two leave it to the system, and the threads give way to each other.
+    pub cores: Vec<usize>,
+    /// Time before anything is counted.
+    pub warm_up: Duration,
+    /// How long it is counted.
+    pub duration: Duration,
+}
+
+/// What was found.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct RingOutcome {
+    /// Messages that came, or came back, within the time, each with the number it should have.
+    pub messages: u64,
+    /// How long that was, in seconds.
+    pub seconds: f64,
+    /// Messages sent since the beginning that never came.
+    pub lost: u64,
+}
+
+/// Offers the load.
+///
+/// # Errors
+/// There is no memory for a ring, a core is not to be had, or a message is not the expected one. Those of `started`.
+pub fn drive(
+    load: &RingLoad,
+    started: &mut dyn FnMut() -> io::Result<()>,
+) -> io::Result<RingOutcome> {
+    let (near, far) = RingStream::pair(RING_BYTES)?;
+    let taken = Arc::new(AtomicU64::new(0));
+    let mut near = Near {
+        end: End::new(near),
+        in_flight: load.in_flight,
+        taken: Arc::clone(&taken),
+    };
+    let mut far = Far {
+        end: End::new(far),
+        answers: load.in_flight > 0,
+        owed: 0,
+        taken,
+    };
+    if load.one_thread {
+        return near.run(load, started, &mut || far.step().map(drop));
+    }
+    let cores = load.cores.clone();
+    let spins = cores.len() >= 2;
+    let rest = move || {
+        if spins {
+            spin_loop();
+        } else {
+            thread::yield_now();
+        }
+    };
+    let server = thread::spawn(move || {
+        if let [_, core, ..] = cores[..] {
+            pin_to_core(core)?;
+        }
+        while far.step()? {
+            rest();
+        }
+        io::Result::Ok(())
+    });
+    if let [core, _, ..] = load.cores[..] {
+        pin_to_core(core)?;
+    }
+    let outcome = near.run(load, started, &mut || {
+        rest();
+        Ok(())
+    });
+    drop(near);
+    let served = server
+        .join()
+        .unwrap_or_else(|_| Err(io::Error::other("the other thread panicked")));
+    served.and(outcome)
+}
+
+/// One end of the ring.
+struct End {
+    stream: RingStream,
+    next_in: u64,
+    next_out: u64,
+}
+
+/// The end that offers.
+struct Near {
+    end: End,
+    in_flight: u64,
+    taken: Arc<AtomicU64>,
+}
+
+/// The end that takes, and answers if it is to.
+struct Far {
+    end: End,
+    answers: bool,
+    owed: u64,
+    taken: Arc<AtomicU64>,
+}
+
+impl Near {
+    fn run(
+        &mut self,
+        load: &RingLoad,
+        started: &mut dyn FnMut() -> io::Result<()>,
+        between: &mut dyn FnMut() -> io::Result<()>,
+    ) -> io::Result<RingOutcome> {
+        self.run_for(load.warm_up, between)?;
+        started()?;
+        let (before, from_ns) = (self.received(), now_ns());
+        self.run_for(load.duration, between)?;
+        let messages = self.received() - before;
+        let seconds = (now_ns() - from_ns) as f64 / 1e9;
+        let until_ns = now_ns() + DRAIN.as_nanos() as u64;
+        while self.received() < self.end.next_out && now_ns() < until_ns {
+            self.end.take()?;
+            between()?;
+        }
+        Ok(RingOutcome {
+            messages,
+            seconds,
+            lost: self.end.next_out - self.received(),
+        })
+    }
+
+    fn run_for(
+        &mut self,
+        duration: Duration,
+        between: &mut dyn FnMut() -> io::Result<()>,
+    ) -> io::Result<()> {
+        let until_ns = now_ns() + duration.as_nanos() as u64;
+        while now_ns() < until_ns {
+            for _ in 0..STEPS {
+                if self.in_flight == 0 {
+                    self.end.put(CHUNK);
+                } else {
+                    self.end.take()?;
+                    let under_way = self.end.next_out - self.end.next_in;
+                    self.end.put(self.in_flight - under_way);
+                }
+                between()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Messages that came where they should.
+    fn received(&self) -> u64 {
+        if self.in_flight == 0 {
+            self.taken.load(Ordering::Acquire)
+        } else {
+            self.end.next_in
+        }
+    }
+}
+
+impl Far {
+    /// Takes what is there and answers. Returns whether the other end still is there.
+    fn step(&mut self) -> io::Result<bool> {
+        let Some(count) = self.end.take()? else {
+            return Ok(false);
+        };
+        if count > 0 {
+            self.taken.store(self.end.next_in, Ordering::Release);
+        }
+        if self.answers {
+            self.owed += count;
+            self.owed -= self.end.put(self.owed);
+        }
+        Ok(true)
+    }
+}
+
+impl End {
+    fn new(mut stream: RingStream) -> Self {
+        // Nobody sleeps, so nobody is to be woken.
+        stream.set_interest(Interest::NONE);
+        Self {
+            stream,
+            next_in: 0,
+            next_out: 0,
+        }
+    }
+
+    /// Takes the messages that are there and checks them; nothing when the other end is gone.
+    fn take(&mut self) -> io::Result<Option<u64>> {
+        let bytes = match self.stream.readable() {
+            Ok([]) => return Ok(None),
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(Some(0)),
+            Err(error) => return Err(error),
+        };
+        let messages = bytes.chunks_exact(MESSAGE_BYTES);
+        let count = messages.len();
+        for message in messages {
+            if message[..8] != self.next_in.to_le_bytes() {
+                return Err(io::Error::other(format!(
+                    "a message is not number {}",
+                    self.next_in
+                )));
+            }
+            self.next_in += 1;
+        }
+        self.stream.consume(count * MESSAGE_BYTES);
+        Ok(Some(count as u64))
+    }
+
+    /// Writes up to this many messages. Returns how many there was room for; none, too, when the other end is gone.
+    fn put(&mut self, count: u64) -> u64 {
+        let Ok(room) = self.stream.writable() else {
+            return 0;
+        };
+        let bytes = room.len().min(count as usize * MESSAGE_BYTES);
+        let messages = room[..bytes].chunks_exact_mut(MESSAGE_BYTES);
+        let count = messages.len();
+        for message in messages {
+            message[..8].copy_from_slice(&self.next_out.to_le_bytes());
+            message[8..].fill(b'.');
+            self.next_out += 1;
+        }
+        self.stream.commit(count * MESSAGE_BYTES);
+        count as u64
+    }
+}
+
+/// Bytes of a message.
+pub const MESSAGE_BYTES: usize = 32;
+
+/// Room of the ring in each direction, in bytes.
+const RING_BYTES: usize = 256 * 1_024;
+
+/// Messages written at once one way.
+const CHUNK: u64 = 512;
+
+/// Looks between two readings of the clock.
+const STEPS: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_message_comes_on_one_thread_and_on_two() {
+        for one_thread in [true, false] {
+            for in_flight in [0, 1, 128] {
+                let load = RingLoad {
+                    in_flight,
+                    one_thread,
+                    cores: Vec::new(),
+                    warm_up: Duration::from_millis(5),
+                    duration: Duration::from_millis(20),
+                };
+                let outcome = drive(&load, &mut || Ok(())).unwrap();
+                assert!(outcome.messages > 0 && outcome.seconds > 0.0);
+                assert_eq!(outcome.lost, 0);
+            }
+        }
+    }
+}
