@@ -9,23 +9,23 @@
 //! - [`Console`]: how a server says that it is ready, and answers for what it has done.
 //! - [`Window`], [`Meter`]: when a driver counts, and what.
 //! - [`Exchange`], [`Flight`]: what a request says, whether its reply is right, and what is in flight.
-//! - [`Intake`], [`Source`], [`Control`]: one-way messages with numbers, and how the sender learns what arrived.
+//! - [`Source`], [`Intake`]: one-way messages with numbers, and what became of them.
 //! - [`Publication`]: messages of a fan-out, at a rate.
+//! - [`pipe`], [`stream`]: clients and servers on tokio.
+//! - [`inproc`], [`pin`]: two threads of one process and what a library puts between them.
 //! - [`external`]: servers that are programs of others, such as redis-server.
 
 pub mod address;
 mod allocation;
 mod console;
-mod control;
 mod exchange;
 pub mod external;
 mod flight;
+pub mod inproc;
 mod meter;
 mod numbered;
-#[cfg(feature = "tokio")]
 pub mod pipe;
 mod publication;
-#[cfg(feature = "tokio")]
 pub mod stream;
 mod window;
 
@@ -38,11 +38,10 @@ pub use tidewire_load::bench::contract::{
 
 pub use allocation::allocated_bytes;
 pub use console::Console;
-pub use control::Control;
 pub use exchange::{Exchange, add, terms};
 pub use flight::Flight;
 pub use meter::Meter;
-pub use numbered::{Counts, Intake, Source};
+pub use numbered::{Counts, Intake, Source, sent};
 pub use publication::Publication;
 pub use window::{Window, now_ns};
 
@@ -145,6 +144,20 @@ pub fn locked_version(library: &str) -> Result<String> {
         .and_then(|version| version.strip_suffix('"'))
         .map(str::to_owned)
         .with_context(|| format!("{library} is not in the lock file"))
+}
+
+/// Puts the calling thread, the `index`-th of work within one process, on the core that the work has for it, if any.
+///
+/// # Errors
+/// The system refuses, as it does for a core that is not there.
+pub fn pin(work: &Work, index: usize) -> Result<()> {
+    use rustix::thread::{CpuSet, sched_setaffinity};
+    let Some(&core) = work.cores.get(index) else {
+        return Ok(());
+    };
+    let mut cores = CpuSet::new();
+    cores.set(core);
+    sched_setaffinity(None, &cores).with_context(|| format!("pinning a thread to core {core}"))
 }
 
 /// Lets the process have as many descriptors as its hard limit allows; with fewer, connecting fails and says so.

@@ -4,7 +4,7 @@ use tidewire_load::statistics::LatencyHistogram;
 
 use crate::{Measured, Times, Window};
 
-/// Counts the replies of one thread; several are merged at the end.
+/// Counts what came within a window, and how long it took.
 #[derive(Debug)]
 pub struct Meter {
     window: Window,
@@ -33,15 +33,16 @@ impl Meter {
 
     /// Counts a right message that came now and was asked for at `sent_ns`.
     pub fn count(&mut self, sent_ns: u64, now_ns: u64) {
-        self.count_many(1, sent_ns, now_ns);
+        if self.window.contains(now_ns) {
+            self.messages += 1;
+            self.latency.record(now_ns.saturating_sub(sent_ns));
+        }
     }
 
-    /// Counts several that were asked for together.
-    pub fn count_many(&mut self, messages: u64, sent_ns: u64, now_ns: u64) {
+    /// Counts right messages that came now, of which nobody knows when they were sent.
+    pub fn count_untimed(&mut self, messages: u64, now_ns: u64) {
         if self.window.contains(now_ns) {
             self.messages += messages;
-            self.latency
-                .record_many(now_ns.saturating_sub(sent_ns), messages);
         }
     }
 
@@ -49,13 +50,6 @@ impl Meter {
     /// a loss during the warm-up is a loss.
     pub fn count_lost(&mut self, messages: u64) {
         self.lost += messages;
-    }
-
-    /// Adds what another thread counted.
-    pub fn merge(&mut self, other: &Self) {
-        self.messages += other.messages;
-        self.lost += other.lost;
-        self.latency.merge(&other.latency);
     }
 
     /// The figures, all of them of messages that were checked.

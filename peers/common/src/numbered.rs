@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::{Result, ensure};
 
-use crate::Work;
+use crate::{Measured, Window, Work};
 
 /// The sending side of one connection.
 #[derive(Debug)]
@@ -49,6 +49,19 @@ impl Source {
     #[must_use]
     pub fn sent(&self) -> u64 {
         self.next
+    }
+}
+
+/// What the driver of one-way messages says at its end: how many it sent over all connections. What came of them the
+/// benchmark asks the server.
+#[must_use]
+pub fn sent(messages: u64, window: &Window) -> Measured {
+    Measured {
+        sent: Some(messages),
+        seconds: window.seconds(),
+        verified: true,
+        allocated_bytes: Some(window.allocated_bytes()),
+        ..Measured::default()
     }
 }
 
@@ -123,6 +136,18 @@ impl Intake {
         } else {
             self.wrong += 1;
         }
+    }
+
+    /// Messages so far that came once and in order.
+    #[must_use]
+    pub fn right(&self) -> u64 {
+        self.right
+    }
+
+    /// Messages so far that came late, twice, or with other content.
+    #[must_use]
+    pub fn wrong(&self) -> u64 {
+        self.wrong
     }
 
     /// Shows other threads the counts; once for what was received together.

@@ -118,26 +118,54 @@ fn report(measured: &Measured) -> String {
 fn try_one(path: &Path, work: &Work) -> Result<Measured> {
     let json = serde_json::to_string(work)?;
     if work.transport == "inproc" || work.suite == "workers" {
-        return drive(path, "-", &json);
+        return drive(path, "-", &json, None);
     }
     let mut server = Program::start(path, &["serve", &json])?;
     let Said::Ready(address) = server.line()? else {
         bail!("the server said something else than that it is ready");
     };
-    let measured = drive(path, &address, &json)?;
-    server.ask()?;
+    let measured = drive(path, &address, &json, Some(&mut server))?;
     server.end()?;
     Ok(measured)
 }
 
-fn drive(path: &Path, address: &str, json: &str) -> Result<Measured> {
+/// Waits until the server has counted `sent` messages, or counts no more. Returns how many it counted.
+fn wait_for(server: &mut Program, sent: u64) -> Result<u64> {
+    let mut counted = None;
+    loop {
+        let now = server.ask()?.messages;
+        if now >= Some(sent) || now == counted {
+            return now.context("the server did not count");
+        }
+        counted = now;
+        std::thread::sleep(Duration::from_secs(1));
+    }
+}
+
+/// Runs the driver. Where it knows only what it sent, the server says what came.
+fn drive(
+    path: &Path,
+    address: &str,
+    json: &str,
+    mut server: Option<&mut Program>,
+) -> Result<Measured> {
+    let mut counted = || server.as_mut().map(|server| server.ask()).transpose();
     let mut driver = Program::start(path, &["drive", address, json])?;
     let Said::Started(true) = driver.line()? else {
         bail!("the driver said something else than that it started");
     };
-    let Said::Measured(measured) = driver.line()? else {
+    let before = counted()?;
+    let Said::Measured(mut measured) = driver.line()? else {
         bail!("the driver said something else than what it measured");
     };
+    let after = counted()?;
+    if let (Some(sent), Some(server)) = (measured.sent, server) {
+        let messages = |account: Option<Account>| account.and_then(|account| account.messages);
+        let before = messages(before).context("the server did not count")?;
+        let after = messages(after).context("the server did not count")?;
+        measured.messages = after - before;
+        measured.lost = sent.saturating_sub(wait_for(server, sent)?);
+    }
     driver.end()?;
     Ok(measured)
 }

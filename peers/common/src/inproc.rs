@@ -1,0 +1,151 @@
+//! Work within one process: two threads and what a library puts between them.
+//!
+//! `echo`: the near thread keeps requests in flight, the far one sends back what comes. `ingest`: the near thread sends
+//! as fast as it can, the far one counts. A library only has to say how one end sends and receives; its ends may hand
+//! over several messages at once where that is its way to be fast.
+
+use std::thread;
+
+use anyhow::{Result, bail, ensure};
+
+use crate::{
+    Exchange, Flight, Intake, Measured, Meter, Source, Window, Work, not_offered, now_ns, pin,
+};
+
+/// A message of the benchmark's size, as channels carry them by value.
+pub type Item = [u8; ITEM_BYTES];
+
+/// One end of a connection, owned by one thread.
+pub trait End: Send + 'static {
+    /// Sends one message, waiting for room if there is none. The library may keep it until [`End::flush`].
+    ///
+    /// # Errors
+    /// The other end is gone.
+    fn send(&mut self, message: Item) -> Result<()>;
+
+    /// Lets everything go that was sent.
+    ///
+    /// # Errors
+    /// The other end is gone.
+    fn flush(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    /// Waits for a message and appends all that are there, or as many as are taken at once.
+    ///
+    /// # Errors
+    /// The other end is gone.
+    fn receive(&mut self, messages: &mut Vec<Item>) -> Result<()>;
+}
+
+/// Does `work` between the two ends that `connect` makes.
+///
+/// # Errors
+/// An end fails, or the work is not of one connection and of messages of [`ITEM_BYTES`].
+pub fn drive<E: End>(work: &Work, connect: impl FnOnce() -> Result<(E, E)>) -> Result<Measured> {
+    ensure!(
+        work.message_bytes == ITEM_BYTES && work.connections <= 1,
+        "within one process only one connection with messages of {ITEM_BYTES} bytes is offered"
+    );
+    let (near, far) = connect()?;
+    match work.suite.as_str() {
+        "echo" => echo(work, near, far),
+        "ingest" => ingest(work, near, far),
+        _ => Err(not_offered(work)),
+    }
+}
+
+fn echo(work: &Work, mut near: impl End, mut far: impl End) -> Result<Measured> {
+    let answering = work.clone();
+    // It ends with the process; what it fails of, the near end notices.
+    thread::spawn(move || -> Result<()> {
+        pin(&answering, 0)?;
+        let mut messages = Vec::with_capacity(BATCH_MESSAGES);
+        loop {
+            far.receive(&mut messages)?;
+            for message in messages.drain(..) {
+                far.send(message)?;
+            }
+            far.flush()?;
+        }
+    });
+    pin(work, 1)?;
+    let in_flight = work.in_flight.max(1);
+    let mut flight = Flight::new(Exchange::of(work)?);
+    let mut meter = Meter::new(Window::begin(work));
+    let mut replies = Vec::with_capacity(BATCH_MESSAGES);
+    loop {
+        let now = now_ns();
+        for reply in replies.drain(..) {
+            let reply: Item = reply;
+            flight.reply(&reply, now, &mut meter);
+        }
+        if !meter.window().is_over(now) {
+            while flight.outstanding() < in_flight {
+                near.send(item(flight.request(now)))?;
+            }
+            near.flush()?;
+        } else if flight.outstanding() == 0 {
+            return Ok(meter.measured());
+        }
+        near.receive(&mut replies)?;
+    }
+}
+
+fn ingest(work: &Work, mut near: impl End, far: impl End) -> Result<Measured> {
+    let mut source = Source::new(work, 0)?;
+    let window = Window::begin(work);
+    let far = {
+        let (work, meter) = (work.clone(), Meter::new(window.clone()));
+        thread::spawn(move || take(&work, far, meter))
+    };
+    pin(work, 1)?;
+    while !window.is_over(now_ns()) {
+        for _ in 0..BATCH_MESSAGES {
+            near.send(item(source.message()))?;
+        }
+        near.flush()?;
+    }
+    near.send(LAST)?;
+    near.flush()?;
+    let Ok(taken) = far.join() else {
+        bail!("the receiving thread panicked");
+    };
+    let (mut meter, intake) = taken?;
+    // The last one counts as wrong.
+    let wrong = intake.wrong() - 1;
+    meter.count_lost(source.sent().saturating_sub(intake.right()).max(wrong));
+    Ok(meter.measured())
+}
+
+/// The far end of `ingest`: takes messages until the last one.
+fn take(work: &Work, mut far: impl End, mut meter: Meter) -> Result<(Meter, Intake)> {
+    pin(work, 0)?;
+    let mut intake = Intake::new(work);
+    let mut messages = Vec::with_capacity(BATCH_MESSAGES);
+    while messages.last() != Some(&LAST) {
+        messages.clear();
+        far.receive(&mut messages)?;
+        let before = intake.right();
+        for message in &messages {
+            intake.take(message);
+        }
+        meter.count_untimed(intake.right() - before, now_ns());
+    }
+    Ok((meter, intake))
+}
+
+fn item(message: &[u8]) -> Item {
+    let mut item = [0; ITEM_BYTES];
+    item.copy_from_slice(message);
+    item
+}
+
+/// Size of a message in bytes.
+pub const ITEM_BYTES: usize = 32;
+
+/// Messages that are sent between two looks at the clock, and that an end may take at once.
+pub const BATCH_MESSAGES: usize = 256;
+
+/// Says that nothing more comes; its connection is none.
+const LAST: Item = [0xff; ITEM_BYTES];
