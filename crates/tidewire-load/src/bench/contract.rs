@@ -14,6 +14,15 @@
 //!
 //! `WORK` is a [`Work`] as JSON. Work within one process has no server: its driver gets the address `-`. What goes wrong
 //! is one line on standard error and an exit code that is not 0.
+//!
+//! # Publications
+//!
+//! In the suite `fanout` one subscriber reads all publishers, so they agree on the payload of [`Work::message_bytes`]:
+//! bytes 0 to 7 are the number of the message, counted from 0, bytes 8 to 15 the time it was sent, in nanoseconds of
+//! `CLOCK_MONOTONIC`, both little-endian; the rest are bytes `5a` ([`Publication`](super::publication::Publication)). A
+//! server that publishes by itself begins when [`Work::subscribers`] have subscribed, and sends what is due by
+//! [`Work::rate_per_sec`] every millisecond; one clock reading may serve all that is sent at once. A broker publishes
+//! nothing; it gets messages for the topic `t`. A ZMTP publisher sends messages of one part.
 
 use serde::{Deserialize, Serialize};
 

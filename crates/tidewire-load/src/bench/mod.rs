@@ -8,12 +8,15 @@
 mod child;
 pub mod contract;
 mod cost;
+mod pace;
 pub mod plan;
 pub mod program;
+pub mod publication;
 mod results;
 mod run;
 mod runner;
 pub mod stage;
+pub mod subscriber;
 pub mod suites;
 mod table;
 

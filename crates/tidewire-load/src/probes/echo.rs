@@ -192,7 +192,7 @@ impl Client {
 }
 
 /// A connection that is made when this returns, and welcomed if it is to greet.
-pub(super) fn connect(address: &SocketAddress, greets: bool) -> io::Result<Stream> {
+pub(crate) fn connect(address: &SocketAddress, greets: bool) -> io::Result<Stream> {
     let mut stream = Stream::connect(address).map_err(io::Error::other)?;
     let mut set = WaitSet::new()?;
     set.add(stream.as_fd(), 0)?;

@@ -19,7 +19,7 @@ pub mod echo;
 mod frame;
 pub mod ingest;
 pub mod ring;
-mod wait;
+pub(crate) mod wait;
 
 pub use frame::{Frame, Parse};
 

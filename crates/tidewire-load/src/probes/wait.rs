@@ -3,6 +3,7 @@
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
 
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
@@ -10,13 +11,13 @@ use rustix::io::Errno;
 
 /// An epoll set whose members have the numbers of a table.
 #[derive(Debug)]
-pub(super) struct WaitSet {
+pub(crate) struct WaitSet {
     epoll: OwnedFd,
     events: Box<[MaybeUninit<Event>]>,
 }
 
 impl WaitSet {
-    pub(super) fn new() -> io::Result<Self> {
+    pub(crate) fn new() -> io::Result<Self> {
         Ok(Self {
             epoll: epoll::create(CreateFlags::CLOEXEC)?,
             events: vec![MaybeUninit::uninit(); EVENTS].into_boxed_slice(),
@@ -24,13 +25,13 @@ impl WaitSet {
     }
 
     /// Watches for input, as long as the descriptor is open.
-    pub(super) fn add(&self, descriptor: impl AsFd, number: usize) -> io::Result<()> {
+    pub(crate) fn add(&self, descriptor: impl AsFd, number: usize) -> io::Result<()> {
         let data = EventData::new_u64(number as u64);
         Ok(epoll::add(&self.epoll, descriptor, data, EventFlags::IN)?)
     }
 
     /// Watches for output beside input, or no longer.
-    pub(super) fn watch_output(
+    pub(crate) fn watch_output(
         &self,
         descriptor: impl AsFd,
         number: usize,
@@ -45,12 +46,22 @@ impl WaitSet {
         Ok(epoll::modify(&self.epoll, descriptor, data, flags)?)
     }
 
+    /// Watches no longer.
+    pub(crate) fn remove(&self, descriptor: impl AsFd) -> io::Result<()> {
+        Ok(epoll::delete(&self.epoll, descriptor)?)
+    }
+
     /// Puts the numbers of what is ready into `ready`, after at most 100 ms also none.
-    pub(super) fn wait(&mut self, ready: &mut Vec<usize>) -> io::Result<()> {
+    pub(crate) fn wait(&mut self, ready: &mut Vec<usize>) -> io::Result<()> {
+        self.wait_for(ready, Duration::from_millis(100))
+    }
+
+    /// Puts the numbers of what is ready into `ready`, after at most `timeout`, which is less than a second, also none.
+    pub(crate) fn wait_for(&mut self, ready: &mut Vec<usize>, timeout: Duration) -> io::Result<()> {
         ready.clear();
         let timeout = Timespec {
             tv_sec: 0,
-            tv_nsec: 100_000_000,
+            tv_nsec: timeout.subsec_nanos().into(),
         };
         match epoll::wait(&self.epoll, &mut self.events[..], Some(&timeout)) {
             Ok((events, _)) => ready.extend(events.iter().map(|event| event.data.u64() as usize)),
