@@ -74,7 +74,7 @@ pub enum DialectError {
 }
 
 /// The subject, channel or topic of all publications.
-pub(super) const TOPIC: &str = "t";
+pub const TOPIC: &str = "t";
 
 /// Largest frame or line that is taken, in bytes.
 pub(super) const FRAME_BYTES_MAX: usize = 64 * 1024;

@@ -25,7 +25,7 @@ use thiserror::Error;
 use tidewire::io::clock::now_ns;
 use tidewire::io::socket::{SocketAddress, Stream};
 
-pub use dialect::DialectError;
+pub use dialect::{DialectError, TOPIC};
 
 use self::connection::{Broken, Connection, Tally};
 use self::dialect::{Dialect, Role};

@@ -1,9 +1,12 @@
 //! The suites: what is measured. Each has a file, with its rows and how our two programs play their parts.
 
 mod echo;
+mod fanout;
 mod ingest;
 mod inproc;
 mod lane_client;
+#[cfg(test)]
+mod played;
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -17,7 +20,7 @@ use crate::scenario::nearest_key;
 use crate::statistics::LatencyHistogram;
 
 /// All suites, in the order in which they run.
-pub static SUITES: &[Suite] = &[echo::SUITE, ingest::SUITE];
+pub static SUITES: &[Suite] = &[ingest::SUITE, echo::SUITE, fanout::SUITE];
 
 /// The suite of this name, or else the nearest name.
 ///

@@ -1,0 +1,138 @@
+//! The two steps of the chat test that the project started from: agents in one room, each of whom hears all others.
+
+use std::sync::mpsc;
+use std::thread;
+
+use tidewire::{Chat, Endpoint, Server};
+
+use super::{DELIVERIES, SUITE};
+use crate::bench::contract::{Account, Measured, Times, Work};
+use crate::bench::plan::{RoleError, RowPlan};
+use crate::bench::stage::{Stage, allocated_bytes};
+use crate::report::StepReport;
+use crate::run::{self, Observer, Phase, Progress, RunOptions};
+use crate::scenario::{Scenario, Step};
+
+/// What sets these rows apart.
+pub(super) const MODE: &str = "chat";
+
+/// Agents of each step, and messages a second that they offer together.
+pub(super) const STEPS: [(usize, f64); 2] = [(50, 200.0 / 3.0), (500, 4_000.0)];
+
+pub(super) fn row(&(connections, rate_per_sec): &(usize, f64), quick: bool) -> RowPlan {
+    let work = Work {
+        suite: SUITE.name.to_owned(),
+        transport: "tcp".to_owned(),
+        codec: "tw1".to_owned(),
+        mode: MODE.to_owned(),
+        connections,
+        rate_per_sec,
+        measure_ms: if quick { 3_000 } else { 8_000 },
+        ..Work::default()
+    };
+    RowPlan::new(
+        format!("chat of {connections}, the seed's step"),
+        work,
+        DELIVERIES,
+    )
+    .with_limit(None)
+    .with_peers(None)
+}
+
+pub(super) fn serve(work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
+    let server = Server::builder()
+        .listen(&super::super::bind_address(work))
+        .map_err(RoleError::failed("listen"))?
+        .limits(super::super::limits(work))
+        .start(|_| Chat::new())
+        .map_err(RoleError::failed("start the server"))?;
+    stage.serve(&server.to_string(), || Account {
+        allocated_bytes: allocated_bytes(),
+        ..Account::default()
+    })
+}
+
+/// Runs the step. What it says of the processor includes its warm-up, for the load test has windows of its own.
+pub(super) fn drive(endpoint: Endpoint, work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
+    let scenario = scenario(work)?;
+    let options = RunOptions::new(endpoint);
+    let (sender, started) = mpsc::channel();
+    let run = thread::spawn(move || {
+        let mut watcher = Watcher { started: sender };
+        run::run(&scenario, &options, &mut watcher)
+    });
+    // An error means that the run ended without having sent anything, which it will tell itself.
+    if started.recv().is_ok() {
+        stage.started()?;
+    }
+    let report = run
+        .join()
+        .map_err(|_| RoleError::Unsupported("the load test panicked".to_owned()))?
+        .map_err(RoleError::failed("run the load test"))?;
+    match report.steps.first() {
+        Some(step) => stage.measured(measured(step)),
+        None => Err(RoleError::Unsupported(
+            "the load test was interrupted".to_owned(),
+        )),
+    }
+}
+
+/// The built-in step with so many agents, as long as the work wants it.
+fn scenario(work: &Work) -> Result<Scenario, RoleError> {
+    let mut scenario = Scenario::built_in();
+    let is_wanted = |step: &Step| step.concurrency as usize == work.connections;
+    scenario.steps.retain(is_wanted);
+    if scenario.steps.is_empty() {
+        let text = format!("the chat test has no step of {} agents", work.connections);
+        return Err(RoleError::Unsupported(text));
+    }
+    for step in &mut scenario.steps {
+        step.duration_secs = work.measure_ms as f64 / 1e3;
+    }
+    Ok(scenario)
+}
+
+fn measured(step: &StepReport) -> Measured {
+    let latency = step.latency;
+    let mut measured = Measured {
+        messages: step.total_received,
+        // The steady rate, which is not diluted by coming and going.
+        seconds: step.total_received as f64 / step.steady.receive_tps.max(f64::MIN_POSITIVE),
+        verified: step.receivers_unresolved == 0 && step.corrupt == 0,
+        lost: step.lost + step.duplicated + step.reordered + step.total_send_errors,
+        latency: Some(Times {
+            samples: step.total_received,
+            mean_us: latency.mean_ms * 1e3,
+            p50_us: latency.p50_ms * 1e3,
+            p95_us: latency.p95_ms * 1e3,
+            p99_us: latency.p99_ms * 1e3,
+            p999_us: 0.0,
+            max_us: latency.max_ms * 1e3,
+        }),
+        ..Measured::default()
+    };
+    let mut figure = |name: &str, value: f64| measured.figures.insert(name.to_owned(), value);
+    figure("send_per_sec", step.steady.send_tps);
+    figure("offered_per_sec", step.theoretical_tps);
+    figure("attainment", step.attainment);
+    measured
+}
+
+/// Says when the agents begin to send.
+struct Watcher {
+    started: mpsc::Sender<()>,
+}
+
+impl Observer for Watcher {
+    fn progress(&mut self, progress: &Progress) {
+        if progress.phase != Phase::Login {
+            // Said more than once; only the first is heard.
+            let _ = self.started.send(());
+        }
+    }
+
+    /// A step may be over before anybody looked.
+    fn step_ended(&mut self, _: &StepReport) {
+        let _ = self.started.send(());
+    }
+}

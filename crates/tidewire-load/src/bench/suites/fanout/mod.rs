@@ -1,0 +1,159 @@
+//! Fan-out: one publisher, 500 receivers, at rates that rise until somebody no longer keeps up.
+//!
+//! All publishers are read by the same raw [subscriber](crate::bench::subscriber), so that a row compares them and not
+//! their clients. Beside these rows stand the two steps of the chat test that the project started from, driven by the
+//! agents of the load test.
+
+mod bare;
+mod chat;
+mod publisher;
+
+use std::time::Duration;
+
+use tidewire::Endpoint;
+
+use crate::bench::contract::{Measured, Work};
+use crate::bench::plan::{Metric, RoleError, RowPlan, Side, Source, Suite};
+use crate::bench::stage::{Stage, allocated_bytes};
+use crate::bench::subscriber::{self, Listening, Protocol};
+
+pub(super) const SUITE: Suite = Suite {
+    name: "fanout",
+    about: "one publisher and 500 receivers at rising rates; the chat test that the project started from",
+    rows,
+    serve,
+    drive,
+};
+
+fn rows(quick: bool) -> Vec<RowPlan> {
+    let mut rows: Vec<RowPlan> = chat::STEPS
+        .iter()
+        .map(|step| chat::row(step, quick))
+        .collect();
+    let rates: &[f64] = if quick { &[2.0, 16.0] } else { &MILLIONS };
+    for millions in rates {
+        let work = Work {
+            suite: SUITE.name.to_owned(),
+            transport: "tcp".to_owned(),
+            codec: "tw1".to_owned(),
+            message_bytes: PAYLOAD_BYTES,
+            publishers: 1,
+            subscribers: SUBSCRIBERS,
+            rate_per_sec: millions * 1e6 / SUBSCRIBERS as f64,
+            ..Work::default()
+        };
+        let work = Work {
+            warm_up_ms: if quick { 200 } else { 1_000 },
+            measure_ms: if quick { 500 } else { 3_000 },
+            ..work
+        };
+        let id = format!("{millions} M/s to {SUBSCRIBERS}");
+        rows.push(RowPlan::new(id, work, DELIVERIES));
+    }
+    rows
+}
+
+fn serve(side: Side, work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
+    match (side, work.mode.as_str()) {
+        (Side::Tidewire, chat::MODE) => chat::serve(work, stage),
+        (Side::Tidewire, _) => publisher::serve(work, stage),
+        (Side::Bare, _) => bare::serve(work, stage),
+    }
+}
+
+fn drive(side: Side, address: &str, work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
+    let endpoint = super::endpoint(&super::full_address(work, address))?;
+    if work.mode == chat::MODE {
+        return chat::drive(endpoint, work, stage);
+    }
+    let Endpoint::Socket(address) = endpoint else {
+        let text = format!("no raw subscriber over {}", work.transport);
+        return Err(RoleError::Unsupported(text));
+    };
+    let protocol = match (side, work.codec.as_str()) {
+        (Side::Tidewire, _) => Protocol::Tw1,
+        (Side::Bare, "tw1") => Protocol::BareTw1,
+        (Side::Bare, "length") => Protocol::Length,
+        (Side::Bare, "websocket") => Protocol::WebSocket,
+        (Side::Bare, "nats") => Protocol::Nats,
+        (Side::Bare, "redis") => Protocol::Redis,
+        (Side::Bare, "zmtp") => Protocol::Zmtp,
+        (Side::Bare, unknown) => {
+            let text = format!("the raw subscriber does not speak {unknown}");
+            return Err(RoleError::Unsupported(text));
+        }
+    };
+    let listening = Listening {
+        connections: work.subscribers,
+        payload_bytes: work.message_bytes,
+        rate_per_sec: work.rate_per_sec,
+        warm_up: Duration::from_millis(work.warm_up_ms),
+        duration: Duration::from_millis(work.measure_ms),
+    };
+    let mut said = Ok(());
+    let mut allocated_before = None;
+    let heard = subscriber::listen(protocol, &address, &listening, &mut || {
+        allocated_before = allocated_bytes();
+        said = stage.started();
+    })
+    .map_err(RoleError::failed("hear the publisher"))?;
+    said?;
+    let allocated = allocated_bytes().zip(allocated_before);
+    let mut measured = Measured {
+        messages: heard.messages,
+        seconds: heard.seconds,
+        verified: true,
+        lost: heard.lost,
+        allocated_bytes: allocated.map(|(after, before)| after - before),
+        latency: Some(super::times(&heard.latency)),
+        ..Measured::default()
+    };
+    let offered = work.rate_per_sec * work.subscribers as f64;
+    let mut figure = |name: &str, value: f64| measured.figures.insert(name.to_owned(), value);
+    figure("offered_per_sec", offered);
+    figure("closed_connections", heard.closed as f64);
+    stage.measured(measured)
+}
+
+/// The figure of all rows.
+const DELIVERIES: Metric = Metric {
+    name: "deliveries_per_sec",
+    unit: "deliveries/s",
+    lower_is_better: false,
+    source: Source::Rate,
+};
+
+/// Rates of the rows, in millions of deliveries a second. Below 4 only rivals reach their limits.
+const MILLIONS: [f64; 7] = [1.0, 2.0, 4.0, 8.0, 16.0, 24.0, 28.0];
+
+const SUBSCRIBERS: usize = 500;
+
+const PAYLOAD_BYTES: usize = 32;
+
+#[cfg(test)]
+mod tests {
+    use super::super::played::{loses_nothing, play};
+    use super::*;
+
+    #[test]
+    fn every_row_delivers_everything_to_everybody() {
+        loses_nothing(&SUITE, |work| {
+            work.subscribers = work.subscribers.min(20);
+            work.warm_up_ms = 20;
+            // Every agent says something within a second.
+            work.measure_ms = if work.mode == chat::MODE { 1_200 } else { 50 };
+        });
+    }
+
+    #[test]
+    fn the_server_accounts_for_what_it_published() {
+        for side in [Side::Bare, Side::Tidewire] {
+            let mut work = rows(true).pop().unwrap().work;
+            (work.subscribers, work.measure_ms) = (3, 50);
+            let played = play(&SUITE, side, &work);
+            let published = played.account.messages.unwrap();
+            assert!(played.measured.messages <= published * 3, "{side:?}");
+            assert!(played.measured.latency.unwrap().samples == played.measured.messages);
+        }
+    }
+}

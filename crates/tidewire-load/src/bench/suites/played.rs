@@ -1,0 +1,108 @@
+//! Suites played within a test: both parts as threads, which speak through pipes as they do with the runner.
+
+use std::io::{BufRead, BufReader, PipeReader, PipeWriter, Write, pipe};
+use std::thread::JoinHandle;
+
+use crate::bench::contract::{Account, Measured, Said, Work};
+use crate::bench::plan::{RoleError, RowPlan, Side, Suite};
+use crate::bench::stage::Stage;
+
+/// What a run of a row found.
+#[derive(Debug)]
+pub(super) struct Played {
+    pub(super) measured: Measured,
+    /// The server's account at the end, where there is a server.
+    pub(super) account: Account,
+}
+
+/// A part that plays on a thread of its own.
+struct Player {
+    said: BufReader<PipeReader>,
+    asks: PipeWriter,
+    thread: JoinHandle<Result<(), RoleError>>,
+}
+
+impl Player {
+    fn start(part: impl FnOnce(&mut Stage) -> Result<(), RoleError> + Send + 'static) -> Self {
+        let (input, asks) = pipe().unwrap();
+        let (said, output) = pipe().unwrap();
+        let mut stage = Stage::new(BufReader::new(input), output);
+        Self {
+            said: BufReader::new(said),
+            asks,
+            thread: std::thread::spawn(move || part(&mut stage)),
+        }
+    }
+
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.said.read_line(&mut line).unwrap();
+        line
+    }
+
+    /// Ends it; an error of its own is worth more than the line that did not come.
+    fn finish(self) {
+        let Self { said, asks, thread } = self;
+        drop((said, asks));
+        thread.join().unwrap().unwrap();
+    }
+}
+
+/// Plays the work with `side` in both parts.
+pub(super) fn play(suite: &'static Suite, side: Side, work: &Work) -> Played {
+    let mut server = None;
+    let mut address = "-".to_owned();
+    if work.transport != "inproc" {
+        let serve = work.clone();
+        let mut player = Player::start(move |stage| (suite.serve)(side, &serve, stage));
+        let line = player.line();
+        let Ok(Said::Ready(ready)) = serde_json::from_str(&line) else {
+            player.finish();
+            panic!("{line:?} in place of an address");
+        };
+        address = ready;
+        server = Some(player);
+    }
+    let drive = work.clone();
+    let mut driver = Player::start(move |stage| (suite.drive)(side, &address, &drive, stage));
+    let started = serde_json::from_str::<Said>(&driver.line()).ok();
+    let mut measured = None;
+    if started == Some(Said::Started(true))
+        && let Ok(Said::Measured(figures)) = serde_json::from_str(&driver.line())
+    {
+        measured = Some(figures);
+    }
+    let mut account = Account::default();
+    if let Some(server) = &mut server {
+        server.asks.write_all(b"\n").unwrap();
+        account = serde_json::from_str(&server.line()).unwrap();
+    }
+    driver.finish();
+    if let Some(server) = server {
+        server.finish();
+    }
+    Played {
+        measured: measured.expect("the driver said what it measured"),
+        account,
+    }
+}
+
+/// Plays every quick row with both programs, cut down by `small`, and expects that nothing is lost.
+pub(super) fn loses_nothing(suite: &'static Suite, small: impl Fn(&mut Work)) {
+    for RowPlan {
+        id, work, limit, ..
+    } in (suite.rows)(true)
+    {
+        for (side, work) in [(Side::Bare, limit), (Side::Tidewire, Some(work))] {
+            let Some(mut work) = work else { continue };
+            small(&mut work);
+            let Played { measured, .. } = play(suite, side, &work);
+            let lost = (measured.lost, measured.verified);
+            assert_eq!(lost, (0, true), "{id}, {side:?}: {measured:?}");
+            assert!(
+                measured.messages > 0 && measured.seconds > 0.0,
+                "{id}, {side:?}"
+            );
+        }
+    }
+}
