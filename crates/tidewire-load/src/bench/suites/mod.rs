@@ -7,6 +7,8 @@ mod inproc;
 mod lane_client;
 #[cfg(test)]
 mod played;
+mod pollers;
+mod workers;
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -15,12 +17,19 @@ use tidewire::proto::codec::Codec;
 use tidewire::{Address, AnyCodec, Endpoint, Kind, Limits, Message, Metrics};
 
 use super::contract::{Times, Work};
-use super::plan::{RoleError, Suite};
+use super::plan::{RoleError, Side, Suite};
+use super::stage::Stage;
 use crate::scenario::nearest_key;
 use crate::statistics::LatencyHistogram;
 
 /// All suites, in the order in which they run.
-pub static SUITES: &[Suite] = &[ingest::SUITE, echo::SUITE, fanout::SUITE];
+pub static SUITES: &[Suite] = &[
+    ingest::SUITE,
+    echo::SUITE,
+    fanout::SUITE,
+    pollers::SUITE,
+    workers::SUITE,
+];
 
 /// The suite of this name, or else the nearest name.
 ///
@@ -34,6 +43,15 @@ pub fn by_name(name: &str) -> Result<&'static Suite, Option<&'static str>> {
             let names: Vec<&'static str> = SUITES.iter().map(|suite| suite.name).collect();
             nearest_key(name, &names)
         })
+}
+
+/// The server of work within one process, which has none.
+fn serves_nobody(_: Side, work: &Work, _: &mut Stage) -> Result<(), RoleError> {
+    let text = format!(
+        "the suite {} has no server; its driver does it all",
+        work.suite
+    );
+    Err(RoleError::Unsupported(text))
 }
 
 /// Warm-up and window of timed work: a second, or less when it is to be quick.
