@@ -19,6 +19,8 @@ use crate::message::Message;
 /// A codec chosen at run time. The known ones are spelled out so that the decode loop is compiled for each.
 #[derive(Clone)]
 #[non_exhaustive]
+// With a tag of its own instead of one hidden in a codec's configuration: it is looked at for every message sent.
+#[repr(u8)]
 pub enum AnyCodec {
     /// The native protocol.
     Tw1(Tw1),
@@ -38,6 +40,23 @@ pub enum AnyCodec {
     Uvrpc(Uvrpc),
     /// A codec of the user's own.
     Custom(Arc<dyn Codec>),
+}
+
+/// Calls the same method of whichever codec it is.
+macro_rules! each {
+    ($any:expr, $codec:ident => $call:expr) => {
+        match $any {
+            AnyCodec::Tw1($codec) => $call,
+            AnyCodec::Lines($codec) => $call,
+            AnyCodec::Srmp($codec) => $call,
+            AnyCodec::LengthField($codec) => $call,
+            AnyCodec::Delimited($codec) => $call,
+            AnyCodec::Raw($codec) => $call,
+            AnyCodec::SrmpRpc($codec) => $call,
+            AnyCodec::Uvrpc($codec) => $call,
+            AnyCodec::Custom($codec) => $call,
+        }
+    };
 }
 
 impl AnyCodec {
@@ -87,6 +106,12 @@ impl AnyCodec {
         spec::parse(name)
     }
 
+    /// See [`Codec::encode`].
+    #[inline(never)]
+    fn encode_apart(&self, message: &Message<'_>, out: &mut Vec<u8>) -> Result<(), EncodeError> {
+        each!(self, codec => codec.encode(message, out))
+    }
+
     /// The same codec for datagrams. Only that of UVRPC differs: its datagrams are frames without the length
     /// that streams need.
     #[must_use]
@@ -96,23 +121,6 @@ impl AnyCodec {
             other => other,
         }
     }
-}
-
-/// Calls the same method of whichever codec it is.
-macro_rules! each {
-    ($any:expr, $codec:ident => $call:expr) => {
-        match $any {
-            AnyCodec::Tw1($codec) => $call,
-            AnyCodec::Lines($codec) => $call,
-            AnyCodec::Srmp($codec) => $call,
-            AnyCodec::LengthField($codec) => $call,
-            AnyCodec::Delimited($codec) => $call,
-            AnyCodec::Raw($codec) => $call,
-            AnyCodec::SrmpRpc($codec) => $call,
-            AnyCodec::Uvrpc($codec) => $call,
-            AnyCodec::Custom($codec) => $call,
-        }
-    };
 }
 
 impl Codec for AnyCodec {
@@ -142,6 +150,11 @@ impl Codec for AnyCodec {
         each!(self, codec => codec.registers_subscribers())
     }
 
+    #[inline]
+    fn repeats_names(&self) -> bool {
+        each!(self, codec => codec.repeats_names())
+    }
+
     fn method_case(&self) -> MethodCase {
         each!(self, codec => codec.method_case())
     }
@@ -163,9 +176,21 @@ impl Codec for AnyCodec {
         each!(self, codec => codec.decode_grown(input, searched, frame_bytes_max))
     }
 
-    #[inline]
+    /// The codecs with a header of fixed size are compiled into the caller, where most of the message is known.
+    #[inline(always)]
     fn encode(&self, message: &Message<'_>, out: &mut Vec<u8>) -> Result<(), EncodeError> {
-        each!(self, codec => codec.encode(message, out))
+        let head = match self {
+            Self::Tw1(codec) if message.name.is_empty() => codec.head(message)?,
+            Self::Srmp(codec) => codec.head(message)?,
+            Self::LengthField(codec) if !codec.has_prefix() => codec.head(message)?,
+            other => {
+                // What is lent to a call lies in memory; the copy leaves the message itself in registers.
+                let message = *message;
+                return other.encode_apart(&message, out);
+            }
+        };
+        head.push_with(message.payload, out);
+        Ok(())
     }
 
     fn encode_said(&self, said: &Said<'_>, out: &mut Vec<u8>) -> Result<(), EncodeError> {

@@ -86,6 +86,11 @@ impl Codec for Delimited {
         NAME
     }
 
+    #[inline(always)]
+    fn repeats_names(&self) -> bool {
+        false
+    }
+
     fn has_handshake(&self) -> bool {
         false
     }

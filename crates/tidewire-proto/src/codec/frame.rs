@@ -1,4 +1,4 @@
-//! What codecs with a length in front of the payload share.
+//! What codecs with a length in front of the payload share: cutting it out on the way in, and the header on the way out.
 
 use super::Decoded;
 use crate::error::DecodeError;
@@ -53,3 +53,45 @@ impl<'a> Framed<'a> {
         }
     }
 }
+
+/// What stands in front of a payload: up to twelve bytes, which fit registers, so that finding out what they are has no
+/// need of memory.
+#[derive(Clone, Copy)]
+pub(super) struct Head {
+    /// The first eight, and the next four, in the order of memory.
+    words: (u64, u32),
+    bytes: usize,
+}
+
+impl Head {
+    /// The first `bytes` of these, little-endian.
+    #[inline(always)]
+    pub(super) const fn new(first: u64, next: u32, bytes: usize) -> Self {
+        Self {
+            words: (first, next),
+            bytes,
+        }
+    }
+
+    /// Appends the frame that this makes of a payload.
+    #[inline(always)]
+    pub(super) fn push_with(self, payload: &[u8], out: &mut Vec<u8>) {
+        self.push(out);
+        out.extend_from_slice(payload);
+    }
+
+    /// Appends all twelve bytes, which takes a single check for room, and cuts off what is too much.
+    #[inline(always)]
+    pub(super) fn push(self, out: &mut Vec<u8>) {
+        let (first, next) = self.words;
+        let mut bytes = [0; HEAD_BYTES_MAX];
+        bytes[..size_of::<u64>()].copy_from_slice(&first.to_le_bytes());
+        bytes[size_of::<u64>()..].copy_from_slice(&next.to_le_bytes());
+        let start = out.len();
+        out.extend_from_slice(&bytes);
+        out.truncate(start + self.bytes);
+    }
+}
+
+/// The header of the native protocol with an id.
+const HEAD_BYTES_MAX: usize = 12;

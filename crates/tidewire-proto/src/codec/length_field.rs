@@ -16,7 +16,7 @@
 //! Rejected: a codec of its own for NetBox (it is `size=-4,header=00000001`), and truncating a length that does
 //! not fit its field, as the original does: the rest of the payload would be read as frames.
 
-use super::frame::Framed;
+use super::frame::{Framed, Head};
 use super::inline::InlineBytes;
 use super::{Codec, Decoded, InvalidParameter, check_unnamed, is_bare, unsupported};
 use crate::error::{DecodeError, EncodeError};
@@ -110,7 +110,40 @@ impl LengthField {
         self.size
     }
 
-    /// What comes before the length.
+    /// Whether anything comes before the length.
+    #[inline(always)]
+    pub(super) fn has_prefix(&self) -> bool {
+        self.prefix_bytes() > 0
+    }
+
+    /// The length that stands in front of the message's payload.
+    #[inline(always)]
+    pub(super) fn head(&self, message: &Message<'_>) -> Result<Head, EncodeError> {
+        if !is_bare(message.kind) {
+            return Err(unsupported(NAME, message.kind));
+        }
+        check_unnamed(message, NAME)?;
+        let length = message.payload.len() as u64;
+        let limit = self.size.payload_bytes_max();
+        if length > limit {
+            return Err(EncodeError::PayloadTooLarge {
+                bytes: length,
+                limit,
+            });
+        }
+        // The check above makes each of these conversions exact.
+        let (word, field_bytes) = match self.size {
+            LengthSize::U8 => (length, 1),
+            LengthSize::U16Le => (length, 2),
+            LengthSize::U16Be => (u64::from((length as u16).swap_bytes()), 2),
+            LengthSize::U32Le => (length, 4),
+            LengthSize::U32Be => (u64::from((length as u32).swap_bytes()), 4),
+            LengthSize::Varint => varint(length as u32),
+        };
+        Ok(Head::new(word, 0, field_bytes))
+    }
+
+    /// Bytes of what comes before the length.
     #[inline]
     fn prefix_bytes(&self) -> usize {
         self.header.as_slice().len() + usize::from(self.offset_bytes)
@@ -120,7 +153,7 @@ impl LengthField {
     #[inline]
     fn check_header(&self, input: &[u8]) -> Result<(), DecodeError> {
         let header = self.header.as_slice();
-        if input.starts_with(header) {
+        if header.is_empty() || input.starts_with(header) {
             return Ok(());
         }
         match header.iter().zip(input).position(|(want, is)| want != is) {
@@ -135,11 +168,16 @@ impl Codec for LengthField {
         NAME
     }
 
+    #[inline(always)]
+    fn repeats_names(&self) -> bool {
+        false
+    }
+
     fn has_handshake(&self) -> bool {
         false
     }
 
-    #[inline]
+    #[inline(always)]
     fn decode<'a>(
         &self,
         input: &'a [u8],
@@ -167,38 +205,14 @@ impl Codec for LengthField {
         Ok(framed.decoded(|payload| Message::new(Kind::OneWay, 0, payload)))
     }
 
-    #[inline]
+    #[inline(always)]
     fn encode(&self, message: &Message<'_>, out: &mut Vec<u8>) -> Result<(), EncodeError> {
-        if !is_bare(message.kind) {
-            return Err(unsupported(NAME, message.kind));
-        }
-        check_unnamed(message, NAME)?;
-        let payload = message.payload;
-        let length = payload.len() as u64;
-        let limit = self.size.payload_bytes_max();
-        if length > limit {
-            return Err(EncodeError::PayloadTooLarge {
-                bytes: length,
-                limit,
-            });
-        }
-        // The check above makes each of these conversions exact.
-        let length = length as u32;
-        let prefix_bytes = self.prefix_bytes();
-        out.reserve(prefix_bytes + VARINT_BYTES_MAX + payload.len());
-        if prefix_bytes > 0 {
+        let head = self.head(message)?;
+        if self.has_prefix() {
             out.extend_from_slice(self.header.as_slice());
             out.resize(out.len() + usize::from(self.offset_bytes), 0);
         }
-        match self.size {
-            LengthSize::U8 => out.push(length as u8),
-            LengthSize::U16Le => out.extend_from_slice(&(length as u16).to_le_bytes()),
-            LengthSize::U16Be => out.extend_from_slice(&(length as u16).to_be_bytes()),
-            LengthSize::U32Le => out.extend_from_slice(&length.to_le_bytes()),
-            LengthSize::U32Be => out.extend_from_slice(&length.to_be_bytes()),
-            LengthSize::Varint => push_varint(length, out),
-        }
-        out.extend_from_slice(payload);
+        head.push_with(message.payload, out);
         Ok(())
     }
 }
@@ -227,12 +241,20 @@ pub(super) fn read_varint(field: &[u8]) -> Option<Option<(u64, usize)>> {
 }
 
 /// Appends a varint in as few bytes as it needs.
-pub(super) fn push_varint(mut value: u32, out: &mut Vec<u8>) {
+pub(super) fn push_varint(value: u32, out: &mut Vec<u8>) {
+    let (word, bytes) = varint(value);
+    Head::new(word, 0, bytes).push(out);
+}
+
+/// The bytes of a varint, the first of them the lowest of the word, and how many they are.
+const fn varint(mut value: u32) -> (u64, usize) {
+    let (mut word, mut bytes) = (0, 0);
     while value > 0x7F {
-        out.push(value as u8 | 0x80);
+        word |= (value as u64 & 0x7F | 0x80) << (8 * bytes);
+        bytes += 1;
         value >>= 7;
     }
-    out.push(value as u8);
+    (word | (value as u64) << (8 * bytes), bytes + 1)
 }
 
 const NAME: &str = "length-field";

@@ -33,6 +33,11 @@ impl Codec for Lines {
         NAME
     }
 
+    #[inline(always)]
+    fn repeats_names(&self) -> bool {
+        false
+    }
+
     fn has_handshake(&self) -> bool {
         false
     }

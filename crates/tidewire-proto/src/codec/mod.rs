@@ -178,6 +178,13 @@ pub trait Codec: Send + Sync + 'static {
         false
     }
 
+    /// Whether replies say the name of the method again, so that a lane must keep it while a request is handled. A codec
+    /// without names, or whose replies have none, spares it that by saying no.
+    #[inline(always)]
+    fn repeats_names(&self) -> bool {
+        true
+    }
+
     /// How the names of methods compare.
     fn method_case(&self) -> MethodCase {
         MethodCase::Exact
@@ -199,7 +206,7 @@ pub trait Codec: Send + Sync + 'static {
     ///
     /// # Errors
     /// As [`Codec::decode`].
-    #[inline]
+    #[inline(always)]
     fn decode_grown<'a>(
         &self,
         input: &'a [u8],

@@ -20,6 +20,11 @@ impl Codec for Raw {
         NAME
     }
 
+    #[inline(always)]
+    fn repeats_names(&self) -> bool {
+        false
+    }
+
     fn has_handshake(&self) -> bool {
         false
     }

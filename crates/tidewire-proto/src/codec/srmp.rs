@@ -20,7 +20,7 @@
 //! Rejected: taking the id's low byte whatever the id is (an answer to id 257 would match the request with
 //! sequence 1).
 
-use super::frame::Framed;
+use super::frame::{Framed, Head};
 use super::{Codec, Decoded, RequestIds, check_unnamed, unsupported};
 use crate::body::{ErrorBody, ErrorCode};
 use crate::error::{DecodeError, EncodeError};
@@ -72,9 +72,24 @@ impl PayloadKind {
     }
 }
 
+impl Srmp {
+    /// What stands in front of the message's payload.
+    #[inline(always)]
+    pub(super) fn head(&self, message: &Message<'_>) -> Result<Head, EncodeError> {
+        check_unnamed(message, NAME)?;
+        let start = start_of(message, NAME)?;
+        Ok(head_with(start, check_payload(message.payload.len())?))
+    }
+}
+
 impl Codec for Srmp {
     fn name(&self) -> &'static str {
         NAME
+    }
+
+    #[inline(always)]
+    fn repeats_names(&self) -> bool {
+        false
     }
 
     fn has_handshake(&self) -> bool {
@@ -86,7 +101,7 @@ impl Codec for Srmp {
         RequestIds::Bits8
     }
 
-    #[inline]
+    #[inline(always)]
     fn decode<'a>(
         &self,
         input: &'a [u8],
@@ -109,14 +124,9 @@ impl Codec for Srmp {
         Ok(framed.decoded(|payload| message_of(word, payload)))
     }
 
-    #[inline]
+    #[inline(always)]
     fn encode(&self, message: &Message<'_>, out: &mut Vec<u8>) -> Result<(), EncodeError> {
-        check_unnamed(message, NAME)?;
-        let head = head_of(message, NAME)?;
-        let payload_bytes = check_payload(message.payload.len())?;
-        out.reserve(LONG_HEADER_BYTES + message.payload.len());
-        push_header(head, payload_bytes, out);
-        out.extend_from_slice(message.payload);
+        self.head(message)?.push_with(message.payload, out);
         Ok(())
     }
 
@@ -186,8 +196,8 @@ fn message_of(head: u32, payload: &[u8]) -> Message<'_> {
 }
 
 /// The first two bytes of a message's header: flags and sequence.
-#[inline]
-pub(super) fn head_of(message: &Message<'_>, codec: &'static str) -> Result<[u8; 2], EncodeError> {
+#[inline(always)]
+pub(super) fn start_of(message: &Message<'_>, codec: &'static str) -> Result<[u8; 2], EncodeError> {
     let payload_kind = PayloadKind::from_flags(message.flags).to_wire();
     let direction = match message.kind {
         // The flags of a delivery are not about its payload, and its id is not a request's.
@@ -208,7 +218,7 @@ pub(super) fn head_of(message: &Message<'_>, codec: &'static str) -> Result<[u8;
 }
 
 /// The length for the header, if it can hold it.
-#[inline]
+#[inline(always)]
 pub(super) fn check_payload(payload_bytes: usize) -> Result<u32, EncodeError> {
     match u32::try_from(payload_bytes) {
         Ok(bytes) if bytes <= PAYLOAD_BYTES_MAX => Ok(bytes),
@@ -219,15 +229,17 @@ pub(super) fn check_payload(payload_bytes: usize) -> Result<u32, EncodeError> {
     }
 }
 
-/// Appends the short header, or the long one where the length needs it.
-#[inline]
-pub(super) fn push_header(head: [u8; 2], payload_bytes: u32, out: &mut Vec<u8>) {
+/// The short header, or the long one where the length needs it.
+#[inline(always)]
+pub(super) fn head_with(start: [u8; 2], payload_bytes: u32) -> Head {
     let short_length = payload_bytes.min(LONG_MARK);
-    let word = u32::from(u16::from_le_bytes(head)) | short_length << 16;
-    out.extend_from_slice(&word.to_le_bytes());
-    if short_length == LONG_MARK {
-        out.extend_from_slice(&payload_bytes.to_le_bytes());
-    }
+    let word = u64::from(u16::from_le_bytes(start)) | u64::from(short_length) << 16;
+    let header_bytes = if short_length == LONG_MARK {
+        LONG_HEADER_BYTES
+    } else {
+        SHORT_HEADER_BYTES
+    };
+    Head::new(word | u64::from(payload_bytes) << 32, 0, header_bytes)
 }
 
 /// Set in the id of a received one-way message, whose low byte is the sender's sequence number.

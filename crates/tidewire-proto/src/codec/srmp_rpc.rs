@@ -108,10 +108,10 @@ impl SrmpRpc {
         body: &RpcPayload<'_>,
         out: &mut Vec<u8>,
     ) -> Result<(), EncodeError> {
-        let head = srmp::head_of(message, NAME)?;
+        let start = srmp::start_of(message, NAME)?;
         let payload_bytes = srmp::check_payload(body.encoded_bytes())?;
         out.reserve(srmp::LONG_HEADER_BYTES + payload_bytes as usize);
-        srmp::push_header(head, payload_bytes, out);
+        srmp::head_with(start, payload_bytes).push(out);
         body.push(out);
         Ok(())
     }

@@ -18,6 +18,7 @@
 //! every frame (one-way messages of 32 bytes would grow by a tenth), and a checksum (the transports below
 //! carry their own; the load instrument puts one into its payloads).
 
+use super::frame::Head;
 use super::{Codec, Decoded, Presence};
 use crate::body::{GapBody, PresenceBody, Reader, push_short_text};
 use crate::error::{DecodeError, EncodeError};
@@ -42,7 +43,7 @@ impl Tw1 {
         write_payload: impl FnOnce(&mut Vec<u8>) -> Result<(), EncodeError>,
     ) -> Result<(), EncodeError> {
         let start = out.len();
-        push_header(head, 0, out);
+        head_with(head, 0).push(out);
         let header_end = out.len();
         let written = push_name(head, out)
             .and_then(|()| write_payload(out))
@@ -63,28 +64,49 @@ impl Tw1 {
     }
 }
 
+impl Tw1 {
+    /// What stands in front of the payload of a message without a name.
+    #[inline(always)]
+    pub(super) fn head(&self, message: &Message<'_>) -> Result<Head, EncodeError> {
+        let length = length_field(message.kind, message.payload.len())?;
+        Ok(head_with(message, length))
+    }
+}
+
 impl Codec for Tw1 {
     fn name(&self) -> &'static str {
         "tw1"
+    }
+
+    #[inline(always)]
+    fn repeats_names(&self) -> bool {
+        false
     }
 
     fn has_handshake(&self) -> bool {
         true
     }
 
-    #[inline]
+    #[inline(always)]
     fn decode<'a>(
         &self,
         input: &'a [u8],
         frame_bytes_max: usize,
     ) -> Result<Decoded<'a>, DecodeError> {
-        let Some(head) = input.first_chunk::<ONE_WAY_HEADER_BYTES>() else {
-            return decode_short(input, frame_bytes_max);
+        // A frame without id may be shorter than the longest header, and the last thing here. What is read of an id
+        // that is not there is not used.
+        let [word @ .., i0, i1, i2, i3] = match input.first_chunk::<ID_HEADER_BYTES>() {
+            Some(head) => *head,
+            None if input.len() < ONE_WAY_HEADER_BYTES => {
+                let frame_bytes = unfinished(input, frame_bytes_max)?;
+                return Ok(Decoded::Incomplete { frame_bytes });
+            }
+            None => padded(input),
         };
-        let word = u64::from_le_bytes(*head);
+        let mut word = u64::from_le_bytes(word);
         let frame_bytes = (word & u64::from(u32::MAX)) + LENGTH_BYTES as u64;
-        let shape = SHAPES[usize::from((word >> 32) as u8)];
-        let header_bytes = usize::from(shape.header_bytes);
+        let Shape { kind, header_bytes } = SHAPES[usize::from((word >> 32) as u8)];
+        let header_bytes = usize::from(header_bytes);
         if frame_bytes > frame_bytes_max as u64
             || frame_bytes < header_bytes as u64
             || header_bytes == UNKNOWN_HEADER_BYTES
@@ -93,49 +115,40 @@ impl Codec for Tw1 {
         }
         // It is at most `frame_bytes_max`, which is a usize.
         let frame_bytes = frame_bytes as usize;
-        let Some(payload) = input.get(header_bytes..frame_bytes) else {
+        let Some(mut payload) = input.get(header_bytes..frame_bytes) else {
             return Ok(Decoded::Incomplete { frame_bytes });
         };
         let id = if header_bytes == ID_HEADER_BYTES {
-            match input
-                .get(ONE_WAY_HEADER_BYTES..)
-                .and_then(<[u8]>::first_chunk)
-            {
-                Some(id) => u32::from_le_bytes(*id),
-                None => 0,
-            }
+            u32::from_le_bytes([i0, i1, i2, i3])
         } else {
             0
         };
-        let mut message = Message {
-            kind: shape.kind,
+        let mut name = "";
+        if word & NAMED_BIT != 0 && kind.has_name() {
+            name = name_of(payload).ok_or(DecodeError::MalformedPayload { kind })?;
+            payload = &payload[1 + name.len()..];
+            word &= !NAMED_BIT;
+        }
+        let message = Message {
+            kind,
             flags: (word >> 40) as u8,
             channel: (word >> 48) as u16,
             id,
-            name: "",
+            name,
             payload,
         };
-        if word & NAMED_BIT != 0 && shape.kind.has_name() {
-            let malformed = DecodeError::MalformedPayload { kind: shape.kind };
-            message.name = name_of(payload).ok_or(malformed)?;
-            message.payload = &payload[1 + message.name.len()..];
-            message.flags &= !FLAG_NAMED;
-        }
         Ok(Decoded::Frame {
             message,
             consumed: frame_bytes,
         })
     }
 
-    #[inline]
+    #[inline(always)]
     fn encode(&self, message: &Message<'_>, out: &mut Vec<u8>) -> Result<(), EncodeError> {
         if !message.name.is_empty() {
             return encode_named(message, out);
         }
-        let length = length_field(message.kind, message.payload.len())?;
-        out.reserve(ID_HEADER_BYTES + message.payload.len());
-        push_header(message, length, out);
-        out.extend_from_slice(message.payload);
+        self.head(message)?.push_with(message.payload, out);
         Ok(())
     }
 
@@ -170,21 +183,32 @@ struct Shape {
 }
 
 /// The length field of a frame of this kind, if it can hold the payload.
-#[inline]
+#[inline(always)]
 fn length_field(kind: Kind, payload_bytes: usize) -> Result<u32, EncodeError> {
-    let rest = SHAPES[usize::from(kind as u8)].header_bytes - LENGTH_BYTES as u8;
-    match u32::try_from(payload_bytes) {
-        Ok(bytes) if bytes <= u32::MAX - u32::from(rest) => Ok(bytes + u32::from(rest)),
-        _ => Err(EncodeError::PayloadTooLarge {
+    let rest = header_bytes(kind) - LENGTH_BYTES;
+    let limit = u32::MAX as usize - rest;
+    if payload_bytes > limit {
+        return Err(EncodeError::PayloadTooLarge {
             bytes: payload_bytes as u64,
-            limit: u64::from(u32::MAX) - u64::from(rest),
-        }),
+            limit: limit as u64,
+        });
+    }
+    Ok((payload_bytes + rest) as u32)
+}
+
+/// Bytes of the header of a frame of this kind.
+#[inline(always)]
+const fn header_bytes(kind: Kind) -> usize {
+    if kind.has_id() {
+        ID_HEADER_BYTES
+    } else {
+        ONE_WAY_HEADER_BYTES
     }
 }
 
-/// Appends the header of `message` with this length field.
-#[inline]
-fn push_header(message: &Message<'_>, length: u32, out: &mut Vec<u8>) {
+/// The header of `message` with this length field.
+#[inline(always)]
+fn head_with(message: &Message<'_>, length: u32) -> Head {
     let mut flags = message.flags;
     if message.kind.has_name() {
         let named = if message.name.is_empty() {
@@ -198,14 +222,10 @@ fn push_header(message: &Message<'_>, length: u32, out: &mut Vec<u8>) {
         | u64::from(message.kind as u8) << 32
         | u64::from(flags) << 40
         | u64::from(message.channel) << 48;
-    out.extend_from_slice(&word.to_le_bytes());
-    if message.kind.has_id() {
-        out.extend_from_slice(&message.id.to_le_bytes());
-    }
+    Head::new(word, message.id, header_bytes(message.kind))
 }
 
-/// The name in front of a payload. It returns no more than fits registers: were the whole message completed
-/// here, in memory, frames without names would pay for it, too.
+/// The name in front of a payload.
 #[cold]
 fn name_of(payload: &[u8]) -> Option<&str> {
     // Saying "no name" with a length of 0 would give the frame a second spelling.
@@ -231,15 +251,24 @@ fn push_name(message: &Message<'_>, out: &mut Vec<u8>) -> Result<(), EncodeError
     push_short_text(message.name, out)
 }
 
-/// Decodes an input that ends inside the fixed header.
+/// The length of the frame that begins with an input which ends inside the fixed header; 0 if it is not known yet.
+///
+/// Here and below, what is rare is called and returns little: were whole frames returned from there, in memory, those
+/// that are not rare would have to go through memory, too.
 #[cold]
-fn decode_short(input: &[u8], frame_bytes_max: usize) -> Result<Decoded<'_>, DecodeError> {
+fn unfinished(input: &[u8], frame_bytes_max: usize) -> Result<usize, DecodeError> {
     match find_fault(input, frame_bytes_max) {
         Some(error) => Err(error),
-        None => Ok(Decoded::Incomplete {
-            frame_bytes: announced_bytes(input).map_or(0, |bytes| bytes as usize),
-        }),
+        None => Ok(announced_bytes(input).map_or(0, |bytes| bytes as usize)),
     }
+}
+
+/// As much of the longest header as there is, and zeros.
+#[cold]
+fn padded(input: &[u8]) -> [u8; ID_HEADER_BYTES] {
+    let mut head = [0; ID_HEADER_BYTES];
+    head[..input.len()].copy_from_slice(input);
+    head
 }
 
 /// The reason why a whole header was refused.
@@ -288,11 +317,7 @@ const fn shapes() -> [Shape; 256] {
         let kind = Kind::ALL[index];
         shapes[kind as usize] = Shape {
             kind,
-            header_bytes: if kind.has_id() {
-                ID_HEADER_BYTES as u8
-            } else {
-                ONE_WAY_HEADER_BYTES as u8
-            },
+            header_bytes: header_bytes(kind) as u8,
         };
         index += 1;
     }

@@ -83,6 +83,11 @@ impl Codec for Uvrpc {
         NAME
     }
 
+    #[inline(always)]
+    fn repeats_names(&self) -> bool {
+        false
+    }
+
     fn has_handshake(&self) -> bool {
         false
     }

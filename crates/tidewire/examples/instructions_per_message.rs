@@ -1,0 +1,393 @@
+//! Moves messages in lock step, to be run under a program that counts the instructions of each thread.
+//!
+//! Problem: what a change costs per message drowns in the noise of clocks on a shared machine, while the number of
+//! instructions a lane executes hardly moves. Approach: one lane and plain sockets that take turns, so that every run does
+//! the same work; or both ends on the lane. In each of ROUNDS rounds BATCH messages of 32 bytes are sent in one write:
+//!
+//! - `echo`: requests; the round ends with the last reply.
+//! - `ingest`: messages nobody answers, but for the last, which asks how many came.
+//! - `fanout`: messages for a room, with 16 receivers; the round ends when all have all. TW1 only.
+//! - `inproc`: round trips over a ring between two sessions of the lane, BATCH in flight, ROUNDS times as many in all.
+//!
+//! Two runs with different ROUNDS leave the start out. `.ci/count-instructions` does it, compares commits, and checks that
+//! nothing costs more than it did.
+//!
+//! `instructions_per_message WORK BATCH ROUNDS [CODEC] [SUBSCRIBER]`: any codec but `raw`; `tw1` is the default, and `custom`
+//! a codec of one's own with the format of `length-field`. With the feature `trace` a SUBSCRIBER may be `registry`, which
+//! keeps spans, or `fmt`, which also writes a line for every span that ends, to nowhere.
+
+use std::error::Error;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel};
+
+use tidewire::io::poller::{PollerChoice, PollerKind};
+use tidewire::proto::codec::{Codec, Decoded};
+use tidewire::proto::error::{DecodeError, EncodeError};
+use tidewire::proto::handshake::{Hello, PROTOCOL_VERSION};
+use tidewire::{
+    Address, AnyCodec, Context, Endpoint, HandlerResult, Kind, Message, Server, ServerBuilder,
+    Service,
+};
+
+type Failure = Box<dyn Error>;
+
+/// What every kind of work is told.
+struct Plan {
+    batch: u32,
+    rounds: u32,
+    codec: AnyCodec,
+}
+
+fn main() -> Result<(), Failure> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let argument = |place: usize| arguments.get(place).map_or("", String::as_str);
+    install(argument(4))?;
+    let plan = Plan {
+        batch: argument(1).parse()?,
+        rounds: argument(2).parse()?,
+        codec: match argument(3) {
+            "" => AnyCodec::by_name("tw1")?,
+            "custom" => AnyCodec::Custom(Arc::new(Own)),
+            name => AnyCodec::by_name(name)?,
+        },
+    };
+    match argument(0) {
+        "echo" => plan.echo(),
+        "ingest" => plan.ingest(),
+        "fanout" => plan.fan_out(),
+        "inproc" => plan.inproc(),
+        other => Err(format!("no work is called {other:?}").into()),
+    }
+}
+
+impl Plan {
+    fn echo(&self) -> Result<(), Failure> {
+        let echo = |cx: &mut Context<'_>, message: Message<'_>| cx.reply(message.payload);
+        let server = self.listen("tcp://127.0.0.1:0")?.start(|_| echo)?;
+        let (mut requests, mut replies) = (Vec::new(), Vec::new());
+        for id in 1..=self.batch {
+            self.push_asking(id, &PAYLOAD, &mut requests)?;
+            self.push_answer(id, &PAYLOAD, &mut replies)?;
+        }
+        let mut peer = self.connect(&server)?;
+        let mut received = vec![0; replies.len()];
+        for _ in 0..self.rounds {
+            peer.write_all(&requests)?;
+            peer.read_exact(&mut received)?;
+            if received != replies {
+                return Err("the replies are not those to the requests".into());
+            }
+        }
+        Ok(())
+    }
+
+    fn ingest(&self) -> Result<(), Failure> {
+        let server = self.listen("tcp://127.0.0.1:0")?;
+        let server = server.start(|_| Taker { taken: 0 })?;
+        let mut messages = Vec::new();
+        for _ in 1..self.batch {
+            self.codec
+                .encode(&Message::new(Kind::OneWay, 0, &PAYLOAD), &mut messages)?;
+        }
+        self.push_asking(1, &[QUESTION; 32], &mut messages)?;
+        let mut peer = self.connect(&server)?;
+        for round in 1..=u64::from(self.rounds) {
+            peer.write_all(&messages)?;
+            let taken = round * u64::from(self.batch);
+            let mut answer = Vec::new();
+            self.push_answer(1, &taken.to_le_bytes(), &mut answer)?;
+            let mut received = vec![0; answer.len()];
+            peer.read_exact(&mut received)?;
+            if received != answer {
+                return Err("not all that was sent was taken".into());
+            }
+        }
+        Ok(())
+    }
+
+    fn fan_out(&self) -> Result<(), Failure> {
+        let server = self.listen("tcp://127.0.0.1:0")?;
+        let server = server.start(|_| Speaker {
+            members: 0,
+            room: 0,
+        })?;
+        let mut peers = Vec::new();
+        for _ in 0..=RECEIVERS {
+            peers.push((self.connect(&server)?, Vec::new()));
+        }
+        let mut messages = Vec::new();
+        for _ in 0..self.batch {
+            self.codec
+                .encode(&Message::new(Kind::OneWay, 0, &PAYLOAD), &mut messages)?;
+        }
+        let (speaker, receivers) = peers.split_at_mut(1);
+        for _ in 0..self.rounds {
+            speaker[0].0.write_all(&messages)?;
+            for (peer, rest) in &mut *receivers {
+                self.receive(peer, rest)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn inproc(&self) -> Result<(), Failure> {
+        let (done, ended) = channel();
+        let target = "inproc://instructions".parse::<Address>()?.resolve()?;
+        let _server = self.listen("inproc://instructions")?.start(|_| Asker {
+            target: Some(target.clone()),
+            in_flight: self.batch,
+            left: u64::from(self.batch) * u64::from(self.rounds),
+            done: done.clone(),
+        })?;
+        Ok(ended.recv()?)
+    }
+
+    fn listen(&self, address: &str) -> Result<ServerBuilder, Failure> {
+        Ok(Server::builder()
+            .poller(PollerChoice::Only(PollerKind::Poll))
+            .codec(self.codec.clone())
+            .listen(address)?)
+    }
+
+    /// A connection that the server has welcomed, if its codec knows a welcome.
+    fn connect(&self, server: &Server) -> Result<TcpStream, Failure> {
+        let mut peer = TcpStream::connect(server.to_string().trim_start_matches("tcp://"))?;
+        if self.codec.has_handshake() {
+            greet(&mut peer)?;
+        }
+        Ok(peer)
+    }
+
+    /// Appends a message that its receiver answers.
+    fn push_asking(&self, id: u32, payload: &[u8], out: &mut Vec<u8>) -> Result<(), EncodeError> {
+        let kind = self.kind_or_one_way(Kind::Request);
+        self.codec
+            .encode(&Message::with_id(kind, 0, id, payload), out)
+    }
+
+    fn push_answer(&self, id: u32, payload: &[u8], out: &mut Vec<u8>) -> Result<(), EncodeError> {
+        let kind = self.kind_or_one_way(Kind::Reply);
+        self.codec
+            .encode(&Message::with_id(kind, 0, id, payload), out)
+    }
+
+    fn kind_or_one_way(&self, kind: Kind) -> Kind {
+        if self.codec.has_ids() {
+            kind
+        } else {
+            Kind::OneWay
+        }
+    }
+
+    /// Reads until a whole batch was delivered, and steps over what else the room says.
+    fn receive(&self, peer: &mut TcpStream, rest: &mut Vec<u8>) -> Result<(), Failure> {
+        let (mut left, mut used) = (self.batch, 0);
+        while left > 0 {
+            match self.codec.decode(&rest[used..], usize::MAX)? {
+                Decoded::Frame { message, consumed } => {
+                    used += consumed;
+                    left -= u32::from(message.kind == Kind::Deliver);
+                }
+                Decoded::Incomplete { .. } => {
+                    rest.drain(..used);
+                    used = 0;
+                    let mut buffer = [0; 16 * 1024];
+                    let count = peer.read(&mut buffer)?;
+                    if count == 0 {
+                        return Err("the server closed a connection".into());
+                    }
+                    rest.extend_from_slice(&buffer[..count]);
+                }
+            }
+        }
+        rest.drain(..used);
+        Ok(())
+    }
+}
+
+/// Counts what it takes, and says how many when it is asked.
+struct Taker {
+    taken: u64,
+}
+
+impl Service for Taker {
+    #[inline]
+    fn on_message(&mut self, cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
+        self.taken += 1;
+        if message.payload.first() == Some(&QUESTION) {
+            return cx.reply(&self.taken.to_le_bytes());
+        }
+        Ok(())
+    }
+}
+
+/// Says to the room, in which everybody is, what it is sent.
+struct Speaker {
+    members: u32,
+    room: u16,
+}
+
+impl Service for Speaker {
+    fn on_open(&mut self, cx: &mut Context<'_>) {
+        self.members += 1;
+        match cx.join("room", &format!("member {}", self.members), None) {
+            Ok(joined) => self.room = joined.room,
+            // Its peer waits for ever, which a time limit from outside ends.
+            Err(error) => tracing::error!(%error, "cannot join"),
+        }
+    }
+
+    fn on_message(&mut self, cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
+        Ok(cx.say(self.room, message.payload)?)
+    }
+}
+
+/// Keeps a number of requests in flight to its own lane until it has seen enough replies.
+struct Asker {
+    target: Option<Endpoint>,
+    in_flight: u32,
+    left: u64,
+    done: Sender<()>,
+}
+
+impl Service for Asker {
+    fn on_turn(&mut self, cx: &mut Context<'_>) -> Option<u64> {
+        if let Some(target) = self.target.take()
+            && let Err(error) = cx.connect(&target, ASKING)
+        {
+            tracing::error!(%error, "cannot connect");
+        }
+        None
+    }
+
+    fn on_open(&mut self, cx: &mut Context<'_>) {
+        if cx.tag() != ASKING {
+            return;
+        }
+        for id in 1..=self.in_flight {
+            // A refused send would be waited for, which a time limit from outside ends.
+            let _ = cx.send(&Message::with_id(Kind::Request, 0, id, &PAYLOAD));
+        }
+    }
+
+    fn on_message(&mut self, cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
+        if message.kind == Kind::Request {
+            return cx.reply(message.payload);
+        }
+        self.left -= 1;
+        if self.left >= u64::from(self.in_flight) {
+            let again = Message::with_id(Kind::Request, 0, message.id, message.payload);
+            cx.send(&again)?;
+        } else if self.left == 0 {
+            // The main thread waits for it as long as it can be sent.
+            let _ = self.done.send(());
+        }
+        Ok(())
+    }
+}
+
+/// A length of two bytes before the payload. Not one of the library's codecs: those would be compiled otherwise if
+/// they were reached through a pointer, too.
+struct Own;
+
+impl Codec for Own {
+    fn name(&self) -> &'static str {
+        "own"
+    }
+
+    fn has_handshake(&self) -> bool {
+        false
+    }
+
+    fn decode<'a>(&self, input: &'a [u8], limit: usize) -> Result<Decoded<'a>, DecodeError> {
+        let Some((length, rest)) = input.split_first_chunk() else {
+            return Ok(Decoded::Incomplete { frame_bytes: 0 });
+        };
+        let payload_bytes = usize::from(u16::from_le_bytes(*length));
+        let frame_bytes = payload_bytes + 2;
+        if frame_bytes > limit {
+            return Err(DecodeError::FrameTooLarge {
+                bytes: frame_bytes as u64,
+                limit: limit as u64,
+            });
+        }
+        Ok(match rest.get(..payload_bytes) {
+            Some(payload) => Decoded::Frame {
+                message: Message::new(Kind::OneWay, 0, payload),
+                consumed: frame_bytes,
+            },
+            None => Decoded::Incomplete { frame_bytes },
+        })
+    }
+
+    fn encode(&self, message: &Message<'_>, out: &mut Vec<u8>) -> Result<(), EncodeError> {
+        let bytes = message.payload.len();
+        let length = u16::try_from(bytes).map_err(|_| EncodeError::PayloadTooLarge {
+            bytes: bytes as u64,
+            limit: u64::from(u16::MAX),
+        })?;
+        out.extend_from_slice(&length.to_le_bytes());
+        out.extend_from_slice(message.payload);
+        Ok(())
+    }
+}
+
+/// Says hello and reads the welcome, whose length its header begins with.
+fn greet(peer: &mut TcpStream) -> Result<(), Box<dyn Error>> {
+    let mut hello = Vec::new();
+    Hello {
+        version: PROTOCOL_VERSION,
+        features: 0,
+        frame_bytes_max: 1 << 20,
+        credentials: &[],
+        agent: "",
+    }
+    .encode_frame(&mut hello)?;
+    peer.write_all(&hello)?;
+    let mut length = [0; 4];
+    peer.read_exact(&mut length)?;
+    let mut welcome = vec![0; u32::from_le_bytes(length) as usize];
+    Ok(peer.read_exact(&mut welcome)?)
+}
+
+#[cfg(not(feature = "trace"))]
+fn install(subscriber: &str) -> Result<(), Box<dyn Error>> {
+    if subscriber.is_empty() {
+        return Ok(());
+    }
+    Err("a subscriber needs the feature `trace`".into())
+}
+
+#[cfg(feature = "trace")]
+fn install(subscriber: &str) -> Result<(), Box<dyn Error>> {
+    use tracing_subscriber::filter::LevelFilter;
+    use tracing_subscriber::fmt::format::FmtSpan;
+    use tracing_subscriber::prelude::*;
+    let registry = tracing_subscriber::registry();
+    match subscriber {
+        "" => {}
+        "registry" => registry.with(LevelFilter::TRACE).init(),
+        "fmt" => {
+            let lines = tracing_subscriber::fmt::layer()
+                .with_ansi(false)
+                .with_span_events(FmtSpan::CLOSE)
+                .with_writer(std::io::sink);
+            registry.with(lines).with(LevelFilter::TRACE).init();
+        }
+        other => return Err(format!("no subscriber is called {other:?}").into()),
+    }
+    Ok(())
+}
+
+/// Sessions in the room beside the one that speaks.
+const RECEIVERS: usize = 16;
+
+const PAYLOAD: [u8; 32] = [b'x'; 32];
+
+/// What a message begins with that wants to know how many were taken.
+const QUESTION: u8 = b'?';
+
+/// The tag of the connection that asks.
+const ASKING: u64 = 1;
