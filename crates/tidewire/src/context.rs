@@ -59,6 +59,7 @@ pub enum SendError {
 }
 
 impl From<SendError> for HandlerError {
+    #[cold]
     fn from(error: SendError) -> Self {
         match error {
             SendError::NotOpen => Self::new(ErrorCode::NotFound, "the session is not open"),
@@ -70,6 +71,7 @@ impl From<SendError> for HandlerError {
 
 impl Context<'_> {
     /// The session this call is about, or [`SessionId::NONE`].
+    #[inline]
     #[must_use]
     pub fn session(&self) -> SessionId {
         self.id
@@ -150,29 +152,46 @@ impl Context<'_> {
     ///
     /// # Errors
     /// The payload does not fit a frame of the codec.
-    #[inline]
+    // One call with everything in it: compiled into every handler it would make those too long to be compiled into the
+    // lane's loop.
+    #[inline(never)]
     pub fn reply(&mut self, payload: &[u8]) -> Result<(), HandlerError> {
         if self.current.named || self.keeps_order {
             return Ok(self.reply_apart(payload)?);
         }
-        Ok(self.send(&self.current.answer("", payload))?)
+        Ok(self.send_at_once(&self.current.answer("", payload))?)
     }
 
     /// Sends a message to the session this call is about.
     ///
     /// # Errors
     /// The codec cannot express it, or its frame is larger than what both sides agreed to take.
-    #[inline]
+    #[inline(never)]
     pub fn send(&mut self, message: &Message<'_>) -> Result<(), SendError> {
+        self.send_at_once(message)
+    }
+
+    #[inline(always)]
+    fn send_at_once(&mut self, message: &Message<'_>) -> Result<(), SendError> {
         let limit = self.frame_bytes_max;
-        self.send_framed(|codec, out| encode_within(limit, out, |out| codec.encode(message, out)))
+        self.send_framed(
+            #[inline(always)]
+            |codec, out| {
+                encode_within(
+                    limit,
+                    out,
+                    #[inline(always)]
+                    |out| codec.encode(message, out),
+                )
+            },
+        )
     }
 
     /// Appends whatever frames `encode` writes to the session's output.
     ///
     /// # Errors
     /// There is no session here, or those of `encode`.
-    #[inline]
+    #[inline(always)]
     pub fn send_framed(
         &mut self,
         encode: impl FnOnce(&AnyCodec, &mut Vec<u8>) -> Result<(), EncodeError>,
@@ -392,6 +411,7 @@ impl Context<'_> {
 }
 
 /// Appends one frame, unless it is larger than its receiver takes: it would end the connection there.
+#[inline(always)]
 pub(crate) fn encode_within(
     frame_bytes_max: usize,
     out: &mut Vec<u8>,

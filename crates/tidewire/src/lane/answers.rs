@@ -210,7 +210,13 @@ impl Context<'_> {
     }
 
     /// Counts a refused message and, if it was a request, answers it with the error.
-    pub(crate) fn refuse(&mut self, error: &HandlerError) {
+    #[cold]
+    #[inline(never)]
+    #[expect(
+        clippy::needless_pass_by_value,
+        reason = "so that it is freed here and not in the lane's loop"
+    )]
+    pub(crate) fn refuse(&mut self, error: HandlerError) {
         self.core.counters.refused.add(1);
         let has_ids = self.codec().has_ids();
         // A token answers in its own time, be it by being dropped.

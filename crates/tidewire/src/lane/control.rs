@@ -22,6 +22,8 @@ pub(crate) enum Handled {
 }
 
 /// Handles a frame that came before the session was open, or is of a kind that is the lane's.
+#[cold]
+#[inline(never)]
 pub(crate) fn handle(cx: &mut Context<'_>, slot: usize, message: &Message<'_>) -> Handled {
     let state = cx.core.sessions[slot].state;
     if cx.core.sessions[slot].stream.datagram().is_some()

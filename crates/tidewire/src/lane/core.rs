@@ -233,21 +233,35 @@ impl Core {
     }
 
     /// Appends frames to an output, lending it a buffer if it has none.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn encode_to(
         &mut self,
         output: &mut Output,
         encode: impl FnOnce(&AnyCodec, &mut Vec<u8>) -> Result<(), EncodeError>,
     ) -> Result<(), EncodeError> {
         if output.bytes.capacity() == 0 {
-            output.bytes = self.buffers.take();
+            self.lend_buffer(output);
         }
-        let result = encode(&self.shared.codec, &mut output.bytes);
-        if let Err(EncodeError::PayloadTooLarge { .. }) = result {
-            self.counters.sends_too_large.add(1);
+        if let Err(error) = encode(&self.shared.codec, &mut output.bytes) {
+            self.handle_unsendable(&error, output);
+            return Err(error);
         }
         output.handle_appended(&self.shared.codec);
-        result
+        Ok(())
+    }
+
+    #[cold]
+    fn lend_buffer(&mut self, output: &mut Output) {
+        output.bytes = self.buffers.take();
+    }
+
+    #[cold]
+    fn handle_unsendable(&self, error: &EncodeError, output: &mut Output) {
+        if let EncodeError::PayloadTooLarge { .. } = error {
+            self.counters.sends_too_large.add(1);
+        }
+        // There may be frames before the one that failed.
+        output.handle_appended(&self.shared.codec);
     }
 
     /// Appends frames to the output of any session of the server.

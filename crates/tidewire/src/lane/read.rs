@@ -4,10 +4,9 @@ use std::io::ErrorKind;
 
 use tidewire_io::clock::now_ns;
 use tidewire_proto::codec::{AnyCodec, Codec, Decoded};
-use tidewire_proto::error::DecodeError;
 use tidewire_proto::handshake::classify_garbage;
 use tidewire_proto::limits::HELLO_BYTES_MAX;
-use tidewire_proto::message::Kind;
+use tidewire_proto::message::{Kind, Message};
 
 use super::control::{self, Handled};
 use super::{Core, Lane};
@@ -274,74 +273,112 @@ pub(super) fn decode_frames<S: Service, C: Codec + ?Sized, const IS_DATAGRAM: bo
     input: &[u8],
     progress: &mut Progress,
 ) -> (usize, Flow) {
-    let frame_bytes_max = cx.core.shared.limits.frame_bytes_max;
     let queue_bytes_max = cx.core.shared.limits.queue_bytes_max;
-    let repeats_names = repeats_names(&cx.core.shared.codec);
-    let (mut used, mut frames, mut open) = (0, 0, progress.is_open);
+    let mut phase = Phase::new(cx, progress.is_open);
+    let (mut rest, mut frames) = (input, 0);
     let mut searched = std::mem::take(&mut progress.searched);
     let flow = loop {
-        if used == input.len() {
+        if rest.is_empty() {
             break Flow::Continue;
         }
-        let limit = if open {
-            frame_bytes_max
-        } else {
-            HELLO_BYTES_MAX
-        };
-        // Matched by reference: moving the message out would copy it in wider pieces than it was written in,
-        // and every such copy waits for the stores before it (measured at a quarter of a receiving lane's time).
-        match &codec.decode_grown(&input[used..], std::mem::take(&mut searched), limit) {
-            Ok(Decoded::Frame { message, consumed }) => {
-                used += consumed;
-                frames += 1;
-                if open && !is_lane_kind(message.kind) {
-                    if IS_DATAGRAM {
-                        cx.core.note_arrival(slot, codec, message);
-                    }
-                    cx.current = Current {
-                        kind: message.kind,
-                        channel: message.channel,
-                        id: message.id,
-                        named: false,
-                        deferred: false,
-                    };
-                    if repeats_names && !message.name.is_empty() {
-                        cx.remember_name(message.name);
-                    }
-                    let handling = Entered::handle(cx.core, cx.id, message.kind, *consumed);
-                    if let Err(error) = service.on_message(cx, *message) {
-                        cx.refuse(&error);
-                    }
-                    handling.end();
-                } else {
-                    match control::handle(cx, slot, message) {
-                        Handled::Done => {}
-                        Handled::Opened => {
-                            open = true;
-                            service.on_open(cx);
-                        }
-                        Handled::Close(reason) => break Flow::Close(reason),
-                    }
-                }
-                if cx.stopped || cx.output.len() > queue_bytes_max {
-                    break Flow::Stop;
-                }
-            }
+        let decoded =
+            codec.decode_grown(rest, std::mem::take(&mut searched), phase.frame_bytes_max);
+        let (message, consumed) = match decoded {
+            Ok(Decoded::Frame { message, consumed }) => (message, consumed),
             Ok(Decoded::Incomplete { .. }) => break Flow::Continue,
-            Err(error) => break Flow::Close(refusal(open, *error, &input[used..])),
+            // The error is asked for again where it is needed, so that frames share no registers with it.
+            Err(_) => break refuse_input(codec, rest, phase),
+        };
+        rest = &rest[consumed..];
+        frames += 1;
+        if phase.serves(message.kind) {
+            if IS_DATAGRAM {
+                cx.core.note_arrival(slot, codec, &message);
+            }
+            cx.current = Current {
+                kind: message.kind,
+                channel: message.channel,
+                id: message.id,
+                named: false,
+                deferred: false,
+            };
+            if codec.repeats_names() && !message.name.is_empty() {
+                cx.remember_name(message.name);
+            }
+            let handling = Entered::handle(cx.core, cx.id, message.kind, consumed);
+            if let Err(error) = service.on_message(cx, message) {
+                cx.refuse(error);
+            }
+            handling.end();
+        } else {
+            // What is lent to a call lies in memory; the copy leaves the other messages in registers. None of the
+            // lane's kinds has a name.
+            let control = Message {
+                name: "",
+                ..message
+            };
+            match control::handle(cx, slot, &control) {
+                Handled::Done => {}
+                Handled::Opened => {
+                    phase = Phase::new(cx, true);
+                    service.on_open(cx);
+                }
+                Handled::Close(reason) => break Flow::Close(reason),
+            }
+        }
+        if cx.stopped || cx.output.len() > queue_bytes_max {
+            break Flow::Stop;
         }
     };
     progress.frames += frames;
-    progress.is_open = open;
-    (used, flow)
+    progress.is_open = phase.is_open();
+    (input.len() - rest.len(), flow)
 }
 
-/// Before the handshake, bytes that are no frame most likely come from the wrong program.
-fn refusal(open: bool, error: DecodeError, bytes: &[u8]) -> CloseReason {
-    if open {
-        CloseReason::Decode(error)
-    } else {
-        CloseReason::Handshake(classify_garbage(bytes))
+/// What the handshake decides about the next frame, so that a message of an open session costs one look at it.
+#[derive(Clone, Copy)]
+struct Phase {
+    frame_bytes_max: usize,
+    /// A bit for the number of every kind that goes to the service; the lane handles the others itself.
+    served_kinds: u32,
+}
+
+impl Phase {
+    #[inline(always)]
+    fn new(cx: &Context<'_>, is_open: bool) -> Self {
+        if is_open {
+            Self {
+                frame_bytes_max: cx.core.shared.limits.frame_bytes_max,
+                served_kinds: SERVED_KINDS,
+            }
+        } else {
+            Self {
+                frame_bytes_max: HELLO_BYTES_MAX,
+                served_kinds: 0,
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn serves(self, kind: Kind) -> bool {
+        self.served_kinds >> kind as u8 & 1 != 0
+    }
+
+    fn is_open(self) -> bool {
+        self.served_kinds != 0
+    }
+}
+
+/// What the error means that decoding `rest` gives. Before the handshake, bytes that are no frame most likely come from
+/// the wrong program.
+#[cold]
+#[inline(never)]
+fn refuse_input<C: Codec + ?Sized>(codec: &C, rest: &[u8], phase: Phase) -> Flow {
+    match codec.decode(rest, phase.frame_bytes_max) {
+        Err(error) if phase.is_open() => Flow::Close(CloseReason::Decode(error)),
+        Err(_) => Flow::Close(CloseReason::Handshake(classify_garbage(rest))),
+        // Decoding is pure, so the error is there again.
+        Ok(_) => Flow::Continue,
     }
 }
 
@@ -410,19 +447,21 @@ fn fail(core: &mut Core, slot: usize, kind: ErrorKind) {
     core.close(slot, reason);
 }
 
-/// Whether replies name the method again. A codec of the user's own may want it; to the others it is nothing but work.
-fn repeats_names(codec: &AnyCodec) -> bool {
-    matches!(codec, AnyCodec::SrmpRpc(_) | AnyCodec::Custom(_))
-}
-
-/// Kinds that the lane itself answers; services never see them.
-#[inline]
-fn is_lane_kind(kind: Kind) -> bool {
-    matches!(
-        kind,
-        Kind::Hello | Kind::Welcome | Kind::Ping | Kind::Pong | Kind::Cancel | Kind::GoAway
-    )
-}
+/// Every kind but those that the lane itself answers; services never see these.
+const SERVED_KINDS: u32 = {
+    let mut served = 0;
+    let mut index = 0;
+    while index < Kind::ALL.len() {
+        let kind = Kind::ALL[index];
+        let is_of_the_lane = matches!(
+            kind,
+            Kind::Hello | Kind::Welcome | Kind::Ping | Kind::Pong | Kind::Cancel | Kind::GoAway
+        );
+        served |= (!is_of_the_lane as u32) << kind as u8;
+        index += 1;
+    }
+    served
+};
 
 /// From this length on an unfinished frame is read into its own buffer instead of the lane's.
 const TAIL_DIRECT_BYTES: usize = 16 * 1024;

@@ -50,7 +50,7 @@ impl Packing {
     }
 
     /// Something was appended to the output: a whole frame, or several.
-    #[inline]
+    #[inline(never)]
     pub(crate) fn handle_appended(&mut self, output: &[u8], codec: &AnyCodec) {
         if output.len() - self.end > self.bytes_max && !self.is_single {
             self.take_apart(output, codec);
