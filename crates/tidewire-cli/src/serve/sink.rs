@@ -17,15 +17,24 @@ pub(super) struct Sink {
 }
 
 impl Sink {
-    /// The count of this session, which is the one at hand from now on.
-    fn count(&mut self, session: SessionId) -> &mut u64 {
-        if self.current.is_none_or(|(known, _)| known != session) {
-            let count = self.others.remove(&session).unwrap_or(0);
-            if let Some((before, count)) = self.current.replace((session, count)) {
-                self.others.insert(before, count);
-            }
+    /// Counts a message of a session that is not at hand, or answers a request. From now on the session is at hand.
+    #[cold]
+    fn count_or_answer(&mut self, cx: &mut Context<'_>, kind: Kind) -> HandlerResult {
+        let session = cx.session();
+        let mut count = match self.current {
+            Some((known, count)) if known == session => count,
+            _ => self.others.remove(&session).unwrap_or(0),
+        };
+        let before = self.current.take_if(|(known, _)| *known != session);
+        self.others.extend(before);
+        if kind != Kind::Request {
+            count += 1;
         }
-        &mut self.current.get_or_insert((session, 0)).1
+        self.current = Some((session, count));
+        if kind == Kind::Request {
+            return cx.reply(&count.to_le_bytes());
+        }
+        Ok(())
     }
 
     fn forget(&mut self, session: SessionId) {
@@ -35,14 +44,15 @@ impl Sink {
 }
 
 impl Service for Sink {
+    #[inline]
     fn on_message(&mut self, cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
-        let count = self.count(cx.session());
-        if message.kind == Kind::Request {
-            let count = *count;
-            return cx.reply(&count.to_le_bytes());
+        match &mut self.current {
+            Some((known, count)) if *known == cx.session() && message.kind != Kind::Request => {
+                *count += 1;
+                Ok(())
+            }
+            _ => self.count_or_answer(cx, message.kind),
         }
-        *count += 1;
-        Ok(())
     }
 
     fn on_close(&mut self, cx: &mut Context<'_>, _: CloseReason) {
