@@ -109,7 +109,7 @@ pub fn run(
         schema_version: BenchReport::SCHEMA_VERSION,
         env: BenchEnvironment {
             machine,
-            started_at: crate::format::utc(Clock::default().wall()),
+            started_at: crate::format::utc(Clock::Machine.wall()),
             pinning: runner.cores.to_string(),
             repeat: options.repeat,
             quick: options.quick,
