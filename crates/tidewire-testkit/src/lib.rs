@@ -14,10 +14,12 @@ mod harness;
 pub mod logs;
 mod peer;
 mod ring_wire;
+mod terminal;
 mod wire;
 
 pub use datagram_wire::DatagramWire;
 pub use harness::{DEADLINE, TestServer, assert_conserved, wait_until};
 pub use peer::{Heard, Peer, challenge_answer, hello_frame};
 pub use ring_wire::RingWire;
+pub use terminal::open_terminal;
 pub use wire::Wire;

@@ -264,9 +264,13 @@ const HISTORY_MAX: usize = 1_000;
 
 #[cfg(test)]
 mod tests {
+    use std::io::Read;
+    use std::process::Command;
+
     use super::*;
     use crate::load::progress::tests::progress;
     use ratatui::backend::TestBackend;
+    use tidewire_testkit::open_terminal;
 
     fn shown(state: &State, width: u16, height: u16) -> String {
         let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
@@ -331,4 +335,50 @@ mod tests {
         }
         assert!(shown(&State::new("login".to_owned()), 10, 2).contains("login"));
     }
+
+    /// A panic would take the test runner along, so the test runs itself once more, on a terminal of its own.
+    #[test]
+    fn a_panic_on_any_thread_gives_the_terminal_back_before_it_speaks() {
+        if std::env::var_os(ON_A_TERMINAL).is_some() {
+            return panic_while_shown();
+        }
+        let (mut person, program) = open_terminal();
+        let test =
+            "load::live::tests::a_panic_on_any_thread_gives_the_terminal_back_before_it_speaks";
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args([test, "--exact", "--nocapture"])
+            .env(ON_A_TERMINAL, "1")
+            .env("TERM", "xterm")
+            .stderr(program)
+            .stdout(std::process::Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut screen = Vec::new();
+        // A terminal whose program has ended reports an error in place of an end.
+        let _ = person.read_to_end(&mut screen);
+        assert!(child.wait().unwrap().success());
+        let screen = String::from_utf8_lossy(&screen);
+        let place = |text: &str| {
+            let place = screen.find(text);
+            place.unwrap_or_else(|| panic!("{text:?} is not on the screen: {screen:?}"))
+        };
+        let (taken, given_back) = (place("\x1b[?1049h"), place("\x1b[?1049l"));
+        let spoken = place("this lane has had enough");
+        assert!(taken < given_back && given_back < spoken, "{screen:?}");
+        assert!(place("\x1b[?25h") < spoken, "the cursor is shown again");
+        // What the view would draw after that is not drawn.
+        assert!(!screen[spoken..].contains("[1/1] after"), "{screen:?}");
+        assert_eq!(screen.matches("\x1b[?1049l").count(), 1, "{screen:?}");
+    }
+
+    fn panic_while_shown() {
+        assert!(Live::is_possible());
+        let mut live = Live::start("[1/1] before".to_owned()).unwrap();
+        let lane = std::thread::spawn(|| panic!("this lane has had enough"));
+        assert!(lane.join().is_err());
+        live.state.title = "[1/1] after".to_owned();
+        live.update(&progress(Phase::Steady));
+    }
+
+    const ON_A_TERMINAL: &str = "TIDEWIRE_TEST_ON_A_TERMINAL";
 }

@@ -5,12 +5,12 @@ use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use rustix::fs::{Mode, OFlags, open};
 use rustix::process::{Pid, Signal, kill_process};
-use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
-use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
+use rustix::termios::{LocalModes, tcgetattr};
+use tidewire_testkit::fault_server::{FaultPlan, FaultServer};
+use tidewire_testkit::open_terminal;
 
 use crate::process::{DEADLINE, Process, command};
 
@@ -29,18 +29,7 @@ struct Person {
 
 impl Person {
     fn start(command: &mut Command) -> Self {
-        let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
-        grantpt(&master).unwrap();
-        unlockpt(&master).unwrap();
-        let path = ptsname(&master, Vec::new()).unwrap();
-        let tty = open(path, OFlags::RDWR | OFlags::NOCTTY, Mode::empty()).unwrap();
-        let size = Winsize {
-            ws_row: 24,
-            ws_col: 80,
-            ws_xpixel: 0,
-            ws_ypixel: 0,
-        };
-        tcsetwinsize(&tty, size).unwrap();
+        let (keyboard, tty) = open_terminal();
         let child = command
             .env("TERM", "xterm")
             .stdin(Stdio::from(tty.try_clone().unwrap()))
@@ -48,7 +37,6 @@ impl Person {
             .stderr(Stdio::from(tty.try_clone().unwrap()))
             .spawn()
             .unwrap();
-        let keyboard = File::from(master);
         let mut display = keyboard.try_clone().unwrap();
         let (sender, screen) = mpsc::channel();
         std::thread::spawn(move || {
@@ -88,6 +76,11 @@ impl Person {
 
     fn press(&mut self, keys: &str) {
         self.keyboard.write_all(keys.as_bytes()).unwrap();
+    }
+
+    /// As the terminal's Ctrl-C would.
+    fn interrupt(&self) {
+        kill_process(Pid::from_child(&self.child), Signal::INT).unwrap();
     }
 
     /// Waits for the end, and returns the exit code and whether the terminal is usable again.
@@ -181,21 +174,52 @@ fn a_load_test_takes_the_screen_and_gives_it_back() {
     plain.expect("sent");
     assert!(!plain.seen.contains(TAKEN), "{:?}", plain.seen);
     // The built-in scenario ends early, and a run that was stopped still leaves its report.
-    let interrupt = |person: &Person| {
-        let pid = Pid::from_raw(person.child.id().cast_signed()).unwrap();
-        kill_process(pid, Signal::INT).unwrap();
-    };
-    interrupt(&plain);
+    plain.interrupt();
     plain.expect("interrupted: ");
     assert_eq!(plain.end(), (Some(130), true));
 
     let mut live = Person::start(&mut command(&["load", "--quick", "--out", &out]));
     live.expect(TAKEN);
     live.expect("verdict");
-    interrupt(&live);
+    live.interrupt();
     live.expect(GIVEN_BACK);
     live.expect("interrupted: ");
     assert_eq!(live.end(), (Some(130), true));
+}
+
+#[test]
+fn a_second_interrupt_ends_a_load_test_that_still_waits_and_gives_the_screen_back() {
+    // The server keeps everything, so after the first one the test waits for answers that do not come.
+    let plan = FaultPlan {
+        delay: Duration::from_secs(3_600),
+        ..FaultPlan::default()
+    };
+    let server = FaultServer::start(plan).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("scenario.toml");
+    let text = "version = 2\ntarget = \"tcp://127.0.0.1:1\"\n[[steps]]\nname = \"deaf\"\npattern = \"request\"\n\
+                concurrency = 2\nduration_secs = 3600\ntimeout_ms = 3600000\ndrain_ms = 3600000\n";
+    std::fs::write(&file, text).unwrap();
+    let out = directory.path().join("report");
+    let target = format!("tcp://{}", server.address());
+    let mut live = Person::start(
+        command(&["load", "--target", &target])
+            .arg(&file)
+            .arg("--out")
+            .arg(&out),
+    );
+    live.expect(TAKEN);
+    live.expect("warm-up");
+    live.interrupt();
+    live.expect("drain");
+    assert!(!live.seen.contains(GIVEN_BACK), "{:?}", live.seen);
+    live.interrupt();
+    live.expect(GIVEN_BACK);
+    assert_eq!(live.end(), (Some(130), true));
+    assert!(!out.join("report.json").exists(), "it was not waited for");
+    let ledger = server.finish();
+    assert!(ledger.is_conserved(), "{ledger:?}");
+    assert_eq!((ledger.messages, ledger.delivered), (2, 0));
 }
 
 /// The sequences that switch to the alternate screen and back.

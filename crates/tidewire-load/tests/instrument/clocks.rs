@@ -69,6 +69,7 @@ fn a_server_capped_at_5000_a_second_reads_5000() {
             let reads_5000 = (4_975.0..=5_025.0).contains(&rate);
             assert_eq!(reads_5000, cap == 5_000, "{what} {rate} of {cap}");
         }
+        assert!(detail.counts.in_flight_max <= 8, "{:?}", detail.counts);
         // Agents, their rate and the times they waited agree.
         let reasons = &detail.verdict.reasons;
         assert!(
