@@ -20,6 +20,7 @@ mod format;
 pub mod lane_account;
 pub mod ledger;
 pub mod levels;
+mod page;
 pub mod probes;
 pub mod process;
 pub mod report;

@@ -3,7 +3,7 @@
 mod program;
 mod progress;
 
-use std::fs;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -14,13 +14,14 @@ use clap::{Args, ValueEnum};
 use tidewire::io::affinity::available_cores;
 use tidewire_load::bench::plan::{Side, Suite};
 use tidewire_load::bench::program::{PeerChoice, Program};
+use tidewire_load::bench::report::WrittenBench;
 use tidewire_load::bench::suites::{self, SUITES};
-use tidewire_load::bench::{self, BenchOptions, BenchReport};
+use tidewire_load::bench::{self, BenchOptions, BenchReport, Patience, Progress};
 use tidewire_load::environment::Environment;
 
 pub(crate) use self::program::{ProgramArguments, run as run_program};
 use self::progress::Teller;
-use crate::failure::Failure;
+use crate::failure::{Failure, check_output};
 use crate::signals;
 
 /// Measure suites of work: the bare limit of this machine, Tidewire, and the peers, in turns and in processes of their
@@ -43,7 +44,7 @@ pub(crate) struct BenchArguments {
     /// Directory of the peers' programs, which `peers/setup` makes.
     #[arg(long, value_name = "DIR", default_value = "peers/bin")]
     peers_dir: PathBuf,
-    /// Directory for bench.json and bench.md.
+    /// Directory for bench.json, bench.md and bench.html.
     #[arg(long, value_name = "DIR", default_value = "tidewire-bench")]
     out: PathBuf,
     /// Whether processes are kept on cores of their own.
@@ -71,10 +72,6 @@ pub(crate) fn run(arguments: &BenchArguments) -> anyhow::Result<ExitCode> {
     if arguments.list {
         return list(&suites, arguments.quick);
     }
-    fs::create_dir_all(&arguments.out).map_err(|error| {
-        let what = format!("cannot create {}: {error}", arguments.out.display());
-        Failure::configuration(what, "name another directory with --out")
-    })?;
     let mut teller = Teller::new();
     let options = options(arguments, suites, &mut teller)?;
     let stop = Arc::clone(&options.stop);
@@ -84,10 +81,35 @@ pub(crate) fn run(arguments: &BenchArguments) -> anyhow::Result<ExitCode> {
     })?;
     let machine = Environment::detect(env!("CARGO_PKG_VERSION"), env!("TIDEWIRE_COMMIT"));
     teller.begin(&options);
-    let report = bench::run(&options, machine, &mut |progress| teller.tell(progress));
+    let mut failure = None;
+    let report = bench::run(&options, machine, &mut |progress| {
+        teller.tell(progress);
+        // What was measured in an hour must not wait for the end of the next one to be safe.
+        if let Progress::Suite { report } = progress
+            && let Err(error) = write(report, &arguments.out)
+        {
+            failure = Some(error);
+            options.stop.store(true, Ordering::Relaxed);
+        }
+    });
     teller.end();
-    write(&arguments.out, &report)?;
-    conclude(&report)
+    if let Some(error) = failure {
+        return Err(error);
+    }
+    show(&report, &arguments.out)
+}
+
+/// Writes the results in all their forms, prints the tables and says what they come to.
+pub(crate) fn show(report: &BenchReport, directory: &Path) -> anyhow::Result<ExitCode> {
+    let written = write(report, directory)?;
+    check_output(
+        std::io::stdout()
+            .lock()
+            .write_all(report.to_markdown().as_bytes()),
+    )?;
+    let html = written.html.display();
+    let _ = writeln!(std::io::stderr().lock(), "to look at: {html}");
+    conclude(report)
 }
 
 /// The suites of these names, or all.
@@ -147,6 +169,7 @@ fn options(
         peers,
         missing_peers,
         cores,
+        patience: Patience::default(),
         stop: Arc::new(AtomicBool::new(false)),
     })
 }
@@ -159,19 +182,14 @@ fn list(suites: &[&'static Suite], quick: bool) -> anyhow::Result<ExitCode> {
             text.push_str(&format!("  {}\n", row.id));
         }
     }
-    print(&text)?;
+    check_output(std::io::stdout().lock().write_all(text.as_bytes()))?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn write(directory: &Path, report: &BenchReport) -> anyhow::Result<()> {
-    let mut json = serde_json::to_vec_pretty(report).context("cannot express the results")?;
-    json.push(b'\n');
-    let markdown = report.to_markdown();
-    for (name, bytes) in [(JSON_FILE, &json[..]), (MARKDOWN_FILE, markdown.as_bytes())] {
-        let path = directory.join(name);
-        fs::write(&path, bytes).with_context(|| format!("cannot write {}", path.display()))?;
-    }
-    print(&markdown)
+fn write(report: &BenchReport, directory: &Path) -> anyhow::Result<WrittenBench> {
+    Ok(report
+        .write_to(directory)
+        .map_err(|error| Failure::configuration(error.to_string(), ""))?)
 }
 
 fn conclude(report: &BenchReport) -> anyhow::Result<ExitCode> {
@@ -189,17 +207,6 @@ fn conclude(report: &BenchReport) -> anyhow::Result<ExitCode> {
     )
     .into())
 }
-
-fn print(text: &str) -> anyhow::Result<()> {
-    use std::io::Write;
-    crate::failure::check_output(std::io::stdout().lock().write_all(text.as_bytes()))
-}
-
-/// Name of the results for programs.
-const JSON_FILE: &str = "bench.json";
-
-/// Name of the results for people.
-const MARKDOWN_FILE: &str = "bench.md";
 
 /// What a shell calls an interrupt.
 const INTERRUPTED: u8 = 130;

@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
+use tidewire_load::bench::BenchReport;
+use tidewire_load::bench::report::ReadBenchError;
 use tidewire_load::report::{MergeKind, Report, step_table};
 
 use super::{check_directory, conclude, describe, write};
@@ -22,11 +24,11 @@ pub(crate) struct MergeArguments {
     out: PathBuf,
 }
 
-/// Write a report once more, in all its forms, from its report.json.
+/// Write a report once more, in all its forms, from its report.json, or that of a benchmark from its bench.json.
 #[derive(Args, Debug)]
 #[command(after_help = REPORT_EXAMPLES)]
 pub(crate) struct ReportArguments {
-    /// The report.json, of this version or an older one.
+    /// The report.json, of this version or an older one; or a bench.json.
     file: PathBuf,
     /// Directory for the files.
     #[arg(long, value_name = "DIR", default_value = "tidewire-report")]
@@ -46,7 +48,14 @@ pub(crate) fn run_merge(arguments: &MergeArguments) -> anyhow::Result<ExitCode> 
 
 /// Renders; the exit code is that of the run.
 pub(crate) fn run_report(arguments: &ReportArguments) -> anyhow::Result<ExitCode> {
-    show(&read(&arguments.file)?, &arguments.out)
+    match BenchReport::read(&arguments.file) {
+        Ok(bench) => crate::bench::show(&bench, &arguments.out),
+        Err(error @ ReadBenchError::Version { .. }) => {
+            Err(Failure::configuration(describe(&error), "").into())
+        }
+        // Whatever else is wrong with it is what is wrong with it as a report.
+        Err(_) => show(&read(&arguments.file)?, &arguments.out),
+    }
 }
 
 fn read(path: &Path) -> anyhow::Result<Report> {
@@ -72,5 +81,6 @@ Exit codes: those of `tidewire load`, for the whole; 2 also when the files are n
 const REPORT_EXAMPLES: &str = "\
 Examples:
   tidewire report tidewire-report/report.json --out again
+  tidewire report tidewire-bench/bench.json --out again
 
 Exit codes: those of `tidewire load`; 2 also when the file is no report.";

@@ -169,9 +169,9 @@ impl Child {
     }
 
     /// Tells it to end and waits until it did; what stays longer is killed.
-    pub(super) fn finish(mut self) -> Result<(), ChildError> {
+    pub(super) fn finish(mut self, patience: Duration) -> Result<(), ChildError> {
         drop(self.input.take());
-        match self.wait(END_MAX) {
+        match self.wait(patience) {
             Some(status) if status.success() => Ok(()),
             Some(_) => Err(self.ended()),
             // It has done its work: that it does not end by itself costs nothing but this wait.
@@ -209,13 +209,10 @@ impl Child {
 impl Drop for Child {
     fn drop(&mut self) {
         drop(self.input.take());
-        // The group outlives its first process while anything that it started runs; the id cannot be taken anew before
-        // the process has been waited for.
-        let has_ended = matches!(self.process.try_wait(), Ok(Some(_)));
+        // The group lives on while anything that the program started runs, and so long its number is nobody else's. An
+        // empty one is not found; that its number was given away in the moment since is as unlikely as it gets.
         let _ = kill_process_group(Pid::from_child(&self.process), Signal::KILL);
-        if !has_ended {
-            let _ = self.process.wait();
-        }
+        let _ = self.process.wait();
     }
 }
 
@@ -257,9 +254,6 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// How soon an end is seen.
 const END_LOOK_EVERY: Duration = Duration::from_millis(2);
-
-/// Longest wait for a program that was told to end.
-const END_MAX: Duration = Duration::from_secs(5);
 
 /// Longest wait for the exit code of a program that has closed its output.
 const DYING_MAX: Duration = Duration::from_millis(500);

@@ -1,7 +1,7 @@
 //! The benchmark: bare loops, Tidewire and its rivals side by side, in one run.
 //!
 //! ```text
-//! suites ──▶ rows ──▶ runner ──▶ one run: a server, a driver ──▶ results ──▶ table, bench.json
+//! suites ──▶ rows ──▶ runner ──▶ one run: a server, a driver ──▶ report ──▶ json, md, html
 //!            plan      ABBA       child, cost, contract           statistics
 //! ```
 
@@ -12,17 +12,14 @@ mod pace;
 pub mod plan;
 pub mod program;
 pub mod publication;
-mod results;
+pub mod report;
 mod run;
 mod runner;
 pub mod stage;
 pub mod subscriber;
 pub mod suites;
-mod table;
 
 pub use self::child::ChildError;
-pub use self::results::{
-    BenchEnvironment, BenchReport, Figures, PeerFigures, RowResult, SuiteResult,
-};
-pub use self::run::RunError;
+pub use self::report::BenchReport;
+pub use self::run::{Patience, RunError};
 pub use self::runner::{BenchOptions, Progress, estimate_secs, run};

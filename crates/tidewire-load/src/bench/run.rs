@@ -30,6 +30,42 @@ pub(super) struct Cores {
     pub(super) both: Vec<usize>,
 }
 
+/// How long programs are waited for: a rival that says nothing must not stop the others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Patience {
+    /// For a server that starts. Default 30 s: a broker with a runtime of its own takes seconds.
+    pub ready: Duration,
+    /// For what a driver takes beyond its warm-up and its window. Default 60 s: ten thousand connections, or tasks that are
+    /// counted instead of timed.
+    pub slack: Duration,
+    /// For an account. Default 10 s.
+    pub answer: Duration,
+    /// For a next message on its way, behind which everything that has not come is lost. Default 2 s.
+    pub quiet: Duration,
+    /// For a program that was told to end; then it is killed. Default 5 s.
+    pub end: Duration,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self {
+            ready: Duration::from_secs(30),
+            slack: Duration::from_secs(60),
+            answer: Duration::from_secs(10),
+            quiet: Duration::from_secs(2),
+            end: Duration::from_secs(5),
+        }
+    }
+}
+
+/// What holds for every run.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Terms<'a> {
+    pub(super) cores: &'a Cores,
+    pub(super) patience: &'a Patience,
+    pub(super) stop: &'a AtomicBool,
+}
+
 /// What a run found.
 #[derive(Clone, Debug)]
 pub(super) struct Outcome {
@@ -135,24 +171,26 @@ impl Player {
         }))
     }
 
-    fn account(&mut self, stop: &AtomicBool) -> Result<Account, RunError> {
+    fn account(&mut self, terms: &Terms<'_>) -> Result<Account, RunError> {
         self.child
             .ask()
-            .and_then(|()| self.child.hear(ANSWER_MAX, stop))
+            .and_then(|()| self.child.hear(terms.patience.answer, terms.stop))
             .map_err(|source| self.failed(source))
     }
 
-    fn finish(self) -> Result<(), RunError> {
+    fn finish(self, terms: &Terms<'_>) -> Result<(), RunError> {
         let Self {
             part,
             command,
             child,
         } = self;
-        child.finish().map_err(|source| RunError::Part {
-            part,
-            command,
-            source,
-        })
+        child
+            .finish(terms.patience.end)
+            .map_err(|source| RunError::Part {
+                part,
+                command,
+                source,
+            })
     }
 }
 
@@ -168,14 +206,14 @@ impl Moment {
     fn take(
         server: &mut Option<Player>,
         driver: &Player,
-        stop: &AtomicBool,
+        terms: &Terms<'_>,
     ) -> Result<Self, RunError> {
         let driver = Cost::of(driver.child.id());
         let server = match server {
             None => None,
             Some(server) => {
                 let cost = Cost::of(server.child.id());
-                Some((server.account(stop)?, cost))
+                Some((server.account(terms)?, cost))
             }
         };
         Ok(Self {
@@ -190,9 +228,13 @@ impl Moment {
 pub(super) fn run_once(
     cast: &Cast<'_>,
     work: &Work,
-    cores: &Cores,
-    stop: &AtomicBool,
+    terms: &Terms<'_>,
 ) -> Result<Outcome, RunError> {
+    let Terms {
+        cores,
+        patience,
+        stop,
+    } = *terms;
     let mut work = work.clone();
     let mut server = None;
     let mut address = "-".to_owned();
@@ -200,7 +242,7 @@ pub(super) fn run_once(
     if has_server(&work) {
         let argument = as_argument(&work);
         let mut player = Player::start(SERVER, cast.server, &[&argument], &cores.server)?;
-        if let Said::Ready(ready) = player.hear("ready", READY_MAX, stop)? {
+        if let Said::Ready(ready) = player.hear("ready", patience.ready, stop)? {
             address = ready;
         }
         server = Some(player);
@@ -214,21 +256,21 @@ pub(super) fn run_once(
     let arguments = [address.as_str(), &as_argument(&work)];
     let mut driver = Player::start(DRIVER, cast.driver, &arguments, driver_cores)?;
 
-    let patience = Duration::from_millis(work.warm_up_ms) + SLACK;
-    driver.hear("started", patience, stop)?;
+    let longest = Duration::from_millis(work.warm_up_ms) + patience.slack;
+    driver.hear("started", longest, stop)?;
     let machine = MachineSample::read();
-    let before = Moment::take(&mut server, &driver, stop)?;
-    let patience = Duration::from_millis(work.measure_ms) + SLACK;
-    let Said::Measured(mut measured) = driver.hear("measured", patience, stop)? else {
+    let before = Moment::take(&mut server, &driver, terms)?;
+    let longest = Duration::from_millis(work.measure_ms) + patience.slack;
+    let Said::Measured(mut measured) = driver.hear("measured", longest, stop)? else {
         return Err(RunError::NotCounted);
     };
-    let after = Moment::take(&mut server, &driver, stop)?;
+    let after = Moment::take(&mut server, &driver, terms)?;
     let stolen_pct = machine.and_then(|before| MachineSample::read()?.stolen_pct_since(&before));
     if let Some(sent) = measured.sent {
-        settle(&mut measured, sent, &before, &after, &mut server, stop)?;
+        settle(&mut measured, sent, &before, &after, &mut server, terms)?;
     }
-    driver.finish()?;
-    server.map_or(Ok(()), Player::finish)?;
+    driver.finish(terms)?;
+    server.map_or(Ok(()), |server| server.finish(terms))?;
     Ok(outcome(measured, &before, &after, stolen_pct))
 }
 
@@ -239,7 +281,7 @@ fn settle(
     before: &Moment,
     after: &Moment,
     server: &mut Option<Player>,
-    stop: &AtomicBool,
+    terms: &Terms<'_>,
 ) -> Result<(), RunError> {
     let count = |moment: &Moment| {
         let (account, _) = moment.server.as_ref()?;
@@ -252,9 +294,9 @@ fn settle(
     measured.seconds = after.at.duration_since(before.at).as_secs_f64();
     let mut account = Account::default();
     let (mut counted, mut moved) = (last, Instant::now());
-    while counted < sent && moved.elapsed() < QUIET {
+    while counted < sent && moved.elapsed() < terms.patience.quiet {
         thread::sleep(ASK_EVERY);
-        account = server.account(stop)?;
+        account = server.account(terms)?;
         let now = account.messages.unwrap_or(0);
         if now > counted {
             (counted, moved) = (now, Instant::now());
@@ -336,18 +378,5 @@ fn shown(command: &std::process::Command) -> String {
 const SERVER: &str = "server";
 const DRIVER: &str = "driver";
 
-/// Longest wait for a server that starts: a broker with a runtime of its own takes seconds.
-const READY_MAX: Duration = Duration::from_secs(30);
-
-/// What a driver may take beyond its warm-up and its window: ten thousand connections, or tasks that are counted
-/// instead of timed.
-const SLACK: Duration = Duration::from_secs(60);
-
-/// Longest wait for an account.
-const ANSWER_MAX: Duration = Duration::from_secs(10);
-
 /// How often a server is asked for what is still on its way.
 const ASK_EVERY: Duration = Duration::from_millis(5);
-
-/// What has not come when nothing has come for this long is lost.
-const QUIET: Duration = Duration::from_secs(2);

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use super::contract::{Driver, Work};
 use super::plan::{RowPlan, Suite};
 use super::program::{DROPS, Program};
-use super::results::{BenchEnvironment, BenchReport, Figures, PeerFigures, RowResult, SuiteResult};
-use super::run::{Cast, Cores, Outcome, RunError, run_once};
+use super::report::{BenchEnvironment, BenchReport, Figures, PeerFigures, RowResult, SuiteResult};
+use super::run::{Cast, Cores, Outcome, Patience, RunError, Terms, run_once};
 use crate::clock::Clock;
 use crate::environment::Environment;
 
@@ -37,6 +37,8 @@ pub struct BenchOptions {
     /// Cores that processes are pinned to: the servers to the first, the drivers to the second. With fewer than two they
     /// are not pinned.
     pub cores: Vec<usize>,
+    /// How long programs are waited for.
+    pub patience: Patience,
     /// Set to end it: what was measured until then is kept.
     pub stop: Arc<AtomicBool>,
 }
@@ -78,10 +80,10 @@ pub enum Progress<'a> {
         /// In percent.
         stolen_pct: f64,
     },
-    /// A row is done.
-    Row {
-        /// What it found.
-        result: &'a RowResult,
+    /// A suite is done.
+    Suite {
+        /// Everything that was found until now.
+        report: &'a BenchReport,
     },
 }
 
@@ -129,6 +131,7 @@ pub fn run(
         if !rows.is_empty() {
             let name = suite.name.to_owned();
             report.suites.push(SuiteResult { name, rows });
+            (runner.watch)(&Progress::Suite { report: &report });
         }
     }
     report.env.interrupted = runner.is_stopped();
@@ -192,9 +195,7 @@ impl Runner<'_> {
         {
             return None;
         }
-        let result = results(plan, contenders);
-        (self.watch)(&Progress::Row { result: &result });
-        Some(result)
+        Some(results(plan, contenders))
     }
 
     fn run(&mut self, suite: &Suite, plan: &RowPlan, contender: &mut Contender<'_>, round: usize) {
@@ -212,7 +213,12 @@ impl Runner<'_> {
             mode.clone_into(&mut work.mode);
         }
         for attempt in 0..=AGAIN_MAX {
-            match run_once(&contender.cast, &work, &self.cores, &self.options.stop) {
+            let terms = Terms {
+                cores: &self.cores,
+                patience: &self.options.patience,
+                stop: &self.options.stop,
+            };
+            match run_once(&contender.cast, &work, &terms) {
                 Ok(outcome) => match outcome.stolen_pct {
                     Some(stolen_pct) if stolen_pct > STOLEN_PCT_MAX && attempt < AGAIN_MAX => {
                         let contender = &contender.name;
@@ -407,7 +413,7 @@ const LIMIT: &str = "limit";
 const OURS: &str = "tidewire";
 
 /// A run from which the host took more of the machine's time than this, in percent, is made again.
-const STOLEN_PCT_MAX: f64 = 3.0;
+pub(super) const STOLEN_PCT_MAX: f64 = 3.0;
 
 /// How often at most.
 const AGAIN_MAX: usize = 2;

@@ -38,6 +38,7 @@ pub use self::write::{
     CSV_FILE, HISTOGRAM_FILE, HTML_FILE, JSON_FILE, JUNIT_FILE, MARKDOWN_FILE, ReadError,
     WriteError, WrittenReport,
 };
+pub(crate) use self::write::{create_directory, replace};
 pub use crate::environment::Environment;
 use crate::format;
 use crate::segment::Segment;

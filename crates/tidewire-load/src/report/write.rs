@@ -38,10 +38,7 @@ impl Report {
     /// [`WriteError::Directory`] when it cannot be created, [`WriteError::File`] when a file cannot be
     /// written; files written before stay.
     pub fn write_to(&self, directory: &Path) -> Result<WrittenReport, WriteError> {
-        fs::create_dir_all(directory).map_err(|source| WriteError::Directory {
-            path: directory.to_owned(),
-            source,
-        })?;
+        create_directory(directory)?;
         let mut json =
             serde_json::to_vec_pretty(self).map_err(|source| WriteError::Serialize { source })?;
         json.push(b'\n');
@@ -135,7 +132,16 @@ pub enum ReadError {
     },
 }
 
-fn replace(directory: &Path, name: &str, content: &[u8]) -> Result<PathBuf, WriteError> {
+/// Creates a directory and its parents.
+pub(crate) fn create_directory(directory: &Path) -> Result<(), WriteError> {
+    fs::create_dir_all(directory).map_err(|source| WriteError::Directory {
+        path: directory.to_owned(),
+        source,
+    })
+}
+
+/// Writes a file beside its place and renames it into it.
+pub(crate) fn replace(directory: &Path, name: &str, content: &[u8]) -> Result<PathBuf, WriteError> {
     let path = directory.join(name);
     let partial = directory.join(format!("{name}.partial"));
     let written = File::create(&partial)

@@ -1,10 +1,10 @@
 //! What a message costs either side: processor time, system calls, allocations.
 
-use super::bars::{Bar, picture};
-use super::figure::{Drawn, Table};
 use super::latency::NO_VALUE;
-use super::scale::Scale;
 use crate::format::{few, thousands};
+use crate::page::bars::{Bar, picture};
+use crate::page::figure::{Drawn, Table};
+use crate::page::scale::Scale;
 use crate::report::{Cost, Report};
 
 /// Processor time a message, of both sides.
@@ -137,7 +137,7 @@ impl Bars {
     }
 
     /// Nothing without a bar.
-    fn picture(&self, label: &str) -> Option<super::figure::Picture> {
+    fn picture(&self, label: &str) -> Option<crate::page::figure::Picture> {
         let most = self.0.iter().map(|bar| bar.value).fold(0.0, f64::max);
         let high = if most > 0.0 { most } else { 1.0 };
         let scale = Scale::Linear { low: 0.0, high };

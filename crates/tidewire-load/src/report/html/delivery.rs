@@ -1,10 +1,10 @@
 //! What became of the messages, at whom it went wrong, and what they cost.
 
-use super::bars::{Bar, picture};
-use super::figure::{Drawn, Table};
 use super::latency::{NO_VALUE, detail};
-use super::scale::Scale;
 use crate::format::thousands;
+use crate::page::bars::{Bar, picture};
+use crate::page::figure::{Drawn, Table};
+use crate::page::scale::Scale;
 use crate::report::{Report, StepReport};
 
 /// Delivered, late, lost, duplicated and reordered, step by step.

@@ -1,10 +1,10 @@
 //! How long messages took: by percentile, over time, and all of them at once.
 
 use super::course::{Course, Span};
-use super::figure::{Drawn, Table};
-use super::plot::{Band, Cell, Column, Line, Plot, Rule};
-use super::scale::Axis;
 use crate::format::{milliseconds, thousands};
+use crate::page::figure::{Drawn, Table};
+use crate::page::plot::{Band, Cell, Column, Line, Plot, Rule};
+use crate::page::scale::Axis;
 use crate::report::{Distribution, StepDetail, StepReport};
 use crate::statistics::{LatencyHistogram, Percentile, Quantile};
 

@@ -1,56 +1,33 @@
 //! `report.html`: the report to look at, in one file.
 //!
-//! The file is all there is: styles, drawings and a few lines of script stand in it, and a policy in its head forbids
-//! the browser to fetch anything. So it opens from a mail, a build server or a drive, today and in ten years. What went
-//! wrong comes first, then every step in a line, then the charts of the whole, then those of each step; a chart whose
-//! figures are missing is left out with a line that says why, so that an old report is a shorter page and not a broken
-//! one.
+//! What went wrong comes first, then every step in a line, then the charts of the whole, then those of each step; a
+//! chart whose figures are missing is left out with a line that says why, so that an old report is a shorter page and
+//! not a broken one. What a page is made of stands in [`crate::page`].
 //!
-//! Charts are drawn here, as SVG, when the file is written: they show without script and print as they are. A chart
-//! library was rejected: it is larger than all of this, draws only when it runs, and knows neither heat maps nor bars of
-//! this kind. Every drawing is made twice, for a desk and for a phone, because a shrunken one has letters too small to
-//! read.
-//!
-//! A chart is a function from the report, or from one of its steps, to a [`figure::Drawn`] or a reason; a new one is a
-//! line in [`figures_of_all`] or [`figures_of_step`]. Whatever comes from the file goes through [`markup`] on its way
-//! into the page, and through a [`scale::Scale`], which takes every number, on its way into a drawing.
+//! A chart is a function from the report, or from one of its steps, to a [`Drawn`](crate::page::figure::Drawn) or a
+//! reason; a new one is a line in [`figures_of_all`] or [`figures_of_step`].
 
-mod bars;
 mod cost;
 mod course;
 mod delivery;
-mod figure;
 mod latency;
-mod plot;
 mod rate;
 mod runs;
-mod scale;
 mod scaling;
 mod summary;
 
 use std::fmt::Write as _;
 
-use self::figure::Figure;
 use super::{Report, StepReport, table};
 use crate::format::markup;
+use crate::page::figure::Figure;
+use crate::page::{Heading, whole_page};
 
 impl Report {
     /// The content of `report.html`: one page that needs nothing else.
     #[must_use]
     pub fn to_html(&self) -> String {
         let mut page = String::new();
-        let target = markup(&self.target_server);
-        // Writing to a string cannot fail.
-        let _ = write!(
-            page,
-            "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n\
-             <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n\
-             <meta name=\"color-scheme\" content=\"light dark\"/>\n\
-             <meta http-equiv=\"Content-Security-Policy\" content=\"{POLICY}\"/>\n\
-             <link rel=\"icon\" href=\"data:,\"/>\n<title>Load of {target}</title>\n<style>\n{STYLE}</style>\n</head>\n\
-             <body>\n<header><h1>Tidewire load report</h1><p>{target}, {}</p></header>\n<main>\n",
-            markup(&self.start_time_utc)
-        );
         summary::verdict(self, &mut page);
         summary::overview(self, &mut page);
         summary::limits(self, &mut page);
@@ -61,11 +38,12 @@ impl Report {
             write_step(number, step, &mut page);
         }
         summary::environment(self, &mut page);
-        let _ = write!(
-            page,
-            "</main>\n<div id=\"tip\" role=\"status\"></div>\n<script>\n{SCRIPT}</script>\n</body>\n</html>\n"
-        );
-        page
+        let heading = Heading {
+            title: &format!("Load of {}", self.target_server),
+            name: "Tidewire load report",
+            about: &format!("{}, {}", self.target_server, self.start_time_utc),
+        };
+        whole_page(&heading, &page)
     }
 }
 
@@ -155,14 +133,6 @@ fn write_step(number: usize, step: &StepReport, page: &mut String) {
     }
     page.push_str("</section>\n");
 }
-
-/// Nothing may be fetched; what stands in the page may be used.
-const POLICY: &str =
-    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:";
-
-const STYLE: &str = include_str!("style.css");
-
-const SCRIPT: &str = include_str!("script.js");
 
 #[cfg(test)]
 mod tests;

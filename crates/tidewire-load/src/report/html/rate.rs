@@ -1,11 +1,11 @@
 //! How many messages a second, over time.
 
 use super::course::Course;
-use super::figure::{Drawn, Table};
 use super::latency::{NO_VALUE, detail, shade};
-use super::plot::{Column, Line, Plot};
-use super::scale::Axis;
 use crate::format::per_second;
+use crate::page::figure::{Drawn, Table};
+use crate::page::plot::{Column, Line, Plot};
+use crate::page::scale::Axis;
 use crate::report::{LATENCY_KIND_NONE, StepReport};
 
 /// Offered, sent and received by the second, with the phases shaded.

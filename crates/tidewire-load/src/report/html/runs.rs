@@ -1,10 +1,10 @@
 //! Runs and parts, one by one.
 
-use super::figure::{Drawn, Table};
 use super::latency::{NO_VALUE, detail};
-use super::plot::{Dot, Plot, Rule};
-use super::scale::Axis;
 use crate::format::{per_second, thousands};
+use crate::page::figure::{Drawn, Table};
+use crate::page::plot::{Dot, Plot, Rule};
+use crate::page::scale::Axis;
 use crate::report::{RunFigures, StepReport};
 use crate::statistics::{Bootstrap, MedianInterval};
 

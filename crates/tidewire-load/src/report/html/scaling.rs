@@ -1,10 +1,10 @@
 //! How far it goes: the rate against concurrency, and what a higher rate does to the tail.
 
-use super::figure::{Drawn, Table};
 use super::latency::NO_VALUE;
-use super::plot::{Dot, Line, Plot, Rule};
-use super::scale::Axis;
 use crate::format::{per_second, thousands};
+use crate::page::figure::{Drawn, Table};
+use crate::page::plot::{Dot, Line, Plot, Rule};
+use crate::page::scale::Axis;
 use crate::report::{LATENCY_KIND_NONE, Report, StepReport};
 use crate::statistics::{
     Bootstrap, LEVELS_MIN, Percentile, ScalabilityError, ScalabilityFit, ScalePoint,

@@ -2,9 +2,9 @@
 
 use std::fmt::Write as _;
 
-use super::figure::Table;
 use super::latency::NO_VALUE;
 use crate::format::{markup, milliseconds, per_second, thousands};
+use crate::page::figure::Table;
 use crate::report::table::{self, LATENCY_COLUMNS, bad_news};
 use crate::report::{Conclusion, Report, StepReport};
 use crate::slo::{Objective, SloFigures};

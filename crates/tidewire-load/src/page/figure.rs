@@ -5,30 +5,30 @@ use std::fmt::Write as _;
 use crate::format::markup;
 
 /// A chart, or the reason why there is none.
-pub(super) struct Figure {
+pub(crate) struct Figure {
     /// Name in links, unique in the page.
-    pub(super) id: String,
-    pub(super) title: &'static str,
-    pub(super) content: Result<Drawn, String>,
+    pub(crate) id: String,
+    pub(crate) title: &'static str,
+    pub(crate) content: Result<Drawn, String>,
 }
 
 /// What there is to see.
-pub(super) struct Drawn {
+pub(crate) struct Drawn {
     /// How it is to be read, in a sentence or two. Plain text.
-    pub(super) about: String,
-    pub(super) picture: Picture,
-    pub(super) table: Table,
+    pub(crate) about: String,
+    pub(crate) picture: Picture,
+    pub(crate) table: Table,
 }
 
 /// A drawing for a column of a desk's width and one for a phone. A single drawing would have to be shrunk to a phone's
 /// width together with its letters.
-pub(super) struct Picture {
-    pub(super) wide: String,
-    pub(super) narrow: String,
+pub(crate) struct Picture {
+    pub(crate) wide: String,
+    pub(crate) narrow: String,
 }
 
 impl Figure {
-    pub(super) fn write(&self, page: &mut String) {
+    pub(crate) fn write(&self, page: &mut String) {
         let Ok(drawn) = &self.content else { return };
         let (id, title) = (&self.id, self.title);
         let about = markup(&drawn.about);
@@ -44,7 +44,7 @@ impl Figure {
     }
 
     /// The figures that can be drawn in a grid, then a line for each that cannot.
-    pub(super) fn write_all(figures: &[Self], page: &mut String) {
+    pub(crate) fn write_all(figures: &[Self], page: &mut String) {
         if figures.iter().any(|figure| figure.content.is_ok()) {
             page.push_str("<div class=\"figures\">\n");
             for figure in figures {
@@ -66,14 +66,14 @@ impl Figure {
 
 /// Rows of texts under a heading. The first column is a name, the others are numbers unless said otherwise.
 #[derive(Default)]
-pub(super) struct Table {
+pub(crate) struct Table {
     head: Vec<String>,
     rows: Vec<Vec<String>>,
     words: Vec<usize>,
 }
 
 impl Table {
-    pub(super) fn new<const COLUMNS: usize>(head: [&str; COLUMNS]) -> Self {
+    pub(crate) fn new<const COLUMNS: usize>(head: [&str; COLUMNS]) -> Self {
         Self {
             head: head.map(str::to_owned).to_vec(),
             ..Self::default()
@@ -81,16 +81,16 @@ impl Table {
     }
 
     /// Says that a column holds words and not numbers.
-    pub(super) fn with_words(mut self, column: usize) -> Self {
+    pub(crate) fn with_words(mut self, column: usize) -> Self {
         self.words.push(column);
         self
     }
 
-    pub(super) fn row(&mut self, cells: Vec<String>) {
+    pub(crate) fn row(&mut self, cells: Vec<String>) {
         self.rows.push(cells);
     }
 
-    pub(super) fn write(&self, page: &mut String) {
+    pub(crate) fn write(&self, page: &mut String) {
         page.push_str("<div class=\"scroll\"><table><thead><tr>");
         for (column, cell) in self.head.iter().enumerate() {
             self.write_cell(page, "th scope=\"col\"", "th", column, cell);

@@ -10,68 +10,68 @@ use super::scale::Axis;
 use crate::format::markup;
 
 /// What is drawn.
-pub(super) struct Plot {
+pub(crate) struct Plot {
     /// What a reader who cannot see it is told.
-    pub(super) label: String,
-    pub(super) x: Axis,
-    pub(super) y: Axis,
-    pub(super) bands: Vec<Band>,
-    pub(super) cells: Vec<Cell>,
-    pub(super) rules: Vec<Rule>,
-    pub(super) lines: Vec<Line>,
-    pub(super) dots: Vec<Dot>,
-    pub(super) columns: Vec<Column>,
+    pub(crate) label: String,
+    pub(crate) x: Axis,
+    pub(crate) y: Axis,
+    pub(crate) bands: Vec<Band>,
+    pub(crate) cells: Vec<Cell>,
+    pub(crate) rules: Vec<Rule>,
+    pub(crate) lines: Vec<Line>,
+    pub(crate) dots: Vec<Dot>,
+    pub(crate) columns: Vec<Column>,
 }
 
 /// A part of the width that is shaded and named.
-pub(super) struct Band {
-    pub(super) from: f64,
-    pub(super) to: f64,
-    pub(super) name: String,
+pub(crate) struct Band {
+    pub(crate) from: f64,
+    pub(crate) to: f64,
+    pub(crate) name: String,
 }
 
 /// A rectangle of a heat map.
-pub(super) struct Cell {
-    pub(super) x: (f64, f64),
-    pub(super) y: (f64, f64),
+pub(crate) struct Cell {
+    pub(crate) x: (f64, f64),
+    pub(crate) y: (f64, f64),
     /// From 1, faint, to 6, full.
-    pub(super) level: u8,
-    pub(super) tip: String,
+    pub(crate) level: u8,
+    pub(crate) tip: String,
 }
 
 /// A named line across the whole width, such as a limit.
-pub(super) struct Rule {
-    pub(super) y: f64,
+pub(crate) struct Rule {
+    pub(crate) y: f64,
     /// How it looks: a class of `style.css`.
-    pub(super) class: &'static str,
-    pub(super) name: String,
+    pub(crate) class: &'static str,
+    pub(crate) name: String,
 }
 
 /// A line in pieces, named at its end.
-pub(super) struct Line {
-    pub(super) name: String,
+pub(crate) struct Line {
+    pub(crate) name: String,
     /// How it looks: a class of `style.css`.
-    pub(super) class: &'static str,
-    pub(super) pieces: Vec<Vec<(f64, f64)>>,
+    pub(crate) class: &'static str,
+    pub(crate) pieces: Vec<Vec<(f64, f64)>>,
 }
 
 /// A measured point.
-pub(super) struct Dot {
-    pub(super) x: f64,
-    pub(super) y: f64,
-    pub(super) class: &'static str,
-    pub(super) tip: String,
+pub(crate) struct Dot {
+    pub(crate) x: f64,
+    pub(crate) y: f64,
+    pub(crate) class: &'static str,
+    pub(crate) tip: String,
 }
 
 /// A part of the width with a text for the pointer.
-pub(super) struct Column {
-    pub(super) from: f64,
-    pub(super) to: f64,
-    pub(super) tip: String,
+pub(crate) struct Column {
+    pub(crate) from: f64,
+    pub(crate) to: f64,
+    pub(crate) tip: String,
 }
 
 impl Plot {
-    pub(super) fn new(label: impl Into<String>, x: Axis, y: Axis) -> Self {
+    pub(crate) fn new(label: impl Into<String>, x: Axis, y: Axis) -> Self {
         Self {
             label: label.into(),
             x,
@@ -85,7 +85,7 @@ impl Plot {
         }
     }
 
-    pub(super) fn picture(&self) -> Picture {
+    pub(crate) fn picture(&self) -> Picture {
         Picture {
             wide: self.draw(&WIDE),
             narrow: self.draw(&NARROW),
@@ -322,7 +322,7 @@ impl Canvas<'_> {
 }
 
 /// About how wide a text is: letters differ by font, and a little too much room is better than too little.
-pub(super) fn text_width(text: &str) -> f64 {
+pub(crate) fn text_width(text: &str) -> f64 {
     text.chars().count() as f64 * 6.8
 }
 

@@ -1,9 +1,16 @@
 //! What a benchmark found, in the form of `bench.json`, and how several runs become one figure.
 
+mod html;
+mod markdown;
+#[cfg(test)]
+mod tests;
+mod write;
+
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+pub use self::write::{ReadBenchError, WrittenBench};
 use super::contract::{Times, Work};
 use super::plan::{Metric, RowPlan};
 use super::run::Outcome;
@@ -258,30 +265,22 @@ fn is_accounted_for(outcome: &Outcome) -> bool {
     measured.verified && measured.lost <= measured.dropped
 }
 
-/// How many times as good the new runs are. Runs that were made in turns are pairs.
+/// How many times as good the new runs are. Runs that were made in turns are pairs. Nothing where a run is 0, since no
+/// number says how many times that is.
 fn ratio(metric: &Metric, base: &[f64], new: &[f64]) -> Option<RatioInterval> {
-    let pairs: Vec<(f64, f64)> = base.iter().copied().zip(new.iter().copied()).collect();
-    let swapped = |(base, new)| {
-        if metric.lower_is_better {
-            (new, base)
-        } else {
-            (base, new)
-        }
-    };
-    let pairs: Vec<(f64, f64)> = pairs.into_iter().map(swapped).collect();
-    if base.len() == new.len() {
-        return RatioInterval::of(Sides::Paired(&pairs), Bootstrap::default());
-    }
-    let (base, new) = swapped_sides(metric, base, new);
-    RatioInterval::of(Sides::Unpaired { base, new }, Bootstrap::default())
-}
-
-fn swapped_sides<'r>(metric: &Metric, base: &'r [f64], new: &'r [f64]) -> (&'r [f64], &'r [f64]) {
-    if metric.lower_is_better {
+    let (base, new) = if metric.lower_is_better {
         (new, base)
     } else {
         (base, new)
-    }
+    };
+    let pairs: Vec<(f64, f64)> = base.iter().copied().zip(new.iter().copied()).collect();
+    let sides = if base.len() == new.len() {
+        Sides::Paired(&pairs)
+    } else {
+        Sides::Unpaired { base, new }
+    };
+    RatioInterval::of(sides, Bootstrap::default())
+        .filter(|ratio| ratio.low.is_finite() && ratio.ratio.is_finite() && ratio.high.is_finite())
 }
 
 fn median_over(outcomes: &[Outcome], value: &dyn Fn(&Outcome) -> Option<f64>) -> Option<f64> {

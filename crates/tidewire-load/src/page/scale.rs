@@ -5,16 +5,16 @@
 
 /// An axis: its title, its scale and the values written beside it.
 #[derive(Clone, Debug)]
-pub(super) struct Axis {
-    pub(super) title: String,
-    pub(super) scale: Scale,
+pub(crate) struct Axis {
+    pub(crate) title: String,
+    pub(crate) scale: Scale,
     /// Values with their texts, ascending.
-    pub(super) ticks: Vec<(f64, String)>,
+    pub(crate) ticks: Vec<(f64, String)>,
 }
 
 impl Axis {
     /// Even steps from 0 to at least `most`.
-    pub(super) fn from_zero(title: impl Into<String>, most: f64) -> Self {
+    pub(crate) fn from_zero(title: impl Into<String>, most: f64) -> Self {
         let most = if most > 0.0 { most.min(LARGEST) } else { 1.0 };
         let step = nice_step(most / 4.0);
         let count = (most / step - 1e-9).ceil().clamp(1.0, 10.0);
@@ -32,7 +32,7 @@ impl Axis {
     }
 
     /// Even steps from 0 to exactly `end`: for time, where nothing lies behind the end.
-    pub(super) fn until(title: impl Into<String>, end: f64) -> Self {
+    pub(crate) fn until(title: impl Into<String>, end: f64) -> Self {
         let mut axis = Self::from_zero(title, end);
         let high = if end > 0.0 { end.min(LARGEST) } else { 1.0 };
         axis.scale = Scale::Linear { low: 0.0, high };
@@ -41,7 +41,7 @@ impl Axis {
     }
 
     /// Powers of ten, with 2 and 5 between them while there is room, around all values above 0.
-    pub(super) fn logarithmic(title: impl Into<String>, values: impl Iterator<Item = f64>) -> Self {
+    pub(crate) fn logarithmic(title: impl Into<String>, values: impl Iterator<Item = f64>) -> Self {
         let (mut low, mut high) = (f64::INFINITY, 0.0_f64);
         for value in values.filter(|value| *value > 0.0) {
             low = low.min(value);
@@ -88,14 +88,14 @@ impl Axis {
 
 /// How values are spread over an axis.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Scale {
+pub(crate) enum Scale {
     Linear { low: f64, high: f64 },
     Logarithmic { low: f64, high: f64 },
 }
 
 impl Scale {
     /// Where a value lies, from 0 to 1.
-    pub(super) fn share(self, value: f64) -> f64 {
+    pub(crate) fn share(self, value: f64) -> f64 {
         let share = match self {
             Self::Linear { low, high } => (value - low) / (high - low),
             Self::Logarithmic { low, high } => (value / low).log10() / (high / low).log10(),
@@ -107,7 +107,7 @@ impl Scale {
     }
 
     /// The value in the lower and the upper end.
-    pub(super) fn ends(self) -> (f64, f64) {
+    pub(crate) fn ends(self) -> (f64, f64) {
         match self {
             Self::Linear { low, high } | Self::Logarithmic { low, high } => (low, high),
         }
@@ -124,7 +124,7 @@ fn nice_step(least: f64) -> f64 {
 }
 
 /// A number beside an axis: few letters, as `0.05`, `20`, `5k` or `2.5M`.
-pub(super) fn compact(value: f64) -> String {
+pub(crate) fn compact(value: f64) -> String {
     let (scaled, unit) = match value.abs() {
         size if size >= 1e15 => return format!("{value:.0e}"),
         size if size >= 1e9 => (value / 1e9, "G"),

@@ -1,0 +1,294 @@
+//! Results against their schema, on disk, and as a page.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::bench::contract::Measured;
+use crate::page::browser::check_everywhere;
+use crate::page::check::{by_id, check, parse, text};
+
+const SCHEMA: &str = include_str!("../../../../../docs/bench.schema.json");
+
+const HOSTILE: &str = "</script><b>&'\"|\u{1}";
+
+fn times(scale: f64) -> Times {
+    Times {
+        samples: 1_000,
+        mean_us: 21.0 * scale,
+        p50_us: 20.0 * scale,
+        p95_us: 40.0 * scale,
+        p99_us: 60.0 * scale,
+        p999_us: 200.0 * scale,
+        max_us: 900.0 * scale,
+    }
+}
+
+/// A run with this many messages in a second.
+fn outcome(messages: u64, lost: u64, dropped: u64) -> Outcome {
+    Outcome {
+        measured: Measured {
+            messages,
+            seconds: 1.0,
+            verified: true,
+            lost,
+            dropped,
+            allocated_bytes: Some(messages * 2),
+            latency: Some(times(1_000.0 / messages as f64)),
+            figures: BTreeMap::from([("bytes_per_session".to_owned(), 512.0)]),
+            ..Measured::default()
+        },
+        server_cpu_ns: Some(5e8),
+        driver_cpu_ns: 7e8,
+        server_allocated_bytes: Some(0),
+        server_rss_bytes_max: Some(12 << 20),
+        driver_rss_bytes_max: 10 << 20,
+        stolen_pct: Some(0.5),
+    }
+}
+
+fn outcomes(rates: [u64; 3]) -> Vec<Outcome> {
+    rates.map(|rate| outcome(rate, 0, 0)).to_vec()
+}
+
+fn plan(metric: Metric) -> RowPlan {
+    RowPlan::new("tcp, 1 × 1", Work::default(), metric)
+}
+
+fn row(ours: Figures, limit: Option<Figures>, peer: Figures, drops: bool) -> RowResult {
+    let peer = PeerFigures {
+        version: "1.2".to_owned(),
+        ratio: None,
+        ratio_ci95: None,
+        drops,
+        figures: peer,
+    };
+    let peers = BTreeMap::from([(format!("rival {HOSTILE}"), peer)]);
+    RowResult::of(&plan(Metric::MESSAGES), ours, limit, peers)
+}
+
+fn figures(outcomes: &[Outcome]) -> Figures {
+    Figures::of(&Metric::MESSAGES, outcomes, None)
+}
+
+fn failed() -> Figures {
+    Figures::of(&Metric::MESSAGES, &[], Some(format!("it {HOSTILE}")))
+}
+
+fn report(rows: Vec<RowResult>) -> BenchReport {
+    BenchReport {
+        schema_version: BenchReport::SCHEMA_VERSION,
+        env: BenchEnvironment {
+            machine: Environment::detect("0.1.0", ""),
+            started_at: "2026-11-22T00:00:00.000Z".to_owned(),
+            pinning: "not pinned".to_owned(),
+            repeat: 3,
+            quick: true,
+            interrupted: false,
+            missing_peers: vec![format!("nobody {HOSTILE}")],
+        },
+        suites: vec![SuiteResult {
+            name: "echo".to_owned(),
+            rows,
+        }],
+    }
+}
+
+/// With and without everything that may be missing.
+fn sample() -> BenchReport {
+    let ours = figures(&outcomes([900, 1_000, 1_100]));
+    let limit = figures(&outcomes([1_000, 1_250, 1_300]));
+    report(vec![
+        row(
+            ours.clone(),
+            Some(limit.clone()),
+            figures(&outcomes([90, 100, 110])),
+            false,
+        ),
+        row(ours, None, failed(), false),
+        row(Figures::default(), Some(limit), Figures::default(), true),
+    ])
+}
+
+fn valid(report: &BenchReport) -> Result<(), String> {
+    let schema: Value = serde_json::from_str(SCHEMA).unwrap();
+    let validator = jsonschema::validator_for(&schema).unwrap();
+    let value = serde_json::to_value(report).unwrap();
+    validator
+        .validate(&value)
+        .map_err(|error| error.to_string())
+}
+
+#[test]
+fn results_follow_the_committed_schema_and_come_back_as_they_were() {
+    let report = sample();
+    valid(&report).unwrap();
+    let json = serde_json::to_string(&report).unwrap();
+    assert_eq!(serde_json::from_str::<BenchReport>(&json).unwrap(), report);
+}
+
+#[test]
+fn the_schema_names_every_key_that_is_written_and_no_other() {
+    let schema: Value = serde_json::from_str(SCHEMA).unwrap();
+    let keys =
+        |value: &Value| -> Vec<String> { value.as_object().unwrap().keys().cloned().collect() };
+    let value = serde_json::to_value(sample()).unwrap();
+    let row = &value["suites"][0]["rows"][0];
+    let peer = row["peers"].as_object().unwrap().values().next().unwrap();
+    for (written, described) in [
+        (&value, &schema["properties"]),
+        (&value["env"], &schema["properties"]["env"]["properties"]),
+        (row, &schema["$defs"]["row"]["properties"]),
+        (&row["params"], &schema["$defs"]["work"]["properties"]),
+        (&row["limit"], &schema["$defs"]["figures"]["properties"]),
+        (peer, &schema["$defs"]["peer"]["properties"]),
+        (&row["latency"], &schema["$defs"]["times"]["properties"]),
+    ] {
+        assert_eq!(keys(written), keys(described));
+    }
+    let mut spoilt = value.clone();
+    spoilt["suites"][0]["rows"][0]["median"] = json!("fast");
+    let validator = jsonschema::validator_for(&schema).unwrap();
+    assert!(!validator.is_valid(&spoilt));
+}
+
+#[test]
+fn figures_are_medians_and_ratios_say_how_many_times_as_good() {
+    let report = sample();
+    let row = &report.suites[0].rows[0];
+    assert_eq!(row.tidewire.median, Some(1_000.0));
+    assert_eq!(row.tidewire.ci95, Some([900.0, 1_100.0]));
+    assert_eq!(row.limit_ratio, Some(0.8));
+    assert_eq!(row.peers.values().next().unwrap().ratio, Some(10.0));
+    assert_eq!(row.tidewire.server_cpu_ns_per_msg, Some(5e5));
+    assert_eq!(row.tidewire.allocated_bytes_per_msg.client, Some(2.0));
+    assert_eq!(row.tidewire.figures["bytes_per_session"], 512.0);
+    // Of times, the smaller is the better one.
+    let metric = Metric {
+        name: "mean_us",
+        unit: "µs",
+        lower_is_better: true,
+        source: crate::bench::plan::Source::MeanTime,
+    };
+    let of = |rates| Figures::of(&metric, &outcomes(rates), None);
+    let limit = Some(of([200, 200, 200]));
+    let row = RowResult::of(&plan(metric), of([100, 100, 100]), limit, BTreeMap::new());
+    assert_eq!(row.limit_ratio, Some(0.5));
+}
+
+#[test]
+fn what_is_lost_unverified_or_failed_is_a_fault_of_ours_alone() {
+    let good = || figures(&outcomes([1, 2, 3]));
+    let lost = figures(&[outcome(10, 3, 1)]);
+    let dropped = figures(&[outcome(10, 3, 3)]);
+    let mut unchecked = outcome(10, 0, 0);
+    unchecked.measured.verified = false;
+    let unchecked = figures(&[unchecked]);
+    let faults = |ours: Figures, limit, peer| report(vec![row(ours, limit, peer, false)]).faults();
+    assert!(faults(good(), Some(good()), good()).is_empty());
+    assert!(faults(dropped, None, good()).is_empty());
+    assert!(
+        faults(good(), None, failed()).is_empty(),
+        "a rival's failure is not ours"
+    );
+    let found = faults(lost.clone(), None, good());
+    assert_eq!(
+        found,
+        ["echo, tcp, 1 × 1: tidewire lost 3 messages, 1 of them counted as dropped"]
+    );
+    assert!(faults(unchecked, None, good())[0].contains("was not verified"));
+    assert!(faults(failed(), None, good())[0].contains("failed: it"));
+    assert!(faults(good(), Some(lost), good())[0].contains("bare lost 3"));
+}
+
+#[test]
+fn a_table_says_what_failed_and_stays_a_table() {
+    let mut report = sample();
+    report.suites[0].rows[1].tidewire = failed();
+    let markdown = report.to_markdown();
+    let rows: Vec<&str> = markdown
+        .lines()
+        .filter(|line| line.starts_with("| tcp"))
+        .collect();
+    assert_eq!(rows.len(), 3);
+    assert!(
+        rows[0].contains("| 80 % |") && rows[0].contains("10.00×"),
+        "{}",
+        rows[0]
+    );
+    assert!(rows[1].contains("**failed: it"), "{}", rows[1]);
+}
+
+#[test]
+fn the_page_is_whole_and_lets_nothing_become_markup() {
+    let mut report = sample();
+    let page = report.to_html();
+    check(&page);
+    let document = parse(&page);
+    for id in [
+        "echo-limit",
+        "echo-contenders-1",
+        "echo-latency",
+        "echo-cost",
+    ] {
+        assert_eq!(by_id(&document, id).tag_name().name(), "figure", "{id}");
+    }
+    let verdict = |report: &BenchReport| {
+        let page = report.to_html();
+        text(parse(&page).root())
+    };
+    assert!(verdict(&report).contains("✓ Verified"));
+    report.env.interrupted = true;
+    assert!(verdict(&report).contains("■ Interrupted"));
+    report.suites[0].rows[0].tidewire = failed();
+    assert!(verdict(&report).contains("✗ Not verified"));
+    check(&report.to_html());
+    report.suites.clear();
+    check(&report.to_html());
+}
+
+#[test]
+fn impossible_numbers_break_no_page() {
+    let mut report = sample();
+    for value in [0.0, -1.0, 1e300, f64::MAX] {
+        let row = &mut report.suites[0].rows[0];
+        row.limit_ratio = Some(value);
+        row.tidewire.median = Some(value);
+        row.tidewire.ci95 = Some([-value, value]);
+        row.tidewire.server_cpu_ns_per_msg = Some(value);
+        row.tidewire.latency = Some(times(value));
+        check(&report.to_html());
+    }
+}
+
+#[test]
+fn a_browser_shows_the_page_without_complaint_at_every_width() {
+    check_everywhere(&[("bench", sample().to_html())]);
+}
+
+#[test]
+fn written_results_are_read_again_and_others_are_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let report = sample();
+    let written = report
+        .write_to(&directory.path().join("deep/down"))
+        .unwrap();
+    assert_eq!(BenchReport::read(&written.json).unwrap(), report);
+    assert!(written.html.is_file() && written.markdown.is_file());
+    let missing = BenchReport::read(&directory.path().join("none")).unwrap_err();
+    assert!(matches!(missing, ReadBenchError::File { .. }), "{missing}");
+    let other = BenchReport::read(&written.markdown).unwrap_err();
+    assert!(matches!(other, ReadBenchError::Format { .. }), "{other}");
+    let mut value = serde_json::to_value(&report).unwrap();
+    value["schema_version"] = json!(9);
+    std::fs::write(&written.json, value.to_string()).unwrap();
+    let newer = BenchReport::read(&written.json).unwrap_err();
+    assert!(newer.to_string().contains("has version 9"), "{newer}");
+    // A file is where the directory should be.
+    let blocked = report.write_to(&written.json).unwrap_err();
+    assert!(
+        blocked.to_string().contains("a file is in the way"),
+        "{blocked}"
+    );
+}
