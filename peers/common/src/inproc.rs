@@ -135,6 +135,16 @@ fn take(work: &Work, mut far: impl End, mut meter: Meter) -> Result<(Meter, Inta
     Ok((meter, intake))
 }
 
+/// For ends that have no way to sleep: spins a little, then lets others run, since the two may have to share a core.
+pub fn pause(spins: &mut u32) {
+    *spins += 1;
+    if *spins < SPINS_MAX {
+        std::hint::spin_loop();
+    } else {
+        thread::yield_now();
+    }
+}
+
 fn item(message: &[u8]) -> Item {
     let mut item = [0; ITEM_BYTES];
     item.copy_from_slice(message);
@@ -146,6 +156,9 @@ pub const ITEM_BYTES: usize = 32;
 
 /// Messages that are sent between two looks at the clock, and that an end may take at once.
 pub const BATCH_MESSAGES: usize = 256;
+
+/// How often an end looks before it lets others run.
+const SPINS_MAX: u32 = 200;
 
 /// Says that nothing more comes; its connection is none.
 const LAST: Item = [0xff; ITEM_BYTES];

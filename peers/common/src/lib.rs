@@ -40,7 +40,7 @@ pub use allocation::allocated_bytes;
 pub use console::Console;
 pub use exchange::{Exchange, add, terms};
 pub use flight::Flight;
-pub use meter::Meter;
+pub use meter::{Meter, times};
 pub use numbered::{Counts, Intake, Source, sent};
 pub use publication::Publication;
 pub use window::{Window, now_ns};

@@ -61,22 +61,24 @@ impl Meter {
             verified: true,
             lost: self.lost,
             allocated_bytes: Some(self.window.allocated_bytes()),
-            latency: (self.latency.count() > 0).then(|| self.times()),
+            latency: times(&self.latency),
             ..Measured::default()
         }
     }
+}
 
-    fn times(&self) -> Times {
-        let summary = self.latency.summary();
-        let quantile_us = |quantile| self.latency.quantile_ns(quantile) as f64 / 1e3;
-        Times {
-            samples: self.latency.count(),
-            mean_us: summary.mean_ms * 1e3,
-            p50_us: quantile_us(0.5),
-            p95_us: quantile_us(0.95),
-            p99_us: quantile_us(0.99),
-            p999_us: quantile_us(0.999),
-            max_us: summary.max_ms * 1e3,
-        }
-    }
+/// The figures of a histogram, as the contract has them; nothing if it is empty.
+#[must_use]
+pub fn times(latency: &LatencyHistogram) -> Option<Times> {
+    let quantile_us = |quantile| latency.quantile_ns(quantile) as f64 / 1e3;
+    let summary = latency.summary();
+    (latency.count() > 0).then(|| Times {
+        samples: latency.count(),
+        mean_us: summary.mean_ms * 1e3,
+        p50_us: quantile_us(0.5),
+        p95_us: quantile_us(0.95),
+        p99_us: quantile_us(0.99),
+        p999_us: quantile_us(0.999),
+        max_us: summary.max_ms * 1e3,
+    })
 }

@@ -27,6 +27,16 @@ pub trait Pipe {
     async fn receive(&mut self, take: &mut dyn FnMut(&[u8])) -> Result<()>;
 }
 
+/// A client whose calls return one reply each.
+#[expect(
+    async_fn_in_trait,
+    reason = "the tasks stay on one thread, so their futures need not be Send"
+)]
+pub trait Call: Clone {
+    /// Makes call `number` and returns whether the reply was right.
+    async fn call(&mut self, number: u64) -> Result<bool>;
+}
+
 /// A runtime: on the calling thread where one thread is asked for, since the benchmark pins a program to one core.
 ///
 /// # Errors
@@ -66,6 +76,51 @@ pub async fn drive<P: Pipe + 'static>(pipes: Vec<P>, work: &Work) -> Result<Meas
             Ok(meter.borrow().measured())
         })
         .await
+}
+
+/// Keeps [`Work::in_flight`] calls in flight on every client, each from a task of its own, as the users of such libraries
+/// do.
+///
+/// # Errors
+/// A call fails.
+pub async fn drive_calls<C: Call + 'static>(clients: Vec<C>, work: &Work) -> Result<Measured> {
+    let in_flight = work.in_flight.max(1);
+    let window = Window::begin(work);
+    let meter = Rc::new(RefCell::new(Meter::new(window)));
+    let local = LocalSet::new();
+    local
+        .run_until(async {
+            let mut tasks = JoinSet::new();
+            for client in clients {
+                for _ in 0..in_flight {
+                    tasks.spawn_local(keep_calling(client.clone(), Rc::clone(&meter)));
+                }
+            }
+            while let Some(ended) = tasks.join_next().await {
+                ended.context("a task of the driver")??;
+            }
+            Ok(meter.borrow().measured())
+        })
+        .await
+}
+
+async fn keep_calling(mut client: impl Call, meter: Rc<RefCell<Meter>>) -> Result<()> {
+    let window = meter.borrow().window().clone();
+    let mut now = now_ns();
+    let mut number = 0;
+    while !window.is_over(now) {
+        // A call that never returns would wait for ever.
+        let until_end = Duration::from_nanos(window.until_ns().saturating_sub(now));
+        let called = tokio::time::timeout(until_end + PATIENCE, client.call(number)).await;
+        let sent_ns = std::mem::replace(&mut now, now_ns());
+        if called.unwrap_or(Ok(false))? {
+            meter.borrow_mut().count(sent_ns, now);
+        } else {
+            meter.borrow_mut().count_lost(1);
+        }
+        number += 1;
+    }
+    Ok(())
 }
 
 async fn keep_in_flight(

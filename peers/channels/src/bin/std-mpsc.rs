@@ -1,0 +1,36 @@
+//! The standard library's channel, bounded.
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use peer_channels::{CAPACITY, Channel};
+use peer_common::inproc::{BATCH_MESSAGES, End, Item};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+
+fn main() -> ExitCode {
+    peer_common::run(&Channel {
+        name: "std-mpsc",
+        library: None,
+        connect,
+    })
+}
+
+fn connect() -> (Both, Both) {
+    let (to_far, from_near) = sync_channel(CAPACITY);
+    let (to_near, from_far) = sync_channel(CAPACITY);
+    (Both(to_far, from_far), Both(to_near, from_near))
+}
+
+struct Both(SyncSender<Item>, Receiver<Item>);
+
+impl End for Both {
+    fn send(&mut self, message: Item) -> Result<()> {
+        Ok(self.0.send(message)?)
+    }
+
+    fn receive(&mut self, messages: &mut Vec<Item>) -> Result<()> {
+        messages.push(self.1.recv()?);
+        messages.extend(self.1.try_iter().take(BATCH_MESSAGES));
+        Ok(())
+    }
+}

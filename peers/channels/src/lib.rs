@@ -1,0 +1,50 @@
+//! Channels between two threads of one process, each a program of its own in `bin/`.
+//!
+//! They carry messages by value. Their owners' advice is followed: bounded where there is a bound, and several at once
+//! where there is a way (rtrb's chunks); where there is none, what is there is taken without waiting again.
+
+use anyhow::Result;
+use peer_common::inproc::{self, End};
+use peer_common::{
+    Console, Description, Driver, Measured, Peer, Work, locked_version, not_offered, offer,
+};
+
+/// A kind of channel.
+#[derive(Debug)]
+pub struct Channel<E> {
+    /// Name, as the tables show it.
+    pub name: &'static str,
+    /// The library in the lock file; nothing for the standard one.
+    pub library: Option<&'static str>,
+    /// Makes two ends that are connected both ways.
+    pub connect: fn() -> (E, E),
+}
+
+impl<E: End> Peer for Channel<E> {
+    fn describe(&self) -> Result<Description> {
+        Ok(Description {
+            name: self.name.to_owned(),
+            version: self
+                .library
+                .map_or(Ok(STANDARD.to_owned()), locked_version)?,
+            offers: vec![
+                offer("echo", &["inproc"], "", Driver::Own),
+                offer("ingest", &["inproc"], "", Driver::Own),
+            ],
+        })
+    }
+
+    fn serve(&self, work: &Work, _console: &Console) -> Result<()> {
+        Err(not_offered(work))
+    }
+
+    fn drive(&self, _address: &str, work: &Work) -> Result<Measured> {
+        inproc::drive(work, || Ok((self.connect)()))
+    }
+}
+
+/// The standard library has the version of the compiler.
+const STANDARD: &str = env!("CARGO_PKG_RUST_VERSION");
+
+/// Messages that a bounded channel holds: the power of two above what is in flight, several times over.
+pub const CAPACITY: usize = 1_024;

@@ -1,0 +1,214 @@
+//! tonic: gRPC. `echo` is one stream both ways for each connection, `rpc` is unary calls.
+
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use bytes::Bytes;
+use futures_util::FutureExt;
+use peer_common::pipe::{self, Call, Pipe, runtime};
+use peer_common::stream::Listener;
+use peer_common::{
+    Console, Description, Driver, Measured, Peer, Work, address, locked_version, not_offered,
+    offer, terms,
+};
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::{ReceiverStream, UnixListenerStream};
+use tonic::transport::server::TcpIncoming;
+use tonic::transport::{Channel, Endpoint, Server};
+use tonic::{Request, Response, Status, Streaming};
+
+use crate::generated::bench_client::BenchClient;
+use crate::generated::bench_server::{Bench, BenchServer};
+
+#[allow(
+    clippy::all,
+    clippy::too_many_lines,
+    missing_docs,
+    unreachable_pub,
+    unused_qualifications,
+    reason = "made by tonic-build"
+)]
+mod generated {
+    include!(concat!(env!("OUT_DIR"), "/bench.Bench.rs"));
+}
+
+fn main() -> ExitCode {
+    peer_common::run(&Tonic)
+}
+
+/// What is echoed.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Payload {
+    /// A number and filling.
+    #[prost(bytes = "bytes", tag = "1")]
+    pub bytes: Bytes,
+}
+
+/// What is added.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Terms {
+    /// One term.
+    #[prost(sfixed32, tag = "1")]
+    pub left: i32,
+    /// The other.
+    #[prost(sfixed32, tag = "2")]
+    pub right: i32,
+}
+
+/// What they come to.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Sum {
+    /// The sum, which wraps.
+    #[prost(sfixed32, tag = "1")]
+    pub sum: i32,
+}
+
+struct Service;
+
+#[tonic::async_trait]
+impl Bench for Service {
+    type EchoStream = Streaming<Payload>;
+
+    async fn echo(
+        &self,
+        request: Request<Streaming<Payload>>,
+    ) -> Result<Response<Streaming<Payload>>, Status> {
+        // What comes is what goes: nothing is as fast as the same stream.
+        Ok(Response::new(request.into_inner()))
+    }
+
+    async fn add(&self, request: Request<Terms>) -> Result<Response<Sum>, Status> {
+        let Terms { left, right } = request.into_inner();
+        let sum = left.wrapping_add(right);
+        Ok(Response::new(Sum { sum }))
+    }
+}
+
+struct Tonic;
+
+impl Peer for Tonic {
+    fn describe(&self) -> Result<Description> {
+        Ok(Description {
+            name: "tonic".to_owned(),
+            version: locked_version("tonic")?,
+            offers: vec![
+                offer("echo", &["tcp", "ipc"], "", Driver::Own),
+                offer("rpc", &["tcp", "ipc"], "", Driver::Own),
+            ],
+        })
+    }
+
+    fn serve(&self, work: &Work, console: &Console) -> Result<()> {
+        runtime(work.threads)?.block_on(async {
+            let (listener, address) = Listener::bind(&work.transport, console).await?;
+            let server = Server::builder()
+                .initial_stream_window_size(WINDOW_BYTES)
+                .initial_connection_window_size(WINDOW_BYTES)
+                .add_service(BenchServer::new(Service));
+            console.ready(&address)?;
+            match listener {
+                Listener::Tcp(listener) => {
+                    let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
+                    server.serve_with_incoming(incoming).await?;
+                }
+                Listener::Ipc(listener) => {
+                    let incoming = UnixListenerStream::new(listener);
+                    server.serve_with_incoming(incoming).await?;
+                }
+            }
+            Ok(())
+        })
+    }
+
+    fn drive(&self, address: &str, work: &Work) -> Result<Measured> {
+        runtime(1)?.block_on(async {
+            let mut clients = Vec::with_capacity(work.connections);
+            for _ in 0..work.connections {
+                clients.push(connect(address).await?);
+            }
+            match work.suite.as_str() {
+                "echo" => {
+                    let mut pipes = Vec::with_capacity(clients.len());
+                    for client in clients {
+                        pipes.push(Echoing::open(client, work.in_flight).await?);
+                    }
+                    pipe::drive(pipes, work).await
+                }
+                "rpc" => pipe::drive_calls(clients.into_iter().map(Adding).collect(), work).await,
+                _ => Err(not_offered(work)),
+            }
+        })
+    }
+}
+
+async fn connect(address: &str) -> Result<BenchClient<Channel>> {
+    let place = match address::split(address)? {
+        (path, true) => format!("unix:{path}"),
+        (host, false) => format!("http://{host}"),
+    };
+    let channel = Endpoint::from_shared(place)?
+        .tcp_nodelay(true)
+        .initial_stream_window_size(WINDOW_BYTES)
+        .initial_connection_window_size(WINDOW_BYTES)
+        .connect()
+        .await
+        .with_context(|| format!("cannot connect to {address}"))?;
+    Ok(BenchClient::new(channel))
+}
+
+/// A stream both ways.
+struct Echoing {
+    requests: mpsc::Sender<Payload>,
+    replies: Streaming<Payload>,
+}
+
+impl Echoing {
+    async fn open(mut client: BenchClient<Channel>, in_flight: usize) -> Result<Self> {
+        let (requests, outgoing) = mpsc::channel(in_flight.max(1));
+        let replies = client.echo(ReceiverStream::new(outgoing)).await?;
+        Ok(Self {
+            requests,
+            replies: replies.into_inner(),
+        })
+    }
+}
+
+impl Pipe for Echoing {
+    async fn send(&mut self, request: &[u8]) -> Result<()> {
+        let bytes = Bytes::copy_from_slice(request);
+        self.requests
+            .send(Payload { bytes })
+            .await
+            .context("sending")
+    }
+
+    async fn flush(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    async fn receive(&mut self, take: &mut dyn FnMut(&[u8])) -> Result<()> {
+        let mut next = self.replies.message().await?;
+        loop {
+            take(&next.context("the stream ended")?.bytes);
+            next = match self.replies.message().now_or_never() {
+                Some(next) => next?,
+                None => return Ok(()),
+            };
+        }
+    }
+}
+
+/// A client of unary calls.
+#[derive(Clone)]
+struct Adding(BenchClient<Channel>);
+
+impl Call for Adding {
+    async fn call(&mut self, number: u64) -> Result<bool> {
+        let (left, right) = terms(number);
+        let reply = self.0.add(Terms { left, right }).await?.into_inner();
+        Ok(reply.sum == left.wrapping_add(right))
+    }
+}
+
+/// Room for everything in flight, so that HTTP/2 never waits for an update of its window.
+const WINDOW_BYTES: u32 = 1024 * 1024;

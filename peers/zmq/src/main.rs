@@ -1,0 +1,184 @@
+//! libzmq, ZeroMQ's own library, over its binding `zmq`, which builds it from its sources.
+//!
+//! `echo` and `rpc` are DEALER and ROUTER, `ingest` is PUSH and PULL, `fanout` is XPUB that waits instead of dropping,
+//! and as mode `drops` XPUB as it is by default. Within one process there are PAIR sockets.
+
+mod driver;
+mod inproc;
+
+use std::process::ExitCode;
+
+use anyhow::{Context as _, Result, ensure};
+use peer_common::{
+    Console, Description, Driver, Exchange, Intake, Measured, Peer, Publication, Work, address,
+    not_offered, now_ns, offer,
+};
+use zmq::{Context, DONTWAIT, Message, SNDMORE, Socket, SocketType};
+
+fn main() -> ExitCode {
+    peer_common::run(&Libzmq)
+}
+
+struct Libzmq;
+
+impl Peer for Libzmq {
+    fn describe(&self) -> Result<Description> {
+        let (major, minor, patch) = zmq::version();
+        let (all, streams) = (["tcp", "ipc", "inproc"], ["tcp", "ipc"]);
+        Ok(Description {
+            name: "libzmq".to_owned(),
+            version: format!("{major}.{minor}.{patch}"),
+            offers: vec![
+                offer("echo", &all, "", Driver::Own),
+                offer("rpc", &streams, "", Driver::Own),
+                offer("ingest", &all, "", Driver::Own),
+                offer("fanout", &streams, "", Driver::Zmtp),
+                offer("fanout", &streams, "drops", Driver::Zmtp),
+            ],
+        })
+    }
+
+    fn serve(&self, work: &Work, console: &Console) -> Result<()> {
+        let context = Context::new();
+        match work.suite.as_str() {
+            "echo" | "rpc" => {
+                let exchange = Exchange::of(work)?;
+                let socket = listen(&context, zmq::ROUTER, work, console)?;
+                answer(&socket, exchange)
+            }
+            "ingest" => {
+                let mut intake = Intake::new(work);
+                console.count_by(intake.counts());
+                let socket = listen(&context, zmq::PULL, work, console)?;
+                pull(&socket, &mut intake)
+            }
+            "fanout" => {
+                let socket = listen(&context, zmq::XPUB, work, console)?;
+                publish(&socket, work)
+            }
+            _ => Err(not_offered(work)),
+        }
+    }
+
+    fn drive(&self, address: &str, work: &Work) -> Result<Measured> {
+        if work.transport == "inproc" {
+            return inproc::drive(work);
+        }
+        match work.suite.as_str() {
+            "echo" | "rpc" => driver::ask(address, work),
+            "ingest" => driver::push(address, work),
+            _ => Err(not_offered(work)),
+        }
+    }
+}
+
+/// A socket that waits when it closes for what it has queued.
+fn socket(context: &Context, kind: SocketType) -> Result<Socket> {
+    let socket = context.socket(kind)?;
+    socket.set_linger(LINGER_MS)?;
+    socket.set_backlog(BACKLOG)?;
+    Ok(socket)
+}
+
+/// Binds and says where.
+fn listen(context: &Context, kind: SocketType, work: &Work, console: &Console) -> Result<Socket> {
+    let mut socket = socket(context, kind)?;
+    if kind == zmq::XPUB && work.mode != "drops" {
+        wait_instead_of_dropping(&mut socket)?;
+    }
+    match work.transport.as_str() {
+        "tcp" => socket.bind("tcp://127.0.0.1:*")?,
+        "ipc" => {
+            let path = address::socket_path();
+            console.remove_at_end(&path);
+            socket.bind(&format!("ipc://{}", path.display()))?;
+        }
+        _ => return Err(not_offered(work)),
+    }
+    let Ok(address) = socket.get_last_endpoint()? else {
+        return Err(anyhow::anyhow!("the bound address is no text"));
+    };
+    console.ready(&address)?;
+    Ok(socket)
+}
+
+/// Sets `ZMQ_XPUB_NODROP`, for which the binding has no setter: a send then waits while any subscriber's queue is full.
+#[expect(unsafe_code, reason = "the binding has no setter for this option")]
+fn wait_instead_of_dropping(socket: &mut Socket) -> Result<()> {
+    let yes: i32 = 1;
+    // SAFETY: the socket is open for as long as it is borrowed, and the option's value is an int that is read during
+    // the call only.
+    let code = unsafe {
+        zmq_sys::zmq_setsockopt(
+            socket.as_mut_ptr(),
+            zmq_sys::ZMQ_XPUB_NODROP as i32,
+            (&raw const yes).cast(),
+            size_of::<i32>(),
+        )
+    };
+    ensure!(code == 0, "ZMQ_XPUB_NODROP was refused");
+    Ok(())
+}
+
+/// Answers requests, each a message of two parts: who asked, and what.
+fn answer(socket: &Socket, exchange: Exchange) -> Result<()> {
+    let mut body = Vec::new();
+    loop {
+        let asking = socket.recv_msg(0)?;
+        let mut message = socket.recv_msg(0)?;
+        if exchange == Exchange::Add {
+            body.clear();
+            body.extend_from_slice(&message);
+            exchange.answer(&mut body);
+            message = Message::from(body.as_slice());
+        }
+        socket.send(asking, SNDMORE)?;
+        socket.send(message, 0)?;
+    }
+}
+
+/// Takes one-way messages, and shows the counts whenever there is nothing more to take.
+fn pull(socket: &Socket, intake: &mut Intake) -> Result<()> {
+    let mut message = Message::new();
+    loop {
+        match socket.recv(&mut message, DONTWAIT) {
+            Ok(()) => intake.take(&message),
+            Err(zmq::Error::EAGAIN) => {
+                intake.publish();
+                socket.recv(&mut message, 0).context("receiving")?;
+                intake.take(&message);
+            }
+            Err(error) => return Err(error).context("receiving"),
+        }
+        if intake.right().is_multiple_of(PUBLISH_EVERY) {
+            intake.publish();
+        }
+    }
+}
+
+/// Publishes at the work's rate as soon as all have subscribed.
+fn publish(socket: &Socket, work: &Work) -> Result<()> {
+    let mut subscribed = 0;
+    while subscribed < work.subscribers {
+        // A subscription is a 1 and its prefix.
+        subscribed += usize::from(socket.recv_msg(0)?.first() == Some(&1));
+    }
+    let mut publication = Publication::begin(work)?;
+    loop {
+        for _ in 0..publication.due(now_ns()) {
+            socket
+                .send(publication.message(), 0)
+                .context("publishing")?;
+        }
+        std::thread::sleep(publication.until_tick(now_ns()));
+    }
+}
+
+/// A socket that closes waits so long for what it has queued.
+const LINGER_MS: i32 = 3_000;
+
+/// Connections may all come at once.
+const BACKLOG: i32 = 4_096;
+
+/// Counts are shown at least this often, in messages.
+const PUBLISH_EVERY: u64 = 1_024;
