@@ -1,13 +1,16 @@
 //! The suites: what is measured. Each has a file, with its rows and how our two programs play their parts.
 
+mod composite;
 mod echo;
-mod fanout;
 mod ingest;
 mod inproc;
 mod lane_client;
+mod fanout;
+mod logging;
 #[cfg(test)]
 mod played;
 mod pollers;
+mod scratch;
 mod workers;
 
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -15,6 +18,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use tidewire::io::descriptors::descriptor_limit;
 use tidewire::proto::codec::Codec;
 use tidewire::{Address, AnyCodec, Endpoint, Kind, Limits, Message, Metrics};
+use tidewire::log::LogWriter;
+use tidewire::{Address, Endpoint, Limits};
+use tracing::Dispatch;
 
 use super::contract::{Times, Work};
 use super::plan::{RoleError, Side, Suite};
@@ -24,11 +30,13 @@ use crate::statistics::LatencyHistogram;
 
 /// All suites, in the order in which they run.
 pub static SUITES: &[Suite] = &[
-    ingest::SUITE,
     echo::SUITE,
+    ingest::SUITE,
     fanout::SUITE,
     pollers::SUITE,
     workers::SUITE,
+    logging::SUITE,
+    composite::SUITE,
 ];
 
 /// The suite of this name, or else the nearest name.
@@ -52,6 +60,16 @@ fn serves_nobody(_: Side, work: &Work, _: &mut Stage) -> Result<(), RoleError> {
         work.suite
     );
     Err(RoleError::Unsupported(text))
+}
+
+/// What `tracing` calls go to, when they go to this log.
+fn dispatch(writer: LogWriter) -> Dispatch {
+    let subscriber = tracing_subscriber::fmt()
+        .with_writer(writer)
+        .with_ansi(false)
+        .with_target(false)
+        .log_internal_errors(false);
+    Dispatch::new(subscriber.finish())
 }
 
 /// Warm-up and window of timed work: a second, or less when it is to be quick.
