@@ -26,7 +26,7 @@ use tidewire::{
 use super::scratch::ScratchFile;
 use crate::bench::contract::{Account, Measured, Work};
 use crate::bench::plan::{Metric, RoleError, RowPlan, Side, Source, Suite};
-use crate::bench::stage::{Stage, allocated_bytes};
+use crate::bench::stage::Stage;
 use crate::probes::Frame;
 use crate::probes::echo::{self, EchoLoad};
 use crate::probes::wait::WaitSet;
@@ -101,8 +101,8 @@ fn serve_tidewire(work: &Work, file: &ScratchFile, stage: &mut Stage) -> Result<
         .map_err(RoleError::failed("start the server"))?;
     stage.serve(&server.to_string(), || Account {
         messages: Some(pool.metrics().completed),
-        allocated_bytes: allocated_bytes(),
         dropped: Some(pool.metrics().refused),
+        ..Account::default()
     })?;
     drop(server);
     drop(log);
@@ -159,10 +159,7 @@ fn serve_bare(work: &Work, file: &ScratchFile, stage: &mut Stage) -> Result<(), 
         thread::spawn(move || work_bare(&receiver, &log));
     }
     thread::spawn(move || read_bare(&listener, &sender));
-    stage.serve(&local, || Account {
-        allocated_bytes: allocated_bytes(),
-        ..Account::default()
-    })
+    stage.serve(&local, Account::default)
 }
 
 /// Reads requests and hands them over. A request is one read: each connection has one on its way.
@@ -220,6 +217,7 @@ fn work_bare(tasks: &Mutex<Receiver<BareTask>>, log: &Mutex<BufWriter<File>>) {
 }
 
 fn drive(side: Side, address: &str, work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
+    super::need_descriptors(work)?;
     let Endpoint::Socket(address) = super::endpoint(&super::full_address(work, address))? else {
         let text = format!("no bare client over {}", work.transport);
         return Err(RoleError::Unsupported(text));

@@ -2,10 +2,10 @@
 
 mod composite;
 mod echo;
+mod fanout;
 mod ingest;
 mod inproc;
 mod lane_client;
-mod fanout;
 mod logging;
 #[cfg(test)]
 mod played;
@@ -16,10 +16,9 @@ mod workers;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use tidewire::io::descriptors::descriptor_limit;
+use tidewire::log::LogWriter;
 use tidewire::proto::codec::Codec;
 use tidewire::{Address, AnyCodec, Endpoint, Kind, Limits, Message, Metrics};
-use tidewire::log::LogWriter;
-use tidewire::{Address, Endpoint, Limits};
 use tracing::Dispatch;
 
 use super::contract::{Times, Work};

@@ -16,7 +16,7 @@ use crate::bench::contract::{Account, Work};
 use crate::bench::pace::Pace;
 use crate::bench::plan::RoleError;
 use crate::bench::publication::Publication;
-use crate::bench::stage::{Stage, allocated_bytes};
+use crate::bench::stage::Stage;
 use crate::bench::subscriber::TOPIC;
 
 /// A receiver, and what it did not take yet.
@@ -42,8 +42,7 @@ pub(super) fn serve(work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
     });
     stage.serve(&local, || Account {
         messages: Some(published.load(Ordering::Relaxed)),
-        allocated_bytes: allocated_bytes(),
-        dropped: None,
+        ..Account::default()
     })
 }
 

@@ -8,7 +8,7 @@ use tidewire::{Chat, Endpoint, Server};
 use super::{DELIVERIES, SUITE};
 use crate::bench::contract::{Account, Measured, Times, Work};
 use crate::bench::plan::{RoleError, RowPlan};
-use crate::bench::stage::{Stage, allocated_bytes};
+use crate::bench::stage::Stage;
 use crate::report::StepReport;
 use crate::run::{self, Observer, Phase, Progress, RunOptions};
 use crate::scenario::{Scenario, Step};
@@ -47,7 +47,7 @@ pub(super) fn serve(work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
         .start(|_| Chat::new())
         .map_err(RoleError::failed("start the server"))?;
     stage.serve(&server.to_string(), || Account {
-        allocated_bytes: allocated_bytes(),
+        allocated_bytes: super::super::lanes_allocated(&server.metrics()),
         ..Account::default()
     })
 }

@@ -10,7 +10,7 @@ use crate::bench::contract::{Account, Work};
 use crate::bench::pace::{Pace, TICK_NS};
 use crate::bench::plan::RoleError;
 use crate::bench::publication::Publication;
-use crate::bench::stage::{Stage, allocated_bytes};
+use crate::bench::stage::Stage;
 use crate::bench::subscriber::TOPIC;
 
 /// Takes subscriptions, and publishes when all are there.
@@ -43,7 +43,7 @@ pub(super) fn serve(work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
         .map_err(RoleError::failed("start the server"))?;
     stage.serve(&server.to_string(), || Account {
         messages: Some(published.load(Ordering::Relaxed)),
-        allocated_bytes: allocated_bytes(),
+        allocated_bytes: super::super::lanes_allocated(&server.metrics()),
         dropped: None,
     })
 }
