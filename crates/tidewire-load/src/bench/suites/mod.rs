@@ -10,6 +10,7 @@ mod logging;
 #[cfg(test)]
 mod played;
 mod pollers;
+mod rpc;
 mod scratch;
 mod workers;
 
@@ -36,6 +37,7 @@ pub static SUITES: &[Suite] = &[
     workers::SUITE,
     logging::SUITE,
     composite::SUITE,
+    rpc::SUITE,
 ];
 
 /// The suite of this name, or else the nearest name.

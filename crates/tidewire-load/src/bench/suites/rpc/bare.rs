@@ -1,0 +1,252 @@
+//! Calls, bare: frames of 16 bytes, one epoll loop on each side. A call is its number and two numbers to add, the reply
+//! the number and the sum.
+
+use std::io::{self, ErrorKind};
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+use std::thread;
+
+use tidewire::io::clock::now_ns;
+use tidewire::io::socket::{Listener, SocketAddress, SocketOptions, Stream};
+use tidewire::{Address, Endpoint};
+
+use super::{CALL_TIMEOUT_NS, Calls, Course, News, numbers, tell};
+use crate::bench::contract::{Account, Work};
+use crate::bench::plan::RoleError;
+use crate::bench::stage::Stage;
+use crate::probes::echo;
+use crate::probes::wait::WaitSet;
+
+type Frame = [u8; FRAME_BYTES];
+
+/// A connection that moves whole frames.
+struct Link {
+    stream: Stream,
+    /// The beginning of a frame whose end has not come.
+    rest: Vec<u8>,
+    output: Vec<u8>,
+}
+
+/// A client: its connection, and what it knows of its calls.
+struct Client {
+    link: Link,
+    /// When the calls were sent whose replies are awaited, by number.
+    sent: std::collections::VecDeque<u64>,
+    next: u32,
+    awaited: u32,
+}
+
+pub(super) fn serve(work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
+    let Endpoint::Socket(address) = super::super::endpoint(&super::super::bind_address(work))?
+    else {
+        let text = format!("no bare calls over {}", work.transport);
+        return Err(RoleError::Unsupported(text));
+    };
+    let listener =
+        Listener::bind(&address, &SocketOptions::default()).map_err(RoleError::failed("listen"))?;
+    let local = Address::from(listener.local_address().clone()).to_string();
+    // It ends with the process: the runner's last word is the end of our input.
+    thread::spawn(move || answer(&listener));
+    stage.serve(&local, Account::default)
+}
+
+fn answer(listener: &Listener) -> io::Result<()> {
+    let mut set = WaitSet::new()?;
+    set.add(listener.as_fd(), LISTENER)?;
+    let mut links: Vec<Option<Link>> = Vec::new();
+    let mut ready = Vec::new();
+    loop {
+        set.wait(&mut ready)?;
+        for &number in &ready {
+            if number == LISTENER {
+                while let Ok(accepted) = listener.accept() {
+                    set.add(accepted.stream.as_fd(), links.len())?;
+                    links.push(Some(Link::new(accepted.stream)));
+                }
+                continue;
+            }
+            let Some(link) = &mut links[number] else {
+                continue;
+            };
+            let answered = link.exchange(|call, out| {
+                let mut reply = *call;
+                let (first, second) = (number_at(call, 4), number_at(call, 8));
+                reply[4..8].copy_from_slice(&first.wrapping_add(second).to_le_bytes());
+                out.extend_from_slice(&reply);
+            });
+            if answered.is_err() {
+                links[number] = None;
+            }
+        }
+    }
+}
+
+/// Starts the threads, which say what becomes of them.
+pub(super) fn start(
+    address: &SocketAddress,
+    work: &Work,
+    course: &Arc<Course>,
+    sender: &Sender<News>,
+) {
+    for _ in 0..work.threads {
+        let (address, work) = (address.clone(), work.clone());
+        let (course, sender) = (Arc::clone(course), sender.clone());
+        thread::spawn(move || {
+            let news = match call(&address, &work, &course, &sender) {
+                Ok(calls) => News::Done(Box::new(calls)),
+                Err(error) => News::Failed(error.to_string()),
+            };
+            tell(&sender, news);
+        });
+    }
+}
+
+fn call(
+    address: &SocketAddress,
+    work: &Work,
+    course: &Course,
+    sender: &Sender<News>,
+) -> io::Result<Calls> {
+    let mut set = WaitSet::new()?;
+    let mut clients = Vec::with_capacity(work.connections);
+    for number in 0..work.connections {
+        let link = Link::new(echo::connect(address, false)?);
+        set.add(link.stream.as_fd(), number)?;
+        clients.push(Client {
+            link,
+            sent: std::collections::VecDeque::new(),
+            next: 0,
+            awaited: 0,
+        });
+    }
+    tell(sender, News::Connected);
+    let mut calls = Calls::new();
+    for client in &mut clients {
+        client.send(work.in_flight)?;
+    }
+    let mut ready = Vec::new();
+    loop {
+        let now_ns = now_ns();
+        if course.is_over(now_ns) {
+            let patient = |client: &Client| {
+                let oldest = client.sent.front();
+                oldest.is_some_and(|sent_ns| now_ns < sent_ns + CALL_TIMEOUT_NS)
+            };
+            if !clients.iter().any(patient) {
+                let unanswered = clients.iter().flat_map(|client| &client.sent);
+                unanswered.for_each(|&sent_ns| calls.settle(course, sent_ns, None));
+                return Ok(calls);
+            }
+        }
+        set.wait_for(&mut ready, LOOK_EVERY)?;
+        for &number in &ready {
+            clients[number].receive(course, &mut calls)?;
+        }
+    }
+}
+
+impl Client {
+    fn send(&mut self, count: usize) -> io::Result<()> {
+        let now_ns = now_ns();
+        for _ in 0..count {
+            push_call(&mut self.next, &mut self.link.output);
+            self.sent.push_back(now_ns);
+        }
+        self.link.flush()
+    }
+
+    fn receive(&mut self, course: &Course, calls: &mut Calls) -> io::Result<()> {
+        let Self {
+            link,
+            sent,
+            next,
+            awaited,
+        } = self;
+        link.exchange(|reply, out| {
+            let (first, second) = numbers(*awaited);
+            let is_right = number_at(reply, 0) == awaited.cast_signed()
+                && number_at(reply, 4) == first.wrapping_add(second);
+            *awaited = awaited.wrapping_add(1);
+            let now_ns = now_ns();
+            match sent.pop_front() {
+                Some(sent_ns) => calls.settle(course, sent_ns, is_right.then_some(now_ns)),
+                None => calls.wrong += 1,
+            }
+            if !course.is_over(now_ns) {
+                push_call(next, out);
+                sent.push_back(now_ns);
+            }
+        })
+    }
+}
+
+impl Link {
+    fn new(stream: Stream) -> Self {
+        Self {
+            stream,
+            rest: Vec::new(),
+            output: Vec::new(),
+        }
+    }
+
+    /// Reads once, lets `handle` answer every whole frame, and writes what it wrote.
+    fn exchange(&mut self, mut handle: impl FnMut(&Frame, &mut Vec<u8>)) -> io::Result<()> {
+        let mut buffer = [0; BUFFER_BYTES];
+        let kept = self.rest.len();
+        buffer[..kept].copy_from_slice(&self.rest);
+        let filled = match self.stream.read(&mut buffer[kept..]) {
+            Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+            Ok(count) => kept + count,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => kept,
+            Err(error) => return Err(error),
+        };
+        let (frames, rest) = buffer[..filled].as_chunks();
+        for frame in frames {
+            handle(frame, &mut self.output);
+        }
+        self.rest.clear();
+        self.rest.extend_from_slice(rest);
+        self.flush()
+    }
+
+    /// Writes everything: what is on its way fits a socket's buffer, or this fails.
+    fn flush(&mut self) -> io::Result<()> {
+        if self.output.is_empty() {
+            return Ok(());
+        }
+        let written = self.stream.write(&self.output)?;
+        if written < self.output.len() {
+            let text = "more calls are on their way than the socket's buffer holds; ask for less";
+            return Err(io::Error::other(text));
+        }
+        self.output.clear();
+        Ok(())
+    }
+}
+
+fn push_call(next: &mut u32, out: &mut Vec<u8>) {
+    let (first, second) = numbers(*next);
+    out.extend_from_slice(&next.to_le_bytes());
+    out.extend_from_slice(&first.to_le_bytes());
+    out.extend_from_slice(&second.to_le_bytes());
+    out.extend_from_slice(&[0; 4]);
+    *next = next.wrapping_add(1);
+}
+
+fn number_at(frame: &Frame, at: usize) -> i32 {
+    let mut bytes = [0; 4];
+    bytes.copy_from_slice(&frame[at..at + 4]);
+    i32::from_le_bytes(bytes)
+}
+
+const FRAME_BYTES: usize = 16;
+
+/// One read: more than all calls of a connection.
+const BUFFER_BYTES: usize = 16 * 1024;
+
+/// The listener's number in the set, which no connection reaches.
+const LISTENER: usize = usize::MAX;
+
+/// How often a thread looks for the end.
+const LOOK_EVERY: std::time::Duration = std::time::Duration::from_millis(20);

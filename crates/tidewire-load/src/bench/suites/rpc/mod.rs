@@ -1,0 +1,351 @@
+//! Calls of a method `add`, by transport, clients and threads.
+//!
+//! Every thread of the driver has so many clients, each with a connection of its own and a number of calls on their way.
+//! What counts are replies that came and are right, not calls that were sent; `success` is their share. Tidewire plays
+//! both ends as a user would: a [`Router`] with the method, and clients that are sessions of a lane. The limit is a loop
+//! over frames of 16 bytes without a name, over TCP and Unix sockets; over UDP and within a process there is none.
+
+mod bare;
+mod caller;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::Duration;
+
+use tidewire::io::clock::now_ns;
+use tidewire::{Context, Endpoint, HandlerResult, Message, Router, Server};
+
+use crate::bench::contract::{Account, Measured, Work};
+use crate::bench::plan::{Metric, RoleError, RowPlan, Side, Source, Suite};
+use crate::bench::stage::Stage;
+use crate::statistics::LatencyHistogram;
+
+pub(super) const SUITE: Suite = Suite {
+    name: "rpc",
+    about: "calls of a method, by transport, clients and threads; replies that came",
+    rows,
+    serve,
+    drive,
+};
+
+/// When the threads call, and when they stop.
+#[derive(Debug)]
+struct Course {
+    /// Calls that are sent from here on count.
+    from_ns: AtomicU64,
+    /// No call is sent from here on.
+    until_ns: AtomicU64,
+}
+
+/// What a thread has to say.
+#[derive(Debug)]
+enum News {
+    /// All its clients are connected.
+    Connected,
+    /// It cannot go on.
+    Failed(String),
+    /// It is done.
+    Done(Box<Calls>),
+}
+
+/// What became of a thread's calls.
+#[derive(Debug)]
+struct Calls {
+    /// Calls sent within the window.
+    attempts: u64,
+    /// Of those, the ones whose right reply came.
+    answered: u64,
+    /// Right replies that came within the window.
+    replies: u64,
+    /// Replies that nobody waited for.
+    wrong: u64,
+    latency: LatencyHistogram,
+}
+
+fn rows(quick: bool) -> Vec<RowPlan> {
+    let mut rows = Vec::new();
+    for transport in ["tcp", "udp", "ipc", "inproc"] {
+        for (clients, threads, in_flight) in SHAPES {
+            let work = Work {
+                suite: SUITE.name.to_owned(),
+                transport: transport.to_owned(),
+                codec: "tw1".to_owned(),
+                connections: clients,
+                threads,
+                in_flight,
+                ..Work::default()
+            };
+            let id = format!("{transport}, {threads} × {clients} clients, {in_flight} in flight");
+            let work = super::timed(quick, work);
+            let limit = matches!(transport, "tcp" | "ipc").then(|| work.clone());
+            rows.push(RowPlan::new(id, work, CALLS).with_limit(limit));
+        }
+    }
+    if quick {
+        rows.retain(|row| (row.work.connections, row.work.threads) == (5, 1));
+    }
+    rows
+}
+
+fn serve(side: Side, work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
+    match side {
+        Side::Bare => bare::serve(work, stage),
+        Side::Tidewire => {
+            let server = start_server(work)?;
+            stage.serve(&server.to_string(), || Account {
+                allocated_bytes: super::lanes_allocated(&server.metrics()),
+                ..Account::default()
+            })
+        }
+    }
+}
+
+fn start_server(work: &Work) -> Result<Server, RoleError> {
+    Server::builder()
+        .listen(&super::bind_address(work))
+        .map_err(RoleError::failed("listen"))?
+        .start(|_| Router::new().on(METHOD, add))
+        .map_err(RoleError::failed("start the server"))
+}
+
+/// The method: two numbers, and their sum.
+fn add(cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
+    let numbers = message.payload.split_first_chunk();
+    let Some((&first, Ok(second))) = numbers.map(|(first, rest)| (first, rest.try_into())) else {
+        return Err(tidewire::HandlerError::new(
+            tidewire::proto::body::ErrorCode::MalformedBody,
+            "two numbers of four bytes each are added",
+        ));
+    };
+    let sum = i32::from_le_bytes(first).wrapping_add(i32::from_le_bytes(second));
+    cx.reply(&sum.to_le_bytes())
+}
+
+fn drive(side: Side, address: &str, work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
+    let server = match work.transport.as_str() {
+        "inproc" => Some(start_server(work)?),
+        _ => None,
+    };
+    let address = match &server {
+        Some(server) => server.to_string(),
+        None => super::full_address(work, address),
+    };
+    let endpoint = super::endpoint(&address)?;
+    let course = Arc::new(Course::new());
+    let (sender, news) = channel();
+    match side {
+        Side::Tidewire => {
+            let callers = caller::start(&endpoint, work, &course, &sender)?;
+            let measured = course.run(work, &news, stage)?;
+            drop(callers);
+            stage.measured(measured)
+        }
+        Side::Bare => {
+            let Endpoint::Socket(address) = endpoint else {
+                let text = format!("no bare calls over {}", work.transport);
+                return Err(RoleError::Unsupported(text));
+            };
+            bare::start(&address, work, &course, &sender);
+            let measured = course.run(work, &news, stage)?;
+            stage.measured(measured)
+        }
+    }
+}
+
+impl Course {
+    fn new() -> Self {
+        Self {
+            from_ns: AtomicU64::new(u64::MAX),
+            until_ns: AtomicU64::new(u64::MAX),
+        }
+    }
+
+    /// Whether a call that is sent now counts.
+    fn counts(&self, now_ns: u64) -> bool {
+        now_ns >= self.from_ns.load(Ordering::Relaxed) && !self.is_over(now_ns)
+    }
+
+    /// Whether no more calls are to be sent.
+    fn is_over(&self, now_ns: u64) -> bool {
+        now_ns >= self.until_ns.load(Ordering::Relaxed)
+    }
+
+    /// Leads the threads through it, and adds up what they say.
+    fn run(
+        &self,
+        work: &Work,
+        news: &Receiver<News>,
+        stage: &mut Stage,
+    ) -> Result<Measured, RoleError> {
+        for _ in 0..work.threads {
+            let News::Connected = hear(news)? else {
+                return Err(RoleError::Unsupported("a thread is done early".to_owned()));
+            };
+        }
+        std::thread::sleep(Duration::from_millis(work.warm_up_ms));
+        stage.started()?;
+        let from_ns = now_ns();
+        let until_ns = from_ns + work.measure_ms * 1_000_000;
+        self.until_ns.store(until_ns, Ordering::Relaxed);
+        self.from_ns.store(from_ns, Ordering::Relaxed);
+        let mut all = Calls::new();
+        for _ in 0..work.threads {
+            let News::Done(calls) = hear(news)? else {
+                return Err(RoleError::Unsupported("a thread connects again".to_owned()));
+            };
+            all.add(&calls);
+        }
+        Ok(all.measured((until_ns - from_ns) as f64 / 1e9))
+    }
+}
+
+fn hear(news: &Receiver<News>) -> Result<News, RoleError> {
+    let failed = RoleError::failed("call");
+    match news.recv_timeout(PATIENCE) {
+        Ok(News::Failed(text)) => Err(failed(text)),
+        Ok(news) => Ok(news),
+        Err(RecvTimeoutError::Timeout) => Err(failed(format!(
+            "a thread says nothing for {} s",
+            PATIENCE.as_secs()
+        ))),
+        Err(RecvTimeoutError::Disconnected) => Err(failed("a thread has ended".to_owned())),
+    }
+}
+
+impl Calls {
+    fn new() -> Self {
+        Self {
+            attempts: 0,
+            answered: 0,
+            replies: 0,
+            wrong: 0,
+            latency: LatencyHistogram::new(),
+        }
+    }
+
+    /// A call that was sent then has come to its end: its right reply came, or none did. It is counted here and not when
+    /// it is sent, because the window may be laid down in between.
+    fn settle(&mut self, course: &Course, sent_ns: u64, answered_ns: Option<u64>) {
+        if course.counts(sent_ns) {
+            self.attempts += 1;
+            if let Some(answered_ns) = answered_ns {
+                self.answered += 1;
+                self.latency.record(answered_ns.saturating_sub(sent_ns));
+            }
+        }
+        if let Some(answered_ns) = answered_ns {
+            self.replies += u64::from(course.counts(answered_ns));
+        }
+    }
+
+    fn add(&mut self, other: &Self) {
+        self.attempts += other.attempts;
+        self.answered += other.answered;
+        self.replies += other.replies;
+        self.wrong += other.wrong;
+        self.latency.merge(&other.latency);
+    }
+
+    fn measured(&self, seconds: f64) -> Measured {
+        let mut measured = Measured {
+            messages: self.replies,
+            seconds,
+            verified: true,
+            lost: self.attempts - self.answered + self.wrong,
+            latency: Some(super::times(&self.latency)),
+            ..Measured::default()
+        };
+        let success = self.answered as f64 / (self.attempts.max(1)) as f64;
+        measured.figures.insert("success".to_owned(), success);
+        measured
+    }
+}
+
+/// Tells the driver's thread, which may have given up.
+fn tell(sender: &Sender<News>, news: News) {
+    let _ = sender.send(news);
+}
+
+/// The numbers that a call with this number adds.
+fn numbers(call: u32) -> (i32, i32) {
+    (call.cast_signed(), call.rotate_left(13).cast_signed())
+}
+
+const CALLS: Metric = Metric {
+    name: "calls_per_sec",
+    unit: "calls/s",
+    lower_is_better: false,
+    source: Source::Rate,
+};
+
+/// Clients of a thread, threads, and calls on their way.
+const SHAPES: [(usize, usize, usize); 7] = [
+    (1, 1, 1),
+    (5, 1, 1),
+    (10, 1, 1),
+    (1, 4, 1),
+    (5, 4, 1),
+    (10, 4, 1),
+    (5, 1, 64),
+];
+
+const METHOD: &str = "add";
+
+/// Longest wait for a thread: to connect, or to finish behind the window.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A call without a reply for this long has none, and its place is used for another.
+const CALL_TIMEOUT_NS: u64 = 1_000_000_000;
+
+#[cfg(test)]
+mod tests {
+    use super::super::played::{loses_nothing, play};
+    use super::*;
+
+    fn small(work: &mut Work) {
+        (work.warm_up_ms, work.measure_ms) = (5, 50);
+    }
+
+    #[test]
+    fn every_call_is_answered_rightly() {
+        loses_nothing(&SUITE, small);
+    }
+
+    #[test]
+    fn several_threads_add_up() {
+        for (side, transport) in [
+            (Side::Bare, "tcp"),
+            (Side::Tidewire, "tcp"),
+            (Side::Tidewire, "inproc"),
+        ] {
+            let rows = rows(false);
+            let row = rows.iter().find(|row| {
+                row.work.transport == transport
+                    && (row.work.connections, row.work.threads) == (5, 4)
+            });
+            let mut work = row.unwrap().work.clone();
+            small(&mut work);
+            let measured = play(&SUITE, side, &work).measured;
+            assert_eq!((measured.lost, measured.verified), (0, true), "{side:?}");
+            assert!(measured.messages > 0);
+            assert_eq!(measured.figures["success"], 1.0);
+        }
+    }
+
+    #[test]
+    fn what_is_not_answered_is_lost_and_what_is_early_does_not_count() {
+        let course = Course::new();
+        let mut calls = Calls::new();
+        calls.settle(&course, 5, Some(10));
+        assert_eq!((calls.answered, calls.replies), (0, 0));
+        course.from_ns.store(100, Ordering::Relaxed);
+        course.until_ns.store(200, Ordering::Relaxed);
+        calls.settle(&course, 90, Some(110));
+        calls.settle(&course, 110, Some(120));
+        calls.settle(&course, 150, None);
+        calls.settle(&course, 190, Some(210));
+        let measured = calls.measured(1.0);
+        assert_eq!((measured.messages, measured.lost), (2, 1));
+    }
+}
