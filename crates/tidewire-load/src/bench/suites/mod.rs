@@ -1,8 +1,10 @@
 //! The suites: what is measured. Each has a file, with its rows and how our two programs play their parts.
 
 mod composite;
+mod course;
 mod echo;
 mod fanout;
+mod frame_link;
 mod ingest;
 mod inproc;
 mod lane_client;

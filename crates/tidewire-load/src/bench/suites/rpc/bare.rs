@@ -1,17 +1,19 @@
 //! Calls, bare: frames of 16 bytes, one epoll loop on each side. A call is its number and two numbers to add, the reply
 //! the number and the sum.
 
-use std::io::{self, ErrorKind};
+use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::thread;
 
 use tidewire::io::clock::now_ns;
-use tidewire::io::socket::{Listener, SocketAddress, SocketOptions, Stream};
+use tidewire::io::socket::{Listener, SocketAddress, SocketOptions};
 use tidewire::{Address, Endpoint};
 
-use super::{CALL_TIMEOUT_NS, Calls, Course, News, numbers, tell};
+use super::super::course::{Course, News, tell};
+use super::super::frame_link::FrameLink;
+use super::{CALL_TIMEOUT_NS, Calls, numbers};
 use crate::bench::contract::{Account, Work};
 use crate::bench::plan::RoleError;
 use crate::bench::stage::Stage;
@@ -20,13 +22,7 @@ use crate::probes::wait::WaitSet;
 
 type Frame = [u8; FRAME_BYTES];
 
-/// A connection that moves whole frames.
-struct Link {
-    stream: Stream,
-    /// The beginning of a frame whose end has not come.
-    rest: Vec<u8>,
-    output: Vec<u8>,
-}
+type Link = FrameLink<FRAME_BYTES>;
 
 /// A client: its connection, and what it knows of its calls.
 struct Client {
@@ -87,14 +83,14 @@ pub(super) fn start(
     address: &SocketAddress,
     work: &Work,
     course: &Arc<Course>,
-    sender: &Sender<News>,
+    sender: &Sender<News<Calls>>,
 ) {
     for _ in 0..work.threads {
         let (address, work) = (address.clone(), work.clone());
         let (course, sender) = (Arc::clone(course), sender.clone());
         thread::spawn(move || {
             let news = match call(&address, &work, &course, &sender) {
-                Ok(calls) => News::Done(Box::new(calls)),
+                Ok(calls) => News::Done(calls),
                 Err(error) => News::Failed(error.to_string()),
             };
             tell(&sender, news);
@@ -106,13 +102,13 @@ fn call(
     address: &SocketAddress,
     work: &Work,
     course: &Course,
-    sender: &Sender<News>,
+    sender: &Sender<News<Calls>>,
 ) -> io::Result<Calls> {
     let mut set = WaitSet::new()?;
     let mut clients = Vec::with_capacity(work.connections);
     for number in 0..work.connections {
         let link = Link::new(echo::connect(address, false)?);
-        set.add(link.stream.as_fd(), number)?;
+        set.add(link.as_fd(), number)?;
         clients.push(Client {
             link,
             sent: std::collections::VecDeque::new(),
@@ -181,50 +177,6 @@ impl Client {
     }
 }
 
-impl Link {
-    fn new(stream: Stream) -> Self {
-        Self {
-            stream,
-            rest: Vec::new(),
-            output: Vec::new(),
-        }
-    }
-
-    /// Reads once, lets `handle` answer every whole frame, and writes what it wrote.
-    fn exchange(&mut self, mut handle: impl FnMut(&Frame, &mut Vec<u8>)) -> io::Result<()> {
-        let mut buffer = [0; BUFFER_BYTES];
-        let kept = self.rest.len();
-        buffer[..kept].copy_from_slice(&self.rest);
-        let filled = match self.stream.read(&mut buffer[kept..]) {
-            Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
-            Ok(count) => kept + count,
-            Err(error) if error.kind() == ErrorKind::WouldBlock => kept,
-            Err(error) => return Err(error),
-        };
-        let (frames, rest) = buffer[..filled].as_chunks();
-        for frame in frames {
-            handle(frame, &mut self.output);
-        }
-        self.rest.clear();
-        self.rest.extend_from_slice(rest);
-        self.flush()
-    }
-
-    /// Writes everything: what is on its way fits a socket's buffer, or this fails.
-    fn flush(&mut self) -> io::Result<()> {
-        if self.output.is_empty() {
-            return Ok(());
-        }
-        let written = self.stream.write(&self.output)?;
-        if written < self.output.len() {
-            let text = "more calls are on their way than the socket's buffer holds; ask for less";
-            return Err(io::Error::other(text));
-        }
-        self.output.clear();
-        Ok(())
-    }
-}
-
 fn push_call(next: &mut u32, out: &mut Vec<u8>) {
     let (first, second) = numbers(*next);
     out.extend_from_slice(&next.to_le_bytes());
@@ -241,9 +193,6 @@ fn number_at(frame: &Frame, at: usize) -> i32 {
 }
 
 const FRAME_BYTES: usize = 16;
-
-/// One read: more than all calls of a connection.
-const BUFFER_BYTES: usize = 16 * 1024;
 
 /// The listener's number in the set, which no connection reaches.
 const LISTENER: usize = usize::MAX;

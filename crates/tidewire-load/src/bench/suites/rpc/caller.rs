@@ -8,7 +8,8 @@ use tidewire::{
     CloseReason, ConnectFailure, Context, Endpoint, HandlerResult, Kind, Message, Server, Service,
 };
 
-use super::{CALL_TIMEOUT_NS, Calls, Course, METHOD, News, numbers, tell};
+use super::super::course::{Course, News, tell, with_cause};
+use super::{CALL_TIMEOUT_NS, Calls, METHOD, numbers};
 use crate::bench::contract::Work;
 use crate::bench::plan::RoleError;
 
@@ -16,7 +17,7 @@ use crate::bench::plan::RoleError;
 struct Caller {
     endpoint: Endpoint,
     course: Arc<Course>,
-    sender: Sender<News>,
+    sender: Sender<News<Calls>>,
     clients: Vec<Client>,
     open: usize,
     connects: bool,
@@ -46,7 +47,7 @@ pub(super) fn start(
     endpoint: &Endpoint,
     work: &Work,
     course: &Arc<Course>,
-    sender: &Sender<News>,
+    sender: &Sender<News<Calls>>,
 ) -> Result<Server, RoleError> {
     let places = || {
         (1..=work.in_flight as u32)
@@ -78,9 +79,7 @@ pub(super) fn start(
 
 impl Caller {
     fn fail(&self, error: &dyn std::error::Error) {
-        let cause = error.source().map(|cause| format!(": {cause}"));
-        let text = format!("{error}{}", cause.unwrap_or_default());
-        tell(&self.sender, News::Failed(text));
+        tell(&self.sender, News::Failed(with_cause(error)));
     }
 
     /// The client whose session this is.
@@ -194,7 +193,7 @@ impl Service for Caller {
         if self.course.is_over(now_ns) && !self.is_waiting() && !self.is_done {
             self.is_done = true;
             let calls = std::mem::replace(&mut self.calls, Calls::new());
-            tell(&self.sender, News::Done(Box::new(calls)));
+            tell(&self.sender, News::Done(calls));
         }
         (!self.is_done).then_some(now_ns + LOOK_EVERY_NS)
     }

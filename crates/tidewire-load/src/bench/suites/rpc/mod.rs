@@ -9,13 +9,11 @@ mod bare;
 mod caller;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::time::Duration;
+use std::sync::mpsc::channel;
 
-use tidewire::io::clock::now_ns;
 use tidewire::{Context, Endpoint, HandlerResult, Message, Router, Server};
 
+use super::course::Course;
 use crate::bench::contract::{Account, Measured, Work};
 use crate::bench::plan::{Metric, RoleError, RowPlan, Side, Source, Suite};
 use crate::bench::stage::Stage;
@@ -28,26 +26,6 @@ pub(super) const SUITE: Suite = Suite {
     serve,
     drive,
 };
-
-/// When the threads call, and when they stop.
-#[derive(Debug)]
-struct Course {
-    /// Calls that are sent from here on count.
-    from_ns: AtomicU64,
-    /// No call is sent from here on.
-    until_ns: AtomicU64,
-}
-
-/// What a thread has to say.
-#[derive(Debug)]
-enum News {
-    /// All its clients are connected.
-    Connected,
-    /// It cannot go on.
-    Failed(String),
-    /// It is done.
-    Done(Box<Calls>),
-}
 
 /// What became of a thread's calls.
 #[derive(Debug)]
@@ -137,9 +115,9 @@ fn drive(side: Side, address: &str, work: &Work, stage: &mut Stage) -> Result<()
     match side {
         Side::Tidewire => {
             let callers = caller::start(&endpoint, work, &course, &sender)?;
-            let measured = course.run(work, &news, stage)?;
+            let calls = course.run(work.threads, work, &news, stage)?;
             drop(callers);
-            stage.measured(measured)
+            stage.measured(measured(&calls, work))
         }
         Side::Bare => {
             let Endpoint::Socket(address) = endpoint else {
@@ -147,69 +125,9 @@ fn drive(side: Side, address: &str, work: &Work, stage: &mut Stage) -> Result<()
                 return Err(RoleError::Unsupported(text));
             };
             bare::start(&address, work, &course, &sender);
-            let measured = course.run(work, &news, stage)?;
-            stage.measured(measured)
+            let calls = course.run(work.threads, work, &news, stage)?;
+            stage.measured(measured(&calls, work))
         }
-    }
-}
-
-impl Course {
-    fn new() -> Self {
-        Self {
-            from_ns: AtomicU64::new(u64::MAX),
-            until_ns: AtomicU64::new(u64::MAX),
-        }
-    }
-
-    /// Whether a call that is sent now counts.
-    fn counts(&self, now_ns: u64) -> bool {
-        now_ns >= self.from_ns.load(Ordering::Relaxed) && !self.is_over(now_ns)
-    }
-
-    /// Whether no more calls are to be sent.
-    fn is_over(&self, now_ns: u64) -> bool {
-        now_ns >= self.until_ns.load(Ordering::Relaxed)
-    }
-
-    /// Leads the threads through it, and adds up what they say.
-    fn run(
-        &self,
-        work: &Work,
-        news: &Receiver<News>,
-        stage: &mut Stage,
-    ) -> Result<Measured, RoleError> {
-        for _ in 0..work.threads {
-            let News::Connected = hear(news)? else {
-                return Err(RoleError::Unsupported("a thread is done early".to_owned()));
-            };
-        }
-        std::thread::sleep(Duration::from_millis(work.warm_up_ms));
-        stage.started()?;
-        let from_ns = now_ns();
-        let until_ns = from_ns + work.measure_ms * 1_000_000;
-        self.until_ns.store(until_ns, Ordering::Relaxed);
-        self.from_ns.store(from_ns, Ordering::Relaxed);
-        let mut all = Calls::new();
-        for _ in 0..work.threads {
-            let News::Done(calls) = hear(news)? else {
-                return Err(RoleError::Unsupported("a thread connects again".to_owned()));
-            };
-            all.add(&calls);
-        }
-        Ok(all.measured((until_ns - from_ns) as f64 / 1e9))
-    }
-}
-
-fn hear(news: &Receiver<News>) -> Result<News, RoleError> {
-    let failed = RoleError::failed("call");
-    match news.recv_timeout(PATIENCE) {
-        Ok(News::Failed(text)) => Err(failed(text)),
-        Ok(news) => Ok(news),
-        Err(RecvTimeoutError::Timeout) => Err(failed(format!(
-            "a thread says nothing for {} s",
-            PATIENCE.as_secs()
-        ))),
-        Err(RecvTimeoutError::Disconnected) => Err(failed("a thread has ended".to_owned())),
     }
 }
 
@@ -246,25 +164,25 @@ impl Calls {
         self.wrong += other.wrong;
         self.latency.merge(&other.latency);
     }
-
-    fn measured(&self, seconds: f64) -> Measured {
-        let mut measured = Measured {
-            messages: self.replies,
-            seconds,
-            verified: true,
-            lost: self.attempts - self.answered + self.wrong,
-            latency: Some(super::times(&self.latency)),
-            ..Measured::default()
-        };
-        let success = self.answered as f64 / (self.attempts.max(1)) as f64;
-        measured.figures.insert("success".to_owned(), success);
-        measured
-    }
 }
 
-/// Tells the driver's thread, which may have given up.
-fn tell(sender: &Sender<News>, news: News) {
-    let _ = sender.send(news);
+/// What all threads found.
+fn measured(threads: &[Calls], work: &Work) -> Measured {
+    let mut all = Calls::new();
+    for calls in threads {
+        all.add(calls);
+    }
+    let mut measured = Measured {
+        messages: all.replies,
+        seconds: work.measure_ms as f64 / 1e3,
+        verified: true,
+        lost: all.attempts - all.answered + all.wrong,
+        latency: Some(super::times(&all.latency)),
+        ..Measured::default()
+    };
+    let success = all.answered as f64 / (all.attempts.max(1)) as f64;
+    measured.figures.insert("success".to_owned(), success);
+    measured
 }
 
 /// The numbers that a call with this number adds.
@@ -291,9 +209,6 @@ const SHAPES: [(usize, usize, usize); 7] = [
 ];
 
 const METHOD: &str = "add";
-
-/// Longest wait for a thread: to connect, or to finish behind the window.
-const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A call without a reply for this long has none, and its place is used for another.
 const CALL_TIMEOUT_NS: u64 = 1_000_000_000;
@@ -339,13 +254,12 @@ mod tests {
         let mut calls = Calls::new();
         calls.settle(&course, 5, Some(10));
         assert_eq!((calls.answered, calls.replies), (0, 0));
-        course.from_ns.store(100, Ordering::Relaxed);
-        course.until_ns.store(200, Ordering::Relaxed);
+        course.lay_down(100, 200);
         calls.settle(&course, 90, Some(110));
         calls.settle(&course, 110, Some(120));
         calls.settle(&course, 150, None);
         calls.settle(&course, 190, Some(210));
-        let measured = calls.measured(1.0);
+        let measured = measured(&[calls], &Work::default());
         assert_eq!((measured.messages, measured.lost), (2, 1));
     }
 }
