@@ -12,6 +12,7 @@ mod logging;
 #[cfg(test)]
 mod played;
 mod pollers;
+mod pubsub;
 mod rpc;
 mod scratch;
 mod workers;
@@ -40,6 +41,7 @@ pub static SUITES: &[Suite] = &[
     logging::SUITE,
     composite::SUITE,
     rpc::SUITE,
+    pubsub::SUITE,
 ];
 
 /// The suite of this name, or else the nearest name.

@@ -1,0 +1,167 @@
+//! Tidewire's publishers and subscribers: sessions of one lane.
+
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+
+use tidewire::io::clock::now_ns;
+use tidewire::proto::body::SubscribeBody;
+use tidewire::{
+    CloseReason, ConnectFailure, Context, Endpoint, HandlerResult, Kind, Message, Server, Service,
+    SessionId,
+};
+
+use super::super::course::{Course, News, tell, with_cause};
+use super::LOOK_EVERY_NS;
+use super::flow::{Deliveries, Flow};
+use crate::bench::contract::Work;
+use crate::bench::plan::RoleError;
+use crate::bench::subscriber::TOPIC;
+
+/// All sessions. Their tags count the subscribers, then the publishers.
+struct Exchange {
+    endpoint: Endpoint,
+    course: Arc<Course>,
+    sender: Sender<News<Deliveries>>,
+    subscribers: usize,
+    publishers: Vec<SessionId>,
+    /// Subscriptions and connections that are still to come about.
+    awaited: usize,
+    connects: bool,
+    /// Nothing when it is over.
+    flow: Option<Flow>,
+    payload: Vec<u8>,
+}
+
+/// Starts the lane.
+pub(super) fn start(
+    endpoint: Endpoint,
+    work: &Work,
+    course: &Arc<Course>,
+    sender: &Sender<News<Deliveries>>,
+) -> Result<Server, RoleError> {
+    Server::builder()
+        .start(|_| Exchange {
+            endpoint: endpoint.clone(),
+            course: Arc::clone(course),
+            sender: sender.clone(),
+            subscribers: work.subscribers,
+            publishers: vec![SessionId::NONE; work.publishers],
+            awaited: work.subscribers + work.publishers,
+            connects: true,
+            flow: Some(Flow::new(work.publishers, work.subscribers)),
+            payload: Vec::new(),
+        })
+        .map_err(RoleError::failed("start the clients"))
+}
+
+impl Exchange {
+    fn fail(&self, error: &dyn std::error::Error) {
+        tell(&self.sender, News::Failed(with_cause(error)));
+    }
+
+    /// A session is ready: the last one is the beginning.
+    fn note_ready(&mut self) {
+        self.awaited -= 1;
+        if self.awaited == 0 {
+            tell(&self.sender, News::Connected);
+        }
+    }
+
+    /// Lets every publisher send what it may.
+    fn publish(&mut self, cx: &mut Context<'_>, now_ns: u64) {
+        let Some(flow) = &mut self.flow else {
+            return;
+        };
+        for (publisher, &session) in self.publishers.iter().enumerate() {
+            for _ in 0..flow.room(publisher) {
+                if cx.is_full(session) {
+                    break;
+                }
+                self.payload.clear();
+                flow.append(publisher, now_ns, &mut self.payload);
+                let message = Message::new(Kind::Publish, 0, &self.payload).with_name(TOPIC);
+                if let Err(error) = cx.send_to(session, &message) {
+                    return tell(&self.sender, News::Failed(with_cause(&error)));
+                }
+            }
+        }
+    }
+}
+
+impl Service for Exchange {
+    fn on_open(&mut self, cx: &mut Context<'_>) {
+        let index = cx.tag() as usize;
+        match index.checked_sub(self.subscribers) {
+            Some(publisher) => {
+                self.publishers[publisher] = cx.session();
+                self.note_ready();
+            }
+            None => {
+                let mut body = Vec::new();
+                let subscription = SubscribeBody {
+                    policy: None,
+                    pattern: TOPIC,
+                };
+                subscription.encode(&mut body);
+                let message = Message::with_id(Kind::Subscribe, 0, 1, &body);
+                if let Err(error) = cx.send(&message) {
+                    self.fail(&error);
+                }
+            }
+        }
+    }
+
+    fn on_message(&mut self, cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
+        match message.kind {
+            Kind::Deliver => {
+                if let Some(flow) = &mut self.flow {
+                    let subscriber = cx.tag() as usize;
+                    flow.take(subscriber, message.payload, cx.now_ns(), &self.course);
+                }
+            }
+            Kind::Reply => self.note_ready(),
+            // What was dropped shows in the numbers.
+            Kind::Gap => {}
+            kind => tell(
+                &self.sender,
+                News::Failed(format!("the server answers {kind:?}")),
+            ),
+        }
+        Ok(())
+    }
+
+    fn on_close(&mut self, _: &mut Context<'_>, reason: CloseReason) {
+        if self.flow.is_some() {
+            tell(
+                &self.sender,
+                News::Failed(format!("a session ended: {reason}")),
+            );
+        }
+    }
+
+    fn on_connect_failed(&mut self, _: &mut Context<'_>, error: ConnectFailure) {
+        self.fail(&error);
+    }
+
+    fn on_turn(&mut self, cx: &mut Context<'_>) -> Option<u64> {
+        if std::mem::take(&mut self.connects) {
+            for index in 0..self.subscribers + self.publishers.len() {
+                if let Err(error) = cx.connect(&self.endpoint, index as u64) {
+                    self.fail(&error);
+                }
+            }
+        }
+        let now_ns = now_ns();
+        let flow = self.flow.as_mut()?;
+        if self.awaited == 0 {
+            let is_settled = flow.settle(now_ns);
+            if !self.course.is_over(now_ns) {
+                self.publish(cx, now_ns);
+            } else if is_settled && let Some(flow) = self.flow.take() {
+                tell(&self.sender, News::Done(flow.into_deliveries()));
+                return None;
+            }
+        }
+        Some(now_ns + LOOK_EVERY_NS)
+    }
+}
