@@ -146,12 +146,13 @@ fn read_with<S: Service, C: Codec + ?Sized>(
             (used, flow) => return stop(core, slot, &receive[used..held], flow),
         }
     }
+    let step_bytes = core.sessions[slot].stream.step_bytes();
     loop {
         if core.sessions[slot].finish.is_some() || core.is_backed_up() {
             return keep_tail(core, slot, &receive[..held]);
         }
-        let room = receive.len() - held;
-        let count = match read_once(core, slot, &mut receive[held..]) {
+        let room = (receive.len() - held).min(step_bytes);
+        let count = match read_once(core, slot, &mut receive[held..held + room]) {
             Read::Bytes(count) => count,
             Read::Nothing => return keep_tail(core, slot, &receive[..held]),
             Read::End => return end(core, slot),
@@ -164,6 +165,9 @@ fn read_with<S: Service, C: Codec + ?Sized>(
                 held = filled - used;
             }
             (used, flow) => return stop(core, slot, &receive[used..filled], flow),
+        }
+        if step_bytes < usize::MAX && !core.flush_step(slot) {
+            return;
         }
         budget = budget.saturating_sub(count);
         let is_dry = count < room && core.sessions[slot].stream.is_dry_after_short_read();

@@ -34,6 +34,16 @@ impl Core {
         self.dirty = dirty;
     }
 
+    /// Writes what a session was given in the middle of a turn, unless that would be the last. Returns whether it is still
+    /// there.
+    pub(super) fn flush_step(&mut self, slot: usize) -> bool {
+        let session = &self.sessions[slot];
+        if !session.blocked && !session.half_close && !session.output.is_empty() {
+            self.flush(slot);
+        }
+        !self.sessions[slot].is_closed()
+    }
+
     /// Writes what waits for a session until it is all gone or the socket takes no more.
     pub(crate) fn flush(&mut self, slot: usize) {
         match self.sessions[slot].state {

@@ -14,6 +14,8 @@
 //!   [`admit`](Transport::admit) says what a report of the poller means, which for a socket is what it says.
 //! - [`is_dry_after_short_read`](Transport::is_dry_after_short_read): a socket's short read spares the read that would
 //!   answer `WouldBlock`; where reading costs no system call, the lane rather reads until it does.
+//! - [`step_bytes`](Transport::step_bytes): where writing costs no system call, the lane reads in small steps and writes after
+//!   each, so that the peer begins with the first answers while the lane is at the next ones.
 //! - A transport whose reports cost its peer something may ask, by [`is_awake`](Transport::is_awake), to be called
 //!   with [`settle`](Transport::settle) at the end of every turn, and do without reports until the lane sleeps.
 //!
@@ -112,6 +114,11 @@ pub(crate) trait Transport: AsFd {
 
     fn is_dry_after_short_read(&self) -> bool {
         true
+    }
+
+    /// Bytes to read before what they led to is written.
+    fn step_bytes(&self) -> usize {
+        usize::MAX
     }
 
     /// Whether it must be settled at the end of the turn.
@@ -276,6 +283,11 @@ impl Transport for Connection {
     #[inline]
     fn is_dry_after_short_read(&self) -> bool {
         each!(self, stream => stream.is_dry_after_short_read())
+    }
+
+    #[inline]
+    fn step_bytes(&self) -> usize {
+        each!(self, stream => stream.step_bytes())
     }
 
     #[inline]

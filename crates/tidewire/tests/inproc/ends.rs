@@ -3,6 +3,7 @@
 use std::sync::mpsc::channel;
 
 use tidewire::proto::body::GoAwayCode;
+use tidewire::proto::codec::Codec;
 use tidewire::{
     Chat, Client, CloseReason, ConnectError, ConnectFailure, Context, Event, HandlerResult, Kind,
     Limits, Message, Policy, Server, Service, serve,
@@ -67,6 +68,41 @@ fn connections_arriving_at_a_lane_that_never_ran_are_closed() {
     let mut peer = Peer::silent(heard.recv().unwrap(), &codec("tw1"));
     let last = peer.drain().pop();
     assert!(last.is_none_or(|message| message.kind == Kind::GoAway));
+}
+
+#[test]
+fn first_answers_arrive_while_later_messages_are_handled() {
+    let (goes_on, may_go_on) = channel();
+    let mut handler = Some(may_go_on);
+    let builder = Server::builder();
+    let server = TestServer::over_inproc(builder, &codec("length-field"), move |_| {
+        let may_go_on = handler.take();
+        move |cx: &mut Context<'_>, message: Message<'_>| {
+            if message.payload == [HELD_AT; 32]
+                && let Some(may_go_on) = &may_go_on
+                && may_go_on.recv_timeout(DEADLINE).is_err()
+            {
+                return cx.reply(b"the first answer was held back");
+            }
+            cx.reply(message.payload)
+        }
+    });
+    let mut peer = server.peer();
+    let mut frames = Vec::new();
+    for number in 0..MESSAGES {
+        let payload = [number; 32];
+        let message = Message::new(Kind::OneWay, 0, &payload);
+        codec("length-field").encode(&message, &mut frames).unwrap();
+    }
+    peer.write(&frames);
+    for number in 0..MESSAGES {
+        assert_eq!(peer.receive().unwrap().payload, [number; 32]);
+        if number == 0 {
+            goes_on.send(()).unwrap();
+        }
+    }
+    drop(peer);
+    assert_eq!(server.stop().frames_in, u64::from(MESSAGES));
 }
 
 /// Tells its lane to everybody who comes.
@@ -247,3 +283,7 @@ fn one_server_serves_sockets_and_names_alike() {
     drop((tina, ina));
     stop(server);
 }
+
+/// More than a lane reads from a ring at once, and one that it does not read at first.
+const MESSAGES: u8 = 200;
+const HELD_AT: u8 = 190;
