@@ -83,8 +83,13 @@ fn socket(context: &Context, kind: SocketType) -> Result<Socket> {
 /// Binds and says where.
 fn listen(context: &Context, kind: SocketType, work: &Work, console: &Console) -> Result<Socket> {
     let mut socket = socket(context, kind)?;
-    if kind == zmq::XPUB && work.mode != "drops" {
-        wait_instead_of_dropping(&mut socket)?;
+    if kind == zmq::XPUB {
+        // Otherwise the second of two equal subscriptions would not be seen.
+        switch_on(&mut socket, zmq_sys::ZMQ_XPUB_VERBOSE)?;
+        if work.mode != "drops" {
+            // A send then waits while any subscriber's queue is full.
+            switch_on(&mut socket, zmq_sys::ZMQ_XPUB_NODROP)?;
+        }
     }
     match work.transport.as_str() {
         "tcp" => socket.bind("tcp://127.0.0.1:*")?,
@@ -102,21 +107,21 @@ fn listen(context: &Context, kind: SocketType, work: &Work, console: &Console) -
     Ok(socket)
 }
 
-/// Sets `ZMQ_XPUB_NODROP`, for which the binding has no setter: a send then waits while any subscriber's queue is full.
-#[expect(unsafe_code, reason = "the binding has no setter for this option")]
-fn wait_instead_of_dropping(socket: &mut Socket) -> Result<()> {
+/// Switches on an option for which the binding has no setter.
+#[expect(unsafe_code, reason = "the binding has no setter for these options")]
+fn switch_on(socket: &mut Socket, option: u32) -> Result<()> {
     let yes: i32 = 1;
-    // SAFETY: the socket is open for as long as it is borrowed, and the option's value is an int that is read during
-    // the call only.
+    // SAFETY: the socket is open for as long as it is borrowed, and the options that are switched on here take an int,
+    // which is read during the call only.
     let code = unsafe {
         zmq_sys::zmq_setsockopt(
             socket.as_mut_ptr(),
-            zmq_sys::ZMQ_XPUB_NODROP as i32,
+            option as i32,
             (&raw const yes).cast(),
             size_of::<i32>(),
         )
     };
-    ensure!(code == 0, "ZMQ_XPUB_NODROP was refused");
+    ensure!(code == 0, "option {option} of libzmq was refused");
     Ok(())
 }
 
