@@ -1,6 +1,6 @@
 //! iceoryx2: shared memory, here between two threads, which spin as its own benchmarks do.
 //!
-//! Messages go as samples of a publisher that waits for room instead of dropping; a reply is a sample the other way,
+//! Messages go as samples of a publisher, which is tried again while there is no room; a reply is a sample the other way,
 //! which costs less than iceoryx2's requests and responses do.
 
 use std::process::ExitCode;
@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use anyhow::{Result, anyhow};
 use iceoryx2::port::publisher::Publisher;
 use iceoryx2::port::subscriber::Subscriber;
+use iceoryx2::port::update_connections::UpdateConnections;
 use iceoryx2::prelude::*;
 use peer_common::inproc::{self, BATCH_MESSAGES, End, Item};
 use peer_common::{
@@ -85,8 +86,10 @@ fn way(node: &Node<Shared>, to: &str) -> Result<(Sending, Receiving)> {
         .create()?;
     let publisher = service
         .publisher_builder()
-        .backpressure_strategy(BackpressureStrategy::RetryUntilDelivered)
+        .backpressure_strategy(BackpressureStrategy::DiscardData)
         .create()?;
+    // Otherwise the subscriber is connected with its first look only.
+    subscriber.update_connections()?;
     Ok((publisher, subscriber))
 }
 
@@ -100,10 +103,11 @@ struct Both {
 
 impl End for Both {
     fn send(&mut self, message: Item) -> Result<()> {
-        self.publisher
-            .loan_uninit()?
-            .write_payload(message)
-            .send()?;
+        let mut spins = 0;
+        // Nobody takes it while the queue is full. iceoryx2 would sleep then, for longer than the queue lasts.
+        while self.publisher.send_copy(message)? == 0 {
+            inproc::pause(&mut spins);
+        }
         Ok(())
     }
 
