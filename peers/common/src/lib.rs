@@ -103,7 +103,13 @@ fn command(peer: &dyn Peer) -> Result<()> {
 }
 
 fn parse(work: &str) -> Result<Work> {
-    serde_json::from_str(work).with_context(|| format!("WORK is not what it should be: {work}"))
+    let mut work: Work = serde_json::from_str(work)
+        .with_context(|| format!("WORK is not what it should be: {work}"))?;
+    if work.suite == "rpc" {
+        // Each of the driver's threads has so many clients. How many threads those need is each library's affair.
+        work.connections *= work.threads.max(1);
+    }
+    Ok(work)
 }
 
 /// The error for work that a rival does not offer.

@@ -37,20 +37,15 @@ pub trait Call: Clone {
     async fn call(&mut self, number: u64) -> Result<bool>;
 }
 
-/// A runtime: on the calling thread where one thread is asked for, since the benchmark pins a program to one core.
+/// A runtime on the calling thread, since the benchmark keeps a program on one core.
 ///
 /// # Errors
-/// The system gives it no epoll set or no thread.
-pub fn runtime(threads: usize) -> Result<Runtime> {
-    let built = if threads > 1 {
-        Builder::new_multi_thread()
-            .worker_threads(threads)
-            .enable_all()
-            .build()
-    } else {
-        Builder::new_current_thread().enable_all().build()
-    };
-    built.context("the runtime of tokio")
+/// The system gives it no epoll set.
+pub fn runtime() -> Result<Runtime> {
+    Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("the runtime of tokio")
 }
 
 /// Keeps [`Work::in_flight`] requests in flight on every pipe until the window is over, and waits for the last replies.

@@ -58,7 +58,7 @@ impl Peer for Nats {
     }
 
     fn drive(&self, address: &str, work: &Work) -> Result<Measured> {
-        let runtime = runtime(1)?;
+        let runtime = runtime()?;
         match work.suite.as_str() {
             "echo" | "rpc" => runtime.block_on(ask(address, work)),
             "ingest" => LocalSet::new().block_on(&runtime, ingest(address, work)),

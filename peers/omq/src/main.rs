@@ -70,7 +70,7 @@ impl Peer for Omq {
     }
 
     fn serve(&self, work: &Work, console: &Console) -> Result<()> {
-        runtime(1)?.block_on(async {
+        runtime()?.block_on(async {
             match work.suite.as_str() {
                 "echo" | "rpc" => {
                     let (socket, address) = bind(self.answering, options(), work, console).await?;
@@ -101,7 +101,7 @@ impl Peer for Omq {
         if work.transport == "inproc" {
             return inproc::drive(work);
         }
-        runtime(1)?.block_on(async {
+        runtime()?.block_on(async {
             match work.suite.as_str() {
                 "echo" | "rpc" => {
                     let mut pipes = Vec::with_capacity(work.connections);

@@ -59,7 +59,7 @@ impl Peer for Redis {
         if work.suite != "echo" {
             return Err(not_offered(work));
         }
-        runtime(1)?.block_on(async {
+        runtime()?.block_on(async {
             let mut pipes = Vec::with_capacity(work.connections);
             for _ in 0..work.connections {
                 pipes.push(Connection::open(address, work.message_bytes).await?);

@@ -60,7 +60,7 @@ impl Peer for Tarpc {
     }
 
     fn serve(&self, work: &Work, console: &Console) -> Result<()> {
-        runtime(work.threads)?.block_on(async {
+        runtime()?.block_on(async {
             let (listener, address) = Listener::bind(&work.transport, console).await?;
             console.ready(&address)?;
             loop {
@@ -82,7 +82,7 @@ impl Peer for Tarpc {
 
     fn drive(&self, address: &str, work: &Work) -> Result<Measured> {
         let exchange = Exchange::of(work)?;
-        runtime(1)?.block_on(async {
+        runtime()?.block_on(async {
             let mut clients = Vec::with_capacity(work.connections);
             for _ in 0..work.connections {
                 let mut config = tarpc::client::Config::default();

@@ -50,7 +50,7 @@ impl Peer for ByHand {
 
     fn serve(&self, work: &Work, console: &Console) -> Result<()> {
         let local = LocalSet::new();
-        local.block_on(&runtime(1)?, async {
+        local.block_on(&runtime()?, async {
             let (listener, address) = Listener::bind(&work.transport, console).await?;
             match work.suite.as_str() {
                 "echo" => {

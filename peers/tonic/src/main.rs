@@ -99,7 +99,7 @@ impl Peer for Tonic {
     }
 
     fn serve(&self, work: &Work, console: &Console) -> Result<()> {
-        runtime(work.threads)?.block_on(async {
+        runtime()?.block_on(async {
             let (listener, address) = Listener::bind(&work.transport, console).await?;
             let server = Server::builder()
                 .initial_stream_window_size(WINDOW_BYTES)
@@ -121,7 +121,7 @@ impl Peer for Tonic {
     }
 
     fn drive(&self, address: &str, work: &Work) -> Result<Measured> {
-        runtime(1)?.block_on(async {
+        runtime()?.block_on(async {
             let mut clients = Vec::with_capacity(work.connections);
             for _ in 0..work.connections {
                 clients.push(connect(address).await?);
