@@ -25,9 +25,18 @@ impl Segment {
     pub const WHOLE: Self = Self { part: 1, parts: 1 };
 
     /// Whether there is only this part.
+    #[inline]
     #[must_use]
     pub fn is_whole(self) -> bool {
         self.parts == 1
+    }
+
+    /// Whether the agent with this number belongs to this part.
+    #[inline]
+    #[must_use]
+    pub fn has(self, agent: u32) -> bool {
+        // Asked for every delivery; a whole does without the division.
+        self.is_whole() || agent % self.parts == self.part - 1
     }
 
     /// The numbers of those of `agents` agents that belong to this part.
@@ -120,6 +129,7 @@ mod tests {
                     segment.count(agents),
                     "{segment} of {agents}"
                 );
+                assert!((0..agents).all(|agent| segment.has(agent) == own.contains(&agent)));
                 all.extend(own);
             }
             all.sort_unstable();

@@ -18,7 +18,13 @@ impl Agents {
             ledger.record_foreign();
             return;
         }
-        let delay_ns = now_ns.saturating_sub(stamp.intended_ns);
+        // What another part sent was due by the clock of its machine, of which this one knows nothing.
+        let is_timed = self.plan.segment.has(stamp.sender);
+        let delay_ns = if is_timed {
+            now_ns.saturating_sub(stamp.intended_ns)
+        } else {
+            0
+        };
         let fate = ledger.record(stamp.sender, stamp.sequence, delay_ns);
         let is_own = stamp.sender == agent.own;
         if is_own || !matches!(fate, Fate::New | Fate::Reordered) {
@@ -29,6 +35,9 @@ impl Agents {
         // falls behind must show.
         let (from_ns, to_ns) = self.link.steady_window();
         self.result.counts.steady_received += u64::from(now_ns >= from_ns && now_ns < to_ns);
+        if !is_timed {
+            return;
+        }
         if self.plan.is_windowed {
             self.record_delivery((stamp.sender, stamp.sequence), stamp.intended_ns, now_ns);
         } else {

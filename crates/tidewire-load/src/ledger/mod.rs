@@ -54,6 +54,15 @@ impl Ledger {
         }
     }
 
+    /// The highest sequence that came of a sender; 0 of one that was never heard, and where it is only counted.
+    #[must_use]
+    pub fn highest(&self, sender: usize) -> u64 {
+        match self {
+            Self::Full(ledger) => ledger.highest(sender),
+            Self::Count(_) => 0,
+        }
+    }
+
     /// Notes a message whose stamp does not check.
     pub fn record_corrupt(&mut self) {
         match self {

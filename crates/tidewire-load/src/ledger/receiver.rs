@@ -81,6 +81,15 @@ impl ReceiverLedger {
         fate
     }
 
+    /// The highest sequence that came of a sender; 0 of one that was never heard.
+    #[must_use]
+    pub fn highest(&self, sender: usize) -> u64 {
+        match self.pairs.get(sender) {
+            Some(_) => self.pair(sender).highest,
+            None => 0,
+        }
+    }
+
     /// Notes a message whose stamp does not check. Whose it was is unknown: it will also be missing from
     /// its sender's row and so count as lost.
     pub fn record_corrupt(&mut self) {
@@ -316,6 +325,14 @@ mod tests {
             (5, 1, 0)
         );
         assert!(!totals.is_exactly_once_in_order());
+    }
+
+    #[test]
+    fn the_highest_sequence_is_known_in_order_and_out_of_it() {
+        assert_eq!(row([]).highest(0), 0);
+        assert_eq!(row([1, 2, 3]).highest(0), 3);
+        assert_eq!(row([1, 5, 2]).highest(0), 5);
+        assert_eq!(row([1]).highest(7), 0);
     }
 
     #[test]

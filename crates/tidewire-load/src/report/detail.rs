@@ -6,7 +6,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::Cost;
+use super::{Cost, FanOutShare};
 use crate::agents::Times;
 use crate::ledger::ReceiverTotals;
 use crate::scenario::{Load, Step};
@@ -38,6 +38,9 @@ pub struct StepDetail {
     /// Receivers that were slow on purpose; they are in no other figure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub slow_receivers: Option<SlowReceivers>,
+    /// What the other parts must know, in a part of a fan-out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fan_out_share: Option<FanOutShare>,
     /// The figures of each run or part that this was merged from; empty for a single one.
     pub runs: Vec<RunFigures>,
 }
@@ -94,7 +97,7 @@ pub struct WorkCounts {
     pub sent_unknown: u64,
     /// Messages that were due in the steady window.
     pub steady_offered: u64,
-    /// Deliveries that those owed.
+    /// Deliveries that those owed; in a part of a fan-out, to receivers of the same part, which are the ones that are timed.
     pub steady_expected: u64,
     /// Messages that were sent within the steady window.
     pub steady_sent: u64,

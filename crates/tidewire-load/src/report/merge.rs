@@ -7,9 +7,11 @@
 use thiserror::Error;
 
 use super::detail::judge_slo;
+use super::fan_out::Unheard;
 use super::step::{Failures, attainment, rate, success_rate};
 use super::{
-    Cost, Distribution, Report, RunFigures, Status, StepDetail, StepReport, StepTimes, all_pass,
+    Cost, Distribution, FanOutShare, Report, RunFigures, Status, StepDetail, StepReport, StepTimes,
+    all_pass,
 };
 use crate::statistics::{DecodeError, LatencyHistogram};
 
@@ -154,7 +156,8 @@ fn merge_steps(parts: &[&StepReport], kind: MergeKind) -> Result<StepReport, Mer
         };
         details.push(detail);
     }
-    let detail = merge_details(parts, &details, kind)?;
+    let unheard = unheard(&details)?;
+    let detail = merge_details(parts, &details, kind, unheard)?;
     let sum = |count: fn(&StepReport) -> u64| parts.iter().map(|part| count(part)).sum::<u64>();
     let durations = parts.iter().map(|part| part.test_duration_secs);
     let secs = match kind {
@@ -170,14 +173,7 @@ fn merge_steps(parts: &[&StepReport], kind: MergeKind) -> Result<StepReport, Mer
     step.receive_tps = rate(step.total_received, secs);
     step.total_login_failures = sum(|part| part.total_login_failures);
     step.total_send_errors = sum(|part| part.total_send_errors);
-    step.expected_received = sum(|part| part.expected_received);
-    step.lost = sum(|part| part.lost);
-    step.duplicated = sum(|part| part.duplicated);
-    step.reordered = sum(|part| part.reordered);
-    step.corrupt = sum(|part| part.corrupt);
-    step.late = sum(|part| part.late);
-    step.foreign = sum(|part| part.foreign);
-    step.invented = sum(|part| part.invented);
+    add_fates(&mut step, parts, unheard);
     step.receivers_tracked = sum(|part| part.receivers_tracked);
     step.receivers_unresolved = sum(|part| part.receivers_unresolved);
     step.steady.send_tps = rate(detail.counts.steady_sent, steady_secs);
@@ -208,9 +204,24 @@ fn merge_steps(parts: &[&StepReport], kind: MergeKind) -> Result<StepReport, Mer
     merge_usage(&mut step, parts);
     step.client.send_lag_p99_ms = detail.times.send_lag.p99.as_ms().unwrap_or(0.0);
     step.problems = told(parts, |part| &part.problems);
+    let limits_loss = detail.slo.limits_loss();
+    step.problems.extend(unheard.problems(limits_loss));
     step.notes = told(parts, |part| &part.notes);
     step.detail = Some(Box::new(detail));
     Ok(step)
+}
+
+/// What became of the messages, `step` being the first of the parts.
+fn add_fates(step: &mut StepReport, parts: &[&StepReport], unheard: Unheard) {
+    let sum = |count: fn(&StepReport) -> u64| parts.iter().map(|part| count(part)).sum::<u64>();
+    step.expected_received = sum(|part| part.expected_received).saturating_add(unheard.lost);
+    step.lost = sum(|part| part.lost).saturating_add(unheard.lost);
+    step.duplicated = sum(|part| part.duplicated);
+    step.reordered = sum(|part| part.reordered);
+    step.corrupt = sum(|part| part.corrupt);
+    step.late = sum(|part| part.late);
+    step.foreign = sum(|part| part.foreign);
+    step.invented = sum(|part| part.invented).saturating_add(unheard.invented);
 }
 
 fn merge_usage(step: &mut StepReport, parts: &[&StepReport]) {
@@ -223,10 +234,24 @@ fn merge_usage(step: &mut StepReport, parts: &[&StepReport]) {
         .max();
 }
 
+/// What is left to account for between the parts of a fan-out; nothing elsewhere.
+fn unheard(details: &[&StepDetail]) -> Result<Unheard, MergeError> {
+    let shares: Vec<&FanOutShare> = details
+        .iter()
+        .filter_map(|detail| detail.fan_out_share.as_ref())
+        .collect();
+    if !shares.is_empty() && shares.len() < details.len() {
+        let (number, what) = (1, "what its parts say of each other");
+        return Err(MergeError::Different { number, what });
+    }
+    Ok(Unheard::of(&shares))
+}
+
 fn merge_details(
     parts: &[&StepReport],
     details: &[&StepDetail],
     kind: MergeKind,
+    unheard: Unheard,
 ) -> Result<StepDetail, MergeError> {
     let first = details[0];
     let mut merged = first.clone();
@@ -257,7 +282,7 @@ fn merge_details(
     merged.verdict.reasons = told_of(details, |detail| &detail.verdict.reasons);
     let sum = |count: fn(&StepReport) -> u64| parts.iter().map(|part| count(part)).sum::<u64>();
     let (expected, delivered) = (
-        sum(|part| part.expected_received),
+        sum(|part| part.expected_received).saturating_add(unheard.lost),
         sum(|part| part.total_received),
     );
     merged.slo = judge_slo(
@@ -266,6 +291,7 @@ fn merge_details(
         expected,
         delivered,
     );
+    merged.fan_out_share = None;
     merged.series.clear();
     merged.worst_receivers.clear();
     merged.runs.clear();

@@ -11,6 +11,7 @@
 
 mod cost;
 mod detail;
+mod fan_out;
 mod html;
 mod markdown;
 mod merge;
@@ -30,6 +31,7 @@ pub use self::detail::{
     Distribution, ReceiverFigures, RunFigures, Second, SloReport, SlowReceivers, StepDetail,
     StepTimes, Verdict, Window, WorkCounts, Workload,
 };
+pub use self::fan_out::FanOutShare;
 pub use self::merge::{MergeError, MergeKind};
 pub use self::step::{ClientUsage, ServerUsage, Steady, StepMeasurements, StepReport};
 pub use self::table::step_table;

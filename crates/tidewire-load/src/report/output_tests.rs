@@ -44,6 +44,7 @@ fn report(name: &str) -> Report {
         series: Vec::new(),
         worst_receivers: Vec::new(),
         slow_receivers: None,
+        fan_out_share: None,
         runs: Vec::new(),
     };
     let mut step = StepReport::failed(&step, "lost & found".to_owned());

@@ -63,6 +63,7 @@ impl StepFacts<'_> {
             series: std::mem::take(&mut self.watch.series),
             worst_receivers: self.outcome.worst_receivers.clone(),
             slow_receivers: self.outcome.slow,
+            fan_out_share: self.outcome.fan_out_share.clone(),
             runs: Vec::new(),
         }
     }

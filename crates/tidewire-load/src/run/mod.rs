@@ -30,9 +30,10 @@ use crate::agents::{SentTimes, StepPlan};
 use crate::clock::Clock;
 use crate::environment::Environment;
 use crate::lane_account::ServerProbe;
-use crate::ledger::LATE_MS;
+use crate::ledger::{LATE_MS, needs_checksums};
 use crate::report::{Report, RunFacts, StepReport};
 use crate::scenario::{Load, Pattern, Scenario, Step};
+use crate::schedule::mix;
 use crate::segment::Segment;
 
 /// How to run a scenario.
@@ -229,16 +230,15 @@ pub enum RunError {
         /// What is wrong.
         source: CodecSpecError,
     },
-    /// The messages of a fan-out reach the agents of all parts, so no part could close its accounts.
+    /// The messages of a fan-out reach the agents of all parts, so that their accounts can be closed only where this holds.
     #[error(
-        "step {step:?} cannot be run in parts: {pattern} delivers to the agents of all parts; run it whole, or use the \
-         patterns ingest, echo or request"
+        "step {step:?} cannot be run in parts, because its messages reach the agents of all of them: {reason}"
     )]
     Segment {
         /// Name of the step.
         step: String,
-        /// Its pattern.
-        pattern: &'static str,
+        /// What is missing or too much, and what to do.
+        reason: &'static str,
     },
     /// The client lane ended by itself.
     #[error("a client lane failed: {0}")]
@@ -257,11 +257,11 @@ pub fn run(
 ) -> Result<Report, RunError> {
     let address = options.address.to_string();
     for step in &scenario.steps {
-        check(step, options)?;
+        check(scenario, step, options)?;
     }
     try_out(scenario, &address, options)?;
     let (start_time, started) = (options.clock.wall(), Instant::now());
-    let run_number = fastrand::u16(..);
+    let run_number = run_number(options);
     let mut starts = Starts::new(options);
     let mut steps = Vec::new();
     for (number, step) in scenario.steps.iter().enumerate() {
@@ -418,12 +418,23 @@ impl Starts {
     }
 }
 
-fn check(step: &Step, options: &RunOptions) -> Result<(), RunError> {
-    if step.pattern.is_fan_out() && !options.segment.is_whole() {
-        return Err(RunError::Segment {
-            step: step.name.clone(),
-            pattern: step.pattern.name(),
-        });
+/// What tells the messages and rooms of this run from those of others. Parts that begin together belong to the same run.
+fn run_number(options: &RunOptions) -> u16 {
+    let Some(start_at) = options.start_at.filter(|_| !options.segment.is_whole()) else {
+        return fastrand::u16(..);
+    };
+    let since = start_at.duration_since(SystemTime::UNIX_EPOCH);
+    let start_ns = since.map_or(0, |since| since.as_nanos() as u64);
+    mix(mix(start_ns) ^ options.seed) as u16
+}
+
+fn check(scenario: &Scenario, step: &Step, options: &RunOptions) -> Result<(), RunError> {
+    if step.pattern.is_fan_out()
+        && !options.segment.is_whole()
+        && let Some(reason) = hindrance(scenario, step, options)
+    {
+        let step = step.name.clone();
+        return Err(RunError::Segment { step, reason });
     }
     let needed = u64::from(options.segment.count(step.concurrency)) + DESCRIPTORS_RESERVED;
     let limit = descriptor_limit().soft;
@@ -435,6 +446,21 @@ fn check(step: &Step, options: &RunOptions) -> Result<(), RunError> {
         });
     }
     Ok(())
+}
+
+/// Why a fan-out cannot be run in parts.
+fn hindrance(scenario: &Scenario, step: &Step, options: &RunOptions) -> Option<&'static str> {
+    if options.start_at.is_none() {
+        Some("give all parts the same --start-at, which also names their room")
+    } else if scenario.version < 2 {
+        Some("its times are those of all deliveries; write the scenario with version = 2")
+    } else if step.slow_receivers > 0 {
+        Some("slow receivers belong to no part; leave slow_receivers out")
+    } else if needs_checksums(step.concurrency as usize) {
+        Some("there are too many pairs of agents to account for each; use at most 1,000 agents")
+    } else {
+        None
+    }
 }
 
 /// Many agents may log in to a server on a busy machine; one that says nothing for so long is silent.

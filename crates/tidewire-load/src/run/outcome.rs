@@ -2,8 +2,9 @@
 
 use crate::agents::{AgentResult, Confirmed, Counts, LaneResult};
 use crate::ledger::{ReceiverTotals, SentTotals, needs_checksums};
-use crate::report::{ReceiverFigures, SlowReceivers};
+use crate::report::{FanOutShare, ReceiverFigures, SlowReceivers};
 use crate::scenario::{Pattern, Step};
+use crate::segment::Segment;
 
 /// The closed accounts of a step.
 pub(super) struct Outcome {
@@ -14,18 +15,21 @@ pub(super) struct Outcome {
     pub(super) worst_receivers: Vec<ReceiverFigures>,
     /// What became of the receivers that were slow on purpose; not in `totals`.
     pub(super) slow: Option<SlowReceivers>,
+    /// What the other parts of a fan-out have to know.
+    pub(super) fan_out_share: Option<FanOutShare>,
     pub(super) problems: Vec<String>,
     pub(super) notes: Vec<String>,
 }
 
 impl Outcome {
-    pub(super) fn of(results: Vec<LaneResult>, step: &Step) -> Self {
+    pub(super) fn of(results: Vec<LaneResult>, step: &Step, segment: Segment) -> Self {
         let mut outcome = Self {
             sent: 0,
             counts: Counts::default(),
             totals: ReceiverTotals::default(),
             worst_receivers: Vec::new(),
             slow: None,
+            fan_out_share: None,
             problems: Vec::new(),
             notes: Vec::new(),
         };
@@ -36,7 +40,7 @@ impl Outcome {
             disconnects.extend(result.disconnects);
             causes.extend(result.failures);
         }
-        outcome.close(&agents, step);
+        outcome.close(&agents, step, segment);
         if let Some(reason) = disconnects.first() {
             let count = disconnects.len();
             outcome.problems.push(format!(
@@ -59,7 +63,7 @@ impl Outcome {
         outcome
     }
 
-    fn close(&mut self, agents: &[AgentResult], step: &Step) {
+    fn close(&mut self, agents: &[AgentResult], step: &Step, segment: Segment) {
         let members = step.concurrency as usize;
         let mut sent_by_sender = vec![0; members];
         for agent in agents {
@@ -68,6 +72,15 @@ impl Outcome {
             }
         }
         self.sent = sent_by_sender.iter().sum();
+        let is_share = step.pattern.is_fan_out() && !segment.is_whole();
+        if is_share {
+            let share = share_of(agents, &sent_by_sender, segment);
+            // What came from other parts is accounted for as far as it was heard; merging adds what was not.
+            for (sender, heard) in &share.heard {
+                sent_by_sender[*sender as usize] = *heard;
+            }
+            self.fan_out_share = Some(share);
+        }
         let checksums = step.pattern.is_fan_out() && needs_checksums(members);
         let sent = SentTotals::new(sent_by_sender, checksums);
         let mut slow = ReceiverTotals::default();
@@ -141,6 +154,23 @@ fn totals_of(agent: &AgentResult, pattern: Pattern, sent: &SentTotals) -> Option
     }
 }
 
+/// What this part has to tell the others.
+fn share_of(agents: &[AgentResult], sent_by_sender: &[u64], segment: Segment) -> FanOutShare {
+    let mut share = FanOutShare::default();
+    let ledgers = || agents.iter().filter_map(|agent| agent.ledger.as_ref());
+    share.receivers = ledgers().count() as u64;
+    for (sender, sent) in (0..).zip(sent_by_sender) {
+        if segment.has(sender) {
+            share.sent.push((sender, *sent));
+        } else {
+            let heard = ledgers().map(|ledger| ledger.highest(sender as usize));
+            let heard = heard.max().unwrap_or(0).min(HEARD_MAX);
+            share.heard.push((sender, heard));
+        }
+    }
+    share
+}
+
 /// A server's own count in the form of a receiver's account.
 fn confirmed_totals(agent: &AgentResult) -> ReceiverTotals {
     let arrived = match agent.confirmed {
@@ -160,6 +190,9 @@ fn confirmed_totals(agent: &AgentResult) -> ReceiverTotals {
         ..ReceiverTotals::default()
     }
 }
+
+/// The last message of a sender that is believed to be one: a number that a server made up must not make sums overflow.
+const HEARD_MAX: u64 = 1 << 40;
 
 /// Receivers that the report names.
 const WORST_MAX: usize = 10;

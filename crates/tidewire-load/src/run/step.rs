@@ -114,7 +114,7 @@ impl<'p> StepRun<'p> {
             return Err(RunError::Lane(failure.clone()));
         }
         let (results, times) = self.link.take_results();
-        let mut outcome = Outcome::of(results, &self.plan.step);
+        let mut outcome = Outcome::of(results, &self.plan.step, self.plan.segment);
         if let Some(slow) = &mut outcome.slow {
             slow.disconnected = self.link.slow_disconnects();
         }
@@ -258,7 +258,10 @@ impl<'p> StepRun<'p> {
             let all_sent = self.link.lanes_done() >= self.lanes.lanes() as u64;
             // What waits for a place behind a server that does not answer is never sent.
             let stuck = self.plan.is_windowed && progressed.elapsed() > longest;
+            // A part of a fan-out cannot know what the others send, and hears them out.
+            let hears_others = self.plan.step.pattern.is_fan_out() && !self.plan.segment.is_whole();
             let complete = all_sent
+                && !hears_others
                 && received >= expected(&self.plan.step, &self.link)
                 && progressed.elapsed() > DRAIN_LINGER;
             let silent = all_sent && progressed.elapsed() > longest;

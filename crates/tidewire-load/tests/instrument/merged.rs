@@ -1,11 +1,20 @@
 //! Runs and parts put together: disjoint shares, exact sums, and the figures of each beside them.
 
+use std::thread;
+use std::time::Duration;
+
+use tidewire::proto::codec::{AnyCodec, Tw1};
+use tidewire::{Endpoint, PubSub, Server};
+use tidewire_load::clock::Clock;
 use tidewire_load::report::{Distribution, MergeKind, Report};
+use tidewire_load::run::{RunError, RunOptions, Silent, run};
+use tidewire_load::scenario::{OnViolation, Scenario};
 use tidewire_load::segment::Segment;
 use tidewire_load::statistics::LatencyHistogram;
+use tidewire_testkit::fault_server::{Disconnect, Every, FaultPlan, FaultServer};
 
-use crate::proof::assert_sound;
-use crate::workloads::{echo, only, run_against};
+use crate::proof::{SEED, assert_sound};
+use crate::workloads::{echo, only, run_against, scenario};
 
 #[test]
 fn segments_are_disjoint_and_their_merge_is_the_whole() {
@@ -72,4 +81,181 @@ fn repeats_are_one_report_with_the_figures_of_each_run() {
     }
     let secs: f64 = runs.iter().map(|run| only(run).1.window.steady_secs).sum();
     assert_eq!(detail.window.steady_secs, secs);
+}
+
+/// Runs the parts of a fan-out at the same time, against one server, and puts them together.
+fn run_parts(address: &Endpoint, lines: &str, parts: u32) -> Report {
+    let mut steps = scenario(lines);
+    steps.guard.on_violation = OnViolation::Warn;
+    // Enough for the logins on a busy machine; a part that is late says so, and fails.
+    let start_at = Clock::Machine.wall() + Duration::from_secs(4);
+    let run_part = |part| {
+        let mut options = RunOptions::new(address.clone());
+        options.seed = SEED;
+        options.late_ms = u64::MAX;
+        options.segment = Segment { part, parts };
+        options.start_at = Some(start_at);
+        let report = run(&steps, &options, &mut Silent).unwrap();
+        assert_sound(&report);
+        report
+    };
+    let reports: Vec<Report> = thread::scope(|scope| {
+        let running: Vec<_> = (1..=parts)
+            .map(|part| scope.spawn(move || run_part(part)))
+            .collect();
+        running
+            .into_iter()
+            .map(|part| part.join().unwrap())
+            .collect()
+    });
+    let merged = Report::merge(&reports, MergeKind::Parts).unwrap();
+    assert_sound(&merged);
+    let problems = &only(&merged).0.problems;
+    assert!(
+        !problems.iter().any(|problem| problem.contains("began")),
+        "{problems:?}"
+    );
+    merged
+}
+
+const CHAT: &str =
+    "pattern = \"chat\"\nthink_time_ms = [10, 30]\nduration_secs = 1\ndrain_ms = 1500\n";
+
+/// Every fiftieth delivery is dropped, wherever sender and receiver are.
+fn chat_in_three_parts_with_losses() {
+    let server = FaultServer::start(FaultPlan {
+        drop: Some(Every::nth(50)),
+        ..FaultPlan::default()
+    })
+    .unwrap();
+    let merged = run_parts(
+        &server.address().into(),
+        &format!("concurrency = 8\n{CHAT}"),
+        3,
+    );
+    let server = server.finish();
+    assert!(server.is_conserved() && server.dropped > 0, "{server:?}");
+    let (step, detail) = only(&merged);
+    assert_eq!(step.total_sent, server.messages);
+    assert_eq!(step.expected_received, server.offered);
+    assert_eq!(step.expected_received, step.total_sent * 7);
+    // A part that was stopped for longer than its drain would not be there any more.
+    assert_eq!(step.lost, server.dropped + server.undeliverable);
+    assert_eq!(step.total_received, server.delivered);
+    assert_eq!(
+        (step.duplicated, step.reordered, step.corrupt, step.foreign),
+        (0, 0, 0, 0)
+    );
+    assert!(!step.is_clean());
+    // Only what one clock saw leave and arrive is timed: within parts of 3, 3 and 2 agents.
+    let times = &detail.times.scheduled;
+    assert!(times.histogram.count > 0 && times.histogram.count < step.total_received);
+    assert_eq!(
+        times.histogram.count + times.missing,
+        detail.counts.steady_expected
+    );
+    assert_eq!(detail.fan_out_share, None);
+}
+
+/// The only receiver of a part is cut off, so that nobody there hears the rest, and does not know of it.
+fn chat_in_two_parts_of_which_one_falls_silent() {
+    let server = FaultServer::start(FaultPlan {
+        disconnect: Some(Disconnect {
+            receiver: 0,
+            after_deliveries: 10,
+        }),
+        ..FaultPlan::default()
+    })
+    .unwrap();
+    let merged = run_parts(
+        &server.address().into(),
+        &format!("concurrency = 2\n{CHAT}"),
+        2,
+    );
+    let server = server.finish();
+    assert!(server.is_conserved(), "{server:?}");
+    let (step, _) = only(&merged);
+    assert_eq!(
+        (step.total_sent, step.expected_received),
+        (server.messages, server.offered)
+    );
+    assert!(server.undeliverable > 0, "{server:?}");
+    assert_eq!(
+        (step.lost, step.total_received),
+        (server.undeliverable, server.delivered)
+    );
+    let told = |problem: &String| problem.contains("lost at the end of what other parts sent");
+    assert!(step.problems.iter().any(told), "{:?}", step.problems);
+}
+
+/// Subscribers hear their own publications, too.
+fn pubsub_in_two_parts() {
+    let server = Server::builder()
+        .listen("tcp://127.0.0.1:0")
+        .unwrap()
+        .codec(AnyCodec::Tw1(Tw1))
+        .start(|_| PubSub::new())
+        .unwrap();
+    let lines = "pattern = \"pubsub\"\nmodel = \"open\"\nrate = 300\nconcurrency = 5\nduration_secs = 1\n\
+                 drain_ms = 3000\n";
+    let merged = run_parts(&server.addresses()[0], lines, 2);
+    let (step, detail) = only(&merged);
+    assert_eq!(step.problems, Vec::<String>::new());
+    // Laid down in advance, and dealt out among the parts.
+    assert_eq!((step.total_sent, step.expected_received), (300, 1_500));
+    assert_eq!((step.total_received, step.lost), (1_500, 0));
+    // Agents 0, 2 and 4 are in one part, 1 and 3 in the other; the service times of what they heard of each other are known.
+    let service = detail.times.service.as_ref().unwrap();
+    assert_eq!(service.histogram.count, 60 * (3 * 3 + 2 * 2));
+    assert_eq!(detail.counts.sent_unknown, 0);
+    let metrics = server.metrics();
+    assert_eq!((metrics.published, metrics.room_delivered), (300, 1_500));
+}
+
+#[test]
+fn a_fan_out_in_parts_is_accounted_for_to_the_last_delivery() {
+    // At the same time, because each of them waits for its start.
+    thread::scope(|scope| {
+        let running = [
+            scope.spawn(chat_in_three_parts_with_losses),
+            scope.spawn(chat_in_two_parts_of_which_one_falls_silent),
+            scope.spawn(pubsub_in_two_parts),
+        ];
+        for one in running {
+            one.join().unwrap();
+        }
+    });
+}
+
+#[test]
+fn a_fan_out_that_cannot_be_accounted_for_in_parts_is_refused() {
+    let refuse = |steps: &Scenario, adjust: fn(&mut RunOptions), told: &str| {
+        let mut options = RunOptions::new(std::net::SocketAddr::from(([127, 0, 0, 1], 1)).into());
+        options.segment = Segment { part: 1, parts: 2 };
+        options.start_at = Some(Clock::Machine.wall());
+        adjust(&mut options);
+        let error = run(steps, &options, &mut Silent).unwrap_err();
+        assert!(matches!(error, RunError::Segment { .. }), "{error:?}");
+        assert!(error.to_string().contains(told), "{error}");
+    };
+    let lines = |more: &str| scenario(&format!("{CHAT}{more}"));
+    let small = lines("concurrency = 4\n");
+    refuse(
+        &small,
+        |options| options.start_at = None,
+        "the same --start-at",
+    );
+    refuse(
+        &lines("concurrency = 1001\n"),
+        |_| {},
+        "at most 1,000 agents",
+    );
+    refuse(
+        &lines("concurrency = 4\nslow_receivers = 1\n"),
+        |_| {},
+        "leave slow_receivers out",
+    );
+    let mut old = small;
+    old.version = 1;
+    refuse(&old, |_| {}, "version = 2");
 }

@@ -166,6 +166,7 @@ fn detail(step: &Step, rate: f64, scale_ms: f64) -> StepDetail {
         series: seconds(1),
         worst_receivers: Vec::new(),
         slow_receivers: None,
+        fan_out_share: None,
         runs: Vec::new(),
     }
 }

@@ -1,0 +1,118 @@
+//! What the parts of a fan-out tell each other, so that their accounts can be closed when they are put together.
+//!
+//! A receiver hears senders of other parts and cannot know how much they sent. It knows everything up to the last message
+//! that anybody of its part heard of a sender: what is missing before that is lost. What lies behind it is known to the
+//! sender's own part. So each part accounts for what was heard, and says how far that was and how much its own agents
+//! sent; merging subtracts. That is two numbers an agent, where the accounts of all pairs would be a million.
+
+use serde::{Deserialize, Serialize};
+
+/// One part's side of a fan-out.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FanOutShare {
+    /// Receivers of this part.
+    pub receivers: u64,
+    /// How many messages each agent of this part sent: its number and the count.
+    pub sent: Vec<(u32, u64)>,
+    /// The last message that arrived here of each agent of the other parts: its number and that of the message, 0 if none
+    /// came.
+    pub heard: Vec<(u32, u64)>,
+}
+
+/// What no part could know by itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Unheard {
+    /// Deliveries lost behind the last message that a part heard of a sender.
+    pub(super) lost: u64,
+    /// Messages that parts heard and that nobody sent.
+    pub(super) invented: u64,
+}
+
+impl Unheard {
+    /// Compares what was heard with what was sent.
+    pub(super) fn of(shares: &[&FanOutShare]) -> Self {
+        let mut unheard = Self::default();
+        for share in shares {
+            for (sender, heard) in &share.heard {
+                let sent = shares.iter().flat_map(|share| &share.sent);
+                let sent = sent
+                    .filter(|(agent, _)| agent == sender)
+                    .map(|(_, sent)| *sent)
+                    .next()
+                    .unwrap_or(0);
+                let behind = sent.saturating_sub(*heard);
+                let lost = behind.saturating_mul(share.receivers);
+                unheard.lost = unheard.lost.saturating_add(lost);
+                let invented = heard.saturating_sub(sent);
+                unheard.invented = unheard.invented.saturating_add(invented);
+            }
+        }
+        unheard
+    }
+
+    /// What of it makes a step fail.
+    pub(super) fn problems(self, allows_loss: bool) -> Vec<String> {
+        let counted = [
+            (
+                if allows_loss { 0 } else { self.lost },
+                "deliveries were lost at the end of what other parts sent",
+            ),
+            (
+                self.invented,
+                "messages arrived from other parts that were never sent, so the losses are not exact",
+            ),
+        ];
+        let told = counted.iter().filter(|(count, _)| *count > 0);
+        told.map(|(count, what)| format!("{} {what}", crate::format::thousands(*count)))
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn share(receivers: u64, sent: &[(u32, u64)], heard: &[(u32, u64)]) -> FanOutShare {
+        FanOutShare {
+            receivers,
+            sent: sent.to_vec(),
+            heard: heard.to_vec(),
+        }
+    }
+
+    #[test]
+    fn what_was_heard_to_the_end_leaves_nothing_open() {
+        let shares = [
+            share(2, &[(0, 10), (2, 5)], &[(1, 7), (3, 0)]),
+            share(2, &[(1, 7), (3, 0)], &[(0, 10), (2, 5)]),
+        ];
+        let unheard = Unheard::of(&[&shares[0], &shares[1]]);
+        assert_eq!(unheard, Unheard::default());
+        assert_eq!(unheard.problems(false), Vec::<String>::new());
+    }
+
+    #[test]
+    fn what_nobody_heard_is_lost_by_every_receiver_and_more_than_was_sent_is_invented() {
+        let shares = [
+            share(3, &[(0, 10)], &[(1, 4)]),
+            share(2, &[(1, 6)], &[(0, 12)]),
+        ];
+        let unheard = Unheard::of(&[&shares[0], &shares[1]]);
+        assert_eq!((unheard.lost, unheard.invented), (3 * 2, 2));
+        let problems = unheard.problems(false);
+        assert!(
+            problems[0].starts_with("6 deliveries were lost"),
+            "{problems:?}"
+        );
+        assert!(
+            problems[1].starts_with("2 messages arrived"),
+            "{problems:?}"
+        );
+        assert_eq!(unheard.problems(true).len(), 1);
+        // A file that was altered cannot make it overflow.
+        let vast = share(u64::MAX, &[(0, u64::MAX)], &[]);
+        let deaf = share(u64::MAX, &[], &[(0, 0)]);
+        assert_eq!(Unheard::of(&[&vast, &deaf]).lost, u64::MAX);
+    }
+}
