@@ -3,13 +3,16 @@
 use std::time::Duration;
 
 use tidewire_load::report::Status;
+use tidewire_load::scenario::Step;
 use tidewire_testkit::fault_server::{Every, FaultPlan, Stall};
 
-use crate::proof::{SEED, planned, prove, prove_with, scenario, step};
+use crate::proof::{
+    LONGER_THAN_A_SECOND, SEED, at_once, planned, prove, prove_with, scenario, step,
+};
 
 #[test]
 fn a_faultless_server_gets_exactly_full_marks() {
-    for lanes in [1, 2] {
+    at_once([1, 2], |lanes| {
         let whole = step(12, 1.0);
         let proof = prove_with(
             FaultPlan::default(),
@@ -28,7 +31,7 @@ fn a_faultless_server_gets_exactly_full_marks() {
         assert_eq!((step.total_send_errors, step.total_login_failures), (0, 0));
         assert_eq!(step.receivers_tracked, 12);
         assert_eq!(step.receivers_unresolved, 0);
-    }
+    });
 }
 
 #[test]
@@ -76,7 +79,10 @@ fn duplicates_are_counted_and_never_as_received() {
 #[test]
 fn duplicates_do_not_cut_short_the_wait_for_what_is_under_way() {
     // The surplus of duplicates exceeds what the stall holds back, so a sum of arrivals looks complete.
-    let whole = step(12, 1.5);
+    let whole = Step {
+        drain_ms: LONGER_THAN_A_SECOND,
+        ..step(12, 1.5)
+    };
     let plan = FaultPlan {
         duplicate: Some(Every::nth(5)),
         stall: Some(Stall {
@@ -188,7 +194,7 @@ fn losses_the_server_admits_are_noted_and_still_lost() {
 
 #[test]
 fn all_faults_at_once_are_told_apart() {
-    for seed in 0..3 {
+    at_once(0..3, |seed| {
         let proof = prove(FaultPlan {
             seed,
             drop: Some(Every::nth(50)),
@@ -212,7 +218,7 @@ fn all_faults_at_once_are_told_apart() {
             proof.step().total_received,
             server.offered - server.dropped - server.corrupted
         );
-    }
+    });
 }
 
 #[test]

@@ -1,6 +1,5 @@
 //! Runs and parts put together: disjoint shares, exact sums, and the figures of each beside them.
 
-use std::thread;
 use std::time::Duration;
 
 use tidewire::proto::codec::{AnyCodec, Tw1};
@@ -13,7 +12,7 @@ use tidewire_load::segment::Segment;
 use tidewire_load::statistics::LatencyHistogram;
 use tidewire_testkit::fault_server::{Disconnect, Every, FaultPlan, FaultServer};
 
-use crate::proof::{SEED, assert_sound};
+use crate::proof::{SEED, assert_sound, at_once};
 use crate::workloads::{echo, only, run_against, scenario};
 
 #[test]
@@ -21,8 +20,9 @@ fn segments_are_disjoint_and_their_merge_is_the_whole() {
     let lines = "pattern = \"request\"\nmodel = \"open\"\nconcurrency = 7\nrate = 700\narrival = \"poisson\"\n\
                  duration_secs = 0.5\n[steps.slo]\ndelivery_ratio_min = 1\n";
     let of = |segment| run_against("tw1", |_| echo, lines, |options| options.segment = segment);
-    let whole = of(Segment::WHOLE);
-    let parts: Vec<Report> = (1..=3).map(|part| of(Segment { part, parts: 3 })).collect();
+    let part = |part| Segment { part, parts: 3 };
+    let mut parts = at_once([Segment::WHOLE, part(1), part(2), part(3)], of);
+    let whole = parts.remove(0);
     let merged = Report::merge(&parts, MergeKind::Parts).unwrap();
     assert_sound(&merged);
     let (whole, merged_step) = (only(&whole), only(&merged));
@@ -67,9 +67,7 @@ fn segments_are_disjoint_and_their_merge_is_the_whole() {
 #[test]
 fn repeats_are_one_report_with_the_figures_of_each_run() {
     let lines = "pattern = \"echo\"\nconcurrency = 2\nduration_secs = 0.2\n";
-    let runs: Vec<Report> = (0..3)
-        .map(|_| run_against("tw1", |_| echo, lines, |_| {}))
-        .collect();
+    let runs = at_once(0..3, |_| run_against("tw1", |_| echo, lines, |_| {}));
     let merged = Report::merge(&runs, MergeKind::Runs).unwrap();
     assert_sound(&merged);
     let (step, detail) = only(&merged);
@@ -99,15 +97,7 @@ fn run_parts(address: &Endpoint, lines: &str, parts: u32) -> Report {
         assert_sound(&report);
         report
     };
-    let reports: Vec<Report> = thread::scope(|scope| {
-        let running: Vec<_> = (1..=parts)
-            .map(|part| scope.spawn(move || run_part(part)))
-            .collect();
-        running
-            .into_iter()
-            .map(|part| part.join().unwrap())
-            .collect()
-    });
+    let reports = at_once(1..=parts, run_part);
     let merged = Report::merge(&reports, MergeKind::Parts).unwrap();
     assert_sound(&merged);
     let problems = &only(&merged).0.problems;
@@ -215,16 +205,12 @@ fn pubsub_in_two_parts() {
 #[test]
 fn a_fan_out_in_parts_is_accounted_for_to_the_last_delivery() {
     // At the same time, because each of them waits for its start.
-    thread::scope(|scope| {
-        let running = [
-            scope.spawn(chat_in_three_parts_with_losses),
-            scope.spawn(chat_in_two_parts_of_which_one_falls_silent),
-            scope.spawn(pubsub_in_two_parts),
-        ];
-        for one in running {
-            one.join().unwrap();
-        }
-    });
+    let cases: [fn(); 3] = [
+        chat_in_three_parts_with_losses,
+        chat_in_two_parts_of_which_one_falls_silent,
+        pubsub_in_two_parts,
+    ];
+    at_once(cases, |case| case());
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::Path;
 use std::sync::OnceLock;
+use std::thread;
 
 use serde_json::Value;
 use tidewire_load::report::{Report, Status, StepReport};
@@ -51,6 +52,27 @@ impl Proof {
         let step = self.step();
         [step.lost, step.duplicated, step.reordered, step.corrupt]
     }
+}
+
+/// Does the same for all of these at the same time: each mostly waits, and what one of them finds is in none of the others.
+pub(crate) fn at_once<I: Send, O: Send>(
+    items: impl IntoIterator<Item = I>,
+    work: impl Fn(I) -> O + Sync,
+) -> Vec<O> {
+    let work = &work;
+    thread::scope(|scope| {
+        let running: Vec<_> = items
+            .into_iter()
+            .map(|item| scope.spawn(move || work(item)))
+            .collect();
+        let join = |thread: thread::ScopedJoinHandle<'_, O>| {
+            // The panic of a failed assertion is the test's.
+            thread
+                .join()
+                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        };
+        running.into_iter().map(join).collect()
+    })
 }
 
 /// A run of one step of a second with twelve agents: some 600 messages and 6,600 deliveries.
@@ -105,8 +127,8 @@ pub(crate) fn scenario(steps: &[Step]) -> Scenario {
 pub(crate) fn step(concurrency: u32, duration_secs: f64) -> Step {
     let name = format!("{concurrency} agents");
     Step {
-        // Longer than any pause of a server here, and no longer than that: most tests wait for it.
-        drain_ms: 1_300,
+        // Longer than any pause of a server that does not stall, and no longer than that: most tests wait for it.
+        drain_ms: 700,
         ..Step::chat(name, concurrency, duration_secs, THINK_TIME)
     }
 }
@@ -163,3 +185,6 @@ const THINK_TIME: ThinkTime = ThinkTime {
 
 /// Any seed will do; this one is in the report of a failing test.
 pub(crate) const SEED: u64 = 20_261_121;
+
+/// Drain of a step whose server stalls for a second, in milliseconds.
+pub(crate) const LONGER_THAN_A_SECOND: u64 = 1_300;

@@ -7,7 +7,9 @@ use tidewire_load::report::Latency;
 use tidewire_load::scenario::{Step, ThinkTime};
 use tidewire_testkit::fault_server::{FaultPlan, SlowReceiver, Stall};
 
-use crate::proof::{Proof, SEED, planned, prove_with, scenario, step};
+use crate::proof::{
+    LONGER_THAN_A_SECOND, Proof, SEED, at_once, planned, prove_with, scenario, step,
+};
 
 #[test]
 fn a_known_delay_is_in_every_figure_and_in_the_difference_to_an_undelayed_run() {
@@ -17,7 +19,7 @@ fn a_known_delay_is_in_every_figure_and_in_the_difference_to_an_undelayed_run() 
             delay,
             ..FaultPlan::default()
         };
-        prove_with(plan, &scenario(&[step(10, 1.5)]), |options| {
+        prove_with(plan, &scenario(&[patient(10, 1.5)]), |options| {
             options.late_ms = late_ms;
         })
     };
@@ -43,7 +45,7 @@ fn a_known_delay_is_in_every_figure_and_in_the_difference_to_an_undelayed_run() 
 
 #[test]
 fn a_stall_shows_in_the_tail_and_does_not_slow_the_offered_load() {
-    let whole = step(10, 2.5);
+    let whole = patient(10, 2.5);
     let all = planned(&whole, SEED, 0);
     let plan = FaultPlan {
         stall: Some(Stall {
@@ -142,12 +144,12 @@ fn the_same_seed_offers_the_same_load_on_any_number_of_lanes() {
     let seeds = [1, 2, 3, 4];
     let all: Vec<u64> = seeds.iter().map(|seed| planned(&whole, *seed, 0)).collect();
     assert!(all.iter().any(|count| *count != all[0]), "{all:?}");
-    for (seed, lanes) in [(1, 1), (1, 2), (2, 1)] {
+    at_once([(1, 1), (1, 2), (2, 1)], |(seed, lanes)| {
         let proof = run(seed, lanes);
         proof.assert_passed();
         assert_eq!(proof.report.seed, seed);
         assert_eq!(proof.step().total_sent, planned(&whole, seed, 0));
-    }
+    });
 }
 
 #[test]
@@ -159,7 +161,7 @@ fn a_slow_receiver_is_named() {
         }),
         ..FaultPlan::default()
     };
-    let proof = prove_with(plan, &scenario(&[step(12, 1.0)]), |options| {
+    let proof = prove_with(plan, &scenario(&[patient(12, 1.0)]), |options| {
         options.late_ms = 300;
     });
     // Late is not lost.
@@ -173,6 +175,14 @@ fn a_slow_receiver_is_named() {
     assert_eq!(first.receiver, 7, "{worst:?}");
     assert_eq!((first.late, first.lost), (first.expected, 0), "{worst:?}");
     assert!(worst.iter().map(|one| one.late).sum::<u64>() <= step.late);
+}
+
+/// A step that hears a slow server out.
+fn patient(concurrency: u32, duration_secs: f64) -> Step {
+    Step {
+        drain_ms: LONGER_THAN_A_SECOND,
+        ..step(concurrency, duration_secs)
+    }
 }
 
 fn assert_all_at_least(latency: &Latency, least_ms: f64) {

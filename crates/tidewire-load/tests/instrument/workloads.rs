@@ -1,6 +1,5 @@
 //! Scenarios of version 2: every pattern and model, what they count, and what makes a measurement worthless.
 
-use std::thread;
 use std::time::Duration;
 
 use tidewire::{AnyCodec, Chat, Context, Kind, Message, PubSub, Server, Service};
@@ -9,7 +8,7 @@ use tidewire_load::run::{RunOptions, Silent, run};
 use tidewire_load::scenario::Scenario;
 use tidewire_testkit::fault_server::{Every, FaultPlan, Stall};
 
-use crate::proof::{Proof, SEED, assert_sound, prove_with};
+use crate::proof::{Proof, SEED, assert_sound, at_once, prove_with};
 
 /// A scenario of one step with these lines.
 pub(crate) fn scenario(lines: &str) -> Scenario {
@@ -95,13 +94,9 @@ fn requests_and_echoes_come_back_over_every_codec_and_model() {
         ("echo", "length-field"),
     ];
     // At the same time: each of them mostly waits.
-    thread::scope(|scope| {
-        for (pattern, codec) in cases {
-            scope.spawn(move || {
-                for model in models {
-                    assert_comes_back(pattern, codec, model);
-                }
-            });
+    at_once(cases, |(pattern, codec)| {
+        for model in models {
+            assert_comes_back(pattern, codec, model);
         }
     });
 }
@@ -179,7 +174,10 @@ fn an_ingest_is_confirmed_by_the_server_and_its_shortfall_is_lost() {
         "{step:?}"
     );
     assert_eq!(report.conclusion(), Conclusion::Failed);
-    // A sink that refuses requests has still handled all before it.
+}
+
+#[test]
+fn a_sink_that_refuses_requests_has_still_handled_all_before_it() {
     let refuse = |_: &mut Context<'_>, message: Message<'_>| match message.kind {
         Kind::Request => Err(tidewire::HandlerError::new(
             tidewire::proto::body::ErrorCode::Unsupported,
@@ -188,7 +186,7 @@ fn an_ingest_is_confirmed_by_the_server_and_its_shortfall_is_lost() {
         _ => Ok(()),
     };
     let open = "pattern = \"ingest\"\nmodel = \"open\"\nrate = 1000\nconcurrency = 3\nduration_secs = 0.2\n";
-    for codec in ["tw1", "srmp", "srmp-rpc"] {
+    at_once(["tw1", "srmp", "srmp-rpc"], |codec| {
         let lines = format!("codec = \"{codec}\"\n{open}");
         let report = run_against(codec, |_| refuse, &lines, |_| {});
         assert_whole(&report, codec);
@@ -201,7 +199,7 @@ fn an_ingest_is_confirmed_by_the_server_and_its_shortfall_is_lost() {
             "{:?}",
             step.notes
         );
-    }
+    });
 }
 
 #[test]
@@ -242,7 +240,7 @@ fn losses_duplicates_and_corrupt_bytes_of_replies_are_told_apart() {
         corrupt: Some(Every::nth(45).times_max(10)),
         ..FaultPlan::default()
     };
-    for pattern in ["request", "echo"] {
+    at_once(["request", "echo"], |pattern| {
         let lines = format!(
             "pattern = \"{pattern}\"\nmodel = \"open\"\nconcurrency = 5\nrate = 2000\nduration_secs = 0.5\n\
              timeout_ms = 300\ndrain_ms = 1000\n[guard]\non_violation = \"warn\"\n"
@@ -256,7 +254,7 @@ fn losses_duplicates_and_corrupt_bytes_of_replies_are_told_apart() {
         // As many duplicates as losses do not cancel; a corrupt message is also a lost one.
         assert_eq!(proof.amiss(), [20, 10, 0, 10], "{pattern}");
         assert_eq!(proof.report.conclusion(), Conclusion::Failed);
-    }
+    });
 }
 
 #[test]
@@ -306,7 +304,7 @@ fn what_cannot_be_sent_in_time_is_skipped_and_counted() {
     // A window of one and a delay of 50 ms allow at most 20 a second; 100 are due.
     let lines = "pattern = \"request\"\nmodel = \"open\"\nconcurrency = 1\nrate = 100\nduration_secs = 1\n\
                  max_in_flight = 1\non_late = \"skip\"\n";
-    let proof = prove(plan.clone(), lines);
+    let proof = prove(plan, lines);
     let (step, detail) = only(&proof.report);
     let counts = &detail.counts;
     assert_eq!(counts.offered, 100);
@@ -316,12 +314,17 @@ fn what_cannot_be_sent_in_time_is_skipped_and_counted() {
     // What was left out ranks above everything that arrived.
     assert_eq!(detail.times.scheduled.missing, 100 - step.total_received);
     assert_eq!(detail.times.scheduled.p90, Percentile::Infinite);
+}
 
-    // Caught up, all are sent, and the last one is as late as the window makes it.
-    let lines = lines
-        .replace("skip", "catch_up")
-        .replace("rate = 100", "rate = 40");
-    let proof = prove(plan, &lines);
+#[test]
+fn what_is_caught_up_is_as_late_as_the_window_makes_it() {
+    let plan = FaultPlan {
+        delay: Duration::from_millis(50),
+        ..FaultPlan::default()
+    };
+    let lines = "pattern = \"request\"\nmodel = \"open\"\nconcurrency = 1\nrate = 40\nduration_secs = 1\n\
+                 max_in_flight = 1\non_late = \"catch_up\"\n";
+    let proof = prove(plan, lines);
     let (step, detail) = only(&proof.report);
     assert_eq!((step.total_sent, detail.counts.skipped), (40, 0));
     assert!(detail.times.scheduled.max_ms >= 40.0 * 50.0 - 1_000.0);
@@ -392,18 +395,18 @@ fn limits_are_judged_and_allow_what_they_allow() {
     };
     let lines = "pattern = \"request\"\nmodel = \"open\"\nconcurrency = 4\nrate = 1000\nduration_secs = 1\n\
                  timeout_ms = 200\ndrain_ms = 600\n[steps.slo]\nloss_pct = 1\n[guard]\non_violation = \"warn\"\n";
-    let proof = prove(plan.clone(), lines);
-    assert_eq!(proof.step().lost, 10);
-    assert_eq!(
-        proof.report.conclusion(),
-        Conclusion::Passed,
-        "{:?}",
-        proof.report
-    );
-    let proof = prove(plan, &lines.replace("loss_pct = 1", "loss_pct = 0.9"));
-    assert_eq!(proof.report.conclusion(), Conclusion::SloFailed);
-    let (_, detail) = only(&proof.report);
-    assert_eq!(detail.slo.violations.len(), 1, "{:?}", detail.slo);
+    let cases = [
+        ("1", Conclusion::Passed, 0),
+        ("0.9", Conclusion::SloFailed, 1),
+    ];
+    at_once(cases, |(limit, conclusion, violations)| {
+        let lines = lines.replace("loss_pct = 1", &format!("loss_pct = {limit}"));
+        let proof = prove(plan.clone(), &lines);
+        assert_eq!(proof.step().lost, 10);
+        let (report, (_, detail)) = (&proof.report, only(&proof.report));
+        assert_eq!(report.conclusion(), conclusion, "{report:?}");
+        assert_eq!(detail.slo.violations.len(), violations, "{:?}", detail.slo);
+    });
 }
 
 #[test]
