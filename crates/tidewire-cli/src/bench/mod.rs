@@ -22,6 +22,7 @@ use tidewire_load::environment::Environment;
 pub(crate) use self::program::{ProgramArguments, run as run_program};
 use self::progress::Teller;
 use crate::failure::{Failure, check_output};
+use crate::load::check_directory;
 use crate::signals;
 
 /// Measure suites of work: the bare limit of this machine, Tidewire, and the peers, in turns and in processes of their
@@ -72,6 +73,7 @@ pub(crate) fn run(arguments: &BenchArguments) -> anyhow::Result<ExitCode> {
     if arguments.list {
         return list(&suites, arguments.quick);
     }
+    check_directory(&arguments.out)?;
     let mut teller = Teller::new();
     let options = options(arguments, suites, &mut teller)?;
     let stop = Arc::clone(&options.stop);

@@ -107,7 +107,7 @@ pub(crate) fn run(arguments: &LoadArguments) -> anyhow::Result<ExitCode> {
 }
 
 /// A minute of measuring must not end at a directory that cannot be written.
-fn check_directory(directory: &Path) -> anyhow::Result<()> {
+pub(crate) fn check_directory(directory: &Path) -> anyhow::Result<()> {
     let probe = directory.join(".tidewire-probe");
     std::fs::create_dir_all(directory)
         .and_then(|()| std::fs::write(&probe, "can this directory be written?"))

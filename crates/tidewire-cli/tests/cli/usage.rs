@@ -20,6 +20,7 @@ fn help_and_version_are_no_errors() {
         &["load", "--help"],
         &["compare", "--help"],
         &["ab", "--help"],
+        &["bench", "--help"],
         &["doctor", "--help"],
         &["merge", "--help"],
         &["report", "--help"],

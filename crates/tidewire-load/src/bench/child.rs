@@ -9,7 +9,7 @@ use std::process::{ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process_group};
@@ -25,8 +25,9 @@ pub(super) struct Child {
     process: std::process::Child,
     input: Option<ChildStdin>,
     lines: Receiver<io::Result<String>>,
-    /// The last of what it said on standard error.
+    /// The last of what it said on standard error, and who reads that.
     complaint: Arc<Mutex<Vec<u8>>>,
+    listener: Option<JoinHandle<()>>,
 }
 
 /// What went wrong between the runner and a program.
@@ -108,15 +109,16 @@ impl Child {
             });
         }
         let complaint = Arc::new(Mutex::new(Vec::new()));
-        if let Some(mut errors) = process.stderr.take() {
+        let listener = process.stderr.take().map(|mut errors| {
             let complaint = Arc::clone(&complaint);
-            thread::spawn(move || keep_last(&mut errors, &complaint));
-        }
+            thread::spawn(move || keep_last(&mut errors, &complaint))
+        });
         Ok(Self {
             input: process.stdin.take(),
             process,
             lines,
             complaint,
+            listener,
         })
     }
 
@@ -197,6 +199,12 @@ impl Child {
             Some(status) => status.to_string(),
             None => "it closed its output".to_owned(),
         };
+        // Its last words may still be on their way; what it started may hold the stream open for long.
+        let until = Instant::now() + DYING_MAX;
+        let is_listening = |listener: &JoinHandle<()>| !listener.is_finished();
+        while self.listener.as_ref().is_some_and(is_listening) && Instant::now() < until {
+            thread::sleep(END_LOOK_EVERY);
+        }
         let said = self
             .complaint
             .lock()
@@ -255,8 +263,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// How soon an end is seen.
 const END_LOOK_EVERY: Duration = Duration::from_millis(2);
 
-/// Longest wait for the exit code of a program that has closed its output.
-const DYING_MAX: Duration = Duration::from_millis(500);
+/// Longest wait for the exit code, and then for the last words, of a program that has closed its output.
+const DYING_MAX: Duration = Duration::from_secs(3);
 
 /// Longest line of a program: the longest of the contract has some hundred bytes.
 const LINE_BYTES_MAX: u64 = 1 << 20;

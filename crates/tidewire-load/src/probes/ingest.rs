@@ -114,7 +114,7 @@ impl Counts {
     }
 }
 
-/// Reads and counts until there is nothing more. Returns whether the connection ended.
+/// Reads and counts until there is nothing more, or it is another connection's turn. Returns whether the connection ended.
 fn drain(
     stream: &mut Stream,
     rest: &mut Vec<u8>,
@@ -122,7 +122,7 @@ fn drain(
     buffer: &mut [u8],
     counts: &mut Counts,
 ) -> bool {
-    loop {
+    for _ in 0..READS_MAX {
         let kept = rest.len();
         buffer[..kept].copy_from_slice(rest);
         let count = match stream.read(&mut buffer[kept..]) {
@@ -137,9 +137,10 @@ fn drain(
         rest.clear();
         rest.extend_from_slice(&buffer[used..filled]);
         if filled < buffer.len() {
-            return false;
+            break;
         }
     }
+    false
 }
 
 impl Sender {
@@ -218,6 +219,9 @@ impl Sender {
         Ok(())
     }
 }
+
+/// Full buffers taken from one connection before the next one: a fast sender would otherwise keep the receiver for itself.
+const READS_MAX: usize = 4;
 
 /// The listener's number in the set, which no connection reaches.
 const LISTENER: usize = usize::MAX;

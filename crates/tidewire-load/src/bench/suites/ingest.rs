@@ -295,3 +295,16 @@ fn parse(work: &Work) -> Result<Parse, RoleError> {
 const FLUSH: &str = "flush";
 
 const MESSAGE_BYTES: usize = 32;
+
+#[cfg(test)]
+mod tests {
+    use super::super::played::loses_nothing;
+    use super::*;
+
+    #[test]
+    fn everything_that_is_sent_is_counted() {
+        loses_nothing(&SUITE, |work| {
+            (work.warm_up_ms, work.measure_ms) = (5, 20);
+        });
+    }
+}

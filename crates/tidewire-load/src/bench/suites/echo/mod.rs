@@ -309,7 +309,32 @@ const MARK: [u8; 8] = [0xEE; 8];
 
 #[cfg(test)]
 mod tests {
+    use super::super::played::{loses_nothing, play};
     use super::*;
+
+    #[test]
+    fn everything_that_is_sent_comes_back() {
+        loses_nothing(&SUITE, |work| {
+            (work.warm_up_ms, work.measure_ms) = (5, 20);
+        });
+    }
+
+    #[test]
+    fn every_codec_mode_and_transport_of_the_long_rows_works() {
+        let few = |row: &RowPlan| row.work.connections <= 4;
+        for row in rows(false).into_iter().filter(few) {
+            for (side, work) in [(Side::Bare, row.limit), (Side::Tidewire, Some(row.work))] {
+                let work = Work {
+                    warm_up_ms: 2,
+                    measure_ms: 10,
+                    ..work.unwrap()
+                };
+                let measured = play(&SUITE, side, &work).measured;
+                assert!(measured.messages > 0 && measured.verified, "{}", row.id);
+                assert_eq!(measured.lost, 0, "{}", row.id);
+            }
+        }
+    }
 
     #[test]
     fn frames_of_every_codec_in_the_rows_can_be_made() {

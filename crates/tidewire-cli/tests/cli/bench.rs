@@ -1,0 +1,181 @@
+//! `tidewire bench` from the shell: what it runs, writes and says.
+
+use std::path::Path;
+
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::process::{Ended, Process};
+
+fn run(arguments: &[&str], directory: &Path) -> Ended {
+    let out = directory.join("out").display().to_string();
+    let mut all = vec!["bench", "--out", &out];
+    all.extend_from_slice(arguments);
+    Process::start(&all).wait()
+}
+
+fn results(directory: &Path) -> Value {
+    let text = std::fs::read(directory.join("out/bench.json")).unwrap();
+    serde_json::from_slice(&text).unwrap()
+}
+
+#[test]
+fn a_quick_run_is_verified_written_and_can_be_written_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let peers = directory.path().join("no-peers").display().to_string();
+    let arguments = [
+        "echo",
+        "--quick",
+        "--repeat",
+        "1",
+        "--peers",
+        "all",
+        "--peers-dir",
+        &peers,
+    ];
+    let ended = run(&arguments, directory.path());
+    assert_eq!(ended.status.code(), Some(0), "{}", ended.text());
+    // Without peers it goes on, and says who is missing and how to get them.
+    assert!(ended.text().contains("peers/setup"), "{}", ended.text());
+    assert!(
+        ended.text().contains("| tcp tw1, 1 × 1 in flight |"),
+        "{}",
+        ended.text()
+    );
+    let results = results(directory.path());
+    assert_eq!(results["schema_version"], 1);
+    assert_eq!(results["env"]["missing_peers"].as_array().unwrap().len(), 1);
+    for row in results["suites"][0]["rows"].as_array().unwrap() {
+        assert_eq!(
+            (&row["verified"], &row["lost"]),
+            (&true.into(), &0.into()),
+            "{row}"
+        );
+        assert!(row["median"].as_f64().unwrap() > 0.0, "{row}");
+        assert!(row["limit_ratio"].as_f64().unwrap() > 0.0, "{row}");
+        assert!(
+            row["client_cpu_ns_per_msg"].as_f64().unwrap() > 0.0,
+            "{row}"
+        );
+        assert!(row["rss_bytes_max"].as_u64().unwrap() > 0, "{row}");
+    }
+    let again = directory.path().join("again").display().to_string();
+    let json = directory
+        .path()
+        .join("out/bench.json")
+        .display()
+        .to_string();
+    let ended = Process::start(&["report", &json, "--out", &again]).wait();
+    assert_eq!(ended.status.code(), Some(0), "{}", ended.text());
+    for name in ["bench.json", "bench.md", "bench.html"] {
+        let [first, second] =
+            ["out", "again"].map(|place| std::fs::read(directory.path().join(place).join(name)));
+        assert_eq!(first.unwrap(), second.unwrap(), "{name}");
+    }
+}
+
+#[test]
+fn limits_are_measured_alone() {
+    let directory = tempfile::tempdir().unwrap();
+    let arguments = [
+        "ingest", "--quick", "--repeat", "1", "--limits", "--pin", "off",
+    ];
+    let ended = run(&arguments, directory.path());
+    assert_eq!(ended.status.code(), Some(0), "{}", ended.text());
+    assert!(ended.text().contains("not pinned"), "{}", ended.text());
+    for row in results(directory.path())["suites"][0]["rows"]
+        .as_array()
+        .unwrap()
+    {
+        assert!(
+            row["median"].is_null() && row["limit_ratio"].is_null(),
+            "{row}"
+        );
+        assert!(row["limit"]["median"].as_f64().unwrap() > 0.0, "{row}");
+        assert_eq!(row["limit"]["verified"], true, "{row}");
+    }
+}
+
+#[test]
+fn an_interrupt_keeps_what_was_measured() {
+    let directory = tempfile::tempdir().unwrap();
+    let out = directory.path().join("out").display().to_string();
+    let mut bench = Process::start(&[
+        "bench", "echo", "--quick", "--repeat", "1000", "--out", &out,
+    ]);
+    // A row has a thousand rounds, so that it is this one that is interrupted.
+    bench.expect("echo tcp tw1, 1 × 1 in flight");
+    bench.signal(Signal::INT);
+    let ended = bench.wait();
+    assert_eq!(ended.status.code(), Some(130), "{}", ended.text());
+    assert_eq!(results(directory.path())["env"]["interrupted"], true);
+}
+
+#[test]
+fn suites_are_listed_and_mistyped_ones_corrected() {
+    let directory = tempfile::tempdir().unwrap();
+    let ended = run(&["--list"], directory.path());
+    assert_eq!(ended.status.code(), Some(0));
+    for expected in ["echo: ", "ingest: ", "  tcp tw1, 1024 × 128 in flight"] {
+        assert!(
+            ended.text().contains(expected),
+            "{expected}: {}",
+            ended.text()
+        );
+    }
+    for (name, remedy) in [
+        ("ehco", "did you mean `echo`?"),
+        ("juggling", "choose from "),
+    ] {
+        let ended = run(&[name], directory.path());
+        assert_eq!(ended.status.code(), Some(2), "{}", ended.text());
+        assert!(ended.text().contains(remedy), "{}", ended.text());
+    }
+    assert!(
+        !directory.path().join("out").exists(),
+        "nothing was measured"
+    );
+}
+
+#[test]
+fn a_place_that_cannot_be_written_is_found_before_anything_is_measured() {
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::write(directory.path().join("out"), "a file").unwrap();
+    let ended = run(&["echo", "--quick"], directory.path());
+    assert_eq!(ended.status.code(), Some(2), "{}", ended.text());
+    assert!(ended.text().contains("--out"), "{}", ended.text());
+    assert!(!ended.text().contains("left"), "{}", ended.text());
+}
+
+#[test]
+fn a_program_of_ours_says_what_it_cannot_do() {
+    let described = Process::start(&["bench-program", "bare", "describe"]).wait();
+    assert!(
+        described.text().contains("\"name\":\"bare\""),
+        "{}",
+        described.text()
+    );
+    for (arguments, expected) in [
+        (
+            ["bench-program", "bare", "serve", "{"],
+            "cannot understand the work",
+        ),
+        (
+            ["bench-program", "bare", "serve", r#"{"suite":"x"}"#],
+            "there is no suite `x`",
+        ),
+        (
+            [
+                "bench-program",
+                "tidewire",
+                "serve",
+                r#"{"suite":"echo","transport":"tcp","codec":"morse"}"#,
+            ],
+            "there is no codec morse",
+        ),
+    ] {
+        let ended = Process::start(&arguments).wait();
+        assert!(!ended.status.success());
+        assert!(ended.text().contains(expected), "{}", ended.text());
+    }
+}
