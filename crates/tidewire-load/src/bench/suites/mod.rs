@@ -9,12 +9,14 @@ mod ingest;
 mod inproc;
 mod lane_client;
 mod logging;
+mod memory;
 #[cfg(test)]
 mod played;
 mod pollers;
 mod pubsub;
 mod rpc;
 mod scratch;
+mod startup;
 mod workers;
 
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -42,6 +44,8 @@ pub static SUITES: &[Suite] = &[
     composite::SUITE,
     rpc::SUITE,
     pubsub::SUITE,
+    memory::SUITE,
+    startup::SUITE,
 ];
 
 /// The suite of this name, or else the nearest name.
