@@ -48,6 +48,9 @@ pub struct RowPlan {
     pub peers: Option<Work>,
     /// The figure.
     pub metric: Metric,
+    /// Whether it asks for more of the same than the row before it. A peer that did not hold what one such row offered
+    /// (lost messages, fell behind, or took a second for one in a hundred) takes no part in those behind it.
+    pub rises: bool,
 }
 
 /// The figure of a row.
@@ -109,6 +112,7 @@ impl RowPlan {
             peers: Some(work.clone()),
             work,
             metric,
+            rises: false,
         }
     }
 
@@ -123,6 +127,13 @@ impl RowPlan {
     #[must_use]
     pub fn with_peers(mut self, peers: Option<Work>) -> Self {
         self.peers = peers;
+        self
+    }
+
+    /// The same as a step of a rise.
+    #[must_use]
+    pub fn rising(mut self) -> Self {
+        self.rises = true;
         self
     }
 }

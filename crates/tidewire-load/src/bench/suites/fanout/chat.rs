@@ -113,7 +113,6 @@ fn measured(step: &StepReport) -> Measured {
     };
     let mut figure = |name: &str, value: f64| measured.figures.insert(name.to_owned(), value);
     figure("send_per_sec", step.steady.send_tps);
-    figure("offered_per_sec", step.theoretical_tps);
     figure("attainment", step.attainment);
     measured
 }

@@ -14,6 +14,7 @@ use tidewire::Endpoint;
 
 use crate::bench::contract::{Measured, Work};
 use crate::bench::plan::{Metric, RoleError, RowPlan, Side, Source, Suite};
+use crate::bench::runner::OFFERED;
 use crate::bench::stage::{Stage, allocated_bytes};
 use crate::bench::subscriber::{self, Listening, Protocol};
 
@@ -48,7 +49,7 @@ fn rows(quick: bool) -> Vec<RowPlan> {
             ..work
         };
         let id = format!("{millions} M/s to {SUBSCRIBERS}");
-        rows.push(RowPlan::new(id, work, DELIVERIES));
+        rows.push(RowPlan::new(id, work, DELIVERIES).rising());
     }
     rows
 }
@@ -110,7 +111,7 @@ fn drive(side: Side, address: &str, work: &Work, stage: &mut Stage) -> Result<()
     };
     let offered = work.rate_per_sec * work.subscribers as f64;
     let mut figure = |name: &str, value: f64| measured.figures.insert(name.to_owned(), value);
-    figure("offered_per_sec", offered);
+    figure(OFFERED, offered);
     figure("closed_connections", heard.closed as f64);
     stage.measured(measured)
 }
