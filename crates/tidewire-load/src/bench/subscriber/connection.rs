@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 use tidewire::io::clock::now_ns;
 use tidewire::io::socket::Stream;
 
-use super::dialect::{Dialect, DialectError, Next, Role};
+use super::dialect::{Dialect, DialectError, Next, Publish, Role};
 use crate::bench::publication::Publication;
 use crate::probes::wait::WaitSet;
 use crate::statistics::LatencyHistogram;
@@ -123,7 +123,7 @@ impl<D: Dialect> Connection<D> {
         &mut self,
         numbers: std::ops::Range<u64>,
         payload_bytes: usize,
-        publish: fn(&[u8], &mut Vec<u8>),
+        publish: Publish,
     ) -> Result<(), Broken> {
         let sent_ns = now_ns();
         let mut payload = Vec::with_capacity(payload_bytes);

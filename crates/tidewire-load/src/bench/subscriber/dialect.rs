@@ -10,7 +10,7 @@ use thiserror::Error;
 /// One protocol, on one connection.
 pub(super) trait Dialect: Default {
     /// How a publication is written to a broker; absent where the server publishes by itself.
-    const PUBLISH: Option<fn(&[u8], &mut Vec<u8>)> = None;
+    const PUBLISH: Option<Publish> = None;
 
     /// Appends what a connection says first.
     fn greet(&mut self, role: Role, out: &mut Vec<u8>);
@@ -24,6 +24,9 @@ pub(super) trait Dialect: Default {
     /// Whether the server is known to have taken the subscription, or the publisher's greeting.
     fn is_ready(&self) -> bool;
 }
+
+/// Appends a publication with this payload.
+pub(super) type Publish = fn(&[u8], &mut Vec<u8>);
 
 /// What a connection is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,7 +5,9 @@
 //! server: MSG t 1 32 + payload      PING, answered by PONG               -ERR '…': refused
 //! ```
 
-use super::dialect::{Dialect, DialectError, Next, Role, TOPIC, line, refused, small_number};
+use super::dialect::{
+    Dialect, DialectError, Next, Publish, Role, TOPIC, line, refused, small_number,
+};
 
 /// A connection to a server of NATS.
 #[derive(Debug, Default)]
@@ -14,7 +16,7 @@ pub(super) struct Nats {
 }
 
 impl Dialect for Nats {
-    const PUBLISH: Option<fn(&[u8], &mut Vec<u8>)> = Some(|payload, out| {
+    const PUBLISH: Option<Publish> = Some(|payload, out| {
         out.extend_from_slice(format!("PUB {TOPIC} {}\r\n", payload.len()).as_bytes());
         out.extend_from_slice(payload);
         out.extend_from_slice(b"\r\n");

@@ -3,7 +3,9 @@
 //! A subscriber gets arrays of three: `subscribe`, the channel and a count; then `message`, the channel and the payload.
 //! A publisher gets an integer for each publication: how many it reached.
 
-use super::dialect::{Dialect, DialectError, Next, Role, TOPIC, line, refused, small_number};
+use super::dialect::{
+    Dialect, DialectError, Next, Publish, Role, TOPIC, line, refused, small_number,
+};
 
 /// A connection to a server of Redis.
 #[derive(Debug, Default)]
@@ -12,7 +14,7 @@ pub(super) struct Redis {
 }
 
 impl Dialect for Redis {
-    const PUBLISH: Option<fn(&[u8], &mut Vec<u8>)> = Some(|payload, out| {
+    const PUBLISH: Option<Publish> = Some(|payload, out| {
         command(&[b"PUBLISH", TOPIC.as_bytes(), payload], out);
     });
 

@@ -54,7 +54,7 @@ fn everything_that_is_sent_is_heard_in_order() {
     let (address, thread) = server(3, |streams| publish(streams, |_, _| true));
     let mut starts = 0;
     let heard = listen(Protocol::Length, &address, &listening(3), &mut || {
-        starts += 1
+        starts += 1;
     })
     .unwrap();
     thread.join().unwrap();

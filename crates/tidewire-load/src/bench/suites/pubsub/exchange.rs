@@ -34,7 +34,7 @@ struct Exchange {
 
 /// Starts the lane.
 pub(super) fn start(
-    endpoint: Endpoint,
+    endpoint: &Endpoint,
     work: &Work,
     course: &Arc<Course>,
     sender: &Sender<News<Deliveries>>,

@@ -87,7 +87,7 @@ fn drive(side: Side, address: &str, work: &Work, stage: &mut Stage) -> Result<()
     let course = Arc::new(Course::new());
     let (sender, news) = channel();
     let lane = match (side, endpoint) {
-        (Side::Tidewire, endpoint) => Some(exchange::start(endpoint, work, &course, &sender)?),
+        (Side::Tidewire, endpoint) => Some(exchange::start(&endpoint, work, &course, &sender)?),
         (Side::Bare, Endpoint::Socket(address)) => {
             bare::start(address, work, &course, &sender);
             None
