@@ -364,7 +364,7 @@ const PUBLISHER: usize = usize::MAX;
 const READY_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// How long nothing must come for what is missing to be lost.
-const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Size of the buffer all connections are read into: a frame and what one read of a busy connection brings.
 const BUFFER_BYTES: usize = 256 * 1024;

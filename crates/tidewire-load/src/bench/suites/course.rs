@@ -106,4 +106,4 @@ pub(super) fn with_cause(error: &dyn std::error::Error) -> String {
 }
 
 /// Longest wait for a thread: to connect, or to finish behind the window.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(50);

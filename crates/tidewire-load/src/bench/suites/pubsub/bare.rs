@@ -99,7 +99,7 @@ fn drive(
         links.push(link);
     }
     tell(sender, News::Connected);
-    let mut flow = Flow::new(work.publishers, work.subscribers);
+    let mut flow = Flow::new(work);
     let mut ready = Vec::new();
     loop {
         let now_ns = now_ns();

@@ -48,7 +48,7 @@ pub(super) fn start(
             publishers: vec![SessionId::NONE; work.publishers],
             awaited: work.subscribers + work.publishers,
             connects: true,
-            flow: Some(Flow::new(work.publishers, work.subscribers)),
+            flow: Some(Flow::new(work)),
             payload: Vec::new(),
         })
         .map_err(RoleError::failed("start the clients"))

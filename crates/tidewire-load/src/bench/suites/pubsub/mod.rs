@@ -100,11 +100,13 @@ fn drive(side: Side, address: &str, work: &Work, stage: &mut Stage) -> Result<()
     // Nobody but the lane or the thread is to hold the other end: if it ends, that is heard.
     drop(sender);
     let all = course.run(1, work, &news, stage)?;
+    let Some(deliveries) = all.first() else {
+        return Err(RoleError::Unsupported("there was nobody".to_owned()));
+    };
+    // The lane stays until the kernel's account of it has been read.
+    let said = stage.measured(measured(deliveries, work));
     drop(lane);
-    match all.first() {
-        Some(deliveries) => stage.measured(measured(deliveries, work)),
-        None => Err(RoleError::Unsupported("there was nobody".to_owned())),
-    }
+    said
 }
 
 fn measured(deliveries: &Deliveries, work: &Work) -> Measured {

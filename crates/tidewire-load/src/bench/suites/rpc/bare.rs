@@ -13,7 +13,7 @@ use tidewire::{Address, Endpoint};
 
 use super::super::course::{Course, News, tell};
 use super::super::frame_link::FrameLink;
-use super::{CALL_TIMEOUT_NS, Calls, numbers};
+use super::{Calls, call_timeout_ns, numbers};
 use crate::bench::contract::{Account, Work};
 use crate::bench::plan::RoleError;
 use crate::bench::stage::Stage;
@@ -127,7 +127,7 @@ fn call(
         if course.is_over(now_ns) {
             let patient = |client: &Client| {
                 let oldest = client.sent.front();
-                oldest.is_some_and(|sent_ns| now_ns < sent_ns + CALL_TIMEOUT_NS)
+                oldest.is_some_and(|sent_ns| now_ns < sent_ns + call_timeout_ns(work))
             };
             if !clients.iter().any(patient) {
                 let unanswered = clients.iter().flat_map(|client| &client.sent);

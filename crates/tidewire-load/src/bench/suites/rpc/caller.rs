@@ -9,7 +9,7 @@ use tidewire::{
 };
 
 use super::super::course::{Course, News, tell, with_cause};
-use super::{CALL_TIMEOUT_NS, Calls, METHOD, numbers};
+use super::{Calls, METHOD, call_timeout_ns, numbers};
 use crate::bench::contract::Work;
 use crate::bench::plan::RoleError;
 
@@ -21,6 +21,7 @@ struct Caller {
     clients: Vec<Client>,
     open: usize,
     connects: bool,
+    timeout_ns: u64,
     calls: Calls,
     is_done: bool,
 }
@@ -71,6 +72,7 @@ pub(super) fn start(
             clients: (0..work.connections).map(|_| client()).collect(),
             open: 0,
             connects: true,
+            timeout_ns: call_timeout_ns(work),
             calls: Calls::new(),
             is_done: false,
         })
@@ -112,7 +114,7 @@ impl Caller {
             let step = self.clients[index].places.len();
             for number in 0..step {
                 let place = &mut self.clients[index].places[number];
-                if place.is_waiting && now_ns > place.sent_ns + CALL_TIMEOUT_NS {
+                if place.is_waiting && now_ns > place.sent_ns + self.timeout_ns {
                     place.is_waiting = false;
                     place.call = place.call.wrapping_add(step as u32);
                     self.calls.settle(&self.course, place.sent_ns, None);
