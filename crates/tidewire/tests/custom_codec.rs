@@ -99,3 +99,49 @@ fn an_unfinished_frame_is_searched_once_however_it_comes() {
     assert_eq!(metrics.frames_in, payloads.len() as u64);
     assert_eq!(metrics.bytes_in, metrics.bytes_out);
 }
+
+/// Takes every frame, except that what grows is an error the first time it is looked at.
+#[derive(Default)]
+struct Fickle(Delimited);
+
+impl Codec for Fickle {
+    fn name(&self) -> &'static str {
+        "fickle"
+    }
+
+    fn has_handshake(&self) -> bool {
+        false
+    }
+
+    fn decode<'a>(&self, input: &'a [u8], limit: usize) -> Result<Decoded<'a>, DecodeError> {
+        self.0.decode(input, limit)
+    }
+
+    fn decode_grown<'a>(
+        &self,
+        _: &'a [u8],
+        _: usize,
+        _: usize,
+    ) -> Result<Decoded<'a>, DecodeError> {
+        Err(DecodeError::MalformedFrame)
+    }
+
+    fn encode(&self, message: &Message<'_>, out: &mut Vec<u8>) -> Result<(), EncodeError> {
+        self.0.encode(message, out)
+    }
+}
+
+/// The lane asked again for the error, found none, and kept what came for as long as more came.
+#[test]
+fn a_codec_that_takes_back_an_error_costs_its_session() {
+    let codec = AnyCodec::custom(Fickle::default());
+    let server = TestServer::over_tcp(Server::builder(), &codec, |_| echo);
+    let mut peer = server.peer();
+    let frame = peer.request_frame(b"refused at first");
+    peer.write(&frame);
+    peer.finish_writing();
+    assert_eq!(peer.receive(), None);
+    drop(peer);
+    let metrics = server.stop();
+    assert_eq!((metrics.closed_by("decode"), metrics.frames_in), (1, 0));
+}

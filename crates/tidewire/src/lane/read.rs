@@ -4,6 +4,7 @@ use std::io::ErrorKind;
 
 use tidewire_io::clock::now_ns;
 use tidewire_proto::codec::{AnyCodec, Codec, Decoded};
+use tidewire_proto::error::DecodeError;
 use tidewire_proto::handshake::classify_garbage;
 use tidewire_proto::limits::HELLO_BYTES_MAX;
 use tidewire_proto::message::{Kind, Message};
@@ -378,12 +379,16 @@ impl Phase {
 #[cold]
 #[inline(never)]
 fn refuse_input<C: Codec + ?Sized>(codec: &C, rest: &[u8], phase: Phase) -> Flow {
-    match codec.decode(rest, phase.frame_bytes_max) {
-        Err(error) if phase.is_open() => Flow::Close(CloseReason::Decode(error)),
-        Err(_) => Flow::Close(CloseReason::Handshake(classify_garbage(rest))),
-        // Decoding is pure, so the error is there again.
-        Ok(_) => Flow::Continue,
-    }
+    let error = match codec.decode(rest, phase.frame_bytes_max) {
+        Err(error) => error,
+        // A codec of the user's own that changes its mind: what it refused once would otherwise be kept for ever.
+        Ok(_) => DecodeError::MalformedFrame,
+    };
+    Flow::Close(if phase.is_open() {
+        CloseReason::Decode(error)
+    } else {
+        CloseReason::Handshake(classify_garbage(rest))
+    })
 }
 
 fn stop(core: &mut Core, slot: usize, rest: &[u8], flow: Flow) {
