@@ -55,3 +55,46 @@ impl Flight {
         self.sent_ns.len()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Window;
+
+    /// Sends three requests, of which the replies come in this order; returns what was counted and what was lost.
+    fn fly(order: &[usize]) -> (u64, u64, usize) {
+        let mut flight = Flight::new(Exchange::Echo { bytes: 16 });
+        let mut meter = Meter::new(Window::between(100, 200));
+        let sent: Vec<Vec<u8>> = (0..3).map(|_| flight.request(90).to_vec()).collect();
+        for &number in order {
+            flight.reply(&sent[number], 150, &mut meter);
+        }
+        let measured = meter.measured();
+        (measured.messages, measured.lost, flight.outstanding())
+    }
+
+    #[test]
+    fn every_request_is_answered_lost_or_in_flight() {
+        assert_eq!(fly(&[0, 1, 2]), (3, 0, 0));
+        assert_eq!(fly(&[0]), (1, 0, 2));
+        assert_eq!(fly(&[0, 2, 1]), (1, 2, 0));
+        // One that came twice is lost besides.
+        assert_eq!(fly(&[0, 1, 2, 2]), (3, 1, 0));
+    }
+
+    #[test]
+    fn what_comes_outside_the_window_is_right_but_not_counted() {
+        let mut flight = Flight::new(Exchange::Add);
+        let mut meter = Meter::new(Window::between(100, 200));
+        for (number, now) in [(0_u64, 99), (1, 100), (2, 199), (3, 200)] {
+            flight.request(now);
+            let mut reply = vec![0; 8];
+            Exchange::Add.write_request(number, &mut reply);
+            Exchange::Add.answer(&mut reply);
+            flight.reply(&reply, now, &mut meter);
+        }
+        let measured = meter.measured();
+        assert_eq!((measured.messages, measured.lost), (2, 0));
+        assert_eq!(measured.latency.unwrap().samples, 2);
+    }
+}

@@ -100,11 +100,14 @@ fn ingest(work: &Work, mut near: impl End, far: impl End) -> Result<Measured> {
         thread::spawn(move || take(&work, far, meter))
     };
     pin(work, 1)?;
-    while !window.is_over(now_ns()) {
+    loop {
         for _ in 0..BATCH_MESSAGES {
             near.send(item(source.message()))?;
         }
         near.flush()?;
+        if window.is_over(now_ns()) {
+            break;
+        }
     }
     near.send(LAST)?;
     near.flush()?;
@@ -162,3 +165,65 @@ const SPINS_MAX: u32 = 200;
 
 /// Says that nothing more comes; its connection is none.
 const LAST: Item = [0xff; ITEM_BYTES];
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{Receiver, Sender, channel};
+
+    use super::*;
+
+    /// A channel that loses the message with one number.
+    struct Leaky {
+        to: Sender<Item>,
+        from: Receiver<Item>,
+        loses: Option<u64>,
+    }
+
+    impl End for Leaky {
+        fn send(&mut self, message: Item) -> Result<()> {
+            let number = message
+                .first_chunk()
+                .map(|first| u64::from_le_bytes(*first));
+            if self.loses.is_none() || number != self.loses {
+                self.to.send(message)?;
+            }
+            Ok(())
+        }
+
+        fn receive(&mut self, messages: &mut Vec<Item>) -> Result<()> {
+            messages.push(self.from.recv()?);
+            messages.extend(self.from.try_iter());
+            Ok(())
+        }
+    }
+
+    fn one_way(loses: Option<u64>) -> u64 {
+        let work = Work {
+            suite: "ingest".to_owned(),
+            message_bytes: ITEM_BYTES,
+            measure_ms: 1,
+            ..Work::default()
+        };
+        let (to_far, from_near) = channel();
+        let (to_near, from_far) = channel();
+        let ends = (
+            Leaky {
+                to: to_far,
+                from: from_far,
+                loses,
+            },
+            Leaky {
+                to: to_near,
+                from: from_near,
+                loses: None,
+            },
+        );
+        drive(&work, || Ok(ends)).unwrap().lost
+    }
+
+    #[test]
+    fn a_lost_message_is_missed() {
+        assert_eq!(one_way(None), 0);
+        assert_eq!(one_way(Some(0)), 1);
+    }
+}

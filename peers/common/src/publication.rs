@@ -73,3 +73,39 @@ const TICK_NS: u64 = 1_000_000;
 
 /// What is published at once where no rate is asked for.
 const UNPACED_MESSAGES: u64 = 64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn as_many_are_due_as_the_rate_says_less_those_sent() {
+        let work = Work {
+            message_bytes: 32,
+            rate_per_sec: 4_000.0,
+            ..Work::default()
+        };
+        let mut publication = Publication::begin(&work).unwrap();
+        let begun_ns = publication.begun_ns;
+        assert_eq!(publication.due(begun_ns), 0);
+        assert_eq!(publication.due(begun_ns + TICK_NS), 4);
+        let first = publication.message().to_vec();
+        assert_eq!((first.len(), &first[..8]), (32, &[0; 8][..]));
+        assert_eq!(publication.message()[0], 1);
+        assert_eq!(publication.due(begun_ns + TICK_NS), 2);
+        let pause = publication.until_tick(begun_ns + TICK_NS + 1);
+        assert_eq!(pause.as_nanos() as u64, TICK_NS - 1);
+    }
+
+    #[test]
+    fn without_a_rate_there_is_always_something_due() {
+        let work = Work {
+            message_bytes: 16,
+            ..Work::default()
+        };
+        let publication = Publication::begin(&work).unwrap();
+        assert_eq!(publication.due(0), UNPACED_MESSAGES);
+        assert!(publication.until_tick(0).is_zero());
+        assert!(Publication::begin(&Work::default()).is_err());
+    }
+}

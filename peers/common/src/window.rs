@@ -38,6 +38,16 @@ impl Window {
         }
     }
 
+    /// A window of which nobody is told.
+    #[cfg(test)]
+    pub(crate) fn between(from_ns: u64, until_ns: u64) -> Self {
+        Self {
+            from_ns,
+            until_ns,
+            allocated_before: Arc::default(),
+        }
+    }
+
     /// Whether what comes now is counted.
     #[must_use]
     pub fn contains(&self, now_ns: u64) -> bool {
