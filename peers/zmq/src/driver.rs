@@ -2,15 +2,14 @@
 
 use anyhow::{Context as _, Result};
 use peer_common::{Exchange, Flight, Measured, Meter, Source, Window, Work, now_ns, sent};
-use zmq::{Context, DONTWAIT, Message, PollItem, Socket};
+use zmq::{Context, DONTWAIT, Message, PollItem, Socket, SocketType};
 
 use crate::socket;
 
 /// Keeps requests in flight on every connection.
 pub(crate) fn ask(address: &str, work: &Work) -> Result<Measured> {
     let exchange = Exchange::of(work)?;
-    let context = Context::new();
-    let sockets = connect(&context, zmq::DEALER, address, work)?;
+    let sockets = connect(zmq::DEALER, address, work)?;
     let mut flights: Vec<Flight> = sockets.iter().map(|_| Flight::new(exchange)).collect();
     let mut meter = Meter::new(Window::begin(work));
     let mut items = poll_items(&sockets, zmq::POLLIN);
@@ -45,8 +44,7 @@ pub(crate) fn ask(address: &str, work: &Work) -> Result<Measured> {
 
 /// Sends one-way messages over all connections in turns.
 pub(crate) fn push(address: &str, work: &Work) -> Result<Measured> {
-    let context = Context::new();
-    let sockets = connect(&context, zmq::PUSH, address, work)?;
+    let sockets = connect(zmq::PUSH, address, work)?;
     let mut sources = (0..sockets.len())
         .map(|connection| Source::new(work, connection))
         .collect::<Result<Vec<_>>>()?;
@@ -63,8 +61,8 @@ pub(crate) fn push(address: &str, work: &Work) -> Result<Measured> {
     }
     let messages = sources.iter().map(Source::sent).sum();
     drop(items);
-    // The sockets linger until what is queued is sent, and the context waits for them.
-    drop((sockets, context));
+    // The sockets linger until what is queued is sent, and their context, which ends with the last of them, waits for that.
+    drop(sockets);
     Ok(sent(messages, &window))
 }
 
@@ -92,18 +90,17 @@ fn receive(socket: &Socket, message: &mut Message) -> Result<bool> {
     }
 }
 
-fn connect(
-    context: &Context,
-    kind: zmq::SocketType,
-    address: &str,
-    work: &Work,
-) -> Result<Vec<Socket>> {
+/// Opens and connects the sockets. More than a context takes by default have several contexts.
+fn connect(kind: SocketType, address: &str, work: &Work) -> Result<Vec<Socket>> {
+    let mut context = Context::new();
     (0..work.connections)
-        .map(|_| {
-            let socket = socket(context, kind)?;
-            socket
-                .connect(address)
-                .with_context(|| format!("connecting to {address}"))?;
+        .map(|number| {
+            if number > 0 && number.is_multiple_of(CONTEXT_SOCKETS_MAX) {
+                context = Context::new();
+            }
+            let socket = socket(&context, kind)?;
+            let connected = socket.connect(address);
+            connected.with_context(|| format!("connecting to {address}"))?;
             Ok(socket)
         })
         .collect()
@@ -118,6 +115,9 @@ fn poll_items(sockets: &[Socket], events: zmq::PollEvents) -> Vec<PollItem<'_>> 
 
 /// Messages sent on one connection before it is the next one's turn.
 const TURN_MESSAGES: usize = 256;
+
+/// Sockets of one context, which takes 1,023 by default.
+const CONTEXT_SOCKETS_MAX: usize = 1_000;
 
 /// Longest wait before the clock is looked at, in milliseconds.
 const POLL_MS: i64 = 100;

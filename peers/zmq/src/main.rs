@@ -74,8 +74,7 @@ impl Peer for Libzmq {
 
 /// A socket that waits when it closes for what it has queued.
 fn socket(context: &Context, kind: SocketType) -> Result<Socket> {
-    let made = context.socket(kind);
-    let socket = made.context("making a socket, of which libzmq has 1,023 in a process")?;
+    let socket = context.socket(kind).context("making a socket")?;
     socket.set_linger(LINGER_MS)?;
     socket.set_backlog(BACKLOG)?;
     Ok(socket)
