@@ -70,12 +70,6 @@ fn a_server_capped_at_5000_a_second_reads_5000() {
             assert_eq!(reads_5000, cap == 5_000, "{what} {rate} of {cap}");
         }
         assert!(detail.counts.in_flight_max <= 8, "{:?}", detail.counts);
-        // Agents, their rate and the times they waited agree.
-        let reasons = &detail.verdict.reasons;
-        assert!(
-            !reasons.iter().any(|reason| reason.contains("Little")),
-            "{reasons:?}"
-        );
     }
 }
 
