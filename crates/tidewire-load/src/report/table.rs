@@ -118,11 +118,14 @@ fn model(detail: &StepDetail) -> String {
 
 /// What one side did for a message. What is not known is said to be so, and not left out.
 fn cost(cpu_ns: Option<f64>, lanes: Option<LaneCost>) -> String {
-    let known = |figure: Option<String>| figure.unwrap_or_else(|| "not known".to_owned());
-    let cpu = known(cpu_ns.map(|cpu_ns| format!("{cpu_ns:.0} ns of processor time")));
+    let cpu = cpu_ns.map(|cpu_ns| format!("{cpu_ns:.0} ns of processor time"));
     let Some(lanes) = lanes else {
-        return format!("{cpu} a message; system calls and allocations not known");
+        return match cpu {
+            Some(cpu) => format!("{cpu} a message; system calls and allocations not known"),
+            None => "not known".to_owned(),
+        };
     };
+    let cpu = cpu.unwrap_or_else(|| "processor time not known".to_owned());
     let calls = few(lanes.system_calls_per_message);
     let allocations = lanes
         .allocations_per_message
