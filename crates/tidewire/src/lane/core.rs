@@ -239,29 +239,13 @@ impl Core {
         output: &mut Output,
         encode: impl FnOnce(&AnyCodec, &mut Vec<u8>) -> Result<(), EncodeError>,
     ) -> Result<(), EncodeError> {
-        if output.bytes.capacity() == 0 {
-            self.lend_buffer(output);
-        }
-        if let Err(error) = encode(&self.shared.codec, &mut output.bytes) {
-            self.handle_unsendable(&error, output);
-            return Err(error);
-        }
-        output.handle_appended(&self.shared.codec);
-        Ok(())
-    }
-
-    #[cold]
-    fn lend_buffer(&mut self, output: &mut Output) {
-        output.bytes = self.buffers.take();
-    }
-
-    #[cold]
-    fn handle_unsendable(&self, error: &EncodeError, output: &mut Output) {
-        if let EncodeError::PayloadTooLarge { .. } = error {
-            self.counters.sends_too_large.add(1);
-        }
-        // There may be frames before the one that failed.
-        output.handle_appended(&self.shared.codec);
+        append_frames(
+            output,
+            &mut self.buffers,
+            &self.shared,
+            &self.counters,
+            encode,
+        )
     }
 
     /// Appends frames to the output of any session of the server.
@@ -302,9 +286,16 @@ impl Core {
         slot: usize,
         encode: impl FnOnce(&AnyCodec, &mut Vec<u8>) -> Result<(), EncodeError>,
     ) -> Result<(), EncodeError> {
-        let mut output = std::mem::take(&mut self.sessions[slot].output);
-        let result = self.encode_to(&mut output, encode);
-        self.sessions[slot].output = output;
+        // The output stays where it is. Taken out and put back, its length would be read together with its neighbours just
+        // after it was written alone, and the processor would wait for that with every message.
+        let output = &mut self.sessions[slot].output;
+        let result = append_frames(
+            output,
+            &mut self.buffers,
+            &self.shared,
+            &self.counters,
+            encode,
+        );
         self.mark_dirty(slot);
         result
     }
@@ -445,3 +436,29 @@ const BATCH_BYTES_MAX: usize = 2 << 20;
 
 /// How soon a batch that found no place is offered again.
 const BATCH_RETRY_NS: u64 = 100_000;
+
+/// Appends the frames that `encode` writes to an output, which is lent a buffer if it has none.
+#[inline(always)]
+fn append_frames(
+    output: &mut Output,
+    buffers: &mut BufferPool,
+    shared: &Shared,
+    counters: &LaneCounters,
+    encode: impl FnOnce(&AnyCodec, &mut Vec<u8>) -> Result<(), EncodeError>,
+) -> Result<(), EncodeError> {
+    if output.bytes.capacity() == 0 {
+        lend_buffer(output, buffers);
+    }
+    let result = encode(&shared.codec, &mut output.bytes);
+    if let Err(EncodeError::PayloadTooLarge { .. }) = &result {
+        counters.sends_too_large.add(1);
+    }
+    // Before a frame that failed there may be others.
+    output.handle_appended(&shared.codec);
+    result
+}
+
+#[cold]
+fn lend_buffer(output: &mut Output, buffers: &mut BufferPool) {
+    output.bytes = buffers.take();
+}
