@@ -35,7 +35,7 @@ pub(super) struct Cores {
 pub struct Patience {
     /// For a server that starts. Default 30 s: a broker with a runtime of its own takes seconds.
     pub ready: Duration,
-    /// For what a driver takes beyond its warm-up and its window. Default 60 s: ten thousand connections, or tasks that are
+    /// For what a driver takes beyond its warm-up and its window. Default 30 s: ten thousand connections, or tasks that are
     /// counted instead of timed.
     pub slack: Duration,
     /// For an account. Default 10 s.
@@ -50,7 +50,7 @@ impl Default for Patience {
     fn default() -> Self {
         Self {
             ready: Duration::from_secs(30),
-            slack: Duration::from_secs(60),
+            slack: Duration::from_secs(30),
             answer: Duration::from_secs(10),
             quiet: Duration::from_secs(2),
             end: Duration::from_secs(5),

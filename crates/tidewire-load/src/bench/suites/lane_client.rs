@@ -317,10 +317,14 @@ impl LaneClient {
     fn send(&mut self, cx: &mut Context<'_>, index: usize, count: u64) -> bool {
         let session = self.sessions[index].session;
         let flushes_each = self.task == Task::Send { flushes_each: true };
+        // Where nothing comes back nobody looks at numbers, and the bare sender's blocks are always the same, too.
+        let is_echo = matches!(self.task, Task::Echo { .. });
         let before = self.counts.sent;
         for _ in 0..count {
             let conversation = &mut self.sessions[index];
-            self.payload[..8].copy_from_slice(&conversation.next.to_le_bytes());
+            if is_echo {
+                self.payload[..8].copy_from_slice(&conversation.next.to_le_bytes());
+            }
             let message = Message::new(Kind::OneWay, 0, &self.payload);
             if cx.send_to(session, &message).is_err() {
                 break;
@@ -332,7 +336,7 @@ impl LaneClient {
             }
         }
         let sent = self.counts.sent - before;
-        if sent > 0 && matches!(self.task, Task::Echo { .. }) {
+        if sent > 0 && is_echo {
             self.sessions[index].note_sent(cx.now_ns());
         }
         sent == count
@@ -462,7 +466,7 @@ const BURST_BYTES_MIN: usize = 16 << 10;
 const BURST_BYTES_MAX: usize = 64 << 10;
 
 /// Longest wait for all connections.
-const CONNECT_MAX: Duration = Duration::from_secs(50);
+const CONNECT_MAX: Duration = Duration::from_secs(25);
 
 /// Longest wait for the lane's figures after the end.
 const RESULT_MAX: Duration = Duration::from_secs(10);
