@@ -219,7 +219,7 @@ Examples:
   tidewire doctor                   what to fix before measuring
 
 Exit codes: 0 success, 2 wrong usage or configuration, 3 the server cannot be reached or the connection ended, \
-4 the server refused, 5 no answer in time, 90 an invalid measurement, 99 a limit or a comparison failed, 1 anything else.";
+4 the server refused, 5 no answer in time, 90 an invalid measurement, 99 a limit or a comparison failed or a benchmark lost messages, 1 anything else.";
 
 #[cfg(test)]
 mod tests {

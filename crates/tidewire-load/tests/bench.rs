@@ -1,6 +1,10 @@
 //! The benchmark's runner against programs that speak its contract well, badly or not at all.
 //!
 //! They are scripts of a few lines, which is what a contract for rivals in any language must allow for.
+#![allow(
+    clippy::unwrap_used,
+    reason = "a failure in a helper fails the test that called it"
+)]
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

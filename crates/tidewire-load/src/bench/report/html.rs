@@ -91,9 +91,14 @@ impl BenchReport {
 fn write_suite(suite: &SuiteResult, page: &mut String) {
     let name = markup(&suite.name);
     let _ = writeln!(page, "<section id=\"{name}\"><h2>{name}</h2>");
-    let mut table = Table::new(head()).with_words(1).with_words(5);
+    // All peers of a row are in its figure; here they would make every column behind them fall off the page.
+    let mut columns = head();
+    columns[PEERS] = "closest peer";
+    let mut table = Table::new(columns).with_words(1).with_words(PEERS);
     for row in &suite.rows {
-        table.row(cells(row));
+        let mut cells = cells(row);
+        cells[PEERS] = closest_peer(row);
+        table.row(cells);
     }
     table.write(page);
     let mut figures = vec![figure_of(
@@ -119,6 +124,18 @@ fn write_suite(suite: &SuiteResult, page: &mut String) {
     ));
     Figure::write_all(&figures, page);
     page.push_str("</section>\n");
+}
+
+/// The peer that is best beside Tidewire, and how many times as good as it Tidewire is.
+fn closest_peer(row: &RowResult) -> String {
+    let ratios = row.peers.iter().filter(|(_, peer)| !peer.drops);
+    let ratios = ratios.filter_map(|(name, peer)| Some((name, peer.ratio?)));
+    ratios
+        .min_by(|(_, one), (_, other)| one.total_cmp(other))
+        .map_or_else(
+            || "–".to_owned(),
+            |(name, ratio)| format!("{name} {ratio:.2}×"),
+        )
 }
 
 fn figure_of(
@@ -373,3 +390,6 @@ fn interval(ends: Option<[f64; 2]>, shown: fn(f64) -> String) -> String {
         |[low, high]| format!("{} to {}", shown(low), shown(high)),
     )
 }
+
+/// The column of the peers in the tables.
+const PEERS: usize = 5;
