@@ -49,43 +49,48 @@ fn publish(mut streams: Vec<TcpStream>, keep: fn(usize, u64) -> bool) {
     }
 }
 
+/// Listens to fresh servers in windows that grow until `least` messages were sent: how many a busy machine sends in a time
+/// is not what is tested.
+fn hear_enough(connections: usize, least: u64, serve: fn(Vec<TcpStream>)) -> Heard {
+    let mut listening = listening(connections);
+    loop {
+        let (address, thread) = server(connections, serve);
+        let mut starts = 0;
+        let mut started = || starts += 1;
+        let heard = listen(Protocol::Length, &address, &listening, &mut started).unwrap();
+        thread.join().unwrap();
+        assert_eq!(starts, 1);
+        if heard.sent >= least {
+            return heard;
+        }
+        listening.duration *= 2;
+    }
+}
+
 #[test]
 fn everything_that_is_sent_is_heard_in_order() {
-    let (address, thread) = server(3, |streams| publish(streams, |_, _| true));
-    let mut starts = 0;
-    let heard = listen(Protocol::Length, &address, &listening(3), &mut || {
-        starts += 1;
-    })
-    .unwrap();
-    thread.join().unwrap();
-    assert!(heard.messages > 0);
-    assert_eq!((heard.lost, heard.closed, starts), (0, 0, 1));
+    let heard = hear_enough(3, 10, |streams| publish(streams, |_, _| true));
+    assert_eq!((heard.lost, heard.closed), (0, 0));
     assert_eq!(heard.latency.count(), heard.messages);
 }
 
 #[test]
 fn what_one_of_three_does_not_get_is_lost() {
-    let (address, thread) = server(3, |streams| {
+    let heard = hear_enough(3, 100, |streams| {
         publish(streams, |index, number| index != 1 || number % 10 != 9);
     });
-    let heard = listen(Protocol::Length, &address, &listening(3), &mut || {}).unwrap();
-    thread.join().unwrap();
-    assert!(heard.lost > 0);
     assert_eq!(heard.lost, heard.sent / 10);
 }
 
 #[test]
 fn a_connection_that_is_cut_off_has_lost_the_rest() {
-    let (address, thread) = server(2, |mut streams| {
-        // What the client sees of this is an end of stream behind whole frames.
+    let heard = hear_enough(2, 10, |mut streams| {
+        // What the client sees of this is an end of stream behind a whole frame.
         streams[0].write_all(&frame(0)).unwrap();
         drop(streams.remove(0));
         publish(streams, |_, _| true);
     });
-    let heard = listen(Protocol::Length, &address, &listening(2), &mut || {}).unwrap();
-    thread.join().unwrap();
-    assert_eq!(heard.closed, 1);
-    assert!(heard.lost > 0);
+    assert_eq!((heard.closed, heard.lost), (1, heard.sent - 1));
 }
 
 /// Reads until `end` came.
@@ -128,8 +133,7 @@ fn a_broker_gets_what_it_passes_on_at_the_rate_that_is_asked_for() {
     let heard = listen(Protocol::Nats, &address, &listening(1), &mut || {}).unwrap();
     thread.join().unwrap();
     assert_eq!((heard.lost, heard.closed), (0, 0));
-    // At most what was due within the window, and what was held up before it.
-    assert!(heard.messages > 0);
+    assert!(heard.sent > 0);
 }
 
 #[test]

@@ -35,7 +35,7 @@ pub(super) struct Deliveries {
 
 impl Flow {
     pub(super) fn new(work: &Work) -> Self {
-        let silence_secs = if work.transport == "udp" { 2 } else { 20 };
+        let silence_secs = if work.transport == "udp" { 5 } else { 20 };
         Self {
             next: vec![0; work.publishers],
             expected: vec![vec![0; work.publishers]; work.subscribers],
