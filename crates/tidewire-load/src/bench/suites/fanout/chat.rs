@@ -6,7 +6,7 @@ use std::thread;
 use tidewire::{Chat, Endpoint, Server};
 
 use super::{DELIVERIES, SUITE};
-use crate::bench::contract::{Account, Measured, Times, Work};
+use crate::bench::contract::{Account, Measured, Work};
 use crate::bench::plan::{RoleError, RowPlan};
 use crate::bench::stage::Stage;
 use crate::report::StepReport;
@@ -93,22 +93,15 @@ fn scenario(work: &Work) -> Result<Scenario, RoleError> {
 }
 
 fn measured(step: &StepReport) -> Measured {
-    let latency = step.latency;
+    let scheduled = step.detail.as_ref().map(|detail| &detail.times.scheduled);
+    let latency = scheduled.and_then(|times| times.histogram.decode().ok());
     let mut measured = Measured {
         messages: step.total_received,
         // The steady rate, which is not diluted by coming and going.
         seconds: step.total_received as f64 / step.steady.receive_tps.max(f64::MIN_POSITIVE),
         verified: step.receivers_unresolved == 0 && step.corrupt == 0,
         lost: step.lost + step.duplicated + step.reordered + step.total_send_errors,
-        latency: Some(Times {
-            samples: step.total_received,
-            mean_us: latency.mean_ms * 1e3,
-            p50_us: latency.p50_ms * 1e3,
-            p95_us: latency.p95_ms * 1e3,
-            p99_us: latency.p99_ms * 1e3,
-            p999_us: 0.0,
-            max_us: latency.max_ms * 1e3,
-        }),
+        latency: latency.as_ref().map(super::super::times),
         ..Measured::default()
     };
     let mut figure = |name: &str, value: f64| measured.figures.insert(name.to_owned(), value);
