@@ -1,7 +1,7 @@
 //! One raw subscriber for all publishers: Tidewire, the bare loop, and every rival that can be spoken to.
 //!
 //! Problem: fan-out to hundreds of connections is limited by whoever reads it, so rivals read by clients of their own
-//! would be compared by their clients. Approach: one thread, one epoll set, and a small [`dialect`] for each protocol;
+//! would be compared by their clients. Approach: one thread, one epoll set, and a small dialect for each protocol;
 //! every message of every connection is checked for its number and timed by what its publisher wrote into it
 //! ([`Publication`](super::publication::Publication)). Brokers get their publications over a further connection of the
 //! same kind; everybody else publishes by himself when all have subscribed.
