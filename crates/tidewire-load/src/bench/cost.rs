@@ -1,22 +1,22 @@
 //! What a program has cost so far, its child processes included.
 //!
-//! The scheduler's own account (`schedstat`) counts nanoseconds, where the usual one has ticks of 10 ms: too coarse for
-//! runs of a second. It is kept for each thread and lost with it, so the tick count, which is kept for the process, is
-//! taken where the threads' sum falls behind it by more than its own coarseness. A program may be a script that starts
-//! the server proper (a rival in another language), so children count as well.
+//! Processor time is that of each process's own clock: nanoseconds, of threads that have ended as well. A program may be
+//! a script that starts the server proper (a rival in another language), so children count as well; what a child has
+//! used that ended meanwhile is lost. Rejected: the scheduler's account of each thread (`schedstat`), which is lost with
+//! the thread, and the usual one of the process, whose ticks of 10 ms are too coarse for runs of a second.
 
 use std::collections::HashMap;
 use std::fs;
+
+use tidewire::io::clock::process_cpu_ns;
 
 use crate::process::ProcessSample;
 
 /// One reading of a program's account.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Cost {
-    /// Nanoseconds of each thread by the scheduler's account, by the numbers of process and thread.
-    threads_ns: HashMap<(u32, u32), u64>,
-    /// Seconds of each process in ticks.
-    processes_secs: HashMap<u32, f64>,
+    /// Nanoseconds of processor time that each process has used.
+    cpu_ns: HashMap<u32, u64>,
     /// Largest resident memory of each process so far, added up, in bytes.
     pub(super) rss_bytes_max: u64,
 }
@@ -27,18 +27,13 @@ impl Cost {
         let mut cost = Self::default();
         let mut waiting = vec![pid];
         while let Some(pid) = waiting.pop() {
-            let Ok(sample) = ProcessSample::of(pid) else {
+            let Ok(cpu_ns) = process_cpu_ns(pid) else {
                 continue;
             };
-            cost.rss_bytes_max += sample.rss_bytes_max;
-            cost.processes_secs.insert(pid, sample.cpu_secs);
+            cost.cpu_ns.insert(pid, cpu_ns);
+            cost.rss_bytes_max += ProcessSample::of(pid).map_or(0, |sample| sample.rss_bytes_max);
             for thread in threads(pid) {
-                let directory = format!("/proc/{pid}/task/{thread}");
-                let schedstat = fs::read_to_string(format!("{directory}/schedstat"));
-                if let Some(time_ns) = schedstat.ok().as_deref().and_then(first_number) {
-                    cost.threads_ns.insert((pid, thread), time_ns);
-                }
-                let children = fs::read_to_string(format!("{directory}/children"));
+                let children = fs::read_to_string(format!("/proc/{pid}/task/{thread}/children"));
                 waiting.extend(
                     children
                         .unwrap_or_default()
@@ -52,25 +47,10 @@ impl Cost {
 
     /// Processor time since an earlier reading of the same program, in nanoseconds.
     pub(super) fn cpu_ns_since(&self, earlier: &Self) -> f64 {
-        let exact: u64 = self
-            .threads_ns
-            .iter()
-            .map(|(thread, now)| {
-                let before = earlier.threads_ns.get(thread).copied().unwrap_or(0);
-                now.saturating_sub(before)
-            })
-            .sum();
-        let coarse: f64 = self
-            .processes_secs
-            .iter()
-            .map(|(process, now)| now - earlier.processes_secs.get(process).unwrap_or(&0.0))
-            .sum::<f64>()
-            * 1e9;
-        if coarse - exact as f64 > TICKS_NS {
-            coarse
-        } else {
-            exact as f64
-        }
+        let since = |(process, now): (&u32, &u64)| {
+            now.saturating_sub(earlier.cpu_ns.get(process).copied().unwrap_or(0))
+        };
+        self.cpu_ns.iter().map(since).sum::<u64>() as f64
     }
 }
 
@@ -83,48 +63,79 @@ fn threads(pid: u32) -> Vec<u32> {
         .collect()
 }
 
-fn first_number(text: &str) -> Option<u64> {
-    text.split_ascii_whitespace().next()?.parse().ok()
-}
-
-/// By how much two readings in ticks of 10 ms may exceed the truth, user and system time apart.
-const TICKS_NS: f64 = 40e6;
-
 #[cfg(test)]
 mod tests {
+    use std::io::{BufRead, BufReader, Write, stdin, stdout};
+    use std::process::{Command, Stdio};
+
+    use rustix::time::{ClockId, clock_gettime};
+
     use super::*;
 
     #[test]
     fn work_of_a_child_is_work_of_the_program() {
-        let mut shell = std::process::Command::new("sh")
+        let mut shell = Command::new("sh")
             .args(["-c", "read go; (while :; do :; done) & read end; kill $!"])
-            .stdin(std::process::Stdio::piped())
+            .stdin(Stdio::piped())
             .spawn()
             .unwrap();
         let before = Cost::of(shell.id());
         let mut input = shell.stdin.take().unwrap();
-        std::io::Write::write_all(&mut input, b"go\n").unwrap();
+        input.write_all(b"go\n").unwrap();
         // How long 20 ms of processor time take is the machine's affair.
         while Cost::of(shell.id()).cpu_ns_since(&before) < 20e6 {
             std::thread::yield_now();
         }
         assert!(Cost::of(shell.id()).rss_bytes_max > before.rss_bytes_max);
-        std::io::Write::write_all(&mut input, b"end\n").unwrap();
+        input.write_all(b"end\n").unwrap();
         shell.wait().unwrap();
     }
 
+    /// Plays both parts: the program whose thread works and ends, and who reads its account.
     #[test]
-    fn a_thread_that_ended_still_counts_by_its_ticks() {
-        let earlier = Cost {
-            threads_ns: HashMap::from([((1, 1), 5)]),
-            processes_secs: HashMap::from([(1, 1.0)]),
-            rss_bytes_max: 0,
-        };
-        let mut now = earlier.clone();
-        now.threads_ns.insert((1, 1), 1_005);
-        now.processes_secs.insert(1, 1.02);
-        assert_eq!(now.cpu_ns_since(&earlier), 1_000.0);
-        now.processes_secs.insert(1, 1.5);
-        assert_eq!(now.cpu_ns_since(&earlier), 5e8);
+    fn the_work_of_a_thread_that_has_ended_counts() {
+        if std::env::var_os(PART).is_some() {
+            return work_on_a_thread_that_ends();
+        }
+        let name = "the_work_of_a_thread_that_has_ended_counts";
+        let mut program = Command::new(std::env::current_exe().unwrap())
+            .args([name, "--nocapture", "--test-threads", "1"])
+            .env(PART, "program")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(program.stdout.take().unwrap()).lines();
+        let mut hear = |expected: &str| lines.any(|line| line.unwrap().ends_with(expected));
+        assert!(hear("ready"));
+        let before = Cost::of(program.id());
+        program.stdin.as_mut().unwrap().write_all(b"go\n").unwrap();
+        assert!(hear("done"));
+        let cost_ns = Cost::of(program.id()).cpu_ns_since(&before);
+        assert!(cost_ns >= THREAD_NS as f64, "{cost_ns}");
+        drop(program.stdin.take());
+        assert!(program.wait().unwrap().success());
     }
+
+    fn work_on_a_thread_that_ends() {
+        let say = |line: &str| writeln!(stdout(), "{line}").unwrap();
+        let hear = || stdin().read_line(&mut String::new()).unwrap();
+        say("ready");
+        hear();
+        let work = || {
+            let used_ns = || {
+                let used = clock_gettime(ClockId::ThreadCPUTime);
+                used.tv_sec * 1_000_000_000 + used.tv_nsec
+            };
+            while used_ns() < THREAD_NS {}
+        };
+        std::thread::spawn(work).join().unwrap();
+        say("done");
+        hear();
+    }
+
+    /// Says that this process is the program.
+    const PART: &str = "TIDEWIRE_TEST_OF_COST";
+
+    const THREAD_NS: i64 = 30_000_000;
 }
