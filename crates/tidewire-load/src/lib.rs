@@ -32,3 +32,5 @@ pub mod segment;
 pub mod slo;
 pub mod stamp;
 pub mod statistics;
+
+pub use self::format::describe;

@@ -17,6 +17,7 @@ use tidewire_load::bench::program::{PeerChoice, Program};
 use tidewire_load::bench::report::WrittenBench;
 use tidewire_load::bench::suites::{self, SUITES};
 use tidewire_load::bench::{self, BenchOptions, BenchReport, Patience, Progress};
+use tidewire_load::describe;
 use tidewire_load::environment::Environment;
 
 pub(crate) use self::program::{ProgramArguments, run as run_program};
@@ -149,7 +150,7 @@ fn options(
         let (found, errors) = Program::peers(&arguments.peers_dir, &choice);
         peers = found;
         for error in errors {
-            let text = format!("{:#}", anyhow::Error::new(error));
+            let text = describe(&error);
             teller.say(&format!("left out: {text}"));
             missing_peers.push(text);
         }

@@ -7,9 +7,10 @@ use std::process::ExitCode;
 use clap::Args;
 use tidewire_load::bench::BenchReport;
 use tidewire_load::bench::report::ReadBenchError;
+use tidewire_load::describe;
 use tidewire_load::report::{MergeKind, Report, step_table};
 
-use super::{check_directory, conclude, describe, write};
+use super::{check_directory, conclude, write};
 use crate::failure::Failure;
 
 /// Put the reports of all parts of one run together and judge its limits.

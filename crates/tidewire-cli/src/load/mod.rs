@@ -17,6 +17,7 @@ use std::time::SystemTime;
 use anyhow::Context;
 use clap::Args;
 use serde_json::json;
+use tidewire_load::describe;
 use tidewire_load::report::{Conclusion, MergeKind, Report, WrittenReport};
 use tidewire_load::scenario::{Scenario, Step};
 use tidewire_load::segment::{Segment, parse_start};
@@ -148,17 +149,6 @@ fn with_one_step(mut scenario: Scenario, name: Option<&str>) -> anyhow::Result<S
     }
     scenario.steps.retain(chosen);
     Ok(scenario)
-}
-
-/// An error with its causes on one line.
-fn describe(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
-    }
-    text
 }
 
 /// Writes a report in all its forms; one that contradicts itself is an error, with its files to be looked at.

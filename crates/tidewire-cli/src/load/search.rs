@@ -8,14 +8,15 @@ use std::process::ExitCode;
 use anyhow::{Context, anyhow};
 use clap::Args;
 use serde_json::json;
+use tidewire_load::describe;
 use tidewire_load::levels::{Levels, Probe, RateSearch};
 use tidewire_load::scenario::{RATE_MAX, Scenario, Step};
 use tidewire_load::search::{SearchEnd, SearchError, SearchPlan};
 use tidewire_load::slo::Slo;
 
 use super::{
-    RunArguments, Runner, Tables, View, check_directory, describe, exit_code, read_scenario,
-    with_one_step, write, write_json,
+    RunArguments, Runner, Tables, View, check_directory, exit_code, read_scenario, with_one_step,
+    write, write_json,
 };
 use crate::failure::Failure;
 use crate::logging::LogArguments;

@@ -16,6 +16,7 @@ use super::report::{BenchEnvironment, BenchReport, Figures, PeerFigures, RowResu
 use super::run::{Cast, Cores, Outcome, Patience, RunError, Terms, run_once};
 use crate::clock::Clock;
 use crate::environment::Environment;
+use crate::format::describe;
 
 /// What to run, with whom and how.
 #[derive(Debug)]
@@ -263,7 +264,7 @@ impl Runner<'_> {
                         contender: &contender.name,
                         error: &error,
                     });
-                    contender.error = Some(with_causes(&error));
+                    contender.error = Some(describe(&error));
                     return;
                 }
             }
@@ -336,17 +337,6 @@ fn results(plan: &RowPlan, contenders: Vec<Contender<'_>>) -> RowResult {
         }
     }
     RowResult::of(plan, tidewire, limit, peers)
-}
-
-fn with_causes(error: &RunError) -> String {
-    let mut text = error.to_string();
-    let mut cause = std::error::Error::source(error);
-    while let Some(error) = cause {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        cause = error.source();
-    }
-    text
 }
 
 /// How much is done, and how long the rest will take by what the done part took.

@@ -97,13 +97,5 @@ pub(super) fn tell<T>(sender: &Sender<News<T>>, news: News<T>) {
     let _ = sender.send(news);
 }
 
-/// An error and what is behind it.
-pub(super) fn with_cause(error: &dyn std::error::Error) -> String {
-    match error.source() {
-        Some(cause) => format!("{error}: {cause}"),
-        None => error.to_string(),
-    }
-}
-
 /// Longest wait for a thread: to connect, or to finish behind the window.
 const PATIENCE: Duration = Duration::from_secs(50);

@@ -20,6 +20,7 @@ use super::times;
 use crate::bench::contract::{Measured, Work};
 use crate::bench::plan::RoleError;
 use crate::bench::stage::{Stage, allocated_bytes};
+use crate::format::describe;
 use crate::probes::echo::DRAIN;
 use crate::statistics::LatencyHistogram;
 
@@ -266,7 +267,7 @@ impl LaneClient {
                 _ => cx.connect(&self.endpoint, tag),
             };
             if let Err(error) = connected {
-                return self.fail(with_cause(&error));
+                return self.fail(describe(&error));
             }
             self.connecting += 1;
         }
@@ -404,7 +405,7 @@ impl Service for LaneClient {
     }
 
     fn on_connect_failed(&mut self, _: &mut Context<'_>, error: ConnectFailure) {
-        self.fail(with_cause(&error));
+        self.fail(describe(&error));
     }
 
     fn on_turn(&mut self, cx: &mut Context<'_>) -> Option<u64> {
@@ -444,13 +445,6 @@ impl Conversation {
 /// The place of a session that this lane opened.
 fn own_index(cx: &Context<'_>) -> Option<usize> {
     cx.tag().checked_sub(1).map(|index| index as usize)
-}
-
-fn with_cause(error: &ConnectFailure) -> String {
-    match std::error::Error::source(error) {
-        Some(cause) => format!("{error}: {cause}"),
-        None => error.to_string(),
-    }
 }
 
 /// Connections on their way at one time: fewer than a listener's backlog.

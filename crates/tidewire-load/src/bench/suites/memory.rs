@@ -19,10 +19,10 @@ use tidewire::{
     Service,
 };
 
-use super::course::with_cause;
 use crate::bench::contract::{Account, Measured, Work};
 use crate::bench::plan::{Metric, RoleError, RowPlan, Side, Source, Suite};
 use crate::bench::stage::Stage;
+use crate::format::describe;
 use crate::process::ProcessSample;
 
 pub(super) const SUITE: Suite = Suite {
@@ -262,7 +262,7 @@ impl Holder {
     fn connect_more(&mut self, cx: &mut Context<'_>) {
         while self.may_connect() {
             if let Err(error) = cx.connect(&self.endpoint, 0) {
-                return self.shared.fail(with_cause(&error));
+                return self.shared.fail(describe(&error));
             }
             self.connecting += 1;
         }
@@ -272,7 +272,7 @@ impl Holder {
         let message = Message::with_id(Kind::Request, 0, 1, WORD);
         self.shared.sent.fetch_add(1, Ordering::Release);
         if let Err(error) = cx.send_to(session, &message) {
-            self.shared.fail(with_cause(&error));
+            self.shared.fail(describe(&error));
         }
     }
 }
@@ -306,7 +306,7 @@ impl Service for Holder {
     }
 
     fn on_connect_failed(&mut self, _: &mut Context<'_>, error: ConnectFailure) {
-        self.shared.fail(with_cause(&error));
+        self.shared.fail(describe(&error));
     }
 
     fn on_turn(&mut self, cx: &mut Context<'_>) -> Option<u64> {

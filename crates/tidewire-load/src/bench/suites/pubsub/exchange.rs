@@ -10,12 +10,13 @@ use tidewire::{
     SessionId,
 };
 
-use super::super::course::{Course, News, tell, with_cause};
+use super::super::course::{Course, News, tell};
 use super::LOOK_EVERY_NS;
 use super::flow::{Deliveries, Flow};
 use crate::bench::contract::Work;
 use crate::bench::plan::RoleError;
 use crate::bench::subscriber::TOPIC;
+use crate::format::describe;
 
 /// All sessions. Their tags count the subscribers, then the publishers.
 struct Exchange {
@@ -56,7 +57,7 @@ pub(super) fn start(
 
 impl Exchange {
     fn fail(&self, error: &dyn std::error::Error) {
-        tell(&self.sender, News::Failed(with_cause(error)));
+        tell(&self.sender, News::Failed(describe(error)));
     }
 
     /// A session is ready: the last one is the beginning.
@@ -81,7 +82,7 @@ impl Exchange {
                 flow.append(publisher, now_ns, &mut self.payload);
                 let message = Message::new(Kind::Publish, 0, &self.payload).with_name(TOPIC);
                 if let Err(error) = cx.send_to(session, &message) {
-                    return tell(&self.sender, News::Failed(with_cause(&error)));
+                    return tell(&self.sender, News::Failed(describe(&error)));
                 }
             }
         }

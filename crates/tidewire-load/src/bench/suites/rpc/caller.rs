@@ -8,10 +8,11 @@ use tidewire::{
     CloseReason, ConnectFailure, Context, Endpoint, HandlerResult, Kind, Message, Server, Service,
 };
 
-use super::super::course::{Course, News, tell, with_cause};
+use super::super::course::{Course, News, tell};
 use super::{Calls, METHOD, call_timeout_ns, numbers};
 use crate::bench::contract::Work;
 use crate::bench::plan::RoleError;
+use crate::format::describe;
 
 /// The clients of one thread.
 struct Caller {
@@ -81,7 +82,7 @@ pub(super) fn start(
 
 impl Caller {
     fn fail(&self, error: &dyn std::error::Error) {
-        tell(&self.sender, News::Failed(with_cause(error)));
+        tell(&self.sender, News::Failed(describe(error)));
     }
 
     /// The client whose session this is.
