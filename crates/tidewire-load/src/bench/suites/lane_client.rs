@@ -52,6 +52,9 @@ pub(super) struct LaneClient {
     payload: Vec<u8>,
     /// Messages that a session sends before it is another's turn.
     burst: u64,
+    /// Messages of a turn, so that what comes meanwhile, such as the next phase, is seen.
+    turn: u64,
+    next_to_send: usize,
     counts: Counts,
     measure: Measure,
 }
@@ -240,6 +243,8 @@ impl LaneClient {
             phase: Phase::Connecting,
             payload: vec![b'.'; payload_bytes.max(8)],
             burst: (burst_bytes / work.message_bytes.max(1)).max(1) as u64,
+            turn: (TURN_BYTES / work.message_bytes.max(1)).max(1) as u64,
+            next_to_send: 0,
             counts: Counts::default(),
             measure: Measure {
                 from_ns: 0,
@@ -314,8 +319,8 @@ impl LaneClient {
         self.link.tell(|news| news.result = Some(result));
     }
 
-    /// Sends this many messages to one session, or until it is full. Returns whether it took them all.
-    fn send(&mut self, cx: &mut Context<'_>, index: usize, count: u64) -> bool {
+    /// Sends this many messages to one session, or until it is full.
+    fn send(&mut self, cx: &mut Context<'_>, index: usize, count: u64) {
         let session = self.sessions[index].session;
         let flushes_each = self.task == Task::Send { flushes_each: true };
         // Where nothing comes back nobody looks at numbers, and the bare sender's blocks are always the same, too.
@@ -336,22 +341,26 @@ impl LaneClient {
                 cx.flush(session);
             }
         }
-        let sent = self.counts.sent - before;
-        if sent > 0 && is_echo {
+        if self.counts.sent > before && is_echo {
             self.sessions[index].note_sent(cx.now_ns());
         }
-        sent == count
     }
 
-    /// Sends to whatever takes more. Returns whether anything did.
+    /// Sends to whatever takes more, as much as a turn may send; the next turn goes on behind it. Returns whether anything
+    /// went.
     fn send_on(&mut self, cx: &mut Context<'_>) -> bool {
-        let mut went = false;
-        for index in 0..self.sessions.len() {
+        let before = self.counts.sent;
+        for _ in 0..self.sessions.len() {
+            let index = self.next_to_send;
+            self.next_to_send = (index + 1) % self.sessions.len();
             if !cx.is_full(self.sessions[index].session) {
-                went |= self.send(cx, index, self.burst);
+                self.send(cx, index, self.burst);
+            }
+            if self.counts.sent - before >= self.turn {
+                break;
             }
         }
-        went
+        self.counts.sent > before
     }
 }
 
@@ -458,6 +467,9 @@ const BURST_BYTES_MIN: usize = 16 << 10;
 
 /// Largest: what one write of a probe is.
 const BURST_BYTES_MAX: usize = 64 << 10;
+
+/// Bytes sent in a turn: a millisecond or so.
+const TURN_BYTES: usize = 4 << 20;
 
 /// Longest wait for all connections.
 const CONNECT_MAX: Duration = Duration::from_secs(25);
