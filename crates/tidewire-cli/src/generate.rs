@@ -63,7 +63,9 @@ fn write_pages(command: Command, directory: &Path) -> io::Result<usize> {
     let mut command = command.disable_help_subcommand(true);
     command.build();
     let mut pages = 0;
-    for command in std::iter::once(&command).chain(command.get_subcommands()) {
+    // Commands that only this program calls are hidden and have no page.
+    let listed = command.get_subcommands().filter(|one| !one.is_hide_set());
+    for command in std::iter::once(&command).chain(listed) {
         Man::new(command.clone()).generate_to(directory)?;
         pages += 1;
     }

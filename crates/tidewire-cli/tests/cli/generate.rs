@@ -53,7 +53,7 @@ fn there_is_a_page_for_every_command() {
     for _ in 0..2 {
         let ended = Process::start(&["man", "--out", &out]).wait();
         assert_eq!(ended.status.code(), Some(0), "{}", ended.text());
-        assert_eq!(ended.text(), format!("16 pages in {out}"));
+        assert_eq!(ended.text(), format!("17 pages in {out}"));
     }
     for name in [
         "",
@@ -67,6 +67,7 @@ fn there_is_a_page_for_every_command() {
         "-sweep",
         "-compare",
         "-ab",
+        "-bench",
         "-doctor",
         "-merge",
         "-report",
@@ -76,6 +77,8 @@ fn there_is_a_page_for_every_command() {
         let page = std::fs::read_to_string(pages.join(format!("tidewire{name}.1"))).unwrap();
         assert!(page.contains(".SH SYNOPSIS"), "{page}");
     }
+    // It is called by the benchmark alone.
+    assert!(!pages.join("tidewire-bench-program.1").exists());
     let serve = std::fs::read_to_string(pages.join("tidewire-serve.1")).unwrap();
     assert!(
         serve.contains("slow\\-subscriber") && serve.contains("Exit codes"),
