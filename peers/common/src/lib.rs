@@ -103,13 +103,7 @@ fn command(peer: &dyn Peer) -> Result<()> {
 }
 
 fn parse(work: &str) -> Result<Work> {
-    let mut work: Work = serde_json::from_str(work)
-        .with_context(|| format!("WORK is not what it should be: {work}"))?;
-    if work.suite == "rpc" {
-        // Each of the driver's threads has so many clients. How many threads those need is each library's affair.
-        work.connections *= work.threads.max(1);
-    }
-    Ok(work)
+    serde_json::from_str(work).with_context(|| format!("WORK is not what it should be: {work}"))
 }
 
 /// The error for work that a rival does not offer.

@@ -52,7 +52,8 @@ pub struct Work {
     pub subscribers: usize,
     /// Messages a second that all publishers together offer; 0: as many as they can.
     pub rate_per_sec: f64,
-    /// Number of threads that do the work.
+    /// Number of threads that do the work. In the suite `rpc` each of our driver's has [`Work::connections`] clients; a rival
+    /// is given all of them as its connections, and one thread, whatever it makes of that.
     pub threads: usize,
     /// Number of tasks, lines, rooms or whatever else the suite counts.
     pub count: u64,

@@ -57,7 +57,14 @@ fn rows(quick: bool) -> Vec<RowPlan> {
             let id = format!("{transport}, {threads} × {clients} clients, {in_flight} in flight");
             let work = super::timed(quick, work);
             let limit = matches!(transport, "tcp" | "ipc").then(|| work.clone());
-            rows.push(RowPlan::new(id, work, CALLS).with_limit(limit));
+            // How a rival spreads its clients over threads is its own affair; it has as many as we have in all.
+            let peers = Work {
+                connections: clients * threads,
+                threads: 1,
+                ..work.clone()
+            };
+            let row = RowPlan::new(id, work, CALLS);
+            rows.push(row.with_limit(limit).with_peers(Some(peers)));
         }
     }
     if quick {
@@ -233,6 +240,15 @@ mod tests {
     #[test]
     fn every_call_is_answered_rightly() {
         loses_nothing(&SUITE, small);
+    }
+
+    #[test]
+    fn rivals_have_as_many_clients_as_our_threads_together() {
+        for row in rows(false) {
+            let (ours, peers) = (&row.work, row.peers.unwrap());
+            assert_eq!(peers.connections, ours.connections * ours.threads);
+            assert_eq!((peers.threads, peers.in_flight), (1, ours.in_flight));
+        }
     }
 
     #[test]
