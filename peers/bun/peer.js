@@ -46,7 +46,7 @@ function monotonicClock() {
   };
 }
 
-// Publishes at the work's rate: a number from 0, the time, and 0x5a.
+// Publishes at the work's rate: a number from 0, the time at which it was due, and 0x5a.
 function publish(server, work) {
   const payload = new Uint8Array(work.message_bytes).fill(0x5a);
   const view = new DataView(payload.buffer);
@@ -58,7 +58,8 @@ function publish(server, work) {
     const due = work.rate_per_sec > 0 ? Math.floor(elapsedSecs * work.rate_per_sec) : sent + 64;
     for (; sent < due; sent++) {
       view.setBigUint64(0, BigInt(sent), true);
-      view.setBigInt64(8, now(), true);
+      const dueNs = work.rate_per_sec > 0 ? begunNs + BigInt(Math.floor(((sent + 1) * 1e9) / work.rate_per_sec)) : now();
+      view.setBigInt64(8, dueNs, true);
       server.publish(TOPIC, payload, false);
     }
   }, TICK_MS);

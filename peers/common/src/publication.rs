@@ -1,6 +1,6 @@
-//! The messages of a fan-out: numbered, stamped with the time of their sending, at a rate.
+//! The messages of a fan-out: numbered, stamped with the time at which the rate makes them due.
 //!
-//! Payload: bytes 0 to 7 a number from 0, 8 to 15 `CLOCK_MONOTONIC` in nanoseconds when it was sent, both
+//! Payload: bytes 0 to 7 a number from 0, 8 to 15 `CLOCK_MONOTONIC` in nanoseconds when it was due, both
 //! little-endian; the rest is filled with 0x5a.
 
 use std::time::Duration;
@@ -47,11 +47,16 @@ impl Publication {
         ((elapsed_secs * self.rate_per_sec) as u64).saturating_sub(self.sent)
     }
 
-    /// The next message, stamped with now; it counts as sent.
+    /// The next message, stamped with when it was due, or with now where there is no rate; it counts as sent.
     pub fn message(&mut self) -> &[u8] {
         self.payload[..8].copy_from_slice(&self.sent.to_le_bytes());
-        self.payload[8..HEAD_BYTES].copy_from_slice(&now_ns().to_le_bytes());
         self.sent += 1;
+        let due_ns = if self.rate_per_sec > 0.0 {
+            self.begun_ns + (self.sent as f64 * 1e9 / self.rate_per_sec) as u64
+        } else {
+            now_ns()
+        };
+        self.payload[8..HEAD_BYTES].copy_from_slice(&due_ns.to_le_bytes());
         &self.payload
     }
 
@@ -107,5 +112,24 @@ mod tests {
         assert_eq!(publication.due(0), UNPACED_MESSAGES);
         assert!(publication.until_tick(0).is_zero());
         assert!(Publication::begin(&Work::default()).is_err());
+    }
+
+    #[test]
+    fn messages_say_when_they_were_due_however_late_they_are() {
+        let work = Work {
+            message_bytes: 32,
+            rate_per_sec: 1_000.0,
+            ..Work::default()
+        };
+        let mut publication = Publication::begin(&work).unwrap();
+        let begun_ns = publication.begun_ns;
+        assert_eq!(publication.due(begun_ns + 5_000_001), 5);
+        for number in 0..5_u64 {
+            let message = publication.message();
+            assert_eq!(message[..8], number.to_le_bytes());
+            let due_ns = begun_ns + (number + 1) * 1_000_000;
+            assert_eq!(message[8..16], due_ns.to_le_bytes());
+        }
+        assert_eq!(publication.due(begun_ns + 5_000_001), 0);
     }
 }

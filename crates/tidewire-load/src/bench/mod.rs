@@ -8,6 +8,7 @@
 mod child;
 pub mod contract;
 mod cost;
+mod hold;
 mod pace;
 pub mod plan;
 pub mod program;

@@ -26,6 +26,11 @@ impl Pace {
         from..self.taken
     }
 
+    /// When a message is due. A publisher that was held up is late for what it makes up, and its messages say so.
+    pub(super) fn due_ns(&self, number: u64) -> u64 {
+        self.since_ns + ((number + 1) as f64 * 1e9 / self.rate_per_sec) as u64
+    }
+
     /// How many were due so far.
     pub(super) fn taken(&self) -> u64 {
         self.taken
@@ -39,6 +44,17 @@ pub(super) const TICK_NS: u64 = 1_000_000;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_message_is_taken_when_it_is_due_and_not_before() {
+        let mut pace = Pace::new(3_000.0, 7_000);
+        for number in 0..10_000 {
+            let due_ns = pace.due_ns(number);
+            assert_eq!(pace.take(due_ns - 2), number..number);
+            // The time is cut off to whole nanoseconds.
+            assert_eq!(pace.take(due_ns + 1), number..number + 1);
+        }
+    }
 
     #[test]
     fn what_is_due_is_due_once_and_nothing_is_forgotten() {

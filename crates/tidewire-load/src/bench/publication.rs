@@ -1,4 +1,4 @@
-//! What a publication of the benchmark carries: its number and when it was sent, in the first 16 bytes of its payload.
+//! What a publication of the benchmark carries: its number and when it was due, in the first 16 bytes of its payload.
 //!
 //! Problem: one subscriber has to find lost, doubled, swapped and changed messages of any publisher in any language, and
 //! how long each was on its way. Approach: the layout that [the contract](super::contract) lays down, which a publisher
@@ -10,8 +10,8 @@
 pub struct Publication {
     /// Counts the publications of one publisher from 0.
     pub sequence: u64,
-    /// When it was sent: nanoseconds of `CLOCK_MONOTONIC`, which means the same in every process of a machine.
-    pub sent_ns: u64,
+    /// When it was due by the rate: nanoseconds of `CLOCK_MONOTONIC`, which means the same in every process of a machine.
+    pub due_ns: u64,
 }
 
 impl Publication {
@@ -25,7 +25,7 @@ impl Publication {
             "a publication of {payload_bytes} bytes has no room for its number and time"
         );
         out.extend_from_slice(&self.sequence.to_le_bytes());
-        out.extend_from_slice(&self.sent_ns.to_le_bytes());
+        out.extend_from_slice(&self.due_ns.to_le_bytes());
         out.resize(out.len() + payload_bytes - PUBLICATION_BYTES_MIN, FILLING);
     }
 
@@ -37,7 +37,7 @@ impl Publication {
             return None;
         }
         let (sequence, rest) = payload.split_first_chunk()?;
-        let (sent_ns, filling) = rest.split_first_chunk()?;
+        let (due_ns, filling) = rest.split_first_chunk()?;
         let is_whole = match filling.try_into() {
             // Of the usual size: one comparison.
             Ok(filling) => u128::from_ne_bytes(filling) == u128::from_ne_bytes([FILLING; 16]),
@@ -45,7 +45,7 @@ impl Publication {
         };
         is_whole.then_some(Self {
             sequence: u64::from_le_bytes(*sequence),
-            sent_ns: u64::from_le_bytes(*sent_ns),
+            due_ns: u64::from_le_bytes(*due_ns),
         })
     }
 }
@@ -65,7 +65,7 @@ mod tests {
         for bytes in [16, 17, 32, 200] {
             let sent = Publication {
                 sequence: 0x0102_0304_0506_0708,
-                sent_ns: u64::MAX - 1,
+                due_ns: u64::MAX - 1,
             };
             let mut payload = Vec::new();
             sent.append(bytes, &mut payload);

@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use super::contract::{Driver, Measured, Work};
+use super::contract::{Driver, Work};
+use super::hold::holds;
 use super::plan::{RowPlan, Suite};
 use super::program::{DROPS, Program};
 use super::report::{BenchEnvironment, BenchReport, Figures, PeerFigures, RowResult, SuiteResult};
@@ -170,16 +171,6 @@ impl Contender<'_> {
     fn holds(&self) -> bool {
         self.error.is_none() && self.outcomes.iter().all(|run| holds(&run.measured))
     }
-}
-
-/// Whether a run kept up with what it was offered.
-fn holds(measured: &Measured) -> bool {
-    let p99_us = measured.latency.map_or(0.0, |latency| latency.p99_us);
-    let offered = measured.figures.get(OFFERED).copied().unwrap_or_default() * measured.seconds;
-    measured.verified
-        && measured.lost == 0
-        && p99_us <= HOLD_P99_US_MAX
-        && measured.messages as f64 >= offered * HOLD_SHARE_MIN
 }
 
 impl Runner<'_> {
@@ -436,49 +427,3 @@ const AGAIN_MAX: usize = 2;
 
 /// What starting and ending two processes takes, roughly.
 const OVERHEAD_SECS: f64 = 0.1;
-
-/// The figure of a driver that says what was offered, in messages a second.
-pub(super) const OFFERED: &str = "offered_per_sec";
-
-/// Who takes longer than a second for one message in a hundred has a queue that grows.
-const HOLD_P99_US_MAX: f64 = 1e6;
-
-/// Who delivers less than this share of what is offered falls behind.
-const HOLD_SHARE_MIN: f64 = 0.97;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::bench::contract::Times;
-
-    #[test]
-    fn who_loses_falls_behind_or_lets_wait_does_not_hold() {
-        let good = Measured {
-            messages: 980,
-            seconds: 1.0,
-            verified: true,
-            latency: Some(Times {
-                p99_us: 900_000.0,
-                ..Times::default()
-            }),
-            figures: BTreeMap::from([(OFFERED.to_owned(), 1_000.0)]),
-            ..Measured::default()
-        };
-        assert!(holds(&good));
-        let bad: [fn(&mut Measured); 4] = [
-            |run| run.lost = 1,
-            |run| run.messages = 900,
-            |run| run.verified = false,
-            |run| {
-                if let Some(latency) = &mut run.latency {
-                    latency.p99_us = 1_100_000.0;
-                }
-            },
-        ];
-        for spoil in bad {
-            let mut run = good.clone();
-            spoil(&mut run);
-            assert!(!holds(&run), "{run:?}");
-        }
-    }
-}

@@ -102,7 +102,7 @@ fn peers(row: &RowResult) -> String {
         .map(|(name, peer)| match (peer.ratio, peer.figures.fault()) {
             (_, Some(_)) if peer.figures.error.is_some() => format!("{name} failed"),
             (Some(ratio), Some(_)) if !peer.drops => format!("{name} {ratio:.2}× (lost messages)"),
-            (Some(ratio), _) => format!("{name} {ratio:.2}×"),
+            (Some(ratio), _) => format!("{name} {ratio:.2}×{}", unless_held(&peer.figures)),
             (None, _) => format!("{name} –"),
         })
         .collect();
@@ -130,7 +130,21 @@ fn median(figures: &Figures) -> String {
     let (Some(median), Some([low, high])) = (figures.median, figures.ci95) else {
         return none();
     };
-    format!("{} [{}–{}]", figure(median), figure(low), figure(high))
+    let mark = unless_held(figures);
+    format!(
+        "{} [{}–{}]{mark}",
+        figure(median),
+        figure(low),
+        figure(high)
+    )
+}
+
+/// What stands behind a figure that is not what was offered.
+fn unless_held(figures: &Figures) -> &'static str {
+    match figures.holds {
+        Some(false) => " (does not hold)",
+        _ => "",
+    }
 }
 
 fn pair(server: Option<f64>, client: Option<f64>) -> String {

@@ -11,7 +11,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 pub use self::write::{ReadBenchError, WrittenBench};
-use super::contract::{Times, Work};
+use super::contract::{Measured, Times, Work};
+use super::hold::all_hold;
 use super::plan::{Metric, RowPlan};
 use super::run::Outcome;
 use crate::environment::Environment;
@@ -100,6 +101,8 @@ pub struct Figures {
     pub lost: u64,
     /// Those of them that somebody counted as dropped.
     pub dropped: u64,
+    /// Whether every run delivered the rate that it was offered; nothing where no rate is offered.
+    pub holds: Option<bool>,
     /// Processor time of the server for each message, in nanoseconds: the median of the runs.
     pub server_cpu_ns_per_msg: Option<f64>,
     /// The same of the driver.
@@ -214,6 +217,7 @@ impl Figures {
                 (messages > 0).then_some(amount(outcome)? / messages as f64)
             })
         };
+        let measured: Vec<&Measured> = outcomes.iter().map(|run| &run.measured).collect();
         let client_rss_bytes_max = outcomes.iter().map(|run| run.driver_rss_bytes_max).max();
         let server_rss_bytes_max = outcomes
             .iter()
@@ -226,6 +230,7 @@ impl Figures {
             verified: runs.len() == outcomes.len() && outcomes.iter().all(is_accounted_for),
             lost: outcomes.iter().map(|run| run.measured.lost).sum(),
             dropped: outcomes.iter().map(|run| run.measured.dropped).sum(),
+            holds: all_hold(&measured),
             server_cpu_ns_per_msg: per_message(&|run| run.server_cpu_ns),
             client_cpu_ns_per_msg: per_message(&|run| Some(run.driver_cpu_ns)),
             allocated_bytes_per_msg: AllocatedBytes {

@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::bench::contract::Measured;
 use crate::page::browser::check_everywhere;
 use crate::page::check::{by_id, check, parse, text};
 
@@ -72,6 +71,14 @@ fn figures(outcomes: &[Outcome]) -> Figures {
     Figures::of(&Metric::MESSAGES, outcomes, None)
 }
 
+/// Of a run that was offered a thousand messages a second.
+fn offered(messages: u64) -> Figures {
+    let mut run = outcome(messages, 0, 0);
+    let offered = [(crate::bench::hold::OFFERED.to_owned(), 1_000.0)];
+    run.measured.figures = BTreeMap::from(offered);
+    figures(&[run])
+}
+
 fn failed() -> Figures {
     Figures::of(&Metric::MESSAGES, &[], Some(format!("it {HOSTILE}")))
 }
@@ -118,6 +125,21 @@ fn valid(report: &BenchReport) -> Result<(), String> {
     validator
         .validate(&value)
         .map_err(|error| error.to_string())
+}
+
+#[test]
+fn who_does_not_hold_a_rate_is_marked_and_does_not_fail_the_suite() {
+    let row = row(offered(500), Some(offered(1_000)), offered(900), false);
+    let held = [&row.tidewire, row.limit.as_ref().unwrap()].map(|figures| figures.holds);
+    assert_eq!(held, [Some(false), Some(true)]);
+    let cells = markdown::cells(&row);
+    assert!(!cells[2].contains("does not hold"), "{cells:?}");
+    assert!(cells[3].ends_with("(does not hold)"), "{cells:?}");
+    assert!(cells[5].ends_with("(does not hold)"), "{cells:?}");
+    let report = report(vec![row]);
+    assert_eq!(report.faults(), Vec::<String>::new());
+    let page = report.to_html();
+    assert!(page.contains("(does not hold)"));
 }
 
 #[test]

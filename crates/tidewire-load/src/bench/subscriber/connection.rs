@@ -7,6 +7,7 @@ use tidewire::io::clock::now_ns;
 use tidewire::io::socket::Stream;
 
 use super::dialect::{Dialect, DialectError, Next, Publish, Role};
+use crate::bench::pace::Pace;
 use crate::bench::publication::Publication;
 use crate::probes::wait::WaitSet;
 use crate::statistics::LatencyHistogram;
@@ -33,18 +34,23 @@ pub(super) struct Sequence {
     pub(super) missing: u64,
     /// Messages that came again or late, or were changed.
     pub(super) wrong: u64,
+    /// Whether a message came that was due behind the window, so that nothing of the window comes any more.
+    pub(super) is_past: bool,
+    /// How late the first message of the window was, in nanoseconds, and the last one.
+    pub(super) lateness_ns: Option<(u64, u64)>,
 }
 
-/// What was heard over all connections since it was last cleared.
+/// What was heard over all connections of what was due within the window.
 #[derive(Debug)]
 pub(super) struct Tally {
     pub(super) messages: u64,
     pub(super) latency: LatencyHistogram,
     payload_bytes: usize,
-    /// The first number that does not count any more, or that nobody can have sent.
-    limit: u64,
-    is_draining: bool,
-    /// Messages that were sent at the same moment and not yet recorded: a publisher looks at the clock once for several.
+    from_ns: u64,
+    until_ns: u64,
+    /// The lowest number that is known to be due behind the window.
+    pub(super) behind: Option<u64>,
+    /// Messages that were due at about the same time and are not yet recorded: when the first of them was, and how many.
     run: (u64, u64),
 }
 
@@ -118,18 +124,18 @@ impl<D: Dialect> Connection<D> {
         self.flush()
     }
 
-    /// Publishes with `publish`, which writes a payload in this dialect.
+    /// Publishes what is due with `publish`, which writes a payload in this dialect.
     pub(super) fn publish(
         &mut self,
-        numbers: std::ops::Range<u64>,
+        pace: &mut Pace,
         payload_bytes: usize,
         publish: Publish,
     ) -> Result<(), Broken> {
-        let sent_ns = now_ns();
         let mut payload = Vec::with_capacity(payload_bytes);
-        for sequence in numbers {
+        for sequence in pace.take(now_ns()) {
             payload.clear();
-            Publication { sequence, sent_ns }.append(payload_bytes, &mut payload);
+            let due_ns = pace.due_ns(sequence);
+            Publication { sequence, due_ns }.append(payload_bytes, &mut payload);
             publish(&payload, &mut self.output);
         }
         self.flush()
@@ -163,12 +169,6 @@ impl Sequence {
         true
     }
 
-    /// What comes now is later than all that counts: whatever has not come by now is lost.
-    fn skip_to(&mut self, limit: u64) {
-        self.missing += limit.saturating_sub(self.next);
-        self.next = self.next.max(limit);
-    }
-
     /// Everything that is not as it should be, if the numbers below `until` were sent.
     pub(super) fn lost(&self, until: u64) -> u64 {
         self.missing + self.wrong + until.saturating_sub(self.next)
@@ -176,26 +176,24 @@ impl Sequence {
 }
 
 impl Tally {
+    /// Of everything that comes, until there is a window.
     pub(super) fn new(payload_bytes: usize) -> Self {
         Self {
             messages: 0,
             latency: LatencyHistogram::new(),
             payload_bytes,
-            limit: NUMBERS_MAX,
-            is_draining: false,
+            from_ns: 0,
+            until_ns: u64::MAX,
+            behind: None,
             run: (0, 0),
         }
     }
 
-    pub(super) fn clear(&mut self) {
+    /// From now on only what is due between these times counts.
+    pub(super) fn begin(&mut self, from_ns: u64, until_ns: u64) {
         self.messages = 0;
         self.latency.clear();
-    }
-
-    /// From now on only numbers below `limit` count.
-    pub(super) fn drain(&mut self, limit: u64) {
-        self.limit = limit;
-        self.is_draining = true;
+        (self.from_ns, self.until_ns) = (from_ns, until_ns);
     }
 
     #[inline]
@@ -204,34 +202,42 @@ impl Tally {
             sequence.wrong += 1;
             return;
         };
-        if publication.sequence >= self.limit {
-            if self.is_draining {
-                sequence.skip_to(self.limit);
-            } else {
-                sequence.wrong += 1;
-            }
+        let Publication {
+            sequence: number,
+            due_ns,
+        } = publication;
+        if number >= NUMBERS_MAX {
+            sequence.wrong += 1;
             return;
         }
-        if !sequence.take(publication.sequence) {
+        if due_ns >= self.until_ns {
+            sequence.is_past = true;
+            self.behind = Some(self.behind.map_or(number, |behind| behind.min(number)));
+            return;
+        }
+        if !sequence.take(number) || due_ns < self.from_ns {
             return;
         }
         self.messages += 1;
-        let (sent_ns, count) = self.run;
-        if sent_ns == publication.sent_ns {
+        let late_ns = now_ns.saturating_sub(due_ns);
+        let (first_ns, _) = sequence.lateness_ns.unwrap_or((late_ns, late_ns));
+        sequence.lateness_ns = Some((first_ns, late_ns));
+        let (run_ns, count) = self.run;
+        if count > 0 && due_ns.wrapping_sub(run_ns) < RUN_NS {
             self.run.1 = count + 1;
         } else {
             self.settle(now_ns);
-            self.run = (publication.sent_ns, 1);
+            self.run = (due_ns, 1);
         }
     }
 
-    /// Records what was sent at one moment.
+    /// Records what was due at about one time.
     #[inline]
     fn settle(&mut self, now_ns: u64) {
-        let (sent_ns, count) = std::mem::take(&mut self.run);
+        let (due_ns, count) = std::mem::take(&mut self.run);
         if count > 0 {
             self.latency
-                .record_many(now_ns.saturating_sub(sent_ns), count);
+                .record_many(now_ns.saturating_sub(due_ns), count);
         }
     }
 }
@@ -245,19 +251,24 @@ impl From<io::Error> for Broken {
 /// No publisher of the benchmark gets this far in a year.
 const NUMBERS_MAX: u64 = 1 << 48;
 
+/// What became due within this time of one another is timed together, by the first of it: a fifth of what a publisher's tick
+/// is, so that recording does not cost more than reading.
+const RUN_NS: u64 = 200_000;
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn payload(sequence: u64, sent_ns: u64) -> Vec<u8> {
+    fn payload(sequence: u64, due_ns: u64) -> Vec<u8> {
         let mut payload = Vec::new();
-        Publication { sequence, sent_ns }.append(32, &mut payload);
+        Publication { sequence, due_ns }.append(32, &mut payload);
         payload
     }
 
     #[test]
     fn what_is_lost_doubled_late_or_changed_is_counted() {
         let mut tally = Tally::new(32);
+        tally.begin(5, 100);
         let mut sequence = Sequence::default();
         // 2 and 3 are missing, 3 comes late, 4 comes twice.
         for number in [0, 1, 4, 4, 3, 5] {
@@ -270,24 +281,51 @@ mod tests {
         tally.settle(10);
         assert_eq!((sequence.missing, sequence.wrong, sequence.next), (2, 4, 6));
         assert_eq!((tally.messages, tally.latency.count()), (4, 4));
-        // Two more were sent than came.
-        assert_eq!(sequence.lost(8), 8);
-        // Something later says that they do not come any more, and does not count itself.
-        tally.drain(8);
-        tally.take(&payload(20, 7), 10, &mut sequence);
-        assert_eq!((sequence.next, sequence.lost(8), tally.messages), (8, 8, 4));
+        // Two more were due than came, which something later says, and it does not count itself.
+        assert!(!sequence.is_past);
+        tally.take(&payload(8, 100), 110, &mut sequence);
+        assert_eq!((tally.behind, sequence.is_past), (Some(8), true));
+        assert_eq!((sequence.lost(8), tally.messages), (8, 4));
     }
 
     #[test]
-    fn messages_of_one_moment_are_recorded_together_and_none_is_forgotten() {
+    fn a_message_counts_when_it_was_due_and_not_when_it_came() {
+        let mut tally = Tally::new(32);
+        tally.begin(1_000, 2_000);
+        let mut sequence = Sequence::default();
+        for (number, due_ns, now_ns) in [
+            (0, 900, 1_100),
+            (1, 1_000, 1_200),
+            (2, 1_999, 2_800),
+            (3, 2_000, 2_900),
+        ] {
+            tally.take(&payload(number, due_ns), now_ns, &mut sequence);
+            tally.settle(now_ns);
+        }
+        assert_eq!((tally.messages, tally.latency.count()), (2, 2));
+        assert_eq!(sequence.lateness_ns, Some((200, 801)));
+        assert_eq!((tally.behind, sequence.lost(3)), (Some(3), 0));
+    }
+
+    #[test]
+    fn messages_of_one_time_are_recorded_together_and_none_is_forgotten() {
         let mut tally = Tally::new(32);
         let mut sequence = Sequence::default();
-        for (number, sent_ns) in [(0, 100), (1, 100), (2, 200), (3, 300), (4, 300)] {
-            tally.take(&payload(number, sent_ns), 1_000, &mut sequence);
+        let due = [
+            (0, 0),
+            (1, RUN_NS - 1),
+            (2, RUN_NS),
+            (3, 900_000),
+            (4, 950_000),
+        ];
+        for (number, due_ns) in due {
+            tally.take(&payload(number, due_ns), 1_000_000, &mut sequence);
         }
-        tally.settle(1_000);
-        tally.settle(1_000);
+        tally.settle(1_000_000);
+        tally.settle(1_000_000);
         assert_eq!((tally.messages, tally.latency.count()), (5, 5));
         assert_eq!(sequence.lost(5), 0);
+        let summary = tally.latency.quantile_ns(1.0);
+        assert!(summary >= 1_000_000, "{summary}");
     }
 }

@@ -6,8 +6,10 @@
 //! ([`Publication`](super::publication::Publication)). Brokers get their publications over a further connection of the
 //! same kind; everybody else publishes by himself when all have subscribed.
 //!
-//! A message counts as lost if it was sent and did not come, came twice, late or changed. What was sent when the window
-//! ends is waited for, until nothing comes any more.
+//! A message belongs to the time at which its rate made it due, so that nobody gains by publishing late. What was due within
+//! the window is waited for behind it; it is over when every connection has a message that was due later, or nothing
+//! comes any more. How much longer than the window that took shows in the rate. A message counts as lost if it was sent and
+//! did not come, came twice, out of order or changed.
 
 mod connection;
 mod dialect;
@@ -52,18 +54,20 @@ pub struct Listening {
 /// What was heard.
 #[derive(Debug)]
 pub struct Heard {
-    /// Messages of all connections within the window, each the expected one or a later one.
+    /// Messages of all connections that were due within the window and came, each the expected one or a later one.
     pub messages: u64,
-    /// How long the window was, in seconds.
+    /// How long that took, in seconds: the window, and by how much later than the first of them the last ones were, on the
+    /// average of the connections. A publisher that holds its rate is late by the same time at the end as at the beginning.
     pub seconds: f64,
-    /// Messages that were sent by the end of the window, from the first one on: each of them once for every connection.
+    /// Messages that were due by the end of the window and sent, from the first one on: each of them once for every
+    /// connection.
     pub sent: u64,
-    /// Messages of all connections that were sent by the end of the window and did not come as they should, from the
+    /// Messages of all connections that were due by the end of the window and did not come as they should, from the
     /// first one on.
     pub lost: u64,
     /// Connections that the server ended.
     pub closed: usize,
-    /// From being sent to being read, of the messages of the window.
+    /// From being due to being read, of the messages of the window.
     pub latency: LatencyHistogram,
 }
 
@@ -162,23 +166,22 @@ fn listen_in<D: Dialect>(
         crowd.turn()?;
     }
     crowd.run_until(now_ns() + listening.warm_up.as_nanos() as u64)?;
-    crowd.tally.clear();
     started();
     let from_ns = now_ns();
-    crowd.run_until(from_ns + listening.duration.as_nanos() as u64)?;
-    let seconds = (now_ns() - from_ns) as f64 / 1e9;
-    let messages = crowd.tally.messages;
-    let latency = std::mem::take(&mut crowd.tally.latency);
-    let until = crowd.sent();
-    crowd.drain(until)?;
+    let window_ns = listening.duration.as_nanos() as u64;
+    let until_ns = from_ns + window_ns;
+    crowd.tally.begin(from_ns, until_ns);
+    crowd.run_until(until_ns)?;
+    crowd.drain()?;
+    let sent = crowd.sent();
     let connections = &crowd.connections;
     Ok(Heard {
-        messages,
-        seconds,
-        sent: until,
-        lost: connections.iter().map(|one| one.sequence.lost(until)).sum(),
+        messages: crowd.tally.messages,
+        seconds: (window_ns + crowd.fell_behind_ns()) as f64 / 1e9,
+        sent,
+        lost: connections.iter().map(|one| one.sequence.lost(sent)).sum(),
         closed: connections.iter().filter(|one| one.is_closed).count(),
-        latency,
+        latency: std::mem::take(&mut crowd.tally.latency),
     })
 }
 
@@ -254,10 +257,9 @@ impl<'a, D: Dialect> Crowd<'a, D> {
     /// Publishes what is due, and hears what is there.
     fn turn(&mut self) -> Result<(), ListenError> {
         if let (Some((connection, pace)), Some(publish)) = (&mut self.publisher, D::PUBLISH) {
-            let due = pace.take(now_ns());
             let bytes = self.listening.payload_bytes;
             connection
-                .publish(due, bytes, publish)
+                .publish(pace, bytes, publish)
                 .map_err(cannot_publish)?;
             if connection.waiting_bytes() > UNSENT_BYTES_MAX {
                 let text = "the broker takes less than is published; ask for a lower rate";
@@ -307,37 +309,54 @@ impl<'a, D: Dialect> Crowd<'a, D> {
         Ok(())
     }
 
-    /// How many messages were sent, as far as can be known here: what we published, or the highest number that came.
+    /// How many messages were sent of those due by the end of the window: all before the first that was due later, or else
+    /// up to the highest number that came.
     fn sent(&self) -> u64 {
-        match &self.publisher {
-            Some((_, pace)) => pace.taken(),
-            None => {
-                let heard = self.connections.iter().map(|one| one.sequence.next);
-                heard.max().unwrap_or_default()
-            }
-        }
+        let heard = self.connections.iter().map(|one| one.sequence.next);
+        let heard = heard.max().unwrap_or_default();
+        self.tally.behind.map_or(heard, |behind| behind.max(heard))
     }
 
-    /// Waits until all numbers below `until` came everywhere, or nothing new comes any more.
-    fn drain(&mut self, until: u64) -> Result<(), ListenError> {
-        self.tally.drain(until);
-        let mut missing = self.missing(until);
-        let mut since_ns = now_ns();
-        while missing > 0 && now_ns() - since_ns < DRAIN_TIMEOUT.as_nanos() as u64 {
-            self.hear()?;
-            let now_missing = self.missing(until);
-            if now_missing < missing {
-                (missing, since_ns) = (now_missing, now_ns());
+    /// Waits until everybody has heard what was due within the window, or nothing of it comes any more. The publisher goes
+    /// on, because what is due later tells that nothing is missing.
+    fn drain(&mut self) -> Result<(), ListenError> {
+        let began_ns = now_ns();
+        let (mut since_ns, mut heard) = (began_ns, self.heard());
+        while self.is_awaiting()
+            && now_ns() - since_ns < QUIET_MAX.as_nanos() as u64
+            && now_ns() - began_ns < DRAIN_MAX.as_nanos() as u64
+        {
+            self.turn()?;
+            let now_heard = self.heard();
+            if now_heard > heard {
+                (heard, since_ns) = (now_heard, now_ns());
             }
         }
         Ok(())
     }
 
-    /// Messages below `until` that may still come.
-    fn missing(&self, until: u64) -> u64 {
-        let open = self.connections.iter().filter(|one| !one.is_closed);
-        open.map(|one| until.saturating_sub(one.sequence.next))
-            .sum()
+    /// Whether something of the window may still come.
+    fn is_awaiting(&self) -> bool {
+        let is_awaiting = |one: &Connection<D>| !one.is_closed && !one.sequence.is_past;
+        self.connections.iter().any(is_awaiting)
+    }
+
+    /// Grows as long as something of the window comes.
+    fn heard(&self) -> u64 {
+        self.connections.iter().map(|one| one.sequence.next).sum()
+    }
+
+    /// How much later the last messages of the window were than the first, in nanoseconds; the average of the connections.
+    fn fell_behind_ns(&self) -> u64 {
+        let lateness = self
+            .connections
+            .iter()
+            .filter_map(|one| one.sequence.lateness_ns);
+        let (mut first_ns, mut last_ns, mut count) = (0, 0, 0);
+        for (first, last) in lateness {
+            (first_ns, last_ns, count) = (first_ns + first, last_ns + last, count + 1);
+        }
+        last_ns.saturating_sub(first_ns) / count.max(1)
     }
 }
 
@@ -364,7 +383,10 @@ const PUBLISHER: usize = usize::MAX;
 const READY_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// How long nothing must come for what is missing to be lost.
-const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
+const QUIET_MAX: Duration = Duration::from_secs(5);
+
+/// Longest wait for the window's messages: somebody so far behind will not hold the rate, and what it still owes is lost.
+const DRAIN_MAX: Duration = Duration::from_secs(15);
 
 /// Size of the buffer all connections are read into: a frame and what one read of a busy connection brings.
 const BUFFER_BYTES: usize = 256 * 1024;

@@ -32,17 +32,21 @@ fn server(
 }
 
 fn frame(sequence: u64) -> Vec<u8> {
+    frame_due(sequence, now_ns())
+}
+
+fn frame_due(sequence: u64, due_ns: u64) -> Vec<u8> {
     let mut frame = 32_u32.to_be_bytes().to_vec();
-    let sent_ns = now_ns();
-    Publication { sequence, sent_ns }.append(32, &mut frame);
+    Publication { sequence, due_ns }.append(32, &mut frame);
     frame
 }
 
 /// Publishes the numbers that `keep` lets through, the same to all, until a connection ends.
 fn publish(mut streams: Vec<TcpStream>, keep: fn(usize, u64) -> bool) {
     for number in 0.. {
+        let frame = frame(number);
         for (index, stream) in streams.iter_mut().enumerate() {
-            if keep(index, number) && stream.write_all(&frame(number)).is_err() {
+            if keep(index, number) && stream.write_all(&frame).is_err() {
                 return;
             }
         }
@@ -91,6 +95,37 @@ fn a_connection_that_is_cut_off_has_lost_the_rest() {
         publish(streams, |_, _| true);
     });
     assert_eq!((heard.closed, heard.lost), (1, heard.sent - 1));
+}
+
+/// Publishes a message a millisecond where two are due.
+fn publish_at_half_the_rate(mut streams: Vec<TcpStream>) {
+    let since_ns = now_ns();
+    for number in 0.. {
+        while now_ns() < since_ns + number * TICK_NS {
+            std::thread::yield_now();
+        }
+        let frame = frame_due(number, since_ns + number * TICK_NS / 2);
+        if streams[0].write_all(&frame).is_err() {
+            return;
+        }
+    }
+}
+
+#[test]
+fn a_publisher_that_falls_behind_takes_longer_than_the_window_and_its_messages_wait() {
+    let mut least = 10;
+    // The machine may hold up the subscriber at its beginning, which then looks as late as the end.
+    while least < 2_000 {
+        let heard = hear_enough(1, least, publish_at_half_the_rate);
+        assert_eq!((heard.lost, heard.closed), (0, 0));
+        assert_eq!(heard.latency.count(), heard.messages);
+        let per_sec = heard.messages as f64 / heard.seconds;
+        if per_sec < 1_500.0 && heard.latency.quantile_ns(1.0) > 10 * TICK_NS {
+            return;
+        }
+        least *= 2;
+    }
+    panic!("it never falls behind");
 }
 
 /// Reads until `end` came.

@@ -65,10 +65,10 @@ fn publish(listener: &Listener, work: &Work, published: &AtomicU64) -> io::Resul
         block.clear();
         for _ in 0..TICKS_PER_WRITE {
             thread::sleep(TICK);
-            let sent_ns = now_ns();
-            for sequence in pace.take(sent_ns) {
+            for sequence in pace.take(now_ns()) {
                 payload.clear();
-                Publication { sequence, sent_ns }.append(work.message_bytes, &mut payload);
+                let due_ns = pace.due_ns(sequence);
+                Publication { sequence, due_ns }.append(work.message_bytes, &mut payload);
                 let message = Message::with_id(Kind::Deliver, 1, 0, &payload).with_name(TOPIC);
                 Tw1.encode(&message, &mut block).map_err(io::Error::other)?;
             }

@@ -13,8 +13,8 @@ use std::time::Duration;
 use tidewire::Endpoint;
 
 use crate::bench::contract::{Measured, Work};
+use crate::bench::hold::OFFERED;
 use crate::bench::plan::{Metric, RoleError, RowPlan, Side, Source, Suite};
-use crate::bench::runner::OFFERED;
 use crate::bench::stage::{Stage, allocated_bytes};
 use crate::bench::subscriber::{self, Listening, Protocol};
 

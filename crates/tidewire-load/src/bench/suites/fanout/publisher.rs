@@ -63,11 +63,12 @@ impl Service for Publisher {
 
     fn on_turn(&mut self, cx: &mut Context<'_>) -> Option<u64> {
         let now_ns = now_ns();
-        for sequence in self.pace.as_mut()?.take(now_ns) {
+        let pace = self.pace.as_mut()?;
+        for sequence in pace.take(now_ns) {
             self.payload.clear();
             let publication = Publication {
                 sequence,
-                sent_ns: now_ns,
+                due_ns: pace.due_ns(sequence),
             };
             publication.append(self.payload_bytes, &mut self.payload);
             if let Err(error) = cx.publish(TOPIC, &self.payload) {

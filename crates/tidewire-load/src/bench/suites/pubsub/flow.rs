@@ -61,7 +61,7 @@ impl Flow {
     pub(super) fn append(&mut self, publisher: usize, now_ns: u64, payload: &mut Vec<u8>) {
         let publication = Publication {
             sequence: (publisher as u64) << PUBLISHER_SHIFT | self.next[publisher],
-            sent_ns: now_ns,
+            due_ns: now_ns,
         };
         publication.append(PAYLOAD_BYTES, payload);
         self.next[publisher] += 1;
@@ -89,7 +89,7 @@ impl Flow {
         *expected = number + 1;
         if course.counts(now_ns) {
             self.deliveries.messages += 1;
-            let waited_ns = now_ns.saturating_sub(publication.sent_ns);
+            let waited_ns = now_ns.saturating_sub(publication.due_ns);
             self.deliveries.latency.record(waited_ns);
         }
     }
