@@ -24,12 +24,13 @@ impl<const FRAME_BYTES: usize> FrameLink<FRAME_BYTES> {
         }
     }
 
-    /// Reads once, lets `handle` answer every whole frame, and writes what it wrote.
+    /// Reads once into a [`buffer`] that all links of a thread share, lets `handle` answer every whole frame, and writes what
+    /// it wrote.
     pub(super) fn exchange(
         &mut self,
+        buffer: &mut [u8],
         mut handle: impl FnMut(&[u8; FRAME_BYTES], &mut Vec<u8>),
     ) -> io::Result<()> {
-        let mut buffer = [0; BUFFER_BYTES];
         let kept = self.rest.len();
         buffer[..kept].copy_from_slice(&self.rest);
         let filled = match self.stream.read(&mut buffer[kept..]) {
@@ -66,6 +67,11 @@ impl<const FRAME_BYTES: usize> AsFd for FrameLink<FRAME_BYTES> {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.stream.as_fd()
     }
+}
+
+/// A buffer to read into. A thread makes one, for filling it with zeros costs as much as many frames.
+pub(super) fn buffer() -> Box<[u8]> {
+    vec![0; BUFFER_BYTES].into_boxed_slice()
 }
 
 /// What one read takes at most.

@@ -12,7 +12,7 @@ use tidewire::io::socket::{Listener, SocketAddress, SocketOptions};
 use tidewire::{Address, Endpoint};
 
 use super::super::course::{Course, News, tell};
-use super::super::frame_link::FrameLink;
+use super::super::frame_link::{self, FrameLink};
 use super::flow::{Deliveries, Flow};
 use super::{LOOK_EVERY_NS, PAYLOAD_BYTES};
 use crate::bench::contract::{Account, Work};
@@ -45,6 +45,7 @@ fn copy(listener: &Listener, subscribers: usize) -> io::Result<()> {
     let mut links: Vec<Link> = Vec::new();
     let mut ready = Vec::new();
     let mut news = Vec::new();
+    let mut buffer = frame_link::buffer();
     loop {
         let is_behind = links.iter().any(|link| !link.output.is_empty());
         let patience = if is_behind { SOON } else { LOOK_EVERY };
@@ -58,7 +59,7 @@ fn copy(listener: &Listener, subscribers: usize) -> io::Result<()> {
                 continue;
             }
             // With the first connection that ends, all end: the driver is done.
-            links[number].exchange(|frame, _| news.extend_from_slice(frame))?;
+            links[number].exchange(&mut buffer, |frame, _| news.extend_from_slice(frame))?;
         }
         for link in links.iter_mut().take(subscribers) {
             link.output.extend_from_slice(&news);
@@ -101,6 +102,7 @@ fn drive(
     tell(sender, News::Connected);
     let mut flow = Flow::new(work);
     let mut ready = Vec::new();
+    let mut buffer = frame_link::buffer();
     loop {
         let now_ns = now_ns();
         let is_settled = flow.settle(now_ns);
@@ -119,7 +121,9 @@ fn drive(
         set.wait_for(&mut ready, LOOK_EVERY)?;
         let heard_ns = self::now_ns();
         for &number in &ready {
-            links[number].exchange(|frame, _| flow.take(number, frame, heard_ns, course))?;
+            links[number].exchange(&mut buffer, |frame, _| {
+                flow.take(number, frame, heard_ns, course);
+            })?;
         }
     }
 }

@@ -12,7 +12,7 @@ use tidewire::io::socket::{Listener, SocketAddress, SocketOptions};
 use tidewire::{Address, Endpoint};
 
 use super::super::course::{Course, News, tell};
-use super::super::frame_link::FrameLink;
+use super::super::frame_link::{self, FrameLink};
 use super::{Calls, call_timeout_ns, numbers};
 use crate::bench::contract::{Account, Work};
 use crate::bench::plan::RoleError;
@@ -52,6 +52,7 @@ fn answer(listener: &Listener) -> io::Result<()> {
     set.add(listener.as_fd(), LISTENER)?;
     let mut links: Vec<Option<Link>> = Vec::new();
     let mut ready = Vec::new();
+    let mut buffer = frame_link::buffer();
     loop {
         set.wait(&mut ready)?;
         for &number in &ready {
@@ -65,7 +66,7 @@ fn answer(listener: &Listener) -> io::Result<()> {
             let Some(link) = &mut links[number] else {
                 continue;
             };
-            let answered = link.exchange(|call, out| {
+            let answered = link.exchange(&mut buffer, |call, out| {
                 let mut reply = *call;
                 let (first, second) = (number_at(call, 4), number_at(call, 8));
                 reply[4..8].copy_from_slice(&first.wrapping_add(second).to_le_bytes());
@@ -122,6 +123,7 @@ fn call(
         client.send(work.in_flight)?;
     }
     let mut ready = Vec::new();
+    let mut buffer = frame_link::buffer();
     loop {
         let now_ns = now_ns();
         if course.is_over(now_ns) {
@@ -137,7 +139,7 @@ fn call(
         }
         set.wait_for(&mut ready, LOOK_EVERY)?;
         for &number in &ready {
-            clients[number].receive(course, &mut calls)?;
+            clients[number].receive(&mut buffer, course, &mut calls)?;
         }
     }
 }
@@ -152,19 +154,27 @@ impl Client {
         self.link.flush()
     }
 
-    fn receive(&mut self, course: &Course, calls: &mut Calls) -> io::Result<()> {
+    /// Takes the replies of one read, which came at one time, and calls again.
+    fn receive(
+        &mut self,
+        buffer: &mut [u8],
+        course: &Course,
+        calls: &mut Calls,
+    ) -> io::Result<()> {
         let Self {
             link,
             sent,
             next,
             awaited,
         } = self;
-        link.exchange(|reply, out| {
+        // Read by the first frame, so that it is behind the read, and there is none for a read without frames.
+        let mut read_ns = None;
+        link.exchange(buffer, |reply, out| {
             let (first, second) = numbers(*awaited);
             let is_right = number_at(reply, 0) == awaited.cast_signed()
                 && number_at(reply, 4) == first.wrapping_add(second);
             *awaited = awaited.wrapping_add(1);
-            let now_ns = now_ns();
+            let now_ns = *read_ns.get_or_insert_with(now_ns);
             match sent.pop_front() {
                 Some(sent_ns) => calls.settle(course, sent_ns, is_right.then_some(now_ns)),
                 None => calls.wrong += 1,
