@@ -18,9 +18,14 @@ pub(crate) struct WaitSet {
 
 impl WaitSet {
     pub(crate) fn new() -> io::Result<Self> {
+        Self::taking(EVENTS)
+    }
+
+    /// A set that takes at most so many events in one call.
+    pub(crate) fn taking(events: usize) -> io::Result<Self> {
         Ok(Self {
             epoll: epoll::create(CreateFlags::CLOEXEC)?,
-            events: vec![MaybeUninit::uninit(); EVENTS].into_boxed_slice(),
+            events: vec![MaybeUninit::uninit(); events].into_boxed_slice(),
         })
     }
 
@@ -72,5 +77,5 @@ impl WaitSet {
     }
 }
 
-/// Events taken in one call.
+/// Events taken in one call where nothing else is asked for.
 const EVENTS: usize = 256;

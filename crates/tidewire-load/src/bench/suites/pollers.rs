@@ -102,7 +102,7 @@ fn drive(side: Side, _: &str, work: &Work, stage: &mut Stage) -> Result<(), Role
             events: Events::with_capacity(EVENTS_MAX),
         }),
         (Side::Bare, PollerKind::Epoll) => {
-            Box::new(WaitSet::new().map_err(RoleError::failed("open an epoll set"))?)
+            Box::new(WaitSet::taking(EVENTS_MAX).map_err(RoleError::failed("open an epoll set"))?)
         }
         (Side::Bare, PollerKind::Poll) => Box::new(BarePoll(Vec::new())),
         (Side::Bare, kind) => {
@@ -228,7 +228,7 @@ const EVENTS: Metric = Metric {
     source: Source::Rate,
 };
 
-/// Events taken in one call, as a lane does.
+/// Events taken in one call, by ours and by the bare epoll loop.
 const EVENTS_MAX: usize = 1_024;
 
 /// What was said is there at once; if it is not found within this time, it is lost.
