@@ -155,12 +155,7 @@ impl Client {
     }
 
     /// Takes the replies of one read, which came at one time, and calls again.
-    fn receive(
-        &mut self,
-        buffer: &mut [u8],
-        course: &Course,
-        calls: &mut Calls,
-    ) -> io::Result<()> {
+    fn receive(&mut self, buffer: &mut [u8], course: &Course, calls: &mut Calls) -> io::Result<()> {
         let Self {
             link,
             sent,

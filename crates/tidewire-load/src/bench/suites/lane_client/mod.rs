@@ -1,27 +1,26 @@
 //! Tidewire's own client side: sessions of an ordinary lane, which send message by message and check what comes back.
 //!
-//! The lane and the thread that plays the driver share a phase and a few counters. The lane looks at the phase once a
-//! turn, so that sending costs what it costs any service.
+//! The lane and the thread that plays the driver share a phase and a few counters ([`Link`]). The lane looks at the phase
+//! once a turn, so that sending costs what it costs any service.
+
+mod link;
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use tidewire::io::clock::now_ns;
-use tidewire::io::doorbell::Doorbell;
 use tidewire::{
     CloseReason, ConnectFailure, Context, Endpoint, HandlerResult, Kind, Message, Service,
     SessionId,
 };
 
+pub(super) use self::link::Link;
+use self::link::Phase;
 use super::times;
 use crate::bench::contract::{Measured, Work};
-use crate::bench::plan::RoleError;
-use crate::bench::stage::{Stage, allocated_bytes};
+use crate::bench::stage::allocated_bytes;
 use crate::format::describe;
-use crate::probes::echo::DRAIN;
 use crate::statistics::LatencyHistogram;
 
 /// What the sessions of a lane do.
@@ -73,7 +72,11 @@ struct Conversation {
 #[derive(Clone, Copy, Debug, Default)]
 struct Counts {
     sent: u64,
+    /// That came back as they should.
     received: u64,
+    /// That were overtaken by one that was sent later, and so will not come: datagrams do not turn back either.
+    lost: u64,
+    /// That came again or late, or were never sent.
     wrong: u64,
 }
 
@@ -85,133 +88,6 @@ struct Measure {
     allocated_before: Option<u64>,
     latency: LatencyHistogram,
     result: Measured,
-}
-
-/// What the lane and the driver's thread share.
-#[derive(Debug)]
-pub(super) struct Link {
-    phase: AtomicU8,
-    /// Messages that are due back, for the driver's thread to see.
-    unanswered: AtomicU64,
-    news: Mutex<News>,
-    changed: Condvar,
-}
-
-#[derive(Debug, Default)]
-struct News {
-    is_connected: bool,
-    failure: Option<String>,
-    result: Option<Measured>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd)]
-#[repr(u8)]
-enum Phase {
-    Connecting,
-    WarmUp,
-    Measuring,
-    Draining,
-}
-
-impl Link {
-    pub(super) fn new() -> Arc<Self> {
-        Arc::new(Self {
-            phase: AtomicU8::new(Phase::Connecting as u8),
-            unanswered: AtomicU64::new(0),
-            news: Mutex::default(),
-            changed: Condvar::new(),
-        })
-    }
-
-    /// Plays the driver: lets the lane that `doorbell` wakes connect, warm up and work. Returns what it found. Where the
-    /// receiver of what is sent one way is in this process, `taken` says how much that has.
-    pub(super) fn drive(
-        &self,
-        work: &Work,
-        doorbell: &Doorbell,
-        stage: &mut Stage,
-        taken: Option<&dyn Fn() -> u64>,
-    ) -> Result<Measured, RoleError> {
-        doorbell.ring();
-        self.wait(CONNECT_MAX, "connect", |news| {
-            news.is_connected.then_some(())
-        })?;
-        self.enter(Phase::WarmUp, doorbell);
-        thread::sleep(Duration::from_millis(work.warm_up_ms));
-        stage.started()?;
-        self.enter(Phase::Measuring, doorbell);
-        let (before, from) = (taken.map(|taken| taken()), Instant::now());
-        thread::sleep(Duration::from_millis(work.measure_ms));
-        let (after, seconds) = (taken.map(|taken| taken()), from.elapsed().as_secs_f64());
-        self.enter(Phase::Draining, doorbell);
-        let mut measured =
-            self.wait(RESULT_MAX, "hear from the lane", |news| news.result.take())?;
-        if let (Some(before), Some(after)) = (before, after) {
-            measured.messages = after - before;
-            measured.seconds = seconds;
-        }
-        let missing = || match (taken, measured.sent) {
-            (Some(taken), Some(sent)) => sent.abs_diff(taken()),
-            (None, Some(_)) => 0,
-            (_, None) => self.unanswered.load(Ordering::Acquire),
-        };
-        let until = Instant::now() + DRAIN;
-        while missing() > 0 && Instant::now() < until {
-            thread::sleep(Duration::from_millis(1));
-        }
-        measured.lost += missing();
-        if taken.is_some() {
-            measured.sent = None;
-        }
-        Ok(measured)
-    }
-
-    fn enter(&self, phase: Phase, doorbell: &Doorbell) {
-        self.phase.store(phase as u8, Ordering::Release);
-        doorbell.ring();
-    }
-
-    fn phase(&self) -> Phase {
-        match self.phase.load(Ordering::Acquire) {
-            0 => Phase::Connecting,
-            1 => Phase::WarmUp,
-            2 => Phase::Measuring,
-            _ => Phase::Draining,
-        }
-    }
-
-    fn wait<T>(
-        &self,
-        patience: Duration,
-        what: &str,
-        mut found: impl FnMut(&mut News) -> Option<T>,
-    ) -> Result<T, RoleError> {
-        let until = Instant::now() + patience;
-        let mut news = self.news.lock().unwrap_or_else(PoisonError::into_inner);
-        loop {
-            if let Some(failure) = news.failure.take() {
-                return Err(RoleError::failed(what)(failure));
-            }
-            if let Some(found) = found(&mut news) {
-                return Ok(found);
-            }
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                let text = format!("nothing came of it in {} s", patience.as_secs());
-                return Err(RoleError::failed(what)(text));
-            }
-            news = self
-                .changed
-                .wait_timeout(news, left)
-                .unwrap_or_else(PoisonError::into_inner)
-                .0;
-        }
-    }
-
-    fn tell(&self, change: impl FnOnce(&mut News)) {
-        change(&mut self.news.lock().unwrap_or_else(PoisonError::into_inner));
-        self.changed.notify_all();
-    }
 }
 
 impl LaneClient {
@@ -303,14 +179,27 @@ impl LaneClient {
         }
     }
 
+    /// Shows the driver's thread what is still to come, and what never will as it should.
+    fn account(&self) {
+        let Counts {
+            sent,
+            received,
+            lost,
+            wrong,
+        } = self.counts;
+        self.link.faulty.store(lost + wrong, Ordering::Release);
+        let unanswered = sent.saturating_sub(received + lost);
+        self.link.unanswered.store(unanswered, Ordering::Release);
+    }
+
     fn hand_in(&mut self) {
+        self.account();
         let allocated = allocated_bytes().zip(self.measure.allocated_before);
         let is_echo = matches!(self.task, Task::Echo { .. });
         let result = Measured {
             messages: self.counts.received - self.measure.received_before,
             seconds: (now_ns() - self.measure.from_ns) as f64 / 1e9,
-            verified: self.counts.wrong == 0,
-            lost: self.counts.wrong,
+            verified: true,
             sent: (!is_echo).then_some(self.counts.sent),
             allocated_bytes: allocated.map(|(after, before)| after - before),
             latency: is_echo.then(|| times(&self.measure.latency)),
@@ -383,11 +272,12 @@ impl Service for LaneClient {
             return cx.reply(message.payload);
         };
         let conversation = &mut self.sessions[index];
-        self.counts.received += 1;
-        if message.payload.get(..8) != Some(&conversation.expected.to_le_bytes()) {
+        let Some(overtaken) = conversation.take(message.payload) else {
             self.counts.wrong += 1;
-        }
-        conversation.expected += 1;
+            return Ok(());
+        };
+        self.counts.received += 1;
+        self.counts.lost += overtaken;
         let now = cx.now_ns();
         while let Some(&(until, sent_ns)) = conversation.sent.front()
             && until <= conversation.expected
@@ -398,11 +288,14 @@ impl Service for LaneClient {
             }
         }
         if self.phase < Phase::Draining {
-            self.payload[..8].copy_from_slice(&conversation.next.to_le_bytes());
-            cx.send(&Message::new(Kind::OneWay, 0, &self.payload))?;
-            conversation.next += 1;
+            // What was lost leaves room for others, or the window would close for good.
+            for _ in 0..=overtaken {
+                self.payload[..8].copy_from_slice(&conversation.next.to_le_bytes());
+                cx.send(&Message::new(Kind::OneWay, 0, &self.payload))?;
+                conversation.next += 1;
+                self.counts.sent += 1;
+            }
             conversation.note_sent(now);
-            self.counts.sent += 1;
         }
         Ok(())
     }
@@ -429,8 +322,7 @@ impl Service for LaneClient {
                 (is_sender && self.send_on(cx)).then(now_ns)
             }
             Phase::Draining => {
-                let unanswered = self.counts.sent - self.counts.received.min(self.counts.sent);
-                self.link.unanswered.store(unanswered, Ordering::Release);
+                self.account();
                 None
             }
         }
@@ -442,6 +334,17 @@ impl Service for LaneClient {
 }
 
 impl Conversation {
+    /// Takes the number of a message that came back. Returns how many before it did not come; nothing if it was not to come.
+    fn take(&mut self, payload: &[u8]) -> Option<u64> {
+        let number = u64::from_le_bytes(*payload.first_chunk()?);
+        if !(self.expected..self.next).contains(&number) {
+            return None;
+        }
+        let overtaken = number - self.expected;
+        self.expected = number + 1;
+        Some(overtaken)
+    }
+
     /// What was sent up to now went at this time; messages of one turn share an entry.
     fn note_sent(&mut self, now_ns: u64) {
         match self.sent.back_mut() {
@@ -471,8 +374,31 @@ const BURST_BYTES_MAX: usize = 64 << 10;
 /// Bytes sent in a turn: a millisecond or so.
 const TURN_BYTES: usize = 4 << 20;
 
-/// Longest wait for all connections.
-const CONNECT_MAX: Duration = Duration::from_secs(25);
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-/// Longest wait for the lane's figures after the end.
-const RESULT_MAX: Duration = Duration::from_secs(10);
+    #[test]
+    fn one_lost_message_is_one_lost_message() {
+        let mut conversation = Conversation {
+            session: SessionId::NONE,
+            next: 10,
+            expected: 0,
+            sent: VecDeque::new(),
+        };
+        let mut counts = Counts::default();
+        // 2 and 3 do not come, 5 comes twice, 1 comes again, and 10 was never sent.
+        for number in [0_u64, 1, 4, 5, 5, 1, 10, 6, 7, 8, 9] {
+            match conversation.take(&number.to_le_bytes()) {
+                Some(overtaken) => {
+                    counts.received += 1;
+                    counts.lost += overtaken;
+                }
+                None => counts.wrong += 1,
+            }
+        }
+        assert_eq!(conversation.take(b"short"), None);
+        assert_eq!((counts.received, counts.lost, counts.wrong), (8, 2, 3));
+        assert_eq!(conversation.expected, conversation.next);
+    }
+}
