@@ -1,5 +1,6 @@
-//! The bare publisher: writes the same block to every socket, as often as Tidewire sweeps a busy room. It does the same
-//! bytes, and has no sessions, no policies and no shared log.
+//! The bare publisher: writes the same bytes to every socket, as often as Tidewire sweeps a busy room. They are framed once,
+//! into one log in which every receiver has a position, so that one that is behind costs no copies. There are no sessions
+//! and no policies: with a log that is full the publisher waits for the slowest.
 
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
@@ -19,10 +20,17 @@ use crate::bench::publication::Publication;
 use crate::bench::stage::Stage;
 use crate::bench::subscriber::TOPIC;
 
-/// A receiver, and what it did not take yet.
+/// A receiver, and how far it is in the log.
 struct Receiver {
     stream: Stream,
-    waiting: Vec<u8>,
+    at: u64,
+}
+
+/// What is on its way to somebody, once for all. Positions count from the first byte that was ever in it.
+struct Log {
+    bytes: Vec<u8>,
+    /// Position of the first byte that is kept.
+    start: u64,
 }
 
 pub(super) fn serve(work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
@@ -53,54 +61,74 @@ fn publish(listener: &Listener, work: &Work, published: &AtomicU64) -> io::Resul
         match listener.accept() {
             Ok(accepted) => receivers.push(Receiver {
                 stream: accepted.stream,
-                waiting: Vec::new(),
+                at: 0,
             }),
             // There is nothing else to do until somebody comes.
             Err(_) => thread::sleep(TICK),
         }
     }
     let mut pace = Pace::new(work.rate_per_sec, now_ns());
-    let (mut block, mut payload) = (Vec::new(), Vec::new());
+    let mut log = Log {
+        bytes: Vec::new(),
+        start: 0,
+    };
+    let mut payload = Vec::new();
     while !receivers.is_empty() {
-        block.clear();
         for _ in 0..TICKS_PER_WRITE {
             thread::sleep(TICK);
+            if log.bytes.len() >= LOG_BYTES_MAX {
+                // What is due waits, and is late by as much.
+                continue;
+            }
             for sequence in pace.take(now_ns()) {
                 payload.clear();
                 let due_ns = pace.due_ns(sequence);
                 Publication { sequence, due_ns }.append(work.message_bytes, &mut payload);
                 let message = Message::with_id(Kind::Deliver, 1, 0, &payload).with_name(TOPIC);
-                Tw1.encode(&message, &mut block).map_err(io::Error::other)?;
+                Tw1.encode(&message, &mut log.bytes)
+                    .map_err(io::Error::other)?;
             }
         }
-        receivers.retain_mut(|receiver| receiver.write(&block).is_ok());
+        receivers.retain_mut(|receiver| receiver.write(&log).is_ok());
+        if let Some(slowest) = receivers.iter().map(|receiver| receiver.at).min() {
+            log.forget(slowest);
+        }
         published.store(pace.taken(), Ordering::Relaxed);
     }
     Ok(())
 }
 
 impl Receiver {
-    fn write(&mut self, block: &[u8]) -> io::Result<()> {
-        if !self.waiting.is_empty() {
-            self.waiting.extend_from_slice(block);
-            let waiting = std::mem::take(&mut self.waiting);
-            return self.write_what_fits(&waiting);
-        }
-        self.write_what_fits(block)
-    }
-
-    fn write_what_fits(&mut self, mut bytes: &[u8]) -> io::Result<()> {
+    /// Writes what the socket takes of what is new.
+    fn write(&mut self, log: &Log) -> io::Result<()> {
+        let mut bytes = log.from(self.at);
         while !bytes.is_empty() {
             match self.stream.write(bytes) {
-                Ok(count) => bytes = &bytes[count..],
-                Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    self.waiting = bytes.to_vec();
-                    return Ok(());
+                Ok(count) => {
+                    bytes = &bytes[count..];
+                    self.at += count as u64;
                 }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
                 Err(error) => return Err(error),
             }
         }
         Ok(())
+    }
+}
+
+impl Log {
+    /// What is behind a position that is still kept.
+    fn from(&self, at: u64) -> &[u8] {
+        &self.bytes[(at - self.start) as usize..]
+    }
+
+    /// Nobody needs what is before this position. It goes when it is the larger part, so that each byte is moved once.
+    fn forget(&mut self, until: u64) {
+        let count = (until - self.start) as usize;
+        if count * 2 >= self.bytes.len() {
+            self.bytes.drain(..count);
+            self.start = until;
+        }
     }
 }
 
@@ -109,3 +137,27 @@ const TICK: Duration = Duration::from_millis(1);
 
 /// A write to everybody every five milliseconds: the longest that Tidewire lets a message of a busy room wait.
 const TICKS_PER_WRITE: u32 = 5;
+
+/// What is kept for the slowest receiver, in bytes; with it the publisher waits.
+const LOG_BYTES_MAX: usize = 64 << 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_somebody_needs_stays_and_the_rest_goes() {
+        let mut log = Log {
+            bytes: (0..100).collect(),
+            start: 0,
+        };
+        log.forget(10);
+        assert_eq!(log.from(10)[0], 10);
+        log.forget(60);
+        assert_eq!((log.start, log.bytes.len()), (60, 40));
+        log.bytes.push(100);
+        assert_eq!((log.from(60)[0], log.from(100)), (60, &[100][..]));
+        log.forget(101);
+        assert!(log.from(101).is_empty());
+    }
+}
