@@ -20,10 +20,15 @@ impl Pace {
 
     /// The numbers of the messages that became due since it was last asked.
     pub(super) fn take(&mut self, now_ns: u64) -> std::ops::Range<u64> {
-        let elapsed_ns = now_ns.saturating_sub(self.since_ns) as f64;
         let from = self.taken;
-        self.taken = ((elapsed_ns * self.rate_per_sec / 1e9) as u64).max(from);
+        self.taken = self.due_by(now_ns).max(from);
         from..self.taken
+    }
+
+    /// How many messages are due by then.
+    pub(super) fn due_by(&self, now_ns: u64) -> u64 {
+        let elapsed_ns = now_ns.saturating_sub(self.since_ns) as f64;
+        (elapsed_ns * self.rate_per_sec / 1e9) as u64
     }
 
     /// When a message is due. A publisher that was held up is late for what it makes up, and its messages say so.

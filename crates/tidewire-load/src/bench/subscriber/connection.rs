@@ -17,10 +17,12 @@ use crate::statistics::LatencyHistogram;
 pub(super) struct Connection<D> {
     stream: Stream,
     dialect: D,
+    role: Role,
     /// Bytes read that are not yet whole.
     rest: Vec<u8>,
-    /// Bytes not yet written.
+    /// What is said, of which the first `written` bytes have gone.
     output: Vec<u8>,
+    written: usize,
     pub(super) sequence: Sequence,
     pub(super) is_closed: bool,
 }
@@ -47,7 +49,7 @@ pub(super) struct Tally {
     pub(super) latency: LatencyHistogram,
     payload_bytes: usize,
     from_ns: u64,
-    until_ns: u64,
+    pub(super) until_ns: u64,
     /// The lowest number that is known to be due behind the window.
     pub(super) behind: Option<u64>,
     /// Messages that were due at about the same time and are not yet recorded: when the first of them was, and how many.
@@ -67,8 +69,10 @@ impl<D: Dialect> Connection<D> {
         let mut connection = Self {
             stream,
             dialect: D::default(),
+            role,
             rest: Vec::new(),
             output: Vec::new(),
+            written: 0,
             sequence: Sequence::default(),
             is_closed: false,
         };
@@ -92,7 +96,7 @@ impl<D: Dialect> Connection<D> {
 
     /// Bytes that wait to be written.
     pub(super) fn waiting_bytes(&self) -> usize {
-        self.output.len()
+        self.output.len() - self.written
     }
 
     /// Reads once and takes apart what is there.
@@ -121,7 +125,11 @@ impl<D: Dialect> Connection<D> {
         tally.settle(now_ns);
         self.rest.clear();
         self.rest.extend_from_slice(rest);
-        self.flush()
+        self.flush()?;
+        if self.role == Role::Subscriber && self.waiting_bytes() > ANSWER_BYTES_MAX {
+            return Err(Broken::Dialect(DialectError::Deaf));
+        }
+        Ok(())
     }
 
     /// Publishes what is due with `publish`, which writes a payload in this dialect.
@@ -141,16 +149,20 @@ impl<D: Dialect> Connection<D> {
         self.flush()
     }
 
-    /// Writes what the socket takes; the rest is tried again at the next occasion.
-    fn flush(&mut self) -> Result<(), Broken> {
-        while !self.output.is_empty() {
-            match self.stream.write(&self.output) {
-                Ok(count) => {
-                    self.output.drain(..count);
-                }
+    /// Writes what the socket takes; the rest is tried again at the next occasion, without having been moved: it may be
+    /// many megabytes.
+    pub(super) fn flush(&mut self) -> Result<(), Broken> {
+        while self.written < self.output.len() {
+            match self.stream.write(&self.output[self.written..]) {
+                Ok(count) => self.written += count,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
                 Err(error) => return Err(Broken::Io(error)),
             }
+        }
+        // Moves at most as much as was written since it was last moved.
+        if self.written * 2 >= self.output.len() {
+            self.output.drain(..self.written);
+            self.written = 0;
         }
         Ok(())
     }
@@ -250,6 +262,9 @@ impl From<io::Error> for Broken {
 
 /// No publisher of the benchmark gets this far in a year.
 const NUMBERS_MAX: u64 = 1 << 48;
+
+/// What a subscriber may have to say that its server does not read, in bytes: thousands of pongs.
+const ANSWER_BYTES_MAX: usize = 64 * 1024;
 
 /// What became due within this time of one another is timed together, by the first of it: a fifth of what a publisher's tick
 /// is, so that recording does not cost more than reading.

@@ -2,8 +2,9 @@
 //!
 //! A dialect is the state of one connection: what to say first, how to take apart what comes, and whether the
 //! subscription holds. Each is written from the public specification of its protocol and knows no more of it than a
-//! subscriber, or a publisher where a broker stands between, needs. Nothing that a server sends may make it panic or
-//! keep more than [`FRAME_BYTES_MAX`] bytes waiting.
+//! subscriber, or a publisher where a broker stands between, needs. Nothing that a server sends may make it panic, and
+//! of a frame or line that is not yet whole no more than [`FRAME_BYTES_MAX`] bytes and its head are kept. Answers that the
+//! server does not read are bounded by the connection, which ends.
 
 use thiserror::Error;
 
@@ -71,6 +72,9 @@ pub enum DialectError {
         /// What it announces.
         bytes: u64,
     },
+    /// The server asks, as with pings, and does not read the answers.
+    #[error("the server asks for answers and does not read them")]
+    Deaf,
     /// The server said no.
     #[error("the server refuses: {0}")]
     Refused(String),

@@ -309,12 +309,15 @@ impl<'a, D: Dialect> Crowd<'a, D> {
         Ok(())
     }
 
-    /// How many messages were sent of those due by the end of the window: all before the first that was due later, or else
-    /// up to the highest number that came.
+    /// How many messages were due by the end of the window: all before the first that was due later. Where none such came,
+    /// it is what we published, or else what was heard.
     fn sent(&self) -> u64 {
         let heard = self.connections.iter().map(|one| one.sequence.next);
         let heard = heard.max().unwrap_or_default();
-        self.tally.behind.map_or(heard, |behind| behind.max(heard))
+        let published = self.publisher.as_ref();
+        let behind = self.tally.behind;
+        let sent = behind.or_else(|| Some(published?.1.due_by(self.tally.until_ns)));
+        sent.unwrap_or_default().max(heard)
     }
 
     /// Waits until everybody has heard what was due within the window, or nothing of it comes any more. The publisher goes

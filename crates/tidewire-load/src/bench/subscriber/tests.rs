@@ -195,3 +195,18 @@ fn a_server_that_ends_or_talks_nonsense_is_an_error() {
     };
     assert_eq!(error.to_string(), expected.to_string());
 }
+
+#[test]
+fn a_server_that_floods_with_pings_and_does_not_listen_is_an_error() {
+    let (address, thread) = server(1, |mut streams| {
+        streams[0].write_all(b"INFO {}\r\n").unwrap();
+        let pings = b"PING\r\n".repeat(1_000);
+        while streams[0].write_all(&pings).is_ok() {}
+    });
+    let error = listen(Protocol::Nats, &address, &listening(1), &mut || {}).unwrap_err();
+    thread.join().unwrap();
+    assert!(
+        matches!(error, ListenError::Dialect(DialectError::Deaf)),
+        "{error}"
+    );
+}
