@@ -153,6 +153,8 @@ pub struct Measured {
     pub seconds: f64,
     /// Whether every one of them was checked for being the expected one.
     pub verified: bool,
+    /// Whether only their number was checked, because they are all the same.
+    pub counted: bool,
     /// Messages offered that never came, or came twice, changed or out of order.
     pub lost: u64,
     /// Of `lost`, those that somebody counted as dropped.

@@ -292,16 +292,19 @@ fn settle(
     };
     measured.messages = last.saturating_sub(first);
     measured.seconds = after.at.duration_since(before.at).as_secs_f64();
-    let mut account = Account::default();
     let (mut counted, mut moved) = (last, Instant::now());
     while counted < sent && moved.elapsed() < terms.patience.quiet {
         thread::sleep(ASK_EVERY);
-        account = server.account(terms)?;
+        let account = server.account(terms)?;
         let now = account.messages.unwrap_or(0);
         if now > counted {
             (counted, moved) = (now, Instant::now());
         }
     }
+    // What came twice may come behind everything else.
+    thread::sleep(ASK_AGAIN);
+    let account = server.account(terms)?;
+    counted = account.messages.unwrap_or(counted);
     // More than was sent is as wrong as less.
     measured.lost = sent.abs_diff(counted);
     measured.dropped = account.dropped.unwrap_or(0).min(measured.lost);
@@ -377,6 +380,9 @@ fn shown(command: &std::process::Command) -> String {
 
 const SERVER: &str = "server";
 const DRIVER: &str = "driver";
+
+/// How long nothing more is to come behind what was sent.
+const ASK_AGAIN: Duration = Duration::from_millis(20);
 
 /// How often a server is asked for what is still on its way.
 const ASK_EVERY: Duration = Duration::from_millis(5);

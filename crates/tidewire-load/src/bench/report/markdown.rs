@@ -119,7 +119,12 @@ fn loss(row: &RowResult) -> String {
         .filter_map(|(who, figures)| Some(format!("**{who}{}**", figures?.fault()?)))
         .collect();
     if faults.is_empty() {
-        thousands(row.tidewire.lost)
+        let mark = if row.tidewire.counted {
+            " (counted)"
+        } else {
+            ""
+        };
+        format!("{}{mark}", thousands(row.tidewire.lost))
     } else {
         // A text of a program must not end a cell.
         faults.join(", ").replace(['|', '\n'], "/")

@@ -97,6 +97,8 @@ pub struct Figures {
     pub stolen_pct: Vec<Option<f64>>,
     /// Whether every message of every run was checked, and is accounted for.
     pub verified: bool,
+    /// Whether only the number of messages was checked, in some run.
+    pub counted: bool,
     /// Messages lost in all runs.
     pub lost: u64,
     /// Those of them that somebody counted as dropped.
@@ -228,6 +230,7 @@ impl Figures {
             ci95: interval.map(|interval| [interval.low, interval.high]),
             stolen_pct: outcomes.iter().map(|run| run.stolen_pct).collect(),
             verified: runs.len() == outcomes.len() && outcomes.iter().all(is_accounted_for),
+            counted: outcomes.iter().any(|run| run.measured.counted),
             lost: outcomes.iter().map(|run| run.measured.lost).sum(),
             dropped: outcomes.iter().map(|run| run.measured.dropped).sum(),
             holds: all_hold(&measured),

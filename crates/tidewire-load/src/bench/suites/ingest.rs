@@ -3,7 +3,8 @@
 //! The server counts; the runner asks it for its count at the beginning, at the end, and once everything must have come.
 //! Rows named `a send each` are driven by Tidewire's own lane, which is given every message by itself; what it then
 //! makes of them is its affair, as it is a rival's. Rows with blocks are driven by the bare client on both sides, so that
-//! they compare servers alone.
+//! they compare servers alone. In the former each message has a number that the server checks, as rivals do; blocks are the
+//! same bytes again and again, so that only their number is known in the end, which such rows say (`counted`).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -15,6 +16,7 @@ use tidewire::{Address, Context, Endpoint, HandlerResult, Message, Server, Servi
 
 use super::inproc::{self, ONE_LANE};
 use super::lane_client::{LaneClient, Link, Task};
+use super::numbers::Numbers;
 use super::{codec, timed};
 use crate::bench::contract::{Account, Measured, Work};
 use crate::bench::plan::{Metric, RoleError, RowPlan, Side, Suite};
@@ -167,20 +169,46 @@ fn serve_bare(work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
     })
 }
 
-/// Counts, and lets others see the count once a turn. Raw bytes are counted as bytes.
+/// Counts, and lets others see the count once a turn.
 struct Counter {
-    counts_bytes: bool,
+    counts: Counts,
     count: u64,
     shared: Arc<AtomicU64>,
 }
 
+/// What counts.
+enum Counts {
+    /// Raw bytes, as such.
+    Bytes,
+    /// Frames, whatever they hold: blocks are the same again and again.
+    Frames,
+    /// Messages that come once and in order.
+    Numbers(Numbers),
+}
+
+impl Counts {
+    fn of(parse: Parse, work: &Work) -> Self {
+        match parse {
+            Parse::Bytes => Self::Bytes,
+            _ if is_numbered(work) => Self::Numbers(Numbers::new()),
+            _ => Self::Frames,
+        }
+    }
+}
+
 impl Service for Counter {
+    fn on_open(&mut self, cx: &mut Context<'_>) {
+        if let Counts::Numbers(numbers) = &mut self.counts {
+            numbers.open(cx);
+        }
+    }
+
     #[inline]
-    fn on_message(&mut self, _: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
-        self.count += if self.counts_bytes {
-            message.payload.len() as u64
-        } else {
-            1
+    fn on_message(&mut self, cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
+        self.count += match &mut self.counts {
+            Counts::Bytes => message.payload.len() as u64,
+            Counts::Frames => 1,
+            Counts::Numbers(numbers) => u64::from(numbers.take(cx, message.payload)),
         };
         Ok(())
     }
@@ -191,25 +219,29 @@ impl Service for Counter {
     }
 }
 
+/// Whether messages carry numbers: those that Tidewire's lane sends one by one, where the codec has messages at all.
+fn is_numbered(work: &Work) -> bool {
+    work.write_bytes == 0 && work.codec != "raw"
+}
+
 fn serve_tidewire(work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
     let shared = Arc::new(AtomicU64::new(0));
-    let counts_bytes = parse(work)? == Parse::Bytes;
+    let parse = parse(work)?;
+    let divisor = match parse {
+        Parse::Bytes => work.message_bytes as u64,
+        _ => 1,
+    };
     let server = Server::builder()
         .listen(&super::bind_address(work))
         .map_err(RoleError::failed("listen"))?
         .codec(codec(work)?)
         .limits(super::limits(work))
         .start(|_| Counter {
-            counts_bytes,
+            counts: Counts::of(parse, work),
             count: 0,
             shared: Arc::clone(&shared),
         })
         .map_err(RoleError::failed("start the server"))?;
-    let divisor = if counts_bytes {
-        work.message_bytes as u64
-    } else {
-        1
-    };
     stage.serve(&server.addresses()[0].to_string(), || Account {
         messages: Some(shared.load(Ordering::Relaxed) / divisor),
         allocated_bytes: super::lanes_allocated(&server.metrics()),
@@ -253,6 +285,7 @@ fn drive(side: Side, address: &str, work: &Work, stage: &mut Stage) -> Result<()
     stage.measured(Measured {
         sent: Some(sent),
         verified: true,
+        counted: true,
         allocated_bytes: allocated.map(|(after, before)| after - before),
         ..Measured::default()
     })
@@ -283,7 +316,10 @@ fn drive_lane(
         })
         .map_err(RoleError::failed("start the client's lane"))?;
     let measured = link.drive(work, &server.doorbell(0), stage, None)?;
-    stage.measured(measured)
+    stage.measured(Measured {
+        counted: !is_numbered(work),
+        ..measured
+    })
 }
 
 fn parse(work: &Work) -> Result<Parse, RoleError> {

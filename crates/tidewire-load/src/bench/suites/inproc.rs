@@ -11,6 +11,7 @@ use tidewire::io::affinity::pin_to_core;
 use tidewire::{Context, Endpoint, HandlerResult, Message, Server, ServerBuilder, Service};
 
 use super::lane_client::{LaneClient, Link, Task};
+use super::numbers::Numbers;
 use super::{bind_address, codec, endpoint, limits, payload_bytes};
 use crate::bench::contract::{Measured, Work};
 use crate::bench::plan::{RoleError, Side};
@@ -77,6 +78,7 @@ fn drive_two_lanes(work: &Work, stage: &mut Stage) -> Result<Measured, RoleError
         .map_err(RoleError::failed("listen"))?
         .start(|_| FarEnd {
             answers: work.in_flight > 0,
+            numbers: Numbers::new(),
             count: 0,
             taken: Arc::clone(&taken),
         })
@@ -138,20 +140,26 @@ impl<'a> Ends<'a> {
     }
 }
 
-/// Answers, or counts.
+/// Answers, or counts what comes once and in order.
 struct FarEnd {
     answers: bool,
+    numbers: Numbers,
     count: u64,
     taken: Arc<AtomicU64>,
 }
 
 impl Service for FarEnd {
+    fn on_open(&mut self, cx: &mut Context<'_>) {
+        self.numbers.open(cx);
+    }
+
     #[inline]
     fn on_message(&mut self, cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
-        self.count += 1;
         if self.answers {
-            cx.reply(message.payload)?;
+            // Who gets the answer checks it.
+            return cx.reply(message.payload);
         }
+        self.count += u64::from(self.numbers.take(cx, message.payload));
         Ok(())
     }
 

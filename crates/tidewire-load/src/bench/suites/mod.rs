@@ -10,6 +10,7 @@ mod inproc;
 mod lane_client;
 mod logging;
 mod memory;
+mod numbers;
 #[cfg(test)]
 mod played;
 mod pollers;

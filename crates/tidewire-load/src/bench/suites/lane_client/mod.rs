@@ -48,7 +48,7 @@ pub(super) struct LaneClient {
     connecting: usize,
     open: usize,
     phase: Phase,
-    payload: Vec<u8>,
+    payloads: Payloads,
     /// Messages that a session sends before it is another's turn.
     burst: u64,
     /// Messages of a turn, so that what comes meanwhile, such as the next phase, is seen.
@@ -66,6 +66,14 @@ struct Conversation {
     expected: u64,
     /// For what was sent in one turn: the number after its last message, and when.
     sent: VecDeque<(u64, u64)>,
+}
+
+/// Payloads with the numbers of messages to come: written well before they are copied, because a copy waits for a smaller
+/// write to the same place that is not yet done, which costs as much as the rest of sending.
+#[derive(Debug)]
+struct Payloads {
+    bytes: Vec<u8>,
+    each: usize,
 }
 
 /// Numbers of messages since the beginning.
@@ -117,7 +125,7 @@ impl LaneClient {
             connecting: 0,
             open: 0,
             phase: Phase::Connecting,
-            payload: vec![b'.'; payload_bytes.max(8)],
+            payloads: Payloads::new(payload_bytes),
             burst: (burst_bytes / work.message_bytes.max(1)).max(1) as u64,
             turn: (TURN_BYTES / work.message_bytes.max(1)).max(1) as u64,
             next_to_send: 0,
@@ -212,18 +220,18 @@ impl LaneClient {
     fn send(&mut self, cx: &mut Context<'_>, index: usize, count: u64) {
         let session = self.sessions[index].session;
         let flushes_each = self.task == Task::Send { flushes_each: true };
-        // Where nothing comes back nobody looks at numbers, and the bare sender's blocks are always the same, too.
         let is_echo = matches!(self.task, Task::Echo { .. });
+        let first = self.sessions[index].next;
+        self.payloads.number(first..first + count.min(AHEAD));
         let before = self.counts.sent;
         for _ in 0..count {
             let conversation = &mut self.sessions[index];
-            if is_echo {
-                self.payload[..8].copy_from_slice(&conversation.next.to_le_bytes());
-            }
-            let message = Message::new(Kind::OneWay, 0, &self.payload);
+            let number = conversation.next;
+            let message = Message::new(Kind::OneWay, 0, self.payloads.of(number));
             if cx.send_to(session, &message).is_err() {
                 break;
             }
+            self.payloads.number(number + AHEAD..number + AHEAD + 1);
             conversation.next += 1;
             self.counts.sent += 1;
             if flushes_each {
@@ -290,8 +298,9 @@ impl Service for LaneClient {
         if self.phase < Phase::Draining {
             // What was lost leaves room for others, or the window would close for good.
             for _ in 0..=overtaken {
-                self.payload[..8].copy_from_slice(&conversation.next.to_le_bytes());
-                cx.send(&Message::new(Kind::OneWay, 0, &self.payload))?;
+                let number = conversation.next;
+                self.payloads.number(number..number + 1);
+                cx.send(&Message::new(Kind::OneWay, 0, self.payloads.of(number)))?;
                 conversation.next += 1;
                 self.counts.sent += 1;
             }
@@ -333,6 +342,34 @@ impl Service for LaneClient {
     }
 }
 
+impl Payloads {
+    fn new(payload_bytes: usize) -> Self {
+        let each = payload_bytes.max(8);
+        Self {
+            bytes: vec![b'.'; each * AHEAD as usize],
+            each,
+        }
+    }
+
+    /// Writes these numbers into the payloads that will have them.
+    fn number(&mut self, numbers: std::ops::Range<u64>) {
+        for number in numbers {
+            let at = self.place(number);
+            self.bytes[at..at + 8].copy_from_slice(&number.to_le_bytes());
+        }
+    }
+
+    /// The payload with a number that was written last for its place.
+    fn of(&self, number: u64) -> &[u8] {
+        let at = self.place(number);
+        &self.bytes[at..at + self.each]
+    }
+
+    fn place(&self, number: u64) -> usize {
+        (number % AHEAD) as usize * self.each
+    }
+}
+
 impl Conversation {
     /// Takes the number of a message that came back. Returns how many before it did not come; nothing if it was not to come.
     fn take(&mut self, payload: &[u8]) -> Option<u64> {
@@ -359,6 +396,9 @@ fn own_index(cx: &Context<'_>) -> Option<usize> {
     cx.tag().checked_sub(1).map(|index| index as usize)
 }
 
+/// Messages for which numbers are written ahead.
+const AHEAD: u64 = 16;
+
 /// Connections on their way at one time: fewer than a listener's backlog.
 const CONNECTING_MAX: usize = 128;
 
@@ -377,6 +417,20 @@ const TURN_BYTES: usize = 4 << 20;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn payloads_have_their_numbers_when_they_are_sent() {
+        let mut payloads = Payloads::new(24);
+        payloads.number(5..5 + AHEAD);
+        for number in 5..100 {
+            let payload = payloads.of(number);
+            assert_eq!(
+                (payload.len(), &payload[..8]),
+                (24, &number.to_le_bytes()[..])
+            );
+            payloads.number(number + AHEAD..number + AHEAD + 1);
+        }
+    }
 
     #[test]
     fn one_lost_message_is_one_lost_message() {
