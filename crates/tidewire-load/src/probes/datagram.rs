@@ -1,5 +1,6 @@
 //! Echo over UDP, bare: with segmentation offload on both sides, which is what makes small datagrams cheap.
 
+use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::AsFd;
@@ -117,7 +118,8 @@ struct Peer {
     socket: DatagramSocket,
     next: u64,
     expected: u64,
-    sent_ns: u64,
+    /// For what was sent together: the number after its last datagram, and when.
+    sent: VecDeque<(u64, u64)>,
 }
 
 impl Client {
@@ -131,7 +133,7 @@ impl Client {
                 socket,
                 next: 0,
                 expected: 0,
-                sent_ns: 0,
+                sent: VecDeque::new(),
             });
         }
         let mut client = Self {
@@ -161,7 +163,7 @@ impl Client {
         self.block.clear();
         self.frame.append(&mut self.block, peer.next, missing);
         peer.next += missing;
-        peer.sent_ns = now_ns();
+        peer.sent.push_back((peer.next, now_ns()));
         let bytes = self.frame.bytes();
         for run in self.block.chunks(RUN_BYTES_MAX / bytes * bytes) {
             send_all(&peer.socket, self.server, bytes, run)?;
@@ -189,9 +191,17 @@ impl Client {
                 peer.expected = reply + 1;
                 replies += 1;
             }
+            let now = now_ns();
+            while let Some(&(until, sent_ns)) = peer.sent.front()
+                && until <= peer.expected
+            {
+                peer.sent.pop_front();
+                if let Some(outcome) = counted.as_deref_mut() {
+                    outcome.latency.record(now - sent_ns);
+                }
+            }
             if let Some(outcome) = counted.as_deref_mut() {
                 outcome.replies += replies;
-                outcome.latency.record(now_ns() - peer.sent_ns);
             }
             if goes_on {
                 self.fill(number)?;
