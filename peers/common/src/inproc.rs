@@ -155,7 +155,7 @@ fn item(message: &[u8]) -> Item {
 }
 
 /// Size of a message in bytes.
-pub const ITEM_BYTES: usize = 32;
+pub const ITEM_BYTES: usize = 24;
 
 /// Messages that are sent between two looks at the clock, and that an end may take at once.
 pub const BATCH_MESSAGES: usize = 256;

@@ -44,7 +44,8 @@ pub struct Work {
     pub connections: usize,
     /// Messages sent and not yet answered, for each connection.
     pub in_flight: usize,
-    /// Bytes of a message with its framing where `codec` is named, of its payload where not.
+    /// Bytes of a message with its framing where `codec` is named, of its payload where not: a rival with a format and a driver
+    /// of its own gets the payload of our messages and no codec. In the suite `fanout` always of the payload.
     pub message_bytes: usize,
     /// Bytes of one write of a sender; 0: it sends every message by itself.
     pub write_bytes: usize,

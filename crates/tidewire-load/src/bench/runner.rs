@@ -15,6 +15,7 @@ use super::plan::{RowPlan, Suite};
 use super::program::{DROPS, Program};
 use super::report::{BenchEnvironment, BenchReport, Figures, PeerFigures, RowResult, SuiteResult};
 use super::run::{Cast, Cores, Outcome, Patience, RunError, Terms, run_once};
+use super::suites;
 use crate::clock::Clock;
 use crate::environment::Environment;
 use crate::format::describe;
@@ -229,6 +230,9 @@ impl Runner<'_> {
         let mut work = contender.work.clone();
         if let Some(mode) = contender.mode {
             mode.clone_into(&mut work.mode);
+            if contender.cast.kind == Driver::Own {
+                suites::in_own_format(&mut work);
+            }
         }
         for attempt in 0..=AGAIN_MAX {
             let terms = Terms {

@@ -158,6 +158,18 @@ fn payload_bytes(work: &Work) -> Result<usize, RoleError> {
     Ok((work.message_bytes + 8).saturating_sub(frame.len()).max(8))
 }
 
+/// Turns what ours do with a codec into what a rival with a format of its own does: the same payload, to which it adds a
+/// framing of its own.
+pub(super) fn in_own_format(work: &mut Work) {
+    if ![echo::SUITE.name, ingest::SUITE.name].contains(&work.suite.as_str()) {
+        return;
+    }
+    if let Ok(bytes) = payload_bytes(work) {
+        work.message_bytes = bytes;
+        work.codec.clear();
+    }
+}
+
 /// Bytes that a server's lanes have allocated, where the program counts them.
 fn lanes_allocated(metrics: &Metrics) -> Option<u64> {
     tidewire::io::allocation::is_counting().then_some(metrics.allocated_bytes)
@@ -180,3 +192,28 @@ fn times(histogram: &LatencyHistogram) -> Times {
 
 /// Descriptors of a process that are no connections.
 const DESCRIPTORS_BESIDE: u64 = 64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rivals_with_a_format_of_their_own_send_what_ours_have_within_their_frames() {
+        for (suite, codec, bytes) in [
+            ("echo", "tw1", 24),
+            ("ingest", "srmp", 28),
+            ("ingest", "raw", 32),
+            ("fanout", "tw1", 32),
+        ] {
+            let mut work = Work {
+                suite: suite.to_owned(),
+                codec: codec.to_owned(),
+                message_bytes: 32,
+                ..Work::default()
+            };
+            in_own_format(&mut work);
+            assert_eq!(work.message_bytes, bytes, "{suite} {codec}");
+            assert_eq!(work.codec.is_empty(), suite != "fanout");
+        }
+    }
+}
