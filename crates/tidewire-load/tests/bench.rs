@@ -110,6 +110,7 @@ impl Bench {
         let options = BenchOptions {
             suites: vec![&ONE_ROW],
             quick: true,
+            row_texts: Vec::new(),
             repeat: 2,
             bare: Program::own(&own, Side::Bare, "0"),
             tidewire: Some(Program::own(&own, Side::Tidewire, "0")),

@@ -37,6 +37,9 @@ pub(crate) struct BenchArguments {
     /// Fewer rows, shorter runs and two rounds: to see that everything works, not to quote.
     #[arg(long)]
     quick: bool,
+    /// Only rows whose names contain this text, such as `tcp tw1, 16`; may be given more than once.
+    #[arg(long = "row", value_name = "TEXT")]
+    row_texts: Vec<String>,
     /// Only the bare limits of this machine.
     #[arg(long, conflicts_with = "peers")]
     limits: bool,
@@ -70,9 +73,9 @@ enum Pin {
 
 /// Runs the suites and writes what they found.
 pub(crate) fn run(arguments: &BenchArguments) -> anyhow::Result<ExitCode> {
-    let suites = chosen(&arguments.suites)?;
+    let suites = chosen(arguments)?;
     if arguments.list {
-        return list(&suites, arguments.quick);
+        return list(&suites, arguments);
     }
     check_directory(&arguments.out)?;
     let mut teller = Teller::new();
@@ -115,8 +118,27 @@ pub(crate) fn show(report: &BenchReport, directory: &Path) -> anyhow::Result<Exi
     conclude(report)
 }
 
+/// The suites of the names given, or all, as far as they have rows that are wanted.
+fn chosen(arguments: &BenchArguments) -> Result<Vec<&'static Suite>, Failure> {
+    let mut suites = named(&arguments.suites)?;
+    suites.retain(|suite| {
+        let rows = suite.chosen_rows(arguments.quick, &arguments.row_texts);
+        !rows.is_empty()
+    });
+    if suites.is_empty() {
+        return Err(Failure::configuration(
+            format!(
+                "no row's name contains `{}`",
+                arguments.row_texts.join("` or `")
+            ),
+            "see the names with --list, which with --quick are fewer",
+        ));
+    }
+    Ok(suites)
+}
+
 /// The suites of these names, or all.
-fn chosen(names: &[String]) -> Result<Vec<&'static Suite>, Failure> {
+fn named(names: &[String]) -> Result<Vec<&'static Suite>, Failure> {
     if names.is_empty() {
         return Ok(SUITES.iter().collect());
     }
@@ -164,6 +186,7 @@ fn options(
     Ok(BenchOptions {
         suites,
         quick: arguments.quick,
+        row_texts: arguments.row_texts.clone(),
         repeat: arguments
             .repeat
             .map_or(if arguments.quick { 2 } else { 5 }, usize::from),
@@ -177,11 +200,11 @@ fn options(
     })
 }
 
-fn list(suites: &[&'static Suite], quick: bool) -> anyhow::Result<ExitCode> {
+fn list(suites: &[&'static Suite], arguments: &BenchArguments) -> anyhow::Result<ExitCode> {
     let mut text = String::new();
     for suite in suites {
         text.push_str(&format!("{}: {}\n", suite.name, suite.about));
-        for row in (suite.rows)(quick) {
+        for row in suite.chosen_rows(arguments.quick, &arguments.row_texts) {
             text.push_str(&format!("  {}\n", row.id));
         }
     }
@@ -218,6 +241,7 @@ const EXAMPLES: &str = "\
 Examples:
   tidewire bench                      every suite: ours and the limits of this machine
   tidewire bench echo --quick         a first look, in seconds
+  tidewire bench echo --row '16 × 128'   one kind of row
   tidewire bench --peers all          beside every rival that peers/setup has made
   tidewire bench --limits             what this machine can do at all
   tidewire bench --list               the suites and their rows

@@ -135,6 +135,35 @@ fn suites_are_listed_and_mistyped_ones_corrected() {
 }
 
 #[test]
+fn rows_are_chosen_by_their_names() {
+    let directory = tempfile::tempdir().unwrap();
+    let listed = run(&["--list", "--row", "tw1, 16 × 128"], directory.path());
+    assert_eq!(listed.status.code(), Some(0), "{}", listed.text());
+    let rows = &listed.transcript;
+    assert_eq!(rows.len(), 3, "{rows:?}");
+    assert!(rows[0].starts_with("echo: "));
+    assert!(rows[1..].iter().all(|row| row.contains("tw1, 16 × 128")));
+
+    let arguments = [
+        "echo",
+        "--quick",
+        "--repeat",
+        "1",
+        "--row",
+        "ipc tw1, 1 × 128",
+    ];
+    let ended = run(&arguments, directory.path());
+    assert_eq!(ended.status.code(), Some(0), "{}", ended.text());
+    let results = results(directory.path());
+    assert_eq!(results["suites"].as_array().unwrap().len(), 1);
+    assert_eq!(results["suites"][0]["rows"].as_array().unwrap().len(), 1);
+
+    let ended = run(&["--row", "no such row"], directory.path());
+    assert_eq!(ended.status.code(), Some(2));
+    assert!(ended.text().contains("--list"), "{}", ended.text());
+}
+
+#[test]
 fn a_place_that_cannot_be_written_is_found_before_anything_is_measured() {
     let directory = tempfile::tempdir().unwrap();
     std::fs::write(directory.path().join("out"), "a file").unwrap();

@@ -95,6 +95,14 @@ pub enum RoleError {
 }
 
 impl Suite {
+    /// The rows whose names contain one of these texts; all rows if there is no text.
+    #[must_use]
+    pub fn chosen_rows(&self, quick: bool, texts: &[String]) -> Vec<RowPlan> {
+        let mut rows = (self.rows)(quick);
+        rows.retain(|row| texts.is_empty() || texts.iter().any(|text| row.id.contains(text)));
+        rows
+    }
+
     /// A row for each offer our programs make, for `describe`.
     #[must_use]
     pub fn all_rows(&self) -> Vec<RowPlan> {

@@ -27,6 +27,8 @@ pub struct BenchOptions {
     pub suites: Vec<&'static Suite>,
     /// Fewer and shorter rows.
     pub quick: bool,
+    /// Only rows whose names contain one of these texts; all of them if there is none.
+    pub row_texts: Vec<String>,
     /// Rounds of each row.
     pub repeat: usize,
     /// The bare loops.
@@ -127,7 +129,7 @@ pub fn run(
     for suite in &options.suites {
         let mut rows = Vec::new();
         runner.fallen.clear();
-        for plan in (suite.rows)(options.quick) {
+        for plan in suite.chosen_rows(options.quick, &options.row_texts) {
             if runner.is_stopped() {
                 break;
             }
@@ -402,7 +404,7 @@ fn planned_secs(options: &BenchOptions) -> f64 {
     let rows = options
         .suites
         .iter()
-        .flat_map(|suite| (suite.rows)(options.quick));
+        .flat_map(|suite| suite.chosen_rows(options.quick, &options.row_texts));
     rows.map(|plan| {
         let once: f64 = contenders(options, &plan)
             .iter()
