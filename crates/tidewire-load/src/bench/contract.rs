@@ -158,7 +158,7 @@ pub struct Measured {
     pub counted: bool,
     /// Messages offered that never came, or came twice, changed or out of order.
     pub lost: u64,
-    /// Of `lost`, those that somebody counted as dropped.
+    /// Of `lost`, those that somebody counted as dropped. Few rows allow it; in all others they are losses as well.
     pub dropped: u64,
     /// Bytes the driver asked its allocator for, where it counts them.
     pub allocated_bytes: Option<u64>,

@@ -51,6 +51,8 @@ pub struct RowPlan {
     /// Whether it asks for more of the same than the row before it. A peer that did not hold what one such row offered
     /// (lost messages, fell behind, or took a second for one in a hundred) takes no part in those behind it.
     pub rises: bool,
+    /// Whether messages may be dropped as long as somebody counts them. Elsewhere a drop is a loss.
+    pub may_drop: bool,
 }
 
 /// The figure of a row.
@@ -121,6 +123,7 @@ impl RowPlan {
             work,
             metric,
             rises: false,
+            may_drop: false,
         }
     }
 
@@ -142,6 +145,13 @@ impl RowPlan {
     #[must_use]
     pub fn rising(mut self) -> Self {
         self.rises = true;
+        self
+    }
+
+    /// The same where messages may be dropped, as long as they are counted.
+    #[must_use]
+    pub fn allowing_drops(mut self) -> Self {
+        self.may_drop = true;
         self
     }
 }

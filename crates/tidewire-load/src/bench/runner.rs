@@ -166,6 +166,7 @@ struct Contender<'a> {
     cast: Cast<'a>,
     work: &'a Work,
     mode: Option<&'a str>,
+    /// What each round found, from the first on. There are no gaps: who fails, and who is stopped, runs no more.
     outcomes: Vec<Outcome>,
     error: Option<String>,
 }
@@ -317,7 +318,7 @@ fn results(plan: &RowPlan, contenders: Vec<Contender<'_>>) -> RowResult {
     let (mut tidewire, mut limit) = (Figures::default(), None);
     let mut peers = BTreeMap::new();
     for contender in contenders {
-        let figures = Figures::of(&plan.metric, &contender.outcomes, contender.error);
+        let figures = Figures::of(plan, &contender.outcomes, contender.error);
         match contender.name.as_str() {
             LIMIT if contender.mode.is_none() => limit = Some(figures),
             OURS if contender.mode.is_none() => tidewire = figures,

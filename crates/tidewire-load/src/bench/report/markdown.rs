@@ -101,9 +101,10 @@ fn peers(row: &RowResult) -> String {
         .iter()
         .map(|(name, peer)| match (peer.ratio, peer.figures.fault()) {
             (_, Some(_)) if peer.figures.error.is_some() => format!("{name} failed"),
-            (Some(ratio), Some(_)) if !peer.drops => format!("{name} {ratio:.2}× (lost messages)"),
+            (Some(ratio), Some(fault)) if !peer.drops => format!("{name} {ratio:.2}× ({fault})"),
+            (None, Some(fault)) => format!("{name} – ({fault})"),
             (Some(ratio), _) => format!("{name} {ratio:.2}×{}", unless_held(&peer.figures)),
-            (None, _) => format!("{name} –"),
+            (None, None) => format!("{name} –"),
         })
         .collect();
     if peers.is_empty() {

@@ -16,7 +16,7 @@ use super::hold::all_hold;
 use super::plan::{Metric, RowPlan};
 use super::run::Outcome;
 use crate::environment::Environment;
-use crate::statistics::{Bootstrap, MedianInterval, RatioInterval, Sides};
+use crate::statistics::{Bootstrap, MedianInterval};
 
 /// Everything that a benchmark found.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -71,12 +71,14 @@ pub struct RowResult {
     pub unit: String,
     /// Whether a smaller figure is the better one.
     pub lower_is_better: bool,
+    /// Whether messages may be dropped as long as somebody counts them.
+    pub may_drop: bool,
     /// Tidewire's figures.
     #[serde(flatten)]
     pub tidewire: Figures,
-    /// How much of the limit Tidewire reaches: 1 is all of it.
+    /// How much of the limit Tidewire reaches, 1 being all of it: the median of the rounds' ratios.
     pub limit_ratio: Option<f64>,
-    /// Interval of that ratio, 95 %.
+    /// Interval of that median, as near to 95 % as so few rounds come.
     pub limit_ratio_ci95: Option<[f64; 2]>,
     /// The bare loop's figures.
     pub limit: Option<Figures>,
@@ -91,11 +93,14 @@ pub struct Figures {
     pub median: Option<f64>,
     /// Interval of the median, as near to 95 % as so few runs come.
     pub ci95: Option<[f64; 2]>,
-    /// The figure of each run.
-    pub runs: Vec<f64>,
+    /// The figure of each round, from the first on; nothing where its run had none.
+    pub runs: Vec<Option<f64>>,
+    /// Messages that came in each of them.
+    pub messages: Vec<u64>,
     /// Processor time that the host took from the machine during each run, in percent; nothing where it does not say.
     pub stolen_pct: Vec<Option<f64>>,
-    /// Whether every message of every run was checked, and is accounted for.
+    /// Whether every run has a figure and messages, and each message was checked and came, or was counted as dropped where
+    /// that is allowed.
     pub verified: bool,
     /// Whether only the number of messages was checked, in some run.
     pub counted: bool,
@@ -137,9 +142,9 @@ pub struct AllocatedBytes {
 pub struct PeerFigures {
     /// Version of what was measured.
     pub version: String,
-    /// How many times as good as it Tidewire is.
+    /// How many times as good as it Tidewire is: the median of the rounds' ratios.
     pub ratio: Option<f64>,
-    /// Interval of that ratio, 95 %.
+    /// Interval of that median.
     pub ratio_ci95: Option<[f64; 2]>,
     /// Whether this mode of it drops messages in silence.
     pub drops: bool,
@@ -187,7 +192,7 @@ impl RowResult {
             .and_then(|limit| ratio(metric, &limit.runs, &tidewire.runs));
         for peer in peers.values_mut() {
             let ratio = ratio(metric, &peer.figures.runs, &tidewire.runs);
-            peer.ratio = ratio.map(|ratio| ratio.ratio);
+            peer.ratio = ratio.map(|ratio| ratio.median);
             peer.ratio_ci95 = ratio.map(|ratio| [ratio.low, ratio.high]);
         }
         Self {
@@ -196,8 +201,9 @@ impl RowResult {
             metric: metric.name.to_owned(),
             unit: metric.unit.to_owned(),
             lower_is_better: metric.lower_is_better,
+            may_drop: plan.may_drop,
             tidewire,
-            limit_ratio: limit_ratio.map(|ratio| ratio.ratio),
+            limit_ratio: limit_ratio.map(|ratio| ratio.median),
             limit_ratio_ci95: limit_ratio.map(|ratio| [ratio.low, ratio.high]),
             limit,
             peers,
@@ -207,12 +213,12 @@ impl RowResult {
 
 impl Figures {
     /// Puts the runs of one contender together. Without runs and without an error it did not take part.
-    pub(super) fn of(metric: &Metric, outcomes: &[Outcome], error: Option<String>) -> Self {
-        let runs: Vec<f64> = outcomes
-            .iter()
-            .filter_map(|outcome| metric.of(&outcome.measured))
-            .collect();
-        let interval = MedianInterval::of(&runs, Bootstrap::default());
+    pub(super) fn of(plan: &RowPlan, outcomes: &[Outcome], error: Option<String>) -> Self {
+        let figure = |run: &Outcome| plan.metric.of(&run.measured).filter(|one| one.is_finite());
+        let runs: Vec<Option<f64>> = outcomes.iter().map(figure).collect();
+        let known: Vec<f64> = runs.iter().copied().flatten().collect();
+        let interval = MedianInterval::of(&known, Bootstrap::default());
+        let is_accounted_for = |run: &Outcome| is_accounted_for(&run.measured, plan.may_drop);
         let per_message = |amount: &dyn Fn(&Outcome) -> Option<f64>| {
             median_over(outcomes, &|outcome| {
                 let messages = outcome.measured.messages;
@@ -229,7 +235,7 @@ impl Figures {
             median: interval.map(|interval| interval.median),
             ci95: interval.map(|interval| [interval.low, interval.high]),
             stolen_pct: outcomes.iter().map(|run| run.stolen_pct).collect(),
-            verified: runs.len() == outcomes.len() && outcomes.iter().all(is_accounted_for),
+            verified: known.len() == runs.len() && outcomes.iter().all(is_accounted_for),
             counted: outcomes.iter().any(|run| run.measured.counted),
             lost: outcomes.iter().map(|run| run.measured.lost).sum(),
             dropped: outcomes.iter().map(|run| run.measured.dropped).sum(),
@@ -244,6 +250,7 @@ impl Figures {
             client_rss_bytes_max,
             latency: latency(outcomes),
             figures: figures(outcomes),
+            messages: outcomes.iter().map(|run| run.measured.messages).collect(),
             error,
             runs,
         }
@@ -255,7 +262,18 @@ impl Figures {
         if let Some(error) = &self.error {
             return Some(format!("failed: {error}"));
         }
-        if self.runs.is_empty() || self.verified {
+        let runs = self.runs.len();
+        let without_figure = self.runs.iter().filter(|run| run.is_none()).count();
+        if without_figure > 0 {
+            return Some(format!("has no figure in {without_figure} of {runs} runs"));
+        }
+        let without_message = self.messages.iter().filter(|count| **count == 0).count();
+        if without_message > 0 {
+            return Some(format!(
+                "got no message in {without_message} of {runs} runs"
+            ));
+        }
+        if runs == 0 || self.verified {
             return None;
         }
         Some(match self.lost {
@@ -268,27 +286,21 @@ impl Figures {
     }
 }
 
-fn is_accounted_for(outcome: &Outcome) -> bool {
-    let measured = &outcome.measured;
-    measured.verified && measured.lost <= measured.dropped
+fn is_accounted_for(measured: &Measured, may_drop: bool) -> bool {
+    let allowed = if may_drop { measured.dropped } else { 0 };
+    measured.verified && measured.messages > 0 && measured.lost <= allowed
 }
 
-/// How many times as good the new runs are. Runs that were made in turns are pairs. Nothing where a run is 0, since no
-/// number says how many times that is.
-fn ratio(metric: &Metric, base: &[f64], new: &[f64]) -> Option<RatioInterval> {
-    let (base, new) = if metric.lower_is_better {
-        (new, base)
-    } else {
-        (base, new)
-    };
-    let pairs: Vec<(f64, f64)> = base.iter().copied().zip(new.iter().copied()).collect();
-    let sides = if base.len() == new.len() {
-        Sides::Paired(&pairs)
-    } else {
-        Sides::Unpaired { base, new }
-    };
-    RatioInterval::of(sides, Bootstrap::default())
-        .filter(|ratio| ratio.low.is_finite() && ratio.ratio.is_finite() && ratio.high.is_finite())
+/// How many times as good the new runs are: the median of the rounds' ratios, because what the machine does in a round
+/// happens to both. A round in which one has no figure is left out. Nothing where a figure is 0, since no number says how
+/// many times that is.
+fn ratio(metric: &Metric, base: &[Option<f64>], new: &[Option<f64>]) -> Option<MedianInterval> {
+    let rounds = base.iter().zip(new);
+    let ratios: Vec<f64> = rounds
+        .filter_map(|(base, new)| Some(metric.times_as_good((*new)?, (*base)?)))
+        .collect();
+    MedianInterval::of(&ratios, Bootstrap::default())
+        .filter(|_| ratios.iter().all(|ratio| ratio.is_finite() && *ratio > 0.0))
 }
 
 fn median_over(outcomes: &[Outcome], value: &dyn Fn(&Outcome) -> Option<f64>) -> Option<f64> {

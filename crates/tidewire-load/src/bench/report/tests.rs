@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::bench::plan::{Metric, Source};
 use crate::page::browser::check_everywhere;
 use crate::page::check::{by_id, check, parse, text};
 
@@ -68,7 +69,7 @@ fn row(ours: Figures, limit: Option<Figures>, peer: Figures, drops: bool) -> Row
 }
 
 fn figures(outcomes: &[Outcome]) -> Figures {
-    Figures::of(&Metric::MESSAGES, outcomes, None)
+    Figures::of(&plan(Metric::MESSAGES), outcomes, None)
 }
 
 /// Of a run that was offered a thousand messages a second.
@@ -80,7 +81,8 @@ fn offered(messages: u64) -> Figures {
 }
 
 fn failed() -> Figures {
-    Figures::of(&Metric::MESSAGES, &[], Some(format!("it {HOSTILE}")))
+    let error = Some(format!("it {HOSTILE}"));
+    Figures::of(&plan(Metric::MESSAGES), &[], error)
 }
 
 fn report(rows: Vec<RowResult>) -> BenchReport {
@@ -181,7 +183,9 @@ fn figures_are_medians_and_ratios_say_how_many_times_as_good() {
     let row = &report.suites[0].rows[0];
     assert_eq!(row.tidewire.median, Some(1_000.0));
     assert_eq!(row.tidewire.ci95, Some([900.0, 1_100.0]));
-    assert_eq!(row.limit_ratio, Some(0.8));
+    // The median of 0.9, 0.8 and 0.846, and not 1,000 by 1,250.
+    assert_eq!(row.limit_ratio, Some(1_100.0 / 1_300.0));
+    assert_eq!(row.limit_ratio_ci95, Some([0.8, 0.9]));
     assert_eq!(row.peers.values().next().unwrap().ratio, Some(10.0));
     assert_eq!(row.tidewire.server_cpu_ns_per_msg, Some(5e5));
     assert_eq!(row.tidewire.allocated_bytes_per_msg.client, Some(2.0));
@@ -191,12 +195,50 @@ fn figures_are_medians_and_ratios_say_how_many_times_as_good() {
         name: "mean_us",
         unit: "µs",
         lower_is_better: true,
-        source: crate::bench::plan::Source::MeanTime,
+        source: Source::MeanTime,
     };
-    let of = |rates| Figures::of(&metric, &outcomes(rates), None);
+    let of = |rates| Figures::of(&plan(metric), &outcomes(rates), None);
     let limit = Some(of([200, 200, 200]));
     let row = RowResult::of(&plan(metric), of([100, 100, 100]), limit, BTreeMap::new());
     assert_eq!(row.limit_ratio, Some(0.5));
+}
+
+#[test]
+fn a_round_without_a_figure_is_left_out_and_shifts_no_other() {
+    let metric = Metric {
+        source: Source::Figure("speed"),
+        ..Metric::MESSAGES
+    };
+    let of = |speeds: [Option<f64>; 4]| {
+        let outcomes = speeds.map(|speed| {
+            let mut run = outcome(1_000, 0, 0);
+            run.measured.figures = speed
+                .map(|speed| ("speed".to_owned(), speed))
+                .into_iter()
+                .collect();
+            run
+        });
+        Figures::of(&plan(metric), &outcomes, None)
+    };
+    // The machine is ten times as fast in every next round.
+    let ours = of([Some(5.0), None, Some(500.0), Some(5_000.0)]);
+    let limit = of([Some(10.0), Some(100.0), Some(1_000.0), Some(10_000.0)]);
+    let row = RowResult::of(&plan(metric), ours, Some(limit), BTreeMap::new());
+    assert_eq!(row.limit_ratio, Some(0.5));
+    assert_eq!(row.limit_ratio_ci95, Some([0.5, 0.5]));
+    assert_eq!(
+        row.tidewire.runs,
+        [Some(5.0), None, Some(500.0), Some(5_000.0)]
+    );
+    assert_eq!(row.tidewire.median, Some(500.0));
+    let nothing = of([Some(0.0); 4]);
+    let row = RowResult::of(
+        &plan(metric),
+        nothing.clone(),
+        Some(nothing),
+        BTreeMap::new(),
+    );
+    assert_eq!((row.limit_ratio, row.limit_ratio_ci95), (None, None));
 }
 
 #[test]
@@ -209,7 +251,15 @@ fn what_is_lost_unverified_or_failed_is_a_fault_of_ours_alone() {
     let unchecked = figures(&[unchecked]);
     let faults = |ours: Figures, limit, peer| report(vec![row(ours, limit, peer, false)]).faults();
     assert!(faults(good(), Some(good()), good()).is_empty());
+    assert_eq!(
+        faults(dropped, None, good()),
+        ["echo, tcp, 1 × 1: tidewire lost 3 messages, 3 of them counted as dropped"]
+    );
+    let allowing = plan(Metric::MESSAGES).allowing_drops();
+    let dropped = Figures::of(&allowing, &[outcome(10, 3, 3)], None);
     assert!(faults(dropped, None, good()).is_empty());
+    let dropped = Figures::of(&allowing, &[outcome(10, 3, 1)], None);
+    assert_eq!(faults(dropped, None, good()).len(), 1);
     assert!(
         faults(good(), None, failed()).is_empty(),
         "a rival's failure is not ours"
@@ -225,6 +275,40 @@ fn what_is_lost_unverified_or_failed_is_a_fault_of_ours_alone() {
 }
 
 #[test]
+fn runs_that_prove_nothing_are_a_fault() {
+    let good = || figures(&outcomes([1, 2, 3]));
+    let fault = |ours: Figures| {
+        let faults = report(vec![row(ours, Some(good()), good(), false)]).faults();
+        assert_eq!(faults.len(), 1, "{faults:?}");
+        faults.into_iter().next().unwrap()
+    };
+    let mut endless = outcome(10, 0, 0);
+    endless.measured.seconds = 0.0;
+    assert_eq!(
+        fault(figures(&[outcome(10, 0, 0), endless.clone(), endless])),
+        "echo, tcp, 1 × 1: tidewire has no figure in 2 of 3 runs"
+    );
+    let nothing = figures(&[outcome(10, 0, 0), outcome(0, 0, 0)]);
+    assert!(!nothing.verified);
+    assert_eq!(
+        fault(nothing),
+        "echo, tcp, 1 × 1: tidewire got no message in 1 of 2 runs"
+    );
+    // The same is found in what was written.
+    let mut silent = outcome(0, 0, 0);
+    silent.measured.latency = None;
+    silent.measured.figures = BTreeMap::from([("speed".to_owned(), 3.0)]);
+    let metric = Metric {
+        source: Source::Figure("speed"),
+        ..Metric::MESSAGES
+    };
+    let silent = Figures::of(&plan(metric), &[silent], None);
+    assert_eq!(silent.median, Some(3.0));
+    let json = serde_json::to_string(&silent).unwrap();
+    assert!(fault(serde_json::from_str(&json).unwrap()).contains("got no message in 1 of 1"));
+}
+
+#[test]
 fn a_table_says_what_failed_and_stays_a_table() {
     let mut report = sample();
     report.suites[0].rows[1].tidewire = failed();
@@ -235,7 +319,7 @@ fn a_table_says_what_failed_and_stays_a_table() {
         .collect();
     assert_eq!(rows.len(), 3);
     assert!(
-        rows[0].contains("| 80 % |") && rows[0].contains("10.00×"),
+        rows[0].contains("| 85 % |") && rows[0].contains("10.00×"),
         "{}",
         rows[0]
     );

@@ -59,7 +59,7 @@ fn rows(quick: bool) -> Vec<RowPlan> {
         let id = format!("{threads} threads, {mode}, beside a locked file");
         RowPlan::new(id, work, LINES).with_peers(None)
     };
-    let mut rows = vec![row(LOSSLESS, 4), row(LOSSY, 4)];
+    let mut rows = vec![row(LOSSLESS, 4), row(LOSSY, 4).allowing_drops()];
     if !quick {
         rows.push(row(LOSSLESS, 1));
     }
