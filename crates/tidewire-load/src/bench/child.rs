@@ -1,7 +1,8 @@
 //! A program that runs, and what it says: started on cores of its own, heard line by line, ended with all it started.
 //!
-//! Every wait has an end, because a rival that says nothing must not stop the others. Its standard error is kept, since
-//! what a program says last before it dies is what a reader wants to know.
+//! Every wait has an end, because a rival that says nothing must not stop the others. One that is ended before its time
+//! hears it by the end of its input and has a moment to tidy up. Its standard error is kept, since what a program says last
+//! before it dies is what a reader wants to know.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::process::CommandExt;
@@ -19,11 +20,13 @@ use thiserror::Error;
 
 use crate::format::printable;
 
-/// A program that runs. Dropped, it is ended with everything it started.
+/// A program that runs. Dropped, it is told to end, and after its grace killed, with everything it started.
 #[derive(Debug)]
 pub(super) struct Child {
     process: std::process::Child,
     input: Option<ChildStdin>,
+    /// How long it may take to end when it is dropped.
+    grace: Duration,
     lines: Receiver<io::Result<String>>,
     /// The last of what it said on standard error, and who reads that.
     complaint: Arc<Mutex<Vec<u8>>>,
@@ -74,7 +77,11 @@ pub enum ChildError {
 
 impl Child {
     /// Starts it on these cores, or anywhere if there are none.
-    pub(super) fn start(mut command: Command, cores: &[usize]) -> Result<Self, ChildError> {
+    pub(super) fn start(
+        mut command: Command,
+        cores: &[usize],
+        grace: Duration,
+    ) -> Result<Self, ChildError> {
         command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -116,6 +123,7 @@ impl Child {
         Ok(Self {
             input: process.stdin.take(),
             process,
+            grace,
             lines,
             complaint,
             listener,
@@ -216,7 +224,9 @@ impl Child {
 
 impl Drop for Child {
     fn drop(&mut self) {
-        drop(self.input.take());
+        if self.input.take().is_some() {
+            self.wait(self.grace);
+        }
         // The group lives on while anything that the program started runs, and so long its number is nobody else's. An
         // empty one is not found; that its number was given away in the moment since is as unlikely as it gets.
         let _ = kill_process_group(Pid::from_child(&self.process), Signal::KILL);

@@ -95,7 +95,7 @@ impl Program {
             file: file.to_owned(),
             arguments: Vec::new(),
         };
-        let mut child = Child::start(program.command("describe", &[]), &[])?;
+        let mut child = Child::start(program.command("describe", &[]), &[], DESCRIBE_GRACE)?;
         program.description = child.hear(DESCRIBE_MAX, &AtomicBool::new(false))?;
         Ok(program)
     }
@@ -172,3 +172,6 @@ pub(super) const DROPS: &str = "drops";
 
 /// Longest wait for a description.
 const DESCRIBE_MAX: Duration = Duration::from_secs(10);
+
+/// Longest wait for the end of a program that has described itself.
+const DESCRIBE_GRACE: Duration = Duration::from_secs(1);

@@ -1,5 +1,6 @@
 //! One run: a server and a driver, fresh processes, and what they did and cost between two moments.
 
+use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -44,6 +45,8 @@ pub struct Patience {
     pub quiet: Duration,
     /// For a program that was told to end; then it is killed. Default 5 s.
     pub end: Duration,
+    /// The same when its run has failed or was stopped. Default 1 s.
+    pub grace: Duration,
 }
 
 impl Default for Patience {
@@ -54,6 +57,7 @@ impl Default for Patience {
             answer: Duration::from_secs(10),
             quiet: Duration::from_secs(2),
             end: Duration::from_secs(5),
+            grace: Duration::from_secs(1),
         }
     }
 }
@@ -93,6 +97,11 @@ pub enum RunError {
         /// What happened.
         source: ChildError,
     },
+    /// There is no place for the files of its programs.
+    #[error(
+        "cannot make a directory for temporary files; see that the one named by TMPDIR, or /tmp, can be written"
+    )]
+    Directory(#[source] std::io::Error),
     /// A driver that cannot know what became of its messages has a server that does not count them.
     #[error(
         "the server does not say how many messages it took, and the driver cannot know; one of them must"
@@ -113,6 +122,14 @@ impl RunError {
     }
 }
 
+/// Where a program runs, and how long it may stay there when it is no longer wanted.
+struct Place<'a> {
+    cores: &'a [usize],
+    /// For its temporary files.
+    directory: &'a Path,
+    grace: Duration,
+}
+
 /// A program in its part.
 struct Player {
     part: &'static str,
@@ -125,12 +142,13 @@ impl Player {
         part: &'static str,
         program: &Program,
         arguments: &[&str],
-        cores: &[usize],
+        place: &Place<'_>,
     ) -> Result<Self, RunError> {
         let verb = if part == SERVER { "serve" } else { "drive" };
-        let command = program.command(verb, arguments);
+        let mut command = program.command(verb, arguments);
+        command.env("TMPDIR", place.directory);
         let shown = shown(&command);
-        match Child::start(command, cores) {
+        match Child::start(command, place.cores, place.grace) {
             Ok(child) => Ok(Self {
                 part,
                 command: shown,
@@ -235,13 +253,23 @@ pub(super) fn run_once(
         patience,
         stop,
     } = *terms;
+    // The programs' files are the runner's to remove: a program that is killed cannot. It is dropped last.
+    let directory = tempfile::Builder::new()
+        .prefix("tidewire-bench-")
+        .tempdir()
+        .map_err(RunError::Directory)?;
+    let place = |cores| Place {
+        cores,
+        directory: directory.path(),
+        grace: patience.grace,
+    };
     let mut work = work.clone();
     let mut server = None;
     let mut address = "-".to_owned();
     let mut driver_cores = &cores.both;
     if has_server(&work) {
         let argument = as_argument(&work);
-        let mut player = Player::start(SERVER, cast.server, &[&argument], &cores.server)?;
+        let mut player = Player::start(SERVER, cast.server, &[&argument], &place(&cores.server))?;
         if let Said::Ready(ready) = player.hear("ready", patience.ready, stop)? {
             address = ready;
         }
@@ -254,7 +282,7 @@ pub(super) fn run_once(
         dialect.clone_into(&mut work.codec);
     }
     let arguments = [address.as_str(), &as_argument(&work)];
-    let mut driver = Player::start(DRIVER, cast.driver, &arguments, driver_cores)?;
+    let mut driver = Player::start(DRIVER, cast.driver, &arguments, &place(driver_cores))?;
 
     let longest = Duration::from_millis(work.warm_up_ms) + patience.slack;
     driver.hear("started", longest, stop)?;
