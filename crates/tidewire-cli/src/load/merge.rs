@@ -6,7 +6,6 @@ use std::process::ExitCode;
 
 use clap::Args;
 use tidewire_load::bench::BenchReport;
-use tidewire_load::bench::report::ReadBenchError;
 use tidewire_load::describe;
 use tidewire_load::report::{MergeKind, Report, step_table};
 
@@ -49,14 +48,12 @@ pub(crate) fn run_merge(arguments: &MergeArguments) -> anyhow::Result<ExitCode> 
 
 /// Renders; the exit code is that of the run.
 pub(crate) fn run_report(arguments: &ReportArguments) -> anyhow::Result<ExitCode> {
-    match BenchReport::read(&arguments.file) {
-        Ok(bench) => crate::bench::show(&bench, &arguments.out),
-        Err(error @ ReadBenchError::Version { .. }) => {
-            Err(Failure::configuration(describe(&error), "").into())
-        }
-        // Whatever else is wrong with it is what is wrong with it as a report.
-        Err(_) => show(&read(&arguments.file)?, &arguments.out),
+    if !BenchReport::is_meant_by(&arguments.file) {
+        return show(&read(&arguments.file)?, &arguments.out);
     }
+    let bench = BenchReport::read(&arguments.file)
+        .map_err(|error| Failure::configuration(describe(&error), ""))?;
+    crate::bench::show(&bench, &arguments.out)
 }
 
 fn read(path: &Path) -> anyhow::Result<Report> {

@@ -205,3 +205,24 @@ fn a_program_of_ours_says_what_it_cannot_do() {
         assert!(ended.text().contains(expected), "{}", ended.text());
     }
 }
+
+#[test]
+fn a_damaged_benchmark_is_not_taken_for_a_load_test() {
+    let directory = tempfile::tempdir().unwrap();
+    let json = directory.path().join("bench.json");
+    // As a full disk leaves it behind.
+    std::fs::write(
+        &json,
+        r#"{"schema_version":1,"env":{"cpu":"AMD"},"suites":[{"na"#,
+    )
+    .unwrap();
+    let out = directory.path().join("again").display().to_string();
+    let ended = Process::start(&["report", &json.display().to_string(), "--out", &out]).wait();
+    assert_eq!(ended.status.code(), Some(2), "{}", ended.text());
+    assert!(
+        ended.text().contains("is no bench.json: EOF while parsing"),
+        "{}",
+        ended.text()
+    );
+    assert!(!Path::new(&out).exists());
+}
