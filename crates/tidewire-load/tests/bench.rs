@@ -124,6 +124,7 @@ impl Bench {
                 grace: Duration::from_secs(60),
                 ..Patience::default()
             },
+            again_max: 0,
             stop: Arc::new(AtomicBool::new(false)),
         };
         Self { directory, options }
@@ -552,6 +553,43 @@ fn no_file_of_a_run_stays_when_it_is_stopped() {
         "the driver could end by itself"
     );
     assert!(!directories[0].exists(), "{}", directories[0].display());
+}
+
+#[test]
+fn a_run_whose_programs_had_to_wait_for_a_core_is_made_again_and_marked() {
+    let mut bench = Bench::with_peers(&[]);
+    let core = tidewire::io::affinity::available_cores()[0];
+    // Server and driver are put on one core, and both want all of it.
+    bench.options.cores = vec![core, core];
+    (bench.options.repeat, bench.options.again_max) = (1, 1);
+    bench.options.tidewire = None;
+    let drive = GOOD.drive.replace(
+        "; echo '{\"measured",
+        "; n=0; while [ $n -lt 300000 ]; do n=$((n + 1)); done; echo '{\"measured",
+    );
+    let serve = format!("(while :; do :; done) & {}; kill $!", GOOD.serve);
+    let greedy = Script {
+        serve: &serve,
+        drive: &drive,
+        ..GOOD
+    }
+    .write(bench.directory.path(), "greedy");
+    bench.options.bare = Program::own(&greedy, Side::Bare, "0");
+    let mut again = Vec::new();
+    let report = run(
+        &bench.options,
+        Environment::detect("0", ""),
+        &mut |progress| {
+            if let Progress::Again { contender, why } = progress {
+                again.push(format!("{contender}: {why}"));
+            }
+        },
+    );
+    assert_eq!(again.len(), 1, "{again:?}");
+    let limit = report.suites[0].rows[0].limit.as_ref().unwrap();
+    assert_eq!(limit.runs, [Some(2_000.0)]);
+    assert!(limit.marks().contains(&"waited"), "{limit:?}");
+    assert!(limit.server_busy_pct > Some(0.0) && limit.client_busy_pct > Some(0.0));
 }
 
 #[test]

@@ -196,6 +196,8 @@ fn options(
         missing_peers,
         cores,
         patience: Patience::default(),
+        // Quick figures are not to be quoted, so they are not worth a second run.
+        again_max: if arguments.quick { 0 } else { AGAIN_MAX },
         stop: Arc::new(AtomicBool::new(false)),
     })
 }
@@ -233,6 +235,9 @@ fn conclude(report: &BenchReport) -> anyhow::Result<ExitCode> {
     )
     .into())
 }
+
+/// How often at most a run that the machine disturbed is made again.
+const AGAIN_MAX: usize = 2;
 
 /// What a shell calls an interrupt.
 const INTERRUPTED: u8 = 130;

@@ -66,12 +66,9 @@ impl Teller {
                 }
                 self.say(&format!("{suite} {row}: {contender} failed: {text}"));
             }
-            Progress::Stolen {
-                contender,
-                stolen_pct,
-            } => self.say(&format!(
-                "the host took {stolen_pct:.1} % of the time from {contender}; once more"
-            )),
+            Progress::Again { contender, why } => {
+                self.say(&format!("{contender}: {why}; once more"));
+            }
             _ => {}
         }
     }

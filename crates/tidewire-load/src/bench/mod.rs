@@ -8,6 +8,7 @@
 mod child;
 pub mod contract;
 mod cost;
+mod disturbance;
 mod hold;
 mod pace;
 pub mod plan;
@@ -21,6 +22,7 @@ pub mod subscriber;
 pub mod suites;
 
 pub use self::child::ChildError;
+pub use self::disturbance::Disturbance;
 pub use self::report::BenchReport;
 pub use self::run::{Patience, RunError};
 pub use self::runner::{BenchOptions, Progress, estimate_secs, run};

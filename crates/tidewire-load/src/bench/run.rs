@@ -1,5 +1,6 @@
 //! One run: a server and a driver, fresh processes, and what they did and cost between two moments.
 
+use std::fmt;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::thread;
@@ -10,6 +11,7 @@ use thiserror::Error;
 use super::child::{Child, ChildError};
 use super::contract::{Account, Driver, Measured, Said, Work};
 use super::cost::Cost;
+use super::disturbance::WAITED_WINDOW_MIN;
 use super::program::Program;
 use crate::process::MachineSample;
 
@@ -29,6 +31,32 @@ pub(super) struct Cores {
     pub(super) driver: Vec<usize>,
     /// For work within one process.
     pub(super) both: Vec<usize>,
+}
+
+impl Cores {
+    /// The first two of these, if there are so many.
+    pub(super) fn of(available: &[usize]) -> Self {
+        match available {
+            [server, driver, ..] => Self {
+                server: vec![*server],
+                driver: vec![*driver],
+                both: vec![*server, *driver],
+            },
+            _ => Self::default(),
+        }
+    }
+}
+
+impl fmt::Display for Cores {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.server.first(), self.driver.first()) {
+            (Some(server), Some(driver)) => write!(
+                formatter,
+                "servers on core {server}, drivers on core {driver}; work within one process on both"
+            ),
+            _ => formatter.write_str("not pinned: the system places all processes"),
+        }
+    }
 }
 
 /// How long programs are waited for: a rival that says nothing must not stop the others.
@@ -81,6 +109,12 @@ pub(super) struct Outcome {
     pub(super) server_rss_bytes_max: Option<u64>,
     pub(super) driver_rss_bytes_max: u64,
     pub(super) stolen_pct: Option<f64>,
+    /// Processor time in percent of the window: 100 is one core.
+    pub(super) server_busy_pct: Option<f64>,
+    pub(super) driver_busy_pct: f64,
+    /// Share of the window in which one of the two waited for a core that others had, in percent; nothing of a window that
+    /// is too short for that.
+    pub(super) waited_pct: Option<f64>,
 }
 
 /// A run came to nothing.
@@ -346,9 +380,21 @@ fn outcome(
     stolen_pct: Option<f64>,
 ) -> Outcome {
     let server = before.server.as_ref().zip(after.server.as_ref());
+    let window = after.at.duration_since(before.at);
+    let pct = |time_ns: f64| time_ns / window.as_nanos() as f64 * 100.0;
+    let server_cpu_ns = server.map(|((_, before), (_, after))| after.cpu_ns_since(before));
+    let driver_cpu_ns = after.driver.cpu_ns_since(&before.driver);
+    let waited_ns = server
+        .map_or(0.0, |((_, before), (_, after))| {
+            after.waited_ns_since(before)
+        })
+        .max(after.driver.waited_ns_since(&before.driver));
     Outcome {
-        server_cpu_ns: server.map(|((_, before), (_, after))| after.cpu_ns_since(before)),
-        driver_cpu_ns: after.driver.cpu_ns_since(&before.driver),
+        server_busy_pct: server_cpu_ns.map(pct),
+        driver_busy_pct: pct(driver_cpu_ns),
+        waited_pct: (window >= WAITED_WINDOW_MIN).then(|| pct(waited_ns)),
+        server_cpu_ns,
+        driver_cpu_ns,
         server_allocated_bytes: server.and_then(|((before, _), (after, _))| {
             after.allocated_bytes?.checked_sub(before.allocated_bytes?)
         }),

@@ -1,8 +1,8 @@
 //! Runs suites: every contender of a row in turns, a fresh pair of processes for each run.
 //!
 //! A machine drifts, so the contenders of a row take turns, and every other round goes the other way (A B C, C B A, …):
-//! a steady drift is then given to all alike. A run from which the host took time is made again, but not forever. What
-//! fails is written into its place in the results, and the others go on.
+//! a steady drift is then given to all alike. A run from which the host, or others on its cores, took time is made again,
+//! but not forever. What fails is written into its place in the results, and the others go on.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use super::contract::{Driver, Work};
+use super::disturbance::Disturbance;
 use super::hold::holds;
 use super::plan::{RowPlan, Suite};
 use super::program::{DROPS, Program};
@@ -44,6 +45,8 @@ pub struct BenchOptions {
     pub cores: Vec<usize>,
     /// How long programs are waited for.
     pub patience: Patience,
+    /// How often at most a disturbed run is made again.
+    pub again_max: usize,
     /// Set to end it: what was measured until then is kept.
     pub stop: Arc<AtomicBool>,
 }
@@ -78,12 +81,12 @@ pub enum Progress<'a> {
         /// Why.
         error: &'a RunError,
     },
-    /// A run is made again, because the host took this share of the time.
-    Stolen {
+    /// A run is made again.
+    Again {
         /// Who ran.
         contender: &'a str,
-        /// In percent.
-        stolen_pct: f64,
+        /// What spoilt it.
+        why: Disturbance,
     },
     /// A suite is done.
     Suite {
@@ -237,20 +240,17 @@ impl Runner<'_> {
                 suites::in_own_format(&mut work);
             }
         }
-        for attempt in 0..=AGAIN_MAX {
+        for attempt in 0..=self.options.again_max {
             let terms = Terms {
                 cores: &self.cores,
                 patience: &self.options.patience,
                 stop: &self.options.stop,
             };
             match run_once(&contender.cast, &work, &terms) {
-                Ok(outcome) => match outcome.stolen_pct {
-                    Some(stolen_pct) if stolen_pct > STOLEN_PCT_MAX && attempt < AGAIN_MAX => {
+                Ok(outcome) => match outcome.disturbance() {
+                    Some(why) if attempt < self.options.again_max => {
                         let contender = &contender.name;
-                        (self.watch)(&Progress::Stolen {
-                            contender,
-                            stolen_pct,
-                        });
+                        (self.watch)(&Progress::Again { contender, why });
                     }
                     _ => return contender.outcomes.push(outcome),
                 },
@@ -376,31 +376,6 @@ impl Pace {
     }
 }
 
-impl Cores {
-    fn of(available: &[usize]) -> Self {
-        match available {
-            [server, driver, ..] => Self {
-                server: vec![*server],
-                driver: vec![*driver],
-                both: vec![*server, *driver],
-            },
-            _ => Self::default(),
-        }
-    }
-}
-
-impl std::fmt::Display for Cores {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match (self.server.first(), self.driver.first()) {
-            (Some(server), Some(driver)) => write!(
-                formatter,
-                "servers on core {server}, drivers on core {driver}; work within one process on both"
-            ),
-            _ => formatter.write_str("not pinned: the system places all processes"),
-        }
-    }
-}
-
 fn planned_secs(options: &BenchOptions) -> f64 {
     let rows = options
         .suites
@@ -425,12 +400,6 @@ const LIMIT: &str = "limit";
 
 /// Name of Tidewire among them.
 const OURS: &str = "tidewire";
-
-/// A run from which the host took more of the machine's time than this, in percent, is made again.
-pub(super) const STOLEN_PCT_MAX: f64 = 3.0;
-
-/// How often at most.
-const AGAIN_MAX: usize = 2;
 
 /// What starting and ending two processes takes, roughly.
 const OVERHEAD_SECS: f64 = 0.1;

@@ -153,7 +153,15 @@ fn figure_of(
 
 /// How much of the bare loop Tidewire reaches.
 fn of_the_limit(suite: &SuiteResult) -> Result<Drawn, String> {
-    let mut table = Table::new(["row", "of the limit", "interval"]);
+    let head = [
+        "row",
+        "of the limit",
+        "interval",
+        "server CPU",
+        "interval",
+        "marks",
+    ];
+    let mut table = Table::new(head).with_words(1);
     let mut bars = Vec::new();
     let mut most = 1.0_f64;
     for row in &suite.rows {
@@ -163,7 +171,15 @@ fn of_the_limit(suite: &SuiteResult) -> Result<Drawn, String> {
         most = most.max(ratio);
         let text = percent(ratio);
         let interval = interval(row.limit_ratio_ci95, percent);
-        table.row(vec![row.id.clone(), text.clone(), interval.clone()]);
+        let cpu = row.limit_server_cpu_ratio;
+        table.row(vec![
+            row.id.clone(),
+            text.clone(),
+            interval.clone(),
+            cpu.map_or_else(|| "–".to_owned(), percent),
+            self::interval(row.limit_server_cpu_ratio_ci95, percent),
+            row.marks().join(", "),
+        ]);
         bars.push(Bar {
             name: String::new(),
             value: ratio,
@@ -181,7 +197,8 @@ fn of_the_limit(suite: &SuiteResult) -> Result<Drawn, String> {
         high: most.min(1e6),
     };
     Ok(Drawn {
-        about: "100 % is a bare loop that does the same bytes in the same run; more is better."
+        about: "100 % is a bare loop that does the same bytes in the same run; more is better. Where the driver was the \
+                slower part (driver-bound), the processor time of the servers tells more: the limit's by Tidewire's."
             .to_owned(),
         picture: bars::picture("Per cent of the limit", &bars, scale),
         table,
@@ -392,4 +409,4 @@ fn interval(ends: Option<[f64; 2]>, shown: fn(f64) -> String) -> String {
 }
 
 /// The column of the peers in the tables.
-const PEERS: usize = 5;
+const PEERS: usize = 6;

@@ -45,16 +45,18 @@ impl SuiteResult {
 }
 
 /// The columns of a suite's table.
-pub(super) fn head() -> [&'static str; 11] {
+pub(super) fn head() -> [&'static str; 13] {
     [
         "row",
         "unit",
         "limit",
         "Tidewire",
         "of the limit",
+        "server CPU of the limit",
         "Tidewire by peer",
         "p50, p99, p99.9 µs",
         "CPU ns/msg server, client",
+        "busy % server, client",
         "bytes/msg server, client",
         "RSS MiB",
         "lost",
@@ -64,18 +66,14 @@ pub(super) fn head() -> [&'static str; 11] {
 /// A row of it.
 pub(super) fn cells(row: &RowResult) -> Vec<String> {
     let ours = &row.tidewire;
-    let stolen = [Some(ours), row.limit.as_ref()]
-        .into_iter()
-        .flatten()
-        .flat_map(|figures| figures.stolen_pct.iter().flatten())
-        .any(|stolen| *stolen > super::super::runner::STOLEN_PCT_MAX);
-    let mark = if stolen { " (stolen)" } else { "" };
     vec![
-        format!("{}{mark}", row.id),
+        format!("{}{}", row.id, marked(&row.marks())),
         row.unit.clone(),
         row.limit.as_ref().map_or_else(none, median),
         median(ours),
         row.limit_ratio
+            .map_or_else(none, |ratio| format!("{:.0} %", ratio * 100.0)),
+        row.limit_server_cpu_ratio
             .map_or_else(none, |ratio| format!("{:.0} %", ratio * 100.0)),
         peers(row),
         ours.latency.map_or_else(none, |times| {
@@ -84,6 +82,7 @@ pub(super) fn cells(row: &RowResult) -> Vec<String> {
                 .join(", ")
         }),
         pair(ours.server_cpu_ns_per_msg, ours.client_cpu_ns_per_msg),
+        pair(ours.server_busy_pct, ours.client_busy_pct),
         pair(
             ours.allocated_bytes_per_msg.server,
             ours.allocated_bytes_per_msg.client,
@@ -99,18 +98,36 @@ fn peers(row: &RowResult) -> String {
     let peers: Vec<String> = row
         .peers
         .iter()
-        .map(|(name, peer)| match (peer.ratio, peer.figures.fault()) {
-            (_, Some(_)) if peer.figures.error.is_some() => format!("{name} failed"),
-            (Some(ratio), Some(fault)) if !peer.drops => format!("{name} {ratio:.2}× ({fault})"),
-            (None, Some(fault)) => format!("{name} – ({fault})"),
-            (Some(ratio), _) => format!("{name} {ratio:.2}×{}", unless_held(&peer.figures)),
-            (None, None) => format!("{name} –"),
+        .map(|(name, peer)| {
+            let ratio = match peer.ratio {
+                _ if peer.figures.error.is_some() => return format!("{name} failed"),
+                Some(ratio) => format!("{name} {ratio:.2}×"),
+                None => format!("{name} –"),
+            };
+            // Of a mode that drops in silence nothing else is expected.
+            let fault = peer.figures.fault().filter(|_| !peer.drops);
+            let held = match &fault {
+                Some(_) => "",
+                None => unless_held(&peer.figures),
+            };
+            let marks = peer.figures.marks();
+            let marks: Vec<&str> = fault.as_deref().into_iter().chain(marks).collect();
+            format!("{ratio}{held}{}", marked(&marks))
         })
         .collect();
     if peers.is_empty() {
         none()
     } else {
         peers.join(", ")
+    }
+}
+
+/// Marks behind what they are of.
+fn marked(marks: &[&str]) -> String {
+    if marks.is_empty() {
+        String::new()
+    } else {
+        format!(" ({})", marks.join(", "))
     }
 }
 

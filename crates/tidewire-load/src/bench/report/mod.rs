@@ -12,8 +12,9 @@ use serde::{Deserialize, Serialize};
 
 pub use self::write::{ReadBenchError, WrittenBench};
 use super::contract::{Measured, Times, Work};
+use super::disturbance::{STOLEN_PCT_MAX, WAITED_PCT_MAX};
 use super::hold::all_hold;
-use super::plan::{Metric, RowPlan};
+use super::plan::RowPlan;
 use super::run::Outcome;
 use crate::environment::Environment;
 use crate::statistics::{Bootstrap, MedianInterval};
@@ -80,6 +81,11 @@ pub struct RowResult {
     pub limit_ratio: Option<f64>,
     /// Interval of that median, as near to 95 % as so few rounds come.
     pub limit_ratio_ci95: Option<[f64; 2]>,
+    /// Processor time of a message in the limit's server by that in Tidewire's: what the limit ratio would be if only the
+    /// servers counted. The median of the rounds' ratios.
+    pub limit_server_cpu_ratio: Option<f64>,
+    /// Interval of that median.
+    pub limit_server_cpu_ratio_ci95: Option<[f64; 2]>,
     /// The bare loop's figures.
     pub limit: Option<Figures>,
     /// The figures of those who did the same.
@@ -99,6 +105,9 @@ pub struct Figures {
     pub messages: Vec<u64>,
     /// Processor time that the host took from the machine during each run, in percent; nothing where it does not say.
     pub stolen_pct: Vec<Option<f64>>,
+    /// Longest time in each run for which the server or the driver waited for a core that others had, in percent of the
+    /// window; nothing of a window too short for that.
+    pub waited_pct: Vec<Option<f64>>,
     /// Whether every run has a figure and messages, and each message was checked and came, or was counted as dropped where
     /// that is allowed.
     pub verified: bool,
@@ -112,8 +121,14 @@ pub struct Figures {
     pub holds: Option<bool>,
     /// Processor time of the server for each message, in nanoseconds: the median of the runs.
     pub server_cpu_ns_per_msg: Option<f64>,
+    /// The same of each run.
+    pub server_cpu_ns_per_msg_runs: Vec<Option<f64>>,
     /// The same of the driver.
     pub client_cpu_ns_per_msg: Option<f64>,
+    /// Processor time of the server in percent of the window, 100 being one core: the median of the runs.
+    pub server_busy_pct: Option<f64>,
+    /// The same of the driver.
+    pub client_busy_pct: Option<f64>,
     /// What they asked their allocators for.
     pub allocated_bytes_per_msg: AllocatedBytes,
     /// Largest resident memory of the server, or of the driver where there is no server, in bytes.
@@ -187,11 +202,16 @@ impl RowResult {
         mut peers: BTreeMap<String, PeerFigures>,
     ) -> Self {
         let metric = &plan.metric;
+        let as_good = |new, base| metric.times_as_good(new, base);
         let limit_ratio = limit
             .as_ref()
-            .and_then(|limit| ratio(metric, &limit.runs, &tidewire.runs));
+            .and_then(|limit| ratio(&tidewire.runs, &limit.runs, as_good));
+        let limit_server_cpu = limit.as_ref().and_then(|limit| {
+            let [ours, limit] = [&tidewire, limit].map(|one| &one.server_cpu_ns_per_msg_runs);
+            ratio(ours, limit, |ours, limit| limit / ours)
+        });
         for peer in peers.values_mut() {
-            let ratio = ratio(metric, &peer.figures.runs, &tidewire.runs);
+            let ratio = ratio(&tidewire.runs, &peer.figures.runs, as_good);
             peer.ratio = ratio.map(|ratio| ratio.median);
             peer.ratio_ci95 = ratio.map(|ratio| [ratio.low, ratio.high]);
         }
@@ -205,9 +225,26 @@ impl RowResult {
             tidewire,
             limit_ratio: limit_ratio.map(|ratio| ratio.median),
             limit_ratio_ci95: limit_ratio.map(|ratio| [ratio.low, ratio.high]),
+            limit_server_cpu_ratio: limit_server_cpu.map(|ratio| ratio.median),
+            limit_server_cpu_ratio_ci95: limit_server_cpu.map(|ratio| [ratio.low, ratio.high]),
             limit,
             peers,
         }
+    }
+}
+
+impl RowResult {
+    /// What is to be known of Tidewire's runs, or of the limit's, in a word each.
+    #[must_use]
+    pub fn marks(&self) -> Vec<&'static str> {
+        let mut marks = self.tidewire.marks();
+        let of_limit = self.limit.iter().flat_map(Figures::marks);
+        for mark in of_limit {
+            if !marks.contains(&mark) {
+                marks.push(mark);
+            }
+        }
+        marks
     }
 }
 
@@ -219,11 +256,8 @@ impl Figures {
         let known: Vec<f64> = runs.iter().copied().flatten().collect();
         let interval = MedianInterval::of(&known, Bootstrap::default());
         let is_accounted_for = |run: &Outcome| is_accounted_for(&run.measured, plan.may_drop);
-        let per_message = |amount: &dyn Fn(&Outcome) -> Option<f64>| {
-            median_over(outcomes, &|outcome| {
-                let messages = outcome.measured.messages;
-                (messages > 0).then_some(amount(outcome)? / messages as f64)
-            })
+        let median_per_message = |amount: &dyn Fn(&Outcome) -> Option<f64>| {
+            median_over(outcomes, &|run| per_message(run, amount(run)))
         };
         let measured: Vec<&Measured> = outcomes.iter().map(|run| &run.measured).collect();
         let client_rss_bytes_max = outcomes.iter().map(|run| run.driver_rss_bytes_max).max();
@@ -235,16 +269,23 @@ impl Figures {
             median: interval.map(|interval| interval.median),
             ci95: interval.map(|interval| [interval.low, interval.high]),
             stolen_pct: outcomes.iter().map(|run| run.stolen_pct).collect(),
+            waited_pct: outcomes.iter().map(|run| run.waited_pct).collect(),
             verified: known.len() == runs.len() && outcomes.iter().all(is_accounted_for),
             counted: outcomes.iter().any(|run| run.measured.counted),
             lost: outcomes.iter().map(|run| run.measured.lost).sum(),
             dropped: outcomes.iter().map(|run| run.measured.dropped).sum(),
             holds: all_hold(&measured),
-            server_cpu_ns_per_msg: per_message(&|run| run.server_cpu_ns),
-            client_cpu_ns_per_msg: per_message(&|run| Some(run.driver_cpu_ns)),
+            server_cpu_ns_per_msg: median_per_message(&|run| run.server_cpu_ns),
+            server_cpu_ns_per_msg_runs: outcomes
+                .iter()
+                .map(|run| per_message(run, run.server_cpu_ns))
+                .collect(),
+            client_cpu_ns_per_msg: median_per_message(&|run| Some(run.driver_cpu_ns)),
+            server_busy_pct: median_over(outcomes, &|run| run.server_busy_pct),
+            client_busy_pct: median_over(outcomes, &|run| Some(run.driver_busy_pct)),
             allocated_bytes_per_msg: AllocatedBytes {
-                server: per_message(&|run| Some(run.server_allocated_bytes? as f64)),
-                client: per_message(&|run| Some(run.measured.allocated_bytes? as f64)),
+                server: median_per_message(&|run| Some(run.server_allocated_bytes? as f64)),
+                client: median_per_message(&|run| Some(run.measured.allocated_bytes? as f64)),
             },
             rss_bytes_max: server_rss_bytes_max.or(client_rss_bytes_max),
             client_rss_bytes_max,
@@ -254,6 +295,27 @@ impl Figures {
             error,
             runs,
         }
+    }
+
+    /// What is to be known of them beside the figures, in a word each.
+    #[must_use]
+    pub fn marks(&self) -> Vec<&'static str> {
+        let any = |shares: &[Option<f64>], most| shares.iter().flatten().any(|pct| *pct > most);
+        let marks = [
+            ("stolen", any(&self.stolen_pct, STOLEN_PCT_MAX)),
+            ("waited", any(&self.waited_pct, WAITED_PCT_MAX)),
+            ("driver-bound", self.is_driver_bound()),
+        ];
+        let set = marks.into_iter().filter(|(_, is_set)| *is_set);
+        set.map(|(mark, _)| mark).collect()
+    }
+
+    /// Whether it was the driver that could not go faster: then the figure says nothing of the server.
+    fn is_driver_bound(&self) -> bool {
+        let Some((server, client)) = self.server_busy_pct.zip(self.client_busy_pct) else {
+            return false;
+        };
+        client >= DRIVER_BOUND_PCT_MIN && client > server
     }
 
     /// What is wrong with them; nothing when they did not take part.
@@ -291,16 +353,26 @@ fn is_accounted_for(measured: &Measured, may_drop: bool) -> bool {
     measured.verified && measured.messages > 0 && measured.lost <= allowed
 }
 
-/// How many times as good the new runs are: the median of the rounds' ratios, because what the machine does in a round
+/// How one side's rounds stand to the other's: the median of the rounds' ratios, because what the machine does in a round
 /// happens to both. A round in which one has no figure is left out. Nothing where a figure is 0, since no number says how
 /// many times that is.
-fn ratio(metric: &Metric, base: &[Option<f64>], new: &[Option<f64>]) -> Option<MedianInterval> {
-    let rounds = base.iter().zip(new);
+fn ratio(
+    new: &[Option<f64>],
+    base: &[Option<f64>],
+    of_round: impl Fn(f64, f64) -> f64,
+) -> Option<MedianInterval> {
+    let rounds = new.iter().zip(base);
     let ratios: Vec<f64> = rounds
-        .filter_map(|(base, new)| Some(metric.times_as_good((*new)?, (*base)?)))
+        .filter_map(|(new, base)| Some(of_round((*new)?, (*base)?)))
         .collect();
     MedianInterval::of(&ratios, Bootstrap::default())
         .filter(|_| ratios.iter().all(|ratio| ratio.is_finite() && *ratio > 0.0))
+}
+
+/// An amount of a run for each of its messages.
+fn per_message(run: &Outcome, amount: Option<f64>) -> Option<f64> {
+    let messages = run.measured.messages;
+    (messages > 0).then_some(amount? / messages as f64)
 }
 
 fn median_over(outcomes: &[Outcome], value: &dyn Fn(&Outcome) -> Option<f64>) -> Option<f64> {
@@ -346,3 +418,6 @@ fn figures(outcomes: &[Outcome]) -> BTreeMap<String, f64> {
         })
         .collect()
 }
+
+/// A driver that is so busy, in percent, and busier than its server, cannot do more.
+const DRIVER_BOUND_PCT_MIN: f64 = 90.0;

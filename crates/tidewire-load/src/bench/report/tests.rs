@@ -45,6 +45,9 @@ fn outcome(messages: u64, lost: u64, dropped: u64) -> Outcome {
         server_rss_bytes_max: Some(12 << 20),
         driver_rss_bytes_max: 10 << 20,
         stolen_pct: Some(0.5),
+        server_busy_pct: Some(50.0),
+        driver_busy_pct: 70.0,
+        waited_pct: Some(1.0),
     }
 }
 
@@ -137,7 +140,7 @@ fn who_does_not_hold_a_rate_is_marked_and_does_not_fail_the_suite() {
     let cells = markdown::cells(&row);
     assert!(!cells[2].contains("does not hold"), "{cells:?}");
     assert!(cells[3].ends_with("(does not hold)"), "{cells:?}");
-    assert!(cells[5].ends_with("(does not hold)"), "{cells:?}");
+    assert!(cells[6].ends_with("(does not hold)"), "{cells:?}");
     let report = report(vec![row]);
     assert_eq!(report.faults(), Vec::<String>::new());
     let page = report.to_html();
@@ -242,6 +245,72 @@ fn a_round_without_a_figure_is_left_out_and_shifts_no_other() {
 }
 
 #[test]
+fn the_servers_are_compared_by_their_own_time_where_the_driver_was_the_bound() {
+    let with = |server_cpu_ns: f64, busy: (f64, f64)| {
+        let mut run = outcome(1_000, 0, 0);
+        run.server_cpu_ns = Some(server_cpu_ns);
+        (run.server_busy_pct, run.driver_busy_pct) = (Some(busy.0), busy.1);
+        figures(&[run])
+    };
+    let limit = with(4e5, (40.0, 99.0));
+    let bound = row(
+        with(5e5, (50.0, 99.0)),
+        Some(limit.clone()),
+        limit.clone(),
+        false,
+    );
+    assert_eq!(bound.limit_server_cpu_ratio, Some(0.8));
+    assert_eq!(
+        (bound.limit_ratio, bound.marks()),
+        (Some(1.0), vec!["driver-bound"])
+    );
+    // Who is faster may be bound by the server, and the other not: the ratio says nothing all the same.
+    let free = with(9e5, (99.0, 90.0));
+    assert!(free.marks().is_empty());
+    assert_eq!(
+        row(free.clone(), Some(limit), failed(), false).marks(),
+        ["driver-bound"]
+    );
+    assert!(row(free.clone(), None, failed(), false).marks().is_empty());
+    assert_eq!(
+        row(free, None, failed(), false).limit_server_cpu_ratio,
+        None
+    );
+    let mut within = outcome(1_000, 0, 0);
+    (within.server_busy_pct, within.driver_busy_pct) = (None, 199.0);
+    assert!(figures(&[within]).marks().is_empty(), "it has no server");
+}
+
+#[test]
+fn who_was_disturbed_is_marked_rivals_as_well() {
+    let disturbed = |stolen_pct, waited_pct| {
+        let mut run = outcome(1_000, 0, 0);
+        (run.stolen_pct, run.waited_pct) = (stolen_pct, waited_pct);
+        (run.disturbance(), figures(&[outcome(1_000, 0, 0), run]))
+    };
+    let (none, good) = disturbed(Some(3.0), Some(5.0));
+    assert!(none.is_none() && good.marks().is_empty());
+    assert_eq!(disturbed(None, None).0, None);
+    let (why, stolen) = disturbed(Some(3.1), Some(9.0));
+    assert_eq!(why.unwrap().to_string(), "the host took 3.1 % of the time");
+    assert_eq!(stolen.marks(), ["stolen", "waited"]);
+    let (why, waited) = disturbed(Some(0.0), Some(9.0));
+    assert!(why.unwrap().to_string().starts_with("it waited 9.0 %"));
+    let mut lossy = outcome(1_000, 3, 3);
+    lossy.waited_pct = Some(50.0);
+    let table =
+        |ours, limit, peer, drops| report(vec![row(ours, limit, peer, drops)]).to_markdown();
+    let all = table(good.clone(), Some(waited), stolen, false);
+    assert!(all.contains("| tcp, 1 × 1 (waited) |"), "{all}");
+    assert!(all.contains(" 1.00× (stolen, waited) |"), "{all}");
+    let all = table(good.clone(), None, figures(&[lossy.clone()]), false);
+    let told = " 1.00× (lost 3 messages, 3 of them counted as dropped, waited) |";
+    assert!(all.contains(told), "{all}");
+    let all = table(good, None, figures(&[lossy]), true);
+    assert!(all.contains(" 1.00× (waited) |"), "{all}");
+}
+
+#[test]
 fn what_is_lost_unverified_or_failed_is_a_fault_of_ours_alone() {
     let good = || figures(&outcomes([1, 2, 3]));
     let lost = figures(&[outcome(10, 3, 1)]);
@@ -319,7 +388,7 @@ fn a_table_says_what_failed_and_stays_a_table() {
         .collect();
     assert_eq!(rows.len(), 3);
     assert!(
-        rows[0].contains("| 85 % |") && rows[0].contains("10.00×"),
+        rows[0].contains("| 85 % | 85 % |") && rows[0].contains("10.00×"),
         "{}",
         rows[0]
     );
