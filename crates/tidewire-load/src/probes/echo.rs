@@ -15,7 +15,7 @@ use tidewire::proto::codec::{Codec, Decoded, Tw1};
 use tidewire::proto::handshake::{Hello, PROTOCOL_VERSION};
 use tidewire::proto::limits::FRAME_BYTES_MAX;
 
-use super::wait::WaitSet;
+use super::wait::{AcceptSet, PATIENCE, WaitSet};
 use super::{BLOCK_BYTES, Frame};
 use crate::statistics::LatencyHistogram;
 
@@ -71,21 +71,15 @@ pub fn serve(
     stop: &AtomicBool,
     allocated_bytes: &AtomicU64,
 ) -> io::Result<()> {
-    let mut set = WaitSet::new()?;
-    set.add(listener.as_fd(), LISTENER)?;
+    let mut set = AcceptSet::new(listener)?;
     let mut connections: Vec<Option<Connection>> = Vec::new();
     let mut buffer = vec![0; BLOCK_BYTES];
     let mut ready = Vec::new();
     while !stop.load(Ordering::Relaxed) {
-        set.wait(&mut ready)?;
+        set.wait_for(&mut ready, PATIENCE, |stream| {
+            connections.push(Some(Connection::new(stream)));
+        })?;
         for &number in &ready {
-            if number == LISTENER {
-                while let Ok(accepted) = listener.accept() {
-                    set.add(accepted.stream.as_fd(), connections.len())?;
-                    connections.push(Some(Connection::new(accepted.stream)));
-                }
-                continue;
-            }
             let Some(connection) = connections[number].as_mut() else {
                 continue;
             };
@@ -93,7 +87,8 @@ pub fn serve(
             if connection.echo(&mut buffer).is_err() {
                 connections[number] = None;
             } else if connection.blocked != was_blocked {
-                set.watch_output(connection.stream.as_fd(), number, connection.blocked)?;
+                set.set()
+                    .watch_output(connection.stream.as_fd(), number, connection.blocked)?;
             }
         }
         publish_allocations(allocated_bytes);
@@ -379,6 +374,3 @@ pub(super) fn publish_allocations(allocated_bytes: &AtomicU64) {
 
 /// Longest wait for the replies that are due when the time is over.
 pub const DRAIN: Duration = Duration::from_secs(2);
-
-/// The listener's number in the set, which no connection reaches.
-const LISTENER: usize = usize::MAX;

@@ -10,7 +10,7 @@ use tidewire::io::clock::now_ns;
 use tidewire::io::socket::{Listener, SocketAddress, Stream};
 
 use super::echo::{connect, publish_allocations};
-use super::wait::WaitSet;
+use super::wait::{AcceptSet, PATIENCE, WaitSet};
 use super::{BLOCK_BYTES, Frame, Parse};
 
 /// What the sender offers.
@@ -63,8 +63,7 @@ pub fn serve(
     stop: &AtomicBool,
     received: &Received,
 ) -> io::Result<()> {
-    let mut set = WaitSet::new()?;
-    set.add(listener.as_fd(), LISTENER)?;
+    let mut set = AcceptSet::new(listener)?;
     // A connection and its unfinished frame.
     let mut open: Vec<Option<(Stream, Vec<u8>)>> = Vec::new();
     let mut counts = Counts::default();
@@ -72,15 +71,10 @@ pub fn serve(
     let mut ready = Vec::new();
     let mut gone = 0;
     while !stop.load(Ordering::Relaxed) && gone < connections {
-        set.wait(&mut ready)?;
+        set.wait_for(&mut ready, PATIENCE, |stream| {
+            open.push(Some((stream, Vec::new())));
+        })?;
         for &number in &ready {
-            if number == LISTENER {
-                while let Ok(accepted) = listener.accept() {
-                    set.add(accepted.stream.as_fd(), open.len())?;
-                    open.push(Some((accepted.stream, Vec::new())));
-                }
-                continue;
-            }
             let Some((stream, rest)) = open[number].as_mut() else {
                 continue;
             };
@@ -222,9 +216,6 @@ impl Sender {
 
 /// Full buffers taken from one connection before the next one: a fast sender would otherwise keep the receiver for itself.
 const READS_MAX: usize = 4;
-
-/// The listener's number in the set, which no connection reaches.
-const LISTENER: usize = usize::MAX;
 
 #[cfg(test)]
 mod tests {

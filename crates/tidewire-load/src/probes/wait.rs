@@ -8,6 +8,7 @@ use std::time::Duration;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::io::Errno;
+use tidewire::io::socket::{Listener, Stream};
 
 /// An epoll set whose members have the numbers of a table.
 #[derive(Debug)]
@@ -58,7 +59,7 @@ impl WaitSet {
 
     /// Puts the numbers of what is ready into `ready`, after at most 100 ms also none.
     pub(crate) fn wait(&mut self, ready: &mut Vec<usize>) -> io::Result<()> {
-        self.wait_for(ready, Duration::from_millis(100))
+        self.wait_for(ready, PATIENCE)
     }
 
     /// Puts the numbers of what is ready into `ready`, after at most `timeout`, which is less than a second, also none.
@@ -76,6 +77,57 @@ impl WaitSet {
         Ok(())
     }
 }
+
+/// A listener and what it accepts, which has numbers from 0 in the order in which it came.
+#[derive(Debug)]
+pub(crate) struct AcceptSet<'a> {
+    set: WaitSet,
+    listener: &'a Listener,
+    accepted: usize,
+}
+
+impl<'a> AcceptSet<'a> {
+    pub(crate) fn new(listener: &'a Listener) -> io::Result<Self> {
+        let set = WaitSet::new()?;
+        set.add(listener.as_fd(), LISTENER)?;
+        Ok(Self {
+            set,
+            listener,
+            accepted: 0,
+        })
+    }
+
+    /// Hands what comes to `accept`, and puts the numbers of what is ready into `ready`, after at most `timeout` also none.
+    pub(crate) fn wait_for(
+        &mut self,
+        ready: &mut Vec<usize>,
+        timeout: Duration,
+        mut accept: impl FnMut(Stream),
+    ) -> io::Result<()> {
+        self.set.wait_for(ready, timeout)?;
+        let Some(place) = ready.iter().position(|&number| number == LISTENER) else {
+            return Ok(());
+        };
+        ready.swap_remove(place);
+        while let Ok(accepted) = self.listener.accept() {
+            self.set.add(accepted.stream.as_fd(), self.accepted)?;
+            self.accepted += 1;
+            accept(accepted.stream);
+        }
+        Ok(())
+    }
+
+    /// The set, to watch an accepted connection in another way.
+    pub(crate) fn set(&self) -> &WaitSet {
+        &self.set
+    }
+}
+
+/// The listener's number in a set, which no connection reaches.
+const LISTENER: usize = usize::MAX;
+
+/// Longest wait where nothing is due.
+pub(crate) const PATIENCE: Duration = Duration::from_millis(100);
 
 /// Events taken in one call where nothing else is asked for.
 const EVENTS: usize = 256;

@@ -29,7 +29,7 @@ use crate::bench::plan::{Metric, RoleError, RowPlan, Side, Source, Suite};
 use crate::bench::stage::Stage;
 use crate::probes::Frame;
 use crate::probes::echo::{self, EchoLoad};
-use crate::probes::wait::WaitSet;
+use crate::probes::wait::{AcceptSet, PATIENCE};
 
 pub(super) const SUITE: Suite = Suite {
     name: "composite",
@@ -164,20 +164,14 @@ fn serve_bare(work: &Work, file: &ScratchFile, stage: &mut Stage) -> Result<(), 
 
 /// Reads requests and hands them over. A request is one read: each connection has one on its way.
 fn read_bare(listener: &Listener, workers: &Sender<BareTask>) -> std::io::Result<()> {
-    let mut set = WaitSet::new()?;
-    set.add(listener.as_fd(), LISTENER)?;
+    let mut set = AcceptSet::new(listener)?;
     let mut connections: Vec<Arc<Mutex<Stream>>> = Vec::new();
     let mut ready = Vec::new();
     loop {
-        set.wait(&mut ready)?;
+        set.wait_for(&mut ready, PATIENCE, |stream| {
+            connections.push(Arc::new(Mutex::new(stream)));
+        })?;
         for &number in &ready {
-            if number == LISTENER {
-                while let Ok(accepted) = listener.accept() {
-                    set.add(accepted.stream.as_fd(), connections.len())?;
-                    connections.push(Arc::new(Mutex::new(accepted.stream)));
-                }
-                continue;
-            }
             let connection = &connections[number];
             let mut stream = connection.lock().unwrap_or_else(PoisonError::into_inner);
             let mut frame = [0; FRAME_BYTES];
@@ -188,7 +182,7 @@ fn read_bare(listener: &Listener, workers: &Sender<BareTask>) -> std::io::Result
                     }
                 }
                 // It ended; whatever was cut short is missed by the client.
-                Ok(_) => set.remove(stream.as_fd())?,
+                Ok(_) => set.set().remove(stream.as_fd())?,
                 Err(_) => {}
             }
         }
@@ -271,9 +265,6 @@ const PAYLOAD_BYTES: usize = 32;
 
 /// With the header of a request.
 const FRAME_BYTES: usize = PAYLOAD_BYTES + 12;
-
-/// The listener's number in the set, which no connection reaches.
-const LISTENER: usize = usize::MAX;
 
 #[cfg(test)]
 mod tests {

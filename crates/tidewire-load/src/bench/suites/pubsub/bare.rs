@@ -19,7 +19,7 @@ use crate::bench::contract::{Account, Work};
 use crate::bench::plan::RoleError;
 use crate::bench::stage::Stage;
 use crate::probes::echo;
-use crate::probes::wait::WaitSet;
+use crate::probes::wait::{AcceptSet, WaitSet};
 
 type Link = FrameLink<PAYLOAD_BYTES>;
 
@@ -40,8 +40,7 @@ pub(super) fn serve(work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
 
 /// Writes to every subscriber what publishers send.
 fn copy(listener: &Listener, subscribers: usize) -> io::Result<()> {
-    let mut set = WaitSet::new()?;
-    set.add(listener.as_fd(), LISTENER)?;
+    let mut set = AcceptSet::new(listener)?;
     let mut links: Vec<Link> = Vec::new();
     let mut ready = Vec::new();
     let mut news = Vec::new();
@@ -49,15 +48,8 @@ fn copy(listener: &Listener, subscribers: usize) -> io::Result<()> {
     loop {
         let is_behind = links.iter().any(|link| !link.output.is_empty());
         let patience = if is_behind { SOON } else { LOOK_EVERY };
-        set.wait_for(&mut ready, patience)?;
+        set.wait_for(&mut ready, patience, |stream| links.push(Link::new(stream)))?;
         for &number in &ready {
-            if number == LISTENER {
-                while let Ok(accepted) = listener.accept() {
-                    set.add(accepted.stream.as_fd(), links.len())?;
-                    links.push(Link::new(accepted.stream));
-                }
-                continue;
-            }
             // With the first connection that ends, all end: the driver is done.
             links[number].exchange(&mut buffer, |frame, _| news.extend_from_slice(frame))?;
         }
@@ -127,9 +119,6 @@ fn drive(
         }
     }
 }
-
-/// The listener's number in the set, which no connection reaches.
-const LISTENER: usize = usize::MAX;
 
 const LOOK_EVERY: Duration = Duration::from_nanos(LOOK_EVERY_NS);
 

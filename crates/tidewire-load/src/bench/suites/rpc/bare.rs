@@ -18,7 +18,7 @@ use crate::bench::contract::{Account, Work};
 use crate::bench::plan::RoleError;
 use crate::bench::stage::Stage;
 use crate::probes::echo;
-use crate::probes::wait::WaitSet;
+use crate::probes::wait::{AcceptSet, PATIENCE, WaitSet};
 
 type Frame = [u8; FRAME_BYTES];
 
@@ -48,21 +48,15 @@ pub(super) fn serve(work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
 }
 
 fn answer(listener: &Listener) -> io::Result<()> {
-    let mut set = WaitSet::new()?;
-    set.add(listener.as_fd(), LISTENER)?;
+    let mut set = AcceptSet::new(listener)?;
     let mut links: Vec<Option<Link>> = Vec::new();
     let mut ready = Vec::new();
     let mut buffer = frame_link::buffer();
     loop {
-        set.wait(&mut ready)?;
+        set.wait_for(&mut ready, PATIENCE, |stream| {
+            links.push(Some(Link::new(stream)));
+        })?;
         for &number in &ready {
-            if number == LISTENER {
-                while let Ok(accepted) = listener.accept() {
-                    set.add(accepted.stream.as_fd(), links.len())?;
-                    links.push(Some(Link::new(accepted.stream)));
-                }
-                continue;
-            }
             let Some(link) = &mut links[number] else {
                 continue;
             };
@@ -198,9 +192,6 @@ fn number_at(frame: &Frame, at: usize) -> i32 {
 }
 
 const FRAME_BYTES: usize = 16;
-
-/// The listener's number in the set, which no connection reaches.
-const LISTENER: usize = usize::MAX;
 
 /// How often a thread looks for the end.
 const LOOK_EVERY: std::time::Duration = std::time::Duration::from_millis(20);
