@@ -10,9 +10,8 @@ use tidewire::io::clock::now_ns;
 use tidewire::io::datagram::{DatagramBatch, DatagramOptions, DatagramSocket};
 
 use super::Frame;
-use super::echo::{DRAIN, EchoLoad, EchoOutcome, publish_allocations};
+use super::echo::{EchoClient, EchoLoad, EchoOutcome, measure, publish_allocations};
 use super::wait::WaitSet;
-use crate::statistics::LatencyHistogram;
 
 /// A socket on a free port of the loopback interface.
 ///
@@ -76,30 +75,7 @@ pub fn drive(
     load: &EchoLoad,
     started: &mut dyn FnMut() -> io::Result<()>,
 ) -> io::Result<EchoOutcome> {
-    let mut client = Client::new(server, load)?;
-    let warm_ns = now_ns() + load.warm_up.as_nanos() as u64;
-    while now_ns() < warm_ns {
-        client.turn(None, true)?;
-    }
-    let mut outcome = EchoOutcome {
-        replies: 0,
-        lost: 0,
-        seconds: 0.0,
-        latency: LatencyHistogram::new(),
-    };
-    started()?;
-    let from_ns = now_ns();
-    let until_ns = from_ns + load.duration.as_nanos() as u64;
-    while now_ns() < until_ns {
-        client.turn(Some(&mut outcome), true)?;
-    }
-    outcome.seconds = (now_ns() - from_ns) as f64 / 1e9;
-    let drained_ns = now_ns() + DRAIN.as_nanos() as u64;
-    while client.unanswered() > 0 && now_ns() < drained_ns {
-        client.turn(None, false)?;
-    }
-    outcome.lost = client.lost + client.unanswered();
-    Ok(outcome)
+    measure(&mut Client::new(server, load)?, load, started)
 }
 
 struct Client {
@@ -170,7 +146,9 @@ impl Client {
         }
         Ok(())
     }
+}
 
+impl EchoClient for Client {
     fn turn(&mut self, mut counted: Option<&mut EchoOutcome>, goes_on: bool) -> io::Result<()> {
         self.set.wait(&mut self.ready)?;
         for index in 0..self.ready.len() {
@@ -215,6 +193,10 @@ impl Client {
             .iter()
             .map(|peer| peer.next - peer.expected)
             .sum()
+    }
+
+    fn lost(&self) -> u64 {
+        self.lost
     }
 }
 

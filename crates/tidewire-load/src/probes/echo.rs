@@ -106,7 +106,29 @@ pub fn drive(
     load: &EchoLoad,
     started: &mut dyn FnMut() -> io::Result<()>,
 ) -> io::Result<EchoOutcome> {
-    let mut client = Client::connect(address, load)?;
+    measure(&mut Client::connect(address, load)?, load, started)
+}
+
+/// A client that goes round once when it is asked to.
+pub(super) trait EchoClient {
+    /// Waits for what is ready and reads it, into `counted` where it counts; sends again what came if it `goes_on`.
+    fn turn(&mut self, counted: Option<&mut EchoOutcome>, goes_on: bool) -> io::Result<()>;
+
+    /// Frames on their way.
+    fn unanswered(&self) -> u64;
+
+    /// Frames that are known never to come.
+    fn lost(&self) -> u64 {
+        0
+    }
+}
+
+/// Warms up, calls `started`, counts for as long as the load says, and waits for what is on its way.
+pub(super) fn measure(
+    client: &mut impl EchoClient,
+    load: &EchoLoad,
+    started: &mut dyn FnMut() -> io::Result<()>,
+) -> io::Result<EchoOutcome> {
     let warm_ns = now_ns() + load.warm_up.as_nanos() as u64;
     while now_ns() < warm_ns {
         client.turn(None, true)?;
@@ -128,7 +150,7 @@ pub fn drive(
     while client.unanswered() > 0 && now_ns() < drained_ns {
         client.turn(None, false)?;
     }
-    outcome.lost = client.unanswered();
+    outcome.lost = client.lost() + client.unanswered();
     Ok(outcome)
 }
 
@@ -163,8 +185,9 @@ impl Client {
         }
         Ok(client)
     }
+}
 
-    /// Takes what came and, if it is to go on, sends as much again.
+impl EchoClient for Client {
     fn turn(&mut self, mut counted: Option<&mut EchoOutcome>, goes_on: bool) -> io::Result<()> {
         self.set.wait(&mut self.ready)?;
         for &number in &self.ready {
