@@ -21,6 +21,8 @@ pub(crate) mod figure;
 pub(crate) mod plot;
 pub(crate) mod scale;
 
+use self::figure::Table;
+use crate::environment::Environment;
 use crate::format::markup;
 
 /// What stands above everything else. Plain texts.
@@ -43,6 +45,28 @@ pub(crate) fn whole_page(heading: &Heading<'_>, content: &str) -> String {
          <body>\n<header><h1>{name}</h1><p>{about}</p></header>\n<main>\n{content}</main>\n\
          <div id=\"tip\" role=\"status\"></div>\n<script>\n{SCRIPT}</script>\n</body>\n</html>\n"
     )
+}
+
+/// What the machine and the build are, by name.
+pub(crate) fn machine_facts(machine: &Environment) -> [(&'static str, String); 5] {
+    [
+        ("processor", machine.cpu.clone()),
+        ("cores", machine.cores.to_string()),
+        ("kernel", machine.kernel.clone()),
+        ("version", machine.version.clone()),
+        ("commit", machine.commit.clone()),
+    ]
+}
+
+/// The section that says of which run and machine the page is.
+pub(crate) fn write_environment(rows: Vec<(&str, String)>, page: &mut String) {
+    let mut table = Table::new(["what", "value"]).with_words(1);
+    for (name, value) in rows {
+        table.row(vec![name.to_owned(), value]);
+    }
+    page.push_str("<section id=\"environment\"><h2>Run and environment</h2>\n");
+    table.write(page);
+    page.push_str("</section>\n");
 }
 
 /// Nothing may be fetched; what stands in the page may be used.

@@ -9,7 +9,7 @@ use crate::page::bars::{self, Bar};
 use crate::page::dots::{self, Whisker};
 use crate::page::figure::{Drawn, Figure, Table};
 use crate::page::scale::{Axis, Scale};
-use crate::page::{Heading, whole_page};
+use crate::page::{Heading, machine_facts, whole_page, write_environment};
 
 impl BenchReport {
     /// The content of `bench.html`: one page that needs nothing else.
@@ -67,24 +67,14 @@ impl BenchReport {
 
     fn write_environment(&self, page: &mut String) {
         let env = &self.env;
-        let rows = [
-            ("started", env.started_at.clone()),
-            ("processor", env.machine.cpu.clone()),
-            ("cores", env.machine.cores.to_string()),
-            ("kernel", env.machine.kernel.clone()),
-            ("version", env.machine.version.clone()),
-            ("commit", env.machine.commit.clone()),
+        let mut rows = vec![("started", env.started_at.clone())];
+        rows.extend(machine_facts(&env.machine));
+        rows.extend([
             ("pinning", env.pinning.clone()),
             ("rounds", env.repeat.to_string()),
             ("quick", if env.quick { "yes" } else { "no" }.to_owned()),
-        ];
-        let mut table = Table::new(["what", "value"]).with_words(1);
-        for (name, value) in rows {
-            table.row(vec![name.to_owned(), value]);
-        }
-        page.push_str("<section id=\"environment\"><h2>Run and environment</h2>\n");
-        table.write(page);
-        page.push_str("</section>\n");
+        ]);
+        write_environment(rows, page);
     }
 }
 

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use super::latency::NO_VALUE;
 use crate::format::{markup, milliseconds, per_second, thousands};
 use crate::page::figure::Table;
+use crate::page::{machine_facts, write_environment};
 use crate::report::table::{self, LATENCY_COLUMNS, bad_news};
 use crate::report::{Conclusion, Report, StepReport};
 use crate::slo::{Objective, SloFigures};
@@ -254,7 +255,6 @@ pub(super) fn latencies(step: &StepReport, page: &mut String) {
 
 /// The machine, the build and the run.
 pub(super) fn environment(report: &Report, page: &mut String) {
-    let env = &report.env;
     let mut rows = vec![
         ("target", report.target_server.clone()),
         ("started", report.start_time_utc.clone()),
@@ -263,25 +263,15 @@ pub(super) fn environment(report: &Report, page: &mut String) {
         ("model", report.model.clone()),
         ("seed", report.seed.to_string()),
         ("scenario", format!("version {}", report.scenario_version)),
-        ("processor", env.cpu.clone()),
-        ("cores", env.cores.to_string()),
-        ("kernel", env.kernel.clone()),
-        ("version", env.version.clone()),
-        ("commit", env.commit.clone()),
     ];
+    rows.extend(machine_facts(&report.env));
     if let Some(segment) = &report.segment {
         rows.push((
             "share",
             format!("part {} of {}", segment.part, segment.parts),
         ));
     }
-    let mut table = Table::new(["what", "value"]).with_words(1);
-    for (name, value) in rows {
-        table.row(vec![name.to_owned(), value]);
-    }
-    page.push_str("<section id=\"environment\"><h2>Run and environment</h2>\n");
-    table.write(page);
-    page.push_str("</section>\n");
+    write_environment(rows, page);
 }
 
 const PASSED: &str = "Every step kept its limits, and nothing was lost or wrong beyond them.";
