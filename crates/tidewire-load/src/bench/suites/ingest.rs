@@ -15,7 +15,7 @@ use tidewire::io::socket::{Listener, SocketOptions};
 use tidewire::{Address, Context, Endpoint, HandlerResult, Message, Server, Service};
 
 use super::inproc::{self, ONE_LANE};
-use super::lane_client::{LaneClient, Link, Task};
+use super::lane_client::{self, Task};
 use super::numbers::Numbers;
 use super::{codec, timed};
 use crate::bench::contract::{Account, Measured, Work};
@@ -297,25 +297,10 @@ fn drive_lane(
     task: Task,
     stage: &mut Stage,
 ) -> Result<(), RoleError> {
-    let link = Link::new();
-    let payload_bytes = super::payload_bytes(work)?;
     let mut limits = super::limits(work);
     // What is written together: beyond it a session is full and waits for its socket.
     limits.queue_bytes_max = BLOCK_BYTES;
-    let server = Server::builder()
-        .codec(codec(work)?)
-        .limits(limits)
-        .start(|_| {
-            LaneClient::new(
-                endpoint.clone(),
-                work,
-                task,
-                payload_bytes,
-                Arc::clone(&link),
-            )
-        })
-        .map_err(RoleError::failed("start the client's lane"))?;
-    let measured = link.drive(work, &server.doorbell(0), stage, None)?;
+    let measured = lane_client::run(endpoint, work, task, limits, stage)?;
     stage.measured(Measured {
         counted: !is_numbered(work),
         ..measured

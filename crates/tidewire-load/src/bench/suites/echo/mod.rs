@@ -17,7 +17,7 @@ use tidewire::proto::codec::Codec;
 use tidewire::{Address, Context, Endpoint, Kind, Message, Server};
 
 use super::inproc::{self, ONE_LANE};
-use super::lane_client::{LaneClient, Link, Task};
+use super::lane_client::{self, Task};
 use super::{codec, timed, times};
 use crate::bench::contract::{Account, Measured, Work};
 use crate::bench::plan::{Metric, RoleError, RowPlan, Side, Suite};
@@ -233,25 +233,10 @@ fn drive_bare(
 
 /// Drives by a lane of Tidewire.
 fn drive_lane(endpoint: &Endpoint, work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
-    let link = Link::new();
     let task = Task::Echo {
         in_flight: work.in_flight as u64,
     };
-    let payload_bytes = super::payload_bytes(work)?;
-    let server = Server::builder()
-        .codec(codec(work)?)
-        .limits(super::limits(work))
-        .start(|_| {
-            LaneClient::new(
-                endpoint.clone(),
-                work,
-                task,
-                payload_bytes,
-                Arc::clone(&link),
-            )
-        })
-        .map_err(RoleError::failed("start the client's lane"))?;
-    let measured = link.drive(work, &server.doorbell(0), stage, None)?;
+    let measured = lane_client::run(endpoint, work, task, super::limits(work), stage)?;
     stage.measured(measured)
 }
 

@@ -11,15 +11,16 @@ use std::sync::atomic::Ordering;
 
 use tidewire::io::clock::now_ns;
 use tidewire::{
-    CloseReason, ConnectFailure, Context, Endpoint, HandlerResult, Kind, Message, Service,
-    SessionId,
+    CloseReason, ConnectFailure, Context, Endpoint, HandlerResult, Kind, Limits, Message, Server,
+    Service, SessionId,
 };
 
 pub(super) use self::link::Link;
 use self::link::Phase;
-use super::times;
+use super::{codec, times};
 use crate::bench::contract::{Measured, Work};
-use crate::bench::stage::allocated_bytes;
+use crate::bench::plan::RoleError;
+use crate::bench::stage::{Stage, allocated_bytes};
 use crate::format::describe;
 use crate::statistics::LatencyHistogram;
 
@@ -96,6 +97,32 @@ struct Measure {
     allocated_before: Option<u64>,
     latency: LatencyHistogram,
     result: Measured,
+}
+
+/// Plays the driver by a lane of its own, with these limits.
+pub(super) fn run(
+    endpoint: &Endpoint,
+    work: &Work,
+    task: Task,
+    limits: Limits,
+    stage: &mut Stage,
+) -> Result<Measured, RoleError> {
+    let link = Link::new();
+    let payload_bytes = super::payload_bytes(work)?;
+    let server = Server::builder()
+        .codec(codec(work)?)
+        .limits(limits)
+        .start(|_| {
+            LaneClient::new(
+                endpoint.clone(),
+                work,
+                task,
+                payload_bytes,
+                Arc::clone(&link),
+            )
+        })
+        .map_err(RoleError::failed("start the client's lane"))?;
+    link.drive(work, &server.doorbell(0), stage, None)
 }
 
 impl LaneClient {
