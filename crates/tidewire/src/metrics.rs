@@ -141,6 +141,8 @@ counters! {
     sessions_opened,
     /// Connections refused because a session limit was reached.
     sessions_refused,
+    /// Sessions whose output or answers were still on their way when a drain reached its deadline.
+    sessions_cut_off,
     /// Failures of `accept`, descriptor exhaustion included.
     accept_errors,
     /// Bytes read from sockets.

@@ -165,15 +165,7 @@ pub(crate) fn run(arguments: &ServeArguments) -> anyhow::Result<ExitCode> {
                 if arguments.json || !follow_stdin || tracing::enabled!(tracing::Level::INFO) {
                     summary::print(&stopped.metrics, arguments.json);
                 }
-                return match stopped.failures.first() {
-                    None => Ok(ExitCode::SUCCESS),
-                    Some(failure) => {
-                        let what = format!("a lane failed: {failure}");
-                        let remedy =
-                            "start it again; if it failed by a panic, please report it as a bug";
-                        Err(Failure::other(what, remedy).into())
-                    }
-                };
+                return judge(&stopped);
             }
             Ok(Wake::StdinEnded) => {}
             Ok(Wake::Signal) | Err(_) => {
@@ -181,6 +173,25 @@ pub(crate) fn run(arguments: &ServeArguments) -> anyhow::Result<ExitCode> {
                 let remedy = "wait for the drain, or shorten it with --drain-ms";
                 return Err(Failure::other("stopped before the drain was finished", remedy).into());
             }
+        }
+    }
+}
+
+/// Whether all ended as it should: no lane failed, and nobody was cut off.
+fn judge(stopped: &Stopped) -> anyhow::Result<ExitCode> {
+    if let Some(failure) = stopped.failures.first() {
+        let what = format!("a lane failed: {failure}");
+        let remedy = "start it again; if it failed by a panic, please report it as a bug";
+        return Err(Failure::other(what, remedy).into());
+    }
+    match stopped.metrics.sessions_cut_off {
+        0 => Ok(ExitCode::SUCCESS),
+        count => {
+            let what = format!(
+                "the drain reached its deadline with output still on its way, sessions cut off: {count}"
+            );
+            let remedy = "give it longer with --drain-ms, or look why these peers do not read";
+            Err(Failure::other(what, remedy).into())
         }
     }
 }

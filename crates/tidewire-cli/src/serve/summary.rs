@@ -27,6 +27,10 @@ fn summary(metrics: &Metrics) -> String {
         metrics.room_delivered,
         metrics.room_dropped_total(),
     );
+    if metrics.sessions_cut_off > 0 {
+        // Writing to a string cannot fail.
+        let _ = write!(text, " cut_off={}", metrics.sessions_cut_off);
+    }
     if metrics.published > 0 {
         // Writing to a string cannot fail.
         let _ = write!(text, " published={}", metrics.published);
@@ -77,6 +81,7 @@ fn object(metrics: &Metrics) -> Value {
         "event": "served",
         "sessions": metrics.sessions_opened,
         "refused": metrics.sessions_refused,
+        "cut_off": metrics.sessions_cut_off,
         "frames_in": metrics.frames_in,
         "said": metrics.said,
         "published": metrics.published,
@@ -115,7 +120,7 @@ mod tests {
         );
         assert_eq!(
             object(&metrics).to_string(),
-            r#"{"challenges":0,"closed_by":{"peer_closed":3},"datagrams_dropped_by":{},"datagrams_in":0,"datagrams_out":0,"delivered":3,"dropped":1,"dropped_by":{"closed":1},"event":"served","frames_in":0,"kernel_drops":0,"offered":4,"published":0,"refused":0,"said":2,"sessions":3}"#
+            r#"{"challenges":0,"closed_by":{"peer_closed":3},"cut_off":0,"datagrams_dropped_by":{},"datagrams_in":0,"datagrams_out":0,"delivered":3,"dropped":1,"dropped_by":{"closed":1},"event":"served","frames_in":0,"kernel_drops":0,"offered":4,"published":0,"refused":0,"said":2,"sessions":3}"#
         );
     }
 }

@@ -3,6 +3,7 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::process::Stdio;
+use std::time::Duration;
 
 use rustix::process::Signal;
 use tidewire::proto::handshake::{Hello, PROTOCOL_VERSION};
@@ -180,6 +181,25 @@ fn a_second_signal_stops_at_once() {
     server.expect("error: stopped before the drain was finished");
     assert_eq!(server.wait().status.code(), Some(1));
     drop(stuck);
+}
+
+#[test]
+fn a_drain_cut_off_at_its_deadline_is_a_failure_that_says_so() {
+    let arguments = ["--app", "echo", "--codec", "raw", "--drain-ms", "50"];
+    let (mut server, address) = Process::server(&arguments);
+    let mut greedy = TcpStream::connect(address.trim_start_matches("tcp://")).unwrap();
+    greedy
+        .set_write_timeout(Some(Duration::from_secs(1)))
+        .unwrap();
+    // It reads none of its echoes, until the server cannot write and therefore does not read either.
+    let block = [b'x'; 64 * 1024];
+    while greedy.write(&block).is_ok() {}
+    server.signal(Signal::INT);
+    let summary = server.expect("served: ");
+    assert!(summary.contains(" cut_off=1"), "{summary}");
+    server.expect("sessions cut off: 1");
+    assert_eq!(server.wait().status.code(), Some(1));
+    drop(greedy);
 }
 
 #[test]

@@ -381,9 +381,16 @@ impl<S: Service> Lane<S> {
 
     /// A draining lane stops when its last session is gone or the deadline passed.
     fn check_drained(&mut self) {
-        if let Some(deadline) = self.core.drain_deadline_ns
-            && (self.core.sessions.is_empty() || self.core.now_ns >= deadline)
-        {
+        let Some(deadline) = self.core.drain_deadline_ns else {
+            return;
+        };
+        let is_late = self.core.now_ns >= deadline;
+        if is_late {
+            let sessions = self.core.sessions.iter();
+            let cut_off = sessions.filter(|(_, session)| session.is_owed()).count() as u64;
+            self.core.counters.sessions_cut_off.add(cut_off);
+        }
+        if is_late || self.core.sessions.is_empty() {
             self.core.stop = true;
         }
     }
