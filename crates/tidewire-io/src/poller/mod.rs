@@ -8,8 +8,9 @@
 //! and rely on being told again. Every backend keeps this, also where its kernel interface is
 //! edge-triggered.
 //!
-//! - A report is a hint: the descriptor *may* answer `WouldBlock` when another event of the same wait
-//!   already used it up. Descriptors are expected to be non-blocking.
+//! - A report is a hint: the descriptor *may* answer `WouldBlock` when it was used up since the poller found it ready,
+//!   by another event of the same wait or, after a full batch, of a wait before. Descriptors are expected to be
+//!   non-blocking.
 //! - An error or a hang-up sets every direction the descriptor is registered for, so that the next read
 //!   or write meets the error itself. There is no separate error flag that could be forgotten.
 //! - [`Interest::NONE`] keeps the registration and reports nothing, not even a hang-up: a session under

@@ -6,7 +6,9 @@
 //! last entry into the gap.
 //!
 //! Ready entries are collected from a starting point that moves on with every full batch, because the
-//! list has a fixed order and its front would otherwise starve its end.
+//! list has a fixed order and its front would otherwise starve its end. What a batch has no room for is kept for the
+//! next wait, which then asks the kernel nothing: asked again for every batch, it would walk ten thousand ready
+//! descriptors for each hundred that are reported. An entry that is changed or taken off meanwhile is asked about anew.
 #![expect(
     unsafe_code,
     reason = "the list outlives the borrow of each descriptor"
@@ -30,6 +32,8 @@ pub(super) struct PollPoller {
     registered: DescriptorTable<Registration>,
     /// Where the next collection starts.
     cursor: usize,
+    /// How many entries of the kernel's last answer were not collected yet, at most.
+    uncollected: usize,
 }
 
 #[derive(Copy, Clone, Debug)]
@@ -47,6 +51,7 @@ impl PollPoller {
             owners: Vec::new(),
             registered: DescriptorTable::new(),
             cursor: 0,
+            uncollected: 0,
         }
     }
 
@@ -68,27 +73,29 @@ impl PollPoller {
         }
     }
 
-    fn collect(&mut self, events: &mut Events, ready: usize) {
+    /// Moves what the kernel answered into `events`, as much as there is room for.
+    fn collect(&mut self, events: &mut Events) {
         let length = self.watched.len();
         if self.cursor >= length {
             self.cursor = 0;
         }
         let start = self.cursor;
-        let mut left = ready;
         for step in 0..length {
-            if left == 0 || events.is_full() {
-                break;
+            if self.uncollected == 0 || events.is_full() {
+                return;
             }
             let place = if start + step < length {
                 start + step
             } else {
                 start + step - length
             };
-            let seen = self.watched[place].revents();
+            let entry = &mut self.watched[place];
+            let seen = entry.revents();
             if seen.is_empty() {
                 continue;
             }
-            left -= 1;
+            entry.clear_revents();
+            self.uncollected -= 1;
             let Some(registration) = self.registered.find(self.owners[place]) else {
                 continue;
             };
@@ -103,6 +110,8 @@ impl PollPoller {
                 self.cursor = place + 1;
             }
         }
+        // Some were changed or taken off the list since.
+        self.uncollected = 0;
     }
 }
 
@@ -164,10 +173,15 @@ impl Poller for PollPoller {
 
     fn wait(&mut self, events: &mut Events, timeout: Option<Duration>) -> Result<(), WaitError> {
         events.clear();
+        self.collect(events);
+        if !events.is_empty() {
+            return Ok(());
+        }
         let timeout = timeout.map(timespec);
         match rustix::event::poll(&mut self.watched, timeout.as_ref()) {
             Ok(ready) => {
-                self.collect(events, ready);
+                self.uncollected = ready;
+                self.collect(events);
                 Ok(())
             }
             Err(Errno::INTR) => Ok(()),

@@ -6,8 +6,9 @@
 //! (one bit a number each), the kernel's walk over them, and ours over the result; about 2.5 KB of bits at
 //! 10,000 descriptors and a kernel check for each registered one.
 //!
-//! The kernel overwrites the sets with its answer, so each wait works on a copy. Answers are collected
-//! from a number that moves on with every full batch, because low numbers would otherwise starve high ones.
+//! The kernel overwrites the sets with its answer, so it is asked about a copy. Answers are collected
+//! from a number that moves on with every full batch, because low numbers would otherwise starve high ones. What a batch
+//! has no room for is kept for the next wait, which then asks nothing, as with poll.
 //! A registration with [`Interest::NONE`] is in neither set, and thus silent by nature.
 //!
 //! select has no word for a hang-up: the kernel makes a descriptor readable for it, and writable only as far
@@ -17,6 +18,7 @@
 #![expect(unsafe_code, reason = "select(2) takes bare descriptor numbers")]
 
 use std::io;
+use std::ops::Range;
 use std::os::fd::{BorrowedFd, RawFd};
 use std::time::Duration;
 
@@ -35,8 +37,10 @@ pub(super) struct SelectPoller {
     answer: Sets,
     /// One more than the highest number that may be in `wanted`.
     bound: usize,
-    /// The number at which the next collection starts.
+    /// The number at which the collection of the next answer starts.
     cursor: usize,
+    /// Which numbers of the answer were not collected yet: those from the cursor up, then those below it.
+    uncollected: [Range<usize>; 2],
 }
 
 #[derive(Default)]
@@ -53,6 +57,7 @@ impl SelectPoller {
             answer: Sets::default(),
             bound: 0,
             cursor: 0,
+            uncollected: [0..0, 0..0],
         }
     }
 
@@ -65,6 +70,11 @@ impl SelectPoller {
         self.bound = self.bound.max(number + 1);
         change(&mut self.wanted.read, number, interest.is_readable());
         change(&mut self.wanted.write, number, interest.is_writable());
+        // What the kernel said of it before is not to be reported any more.
+        if number / BITS < self.answer.read.len() {
+            change(&mut self.answer.read, number, false);
+            change(&mut self.answer.write, number, false);
+        }
     }
 
     /// Asks the kernel about a copy of the wanted sets.
@@ -92,27 +102,34 @@ impl SelectPoller {
                 timeout.as_ref(),
             )
         }?;
+        let start = self.cursor.min(self.bound);
+        self.uncollected = [start..self.bound, 0..start];
         Ok(())
     }
 
-    /// Turns the answer into events, first from the cursor up, then from zero up to the cursor.
+    /// Turns the answer into events, as many as there is room for.
     fn collect(&mut self, events: &mut Events) {
-        let start = self.cursor.min(self.bound);
-        let upper = Ready::new(&self.answer, start / BITS).filter(|ready| ready.number >= start);
-        let lower = Ready::new(&self.answer, 0).take_while(|ready| ready.number < start);
-        for ready in upper.chain(lower) {
-            if events.is_full() {
-                break;
+        for range in &mut self.uncollected {
+            let first = range.start;
+            let ready = Ready::new(&self.answer, first / BITS)
+                .skip_while(|ready| ready.number < first)
+                .take_while(|ready| ready.number < range.end);
+            for ready in ready {
+                if events.is_full() {
+                    return;
+                }
+                range.start = ready.number + 1;
+                let Some(&token) = self.registered.find(ready.number) else {
+                    continue;
+                };
+                events.push(Event {
+                    token,
+                    readable: ready.readable,
+                    writable: ready.writable,
+                });
+                self.cursor = ready.number + 1;
             }
-            let Some(&token) = self.registered.find(ready.number) else {
-                continue;
-            };
-            events.push(Event {
-                token,
-                readable: ready.readable,
-                writable: ready.writable,
-            });
-            self.cursor = ready.number + 1;
+            *range = 0..0;
         }
     }
 }
@@ -156,6 +173,10 @@ impl Poller for SelectPoller {
 
     fn wait(&mut self, events: &mut Events, timeout: Option<Duration>) -> Result<(), WaitError> {
         events.clear();
+        self.collect(events);
+        if !events.is_empty() {
+            return Ok(());
+        }
         match self.ask(timeout) {
             Ok(()) => {
                 self.collect(events);
