@@ -33,6 +33,19 @@ pub fn available_cores() -> Vec<usize> {
     )
 }
 
+/// How many cores of the machine are in use, whichever of them this thread may run on: others may run on the rest. 1 when
+/// the system will not say.
+#[must_use]
+#[expect(
+    unsafe_code,
+    reason = "the standard library asks for the calling thread's cores only"
+)]
+pub fn online_cores() -> usize {
+    // SAFETY: the call takes a number and returns one; it touches no memory of ours.
+    let cores = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
+    usize::try_from(cores).map_or(1, |cores| cores.max(1))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -50,6 +63,17 @@ mod tests {
         .join()
         .unwrap();
         assert_eq!(available_cores(), cores, "other threads are not touched");
+    }
+
+    #[test]
+    fn a_pinned_thread_still_knows_how_many_cores_there_are() {
+        let cores = online_cores();
+        assert!(cores >= available_cores().len());
+        let pinned = std::thread::spawn(|| {
+            pin_to_core(available_cores()[0]).unwrap();
+            online_cores()
+        });
+        assert_eq!(pinned.join().unwrap(), cores);
     }
 
     #[test]

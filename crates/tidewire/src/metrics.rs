@@ -156,6 +156,11 @@ counters! {
     /// System calls that waited for events, read or wrote, also those that came to nothing. What it takes to open and close
     /// sessions, to change what is waited for, and to ring a lane that sleeps is not among them.
     system_calls,
+    /// Times a lane that had nothing to do looked for work awhile before it would sleep; see
+    /// [`ServerBuilder::spin_us`](crate::ServerBuilder::spin_us).
+    spins,
+    /// Of these, times that there was some.
+    spins_found,
     /// Allocations of the lane's thread, up to its last turn. 0 in a program whose allocator does not count
     /// ([`is_counting`](tidewire_io::allocation::is_counting)).
     allocations,

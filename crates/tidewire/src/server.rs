@@ -18,7 +18,9 @@ use tidewire_proto::room::Policy;
 
 use crate::address::{Address, AddressError, Endpoint};
 use crate::deferred::SpareFrames;
-use crate::lane::{Cookies, Core, Gate, Lane, LaneError, LaneHandle, Post, Shared, SpareBatches};
+use crate::lane::{
+    Cookies, Core, Gate, Lane, LaneError, LaneHandle, Post, Shared, SpareBatches, Spin,
+};
 use crate::limits::{Limits, RoomDefaults, nanoseconds};
 use crate::listen::{Bound, adapt, default_datagram_options};
 use crate::metrics::{LaneCounters, Metrics, MetricsReader};
@@ -50,7 +52,7 @@ pub struct ServerBuilder {
     limits: Limits,
     rooms: RoomDefaults,
     sockets: SocketOptions,
-    spin_us: u32,
+    spin_us: Option<u32>,
     datagrams: DatagramOptions,
     trusts_datagram_peers: bool,
     agent: Option<String>,
@@ -240,7 +242,7 @@ impl Default for ServerBuilder {
             limits: Limits::default(),
             rooms: RoomDefaults::default(),
             sockets: SocketOptions::default(),
-            spin_us: 0,
+            spin_us: None,
             datagrams: default_datagram_options(),
             trusts_datagram_peers: false,
             agent: None,
@@ -308,16 +310,31 @@ impl ServerBuilder {
         self
     }
 
-    /// How long a lane that has nothing to do looks for work before it sleeps, in microseconds. Default 0: it sleeps at
-    /// once.
+    /// How long a lane that has nothing to do looks for work before it sleeps, in microseconds, everywhere and every time;
+    /// with 0 it sleeps at once.
     ///
-    /// Waking a sleeper takes some 5 µs on either side of a connection, which a lane that still looks is spared; about
-    /// 20 suits an exchange of single requests and replies on a few connections. It costs processor time: up to this
-    /// much at the end of every busy moment, and a whole core where such moments follow each other as closely. Between
-    /// two looks the lane gives its core to whoever else wants it. With many connections it gains nothing, because
-    /// there is work at every look.
+    /// Waking a sleeper takes some 5 µs on either side of a connection, which a lane that still looks is spared.
+    ///
+    /// By default the lane decides: it looks only at in-process connections that it has just read from, where that takes
+    /// no system call, for at most 10 µs, and only as long as there is mostly something to find; after looks in vain it
+    /// sleeps at once for the next 1, 3, 7 and finally 1,023 times. At sockets it never looks. On a machine with a single
+    /// core it sleeps at once.
+    ///
+    /// With a time of your own, about 20 suits an exchange of single requests and replies on a few sockets. It costs
+    /// processor time: up to this much at the end of every busy moment, and a whole core where such moments follow each
+    /// other as closely. Between two looks the lane gives its core to whoever else wants it. With many connections it
+    /// gains nothing, because there is work at every look.
+    ///
+    /// [`Metrics::spins`](crate::Metrics::spins) counts the looks, and
+    /// [`spins_found`](crate::Metrics::spins_found) those that were worth it.
     #[must_use]
     pub fn spin_us(mut self, microseconds: u32) -> Self {
+        self.spin_us = Some(microseconds);
+        self
+    }
+
+    /// As [`Self::spin_us`], of another builder: nothing leaves it to the lane.
+    pub(crate) fn spin_as(mut self, microseconds: Option<u32>) -> Self {
         self.spin_us = microseconds;
         self
     }
@@ -462,7 +479,7 @@ impl ServerBuilder {
             spare_frames: SpareFrames::default(),
             agent,
             socket_options: self.sockets.clone(),
-            spin_ns: u64::from(self.spin_us) * 1_000,
+            spin: Spin::chosen(self.spin_us),
             lanes: OnceLock::new(),
         }
     }

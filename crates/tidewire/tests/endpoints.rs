@@ -217,3 +217,32 @@ fn lanes_may_spin_before_they_sleep() {
         assert!(stopped.metrics.frames_in >= 2 * 501);
     }
 }
+
+/// Left to itself, a lane looks for work only where that costs nothing but its own time.
+#[test]
+fn lanes_look_for_work_by_themselves_only_within_the_process() {
+    let directory = tempfile::tempdir().unwrap();
+    let ipc = format!("ipc://{}", directory.path().join("s").display());
+    for (address, looks) in [
+        ("tcp://127.0.0.1:0", false),
+        (&ipc, false),
+        (
+            "inproc://endpoints/looks",
+            tidewire::io::affinity::online_cores() > 1,
+        ),
+    ] {
+        let server = serve(address, SocketOptions::default()).unwrap();
+        let client = Client::connect(&server.to_string()).unwrap();
+        for number in 0..100_u32 {
+            let answer = client.request_blocking(&number.to_le_bytes()).unwrap();
+            assert_eq!(answer.payload(), number.to_le_bytes());
+        }
+        client.close();
+        let stopped = server.shutdown(DEADLINE);
+        assert_conserved(&stopped);
+        let metrics = &stopped.metrics;
+        assert_eq!(metrics.frames_in, 101, "a hello and the requests");
+        assert_eq!(metrics.spins > 0, looks, "{address}");
+        assert!(metrics.spins_found <= metrics.spins);
+    }
+}

@@ -76,7 +76,7 @@ pub struct ClientBuilder {
     backoff: Option<Backoff>,
     wait_for_server: bool,
     sockets: SocketOptions,
-    spin_us: u32,
+    spin_us: Option<u32>,
 }
 
 /// Pauses between attempts to reconnect: doubling, with a random part so that a thousand clients of a server
@@ -331,7 +331,7 @@ impl Default for ClientBuilder {
             backoff: None,
             wait_for_server: false,
             sockets: SocketOptions::default(),
-            spin_us: 0,
+            spin_us: None,
         }
     }
 }
@@ -415,7 +415,7 @@ impl ClientBuilder {
     /// [`ServerBuilder::spin_us`](crate::ServerBuilder::spin_us).
     #[must_use]
     pub fn spin_us(mut self, microseconds: u32) -> Self {
-        self.spin_us = microseconds;
+        self.spin_us = Some(microseconds);
         self
     }
 
@@ -452,7 +452,7 @@ impl ClientBuilder {
             .poller(self.poller)
             .limits(self.limits)
             .socket_options(self.sockets)
-            .spin_us(self.spin_us)
+            .spin_as(self.spin_us)
             .agent(agent)
             .start_one(|| service.take())?;
         link.set_doorbell(lane.doorbell(0));

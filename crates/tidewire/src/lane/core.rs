@@ -22,6 +22,7 @@ use super::datagrams::{Cookies, Port};
 use super::gate::Gate;
 use super::mailbox::{BatchEntry, LaneHandle, Post, SpareBatches};
 use super::timers::TimerKey;
+use super::wait::Spin;
 use crate::context::{Context, SendError, encode_within};
 use crate::deferred::{SpareFrames, Token as AnswerToken};
 use crate::limits::{Limits, RoomDefaults};
@@ -58,8 +59,8 @@ pub(crate) struct Shared {
     pub(crate) agent: String,
     /// Of the connections that lanes make.
     pub(crate) socket_options: SocketOptions,
-    /// How long a lane looks for work before it sleeps.
-    pub(crate) spin_ns: u64,
+    /// How long lanes look for work before they sleep.
+    pub(crate) spin: Spin,
     /// Every lane of the server, in the order of their numbers.
     pub(crate) lanes: OnceLock<Vec<LaneHandle>>,
 }

@@ -9,7 +9,7 @@
 //!
 //! Nothing on that way allocates in the steady state, takes a lock, or makes a system call per message. The
 //! lane is split over this folder: `core` holds the state and what every part needs, `read` brings messages
-//! to the service, `write` brings output to sockets, `control` speaks the handshake and heartbeats, `timers`
+//! to the service, `wait` decides whether to look for work or sleep, `write` brings output to sockets, `control` speaks the handshake and heartbeats, `timers`
 //! ends what stays silent, `mailbox` connects lanes and other threads, `accept` takes connections up, `lifecycle` makes
 //! sessions and takes them apart, `datagrams` is all that UDP does differently, `gate` counts sessions against limits,
 //! `letters` takes what other threads have for sessions, `answers` brings what was deferred back into its session,
@@ -30,12 +30,12 @@ mod read;
 #[cfg(test)]
 mod testing;
 mod timers;
+mod wait;
 mod write;
 
 use std::any::Any;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::time::Duration;
 
 use thiserror::Error;
 use tidewire_io::allocation::thread_allocations;
@@ -53,11 +53,13 @@ pub(crate) use mailbox::{BatchEntry, LaneHandle, Post, SpareBatches};
 #[cfg(test)]
 pub(crate) use testing::lane;
 pub(crate) use timers::TimerKey;
+pub(crate) use wait::Spin;
 
 use crate::service::Service;
 use crate::session::{CloseReason, State};
 use crate::trace;
 use crate::transport::Transport;
+use wait::Patience;
 
 /// A lane with its service, ready to run on a thread.
 #[derive(Debug)]
@@ -70,6 +72,8 @@ pub(crate) struct Lane<S> {
     events: Events,
     /// Accepted, connected or resumed sessions to look at in this turn.
     ready: Vec<usize>,
+    /// Whether looking for work awhile has been worth it.
+    patience: Patience,
 }
 
 /// A lane could not start or go on.
@@ -102,6 +106,7 @@ impl<S: Service> Lane<S> {
             datagrams: None,
             events: Events::with_capacity(EVENTS_PER_WAIT),
             ready: Vec::new(),
+            patience: Patience::default(),
         }
     }
 
@@ -167,62 +172,6 @@ impl<S: Service> Lane<S> {
             .min()
     }
 
-    fn wait(&mut self, wake_ns: Option<u64>) -> Result<(), LaneError> {
-        let timeout = until(wake_ns);
-        // A session that a flush at the end of the turn let go on may hold whole frames that no event announces.
-        let idle = timeout.is_none_or(|timeout| !timeout.is_zero())
-            && self.ready.is_empty()
-            && self.core.resumed.is_empty();
-        // One that will look for work awhile does not ask to be rung yet.
-        let sleeps = idle && self.core.shared.spin_ns == 0;
-        let idle = !self.settle_awake(sleeps) && idle;
-        if !idle {
-            self.poll(Some(Duration::ZERO))?;
-            return Ok(());
-        }
-        if self.core.shared.spin_ns > 0 && self.spin(wake_ns)? {
-            return Ok(());
-        }
-        let doorbell = std::sync::Arc::clone(&self.core.handle.doorbell);
-        doorbell.before_sleep();
-        let timeout = if self.core.handle.has_mail() || self.service.has_work() {
-            Some(Duration::ZERO)
-        } else {
-            until(wake_ns)
-        };
-        let result = self.poll(timeout);
-        doorbell.after_sleep();
-        Ok(result?)
-    }
-
-    fn poll(&mut self, timeout: Option<Duration>) -> Result<(), WaitError> {
-        self.core.counters.system_calls.add(1);
-        self.core.poller.wait(&mut self.events, timeout)
-    }
-
-    /// Looks for work without sleeping, for a while and not beyond the next turn that is due. Returns whether there is
-    /// some; if not, rings of the process are told that the lane will sleep.
-    fn spin(&mut self, wake_ns: Option<u64>) -> Result<bool, LaneError> {
-        let end_ns = now_ns().saturating_add(self.core.shared.spin_ns);
-        let end_ns = wake_ns.map_or(end_ns, |at| at.min(end_ns));
-        loop {
-            self.poll(Some(Duration::ZERO))?;
-            let found = !self.events.is_empty()
-                || self.core.handle.has_mail()
-                || self.service.has_work()
-                || self.settle_awake(false);
-            if found {
-                return Ok(true);
-            }
-            if now_ns() >= end_ns {
-                return Ok(self.settle_awake(true));
-            }
-            // Whoever is to bring the work may have no other core to run on.
-            self.core.counters.system_calls.add(1);
-            std::thread::yield_now();
-        }
-    }
-
     fn handle_events(&mut self) {
         self.core.now_ns = now_ns();
         for index in 0..self.events.len() {
@@ -243,24 +192,6 @@ impl<S: Service> Lane<S> {
         while let Some(slot) = self.ready.pop() {
             self.start_or_read(slot);
         }
-    }
-
-    /// Looks at the sessions that read without being told. Returns whether there is something to read; if not and the
-    /// lane sleeps, they will be told again.
-    fn settle_awake(&mut self, sleeps: bool) -> bool {
-        let (sessions, ready) = (&mut self.core.sessions, &mut self.ready);
-        let mut found = false;
-        self.core.awake.retain(|slot| {
-            let Some(session) = sessions.get_mut(*slot) else {
-                return false;
-            };
-            if session.stream.settle(sleeps && !found) {
-                found = true;
-                ready.push(*slot);
-            }
-            session.stream.is_awake()
-        });
-        found
     }
 
     pub(crate) fn handle_session_event(&mut self, slot: usize, event: Event) {
@@ -394,11 +325,6 @@ impl<S: Service> Lane<S> {
             self.core.stop = true;
         }
     }
-}
-
-/// The time from now to a moment, if there is one.
-fn until(at_ns: Option<u64>) -> Option<Duration> {
-    at_ns.map(|at| Duration::from_nanos(at.saturating_sub(now_ns())))
 }
 
 /// What a panic said, if it said something.

@@ -1,0 +1,261 @@
+//! What a lane does when it has nothing to do: look for work awhile, or sleep.
+//!
+//! Problem: putting a lane to sleep and waking it costs some 5 µs on either side, more than the hundred messages that it
+//! slept for. Looking for work instead costs a core while there is none. Over a socket every look is a system call, and
+//! so is every write that the peer makes meanwhile, so it is not worth its price unless somebody asks for it. Within a
+//! process a look is a glance at two counters, and a peer that need not be rung makes no system call either.
+//!
+//! Approach: by default ([`Spin::Adaptive`]) a lane looks at its in-process connections that just read something, for
+//! [`ADAPTIVE_NS`] at most, and remembers whether anything came ([`Patience`]). Every look in vain doubles the number of
+//! times that it then sleeps at once, up to [`PASSES_MAX`]; every one that found something halves it. So two lanes that
+//! exchange messages never sleep, and those whose work comes now and then, or whose peer shares their core, spend a
+//! thousandth of their waits on finding out whether that has changed.
+//!
+//! Rejected: measuring how long the last sleeps were (two lanes on one core wake each other at once, so their sleeps
+//! are short, and spinning is all the more in vain); adapting the time in place of the frequency (a look that is too
+//! short for the peer's turn never learns that a longer one would do).
+
+use std::hint::spin_loop;
+use std::thread;
+use std::time::Duration;
+
+use tidewire_io::affinity::online_cores;
+use tidewire_io::clock::now_ns;
+use tidewire_io::poller::WaitError;
+
+use super::{Lane, LaneError};
+use crate::service::Service;
+use crate::transport::Transport;
+
+/// How long lanes look for work before they sleep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Spin {
+    /// Within the process only, and as long as that finds some.
+    Adaptive,
+    /// So many nanoseconds each time, also at sockets.
+    Always(u64),
+    /// Not at all.
+    Never,
+}
+
+impl Spin {
+    /// What a builder was told, in microseconds; nothing is for the lane to decide.
+    pub(crate) fn chosen(microseconds: Option<u32>) -> Self {
+        match microseconds {
+            Some(0) => Self::Never,
+            Some(microseconds) => Self::Always(u64::from(microseconds) * 1_000),
+            // Without another core nobody can bring work while this lane looks for it.
+            None if online_cores() < 2 => Self::Never,
+            None => Self::Adaptive,
+        }
+    }
+}
+
+/// How often it has been worth looking for work.
+#[derive(Debug, Default)]
+pub(super) struct Patience {
+    /// Times to sleep at once before the next look.
+    left: u32,
+    /// How many there were, or would be, after a look in vain.
+    passes: u32,
+}
+
+impl Patience {
+    /// Whether to look this time.
+    fn may_look(&mut self) -> bool {
+        let may_look = self.left == 0;
+        self.left = self.left.saturating_sub(1);
+        may_look
+    }
+
+    fn note(&mut self, found: bool) {
+        if found {
+            self.passes /= 2;
+        } else {
+            self.passes = (2 * self.passes + 1).min(PASSES_MAX);
+            self.left = self.passes;
+        }
+    }
+}
+
+/// One look for work.
+#[derive(Clone, Copy)]
+struct Look {
+    time_ns: u64,
+    /// Also at what only the poller knows, and giving the core up in between.
+    everywhere: bool,
+}
+
+impl<S: Service> Lane<S> {
+    /// Waits for something to do, at most until the next turn is due.
+    pub(super) fn wait(&mut self, wake_ns: Option<u64>) -> Result<(), LaneError> {
+        let timeout = until(wake_ns);
+        // A session that a flush at the end of the turn let go on may hold whole frames that no event announces.
+        let idle = timeout.is_none_or(|timeout| !timeout.is_zero())
+            && self.ready.is_empty()
+            && self.core.resumed.is_empty();
+        let look = if idle { self.next_look() } else { None };
+        // One that will look for work awhile does not ask to be rung yet.
+        let idle = !self.settle_awake(idle && look.is_none()) && idle;
+        if !idle {
+            return Ok(self.poll(Some(Duration::ZERO))?);
+        }
+        if let Some(look) = look
+            && self.spin(look, wake_ns)?
+        {
+            return Ok(());
+        }
+        let doorbell = std::sync::Arc::clone(&self.core.handle.doorbell);
+        doorbell.before_sleep();
+        let timeout = if self.core.handle.has_mail() || self.service.has_work() {
+            Some(Duration::ZERO)
+        } else {
+            until(wake_ns)
+        };
+        let result = self.poll(timeout);
+        doorbell.after_sleep();
+        Ok(result?)
+    }
+
+    fn poll(&mut self, timeout: Option<Duration>) -> Result<(), WaitError> {
+        self.core.counters.system_calls.add(1);
+        self.core.poller.wait(&mut self.events, timeout)
+    }
+
+    /// Whether to look for work before sleeping, and how.
+    fn next_look(&mut self) -> Option<Look> {
+        match self.core.shared.spin {
+            Spin::Always(time_ns) => Some(Look {
+                time_ns,
+                everywhere: true,
+            }),
+            Spin::Adaptive if !self.core.awake.is_empty() && self.patience.may_look() => {
+                Some(Look {
+                    time_ns: ADAPTIVE_NS,
+                    everywhere: false,
+                })
+            }
+            Spin::Adaptive | Spin::Never => None,
+        }
+    }
+
+    /// Looks for work without sleeping, for a while and not beyond the next turn that is due. Returns whether there is
+    /// some; if not, rings of the process are told that the lane will sleep.
+    fn spin(&mut self, look: Look, wake_ns: Option<u64>) -> Result<bool, LaneError> {
+        self.core.counters.spins.add(1);
+        let end_ns = now_ns().saturating_add(look.time_ns);
+        let end_ns = wake_ns.map_or(end_ns, |at| at.min(end_ns));
+        loop {
+            let mut found = false;
+            if look.everywhere {
+                self.poll(Some(Duration::ZERO))?;
+                found = !self.events.is_empty();
+            }
+            found = found
+                || self.core.handle.has_mail()
+                || self.service.has_work()
+                || self.settle_awake(false);
+            let is_over = !found && now_ns() >= end_ns;
+            // What came while the lane announced its sleep counts as found by the look.
+            found = found || (is_over && self.settle_awake(true));
+            if found || is_over {
+                self.end_look(look, found)?;
+                return Ok(found);
+            }
+            if look.everywhere {
+                // Whoever is to bring the work may have no other core to run on.
+                self.core.counters.system_calls.add(1);
+                thread::yield_now();
+            } else {
+                spin_loop();
+            }
+        }
+    }
+
+    /// Learns from a look.
+    fn end_look(&mut self, look: Look, found: bool) -> Result<(), WaitError> {
+        if found {
+            self.core.counters.spins_found.add(1);
+        }
+        if look.everywhere {
+            return Ok(());
+        }
+        self.patience.note(found);
+        if found {
+            // Sockets have their turn as in any other.
+            self.poll(Some(Duration::ZERO))?;
+        }
+        Ok(())
+    }
+
+    /// Looks at the sessions that read without being told. Returns whether there is something to read; if not and the
+    /// lane sleeps, they will be told again.
+    fn settle_awake(&mut self, sleeps: bool) -> bool {
+        let (sessions, ready) = (&mut self.core.sessions, &mut self.ready);
+        let mut found = false;
+        self.core.awake.retain(|slot| {
+            let Some(session) = sessions.get_mut(*slot) else {
+                return false;
+            };
+            if session.stream.settle(sleeps && !found) {
+                found = true;
+                ready.push(*slot);
+            }
+            session.stream.is_awake()
+        });
+        found
+    }
+}
+
+/// The time from now to a moment, if there is one.
+fn until(at_ns: Option<u64>) -> Option<Duration> {
+    at_ns.map(|at| Duration::from_nanos(at.saturating_sub(now_ns())))
+}
+
+/// The longest look of a lane that decides by itself: about what it costs two lanes to wake each other, so that one in vain
+/// costs no more than a sleep too many would.
+const ADAPTIVE_NS: u64 = 10_000;
+
+/// The most times a lane sleeps at once before it looks again: a look in vain then costs each wait 10 ns.
+const PASSES_MAX: u32 = 1_023;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_in_vain_is_tried_ever_less_and_what_is_not_always() {
+        let mut patience = Patience::default();
+        let mut waits_until_the_next_look = || {
+            let mut waits = 1;
+            while !patience.may_look() {
+                waits += 1;
+            }
+            patience.note(false);
+            waits
+        };
+        let in_vain: Vec<u32> = (0..12).map(|_| waits_until_the_next_look()).collect();
+        assert_eq!(in_vain[..5], [1, 2, 4, 8, 16]);
+        assert_eq!(in_vain[11], PASSES_MAX + 1, "no less often than this");
+
+        // The next one finds something, and from then on all do.
+        while !patience.may_look() {}
+        for _ in 0..20 {
+            patience.note(true);
+            assert!(patience.may_look());
+        }
+        patience.note(false);
+        assert!(!patience.may_look() && patience.may_look(), "as at first");
+    }
+
+    #[test]
+    fn what_the_builder_was_told_is_done() {
+        assert_eq!(Spin::chosen(Some(0)), Spin::Never);
+        assert_eq!(Spin::chosen(Some(20)), Spin::Always(20_000));
+        let by_itself = match online_cores() {
+            0 | 1 => Spin::Never,
+            _ => Spin::Adaptive,
+        };
+        assert_eq!(Spin::chosen(None), by_itself);
+    }
+}
