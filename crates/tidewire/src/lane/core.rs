@@ -18,7 +18,7 @@ use tidewire_proto::error::EncodeError;
 
 use super::answers::NO_MESSAGE;
 use super::buffers::BufferPool;
-use super::datagrams::{Cookies, Port};
+use super::datagrams::{Cookies, PlannedDrops, Port};
 use super::gate::Gate;
 use super::mailbox::{BatchEntry, LaneHandle, Post, SpareBatches};
 use super::timers::TimerKey;
@@ -76,6 +76,7 @@ pub(crate) struct Core {
     pub(crate) listeners: Vec<Listener>,
     /// UDP sockets that sessions share.
     pub(crate) ports: Vec<Port>,
+    pub(crate) planned_drops: PlannedDrops,
     pub(crate) timers: TimerWheel<TimerKey>,
     pub(crate) buffers: BufferPool,
     pub(crate) counters: Arc<CachePadded<LaneCounters>>,
@@ -139,6 +140,7 @@ impl Core {
             sessions: Slab::new(),
             listeners: Vec::new(),
             ports: Vec::new(),
+            planned_drops: PlannedDrops::default(),
             timers: TimerWheel::new(now_ns, TIMER_TICK_NS),
             buffers: BufferPool::default(),
             counters,
@@ -411,6 +413,7 @@ impl Core {
         [
             sweep,
             self.timers.next_deadline(),
+            self.planned_drops.wake_ns(),
             held,
             backed_up,
             self.drain_deadline_ns,

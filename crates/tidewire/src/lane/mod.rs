@@ -46,7 +46,7 @@ use tidewire_io::poller::{Event, Events, PollerError, RegisterError, Token, Wait
 
 pub(crate) use self::core::{Core, Shared};
 pub(crate) use answers::Unanswered;
-pub(crate) use datagrams::Cookies;
+pub(crate) use datagrams::{Cookies, KernelDrops};
 pub(crate) use gate::Gate;
 pub(crate) use letters::Letter;
 pub(crate) use mailbox::{BatchEntry, LaneHandle, Post, SpareBatches};
@@ -120,6 +120,7 @@ impl<S: Service> Lane<S> {
         let taken_apart = catch_unwind(AssertUnwindSafe(|| {
             // First of all, so that peers which lose their sessions here can come back at once.
             self.core.hand_over();
+            self.core.count_drops();
             if let Err(error) = &result {
                 tracing::error!(%error, lane = self.core.lane, "a lane failed");
                 self.core.abandon();
@@ -159,6 +160,7 @@ impl<S: Service> Lane<S> {
         self.core.flush_dirty();
         self.core.sweep_due();
         self.core.post_batches();
+        self.core.count_planned_drops();
         let service_called = self.remove_closed();
         self.check_drained();
         self.count_allocations();

@@ -15,9 +15,11 @@
 //! the peer's name, so it is counted and the session goes on; only what a peer says in whole frames ends it. Nothing
 //! makes a sender wait: what comes for a session that may not be read now is dropped and counted.
 //!
-//! `admit` decides whom to make a session for, `receive` decodes, `send` packs and sends.
+//! `admit` decides whom to make a session for, `receive` decodes, `send` packs and sends, `drops` counts what the kernel had
+//! no room for.
 
 mod admit;
+mod drops;
 mod receive;
 mod send;
 
@@ -33,6 +35,7 @@ use tidewire_proto::correlate::Arrival;
 use tidewire_proto::message::{Kind, Message};
 
 pub(crate) use admit::Cookies;
+pub(crate) use drops::{KernelDrops, PlannedDrops};
 
 use super::Core;
 use crate::metrics::DatagramDrop;
@@ -45,8 +48,7 @@ pub(crate) struct Port {
     peers: HashMap<SocketAddr, usize>,
     /// Sessions that wait for room in the socket.
     blocked: Vec<usize>,
-    /// What the kernel had dropped when it was last asked.
-    kernel_drops: u32,
+    kernel_drops: KernelDrops,
 }
 
 impl Core {
@@ -59,7 +61,7 @@ impl Core {
             socket: Arc::new(socket),
             peers: HashMap::new(),
             blocked: Vec::new(),
-            kernel_drops: 0,
+            kernel_drops: KernelDrops::default(),
         });
         Ok(())
     }
@@ -167,34 +169,17 @@ impl Core {
         self.close(slot, reason);
     }
 
-    fn count_port_drops(&mut self, port: usize) {
-        let port = &mut self.ports[port];
-        if let Ok(drops) = port.socket.kernel_drops() {
-            let more = drops.wrapping_sub(port.kernel_drops);
-            port.kernel_drops = drops;
-            self.counters.kernel_drops.add(u64::from(more));
-        }
-    }
-
-    fn count_own_drops(&mut self, slot: usize) {
-        let Some(peer) = self.sessions[slot].stream.datagram_mut() else {
-            return;
-        };
-        if let Ok(drops) = peer.socket.kernel_drops() {
-            let more = drops.wrapping_sub(peer.kernel_drops);
-            peer.kernel_drops = drops;
-            self.counters.kernel_drops.add(u64::from(more));
-        }
-    }
-
     /// A session over UDP is taken apart.
     pub(crate) fn forget_peer(&mut self, slot: usize) {
         let Some(peer) = self.sessions[slot].stream.datagram() else {
             return;
         };
-        if let Some(port) = peer.port {
-            let address = peer.address;
-            self.ports[port].peers.remove(&address);
+        match peer.port {
+            Some(port) => {
+                let address = peer.address;
+                self.ports[port].peers.remove(&address);
+            }
+            None => self.count_own_drops(slot),
         }
     }
 

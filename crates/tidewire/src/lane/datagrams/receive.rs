@@ -46,7 +46,7 @@ impl<S: Service> Lane<S> {
         if let Some(shared) = self.core.ports.get(port) {
             let socket = Arc::clone(&shared.socket);
             self.receive(&socket, Source::Port(port));
-            self.core.count_port_drops(port);
+            self.core.plan_port_drops(port);
         }
     }
 
@@ -67,7 +67,7 @@ impl<S: Service> Lane<S> {
             let (socket, id) = (Arc::clone(&peer.socket), session.id);
             self.receive(&socket, Source::Session(slot));
             if self.core.slot_of(id).is_some() {
-                self.core.count_own_drops(slot);
+                self.core.plan_own_drops(slot);
             }
         }
     }

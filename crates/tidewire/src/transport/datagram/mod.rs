@@ -23,6 +23,7 @@ use tidewire_proto::correlate::Arrivals;
 pub(crate) use packing::Packing;
 
 use super::Transport;
+use crate::lane::KernelDrops;
 
 /// The peer of a session over UDP.
 #[derive(Debug)]
@@ -40,8 +41,8 @@ pub(crate) struct DatagramPeer {
     pub(crate) hello_deadline_ns: u64,
     /// How long the next hello waits.
     pub(crate) hello_pause_ns: u64,
-    /// What the kernel had dropped when it was last asked.
-    pub(crate) kernel_drops: u32,
+    /// What the kernel threw away at a socket of its own.
+    pub(crate) kernel_drops: KernelDrops,
 }
 
 impl DatagramPeer {
@@ -70,7 +71,7 @@ impl DatagramPeer {
             arrivals: Arrivals::default(),
             hello_deadline_ns: 0,
             hello_pause_ns: HELLO_PAUSE_FIRST_NS,
-            kernel_drops: 0,
+            kernel_drops: KernelDrops::default(),
         }
     }
 
