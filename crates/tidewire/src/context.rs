@@ -43,6 +43,20 @@ pub(crate) struct Current {
     pub(crate) deferred: bool,
 }
 
+impl Current {
+    /// That of a message whose name is not kept yet.
+    #[inline(always)]
+    pub(crate) fn of(message: &Message<'_>) -> Self {
+        Self {
+            kind: message.kind,
+            channel: message.channel,
+            id: message.id,
+            named: false,
+            deferred: false,
+        }
+    }
+}
+
 /// A message could not be handed over. Nothing of it was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]

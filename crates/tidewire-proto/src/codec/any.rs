@@ -9,8 +9,8 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use super::{
-    Codec, CodecSpecError, Decoded, Delimited, LengthField, Lines, MethodCase, Presence, Raw,
-    RequestIds, Said, Srmp, SrmpRpc, Tw1, Uvrpc, spec,
+    Codec, CodecSpecError, Decoded, Delimited, LastFrame, LengthField, Lines,
+    MethodCase, Presence, Raw, RequestIds, Said, Srmp, SrmpRpc, Tw1, Uvrpc, spec,
 };
 use crate::body::ErrorBody;
 use crate::error::{DecodeError, EncodeError};
@@ -174,6 +174,23 @@ impl Codec for AnyCodec {
         frame_bytes_max: usize,
     ) -> Result<Decoded<'a>, DecodeError> {
         each!(self, codec => codec.decode_grown(input, searched, frame_bytes_max))
+    }
+
+    #[inline]
+    fn repeats_headers(&self) -> bool {
+        each!(self, codec => codec.repeats_headers())
+    }
+
+    fn decode_alike<'a>(
+        &self,
+        input: &'a [u8],
+        last: &LastFrame,
+    ) -> Option<(Message<'a>, &'a [u8])> {
+        each!(self, codec => codec.decode_alike(input, last))
+    }
+
+    fn remember(&self, frame: &[u8], message: &Message<'_>, last: &mut LastFrame) {
+        each!(self, codec => codec.remember(frame, message, last));
     }
 
     /// The codecs with a header of fixed size are compiled into the caller, where most of the message is known.

@@ -21,7 +21,7 @@
 
 use thiserror::Error;
 
-use super::{Codec, Decoded};
+use super::{Codec, Decoded, LastFrame};
 use crate::error::{DecodeError, EncodeError};
 use crate::limits::FRAME_BYTES_MAX;
 use crate::message::Message;
@@ -93,6 +93,12 @@ pub enum BrokenContract {
         at: usize,
         /// How much of it was known to be unfinished.
         searched: usize,
+    },
+    /// [`Codec::decode_alike`] gave another answer behind the frames before than [`Codec::decode`].
+    #[error("decode_alike differs from decode at byte {at}")]
+    AlikeDiffers {
+        /// Where the frame starts.
+        at: usize,
     },
     /// The codec refuses a message that it was to carry.
     #[error("message {index} is refused: {error}")]
@@ -261,10 +267,18 @@ fn decode_from<'a, C: Codec + ?Sized>(
 ) -> Result<Stream<'a>, BrokenContract> {
     let mut frames = Vec::new();
     let mut rest = stream;
+    let mut last = LastFrame::new();
     loop {
         let at = start + stream.len() - rest.len();
         let available = rest.len();
-        match codec.decode(rest, limit) {
+        let decoded = codec.decode(rest, limit);
+        if let Some((message, behind)) = codec.decode_alike(rest, &last) {
+            let consumed = available - behind.len();
+            if decoded != Ok(Decoded::Frame { message, consumed }) {
+                return Err(BrokenContract::AlikeDiffers { at });
+            }
+        }
+        match decoded {
             Ok(Decoded::Frame { consumed: 0, .. }) => {
                 return Err(BrokenContract::EmptyFrame { at });
             }
@@ -281,6 +295,7 @@ fn decode_from<'a, C: Codec + ?Sized>(
             }
             Ok(Decoded::Frame { message, consumed }) => {
                 let (frame, behind) = rest.split_at(consumed);
+                codec.remember(frame, &message, &mut last);
                 frames.push((message, frame));
                 rest = behind;
             }
@@ -316,6 +331,7 @@ mod tests {
         TakesAnyLength,
         ForgetsPieces,
         ForgetsGrowth,
+        TrustsTheLast,
         ClearsOutput,
         LosesLastByte,
         SaysIncomplete,
@@ -386,6 +402,21 @@ mod tests {
             }
         }
 
+        fn decode_alike<'a>(
+            &self,
+            input: &'a [u8],
+            last: &LastFrame,
+        ) -> Option<(Message<'a>, &'a [u8])> {
+            let (payload, rest) = input.get(1..)?.split_at_checked(last.payload_bytes)?;
+            Some((Message::new(Kind::OneWay, 0, payload), rest))
+        }
+
+        fn remember(&self, _: &[u8], message: &Message<'_>, last: &mut LastFrame) {
+            if self.0 == Fault::TrustsTheLast {
+                last.payload_bytes = message.payload.len();
+            }
+        }
+
         fn encode(&self, message: &Message<'_>, out: &mut Vec<u8>) -> Result<(), EncodeError> {
             match self.0 {
                 Fault::ClearsOutput => out.clear(),
@@ -423,6 +454,8 @@ mod tests {
         assert_eq!(broken(Fault::ForgetsPieces), differs);
         let grown = Broken::GrownDiffers { at: 0, searched: 1 };
         assert_eq!(broken(Fault::ForgetsGrowth), grown);
+        let alike = Broken::AlikeDiffers { at: 6 };
+        assert_eq!(broken(Fault::TrustsTheLast), alike);
         let output = Broken::OutputChanged { index: 1 };
         assert_eq!(broken(Fault::ClearsOutput), output);
         let changed = Broken::MessageChanged { index: 0 };

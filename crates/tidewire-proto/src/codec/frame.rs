@@ -2,7 +2,7 @@
 
 use super::Decoded;
 use crate::error::DecodeError;
-use crate::message::Message;
+use crate::message::{Kind, Message};
 
 /// The payload of a frame whose header says how long it is, or what is missing.
 pub(super) enum Framed<'a> {
@@ -54,6 +54,43 @@ impl<'a> Framed<'a> {
     }
 }
 
+/// What a codec found out about the last frames of a stream, for [`Codec::decode_alike`](super::Codec::decode_alike).
+///
+/// Messages of one session often have headers that are the same byte for byte. Such a header was checked before, and a
+/// processor that expects it to be the same goes on to the frame behind it before it has read this one. Only what came
+/// twice in a row is expected again: where lengths vary, a guess that fails costs more than it saves.
+#[derive(Clone, Copy, Debug)]
+pub struct LastFrame {
+    /// The first eight bytes of the last header.
+    pub(super) seen: u64,
+    /// Those of the header that is expected; the rest says what they mean.
+    pub(super) expected: u64,
+    pub(super) payload_bytes: usize,
+    pub(super) kind: Kind,
+    pub(super) has_id: bool,
+}
+
+impl LastFrame {
+    /// Nothing was decoded yet, or the largest frame that is taken is another one now.
+    #[inline(always)]
+    #[must_use]
+    pub const fn new() -> Self {
+        Self {
+            seen: NO_HEADER,
+            expected: NO_HEADER,
+            payload_bytes: usize::MAX,
+            kind: Kind::OneWay,
+            has_id: false,
+        }
+    }
+}
+
+impl Default for LastFrame {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 /// What stands in front of a payload: up to twelve bytes, which fit registers, so that finding out what they are has no
 /// need of memory.
 #[derive(Clone, Copy)]
@@ -95,3 +132,6 @@ impl Head {
 
 /// The header of the native protocol with an id.
 const HEAD_BYTES_MAX: usize = 12;
+
+/// No header of TW1 begins so: its kind is none.
+const NO_HEADER: u64 = u64::MAX;

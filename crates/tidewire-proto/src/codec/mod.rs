@@ -55,6 +55,7 @@ pub mod uvrpc;
 
 pub use any::AnyCodec;
 pub use delimited::Delimited;
+pub use frame::LastFrame;
 pub use length_field::{LengthField, LengthSize};
 pub use lines::Lines;
 pub use raw::Raw;
@@ -215,6 +216,31 @@ pub trait Codec: Send + Sync + 'static {
     ) -> Result<Decoded<'a>, DecodeError> {
         let _ = searched;
         self.decode(input, frame_bytes_max)
+    }
+
+    /// Whether frames are worth [remembering](Codec::remember).
+    #[inline(always)]
+    fn repeats_headers(&self) -> bool {
+        false
+    }
+
+    /// The message at the front of `input`, and what is behind its frame, if the frame's header is the same as that of the
+    /// frame which `last` [remembers](Codec::remember), and all of it is there. The same as [`Codec::decode`] says, only
+    /// sooner.
+    #[inline(always)]
+    fn decode_alike<'a>(
+        &self,
+        input: &'a [u8],
+        last: &LastFrame,
+    ) -> Option<(Message<'a>, &'a [u8])> {
+        let _ = (input, last);
+        None
+    }
+
+    /// Remembers the frame that `message` was decoded from, for as long as `frame_bytes_max` stays what it was then.
+    #[inline(always)]
+    fn remember(&self, frame: &[u8], message: &Message<'_>, last: &mut LastFrame) {
+        let _ = (frame, message, last);
     }
 
     /// Appends `message` as one frame to `out`.

@@ -19,7 +19,7 @@
 //! carry their own; the load instrument puts one into its payloads).
 
 use super::frame::Head;
-use super::{Codec, Decoded, Presence};
+use super::{Codec, Decoded, LastFrame, Presence};
 use crate::body::{GapBody, PresenceBody, Reader, push_short_text};
 use crate::error::{DecodeError, EncodeError};
 use crate::message::{FLAG_NAMED, Kind, Message};
@@ -131,8 +131,8 @@ impl Codec for Tw1 {
         }
         let message = Message {
             kind,
-            flags: (word >> 40) as u8,
-            channel: (word >> 48) as u16,
+            flags: flags_in(word),
+            channel: channel_in(word),
             id,
             name,
             payload,
@@ -141,6 +141,53 @@ impl Codec for Tw1 {
             message,
             consumed: frame_bytes,
         })
+    }
+
+    #[inline(always)]
+    fn repeats_headers(&self) -> bool {
+        true
+    }
+
+    #[inline(always)]
+    fn decode_alike<'a>(
+        &self,
+        input: &'a [u8],
+        last: &LastFrame,
+    ) -> Option<(Message<'a>, &'a [u8])> {
+        let (word, mut rest) = input.split_first_chunk::<ONE_WAY_HEADER_BYTES>()?;
+        let word = u64::from_le_bytes(*word);
+        if word != last.expected {
+            return None;
+        }
+        let mut id = 0;
+        if last.has_id {
+            let (bytes, behind) = rest.split_first_chunk()?;
+            (id, rest) = (u32::from_le_bytes(*bytes), behind);
+        }
+        let (payload, behind) = rest.split_at_checked(last.payload_bytes)?;
+        let message = Message {
+            kind: last.kind,
+            flags: flags_in(word),
+            channel: channel_in(word),
+            id,
+            name: "",
+            payload,
+        };
+        Some((message, behind))
+    }
+
+    #[inline(always)]
+    fn remember(&self, frame: &[u8], message: &Message<'_>, last: &mut LastFrame) {
+        let Some(word) = frame.first_chunk().map(|word| u64::from_le_bytes(*word)) else {
+            return;
+        };
+        if word == last.seen && message.name.is_empty() {
+            last.expected = word;
+            last.payload_bytes = message.payload.len();
+            last.kind = message.kind;
+            last.has_id = message.kind.has_id();
+        }
+        last.seen = word;
     }
 
     #[inline(always)]
@@ -223,6 +270,18 @@ fn head_with(message: &Message<'_>, length: u32) -> Head {
         | u64::from(flags) << 40
         | u64::from(message.channel) << 48;
     Head::new(word, message.id, header_bytes(message.kind))
+}
+
+/// The flags in the first eight bytes of a header.
+#[inline(always)]
+const fn flags_in(word: u64) -> u8 {
+    (word >> 40) as u8
+}
+
+/// The channel in the first eight bytes of a header.
+#[inline(always)]
+const fn channel_in(word: u64) -> u16 {
+    (word >> 48) as u16
 }
 
 /// The name in front of a payload.

@@ -168,3 +168,53 @@ fn a_failed_body_leaves_the_output_unchanged() {
     assert!(Tw1.encode_presence(&presence, &mut out).is_err());
     assert_eq!(out, b"before");
 }
+
+#[test]
+fn a_header_that_came_twice_is_known_when_it_comes_again() {
+    let frame_of = |message: &Message<'_>| {
+        let mut frame = Vec::new();
+        Tw1.encode(message, &mut frame).unwrap();
+        frame
+    };
+    let remember = |frame: &[u8], last: &mut LastFrame| {
+        let Ok(Decoded::Frame { message, .. }) = Tw1.decode(frame, LIMIT) else {
+            panic!("no frame");
+        };
+        Tw1.remember(frame, &message, last);
+    };
+    for kind in [Kind::OneWay, Kind::Request] {
+        let message = |id, payload| Message {
+            flags: 4,
+            id: if kind.has_id() { id } else { 0 },
+            ..Message::new(kind, 7, payload)
+        };
+        let mut last = LastFrame::new();
+        for id in 1..3 {
+            let frame = frame_of(&message(id, b"once"));
+            assert_eq!(Tw1.decode_alike(&frame, &last), None);
+            remember(&frame, &mut last);
+        }
+        let third = message(3, b"more");
+        let mut frame = frame_of(&third);
+        frame.extend_from_slice(b"rest");
+        assert_eq!(Tw1.decode_alike(&frame, &last), Some((third, &b"rest"[..])));
+        frame.truncate(frame.len() - 4);
+        for end in 0..frame.len() {
+            assert_eq!(Tw1.decode_alike(&frame[..end], &last), None);
+        }
+        let others = [
+            message(4, b"longer"),
+            message(4, b"some").with_name("x"),
+            Message::new(kind, 8, b"some"),
+        ];
+        for other in &others {
+            assert_eq!(Tw1.decode_alike(&frame_of(other), &last), None);
+        }
+        // Names are not remembered, however often they come.
+        let named = frame_of(&others[1]);
+        for _ in 0..3 {
+            remember(&named, &mut last);
+            assert_eq!(Tw1.decode_alike(&named, &last), None);
+        }
+    }
+}

@@ -1,9 +1,10 @@
 //! From the socket to the service: read until a short read, decode in place, keep only the unfinished tail.
 
+use std::hint::cold_path;
 use std::io::ErrorKind;
 
 use tidewire_io::clock::now_ns;
-use tidewire_proto::codec::{AnyCodec, Codec, Decoded};
+use tidewire_proto::codec::{AnyCodec, Codec, Decoded, LastFrame};
 use tidewire_proto::error::DecodeError;
 use tidewire_proto::handshake::classify_garbage;
 use tidewire_proto::limits::HELLO_BYTES_MAX;
@@ -282,62 +283,80 @@ pub(super) fn decode_frames<S: Service, C: Codec + ?Sized, const IS_DATAGRAM: bo
     let mut phase = Phase::new(cx, progress.is_open);
     let (mut rest, mut frames) = (input, 0);
     let mut searched = std::mem::take(&mut progress.searched);
+    let (mut last, remembers) = (LastFrame::new(), codec.repeats_headers());
     let flow = loop {
-        if rest.is_empty() {
-            break Flow::Continue;
-        }
-        let decoded =
-            codec.decode_grown(rest, std::mem::take(&mut searched), phase.frame_bytes_max);
-        let (message, consumed) = match decoded {
-            Ok(Decoded::Frame { message, consumed }) => (message, consumed),
-            Ok(Decoded::Incomplete { .. }) => break Flow::Continue,
-            // The error is asked for again where it is needed, so that frames share no registers with it.
-            Err(_) => break refuse_input(codec, rest, phase),
-        };
-        rest = &rest[consumed..];
-        frames += 1;
-        if phase.serves(message.kind) {
-            if IS_DATAGRAM {
-                cx.core.note_arrival(slot, codec, &message);
-            }
-            cx.current = Current {
-                kind: message.kind,
-                channel: message.channel,
-                id: message.id,
-                named: false,
-                deferred: false,
-            };
-            if codec.repeats_names() && !message.name.is_empty() {
-                cx.remember_name(message.name);
-            }
-            let handling = Entered::handle(cx.core, cx.id, message.kind, consumed);
-            if let Err(error) = service.on_message(cx, message) {
-                cx.refuse(error);
-            }
-            handling.end();
-        } else {
-            // What is lent to a call lies in memory; the copy leaves the other messages in registers. None of the
-            // lane's kinds has a name.
-            let control = Message {
-                name: "",
-                ..message
-            };
-            match control::handle(cx, slot, &control) {
-                Handled::Done => {}
-                Handled::Opened => {
-                    phase = Phase::new(cx, true);
-                    service.on_open(cx);
+        let alike = remembers.then(|| codec.decode_alike(rest, &last));
+        let (message, behind) = match alike.flatten() {
+            Some(found) => found,
+            None => {
+                cold_path();
+                if rest.is_empty() {
+                    break Flow::Continue;
                 }
-                Handled::Close(reason) => break Flow::Close(reason),
+                let searched = std::mem::take(&mut searched);
+                let decoded = codec.decode_grown(rest, searched, phase.frame_bytes_max);
+                let (message, consumed) = match decoded {
+                    Ok(Decoded::Frame { message, consumed }) => (message, consumed),
+                    Ok(Decoded::Incomplete { .. }) => break Flow::Continue,
+                    // The error is asked for again where it is needed, so that frames share no registers with it.
+                    Err(_) => break refuse_input(codec, rest, phase),
+                };
+                let (frame, behind) = rest.split_at(consumed);
+                if !phase.serves(message.kind) {
+                    (rest, frames) = (behind, frames + 1);
+                    // What is lent to a call lies in memory; the copy leaves the other messages in registers. None of
+                    // the lane's kinds has a name.
+                    let name = "";
+                    match control::handle(cx, slot, &Message { name, ..message }) {
+                        Handled::Done => {}
+                        Handled::Opened => {
+                            (phase, last) = (Phase::new(cx, true), LastFrame::new());
+                            service.on_open(cx);
+                        }
+                        Handled::Close(reason) => break Flow::Close(reason),
+                    }
+                    if must_stop(cx, queue_bytes_max) {
+                        break Flow::Stop;
+                    }
+                    continue;
+                }
+                if remembers {
+                    codec.remember(frame, &message, &mut last);
+                }
+                (message, behind)
             }
+        };
+        let consumed = rest.len() - behind.len();
+        (rest, frames) = (behind, frames + 1);
+        if IS_DATAGRAM {
+            cx.core.note_arrival(slot, codec, &message);
         }
-        if cx.stopped || cx.output.len() > queue_bytes_max {
+        cx.current = Current::of(&message);
+        if codec.repeats_names() && !message.name.is_empty() {
+            cx.remember_name(message.name);
+        }
+        let handling = Entered::handle(cx.core, cx.id, message.kind, consumed);
+        if let Err(error) = service.on_message(cx, message) {
+            cx.refuse(error);
+        }
+        handling.end();
+        if must_stop(cx, queue_bytes_max) {
             break Flow::Stop;
         }
     };
     progress.frames += frames;
     progress.is_open = phase.is_open();
     (input.len() - rest.len(), flow)
+}
+
+/// Whether no further message may be handled now. What was sent already is looked at only if it could matter.
+#[inline(always)]
+fn must_stop(cx: &Context<'_>, queue_bytes_max: usize) -> bool {
+    cx.stopped
+        || cx.output.bytes.len() > queue_bytes_max && {
+            cold_path();
+            cx.output.len() > queue_bytes_max
+        }
 }
 
 /// What the handshake decides about the next frame, so that a message of an open session costs one look at it.
