@@ -5,8 +5,8 @@
 //! which other threads wake a lane that sleeps. None of them knows about messages, sessions or
 //! protocols, and none spawns a thread.
 //!
-//! Two things are here without a system call: a [`checksum`] that takes an instruction of the processor, and an
-//! allocator that counts [`allocation`]s.
+//! Three things are here without a system call: a [`checksum`] that takes an instruction of the processor, an
+//! allocator that counts [`allocation`]s, and how a small message is [`append`]ed to others.
 //!
 //! For transports that are not streams of the kernel there are the in-process byte [`ring`] and UDP
 //! [`datagram`]s.
@@ -26,6 +26,7 @@ compile_error!(
 
 pub mod affinity;
 pub mod allocation;
+pub mod append;
 pub mod buffer;
 pub mod checksum;
 pub mod clock;

@@ -75,6 +75,7 @@ mod listen;
 pub mod log;
 mod metrics;
 mod pattern;
+mod sender;
 mod server;
 mod service;
 mod session;
@@ -99,6 +100,7 @@ pub use pattern::{
     Chat, JoinError, Joined, Methods, NotSubscribed, PubSub, PublishError, RoomError, Router,
     SubscribeError,
 };
+pub use sender::SessionSender;
 pub use server::{ServeError, Server, ServerBuilder, Stopped, serve};
 pub use service::{ConnectFailure, HandlerError, HandlerResult, Service, SharedService};
 pub use session::{CloseReason, SessionId};

@@ -9,7 +9,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use super::{
-    Codec, CodecSpecError, Decoded, Delimited, LastFrame, LengthField, Lines,
+    Codec, CodecSpecError, Decoded, Delimited, FrameHead, LastFrame, LengthField, Lines,
     MethodCase, Presence, Raw, RequestIds, Said, Srmp, SrmpRpc, Tw1, Uvrpc, spec,
 };
 use crate::body::ErrorBody;
@@ -104,6 +104,19 @@ impl AnyCodec {
     /// The name, a key or a value is not one of these; the error says which, and what is expected.
     pub fn by_name(name: &str) -> Result<Self, CodecSpecError> {
         spec::parse(name)
+    }
+
+    /// What stands in front of the message's payload, if its frame is nothing but that and the payload, and this codec
+    /// can express it.
+    #[must_use]
+    pub fn frame_head(&self, message: &Message<'_>) -> Option<FrameHead> {
+        let (head, id_matters) = match self {
+            Self::Tw1(codec) if message.name.is_empty() => (codec.head(message), false),
+            Self::Srmp(codec) => (codec.head(message), true),
+            Self::LengthField(codec) if !codec.has_prefix() => (codec.head(message), true),
+            _ => return None,
+        };
+        Some(head.ok()?.with_id_that_matters(id_matters))
     }
 
     /// See [`Codec::encode`].

@@ -91,6 +91,21 @@ impl Default for LastFrame {
     }
 }
 
+/// What stands in front of the payload of a frame that is nothing else, for whoever frames many alike; see
+/// [`AnyCodec::frame_head`](super::AnyCodec::frame_head).
+///
+/// It is the same for all messages that agree in kind, flags, channel and length of payload, and in their id if that
+/// [matters](FrameHead::id_matters).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FrameHead {
+    /// Its first eight bytes, little-endian.
+    pub word: u64,
+    /// How many bytes it has. Those from the ninth to the twelfth are the message's id, little-endian.
+    pub bytes: usize,
+    /// Whether another id makes another `word`.
+    pub id_matters: bool,
+}
+
 /// What stands in front of a payload: up to twelve bytes, which fit registers, so that finding out what they are has no
 /// need of memory.
 #[derive(Clone, Copy)]
@@ -107,6 +122,15 @@ impl Head {
         Self {
             words: (first, next),
             bytes,
+        }
+    }
+
+    /// The same for those outside; bytes behind the eighth are an id.
+    pub(super) const fn with_id_that_matters(self, id_matters: bool) -> FrameHead {
+        FrameHead {
+            word: self.words.0,
+            bytes: self.bytes,
+            id_matters,
         }
     }
 

@@ -55,7 +55,7 @@ pub mod uvrpc;
 
 pub use any::AnyCodec;
 pub use delimited::Delimited;
-pub use frame::LastFrame;
+pub use frame::{FrameHead, LastFrame};
 pub use length_field::{LengthField, LengthSize};
 pub use lines::Lines;
 pub use raw::Raw;

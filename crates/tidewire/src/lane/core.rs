@@ -14,7 +14,6 @@ use tidewire_io::poller::{Interest, Poller, Token};
 use tidewire_io::socket::{Listener, SocketOptions};
 use tidewire_io::timer::TimerWheel;
 use tidewire_proto::codec::AnyCodec;
-use tidewire_proto::error::EncodeError;
 
 use super::answers::NO_MESSAGE;
 use super::buffers::BufferPool;
@@ -23,7 +22,7 @@ use super::gate::Gate;
 use super::mailbox::{BatchEntry, LaneHandle, Post, SpareBatches};
 use super::timers::TimerKey;
 use super::wait::Spin;
-use crate::context::{Context, SendError, encode_within};
+use crate::context::Context;
 use crate::deferred::{SpareFrames, Token as AnswerToken};
 use crate::limits::{Limits, RoomDefaults};
 use crate::metrics::LaneCounters;
@@ -235,92 +234,6 @@ impl Core {
         }
     }
 
-    /// Appends frames to an output, lending it a buffer if it has none.
-    #[inline(always)]
-    pub(crate) fn encode_to(
-        &mut self,
-        output: &mut Output,
-        encode: impl FnOnce(&AnyCodec, &mut Vec<u8>) -> Result<(), EncodeError>,
-    ) -> Result<(), EncodeError> {
-        append_frames(
-            output,
-            &mut self.buffers,
-            &self.shared,
-            &self.counters,
-            encode,
-        )
-    }
-
-    /// Appends frames to the output of any session of the server.
-    pub(crate) fn send_to(
-        &mut self,
-        id: SessionId,
-        encode: impl FnOnce(&AnyCodec, &mut Vec<u8>) -> Result<(), EncodeError>,
-    ) -> Result<(), SendError> {
-        if id.lane() != self.lane {
-            let mut frame = self.buffers.take();
-            let result = encode(&self.shared.codec, &mut frame);
-            if result.is_ok() {
-                self.batch(id.lane(), &BatchEntry::Session { id, frame: &frame });
-            }
-            self.buffers.put(frame);
-            return Ok(result?);
-        }
-        let slot = self.slot_to_send(id)?;
-        let limit = self.sessions[slot].frame_bytes_max;
-        let result = self.encode_into(slot, |codec, out| {
-            encode_within(limit, out, |out| encode(codec, out))
-        });
-        Ok(result?)
-    }
-
-    /// Appends frames that are within the limit to the output of a session of this lane.
-    pub(crate) fn send_frames(&mut self, id: SessionId, frames: &[u8]) -> Result<(), SendError> {
-        let slot = self.slot_to_send(id)?;
-        let result = self.encode_into(slot, |_, out| {
-            out.extend_from_slice(frames);
-            Ok(())
-        });
-        Ok(result?)
-    }
-
-    fn encode_into(
-        &mut self,
-        slot: usize,
-        encode: impl FnOnce(&AnyCodec, &mut Vec<u8>) -> Result<(), EncodeError>,
-    ) -> Result<(), EncodeError> {
-        // The output stays where it is. Taken out and put back, its length would be read together with its neighbours just
-        // after it was written alone, and the processor would wait for that with every message.
-        let output = &mut self.sessions[slot].output;
-        let result = append_frames(
-            output,
-            &mut self.buffers,
-            &self.shared,
-            &self.counters,
-            encode,
-        );
-        self.mark_dirty(slot);
-        result
-    }
-
-    /// The session, if it takes messages now; otherwise the refusal is counted.
-    fn slot_to_send(&self, id: SessionId) -> Result<usize, SendError> {
-        let open = self
-            .slot_of(id)
-            .filter(|slot| self.sessions[*slot].state == State::Open);
-        let error = match open {
-            Some(slot)
-                if self.sessions[slot].output.len() <= self.shared.limits.queue_bytes_max =>
-            {
-                return Ok(slot);
-            }
-            Some(_) => SendError::QueueFull,
-            None => SendError::NotOpen,
-        };
-        self.counters.sends_refused.add(1);
-        Err(error)
-    }
-
     /// Adds an entry to what this turn sends to another lane.
     pub(crate) fn batch(&mut self, lane: usize, entry: &BatchEntry<'_>) {
         if self.batches.len() <= lane {
@@ -440,29 +353,3 @@ const BATCH_BYTES_MAX: usize = 2 << 20;
 
 /// How soon a batch that found no place is offered again.
 const BATCH_RETRY_NS: u64 = 100_000;
-
-/// Appends the frames that `encode` writes to an output, which is lent a buffer if it has none.
-#[inline(always)]
-fn append_frames(
-    output: &mut Output,
-    buffers: &mut BufferPool,
-    shared: &Shared,
-    counters: &LaneCounters,
-    encode: impl FnOnce(&AnyCodec, &mut Vec<u8>) -> Result<(), EncodeError>,
-) -> Result<(), EncodeError> {
-    if output.bytes.capacity() == 0 {
-        lend_buffer(output, buffers);
-    }
-    let result = encode(&shared.codec, &mut output.bytes);
-    if let Err(EncodeError::PayloadTooLarge { .. }) = &result {
-        counters.sends_too_large.add(1);
-    }
-    // Before a frame that failed there may be others.
-    output.handle_appended(&shared.codec);
-    result
-}
-
-#[cold]
-fn lend_buffer(output: &mut Output, buffers: &mut BufferPool) {
-    output.bytes = buffers.take();
-}

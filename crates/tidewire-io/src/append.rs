@@ -1,0 +1,201 @@
+//! Appending many small messages of one shape, each in two dozen instructions.
+//!
+//! Problem: a header and a payload of some twenty bytes, appended to a vector one after the other, are two checks for room
+//! and a call of the C library's copying, which is most of what it costs to send such a message. Approach: what is the
+//! same in all of them, header, length and room, is settled once; then one comparison says whether there is room, and
+//! small payloads are copied in place. Their first bytes, which are often a number that was just written, are copied by
+//! themselves: a wider load would have to wait until that write has left the processor, which takes longer than all the
+//! rest. Rejected: the same in safe code, where every piece is checked for room again, and where neighbouring loads become
+//! one.
+#![expect(
+    unsafe_code,
+    reason = "writes into the spare room of a vector, piece by piece, after one check"
+)]
+
+/// A vector that header and payload are appended to, as long as they have the shape that was set last.
+#[derive(Debug)]
+pub struct Appender {
+    bytes: Vec<u8>,
+    /// The first eight bytes of every header.
+    word: u64,
+    /// Bytes of a header; at most [`HEADER_BYTES_MAX`].
+    header_bytes: usize,
+    payload_bytes: usize,
+    /// Longest vector to which something is appended: its capacity has room for [`HEADER_BYTES_MAX`] bytes and the payload
+    /// behind that.
+    length_max: usize,
+}
+
+impl Appender {
+    /// Appends to these bytes; nothing before a shape is set.
+    #[must_use]
+    pub const fn new(bytes: Vec<u8>) -> Self {
+        Self {
+            bytes,
+            word: 0,
+            header_bytes: 0,
+            // No slice is so long.
+            payload_bytes: usize::MAX,
+            length_max: 0,
+        }
+    }
+
+    /// What was appended to and what was appended.
+    #[inline(always)]
+    #[must_use]
+    pub fn into_bytes(self) -> Vec<u8> {
+        self.bytes
+    }
+
+    /// The same, which leaves nothing here.
+    #[inline(always)]
+    #[must_use]
+    pub fn take_bytes(&mut self) -> Vec<u8> {
+        std::mem::replace(self, Self::new(Vec::new())).bytes
+    }
+
+    /// From now on a header is `header_bytes` of `word`, little-endian, and of the four bytes given with each payload; all
+    /// payloads have the same length, and nothing is appended when there are more than `length_max` bytes, or no room.
+    ///
+    /// # Panics
+    /// `header_bytes` is more than twelve.
+    #[must_use]
+    pub fn with_shape(
+        mut self,
+        word: u64,
+        header_bytes: usize,
+        payload_bytes: usize,
+        length_max: usize,
+    ) -> Self {
+        assert!(
+            header_bytes <= HEADER_BYTES_MAX,
+            "a header has at most 12 bytes"
+        );
+        let room = HEADER_BYTES_MAX.saturating_add(payload_bytes);
+        match self.bytes.capacity().checked_sub(room) {
+            Some(length) => {
+                (self.word, self.header_bytes) = (word, header_bytes);
+                (self.payload_bytes, self.length_max) = (payload_bytes, length_max.min(length));
+                self
+            }
+            None => Self::new(self.bytes),
+        }
+    }
+
+    /// Appends a header with `next` as its bytes 8 to 11 and this payload. Returns whether that could be done here.
+    #[inline(always)]
+    #[must_use]
+    pub fn append(&mut self, next: u32, payload: &[u8]) -> bool {
+        let start = self.bytes.len();
+        if payload.len() != self.payload_bytes || start > self.length_max {
+            return false;
+        }
+        // SAFETY: `with_shape` left room for `HEADER_BYTES_MAX` bytes and such a payload behind the first `length_max`
+        // bytes, and the vector is only changed here. The first two writes take `HEADER_BYTES_MAX` bytes, and the payload
+        // goes behind `header_bytes`, which are no more. `payload` is borrowed, so it does not overlap the vector. All
+        // bytes up to the new length are written: those of the header and of the payload.
+        unsafe {
+            let at = self.bytes.as_mut_ptr().add(start);
+            at.cast::<u64>().write_unaligned(self.word.to_le());
+            at.add(8).cast::<u32>().write_unaligned(next.to_le());
+            copy(payload, at.add(self.header_bytes));
+            self.bytes
+                .set_len(start + self.header_bytes + payload.len());
+        }
+        true
+    }
+}
+
+/// Copies `from` to `to`.
+///
+/// # Safety
+/// There is room for as many bytes at `to`, which `from` does not overlap.
+#[inline(always)]
+unsafe fn copy(from: &[u8], to: *mut u8) {
+    let (count, from) = (from.len(), from.as_ptr());
+    if count.wrapping_sub(SMALL_BYTES_MIN) > SMALL_BYTES_MIN {
+        // SAFETY: as the caller says.
+        return unsafe { from.copy_to_nonoverlapping(to, count) };
+    }
+    let last_at = count - SMALL_BYTES_MIN;
+    // SAFETY: `from` has 16 bytes at least, of which the first two pieces are the first 16, and the last one is the last
+    // 16; `to` has room for as many.
+    unsafe {
+        let first = from.cast::<u64>().read_unaligned();
+        let second = from.add(8).cast::<u64>().read_unaligned();
+        let last = from.add(last_at).cast::<u128>().read_unaligned();
+        to.cast::<u64>().write_unaligned(kept_apart(first));
+        to.add(8).cast::<u64>().write_unaligned(second);
+        to.add(last_at).cast::<u128>().write_unaligned(last);
+    }
+}
+
+/// The same word, which the compiler does not load together with its neighbour.
+#[inline(always)]
+fn kept_apart(mut word: u64) -> u64 {
+    // SAFETY: there is no instruction in it.
+    unsafe {
+        std::arch::asm!("/* {0} */", inout(reg) word, options(pure, nomem, nostack, preserves_flags));
+    }
+    word
+}
+
+/// Most bytes of a header.
+const HEADER_BYTES_MAX: usize = 12;
+
+/// Payloads of so many bytes, and up to twice as many, are copied in place.
+const SMALL_BYTES_MIN: usize = 16;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WORD: u64 = 0x0807_0605_0403_0201;
+    const NEXT: u32 = 0x0C0B_0A09;
+
+    #[test]
+    fn every_shape_is_appended_whole_until_there_is_no_room() {
+        let payload: Vec<u8> = (0..100).collect();
+        let head: Vec<u8> = (1..=12).collect();
+        for header_bytes in 0..=HEADER_BYTES_MAX {
+            for length in 0..payload.len() {
+                let payload = &payload[..length];
+                let bytes = Vec::with_capacity(3 * (HEADER_BYTES_MAX + length));
+                let start = bytes.as_ptr();
+                let mut appender =
+                    Appender::new(bytes).with_shape(WORD, header_bytes, length, usize::MAX);
+                let mut expected = Vec::new();
+                while expected.len() < 200 && appender.append(NEXT, payload) {
+                    expected.extend_from_slice(&head[..header_bytes]);
+                    expected.extend_from_slice(payload);
+                    if header_bytes + length == 0 {
+                        break;
+                    }
+                }
+                assert!(!appender.append(NEXT, &[0; 101]), "of another length");
+                let bytes = appender.into_bytes();
+                assert_eq!(bytes.as_ptr(), start, "the vector did not grow");
+                assert!(bytes.len() >= 2 * (header_bytes + length));
+                assert_eq!(bytes, expected, "{header_bytes} {length}");
+            }
+        }
+    }
+
+    #[test]
+    fn nothing_is_appended_without_a_shape_or_beyond_the_longest() {
+        let mut appender = Appender::new(Vec::with_capacity(100));
+        assert!(!appender.append(0, b"a"));
+        appender = appender.with_shape(WORD, 2, 1, 3);
+        assert!(appender.append(0, b"a") && appender.append(0, b"b"));
+        assert!(!appender.append(0, b"c"), "six bytes are more than three");
+        assert_eq!(appender.take_bytes(), b"\x01\x02a\x01\x02b");
+        assert!(!appender.append(0, b"a"), "nothing is left");
+        assert_eq!(appender.into_bytes(), b"");
+    }
+
+    #[test]
+    #[should_panic(expected = "at most 12 bytes")]
+    fn a_longer_header_is_refused() {
+        let _ = Appender::new(Vec::new()).with_shape(0, HEADER_BYTES_MAX + 1, 0, 0);
+    }
+}

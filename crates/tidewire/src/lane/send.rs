@@ -1,0 +1,216 @@
+//! From a message to the output of its session.
+//!
+//! Problem: whoever sends message by message pays for finding the session, for the checks and for the way to the flush at
+//! the end of the turn, with every one of them. Approach: all of it is done on one look at the session, and a
+//! [`SessionSender`](crate::SessionSender) does it once for many messages. An output that holds a block is written at once
+//! and not at the end of the turn: more would leave the processor's cache before the kernel copies it.
+
+use tidewire_proto::codec::AnyCodec;
+use tidewire_proto::error::EncodeError;
+
+use super::Core;
+use super::buffers::BufferPool;
+use super::core::Shared;
+use super::mailbox::BatchEntry;
+use crate::context::{SendError, encode_within};
+use crate::metrics::LaneCounters;
+use crate::session::{Output, Session, SessionId, State};
+
+/// What a [`SessionSender`](crate::SessionSender) holds of a session.
+#[derive(Debug)]
+pub(crate) struct Lent {
+    pub(crate) bytes: Vec<u8>,
+    /// Largest frame that both sides take.
+    pub(crate) frame_bytes_max: usize,
+    /// Bytes, with those that went already, above which the session takes no more.
+    pub(crate) full_above: usize,
+}
+
+impl Core {
+    /// Appends frames to an output, lending it a buffer if it has none.
+    #[inline(always)]
+    pub(crate) fn encode_to(
+        &mut self,
+        output: &mut Output,
+        encode: impl FnOnce(&AnyCodec, &mut Vec<u8>) -> Result<(), EncodeError>,
+    ) -> Result<(), EncodeError> {
+        append_frames(
+            output,
+            &mut self.buffers,
+            &self.shared,
+            &self.counters,
+            encode,
+        )
+    }
+
+    /// Appends frames to the output of any session of the server.
+    #[inline(always)]
+    pub(crate) fn send_to(
+        &mut self,
+        id: SessionId,
+        encode: impl FnOnce(&AnyCodec, &mut Vec<u8>) -> Result<(), EncodeError>,
+    ) -> Result<(), SendError> {
+        if id.lane() != self.lane {
+            let mut frame = self.buffers.take();
+            let result = encode(&self.shared.codec, &mut frame);
+            if result.is_ok() {
+                self.batch(id.lane(), &BatchEntry::Session { id, frame: &frame });
+            }
+            self.buffers.put(frame);
+            return Ok(result?);
+        }
+        self.append_to(
+            id,
+            #[inline(always)]
+            |limit, codec, out| {
+                encode_within(
+                    limit,
+                    out,
+                    #[inline(always)]
+                    |out| encode(codec, out),
+                )
+            },
+        )
+    }
+
+    /// Appends frames that are within the limit to the output of a session of this lane.
+    pub(crate) fn send_frames(&mut self, id: SessionId, frames: &[u8]) -> Result<(), SendError> {
+        self.append_to(id, |_, _, out| {
+            out.extend_from_slice(frames);
+            Ok(())
+        })
+    }
+
+    /// Appends what `encode` writes, which is told the largest frame that the session takes.
+    #[inline(always)]
+    fn append_to(
+        &mut self,
+        id: SessionId,
+        encode: impl FnOnce(usize, &AnyCodec, &mut Vec<u8>) -> Result<(), EncodeError>,
+    ) -> Result<(), SendError> {
+        let Self {
+            sessions,
+            buffers,
+            shared,
+            counters,
+            dirty,
+            ..
+        } = self;
+        // The output stays where it is. Taken out and put back, its length would be read together with its neighbours just
+        // after it was written alone, and the processor would wait for that with every message.
+        let session = match sessions.get_mut(id.slot()) {
+            Some(session) if session.takes_from(id) => session,
+            _ => return Err(self.refuse_to_send(SendError::NotOpen)),
+        };
+        if session.output.len() > shared.limits.queue_bytes_max {
+            return Err(self.refuse_to_send(SendError::QueueFull));
+        }
+        let limit = session.frame_bytes_max;
+        let result = append_frames(
+            &mut session.output,
+            buffers,
+            shared,
+            counters,
+            #[inline(always)]
+            |codec, out| encode(limit, codec, out),
+        );
+        if !session.dirty {
+            session.dirty = true;
+            dirty.push(id.slot());
+        }
+        if session.holds_a_block() {
+            self.flush(id.slot());
+        }
+        Ok(result?)
+    }
+
+    /// What a sender needs of a session of this lane. It gives the bytes back with [`Core::return_output`].
+    pub(crate) fn lend_output(&mut self, id: SessionId) -> Result<Lent, SendError> {
+        let session = match self.sessions.get_mut(id.slot()) {
+            Some(session) if session.takes_from(id) => session,
+            _ => return Err(self.refuse_to_send(SendError::NotOpen)),
+        };
+        let sent = session.output.sent;
+        Ok(Lent {
+            frame_bytes_max: session.frame_bytes_max,
+            full_above: sent.saturating_add(self.shared.limits.queue_bytes_max),
+            bytes: lend_bytes(&mut session.output, &mut self.buffers),
+        })
+    }
+
+    /// The bytes of an output, which is lent a buffer if it has none.
+    pub(crate) fn lend_bytes(&mut self, output: &mut Output) -> Vec<u8> {
+        lend_bytes(output, &mut self.buffers)
+    }
+
+    /// Takes the bytes of a session's output back.
+    pub(crate) fn return_output(&mut self, slot: usize, bytes: Vec<u8>) {
+        self.sessions[slot].output.bytes = bytes;
+        self.mark_dirty(slot);
+        if self.sessions[slot].holds_a_block() {
+            self.flush(slot);
+        }
+    }
+
+    /// Counts a message that was not taken.
+    #[cold]
+    pub(crate) fn refuse_to_send(&self, error: SendError) -> SendError {
+        self.counters.sends_refused.add(1);
+        error
+    }
+}
+
+impl Session {
+    /// Whether it is this session, and not its successor, and takes messages.
+    #[inline(always)]
+    fn takes_from(&self, id: SessionId) -> bool {
+        self.id == id && matches!(self.state, State::Open)
+    }
+
+    /// Whether its output is worth a write of its own in the middle of a turn, and may be written: what the session ends
+    /// with may still be to come.
+    #[inline(always)]
+    fn holds_a_block(&self) -> bool {
+        self.output.len() >= WRITE_BYTES
+            && !self.blocked
+            && !self.half_close
+            && self.finish.is_none()
+    }
+}
+
+/// Appends the frames that `encode` writes to an output, which is lent a buffer if it has none.
+#[inline(always)]
+fn append_frames(
+    output: &mut Output,
+    buffers: &mut BufferPool,
+    shared: &Shared,
+    counters: &LaneCounters,
+    encode: impl FnOnce(&AnyCodec, &mut Vec<u8>) -> Result<(), EncodeError>,
+) -> Result<(), EncodeError> {
+    if output.bytes.capacity() == 0 {
+        lend_buffer(output, buffers);
+    }
+    let result = encode(&shared.codec, &mut output.bytes);
+    if let Err(EncodeError::PayloadTooLarge { .. }) = &result {
+        counters.sends_too_large.add(1);
+    }
+    // Before a frame that failed there may be others.
+    output.handle_appended(&shared.codec);
+    result
+}
+
+fn lend_bytes(output: &mut Output, buffers: &mut BufferPool) -> Vec<u8> {
+    if output.bytes.capacity() == 0 {
+        lend_buffer(output, buffers);
+    }
+    std::mem::take(&mut output.bytes)
+}
+
+#[cold]
+fn lend_buffer(output: &mut Output, buffers: &mut BufferPool) {
+    output.bytes = buffers.take();
+}
+
+/// Bytes of output that are written at once: the calls to the kernel hardly cost less for larger ones, and two of them fit
+/// into the smallest second-level cache in use, with room for the kernel's copy.
+const WRITE_BYTES: usize = 64 << 10;
