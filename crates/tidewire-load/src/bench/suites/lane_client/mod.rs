@@ -49,7 +49,8 @@ pub(super) struct LaneClient {
     connecting: usize,
     open: usize,
     phase: Phase,
-    payloads: Payloads,
+    /// Of every message, with its number in front.
+    payload: Vec<u8>,
     /// Messages that a session sends before it is another's turn.
     burst: u64,
     /// Messages of a turn, so that what comes meanwhile, such as the next phase, is seen.
@@ -67,14 +68,6 @@ struct Conversation {
     expected: u64,
     /// For what was sent in one turn: the number after its last message, and when.
     sent: VecDeque<(u64, u64)>,
-}
-
-/// Payloads with the numbers of messages to come: written well before they are copied, because a copy waits for a smaller
-/// write to the same place that is not yet done, which costs as much as the rest of sending.
-#[derive(Debug)]
-struct Payloads {
-    bytes: Vec<u8>,
-    each: usize,
 }
 
 /// Numbers of messages since the beginning.
@@ -152,7 +145,7 @@ impl LaneClient {
             connecting: 0,
             open: 0,
             phase: Phase::Connecting,
-            payloads: Payloads::new(payload_bytes),
+            payload: vec![b'.'; payload_bytes.max(NUMBER_BYTES)],
             burst: (burst_bytes / work.message_bytes.max(1)).max(1) as u64,
             turn: (TURN_BYTES / work.message_bytes.max(1)).max(1) as u64,
             next_to_send: 0,
@@ -245,28 +238,23 @@ impl LaneClient {
 
     /// Sends this many messages to one session, or until it is full.
     fn send(&mut self, cx: &mut Context<'_>, index: usize, count: u64) {
-        let session = self.sessions[index].session;
-        let flushes_each = self.task == Task::Send { flushes_each: true };
-        let is_echo = matches!(self.task, Task::Echo { .. });
-        let first = self.sessions[index].next;
-        self.payloads.number(first..first + count.min(AHEAD));
-        let before = self.counts.sent;
-        for _ in 0..count {
-            let conversation = &mut self.sessions[index];
-            let number = conversation.next;
-            let message = Message::new(Kind::OneWay, 0, self.payloads.of(number));
-            if cx.send_to(session, &message).is_err() {
-                break;
-            }
-            self.payloads.number(number + AHEAD..number + AHEAD + 1);
-            conversation.next += 1;
-            self.counts.sent += 1;
-            if flushes_each {
-                cx.flush(session);
+        let conversation = &mut self.sessions[index];
+        let first = conversation.next;
+        if self.task == (Task::Send { flushes_each: true }) {
+            conversation.next = send_and_flush(cx, conversation, &mut self.payload, count);
+        } else if let Ok(mut sender) = cx.sender(conversation.session) {
+            for number in first..first + count {
+                let message = numbered(&mut self.payload, number);
+                if sender.send(&message).is_err() {
+                    break;
+                }
+                conversation.next = number + 1;
             }
         }
-        if self.counts.sent > before && is_echo {
-            self.sessions[index].note_sent(cx.now_ns());
+        let sent = conversation.next - first;
+        self.counts.sent += sent;
+        if sent > 0 && matches!(self.task, Task::Echo { .. }) {
+            conversation.note_sent(cx.now_ns());
         }
     }
 
@@ -325,9 +313,7 @@ impl Service for LaneClient {
         if self.phase < Phase::Draining {
             // What was lost leaves room for others, or the window would close for good.
             for _ in 0..=overtaken {
-                let number = conversation.next;
-                self.payloads.number(number..number + 1);
-                cx.send(&Message::new(Kind::OneWay, 0, self.payloads.of(number)))?;
+                cx.send(&numbered(&mut self.payload, conversation.next))?;
                 conversation.next += 1;
                 self.counts.sent += 1;
             }
@@ -369,34 +355,6 @@ impl Service for LaneClient {
     }
 }
 
-impl Payloads {
-    fn new(payload_bytes: usize) -> Self {
-        let each = payload_bytes.max(8);
-        Self {
-            bytes: vec![b'.'; each * AHEAD as usize],
-            each,
-        }
-    }
-
-    /// Writes these numbers into the payloads that will have them.
-    fn number(&mut self, numbers: std::ops::Range<u64>) {
-        for number in numbers {
-            let at = self.place(number);
-            self.bytes[at..at + 8].copy_from_slice(&number.to_le_bytes());
-        }
-    }
-
-    /// The payload with a number that was written last for its place.
-    fn of(&self, number: u64) -> &[u8] {
-        let at = self.place(number);
-        &self.bytes[at..at + self.each]
-    }
-
-    fn place(&self, number: u64) -> usize {
-        (number % AHEAD) as usize * self.each
-    }
-}
-
 impl Conversation {
     /// Takes the number of a message that came back. Returns how many before it did not come; nothing if it was not to come.
     fn take(&mut self, payload: &[u8]) -> Option<u64> {
@@ -423,8 +381,33 @@ fn own_index(cx: &Context<'_>) -> Option<usize> {
     cx.tag().checked_sub(1).map(|index| index as usize)
 }
 
-/// Messages for which numbers are written ahead.
-const AHEAD: u64 = 16;
+/// Sends messages that are a write each. Returns the number of the one that is next.
+fn send_and_flush(
+    cx: &mut Context<'_>,
+    conversation: &Conversation,
+    payload: &mut [u8],
+    count: u64,
+) -> u64 {
+    let first = conversation.next;
+    for number in first..first + count {
+        let message = numbered(payload, number);
+        if cx.send_to(conversation.session, &message).is_err() {
+            return number;
+        }
+        cx.flush(conversation.session);
+    }
+    first + count
+}
+
+/// The message with this number.
+#[inline(always)]
+fn numbered(payload: &mut [u8], number: u64) -> Message<'_> {
+    payload[..NUMBER_BYTES].copy_from_slice(&number.to_le_bytes());
+    Message::new(Kind::OneWay, 0, payload)
+}
+
+/// What the number of a message takes of its payload.
+const NUMBER_BYTES: usize = 8;
 
 /// Connections on their way at one time: fewer than a listener's backlog.
 const CONNECTING_MAX: usize = 128;
@@ -444,20 +427,6 @@ const TURN_BYTES: usize = 4 << 20;
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn payloads_have_their_numbers_when_they_are_sent() {
-        let mut payloads = Payloads::new(24);
-        payloads.number(5..5 + AHEAD);
-        for number in 5..100 {
-            let payload = payloads.of(number);
-            assert_eq!(
-                (payload.len(), &payload[..8]),
-                (24, &number.to_le_bytes()[..])
-            );
-            payloads.number(number + AHEAD..number + AHEAD + 1);
-        }
-    }
 
     #[test]
     fn one_lost_message_is_one_lost_message() {
