@@ -302,10 +302,8 @@ fn drive_lane(
     let mut limits = super::limits(work);
     // What is written together: beyond it a session is full and waits for its socket.
     limits.queue_bytes_max = BLOCK_BYTES;
-    let measured = lane_client::run(endpoint, work, task, limits, stage)?;
-    stage.measured(Measured {
-        counted: !is_numbered(work),
-        ..measured
+    lane_client::run(endpoint, work, task, limits, stage, |measured| {
+        measured.counted = !is_numbered(work);
     })
 }
 

@@ -92,14 +92,16 @@ struct Measure {
     result: Measured,
 }
 
-/// Plays the driver by a lane of its own, with these limits.
+/// Plays the driver by a lane of its own, with these limits, and says what it measured, to which `complete` may add. The lane
+/// goes on until the benchmark has heard enough: what it was given to send may still wait for its sockets.
 pub(super) fn run(
     endpoint: &Endpoint,
     work: &Work,
     task: Task,
     limits: Limits,
     stage: &mut Stage,
-) -> Result<Measured, RoleError> {
+    complete: impl FnOnce(&mut Measured),
+) -> Result<(), RoleError> {
     let link = Link::new();
     let payload_bytes = super::payload_bytes(work)?;
     let server = Server::builder()
@@ -115,7 +117,9 @@ pub(super) fn run(
             )
         })
         .map_err(RoleError::failed("start the client's lane"))?;
-    link.drive(work, &server.doorbell(0), stage, None)
+    let mut measured = link.drive(work, &server.doorbell(0), stage, None)?;
+    complete(&mut measured);
+    stage.measured(measured)
 }
 
 impl LaneClient {
