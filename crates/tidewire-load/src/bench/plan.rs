@@ -195,9 +195,9 @@ impl RoleError {
     where
         E: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
-        let what = what.to_owned();
+        // Made for every message that might fail, so the text is copied only when one does.
         move |source| Self::Failed {
-            what,
+            what: what.to_owned(),
             source: source.into(),
         }
     }
