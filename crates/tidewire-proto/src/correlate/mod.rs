@@ -135,6 +135,20 @@ impl<T> Correlator<T> {
         }
     }
 
+    /// All waiting requests with their ids, in no particular order.
+    pub fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
+        let (places, sequences, order) = match &self.matcher {
+            Matcher::Bits32(places) => (Some(places.iter()), None, None),
+            Matcher::Bits8(sequences) => (None, Some(sequences.iter()), None),
+            Matcher::None(order) => (None, None, Some(order.iter())),
+        };
+        places
+            .into_iter()
+            .flatten()
+            .chain(sequences.into_iter().flatten())
+            .chain(order.into_iter().flatten())
+    }
+
     /// Takes all waiting requests, to fail them because the connection ended. No answer is owed any more.
     pub fn drain(&mut self) -> impl Iterator<Item = T> + '_ {
         // One of the three is there; `chain` keeps the type nameable without a box.

@@ -70,6 +70,15 @@ impl<T> Order<T> {
         }
     }
 
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
+        (self.first..)
+            .zip(&self.places)
+            .filter_map(|(number, place)| match place {
+                Place::Waiting(value) => Some(((number % IDS) as u32 + 1, value)),
+                Place::GivenUp | Place::Hole => None,
+            })
+    }
+
     pub(super) fn drain(&mut self) -> impl Iterator<Item = T> + '_ {
         self.first += self.places.len() as u64;
         self.waiting = 0;

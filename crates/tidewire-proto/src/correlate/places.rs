@@ -52,6 +52,12 @@ impl<T> Places<T> {
         Some(&mut entry.value)
     }
 
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
+        self.waiting
+            .iter()
+            .map(|(_, entry)| (entry.id, &entry.value))
+    }
+
     pub(super) fn drain(&mut self) -> impl Iterator<Item = T> + '_ {
         self.waiting.drain().map(|entry| entry.value)
     }

@@ -90,6 +90,15 @@ impl<T> Sequences<T> {
         }
     }
 
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
+        (0..)
+            .zip(&self.places)
+            .filter_map(|(id, place)| match place {
+                Place::Waiting(value) => Some((id, value)),
+                Place::Free | Place::GivenUp => None,
+            })
+    }
+
     pub(super) fn drain(&mut self) -> impl Iterator<Item = T> + '_ {
         self.waiting = 0;
         self.given_up = 0;

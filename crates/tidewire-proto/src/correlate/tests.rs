@@ -154,6 +154,23 @@ fn all_waiting_requests_are_drained() {
     }
 }
 
+#[test]
+fn all_waiting_requests_are_listed_by_their_ids() {
+    for ids in WAYS {
+        let mut correlator = Correlator::for_ids(ids, 10);
+        let numbers: Vec<u32> = (0..6)
+            .map(|value| correlator.insert(value).unwrap())
+            .collect();
+        correlator.give_up(numbers[2]);
+        correlator.take(numbers[4]);
+        assert!(correlator.answer(numbers[0]).is_some());
+        let mut listed: Vec<_> = correlator.iter().map(|(id, value)| (*value, id)).collect();
+        listed.sort_unstable();
+        let expected = [1, 3, 5].map(|value| (value, numbers[value as usize]));
+        assert_eq!(listed, expected, "{ids:?}");
+    }
+}
+
 /// A peer that answers in any order (in order without ids), late or not at all, against a model.
 #[test]
 fn random_traffic_is_never_matched_wrongly() {
