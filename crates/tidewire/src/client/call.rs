@@ -1,13 +1,13 @@
 //! A request with choices of its own: method, deadline, repetition, a full window.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use tidewire_proto::message::Kind;
 
-use super::queue::{Command, Refused};
-use super::request::{Pending, Reply, Request, RequestError, Spare};
-use super::{Client, Outgoing};
+use super::Client;
+use super::exchange::Payload;
+use super::queue::Ticket;
+use super::request::{Reply, Request, RequestError};
 use crate::limits::nanoseconds;
 
 /// What happens to a request when as many are waiting for their replies as allowed.
@@ -42,9 +42,7 @@ pub enum WhenWindowFull {
 #[must_use = "nothing is sent before `send` or `wait`"]
 pub struct Call<'a> {
     client: &'a Client,
-    pending: Arc<Pending>,
-    /// Has the payload in it.
-    memory: Spare,
+    payload: Payload<'a>,
     kind: Kind,
     channel: u16,
     name: &'a str,
@@ -54,23 +52,10 @@ pub struct Call<'a> {
 }
 
 impl<'a> Call<'a> {
-    pub(crate) fn new(client: &'a Client, kind: Kind, payload: &[u8]) -> Self {
-        let (pending, mut memory) = client.spare().take();
-        memory.payload.extend_from_slice(payload);
-        Self::in_place(client, kind, pending, memory)
-    }
-
-    /// With the payload that is in the request's memory already.
-    pub(crate) fn in_place(
-        client: &'a Client,
-        kind: Kind,
-        pending: Arc<Pending>,
-        memory: Spare,
-    ) -> Self {
+    pub(crate) fn new(client: &'a Client, kind: Kind, payload: Payload<'a>) -> Self {
         Self {
             client,
-            pending,
-            memory,
+            payload,
             kind,
             channel: 0,
             name: "",
@@ -114,37 +99,21 @@ impl<'a> Call<'a> {
 
     /// Sends it; the reply is awaited or waited for.
     pub fn send(self) -> Request {
-        let link = &self.client.inner.link;
-        let Self {
-            pending,
-            mut memory,
-            ..
-        } = self;
-        memory.name.push_str(self.name);
-        let request = Request::pooled(link, &pending);
-        if !self.client.inner.matches_replies {
-            pending.fail(RequestError::CannotMatch);
-            return request;
+        let inner = &self.client.inner;
+        if !inner.matches_replies {
+            return Request::failed(RequestError::CannotMatch);
         }
-        let outgoing = Outgoing {
+        let ticket = Ticket {
+            slot: None,
             kind: self.kind,
             channel: self.channel,
-            name: memory.name,
-            payload: memory.payload,
             deadline_ns: tidewire_io::clock::now_ns().saturating_add(nanoseconds(self.timeout)),
             idempotent: self.idempotent,
             when_full: self.when_full,
-            pending,
+            subscription: None,
         };
-        if let Err(refused) = link.push(Command::Call(outgoing))
-            && let Refused {
-                command: Command::Call(outgoing),
-                error,
-            } = *refused
-        {
-            outgoing.pending.fail(error.into());
-        }
-        request
+        let sent = inner.link.push_call(ticket, self.name, self.payload);
+        Request::new(&inner.link, sent)
     }
 
     /// Sends it and blocks until its reply. Never call it on a lane.

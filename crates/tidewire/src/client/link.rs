@@ -2,42 +2,42 @@
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
+use std::task::Waker;
 
 use tidewire_io::doorbell::Doorbell;
 use tidewire_proto::codec::{AnyCodec, Codec};
 use tidewire_proto::message::Message;
 
 use super::events::{Event, EventQueue};
-use super::queue::{Batch, Command, CommandQueue, Refused, fail};
-use super::request::PendingPool;
+use super::exchange::{Exchange, MustRing, Payload, Refused};
+use super::queue::{Command, Subscribe, Ticket};
+use super::slots::{Outcome, SlotId};
 use super::{ConnectError, HandOverError};
 use crate::context::encode_within;
 
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Link {
-    commands: CommandQueue,
+    exchange: Exchange,
     /// Set once the lane runs.
     doorbell: OnceLock<Arc<Doorbell>>,
     /// Largest frame that both sides take.
     frame_bytes_max: AtomicUsize,
     /// When the client ends, whatever still waits; never, before somebody closed it.
     close_at_ns: AtomicU64,
-    pub(crate) spare: PendingPool,
     pub(crate) events: EventQueue<Event>,
     first: Mutex<Option<Result<(), ConnectError>>>,
     first_ready: Condvar,
 }
 
 impl Link {
-    /// A link whose messages wait for the lane in such a queue.
-    pub(crate) fn new(commands: CommandQueue) -> Self {
+    /// A link by way of this exchange.
+    pub(crate) fn new(exchange: Exchange) -> Self {
         Self {
-            commands,
+            exchange,
             doorbell: OnceLock::new(),
             frame_bytes_max: AtomicUsize::new(usize::MAX),
             close_at_ns: AtomicU64::new(u64::MAX),
-            spare: PendingPool::default(),
             events: EventQueue::default(),
             first: Mutex::new(None),
             first_ready: Condvar::new(),
@@ -55,9 +55,31 @@ impl Link {
 
     /// Leaves a command for the lane and wakes it if it sleeps.
     pub(crate) fn push(&self, command: Command) -> Result<(), Box<Refused>> {
-        self.commands.push(command)?;
-        self.ring();
+        let must_ring = self.exchange.push(command)?;
+        self.ring_if(must_ring);
         Ok(())
+    }
+
+    /// Leaves a request for the lane and wakes it if it sleeps. Returns where the answer will be.
+    pub(crate) fn push_call(
+        &self,
+        ticket: Ticket,
+        name: &str,
+        payload: Payload<'_>,
+    ) -> Result<SlotId, HandOverError> {
+        let (slot, must_ring) = self.exchange.push_call(ticket, name, payload)?;
+        self.ring_if(must_ring);
+        Ok(slot)
+    }
+
+    /// Leaves a subscription for the lane and wakes it if it sleeps. Returns where the outcome will be.
+    pub(crate) fn push_subscribe(
+        &self,
+        subscribe: impl FnOnce(SlotId) -> Subscribe,
+    ) -> Result<SlotId, HandOverError> {
+        let (slot, must_ring) = self.exchange.push_subscribe(subscribe)?;
+        self.ring_if(must_ring);
+        Ok(slot)
     }
 
     /// Leaves a one-way message for the lane and wakes it if it sleeps.
@@ -67,10 +89,31 @@ impl Link {
         message: &Message<'_>,
     ) -> Result<(), HandOverError> {
         let limit = self.frame_bytes_max.load(Ordering::Relaxed);
-        self.commands
+        let must_ring = self
+            .exchange
             .push_frame(|out| encode_within(limit, out, |out| codec.encode(message, out)))?;
-        self.ring();
+        self.ring_if(must_ring);
         Ok(())
+    }
+
+    /// Takes the outcome of a request, or has `waker` woken when there is one.
+    pub(crate) fn fetch(&self, slot: SlotId, waker: &Waker) -> Option<Outcome> {
+        self.exchange.fetch(slot, waker)
+    }
+
+    /// Lets go of a request whose outcome was not fetched.
+    pub(crate) fn abandon(&self, slot: SlotId) {
+        self.ring_if(self.exchange.abandon(slot));
+    }
+
+    /// Emptied memory for a payload.
+    pub(crate) fn take_spare(&self) -> Vec<u8> {
+        self.exchange.take_spare()
+    }
+
+    /// Takes memory of a payload back.
+    pub(crate) fn give_back(&self, payload: Vec<u8>) {
+        self.exchange.give_back(payload);
     }
 
     /// Ends the client at this time, or an earlier one that was set before.
@@ -85,33 +128,21 @@ impl Link {
         (at_ns < u64::MAX).then_some(at_ns)
     }
 
+    fn ring_if(&self, must_ring: MustRing) {
+        if must_ring.0 {
+            self.ring();
+        }
+    }
+
     pub(crate) fn ring(&self) {
         if let Some(doorbell) = self.doorbell.get() {
             doorbell.ring();
         }
     }
 
-    pub(super) fn has_commands(&self) -> bool {
-        self.commands.is_occupied()
-    }
-
-    /// Whether there are commands that the lane has not seen.
-    pub(super) fn has_new_commands(&self) -> bool {
-        self.commands.has_news()
-    }
-
-    /// Fails requests among the commands whose deadlines have passed. Returns when the next one will.
-    pub(super) fn expire_commands(&self, now_ns: u64) -> Option<u64> {
-        self.commands.expire(now_ns)
-    }
-
-    pub(super) fn take_commands(&self, batch: &mut Batch) {
-        self.commands.take(batch);
-    }
-
-    /// Takes no more commands, and fails those that wait. Returns the one-way messages among them.
-    pub(super) fn end(&self) -> u64 {
-        fail(self.commands.end().commands.drain(..))
+    /// The lane's side: what was left for it, and where it leaves answers.
+    pub(super) fn exchange(&self) -> &Exchange {
+        &self.exchange
     }
 
     /// Blocks until the first attempt to connect succeeded or failed.

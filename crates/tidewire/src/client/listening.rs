@@ -17,9 +17,10 @@ use tidewire_proto::room::Policy;
 use tidewire_proto::topic::Pattern;
 
 use super::call::WhenWindowFull;
-use super::calls::Outgoing;
-use super::request::{Pending, RequestError};
+use super::queue::Ticket;
+use super::request::RequestError;
 use super::service::ClientService;
+use super::slots::SlotId;
 use super::subscription::{TopicEvent, TopicMessage, TopicQueue};
 use crate::context::{Context, SendError};
 use crate::limits::nanoseconds;
@@ -30,8 +31,6 @@ use crate::session::CloseReason;
 pub(super) struct Listening {
     entries: Slab<Entry>,
     by_alias: HashMap<u16, usize>,
-    /// Which subscription a request is about.
-    asked: HashMap<u32, usize>,
     /// Subscriptions to look at in the next turn.
     due: Vec<usize>,
     /// When to register again, with a codec whose subscribers do.
@@ -125,19 +124,15 @@ impl Listening {
         self.due.push(key);
     }
 
-    /// The server was asked about a subscription with this request.
-    pub(super) fn note_asked(&mut self, id: u32, key: usize) {
+    /// The server was asked about a subscription.
+    pub(super) fn note_asked(&mut self, key: usize) {
         if let Some(entry) = self.entries.get_mut(key) {
             entry.is_asked = true;
-            self.asked.insert(id, key);
         }
     }
 
-    /// A request was answered, on the channel given, or failed; if it was about a subscription, that follows.
-    pub(super) fn handle_answer(&mut self, id: u32, result: &Result<u16, RequestError>) {
-        let Some(key) = self.asked.remove(&id) else {
-            return;
-        };
+    /// A request about a subscription was answered, on the channel given, or failed.
+    pub(super) fn handle_answer(&mut self, key: usize, result: &Result<u16, RequestError>) {
         let Some(entry) = self.entries.get_mut(key) else {
             return;
         };
@@ -229,7 +224,6 @@ impl Listening {
     /// The connection ended, and with it all aliases and questions. Those never agreed to have failed by that.
     pub(super) fn handle_close(&mut self, reason: CloseReason) {
         self.by_alias.clear();
-        self.asked.clear();
         self.entries
             .retain(|_, entry| entry.was_agreed && entry.queue.is_some());
         for (_, entry) in &mut self.entries {
@@ -256,10 +250,10 @@ impl ClientService {
         key: usize,
         step: &Step,
         deadline_ns: u64,
-        pending: &Arc<Pending>,
+        slot: Option<SlotId>,
     ) -> Result<(), RequestError> {
         if cx.codec().registers_subscribers() {
-            return self.ask_to_register(cx, key, step, pending);
+            return self.ask_to_register(cx, key, step, slot);
         }
         let mut body = Vec::new();
         let (kind, channel) = match step {
@@ -270,20 +264,18 @@ impl ClientService {
             }
             Step::Unsubscribe { alias } => (Kind::Unsubscribe, *alias),
         };
-        let id = self.calls.call(
-            cx,
-            Outgoing {
-                kind,
-                channel,
-                name: String::new(),
-                payload: body,
-                deadline_ns,
-                idempotent: false,
-                when_full: WhenWindowFull::Refuse,
-                pending: Arc::clone(pending),
-            },
-        )?;
-        self.listening.note_asked(id, key);
+        let ticket = Ticket {
+            slot,
+            kind,
+            channel,
+            deadline_ns,
+            idempotent: false,
+            when_full: WhenWindowFull::Refuse,
+            // The server gives out an alias of 16 bits for each, so that keys are as small.
+            subscription: Some(key as u32),
+        };
+        self.calls.call(cx, &ticket, &body)?;
+        self.listening.note_asked(key);
         Ok(())
     }
 
@@ -293,13 +285,13 @@ impl ClientService {
         cx: &mut Context<'_>,
         key: usize,
         step: &Step,
-        pending: &Arc<Pending>,
+        slot: Option<SlotId>,
     ) -> Result<(), RequestError> {
         if let Step::Subscribe { .. } = step {
             self.register(cx)?;
         }
         self.listening.settle(key, step);
-        Arc::clone(pending).complete(Ok(0), Vec::new(), String::new());
+        self.calls.answers.reply(slot, 0, &[]);
         Ok(())
     }
 
@@ -337,7 +329,7 @@ impl ClientService {
             && let Some((key, step)) = self.listening.next_step()
         {
             let deadline_ns = now_ns().saturating_add(nanoseconds(ASK_TIMEOUT));
-            let asked = self.ask(cx, key, &step, deadline_ns, &Arc::default());
+            let asked = self.ask(cx, key, &step, deadline_ns, None);
             if let Err(error) = asked {
                 // The window or the queue is full: some other turn has room for it.
                 tracing::debug!(%error, "a subscription waits for its turn");
@@ -373,8 +365,8 @@ mod tests {
     fn agreed(listening: &mut Listening, alias: u16) -> (usize, Arc<TopicQueue>) {
         let queue = Arc::new(TopicQueue::default());
         let key = listening.add("a.b".into(), None, Arc::clone(&queue));
-        listening.note_asked(1, key);
-        listening.handle_answer(1, &Ok(alias));
+        listening.note_asked(key);
+        listening.handle_answer(key, &Ok(alias));
         (key, queue)
     }
 
@@ -385,10 +377,10 @@ mod tests {
         listening.give_up(&queue);
         let step = listening.next_step();
         assert!(matches!(step, Some((k, Step::Unsubscribe { alias: 5 })) if k == key));
-        listening.note_asked(2, key);
+        listening.note_asked(key);
         assert!(listening.handle_message(&deliver(5)), "it is nobody else's");
         assert_eq!(queue.next(Some(Duration::ZERO)), None);
-        listening.handle_answer(2, &Ok(5));
+        listening.handle_answer(key, &Ok(5));
         assert!(!listening.handle_message(&deliver(5)));
         assert!(listening.entries.is_empty());
     }
@@ -398,10 +390,10 @@ mod tests {
         let mut listening = Listening::default();
         let queue = Arc::new(TopicQueue::default());
         let key = listening.add("a.b".into(), None, Arc::clone(&queue));
-        listening.note_asked(1, key);
+        listening.note_asked(key);
         listening.give_up(&queue);
         assert!(listening.next_step().is_none());
-        listening.handle_answer(1, &Ok(5));
+        listening.handle_answer(key, &Ok(5));
         let step = listening.next_step();
         assert!(matches!(step, Some((_, Step::Unsubscribe { alias: 5 }))));
     }
@@ -418,9 +410,9 @@ mod tests {
             listening.next_step(),
             Some((_, Step::Subscribe { .. }))
         ));
-        listening.note_asked(9, key);
+        listening.note_asked(key);
         let refusal = RequestError::TimedOut;
-        listening.handle_answer(9, &Err(refusal.clone()));
+        listening.handle_answer(key, &Err(refusal.clone()));
         for expected in [
             TopicEvent::Interrupted { reason },
             TopicEvent::Refused(refusal),

@@ -1,16 +1,20 @@
 //! A client for programs that are not lanes: threads, scripts, async tasks.
 //!
 //! The connection lives on a lane of its own. Calls hand it a command through a bounded queue and wake it only
-//! if it sleeps; answers come back as futures that need no particular executor, each with a blocking twin.
+//! if it sleeps; answers come back in blocks, a turn's at once, as futures that need no particular executor, each with a
+//! blocking twin.
 
+mod answers;
 mod call;
 mod calls;
 mod events;
+mod exchange;
 mod link;
 mod listening;
 mod queue;
 mod request;
 mod service;
+mod slots;
 mod subscription;
 
 use std::sync::Arc;
@@ -37,11 +41,10 @@ use crate::metrics::Metrics;
 use crate::pattern::Joined;
 use crate::server::{ServeError, Server};
 use crate::service::ConnectFailure;
-use calls::Outgoing;
+use exchange::Exchange;
+pub(crate) use exchange::Payload;
 use link::Link;
 use queue::Command;
-use queue::CommandQueue;
-pub(crate) use request::PendingPool;
 use service::ClientService;
 
 /// A connection to a server, shared by as many threads and tasks as you like.
@@ -157,12 +160,14 @@ impl Client {
 
     /// A request with choices of its own: method, channel, deadline, repetition, what a full window does.
     pub fn prepare<'a>(&'a self, payload: &'a [u8]) -> Call<'a> {
-        Call::new(self, Kind::Request, payload)
+        Call::new(self, Kind::Request, Payload::Borrowed(payload))
     }
 
     /// Sends any kind of frame that is answered, on a channel.
     pub fn call(&self, kind: Kind, channel: u16, payload: &[u8]) -> Request {
-        Call::new(self, kind, payload).channel(channel).send()
+        Call::new(self, kind, Payload::Borrowed(payload))
+            .channel(channel)
+            .send()
     }
 
     /// Sends a message that nobody answers: a copy, and no system call while the lane is awake. It is written at the end
@@ -288,9 +293,14 @@ impl Client {
         self.hand_over_waiting(Command::Close)
     }
 
-    /// Memory for requests.
-    pub(crate) fn spare(&self) -> &PendingPool {
-        &self.inner.link.spare
+    /// Emptied memory for a payload.
+    pub(crate) fn take_spare(&self) -> Vec<u8> {
+        self.inner.link.take_spare()
+    }
+
+    /// Takes memory of a payload back.
+    pub(crate) fn give_back(&self, payload: Vec<u8>) {
+        self.inner.link.give_back(payload);
     }
 
     /// Hands over what must not be lost, waiting while the queue is full.
@@ -304,13 +314,6 @@ impl Client {
             std::thread::yield_now();
         }
         Ok(())
-    }
-
-    fn hand_over(&self, command: Command) -> Result<(), HandOverError> {
-        self.inner
-            .link
-            .push(command)
-            .map_err(|refused| refused.error)
     }
 
     fn send(&self, message: &Message<'_>) -> Result<(), HandOverError> {
@@ -434,8 +437,8 @@ impl ClientBuilder {
         self.codec = adapt(&is_udp, self.codec, &mut self.limits)?;
         let is_single = is_udp.contains(&true) && self.codec.fills_datagrams();
         let matches_replies = !is_udp.contains(&true) || self.codec.has_ids();
-        let commands = CommandQueue::new(self.limits.queue_bytes_max, is_single);
-        let link = Arc::new(Link::new(commands));
+        let exchange = Exchange::new(self.limits.queue_bytes_max, is_single);
+        let link = Arc::new(Link::new(exchange));
         let codec = self.codec;
         let service = ClientService::new(
             Arc::clone(&link),

@@ -1,10 +1,10 @@
 //! A request on its way: a future for any executor, with a blocking twin.
 
-use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, Waker};
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
 
 use thiserror::Error;
 use tidewire_proto::body::ErrorCode;
@@ -13,7 +13,7 @@ use tidewire_proto::topic::TopicError;
 
 use super::HandOverError;
 use super::link::Link;
-use super::queue::Command;
+use super::slots::{Outcome, SlotId};
 use crate::session::CloseReason;
 
 /// The answer to a request.
@@ -23,7 +23,8 @@ use crate::session::CloseReason;
 pub struct Reply {
     channel: u16,
     payload: Vec<u8>,
-    origin: Option<Origin>,
+    /// Where its memory goes back to.
+    link: Option<Arc<Link>>,
 }
 
 impl Reply {
@@ -51,7 +52,7 @@ impl Clone for Reply {
         Self {
             channel: self.channel,
             payload: self.payload.clone(),
-            origin: None,
+            link: None,
         }
     }
 }
@@ -66,8 +67,8 @@ impl Eq for Reply {}
 
 impl Drop for Reply {
     fn drop(&mut self) {
-        if let Some(Origin { pending, link }) = self.origin.take() {
-            link.spare.put(pending, std::mem::take(&mut self.payload));
+        if let Some(link) = self.link.take() {
+            link.give_back(std::mem::take(&mut self.payload));
         }
     }
 }
@@ -119,94 +120,27 @@ pub enum RequestError {
 /// A request that was handed to the client's lane. Await it, or [`Request::wait`] for it.
 ///
 /// Dropped before its reply it is given up, and the server is told where the codec can say it.
+///
+/// Of many requests under way, await the oldest first: replies come in blocks, so when it is there most of the others are,
+/// too, and cost no wait.
 #[derive(Debug)]
 #[must_use = "a request does nothing useful unless its reply is awaited"]
 pub struct Request {
-    /// Until its result was taken.
-    pending: Option<Arc<Pending>>,
-    /// Where its memory came from, and the way to the lane for a request that is let go of.
-    link: Option<Arc<Link>>,
+    state: State,
 }
 
-/// Where a reply's memory goes back to.
 #[derive(Debug)]
-struct Origin {
-    pending: Arc<Pending>,
-    link: Arc<Link>,
+enum State {
+    /// The lane has it, or its answer is in the slot.
+    Sent { link: Arc<Link>, slot: SlotId },
+    /// It did not get as far.
+    Failed(RequestError),
+    /// Its result was taken.
+    Done,
 }
 
-/// Where the lane leaves the answer.
-#[derive(Debug, Default)]
-pub(crate) struct Pending {
-    state: Mutex<State>,
-    ready: Condvar,
-}
-
-#[derive(Debug, Default)]
-struct State {
-    result: Option<Result<u16, RequestError>>,
-    /// A result was left, and perhaps taken since.
-    finished: bool,
-    /// The application let go of the request.
-    abandoned: bool,
-    /// A thread is blocked: waking where nobody waits would be a system call per reply.
-    is_awaited: bool,
-    /// Its id, while it is on its way.
-    id: Option<u32>,
-    waker: Option<Waker>,
-    /// The reply's payload, or memory for the next request.
-    spare: Spare,
-}
-
-/// Memory of a request and its reply, to be filled again.
-#[derive(Debug, Default)]
-pub(crate) struct Spare {
-    pub(crate) payload: Vec<u8>,
-    pub(crate) name: String,
-}
-
-/// Requests that are over, to be used again, the oldest first: in the steady state nothing is allocated for one.
-#[derive(Debug, Default)]
-pub(crate) struct PendingPool {
-    free: Mutex<VecDeque<Arc<Pending>>>,
-}
-
-impl PendingPool {
-    /// One that nobody else holds, with its memory emptied.
-    pub(crate) fn take(&self) -> (Arc<Pending>, Spare) {
-        let mut free = self.lock();
-        let Some(mut pending) = free.pop_front() else {
-            return <(Arc<Pending>, Spare)>::default();
-        };
-        let Some(unshared) = Arc::get_mut(&mut pending) else {
-            // The lane has left the answer and not yet let go.
-            free.push_back(pending);
-            return <(Arc<Pending>, Spare)>::default();
-        };
-        let state = unshared.state.get_mut();
-        let state = std::mem::take(state.unwrap_or_else(PoisonError::into_inner));
-        let mut spare = state.spare;
-        spare.payload.clear();
-        spare.name.clear();
-        (pending, spare)
-    }
-
-    pub(crate) fn put(&self, pending: Arc<Pending>, payload: Vec<u8>) {
-        let bytes = {
-            let mut state = pending.lock();
-            state.spare.payload = payload;
-            state.spare.payload.capacity() + state.spare.name.capacity()
-        };
-        let mut free = self.lock();
-        if bytes <= SPARE_BYTES_MAX && free.len() < SPARES_MAX {
-            free.push_back(pending);
-        }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, VecDeque<Arc<Pending>>> {
-        self.free.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
+/// Wakes a thread that waits for a reply.
+struct Parked(Thread);
 
 impl From<HandOverError> for RequestError {
     fn from(error: HandOverError) -> Self {
@@ -219,20 +153,23 @@ impl From<HandOverError> for RequestError {
 }
 
 impl Request {
-    pub(crate) fn new() -> (Self, Arc<Pending>) {
-        let pending = Arc::new(Pending::default());
-        let request = Self {
-            pending: Some(Arc::clone(&pending)),
-            link: None,
-        };
-        (request, pending)
+    /// A request whose answer will be in the link's slot, or that could not be handed over.
+    pub(crate) fn new(link: &Arc<Link>, sent: Result<SlotId, HandOverError>) -> Self {
+        match sent {
+            Ok(slot) => Self {
+                state: State::Sent {
+                    link: Arc::clone(link),
+                    slot,
+                },
+            },
+            Err(error) => Self::failed(error.into()),
+        }
     }
 
-    /// A request whose memory came from the link, and goes back to it.
-    pub(crate) fn pooled(link: &Arc<Link>, pending: &Arc<Pending>) -> Self {
+    /// A request that was not sent.
+    pub(crate) fn failed(error: RequestError) -> Self {
         Self {
-            pending: Some(Arc::clone(pending)),
-            link: Some(Arc::clone(link)),
+            state: State::Failed(error),
         }
     }
 
@@ -241,41 +178,16 @@ impl Request {
     /// # Errors
     /// See [`RequestError`].
     pub fn wait(mut self) -> Result<Reply, RequestError> {
-        let Some(pending) = self.pending.take() else {
-            return Err(RequestError::Shutdown);
-        };
-        let mut state = pending.lock();
+        let here = PARKED.try_with(Waker::clone);
+        // A thread that ends has no such variables any more.
+        let here = here.unwrap_or_else(|_| Parked::here());
+        let mut cx = Context::from_waker(&here);
         loop {
-            if let Some(result) = state.result.take() {
-                let payload = std::mem::take(&mut state.spare.payload);
-                drop(state);
-                return self.finish(pending, result, payload);
+            if let Poll::Ready(result) = Pin::new(&mut self).poll(&mut cx) {
+                return result;
             }
-            state.is_awaited = true;
-            state = pending
-                .ready
-                .wait(state)
-                .unwrap_or_else(PoisonError::into_inner);
+            thread::park();
         }
-    }
-
-    fn finish(
-        &mut self,
-        pending: Arc<Pending>,
-        result: Result<u16, RequestError>,
-        payload: Vec<u8>,
-    ) -> Result<Reply, RequestError> {
-        let origin = self.link.take().map(|link| Origin { pending, link });
-        // A failure's memory goes back with a reply that nobody sees.
-        let mut reply = Reply {
-            channel: 0,
-            payload,
-            origin,
-        };
-        result.map(|channel| {
-            reply.channel = channel;
-            reply
-        })
     }
 }
 
@@ -285,131 +197,78 @@ impl Future for Request {
     /// # Panics
     /// When polled again after it was ready.
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let pending = self
-            .pending
-            .take()
-            .expect("a request is not polled after it was ready");
-        let mut state = pending.lock();
-        if let Some(result) = state.result.take() {
-            let payload = std::mem::take(&mut state.spare.payload);
-            drop(state);
-            return Poll::Ready(self.finish(pending, result, payload));
-        }
-        state.waker = Some(cx.waker().clone());
-        drop(state);
-        self.pending = Some(pending);
-        Poll::Pending
+        let outcome = match &self.state {
+            State::Sent { link, slot } => match link.fetch(*slot, cx.waker()) {
+                None => return Poll::Pending,
+                outcome => outcome,
+            },
+            State::Failed(_) | State::Done => None,
+        };
+        Poll::Ready(
+            match (std::mem::replace(&mut self.state, State::Done), outcome) {
+                (State::Sent { link, .. }, Some(outcome)) => reply(link, outcome),
+                (State::Failed(error), _) => Err(error),
+                _ => panic!("a request is not polled after it was ready"),
+            },
+        )
     }
 }
 
 impl Drop for Request {
     fn drop(&mut self) {
-        let Some(pending) = self.pending.take() else {
-            return;
-        };
-        let Some(id) = pending.abandon() else {
-            return;
-        };
-        if let Some(link) = &self.link {
-            // If the queue is full, the request's deadline will give it up.
-            let _ = link.push(Command::Abandon { id, pending });
+        if let State::Sent { link, slot } = &self.state {
+            link.abandon(*slot);
         }
     }
 }
 
-impl Pending {
-    /// Notes the id under which the request is being sent. Returns whether anyone still wants it.
-    pub(crate) fn begin(&self, id: u32) -> bool {
-        let mut state = self.lock();
-        state.id = Some(id);
-        !state.abandoned
-    }
-
-    /// The request is not on its way any more, and not answered either.
-    pub(crate) fn suspend(&self) {
-        self.lock().id = None;
-    }
-
-    /// Nobody wants the answer. Returns the id of a request on its way.
-    fn abandon(&self) -> Option<u32> {
-        let mut state = self.lock();
-        state.abandoned = true;
-        state.id.filter(|_| !state.finished)
-    }
-
-    /// Leaves the answer, on the channel given, and wakes whoever waits.
-    pub(crate) fn complete(
-        self: Arc<Self>,
-        result: Result<u16, RequestError>,
-        payload: Vec<u8>,
-        name: String,
-    ) {
-        let (is_awaited, waker) = {
-            let mut state = self.lock();
-            state.result = Some(result);
-            state.finished = true;
-            state.spare = Spare { payload, name };
-            (state.is_awaited, state.waker.take())
-        };
-        if is_awaited {
-            self.ready.notify_all();
-        }
-        if let Some(waker) = waker {
-            waker.wake();
-        }
-    }
-
-    /// Leaves the reason why there will be no answer.
-    pub(crate) fn fail(self: Arc<Self>, error: RequestError) {
-        self.complete(Err(error), Vec::new(), String::new());
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+impl Parked {
+    fn here() -> Waker {
+        Waker::from(Arc::new(Self(thread::current())))
     }
 }
 
-/// Requests kept to be used again: as many as may wait for their replies.
-const SPARES_MAX: usize = 4096;
+impl Wake for Parked {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
 
-/// Largest memory that is kept with one of them, and of a request for its reply, in bytes: of larger ones 4,096 would be
-/// too much to hold.
-pub(super) const SPARE_BYTES_MAX: usize = 4096;
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+fn reply(link: Arc<Link>, outcome: Outcome) -> Result<Reply, RequestError> {
+    outcome.map(|(channel, payload)| Reply {
+        channel,
+        payload,
+        link: Some(link),
+    })
+}
+
+thread_local! {
+    /// Wakes this thread. Kept, because the lane knows by it that several answers are for one thread.
+    static PARKED: Waker = Parked::here();
+}
 
 #[cfg(test)]
 mod tests {
+    use super::super::answers::Answers;
+    use super::super::exchange::{Exchange, Payload};
+    use super::super::queue::Ticket;
     use super::*;
-    use std::sync::atomic::{AtomicUsize, Ordering};
-    use std::task::Wake;
-
-    struct Count(AtomicUsize);
-
-    impl Wake for Count {
-        fn wake(self: Arc<Self>) {
-            self.0.fetch_add(1, Ordering::SeqCst);
-        }
-    }
-
-    #[test]
-    fn a_future_is_woken_once_and_then_ready() {
-        let (mut request, pending) = Request::new();
-        let count = Arc::new(Count(AtomicUsize::new(0)));
-        let waker = Waker::from(Arc::clone(&count));
-        let mut cx = Context::from_waker(&waker);
-        assert!(Pin::new(&mut request).poll(&mut cx).is_pending());
-        pending.fail(RequestError::TimedOut);
-        assert_eq!(count.0.load(Ordering::SeqCst), 1);
-        assert_eq!(
-            Pin::new(&mut request).poll(&mut cx),
-            Poll::Ready(Err(RequestError::TimedOut))
-        );
-    }
 
     #[test]
     fn a_blocked_thread_is_woken() {
-        let (request, pending) = Request::new();
-        let thread = std::thread::spawn(move || request.wait());
-        pending.complete(Ok(3), vec![1], String::new());
+        let link = Arc::new(Link::new(Exchange::new(1_000, false)));
+        let sent = link.push_call(Ticket::due_at(u64::MAX), "", Payload::Borrowed(&[]));
+        let slot = sent.unwrap();
+        let request = Request::new(&link, Ok(slot));
+        let thread = thread::spawn(move || request.wait());
+        let mut answers = Answers::default();
+        answers.reply(Some(slot), 3, &[1]);
+        link.exchange().leave(&mut answers);
+        answers.wake();
         let reply = thread.join().unwrap().unwrap();
         assert_eq!((reply.channel(), reply.payload()), (3, &[1][..]));
     }

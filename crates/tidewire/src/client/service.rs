@@ -11,7 +11,7 @@ use super::calls::Calls;
 use super::events::Event;
 use super::link::Link;
 use super::listening::{Listening, Step};
-use super::queue::{Batch, Command, fail};
+use super::queue::{Batch, Command, Subscribe};
 use super::request::RequestError;
 use super::{Backoff, ConnectError};
 use crate::address::Endpoint;
@@ -36,7 +36,7 @@ pub(crate) struct ClientService {
     is_backed_up: bool,
     /// Commands taken from the application, and how many of their bytes are done.
     batch: Batch,
-    frames_done: usize,
+    bytes_done: usize,
     closing: bool,
     attempts: u32,
     retry_at_ns: Option<u64>,
@@ -53,7 +53,7 @@ impl ClientService {
         ids: RequestIds,
         pending_max: usize,
     ) -> Self {
-        let calls = Calls::new(ids, pending_max, backoff.is_some());
+        let calls = Calls::new(Arc::clone(&link), ids, pending_max, backoff.is_some());
         Self {
             link,
             endpoints,
@@ -65,7 +65,7 @@ impl ClientService {
             ever_open: false,
             is_backed_up: false,
             batch: Batch::default(),
-            frames_done: 0,
+            bytes_done: 0,
             closing: false,
             attempts: 0,
             retry_at_ns: None,
@@ -130,24 +130,24 @@ impl ClientService {
     }
 
     fn run(&mut self, cx: &mut Context<'_>, command: Command) {
+        let from = self.bytes_done;
+        self.bytes_done += command.bytes();
         match command {
-            Command::Call(call) => self.calls.submit(cx, call),
-            Command::Abandon { id, pending } => self.calls.abandon(cx, id, &pending),
-            Command::Frames { messages, bytes } => self.send_frames(cx, messages, bytes),
-            Command::Subscribe {
-                pattern,
-                policy,
-                queue,
-                pending,
-                deadline_ns,
+            Command::Call {
+                ticket, name_bytes, ..
             } => {
-                let key = self.listening.add(Arc::clone(&pattern), policy, queue);
-                let step = Step::Subscribe { pattern, policy };
-                if let Err(error) = self.ask(cx, key, &step, deadline_ns, &pending) {
-                    self.listening.remove(key);
-                    pending.fail(error);
+                let bytes = &self.batch.bytes[from..self.bytes_done];
+                let (name, payload) = bytes.split_at(name_bytes);
+                match str::from_utf8(name) {
+                    Ok(name) => self.calls.submit(cx, &ticket, name, payload),
+                    // It was text when it was copied here.
+                    Err(_) => self.calls.answers.fail(ticket.slot, RequestError::Shutdown),
                 }
             }
+            Command::Abandon(slot) => self.calls.abandon(cx, slot),
+            Command::Frames { messages, .. } => self.send_frames(cx, messages, from),
+            Command::Skip { .. } => {}
+            Command::Subscribe(subscribe) => self.subscribe(cx, *subscribe),
             Command::Unsubscribe(queue) => {
                 self.listening.give_up(&queue);
                 // Now, so that it stays in front of a new subscription to the same pattern.
@@ -164,11 +164,25 @@ impl ClientService {
         }
     }
 
-    /// Appends the next `bytes` of the batch, which are as many whole frames as `messages` says.
-    fn send_frames(&mut self, cx: &mut Context<'_>, messages: u64, bytes: usize) {
-        let from = self.frames_done;
-        self.frames_done += bytes;
-        let frames = &self.batch.frames[from..self.frames_done];
+    fn subscribe(&mut self, cx: &mut Context<'_>, subscribe: Subscribe) {
+        let Subscribe {
+            pattern,
+            policy,
+            queue,
+            deadline_ns,
+            slot,
+        } = subscribe;
+        let key = self.listening.add(Arc::clone(&pattern), policy, queue);
+        let step = Step::Subscribe { pattern, policy };
+        if let Err(error) = self.ask(cx, key, &step, deadline_ns, Some(slot)) {
+            self.listening.remove(key);
+            self.calls.answers.fail(Some(slot), error);
+        }
+    }
+
+    /// Appends the batch's bytes from `from` on that are not done, which are as many whole frames as `messages` says.
+    fn send_frames(&mut self, cx: &mut Context<'_>, messages: u64, from: usize) {
+        let frames = &self.batch.bytes[from..self.bytes_done];
         let sent = self
             .calls
             .session
@@ -195,9 +209,8 @@ impl ClientService {
                 return;
             }
             let Some(command) = self.batch.commands.pop_front() else {
-                self.batch.clear();
-                self.frames_done = 0;
-                self.link.take_commands(&mut self.batch);
+                self.bytes_done = 0;
+                self.link.exchange().take(&mut self.batch);
                 if self.batch.commands.is_empty() {
                     return;
                 }
@@ -212,13 +225,30 @@ impl ClientService {
         if !self.is_backed_up {
             return None;
         }
+        let answers = &mut self.calls.answers;
         let mut expired = Vec::new();
         let next = self.batch.expire(now_ns, &mut expired);
-        for pending in expired {
-            pending.fail(RequestError::TimedOut);
+        for slot in expired {
+            answers.fail(Some(slot), RequestError::TimedOut);
         }
-        let waiting = self.link.expire_commands(now_ns);
+        let waiting = self.link.exchange().expire(now_ns, answers);
         next.into_iter().chain(waiting).min()
+    }
+
+    /// Leaves the answers of this turn to those who wait for them.
+    fn leave_answers(&mut self, cx: &mut Context<'_>) {
+        let answers = &mut self.calls.answers;
+        if answers.is_empty() {
+            return;
+        }
+        self.link.exchange().leave(answers);
+        if answers.has_wakers() {
+            // Before somebody takes the processor who was waiting for this, so that the server has work meanwhile.
+            if let Some(session) = self.session {
+                cx.flush(session);
+            }
+            answers.wake();
+        }
     }
 
     /// The id that an answer belongs to: its own, or without ids that of the oldest request, whatever it is.
@@ -273,12 +303,22 @@ impl Service for ClientService {
         } else {
             Ok(message.channel)
         };
-        match self.calls.answer(id) {
-            Some((id, call)) => {
-                self.listening.handle_answer(id, &result);
-                call.answer(result, message.payload);
+        let Some(ticket) = self.calls.take_answered(id) else {
+            cx.count_unmatched_reply();
+            return Ok(());
+        };
+        if let Some(key) = ticket.subscription {
+            self.listening.handle_answer(key as usize, &result);
+        }
+        match result {
+            Ok(channel) => {
+                let answers = &mut self.calls.answers;
+                answers.reply(ticket.slot, channel, message.payload);
             }
-            None => cx.count_unmatched_reply(),
+            Err(error) => self.calls.answers.fail(ticket.slot, error),
+        }
+        if self.calls.answers.is_block() {
+            self.leave_answers(cx);
         }
         Ok(())
     }
@@ -317,11 +357,14 @@ impl Service for ClientService {
         let Self {
             calls, listening, ..
         } = self;
-        calls.expire(cx, now_ns, |id| {
-            listening.handle_answer(id, &Err(RequestError::TimedOut));
+        calls.expire(cx, now_ns, |ticket| {
+            if let Some(key) = ticket.subscription {
+                listening.handle_answer(key as usize, &Err(RequestError::TimedOut));
+            }
         });
         self.calls.send_parked(cx);
         self.ask_due(cx);
+        self.leave_answers(cx);
         let register_at_ns = self.register_due(cx, now_ns);
         [
             close_at_ns,
@@ -338,18 +381,21 @@ impl Service for ClientService {
     fn has_work(&self) -> bool {
         if self.is_backed_up {
             // What it has seen waits for the socket; what it has not seen may have a deadline before that.
-            return self.link.has_new_commands();
+            return self.link.exchange().has_news();
         }
-        self.link.has_commands()
+        self.link.exchange().is_occupied()
     }
 }
 
 impl Drop for ClientService {
     /// The lane ended, in order or not: nobody may wait for ever.
     fn drop(&mut self) {
-        self.calls.fail_all(&RequestError::Shutdown);
         self.listening.end();
-        let lost = fail(self.batch.commands.drain(..)) + self.link.end();
+        // What was answered before the end stays so; all other requests fail by it.
+        let answers = &mut self.calls.answers;
+        self.link.exchange().leave(answers);
+        answers.wake();
+        let lost = self.batch.messages() + self.link.exchange().end();
         if lost > 0 {
             self.link.events.push(Event::Lost { count: lost });
         }

@@ -10,7 +10,7 @@ use tidewire_proto::topic::{Pattern, validate_topic};
 
 use super::Client;
 use super::events::{EventQueue, Queued};
-use super::queue::Command;
+use super::queue::{Command, Subscribe};
 use super::request::{Request, RequestError};
 use crate::limits::nanoseconds;
 use crate::pattern::PublishError;
@@ -118,16 +118,15 @@ impl Client {
     ) -> Result<Subscription, RequestError> {
         let pattern: Arc<str> = Pattern::parse(pattern)?.text().into();
         let queue = Arc::new(TopicQueue::default());
-        let (request, pending) = Request::new();
-        let command = Command::Subscribe {
+        let link = &self.inner.link;
+        let sent = link.push_subscribe(|slot| Subscribe {
             pattern: Arc::clone(&pattern),
             policy,
             queue: Arc::clone(&queue),
-            pending,
             deadline_ns: now_ns().saturating_add(nanoseconds(self.inner.request_timeout)),
-        };
-        self.hand_over(command)?;
-        request.wait()?;
+            slot,
+        });
+        Request::new(link, sent).wait()?;
         Ok(Subscription {
             client: self.clone(),
             pattern,

@@ -1,0 +1,461 @@
+//! Where the application's threads and their client's lane meet: commands one way, answers the other.
+//!
+//! Both lie behind one lock, which nobody holds for longer than a copy. The lane takes it twice a turn: it takes all
+//! commands by swapping their list for an empty one, and leaves all answers as one block. A thread takes it when it sends
+//! and when it fetches an answer.
+//!
+//! A lock-free queue was measured first. It moves a cache line between two processors for every message, where this
+//! moves one for every turn; and a lock that nobody holds costs no more than its compare-and-swap. A lock for each answer
+//! was replaced by this one: it cost the lane a lock and a wake for every reply, and a thread that was woken by the
+//! first of them, on the same processor, took the lane's place before it had left the second.
+
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
+
+use tidewire_proto::error::EncodeError;
+
+use super::HandOverError;
+use super::answers::Answers;
+use super::queue::{Batch, Command, Subscribe, Ticket};
+use super::request::RequestError;
+use super::slots::{Outcome, SlotId, Slots};
+
+/// The commands of a client, bounded in number and bytes, and the answers to them.
+#[derive(Debug)]
+pub(crate) struct Exchange {
+    /// Bytes of one-way messages that may wait, beyond which nothing is added.
+    frame_bytes_max: usize,
+    /// Every message is handed on by itself, because nothing but that says where it ends.
+    is_single: bool,
+    shared: Mutex<Shared>,
+    /// Whether commands wait: one of the constants below. So that a lane about to sleep need not take the lock. It changes
+    /// under the lock only.
+    news: AtomicU8,
+    /// Requests that were abandoned and not yet answered, so that the lane need not look for them where there are none. It
+    /// changes under the lock only.
+    abandoned: AtomicUsize,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    commands: Batch,
+    slots: Slots,
+    /// The lane has taken its last command.
+    ended: bool,
+}
+
+/// A command that was not taken, and why.
+#[derive(Debug)]
+pub(crate) struct Refused {
+    pub(crate) command: Command,
+    pub(crate) error: HandOverError,
+}
+
+/// Whether the lane must be rung, because it may not know that there are commands.
+#[must_use]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct MustRing(pub(crate) bool);
+
+/// The bytes of a request.
+#[derive(Debug)]
+pub(crate) enum Payload<'a> {
+    Borrowed(&'a [u8]),
+    /// In memory of [`Exchange::take_spare`], which goes back.
+    Spare(Vec<u8>),
+}
+
+impl Exchange {
+    pub(crate) fn new(frame_bytes_max: usize, is_single: bool) -> Self {
+        Self {
+            frame_bytes_max,
+            is_single,
+            shared: Mutex::default(),
+            news: AtomicU8::new(NOTHING),
+            abandoned: AtomicUsize::new(0),
+        }
+    }
+
+    /// Leaves a command for the lane.
+    pub(crate) fn push(&self, command: Command) -> Result<MustRing, Box<Refused>> {
+        let mut shared = self.lock();
+        if let Err(error) = shared.admit() {
+            return Err(Box::new(Refused { command, error }));
+        }
+        shared.commands.push(command);
+        Ok(self.note_news())
+    }
+
+    /// Leaves a request for the lane. Returns where its answer will be.
+    pub(crate) fn push_call(
+        &self,
+        mut ticket: Ticket,
+        name: &str,
+        payload: Payload<'_>,
+    ) -> Result<(SlotId, MustRing), HandOverError> {
+        let mut shared = self.lock();
+        shared.admit()?;
+        let slot = shared.slots.open();
+        ticket.slot = Some(slot);
+        match payload {
+            Payload::Borrowed(payload) => shared.commands.push_call(ticket, name, payload),
+            Payload::Spare(payload) => {
+                shared.commands.push_call(ticket, name, &payload);
+                shared.slots.give_back(payload);
+            }
+        }
+        Ok((slot, self.note_news()))
+    }
+
+    /// Leaves a subscription for the lane, which `subscribe` makes. Returns where its outcome will be.
+    pub(crate) fn push_subscribe(
+        &self,
+        subscribe: impl FnOnce(SlotId) -> Subscribe,
+    ) -> Result<(SlotId, MustRing), HandOverError> {
+        let mut shared = self.lock();
+        shared.admit()?;
+        let slot = shared.slots.open();
+        let command = Command::Subscribe(Box::new(subscribe(slot)));
+        shared.commands.push(command);
+        Ok((slot, self.note_news()))
+    }
+
+    /// Leaves the one message that `encode` appends.
+    pub(crate) fn push_frame(
+        &self,
+        encode: impl FnOnce(&mut Vec<u8>) -> Result<(), EncodeError>,
+    ) -> Result<MustRing, HandOverError> {
+        let mut shared = self.lock();
+        shared.admit()?;
+        if shared.commands.framed() >= self.frame_bytes_max {
+            return Err(HandOverError::QueueFull);
+        }
+        shared.commands.push_frame(self.is_single, encode)?;
+        Ok(self.note_news())
+    }
+
+    /// Takes the outcome of a request, or has `waker` woken when there is one.
+    pub(crate) fn fetch(&self, slot: SlotId, waker: &Waker) -> Option<Outcome> {
+        self.lock().slots.fetch(slot, waker)
+    }
+
+    /// Lets go of a request whose outcome was not fetched. The lane is told, if it has not answered it.
+    pub(crate) fn abandon(&self, slot: SlotId) -> MustRing {
+        let mut shared = self.lock();
+        let (is_owed, held) = shared.slots.abandon(slot);
+        self.note_abandoned(&shared);
+        // If the queue is full, the request's deadline will give it up.
+        let must_ring = if is_owed && shared.admit().is_ok() {
+            shared.commands.push(Command::Abandon(slot));
+            self.note_news()
+        } else {
+            MustRing(false)
+        };
+        drop(shared);
+        drop(held);
+        must_ring
+    }
+
+    /// Emptied memory for a payload.
+    pub(crate) fn take_spare(&self) -> Vec<u8> {
+        self.lock().slots.take_spare()
+    }
+
+    /// Takes memory back.
+    pub(crate) fn give_back(&self, payload: Vec<u8>) {
+        if payload.capacity() > 0 {
+            self.lock().slots.give_back(payload);
+        }
+    }
+
+    /// Whether nobody waits for the answer any more.
+    pub(super) fn is_abandoned(&self, slot: Option<SlotId>) -> bool {
+        self.abandoned.load(Ordering::Relaxed) > 0
+            && slot.is_some_and(|slot| self.lock().slots.is_abandoned(slot))
+    }
+
+    /// Whether something waits for [`take`](Self::take).
+    #[inline]
+    pub(super) fn is_occupied(&self) -> bool {
+        self.news.load(Ordering::Acquire) != NOTHING
+    }
+
+    /// Whether something came since the last [`take`](Self::take) or [`expire`](Self::expire).
+    pub(super) fn has_news(&self) -> bool {
+        self.news.load(Ordering::Acquire) == NEW
+    }
+
+    /// Takes out what waits in vain, and tells when to do so again. For a lane that cannot take anything now.
+    pub(super) fn expire(&self, now_ns: u64, answers: &mut Answers) -> Option<u64> {
+        if !self.is_occupied() {
+            return None;
+        }
+        let mut expired = Vec::new();
+        let mut shared = self.lock();
+        self.news.store(SEEN, Ordering::Relaxed);
+        let next = shared.commands.expire(now_ns, &mut expired);
+        drop(shared);
+        for slot in expired {
+            answers.fail(Some(slot), RequestError::TimedOut);
+        }
+        next
+    }
+
+    /// Gives what waits for the batch, which is done with.
+    pub(super) fn take(&self, batch: &mut Batch) {
+        batch.clear(self.frame_bytes_max.max(KEPT_BYTES_MIN));
+        if self.is_occupied() {
+            let mut shared = self.lock();
+            self.news.store(NOTHING, Ordering::Relaxed);
+            std::mem::swap(&mut shared.commands, batch);
+        }
+    }
+
+    /// Leaves all answers. Those who wait for them are then to be [woken](Answers::wake).
+    pub(super) fn leave(&self, answers: &mut Answers) {
+        let mut shared = self.lock();
+        answers.hand_over(&mut shared.slots);
+        self.note_abandoned(&shared);
+    }
+
+    /// Takes nothing more, and fails all that was not answered. Returns the one-way messages that wait, which are lost.
+    pub(super) fn end(&self) -> u64 {
+        let mut shared = self.lock();
+        shared.ended = true;
+        self.news.store(NOTHING, Ordering::Relaxed);
+        let commands = std::mem::take(&mut shared.commands);
+        let wakers = shared.slots.end();
+        self.note_abandoned(&shared);
+        drop(shared);
+        for waker in wakers {
+            waker.wake();
+        }
+        commands.messages()
+    }
+
+    /// There is a new command. Call it with the lock.
+    ///
+    /// The lane need be rung only by the thread that tells it the news. While `news` says `NEW` already, that thread has
+    /// rung or is about to; and a lane that takes the commands before it is rung takes this one with them, because taking
+    /// them needs the lock that the caller holds. `Relaxed` is enough: the list itself is behind the lock, and the ring
+    /// begins with the fence that makes either the lane see the news or the ringer the sleeper.
+    fn note_news(&self) -> MustRing {
+        let is_known = self.news.load(Ordering::Relaxed) == NEW;
+        if !is_known {
+            self.news.store(NEW, Ordering::Relaxed);
+        }
+        MustRing(!is_known)
+    }
+
+    /// Relaxed, because a lane that does not see it yet sends a request that it might have spared itself.
+    fn note_abandoned(&self, shared: &Shared) {
+        let abandoned = shared.slots.abandoned();
+        if self.abandoned.load(Ordering::Relaxed) != abandoned {
+            self.abandoned.store(abandoned, Ordering::Relaxed);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Shared> {
+        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Shared {
+    /// Whether a command may be added.
+    fn admit(&self) -> Result<(), HandOverError> {
+        if self.ended {
+            return Err(HandOverError::Ended);
+        }
+        if self.commands.is_full() {
+            return Err(HandOverError::QueueFull);
+        }
+        Ok(())
+    }
+}
+
+/// Memory for commands that is always kept, in bytes.
+const KEPT_BYTES_MIN: usize = 64 * 1024;
+
+/// Nothing waits.
+const NOTHING: u8 = 0;
+
+/// What waits was looked at, and could not be taken.
+const SEEN: u8 = 1;
+
+/// Something waits that the lane does not know of.
+const NEW: u8 = 2;
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicUsize;
+    use std::task::Wake;
+
+    use super::super::queue::COMMANDS_MAX;
+    use super::*;
+
+    struct Count(AtomicUsize);
+
+    impl Wake for Count {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    fn frame(exchange: &Exchange, bytes: &[u8]) -> Result<MustRing, HandOverError> {
+        exchange.push_frame(|out| {
+            out.extend_from_slice(bytes);
+            Ok(())
+        })
+    }
+
+    fn call(exchange: &Exchange, deadline_ns: u64) -> (SlotId, MustRing) {
+        let payload = Payload::Borrowed(b"payload");
+        let pushed = exchange.push_call(Ticket::due_at(deadline_ns), "", payload);
+        pushed.unwrap()
+    }
+
+    #[test]
+    fn the_lane_is_rung_for_the_first_command_only() {
+        let exchange = Exchange::new(1_000, false);
+        assert_eq!(call(&exchange, 1).1, MustRing(true));
+        assert_eq!(call(&exchange, 1).1, MustRing(false));
+        assert_eq!(frame(&exchange, b"x"), Ok(MustRing(false)));
+        let mut batch = Batch::default();
+        exchange.take(&mut batch);
+        assert_eq!((batch.commands.len(), exchange.is_occupied()), (3, false));
+        // A lane that has seen what it cannot take is rung for what comes then.
+        assert_eq!(call(&exchange, 5).1, MustRing(true));
+        assert_eq!(exchange.expire(0, &mut Answers::default()), Some(5));
+        assert!(exchange.is_occupied() && !exchange.has_news());
+        assert_eq!(exchange.push(Command::Close).unwrap(), MustRing(true));
+        assert!(exchange.has_news());
+    }
+
+    #[test]
+    fn it_is_bounded_and_refuses_after_its_end() {
+        let exchange = Exchange::new(1_000, false);
+        for _ in 0..COMMANDS_MAX {
+            exchange.push(Command::Close).map(drop).unwrap();
+        }
+        let refused = exchange.push(Command::Close).unwrap_err();
+        assert_eq!(refused.error, HandOverError::QueueFull);
+        assert_eq!(frame(&exchange, b"x"), Err(HandOverError::QueueFull));
+        assert_eq!(exchange.end(), 0);
+        let refused = exchange.push(Command::Close).unwrap_err();
+        assert_eq!(refused.error, HandOverError::Ended);
+
+        let exchange = Exchange::new(1_000, false);
+        frame(&exchange, &[0; 1_000]).map(drop).unwrap();
+        assert_eq!(frame(&exchange, b"x"), Err(HandOverError::QueueFull));
+        assert_eq!(exchange.end(), 1, "it is lost");
+        assert_eq!(frame(&exchange, b"x"), Err(HandOverError::Ended));
+    }
+
+    #[test]
+    fn a_message_that_cannot_be_encoded_is_no_news() {
+        let exchange = Exchange::new(1_000, false);
+        let error = EncodeError::PayloadTooLarge { bytes: 9, limit: 8 };
+        let refused = exchange.push_frame(|_| Err(error));
+        assert_eq!(refused, Err(HandOverError::Encode(error)));
+        assert!(!exchange.is_occupied());
+    }
+
+    #[test]
+    fn a_task_that_waits_for_many_answers_is_woken_once() {
+        let exchange = Exchange::new(1_000, false);
+        let count = Arc::new(Count(AtomicUsize::new(0)));
+        let waker = Waker::from(Arc::clone(&count));
+        let slots = [(); 100].map(|()| call(&exchange, 1).0);
+        let mut answers = Answers::default();
+        for (number, slot) in slots.iter().enumerate() {
+            assert_eq!(exchange.fetch(*slot, &waker), None);
+            answers.reply(Some(*slot), number as u16, b"reply");
+        }
+        answers.fail(None, RequestError::TimedOut);
+        exchange.leave(&mut answers);
+        assert!(answers.is_empty() && answers.has_wakers());
+        answers.wake();
+        assert_eq!(count.0.load(Ordering::SeqCst), 1);
+        for (number, slot) in slots.iter().enumerate() {
+            let outcome = exchange.fetch(*slot, Waker::noop());
+            assert_eq!(outcome, Some(Ok((number as u16, b"reply".to_vec()))));
+        }
+    }
+
+    #[test]
+    fn a_request_let_go_of_is_told_to_the_lane_once() {
+        let exchange = Exchange::new(1_000, false);
+        let (answered, open) = (call(&exchange, 1).0, call(&exchange, 1).0);
+        let mut answers = Answers::default();
+        answers.reply(Some(answered), 0, b"");
+        exchange.leave(&mut answers);
+        assert!(!exchange.is_abandoned(Some(open)));
+        for slot in [answered, open] {
+            let _ = exchange.abandon(slot);
+        }
+        assert!(exchange.is_abandoned(Some(open)) && !exchange.is_abandoned(Some(answered)));
+        let mut batch = Batch::default();
+        exchange.take(&mut batch);
+        let mut commands = batch.commands.drain(2..);
+        assert!(matches!(commands.next(), Some(Command::Abandon(slot)) if slot == open));
+        assert!(commands.next().is_none());
+        answers.fail(Some(open), RequestError::Shutdown);
+        exchange.leave(&mut answers);
+        assert!(!exchange.is_abandoned(Some(open)));
+    }
+
+    /// Threads ask and fetch, and let go of every tenth request, while a lane answers: each gets its own answer.
+    #[test]
+    fn answers_find_their_requests_from_many_threads() {
+        const THREADS: u16 = 4;
+        const REQUESTS: usize = 2_000;
+        let exchange = Exchange::new(1_000, false);
+        let ended = AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            for thread in 0..THREADS {
+                let (exchange, ended) = (&exchange, &ended);
+                scope.spawn(move || {
+                    for number in 0..REQUESTS {
+                        let mut ticket = Ticket::due_at(1);
+                        ticket.channel = thread;
+                        let payload = Payload::Borrowed(&[number as u8]);
+                        let (slot, _) = exchange.push_call(ticket, "", payload).unwrap();
+                        if number % 10 == 0 {
+                            let _ = exchange.abandon(slot);
+                            continue;
+                        }
+                        let outcome = loop {
+                            match exchange.fetch(slot, Waker::noop()) {
+                                Some(outcome) => break outcome,
+                                None => std::thread::yield_now(),
+                            }
+                        };
+                        assert_eq!(outcome, Ok((thread, vec![number as u8])));
+                        if let Ok((_, payload)) = outcome {
+                            exchange.give_back(payload);
+                        }
+                    }
+                    ended.fetch_add(1, Ordering::SeqCst);
+                });
+            }
+            let (mut batch, mut answers, mut taken) = (Batch::default(), Answers::default(), 0);
+            while taken < usize::from(THREADS) * REQUESTS {
+                exchange.take(&mut batch);
+                let mut from = 0;
+                for command in &batch.commands {
+                    if let Command::Call { ticket, .. } = command {
+                        let payload = &batch.bytes[from..from + command.bytes()];
+                        answers.reply(ticket.slot, ticket.channel, payload);
+                        taken += 1;
+                    }
+                    from += command.bytes();
+                }
+                exchange.leave(&mut answers);
+                answers.wake();
+            }
+        });
+        assert_eq!(ended.into_inner(), usize::from(THREADS));
+        assert_eq!(exchange.lock().slots.abandoned(), 0);
+    }
+}
