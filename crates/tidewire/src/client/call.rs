@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
+use tidewire_io::clock::coarse_now_ns;
 use tidewire_proto::message::Kind;
 
 use super::Client;
-use super::exchange::Payload;
 use super::queue::Ticket;
 use super::request::{Reply, Request, RequestError};
+use super::spare;
 use crate::limits::nanoseconds;
 
 /// What happens to a request when as many are waiting for their replies as allowed.
@@ -51,6 +52,14 @@ pub struct Call<'a> {
     when_full: WhenWindowFull,
 }
 
+/// What a request carries.
+#[derive(Debug)]
+pub(crate) enum Payload<'a> {
+    Borrowed(&'a [u8]),
+    /// In [spare] memory, which goes back.
+    Spare(Vec<u8>),
+}
+
 impl<'a> Call<'a> {
     pub(crate) fn new(client: &'a Client, kind: Kind, payload: Payload<'a>) -> Self {
         Self {
@@ -77,7 +86,8 @@ impl<'a> Call<'a> {
         self
     }
 
-    /// How long it may take, counted from [`Call::send`], waiting and repetitions included.
+    /// How long it may take, counted from [`Call::send`], waiting and repetitions included. It fails at most two ticks of
+    /// the system's timer later, some milliseconds, and never earlier.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
@@ -107,13 +117,25 @@ impl<'a> Call<'a> {
             slot: None,
             kind: self.kind,
             channel: self.channel,
-            deadline_ns: tidewire_io::clock::now_ns().saturating_add(nanoseconds(self.timeout)),
+            // The exact time would be a tenth of all that a request costs. A tick more, so that none fails early.
+            deadline_ns: coarse_now_ns()
+                .saturating_add(inner.coarse_tick_ns)
+                .saturating_add(nanoseconds(self.timeout)),
             idempotent: self.idempotent,
             when_full: self.when_full,
             subscription: None,
         };
-        let sent = inner.link.push_call(ticket, self.name, self.payload);
-        Request::new(&inner.link, sent)
+        let link = &inner.link;
+        match self.payload {
+            Payload::Borrowed(payload) => {
+                Request::new(link, link.push_call(ticket, self.name, payload))
+            }
+            Payload::Spare(payload) => {
+                let sent = link.push_call(ticket, self.name, &payload);
+                spare::give_back(payload);
+                Request::new(link, sent)
+            }
+        }
     }
 
     /// Sends it and blocks until its reply. Never call it on a lane.

@@ -20,6 +20,7 @@ use super::answers::Answers;
 use super::queue::{Batch, Command, Subscribe, Ticket};
 use super::request::RequestError;
 use super::slots::{Outcome, SlotId, Slots};
+use super::spare;
 
 /// The commands of a client, bounded in number and bytes, and the answers to them.
 #[derive(Debug)]
@@ -57,14 +58,6 @@ pub(crate) struct Refused {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MustRing(pub(crate) bool);
 
-/// The bytes of a request.
-#[derive(Debug)]
-pub(crate) enum Payload<'a> {
-    Borrowed(&'a [u8]),
-    /// In memory of [`Exchange::take_spare`], which goes back.
-    Spare(Vec<u8>),
-}
-
 impl Exchange {
     pub(crate) fn new(frame_bytes_max: usize, is_single: bool) -> Self {
         Self {
@@ -87,23 +80,19 @@ impl Exchange {
     }
 
     /// Leaves a request for the lane. Returns where its answer will be.
+    #[inline]
     pub(crate) fn push_call(
         &self,
         mut ticket: Ticket,
         name: &str,
-        payload: Payload<'_>,
+        payload: &[u8],
     ) -> Result<(SlotId, MustRing), HandOverError> {
+        let memory = spare::take();
         let mut shared = self.lock();
         shared.admit()?;
-        let slot = shared.slots.open();
+        let slot = shared.slots.open(memory);
         ticket.slot = Some(slot);
-        match payload {
-            Payload::Borrowed(payload) => shared.commands.push_call(ticket, name, payload),
-            Payload::Spare(payload) => {
-                shared.commands.push_call(ticket, name, &payload);
-                shared.slots.give_back(payload);
-            }
-        }
+        shared.commands.push_call(ticket, name, payload);
         Ok((slot, self.note_news()))
     }
 
@@ -114,7 +103,7 @@ impl Exchange {
     ) -> Result<(SlotId, MustRing), HandOverError> {
         let mut shared = self.lock();
         shared.admit()?;
-        let slot = shared.slots.open();
+        let slot = shared.slots.open(Vec::new());
         let command = Command::Subscribe(Box::new(subscribe(slot)));
         shared.commands.push(command);
         Ok((slot, self.note_news()))
@@ -154,18 +143,6 @@ impl Exchange {
         drop(shared);
         drop(held);
         must_ring
-    }
-
-    /// Emptied memory for a payload.
-    pub(crate) fn take_spare(&self) -> Vec<u8> {
-        self.lock().slots.take_spare()
-    }
-
-    /// Takes memory back.
-    pub(crate) fn give_back(&self, payload: Vec<u8>) {
-        if payload.capacity() > 0 {
-            self.lock().slots.give_back(payload);
-        }
     }
 
     /// Whether nobody waits for the answer any more.
@@ -310,8 +287,7 @@ mod tests {
     }
 
     fn call(exchange: &Exchange, deadline_ns: u64) -> (SlotId, MustRing) {
-        let payload = Payload::Borrowed(b"payload");
-        let pushed = exchange.push_call(Ticket::due_at(deadline_ns), "", payload);
+        let pushed = exchange.push_call(Ticket::due_at(deadline_ns), "", b"payload");
         pushed.unwrap()
     }
 
@@ -323,7 +299,8 @@ mod tests {
         assert_eq!(frame(&exchange, b"x"), Ok(MustRing(false)));
         let mut batch = Batch::default();
         exchange.take(&mut batch);
-        assert_eq!((batch.commands.len(), exchange.is_occupied()), (3, false));
+        assert_eq!(std::iter::from_fn(|| batch.next()).count(), 3);
+        assert!(!exchange.is_occupied());
         // A lane that has seen what it cannot take is rung for what comes then.
         assert_eq!(call(&exchange, 5).1, MustRing(true));
         assert_eq!(exchange.expire(0, &mut Answers::default()), Some(5));
@@ -379,7 +356,11 @@ mod tests {
         assert_eq!(count.0.load(Ordering::SeqCst), 1);
         for (number, slot) in slots.iter().enumerate() {
             let outcome = exchange.fetch(*slot, Waker::noop());
-            assert_eq!(outcome, Some(Ok((number as u16, b"reply".to_vec()))));
+            let reply = outcome.unwrap().unwrap();
+            assert_eq!(
+                (reply.channel(), reply.payload()),
+                (number as u16, &b"reply"[..])
+            );
         }
     }
 
@@ -397,8 +378,8 @@ mod tests {
         assert!(exchange.is_abandoned(Some(open)) && !exchange.is_abandoned(Some(answered)));
         let mut batch = Batch::default();
         exchange.take(&mut batch);
-        let mut commands = batch.commands.drain(2..);
-        assert!(matches!(commands.next(), Some(Command::Abandon(slot)) if slot == open));
+        let mut commands = std::iter::from_fn(|| batch.next()).skip(2);
+        assert!(matches!(commands.next(), Some((Command::Abandon(slot), _)) if slot == open));
         assert!(commands.next().is_none());
         answers.fail(Some(open), RequestError::Shutdown);
         exchange.leave(&mut answers);
@@ -419,8 +400,8 @@ mod tests {
                     for number in 0..REQUESTS {
                         let mut ticket = Ticket::due_at(1);
                         ticket.channel = thread;
-                        let payload = Payload::Borrowed(&[number as u8]);
-                        let (slot, _) = exchange.push_call(ticket, "", payload).unwrap();
+                        let pushed = exchange.push_call(ticket, "", &[number as u8]);
+                        let (slot, _) = pushed.unwrap();
                         if number % 10 == 0 {
                             let _ = exchange.abandon(slot);
                             continue;
@@ -431,10 +412,9 @@ mod tests {
                                 None => std::thread::yield_now(),
                             }
                         };
-                        assert_eq!(outcome, Ok((thread, vec![number as u8])));
-                        if let Ok((_, payload)) = outcome {
-                            exchange.give_back(payload);
-                        }
+                        let reply = outcome.unwrap();
+                        let expected = (thread, &[number as u8][..]);
+                        assert_eq!((reply.channel(), reply.payload()), expected);
                     }
                     ended.fetch_add(1, Ordering::SeqCst);
                 });
@@ -442,14 +422,11 @@ mod tests {
             let (mut batch, mut answers, mut taken) = (Batch::default(), Answers::default(), 0);
             while taken < usize::from(THREADS) * REQUESTS {
                 exchange.take(&mut batch);
-                let mut from = 0;
-                for command in &batch.commands {
+                while let Some((command, piece)) = batch.next() {
                     if let Command::Call { ticket, .. } = command {
-                        let payload = &batch.bytes[from..from + command.bytes()];
-                        answers.reply(ticket.slot, ticket.channel, payload);
+                        answers.reply(ticket.slot, ticket.channel, batch.bytes(piece));
                         taken += 1;
                     }
-                    from += command.bytes();
                 }
                 exchange.leave(&mut answers);
                 answers.wake();

@@ -9,7 +9,7 @@ use tidewire_proto::codec::{AnyCodec, Codec};
 use tidewire_proto::message::Message;
 
 use super::events::{Event, EventQueue};
-use super::exchange::{Exchange, MustRing, Payload, Refused};
+use super::exchange::{Exchange, MustRing, Refused};
 use super::queue::{Command, Subscribe, Ticket};
 use super::slots::{Outcome, SlotId};
 use super::{ConnectError, HandOverError};
@@ -65,7 +65,7 @@ impl Link {
         &self,
         ticket: Ticket,
         name: &str,
-        payload: Payload<'_>,
+        payload: &[u8],
     ) -> Result<SlotId, HandOverError> {
         let (slot, must_ring) = self.exchange.push_call(ticket, name, payload)?;
         self.ring_if(must_ring);
@@ -104,16 +104,6 @@ impl Link {
     /// Lets go of a request whose outcome was not fetched.
     pub(crate) fn abandon(&self, slot: SlotId) {
         self.ring_if(self.exchange.abandon(slot));
-    }
-
-    /// Emptied memory for a payload.
-    pub(crate) fn take_spare(&self) -> Vec<u8> {
-        self.exchange.take_spare()
-    }
-
-    /// Takes memory of a payload back.
-    pub(crate) fn give_back(&self, payload: Vec<u8>) {
-        self.exchange.give_back(payload);
     }
 
     /// Ends the client at this time, or an earlier one that was set before.

@@ -17,7 +17,7 @@ use tidewire_proto::room::Policy;
 use tidewire_proto::topic::Pattern;
 
 use super::call::WhenWindowFull;
-use super::queue::Ticket;
+use super::queue::{SubscriptionKey, Ticket};
 use super::request::RequestError;
 use super::service::ClientService;
 use super::slots::SlotId;
@@ -271,8 +271,7 @@ impl ClientService {
             deadline_ns,
             idempotent: false,
             when_full: WhenWindowFull::Refuse,
-            // The server gives out an alias of 16 bits for each, so that keys are as small.
-            subscription: Some(key as u32),
+            subscription: Some(SubscriptionKey::new(key)),
         };
         self.calls.call(cx, &ticket, &body)?;
         self.listening.note_asked(key);

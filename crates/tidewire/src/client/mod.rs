@@ -15,13 +15,14 @@ mod queue;
 mod request;
 mod service;
 mod slots;
+pub(crate) mod spare;
 mod subscription;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use thiserror::Error;
-use tidewire_io::clock::now_ns;
+use tidewire_io::clock::{coarse_tick_ns, now_ns};
 use tidewire_io::poller::PollerChoice;
 use tidewire_io::socket::SocketOptions;
 use tidewire_proto::body::{JoinBody, JoinedBody, RoomCall, Roster};
@@ -29,6 +30,7 @@ use tidewire_proto::codec::{AnyCodec, Codec, Tw1};
 use tidewire_proto::error::EncodeError;
 use tidewire_proto::message::{Kind, MemberId, Message};
 
+pub(crate) use call::Payload;
 pub use call::{Call, WhenWindowFull};
 pub use events::{Event, OwnedMessage};
 pub use request::{Reply, Request, RequestError};
@@ -42,7 +44,6 @@ use crate::pattern::Joined;
 use crate::server::{ServeError, Server};
 use crate::service::ConnectFailure;
 use exchange::Exchange;
-pub(crate) use exchange::Payload;
 use link::Link;
 use queue::Command;
 use service::ClientService;
@@ -62,6 +63,8 @@ struct Inner {
     request_timeout: Duration,
     close_timeout: Duration,
     when_window_full: WhenWindowFull,
+    /// How far the coarse clock may be behind.
+    coarse_tick_ns: u64,
     /// Dropped last: it joins the lane's thread.
     lane: Server,
 }
@@ -293,16 +296,6 @@ impl Client {
         self.hand_over_waiting(Command::Close)
     }
 
-    /// Emptied memory for a payload.
-    pub(crate) fn take_spare(&self) -> Vec<u8> {
-        self.inner.link.take_spare()
-    }
-
-    /// Takes memory of a payload back.
-    pub(crate) fn give_back(&self, payload: Vec<u8>) {
-        self.inner.link.give_back(payload);
-    }
-
     /// Hands over what must not be lost, waiting while the queue is full.
     fn hand_over_waiting(&self, mut command: Command) -> Result<(), HandOverError> {
         while let Err(refused) = self.inner.link.push(command) {
@@ -469,6 +462,7 @@ impl ClientBuilder {
                 request_timeout,
                 close_timeout: self.close_timeout,
                 when_window_full: self.when_window_full,
+                coarse_tick_ns: coarse_tick_ns(),
                 lane,
             }),
         })

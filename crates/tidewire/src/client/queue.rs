@@ -4,7 +4,7 @@
 //! of bytes beside the list of commands: both cost a copy, and a command is a few words. List and bytes go back and
 //! forth between the threads and the lane, and are never allocated anew.
 
-use std::collections::VecDeque;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use tidewire_proto::message::Kind;
@@ -61,26 +61,55 @@ pub(crate) struct Ticket {
     pub(crate) idempotent: bool,
     pub(crate) when_full: WhenWindowFull,
     /// The subscription it is about.
-    pub(crate) subscription: Option<u32>,
+    pub(crate) subscription: Option<SubscriptionKey>,
 }
+
+/// The number of a subscription in its client's table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SubscriptionKey(NonZeroU32);
 
 /// Commands in their order, and the bytes that they are about, in the same order.
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
-    pub(crate) commands: VecDeque<Command>,
-    pub(crate) bytes: Vec<u8>,
+    commands: Vec<Command>,
+    /// How many of the commands were taken out.
+    taken: usize,
+    bytes: Vec<u8>,
+    /// How many of the bytes belong to those.
+    taken_bytes: usize,
     /// Bytes of whole commands. A codec that panicked halfway may have left more behind.
     whole: usize,
     /// Bytes among them of one-way messages.
     framed: usize,
-    /// The earliest deadline among the commands, or an earlier one that is no longer there.
-    deadline_ns: Option<u64>,
+    /// The earliest deadline among the commands, or an earlier one that is no longer there; 0 before there was any.
+    deadline_ns: u64,
 }
+
+/// A piece of a batch's bytes.
+pub(crate) type Piece = std::ops::Range<usize>;
 
 impl Batch {
     /// Whether there is no room for another command.
+    #[inline]
     pub(crate) fn is_full(&self) -> bool {
         self.commands.len() >= COMMANDS_MAX
+    }
+
+    /// Takes the next command out, with where its bytes are.
+    #[inline]
+    pub(crate) fn next(&mut self) -> Option<(Command, Piece)> {
+        let next = self.commands.get_mut(self.taken)?;
+        let command = std::mem::replace(next, Command::Skip { bytes: 0 });
+        self.taken += 1;
+        let from = self.taken_bytes;
+        self.taken_bytes += command.bytes();
+        Some((command, from..self.taken_bytes))
+    }
+
+    /// The bytes of a piece.
+    #[inline]
+    pub(crate) fn bytes(&self, piece: Piece) -> &[u8] {
+        &self.bytes[piece]
     }
 
     /// Bytes of one-way messages in it.
@@ -90,17 +119,23 @@ impl Batch {
 
     /// Adds a command without bytes.
     pub(crate) fn push(&mut self, command: Command) {
-        self.note_deadline(command.deadline_ns());
-        self.commands.push_back(command);
+        if let Some(deadline_ns) = command.deadline_ns() {
+            self.note_deadline(deadline_ns);
+        }
+        self.commands.push(command);
     }
 
     /// Adds a request.
+    #[inline(always)]
     pub(crate) fn push_call(&mut self, ticket: Ticket, name: &str, payload: &[u8]) {
         self.bytes.truncate(self.whole);
-        self.bytes.extend_from_slice(name.as_bytes());
+        if !name.is_empty() {
+            self.bytes.extend_from_slice(name.as_bytes());
+        }
         self.bytes.extend_from_slice(payload);
         self.whole = self.bytes.len();
-        self.push(Command::Call {
+        self.note_deadline(ticket.deadline_ns);
+        self.commands.push(Command::Call {
             ticket,
             name_bytes: name.len(),
             payload_bytes: payload.len(),
@@ -118,11 +153,11 @@ impl Batch {
         let more = self.bytes.len() - self.whole;
         self.whole = self.bytes.len();
         self.framed += more;
-        if !is_apart && let Some(Command::Frames { messages, bytes }) = self.commands.back_mut() {
+        if !is_apart && let Some(Command::Frames { messages, bytes }) = self.commands.last_mut() {
             *messages += 1;
             *bytes += more;
         } else {
-            self.commands.push_back(Command::Frames {
+            self.commands.push(Command::Frames {
                 messages: 1,
                 bytes: more,
             });
@@ -133,35 +168,38 @@ impl Batch {
     /// Forgets everything and keeps the memory, but none of more than `bytes_max`.
     pub(crate) fn clear(&mut self, bytes_max: usize) {
         self.commands.clear();
+        self.taken = 0;
         self.bytes.clear();
         self.bytes.shrink_to(bytes_max);
+        self.taken_bytes = 0;
         self.whole = 0;
         self.framed = 0;
-        self.deadline_ns = None;
+        self.deadline_ns = 0;
     }
 
     /// Takes out the requests whose deadlines have passed. Returns when the next one will.
     pub(crate) fn expire(&mut self, now_ns: u64, expired: &mut Vec<SlotId>) -> Option<u64> {
-        if self.deadline_ns.is_none_or(|at| at > now_ns) {
-            return self.deadline_ns;
+        if !(1..=now_ns).contains(&self.deadline_ns) {
+            return (self.deadline_ns > 0).then_some(self.deadline_ns);
         }
-        self.deadline_ns = None;
-        for mut command in std::mem::take(&mut self.commands) {
+        self.deadline_ns = 0;
+        let commands = std::mem::take(&mut self.commands);
+        for mut command in commands.into_iter().skip(std::mem::take(&mut self.taken)) {
             if command.deadline_ns().is_some_and(|at| at <= now_ns) {
                 expired.extend(command.slot());
                 command = Command::Skip {
                     bytes: command.bytes(),
                 };
             }
-            match (&command, self.commands.back_mut()) {
+            match (&command, self.commands.last_mut()) {
                 (Command::Skip { bytes: more }, Some(Command::Skip { bytes })) => *bytes += more,
                 _ => self.push(command),
             }
         }
-        self.deadline_ns
+        (self.deadline_ns > 0).then_some(self.deadline_ns)
     }
 
-    /// How many one-way messages are in it.
+    /// How many one-way messages are in it and not taken out.
     pub(crate) fn messages(&self) -> u64 {
         let messages = self.commands.iter().map(|command| match command {
             Command::Frames { messages, .. } => *messages,
@@ -170,8 +208,11 @@ impl Batch {
         messages.sum()
     }
 
-    fn note_deadline(&mut self, deadline_ns: Option<u64>) {
-        self.deadline_ns = self.deadline_ns.into_iter().chain(deadline_ns).min();
+    #[inline]
+    fn note_deadline(&mut self, deadline_ns: u64) {
+        if self.deadline_ns == 0 || deadline_ns < self.deadline_ns {
+            self.deadline_ns = deadline_ns;
+        }
     }
 }
 
@@ -195,6 +236,7 @@ impl Command {
     }
 
     /// How many of the batch's bytes it is about.
+    #[inline]
     pub(super) fn bytes(&self) -> usize {
         match self {
             Self::Call {
@@ -205,6 +247,17 @@ impl Command {
             Self::Frames { bytes, .. } | Self::Skip { bytes } => *bytes,
             _ => 0,
         }
+    }
+}
+
+impl SubscriptionKey {
+    pub(crate) fn new(index: usize) -> Self {
+        // The server gives out an alias of 16 bits for each, so that there are never as many as would wrap.
+        Self(NonZeroU32::MIN.saturating_add(index as u32))
+    }
+
+    pub(crate) fn index(self) -> usize {
+        self.0.get() as usize - 1
     }
 }
 
@@ -249,7 +302,7 @@ mod tests {
         assert_eq!(batch.bytes, b"abcnapayd");
         assert_eq!((batch.framed(), batch.messages()), (4, 3));
         assert!(matches!(
-            batch.commands.make_contiguous(),
+            batch.commands.as_slice(),
             [
                 Command::Frames {
                     messages: 2,
@@ -311,7 +364,7 @@ mod tests {
         let mut slots = super::super::slots::Slots::default();
         let ids = [30, 10, 20].map(|deadline_ns| {
             let mut ticket = Ticket::due_at(deadline_ns);
-            ticket.slot = Some(slots.open());
+            ticket.slot = Some(slots.open(Vec::new()));
             batch.push_call(ticket, "", &[deadline_ns as u8]);
             ticket.slot.unwrap()
         });
@@ -331,6 +384,27 @@ mod tests {
     }
 
     #[test]
+    fn commands_come_out_with_their_bytes() {
+        let mut batch = Batch::default();
+        batch.push_call(Ticket::due_at(1), "na", b"pay");
+        batch.push(Command::Close);
+        frame(&mut batch, b"d");
+        batch.push_call(Ticket::due_at(2), "", b"p");
+        let (call, piece) = batch.next().unwrap();
+        assert!(matches!(call, Command::Call { name_bytes: 2, .. }));
+        assert_eq!(batch.bytes(piece), b"napay");
+        // What was taken out does not fall due.
+        assert_eq!(batch.expire(1, &mut Vec::new()), Some(2));
+        assert!(matches!(batch.next(), Some((Command::Close, _))));
+        assert_eq!(batch.messages(), 1);
+        let (_, piece) = batch.next().unwrap();
+        assert_eq!((batch.bytes(piece), batch.messages()), (&b"d"[..], 0));
+        let (_, piece) = batch.next().unwrap();
+        assert_eq!(batch.bytes(piece), b"p");
+        assert!(batch.next().is_none());
+    }
+
+    #[test]
     fn much_memory_is_not_kept() {
         let mut batch = Batch::default();
         batch.push_call(Ticket::due_at(1), "", &[0; 1_000]);
@@ -339,7 +413,7 @@ mod tests {
         batch.push_call(Ticket::due_at(1), "", &[0; 10_000]);
         batch.clear(1_000);
         assert!(batch.bytes.capacity() < 10_000);
-        assert!(batch.commands.is_empty() && batch.framed() == 0);
+        assert!(batch.next().is_none() && batch.framed() == 0);
         assert_eq!(batch.expire(u64::MAX, &mut Vec::new()), None);
     }
 }

@@ -13,25 +13,32 @@ use tidewire_proto::topic::TopicError;
 
 use super::HandOverError;
 use super::link::Link;
-use super::slots::{Outcome, SlotId};
+use super::slots::SlotId;
+use super::spare::give_back;
 use crate::session::CloseReason;
 
 /// The answer to a request.
 ///
 /// The memory it is in serves another request once it is dropped.
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reply {
-    channel: u16,
     payload: Vec<u8>,
-    /// Where its memory goes back to.
-    link: Option<Arc<Link>>,
+    /// A whole word, because it is moved with the payload: two bytes of one, read as a word, would have to be waited for.
+    channel: u64,
 }
 
 impl Reply {
+    pub(super) fn new(channel: u16, payload: Vec<u8>) -> Self {
+        Self {
+            payload,
+            channel: u64::from(channel),
+        }
+    }
+
     /// The channel the answer came on; for a join, the room's alias.
     #[must_use]
     pub fn channel(&self) -> u16 {
-        self.channel
+        self.channel as u16
     }
 
     /// What the server answered.
@@ -47,29 +54,9 @@ impl Reply {
     }
 }
 
-impl Clone for Reply {
-    fn clone(&self) -> Self {
-        Self {
-            channel: self.channel,
-            payload: self.payload.clone(),
-            link: None,
-        }
-    }
-}
-
-impl PartialEq for Reply {
-    fn eq(&self, other: &Self) -> bool {
-        (self.channel, &self.payload) == (other.channel, &other.payload)
-    }
-}
-
-impl Eq for Reply {}
-
 impl Drop for Reply {
     fn drop(&mut self) {
-        if let Some(link) = self.link.take() {
-            link.give_back(std::mem::take(&mut self.payload));
-        }
+        give_back(std::mem::take(&mut self.payload));
     }
 }
 
@@ -134,7 +121,7 @@ enum State {
     /// The lane has it, or its answer is in the slot.
     Sent { link: Arc<Link>, slot: SlotId },
     /// It did not get as far.
-    Failed(RequestError),
+    Failed(Box<RequestError>),
     /// Its result was taken.
     Done,
 }
@@ -169,7 +156,7 @@ impl Request {
     /// A request that was not sent.
     pub(crate) fn failed(error: RequestError) -> Self {
         Self {
-            state: State::Failed(error),
+            state: State::Failed(Box::new(error)),
         }
     }
 
@@ -178,12 +165,28 @@ impl Request {
     /// # Errors
     /// See [`RequestError`].
     pub fn wait(mut self) -> Result<Reply, RequestError> {
-        let here = PARKED.try_with(Waker::clone);
+        let waited = PARKED.try_with(|here| self.wait_as(here));
         // A thread that ends has no such variables any more.
-        let here = here.unwrap_or_else(|_| Parked::here());
-        let mut cx = Context::from_waker(&here);
+        waited.unwrap_or_else(|_| self.wait_as(&Parked::here()))
+    }
+
+    /// The reply or the failure, if it is there already. Never blocks, and costs no system call: after one that was waited
+    /// for, ask the next ones in the order they were sent, and wait again where there is none.
+    ///
+    /// # Panics
+    /// When it has given its result already.
+    pub fn try_wait(&mut self) -> Option<Result<Reply, RequestError>> {
+        match Pin::new(self).poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(result) => Some(result),
+            Poll::Pending => None,
+        }
+    }
+
+    /// Blocks the thread that this waker unparks.
+    fn wait_as(&mut self, here: &Waker) -> Result<Reply, RequestError> {
+        let mut cx = Context::from_waker(here);
         loop {
-            if let Poll::Ready(result) = Pin::new(&mut self).poll(&mut cx) {
+            if let Poll::Ready(result) = Pin::new(&mut *self).poll(&mut cx) {
                 return result;
             }
             thread::park();
@@ -206,8 +209,8 @@ impl Future for Request {
         };
         Poll::Ready(
             match (std::mem::replace(&mut self.state, State::Done), outcome) {
-                (State::Sent { link, .. }, Some(outcome)) => reply(link, outcome),
-                (State::Failed(error), _) => Err(error),
+                (State::Sent { .. }, Some(outcome)) => outcome.map_err(|error| *error),
+                (State::Failed(error), _) => Err(*error),
                 _ => panic!("a request is not polled after it was ready"),
             },
         )
@@ -238,14 +241,6 @@ impl Wake for Parked {
     }
 }
 
-fn reply(link: Arc<Link>, outcome: Outcome) -> Result<Reply, RequestError> {
-    outcome.map(|(channel, payload)| Reply {
-        channel,
-        payload,
-        link: Some(link),
-    })
-}
-
 thread_local! {
     /// Wakes this thread. Kept, because the lane knows by it that several answers are for one thread.
     static PARKED: Waker = Parked::here();
@@ -254,14 +249,14 @@ thread_local! {
 #[cfg(test)]
 mod tests {
     use super::super::answers::Answers;
-    use super::super::exchange::{Exchange, Payload};
+    use super::super::exchange::Exchange;
     use super::super::queue::Ticket;
     use super::*;
 
     #[test]
     fn a_blocked_thread_is_woken() {
         let link = Arc::new(Link::new(Exchange::new(1_000, false)));
-        let sent = link.push_call(Ticket::due_at(u64::MAX), "", Payload::Borrowed(&[]));
+        let sent = link.push_call(Ticket::due_at(u64::MAX), "", &[]);
         let slot = sent.unwrap();
         let request = Request::new(&link, Ok(slot));
         let thread = thread::spawn(move || request.wait());

@@ -11,7 +11,7 @@ use super::calls::Calls;
 use super::events::Event;
 use super::link::Link;
 use super::listening::{Listening, Step};
-use super::queue::{Batch, Command, Subscribe};
+use super::queue::{Batch, Command, Piece, Subscribe};
 use super::request::RequestError;
 use super::{Backoff, ConnectError};
 use crate::address::Endpoint;
@@ -34,9 +34,8 @@ pub(crate) struct ClientService {
     ever_open: bool,
     /// The session's output is full, so commands wait.
     is_backed_up: bool,
-    /// Commands taken from the application, and how many of their bytes are done.
+    /// Commands taken from the application.
     batch: Batch,
-    bytes_done: usize,
     closing: bool,
     attempts: u32,
     retry_at_ns: Option<u64>,
@@ -65,7 +64,6 @@ impl ClientService {
             ever_open: false,
             is_backed_up: false,
             batch: Batch::default(),
-            bytes_done: 0,
             closing: false,
             attempts: 0,
             retry_at_ns: None,
@@ -129,23 +127,24 @@ impl ClientService {
         }
     }
 
-    fn run(&mut self, cx: &mut Context<'_>, command: Command) {
-        let from = self.bytes_done;
-        self.bytes_done += command.bytes();
+    fn run(&mut self, cx: &mut Context<'_>, command: Command, piece: Piece) {
         match command {
             Command::Call {
                 ticket, name_bytes, ..
             } => {
-                let bytes = &self.batch.bytes[from..self.bytes_done];
-                let (name, payload) = bytes.split_at(name_bytes);
-                match str::from_utf8(name) {
+                let (name, payload) = self.batch.bytes(piece).split_at(name_bytes);
+                let name = match name {
+                    [] => Ok(""),
+                    name => str::from_utf8(name),
+                };
+                match name {
                     Ok(name) => self.calls.submit(cx, &ticket, name, payload),
                     // It was text when it was copied here.
                     Err(_) => self.calls.answers.fail(ticket.slot, RequestError::Shutdown),
                 }
             }
             Command::Abandon(slot) => self.calls.abandon(cx, slot),
-            Command::Frames { messages, .. } => self.send_frames(cx, messages, from),
+            Command::Frames { messages, .. } => self.send_frames(cx, messages, piece),
             Command::Skip { .. } => {}
             Command::Subscribe(subscribe) => self.subscribe(cx, *subscribe),
             Command::Unsubscribe(queue) => {
@@ -180,9 +179,9 @@ impl ClientService {
         }
     }
 
-    /// Appends the batch's bytes from `from` on that are not done, which are as many whole frames as `messages` says.
-    fn send_frames(&mut self, cx: &mut Context<'_>, messages: u64, from: usize) {
-        let frames = &self.batch.bytes[from..self.bytes_done];
+    /// Appends a piece of the batch's bytes, which is as many whole frames as `messages` says.
+    fn send_frames(&mut self, cx: &mut Context<'_>, messages: u64, piece: Piece) {
+        let frames = self.batch.bytes(piece);
         let sent = self
             .calls
             .session
@@ -208,15 +207,14 @@ impl ClientService {
             if self.is_backed_up {
                 return;
             }
-            let Some(command) = self.batch.commands.pop_front() else {
-                self.bytes_done = 0;
+            let next = self.batch.next().or_else(|| {
                 self.link.exchange().take(&mut self.batch);
-                if self.batch.commands.is_empty() {
-                    return;
-                }
-                continue;
+                self.batch.next()
+            });
+            let Some((command, piece)) = next else {
+                return;
             };
-            self.run(cx, command);
+            self.run(cx, command, piece);
         }
     }
 
@@ -235,20 +233,22 @@ impl ClientService {
         next.into_iter().chain(waiting).min()
     }
 
-    /// Leaves the answers of this turn to those who wait for them.
-    fn leave_answers(&mut self, cx: &mut Context<'_>) {
+    /// Leaves the answers there are to those who wait for them. Returns whether anybody did.
+    fn leave_answers(&mut self, cx: &mut Context<'_>) -> bool {
         let answers = &mut self.calls.answers;
         if answers.is_empty() {
-            return;
+            return false;
         }
         self.link.exchange().leave(answers);
-        if answers.has_wakers() {
+        let is_awaited = answers.has_wakers();
+        if is_awaited {
             // Before somebody takes the processor who was waiting for this, so that the server has work meanwhile.
             if let Some(session) = self.session {
                 cx.flush(session);
             }
             answers.wake();
         }
+        is_awaited
     }
 
     /// The id that an answer belongs to: its own, or without ids that of the oldest request, whatever it is.
@@ -308,7 +308,7 @@ impl Service for ClientService {
             return Ok(());
         };
         if let Some(key) = ticket.subscription {
-            self.listening.handle_answer(key as usize, &result);
+            self.listening.handle_answer(key.index(), &result);
         }
         match result {
             Ok(channel) => {
@@ -353,13 +353,19 @@ impl Service for ClientService {
             self.connect(cx);
         }
         self.run_commands(cx);
+        if self.leave_answers(cx) {
+            // Whoever was woken has the next requests in a moment. If they need this processor for it, they have it now, and
+            // need not ring a lane that sleeps; if not, this costs a system call for all of them.
+            std::thread::yield_now();
+            self.run_commands(cx);
+        }
         let waiting_deadline_ns = self.expire_waiting(now_ns);
         let Self {
             calls, listening, ..
         } = self;
         calls.expire(cx, now_ns, |ticket| {
             if let Some(key) = ticket.subscription {
-                listening.handle_answer(key as usize, &Err(RequestError::TimedOut));
+                listening.handle_answer(key.index(), &Err(RequestError::TimedOut));
             }
         });
         self.calls.send_parked(cx);

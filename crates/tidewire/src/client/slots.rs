@@ -2,30 +2,30 @@
 //!
 //! A slot belongs to the request's future and to the lane at once, and is free again when both have let go of it: the
 //! lane by leaving an answer, the future by fetching it or by being dropped. So a slot's number is all that the two need
-//! to name a request, and no reference is counted for it. The memory of replies goes round: from the lane with an
-//! answer, back from the application when it drops the reply.
+//! to name a request, and no reference is counted for it. A request brings memory for its reply along, that of
+//! an earlier one ([`spare`](super::spare)).
 //!
 //! There is no lock here: the table lies behind the one that commands go through as well
 //! ([`Exchange`](super::exchange::Exchange)).
 
+use std::num::NonZeroU32;
 use std::task::Waker;
 
-use super::request::RequestError;
+use super::request::{Reply, RequestError};
 
 /// The number of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct SlotId(u32);
+pub(crate) struct SlotId(NonZeroU32);
 
-/// What became of a request: the channel that the reply came on and its payload, or why there is none.
-pub(crate) type Outcome = Result<(u16, Vec<u8>), RequestError>;
+/// What became of a request: its reply, or why there is none. The error is boxed, because every reply is moved as often as
+/// the larger of the two.
+pub(crate) type Outcome = Result<Reply, Box<RequestError>>;
 
 /// All slots of a client.
 #[derive(Debug, Default)]
 pub(crate) struct Slots {
     slots: Vec<Slot>,
-    free: Vec<u32>,
-    /// Emptied memory of replies, to be filled again.
-    spare: Vec<Vec<u8>>,
+    free: Vec<SlotId>,
     /// Slots that are abandoned.
     abandoned: usize,
 }
@@ -34,40 +34,41 @@ pub(crate) struct Slots {
 #[derive(Debug)]
 pub(crate) enum Slot {
     Free,
-    /// The lane owes the answer; perhaps somebody waits for it.
-    Open(Option<Waker>),
+    /// The lane owes the answer; perhaps somebody waits for it. With emptied memory for the reply, or none.
+    Open(Option<Waker>, Vec<u8>),
     /// The lane owes the answer, and nobody wants it.
     Abandoned,
     Answered(Outcome),
 }
 
 impl Slots {
-    /// A slot for a new request.
-    pub(crate) fn open(&mut self) -> SlotId {
-        if let Some(number) = self.free.pop() {
-            self.slots[number as usize] = Slot::Open(None);
-            return SlotId(number);
+    /// A slot for a new request, with emptied memory for its reply, or none.
+    pub(crate) fn open(&mut self, memory: Vec<u8>) -> SlotId {
+        let slot = Slot::Open(None, memory);
+        if let Some(id) = self.free.pop() {
+            self.slots[id.index()] = slot;
+            return id;
         }
-        self.slots.push(Slot::Open(None));
-        // More than 2^32 slots of 40 bytes do not fit any memory that a client has.
-        SlotId((self.slots.len() - 1) as u32)
+        let id = SlotId::new(self.slots.len());
+        self.slots.push(slot);
+        id
     }
 
     /// Takes the outcome out, which frees the slot. If there is none yet, `waker` is woken when there is.
     pub(crate) fn fetch(&mut self, id: SlotId, waker: &Waker) -> Option<Outcome> {
-        let slot = &mut self.slots[id.0 as usize];
+        let slot = &mut self.slots[id.index()];
         match slot {
-            Slot::Open(Some(known)) if known.will_wake(waker) => None,
-            Slot::Open(known) => {
+            Slot::Open(Some(known), _) if known.will_wake(waker) => None,
+            Slot::Open(known, _) => {
                 *known = Some(waker.clone());
                 None
             }
             _ => {
                 let slot = std::mem::replace(slot, Slot::Free);
-                self.free.push(id.0);
+                self.free.push(id);
                 let Slot::Answered(outcome) = slot else {
                     // Only its one request asks for a slot, and not after it has had or given up its answer.
-                    return Some(Err(RequestError::Shutdown));
+                    return Some(Err(Box::new(RequestError::Shutdown)));
                 };
                 Some(outcome)
             }
@@ -77,21 +78,21 @@ impl Slots {
     /// The request lets go of its slot. Returns whether the lane owes it an answer still, and what the slot held: letting go
     /// of a waker may run code of its executor, which must find the lock free.
     pub(crate) fn abandon(&mut self, id: SlotId) -> (bool, Slot) {
-        let slot = &mut self.slots[id.0 as usize];
-        let is_owed = matches!(slot, Slot::Open(_));
+        let slot = &mut self.slots[id.index()];
+        let is_owed = matches!(slot, Slot::Open(..));
         let next = if is_owed { Slot::Abandoned } else { Slot::Free };
         let dropped = std::mem::replace(slot, next);
         if is_owed {
             self.abandoned += 1;
         } else {
-            self.free.push(id.0);
+            self.free.push(id);
         }
         (is_owed, dropped)
     }
 
     /// Whether nobody wants the answer any more.
     pub(crate) fn is_abandoned(&self, id: SlotId) -> bool {
-        matches!(self.slots[id.0 as usize], Slot::Abandoned)
+        matches!(self.slots[id.index()], Slot::Abandoned)
     }
 
     /// How many slots are abandoned.
@@ -99,22 +100,31 @@ impl Slots {
         self.abandoned
     }
 
-    /// The lane leaves an answer. Returns who waits for it.
-    pub(crate) fn answer(&mut self, id: SlotId, outcome: Outcome) -> Option<Waker> {
-        let slot = &mut self.slots[id.0 as usize];
+    /// The lane leaves a reply. Returns who waits for it.
+    pub(crate) fn answer(&mut self, id: SlotId, channel: u16, payload: &[u8]) -> Option<Waker> {
+        let memory = match &mut self.slots[id.index()] {
+            Slot::Open(_, memory) => {
+                memory.extend_from_slice(payload);
+                std::mem::take(memory)
+            }
+            _ => Vec::new(),
+        };
+        self.settle(id, Ok(Reply::new(channel, memory)))
+    }
+
+    /// The lane leaves an outcome. Returns who waits for it.
+    pub(crate) fn settle(&mut self, id: SlotId, outcome: Outcome) -> Option<Waker> {
+        let slot = &mut self.slots[id.index()];
         match slot {
-            Slot::Open(waker) => {
+            Slot::Open(waker, _) => {
                 let waker = waker.take();
                 *slot = Slot::Answered(outcome);
                 waker
             }
             Slot::Abandoned => {
                 *slot = Slot::Free;
-                self.free.push(id.0);
+                self.free.push(id);
                 self.abandoned -= 1;
-                if let Ok((_, payload)) = outcome {
-                    self.give_back(payload);
-                }
                 None
             }
             // The lane answers each request once.
@@ -126,39 +136,36 @@ impl Slots {
     pub(crate) fn end(&mut self) -> Vec<Waker> {
         let mut wakers = Vec::new();
         for number in 0..self.slots.len() {
-            let id = SlotId(number as u32);
-            if matches!(self.slots[number], Slot::Open(_) | Slot::Abandoned) {
-                wakers.extend(self.answer(id, Err(RequestError::Shutdown)));
+            let id = SlotId::new(number);
+            if matches!(self.slots[number], Slot::Open(..) | Slot::Abandoned) {
+                wakers.extend(self.settle(id, Err(Box::new(RequestError::Shutdown))));
             }
         }
         wakers
     }
-
-    /// Memory of a reply, emptied, or none.
-    pub(crate) fn take_spare(&mut self) -> Vec<u8> {
-        self.spare.pop().unwrap_or_default()
-    }
-
-    /// Gives all spare memory for the empty list `spare`.
-    pub(crate) fn swap_spare(&mut self, spare: &mut Vec<Vec<u8>>) {
-        std::mem::swap(&mut self.spare, spare);
-    }
-
-    /// Takes memory back that is not needed any more.
-    pub(crate) fn give_back(&mut self, mut payload: Vec<u8>) {
-        let is_kept = (1..=SPARE_BYTES_MAX).contains(&payload.capacity());
-        if is_kept && self.spare.len() < SPARES_MAX {
-            payload.clear();
-            self.spare.push(payload);
-        }
-    }
 }
 
-/// Memory of replies kept to be used again: for as many as may be on their way.
-const SPARES_MAX: usize = 4096;
+impl SlotId {
+    fn new(index: usize) -> Self {
+        // 2^32 slots do not fit any memory that a client has.
+        Self(NonZeroU32::MIN.saturating_add(index as u32))
+    }
 
-/// Largest memory that is kept for a reply, in bytes: of larger ones 4,096 would be too much to hold.
-const SPARE_BYTES_MAX: usize = 4096;
+    /// The slot of this number.
+    pub(super) fn of_number(number: u32) -> Self {
+        Self(NonZeroU32::new(number).unwrap_or(NonZeroU32::MIN))
+    }
+
+    /// Its number, which is never 0.
+    pub(super) fn number(self) -> u32 {
+        self.0.get()
+    }
+
+    #[inline]
+    fn index(self) -> usize {
+        self.0.get() as usize - 1
+    }
+}
 
 #[cfg(test)]
 mod tests {
@@ -177,18 +184,18 @@ mod tests {
     }
 
     fn reply(bytes: &[u8]) -> Outcome {
-        Ok((3, bytes.to_vec()))
+        Ok(Reply::new(3, bytes.to_vec()))
     }
 
     #[test]
     fn an_outcome_is_fetched_once_and_frees_the_slot() {
         let mut slots = Slots::default();
-        let id = slots.open();
+        let id = slots.open(Vec::new());
         assert_eq!(slots.fetch(id, Waker::noop()), None);
-        assert!(slots.answer(id, reply(b"a")).is_some());
+        assert!(slots.answer(id, 3, b"a").is_some());
         assert_eq!(slots.fetch(id, Waker::noop()), Some(reply(b"a")));
-        assert_eq!(slots.open(), id);
-        assert_ne!(slots.open(), id);
+        assert_eq!(slots.open(Vec::new()), id);
+        assert_ne!(slots.open(Vec::new()), id);
     }
 
     #[test]
@@ -196,11 +203,11 @@ mod tests {
         let mut slots = Slots::default();
         let counts = [(); 2].map(|()| Arc::new(Count(AtomicUsize::new(0))));
         let [first, last] = counts.clone().map(Waker::from);
-        let id = slots.open();
+        let id = slots.open(Vec::new());
         for waker in [&first, &last, &last] {
             assert_eq!(slots.fetch(id, waker), None);
         }
-        slots.answer(id, reply(b"a")).unwrap().wake();
+        slots.answer(id, 3, b"a").unwrap().wake();
         let woken = counts.map(|count| count.0.load(Ordering::SeqCst));
         assert_eq!(woken, [0, 1]);
     }
@@ -208,45 +215,44 @@ mod tests {
     #[test]
     fn a_slot_is_free_when_both_have_let_go() {
         let mut slots = Slots::default();
-        let (one, other) = (slots.open(), slots.open());
+        let (one, other) = (slots.open(Vec::new()), slots.open(Vec::new()));
         let (is_owed, _) = slots.abandon(one);
         assert!(is_owed && slots.is_abandoned(one) && !slots.is_abandoned(other));
-        assert_ne!(slots.open(), one, "the lane owes it an answer");
-        assert!(slots.answer(one, reply(b"a")).is_none());
-        assert_eq!((slots.abandoned(), slots.open()), (0, one));
+        assert_ne!(slots.open(Vec::new()), one, "the lane owes it an answer");
+        assert!(slots.answer(one, 3, b"a").is_none());
+        assert_eq!((slots.abandoned(), slots.open(Vec::new())), (0, one));
 
-        assert!(slots.answer(other, reply(b"a")).is_none());
+        assert!(slots.answer(other, 3, b"a").is_none());
         let (is_owed, _) = slots.abandon(other);
         assert!(!is_owed);
-        assert_eq!(slots.open(), other);
+        assert_eq!(slots.open(Vec::new()), other);
     }
 
     #[test]
     fn the_end_answers_everybody() {
         let mut slots = Slots::default();
-        let [answered, awaited, open, abandoned] = [(); 4].map(|()| slots.open());
-        slots.answer(answered, reply(b"a"));
+        let [answered, awaited, open, abandoned] = [(); 4].map(|()| slots.open(Vec::new()));
+        slots.answer(answered, 3, b"a");
         assert_eq!(slots.fetch(awaited, Waker::noop()), None);
         drop(slots.abandon(abandoned));
         assert_eq!(slots.end().len(), 1);
         assert_eq!(slots.abandoned(), 0);
         let outcomes = [answered, awaited, open].map(|id| slots.fetch(id, Waker::noop()));
-        let ended = || Some(Err(RequestError::Shutdown));
+        let ended = || Some(Err(Box::new(RequestError::Shutdown)));
         assert_eq!(outcomes, [Some(reply(b"a")), ended(), ended()]);
     }
 
     #[test]
-    fn memory_goes_round_unless_it_is_large() {
+    fn a_reply_is_in_the_memory_that_its_request_brought() {
         let mut slots = Slots::default();
-        slots.give_back(vec![1, 2]);
-        slots.give_back(vec![0; SPARE_BYTES_MAX + 1]);
-        slots.give_back(Vec::new());
-        let spare = slots.take_spare();
-        assert!(spare.is_empty() && spare.capacity() >= 2);
-        assert_eq!(slots.take_spare().capacity(), 0);
-        slots.give_back(spare);
-        let mut taken = Vec::new();
-        slots.swap_spare(&mut taken);
-        assert_eq!((taken.len(), slots.take_spare().capacity()), (1, 0));
+        let memory = Vec::with_capacity(100);
+        let place = memory.as_ptr();
+        let id = slots.open(memory);
+        slots.answer(id, 3, b"a");
+        let reply = slots.fetch(id, Waker::noop()).unwrap().unwrap();
+        assert_eq!(
+            (reply.payload(), reply.payload().as_ptr()),
+            (&b"a"[..], place)
+        );
     }
 }

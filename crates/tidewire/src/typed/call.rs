@@ -12,7 +12,7 @@ use serde::de::DeserializeOwned;
 use tidewire_proto::message::Kind;
 
 use super::{CallError, Format, FormatError};
-use crate::client::{Call, Client, Payload, Request, WhenWindowFull};
+use crate::client::{Call, Client, Payload, Request, WhenWindowFull, spare};
 
 /// A call of a typed method that was not sent yet. Await it, [`wait`](TypedCall::wait) for it, or
 /// [`send`](TypedCall::send) it and look for the answer later. The choices are those of [`Call`].
@@ -143,7 +143,7 @@ pub fn call<'a, F: Format, T, E>(
     arguments: &impl Serialize,
     decode: Decode<T, E>,
 ) -> TypedCall<'a, T, E> {
-    let mut payload = client.take_spare();
+    let mut payload = spare::take();
     let call = F::encode(arguments, &mut payload)
         .map(|()| Call::new(client, Kind::Request, Payload::Spare(payload)).method(method));
     TypedCall {
@@ -162,10 +162,10 @@ pub fn send_one_way<F: Format>(
     method: &str,
     arguments: &impl Serialize,
 ) -> Result<(), CallError> {
-    let mut payload = client.take_spare();
+    let mut payload = spare::take();
     F::encode(arguments, &mut payload).map_err(CallError::Arguments)?;
     let sent = client.try_send_method(method, &payload);
-    client.give_back(payload);
+    spare::give_back(payload);
     Ok(sent?)
 }
 
