@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use tidewire::io::clock::now_ns;
-use tidewire::{Client, Request};
+use tidewire::{Client, Reply, Request};
 
 use super::super::{codec, lanes_allocated, times};
 use crate::bench::contract::{Measured, Work};
@@ -37,6 +37,8 @@ pub(super) fn drive(address: &str, work: &Work, stage: &mut Stage) -> Result<(),
 
 struct Caller {
     clients: Vec<Client>,
+    /// Of all clients together.
+    in_flight: usize,
     waiting: VecDeque<Waiting>,
     payload: Vec<u8>,
     next: u64,
@@ -63,6 +65,7 @@ impl Caller {
             .collect::<Result<Vec<_>, RoleError>>()?;
         let mut caller = Self {
             clients,
+            in_flight: work.connections * work.in_flight,
             waiting: VecDeque::with_capacity(work.connections * work.in_flight),
             payload: vec![b'.'; REQUEST_PAYLOAD_BYTES],
             next: 0,
@@ -87,39 +90,60 @@ impl Caller {
         });
     }
 
-    /// Waits for the oldest request. Returns whose it was, and when the reply was here.
-    fn settle(&mut self) -> Result<Option<(usize, u64)>, RoleError> {
-        let Some(waiting) = self.waiting.pop_front() else {
-            return Ok(None);
+    /// Waits for the oldest request, and takes the next ones whose replies came with its own. `follow` is called for each, with
+    /// whose it was and when the block was here. The clock is read once for a block, as the bare client reads it.
+    fn settle(&mut self, mut follow: impl FnMut(&mut Self, usize, u64)) -> Result<u64, RoleError> {
+        let get = || RoleError::failed("get a reply");
+        let Some(oldest) = self.waiting.pop_front() else {
+            return Ok(now_ns());
         };
-        let reply = waiting
-            .request
-            .wait()
-            .map_err(RoleError::failed("get a reply"))?;
-        if reply.payload().get(..8) != Some(&waiting.number.to_le_bytes()) {
-            let text = format!("a reply is not that to request {}", waiting.number);
+        let reply = oldest.request.wait().map_err(get())?;
+        let now = now_ns();
+        self.verify(&reply, oldest.number, oldest.sent_ns, now)?;
+        follow(self, oldest.client, now);
+        for _ in 1..self.in_flight {
+            let Some(next) = self.waiting.front_mut() else {
+                break;
+            };
+            let Some(reply) = next.request.try_wait() else {
+                break;
+            };
+            let (client, number, sent_ns) = (next.client, next.number, next.sent_ns);
+            self.waiting.pop_front();
+            self.verify(&reply.map_err(get())?, number, sent_ns, now)?;
+            follow(self, client, now);
+        }
+        Ok(now)
+    }
+
+    /// Counts a reply to the request of this number.
+    fn verify(
+        &mut self,
+        reply: &Reply,
+        number: u64,
+        sent_ns: u64,
+        now_ns: u64,
+    ) -> Result<(), RoleError> {
+        if reply.payload().get(..8) != Some(&number.to_le_bytes()) {
+            let text = format!("a reply is not that to request {number}");
             return Err(RoleError::failed("verify a reply")(text));
         }
-        let now = now_ns();
         self.replies += 1;
-        self.latency.record(now - waiting.sent_ns);
-        Ok(Some((waiting.client, now)))
+        self.latency.record(now_ns.saturating_sub(sent_ns));
+        Ok(())
     }
 
     fn call_for(&mut self, duration: Duration) -> Result<(), RoleError> {
         let until_ns = now_ns() + duration.as_nanos() as u64;
-        while let Some((client, now)) = self.settle()? {
-            self.ask(client, now);
-            if now >= until_ns {
-                break;
-            }
-        }
+        while self.settle(Self::ask)? < until_ns {}
         Ok(())
     }
 
     /// Waits for what is in flight.
     fn finish(&mut self) -> Result<(), RoleError> {
-        while self.settle()?.is_some() {}
+        while !self.waiting.is_empty() {
+            self.settle(|_, _, _| ())?;
+        }
         Ok(())
     }
 
