@@ -441,6 +441,6 @@ mod tests {
                 assert_eq!(entry, Some(BatchEntry::Session { id, frame: &frame }));
             }
         }
-        assert_eq!(batches, [&[][..]; 2]);
+        assert_eq!(batches, [&[] as &[u8]; 2]);
     }
 }
