@@ -106,6 +106,57 @@ impl Appender {
     }
 }
 
+/// What stands in front of many payloads, but for the last four bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// The first eight bytes, little-endian.
+    word: u64,
+    /// At most [`HEADER_BYTES_MAX`].
+    bytes: usize,
+}
+
+impl Header {
+    /// The first `bytes` of `word`, little-endian, and of the four bytes given with each payload.
+    ///
+    /// # Panics
+    /// `bytes` is more than twelve.
+    #[must_use]
+    pub const fn new(word: u64, bytes: usize) -> Self {
+        assert!(bytes <= HEADER_BYTES_MAX, "a header has at most 12 bytes");
+        Self { word, bytes }
+    }
+
+    /// Appends the header with `next` as its bytes 8 to 11 and a payload, if there is room without growing. Returns whether
+    /// there was.
+    #[inline(always)]
+    #[must_use]
+    pub fn append(self, next: u32, payload: &[u8], out: &mut Vec<u8>) -> bool {
+        let start = out.len();
+        let room = out.capacity() - start;
+        if room < HEADER_BYTES_MAX || room - HEADER_BYTES_MAX < payload.len() {
+            return false;
+        }
+        // SAFETY: there is room for `HEADER_BYTES_MAX` bytes and the payload behind `start`. The first two writes take
+        // `HEADER_BYTES_MAX` bytes, and the payload goes behind `self.bytes`, which `new` saw to be no more. `payload` is
+        // borrowed, so it does not overlap the vector. All bytes up to the new length are written.
+        unsafe {
+            let at = out.as_mut_ptr().add(start);
+            at.cast::<u64>().write_unaligned(self.word.to_le());
+            at.add(8).cast::<u32>().write_unaligned(next.to_le());
+            copy(payload, at.add(self.bytes));
+            out.set_len(start + self.bytes + payload.len());
+        }
+        true
+    }
+
+    /// The same for payloads of 16 to 32 bytes only, which take no call to copy.
+    #[inline(always)]
+    #[must_use]
+    pub fn append_small(self, next: u32, payload: &[u8], out: &mut Vec<u8>) -> bool {
+        is_small(payload.len()) && self.append(next, payload, out)
+    }
+}
+
 /// Copies `from` to `to`.
 ///
 /// # Safety
@@ -113,7 +164,7 @@ impl Appender {
 #[inline(always)]
 unsafe fn copy(from: &[u8], to: *mut u8) {
     let (count, from) = (from.len(), from.as_ptr());
-    if count.wrapping_sub(SMALL_BYTES_MIN) > SMALL_BYTES_MIN {
+    if !is_small(count) {
         // SAFETY: as the caller says.
         return unsafe { from.copy_to_nonoverlapping(to, count) };
     }
@@ -128,6 +179,11 @@ unsafe fn copy(from: &[u8], to: *mut u8) {
         to.add(8).cast::<u64>().write_unaligned(second);
         to.add(last_at).cast::<u128>().write_unaligned(last);
     }
+}
+
+#[inline(always)]
+const fn is_small(count: usize) -> bool {
+    count.wrapping_sub(SMALL_BYTES_MIN) <= SMALL_BYTES_MIN
 }
 
 /// The same word, which the compiler does not load together with its neighbour.
@@ -191,6 +247,35 @@ mod tests {
         assert_eq!(appender.take_bytes(), b"\x01\x02a\x01\x02b");
         assert!(!appender.append(0, b"a"), "nothing is left");
         assert_eq!(appender.into_bytes(), b"");
+    }
+
+    #[test]
+    fn a_header_and_a_payload_need_their_room() {
+        let payload: Vec<u8> = (0..60).collect();
+        for bytes in 0..=HEADER_BYTES_MAX {
+            for length in 0..payload.len() {
+                let header = Header::new(WORD, bytes);
+                let mut out = Vec::with_capacity(HEADER_BYTES_MAX + length);
+                let room = out.capacity();
+                let mut expected = Vec::new();
+                while out.len() + HEADER_BYTES_MAX + length <= room {
+                    assert!(header.append(NEXT, &payload[..length], &mut out));
+                    expected.extend((1..=12_u8).take(bytes).chain(payload[..length].to_vec()));
+                    if bytes + length == 0 {
+                        break;
+                    }
+                }
+                if bytes + length > 0 {
+                    assert!(!header.append(NEXT, &payload[..length], &mut out));
+                }
+                assert_eq!(
+                    (&out, out.capacity()),
+                    (&expected, room),
+                    "{bytes} {length}"
+                );
+            }
+        }
+        assert!(!Header::new(WORD, 0).append(NEXT, &[], &mut Vec::new()));
     }
 
     #[test]

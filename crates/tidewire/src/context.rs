@@ -162,21 +162,6 @@ impl Context<'_> {
         }
     }
 
-    /// Answers the message being handled: a request with a reply of the same id, anything else with a one-way
-    /// message on the same channel. Where replies are matched by their order, it waits for those that are deferred.
-    ///
-    /// # Errors
-    /// The payload does not fit a frame of the codec.
-    // One call with everything in it: compiled into every handler it would make those too long to be compiled into the
-    // lane's loop.
-    #[inline(never)]
-    pub fn reply(&mut self, payload: &[u8]) -> Result<(), HandlerError> {
-        if self.current.named || self.keeps_order {
-            return Ok(self.reply_apart(payload)?);
-        }
-        Ok(self.send_at_once(&self.current.answer("", payload))?)
-    }
-
     /// Sends a message to the session this call is about.
     ///
     /// # Errors
@@ -187,7 +172,7 @@ impl Context<'_> {
     }
 
     #[inline(always)]
-    fn send_at_once(&mut self, message: &Message<'_>) -> Result<(), SendError> {
+    pub(crate) fn send_at_once(&mut self, message: &Message<'_>) -> Result<(), SendError> {
         let limit = self.frame_bytes_max;
         self.send_framed(
             #[inline(always)]

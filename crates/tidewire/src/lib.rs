@@ -75,6 +75,7 @@ mod listen;
 pub mod log;
 mod metrics;
 mod pattern;
+mod reply;
 mod sender;
 mod server;
 mod service;

@@ -27,6 +27,7 @@ use crate::deferred::{SpareFrames, Token as AnswerToken};
 use crate::limits::{Limits, RoomDefaults};
 use crate::metrics::LaneCounters;
 use crate::pattern::{Directory, Room, Routes, SharedRoom};
+use crate::reply::ReplyShape;
 use crate::service::ConnectFailure;
 use crate::session::{CloseReason, Output, Session, SessionId, State};
 use crate::sessions::SessionTable;
@@ -107,6 +108,8 @@ pub(crate) struct Core {
     pub(crate) expired: Vec<TimerKey>,
     /// Name of the method being called, if it has one.
     pub(crate) method_name: String,
+    /// What the last replies had in common.
+    pub(crate) reply_shape: ReplyShape,
     /// Tokens of answered requests, to be used again.
     pub(crate) spare_tokens: Vec<Arc<AnswerToken>>,
     pub(crate) drain_deadline_ns: Option<u64>,
@@ -158,6 +161,7 @@ impl Core {
             connect_failures: Vec::new(),
             expired: Vec::new(),
             method_name: String::new(),
+            reply_shape: ReplyShape::NONE,
             spare_tokens: Vec::new(),
             drain_deadline_ns: None,
             stop: false,

@@ -1,0 +1,257 @@
+//! Replies at once.
+//!
+//! Problem: asking the codec for the header of a small reply, and checking its limits, takes longer than writing it. Approach:
+//! most replies of a lane are of the same kind, channel and length, so the header of the last ones is kept, and the next
+//! one like them is a few comparisons and a copy. Kept is what came twice in a row: where lengths vary, nothing is.
+//! Rejected: keeping it for each session, which every read would have to set up for what is the same in all of them.
+
+use tidewire_io::append::Header;
+use tidewire_proto::message::Kind;
+
+use crate::context::Context;
+use crate::service::{HandlerError, HandlerResult};
+
+/// What the last replies of a lane had in common.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ReplyShape {
+    /// Kind and channel of the messages that were answered.
+    kind: Kind,
+    channel: u16,
+    payload_bytes: usize,
+    /// With the header.
+    frame_bytes: usize,
+    /// The bits of the id that must be 0 for the header to be the same.
+    id_mask: u32,
+    header: Option<Header>,
+    /// No header of this codec can be kept.
+    is_unwanted: bool,
+}
+
+impl ReplyShape {
+    /// Nothing was answered yet.
+    pub(crate) const NONE: Self = Self {
+        kind: Kind::OneWay,
+        channel: 0,
+        payload_bytes: usize::MAX,
+        frame_bytes: 0,
+        id_mask: 0,
+        header: None,
+        is_unwanted: false,
+    };
+}
+
+impl Context<'_> {
+    /// Answers the message being handled: a request with a reply of the same id, anything else with a one-way
+    /// message on the same channel. Where replies are matched by their order, it waits for those that are deferred.
+    ///
+    /// # Errors
+    /// The payload does not fit a frame of the codec.
+    // One call with everything in it that is frequent: compiled into every handler it would make those too long to be
+    // compiled into the lane's loop. What is rare is called last, so that this needs no frame of its own.
+    #[inline(never)]
+    pub fn reply(&mut self, payload: &[u8]) -> HandlerResult {
+        match self.header_for(payload) {
+            Some(header) if header.append_small(self.current.id, payload, self.room()) => Ok(()),
+            Some(_) => self.reply_with_header(payload),
+            None => self.reply_by_codec(payload),
+        }
+    }
+
+    /// The header of the last replies, if it is that of this one, too.
+    #[inline(always)]
+    fn header_for(&self, payload: &[u8]) -> Option<Header> {
+        let (current, shape) = (&self.current, &self.core.reply_shape);
+        let header = shape.header?;
+        let is_alike = current.kind == shape.kind
+            && current.channel == shape.channel
+            && payload.len() == shape.payload_bytes
+            && current.id & shape.id_mask == 0
+            && shape.frame_bytes <= self.frame_bytes_max
+            && !current.named
+            && !self.keeps_order
+            // Where datagrams end is noted for each frame.
+            && self.output.packing.is_none();
+        is_alike.then_some(header)
+    }
+
+    #[inline(always)]
+    fn room(&mut self) -> &mut Vec<u8> {
+        &mut self.output.bytes
+    }
+
+    /// A larger reply, or the first one of a read, which finds no room.
+    #[inline(never)]
+    fn reply_with_header(&mut self, payload: &[u8]) -> HandlerResult {
+        if self.output.bytes.capacity() == 0 {
+            self.output.bytes = self.core.buffers.take();
+        }
+        // Looked up again: handed over, it would cost every reply by the codec its place in the registers.
+        if let Some(header) = self.core.reply_shape.header
+            && header.append(self.current.id, payload, self.room())
+        {
+            return Ok(());
+        }
+        self.reply_by_codec(payload)
+    }
+
+    #[inline(never)]
+    fn reply_by_codec(&mut self, payload: &[u8]) -> HandlerResult {
+        if self.current.named || self.keeps_order {
+            return Ok(self.reply_apart(payload)?);
+        }
+        self.send_at_once(&self.current.answer("", payload))
+            .map_err(HandlerError::from)?;
+        if !self.core.reply_shape.is_unwanted {
+            self.note_reply(payload);
+        }
+        Ok(())
+    }
+
+    /// The codec has framed a reply with this payload.
+    #[cold]
+    fn note_reply(&mut self, payload: &[u8]) {
+        let (current, shape) = (self.current, &mut self.core.reply_shape);
+        let was_alike = current.kind == shape.kind
+            && current.channel == shape.channel
+            && payload.len() == shape.payload_bytes;
+        if was_alike && shape.header.is_some() {
+            // It did for another session, or for want of room not for this one.
+            return;
+        }
+        *shape = ReplyShape {
+            kind: current.kind,
+            channel: current.channel,
+            payload_bytes: payload.len(),
+            ..ReplyShape::NONE
+        };
+        if !was_alike {
+            return;
+        }
+        let codec = &self.core.shared.codec;
+        match codec.frame_head(&current.answer("", payload)) {
+            Some(head) if !head.id_matters || current.id == 0 => {
+                shape.id_mask = if head.id_matters { u32::MAX } else { 0 };
+                shape.frame_bytes = head.bytes + payload.len();
+                shape.header = Some(Header::new(head.word, head.bytes));
+            }
+            // Nothing is to be gained from this codec.
+            _ => shape.is_unwanted = true,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::context::Current;
+    use crate::lane::lane;
+    use crate::server::Server;
+    use crate::transport::datagram::Packing;
+    use tidewire_proto::codec::{AnyCodec, Codec};
+    use tidewire_proto::message::Message;
+
+    /// Messages to answer, mostly like the one before, and the length of the answer.
+    fn messages() -> Vec<(Current, usize)> {
+        let mut random = fastrand::Rng::with_seed(7);
+        let kinds = [Kind::Request, Kind::OneWay, Kind::Publish];
+        let (mut current, mut length) = (asked(Kind::Request, 0, 0), 20);
+        (0..3_000)
+            .map(|_| {
+                match random.u32(0..16) {
+                    0 => current.kind = kinds[random.usize(..3)],
+                    1 => current.channel = random.u16(0..3),
+                    2 => length = random.usize(0..100),
+                    3 => current.id = random.u32(..),
+                    _ => current.id = current.id.wrapping_add(random.u32(0..2)),
+                }
+                (current, length)
+            })
+            .collect()
+    }
+
+    /// What a message of this kind leaves to answer.
+    fn asked(kind: Kind, channel: u16, id: u32) -> Current {
+        Current::of(&Message::with_id(kind, channel, id, &[]))
+    }
+
+    #[test]
+    fn every_reply_is_framed_as_its_codec_frames_it() {
+        let payload: Vec<u8> = (0..100).collect();
+        for name in AnyCodec::NAMES {
+            let codec = AnyCodec::by_name(name).unwrap();
+            let mut lane = lane(&Server::builder().codec(codec.clone()));
+            let ids = [(); 2].map(|()| {
+                let (slot, _far) = lane.open_session();
+                lane.core.sessions[slot].id
+            });
+            let mut expected = [Vec::new(), Vec::new()];
+            let mut kept = 0;
+            // A context is that of a read, which has some messages.
+            for (read, messages) in messages().chunks(7).enumerate() {
+                let mut cx = lane.core.context(ids[read % 2]);
+                for &(mut current, length) in messages {
+                    if !codec.has_ids() {
+                        current.id = 0;
+                    }
+                    cx.current = current;
+                    let answer = current.answer("", &payload[..length]);
+                    let encoded = codec.encode(&answer, &mut expected[read % 2]);
+                    assert_eq!(cx.reply(&payload[..length]).is_ok(), encoded.is_ok());
+                    kept += u32::from(cx.core.reply_shape.header.is_some());
+                }
+            }
+            for (id, expected) in ids.iter().zip(&expected) {
+                let output = &lane.core.session(*id).unwrap().output;
+                assert!(output.unsent() == expected, "{name}");
+            }
+            assert_eq!(kept > 0, ["tw1", "length-field"].contains(&name), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_header_that_is_kept_lifts_no_limit() {
+        let mut lane = lane(&Server::builder());
+        let [wide, narrow] = [(); 2].map(|()| lane.open_session().0);
+        lane.core.sessions[narrow].frame_bytes_max = 40;
+        let payload = [1; 29];
+        for slot in [wide, narrow, wide, narrow] {
+            let id = lane.core.sessions[slot].id;
+            let mut cx = lane.core.context(id);
+            for number in 0..3 {
+                cx.current = asked(Kind::Request, 0, number);
+                assert_eq!(cx.reply(&payload).is_ok(), slot == wide);
+            }
+            assert!(cx.core.reply_shape.header.is_some());
+        }
+        let lengths = [wide, narrow].map(|slot| lane.core.sessions[slot].output.len());
+        assert_eq!(lengths, [6 * 41, 0]);
+        assert_eq!(lane.core.counters.sends_too_large.read(), 6);
+
+        let nobody = lane.core.context_without_session().reply(&payload);
+        assert!(nobody.is_err());
+    }
+
+    #[test]
+    fn datagrams_end_where_each_reply_does() {
+        let mut lane = lane(&Server::builder());
+        let codec = lane.core.shared.codec.clone();
+        let [stream, datagrams] = [(); 2].map(|()| lane.open_session().0);
+        lane.core.sessions[datagrams].output.packing = Some(Box::new(Packing::new(&codec, 100)));
+        for slot in [stream, datagrams] {
+            let id = lane.core.sessions[slot].id;
+            let mut cx = lane.core.context(id);
+            for number in 0..6 {
+                cx.current = asked(Kind::Request, 0, number);
+                cx.reply(&[1; 20]).unwrap();
+            }
+            assert!(cx.core.reply_shape.header.is_some());
+        }
+        let packing = lane.core.sessions[datagrams].output.packing.take();
+        let run = packing.unwrap().run(0).unwrap();
+        assert_eq!(
+            (run.segment_bytes, run.end),
+            (96, 192),
+            "three replies each"
+        );
+    }
+}
