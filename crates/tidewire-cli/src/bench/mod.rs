@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anyhow::Context;
 use clap::{Args, ValueEnum};
 use tidewire::io::affinity::available_cores;
-use tidewire_load::bench::plan::{Side, Suite};
+use tidewire_load::bench::plan::{RowPlan, Side, Suite, choose};
 use tidewire_load::bench::program::{PeerChoice, Program};
 use tidewire_load::bench::report::WrittenBench;
 use tidewire_load::bench::suites::{self, SUITES};
@@ -37,7 +37,7 @@ pub(crate) struct BenchArguments {
     /// Fewer rows, shorter runs and two rounds: to see that everything works, not to quote.
     #[arg(long)]
     quick: bool,
-    /// Only rows whose names contain this text, such as `tcp tw1, 16`; may be given more than once.
+    /// Only the row with this name, or else those whose names contain it, such as `tcp tw1, 16`; may be given more than once.
     #[arg(long = "row", value_name = "TEXT")]
     row_texts: Vec<String>,
     /// Only the bare limits of this machine.
@@ -58,7 +58,11 @@ pub(crate) struct BenchArguments {
     /// Rounds of each row, each with fresh processes [default: 5, or 2 with --quick].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1_000))]
     repeat: Option<u16>,
-    /// Print the suites and their rows, and measure nothing.
+    /// Length of the window of one run in seconds, where a row's work is not a number of tasks or lines [default: 1, or less
+    /// with --quick].
+    #[arg(long, value_name = "S", value_parser = window_secs)]
+    seconds: Option<f64>,
+    /// Print the suites and a command for each of their rows, and measure nothing.
     #[arg(long)]
     list: bool,
 }
@@ -73,10 +77,11 @@ enum Pin {
 
 /// Runs the suites and writes what they found.
 pub(crate) fn run(arguments: &BenchArguments) -> anyhow::Result<ExitCode> {
-    let suites = chosen(arguments)?;
+    let chosen = chosen(arguments)?;
     if arguments.list {
-        return list(&suites, arguments);
+        return list(&chosen, arguments.quick);
     }
+    let suites = chosen.into_iter().map(|(suite, _)| suite).collect();
     check_directory(&arguments.out)?;
     let mut teller = Teller::new();
     let options = options(arguments, suites, &mut teller)?;
@@ -118,14 +123,11 @@ pub(crate) fn show(report: &BenchReport, directory: &Path) -> anyhow::Result<Exi
     conclude(report)
 }
 
-/// The suites of the names given, or all, as far as they have rows that are wanted.
-fn chosen(arguments: &BenchArguments) -> Result<Vec<&'static Suite>, Failure> {
-    let mut suites = named(&arguments.suites)?;
-    suites.retain(|suite| {
-        let rows = suite.chosen_rows(arguments.quick, &arguments.row_texts);
-        !rows.is_empty()
-    });
-    if suites.is_empty() {
+/// The suites of the names given, or all, with the rows that are wanted, as far as they have any.
+fn chosen(arguments: &BenchArguments) -> Result<Vec<(&'static Suite, Vec<RowPlan>)>, Failure> {
+    let suites = named(&arguments.suites)?;
+    let chosen = choose(&suites, arguments.quick, &arguments.row_texts);
+    if chosen.is_empty() {
         return Err(Failure::configuration(
             format!(
                 "no row's name contains `{}`",
@@ -134,7 +136,7 @@ fn chosen(arguments: &BenchArguments) -> Result<Vec<&'static Suite>, Failure> {
             "see the names with --list, which with --quick are fewer",
         ));
     }
-    Ok(suites)
+    Ok(chosen)
 }
 
 /// The suites of these names, or all.
@@ -187,6 +189,7 @@ fn options(
         suites,
         quick: arguments.quick,
         row_texts: arguments.row_texts.clone(),
+        measure_ms: arguments.seconds.map(|secs| (secs * 1e3) as u64),
         repeat: arguments
             .repeat
             .map_or(if arguments.quick { 2 } else { 5 }, usize::from),
@@ -202,16 +205,34 @@ fn options(
     })
 }
 
-fn list(suites: &[&'static Suite], arguments: &BenchArguments) -> anyhow::Result<ExitCode> {
+/// Prints what there is: what a suite is about as a comment, and each row as the command that measures it.
+fn list(chosen: &[(&'static Suite, Vec<RowPlan>)], quick: bool) -> anyhow::Result<ExitCode> {
     let mut text = String::new();
-    for suite in suites {
-        text.push_str(&format!("{}: {}\n", suite.name, suite.about));
-        for row in suite.chosen_rows(arguments.quick, &arguments.row_texts) {
-            text.push_str(&format!("  {}\n", row.id));
+    let quick = if quick { " --quick" } else { "" };
+    for (suite, rows) in chosen {
+        let (name, about) = (suite.name, suite.about);
+        text.push_str(&format!("# {name}: {about}\n"));
+        for row in rows {
+            let id = quoted(&row.id);
+            text.push_str(&format!("tidewire bench {name}{quick} --row {id}\n"));
         }
     }
     check_output(std::io::stdout().lock().write_all(text.as_bytes()))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// A text as a shell takes it for one word.
+fn quoted(text: &str) -> String {
+    format!("'{}'", text.replace('\'', "'\\''"))
+}
+
+fn window_secs(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(secs) if (WINDOW_SECS_MIN..=WINDOW_SECS_MAX).contains(&secs) => Ok(secs),
+        _ => Err(format!(
+            "a window has {WINDOW_SECS_MIN} to {WINDOW_SECS_MAX} seconds"
+        )),
+    }
 }
 
 fn write(report: &BenchReport, directory: &Path) -> anyhow::Result<WrittenBench> {
@@ -239,6 +260,12 @@ fn conclude(report: &BenchReport) -> anyhow::Result<ExitCode> {
 /// How often at most a run that the machine disturbed is made again.
 const AGAIN_MAX: usize = 2;
 
+/// Shortest window, in seconds: in a shorter one there is nothing to see.
+const WINDOW_SECS_MIN: f64 = 0.01;
+
+/// Longest.
+const WINDOW_SECS_MAX: f64 = 3_600.0;
+
 /// What a shell calls an interrupt.
 const INTERRUPTED: u8 = 130;
 
@@ -249,6 +276,6 @@ Examples:
   tidewire bench echo --row '16 × 128'   one kind of row
   tidewire bench --peers all          beside every rival that peers/setup has made
   tidewire bench --limits             what this machine can do at all
-  tidewire bench --list               the suites and their rows
+  tidewire bench --list               the suites and a command for each of their rows
 
 Exit codes: 0 success, 99 messages of a row are not accounted for, 2 wrong usage, 130 interrupted.";

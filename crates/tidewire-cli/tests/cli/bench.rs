@@ -117,7 +117,13 @@ fn suites_are_listed_and_mistyped_ones_corrected() {
     let directory = tempfile::tempdir().unwrap();
     let ended = run(&["--list"], directory.path());
     assert_eq!(ended.status.code(), Some(0));
-    for expected in ["echo: ", "ingest: ", "  tcp tw1, 1024 × 128 in flight"] {
+    for expected in [
+        "# echo: ",
+        "# ingest: ",
+        "tidewire bench echo --row 'tcp tw1, 1024 × 128 in flight'",
+        // A shell takes it for one word.
+        "the seed'\\''s step",
+    ] {
         assert!(
             ended.text().contains(expected),
             "{expected}: {}",
@@ -138,11 +144,17 @@ fn suites_are_listed_and_mistyped_ones_corrected() {
 #[test]
 fn rows_are_chosen_by_their_names() {
     let directory = tempfile::tempdir().unwrap();
+    // A whole name is no part of another.
+    let named = run(&["--list", "--row", "4 M/s to 500"], directory.path());
+    assert_eq!(
+        named.transcript[1..],
+        ["tidewire bench fanout --row '4 M/s to 500'"]
+    );
     let listed = run(&["--list", "--row", "tw1, 16 × 128"], directory.path());
     assert_eq!(listed.status.code(), Some(0), "{}", listed.text());
     let rows = &listed.transcript;
     assert_eq!(rows.len(), 3, "{rows:?}");
-    assert!(rows[0].starts_with("echo: "));
+    assert!(rows[0].starts_with("# echo: "));
     assert!(rows[1..].iter().all(|row| row.contains("tw1, 16 × 128")));
 
     let arguments = [

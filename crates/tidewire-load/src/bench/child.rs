@@ -60,7 +60,7 @@ pub enum ChildError {
         /// The line.
         said: String,
         /// What was due.
-        expected: &'static str,
+        expected: String,
     },
     /// It ended.
     #[error("it ended too early ({how}){}", complaint(said))]

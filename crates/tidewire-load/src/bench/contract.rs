@@ -9,7 +9,8 @@
 //! ```text
 //! PROGRAM describe            prints one Description and ends
 //! PROGRAM serve WORK          prints {"ready":"ADDRESS"}, then one Account for each line it reads; ends at the end of input
-//! PROGRAM drive ADDRESS WORK  warms up, prints {"started":true}, works, prints {"measured":{…}}; ends at the end of input
+//! PROGRAM drive ADDRESS WORK  warms up, prints {"started":true}, works, prints {"stopped":true} (or leaves that out) and,
+//!                             behind what is still under way, {"measured":{…}}; ends at the end of input
 //! ```
 //!
 //! `WORK` is a [`Work`] as JSON. Work within one process has no server: its driver gets the address `-`. What goes wrong
@@ -124,6 +125,9 @@ pub enum Said {
     Ready(String),
     /// The driver is warm and starts to count.
     Started(bool),
+    /// The driver counts no more, and waits for what is under way. What both programs cost is read now, so that it is that of
+    /// the messages that were counted; of a driver that leaves this out it is read when it says what it counted.
+    Stopped(bool),
     /// What the driver counted.
     Measured(Measured),
 }
@@ -140,7 +144,7 @@ pub struct Account {
     pub dropped: Option<u64>,
 }
 
-/// What a driver counted between `started` and the end of its window.
+/// What a driver counted between `started` and the end of its window, at which it says `stopped`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Measured {
@@ -148,7 +152,7 @@ pub struct Measured {
     pub messages: u64,
     /// Messages sent since the driver connected, warm-up included, where only the server knows what became of them. The
     /// benchmark then waits until the server's [`Account::messages`] reaches it, calls the difference lost, and takes the
-    /// rate from the server's accounts at `started` and `measured`. `messages`, `seconds` and `lost` are ignored.
+    /// rate from the server's accounts at `started` and `stopped`, or `measured`. `messages`, `seconds` and `lost` are ignored.
     pub sent: Option<u64>,
     /// How long that took, in seconds.
     pub seconds: f64,
@@ -160,7 +164,7 @@ pub struct Measured {
     pub lost: u64,
     /// Of `lost`, those that somebody counted as dropped. Few rows allow it; in all others they are losses as well.
     pub dropped: u64,
-    /// Bytes the driver asked its allocator for, where it counts them.
+    /// Bytes the driver asked its allocator for within its window, where it counts them.
     pub allocated_bytes: Option<u64>,
     /// Times as the suite defines them, where it has any.
     pub latency: Option<Times>,

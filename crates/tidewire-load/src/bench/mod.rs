@@ -6,9 +6,12 @@
 //! ```
 
 mod child;
+mod climb;
+mod contender;
 pub mod contract;
 mod cost;
 mod disturbance;
+mod estimate;
 mod hold;
 mod pace;
 pub mod plan;
@@ -22,7 +25,9 @@ pub mod subscriber;
 pub mod suites;
 
 pub use self::child::ChildError;
+pub use self::climb::Try;
 pub use self::disturbance::Disturbance;
+pub use self::estimate::estimate_secs;
 pub use self::report::BenchReport;
 pub use self::run::{Patience, RunError};
-pub use self::runner::{BenchOptions, Progress, estimate_secs, run};
+pub use self::runner::{BenchOptions, Progress, run};

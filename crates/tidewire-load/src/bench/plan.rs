@@ -51,6 +51,9 @@ pub struct RowPlan {
     /// Whether it asks for more of the same than the row before it. A peer that did not hold what one such row offered
     /// (lost messages, fell behind, or took a second for one in a hundred) takes no part in those behind it.
     pub rises: bool,
+    /// Rates of [`Work::rate_per_sec`], rising: each contender is measured at the highest of them that it holds. Empty: all
+    /// are measured at the rate of their work.
+    pub climbs: &'static [f64],
     /// Whether messages may be dropped as long as somebody counts them. Elsewhere a drop is a loss.
     pub may_drop: bool,
 }
@@ -79,6 +82,34 @@ pub enum Source {
     Figure(&'static str),
 }
 
+/// The rows of these suites that a user asked for, of suites that have any: by their names, or by texts that they contain.
+/// A text that is the name of a row chooses that row and no other whose name contains it. Without a text it is all.
+#[must_use]
+pub fn choose(
+    suites: &[&'static Suite],
+    quick: bool,
+    texts: &[String],
+) -> Vec<(&'static Suite, Vec<RowPlan>)> {
+    let mut chosen: Vec<_> = suites
+        .iter()
+        .map(|suite| (*suite, (suite.rows)(quick)))
+        .collect();
+    let is_name = |text: &String| {
+        let mut rows = chosen.iter().flat_map(|(_, rows)| rows);
+        rows.any(|row| row.id == *text)
+    };
+    let (names, parts): (Vec<&String>, Vec<&String>) = texts.iter().partition(|text| is_name(text));
+    let is_chosen = |row: &RowPlan| {
+        let by_part = parts.iter().any(|part| row.id.contains(part.as_str()));
+        texts.is_empty() || by_part || names.iter().any(|name| row.id == **name)
+    };
+    for (_, rows) in &mut chosen {
+        rows.retain(is_chosen);
+    }
+    chosen.retain(|(_, rows)| !rows.is_empty());
+    chosen
+}
+
 /// A part could not be played. It goes to standard error and ends the program.
 #[derive(Debug, Error)]
 #[non_exhaustive]
@@ -97,14 +128,6 @@ pub enum RoleError {
 }
 
 impl Suite {
-    /// The rows whose names contain one of these texts; all rows if there is no text.
-    #[must_use]
-    pub fn chosen_rows(&self, quick: bool, texts: &[String]) -> Vec<RowPlan> {
-        let mut rows = (self.rows)(quick);
-        rows.retain(|row| texts.is_empty() || texts.iter().any(|text| row.id.contains(text)));
-        rows
-    }
-
     /// A row for each offer our programs make, for `describe`.
     #[must_use]
     pub fn all_rows(&self) -> Vec<RowPlan> {
@@ -123,6 +146,7 @@ impl RowPlan {
             work,
             metric,
             rises: false,
+            climbs: &[],
             may_drop: false,
         }
     }
@@ -141,10 +165,31 @@ impl RowPlan {
         self
     }
 
+    /// Makes the window of all as long as this, where a window is what the work gives.
+    pub fn measure_for(&mut self, measure_ms: u64) {
+        let works = [
+            Some(&mut self.work),
+            self.limit.as_mut(),
+            self.peers.as_mut(),
+        ];
+        let timed = works
+            .into_iter()
+            .flatten()
+            .filter(|work| work.measure_ms > 0);
+        timed.for_each(|work| work.measure_ms = measure_ms);
+    }
+
     /// The same as a step of a rise.
     #[must_use]
     pub fn rising(mut self) -> Self {
         self.rises = true;
+        self
+    }
+
+    /// The same at the highest of these rates that each contender holds.
+    #[must_use]
+    pub fn climbing(mut self, rates: &'static [f64]) -> Self {
+        self.climbs = rates;
         self
     }
 
@@ -211,5 +256,51 @@ impl Side {
             Self::Bare => "bare",
             Self::Tidewire => "tidewire",
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    static SUITE: Suite = Suite {
+        name: "rates",
+        about: "rows whose names contain each other",
+        rows: |_| {
+            let row = |id: &str| RowPlan::new(id, Work::default(), Metric::MESSAGES);
+            ["4 M/s", "24 M/s", "24 M/s, twice"].map(row).to_vec()
+        },
+        serve: |_, _, _| Ok(()),
+        drive: |_, _, _, _| Ok(()),
+    };
+
+    fn names(texts: &[&str]) -> Vec<String> {
+        let texts: Vec<String> = texts.iter().map(|text| (*text).to_owned()).collect();
+        let chosen = choose(&[&SUITE], false, &texts);
+        let rows = chosen.into_iter().flat_map(|(_, rows)| rows);
+        rows.map(|row| row.id).collect()
+    }
+
+    #[test]
+    fn a_whole_name_chooses_one_row_and_a_part_all_that_contain_it() {
+        assert_eq!(names(&["4 M/s"]), ["4 M/s"]);
+        assert_eq!(names(&["M/s"]), ["4 M/s", "24 M/s", "24 M/s, twice"]);
+        assert_eq!(names(&["4 M/s", "twice"]), ["4 M/s", "24 M/s, twice"]);
+        assert_eq!(names(&[]).len(), 3);
+        assert!(choose(&[&SUITE], false, &["5 M/s".to_owned()]).is_empty());
+    }
+
+    #[test]
+    fn only_windows_that_are_given_as_a_time_get_another_length() {
+        let timed = Work {
+            measure_ms: 1_000,
+            ..Work::default()
+        };
+        let mut row = RowPlan::new("one", timed, Metric::MESSAGES);
+        row.limit = Some(Work::default());
+        row.measure_for(250);
+        assert_eq!(row.work.measure_ms, 250);
+        assert_eq!(row.limit.unwrap().measure_ms, 0);
+        assert_eq!(row.peers.unwrap().measure_ms, 250);
     }
 }

@@ -99,7 +99,7 @@ pub(super) struct Terms<'a> {
 }
 
 /// What a run found.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Outcome {
     pub(super) measured: Measured,
     /// Nanoseconds of processor time; nothing where the work has no server.
@@ -206,7 +206,7 @@ impl Player {
 
     fn hear(
         &mut self,
-        expected: &'static str,
+        expected: &[&'static str],
         patience: Duration,
         stop: &AtomicBool,
     ) -> Result<Said, RunError> {
@@ -214,13 +214,21 @@ impl Player {
             .child
             .hear(patience, stop)
             .map_err(|source| self.failed(source))?;
-        if said.name() == expected {
+        if expected.contains(&said.name()) {
             return Ok(said);
         }
         Err(self.failed(ChildError::OutOfTurn {
             said: said.name().to_owned(),
-            expected,
+            expected: expected.join(" or "),
         }))
+    }
+
+    /// What a driver counted that has told the end of its window before.
+    fn measured(&mut self, terms: &Terms<'_>) -> Result<Measured, RunError> {
+        match self.hear(&["measured"], terms.patience.slack, terms.stop)? {
+            Said::Measured(measured) => Ok(measured),
+            _ => Err(RunError::NotCounted),
+        }
     }
 
     fn account(&mut self, terms: &Terms<'_>) -> Result<Account, RunError> {
@@ -246,7 +254,7 @@ impl Player {
     }
 }
 
-/// The accounts of both parts at one moment.
+/// The accounts of both parts at one moment: an end of the window.
 struct Moment {
     server: Option<(Account, Cost)>,
     driver: Cost,
@@ -304,7 +312,7 @@ pub(super) fn run_once(
     if has_server(&work) {
         let argument = as_argument(&work);
         let mut player = Player::start(SERVER, cast.server, &[&argument], &place(&cores.server))?;
-        if let Said::Ready(ready) = player.hear("ready", patience.ready, stop)? {
+        if let Said::Ready(ready) = player.hear(&["ready"], patience.ready, stop)? {
             address = ready;
         }
         server = Some(player);
@@ -319,15 +327,17 @@ pub(super) fn run_once(
     let mut driver = Player::start(DRIVER, cast.driver, &arguments, &place(driver_cores))?;
 
     let longest = Duration::from_millis(work.warm_up_ms) + patience.slack;
-    driver.hear("started", longest, stop)?;
+    driver.hear(&["started"], longest, stop)?;
     let machine = MachineSample::read();
     let before = Moment::take(&mut server, &driver, terms)?;
     let longest = Duration::from_millis(work.measure_ms) + patience.slack;
-    let Said::Measured(mut measured) = driver.hear("measured", longest, stop)? else {
-        return Err(RunError::NotCounted);
-    };
+    let said = driver.hear(&["stopped", "measured"], longest, stop)?;
     let after = Moment::take(&mut server, &driver, terms)?;
     let stolen_pct = machine.and_then(|before| MachineSample::read()?.stolen_pct_since(&before));
+    let mut measured = match said {
+        Said::Measured(measured) => measured,
+        _ => driver.measured(terms)?,
+    };
     if let Some(sent) = measured.sent {
         settle(&mut measured, sent, &before, &after, &mut server, terms)?;
     }
@@ -410,6 +420,7 @@ impl Said {
         match self {
             Self::Ready(_) => "ready",
             Self::Started(_) => "started",
+            Self::Stopped(_) => "stopped",
             Self::Measured(_) => "measured",
         }
     }

@@ -4,19 +4,18 @@
 //! a steady drift is then given to all alike. A run from which the host, or others on its cores, took time is made again,
 //! but not forever. What fails is written into its place in the results, and the others go on.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use super::contract::{Driver, Work};
+use super::contender::{Contender, contenders, results};
 use super::disturbance::Disturbance;
-use super::hold::holds;
-use super::plan::{RowPlan, Suite};
-use super::program::{DROPS, Program};
-use super::report::{BenchEnvironment, BenchReport, Figures, PeerFigures, RowResult, SuiteResult};
-use super::run::{Cast, Cores, Outcome, Patience, RunError, Terms, run_once};
-use super::suites;
+use super::estimate::{Pace, estimate_secs, row_secs, run_secs};
+use super::plan::{RowPlan, Suite, choose};
+use super::program::Program;
+use super::report::{BenchEnvironment, BenchReport, RowResult, SuiteResult};
+use super::run::{Cores, Outcome, Patience, RunError, Terms, run_once};
 use crate::clock::Clock;
 use crate::environment::Environment;
 use crate::format::describe;
@@ -28,8 +27,10 @@ pub struct BenchOptions {
     pub suites: Vec<&'static Suite>,
     /// Fewer and shorter rows.
     pub quick: bool,
-    /// Only rows whose names contain one of these texts; all of them if there is none.
+    /// Only rows whose names are one of these texts, or contain one that is no row's name; all of them if there is none.
     pub row_texts: Vec<String>,
+    /// Length of the window of a run, in milliseconds, where it is the time that is given and not the work.
+    pub measure_ms: Option<u64>,
     /// Rounds of each row.
     pub repeat: usize,
     /// The bare loops.
@@ -70,7 +71,7 @@ pub enum Progress<'a> {
         /// What is probably left.
         left: Duration,
     },
-    /// A run came to nothing; the contender takes no further part in this row.
+    /// A run came to nothing. The contender takes no further part in this row, or has one more try where it climbs.
     Failed {
         /// Its suite.
         suite: &'a str,
@@ -96,6 +97,17 @@ pub enum Progress<'a> {
 }
 
 impl BenchOptions {
+    /// The rows that are to be measured, with windows as long as they are to be.
+    #[must_use]
+    pub fn plans(&self) -> Vec<(&'static Suite, Vec<RowPlan>)> {
+        let mut chosen = choose(&self.suites, self.quick, &self.row_texts);
+        if let Some(measure_ms) = self.measure_ms {
+            let plans = chosen.iter_mut().flat_map(|(_, plans)| plans);
+            plans.for_each(|plan| plan.measure_for(measure_ms));
+        }
+        chosen
+    }
+
     /// How processes are pinned, as a sentence.
     #[must_use]
     pub fn pinning(&self) -> String {
@@ -112,7 +124,7 @@ pub fn run(
     let mut runner = Runner {
         options,
         cores: Cores::of(&options.cores),
-        pace: Pace::new(planned_secs(options)),
+        pace: Pace::new(estimate_secs(options)),
         watch,
         fallen: BTreeSet::new(),
     };
@@ -129,10 +141,11 @@ pub fn run(
         },
         suites: Vec::new(),
     };
-    for suite in &options.suites {
+    for (suite, plans) in options.plans() {
         let mut rows = Vec::new();
         runner.fallen.clear();
-        for plan in suite.chosen_rows(options.quick, &options.row_texts) {
+        let began = Instant::now();
+        for plan in plans {
             if runner.is_stopped() {
                 break;
             }
@@ -140,18 +153,16 @@ pub fn run(
         }
         if !rows.is_empty() {
             let name = suite.name.to_owned();
-            report.suites.push(SuiteResult { name, rows });
+            report.suites.push(SuiteResult {
+                name,
+                elapsed_secs: began.elapsed().as_secs_f64(),
+                rows,
+            });
             (runner.watch)(&Progress::Suite { report: &report });
         }
     }
     report.env.interrupted = runner.is_stopped();
     report
-}
-
-/// About how long it will take, in seconds.
-#[must_use]
-pub fn estimate_secs(options: &BenchOptions) -> f64 {
-    planned_secs(options)
 }
 
 struct Runner<'a> {
@@ -163,21 +174,13 @@ struct Runner<'a> {
     fallen: BTreeSet<String>,
 }
 
-/// Someone who takes part in a row.
-struct Contender<'a> {
-    name: String,
-    cast: Cast<'a>,
-    work: &'a Work,
-    mode: Option<&'a str>,
-    /// What each round found, from the first on. There are no gaps: who fails, and who is stopped, runs no more.
-    outcomes: Vec<Outcome>,
-    error: Option<String>,
-}
-
-impl Contender<'_> {
-    fn holds(&self) -> bool {
-        self.error.is_none() && self.outcomes.iter().all(|run| holds(&run.measured))
-    }
+/// What came of a run that was to be made.
+enum Made {
+    Run(Box<Outcome>),
+    /// It failed, and why.
+    Failed(String),
+    /// The user stopped everything.
+    Stopped,
 }
 
 impl Runner<'_> {
@@ -192,27 +195,14 @@ impl Runner<'_> {
         if contenders.is_empty() {
             return None;
         }
-        for round in 0..self.options.repeat {
-            let mut order: Vec<usize> = (0..contenders.len()).collect();
-            if round % 2 == 1 {
-                order.reverse();
-            }
-            for index in order {
-                if self.is_stopped() {
-                    break;
-                }
-                let contender = &mut contenders[index];
-                self.pace.begin();
-                if contender.error.is_none() {
-                    self.run(suite, plan, contender, round);
-                }
-                self.pace.end(run_secs(contender.work));
-            }
-        }
-        if contenders
-            .iter()
-            .all(|one| one.outcomes.is_empty() && one.error.is_none())
-        {
+        self.pace.begin_row(row_secs(self.options, plan));
+        self.in_turns(suite, plan, &mut contenders, |one| one.climbs());
+        let repeat = self.options.repeat;
+        self.in_turns(suite, plan, &mut contenders, |one| {
+            one.has_less_than(repeat)
+        });
+        self.pace.end_row();
+        if contenders.iter().all(|one| one.has_nothing()) {
             return None;
         }
         if plan.rises {
@@ -223,23 +213,56 @@ impl Runner<'_> {
         Some(results(plan, contenders))
     }
 
-    fn run(&mut self, suite: &Suite, plan: &RowPlan, contender: &mut Contender<'_>, round: usize) {
+    /// Lets those who `want` a run make one each, in turns, until nobody does. Every other round goes the other way.
+    fn in_turns(
+        &mut self,
+        suite: &Suite,
+        plan: &RowPlan,
+        contenders: &mut [Contender<'_>],
+        wants: impl Fn(&Contender<'_>) -> bool,
+    ) {
+        for round in 1.. {
+            let mut order: Vec<usize> = (0..contenders.len()).collect();
+            order.retain(|&index| wants(&contenders[index]));
+            if order.is_empty() {
+                return;
+            }
+            if round % 2 == 0 {
+                order.reverse();
+            }
+            for index in order {
+                if self.is_stopped() {
+                    return;
+                }
+                let contender = &mut contenders[index];
+                self.pace.begin_run();
+                match self.run(suite, plan, contender, round) {
+                    Made::Run(outcome) => contender.take(Ok(*outcome)),
+                    Made::Failed(why) => contender.take(Err(why)),
+                    Made::Stopped => return,
+                }
+                self.pace.end_run(run_secs(contender));
+            }
+        }
+    }
+
+    fn run(
+        &mut self,
+        suite: &Suite,
+        plan: &RowPlan,
+        contender: &Contender<'_>,
+        round: usize,
+    ) -> Made {
         let (done, left) = self.pace.state();
         (self.watch)(&Progress::Run {
             suite: suite.name,
             row: &plan.id,
             contender: &contender.name,
-            round: round + 1,
+            round,
             done,
             left,
         });
-        let mut work = contender.work.clone();
-        if let Some(mode) = contender.mode {
-            mode.clone_into(&mut work.mode);
-            if contender.cast.kind == Driver::Own {
-                suites::in_own_format(&mut work);
-            }
-        }
+        let work = contender.work_now();
         for attempt in 0..=self.options.again_max {
             let terms = Terms {
                 cores: &self.cores,
@@ -252,9 +275,9 @@ impl Runner<'_> {
                         let contender = &contender.name;
                         (self.watch)(&Progress::Again { contender, why });
                     }
-                    _ => return contender.outcomes.push(outcome),
+                    _ => return Made::Run(Box::new(outcome)),
                 },
-                Err(error) if error.is_stop() => return,
+                Err(error) if error.is_stop() => return Made::Stopped,
                 Err(error) => {
                     (self.watch)(&Progress::Failed {
                         suite: suite.name,
@@ -262,144 +285,10 @@ impl Runner<'_> {
                         contender: &contender.name,
                         error: &error,
                     });
-                    contender.error = Some(describe(&error));
-                    return;
+                    return Made::Failed(describe(&error));
                 }
             }
         }
+        Made::Stopped
     }
 }
-
-fn contenders<'a>(options: &'a BenchOptions, plan: &'a RowPlan) -> Vec<Contender<'a>> {
-    let contender = |name: &str, server: &'a Program, driver, kind, work| Contender {
-        name: name.to_owned(),
-        cast: Cast {
-            server,
-            driver,
-            kind,
-        },
-        work,
-        mode: None,
-        outcomes: Vec::new(),
-        error: None,
-    };
-    let mut contenders = Vec::new();
-    if let Some(limit) = &plan.limit {
-        let bare = &options.bare;
-        contenders.push(contender(LIMIT, bare, bare, Driver::Own, limit));
-    }
-    if let Some(tidewire) = &options.tidewire {
-        let work = &plan.work;
-        contenders.push(contender(OURS, tidewire, tidewire, Driver::Own, work));
-    }
-    if let Some(work) = &plan.peers {
-        for peer in &options.peers {
-            for offer in peer.offers_for(work) {
-                let mut name = peer.description.name.clone();
-                if offer.mode == DROPS {
-                    name.push_str(" (drops)");
-                }
-                let driver = if offer.driver.is_ours() {
-                    &options.bare
-                } else {
-                    peer
-                };
-                contenders.push(Contender {
-                    mode: Some(&offer.mode),
-                    ..contender(&name, peer, driver, offer.driver, work)
-                });
-            }
-        }
-    }
-    contenders
-}
-
-fn results(plan: &RowPlan, contenders: Vec<Contender<'_>>) -> RowResult {
-    let (mut tidewire, mut limit) = (Figures::default(), None);
-    let mut peers = BTreeMap::new();
-    for contender in contenders {
-        let figures = Figures::of(plan, &contender.outcomes, contender.error);
-        match contender.name.as_str() {
-            LIMIT if contender.mode.is_none() => limit = Some(figures),
-            OURS if contender.mode.is_none() => tidewire = figures,
-            _ => {
-                let peer = PeerFigures {
-                    version: contender.cast.server.description.version.clone(),
-                    ratio: None,
-                    ratio_ci95: None,
-                    drops: contender.mode == Some(DROPS),
-                    figures,
-                };
-                peers.insert(contender.name, peer);
-            }
-        }
-    }
-    RowResult::of(plan, tidewire, limit, peers)
-}
-
-/// How much is done, and how long the rest will take by what the done part took.
-struct Pace {
-    planned_secs: f64,
-    done_secs: f64,
-    spent: Duration,
-    began: Instant,
-}
-
-impl Pace {
-    fn new(planned_secs: f64) -> Self {
-        Self {
-            planned_secs,
-            done_secs: 0.0,
-            spent: Duration::ZERO,
-            began: Instant::now(),
-        }
-    }
-
-    fn begin(&mut self) {
-        self.began = Instant::now();
-    }
-
-    fn end(&mut self, planned_secs: f64) {
-        self.done_secs += planned_secs;
-        self.spent += self.began.elapsed();
-    }
-
-    fn state(&self) -> (f64, Duration) {
-        let factor = if self.done_secs > 0.0 {
-            self.spent.as_secs_f64() / self.done_secs
-        } else {
-            1.0
-        };
-        let left_secs = (self.planned_secs - self.done_secs).max(0.0) * factor;
-        let done = self.done_secs / self.planned_secs.max(f64::MIN_POSITIVE);
-        (done.min(1.0), Duration::from_secs_f64(left_secs))
-    }
-}
-
-fn planned_secs(options: &BenchOptions) -> f64 {
-    let rows = options
-        .suites
-        .iter()
-        .flat_map(|suite| suite.chosen_rows(options.quick, &options.row_texts));
-    rows.map(|plan| {
-        let once: f64 = contenders(options, &plan)
-            .iter()
-            .map(|contender| run_secs(contender.work))
-            .sum();
-        once * options.repeat as f64
-    })
-    .sum()
-}
-
-fn run_secs(work: &Work) -> f64 {
-    (work.warm_up_ms + work.measure_ms) as f64 / 1e3 + OVERHEAD_SECS
-}
-
-/// Name of the bare loop among the contenders.
-const LIMIT: &str = "limit";
-
-/// Name of Tidewire among them.
-const OURS: &str = "tidewire";
-
-/// What starting and ending two processes takes, roughly.
-const OVERHEAD_SECS: f64 = 0.1;

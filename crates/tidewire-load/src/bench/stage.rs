@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use super::contract::{Account, Measured, Said};
 use super::plan::RoleError;
+use crate::probes::Edge;
 
 /// The program's end of its standard streams.
 pub struct Stage {
@@ -58,6 +59,14 @@ impl Stage {
         self.say(&Said::Started(true))
     }
 
+    /// A driver counts no more, and waits for what is still under way.
+    ///
+    /// # Errors
+    /// As [`Stage::serve`].
+    pub fn stopped(&mut self) -> Result<(), RoleError> {
+        self.say(&Said::Stopped(true))
+    }
+
     /// What a driver counted; then it stays until the runner has read the kernel's account of it.
     ///
     /// # Errors
@@ -85,6 +94,57 @@ impl Stage {
 impl std::fmt::Debug for Stage {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         formatter.debug_struct("Stage").finish_non_exhaustive()
+    }
+}
+
+/// The window of a driver: tells the runner when it begins and ends, and what this thread allocated meanwhile.
+#[derive(Debug)]
+pub struct Window<'s> {
+    stage: &'s mut Stage,
+    at_start: Option<u64>,
+    within: Option<u64>,
+}
+
+impl<'s> Window<'s> {
+    /// Of a driver that has not begun to count.
+    pub fn new(stage: &'s mut Stage) -> Self {
+        Self {
+            stage,
+            at_start: None,
+            within: None,
+        }
+    }
+
+    /// An end of the window is here.
+    ///
+    /// # Errors
+    /// As [`Stage::serve`].
+    pub fn at(&mut self, edge: Edge) -> Result<(), RoleError> {
+        match edge {
+            Edge::Start => {
+                self.at_start = allocated_bytes();
+                self.stage.started()
+            }
+            Edge::End => {
+                let bytes = allocated_bytes().zip(self.at_start);
+                self.within = bytes.map(|(after, before)| after - before);
+                self.stage.stopped()
+            }
+        }
+    }
+
+    /// The same for a probe, which knows only errors of the system.
+    ///
+    /// # Errors
+    /// As [`Stage::serve`].
+    pub fn at_edge(&mut self, edge: Edge) -> io::Result<()> {
+        self.at(edge).map_err(io::Error::other)
+    }
+
+    /// What this thread asked its allocator for within the window, where the program counts it.
+    #[must_use]
+    pub fn allocated_bytes(&self) -> Option<u64> {
+        self.within
     }
 }
 

@@ -73,9 +73,9 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    pub(crate) fn new<const COLUMNS: usize>(head: [&str; COLUMNS]) -> Self {
+    pub(crate) fn new<'a>(head: impl IntoIterator<Item = &'a str>) -> Self {
         Self {
-            head: head.map(str::to_owned).to_vec(),
+            head: head.into_iter().map(str::to_owned).collect(),
             ..Self::default()
         }
     }

@@ -9,9 +9,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tidewire::io::clock::now_ns;
 use tidewire::io::datagram::{DatagramBatch, DatagramOptions, DatagramSocket};
 
-use super::Frame;
 use super::echo::{EchoClient, EchoLoad, EchoOutcome, measure, publish_allocations};
 use super::wait::WaitSet;
+use super::{Edge, Frame};
 
 /// A socket on a free port of the loopback interface.
 ///
@@ -69,13 +69,13 @@ pub fn serve(
 /// Offers the load to `server`, from a socket for each connection, as [`super::echo::drive`] does.
 ///
 /// # Errors
-/// What the system says, or a reply that was never asked for. Those of `started`.
+/// What the system says, or a reply that was never asked for. Those of `at_edge`.
 pub fn drive(
     server: SocketAddr,
     load: &EchoLoad,
-    started: &mut dyn FnMut() -> io::Result<()>,
+    at_edge: &mut dyn FnMut(Edge) -> io::Result<()>,
 ) -> io::Result<EchoOutcome> {
-    measure(&mut Client::new(server, load)?, load, started)
+    measure(&mut Client::new(server, load)?, load, at_edge)
 }
 
 struct Client {
@@ -255,7 +255,7 @@ mod tests {
                     frame: Frame::one_way(Parse::Tw1, 32),
                     greets: false,
                 };
-                let outcome = drive(address, &load, &mut || Ok(())).unwrap();
+                let outcome = drive(address, &load, &mut |_| Ok(())).unwrap();
                 assert!(outcome.replies > 0 && outcome.latency.count() > 0);
                 assert_eq!(outcome.lost, 0);
             }

@@ -16,7 +16,7 @@ use tidewire::proto::handshake::{Hello, PROTOCOL_VERSION};
 use tidewire::proto::limits::FRAME_BYTES_MAX;
 
 use super::wait::{AcceptSet, PATIENCE, WaitSet};
-use super::{BLOCK_BYTES, Frame};
+use super::{BLOCK_BYTES, Edge, Frame};
 use crate::statistics::LatencyHistogram;
 
 /// What the client offers.
@@ -96,17 +96,17 @@ pub fn serve(
     Ok(())
 }
 
-/// Connects, offers the load, calls `started` when it is warm, and waits for the last replies.
+/// Connects, offers the load, calls `at_edge` at both ends of its window, and waits for the last replies.
 ///
 /// # Errors
 /// A connection cannot be made or ends, or a reply is not the expected one: then nothing it counted can be trusted. Those
-/// of `started`.
+/// of `at_edge`.
 pub fn drive(
     address: &SocketAddress,
     load: &EchoLoad,
-    started: &mut dyn FnMut() -> io::Result<()>,
+    at_edge: &mut dyn FnMut(Edge) -> io::Result<()>,
 ) -> io::Result<EchoOutcome> {
-    measure(&mut Client::connect(address, load)?, load, started)
+    measure(&mut Client::connect(address, load)?, load, at_edge)
 }
 
 /// A client that goes round once when it is asked to.
@@ -123,11 +123,12 @@ pub(super) trait EchoClient {
     }
 }
 
-/// Warms up, calls `started`, counts for as long as the load says, and waits for what is on its way.
+/// Warms up, counts for as long as the load says, and waits for what is on its way. Calls `at_edge` when it begins to count
+/// and when it has counted.
 pub(super) fn measure(
     client: &mut impl EchoClient,
     load: &EchoLoad,
-    started: &mut dyn FnMut() -> io::Result<()>,
+    at_edge: &mut dyn FnMut(Edge) -> io::Result<()>,
 ) -> io::Result<EchoOutcome> {
     let warm_ns = now_ns() + load.warm_up.as_nanos() as u64;
     while now_ns() < warm_ns {
@@ -139,13 +140,14 @@ pub(super) fn measure(
         seconds: 0.0,
         latency: LatencyHistogram::new(),
     };
-    started()?;
+    at_edge(Edge::Start)?;
     let from_ns = now_ns();
     let until_ns = from_ns + load.duration.as_nanos() as u64;
     while now_ns() < until_ns {
         client.turn(Some(&mut outcome), true)?;
     }
     outcome.seconds = (now_ns() - from_ns) as f64 / 1e9;
+    at_edge(Edge::End)?;
     let drained_ns = now_ns() + DRAIN.as_nanos() as u64;
     while client.unanswered() > 0 && now_ns() < drained_ns {
         client.turn(None, false)?;

@@ -282,7 +282,7 @@ mod tests {
             greets: true,
         };
         assert!(
-            echo::drive(&address, &load, &mut || Ok(()))
+            echo::drive(&address, &load, &mut |_| Ok(()))
                 .unwrap()
                 .replies
                 > 0
@@ -307,7 +307,7 @@ mod tests {
                 frame: Frame::one_way(Parse::Tw1, 32),
                 greets: false,
             };
-            let outcome = echo::drive(&address, &load, &mut || Ok(())).unwrap();
+            let outcome = echo::drive(&address, &load, &mut |_| Ok(())).unwrap();
             assert!(outcome.replies > 0 && outcome.latency.count() > 0);
             assert_eq!(outcome.lost, 0);
         }

@@ -23,6 +23,16 @@ pub(crate) mod wait;
 
 pub use frame::{Frame, Parse};
 
+/// An end of the window in which a probe counts. A probe calls back at both, so that what its window cost can be told from
+/// what warming up before it and waiting behind it did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Edge {
+    /// It is warm, and begins to count.
+    Start,
+    /// It has counted the last, and waits for what is under way.
+    End,
+}
+
 /// Size of one read or write of a probe in bytes: what a lane of Tidewire uses, and large enough that a system call
 /// costs less than what it moves.
 pub const BLOCK_BYTES: usize = 64 * 1024;

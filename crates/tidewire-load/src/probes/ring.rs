@@ -15,6 +15,7 @@ use tidewire::io::clock::now_ns;
 use tidewire::io::poller::Interest;
 use tidewire::io::ring::RingStream;
 
+use super::Edge;
 use super::echo::DRAIN;
 
 /// What is offered: messages of [`MESSAGE_BYTES`].
@@ -46,10 +47,10 @@ pub struct RingOutcome {
 /// Offers the load.
 ///
 /// # Errors
-/// There is no memory for a ring, a core is not to be had, or a message is not the expected one. Those of `started`.
+/// There is no memory for a ring, a core is not to be had, or a message is not the expected one. Those of `at_edge`.
 pub fn drive(
     load: &RingLoad,
-    started: &mut dyn FnMut() -> io::Result<()>,
+    at_edge: &mut dyn FnMut(Edge) -> io::Result<()>,
 ) -> io::Result<RingOutcome> {
     let (near, far) = RingStream::pair(RING_BYTES)?;
     let taken = Arc::new(AtomicU64::new(0));
@@ -65,7 +66,7 @@ pub fn drive(
         taken,
     };
     if load.one_thread {
-        return near.run(load, started, &mut || far.step().map(drop));
+        return near.run(load, at_edge, &mut || far.step().map(drop));
     }
     let cores = load.cores.clone();
     let spins = cores.len() >= 2;
@@ -88,7 +89,7 @@ pub fn drive(
     if let [core, _, ..] = load.cores[..] {
         pin_to_core(core)?;
     }
-    let outcome = near.run(load, started, &mut || {
+    let outcome = near.run(load, at_edge, &mut || {
         rest();
         Ok(())
     });
@@ -125,15 +126,16 @@ impl Near {
     fn run(
         &mut self,
         load: &RingLoad,
-        started: &mut dyn FnMut() -> io::Result<()>,
+        at_edge: &mut dyn FnMut(Edge) -> io::Result<()>,
         between: &mut dyn FnMut() -> io::Result<()>,
     ) -> io::Result<RingOutcome> {
         self.run_for(load.warm_up, between)?;
-        started()?;
+        at_edge(Edge::Start)?;
         let (before, from_ns) = (self.received(), now_ns());
         self.run_for(load.duration, between)?;
         let messages = self.received() - before;
         let seconds = (now_ns() - from_ns) as f64 / 1e9;
+        at_edge(Edge::End)?;
         let until_ns = now_ns() + DRAIN.as_nanos() as u64;
         while self.received() < self.end.next_out && now_ns() < until_ns {
             self.end.take()?;
@@ -273,7 +275,7 @@ mod tests {
                     warm_up: Duration::from_millis(5),
                     duration: Duration::from_millis(20),
                 };
-                let outcome = drive(&load, &mut || Ok(())).unwrap();
+                let outcome = drive(&load, &mut |_| Ok(())).unwrap();
                 assert!(outcome.messages > 0 && outcome.seconds > 0.0);
                 assert_eq!(outcome.lost, 0);
             }

@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
-use super::markdown::{cells, figure, head};
-use super::{BenchReport, Figures, RowResult, SuiteResult};
+use super::markdown::{PEERS, figure};
+use super::{BenchReport, Figures, RowResult, SuiteResult, climb};
 use crate::format::markup;
 use crate::page::bars::{self, Bar};
 use crate::page::dots::{self, Whisker};
@@ -82,15 +82,26 @@ fn write_suite(suite: &SuiteResult, page: &mut String) {
     let name = markup(&suite.name);
     let _ = writeln!(page, "<section id=\"{name}\"><h2>{name}</h2>");
     // All peers of a row are in its figure; here they would make every column behind them fall off the page.
-    let mut columns = head();
-    columns[PEERS] = "closest peer";
-    let mut table = Table::new(columns).with_words(1).with_words(PEERS);
+    let mut columns = suite.head();
+    let peers = columns.iter().position(|column| *column == PEERS);
+    let peers = peers.unwrap_or_default();
+    columns[peers] = "closest peer";
+    let mut table = Table::new(columns).with_words(1).with_words(peers);
     for row in &suite.rows {
-        let mut cells = cells(row);
-        cells[PEERS] = closest_peer(row);
+        let mut cells = suite.cells(row);
+        cells[peers] = closest_peer(row);
         table.row(cells);
     }
     table.write(page);
+    for row in suite.rows.iter().filter(|row| row.climbs()) {
+        let (id, unit) = (markup(&row.id), markup(&row.unit));
+        let _ = writeln!(page, "<h3>{id} ({unit})</h3>");
+        let mut table = Table::new(climb::HEAD).with_words(climb::HEAD.len() - 1);
+        row.climb_rows()
+            .into_iter()
+            .for_each(|cells| table.row(cells));
+        table.write(page);
+    }
     let mut figures = vec![figure_of(
         suite,
         "limit",
@@ -397,6 +408,3 @@ fn interval(ends: Option<[f64; 2]>, shown: fn(f64) -> String) -> String {
         |[low, high]| format!("{} to {}", shown(low), shown(high)),
     )
 }
-
-/// The column of the peers in the tables.
-const PEERS: usize = 6;

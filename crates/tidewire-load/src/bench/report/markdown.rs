@@ -1,6 +1,7 @@
 //! The results as tables in Markdown, which is what a terminal shows, too.
 
-use super::{BenchReport, Figures, RowResult, SuiteResult};
+use super::{BenchReport, Figures, RowResult, SuiteResult, climb};
+use crate::bench::contract::Times;
 use crate::format::thousands;
 
 impl BenchReport {
@@ -34,53 +35,70 @@ impl SuiteResult {
     /// A heading and its table.
     #[must_use]
     pub fn to_markdown(&self) -> String {
-        let head = head();
-        let mut text = format!("## {}\n\n| {} |\n", self.name, head.join(" | "));
-        text.push_str(&format!("|{}\n", "---|".repeat(head.len())));
-        for row in &self.rows {
-            text.push_str(&format!("| {} |\n", cells(row).join(" | ")));
+        let mut text = format!("## {}\n\n", self.name);
+        let rows = self.rows.iter().map(|row| self.cells(row));
+        write_table(&self.head(), rows, &mut text);
+        for row in self.rows.iter().filter(|row| row.climbs()) {
+            text.push_str(&format!("\n{} ({}):\n\n", row.id, row.unit));
+            write_table(&climb::HEAD, row.climb_rows().into_iter(), &mut text);
         }
         text
     }
+
+    /// The columns of its table.
+    pub(super) fn head(&self) -> Vec<&'static str> {
+        let mut head = HEAD.to_vec();
+        if !self.has_bytes() {
+            head.retain(|column| *column != BYTES);
+        }
+        head
+    }
+
+    /// A row of its table.
+    pub(super) fn cells(&self, row: &RowResult) -> Vec<String> {
+        let mut cells = cells(row);
+        if !self.has_bytes() {
+            let bytes = HEAD.iter().position(|column| *column == BYTES);
+            bytes.map(|bytes| cells.remove(bytes));
+        }
+        cells
+    }
+
+    /// Whether messages have sizes here.
+    fn has_bytes(&self) -> bool {
+        let limit = |row: &RowResult| row.limit.as_ref().and_then(|limit| limit.bytes_per_sec);
+        let of = |row: &RowResult| row.tidewire.bytes_per_sec.or_else(|| limit(row));
+        self.rows.iter().any(|row| of(row).is_some())
+    }
 }
 
-/// The columns of a suite's table.
-pub(super) fn head() -> [&'static str; 13] {
-    [
-        "row",
-        "unit",
-        "limit",
-        "Tidewire",
-        "of the limit",
-        "server CPU of the limit",
-        "Tidewire by peer",
-        "p50, p99, p99.9 µs",
-        "CPU ns/msg server, client",
-        "busy % server, client",
-        "bytes/msg server, client",
-        "RSS MiB",
-        "lost",
-    ]
+fn write_table(head: &[&str], rows: impl Iterator<Item = Vec<String>>, text: &mut String) {
+    text.push_str(&format!("| {} |\n", head.join(" | ")));
+    text.push_str(&format!("|{}\n", "---|".repeat(head.len())));
+    for mut row in rows {
+        // A text of a program must not end a cell.
+        row.iter_mut()
+            .for_each(|cell| *cell = cell.replace(['|', '\n'], "/"));
+        text.push_str(&format!("| {} |\n", row.join(" | ")));
+    }
 }
 
-/// A row of it.
-pub(super) fn cells(row: &RowResult) -> Vec<String> {
+/// A row with all columns of [`HEAD`].
+fn cells(row: &RowResult) -> Vec<String> {
     let ours = &row.tidewire;
     vec![
         format!("{}{}", row.id, marked(&row.marks())),
         row.unit.clone(),
         row.limit.as_ref().map_or_else(none, median),
         median(ours),
+        ours.bytes_per_sec
+            .map_or_else(none, |bytes| format!("{:.2}", bytes / 1e9)),
         row.limit_ratio
             .map_or_else(none, |ratio| format!("{:.0} %", ratio * 100.0)),
         row.limit_server_cpu_ratio
             .map_or_else(none, |ratio| format!("{:.0} %", ratio * 100.0)),
         peers(row),
-        ours.latency.map_or_else(none, |times| {
-            [times.p50_us, times.p99_us, times.p999_us]
-                .map(figure)
-                .join(", ")
-        }),
+        ours.latency.as_ref().map_or_else(none, percentiles),
         pair(ours.server_cpu_ns_per_msg, ours.client_cpu_ns_per_msg),
         pair(ours.server_busy_pct, ours.client_busy_pct),
         pair(
@@ -144,12 +162,23 @@ fn loss(row: &RowResult) -> String {
         };
         format!("{}{mark}", thousands(row.tidewire.lost))
     } else {
-        // A text of a program must not end a cell.
-        faults.join(", ").replace(['|', '\n'], "/")
+        faults.join(", ")
     }
 }
 
-fn median(figures: &Figures) -> String {
+/// Three percentiles, in microseconds.
+pub(super) fn percentiles(times: &Times) -> String {
+    [times.p50_us, times.p99_us, times.p999_us]
+        .map(figure)
+        .join(", ")
+}
+
+/// What is wrong with the figures, or what is shown of them.
+pub(super) fn unless_fault(figures: &Figures, shown: fn(&Figures) -> String) -> String {
+    figures.fault().unwrap_or_else(|| shown(figures))
+}
+
+pub(super) fn median(figures: &Figures) -> String {
     let (Some(median), Some([low, high])) = (figures.median, figures.ci95) else {
         return none();
     };
@@ -170,7 +199,7 @@ fn unless_held(figures: &Figures) -> &'static str {
     }
 }
 
-fn pair(server: Option<f64>, client: Option<f64>) -> String {
+pub(super) fn pair(server: Option<f64>, client: Option<f64>) -> String {
     if server.is_none() && client.is_none() {
         return none();
     }
@@ -188,6 +217,29 @@ pub(super) fn figure(value: f64) -> String {
     }
 }
 
-fn none() -> String {
+pub(super) fn none() -> String {
     "–".to_owned()
 }
+
+/// Column of the bytes that came.
+const BYTES: &str = "GB/s";
+
+/// Column of the peers.
+pub(super) const PEERS: &str = "Tidewire by peer";
+
+const HEAD: [&str; 14] = [
+    "row",
+    "unit",
+    "limit",
+    "Tidewire",
+    BYTES,
+    "of the limit",
+    "server CPU of the limit",
+    PEERS,
+    "p50, p99, p99.9 µs",
+    "CPU ns/msg server, client",
+    "busy % server, client",
+    "bytes/msg server, client",
+    "RSS MiB",
+    "lost",
+];

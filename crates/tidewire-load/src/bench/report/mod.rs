@@ -1,5 +1,6 @@
 //! What a benchmark found, in the form of `bench.json`, and how several runs become one figure.
 
+mod climb;
 mod html;
 mod markdown;
 #[cfg(test)]
@@ -11,10 +12,11 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 pub use self::write::{ReadBenchError, WrittenBench};
+use super::climb::Try;
 use super::contract::{Measured, Times, Work};
 use super::disturbance::{STOLEN_PCT_MAX, WAITED_PCT_MAX};
 use super::hold::all_hold;
-use super::plan::RowPlan;
+use super::plan::{RowPlan, Source};
 use super::run::Outcome;
 use crate::environment::Environment;
 use crate::statistics::{Bootstrap, MedianInterval};
@@ -55,6 +57,9 @@ pub struct BenchEnvironment {
 pub struct SuiteResult {
     /// Name of the suite.
     pub name: String,
+    /// How long it took, in seconds; 0 where an older build wrote it.
+    #[serde(default)]
+    pub elapsed_secs: f64,
     /// Its rows.
     pub rows: Vec<RowResult>,
 }
@@ -101,6 +106,10 @@ pub struct Figures {
     pub ci95: Option<[f64; 2]>,
     /// The figure of each round, from the first on; nothing where its run had none.
     pub runs: Vec<Option<f64>>,
+    /// Bytes of the messages that came, a second, with their framing where the codec is the benchmark's: the median. Nothing
+    /// where messages have no size, or the figure is no rate.
+    #[serde(default)]
+    pub bytes_per_sec: Option<f64>,
     /// Messages that came in each of them.
     pub messages: Vec<u64>,
     /// Processor time that the host took from the machine during each run, in percent; nothing where it does not say.
@@ -137,6 +146,9 @@ pub struct Figures {
     pub client_rss_bytes_max: Option<u64>,
     /// Times of single messages: the median of the runs' values.
     pub latency: Option<Times>,
+    /// In a row that climbs, the runs on the way to the highest rate that is held, and those there that did not hold.
+    #[serde(default)]
+    pub tries: Vec<Try>,
     /// Further figures that only this suite has: the median of the runs' values.
     pub figures: BTreeMap<String, f64>,
     /// Why runs are missing.
@@ -292,9 +304,18 @@ impl Figures {
             latency: latency(outcomes),
             figures: figures(outcomes),
             messages: outcomes.iter().map(|run| run.measured.messages).collect(),
+            bytes_per_sec: None,
+            tries: Vec::new(),
             error,
             runs,
         }
+    }
+
+    /// Says how many bytes so many messages are, each of which has so many.
+    pub(super) fn weigh(&mut self, plan: &RowPlan, message_bytes: usize) {
+        let is_rate = plan.metric.source == Source::Rate && message_bytes > 0;
+        let bytes_per_sec = self.median.map(|rate| rate * message_bytes as f64);
+        self.bytes_per_sec = bytes_per_sec.filter(|_| is_rate);
     }
 
     /// What is to be known of them beside the figures, in a word each.

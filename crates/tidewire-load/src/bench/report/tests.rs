@@ -102,15 +102,32 @@ fn report(rows: Vec<RowResult>) -> BenchReport {
         },
         suites: vec![SuiteResult {
             name: "echo".to_owned(),
+            elapsed_secs: 12.5,
             rows,
         }],
     }
 }
 
+/// One of the runs in search of the highest rate.
+fn tried(holds: bool) -> Try {
+    Try {
+        offered_per_sec: Some(1_000.0),
+        delivered_per_sec: Some(if holds { 1_000.0 } else { 900.0 }),
+        p99_us: Some(60.0),
+        lost: if holds { 0 } else { 1_234 },
+        holds,
+        error: None,
+    }
+}
+
 /// With and without everything that may be missing.
 fn sample() -> BenchReport {
-    let ours = figures(&outcomes([900, 1_000, 1_100]));
-    let limit = figures(&outcomes([1_000, 1_250, 1_300]));
+    let mut ours = figures(&outcomes([900, 1_000, 1_100]));
+    let mut limit = figures(&outcomes([1_000, 1_250, 1_300]));
+    for one in [&mut ours, &mut limit] {
+        one.tries = vec![tried(true), tried(false)];
+        one.weigh(&plan(Metric::MESSAGES), 32);
+    }
     report(vec![
         row(
             ours.clone(),
@@ -137,7 +154,8 @@ fn who_does_not_hold_a_rate_is_marked_and_does_not_fail_the_suite() {
     let row = row(offered(500), Some(offered(1_000)), offered(900), false);
     let held = [&row.tidewire, row.limit.as_ref().unwrap()].map(|figures| figures.holds);
     assert_eq!(held, [Some(false), Some(true)]);
-    let cells = markdown::cells(&row);
+    let suite = &report(vec![row.clone()]).suites[0];
+    let cells = suite.cells(&row);
     assert!(!cells[2].contains("does not hold"), "{cells:?}");
     assert!(cells[3].ends_with("(does not hold)"), "{cells:?}");
     assert!(cells[6].ends_with("(does not hold)"), "{cells:?}");
@@ -170,6 +188,11 @@ fn the_schema_names_every_key_that_is_written_and_no_other() {
         (&row["params"], &schema["$defs"]["work"]["properties"]),
         (&row["limit"], &schema["$defs"]["figures"]["properties"]),
         (peer, &schema["$defs"]["peer"]["properties"]),
+        (&row["tries"][0], &schema["$defs"]["try"]["properties"]),
+        (
+            &value["suites"][0],
+            &schema["properties"]["suites"]["items"]["properties"],
+        ),
         (&row["latency"], &schema["$defs"]["times"]["properties"]),
     ] {
         assert_eq!(keys(written), keys(described));
@@ -375,6 +398,58 @@ fn runs_that_prove_nothing_are_a_fault() {
     assert_eq!(silent.median, Some(3.0));
     let json = serde_json::to_string(&silent).unwrap();
     assert!(fault(serde_json::from_str(&json).unwrap()).contains("got no message in 1 of 1"));
+}
+
+#[test]
+fn bytes_a_second_stand_where_messages_have_a_size() {
+    let weighed = |message_bytes, metric| {
+        let mut figures = Figures::of(&plan(metric), &outcomes([900, 1_000, 1_100]), None);
+        figures.weigh(&plan(metric), message_bytes);
+        figures.bytes_per_sec
+    };
+    assert_eq!(weighed(32, Metric::MESSAGES), Some(32_000.0));
+    assert_eq!(weighed(0, Metric::MESSAGES), None);
+    let time = Metric {
+        source: Source::MeanTime,
+        ..Metric::MESSAGES
+    };
+    assert_eq!(weighed(32, time), None);
+    let mut ours = figures(&outcomes([4_000_000_000; 3]));
+    ours.weigh(&plan(Metric::MESSAGES), 32);
+    let report = report(vec![row(ours, None, failed(), false)]);
+    let markdown = report.to_markdown();
+    assert!(markdown.contains("| GB/s |") && markdown.contains("| 128.00 |"));
+    assert!(report.to_html().contains("128.00"));
+    let mut without = report;
+    without.suites[0].rows[0].tidewire.bytes_per_sec = None;
+    assert!(!without.to_markdown().contains("GB/s"));
+}
+
+#[test]
+fn a_row_that_climbs_has_a_table_of_everybody_with_the_highest_first() {
+    let mut ours = offered(1_000);
+    let mut limit = offered(2_000);
+    let mut peer = offered(200);
+    for one in [&mut ours, &mut limit] {
+        one.tries = vec![tried(true)];
+    }
+    peer.tries = vec![tried(true), tried(false)];
+    let report = report(vec![row(ours, Some(limit), peer, false)]);
+    let rows = report.suites[0].rows[0].climb_rows();
+    let firsts: Vec<&str> = rows.iter().map(|cells| cells[0].as_str()).collect();
+    assert_eq!(firsts[..2], ["limit", "Tidewire"]);
+    assert!(firsts[2].starts_with("rival"), "{firsts:?}");
+    assert_eq!(
+        (rows[2][6].as_str(), rows[1][7].as_str()),
+        ("5.00×", "held all")
+    );
+    assert_eq!(rows[2][7], "of 1,000 came 900, lost 1,234, p99 60.0 µs");
+    let markdown = report.to_markdown();
+    assert!(
+        markdown.contains("| who | highest rate held |"),
+        "{markdown}"
+    );
+    assert!(report.to_html().contains("highest rate held"));
 }
 
 #[test]

@@ -32,8 +32,8 @@ pub use dialect::{DialectError, TOPIC};
 use self::connection::{Broken, Connection, Tally};
 use self::dialect::{Dialect, Role};
 use super::pace::{Pace, TICK_NS};
-use crate::probes::echo;
 use crate::probes::wait::WaitSet;
+use crate::probes::{Edge, echo};
 use crate::statistics::LatencyHistogram;
 
 /// What to listen to.
@@ -123,37 +123,40 @@ pub enum ListenError {
     /// The connection that publishes broke, or the broker takes less than is published.
     #[error("cannot publish")]
     Publish(#[source] io::Error),
+    /// Nobody wants to know that the window begins or ends.
+    #[error("cannot tell that the window begins or ends")]
+    Edge(#[source] io::Error),
     /// The epoll set failed.
     #[error("cannot wait for messages")]
     Wait(#[source] io::Error),
 }
 
-/// Subscribes over all connections, counts for a while, and waits for what is under way. `started` is called when the
-/// window begins.
+/// Subscribes over all connections, counts for a while, and waits for what is under way. `at_edge` is called when the window
+/// begins, and when all that was due within it is due.
 ///
 /// # Errors
-/// See [`ListenError`]. Messages that are lost are no error, they are counted; nor are connections that the server ends.
+/// See [`ListenError`], and those of `at_edge`. Messages that are lost are no error, they are counted; nor are connections that the server ends.
 pub fn listen(
     protocol: Protocol,
     address: &SocketAddress,
     listening: &Listening,
-    started: &mut dyn FnMut(),
+    at_edge: &mut dyn FnMut(Edge) -> io::Result<()>,
 ) -> Result<Heard, ListenError> {
     match protocol {
-        Protocol::Tw1 => listen_in::<tw1::Tw1>(address, listening, started),
-        Protocol::BareTw1 => listen_in::<tw1::BareTw1>(address, listening, started),
-        Protocol::Length => listen_in::<length::Length>(address, listening, started),
-        Protocol::WebSocket => listen_in::<websocket::WebSocket>(address, listening, started),
-        Protocol::Nats => listen_in::<nats::Nats>(address, listening, started),
-        Protocol::Redis => listen_in::<redis::Redis>(address, listening, started),
-        Protocol::Zmtp => listen_in::<zmtp::Zmtp>(address, listening, started),
+        Protocol::Tw1 => listen_in::<tw1::Tw1>(address, listening, at_edge),
+        Protocol::BareTw1 => listen_in::<tw1::BareTw1>(address, listening, at_edge),
+        Protocol::Length => listen_in::<length::Length>(address, listening, at_edge),
+        Protocol::WebSocket => listen_in::<websocket::WebSocket>(address, listening, at_edge),
+        Protocol::Nats => listen_in::<nats::Nats>(address, listening, at_edge),
+        Protocol::Redis => listen_in::<redis::Redis>(address, listening, at_edge),
+        Protocol::Zmtp => listen_in::<zmtp::Zmtp>(address, listening, at_edge),
     }
 }
 
 fn listen_in<D: Dialect>(
     address: &SocketAddress,
     listening: &Listening,
-    started: &mut dyn FnMut(),
+    at_edge: &mut dyn FnMut(Edge) -> io::Result<()>,
 ) -> Result<Heard, ListenError> {
     let mut crowd = Crowd::<D>::connect(address, listening)?;
     crowd.subscribe()?;
@@ -166,12 +169,13 @@ fn listen_in<D: Dialect>(
         crowd.turn()?;
     }
     crowd.run_until(now_ns() + listening.warm_up.as_nanos() as u64)?;
-    started();
+    at_edge(Edge::Start).map_err(ListenError::Edge)?;
     let from_ns = now_ns();
     let window_ns = listening.duration.as_nanos() as u64;
     let until_ns = from_ns + window_ns;
     crowd.tally.begin(from_ns, until_ns);
     crowd.run_until(until_ns)?;
+    at_edge(Edge::End).map_err(ListenError::Edge)?;
     crowd.drain()?;
     let sent = crowd.sent();
     let connections = &crowd.connections;

@@ -26,7 +26,7 @@ use tidewire::{
 use super::scratch::ScratchFile;
 use crate::bench::contract::{Account, Measured, Work};
 use crate::bench::plan::{Metric, RoleError, RowPlan, Side, Source, Suite};
-use crate::bench::stage::Stage;
+use crate::bench::stage::{Stage, Window};
 use crate::probes::Frame;
 use crate::probes::echo::{self, EchoLoad};
 use crate::probes::wait::{AcceptSet, PATIENCE};
@@ -224,10 +224,9 @@ fn drive(side: Side, address: &str, work: &Work, stage: &mut Stage) -> Result<()
         frame: frame()?,
         greets: side == Side::Tidewire,
     };
-    let outcome = echo::drive(&address, &load, &mut || {
-        stage.started().map_err(std::io::Error::other)
-    })
-    .map_err(RoleError::failed("ask for work"))?;
+    let mut window = Window::new(stage);
+    let outcome = echo::drive(&address, &load, &mut |edge| window.at_edge(edge))
+        .map_err(RoleError::failed("ask for work"))?;
     let attempts = (outcome.replies + outcome.lost) as f64;
     let mut measured = Measured {
         messages: outcome.replies,

@@ -70,6 +70,8 @@ impl Course {
         stage.started()?;
         let from_ns = now_ns();
         self.lay_down(from_ns, from_ns + work.measure_ms * 1_000_000);
+        thread::sleep(Duration::from_millis(work.measure_ms));
+        stage.stopped()?;
         (0..threads)
             .map(|_| match hear(news)? {
                 News::Done(found) => Ok(found),

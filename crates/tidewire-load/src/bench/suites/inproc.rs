@@ -15,7 +15,7 @@ use super::numbers::Numbers;
 use super::{bind_address, codec, endpoint, limits, payload_bytes};
 use crate::bench::contract::{Measured, Work};
 use crate::bench::plan::{RoleError, Side};
-use crate::bench::stage::{Stage, allocated_bytes};
+use crate::bench::stage::{Stage, Window};
 use crate::probes::BLOCK_BYTES;
 use crate::probes::ring::{self, RingLoad};
 
@@ -40,19 +40,15 @@ fn drive_bare(work: &Work, stage: &mut Stage) -> Result<Measured, RoleError> {
         warm_up: Duration::from_millis(work.warm_up_ms),
         duration: Duration::from_millis(work.measure_ms),
     };
-    let mut allocated_before = None;
-    let outcome = ring::drive(&load, &mut || {
-        allocated_before = allocated_bytes();
-        stage.started().map_err(std::io::Error::other)
-    })
-    .map_err(RoleError::failed("drive the ring"))?;
-    let allocated = allocated_bytes().zip(allocated_before);
+    let mut window = Window::new(stage);
+    let outcome = ring::drive(&load, &mut |edge| window.at_edge(edge))
+        .map_err(RoleError::failed("drive the ring"))?;
     Ok(Measured {
         messages: outcome.messages,
         seconds: outcome.seconds,
         verified: true,
         lost: outcome.lost,
-        allocated_bytes: allocated.map(|(after, before)| after - before),
+        allocated_bytes: window.allocated_bytes(),
         ..Measured::default()
     })
 }

@@ -92,6 +92,8 @@ fn drive(side: Side, _: &str, work: &Work, stage: &mut Stage) -> Result<(), Role
             (logged, None)
         }
     };
+    // Reading it all again is not what logging costs.
+    stage.stopped()?;
     let text = fs::read_to_string(file.path()).map_err(RoleError::failed("read the log"))?;
     let offered = work.count * work.threads as u64;
     let found = Found::of(&text, work);

@@ -142,13 +142,14 @@ fn drive(_: Side, address: &str, work: &Work, stage: &mut Stage) -> Result<(), R
             turn: 0,
         })
         .map_err(RoleError::failed("start the sessions"))?;
+    // Each session has its first message while it is being held, so that the window begins with the first of them.
+    stage.started()?;
+    let from_ns = now_ns();
     let first = FIRST.min(work.connections / 2);
     shared.hold(first, &holder)?;
     let before = (resident_bytes(&control)?, kernel_bytes());
     shared.hold(work.connections, &holder)?;
     thread::sleep(Duration::from_millis(work.warm_up_ms));
-    stage.started()?;
-    let from_ns = now_ns();
     shared
         .is_active
         .store(work.mode == ACTIVE, Ordering::Release);
@@ -156,11 +157,15 @@ fn drive(_: Side, address: &str, work: &Work, stage: &mut Stage) -> Result<(), R
     thread::sleep(Duration::from_millis(work.measure_ms));
     let after = (resident_bytes(&control)?, kernel_bytes());
     shared.is_active.store(false, Ordering::Release);
-    let seconds = (now_ns() - from_ns) as f64 / 1e9;
+    let (seconds, messages) = (
+        (now_ns() - from_ns) as f64 / 1e9,
+        shared.answered.load(Ordering::Acquire),
+    );
+    stage.stopped()?;
     // What does not come back is lost, and not waited for any longer.
     let _ = shared.wait_until(|| shared.unanswered() == 0);
     let mut measured = Measured {
-        messages: shared.answered.load(Ordering::Acquire),
+        messages,
         seconds,
         verified: true,
         lost: shared.unanswered() + shared.wrong.load(Ordering::Acquire),

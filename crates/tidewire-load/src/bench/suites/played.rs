@@ -68,10 +68,14 @@ pub(super) fn play(suite: &'static Suite, side: Side, work: &Work) -> Played {
     let mut driver = Player::start(move |stage| (suite.drive)(side, &address, &drive, stage));
     let started = serde_json::from_str::<Said>(&driver.line()).ok();
     let mut measured = None;
-    if started == Some(Said::Started(true))
-        && let Ok(Said::Measured(figures)) = serde_json::from_str(&driver.line())
-    {
-        measured = Some(figures);
+    if started == Some(Said::Started(true)) {
+        let mut said = serde_json::from_str(&driver.line()).ok();
+        if said == Some(Said::Stopped(true)) {
+            said = serde_json::from_str(&driver.line()).ok();
+        }
+        if let Some(Said::Measured(figures)) = said {
+            measured = Some(figures);
+        }
     }
     let mut account = Account::default();
     let sent = measured.as_ref().and_then(|measured| measured.sent);

@@ -119,6 +119,7 @@ fn drive(side: Side, _: &str, work: &Work, stage: &mut Stage) -> Result<(), Role
     run(work.warm_up_ms).map_err(failed())?;
     stage.started()?;
     let rounds = run(work.measure_ms).map_err(failed())?;
+    stage.stopped()?;
     let mut measured = Measured {
         messages: rounds.events,
         seconds: rounds.busy_ns as f64 / 1e9,

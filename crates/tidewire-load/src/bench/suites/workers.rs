@@ -125,6 +125,7 @@ fn drive(side: Side, _: &str, work: &Work, stage: &mut Stage) -> Result<(), Role
         wrong += missing + tasks.settle(Some(&mut waits));
         messages += work.count;
     }
+    stage.stopped()?;
     stage.measured(Measured {
         messages,
         seconds: busy_ns as f64 / 1e9,

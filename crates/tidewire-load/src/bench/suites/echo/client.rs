@@ -23,6 +23,7 @@ pub(super) fn drive(address: &str, work: &Work, stage: &mut Stage) -> Result<(),
     caller.call_for(Duration::from_millis(work.measure_ms))?;
     let seconds = (now_ns() - from_ns) as f64 / 1e9;
     let allocated = caller.allocated().zip(allocated_before);
+    stage.stopped()?;
     let (messages, latency) = (caller.replies, times(&caller.latency));
     caller.finish()?;
     stage.measured(Measured {

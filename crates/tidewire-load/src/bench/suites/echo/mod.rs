@@ -21,9 +21,9 @@ use super::lane_client::{self, Task};
 use super::{codec, timed, times};
 use crate::bench::contract::{Account, Measured, Work};
 use crate::bench::plan::{Metric, RoleError, RowPlan, Side, Suite};
-use crate::bench::stage::{Stage, allocated_bytes};
+use crate::bench::stage::{Stage, Window, allocated_bytes};
 use crate::probes::echo::{self, EchoLoad, EchoOutcome};
-use crate::probes::{Frame, Parse, datagram};
+use crate::probes::{Edge, Frame, Parse, datagram};
 
 pub(super) const SUITE: Suite = Suite {
     name: "echo",
@@ -185,11 +185,11 @@ fn drive(side: Side, address: &str, work: &Work, stage: &mut Stage) -> Result<()
     match (super::endpoint(&address)?, side) {
         (endpoint @ Endpoint::Udp(_), Side::Tidewire) => drive_lane(&endpoint, work, stage),
         (endpoint, _) if work.mode == LANE => drive_lane(&endpoint, work, stage),
-        (Endpoint::Udp(address), Side::Bare) => drive_bare(side, work, stage, |load, started| {
-            datagram::drive(address, load, started)
+        (Endpoint::Udp(address), Side::Bare) => drive_bare(side, work, stage, |load, at_edge| {
+            datagram::drive(address, load, at_edge)
         }),
-        (Endpoint::Socket(address), _) => drive_bare(side, work, stage, |load, started| {
-            echo::drive(&address, load, started)
+        (Endpoint::Socket(address), _) => drive_bare(side, work, stage, |load, at_edge| {
+            echo::drive(&address, load, at_edge)
         }),
         (other, _) => Err(RoleError::Unsupported(format!("no echo over {other}"))),
     }
@@ -202,7 +202,7 @@ fn drive_bare(
     stage: &mut Stage,
     probe: impl FnOnce(
         &EchoLoad,
-        &mut dyn FnMut() -> std::io::Result<()>,
+        &mut dyn FnMut(Edge) -> std::io::Result<()>,
     ) -> std::io::Result<EchoOutcome>,
 ) -> Result<(), RoleError> {
     let load = EchoLoad {
@@ -213,19 +213,16 @@ fn drive_bare(
         frame: frame(side, work)?,
         greets: side == Side::Tidewire && work.codec == "tw1",
     };
-    let mut allocated_before = None;
-    let outcome = probe(&load, &mut || {
-        allocated_before = allocated_bytes();
-        stage.started().map_err(std::io::Error::other)
-    })
-    .map_err(RoleError::failed("drive the echo"))?;
-    let allocated = allocated_bytes().zip(allocated_before);
+    let mut window = Window::new(stage);
+    let outcome = probe(&load, &mut |edge| window.at_edge(edge))
+        .map_err(RoleError::failed("drive the echo"))?;
+    let allocated_bytes = window.allocated_bytes();
     stage.measured(Measured {
         messages: outcome.replies,
         seconds: outcome.seconds,
         verified: true,
         lost: outcome.lost,
-        allocated_bytes: allocated.map(|(after, before)| after - before),
+        allocated_bytes,
         latency: Some(times(&outcome.latency)),
         ..Measured::default()
     })

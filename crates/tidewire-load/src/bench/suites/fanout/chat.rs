@@ -1,8 +1,5 @@
 //! The two steps of the chat test that the project started from: agents in one room, each of whom hears all others.
 
-use std::sync::mpsc;
-use std::thread;
-
 use tidewire::{Chat, Endpoint, Server};
 
 use super::{DELIVERIES, SUITE};
@@ -10,7 +7,7 @@ use crate::bench::contract::{Account, Measured, Work};
 use crate::bench::plan::{RoleError, RowPlan};
 use crate::bench::stage::Stage;
 use crate::report::StepReport;
-use crate::run::{self, Observer, Phase, Progress, RunOptions};
+use crate::run::{self, RunOptions, Silent};
 use crate::scenario::{Scenario, Step};
 
 /// What sets these rows apart.
@@ -52,22 +49,12 @@ pub(super) fn serve(work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
     })
 }
 
-/// Runs the step. What it says of the processor includes its warm-up, for the load test has windows of its own.
+/// Runs the step. The load test has windows of its own; what it says of the processor is of the whole step, as the number of
+/// messages is.
 pub(super) fn drive(endpoint: Endpoint, work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
     let scenario = scenario(work)?;
-    let options = RunOptions::new(endpoint);
-    let (sender, started) = mpsc::channel();
-    let run = thread::spawn(move || {
-        let mut watcher = Watcher { started: sender };
-        run::run(&scenario, &options, &mut watcher)
-    });
-    // An error means that the run ended without having sent anything, which it will tell itself.
-    if started.recv().is_ok() {
-        stage.started()?;
-    }
-    let report = run
-        .join()
-        .map_err(|_| RoleError::Unsupported("the load test panicked".to_owned()))?
+    stage.started()?;
+    let report = run::run(&scenario, &RunOptions::new(endpoint), &mut Silent)
         .map_err(RoleError::failed("run the load test"))?;
     match report.steps.first() {
         Some(step) => stage.measured(measured(step)),
@@ -108,23 +95,4 @@ fn measured(step: &StepReport) -> Measured {
     figure("send_per_sec", step.steady.send_tps);
     figure("attainment", step.attainment);
     measured
-}
-
-/// Says when the agents begin to send.
-struct Watcher {
-    started: mpsc::Sender<()>,
-}
-
-impl Observer for Watcher {
-    fn progress(&mut self, progress: &Progress) {
-        if progress.phase != Phase::Login {
-            // Said more than once; only the first is heard.
-            let _ = self.started.send(());
-        }
-    }
-
-    /// A step may be over before anybody looked.
-    fn step_ended(&mut self, _: &StepReport) {
-        let _ = self.started.send(());
-    }
 }

@@ -15,7 +15,7 @@ use tidewire::Endpoint;
 use crate::bench::contract::{Measured, Work};
 use crate::bench::hold::OFFERED;
 use crate::bench::plan::{Metric, RoleError, RowPlan, Side, Source, Suite};
-use crate::bench::stage::{Stage, allocated_bytes};
+use crate::bench::stage::{Stage, Window};
 use crate::bench::subscriber::{self, Listening, Protocol};
 
 pub(super) const SUITE: Suite = Suite {
@@ -33,25 +33,30 @@ fn rows(quick: bool) -> Vec<RowPlan> {
         .collect();
     let rates: &[f64] = if quick { &[2.0, 16.0] } else { &MILLIONS };
     for millions in rates {
-        let work = Work {
-            suite: SUITE.name.to_owned(),
-            transport: "tcp".to_owned(),
-            codec: "tw1".to_owned(),
-            message_bytes: PAYLOAD_BYTES,
-            publishers: 1,
-            subscribers: SUBSCRIBERS,
-            rate_per_sec: millions * 1e6 / SUBSCRIBERS as f64,
-            ..Work::default()
-        };
-        let work = Work {
-            warm_up_ms: if quick { 200 } else { 1_000 },
-            measure_ms: if quick { 500 } else { 3_000 },
-            ..work
-        };
+        let work = work(quick, millions * 1e6 / SUBSCRIBERS as f64);
         let id = format!("{millions} M/s to {SUBSCRIBERS}");
         rows.push(RowPlan::new(id, work, DELIVERIES).rising());
     }
+    let climb: &'static [f64] = if quick { &CLIMB[..4] } else { &CLIMB };
+    let id = format!("highest rate without loss to {SUBSCRIBERS}");
+    rows.push(RowPlan::new(id, work(quick, climb[0]), DELIVERIES).climbing(climb));
     rows
+}
+
+fn work(quick: bool, rate_per_sec: f64) -> Work {
+    let (warm_up_ms, measure_ms) = if quick { (200, 500) } else { (500, 1_000) };
+    Work {
+        suite: SUITE.name.to_owned(),
+        transport: "tcp".to_owned(),
+        codec: "tw1".to_owned(),
+        message_bytes: PAYLOAD_BYTES,
+        publishers: 1,
+        subscribers: SUBSCRIBERS,
+        rate_per_sec,
+        warm_up_ms,
+        measure_ms,
+        ..Work::default()
+    }
 }
 
 fn serve(side: Side, work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
@@ -91,21 +96,17 @@ fn drive(side: Side, address: &str, work: &Work, stage: &mut Stage) -> Result<()
         warm_up: Duration::from_millis(work.warm_up_ms),
         duration: Duration::from_millis(work.measure_ms),
     };
-    let mut said = Ok(());
-    let mut allocated_before = None;
-    let heard = subscriber::listen(protocol, &address, &listening, &mut || {
-        allocated_before = allocated_bytes();
-        said = stage.started();
+    let mut window = Window::new(stage);
+    let heard = subscriber::listen(protocol, &address, &listening, &mut |edge| {
+        window.at_edge(edge)
     })
     .map_err(RoleError::failed("hear the publisher"))?;
-    said?;
-    let allocated = allocated_bytes().zip(allocated_before);
     let mut measured = Measured {
         messages: heard.messages,
         seconds: heard.seconds,
         verified: true,
         lost: heard.lost,
-        allocated_bytes: allocated.map(|(after, before)| after - before),
+        allocated_bytes: window.allocated_bytes(),
         latency: Some(super::times(&heard.latency)),
         ..Measured::default()
     };
@@ -124,8 +125,14 @@ const DELIVERIES: Metric = Metric {
     source: Source::Rate,
 };
 
-/// Rates of the rows, in millions of deliveries a second. Below 4 only rivals reach their limits.
-const MILLIONS: [f64; 7] = [1.0, 2.0, 4.0, 8.0, 16.0, 24.0, 28.0];
+/// Rates of the rows, in millions of deliveries a second. Below 4 only rivals reach their limits, which climbing finds.
+const MILLIONS: [f64; 5] = [4.0, 8.0, 16.0, 24.0, 28.0];
+
+/// Rates to climb, in messages a second: from 1 to 48 million deliveries.
+static CLIMB: [f64; 15] = [
+    2_000.0, 4_000.0, 6_000.0, 8_000.0, 12_000.0, 16_000.0, 20_000.0, 24_000.0, 32_000.0, 40_000.0,
+    48_000.0, 56_000.0, 64_000.0, 80_000.0, 96_000.0,
+];
 
 const SUBSCRIBERS: usize = 500;
 

@@ -75,6 +75,7 @@ impl Link {
         thread::sleep(Duration::from_millis(work.measure_ms));
         let (after, seconds) = (taken.map(|taken| taken()), from.elapsed().as_secs_f64());
         self.enter(Phase::Draining, doorbell);
+        stage.stopped()?;
         let mut measured =
             self.wait(RESULT_MAX, "hear from the lane", |news| news.result.take())?;
         if let (Some(before), Some(after)) = (before, after) {

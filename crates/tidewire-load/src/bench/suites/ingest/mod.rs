@@ -20,9 +20,9 @@ use super::numbers::Numbers;
 use super::{codec, timed};
 use crate::bench::contract::{Account, Measured, Work};
 use crate::bench::plan::{Metric, RoleError, RowPlan, Side, Suite};
-use crate::bench::stage::{Stage, allocated_bytes};
+use crate::bench::stage::{Stage, Window, allocated_bytes};
 use crate::probes::ingest::{self, IngestLoad, Received, Sender};
-use crate::probes::{BLOCK_BYTES, Frame, Parse};
+use crate::probes::{BLOCK_BYTES, Edge, Frame, Parse};
 
 pub(super) const SUITE: Suite = Suite {
     name: "ingest",
@@ -277,18 +277,19 @@ fn drive(side: Side, address: &str, work: &Work, stage: &mut Stage) -> Result<()
     sender
         .write_for(Duration::from_millis(work.warm_up_ms))
         .map_err(failed())?;
-    stage.started()?;
-    let allocated_before = allocated_bytes();
+    let mut window = Window::new(stage);
+    window.at(Edge::Start)?;
     sender
         .write_for(Duration::from_millis(work.measure_ms))
         .map_err(failed())?;
-    let allocated = allocated_bytes().zip(allocated_before);
+    window.at(Edge::End)?;
+    let allocated_bytes = window.allocated_bytes();
     let sent = sender.finish().map_err(failed())?;
     stage.measured(Measured {
         sent: Some(sent),
         verified: true,
         counted: true,
-        allocated_bytes: allocated.map(|(after, before)| after - before),
+        allocated_bytes,
         ..Measured::default()
     })
 }

@@ -6,6 +6,9 @@
     reason = "a failure in a helper fails the test that called it"
 )]
 
+mod climb;
+mod window;
+
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -111,6 +114,7 @@ impl Bench {
             suites: vec![&ONE_ROW],
             quick: true,
             row_texts: Vec::new(),
+            measure_ms: None,
             repeat: 2,
             bare: Program::own(&own, Side::Bare, "0"),
             tidewire: Some(Program::own(&own, Side::Tidewire, "0")),
@@ -128,6 +132,13 @@ impl Bench {
             stop: Arc::new(AtomicBool::new(false)),
         };
         Self { directory, options }
+    }
+
+    /// Lets this script play both programs of our own.
+    fn own(&mut self, script: Script<'_>) {
+        let own = script.write(self.directory.path(), "own-2");
+        self.options.bare = Program::own(&own, Side::Bare, "0");
+        self.options.tidewire = Some(Program::own(&own, Side::Tidewire, "0"));
     }
 
     fn run(&self) -> BenchReport {

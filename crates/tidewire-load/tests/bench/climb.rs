@@ -1,0 +1,91 @@
+//! Rows that look for the highest rate that each contender holds.
+
+use std::time::Duration;
+
+use tidewire_load::bench::plan::Suite;
+use tidewire_load::bench::report::RowResult;
+
+use crate::{Bench, GOOD, SUITE, Script, row};
+
+static CLIMBING: Suite = Suite {
+    rows: |_| {
+        let mut row = row("highest").climbing(&[100.0, 200.0, 400.0, 800.0]);
+        row.work.rate_per_sec = 100.0;
+        (row.limit, row.peers) = (Some(row.work.clone()), Some(row.work.clone()));
+        vec![row]
+    },
+    ..SUITE
+};
+
+/// A driver that delivers what its work asks for up to a rate, and half of anything above it.
+fn holding(most: u32) -> String {
+    // Everything before and behind the number is cut off.
+    format!(
+        "rate=${{3#*rate_per_sec\\\":}}; rate=${{rate%%.*}}; came=$rate; lost=0; \
+         if [ $rate -gt {most} ]; then came=$((rate / 2)); lost=$((rate - came)); fi; \
+         echo '{{\"started\":true}}'; \
+         echo '{{\"measured\":{{\"messages\":'$came',\"seconds\":1,\"verified\":true,\"lost\":'$lost',\"figures\":{{\"offered_per_sec\":'$rate'}}}}}}'; \
+         cat >/dev/null"
+    )
+}
+
+/// Runs the row beside a peer with this driver. Ours hold 400.
+fn climb(drive: &str) -> RowResult {
+    let mut bench = Bench::with_peers(&[("rival", Script { drive, ..GOOD })]);
+    let drive = holding(400);
+    bench.own(Script {
+        drive: &drive,
+        ..GOOD
+    });
+    bench.options.suites = vec![&CLIMBING];
+    bench.options.patience.slack = Duration::from_secs(20);
+    bench.options.patience.grace = Duration::from_millis(50);
+    let mut report = bench.run();
+    assert!(report.faults().is_empty(), "{:?}", report.faults());
+    assert!(report.to_markdown().contains("what it did not hold"));
+    report.suites.remove(0).rows.remove(0)
+}
+
+#[test]
+fn each_contender_is_measured_at_the_highest_rate_that_it_holds() {
+    let row = climb(&holding(200));
+    assert_eq!(row.tidewire.runs, [Some(400.0), Some(400.0)]);
+    assert_eq!((row.tidewire.lost, row.tidewire.holds), (0, Some(true)));
+    assert_eq!(row.limit_ratio, Some(1.0));
+    let rival = &row.peers["rival"];
+    assert_eq!(rival.figures.runs, [Some(200.0), Some(200.0)]);
+    assert_eq!(rival.ratio, Some(2.0));
+    let tries = |tries: &[tidewire_load::bench::Try]| -> Vec<(Option<f64>, bool)> {
+        let of = |one: &tidewire_load::bench::Try| (one.offered_per_sec, one.holds);
+        tries.iter().map(of).collect()
+    };
+    assert_eq!(
+        tries(&rival.figures.tries),
+        [(100.0, true), (200.0, true), (400.0, false), (400.0, false)]
+            .map(|(rate, holds)| (Some(rate), holds))
+    );
+    assert_eq!(rival.figures.tries[2].lost, 200);
+    assert_eq!(tries(&row.tidewire.tries).len(), 5);
+}
+
+#[test]
+fn who_holds_nothing_or_breaks_ends_only_its_own_climb() {
+    let row = climb(&holding(50));
+    let rival = &row.peers["rival"].figures;
+    assert!(rival.runs.is_empty() && rival.tries.len() == 2);
+    let error = rival.error.as_deref().unwrap();
+    assert!(error.contains("the lowest rate, 100 a second"), "{error}");
+    // At 400 it ends instead of answering.
+    let breaks = format!(
+        "case \"$3\" in *'\"rate_per_sec\":400.0'*) echo 'too much' >&2; exit 4;; esac; {}",
+        holding(800)
+    );
+    let row = climb(&breaks);
+    let rival = &row.peers["rival"].figures;
+    assert_eq!((rival.runs.len(), &rival.error), (2, &None));
+    assert_eq!(rival.median, Some(200.0));
+    let errors = rival.tries.iter().filter_map(|one| one.error.as_deref());
+    assert_eq!(errors.clone().count(), 2);
+    assert!(errors.clone().all(|error| error.contains("too much")));
+    assert_eq!(row.tidewire.median, Some(400.0));
+}
