@@ -13,13 +13,13 @@ use super::echo::{EchoClient, EchoLoad, EchoOutcome, measure, publish_allocation
 use super::wait::WaitSet;
 use super::{Edge, Frame};
 
-/// A socket on a free port of the loopback interface.
+/// A socket on a free port of the loopback interface, which hands runs of datagrams over in one call, or each by itself.
 ///
 /// # Errors
 /// What the system says.
-pub fn bind() -> io::Result<DatagramSocket> {
+pub fn bind(offload: bool) -> io::Result<DatagramSocket> {
     let mut options = DatagramOptions::default();
-    options.segmentation_offload = true;
+    options.segmentation_offload = offload;
     options.receive_buffer_bytes = Some(BUFFER_BYTES);
     options.send_buffer_bytes = Some(BUFFER_BYTES);
     DatagramSocket::bind(&SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), &options)
@@ -103,7 +103,7 @@ impl Client {
         let set = WaitSet::new()?;
         let mut peers = Vec::with_capacity(load.connections);
         for number in 0..load.connections {
-            let socket = bind()?;
+            let socket = bind(true)?;
             set.add(socket.as_fd(), number)?;
             peers.push(Peer {
                 socket,
@@ -158,8 +158,10 @@ impl EchoClient for Client {
                 continue;
             }
             let mut replies = 0;
-            for datagram in &self.batch {
-                let reply = self.frame.number_of(datagram.bytes);
+            let datagrams = self.batch.iter();
+            // A server may put several replies into a datagram.
+            for reply in datagrams.flat_map(|one| one.bytes.chunks(self.frame.reply_bytes())) {
+                let reply = self.frame.number_of(reply);
                 let expected = peer.expected..peer.next;
                 let Some(reply) = reply.filter(|reply| expected.contains(reply)) else {
                     return Err(io::Error::other("a reply that is not due"));
@@ -201,7 +203,7 @@ impl EchoClient for Client {
 }
 
 /// Takes what is there.
-fn receive(socket: &DatagramSocket, batch: &mut DatagramBatch) -> io::Result<usize> {
+pub(super) fn receive(socket: &DatagramSocket, batch: &mut DatagramBatch) -> io::Result<usize> {
     match socket.receive(batch) {
         Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(0),
         result => result,
@@ -210,7 +212,7 @@ fn receive(socket: &DatagramSocket, batch: &mut DatagramBatch) -> io::Result<usi
 
 /// Sends equal datagrams, however often the system has to be asked. What it does not take for want of room is lost, as
 /// datagrams are, and found missing by whoever waits for it.
-fn send_all(
+pub(super) fn send_all(
     socket: &DatagramSocket,
     peer: SocketAddr,
     datagram_bytes: usize,
@@ -230,7 +232,7 @@ fn send_all(
 const BUFFER_BYTES: usize = 4 << 20;
 
 /// Bytes sent in one call: below the largest IP packet, as offload demands.
-const RUN_BYTES_MAX: usize = 64 * 1_000;
+pub(super) const RUN_BYTES_MAX: usize = 64 * 1_000;
 
 #[cfg(test)]
 mod tests {
@@ -241,7 +243,7 @@ mod tests {
 
     #[test]
     fn every_datagram_comes_back() {
-        let socket = bind().unwrap();
+        let socket = bind(true).unwrap();
         let address = socket.local_address();
         let stop = AtomicBool::new(false);
         std::thread::scope(|scope| {

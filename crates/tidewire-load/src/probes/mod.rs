@@ -11,10 +11,11 @@
 //! - [`echo`]: a server that sends everything back, and a client with any number of connections and frames in flight
 //!   that checks every reply.
 //! - [`ingest`]: a sender of blocks, and a receiver that counts bytes or finds the frames.
-//! - [`datagram`]: the echo over UDP, with segmentation offload.
+//! - [`datagram`], [`datagram_ingest`]: both over UDP, with segmentation offload, and one way without it as well.
 //! - [`ring`]: the same and one way within a process, over the byte ring.
 
 pub mod datagram;
+pub mod datagram_ingest;
 pub mod echo;
 mod frame;
 pub mod ingest;

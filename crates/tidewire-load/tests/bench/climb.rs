@@ -33,7 +33,7 @@ fn holding(most: u32) -> String {
 fn climb(drive: &str) -> RowResult {
     let mut bench = Bench::with_peers(&[("rival", Script { drive, ..GOOD })]);
     let drive = holding(400);
-    bench.own(Script {
+    bench.own(&Script {
         drive: &drive,
         ..GOOD
     });

@@ -135,7 +135,7 @@ impl Bench {
     }
 
     /// Lets this script play both programs of our own.
-    fn own(&mut self, script: Script<'_>) {
+    fn own(&mut self, script: &Script<'_>) {
         let own = script.write(self.directory.path(), "own-2");
         self.options.bare = Program::own(&own, Side::Bare, "0");
         self.options.tidewire = Some(Program::own(&own, Side::Tidewire, "0"));

@@ -113,6 +113,7 @@ impl<'a> Ends<'a> {
         let task = match in_flight {
             0 => Task::Send {
                 flushes_each: false,
+                window: None,
             },
             in_flight => Task::Echo { in_flight },
         };

@@ -52,6 +52,12 @@ impl Numbers {
         true
     }
 
+    /// The number that is expected next of the session at hand: the one whose message was taken last.
+    #[inline]
+    pub(super) fn next(&self) -> u64 {
+        self.next
+    }
+
     fn turn_to(&mut self, session: SessionId, index: usize) {
         self.table[self.index] = self.next;
         (self.session, self.index) = (session, index);

@@ -2,8 +2,8 @@
 //!
 //! In most rows the driver is the bare client for both sides, so that a row compares servers alone. Three kinds of rows
 //! compare more: `lane` has Tidewire's own lane as the client, `client` the threaded `Client` with its futures, and within
-//! a process there are lanes at both ends anyway. Over UDP Tidewire's driver is its lane, too, since a server asks an
-//! address for a proof that a bare client does not give.
+//! a process there are lanes at both ends anyway. Over UDP Tidewire's driver is its lane with TW1, too, since that server asks an
+//! address for a proof that a bare client does not give; with codecs without a handshake it is the bare client.
 
 mod client;
 
@@ -55,6 +55,7 @@ fn rows(quick: bool) -> Vec<RowPlan> {
             with_mode("tcp", CLIENT, 1, 128).with_peers(None),
             row("ipc", "tw1", 1, 128),
             row("udp", "tw1", 1, 64),
+            row("udp", UVRPC, 1, 64).with_peers(None),
             row("inproc", "tw1", 1, 128),
         ];
     }
@@ -80,9 +81,17 @@ fn rows(quick: bool) -> Vec<RowPlan> {
         [(1, 1), (1, 128), (4, 128)]
             .map(|(connections, in_flight)| with_mode("tcp", CLIENT, connections, in_flight)),
     );
+    for transport in ["ipc", "udp"] {
+        rows.push(with_mode(transport, CLIENT, 1, 64));
+    }
     for connections in [1, 16] {
         rows.extend([1, 128].map(|in_flight| row("ipc", "tw1", connections, in_flight)));
         rows.extend([1, 64].map(|in_flight| row("udp", "tw1", connections, in_flight)));
+    }
+    for codec in ["srmp", UVRPC] {
+        rows.extend([(1, 1), (1, 64), (16, 64)].map(|(connections, in_flight)| {
+            row("udp", codec, connections, in_flight).with_peers(None)
+        }));
     }
     rows.extend([1, 128].map(|in_flight| row("inproc", "tw1", 1, in_flight)));
     rows.push(self::row(quick, "inproc", "tw1", ONE_LANE, 1, 128).with_peers(None));
@@ -98,7 +107,7 @@ fn row(
     in_flight: usize,
 ) -> RowPlan {
     let message_bytes = if codec == UVRPC {
-        uvrpc_frames().map_or(0, |(request, _)| request.len())
+        uvrpc_frames(transport).map_or(0, |(request, _)| request.len())
     } else {
         32
     };
@@ -138,7 +147,7 @@ fn serve_bare(work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
     let counted = Arc::clone(&allocated);
     let address = match super::endpoint(&super::bind_address(work))? {
         Endpoint::Udp(_) => {
-            let socket = datagram::bind().map_err(RoleError::failed("listen"))?;
+            let socket = datagram::bind(true).map_err(RoleError::failed("listen"))?;
             let address = format!("udp://{}", socket.local_address());
             thread::spawn(move || datagram::serve(&socket, &AtomicBool::new(false), &counted));
             address
@@ -165,6 +174,9 @@ fn serve_tidewire(work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
         .map_err(RoleError::failed("listen"))?
         .codec(codec(work)?)
         .limits(super::limits(work))
+        // As in a closed network: to those who cannot prove their address and are not trusted, each datagram would be sent
+        // by itself, and none that is larger than what came.
+        .trust_datagram_peers(work.codec != "tw1")
         .start(|_| |cx: &mut Context<'_>, message: Message<'_>| cx.reply(message.payload))
         .map_err(RoleError::failed("start the server"))?;
     stage.serve(&server.addresses()[0].to_string(), || Account {
@@ -183,9 +195,11 @@ fn drive(side: Side, address: &str, work: &Work, stage: &mut Stage) -> Result<()
         return client::drive(&address, work, stage);
     }
     match (super::endpoint(&address)?, side) {
-        (endpoint @ Endpoint::Udp(_), Side::Tidewire) => drive_lane(&endpoint, work, stage),
+        (endpoint @ Endpoint::Udp(_), Side::Tidewire) if work.codec == "tw1" => {
+            drive_lane(&endpoint, work, stage)
+        }
         (endpoint, _) if work.mode == LANE => drive_lane(&endpoint, work, stage),
-        (Endpoint::Udp(address), Side::Bare) => drive_bare(side, work, stage, |load, at_edge| {
+        (Endpoint::Udp(address), _) => drive_bare(side, work, stage, |load, at_edge| {
             datagram::drive(address, load, at_edge)
         }),
         (Endpoint::Socket(address), _) => drive_bare(side, work, stage, |load, at_edge| {
@@ -239,7 +253,7 @@ fn drive_lane(endpoint: &Endpoint, work: &Work, stage: &mut Stage) -> Result<(),
 /// The frame of the work's codec and size.
 fn frame(side: Side, work: &Work) -> Result<Frame, RoleError> {
     if work.codec == UVRPC {
-        let (request, reply) = uvrpc_frames()
+        let (request, reply) = uvrpc_frames(&work.transport)
             .ok_or_else(|| RoleError::Unsupported("no frame of uvrpc can be made".to_owned()))?;
         let place = |frame: &[u8]| frame.windows(8).position(|bytes| bytes == MARK);
         let (Some(number_at), Some(reply_number_at)) = (place(&request), place(&reply)) else {
@@ -260,9 +274,12 @@ fn frame(side: Side, work: &Work) -> Result<Frame, RoleError> {
 }
 
 /// A request and its response in UVRPC, with marks where their numbers go. The number of the request within the codec is
-/// always 1: it is free again as soon as it is answered.
-fn uvrpc_frames() -> Option<(Vec<u8>, Vec<u8>)> {
-    let codec = tidewire::AnyCodec::by_name(UVRPC).ok()?;
+/// always 1: it is free again as soon as it is answered. A datagram has no length before it.
+fn uvrpc_frames(transport: &str) -> Option<(Vec<u8>, Vec<u8>)> {
+    let mut codec = tidewire::AnyCodec::by_name(UVRPC).ok()?;
+    if transport == "udp" {
+        codec = codec.for_datagrams();
+    }
     let mut payload = [b'.'; 28];
     payload[..8].copy_from_slice(&MARK);
     let framed = |message: &Message<'_>| {

@@ -44,7 +44,7 @@ fn rows(quick: bool) -> Vec<RowPlan> {
 }
 
 fn work(quick: bool, rate_per_sec: f64) -> Work {
-    let (warm_up_ms, measure_ms) = if quick { (200, 500) } else { (500, 1_000) };
+    let (warm_up_ms, measure_ms) = if quick { (200, 500) } else { (500, 2_000) };
     Work {
         suite: SUITE.name.to_owned(),
         transport: "tcp".to_owned(),

@@ -4,7 +4,10 @@
 //! Rows named `a send each` are driven by Tidewire's own lane, which is given every message by itself; what it then
 //! makes of them is its affair, as it is a rival's. Rows with blocks are driven by the bare client on both sides, so that
 //! they compare servers alone. In the former each message has a number that the server checks, as rivals do; blocks are the
-//! same bytes again and again, so that only their number is known in the end, which such rows say (`counted`).
+//! same bytes again and again, so that only their number is known in the end, which such rows say (`counted`). Over UDP, where
+//! nothing waits, senders keep to a [window](datagrams).
+
+mod datagrams;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -12,7 +15,7 @@ use std::thread;
 use std::time::Duration;
 
 use tidewire::io::socket::{Listener, SocketOptions};
-use tidewire::{Address, Context, Endpoint, HandlerResult, Message, Server, Service};
+use tidewire::{Address, Context, Endpoint, HandlerResult, Kind, Message, Server, Service};
 
 use super::inproc::{self, ONE_LANE};
 use super::lane_client::{self, Task};
@@ -40,6 +43,7 @@ fn rows(quick: bool) -> Vec<RowPlan> {
             each(quick, "tw1", 1),
             batched(quick, "raw", 16, BLOCK_BYTES),
             batched(quick, "srmp", 16, BLOCK_BYTES),
+            datagrams::packed(quick, 1),
             within(quick, ""),
         ];
     }
@@ -56,6 +60,9 @@ fn rows(quick: bool) -> Vec<RowPlan> {
     }
     let many = [1, 64, 1_000, 10_000];
     rows.extend(many.map(|connections| batched(quick, "tw1", connections, BLOCK_BYTES)));
+    rows.extend([1, 16].map(|connections| datagrams::packed(quick, connections)));
+    rows.extend([1, 16].map(|connections| datagrams::each(quick, connections, "")));
+    rows.push(datagrams::each(quick, 1, datagrams::NO_OFFLOAD));
     rows.push(within(quick, ""));
     rows.push(within(quick, ONE_LANE).with_peers(None));
     rows
@@ -128,6 +135,7 @@ fn in_blocks(work: &Work, write_bytes: usize) -> Work {
 fn serve(side: Side, work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
     super::need_descriptors(work)?;
     match side {
+        Side::Bare if work.transport == "udp" => datagrams::serve_bare(work, stage),
         Side::Bare => serve_bare(work, stage),
         Side::Tidewire => serve_tidewire(work, stage),
     }
@@ -186,11 +194,16 @@ enum Counts {
     Frames,
     /// Messages that come once and in order.
     Numbers(Numbers),
+    /// The same, with a word to the sender whenever it is another so many.
+    Told(Numbers, u64),
 }
 
 impl Counts {
     fn of(parse: Parse, work: &Work) -> Self {
         match parse {
+            _ if work.transport == "udp" => {
+                Self::Told(Numbers::new(), datagrams::tells_every(work))
+            }
             Parse::Bytes => Self::Bytes,
             _ if is_numbered(work) => Self::Numbers(Numbers::new()),
             _ => Self::Frames,
@@ -200,8 +213,9 @@ impl Counts {
 
 impl Service for Counter {
     fn on_open(&mut self, cx: &mut Context<'_>) {
-        if let Counts::Numbers(numbers) = &mut self.counts {
-            numbers.open(cx);
+        match &mut self.counts {
+            Counts::Numbers(numbers) | Counts::Told(numbers, _) => numbers.open(cx),
+            Counts::Bytes | Counts::Frames => {}
         }
     }
 
@@ -211,6 +225,14 @@ impl Service for Counter {
             Counts::Bytes => message.payload.len() as u64,
             Counts::Frames => 1,
             Counts::Numbers(numbers) => u64::from(numbers.take(cx, message.payload)),
+            Counts::Told(numbers, every) => {
+                let is_right = numbers.take(cx, message.payload);
+                let come = numbers.next();
+                if is_right && come.is_multiple_of(*every) {
+                    cx.send(&Message::new(Kind::OneWay, 0, &come.to_le_bytes()))?;
+                }
+                u64::from(is_right)
+            }
         };
         Ok(())
     }
@@ -221,16 +243,17 @@ impl Service for Counter {
     }
 }
 
-/// Whether messages carry numbers: those that Tidewire's lane sends one by one, where the codec has messages at all.
+/// Whether messages carry numbers: those that Tidewire's lane sends one by one, where the codec has messages at all, or they
+/// are datagrams.
 fn is_numbered(work: &Work) -> bool {
-    work.write_bytes == 0 && work.codec != "raw"
+    work.write_bytes == 0 && (work.codec != "raw" || work.transport == "udp")
 }
 
 fn serve_tidewire(work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
     let shared = Arc::new(AtomicU64::new(0));
     let parse = parse(work)?;
     let divisor = match parse {
-        Parse::Bytes => work.message_bytes as u64,
+        Parse::Bytes if !is_numbered(work) => work.message_bytes as u64,
         _ => 1,
     };
     let server = Server::builder()
@@ -260,11 +283,14 @@ fn drive(side: Side, address: &str, work: &Work, stage: &mut Stage) -> Result<()
     if side == Side::Tidewire && work.write_bytes == 0 {
         let task = Task::Send {
             flushes_each: work.mode == FLUSH,
+            window: (work.transport == "udp").then_some(work.in_flight as u64),
         };
         return drive_lane(&endpoint, work, task, stage);
     }
-    let Endpoint::Socket(address) = endpoint else {
-        return Err(RoleError::Unsupported(format!("no blocks over {address}")));
+    let address = match endpoint {
+        Endpoint::Socket(address) => address,
+        Endpoint::Udp(server) => return datagrams::drive_bare(server, work, stage),
+        other => return Err(RoleError::Unsupported(format!("no blocks over {other}"))),
     };
     let load = IngestLoad {
         connections: work.connections,

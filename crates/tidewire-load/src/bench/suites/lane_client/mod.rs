@@ -36,6 +36,9 @@ pub(super) enum Task {
     Send {
         /// Whether every message is written by itself.
         flushes_each: bool,
+        /// Messages of a session that may be on their way, of which the receiver tells now and then; nothing where a session
+        /// that is full waits.
+        window: Option<u64>,
     },
 }
 
@@ -244,7 +247,18 @@ impl LaneClient {
     fn send(&mut self, cx: &mut Context<'_>, index: usize, count: u64) {
         let conversation = &mut self.sessions[index];
         let first = conversation.next;
-        if self.task == (Task::Send { flushes_each: true }) {
+        let (flushes_each, count) = match self.task {
+            Task::Send {
+                flushes_each,
+                window,
+            } => {
+                let on_its_way = first - conversation.expected;
+                let free = window.map_or(count, |window| window.saturating_sub(on_its_way));
+                (flushes_each, count.min(free))
+            }
+            Task::Echo { .. } => (false, count),
+        };
+        if flushes_each {
             conversation.next = send_and_flush(cx, conversation, &mut self.payload, count);
         } else if let Ok(mut sender) = cx.sender(conversation.session) {
             for number in first..first + count {
@@ -299,6 +313,12 @@ impl Service for LaneClient {
             return cx.reply(message.payload);
         };
         let conversation = &mut self.sessions[index];
+        if matches!(self.task, Task::Send { .. }) {
+            if !conversation.is_told(message.payload) {
+                self.counts.wrong += 1;
+            }
+            return Ok(());
+        }
         let Some(overtaken) = conversation.take(message.payload) else {
             self.counts.wrong += 1;
             return Ok(());
@@ -369,6 +389,14 @@ impl Conversation {
         let overtaken = number - self.expected;
         self.expected = number + 1;
         Some(overtaken)
+    }
+
+    /// The receiver tells how many have come. Returns whether that can be.
+    fn is_told(&mut self, payload: &[u8]) -> bool {
+        let told = payload.first_chunk().copied().map(u64::from_le_bytes);
+        let is_possible = told.is_some_and(|told| told <= self.next);
+        self.expected = self.expected.max(told.filter(|_| is_possible).unwrap_or(0));
+        is_possible
     }
 
     /// What was sent up to now went at this time; messages of one turn share an entry.
