@@ -232,7 +232,7 @@ pub(super) fn send_all(
 const BUFFER_BYTES: usize = 4 << 20;
 
 /// Bytes sent in one call: below the largest IP packet, as offload demands.
-pub(super) const RUN_BYTES_MAX: usize = 64 * 1_000;
+pub(crate) const RUN_BYTES_MAX: usize = 64 * 1_000;
 
 #[cfg(test)]
 mod tests {

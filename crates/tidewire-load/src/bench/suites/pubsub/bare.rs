@@ -1,76 +1,81 @@
-//! Publish and subscribe, bare: the first connections are the subscribers, the others publish, and the server copies.
+//! Publish and subscribe, bare: the first connections are the subscribers, the others publish, and the server copies. Frames
+//! are those that Tidewire delivers, header, topic and all, and every subscriber looks at all of each.
 
+use std::cell::RefCell;
 use std::io;
-use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::thread;
 use std::time::Duration;
 
+use tidewire::io::affinity::pin_to_core;
 use tidewire::io::clock::now_ns;
-use tidewire::io::socket::{Listener, SocketAddress, SocketOptions};
-use tidewire::{Address, Endpoint};
+use tidewire::proto::codec::{Codec, Tw1};
+use tidewire::{Endpoint, Kind, Message};
 
 use super::super::course::{Course, News, tell};
-use super::super::frame_link::{self, FrameLink};
+use super::super::frame_link::{Links, Server, Way};
 use super::flow::{Deliveries, Flow};
 use super::{LOOK_EVERY_NS, PAYLOAD_BYTES};
 use crate::bench::contract::{Account, Work};
 use crate::bench::plan::RoleError;
 use crate::bench::stage::Stage;
-use crate::probes::echo;
-use crate::probes::wait::{AcceptSet, WaitSet};
+use crate::bench::subscriber::TOPIC;
 
-type Link = FrameLink<PAYLOAD_BYTES>;
+type Frame = [u8; FRAME_BYTES];
 
 pub(super) fn serve(work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
-    let Endpoint::Socket(address) = super::super::endpoint(&super::super::bind_address(work))?
-    else {
-        let text = format!("no bare server over {}", work.transport);
-        return Err(RoleError::Unsupported(text));
-    };
-    let listener =
-        Listener::bind(&address, &SocketOptions::default()).map_err(RoleError::failed("listen"))?;
-    let local = Address::from(listener.local_address().clone()).to_string();
+    let (server, _) = Server::bind(work, 0)?;
+    let address = server.address();
     let subscribers = work.subscribers;
     // It ends with the process: the runner's last word is the end of our input.
-    thread::spawn(move || copy(&listener, subscribers));
-    stage.serve(&local, Account::default)
+    thread::spawn(move || copy(server, subscribers));
+    stage.serve(&address, Account::default)
 }
 
-/// Writes to every subscriber what publishers send.
-fn copy(listener: &Listener, subscribers: usize) -> io::Result<()> {
-    let mut set = AcceptSet::new(listener)?;
-    let mut links: Vec<Link> = Vec::new();
-    let mut ready = Vec::new();
-    let mut news = Vec::new();
-    let mut buffer = frame_link::buffer();
-    loop {
-        let is_behind = links.iter().any(|link| !link.output.is_empty());
-        let patience = if is_behind { SOON } else { LOOK_EVERY };
-        set.wait_for(&mut ready, patience, |stream| links.push(Link::new(stream)))?;
-        for &number in &ready {
-            // With the first connection that ends, all end: the driver is done.
-            links[number].exchange(&mut buffer, |frame, _| news.extend_from_slice(frame))?;
-        }
-        for link in links.iter_mut().take(subscribers) {
-            link.output.extend_from_slice(&news);
-            link.flush()?;
-        }
-        news.clear();
+/// How to get to the server of this work, which within a process begins to serve here.
+pub(super) fn way(work: &Work, endpoint: Option<Endpoint>) -> Result<Way, RoleError> {
+    if let Some(endpoint) = endpoint {
+        return Way::to(endpoint);
     }
+    let (server, way) = Server::bind(work, work.subscribers + work.publishers)?;
+    let (core, subscribers) = (work.cores.get(1).copied(), work.subscribers);
+    thread::spawn(move || {
+        core.map_or(Ok(()), pin_to_core)?;
+        copy(server, subscribers)
+    });
+    Ok(way)
+}
+
+/// Writes to every subscriber what publishers send. Frames of one turn are written together.
+fn copy(server: Server, subscribers: usize) -> io::Result<()> {
+    let news = RefCell::new(Vec::new());
+    server.serve(
+        |frame: &Frame, _| news.borrow_mut().extend_from_slice(frame),
+        |links| {
+            let mut news = news.borrow_mut();
+            for link in links.iter_mut().take(subscribers) {
+                let Some(open) = link else { continue };
+                open.output.extend_from_slice(&news);
+                if open.flush().is_err() {
+                    *link = None;
+                }
+            }
+            news.clear();
+        },
+    )
 }
 
 /// Starts the driver's thread, which says what becomes of it.
 pub(super) fn start(
-    address: SocketAddress,
+    way: Way,
     work: &Work,
     course: &Arc<Course>,
     sender: &Sender<News<Deliveries>>,
 ) {
     let (work, course, sender) = (work.clone(), Arc::clone(course), sender.clone());
     thread::spawn(move || {
-        let news = match drive(&address, &work, &course, &sender) {
+        let news = match drive(&way, &work, &course, &sender) {
             Ok(deliveries) => News::Done(deliveries),
             Err(error) => News::Failed(error.to_string()),
         };
@@ -79,22 +84,19 @@ pub(super) fn start(
 }
 
 fn drive(
-    address: &SocketAddress,
+    way: &Way,
     work: &Work,
     course: &Course,
     sender: &Sender<News<Deliveries>>,
 ) -> io::Result<Deliveries> {
-    let mut set = WaitSet::new()?;
-    let mut links = Vec::new();
-    for number in 0..work.subscribers + work.publishers {
-        let link = Link::new(echo::connect(address, false)?);
-        set.add(link.as_fd(), number)?;
-        links.push(link);
+    if matches!(way, Way::Rings(_)) {
+        work.cores.first().copied().map_or(Ok(()), pin_to_core)?;
     }
+    let connections = work.subscribers + work.publishers;
+    let mut links: Links<FRAME_BYTES> = Links::connect(way, connections, work.cores.len() < 2)?;
+    let head = head()?;
     tell(sender, News::Connected);
     let mut flow = Flow::new(work);
-    let mut ready = Vec::new();
-    let mut buffer = frame_link::buffer();
     loop {
         let now_ns = now_ns();
         let is_settled = flow.settle(now_ns);
@@ -103,24 +105,44 @@ fn drive(
                 return Ok(flow.into_deliveries());
             }
         } else {
-            for (publisher, link) in links.iter_mut().skip(work.subscribers).enumerate() {
+            for (publisher, link) in links.all.iter_mut().skip(work.subscribers).enumerate() {
                 for _ in 0..flow.room(publisher) {
+                    link.output.extend_from_slice(&head);
                     flow.append(publisher, now_ns, &mut link.output);
                 }
                 link.flush()?;
             }
         }
-        set.wait_for(&mut ready, LOOK_EVERY)?;
-        let heard_ns = self::now_ns();
-        for &number in &ready {
-            links[number].exchange(&mut buffer, |frame, _| {
-                flow.take(number, frame, heard_ns, course);
-            })?;
-        }
+        let mut heard_ns = None;
+        links.turn(LOOK_EVERY, |number, frame, _| {
+            let heard_ns = *heard_ns.get_or_insert_with(tidewire::io::clock::now_ns);
+            // What has another length, kind or topic is not what was published.
+            let payload = frame.strip_prefix(&head[..]).unwrap_or_default();
+            flow.take(number, payload, heard_ns, course);
+        })?;
     }
 }
 
+/// What stands before each payload: the header and the topic, as Tidewire delivers them.
+fn head() -> io::Result<Vec<u8>> {
+    let mut frame = Vec::new();
+    let message = Message::with_id(Kind::Deliver, 1, 0, &[0; PAYLOAD_BYTES]).with_name(TOPIC);
+    Tw1.encode(&message, &mut frame).map_err(io::Error::other)?;
+    frame.truncate(frame.len().saturating_sub(PAYLOAD_BYTES));
+    Ok(frame)
+}
+
+/// A payload with its header and its topic of a letter.
+const FRAME_BYTES: usize = PAYLOAD_BYTES + 14;
+
 const LOOK_EVERY: Duration = Duration::from_nanos(LOOK_EVERY_NS);
 
-/// When a socket that took too little is tried again.
-const SOON: Duration = Duration::from_micros(100);
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_frame_is_as_long_as_one_of_tidewire() {
+        assert_eq!(head().unwrap().len() + PAYLOAD_BYTES, FRAME_BYTES);
+    }
+}

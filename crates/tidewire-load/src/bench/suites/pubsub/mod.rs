@@ -2,8 +2,8 @@
 //!
 //! Publishers send as much as they may: each is at most [`WINDOW`] messages ahead of the slowest subscriber, so that what
 //! is measured is speed and not the length of queues. The driver has both ends on one thread and checks every message of
-//! every publisher at every subscriber. The limit is a loop that copies frames of one size from publishers to subscribers,
-//! over TCP and Unix sockets; over UDP and within a process there is none.
+//! every publisher at every subscriber. The limit is a loop that copies the same frames from publishers to subscribers, who
+//! check the same: header, topic, number, time and filling.
 
 mod bare;
 mod exchange;
@@ -12,7 +12,7 @@ mod flow;
 use std::sync::Arc;
 use std::sync::mpsc::channel;
 
-use tidewire::{Endpoint, PubSub, Server};
+use tidewire::{PubSub, Server};
 
 use self::flow::Deliveries;
 use super::course::Course;
@@ -43,8 +43,7 @@ fn rows(quick: bool) -> Vec<RowPlan> {
             };
             let id = format!("{transport}, {publishers} to {subscribers}");
             let work = super::timed(quick, work);
-            let limit = matches!(transport, "tcp" | "ipc").then(|| work.clone());
-            rows.push(RowPlan::new(id, work, DELIVERIES).with_limit(limit));
+            rows.push(RowPlan::new(id, work, DELIVERIES));
         }
     }
     if quick {
@@ -75,26 +74,24 @@ fn start_server(work: &Work) -> Result<Server, RoleError> {
 }
 
 fn drive(side: Side, address: &str, work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
-    let server = match work.transport.as_str() {
-        "inproc" => Some(start_server(work)?),
-        _ => None,
-    };
-    let address = match &server {
-        Some(server) => server.to_string(),
-        None => super::full_address(work, address),
-    };
-    let endpoint = super::endpoint(&address)?;
+    let is_within = work.transport == "inproc";
+    let endpoint = || super::endpoint(&super::full_address(work, address));
     let course = Arc::new(Course::new());
     let (sender, news) = channel();
-    let lane = match (side, endpoint) {
-        (Side::Tidewire, endpoint) => Some(exchange::start(&endpoint, work, &course, &sender)?),
-        (Side::Bare, Endpoint::Socket(address)) => {
-            bare::start(address, work, &course, &sender);
-            None
+    let played = match side {
+        Side::Tidewire => {
+            let server = is_within.then(|| start_server(work)).transpose()?;
+            let endpoint = match &server {
+                Some(server) => server.addresses()[0].clone(),
+                None => endpoint()?,
+            };
+            let lane = exchange::start(&endpoint, work, &course, &sender)?;
+            Some((server, lane))
         }
-        (Side::Bare, _) => {
-            let text = format!("no bare publishers over {}", work.transport);
-            return Err(RoleError::Unsupported(text));
+        Side::Bare => {
+            let outside = (!is_within).then(endpoint).transpose()?;
+            bare::start(bare::way(work, outside)?, work, &course, &sender);
+            None
         }
     };
     // Nobody but the lane or the thread is to hold the other end: if it ends, that is heard.
@@ -103,9 +100,9 @@ fn drive(side: Side, address: &str, work: &Work, stage: &mut Stage) -> Result<()
     let Some(deliveries) = all.first() else {
         return Err(RoleError::Unsupported("there was nobody".to_owned()));
     };
-    // The lane stays until the kernel's account of it has been read.
+    // The lanes stay until the kernel's account of them has been read.
     let said = stage.measured(measured(deliveries, work));
-    drop(lane);
+    drop(played);
     said
 }
 

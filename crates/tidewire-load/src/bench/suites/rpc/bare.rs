@@ -1,32 +1,27 @@
-//! Calls, bare: frames of 16 bytes, one epoll loop on each side. A call is its number and two numbers to add, the reply
+//! Calls, bare: frames of 16 bytes, one loop on each side. A call is its number and two numbers to add, the reply
 //! the number and the sum.
 
 use std::io;
-use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::thread;
 
+use tidewire::Endpoint;
+use tidewire::io::affinity::pin_to_core;
 use tidewire::io::clock::now_ns;
-use tidewire::io::socket::{Listener, SocketAddress, SocketOptions};
-use tidewire::{Address, Endpoint};
 
 use super::super::course::{Course, News, tell};
-use super::super::frame_link::{self, FrameLink};
+use super::super::frame_link::{Links, Server, Way};
 use super::{Calls, call_timeout_ns, numbers};
 use crate::bench::contract::{Account, Work};
 use crate::bench::plan::RoleError;
 use crate::bench::stage::Stage;
-use crate::probes::echo;
-use crate::probes::wait::{AcceptSet, PATIENCE, WaitSet};
 
 type Frame = [u8; FRAME_BYTES];
 
-type Link = FrameLink<FRAME_BYTES>;
-
-/// A client: its connection, and what it knows of its calls.
+/// What a client knows of its calls.
+#[derive(Default)]
 struct Client {
-    link: Link,
     /// When the calls were sent whose replies are awaited, by number.
     sent: std::collections::VecDeque<u64>,
     next: u32,
@@ -34,57 +29,45 @@ struct Client {
 }
 
 pub(super) fn serve(work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
-    let Endpoint::Socket(address) = super::super::endpoint(&super::super::bind_address(work))?
-    else {
-        let text = format!("no bare calls over {}", work.transport);
-        return Err(RoleError::Unsupported(text));
-    };
-    let listener =
-        Listener::bind(&address, &SocketOptions::default()).map_err(RoleError::failed("listen"))?;
-    let local = Address::from(listener.local_address().clone()).to_string();
+    let (server, _) = Server::bind(work, 0)?;
+    let address = server.address();
     // It ends with the process: the runner's last word is the end of our input.
-    thread::spawn(move || answer(&listener));
-    stage.serve(&local, Account::default)
+    thread::spawn(move || answer(server));
+    stage.serve(&address, Account::default)
 }
 
-fn answer(listener: &Listener) -> io::Result<()> {
-    let mut set = AcceptSet::new(listener)?;
-    let mut links: Vec<Option<Link>> = Vec::new();
-    let mut ready = Vec::new();
-    let mut buffer = frame_link::buffer();
-    loop {
-        set.wait_for(&mut ready, PATIENCE, |stream| {
-            links.push(Some(Link::new(stream)));
-        })?;
-        for &number in &ready {
-            let Some(link) = &mut links[number] else {
-                continue;
-            };
-            let answered = link.exchange(&mut buffer, |call, out| {
-                let mut reply = *call;
-                let (first, second) = (number_at(call, 4), number_at(call, 8));
-                reply[4..8].copy_from_slice(&first.wrapping_add(second).to_le_bytes());
-                out.extend_from_slice(&reply);
-            });
-            if answered.is_err() {
-                links[number] = None;
-            }
-        }
+/// How to get to the server of this work, which within a process begins to serve here.
+pub(super) fn way(work: &Work, endpoint: Option<Endpoint>) -> Result<Way, RoleError> {
+    if let Some(endpoint) = endpoint {
+        return Way::to(endpoint);
     }
+    let (server, way) = Server::bind(work, work.connections * work.threads)?;
+    let core = work.cores.get(1).copied();
+    thread::spawn(move || pin_to(core).and_then(|()| answer(server)));
+    Ok(way)
+}
+
+fn pin_to(core: Option<usize>) -> io::Result<()> {
+    core.map_or(Ok(()), pin_to_core)
+}
+
+fn answer(server: Server) -> io::Result<()> {
+    let add = |call: &Frame, out: &mut Vec<u8>| {
+        let mut reply = *call;
+        let (first, second) = (number_at(call, 4), number_at(call, 8));
+        reply[4..8].copy_from_slice(&first.wrapping_add(second).to_le_bytes());
+        out.extend_from_slice(&reply);
+    };
+    server.serve(add, |_| {})
 }
 
 /// Starts the threads, which say what becomes of them.
-pub(super) fn start(
-    address: &SocketAddress,
-    work: &Work,
-    course: &Arc<Course>,
-    sender: &Sender<News<Calls>>,
-) {
+pub(super) fn start(way: &Way, work: &Work, course: &Arc<Course>, sender: &Sender<News<Calls>>) {
     for _ in 0..work.threads {
-        let (address, work) = (address.clone(), work.clone());
+        let (way, work) = (way.clone(), work.clone());
         let (course, sender) = (Arc::clone(course), sender.clone());
         thread::spawn(move || {
-            let news = match call(&address, &work, &course, &sender) {
+            let news = match call(&way, &work, &course, &sender) {
                 Ok(calls) => News::Done(calls),
                 Err(error) => News::Failed(error.to_string()),
             };
@@ -94,30 +77,23 @@ pub(super) fn start(
 }
 
 fn call(
-    address: &SocketAddress,
+    way: &Way,
     work: &Work,
     course: &Course,
     sender: &Sender<News<Calls>>,
 ) -> io::Result<Calls> {
-    let mut set = WaitSet::new()?;
-    let mut clients = Vec::with_capacity(work.connections);
-    for number in 0..work.connections {
-        let link = Link::new(echo::connect(address, false)?);
-        set.add(link.as_fd(), number)?;
-        clients.push(Client {
-            link,
-            sent: std::collections::VecDeque::new(),
-            next: 0,
-            awaited: 0,
-        });
+    if matches!(way, Way::Rings(_)) {
+        pin_to(work.cores.first().copied())?;
     }
+    let gives_way = work.threads > 1 || work.cores.len() < 2;
+    let mut links: Links<FRAME_BYTES> = Links::connect(way, work.connections, gives_way)?;
+    let mut clients: Vec<Client> = links.all.iter().map(|_| Client::default()).collect();
     tell(sender, News::Connected);
     let mut calls = Calls::new();
-    for client in &mut clients {
-        client.send(work.in_flight)?;
+    for (client, link) in clients.iter_mut().zip(&mut links.all) {
+        client.send(work.in_flight, &mut link.output);
+        link.flush()?;
     }
-    let mut ready = Vec::new();
-    let mut buffer = frame_link::buffer();
     loop {
         let now_ns = now_ns();
         if course.is_over(now_ns) {
@@ -131,48 +107,45 @@ fn call(
                 return Ok(calls);
             }
         }
-        set.wait_for(&mut ready, LOOK_EVERY)?;
-        for &number in &ready {
-            clients[number].receive(&mut buffer, course, &mut calls)?;
-        }
+        // Read by the first frame of a turn, so that it is behind its read, and there is none for a turn without frames.
+        let mut read_ns = None;
+        links.turn(LOOK_EVERY, |number, reply, out| {
+            let now_ns = *read_ns.get_or_insert_with(tidewire::io::clock::now_ns);
+            clients[number].take(reply, now_ns, out, course, &mut calls);
+        })?;
     }
 }
 
 impl Client {
-    fn send(&mut self, count: usize) -> io::Result<()> {
+    fn send(&mut self, count: usize, out: &mut Vec<u8>) {
         let now_ns = now_ns();
         for _ in 0..count {
-            push_call(&mut self.next, &mut self.link.output);
+            push_call(&mut self.next, out);
             self.sent.push_back(now_ns);
         }
-        self.link.flush()
     }
 
-    /// Takes the replies of one read, which came at one time, and calls again.
-    fn receive(&mut self, buffer: &mut [u8], course: &Course, calls: &mut Calls) -> io::Result<()> {
-        let Self {
-            link,
-            sent,
-            next,
-            awaited,
-        } = self;
-        // Read by the first frame, so that it is behind the read, and there is none for a read without frames.
-        let mut read_ns = None;
-        link.exchange(buffer, |reply, out| {
-            let (first, second) = numbers(*awaited);
-            let is_right = number_at(reply, 0) == awaited.cast_signed()
-                && number_at(reply, 4) == first.wrapping_add(second);
-            *awaited = awaited.wrapping_add(1);
-            let now_ns = *read_ns.get_or_insert_with(now_ns);
-            match sent.pop_front() {
-                Some(sent_ns) => calls.settle(course, sent_ns, is_right.then_some(now_ns)),
-                None => calls.wrong += 1,
-            }
-            if !course.is_over(now_ns) {
-                push_call(next, out);
-                sent.push_back(now_ns);
-            }
-        })
+    /// Takes a reply that came at this time, and calls again.
+    fn take(
+        &mut self,
+        reply: &Frame,
+        now_ns: u64,
+        out: &mut Vec<u8>,
+        course: &Course,
+        calls: &mut Calls,
+    ) {
+        let (first, second) = numbers(self.awaited);
+        let is_right = number_at(reply, 0) == self.awaited.cast_signed()
+            && number_at(reply, 4) == first.wrapping_add(second);
+        self.awaited = self.awaited.wrapping_add(1);
+        match self.sent.pop_front() {
+            Some(sent_ns) => calls.settle(course, sent_ns, is_right.then_some(now_ns)),
+            None => calls.wrong += 1,
+        }
+        if !course.is_over(now_ns) {
+            push_call(&mut self.next, out);
+            self.sent.push_back(now_ns);
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 //! Every thread of the driver has so many clients, each with a connection of its own and a number of calls on their way.
 //! What counts are replies that came and are right, not calls that were sent; `success` is their share. Tidewire plays
 //! both ends as a user would: a [`Router`] with the method, and clients that are sessions of a lane. The limit is a loop
-//! over frames of 16 bytes without a name, over TCP and Unix sockets; over UDP and within a process there is none.
+//! over frames of 16 bytes without a name.
 
 mod bare;
 mod caller;
@@ -11,7 +11,7 @@ mod caller;
 use std::sync::Arc;
 use std::sync::mpsc::channel;
 
-use tidewire::{Context, Endpoint, HandlerResult, Message, Router, Server};
+use tidewire::{Context, HandlerResult, Message, Router, Server};
 
 use super::course::Course;
 use crate::bench::contract::{Account, Measured, Work};
@@ -56,7 +56,6 @@ fn rows(quick: bool) -> Vec<RowPlan> {
             };
             let id = format!("{transport}, {threads} × {clients} clients, {in_flight} in flight");
             let work = super::timed(quick, work);
-            let limit = matches!(transport, "tcp" | "ipc").then(|| work.clone());
             // How a rival spreads its clients over threads is its own affair; it has as many as we have in all.
             let peers = Work {
                 connections: clients * threads,
@@ -64,7 +63,7 @@ fn rows(quick: bool) -> Vec<RowPlan> {
                 ..work.clone()
             };
             let row = RowPlan::new(id, work, CALLS);
-            rows.push(row.with_limit(limit).with_peers(Some(peers)));
+            rows.push(row.with_peers(Some(peers)));
         }
     }
     if quick {
@@ -108,19 +107,17 @@ fn add(cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
 }
 
 fn drive(side: Side, address: &str, work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
-    let server = match work.transport.as_str() {
-        "inproc" => Some(start_server(work)?),
-        _ => None,
-    };
-    let address = match &server {
-        Some(server) => server.to_string(),
-        None => super::full_address(work, address),
-    };
-    let endpoint = super::endpoint(&address)?;
+    let is_within = work.transport == "inproc";
+    let endpoint = || super::endpoint(&super::full_address(work, address));
     let course = Arc::new(Course::new());
     let (sender, news) = channel();
     match side {
         Side::Tidewire => {
+            let server = is_within.then(|| start_server(work)).transpose()?;
+            let endpoint = match &server {
+                Some(server) => server.addresses()[0].clone(),
+                None => endpoint()?,
+            };
             let callers = caller::start(&endpoint, work, &course, &sender)?;
             let calls = course.run(work.threads, work, &news, stage)?;
             // The lanes stay until the kernel's account of them has been read.
@@ -129,11 +126,8 @@ fn drive(side: Side, address: &str, work: &Work, stage: &mut Stage) -> Result<()
             said
         }
         Side::Bare => {
-            let Endpoint::Socket(address) = endpoint else {
-                let text = format!("no bare calls over {}", work.transport);
-                return Err(RoleError::Unsupported(text));
-            };
-            bare::start(&address, work, &course, &sender);
+            let outside = (!is_within).then(endpoint).transpose()?;
+            bare::start(&bare::way(work, outside)?, work, &course, &sender);
             let calls = course.run(work.threads, work, &news, stage)?;
             stage.measured(measured(&calls, work))
         }
@@ -255,6 +249,8 @@ mod tests {
     fn several_threads_add_up() {
         for (side, transport) in [
             (Side::Bare, "tcp"),
+            (Side::Bare, "udp"),
+            (Side::Bare, "inproc"),
             (Side::Tidewire, "tcp"),
             (Side::Tidewire, "inproc"),
         ] {

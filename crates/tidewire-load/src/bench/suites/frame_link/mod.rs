@@ -1,0 +1,158 @@
+//! Bare connections that move frames of one size, over every transport: for limits that need more than an echo.
+//!
+//! Problem: the limits of calls and of publications do the same over sockets, datagrams and rings, and differ only in how a
+//! frame gets from one side to the other. Approach: a [`FrameLink`] is one end of a connection whatever carries it, a
+//! [`Server`] all the ends of one side with the waiting for them, and a [`Way`] what a client needs to get there. Over UDP
+//! frames share datagrams and runs of them go out in one call; within a process nobody sleeps, as in the other limits there.
+
+mod client;
+mod server;
+
+use std::io::{self, ErrorKind};
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use tidewire::io::datagram::{DatagramBatch, DatagramSocket};
+use tidewire::io::ring::RingStream;
+use tidewire::io::socket::Stream;
+
+pub(super) use self::client::{Links, Way};
+pub(super) use self::server::Server;
+use crate::probes::datagram::RUN_BYTES_MAX;
+use crate::probes::datagram_ingest::PACKED_BYTES;
+
+/// One end of a connection that moves frames of so many bytes.
+pub(super) struct FrameLink<const FRAME_BYTES: usize> {
+    wire: Wire,
+    /// The beginning of a frame whose end has not come.
+    rest: Vec<u8>,
+    /// Bytes to write.
+    pub(super) output: Vec<u8>,
+}
+
+/// What carries the bytes.
+enum Wire {
+    Socket(Stream),
+    Ring(RingStream),
+    Datagrams(Datagrams),
+}
+
+/// A socket, and the peer that is meant. A server has one socket for all its peers, and reads it itself.
+struct Datagrams {
+    socket: Arc<DatagramSocket>,
+    peer: SocketAddr,
+    batch: Option<Box<DatagramBatch>>,
+}
+
+impl<const FRAME_BYTES: usize> FrameLink<FRAME_BYTES> {
+    fn new(wire: Wire) -> Self {
+        Self {
+            wire,
+            rest: Vec::new(),
+            output: Vec::new(),
+        }
+    }
+
+    /// Reads once into a [`buffer`] that all links of a thread share, lets `handle` answer every whole frame, and writes what
+    /// it wrote. Returns how many frames came.
+    pub(super) fn exchange(
+        &mut self,
+        buffer: &mut [u8],
+        mut handle: impl FnMut(&[u8; FRAME_BYTES], &mut Vec<u8>),
+    ) -> io::Result<usize> {
+        let kept = self.rest.len();
+        buffer[..kept].copy_from_slice(&self.rest);
+        let filled = match self.wire.read(&mut buffer[kept..]) {
+            Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+            Ok(count) => kept + count,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => kept,
+            Err(error) => return Err(error),
+        };
+        let (frames, rest) = buffer[..filled].as_chunks();
+        for frame in frames {
+            handle(frame, &mut self.output);
+        }
+        self.rest.clear();
+        self.rest.extend_from_slice(rest);
+        self.flush().map(|()| frames.len())
+    }
+
+    /// Writes what is taken; the rest stays in `output` for the next time.
+    pub(super) fn flush(&mut self) -> io::Result<()> {
+        let mut written = 0;
+        while written < self.output.len() {
+            match self.wire.write(&self.output[written..], FRAME_BYTES) {
+                Ok(count) => written += count,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(error) => return Err(error),
+            }
+        }
+        self.output.drain(..written);
+        Ok(())
+    }
+}
+
+impl Wire {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Socket(stream) => stream.read(buffer),
+            Self::Ring(stream) => stream.read(buffer),
+            Self::Datagrams(datagrams) => datagrams.read(buffer),
+        }
+    }
+
+    fn write(&mut self, bytes: &[u8], frame_bytes: usize) -> io::Result<usize> {
+        match self {
+            Self::Socket(stream) => stream.write(bytes),
+            Self::Ring(stream) => stream.write(bytes),
+            Self::Datagrams(datagrams) => datagrams.write(bytes, frame_bytes),
+        }
+    }
+}
+
+impl Datagrams {
+    /// The content of a run of datagrams; each of them has whole frames.
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let batch = self
+            .batch
+            .get_or_insert_with(|| Box::new(DatagramBatch::new(1)));
+        self.socket.receive(batch)?;
+        let mut filled = 0;
+        for datagram in &**batch {
+            // Who had to greet twice may be answered twice.
+            if datagram.bytes == GREETING {
+                continue;
+            }
+            let until = filled + datagram.bytes.len();
+            buffer[filled..until].copy_from_slice(datagram.bytes);
+            filled = until;
+        }
+        if filled == 0 {
+            return Err(ErrorKind::WouldBlock.into());
+        }
+        Ok(filled)
+    }
+
+    /// Sends a run of datagrams that are as large as may be.
+    fn write(&mut self, bytes: &[u8], frame_bytes: usize) -> io::Result<usize> {
+        let datagram_bytes = (PACKED_BYTES / frame_bytes * frame_bytes).min(bytes.len());
+        let most = RUN_BYTES_MAX / datagram_bytes * datagram_bytes;
+        let run = &bytes[..bytes.len().min(most)];
+        let datagrams = self.socket.send(self.peer, datagram_bytes, run)?;
+        Ok((datagrams * datagram_bytes).min(run.len()))
+    }
+}
+
+/// A buffer to read into. A thread makes one, for filling it with zeros costs as much as many frames.
+fn buffer() -> Box<[u8]> {
+    vec![0; BUFFER_BYTES].into_boxed_slice()
+}
+
+/// What one read takes at most: no run of datagrams is larger.
+const BUFFER_BYTES: usize = 64 * 1024;
+
+/// Room of a ring in each direction, in bytes.
+const RING_BYTES: usize = 256 * 1024;
+
+/// What a client says over UDP before anything else, and the server answers: so the server knows of it.
+const GREETING: [u8; 1] = [0];
