@@ -1,4 +1,4 @@
-//! `tidewire compare`: two sides of reports, and whether anything changed.
+//! `tidewire compare`: two sides of reports, or of files of the benchmark, and whether anything changed.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -11,14 +11,15 @@ use tidewire_load::statistics::Bootstrap;
 
 use crate::failure::Failure;
 
-/// Compare reports of load tests: ratios of medians with intervals, and a verdict for each metric. Each side is a
-/// report.json or a directory with several; four runs of each side are the fewest that can be judged.
+/// Compare reports of load tests, or files of the benchmark: ratios of medians with intervals, and a verdict for each metric.
+/// Each side is a report.json or a directory with several, or a bench.json, whose rounds are its runs; four runs of each
+/// side are the fewest that can be judged.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct CompareArguments {
-    /// Report, or directory of reports, to compare with.
+    /// Report, bench.json, or directory of them, to compare with.
     base: PathBuf,
-    /// Report, or directory of reports, that is judged.
+    /// Report, bench.json, or directory of them, that is judged.
     new: PathBuf,
     /// Run k of the one side was made next to run k of the other, in the order of their paths, as `ab` does.
     #[arg(long)]
@@ -121,6 +122,7 @@ const EXAMPLES: &str = "\
 Examples:
   tidewire compare old/report.json new/report.json       the ratios; one run of each allows no verdict
   tidewire compare runs/old runs/new                     directories with several reports each
+  tidewire compare old/bench.json new/bench.json         two benchmarks, row by row
   tidewire compare runs/old runs/new --fail-on regression --noise tidewire-ab/noise.json
   tidewire compare tidewire-ab/a tidewire-ab/b --paired --json
 

@@ -37,6 +37,59 @@ fn runs(directory: &Path, name: &str, factor: f64, count: usize) -> String {
     side.display().to_string()
 }
 
+/// A committed file of the benchmark with every figure of Tidewire `factor` times as large.
+fn bench(directory: &Path, name: &str, factor: f64) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../bench-results/2026-11-22-epyc-2core/bench/limits/bench.json");
+    let mut bench: Value = serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap();
+    for suite in bench["suites"].as_array_mut().unwrap() {
+        for row in suite["rows"].as_array_mut().unwrap() {
+            for run in row["runs"].as_array_mut().unwrap() {
+                *run = (run.as_f64().unwrap() * factor).into();
+            }
+        }
+    }
+    let path = directory.join(name);
+    fs::write(&path, bench.to_string()).unwrap();
+    path.display().to_string()
+}
+
+#[test]
+fn files_of_the_benchmark_are_compared_row_by_row_and_not_with_other_reports() {
+    let directory = tempfile::tempdir().unwrap();
+    let base = bench(directory.path(), "base.json", 1.0);
+    let new = bench(directory.path(), "new.json", 0.01);
+    let same = run(&["compare", &base, &base, "--fail-on", "change"]);
+    assert_eq!(same.status.code(), Some(0), "{}", same.text());
+    let worse = run(&["compare", &base, &new, "--fail-on", "regression"]);
+    assert_eq!(worse.status.code(), Some(99), "{}", worse.text());
+    for expected in ["echo: tcp tw1, 1 × 1 in flight", "of the limit", "worse"] {
+        assert!(
+            worse.text().contains(expected),
+            "{expected}: {}",
+            worse.text()
+        );
+    }
+    let load = runs(directory.path(), "load", 1.0, 1);
+    let mixed = run(&["compare", &base, &load]);
+    assert_eq!(mixed.status.code(), Some(2), "{}", mixed.text());
+    assert!(
+        mixed
+            .text()
+            .contains("benchmarks cannot be compared with load tests"),
+        "{}",
+        mixed.text()
+    );
+    fs::copy(&base, directory.path().join("load/bench.json")).unwrap();
+    let mixed = run(&["compare", &load, &load]);
+    assert_eq!(mixed.status.code(), Some(2), "{}", mixed.text());
+    assert!(
+        mixed.text().contains("directories of their own"),
+        "{}",
+        mixed.text()
+    );
+}
+
 /// A program that acts like `load`: it notes its letter and leaves a report. Another process writes it, because a
 /// file that is open for writing anywhere cannot be run.
 fn program(directory: &Path, letter: &str, factor: f64) -> String {

@@ -41,10 +41,10 @@ impl fmt::Display for Disturbance {
 }
 
 /// A run from which the host took more of the machine's time than this, in percent, is disturbed.
-pub(super) const STOLEN_PCT_MAX: f64 = 3.0;
+pub(crate) const STOLEN_PCT_MAX: f64 = 3.0;
 
 /// So is one in which a program waited more of the window than this for a core that others had, in percent.
-pub(super) const WAITED_PCT_MAX: f64 = 5.0;
+pub(crate) const WAITED_PCT_MAX: f64 = 5.0;
 
 /// In a shorter window, one turn of somebody else on the core, which takes some milliseconds, is more than that.
 pub(super) const WAITED_WINDOW_MIN: Duration = Duration::from_millis(100);

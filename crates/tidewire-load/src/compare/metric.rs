@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::format::{mebibytes, milliseconds, per_second};
+use crate::format::{few, mebibytes, milliseconds, per_second};
 
-/// A figure that every run has for each step.
+/// A figure that every run has for each step: the first ten of load tests, the others of the benchmark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Metric {
@@ -30,11 +30,17 @@ pub enum Metric {
     ClientCpuNs,
     /// Largest resident memory of the server, in bytes.
     ServerMemoryBytes,
+    /// The figure of a row, in its unit, where more is better.
+    MoreIsBetter,
+    /// The same where less is better.
+    LessIsBetter,
+    /// Tidewire's share of the limit in the same round, in percent.
+    LimitPct,
 }
 
 impl Metric {
     /// All, in the order of a table.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 13] = [
         Self::P50Ms,
         Self::P90Ms,
         Self::P99Ms,
@@ -45,6 +51,9 @@ impl Metric {
         Self::ServerCpuNs,
         Self::ClientCpuNs,
         Self::ServerMemoryBytes,
+        Self::MoreIsBetter,
+        Self::LessIsBetter,
+        Self::LimitPct,
     ];
 
     /// The name in a table.
@@ -61,13 +70,19 @@ impl Metric {
             Self::ServerCpuNs => "server CPU/message",
             Self::ClientCpuNs => "client CPU/message",
             Self::ServerMemoryBytes => "server memory",
+            Self::MoreIsBetter => "more is better",
+            Self::LessIsBetter => "less is better",
+            Self::LimitPct => "of the limit",
         }
     }
 
     /// Whether a larger figure is better.
     #[must_use]
     pub const fn larger_is_better(self) -> bool {
-        matches!(self, Self::SendTps | Self::ReceiveTps)
+        matches!(
+            self,
+            Self::SendTps | Self::ReceiveTps | Self::MoreIsBetter | Self::LimitPct
+        )
     }
 
     /// Whether it is processor time, which older builds took over the whole step and newer ones in the window.
@@ -89,6 +104,8 @@ impl Metric {
             Self::LossPct => format!("{value:.4} %"),
             Self::ServerCpuNs | Self::ClientCpuNs => format!("{value:.0} ns"),
             Self::ServerMemoryBytes => mebibytes(value as u64),
+            Self::MoreIsBetter | Self::LessIsBetter => few(value),
+            Self::LimitPct => format!("{value:.1} %"),
         }
     }
 }

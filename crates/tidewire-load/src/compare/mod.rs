@@ -8,6 +8,7 @@
 //! unlike things is worse than none. Rejected: a single threshold of so many percent, which is both too
 //! narrow for a p99 and too wide for a rate.
 
+mod bench_file;
 mod file;
 mod judge;
 mod metric;
@@ -22,7 +23,7 @@ use self::judge::Judge;
 pub use self::metric::Metric;
 pub use self::noise::{NOISE_PAIRS_MIN, NoiseError, NoiseRecord, Share, StepNoise};
 use self::run_set::Run;
-pub use self::run_set::{RunSet, RunSetError};
+pub use self::run_set::{Kind, RunSet, RunSetError};
 use crate::statistics::{Bootstrap, MedianInterval, Outliers, RatioInterval};
 
 /// What a comparison found.
@@ -44,7 +45,8 @@ impl Comparison {
     /// Compares two sides. Only `noise` that was recorded on the machine of the runs is used.
     ///
     /// # Errors
-    /// [`CompareError::Empty`] when a side has no run, [`CompareError::Unpaired`] when the sides are paired and
+    /// [`CompareError::Empty`] when a side has no run, [`CompareError::Unlike`] when one is of load tests and the other of
+    /// benchmarks, [`CompareError::Unpaired`] when the sides are paired and
     /// differ in number.
     pub fn of(
         base: &RunSet,
@@ -56,6 +58,12 @@ impl Comparison {
         let (Some(first_base), Some(first_new)) = (base.runs.first(), new.runs.first()) else {
             return Err(CompareError::Empty);
         };
+        if base.kind != new.kind {
+            return Err(CompareError::Unlike {
+                base: base.kind,
+                new: new.kind,
+            });
+        }
         let paired = pairing == Pairing::ByOrder;
         if paired && base.len() != new.len() {
             return Err(CompareError::Unpaired {
@@ -265,6 +273,14 @@ pub enum CompareError {
     /// A side has no run that was not stopped. Make some.
     #[error("a side has no finished run")]
     Empty,
+    /// One side is of load tests, the other of benchmarks. Name two of a kind.
+    #[error("{base} cannot be compared with {new}; name two of a kind")]
+    Unlike {
+        /// What the base is of.
+        base: Kind,
+        /// What the new side is of.
+        new: Kind,
+    },
     /// Paired sides have different numbers of runs. Remove what has no partner.
     #[error("pairs need as many runs on both sides, not {base} and {new}")]
     Unpaired {

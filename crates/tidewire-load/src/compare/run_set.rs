@@ -1,6 +1,7 @@
-//! The runs of one side, as read from reports.
+//! The runs of one side, as read from reports of load tests, or from files of the benchmark.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -8,21 +9,36 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use thiserror::Error;
 
+use super::bench_file::FileBench;
 use super::file::{FileReport, FileVersion};
 use super::metric::Figures;
+use crate::bench::BenchReport;
 use crate::report::{JSON_FILE, SCHEMA_VERSION};
+
+/// What runs are of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Kind {
+    /// Reports of load tests.
+    #[default]
+    Load,
+    /// Files of the benchmark.
+    Bench,
+}
 
 /// The runs of one side, in the order of their paths.
 #[derive(Clone, Debug, Default)]
 pub struct RunSet {
+    pub(super) kind: Kind,
     pub(super) runs: Vec<Run>,
+    /// Files that were read.
+    pub(super) files: usize,
     /// Runs that were stopped by their user and say nothing.
     pub(super) interrupted: usize,
 }
 
 impl RunSet {
-    /// Reads a report, or all reports of a directory: each `report.json` in it and one level below, or, when
-    /// there is none, each file that ends with `.json`, in the order of their paths.
+    /// Reads a report or a file of the benchmark, or all of a directory: each `report.json` and `bench.json` in it and one
+    /// level below, or, when there is none, each file that ends with `.json`, in the order of their paths.
     ///
     /// # Errors
     /// [`RunSetError`] when there is no report, or one cannot be read.
@@ -48,7 +64,7 @@ impl RunSet {
     }
 
     /// Adds the run of one report, or the runs of one that was merged from several; a stopped run is counted and not
-    /// added.
+    /// added. Of a benchmark the rounds are added, also of one that was stopped, as far as it came.
     ///
     /// # Errors
     /// [`RunSetError`] when it cannot be read.
@@ -57,16 +73,39 @@ impl RunSet {
             path: path.to_owned(),
             source,
         })?;
+        let kind = if BenchReport::is_meant_by(path) {
+            Kind::Bench
+        } else {
+            Kind::Load
+        };
+        if self.files > 0 && kind != self.kind {
+            return Err(RunSetError::Mixed {
+                path: path.to_owned(),
+                kind,
+                others: self.kind,
+            });
+        }
+        self.kind = kind;
+        self.files += 1;
         let not_a_report = |source| RunSetError::NotAReport {
             path: path.to_owned(),
             source,
         };
         let version: FileVersion = serde_json::from_slice(&bytes).map_err(not_a_report)?;
-        if version.schema_version != SCHEMA_VERSION {
+        let known = match kind {
+            Kind::Load => SCHEMA_VERSION,
+            Kind::Bench => BenchReport::SCHEMA_VERSION,
+        };
+        if version.schema_version != known {
             return Err(RunSetError::Version {
                 path: path.to_owned(),
                 found: version.schema_version,
             });
+        }
+        if kind == Kind::Bench {
+            let bench: FileBench = serde_json::from_slice(&bytes).map_err(not_a_report)?;
+            self.runs.extend(bench.runs());
+            return Ok(());
         }
         let report: FileReport = serde_json::from_slice(&bytes).map_err(not_a_report)?;
         if report.status == "interrupted" {
@@ -103,22 +142,32 @@ pub enum RunSetError {
         source: io::Error,
     },
     /// There is no report. Name a report.json, or a directory that holds some.
-    #[error("{} holds no report; name a report.json or a directory with some", path.display())]
+    #[error("{} holds no report; name a report.json, a bench.json, or a directory with some", path.display())]
     Empty {
         /// The directory.
         path: PathBuf,
     },
-    /// The file is not a report of a load test. Name another one.
-    #[error("{} is not a report of `tidewire load`", path.display())]
+    /// The file is neither a report of a load test nor a file of the benchmark. Name another one.
+    #[error("{} is no report of `tidewire load` and no bench.json of `tidewire bench`", path.display())]
     NotAReport {
         /// The file.
         path: PathBuf,
         /// Where and why not.
         source: serde_json::Error,
     },
+    /// The file is of another kind than those read before. Put them into directories of their own.
+    #[error("{} is one of {kind}, and others here are of {others}; put them into directories of their own", path.display())]
+    Mixed {
+        /// The file.
+        path: PathBuf,
+        /// What it is of.
+        kind: Kind,
+        /// What the others are of.
+        others: Kind,
+    },
     /// The report has another layout. Compare with a version that knows it.
     #[error(
-        "{} has the layout {found}, this version compares {SCHEMA_VERSION}; use the version that wrote it",
+        "{} has the layout {found}, which this version does not compare; use the version that wrote it",
         path.display()
     )]
     Version {
@@ -127,6 +176,15 @@ pub enum RunSetError {
         /// Its layout.
         found: u32,
     },
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::Load => "load tests",
+            Self::Bench => "benchmarks",
+        })
+    }
 }
 
 /// One run.
@@ -169,11 +227,12 @@ fn reports_in(directory: &Path) -> io::Result<Vec<PathBuf>> {
     for entry in fs::read_dir(directory)? {
         let path = entry?.path();
         if path.is_dir() {
-            let report = path.join(JSON_FILE);
-            if report.is_file() {
-                reports.push(report);
-            }
-        } else if path.file_name().is_some_and(|name| name == JSON_FILE) {
+            let named = NAMES.map(|name| path.join(name));
+            reports.extend(named.into_iter().filter(|file| file.is_file()));
+        } else if path
+            .file_name()
+            .is_some_and(|name| NAMES.iter().any(|known| name == *known))
+        {
             reports.push(path);
         } else if path
             .extension()
@@ -186,3 +245,6 @@ fn reports_in(directory: &Path) -> io::Result<Vec<PathBuf>> {
     found.sort();
     Ok(found)
 }
+
+/// Files that are meant when a directory is named.
+const NAMES: [&str; 2] = [JSON_FILE, "bench.json"];

@@ -56,7 +56,7 @@ fn changed(factors: &[f64], change: impl Fn(usize, &mut Value)) -> RunSet {
     };
     RunSet {
         runs: factors.iter().enumerate().flat_map(run).collect(),
-        interrupted: 0,
+        ..RunSet::default()
     }
 }
 
@@ -367,7 +367,7 @@ fn merged(rate_share: f64, factor: f64) -> RunSet {
     merged["detail"]["runs"] = json!([run, run, run, run, run, run]);
     RunSet {
         runs: runs(report_of(&json!([merged]))),
-        interrupted: 0,
+        ..RunSet::default()
     }
 }
 
