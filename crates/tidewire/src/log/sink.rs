@@ -1,6 +1,12 @@
 //! The target's side of a log: runs on the log's thread, writes lines, counts, and says what was lost.
+//!
+//! Lines that wait in the queue are written together, as soon as it is empty or a block is full: a system call for each of
+//! them took most of the time of a busy log. They are counted as written when the target has taken them, so that what has
+//! been collected here is still in flight, as it was in the queue.
 
+use std::collections::VecDeque;
 use std::io::{self, Write};
+use std::mem;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,6 +19,9 @@ use super::tally::Tally;
 #[derive(Debug)]
 pub(super) struct Sink<W> {
     out: W,
+    /// Lines that were taken from the queue and not yet offered to the target, and where each of them ends.
+    block: Vec<u8>,
+    ends: VecDeque<usize>,
     format: LogFormat,
     /// The file, whose failures are then said on stderr.
     path: Option<PathBuf>,
@@ -33,6 +42,8 @@ impl<W: Write> Sink<W> {
     pub(super) fn new(out: W, format: LogFormat, path: Option<PathBuf>) -> Self {
         Self {
             out,
+            block: Vec::with_capacity(BLOCK_BYTES),
+            ends: VecDeque::new(),
             format,
             path,
             tally: Arc::new(Tally::default()),
@@ -44,21 +55,46 @@ impl<W: Write> Sink<W> {
         }
     }
 
-    fn write_line(&mut self, line: &[u8]) {
-        match self.put(line) {
-            Ok(()) => {
+    /// Offers the target what has been collected. A line that it does not take whole has failed; those behind it are offered
+    /// again.
+    fn write_block(&mut self) {
+        let block = mem::take(&mut self.block);
+        let mut at = 0;
+        while !self.ends.is_empty() {
+            let (taken, error) = match self.put(&block[at..]) {
+                Ok(()) => (block.len(), None),
+                Err((taken, error)) => (at + taken, Some(error)),
+            };
+            let whole = self.ends.iter().take_while(|end| **end <= taken).count();
+            at = self.ends.drain(..whole).next_back().unwrap_or(at);
+            if whole > 0 {
                 self.failing = false;
-                self.tally.add_written();
+                self.tally.add_written(whole as u64);
             }
-            Err(error) => {
+            if let Some(error) = error {
+                // A target that takes all of a line and then fails has failed the next one, or a newline before this one.
+                self.torn |= taken > at;
+                at = self.ends.pop_front().unwrap_or(taken);
                 self.tally.add_failed();
                 self.say_failing(&error);
             }
         }
+        self.block = block;
+        self.block.clear();
+    }
+
+    /// Offers what has been collected, and then tells of what was lost until now: behind the lines that were in the queue when
+    /// it was full, and not before those that came since.
+    fn write_and_tell(&mut self) {
+        let dropped = self.tally.dropped_by_queue();
+        self.write_block();
+        if !self.failing {
+            self.tell(dropped);
+        }
     }
 
     /// Says what was lost before the next line, now that it can be said.
-    fn tell(&mut self) {
+    fn tell(&mut self, dropped: u64) {
         self.told_at = Instant::now();
         let failed = self.tally.failed();
         if failed > self.failed_told {
@@ -67,34 +103,37 @@ impl<W: Write> Sink<W> {
                 lines,
                 total: failed,
             };
-            if self.put(&render(self.format, &notice)).is_err() {
+            if !self.put_notice(&notice) {
                 return;
             }
             self.failed_told = failed;
         }
-        let dropped = self.tally.dropped_by_queue();
         if dropped > self.dropped_told {
             let lines = dropped - self.dropped_told;
             let notice = Notice::Dropped {
                 lines,
                 total: dropped,
             };
-            if self.put(&render(self.format, &notice)).is_ok() {
+            if self.put_notice(&notice) {
                 self.dropped_told = dropped;
             }
         }
     }
 
-    fn put(&mut self, line: &[u8]) -> io::Result<()> {
+    /// Offers the target whole lines, or says how many bytes of them it took.
+    fn put(&mut self, lines: &[u8]) -> Result<(), (usize, io::Error)> {
         if self.torn {
             // What follows must not look like the end of the line that was cut.
-            write_whole(&mut self.out, b"\n").map_err(|(_, error)| error)?;
+            write_whole(&mut self.out, b"\n").map_err(|(_, error)| (0, error))?;
             self.torn = false;
         }
-        write_whole(&mut self.out, line).map_err(|(taken, error)| {
-            self.torn |= taken > 0;
-            error
-        })
+        write_whole(&mut self.out, lines)
+    }
+
+    /// Offers the target a line of the log's own. Returns whether it was taken.
+    fn put_notice(&mut self, notice: &Notice) -> bool {
+        let put = self.put(&render(self.format, notice));
+        put.map_err(|(taken, _)| self.torn |= taken > 0).is_ok()
     }
 
     fn say_failing(&mut self, error: &io::Error) {
@@ -115,20 +154,23 @@ impl<W: Write> Sink<W> {
 impl<W: Write> Write for Sink<W> {
     /// Takes one whole line.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        // A queue that is never empty must not keep its losses to itself, nor fill the log with them.
-        if !self.failing && self.told_at.elapsed() >= TELL_INTERVAL {
-            self.tell();
+        self.block.extend_from_slice(line);
+        self.ends.push_back(self.block.len());
+        if self.block.len() >= BLOCK_BYTES {
+            // A queue that is never empty must not keep its losses to itself, nor fill the log with them.
+            if self.told_at.elapsed() >= TELL_INTERVAL {
+                self.write_and_tell();
+            } else {
+                self.write_block();
+            }
         }
-        self.write_line(line);
         Ok(line.len())
     }
 
     /// The queue is empty: there is room.
     fn flush(&mut self) -> io::Result<()> {
-        if !self.failing {
-            self.tell();
-        }
-        // Nothing is buffered here, and whatever `out` buffers is its own.
+        self.write_and_tell();
+        // Whatever `out` buffers is its own.
         let _ = self.out.flush();
         Ok(())
     }
@@ -148,5 +190,109 @@ fn write_whole(out: &mut impl Write, bytes: &[u8]) -> Result<(), (usize, io::Err
     Ok(())
 }
 
+/// What is collected before it is written, in bytes: some hundred lines, with which a system call for each block no longer
+/// counts.
+const BLOCK_BYTES: usize = 32 << 10;
+
 /// How often a log that is always behind tells of its losses.
 const TELL_INTERVAL: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A target that takes so many bytes a call, fails where that is nothing, and keeps what each call was given.
+    #[derive(Default)]
+    struct Script {
+        takes: VecDeque<usize>,
+        calls: Vec<String>,
+        kept: String,
+    }
+
+    impl Write for Script {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.calls.push(String::from_utf8_lossy(bytes).into_owned());
+            let taken = self
+                .takes
+                .pop_front()
+                .unwrap_or(usize::MAX)
+                .min(bytes.len());
+            if taken == 0 {
+                return Err(io::ErrorKind::StorageFull.into());
+            }
+            self.kept
+                .push_str(&String::from_utf8_lossy(&bytes[..taken]));
+            Ok(taken)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// Logs three lines to a target that takes so many bytes a call, and flushes once.
+    fn logged(takes: &[usize]) -> Sink<Script> {
+        let script = Script {
+            takes: takes.iter().copied().collect(),
+            ..Script::default()
+        };
+        let mut sink = Sink::new(script, LogFormat::Text, None);
+        for line in ["one\n", "two\n", "three\n"] {
+            assert_eq!(sink.write(line.as_bytes()).unwrap(), line.len());
+            assert!(sink.out.calls.is_empty(), "it is collected");
+        }
+        sink.flush().unwrap();
+        sink
+    }
+
+    fn fates(sink: &Sink<Script>) -> (u64, u64) {
+        let metrics = sink.tally.metrics();
+        (metrics.written, metrics.failed)
+    }
+
+    #[test]
+    fn lines_that_wait_are_written_in_one_call() {
+        let mut sink = logged(&[]);
+        assert_eq!(sink.out.calls, ["one\ntwo\nthree\n"]);
+        assert_eq!(fates(&sink), (3, 0));
+        // A block that is full does not wait for the queue to be empty.
+        let line = format!("{}\n", "x".repeat(BLOCK_BYTES));
+        sink.write_all(line.as_bytes()).unwrap();
+        assert_eq!(sink.out.calls.len(), 2);
+        assert_eq!(fates(&sink), (4, 0));
+    }
+
+    #[test]
+    fn of_a_block_that_is_cut_each_line_has_its_own_fate() {
+        // The second is cut, and the third comes behind it.
+        let sink = logged(&[6, 0]);
+        assert_eq!(fates(&sink), (2, 1));
+        assert!(
+            sink.out.kept.starts_with("one\ntw\nthree\n"),
+            "{}",
+            sink.out.kept
+        );
+        assert!(
+            sink.out.kept.contains("lines=1 total=1"),
+            "{}",
+            sink.out.kept
+        );
+        // Cut between two lines: nothing is torn, and the second has failed.
+        let sink = logged(&[4, 0]);
+        assert_eq!(fates(&sink), (2, 1));
+        assert!(
+            sink.out.kept.starts_with("one\nthree\n"),
+            "{}",
+            sink.out.kept
+        );
+        // Taken bit by bit is taken.
+        let sink = logged(&[1, 2, 3]);
+        assert_eq!(
+            (fates(&sink), sink.out.kept.as_str()),
+            ((3, 0), "one\ntwo\nthree\n")
+        );
+        // All fail, and the newline that would end a torn one, too.
+        let sink = logged(&[2, 0, 0, 0, 0]);
+        assert_eq!((fates(&sink), sink.out.kept.as_str()), ((0, 3), "on"));
+    }
+}

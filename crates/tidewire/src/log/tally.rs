@@ -64,8 +64,8 @@ impl Tally {
         self.late.fetch_add(lines, Ordering::SeqCst);
     }
 
-    pub(super) fn add_written(&self) {
-        self.written.fetch_add(1, Ordering::SeqCst);
+    pub(super) fn add_written(&self, lines: u64) {
+        self.written.fetch_add(lines, Ordering::SeqCst);
         self.wake_whoever_closes();
     }
 

@@ -119,15 +119,17 @@ fn a_lossless_log_loses_nothing_to_a_slow_target() {
     let (writer, log) = LogBuilder::new().queue_lines_max(2).open_to(ByHand(hand));
     let taking = thread::spawn(move || {
         let mut next: BTreeMap<usize, usize> = BTreeMap::new();
-        for line in lines {
-            let (thread, line) = line.trim_end().split_once(' ').unwrap();
-            let expected = next.entry(thread.parse().unwrap()).or_default();
-            assert_eq!(
-                line,
-                expected.to_string(),
-                "the lines of a thread keep their order"
-            );
-            *expected += 1;
+        for block in lines {
+            for line in block.lines() {
+                let (thread, line) = line.split_once(' ').unwrap();
+                let expected = next.entry(thread.parse().unwrap()).or_default();
+                assert_eq!(
+                    line,
+                    expected.to_string(),
+                    "the lines of a thread keep their order"
+                );
+                *expected += 1;
+            }
         }
         next
     });
