@@ -13,6 +13,7 @@ use super::contract::{Account, Driver, Measured, Said, Work};
 use super::cost::Cost;
 use super::disturbance::WAITED_WINDOW_MIN;
 use super::program::Program;
+use super::suites;
 use crate::process::MachineSample;
 
 /// Who plays which part of a run.
@@ -161,6 +162,7 @@ struct Place<'a> {
     cores: &'a [usize],
     /// For its temporary files.
     directory: &'a Path,
+    environment: &'a [(&'a str, &'a str)],
     grace: Duration,
 }
 
@@ -181,6 +183,7 @@ impl Player {
         let verb = if part == SERVER { "serve" } else { "drive" };
         let mut command = program.command(verb, arguments);
         command.env("TMPDIR", place.directory);
+        command.envs(place.environment.iter().copied());
         let shown = shown(&command);
         match Child::start(command, place.cores, place.grace) {
             Ok(child) => Ok(Self {
@@ -303,6 +306,7 @@ pub(super) fn run_once(
     let place = |cores| Place {
         cores,
         directory: directory.path(),
+        environment: suites::environment(work),
         grace: patience.grace,
     };
     let mut work = work.clone();

@@ -388,6 +388,28 @@ fn work_within_one_process_has_no_server() {
 }
 
 #[test]
+fn memory_is_measured_in_small_pages() {
+    static MEMORY: Suite = Suite {
+        rows: |_| {
+            let mut row = row("sessions").with_limit(None).with_peers(None);
+            "memory".clone_into(&mut row.work.suite);
+            vec![row]
+        },
+        ..SUITE
+    };
+    let mut bench = Bench::with_peers(&[]);
+    let serve = format!("[ \"$MIMALLOC_ALLOW_THP\" = 0 ] || exit 9; {}", GOOD.serve);
+    bench.own(&Script {
+        serve: &serve,
+        ..GOOD
+    });
+    bench.options.suites = vec![&MEMORY];
+    let report = bench.run();
+    assert!(report.faults().is_empty(), "{:?}", report.faults());
+    assert_eq!(report.suites[0].rows[0].tidewire.runs.len(), 2);
+}
+
+#[test]
 fn a_failure_of_our_own_is_a_fault_of_the_row() {
     let mut bench = Bench::with_peers(&[]);
     let bad = Script {

@@ -1,13 +1,11 @@
 //! All together: a request that goes through a worker pool and the log before it is answered, at up to 10,000 connections.
 //!
 //! Each connection has one request on its way. A worker does a hundred iterations and logs a line, and then the answer
-//! goes back. The limit is the same way put together by hand: an epoll loop, a channel, a locked buffered file, and
+//! goes back. The limit is the same way put together by hand: an epoll loop, a channel, a [locked buffered file](super::locked_log), and
 //! workers that write the answers to the sockets themselves. The driver is the bare client for both, and checks every
 //! answer.
 
-use std::fs::File;
 use std::hint::black_box;
-use std::io::{BufWriter, Write};
 use std::os::fd::AsFd;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -23,6 +21,7 @@ use tidewire::{
     WorkerPool,
 };
 
+use super::locked_log::LockedLog;
 use super::scratch::ScratchFile;
 use crate::bench::contract::{Account, Measured, Work};
 use crate::bench::plan::{Metric, RoleError, RowPlan, Side, Source, Suite};
@@ -148,9 +147,8 @@ fn serve_bare(work: &Work, file: &ScratchFile, stage: &mut Stage) -> Result<(), 
     let listener =
         Listener::bind(&address, &SocketOptions::default()).map_err(RoleError::failed("listen"))?;
     let local = Address::from(listener.local_address().clone()).to_string();
-    let log = File::options().append(true).open(file.path());
-    let log = log.map_err(RoleError::failed("open the log"))?;
-    let log = Arc::new(Mutex::new(BufWriter::new(log)));
+    let log = LockedLog::open(file.path()).map_err(RoleError::failed("open the log"))?;
+    let log = Arc::new(log);
     let (sender, receiver) = channel();
     let receiver = Arc::new(Mutex::new(receiver));
     // All of them end with the process: the runner's last word is the end of our input.
@@ -189,21 +187,15 @@ fn read_bare(listener: &Listener, workers: &Sender<BareTask>) -> std::io::Result
     }
 }
 
-fn work_bare(tasks: &Mutex<Receiver<BareTask>>, log: &Mutex<BufWriter<File>>) {
+fn work_bare(tasks: &Mutex<Receiver<BareTask>>, log: &LockedLog) {
     loop {
         let task = tasks.lock().unwrap_or_else(PoisonError::into_inner).recv();
         let Ok((connection, frame)) = task else {
             return;
         };
         let result = work_on(&frame);
-        let mut out = log.lock().unwrap_or_else(PoisonError::into_inner);
         // The log is not what is verified here, the suite `logging` does that.
-        let _ = writeln!(
-            out,
-            "{} INFO worked result={result}",
-            tidewire::io::clock::now_ns()
-        );
-        drop(out);
+        log.log(format_args!("worked result={result}"));
         let mut stream = connection.lock().unwrap_or_else(PoisonError::into_inner);
         // An answer fits a socket that holds nothing else. One that is not written is missed by the client.
         let _ = stream.write(&frame);

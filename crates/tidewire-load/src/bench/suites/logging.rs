@@ -1,13 +1,12 @@
 //! Logging: four threads that log 50,000 lines of 80 characters each, and the lines that are in the file at the end.
 //!
 //! Tidewire's log is what a program gets by `tracing::info!`: formatted by the thread that logs, written by a thread of its
-//! own. The limit is a line put together by hand into a buffered file behind a lock: no levels, no fields, no filter, and
-//! whoever logs waits for the disk. Both write a time. The file is read at the end and every line looked for.
+//! own. The limit is the same line put together by hand into a [buffered file behind a lock](super::locked_log). The file is
+//! read at the end and every line looked for.
 
 use std::fmt::Write as _;
-use std::fs::{self, File};
-use std::io::{BufWriter, Write};
-use std::sync::{Barrier, Mutex, PoisonError};
+use std::fs;
+use std::sync::Barrier;
 use std::thread;
 
 use tidewire::io::clock::now_ns;
@@ -15,6 +14,7 @@ use tidewire::log::{Log, LogBuilder, LogMetrics};
 use tracing::Dispatch;
 use tracing::dispatcher::DefaultGuard;
 
+use super::locked_log::LockedLog;
 use super::scratch::ScratchFile;
 use crate::bench::contract::{Measured, Work};
 use crate::bench::plan::{Metric, RoleError, RowPlan, Side, Source, Suite};
@@ -38,9 +38,6 @@ trait Target: Sync {
 
     fn log(&self, text: &str);
 }
-
-/// A file behind a lock.
-struct LockedFile(Mutex<BufWriter<File>>);
 
 /// Tidewire's log, for the threads that use it.
 struct Traced(Dispatch);
@@ -79,15 +76,10 @@ fn drive(side: Side, _: &str, work: &Work, stage: &mut Stage) -> Result<(), Role
             (logged, Some(metrics))
         }
         Side::Bare => {
-            let out = File::options().append(true).open(file.path());
-            let target = LockedFile(Mutex::new(BufWriter::new(out.map_err(failed())?)));
+            let target = LockedLog::open(file.path()).map_err(failed())?;
             stage.started()?;
             let mut logged = log_all(&target, work);
-            let mut out = target
-                .0
-                .into_inner()
-                .unwrap_or_else(PoisonError::into_inner);
-            out.flush().map_err(failed())?;
+            target.finish().map_err(failed())?;
             logged.until_ns = now_ns();
             (logged, None)
         }
@@ -189,11 +181,9 @@ impl Target for Traced {
     }
 }
 
-impl Target for LockedFile {
+impl Target for LockedLog {
     fn log(&self, text: &str) {
-        let mut out = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        // A line that is not written will not be found.
-        let _ = writeln!(out, "{} INFO {text}", now_ns());
+        self.log(format_args!("{text}"));
     }
 }
 

@@ -3,7 +3,7 @@
 //! The server tells its resident memory when it is asked with an empty message: when the first hundred sessions are there,
 //! so that what it has once for all is not counted, and again at the end. The growth divided by the sessions that came
 //! between is the figure, so it holds everything that a session costs its process, what the allocator keeps for itself
-//! included. Within one process it is both ends. What the kernel needs is told apart, and only as well as it can be:
+//! included; in pages of 4 KiB, because with huge ones memory comes in steps that are more than a thousand sessions. Within one process it is both ends. What the kernel needs is told apart, and only as well as it can be:
 //! the growth of its unreclaimable slabs and of the memory of its sockets (`/proc/meminfo`, `/proc/net/sockstat`), for
 //! both ends and the whole machine. There is no limit to compare with.
 

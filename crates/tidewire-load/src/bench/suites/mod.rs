@@ -8,6 +8,7 @@ mod frame_link;
 mod ingest;
 mod inproc;
 mod lane_client;
+mod locked_log;
 mod logging;
 mod memory;
 mod numbers;
@@ -167,6 +168,16 @@ pub(super) fn in_own_format(work: &mut Work) {
     if let Ok(bytes) = payload_bytes(work) {
         work.message_bytes = bytes;
         work.codec.clear();
+    }
+}
+
+/// What is set in the environment of programs that do this work. Memory is given out in pages of 2 MiB where it can be, of which
+/// the last one would be charged to the sessions whose memory begins it: programs whose memory is measured use small pages.
+pub(super) fn environment(work: &Work) -> &'static [(&'static str, &'static str)] {
+    if work.suite == memory::SUITE.name {
+        &[("MIMALLOC_ALLOW_THP", "0")]
+    } else {
+        &[]
     }
 }
 

@@ -48,18 +48,20 @@ fn rows(quick: bool) -> Vec<RowPlan> {
         ];
     }
     let mut rows = Vec::new();
+    let blocks = [8 << 10, BLOCK_BYTES];
     for connections in [1, 4, 16, 64, 100, 256, 1_000, 10_000] {
         rows.push(coalesced(quick, "tw1", connections));
+        rows.push(each(quick, "tw1", connections));
+        rows.extend(blocks.map(|bytes| batched(quick, "tw1", connections, bytes)));
     }
+    // The other codecs differ in what a message costs, which the number of connections does not change much.
     for codec in ["srmp", "length-field", "raw"] {
         rows.extend([1, 16, 64].map(|connections| coalesced(quick, codec, connections)));
+        rows.push(each(quick, codec, 16));
+        for connections in [16, 1_000] {
+            rows.extend(blocks.map(|bytes| batched(quick, codec, connections, bytes)));
+        }
     }
-    rows.extend([1, 16, 1_000].map(|connections| each(quick, "tw1", connections)));
-    for codec in ["raw", "tw1", "srmp", "length-field"] {
-        rows.extend([8 << 10, BLOCK_BYTES].map(|bytes| batched(quick, codec, 16, bytes)));
-    }
-    let many = [1, 64, 1_000, 10_000];
-    rows.extend(many.map(|connections| batched(quick, "tw1", connections, BLOCK_BYTES)));
     rows.extend([1, 16].map(|connections| datagrams::packed(quick, connections)));
     rows.extend([1, 16].map(|connections| datagrams::each(quick, connections, "")));
     rows.push(datagrams::each(quick, 1, datagrams::NO_OFFLOAD));
@@ -346,8 +348,47 @@ const MESSAGE_BYTES: usize = 32;
 
 #[cfg(test)]
 mod tests {
-    use super::super::played::loses_nothing;
+    use super::super::played::{loses_nothing, play_until};
     use super::*;
+
+    #[test]
+    fn every_codec_way_and_transport_of_the_long_rows_works() {
+        let few = |row: &RowPlan| row.work.connections <= 16;
+        for row in rows(false).into_iter().filter(few) {
+            for (side, work) in [(Side::Bare, row.limit), (Side::Tidewire, Some(row.work))] {
+                let work = Work {
+                    warm_up_ms: 2,
+                    measure_ms: 10,
+                    ..work.unwrap()
+                };
+                play_until(&SUITE, side, work, |measured| measured.messages > 0);
+            }
+        }
+    }
+
+    #[test]
+    fn every_number_of_connections_is_sent_to_in_every_way() {
+        let rows = rows(false);
+        for connections in [1, 4, 16, 64, 100, 256, 1_000, 10_000] {
+            let here = |row: &&RowPlan| {
+                let work = &row.work;
+                (
+                    work.connections,
+                    work.codec.as_str(),
+                    work.transport.as_str(),
+                ) == (connections, "tw1", "tcp")
+            };
+            let ways: Vec<(usize, &str)> = rows
+                .iter()
+                .filter(here)
+                .map(|row| (row.work.write_bytes, row.work.mode.as_str()))
+                .collect();
+            assert_eq!(
+                ways,
+                [(0, ""), (0, FLUSH), (8 << 10, ""), (BLOCK_BYTES, "")]
+            );
+        }
+    }
 
     #[test]
     fn everything_that_is_sent_is_counted() {

@@ -1,0 +1,76 @@
+//! A log by hand, for limits: the same lines as those of Tidewire's log, put together by whoever logs and written into a
+//! buffered file behind a lock. No levels to look up, no filter, no subscriber, no queue; and whoever logs waits for the disk.
+
+use std::cell::RefCell;
+use std::fmt::{self, Write as _};
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
+
+/// A file behind a lock.
+pub(super) struct LockedLog(Mutex<BufWriter<File>>);
+
+impl LockedLog {
+    /// Appends to this file.
+    pub(super) fn open(path: &Path) -> io::Result<Self> {
+        let file = File::options().append(true).open(path)?;
+        Ok(Self(Mutex::new(BufWriter::new(file))))
+    }
+
+    /// Writes a line of level `INFO`: time, level, text.
+    pub(super) fn log(&self, text: fmt::Arguments<'_>) {
+        LINE.with_borrow_mut(|line| {
+            line.clear();
+            // Writing to a string cannot fail. The time is the same text, by the same code, as in Tidewire's log.
+            let _ = SystemTime.format_time(&mut Writer::new(line));
+            let _ = writeln!(line, "  INFO {text}");
+            let mut out = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            // A line that is not written will not be found.
+            let _ = out.write_all(line.as_bytes());
+        });
+    }
+
+    /// Writes what is buffered.
+    pub(super) fn finish(self) -> io::Result<()> {
+        let mut out = self.0.into_inner().unwrap_or_else(PoisonError::into_inner);
+        out.flush()
+    }
+}
+
+thread_local! {
+    /// Where a thread puts its lines together.
+    static LINE: RefCell<String> = const { RefCell::new(String::new()) };
+}
+
+#[cfg(test)]
+mod tests {
+    use tidewire::log::LogBuilder;
+
+    use super::super::scratch::ScratchFile;
+    use super::*;
+
+    /// What is behind the time of the last line, and how long the time is.
+    fn last_line(file: &ScratchFile) -> (usize, String) {
+        let text = std::fs::read_to_string(file.path()).unwrap();
+        let (time, rest) = text.lines().next_back().unwrap().split_once(' ').unwrap();
+        (time.len(), rest.to_owned())
+    }
+
+    #[test]
+    fn its_lines_are_those_of_our_log() {
+        let (theirs, ours) = (ScratchFile::new().unwrap(), ScratchFile::new().unwrap());
+        let log = LockedLog::open(theirs.path()).unwrap();
+        log.log(format_args!("the same {}", 7));
+        log.finish().unwrap();
+        let (writer, log) = LogBuilder::new().file(ours.path()).open().unwrap();
+        tracing::dispatcher::with_default(&super::super::dispatch(writer), || {
+            tracing::info!("the same {}", 7);
+        });
+        assert_eq!(log.finish().written, 1);
+        assert_eq!(last_line(&theirs), last_line(&ours));
+    }
+}
