@@ -4,7 +4,7 @@
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
 
-use tidewire_load::bench::{BenchOptions, Progress, estimate_secs};
+use tidewire_load::bench::{BenchOptions, Progress, estimates};
 
 /// Tells what happens.
 pub(super) struct Teller {
@@ -23,9 +23,14 @@ impl Teller {
 
     /// Says what is about to happen.
     pub(super) fn begin(&self, options: &BenchOptions) {
-        let names: Vec<&str> = options.suites.iter().map(|suite| suite.name).collect();
-        let time = duration(Duration::from_secs_f64(estimate_secs(options)));
-        self.say(&format!("{}: about {time}", names.join(", ")));
+        let about = |secs: f64| duration(Duration::from_secs_f64(secs));
+        let estimates = estimates(options);
+        let suites: Vec<String> = estimates
+            .iter()
+            .map(|(name, secs)| format!("{name} {}", about(*secs)))
+            .collect();
+        let all = about(estimates.iter().map(|(_, secs)| secs).sum());
+        self.say(&format!("about {all}: {}", suites.join(", ")));
         let rounds = options.repeat;
         self.say(&format!("{rounds} rounds; {}", options.pinning()));
     }

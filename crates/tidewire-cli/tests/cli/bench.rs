@@ -35,6 +35,12 @@ fn a_quick_run_is_verified_written_and_can_be_written_again() {
     ];
     let ended = run(&arguments, directory.path());
     assert_eq!(ended.status.code(), Some(0), "{}", ended.text());
+    // How long it takes, in all and by suite, is said before it begins.
+    let estimate = ended.text();
+    assert!(
+        estimate.contains("about ") && estimate.contains(" s: echo "),
+        "{estimate}"
+    );
     // Without peers it goes on, and says who is missing and how to get them.
     assert!(ended.text().contains("peers/setup"), "{}", ended.text());
     assert!(

@@ -6,12 +6,14 @@ use super::contender::{Contender, contenders};
 use super::plan::RowPlan;
 use super::runner::BenchOptions;
 
-/// About how long it will take, in seconds.
+/// About how long each suite will take, in seconds, by its name.
 #[must_use]
-pub fn estimate_secs(options: &BenchOptions) -> f64 {
-    let suites = options.plans();
-    let plans = suites.iter().flat_map(|(_, plans)| plans);
-    plans.map(|plan| row_secs(options, plan)).sum()
+pub fn estimates(options: &BenchOptions) -> Vec<(&'static str, f64)> {
+    let secs = |plans: &[RowPlan]| plans.iter().map(|plan| row_secs(options, plan)).sum();
+    let suites = options.plans().into_iter();
+    suites
+        .map(|(suite, plans)| (suite.name, secs(&plans)))
+        .collect()
 }
 
 /// About how long a row takes, in seconds.

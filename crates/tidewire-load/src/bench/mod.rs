@@ -28,7 +28,7 @@ pub use self::child::ChildError;
 pub use self::climb::Try;
 pub use self::disturbance::Disturbance;
 pub(crate) use self::disturbance::{STOLEN_PCT_MAX, WAITED_PCT_MAX};
-pub use self::estimate::estimate_secs;
+pub use self::estimate::estimates;
 pub use self::report::BenchReport;
 pub use self::run::{Patience, RunError};
 pub use self::runner::{BenchOptions, Progress, run};

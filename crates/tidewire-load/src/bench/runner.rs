@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use super::contender::{Contender, contenders, results};
 use super::disturbance::Disturbance;
-use super::estimate::{Pace, estimate_secs, row_secs, run_secs};
+use super::estimate::{Pace, estimates, row_secs, run_secs};
 use super::plan::{RowPlan, Suite, choose};
 use super::program::Program;
 use super::report::{BenchEnvironment, BenchReport, RowResult, SuiteResult};
@@ -124,7 +124,7 @@ pub fn run(
     let mut runner = Runner {
         options,
         cores: Cores::of(&options.cores),
-        pace: Pace::new(estimate_secs(options)),
+        pace: Pace::new(estimates(options).iter().map(|(_, secs)| secs).sum()),
         watch,
         fallen: BTreeSet::new(),
     };
