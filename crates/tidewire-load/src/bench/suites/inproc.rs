@@ -63,7 +63,9 @@ fn drive_one_lane(work: &Work, stage: &mut Stage) -> Result<Measured, RoleError>
         .map_err(RoleError::failed("listen"))?
         .start(|_| client.service())
         .map_err(RoleError::failed("start the lane"))?;
-    link.drive(work, &server.doorbell(0), stage, None)
+    let counted = || link.taken.load(Ordering::Acquire);
+    let taken: Option<&dyn Fn() -> u64> = (work.in_flight == 0).then_some(&counted);
+    link.drive(work, &server.doorbell(0), stage, taken)
 }
 
 fn drive_two_lanes(work: &Work, stage: &mut Stage) -> Result<Measured, RoleError> {

@@ -23,6 +23,8 @@ pub(in super::super) struct Link {
     pub(super) unanswered: AtomicU64,
     /// Messages that will not come back as they should.
     pub(super) faulty: AtomicU64,
+    /// Messages sent one way that came to the other end in order, where this lane has both.
+    pub(in super::super) taken: AtomicU64,
     news: Mutex<News>,
     changed: Condvar,
 }
@@ -49,6 +51,7 @@ impl Link {
             phase: AtomicU8::new(Phase::Connecting as u8),
             unanswered: AtomicU64::new(u64::MAX),
             faulty: AtomicU64::new(0),
+            taken: AtomicU64::new(0),
             news: Mutex::default(),
             changed: Condvar::new(),
         })

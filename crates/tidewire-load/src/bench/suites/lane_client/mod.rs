@@ -60,6 +60,8 @@ pub(super) struct LaneClient {
     turn: u64,
     next_to_send: usize,
     counts: Counts,
+    /// What came one way to the other end, where this lane has both of its one session.
+    taken: u64,
     measure: Measure,
 }
 
@@ -157,6 +159,7 @@ impl LaneClient {
             turn: (TURN_BYTES / work.message_bytes.max(1)).max(1) as u64,
             next_to_send: 0,
             counts: Counts::default(),
+            taken: 0,
             measure: Measure {
                 from_ns: 0,
                 received_before: 0,
@@ -310,7 +313,12 @@ impl Service for LaneClient {
     fn on_message(&mut self, cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
         // A session that came to this lane is the other end of one of its own.
         let Some(index) = own_index(cx) else {
-            return cx.reply(message.payload);
+            if matches!(self.task, Task::Echo { .. }) {
+                return cx.reply(message.payload);
+            }
+            let number = message.payload.first_chunk().copied();
+            self.taken += u64::from(number.map(u64::from_le_bytes) == Some(self.taken));
+            return Ok(());
         };
         let conversation = &mut self.sessions[index];
         if matches!(self.task, Task::Send { .. }) {
@@ -357,6 +365,7 @@ impl Service for LaneClient {
     }
 
     fn on_turn(&mut self, cx: &mut Context<'_>) -> Option<u64> {
+        self.link.taken.store(self.taken, Ordering::Release);
         self.follow(cx);
         match self.phase {
             Phase::Connecting => {
