@@ -284,62 +284,47 @@ pub(super) fn decode_frames<S: Service, C: Codec + ?Sized, const IS_DATAGRAM: bo
     let (mut rest, mut frames) = (input, 0);
     let mut searched = std::mem::take(&mut progress.searched);
     let (mut last, remembers) = (LastFrame::new(), codec.repeats_headers());
-    let flow = loop {
-        let alike = remembers.then(|| codec.decode_alike(rest, &last));
-        let (message, behind) = match alike.flatten() {
-            Some(found) => found,
-            None => {
-                cold_path();
-                if rest.is_empty() {
-                    break Flow::Continue;
-                }
-                let searched = std::mem::take(&mut searched);
-                let decoded = codec.decode_grown(rest, searched, phase.frame_bytes_max);
-                let (message, consumed) = match decoded {
-                    Ok(Decoded::Frame { message, consumed }) => (message, consumed),
-                    Ok(Decoded::Incomplete { .. }) => break Flow::Continue,
-                    // The error is asked for again where it is needed, so that frames share no registers with it.
-                    Err(_) => break refuse_input(codec, rest, phase),
-                };
-                let (frame, behind) = rest.split_at(consumed);
-                if !phase.serves(message.kind) {
-                    (rest, frames) = (behind, frames + 1);
-                    // What is lent to a call lies in memory; the copy leaves the other messages in registers. None of
-                    // the lane's kinds has a name.
-                    let name = "";
-                    match control::handle(cx, slot, &Message { name, ..message }) {
-                        Handled::Done => {}
-                        Handled::Opened => {
-                            (phase, last) = (Phase::new(cx, true), LastFrame::new());
-                            service.on_open(cx);
-                        }
-                        Handled::Close(reason) => break Flow::Close(reason),
-                    }
-                    if must_stop(cx, queue_bytes_max) {
-                        break Flow::Stop;
-                    }
-                    continue;
-                }
-                if remembers {
-                    codec.remember(frame, &message, &mut last);
-                }
-                (message, behind)
+    let flow = 'frames: loop {
+        // A loop of its own, so that what is rare takes no registers from it.
+        while remembers && let Some((message, behind)) = codec.decode_alike(rest, &last) {
+            let consumed = rest.len() - behind.len();
+            (rest, frames) = (behind, frames + 1);
+            serve::<S, C, IS_DATAGRAM>(cx, service, codec, slot, message, consumed);
+            if must_stop(cx, queue_bytes_max) {
+                break 'frames Flow::Stop;
             }
+        }
+        if rest.is_empty() {
+            break Flow::Continue;
+        }
+        let searched = std::mem::take(&mut searched);
+        let decoded = codec.decode_grown(rest, searched, phase.frame_bytes_max);
+        let (message, consumed) = match decoded {
+            Ok(Decoded::Frame { message, consumed }) => (message, consumed),
+            Ok(Decoded::Incomplete { .. }) => break Flow::Continue,
+            // The error is asked for again where it is needed, so that frames share no registers with it.
+            Err(_) => break refuse_input(codec, rest, phase),
         };
-        let consumed = rest.len() - behind.len();
+        let (frame, behind) = rest.split_at(consumed);
         (rest, frames) = (behind, frames + 1);
-        if IS_DATAGRAM {
-            cx.core.note_arrival(slot, codec, &message);
+        if phase.serves(message.kind) {
+            if remembers {
+                codec.remember(frame, &message, &mut last);
+            }
+            serve::<S, C, IS_DATAGRAM>(cx, service, codec, slot, message, consumed);
+        } else {
+            // What is lent to a call lies in memory; the copy leaves the other messages in registers. None of the
+            // lane's kinds has a name.
+            let name = "";
+            match control::handle(cx, slot, &Message { name, ..message }) {
+                Handled::Done => {}
+                Handled::Opened => {
+                    (phase, last) = (Phase::new(cx, true), LastFrame::new());
+                    service.on_open(cx);
+                }
+                Handled::Close(reason) => break Flow::Close(reason),
+            }
         }
-        cx.current = Current::of(&message);
-        if codec.repeats_names() && !message.name.is_empty() {
-            cx.remember_name(message.name);
-        }
-        let handling = Entered::handle(cx.core, cx.id, message.kind, consumed);
-        if let Err(error) = service.on_message(cx, message) {
-            cx.refuse(error);
-        }
-        handling.end();
         if must_stop(cx, queue_bytes_max) {
             break Flow::Stop;
         }
@@ -347,6 +332,30 @@ pub(super) fn decode_frames<S: Service, C: Codec + ?Sized, const IS_DATAGRAM: bo
     progress.frames += frames;
     progress.is_open = phase.is_open();
     (input.len() - rest.len(), flow)
+}
+
+/// Hands a message to the service.
+#[inline(always)]
+fn serve<S: Service, C: Codec + ?Sized, const IS_DATAGRAM: bool>(
+    cx: &mut Context<'_>,
+    service: &mut S,
+    codec: &C,
+    slot: usize,
+    message: Message<'_>,
+    frame_bytes: usize,
+) {
+    if IS_DATAGRAM {
+        cx.core.note_arrival(slot, codec, &message);
+    }
+    cx.current = Current::of(&message);
+    if codec.repeats_names() && !message.name.is_empty() {
+        cx.remember_name(message.name);
+    }
+    let handling = Entered::handle(cx.core, cx.id, message.kind, frame_bytes);
+    if let Err(error) = service.on_message(cx, message) {
+        cx.refuse(error);
+    }
+    handling.end();
 }
 
 /// Whether no further message may be handled now. What was sent already is looked at only if it could matter.
