@@ -7,6 +7,8 @@
 //! - `echo`: requests; the round ends with the last reply.
 //! - `ingest`: messages nobody answers, but for the last, which asks how many came.
 //! - `fanout`: messages for a room, with 16 receivers; the round ends when all have all. TW1 only.
+//! - `send`, `send-to`: what one session asks for goes to another, message by message; by a sender that was found once, or
+//!   each by the session's number.
 //! - `inproc`: round trips over a ring between two sessions of the lane, BATCH in flight, ROUNDS times as many in all.
 //!
 //! Two runs with different ROUNDS leave the start out. `.ci/count-instructions` does it, compares commits, and checks that
@@ -28,7 +30,7 @@ use tidewire::proto::error::{DecodeError, EncodeError};
 use tidewire::proto::handshake::{Hello, PROTOCOL_VERSION};
 use tidewire::{
     Address, AnyCodec, Context, Endpoint, HandlerResult, Kind, Message, Server, ServerBuilder,
-    Service,
+    Service, SessionId,
 };
 
 type Failure = Box<dyn Error>;
@@ -57,6 +59,8 @@ fn main() -> Result<(), Failure> {
         "echo" => plan.echo(),
         "ingest" => plan.ingest(),
         "fanout" => plan.fan_out(),
+        "send" => plan.send(true),
+        "send-to" => plan.send(false),
         "inproc" => plan.inproc(),
         other => Err(format!("no work is called {other:?}").into()),
     }
@@ -127,6 +131,34 @@ impl Plan {
             speaker[0].0.write_all(&messages)?;
             for (peer, rest) in &mut *receivers {
                 self.receive(peer, rest)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn send(&self, finds_once: bool) -> Result<(), Failure> {
+        let server = self.listen("tcp://127.0.0.1:0")?.start(|_| Pusher {
+            batch: self.batch,
+            finds_once,
+            target: SessionId::NONE,
+        })?;
+        let mut target = self.connect(&server)?;
+        let mut request = Vec::new();
+        let start = Message::new(Kind::OneWay, 0, &[QUESTION]);
+        self.codec.encode(&start, &mut request)?;
+        let mut frame = Vec::new();
+        self.codec
+            .encode(&Message::new(Kind::OneWay, 0, &PAYLOAD), &mut frame)?;
+        // What it says first makes it the target, and it hears of that.
+        target.write_all(&request)?;
+        target.read_exact(&mut vec![0; request.len()])?;
+        let mut asking = self.connect(&server)?;
+        let mut received = vec![0; frame.len() * self.batch as usize];
+        for _ in 0..self.rounds {
+            asking.write_all(&request)?;
+            target.read_exact(&mut received)?;
+            if !received.ends_with(&frame) {
+                return Err("the messages are not those that were sent".into());
             }
         }
         Ok(())
@@ -218,6 +250,34 @@ impl Service for Taker {
         self.taken += 1;
         if message.payload.first() == Some(&QUESTION) {
             return cx.reply(&self.taken.to_le_bytes());
+        }
+        Ok(())
+    }
+}
+
+/// Sends a batch to the session that spoke first whenever another one speaks.
+struct Pusher {
+    batch: u32,
+    finds_once: bool,
+    target: SessionId,
+}
+
+impl Service for Pusher {
+    fn on_message(&mut self, cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
+        if self.target == SessionId::NONE {
+            self.target = cx.session();
+            return cx.reply(message.payload);
+        }
+        let message = Message::new(Kind::OneWay, 0, &PAYLOAD);
+        if self.finds_once {
+            let mut sender = cx.sender(self.target)?;
+            for _ in 0..self.batch {
+                sender.send(&message)?;
+            }
+        } else {
+            for _ in 0..self.batch {
+                cx.send_to(self.target, &message)?;
+            }
         }
         Ok(())
     }
