@@ -260,6 +260,58 @@ mod tests {
         no_wake_is_lost::<Modelled<false>>(1);
     }
 
+    /// The same where a ringer that finds news already told leaves the ringing to whoever told them, and where the lane takes
+    /// what there is once before it sleeps. The news change under the queue's lock only.
+    fn one_ringer_rings_for_all<F: Flag + Send + Sync + 'static>() {
+        let mut checker = loom::model::Builder::new();
+        checker.preemption_bound = Some(3);
+        checker.check(|| {
+            let gate = loom::sync::Arc::new(SleepGate::<F>::new());
+            let queue = loom::sync::Arc::new(loom::sync::Mutex::new(0));
+            let news = loom::sync::Arc::new(loom::sync::atomic::AtomicBool::new(false));
+            let rings = loom::sync::Arc::new(loom::sync::atomic::AtomicUsize::new(0));
+            let threads = [(); 2].map(|()| {
+                let (gate, rings) = (gate.clone(), rings.clone());
+                let (queue, news) = (queue.clone(), news.clone());
+                loom::thread::spawn(move || {
+                    let mut waiting = queue.lock().unwrap();
+                    *waiting += 1;
+                    let is_known = news.load(Ordering::Relaxed);
+                    news.store(true, Ordering::Relaxed);
+                    drop(waiting);
+                    if !is_known && gate.must_wake() {
+                        rings.fetch_add(1, Ordering::Relaxed);
+                    }
+                })
+            });
+            let mut waiting = queue.lock().unwrap();
+            let taken = std::mem::take(&mut *waiting);
+            news.store(false, Ordering::Relaxed);
+            drop(waiting);
+            gate.announce();
+            let found = news.load(Ordering::Acquire);
+            for thread in threads {
+                thread.join().unwrap();
+            }
+            let rung = rings.load(Ordering::Relaxed) > 0;
+            assert!(
+                taken == 2 || found || rung,
+                "the lane sleeps on what came last"
+            );
+        });
+    }
+
+    #[test]
+    fn the_one_who_tells_the_news_rings_for_those_who_add_to_them() {
+        one_ringer_rings_for_all::<Modelled<true>>();
+    }
+
+    #[test]
+    #[should_panic(expected = "the lane sleeps on what came last")]
+    fn negative_control_without_the_fence_nobody_rings() {
+        one_ringer_rings_for_all::<Modelled<false>>();
+    }
+
     fn is_ringing(doorbell: &Doorbell) -> bool {
         let mut asked = [PollFd::new(doorbell, PollFlags::IN)];
         let at_once = Timespec {
