@@ -63,26 +63,18 @@ impl Answers {
 
     /// Hands everything over. Those who wait for it are then to be [woken](Self::wake).
     pub(super) fn hand_over(&mut self, slots: &mut Slots) {
-        let wakers = &mut self.wakers;
-        let mut note = |waker: Option<Waker>| {
-            // Many futures of one task have the same waker, mostly in a row.
-            if let Some(waker) = waker
-                && wakers.last().is_none_or(|last| !last.will_wake(&waker))
-            {
-                wakers.push(waker);
-            }
-        };
         let mut bytes = self.bytes.as_slice();
         for brief in self.replies.drain(..) {
             let (payload, rest) = bytes.split_at(brief.payload_bytes());
             bytes = rest;
-            note(slots.answer(brief.slot(), brief.channel(), payload));
+            let waker = slots.answer(brief.slot(), brief.channel(), payload);
+            self.wakers.extend(waker);
         }
         for (slot, reply) in self.large.drain(..) {
-            note(slots.settle(slot, Ok(reply)));
+            self.wakers.extend(slots.settle(slot, Ok(reply)));
         }
         for (slot, error) in self.failures.drain(..) {
-            note(slots.settle(slot, Err(Box::new(error))));
+            self.wakers.extend(slots.settle(slot, Err(Box::new(error))));
         }
         self.bytes.clear();
     }
@@ -92,10 +84,15 @@ impl Answers {
         !self.wakers.is_empty()
     }
 
-    /// Wakes those who waited for what was handed over. Call it without a lock: they may have the next request.
+    /// Wakes those who waited for what was handed over, each once: many futures of one task have the same waker, mostly in
+    /// a row. Call it without a lock: they may have the next request, and letting go of a waker may run code as well.
     pub(super) fn wake(&mut self) {
+        let mut last: Option<Waker> = None;
         for waker in self.wakers.drain(..) {
-            waker.wake();
+            if last.as_ref().is_none_or(|last| !last.will_wake(&waker)) {
+                waker.wake_by_ref();
+                last = Some(waker);
+            }
         }
     }
 }
@@ -143,7 +140,7 @@ mod tests {
         answers.reply(Some(ids[4]), 5, &large[..BRIEF_BYTES_MAX]);
         answers.hand_over(&mut slots);
         assert!(answers.is_empty() && !answers.has_wakers());
-        let mut fetch = |id| slots.fetch(id, Waker::noop()).unwrap();
+        let mut fetch = |id| slots.fetch(id, None).unwrap();
         let reply = |channel, payload: &[u8]| Ok(Reply::new(channel, payload.to_vec()));
         assert_eq!(fetch(ids[0]), reply(u16::MAX, b"one"));
         assert_eq!(fetch(ids[1]), reply(2, &large));

@@ -123,9 +123,11 @@ impl Exchange {
         Ok(self.note_news())
     }
 
-    /// Takes the outcome of a request, or has `waker` woken when there is one.
-    pub(crate) fn fetch(&self, slot: SlotId, waker: &Waker) -> Option<Outcome> {
-        self.lock().slots.fetch(slot, waker)
+    /// Takes the outcome of a request, or has `waker` woken when there is one, if it is given.
+    pub(crate) fn fetch(&self, slot: SlotId, waker: Option<&Waker>) -> Option<Outcome> {
+        let fetched = self.lock().slots.fetch(slot, waker);
+        // The waker from before is dropped here, without the lock.
+        fetched.ok()
     }
 
     /// Lets go of a request whose outcome was not fetched. The lane is told, if it has not answered it.
@@ -346,7 +348,7 @@ mod tests {
         let slots = [(); 100].map(|()| call(&exchange, 1).0);
         let mut answers = Answers::default();
         for (number, slot) in slots.iter().enumerate() {
-            assert_eq!(exchange.fetch(*slot, &waker), None);
+            assert_eq!(exchange.fetch(*slot, Some(&waker)), None);
             answers.reply(Some(*slot), number as u16, b"reply");
         }
         answers.fail(None, RequestError::TimedOut);
@@ -355,7 +357,7 @@ mod tests {
         answers.wake();
         assert_eq!(count.0.load(Ordering::SeqCst), 1);
         for (number, slot) in slots.iter().enumerate() {
-            let outcome = exchange.fetch(*slot, Waker::noop());
+            let outcome = exchange.fetch(*slot, None);
             let reply = outcome.unwrap().unwrap();
             assert_eq!(
                 (reply.channel(), reply.payload()),
@@ -386,6 +388,41 @@ mod tests {
         assert!(!exchange.is_abandoned(Some(open)));
     }
 
+    /// A task's last reference may be its waker, and its requests go with it: they need the lock that the waker was under.
+    #[test]
+    fn a_task_may_end_with_its_waker() {
+        struct Task(Arc<Exchange>, SlotId);
+
+        impl Wake for Task {
+            fn wake(self: Arc<Self>) {}
+        }
+
+        impl Drop for Task {
+            fn drop(&mut self) {
+                let _ = self.0.abandon(self.1);
+            }
+        }
+
+        let exchange = Arc::new(Exchange::new(1_000, false));
+        let (awaited, held) = (call(&exchange, 1).0, call(&exchange, 1).0);
+        let other = call(&exchange, 1).0;
+        let waker = Waker::from(Arc::new(Task(Arc::clone(&exchange), held)));
+        assert_eq!(exchange.fetch(awaited, Some(&waker)), None);
+        drop(waker);
+        // Another task waits in its place.
+        assert_eq!(exchange.fetch(awaited, Some(Waker::noop())), None);
+        assert!(exchange.is_abandoned(Some(held)));
+
+        let waker = Waker::from(Arc::new(Task(Arc::clone(&exchange), other)));
+        assert_eq!(exchange.fetch(awaited, Some(&waker)), None);
+        drop(waker);
+        let mut answers = Answers::default();
+        answers.reply(Some(awaited), 0, b"");
+        exchange.leave(&mut answers);
+        answers.wake();
+        assert!(exchange.is_abandoned(Some(other)));
+    }
+
     /// Threads ask and fetch, and let go of every tenth request, while a lane answers: each gets its own answer.
     #[test]
     fn answers_find_their_requests_from_many_threads() {
@@ -407,7 +444,7 @@ mod tests {
                             continue;
                         }
                         let outcome = loop {
-                            match exchange.fetch(slot, Waker::noop()) {
+                            match exchange.fetch(slot, None) {
                                 Some(outcome) => break outcome,
                                 None => std::thread::yield_now(),
                             }

@@ -96,8 +96,8 @@ impl Link {
         Ok(())
     }
 
-    /// Takes the outcome of a request, or has `waker` woken when there is one.
-    pub(crate) fn fetch(&self, slot: SlotId, waker: &Waker) -> Option<Outcome> {
+    /// Takes the outcome of a request, or has `waker` woken when there is one, if it is given.
+    pub(crate) fn fetch(&self, slot: SlotId, waker: Option<&Waker>) -> Option<Outcome> {
         self.exchange.fetch(slot, waker)
     }
 

@@ -170,27 +170,39 @@ impl Request {
         waited.unwrap_or_else(|_| self.wait_as(&Parked::here()))
     }
 
-    /// The reply or the failure, if it is there already. Never blocks, and costs no system call: after one that was waited
+    /// The reply or the failure, if it is there already; who waits for it otherwise goes on waiting. Never blocks, and costs no system call: after one that was waited
     /// for, ask the next ones in the order they were sent, and wait again where there is none.
     ///
     /// # Panics
     /// When it has given its result already.
     pub fn try_wait(&mut self) -> Option<Result<Reply, RequestError>> {
-        match Pin::new(self).poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(result) => Some(result),
-            Poll::Pending => None,
-        }
+        self.fetch(None)
     }
 
     /// Blocks the thread that this waker unparks.
     fn wait_as(&mut self, here: &Waker) -> Result<Reply, RequestError> {
-        let mut cx = Context::from_waker(here);
         loop {
-            if let Poll::Ready(result) = Pin::new(&mut *self).poll(&mut cx) {
+            if let Some(result) = self.fetch(Some(here)) {
                 return result;
             }
+            // Woken by anybody else it asks again.
             thread::park();
         }
+    }
+
+    /// Takes the result, or has `waker` woken when there is one, if it is given.
+    fn fetch(&mut self, waker: Option<&Waker>) -> Option<Result<Reply, RequestError>> {
+        let outcome = match &self.state {
+            State::Sent { link, slot } => Some(link.fetch(*slot, waker)?),
+            State::Failed(_) | State::Done => None,
+        };
+        Some(
+            match (std::mem::replace(&mut self.state, State::Done), outcome) {
+                (State::Sent { .. }, Some(outcome)) => outcome.map_err(|error| *error),
+                (State::Failed(error), _) => Err(*error),
+                _ => panic!("a request is not asked again after it was ready"),
+            },
+        )
     }
 }
 
@@ -200,20 +212,10 @@ impl Future for Request {
     /// # Panics
     /// When polled again after it was ready.
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let outcome = match &self.state {
-            State::Sent { link, slot } => match link.fetch(*slot, cx.waker()) {
-                None => return Poll::Pending,
-                outcome => outcome,
-            },
-            State::Failed(_) | State::Done => None,
-        };
-        Poll::Ready(
-            match (std::mem::replace(&mut self.state, State::Done), outcome) {
-                (State::Sent { .. }, Some(outcome)) => outcome.map_err(|error| *error),
-                (State::Failed(error), _) => Err(*error),
-                _ => panic!("a request is not polled after it was ready"),
-            },
-        )
+        match self.fetch(Some(cx.waker())) {
+            Some(result) => Poll::Ready(result),
+            None => Poll::Pending,
+        }
     }
 }
 

@@ -54,29 +54,33 @@ impl Slots {
         id
     }
 
-    /// Takes the outcome out, which frees the slot. If there is none yet, `waker` is woken when there is.
-    pub(crate) fn fetch(&mut self, id: SlotId, waker: &Waker) -> Option<Outcome> {
+    /// Takes the outcome out, which frees the slot. If there is none yet, `waker` is woken when there is, if it is given. What
+    /// comes back then is the one before it: letting go of a waker may run code of its executor, which must find the lock
+    /// free.
+    pub(crate) fn fetch(
+        &mut self,
+        id: SlotId,
+        waker: Option<&Waker>,
+    ) -> Result<Outcome, Option<Waker>> {
         let slot = &mut self.slots[id.index()];
-        match slot {
-            Slot::Open(Some(known), _) if known.will_wake(waker) => None,
-            Slot::Open(known, _) => {
-                *known = Some(waker.clone());
-                None
-            }
-            _ => {
-                let slot = std::mem::replace(slot, Slot::Free);
-                self.free.push(id);
-                let Slot::Answered(outcome) = slot else {
-                    // Only its one request asks for a slot, and not after it has had or given up its answer.
-                    return Some(Err(Box::new(RequestError::Shutdown)));
-                };
-                Some(outcome)
-            }
+        if let Slot::Open(known, _) = slot {
+            return Err(match (&*known, waker) {
+                (Some(known), Some(waker)) if known.will_wake(waker) => None,
+                (_, Some(waker)) => known.replace(waker.clone()),
+                (_, None) => None,
+            });
         }
+        let slot = std::mem::replace(slot, Slot::Free);
+        self.free.push(id);
+        let Slot::Answered(outcome) = slot else {
+            // Only its one request asks for a slot, and not after it has had or given up its answer.
+            return Ok(Err(Box::new(RequestError::Shutdown)));
+        };
+        Ok(outcome)
     }
 
-    /// The request lets go of its slot. Returns whether the lane owes it an answer still, and what the slot held: letting go
-    /// of a waker may run code of its executor, which must find the lock free.
+    /// The request lets go of its slot. Returns whether the lane owes it an answer still, and what the slot held, which is to
+    /// be dropped without the lock.
     pub(crate) fn abandon(&mut self, id: SlotId) -> (bool, Slot) {
         let slot = &mut self.slots[id.index()];
         let is_owed = matches!(slot, Slot::Open(..));
@@ -191,9 +195,9 @@ mod tests {
     fn an_outcome_is_fetched_once_and_frees_the_slot() {
         let mut slots = Slots::default();
         let id = slots.open(Vec::new());
-        assert_eq!(slots.fetch(id, Waker::noop()), None);
+        assert!(slots.fetch(id, Some(Waker::noop())).is_err());
         assert!(slots.answer(id, 3, b"a").is_some());
-        assert_eq!(slots.fetch(id, Waker::noop()), Some(reply(b"a")));
+        assert_eq!(slots.fetch(id, None).unwrap(), reply(b"a"));
         assert_eq!(slots.open(Vec::new()), id);
         assert_ne!(slots.open(Vec::new()), id);
     }
@@ -205,7 +209,7 @@ mod tests {
         let [first, last] = counts.clone().map(Waker::from);
         let id = slots.open(Vec::new());
         for waker in [&first, &last, &last] {
-            assert_eq!(slots.fetch(id, waker), None);
+            assert!(slots.fetch(id, Some(waker)).is_err());
         }
         slots.answer(id, 3, b"a").unwrap().wake();
         let woken = counts.map(|count| count.0.load(Ordering::SeqCst));
@@ -233,13 +237,13 @@ mod tests {
         let mut slots = Slots::default();
         let [answered, awaited, open, abandoned] = [(); 4].map(|()| slots.open(Vec::new()));
         slots.answer(answered, 3, b"a");
-        assert_eq!(slots.fetch(awaited, Waker::noop()), None);
+        assert!(slots.fetch(awaited, Some(Waker::noop())).is_err());
         drop(slots.abandon(abandoned));
         assert_eq!(slots.end().len(), 1);
         assert_eq!(slots.abandoned(), 0);
-        let outcomes = [answered, awaited, open].map(|id| slots.fetch(id, Waker::noop()));
-        let ended = || Some(Err(Box::new(RequestError::Shutdown)));
-        assert_eq!(outcomes, [Some(reply(b"a")), ended(), ended()]);
+        let outcomes = [answered, awaited, open].map(|id| slots.fetch(id, None).unwrap());
+        let ended = || Err(Box::new(RequestError::Shutdown));
+        assert_eq!(outcomes, [reply(b"a"), ended(), ended()]);
     }
 
     #[test]
@@ -249,7 +253,7 @@ mod tests {
         let place = memory.as_ptr();
         let id = slots.open(memory);
         slots.answer(id, 3, b"a");
-        let reply = slots.fetch(id, Waker::noop()).unwrap().unwrap();
+        let reply = slots.fetch(id, None).unwrap().unwrap();
         assert_eq!(
             (reply.payload(), reply.payload().as_ptr()),
             (&b"a"[..], place)
