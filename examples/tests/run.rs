@@ -50,6 +50,17 @@ fn the_echo_client_gets_its_words_back() {
 }
 
 #[test]
+fn every_question_of_the_pipelined_client_is_answered() {
+    let (_server, address) = Running::start(env!("CARGO_BIN_EXE_echo_server"));
+    let output = Command::new(env!("CARGO_BIN_EXE_pipelined_client"))
+        .arg(&address)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(output.stdout, b"100000 of 100000 answered\n");
+}
+
+#[test]
 fn the_newsroom_passes_messages_to_all_the_others() {
     let (_server, address) = Running::start(env!("CARGO_BIN_EXE_room_server"));
     let clients: Vec<Client> = (0..3).map(|_| Client::connect(&address).unwrap()).collect();

@@ -1,0 +1,55 @@
+//! Asks many questions over one connection without waiting for each answer in turn:
+//! `cargo run -p tidewire-examples --bin pipelined_client`
+//!
+//! Replies come in blocks. So wait for the oldest request, and when its reply is there take those that came with it:
+//! one wait, and one wake of this thread, for a block.
+
+use std::collections::VecDeque;
+
+use tidewire::{Client, Reply, Request};
+
+fn main() -> std::process::ExitCode {
+    tidewire_examples::report(run())
+}
+
+fn run() -> Result<(), Box<dyn std::error::Error>> {
+    let address = std::env::args().nth(1);
+    let client = Client::connect(address.as_deref().unwrap_or("tcp://127.0.0.1:7000"))?;
+    let mut waiting: VecDeque<(u32, Request)> = VecDeque::with_capacity(WINDOW);
+    let mut answered = 0;
+    for number in 0..QUESTIONS {
+        if waiting.len() == WINDOW
+            && let Some((asked, oldest)) = waiting.pop_front()
+        {
+            check(asked, &oldest.wait()?)?;
+            answered += 1;
+            while let Some((asked, next)) = waiting.front_mut()
+                && let Some(reply) = next.try_wait()
+            {
+                check(*asked, &reply?)?;
+                answered += 1;
+                waiting.pop_front();
+            }
+        }
+        waiting.push_back((number, client.request(&number.to_le_bytes())));
+    }
+    for (asked, request) in waiting {
+        check(asked, &request.wait()?)?;
+        answered += 1;
+    }
+    println!("{answered} of {QUESTIONS} answered");
+    Ok(())
+}
+
+fn check(asked: u32, reply: &Reply) -> Result<(), String> {
+    if reply.payload() == asked.to_le_bytes() {
+        Ok(())
+    } else {
+        Err(format!("{asked} got the answer to something else"))
+    }
+}
+
+const QUESTIONS: u32 = 100_000;
+
+/// How many may be under way; a client allows 4,096.
+const WINDOW: usize = 128;
