@@ -423,41 +423,42 @@ mod tests {
         assert!(exchange.is_abandoned(Some(other)));
     }
 
-    /// Threads ask and fetch, and let go of every tenth request, while a lane answers: each gets its own answer.
+    /// Threads ask and fetch, and let go of every tenth request, while a lane answers: each gets its own answers.
     #[test]
     fn answers_find_their_requests_from_many_threads() {
         const THREADS: u16 = 4;
-        const REQUESTS: usize = 2_000;
+        const ROUNDS: usize = 20;
+        const REQUESTS: usize = 100;
         let exchange = Exchange::new(1_000, false);
-        let ended = AtomicUsize::new(0);
+        let ask = |thread: u16| {
+            let asked = (0..REQUESTS).map(|number| {
+                let mut ticket = Ticket::due_at(1);
+                ticket.channel = thread;
+                let pushed = exchange.push_call(ticket, "", &[number as u8]);
+                (number, pushed.unwrap().0)
+            });
+            for (number, slot) in asked.collect::<Vec<_>>() {
+                if number % 10 == 0 {
+                    let _ = exchange.abandon(slot);
+                    continue;
+                }
+                let reply = loop {
+                    match exchange.fetch(slot, None) {
+                        Some(outcome) => break outcome.unwrap(),
+                        None => std::thread::yield_now(),
+                    }
+                };
+                let expected = (thread, &[number as u8][..]);
+                assert_eq!((reply.channel(), reply.payload()), expected);
+            }
+        };
         std::thread::scope(|scope| {
             for thread in 0..THREADS {
-                let (exchange, ended) = (&exchange, &ended);
-                scope.spawn(move || {
-                    for number in 0..REQUESTS {
-                        let mut ticket = Ticket::due_at(1);
-                        ticket.channel = thread;
-                        let pushed = exchange.push_call(ticket, "", &[number as u8]);
-                        let (slot, _) = pushed.unwrap();
-                        if number % 10 == 0 {
-                            let _ = exchange.abandon(slot);
-                            continue;
-                        }
-                        let outcome = loop {
-                            match exchange.fetch(slot, None) {
-                                Some(outcome) => break outcome,
-                                None => std::thread::yield_now(),
-                            }
-                        };
-                        let reply = outcome.unwrap();
-                        let expected = (thread, &[number as u8][..]);
-                        assert_eq!((reply.channel(), reply.payload()), expected);
-                    }
-                    ended.fetch_add(1, Ordering::SeqCst);
-                });
+                let ask = &ask;
+                scope.spawn(move || (0..ROUNDS).for_each(|_| ask(thread)));
             }
             let (mut batch, mut answers, mut taken) = (Batch::default(), Answers::default(), 0);
-            while taken < usize::from(THREADS) * REQUESTS {
+            while taken < usize::from(THREADS) * ROUNDS * REQUESTS {
                 exchange.take(&mut batch);
                 while let Some((command, piece)) = batch.next() {
                     if let Command::Call { ticket, .. } = command {
@@ -467,9 +468,9 @@ mod tests {
                 }
                 exchange.leave(&mut answers);
                 answers.wake();
+                std::thread::yield_now();
             }
         });
-        assert_eq!(ended.into_inner(), usize::from(THREADS));
         assert_eq!(exchange.lock().slots.abandoned(), 0);
     }
 }
