@@ -70,15 +70,12 @@ fn rows(quick: bool) -> Vec<RowPlan> {
     rows
 }
 
-/// Our client is given every message by itself; the limit is blocks. Rivals whose driver is the bare client get blocks,
-/// too; the others batch as they see fit.
+/// Our client is given every message by itself, and so are the rivals', who batch as they see fit; the limit is blocks.
 fn coalesced(quick: bool, codec: &str, connections: usize) -> RowPlan {
     let work = work(quick, codec, connections);
     let limit = in_blocks(&work, BLOCK_BYTES);
     let id = format!("{codec}, {connections}, a send each, coalesced");
-    RowPlan::new(id, work, Metric::MESSAGES)
-        .with_limit(Some(limit.clone()))
-        .with_peers(Some(limit))
+    RowPlan::new(id, work, Metric::MESSAGES).with_limit(Some(limit))
 }
 
 /// Every message is a write.
@@ -94,12 +91,16 @@ fn each(quick: bool, codec: &str, connections: usize) -> RowPlan {
         .with_peers(None)
 }
 
-/// The bare client sends blocks to either server.
+/// The bare client sends blocks to every server, also of rivals who take frames that they did not make.
 fn batched(quick: bool, codec: &str, connections: usize, write_bytes: usize) -> RowPlan {
     let work = in_blocks(&work(quick, codec, connections), write_bytes);
     let kibibytes = write_bytes / 1_024;
     let id = format!("{codec}, {connections}, {kibibytes} KiB batches");
-    RowPlan::new(id, work, Metric::MESSAGES).with_peers(None)
+    let peers = Work {
+        mode: BLOCKS.to_owned(),
+        ..work.clone()
+    };
+    RowPlan::new(id, work, Metric::MESSAGES).with_peers(Some(peers))
 }
 
 /// From one end of a connection within a process to the other.
@@ -340,6 +341,9 @@ fn parse(work: &Work) -> Result<Parse, RoleError> {
     Parse::by_name(&work.codec)
         .ok_or_else(|| RoleError::Unsupported(format!("no bare frames of {}", work.codec)))
 }
+
+/// The mode of rivals in which the bare client sends them blocks.
+const BLOCKS: &str = "blocks";
 
 /// The mode in which every message is written by itself.
 const FLUSH: &str = "flush";
