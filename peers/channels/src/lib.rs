@@ -4,7 +4,7 @@
 //! where there is a way (rtrb's chunks); where there is none, what is there is taken without waiting again.
 
 use anyhow::Result;
-use peer_common::inproc::{self, End};
+use peer_common::inproc::{self, Opening};
 use peer_common::{
     Console, Description, Driver, Measured, Peer, Work, locked_version, not_offered, offer,
 };
@@ -20,7 +20,7 @@ pub struct Channel<E> {
     pub connect: fn() -> (E, E),
 }
 
-impl<E: End> Peer for Channel<E> {
+impl<E: Opening> Peer for Channel<E> {
     fn describe(&self) -> Result<Description> {
         Ok(Description {
             name: self.name.to_owned(),

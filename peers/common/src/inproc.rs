@@ -4,9 +4,10 @@
 //! as fast as it can, the far one counts. A library only has to say how one end sends and receives; its ends may hand
 //! over several messages at once where that is its way to be fast.
 
-use std::thread;
+use std::sync::mpsc::channel;
+use std::thread::{self, JoinHandle};
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
 
 use crate::{
     Exchange, Flight, Intake, Measured, Meter, Source, Window, Work, not_offered, now_ns, pin,
@@ -16,7 +17,7 @@ use crate::{
 pub type Item = [u8; ITEM_BYTES];
 
 /// One end of a connection, owned by one thread.
-pub trait End: Send + 'static {
+pub trait End {
     /// Sends one message, waiting for room if there is none. The library may keep it until [`End::flush`].
     ///
     /// # Errors
@@ -38,11 +39,35 @@ pub trait End: Send + 'static {
     fn receive(&mut self, messages: &mut Vec<Item>) -> Result<()>;
 }
 
+/// An end that is opened by the thread that will own it, for libraries whose ends stay with their threads. Where they may
+/// move, an end is already open.
+pub trait Opening: Send + 'static {
+    /// What it becomes.
+    type End: End;
+
+    /// Opens it. The near end is opened first.
+    ///
+    /// # Errors
+    /// The library refuses.
+    fn open(self) -> Result<Self::End>;
+}
+
+impl<E: End + Send + 'static> Opening for E {
+    type End = E;
+
+    fn open(self) -> Result<E> {
+        Ok(self)
+    }
+}
+
 /// Does `work` between the two ends that `connect` makes.
 ///
 /// # Errors
 /// An end fails, or the work is not of one connection and of messages of [`ITEM_BYTES`].
-pub fn drive<E: End>(work: &Work, connect: impl FnOnce() -> Result<(E, E)>) -> Result<Measured> {
+pub fn drive<E: Opening>(
+    work: &Work,
+    connect: impl FnOnce() -> Result<(E, E)>,
+) -> Result<Measured> {
     ensure!(
         work.message_bytes == ITEM_BYTES && work.connections <= 1,
         "within one process only one connection with messages of {ITEM_BYTES} bytes is offered"
@@ -55,11 +80,34 @@ pub fn drive<E: End>(work: &Work, connect: impl FnOnce() -> Result<(E, E)>) -> R
     }
 }
 
-fn echo(work: &Work, mut near: impl End, mut far: impl End) -> Result<Measured> {
-    let answering = work.clone();
-    // It ends with the process; what it fails of, the near end notices.
-    thread::spawn(move || -> Result<()> {
-        pin(&answering, 0)?;
+/// Opens the near end here and the far end in a thread of its own, which then does `task` with it.
+fn open<E: Opening, T: Send + 'static>(
+    work: &Work,
+    near: E,
+    far: E,
+    task: impl FnOnce(E::End) -> Result<T> + Send + 'static,
+) -> Result<(E::End, JoinHandle<Result<T>>)> {
+    pin(work, 1)?;
+    let near = near.open()?;
+    let (opened, is_open) = channel();
+    let work = work.clone();
+    let thread = thread::spawn(move || {
+        let far = pin(&work, 0).and_then(|()| far.open())?;
+        opened.send(()).context("the driver is gone")?;
+        task(far)
+    });
+    if is_open.recv().is_err() {
+        let Ok(Err(error)) = thread.join() else {
+            bail!("the thread of the far end panicked");
+        };
+        return Err(error).context("the far end");
+    }
+    Ok((near, thread))
+}
+
+fn echo<E: Opening>(work: &Work, near: E, far: E) -> Result<Measured> {
+    // The far end ends with the process; what it fails of, the near end notices.
+    let (mut near, _) = open(work, near, far, |mut far| -> Result<()> {
         let mut messages = Vec::with_capacity(BATCH_MESSAGES);
         loop {
             far.receive(&mut messages)?;
@@ -68,8 +116,7 @@ fn echo(work: &Work, mut near: impl End, mut far: impl End) -> Result<Measured> 
             }
             far.flush()?;
         }
-    });
-    pin(work, 1)?;
+    })?;
     let in_flight = work.in_flight.max(1);
     let mut flight = Flight::new(Exchange::of(work)?);
     let mut meter = Meter::new(Window::begin(work));
@@ -92,14 +139,11 @@ fn echo(work: &Work, mut near: impl End, mut far: impl End) -> Result<Measured> 
     }
 }
 
-fn ingest(work: &Work, mut near: impl End, far: impl End) -> Result<Measured> {
+fn ingest<E: Opening>(work: &Work, near: E, far: E) -> Result<Measured> {
     let mut source = Source::new(work, 0)?;
     let window = Window::begin(work);
-    let far = {
-        let (work, meter) = (work.clone(), Meter::new(window.clone()));
-        thread::spawn(move || take(&work, far, meter))
-    };
-    pin(work, 1)?;
+    let (meter, intake) = (Meter::new(window.clone()), Intake::new(work));
+    let (mut near, far) = open(work, near, far, |far| take(far, meter, intake))?;
     loop {
         for _ in 0..BATCH_MESSAGES {
             near.send(item(source.message()))?;
@@ -122,9 +166,7 @@ fn ingest(work: &Work, mut near: impl End, far: impl End) -> Result<Measured> {
 }
 
 /// The far end of `ingest`: takes messages until the last one.
-fn take(work: &Work, mut far: impl End, mut meter: Meter) -> Result<(Meter, Intake)> {
-    pin(work, 0)?;
-    let mut intake = Intake::new(work);
+fn take(mut far: impl End, mut meter: Meter, mut intake: Intake) -> Result<(Meter, Intake)> {
     let mut messages = Vec::with_capacity(BATCH_MESSAGES);
     while messages.last() != Some(&LAST) {
         messages.clear();
@@ -168,7 +210,7 @@ const LAST: Item = [0xff; ITEM_BYTES];
 
 #[cfg(test)]
 mod tests {
-    use std::sync::mpsc::{Receiver, Sender, channel};
+    use std::sync::mpsc::{Receiver, Sender};
 
     use super::*;
 
@@ -219,6 +261,36 @@ mod tests {
             },
         );
         drive(&work, || Ok(ends)).unwrap().lost
+    }
+
+    /// An end that cannot be opened on the far side.
+    struct Refused {
+        is_far: bool,
+    }
+
+    impl Opening for Refused {
+        type End = Leaky;
+
+        fn open(self) -> Result<Leaky> {
+            ensure!(!self.is_far, "refused");
+            let (to, from) = channel();
+            let loses = None;
+            Ok(Leaky { to, from, loses })
+        }
+    }
+
+    #[test]
+    fn an_end_that_cannot_be_opened_ends_the_work() {
+        for suite in ["echo", "ingest"] {
+            let work = Work {
+                suite: suite.to_owned(),
+                message_bytes: ITEM_BYTES,
+                ..Work::default()
+            };
+            let ends = [false, true].map(|is_far| Refused { is_far });
+            let error = drive(&work, || Ok(ends.into())).unwrap_err();
+            assert_eq!(format!("{error:#}"), "the far end: refused");
+        }
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! iceoryx2: shared memory, here between two threads, which spin as its own benchmarks do.
+//! iceoryx2: memory that both ends share, here between two threads, which spin as its own benchmarks do.
 //!
 //! Messages go as samples of a publisher, which is tried again while there is no room; a reply is a sample the other way,
 //! which costs less than iceoryx2's requests and responses do.
@@ -10,7 +10,8 @@ use iceoryx2::port::publisher::Publisher;
 use iceoryx2::port::subscriber::Subscriber;
 use iceoryx2::port::update_connections::UpdateConnections;
 use iceoryx2::prelude::*;
-use peer_common::inproc::{self, BATCH_MESSAGES, End, Item};
+use iceoryx2::service::port_factory::publish_subscribe::PortFactory;
+use peer_common::inproc::{self, BATCH_MESSAGES, End, Item, Opening};
 use peer_common::{
     Console, Description, Driver, Measured, Peer, Work, locked_version, not_offered, offer,
 };
@@ -19,7 +20,8 @@ fn main() -> ExitCode {
     peer_common::run(&Iceoryx2)
 }
 
-type Shared = ipc_threadsafe::Service;
+/// The service for one address space, whose ports take no lock and stay with their threads.
+type Plain = local::Service;
 
 struct Iceoryx2;
 
@@ -45,33 +47,55 @@ impl Peer for Iceoryx2 {
     }
 }
 
-/// Two ends, connected by a service for each direction.
-fn connect() -> Result<(Both, Both)> {
-    let node = NodeBuilder::new().create::<Shared>()?;
-    let (to_far, from_near) = way(&node, "far")?;
-    let (to_near, from_far) = way(&node, "near")?;
-    let near = Both {
-        publisher: to_far,
-        subscriber: from_far,
+/// An end that is not open yet: its ports belong to the thread that makes them.
+struct Side {
+    sends_to: &'static str,
+    receives_as: &'static str,
+}
+
+fn connect() -> Result<(Side, Side)> {
+    let near = Side {
+        sends_to: FAR,
+        receives_as: NEAR,
     };
-    let far = Both {
-        publisher: to_near,
-        subscriber: from_near,
+    let far = Side {
+        sends_to: NEAR,
+        receives_as: FAR,
     };
-    // The services live as long as their ports, and the node as long as the program.
-    std::mem::forget(node);
     Ok((near, far))
 }
 
-fn way(node: &Node<Shared>, to: &str) -> Result<(Sending, Receiving)> {
+impl Opening for Side {
+    type End = Both;
+
+    fn open(self) -> Result<Both> {
+        let node = NodeBuilder::new().create::<Plain>()?;
+        let publisher = way(&node, self.sends_to)?
+            .publisher_builder()
+            .backpressure_strategy(BackpressureStrategy::DiscardData)
+            .create()?;
+        let subscriber = way(&node, self.receives_as)?
+            .subscriber_builder()
+            .buffer_size(CAPACITY)
+            .create()?;
+        // Otherwise the subscriber is connected with its first look only.
+        subscriber.update_connections()?;
+        // The services live as long as their ports, and the node as long as the program.
+        std::mem::forget(node);
+        Ok(Both {
+            publisher,
+            subscriber,
+        })
+    }
+}
+
+/// The service of one direction.
+fn way(node: &Node<Plain>, to: &str) -> Result<PortFactory<Plain, Item, ()>> {
     let name = format!("tidewire/bench/{}/{to}", std::process::id());
+    let name = name.as_str().try_into();
+    let name: ServiceName = name.map_err(|error| anyhow!("{error:?}"))?;
     let service = node
-        .service_builder(
-            &name
-                .as_str()
-                .try_into()
-                .map_err(|error| anyhow!("{error:?}"))?,
-        )
+        .service_builder(&name)
         .publish_subscribe::<Item>()
         .enable_safe_overflow(false)
         .subscriber_max_buffer_size(CAPACITY)
@@ -79,26 +103,13 @@ fn way(node: &Node<Shared>, to: &str) -> Result<(Sending, Receiving)> {
         .history_size(0)
         .max_publishers(1)
         .max_subscribers(1)
-        .create()?;
-    let subscriber = service
-        .subscriber_builder()
-        .buffer_size(CAPACITY)
-        .create()?;
-    let publisher = service
-        .publisher_builder()
-        .backpressure_strategy(BackpressureStrategy::DiscardData)
-        .create()?;
-    // Otherwise the subscriber is connected with its first look only.
-    subscriber.update_connections()?;
-    Ok((publisher, subscriber))
+        .open_or_create()?;
+    Ok(service)
 }
 
-type Sending = Publisher<Shared, Item, ()>;
-type Receiving = Subscriber<Shared, Item, ()>;
-
 struct Both {
-    publisher: Sending,
-    subscriber: Receiving,
+    publisher: Publisher<Plain, Item, ()>,
+    subscriber: Subscriber<Plain, Item, ()>,
 }
 
 impl End for Both {
@@ -127,6 +138,10 @@ impl End for Both {
         }
     }
 }
+
+/// Names of the two ends.
+const NEAR: &str = "near";
+const FAR: &str = "far";
 
 /// Samples that a subscriber's queue holds.
 const CAPACITY: usize = 1_024;
