@@ -37,12 +37,19 @@ impl Publication {
         })
     }
 
-    /// How many messages are due and not yet sent. Without a rate as many as a publisher hands over at once.
+    /// How many messages are due and not yet sent, up to those of [`TURN_NS`]: with a rate that it cannot keep, a publisher
+    /// that made up for all at once would take longer each time. Without a rate as many as it hands over at once.
     #[must_use]
     pub fn due(&self, now_ns: u64) -> u64 {
         if self.rate_per_sec <= 0.0 {
             return UNPACED_MESSAGES;
         }
+        let turn_messages = (self.rate_per_sec * TURN_NS / 1e9).ceil() as u64;
+        self.behind(now_ns).min(turn_messages)
+    }
+
+    /// Messages that are due and not yet sent.
+    fn behind(&self, now_ns: u64) -> u64 {
         let elapsed_secs = now_ns.saturating_sub(self.begun_ns) as f64 / 1e9;
         ((elapsed_secs * self.rate_per_sec) as u64).saturating_sub(self.sent)
     }
@@ -60,10 +67,11 @@ impl Publication {
         &self.payload
     }
 
-    /// How long to sleep until the next tick; nothing without a rate.
+    /// How long to sleep until the next tick; nothing without a rate, or if what is due was more than goes at once.
     #[must_use]
     pub fn until_tick(&self, now_ns: u64) -> Duration {
-        if self.rate_per_sec <= 0.0 {
+        let ticks = TICK_NS as f64 / 1e9;
+        if self.rate_per_sec <= 0.0 || self.behind(now_ns) as f64 > self.rate_per_sec * ticks {
             return Duration::ZERO;
         }
         Duration::from_nanos(TICK_NS - now_ns.saturating_sub(self.begun_ns) % TICK_NS)
@@ -75,6 +83,9 @@ const HEAD_BYTES: usize = 16;
 
 /// A publisher looks at the clock this often, in nanoseconds.
 const TICK_NS: u64 = 1_000_000;
+
+/// What is made up for at once, in nanoseconds of the rate.
+const TURN_NS: f64 = 10e6;
 
 /// What is published at once where no rate is asked for.
 const UNPACED_MESSAGES: u64 = 64;
@@ -98,6 +109,9 @@ mod tests {
         assert_eq!((first.len(), &first[..8]), (32, &[0; 8][..]));
         assert_eq!(publication.message()[0], 1);
         assert_eq!(publication.due(begun_ns + TICK_NS), 2);
+        // A second behind, it makes up for 10 ms at once and does not sleep.
+        assert_eq!(publication.due(begun_ns + 1_000 * TICK_NS), 40);
+        assert!(publication.until_tick(begun_ns + 1_000 * TICK_NS).is_zero());
         let pause = publication.until_tick(begun_ns + TICK_NS + 1);
         assert_eq!(pause.as_nanos() as u64, TICK_NS - 1);
     }
