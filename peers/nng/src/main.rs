@@ -1,20 +1,21 @@
 //! nng, over Debian's library: nanomsg's successor, asynchronous by callbacks on threads of its own.
 //!
 //! `echo` and `rpc` are REQ and REP, where a context for each request in flight is how nng pipelines; `ingest` is PUSH
-//! and PULL. Within one process there are PAIR sockets.
+//! and PULL; `fanout` is PUB, which drops what a subscriber's queue has no room for. Within one process there are PAIR sockets.
 
 mod calls;
 mod inproc;
 
 use std::ffi::CStr;
 use std::process::ExitCode;
+use std::sync::mpsc::channel;
 
 use anyhow::{Context as _, Result, bail};
 use nng::options::{Options, RecvBufferSize, SendBufferSize};
-use nng::{Protocol, Socket};
+use nng::{PipeEvent, Protocol, Socket};
 use peer_common::{
-    Console, Description, Driver, Exchange, Intake, Measured, Peer, Source, Window, Work, address,
-    not_offered, now_ns, offer, sent,
+    Console, Description, Driver, Exchange, Intake, Measured, Peer, Publication, Source, Window,
+    Work, address, not_offered, now_ns, offer, sent,
 };
 
 fn main() -> ExitCode {
@@ -33,6 +34,7 @@ impl Peer for Nng {
                 offer("echo", &all, "", Driver::Own),
                 offer("rpc", &streams, "", Driver::Own),
                 offer("ingest", &all, "", Driver::Own),
+                offer("fanout", &["tcp"], "drops", Driver::Sp),
             ],
         })
     }
@@ -60,6 +62,7 @@ impl Peer for Nng {
                     intake.publish();
                 }
             }
+            "fanout" => publish(&address, work, console),
             _ => Err(not_offered(work)),
         }
     }
@@ -109,6 +112,33 @@ fn push(address: &str, work: &Work) -> Result<Measured> {
     // Closing a socket drops what it has queued, so they stay open until the program ends.
     std::mem::forget(connections);
     Ok(sent(messages, &window))
+}
+
+/// Publishes at the work's rate as soon as all are connected. Who is connected is subscribed, as far as a publisher knows,
+/// and loses the oldest messages of its queue when that is full.
+fn publish(address: &str, work: &Work, console: &Console) -> Result<()> {
+    let socket = socket(Protocol::Pub0)?;
+    let (connected, connections) = channel();
+    socket.pipe_notify(move |_, event| {
+        if event == PipeEvent::AddPost {
+            // Nobody counts any more once all are there.
+            let _ = connected.send(());
+        }
+    })?;
+    socket.listen(address).context("listening")?;
+    console.ready(address)?;
+    for _ in 0..work.subscribers {
+        connections.recv().context("the socket is gone")?;
+    }
+    let mut publication = Publication::begin(work)?;
+    loop {
+        for _ in 0..publication.due(now_ns()) {
+            if let Err((_, error)) = socket.send(publication.message()) {
+                bail!("publishing: {error}");
+            }
+        }
+        std::thread::sleep(publication.until_tick(now_ns()));
+    }
 }
 
 /// The version of the library that is linked.

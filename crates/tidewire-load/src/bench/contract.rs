@@ -113,6 +113,8 @@ pub enum Driver {
     Redis,
     /// The same, which speaks ZMTP 3.
     Zmtp,
+    /// The same, which speaks the scalability protocols of nng.
+    Sp,
     /// The same, which reads frames with a length of four bytes, big-endian, before them.
     Length,
 }

@@ -439,6 +439,7 @@ impl Driver {
             Self::Nats => Some("nats"),
             Self::Redis => Some("redis"),
             Self::Zmtp => Some("zmtp"),
+            Self::Sp => Some("sp"),
             Self::Length => Some("length"),
         }
     }

@@ -16,6 +16,7 @@ mod dialect;
 mod length;
 mod nats;
 mod redis;
+mod sp;
 mod tw1;
 mod websocket;
 mod zmtp;
@@ -88,6 +89,8 @@ pub enum Protocol {
     Redis,
     /// ZMTP 3.
     Zmtp,
+    /// The scalability protocols of nng.
+    Sp,
 }
 
 /// Nothing could be heard, or what was heard cannot be trusted.
@@ -150,6 +153,7 @@ pub fn listen(
         Protocol::Nats => listen_in::<nats::Nats>(address, listening, at_edge),
         Protocol::Redis => listen_in::<redis::Redis>(address, listening, at_edge),
         Protocol::Zmtp => listen_in::<zmtp::Zmtp>(address, listening, at_edge),
+        Protocol::Sp => listen_in::<sp::Sp>(address, listening, at_edge),
     }
 }
 

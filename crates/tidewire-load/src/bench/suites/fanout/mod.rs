@@ -84,6 +84,7 @@ fn drive(side: Side, address: &str, work: &Work, stage: &mut Stage) -> Result<()
         (Side::Bare, "nats") => Protocol::Nats,
         (Side::Bare, "redis") => Protocol::Redis,
         (Side::Bare, "zmtp") => Protocol::Zmtp,
+        (Side::Bare, "sp") => Protocol::Sp,
         (Side::Bare, unknown) => {
             let text = format!("the raw subscriber does not speak {unknown}");
             return Err(RoleError::Unsupported(text));
