@@ -11,6 +11,7 @@
 //! - [`Exchange`], [`Flight`]: what a request says, whether its reply is right, and what is in flight.
 //! - [`Source`], [`Intake`]: one-way messages with numbers, and what became of them.
 //! - [`Publication`]: messages of a fan-out, at a rate.
+//! - [`pubsub`]: publishers and subscribers of a topic.
 //! - [`pipe`], [`stream`]: clients and servers on tokio.
 //! - [`inproc`], [`pin`]: two threads of one process and what a library puts between them.
 //! - [`external`]: servers that are programs of others, such as redis-server.
@@ -26,6 +27,7 @@ mod meter;
 mod numbered;
 pub mod pipe;
 mod publication;
+pub mod pubsub;
 pub mod stream;
 mod window;
 

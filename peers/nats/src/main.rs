@@ -1,7 +1,7 @@
 //! nats-server, a broker: whoever asks and whoever answers are its clients, and both are in the driver.
 //!
 //! `echo` and `rpc`: connections that ask, and one that answers all of them. `ingest`: connections that publish and one
-//! that is subscribed. `fanout` is left to the benchmark's subscriber. The driver writes the bytes of the protocol
+//! that is subscribed. `pubsub`: the same with any number of either. `fanout` is left to the benchmark's subscriber. The driver writes the bytes of the protocol
 //! itself, since NATS's own clients are several times slower.
 
 mod client;
@@ -14,6 +14,7 @@ use std::rc::Rc;
 use anyhow::{Context, Result};
 use peer_common::external::{become_server, version_of};
 use peer_common::pipe::{self, Pipe, runtime};
+use peer_common::pubsub;
 use peer_common::{
     Console, Description, Driver, Exchange, Intake, Measured, Meter, Peer, Source, Window, Work,
     address, not_offered, now_ns, offer,
@@ -38,6 +39,7 @@ impl Peer for Nats {
                 offer("echo", &["tcp"], "", Driver::Own),
                 offer("rpc", &["tcp"], "", Driver::Own),
                 offer("ingest", &["tcp"], "", Driver::Own),
+                offer("pubsub", &["tcp"], "", Driver::Own),
                 offer("fanout", &["tcp"], "", Driver::Nats),
             ],
         })
@@ -61,6 +63,7 @@ impl Peer for Nats {
         let runtime = runtime()?;
         match work.suite.as_str() {
             "echo" | "rpc" => runtime.block_on(ask(address, work)),
+            "pubsub" => runtime.block_on(topic(address, work)),
             "ingest" => LocalSet::new().block_on(&runtime, ingest(address, work)),
             _ => Err(not_offered(work)),
         }
@@ -116,6 +119,37 @@ impl Pipe for Asking {
 
     async fn receive(&mut self, take: &mut dyn FnMut(&[u8])) -> Result<()> {
         self.client.receive(|_, payload| take(payload)).await
+    }
+}
+
+/// Publishers and subscribers of one subject.
+async fn topic(address: &str, work: &Work) -> Result<Measured> {
+    let mut subscribers = Vec::with_capacity(work.subscribers);
+    for _ in 0..work.subscribers {
+        subscribers.push(OnTopic(Client::connect(address, Some("t")).await?));
+    }
+    let mut publishers = Vec::with_capacity(work.publishers);
+    for _ in 0..work.publishers {
+        publishers.push(OnTopic(Client::connect(address, None).await?));
+    }
+    pubsub::drive(publishers, subscribers, work).await
+}
+
+/// A connection that publishes to the subject, or is subscribed to it.
+struct OnTopic(Client);
+
+impl Pipe for OnTopic {
+    async fn send(&mut self, request: &[u8]) -> Result<()> {
+        self.0.publish(b"t", b"", request);
+        Ok(())
+    }
+
+    async fn flush(&mut self) -> Result<()> {
+        self.0.flush().await
+    }
+
+    async fn receive(&mut self, take: &mut dyn FnMut(&[u8])) -> Result<()> {
+        self.0.receive(|_, payload| take(payload)).await
     }
 }
 

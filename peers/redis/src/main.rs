@@ -1,7 +1,10 @@
 //! redis-server, whose protocol allows any number of commands in flight.
 //!
 //! `echo` is PING with a payload, which comes back, as `redis-benchmark -P` measures it; the driver writes the bytes of
-//! the protocol itself, since every client library would be slower. In `fanout` the benchmark publishes and subscribes.
+//! the protocol itself, since every client library would be slower. `pubsub` is PUBLISH and SUBSCRIBE; in `fanout` the benchmark speaks
+//! them itself.
+
+mod topic;
 
 use std::io;
 use std::process::{Command, ExitCode};
@@ -9,6 +12,7 @@ use std::process::{Command, ExitCode};
 use anyhow::{Context, Result, bail};
 use peer_common::external::{become_server, version_of};
 use peer_common::pipe::{self, Pipe, runtime};
+use peer_common::pubsub;
 use peer_common::stream::Stream;
 use peer_common::{
     Console, Description, Driver, Measured, Peer, Work, address, not_offered, offer,
@@ -28,6 +32,7 @@ impl Peer for Redis {
             version: version_of(SERVER, "--version")?,
             offers: vec![
                 offer("echo", &["tcp", "ipc"], "", Driver::Own),
+                offer("pubsub", &["tcp", "ipc"], "", Driver::Own),
                 offer("fanout", &["tcp", "ipc"], "", Driver::Redis),
             ],
         })
@@ -56,17 +61,34 @@ impl Peer for Redis {
     }
 
     fn drive(&self, address: &str, work: &Work) -> Result<Measured> {
-        if work.suite != "echo" {
-            return Err(not_offered(work));
+        let runtime = runtime()?;
+        match work.suite.as_str() {
+            "echo" => runtime.block_on(ping(address, work)),
+            "pubsub" => runtime.block_on(topic(address, work)),
+            _ => Err(not_offered(work)),
         }
-        runtime()?.block_on(async {
-            let mut pipes = Vec::with_capacity(work.connections);
-            for _ in 0..work.connections {
-                pipes.push(Connection::open(address, work.message_bytes).await?);
-            }
-            pipe::drive(pipes, work).await
-        })
     }
+}
+
+async fn ping(address: &str, work: &Work) -> Result<Measured> {
+    let mut pipes = Vec::with_capacity(work.connections);
+    for _ in 0..work.connections {
+        pipes.push(Connection::open(address, work.message_bytes).await?);
+    }
+    pipe::drive(pipes, work).await
+}
+
+async fn topic(address: &str, work: &Work) -> Result<Measured> {
+    let bytes = work.message_bytes;
+    let mut subscribers = Vec::with_capacity(work.subscribers);
+    for _ in 0..work.subscribers {
+        subscribers.push(topic::Connection::subscriber(address, bytes).await?);
+    }
+    let mut publishers = Vec::with_capacity(work.publishers);
+    for _ in 0..work.publishers {
+        publishers.push(topic::Connection::publisher(address, bytes).await?);
+    }
+    pubsub::drive(publishers, subscribers, work).await
 }
 
 /// A connection on which PINGs are pipelined.

@@ -49,7 +49,10 @@ pub(crate) async fn publish(
 }
 
 /// Writes blocks until nobody takes them.
-async fn write(mut socket: Stream, mut blocks: UnboundedReceiver<Bytes>) -> std::io::Result<()> {
+pub(crate) async fn write(
+    mut socket: Stream,
+    mut blocks: UnboundedReceiver<Bytes>,
+) -> std::io::Result<()> {
     let mut waiting = Vec::with_capacity(BLOCKS_MAX);
     while blocks.recv_many(&mut waiting, BLOCKS_MAX).await > 0 {
         let mut slices: Vec<IoSlice<'_>> = waiting.iter().map(|b| IoSlice::new(b)).collect();

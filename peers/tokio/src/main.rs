@@ -8,6 +8,7 @@
 mod fanout;
 mod frames;
 mod ingest;
+mod pubsub;
 
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -42,6 +43,7 @@ impl Peer for ByHand {
                 offer("echo", &streams, "", Driver::Bare),
                 offer("ingest", &streams, "", Driver::Own),
                 offer("ingest", &streams, ingest::BLOCKS, Driver::Bare),
+                offer("pubsub", &streams, "", Driver::Own),
                 offer("fanout", &streams, "", Driver::Length),
             ],
         })
@@ -61,6 +63,10 @@ impl Peer for ByHand {
                     }
                 }
                 "ingest" => ingest::take_all(&listener, &address, work, console).await,
+                "pubsub" => {
+                    console.ready(&address)?;
+                    pubsub::serve(&listener).await
+                }
                 "fanout" => fanout::publish(&listener, &address, work, console).await,
                 _ => Err(not_offered(work)),
             }
@@ -69,6 +75,7 @@ impl Peer for ByHand {
 
     fn drive(&self, address: &str, work: &Work) -> Result<Measured> {
         match (work.suite.as_str(), work.mode.as_str()) {
+            ("pubsub", "") => runtime()?.block_on(pubsub::drive(address, work)),
             ("ingest", "") => runtime()?.block_on(ingest::send_all(address, work)),
             _ => Err(not_offered(work)),
         }

@@ -85,6 +85,8 @@ fn try_all(path: &Path, description: &Description) -> Result<bool> {
                     in_flight,
                     // What is left of 32 bytes without the header of tw1, as the benchmark asks for it.
                     message_bytes: 24,
+                    publishers: connections,
+                    subscribers: connections,
                     threads: 1,
                     count: 20_000,
                     warm_up_ms: 100,
