@@ -137,7 +137,12 @@ async function drive(address, work) {
   const connections = await Promise.all(Array.from({ length: work.connections }, () => connect(address)));
   const fromMs = performance.now() + work.warm_up_ms;
   const untilMs = fromMs + work.measure_ms;
-  setTimeout(() => say({ started: true }), work.warm_up_ms);
+  const starting = new Promise((resolve) =>
+    setTimeout(() => {
+      say({ started: true });
+      resolve();
+    }, work.warm_up_ms),
+  );
   const latenciesMs = [];
   let lost = 0;
   const endings = connections.map(
@@ -174,7 +179,7 @@ async function drive(address, work) {
         for (let count = 0; count < inFlight; count++) send();
       }),
   );
-  await Promise.all(endings);
+  await Promise.all([starting, ...endings]);
   const latency = times(latenciesMs);
   say({
     measured: { messages: latenciesMs.length, seconds: work.measure_ms / 1000, verified: true, lost, latency },

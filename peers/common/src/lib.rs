@@ -95,6 +95,7 @@ fn command(peer: &dyn Peer) -> Result<()> {
         ["drive", address, work] => {
             raise_descriptor_limit();
             let measured = peer.drive(address, &parse(work)?).context("the driver")?;
+            window::wait_for_started();
             console::say(&Said::Measured(measured))?;
             console::wait_for_end();
             Ok(())

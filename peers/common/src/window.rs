@@ -1,7 +1,8 @@
 //! When a driver counts: a warm-up, then the window, by the monotonic clock.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
@@ -25,12 +26,15 @@ impl Window {
         let from_ns = now_ns() + work.warm_up_ms * 1_000_000;
         let allocated_before = Arc::new(AtomicU64::new(allocated_bytes()));
         let noted = Arc::clone(&allocated_before);
-        std::thread::spawn(move || {
+        let announcer = std::thread::spawn(move || {
             std::thread::sleep(Duration::from_nanos(from_ns.saturating_sub(now_ns())));
             noted.store(allocated_bytes(), Ordering::Relaxed);
             // Nobody reads it any more: the end of input ends the program.
             let _ = console::say(&Said::Started(true));
         });
+        if let Ok(mut announcers) = ANNOUNCERS.lock() {
+            announcers.push(announcer);
+        }
         Self {
             from_ns,
             until_ns: from_ns + work.measure_ms * 1_000_000,
@@ -85,6 +89,16 @@ impl Window {
     }
 }
 
+/// Waits until `started` is said. On a busy machine the thread that says it may not have run when the window is over, and
+/// what was measured must not be said before it.
+pub(crate) fn wait_for_started() {
+    let announcers = ANNOUNCERS.lock().map(|mut list| std::mem::take(&mut *list));
+    for announcer in announcers.into_iter().flatten() {
+        // It does nothing that may panic.
+        let _ = announcer.join();
+    }
+}
+
 /// `CLOCK_MONOTONIC` in nanoseconds, which all processes of a machine share.
 #[must_use]
 pub fn now_ns() -> u64 {
@@ -94,3 +108,22 @@ pub fn now_ns() -> u64 {
 
 /// How long a driver waits for what is still on its way when nothing comes any more; then it is lost.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(3);
+
+/// Threads that say `started`.
+static ANNOUNCERS: Mutex<Vec<JoinHandle<()>>> = Mutex::new(Vec::new());
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_measured_before_it_has_started() {
+        let work = Work {
+            warm_up_ms: 20,
+            ..Work::default()
+        };
+        let window = Window::begin(&work);
+        wait_for_started();
+        assert!(now_ns() >= window.from_ns());
+    }
+}
