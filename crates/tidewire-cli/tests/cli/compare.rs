@@ -63,7 +63,7 @@ fn files_of_the_benchmark_are_compared_row_by_row_and_not_with_other_reports() {
     assert_eq!(same.status.code(), Some(0), "{}", same.text());
     let worse = run(&["compare", &base, &new, "--fail-on", "regression"]);
     assert_eq!(worse.status.code(), Some(99), "{}", worse.text());
-    for expected in ["echo: tcp tw1, 1 × 1 in flight", "of the limit", "worse"] {
+    for expected in ["echo: tcp tw1, 64 × 128 in flight", "of the limit", "WORSE"] {
         assert!(
             worse.text().contains(expected),
             "{expected}: {}",

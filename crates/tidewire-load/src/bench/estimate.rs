@@ -97,10 +97,10 @@ impl Pace {
 }
 
 /// What starting and ending a server and a driver of ours takes beside their windows.
-const OWN_SECS: f64 = 0.15;
+const OWN_SECS: f64 = 0.1;
 
 /// The same of a peer, with what it does until it is ready.
-const PEER_SECS: f64 = 0.6;
+const PEER_SECS: f64 = 0.2;
 
 /// What a connection takes, on both sides.
 const CONNECTION_SECS: f64 = 0.000_1;
