@@ -233,22 +233,20 @@ impl ClientService {
         next.into_iter().chain(waiting).min()
     }
 
-    /// Leaves the answers there are to those who wait for them. Returns whether anybody did.
-    fn leave_answers(&mut self, cx: &mut Context<'_>) -> bool {
+    /// Leaves the answers there are to those who wait for them.
+    fn leave_answers(&mut self, cx: &mut Context<'_>) {
         let answers = &mut self.calls.answers;
         if answers.is_empty() {
-            return false;
+            return;
         }
         self.link.exchange().leave(answers);
-        let is_awaited = answers.has_wakers();
-        if is_awaited {
+        if answers.has_wakers() {
             // Before somebody takes the processor who was waiting for this, so that the server has work meanwhile.
             if let Some(session) = self.session {
                 cx.flush(session);
             }
             answers.wake();
         }
-        is_awaited
     }
 
     /// The id that an answer belongs to: its own, or without ids that of the oldest request, whatever it is.
@@ -353,12 +351,10 @@ impl Service for ClientService {
             self.connect(cx);
         }
         self.run_commands(cx);
-        if self.leave_answers(cx) {
-            // Whoever was woken has the next requests in a moment. If they need this processor for it, they have it now, and
-            // need not ring a lane that sleeps; if not, this costs a system call for all of them.
-            std::thread::yield_now();
-            self.run_commands(cx);
-        }
+        // Whoever is woken has the next requests in a moment, and giving the processor up for them once would save ringing
+        // this lane: a fifth of what a request costs where nothing else runs. But where something does, all of it runs first,
+        // and a round trip took 4 ms in place of 0.1.
+        self.leave_answers(cx);
         let waiting_deadline_ns = self.expire_waiting(now_ns);
         let Self {
             calls, listening, ..
