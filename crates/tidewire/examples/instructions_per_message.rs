@@ -9,6 +9,7 @@
 //! - `fanout`: messages for a room, with 16 receivers; the round ends when all have all. TW1 only.
 //! - `send`, `send-to`: what one session asks for goes to another, message by message; by a sender that was found once, or
 //!   each by the session's number.
+//! - `client`: requests of the threaded client, by the main thread; the round ends with the last reply.
 //! - `inproc`: round trips over a ring between two sessions of the lane, BATCH in flight, ROUNDS times as many in all.
 //!
 //! Two runs with different ROUNDS leave the start out. `.ci/count-instructions` does it, compares commits, and checks that
@@ -29,8 +30,8 @@ use tidewire::proto::codec::{Codec, Decoded};
 use tidewire::proto::error::{DecodeError, EncodeError};
 use tidewire::proto::handshake::{Hello, PROTOCOL_VERSION};
 use tidewire::{
-    Address, AnyCodec, Context, Endpoint, HandlerResult, Kind, Message, Server, ServerBuilder,
-    Service, SessionId,
+    Address, AnyCodec, Client, Context, Endpoint, HandlerResult, Kind, Message, Server,
+    ServerBuilder, Service, SessionId,
 };
 
 type Failure = Box<dyn Error>;
@@ -61,6 +62,7 @@ fn main() -> Result<(), Failure> {
         "fanout" => plan.fan_out(),
         "send" => plan.send(true),
         "send-to" => plan.send(false),
+        "client" => plan.client(),
         "inproc" => plan.inproc(),
         other => Err(format!("no work is called {other:?}").into()),
     }
@@ -159,6 +161,27 @@ impl Plan {
             target.read_exact(&mut received)?;
             if !received.ends_with(&frame) {
                 return Err("the messages are not those that were sent".into());
+            }
+        }
+        Ok(())
+    }
+
+    fn client(&self) -> Result<(), Failure> {
+        let echo = |cx: &mut Context<'_>, message: Message<'_>| cx.reply(message.payload);
+        let server = self.listen("tcp://127.0.0.1:0")?.start(|_| echo)?;
+        let client = Client::builder()
+            .poller(PollerChoice::Only(PollerKind::Poll))
+            .codec(self.codec.clone())
+            .connect(&server.to_string())?;
+        let mut waiting = Vec::new();
+        for _ in 0..self.rounds {
+            for _ in 0..self.batch {
+                waiting.push(client.request(&PAYLOAD));
+            }
+            for request in waiting.drain(..) {
+                if request.wait()?.payload() != PAYLOAD {
+                    return Err("a reply is not that to its request".into());
+                }
             }
         }
         Ok(())
