@@ -129,10 +129,11 @@ const DELIVERIES: Metric = Metric {
 /// Rates of the rows, in millions of deliveries a second. Below 4 only rivals reach their limits, which climbing finds.
 const MILLIONS: [f64; 5] = [4.0, 8.0, 16.0, 24.0, 28.0];
 
-/// Rates to climb, in messages a second: from 1 to 48 million deliveries.
-static CLIMB: [f64; 15] = [
+/// Rates to climb, in messages a second: from 1 to 128 million deliveries.
+static CLIMB: [f64; 21] = [
     2_000.0, 4_000.0, 6_000.0, 8_000.0, 12_000.0, 16_000.0, 20_000.0, 24_000.0, 32_000.0, 40_000.0,
-    48_000.0, 56_000.0, 64_000.0, 80_000.0, 96_000.0,
+    48_000.0, 56_000.0, 64_000.0, 80_000.0, 96_000.0, 112_000.0, 128_000.0, 160_000.0, 192_000.0,
+    224_000.0, 256_000.0,
 ];
 
 const SUBSCRIBERS: usize = 500;
