@@ -1,0 +1,209 @@
+//! Commands one way and answers the other, by one thread or several.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::task::Wake;
+
+use super::*;
+use crate::client::queue::COMMANDS_MAX;
+
+struct Count(AtomicUsize);
+
+impl Wake for Count {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+fn frame(exchange: &Exchange, bytes: &[u8]) -> Result<MustRing, HandOverError> {
+    exchange.push_frame(|out| {
+        out.extend_from_slice(bytes);
+        Ok(())
+    })
+}
+
+fn call(exchange: &Exchange, deadline_ns: u64) -> (SlotId, MustRing) {
+    let pushed = exchange.push_call(Ticket::due_at(deadline_ns), "", b"payload");
+    pushed.unwrap()
+}
+
+#[test]
+fn the_lane_is_rung_for_the_first_command_only() {
+    let exchange = Exchange::new(1_000, false);
+    assert_eq!(call(&exchange, 1).1, MustRing(true));
+    assert_eq!(call(&exchange, 1).1, MustRing(false));
+    assert_eq!(frame(&exchange, b"x"), Ok(MustRing(false)));
+    let mut batch = Batch::default();
+    exchange.take(&mut batch);
+    assert_eq!(std::iter::from_fn(|| batch.next()).count(), 3);
+    assert!(!exchange.is_occupied());
+    // A lane that has seen what it cannot take is rung for what comes then.
+    assert_eq!(call(&exchange, 5).1, MustRing(true));
+    assert_eq!(exchange.expire(0, &mut Answers::default()), Some(5));
+    assert!(exchange.is_occupied() && !exchange.has_news());
+    assert_eq!(exchange.push(Command::Close).unwrap(), MustRing(true));
+    assert!(exchange.has_news());
+}
+
+#[test]
+fn it_is_bounded_and_refuses_after_its_end() {
+    let exchange = Exchange::new(1_000, false);
+    for _ in 0..COMMANDS_MAX {
+        exchange.push(Command::Close).map(drop).unwrap();
+    }
+    let refused = exchange.push(Command::Close).unwrap_err();
+    assert_eq!(refused.error, HandOverError::QueueFull);
+    assert_eq!(frame(&exchange, b"x"), Err(HandOverError::QueueFull));
+    assert_eq!(exchange.end(), 0);
+    let refused = exchange.push(Command::Close).unwrap_err();
+    assert_eq!(refused.error, HandOverError::Ended);
+
+    let exchange = Exchange::new(1_000, false);
+    frame(&exchange, &[0; 1_000]).map(drop).unwrap();
+    assert_eq!(frame(&exchange, b"x"), Err(HandOverError::QueueFull));
+    assert_eq!(exchange.end(), 1, "it is lost");
+    assert_eq!(frame(&exchange, b"x"), Err(HandOverError::Ended));
+}
+
+#[test]
+fn a_message_that_cannot_be_encoded_is_no_news() {
+    let exchange = Exchange::new(1_000, false);
+    let error = EncodeError::PayloadTooLarge { bytes: 9, limit: 8 };
+    let refused = exchange.push_frame(|_| Err(error));
+    assert_eq!(refused, Err(HandOverError::Encode(error)));
+    assert!(!exchange.is_occupied());
+}
+
+#[test]
+fn a_task_that_waits_for_many_answers_is_woken_once() {
+    let exchange = Exchange::new(1_000, false);
+    let count = Arc::new(Count(AtomicUsize::new(0)));
+    let waker = Waker::from(Arc::clone(&count));
+    let slots = [(); 100].map(|()| call(&exchange, 1).0);
+    let mut answers = Answers::default();
+    for (number, slot) in slots.iter().enumerate() {
+        assert_eq!(exchange.fetch(*slot, Some(&waker)), None);
+        answers.reply(Some(*slot), number as u16, b"reply");
+    }
+    answers.fail(None, RequestError::TimedOut);
+    exchange.leave(&mut answers);
+    assert!(answers.is_empty() && answers.has_wakers());
+    answers.wake();
+    assert_eq!(count.0.load(Ordering::SeqCst), 1);
+    for (number, slot) in slots.iter().enumerate() {
+        let outcome = exchange.fetch(*slot, None);
+        let reply = outcome.unwrap().unwrap();
+        assert_eq!(
+            (reply.channel(), reply.payload()),
+            (number as u16, &b"reply"[..])
+        );
+    }
+}
+
+#[test]
+fn a_request_let_go_of_is_told_to_the_lane_once() {
+    let exchange = Exchange::new(1_000, false);
+    let (answered, open) = (call(&exchange, 1).0, call(&exchange, 1).0);
+    let mut answers = Answers::default();
+    answers.reply(Some(answered), 0, b"");
+    exchange.leave(&mut answers);
+    assert!(!exchange.is_abandoned(Some(open)));
+    for slot in [answered, open] {
+        let _ = exchange.abandon(slot);
+    }
+    assert!(exchange.is_abandoned(Some(open)) && !exchange.is_abandoned(Some(answered)));
+    let mut batch = Batch::default();
+    exchange.take(&mut batch);
+    let mut commands = std::iter::from_fn(|| batch.next()).skip(2);
+    assert!(matches!(commands.next(), Some((Command::Abandon(slot), _)) if slot == open));
+    assert!(commands.next().is_none());
+    answers.fail(Some(open), RequestError::Shutdown);
+    exchange.leave(&mut answers);
+    assert!(!exchange.is_abandoned(Some(open)));
+}
+
+/// A task's last reference may be its waker, and its requests go with it: they need the lock that the waker was under.
+#[test]
+fn a_task_may_end_with_its_waker() {
+    struct Task(Arc<Exchange>, SlotId);
+
+    impl Wake for Task {
+        fn wake(self: Arc<Self>) {}
+    }
+
+    impl Drop for Task {
+        fn drop(&mut self) {
+            let _ = self.0.abandon(self.1);
+        }
+    }
+
+    let exchange = Arc::new(Exchange::new(1_000, false));
+    let (awaited, held) = (call(&exchange, 1).0, call(&exchange, 1).0);
+    let other = call(&exchange, 1).0;
+    let waker = Waker::from(Arc::new(Task(Arc::clone(&exchange), held)));
+    assert_eq!(exchange.fetch(awaited, Some(&waker)), None);
+    drop(waker);
+    // Another task waits in its place.
+    assert_eq!(exchange.fetch(awaited, Some(Waker::noop())), None);
+    assert!(exchange.is_abandoned(Some(held)));
+
+    let waker = Waker::from(Arc::new(Task(Arc::clone(&exchange), other)));
+    assert_eq!(exchange.fetch(awaited, Some(&waker)), None);
+    drop(waker);
+    let mut answers = Answers::default();
+    answers.reply(Some(awaited), 0, b"");
+    exchange.leave(&mut answers);
+    answers.wake();
+    assert!(exchange.is_abandoned(Some(other)));
+}
+
+/// Threads ask and fetch, and let go of every tenth request, while a lane answers: each gets its own answers.
+#[test]
+fn answers_find_their_requests_from_many_threads() {
+    const THREADS: u16 = 4;
+    const ROUNDS: usize = 20;
+    const REQUESTS: usize = 100;
+    let exchange = Exchange::new(1_000, false);
+    let ask = |thread: u16| {
+        let asked = (0..REQUESTS).map(|number| {
+            let mut ticket = Ticket::due_at(1);
+            ticket.channel = thread;
+            let pushed = exchange.push_call(ticket, "", &[number as u8]);
+            (number, pushed.unwrap().0)
+        });
+        for (number, slot) in asked.collect::<Vec<_>>() {
+            if number % 10 == 0 {
+                let _ = exchange.abandon(slot);
+                continue;
+            }
+            let reply = loop {
+                match exchange.fetch(slot, None) {
+                    Some(outcome) => break outcome.unwrap(),
+                    None => std::thread::yield_now(),
+                }
+            };
+            let expected = (thread, &[number as u8][..]);
+            assert_eq!((reply.channel(), reply.payload()), expected);
+        }
+    };
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let ask = &ask;
+            scope.spawn(move || (0..ROUNDS).for_each(|_| ask(thread)));
+        }
+        let (mut batch, mut answers, mut taken) = (Batch::default(), Answers::default(), 0);
+        while taken < usize::from(THREADS) * ROUNDS * REQUESTS {
+            exchange.take(&mut batch);
+            while let Some((command, piece)) = batch.next() {
+                if let Command::Call { ticket, .. } = command {
+                    answers.reply(ticket.slot, ticket.channel, batch.bytes(piece));
+                    taken += 1;
+                }
+            }
+            exchange.leave(&mut answers);
+            answers.wake();
+            std::thread::yield_now();
+        }
+    });
+    assert_eq!(exchange.lock().slots.abandoned(), 0);
+}
