@@ -16,6 +16,7 @@ use super::link::Link;
 use super::queue::Ticket;
 use super::request::RequestError;
 use super::slots::SlotId;
+use super::whereabouts::Whereabouts;
 use crate::context::{Context, SendError};
 use crate::session::{CloseReason, SessionId};
 
@@ -25,6 +26,8 @@ pub(super) struct Calls {
     sent: Correlator<Sent>,
     /// In the order they came.
     parked: VecDeque<Kept>,
+    /// Where to find those that are let go of.
+    whereabouts: Whereabouts,
     /// When to look for requests whose deadlines have passed: at the earliest deadline, or before it.
     due_ns: Option<u64>,
     /// Scratch list of requests whose deadlines have passed.
@@ -64,6 +67,7 @@ impl Calls {
             link,
             sent: Correlator::for_ids(ids, pending_max),
             parked: VecDeque::new(),
+            whereabouts: Whereabouts::default(),
             due_ns: None,
             expired: Vec::new(),
             answers: Answers::default(),
@@ -114,6 +118,7 @@ impl Calls {
 
     /// Sends what waits, as far as the window allows.
     pub(super) fn send_parked(&mut self, cx: &mut Context<'_>) {
+        self.drop_let_go();
         while let Some(session) = self.session
             && let Some(kept) = self.parked.pop_front()
         {
@@ -121,7 +126,7 @@ impl Calls {
                 Ok(id) if kept.ticket.idempotent && self.reconnects => self.keep(id, kept),
                 Ok(_) => {}
                 Err(RequestError::WindowFull) => return self.parked.push_front(kept),
-                Err(error) => self.answers.fail(kept.ticket.slot, error),
+                Err(error) => self.fail_parked(kept.ticket.slot, error),
             }
         }
     }
@@ -158,6 +163,7 @@ impl Calls {
                 SendError::NotOpen => RequestError::NotConnected,
             });
         }
+        self.whereabouts.note_sent(ticket.slot, id);
         self.note_deadline(ticket.deadline_ns);
         Ok(id)
     }
@@ -170,13 +176,40 @@ impl Calls {
     }
 
     fn park(&mut self, kept: Kept) {
-        if self.parked.len() >= PARKED_MAX {
-            return self
-                .answers
-                .fail(kept.ticket.slot, RequestError::WindowFull);
+        let slot = kept.ticket.slot;
+        if self.parked.len() - self.whereabouts.let_go_count() >= PARKED_MAX {
+            return self.fail_parked(slot, RequestError::WindowFull);
         }
+        self.whereabouts.note_waiting(slot);
         self.note_deadline(kept.ticket.deadline_ns);
         self.parked.push_back(kept);
+    }
+
+    /// There is no place in the line for a request, or no longer.
+    fn fail_parked(&mut self, slot: Option<SlotId>, error: RequestError) {
+        self.whereabouts.note_gone(slot);
+        self.answers.fail(slot, error);
+    }
+
+    /// Takes out of the line what was let go of since the last time, in one walk for all.
+    fn drop_let_go(&mut self) {
+        if self.whereabouts.let_go_count() == 0 {
+            return;
+        }
+        let Self {
+            parked,
+            whereabouts,
+            answers,
+            ..
+        } = self;
+        parked.retain(|Kept { ticket, .. }| {
+            let is_let_go = whereabouts.is_let_go(ticket.slot);
+            if is_let_go {
+                whereabouts.note_gone(ticket.slot);
+                answers.fail(ticket.slot, RequestError::Shutdown);
+            }
+            !is_let_go
+        });
     }
 
     /// How many answers may still come.
@@ -189,17 +222,17 @@ impl Calls {
         self.sent.answer(id).map(|sent| sent.ticket)
     }
 
-    /// The application let go of a request.
+    /// The application let go of a request. One that waits to be sent goes with the next [`send_parked`](Self::send_parked).
     pub(super) fn abandon(&mut self, cx: &mut Context<'_>, slot: SlotId) {
-        let is_same = |ticket: &Ticket| ticket.slot == Some(slot);
-        let sent = self.sent.iter().find(|(_, sent)| is_same(&sent.ticket));
-        if let Some((id, _)) = sent {
-            self.give_up(cx, id, RequestError::Shutdown);
-        } else if let Some(index) = self.parked.iter().position(|kept| is_same(&kept.ticket)) {
-            self.parked.remove(index);
-            self.answers.fail(Some(slot), RequestError::Shutdown);
+        let sent = self.whereabouts.sent_id(slot).filter(|id| {
+            let sent = self.sent.find_mut(*id);
+            sent.is_some_and(|sent| sent.ticket.slot == Some(slot))
+        });
+        match sent {
+            Some(id) => self.give_up(cx, id, RequestError::Shutdown),
+            // It waits, or its answer has come.
+            None => self.whereabouts.let_go(slot),
         }
-        // Or its answer has come.
     }
 
     /// When to look for requests whose deadlines have passed.
@@ -240,10 +273,11 @@ impl Calls {
             self.give_up(cx, id, RequestError::TimedOut);
         }
         self.expired = expired;
-        let answers = &mut self.answers;
+        let (answers, whereabouts) = (&mut self.answers, &mut self.whereabouts);
         self.parked.retain(|Kept { ticket, .. }| {
             let is_due = ticket.deadline_ns <= now_ns;
             if is_due {
+                whereabouts.note_gone(ticket.slot);
                 answers.fail(ticket.slot, RequestError::TimedOut);
             } else {
                 next_ns = next_ns.min(ticket.deadline_ns);
@@ -272,6 +306,7 @@ impl Calls {
     /// The connection ended: what may be repeated waits for the next one, the rest fails.
     pub(super) fn handle_close(&mut self, reason: CloseReason) {
         self.session = None;
+        self.drop_let_go();
         let parked = std::mem::take(&mut self.parked);
         let mut again = Vec::new();
         for Sent { ticket, kept } in self.sent.drain() {
@@ -284,8 +319,7 @@ impl Calls {
             if kept.ticket.idempotent && self.reconnects {
                 self.park(kept);
             } else {
-                let slot = kept.ticket.slot;
-                self.answers.fail(slot, RequestError::Closed(reason));
+                self.fail_parked(kept.ticket.slot, RequestError::Closed(reason));
             }
         }
     }
@@ -296,3 +330,159 @@ const PARKED_MAX: usize = 4096;
 
 /// Resolution of request deadlines.
 const DEADLINE_TICK_NS: u64 = 1_000_000;
+
+#[cfg(test)]
+mod tests {
+    use super::super::exchange::Exchange;
+    use super::super::queue::{Batch, Command};
+    use super::*;
+    use crate::lane::{Core, lane};
+    use crate::server::Server;
+
+    /// A client without a lane, so that the test takes its turns.
+    struct Rig {
+        link: Arc<Link>,
+        calls: Calls,
+    }
+
+    impl Rig {
+        /// With an open session of this lane.
+        fn new(core: &Core, slot: usize, ids: RequestIds, pending_max: usize) -> Self {
+            let link = Arc::new(Link::new(Exchange::new(1 << 20, false)));
+            let mut calls = Calls::new(Arc::clone(&link), ids, pending_max, false);
+            calls.session = Some(core.sessions[slot].id);
+            Self { link, calls }
+        }
+
+        /// A request that waits where the window is full.
+        fn ask(&self) -> SlotId {
+            let mut ticket = Ticket::due_at(u64::MAX);
+            ticket.when_full = WhenWindowFull::Wait;
+            self.link.push_call(ticket, "", b"payload").unwrap()
+        }
+
+        /// Does what was left for the lane.
+        fn run(&mut self, core: &mut Core) {
+            let mut cx = core.context_without_session();
+            let mut batch = Batch::default();
+            self.link.exchange().take(&mut batch);
+            while let Some((command, piece)) = batch.next() {
+                match command {
+                    Command::Call { ticket, .. } => {
+                        let payload = batch.bytes(piece);
+                        self.calls.submit(&mut cx, &ticket, "", payload);
+                    }
+                    Command::Abandon(slot) => self.calls.abandon(&mut cx, slot),
+                    other => panic!("{other:?}"),
+                }
+            }
+        }
+
+        /// The rest of the turn.
+        fn end_turn(&mut self, core: &mut Core) {
+            let mut cx = core.context_without_session();
+            self.calls.send_parked(&mut cx);
+            self.link.exchange().leave(&mut self.calls.answers);
+        }
+    }
+
+    const WAYS: [RequestIds; 3] = [RequestIds::Bits32, RequestIds::Bits8, RequestIds::None];
+
+    /// Each request let go of was looked for among all others: dropping n of them cost the lane the square of that. The last
+    /// first, which a search finds last.
+    #[test]
+    fn dropping_many_requests_takes_no_search_for_each() {
+        const WINDOW: usize = 60;
+        const REQUESTS: usize = 200;
+        for ids in WAYS {
+            let mut lane = lane(&Server::builder());
+            let (session, _peer) = lane.open_session();
+            let core = &mut lane.core;
+            let mut rig = Rig::new(core, session, ids, WINDOW);
+            let slots: Vec<SlotId> = (0..REQUESTS).map(|_| rig.ask()).collect();
+            rig.run(core);
+            let calls = &rig.calls;
+            assert_eq!(calls.sent.len(), WINDOW, "{ids:?}");
+            assert_eq!(calls.parked.len(), REQUESTS - WINDOW, "{ids:?}");
+            for (id, sent) in calls.sent.iter() {
+                let slot = sent.ticket.slot.unwrap();
+                assert_eq!(calls.whereabouts.sent_id(slot), Some(id), "{ids:?}");
+            }
+            for slot in slots.iter().rev() {
+                rig.link.abandon(*slot);
+            }
+            rig.run(core);
+            assert_eq!(rig.calls.sent.len(), 0, "{ids:?}");
+            // The line was not walked yet.
+            assert_eq!(rig.calls.parked.len(), REQUESTS - WINDOW, "{ids:?}");
+            rig.end_turn(core);
+            assert!(rig.calls.parked.is_empty(), "{ids:?}");
+            assert_eq!(rig.calls.whereabouts.let_go_count(), 0, "{ids:?}");
+            // Every one of them was answered for, so nobody is looked for any more and all slots are free.
+            let exchange = rig.link.exchange();
+            assert!(!slots.iter().any(|slot| exchange.is_abandoned(Some(*slot))));
+            assert!((0..REQUESTS).all(|_| slots.contains(&rig.ask())));
+        }
+    }
+
+    /// The word that a request was let go of may come after its answer, when its slot is another's.
+    #[test]
+    fn a_request_is_not_given_up_for_the_one_before_it_in_its_slot() {
+        for ids in WAYS {
+            let mut lane = lane(&Server::builder());
+            let (session, _peer) = lane.open_session();
+            let core = &mut lane.core;
+            let mut rig = Rig::new(core, session, ids, 1);
+            let (first, waiting) = (rig.ask(), rig.ask());
+            rig.run(core);
+            let (id, _) = rig.calls.sent.iter().next().unwrap();
+            let answered = rig.calls.take_answered(id).unwrap();
+            assert_eq!(answered.slot, Some(first), "{ids:?}");
+            rig.calls.answers.reply(answered.slot, 0, b"reply");
+            // The application lets go of it just before it is there.
+            rig.link.abandon(first);
+            rig.end_turn(core);
+            assert_eq!(rig.ask(), first, "{ids:?}");
+            rig.run(core);
+            rig.end_turn(core);
+            let sent: Vec<_> = rig.calls.sent.iter().collect();
+            let [(id, Sent { ticket, .. })] = sent[..] else {
+                panic!("{ids:?}: {sent:?}");
+            };
+            assert_eq!(ticket.slot, Some(waiting), "{ids:?}");
+            assert_eq!(rig.calls.parked.len(), 1, "{ids:?}");
+            // What was sent from the line is not in it any more.
+            rig.calls.whereabouts.let_go(waiting);
+            assert_eq!(rig.calls.whereabouts.let_go_count(), 0, "{ids:?}");
+            rig.calls.take_answered(id).unwrap();
+            rig.end_turn(core);
+            let (_, Sent { ticket, .. }) = rig.calls.sent.iter().next().unwrap();
+            assert_eq!(ticket.slot, Some(first), "{ids:?}");
+        }
+    }
+
+    #[test]
+    fn a_place_in_the_line_is_free_as_soon_as_it_is_let_go_of() {
+        let mut lane = lane(&Server::builder());
+        let (session, _peer) = lane.open_session();
+        let core = &mut lane.core;
+        let mut rig = Rig::new(core, session, RequestIds::Bits32, 1);
+        let mut waiting = Vec::new();
+        for _ in 0..=PARKED_MAX {
+            waiting.push(rig.ask());
+            rig.run(core);
+        }
+        assert_eq!(rig.calls.parked.len(), PARKED_MAX);
+        assert!(rig.calls.answers.is_empty());
+        rig.ask();
+        rig.run(core);
+        assert!(!rig.calls.answers.is_empty(), "one is refused");
+        rig.end_turn(core);
+        rig.link.abandon(waiting[PARKED_MAX / 2]);
+        rig.ask();
+        rig.run(core);
+        assert!(rig.calls.answers.is_empty(), "none is refused");
+        rig.end_turn(core);
+        assert_eq!(rig.calls.parked.len(), PARKED_MAX);
+    }
+}

@@ -18,6 +18,7 @@ mod service;
 mod slots;
 pub(crate) mod spare;
 mod subscription;
+mod whereabouts;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -165,8 +165,9 @@ impl SlotId {
         self.0.get()
     }
 
+    /// Its place among all of them, counted from 0.
     #[inline]
-    fn index(self) -> usize {
+    pub(super) fn index(self) -> usize {
         self.0.get() as usize - 1
     }
 }
