@@ -1,11 +1,11 @@
 //! Where the application's threads and their client's lane meet: commands one way, answers the other.
 //!
-//! Both lie behind one lock, which nobody holds for longer than a copy. The lane takes it twice a turn: it takes all
-//! commands by swapping their list for an empty one, and leaves all answers as one block. A thread takes it when it sends
-//! and when it fetches an answer.
+//! Both lie behind one lock, which nobody holds for longer than a copy. The lane takes it for lists, not for what is in
+//! them: it takes all commands by swapping their list for an empty one, and leaves all answers as one block, each once a
+//! turn unless there are few commands or very many answers. A thread takes it when it sends and when it fetches an answer.
 //!
 //! A lock-free queue was measured first. It moves a cache line between two processors for every message, where this
-//! moves one for every turn; and a lock that nobody holds costs no more than its compare-and-swap. A lock for each answer
+//! moves one for every list; and a lock that nobody holds costs no more than its compare-and-swap. A lock for each answer
 //! was replaced by this one: it cost the lane a lock and a wake for every reply, and a thread that was woken by the
 //! first of them, on the same processor, took the lane's place before it had left the second.
 
@@ -17,7 +17,7 @@ use tidewire_proto::error::EncodeError;
 
 use super::HandOverError;
 use super::answers::Answers;
-use super::queue::{Batch, Command, Subscribe, Ticket};
+use super::queue::{Batch, Command, Piece, Subscribe, Ticket};
 use super::request::RequestError;
 use super::slots::{Outcome, SlotId, Slots};
 use super::spare;
@@ -57,6 +57,10 @@ pub(crate) struct Refused {
 #[must_use]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MustRing(pub(crate) bool);
+
+/// How much a turn has taken, in [weight](Batch::weight_bytes).
+#[derive(Debug, Default)]
+pub(super) struct TakenBytes(usize);
 
 impl Exchange {
     pub(crate) fn new(frame_bytes_max: usize, is_single: bool) -> Self {
@@ -180,14 +184,42 @@ impl Exchange {
         next
     }
 
+    /// The next command of the batch, or of what waits, until the turn has `taken` enough: a sender that never pauses must
+    /// not keep the lane from its socket and its deadlines, nor those it refuses from their answers. What waits then is
+    /// [occupying](Self::is_occupied) still, so that the next turn comes at once.
+    #[inline]
+    pub(super) fn next(
+        &self,
+        batch: &mut Batch,
+        taken: &mut TakenBytes,
+    ) -> Option<(Command, Piece)> {
+        batch.next().or_else(|| self.next_waiting(batch, taken))
+    }
+
+    /// The first command of what waits, unless the turn has taken enough.
+    fn next_waiting(&self, batch: &mut Batch, taken: &mut TakenBytes) -> Option<(Command, Piece)> {
+        if taken.0 >= TURN_BYTES_MAX {
+            self.clear(batch);
+            return None;
+        }
+        self.take(batch);
+        taken.0 += batch.weight_bytes();
+        batch.next()
+    }
+
     /// Gives what waits for the batch, which is done with.
     pub(super) fn take(&self, batch: &mut Batch) {
-        batch.clear(self.frame_bytes_max.max(KEPT_BYTES_MIN));
+        self.clear(batch);
         if self.is_occupied() {
             let mut shared = self.lock();
             self.news.store(NOTHING, Ordering::Relaxed);
             std::mem::swap(&mut shared.commands, batch);
         }
+    }
+
+    /// Empties a batch that is done with.
+    fn clear(&self, batch: &mut Batch) {
+        batch.clear(self.frame_bytes_max.max(KEPT_BYTES_MIN));
     }
 
     /// Leaves all answers. Those who wait for them are then to be [woken](Answers::wake).
@@ -254,6 +286,11 @@ impl Shared {
 
 /// Memory for commands that is always kept, in bytes.
 const KEPT_BYTES_MIN: usize = 64 * 1024;
+
+/// What a turn takes before it leaves the rest to the next one, in [weight](Batch::weight_bytes); the last list it takes may
+/// go beyond. More than one list at all, because those of one turn share their write, and a thread that is still sending
+/// has only a few commands there at a time. No more than this, because an output of 64 KiB is written anyway.
+const TURN_BYTES_MAX: usize = 64 << 10;
 
 /// Nothing waits.
 const NOTHING: u8 = 0;

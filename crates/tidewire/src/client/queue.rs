@@ -117,6 +117,11 @@ impl Batch {
         self.framed
     }
 
+    /// What it takes to run all of it, in bytes that are copied.
+    pub(crate) fn weight_bytes(&self) -> usize {
+        self.commands.len() * COMMAND_WEIGHT_BYTES + self.whole
+    }
+
     /// Adds a command without bytes.
     pub(crate) fn push(&mut self, command: Command) {
         if let Some(deadline_ns) = command.deadline_ns() {
@@ -263,6 +268,9 @@ impl SubscriptionKey {
 
 /// Commands that wait for the lane; messages in a row are one.
 pub(super) const COMMANDS_MAX: usize = 4096;
+
+/// What a command counts beside its bytes, so that many small ones are much work, too.
+const COMMAND_WEIGHT_BYTES: usize = 256;
 
 #[cfg(test)]
 impl Ticket {

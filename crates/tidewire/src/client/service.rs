@@ -9,6 +9,7 @@ use tidewire_proto::message::{Kind, Message};
 
 use super::calls::Calls;
 use super::events::Event;
+use super::exchange::TakenBytes;
 use super::link::Link;
 use super::listening::{Listening, Step};
 use super::queue::{Batch, Command, Piece, Subscribe};
@@ -193,8 +194,9 @@ impl ClientService {
         }
     }
 
-    /// Does what the application asked for, as far as the session's output has room.
+    /// Does what the application asked for, as far as the session's output has room and the turn is not over.
     fn run_commands(&mut self, cx: &mut Context<'_>) {
+        let mut taken = TakenBytes::default();
         loop {
             // What was accepted must not be dropped because the server is slow: it stays in the queue, and the queue tells
             // whoever adds to it. An output still full after a flush waits for the socket, whose event is a turn again.
@@ -207,10 +209,7 @@ impl ClientService {
             if self.is_backed_up {
                 return;
             }
-            let next = self.batch.next().or_else(|| {
-                self.link.exchange().take(&mut self.batch);
-                self.batch.next()
-            });
+            let next = self.link.exchange().next(&mut self.batch, &mut taken);
             let Some((command, piece)) = next else {
                 return;
             };

@@ -207,3 +207,67 @@ fn answers_find_their_requests_from_many_threads() {
     });
     assert_eq!(exchange.lock().slots.abandoned(), 0);
 }
+
+/// Commands were taken as long as there were any, so that a sender that never paused kept the lane from its socket and its
+/// deadlines, and whoever was refused from the answer.
+#[test]
+fn a_sender_that_never_pauses_ends_no_turn_late() {
+    const REQUESTS: usize = 10_000;
+    // With small requests their number is what ends a turn, with large ones their bytes.
+    for (payload_bytes, turn_max) in [(0, 256), (10_000, 7)] {
+        let exchange = Exchange::new(1_000_000, false);
+        let payload = vec![7; payload_bytes];
+        let mut offered = 0;
+        let mut offer = || {
+            if offered < REQUESTS {
+                offered += 1;
+                let pushed = exchange.push_call(Ticket::due_at(1), "", &payload);
+                pushed.map(drop).unwrap();
+            }
+        };
+        offer();
+        let (mut batch, mut run, mut turns) = (Batch::default(), 0, 0);
+        while exchange.is_occupied() {
+            let (mut taken, mut in_turn) = (TakenBytes::default(), 0);
+            while exchange.next(&mut batch, &mut taken).is_some() {
+                in_turn += 1;
+                // Another one comes for each, before the lane looks again.
+                offer();
+            }
+            assert!(in_turn <= turn_max, "{in_turn} commands in a turn");
+            assert!(batch.next().is_none(), "nothing is left behind");
+            run += in_turn;
+            turns += 1;
+        }
+        assert_eq!(run, REQUESTS);
+        assert_eq!(turns, REQUESTS.div_ceil(turn_max));
+    }
+}
+
+/// What was taken before, and could not be run, comes first; and a list is run to its end, however long it is.
+#[test]
+fn a_turn_begins_with_what_the_last_one_left() {
+    let exchange = Exchange::new(1_000, false);
+    let mut batch = Batch::default();
+    for _ in 0..3 {
+        let _ = call(&exchange, 1);
+    }
+    assert!(
+        exchange
+            .next(&mut batch, &mut TakenBytes::default())
+            .is_some()
+    );
+    for _ in 0..COMMANDS_MAX {
+        exchange.push(Command::Close).map(drop).unwrap();
+    }
+    let mut taken = TakenBytes::default();
+    let mut next = || exchange.next(&mut batch, &mut taken);
+    for _ in 0..2 {
+        assert!(matches!(next(), Some((Command::Call { .. }, _))));
+    }
+    for _ in 0..COMMANDS_MAX {
+        assert!(matches!(next(), Some((Command::Close, _))));
+    }
+    let _ = call(&exchange, 1);
+    assert!(next().is_none() && exchange.is_occupied());
+}
