@@ -30,7 +30,8 @@ pub struct Limits {
     pub frame_timeout: Duration,
     /// Unsent bytes of a session's own output above which reading from it pauses, and direct sends to it from
     /// others are refused. What other threads send is counted apart, with the same limit and 64 bytes for each message that
-    /// its lane has not taken. Default 1 MiB.
+    /// its lane has not taken. So is what a client's threads have left for its lane: their one-way messages, and their
+    /// requests. Default 1 MiB.
     pub queue_bytes_max: usize,
     /// Bytes of broadcasts that not all lanes have seen yet, above which further ones are refused. Default 8 MiB: four
     /// batches between lanes, so that lanes that were busy for a moment are not behind for a second.

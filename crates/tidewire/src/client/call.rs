@@ -18,7 +18,9 @@ pub enum WhenWindowFull {
     /// It fails with [`RequestError::WindowFull`]. The default: the caller knows best what to do under load.
     #[default]
     Refuse,
-    /// It waits its turn, within its deadline. Of those waiting there are at most 4,096; more are refused.
+    /// It waits its turn, within its deadline. Of those waiting there are at most 4,096; more are refused. So are those that
+    /// come faster than the client's lane takes them up, which it does at once unless the server is slow to take what it is
+    /// sent: beyond 4,096, or [`Limits::queue_bytes_max`](crate::Limits::queue_bytes_max) of payload.
     Wait,
 }
 

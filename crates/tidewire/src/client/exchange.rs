@@ -25,8 +25,9 @@ use super::spare;
 /// The commands of a client, bounded in number and bytes, and the answers to them.
 #[derive(Debug)]
 pub(crate) struct Exchange {
-    /// Bytes of one-way messages that may wait, beyond which nothing is added.
-    frame_bytes_max: usize,
+    /// Bytes of one-way messages that may wait, beyond which none is added, and as many of requests. They count apart, because
+    /// a sender that has no more room for messages waits for it by a request.
+    queue_bytes_max: usize,
     /// Every message is handed on by itself, because nothing but that says where it ends.
     is_single: bool,
     shared: Mutex<Shared>,
@@ -63,9 +64,9 @@ pub(crate) struct MustRing(pub(crate) bool);
 pub(super) struct TakenBytes(usize);
 
 impl Exchange {
-    pub(crate) fn new(frame_bytes_max: usize, is_single: bool) -> Self {
+    pub(crate) fn new(queue_bytes_max: usize, is_single: bool) -> Self {
         Self {
-            frame_bytes_max,
+            queue_bytes_max,
             is_single,
             shared: Mutex::default(),
             news: AtomicU8::new(NOTHING),
@@ -94,6 +95,9 @@ impl Exchange {
         let memory = spare::take();
         let mut shared = self.lock();
         shared.admit()?;
+        if shared.commands.asked() >= self.queue_bytes_max {
+            return Err(HandOverError::QueueFull);
+        }
         let slot = shared.slots.open(memory);
         ticket.slot = Some(slot);
         shared.commands.push_call(ticket, name, payload);
@@ -120,7 +124,7 @@ impl Exchange {
     ) -> Result<MustRing, HandOverError> {
         let mut shared = self.lock();
         shared.admit()?;
-        if shared.commands.framed() >= self.frame_bytes_max {
+        if shared.commands.framed() >= self.queue_bytes_max {
             return Err(HandOverError::QueueFull);
         }
         shared.commands.push_frame(self.is_single, encode)?;
@@ -219,7 +223,7 @@ impl Exchange {
 
     /// Empties a batch that is done with.
     fn clear(&self, batch: &mut Batch) {
-        batch.clear(self.frame_bytes_max.max(KEPT_BYTES_MIN));
+        batch.clear(self.queue_bytes_max.max(KEPT_BYTES_MIN));
     }
 
     /// Leaves all answers. Those who wait for them are then to be [woken](Answers::wake).

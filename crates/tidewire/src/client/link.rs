@@ -6,6 +6,7 @@ use std::task::Waker;
 
 use tidewire_io::doorbell::Doorbell;
 use tidewire_proto::codec::{AnyCodec, Codec};
+use tidewire_proto::error::EncodeError;
 use tidewire_proto::message::Message;
 
 use super::events::{Event, EventQueue};
@@ -60,13 +61,18 @@ impl Link {
         Ok(())
     }
 
-    /// Leaves a request for the lane and wakes it if it sleeps. Returns where the answer will be.
+    /// Leaves a request for the lane and wakes it if it sleeps. Returns where the answer will be. One that fits no frame is
+    /// refused before it is copied.
     pub(crate) fn push_call(
         &self,
         ticket: Ticket,
         name: &str,
         payload: &[u8],
     ) -> Result<SlotId, HandOverError> {
+        let limit = self.frame_bytes_max.load(Ordering::Relaxed);
+        if name.len().max(payload.len()) > limit {
+            return Err(too_large(name, payload, limit).into());
+        }
         let (slot, must_ring) = self.exchange.push_call(ticket, name, payload)?;
         self.ring_if(must_ring);
         Ok(slot)
@@ -155,5 +161,48 @@ impl Link {
         first.get_or_insert(result);
         drop(first);
         self.first_ready.notify_all();
+    }
+}
+
+/// Why a request fits no frame of at most `limit` bytes.
+#[cold]
+fn too_large(name: &str, payload: &[u8], limit: usize) -> EncodeError {
+    if payload.len() > limit {
+        EncodeError::PayloadTooLarge {
+            bytes: payload.len() as u64,
+            limit: limit as u64,
+        }
+    } else {
+        EncodeError::TextTooLong {
+            bytes: name.len(),
+            limit,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// It was copied, and refused by the lane.
+    #[test]
+    fn a_request_that_fits_no_frame_is_refused_before_it_is_copied() {
+        let link = Link::new(Exchange::new(1 << 20, false));
+        link.set_frame_bytes_max(100);
+        let ask = |name: &str, payload_bytes: usize| {
+            link.push_call(Ticket::due_at(1), name, &vec![7; payload_bytes])
+        };
+        let (bytes, limit) = (101, 100);
+        let refused = EncodeError::PayloadTooLarge { bytes, limit };
+        assert_eq!(ask("name", 101), Err(HandOverError::Encode(refused)));
+        let (bytes, limit) = (101, 100);
+        let refused = EncodeError::TextTooLong { bytes, limit };
+        assert_eq!(
+            ask(&"n".repeat(101), 100),
+            Err(HandOverError::Encode(refused))
+        );
+        assert!(!link.exchange.is_occupied());
+        // The lane knows what the frame is beside its payload.
+        assert!(ask("name", 100).is_ok() && link.exchange.is_occupied());
     }
 }

@@ -117,6 +117,12 @@ impl Batch {
         self.framed
     }
 
+    /// Bytes of requests in it, and of those that fell due in it: they are passed over, and stay until it is cleared.
+    #[inline]
+    pub(crate) fn asked(&self) -> usize {
+        self.whole - self.framed
+    }
+
     /// What it takes to run all of it, in bytes that are copied.
     pub(crate) fn weight_bytes(&self) -> usize {
         self.commands.len() * COMMAND_WEIGHT_BYTES + self.whole
@@ -309,6 +315,7 @@ mod tests {
         frame(&mut batch, b"d");
         assert_eq!(batch.bytes, b"abcnapayd");
         assert_eq!((batch.framed(), batch.messages()), (4, 3));
+        assert_eq!(batch.asked(), 5);
         assert!(matches!(
             batch.commands.as_slice(),
             [

@@ -81,7 +81,8 @@ pub enum RequestError {
     /// There is no connection now; nothing was sent.
     #[error("not connected")]
     NotConnected,
-    /// As many requests wait as allowed; nothing was sent. Try again after a reply.
+    /// As many requests wait as allowed, in number or in [bytes](crate::Limits::queue_bytes_max); nothing was sent. Try again
+    /// after a reply.
     #[error("too many requests are waiting for their replies")]
     WindowFull,
     /// Replies of the codec are matched by their order, and over UDP one may be lost: the next would be taken for it.

@@ -65,6 +65,31 @@ fn it_is_bounded_and_refuses_after_its_end() {
     assert_eq!(frame(&exchange, b"x"), Err(HandOverError::Ended));
 }
 
+/// They were bounded in number only: 4,096 of 1 MiB each are 4 GiB.
+#[test]
+fn requests_are_bounded_in_bytes_too() {
+    let exchange = Exchange::new(1_000, false);
+    let ask = |payload: &[u8]| {
+        let pushed = exchange.push_call(Ticket::due_at(1), "name", payload);
+        pushed.map(drop)
+    };
+    // A message takes none of their room, and they none of its.
+    frame(&exchange, &[0; 1_000]).map(drop).unwrap();
+    ask(&[0; 995]).unwrap();
+    ask(&[0; 10]).unwrap();
+    assert_eq!(ask(b""), Err(HandOverError::QueueFull));
+    // What falls due behind a full output is in memory as long as the lane takes nothing.
+    let mut answers = Answers::default();
+    assert_eq!(exchange.expire(1, &mut answers), None);
+    assert!(!answers.is_empty());
+    assert_eq!(ask(b""), Err(HandOverError::QueueFull));
+    let mut batch = Batch::default();
+    exchange.take(&mut batch);
+    ask(&[0; 1_000]).unwrap();
+    assert_eq!(ask(b""), Err(HandOverError::QueueFull));
+    frame(&exchange, b"x").map(drop).unwrap();
+}
+
 #[test]
 fn a_message_that_cannot_be_encoded_is_no_news() {
     let exchange = Exchange::new(1_000, false);
