@@ -1,7 +1,6 @@
 //! Starting, watching and stopping a server.
 
 use std::fmt;
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use std::sync::{Arc, OnceLock};
@@ -19,7 +18,7 @@ use tidewire_proto::room::Policy;
 use crate::address::{Address, AddressError, Endpoint};
 use crate::deferred::SpareFrames;
 use crate::lane::{
-    Cookies, Core, Gate, Lane, LaneError, LaneHandle, Post, Shared, SpareBatches, Spin,
+    Cookies, Core, Gate, Lane, LaneError, LaneHandle, LaneThread, Post, Shared, SpareBatches, Spin,
 };
 use crate::limits::{Limits, RoomDefaults, nanoseconds};
 use crate::listen::{Bound, adapt, default_datagram_options};
@@ -29,12 +28,13 @@ use crate::service::{Service, SharedService};
 use crate::sessions::{SessionTable, Sessions};
 use crate::transport::inproc::{self, InprocBindError};
 
-/// A running server: its lanes, its addresses, its counters. Dropping it stops it at once.
+/// A running server: its lanes, its addresses, its counters. Dropping it stops it at once; on one of its own lanes, without
+/// waiting for that one.
 #[derive(Debug)]
 pub struct Server {
     shared: Arc<Shared>,
     lanes: Vec<LaneHandle>,
-    threads: Vec<JoinHandle<Result<(), LaneError>>>,
+    threads: Vec<LaneThread>,
     addresses: Vec<Endpoint>,
     /// In-process names, free again when it stops.
     names: Vec<inproc::Bound>,
@@ -178,10 +178,11 @@ impl Server {
     /// Whether every lane still runs. A lane ends early only if its poller fails or its service panics.
     #[must_use]
     pub fn is_running(&self) -> bool {
-        !self.threads.iter().any(JoinHandle::is_finished)
+        !self.threads.iter().any(LaneThread::is_finished)
     }
 
-    /// Stops accepting, tells every peer, lets them finish until `deadline`, and ends.
+    /// Stops accepting, tells every peer, lets them finish until `deadline`, and ends. On one of its own lanes it does not
+    /// wait for that lane, which ends after its turn.
     #[must_use]
     pub fn shutdown(mut self, deadline: Duration) -> Stopped {
         let deadline_ns = now_ns().saturating_add(nanoseconds(deadline));
@@ -200,22 +201,15 @@ impl Server {
 
     fn stop(&mut self, post: &dyn Fn() -> Post) -> Stopped {
         self.names.clear();
-        let running = self
-            .lanes
-            .iter()
-            .zip(&self.threads)
-            .filter(|(_, thread)| !thread.is_finished());
-        for (lane, _) in running {
-            lane.post_waiting(post());
-        }
-        let mut failures = Vec::new();
-        for thread in self.threads.drain(..) {
-            match thread.join() {
-                Ok(Ok(())) => {}
-                Ok(Err(error)) => failures.push(error.to_string()),
-                Err(_) => failures.push("the service panicked".to_owned()),
+        for (lane, thread) in self.lanes.iter().zip(&self.threads) {
+            if thread.is_current() {
+                lane.post_to_itself(post());
+            } else if !thread.is_finished() {
+                lane.post_waiting(post());
             }
         }
+        let failures = self.threads.drain(..).filter_map(LaneThread::join);
+        let failures = failures.collect();
         Stopped {
             metrics: self.metrics.read(),
             failures,
@@ -435,11 +429,7 @@ impl ServerBuilder {
                 core.add_port(socket).map_err(LaneError::from)?;
             }
             let lane = Lane::new(core, make(index)?);
-            let name = format!("tidewire-lane-{index}");
-            let thread = std::thread::Builder::new()
-                .name(name)
-                .spawn(move || lane.run());
-            server.threads.push(thread.map_err(LaneError::from)?);
+            server.threads.push(LaneThread::start(index, lane)?);
         }
         Ok(server)
     }

@@ -142,6 +142,22 @@ impl LaneHandle {
         }
     }
 
+    /// Leaves work that must not be lost, from the lane's own thread: where the queue is full another thread waits, because
+    /// this one would wait for itself.
+    pub(crate) fn post_to_itself(&self, post: Post) {
+        let Err(post) = self.post(post) else {
+            return;
+        };
+        if self.is_retired() {
+            return;
+        }
+        let lane = self.clone();
+        let thread = std::thread::Builder::new().spawn(move || lane.post_waiting(post));
+        if let Err(error) = thread {
+            tracing::error!(%error, "a lane cannot be told to end; it goes on until the process ends");
+        }
+    }
+
     /// Whether both are of the same lane.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.retired, &other.retired)
@@ -328,11 +344,31 @@ mod tests {
     }
 
     #[test]
+    fn a_lane_with_a_full_queue_can_tell_itself_to_stop() {
+        let handle = LaneHandle::new(Arc::default()).unwrap();
+        for ticket in 0..POSTS_MAX as u64 {
+            assert!(handle.post(Post::Placed { ticket }).is_ok());
+        }
+        handle.post_to_itself(Post::Stop);
+        let mut placed = 0;
+        loop {
+            match handle.take() {
+                Some(Post::Placed { .. }) => placed += 1,
+                Some(Post::Stop) => break,
+                Some(other) => panic!("{other:?}"),
+                None => std::thread::yield_now(),
+            }
+        }
+        assert_eq!(placed, POSTS_MAX);
+    }
+
+    #[test]
     fn a_lane_that_ended_keeps_nobody_waiting() {
         let handle = LaneHandle::new(Arc::default()).unwrap();
         while handle.post(Post::Stop).is_ok() {}
         handle.retire();
         assert!(matches!(handle.post(Post::Stop), Err(Post::Stop)));
         handle.post_waiting(Post::Stop);
+        handle.post_to_itself(Post::Stop);
     }
 }

@@ -14,7 +14,7 @@
 //! lanes and other threads, `accept` takes connections up, `lifecycle` makes sessions and takes them apart, `datagrams` is
 //! all that UDP does differently, `gate` counts sessions against limits, `letters` takes what other threads have for
 //! sessions, `answers` brings what was deferred back into its session, `handover` keeps a server reachable whose lane
-//! ended.
+//! ended, `thread` is what its server has of it to wait for its end.
 
 mod accept;
 mod answers;
@@ -31,6 +31,7 @@ mod read;
 mod send;
 #[cfg(test)]
 mod testing;
+mod thread;
 mod timers;
 mod wait;
 mod write;
@@ -54,6 +55,7 @@ pub(crate) use letters::Letter;
 pub(crate) use mailbox::{BatchEntry, LaneHandle, Post, SpareBatches};
 #[cfg(test)]
 pub(crate) use testing::lane;
+pub(crate) use thread::LaneThread;
 pub(crate) use timers::TimerKey;
 pub(crate) use wait::Spin;
 

@@ -1,7 +1,13 @@
 //! A lane that dies: its clients learn it, the others go on, and nothing waits for it.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::sync::{Arc, mpsc};
+use std::task::{Wake, Waker};
+
 use tidewire::{
-    CloseReason, Context, HandlerResult, Kind, Message, Policy, RequestError, Server, Service,
+    Client, CloseReason, Context, HandlerResult, Kind, Message, Policy, RequestError, Server,
+    Service,
 };
 use tidewire_testkit::{DEADLINE, Peer, TestServer};
 
@@ -40,7 +46,7 @@ fn lane_of(peer: &mut Peer) -> u8 {
 #[test]
 fn a_service_that_panics_hangs_neither_its_clients_nor_the_shutdown() {
     let server = TestServer::over_tcp(Server::builder(), &tw1(), |_| Fragile);
-    let client = tidewire::Client::connect(&server.url()).unwrap();
+    let client = Client::connect(&server.url()).unwrap();
     let mut bystander = server.peer();
     let error = client.request_blocking(b"panic").unwrap_err();
     assert!(
@@ -194,4 +200,53 @@ fn the_last_lane_accepts_what_the_first_did() {
         metrics.sessions_closed(),
         "{metrics:#?}"
     );
+}
+
+/// The waker of a task may be all that is left of it, and the task may own the last client: the client's lane, which lets go
+/// of the waker, then joined itself, and panicked.
+#[test]
+fn the_last_client_may_go_with_a_waker_on_its_own_lane() {
+    struct Task {
+        client: Option<Client>,
+        ended: mpsc::Sender<(Option<String>, std::thread::Result<()>)>,
+    }
+
+    impl Wake for Task {
+        fn wake(self: Arc<Self>) {}
+    }
+
+    impl Drop for Task {
+        fn drop(&mut self) {
+            let client = self.client.take();
+            let dropped = catch_unwind(AssertUnwindSafe(|| drop(client)));
+            let thread = std::thread::current().name().map(str::to_owned);
+            // The test may have given up.
+            let _ = self.ended.send((thread, dropped));
+        }
+    }
+
+    let (open, gate) = mpsc::channel::<()>();
+    let mut service = Some(move |cx: &mut Context<'_>, message: Message<'_>| {
+        let _ = gate.recv();
+        cx.reply(message.payload)
+    });
+    let server = TestServer::over_tcp(Server::builder(), &tw1(), |_| service.take().unwrap());
+    let client = Client::connect(&server.url()).unwrap();
+    let mut request = client.request(b"the only one");
+    let (ended, is_ended) = mpsc::channel();
+    let client = Some(client);
+    let waker = Waker::from(Arc::new(Task { client, ended }));
+    let mut task = std::task::Context::from_waker(&waker);
+    assert!(Pin::new(&mut request).poll(&mut task).is_pending());
+    // The lane has the last one now.
+    drop(waker);
+    open.send(()).unwrap();
+    let (thread, dropped) = is_ended.recv_timeout(DEADLINE).unwrap();
+    assert_eq!(thread.as_deref(), Some("tidewire-lane-0"));
+    assert!(dropped.is_ok(), "{dropped:?}");
+    assert_eq!(request.wait().unwrap().payload(), b"the only one");
+    server.wait_for("the lane of the client ends", |metrics| {
+        metrics.sessions_closed() == 1
+    });
+    server.stop();
 }
