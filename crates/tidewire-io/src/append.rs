@@ -187,12 +187,20 @@ const fn is_small(count: usize) -> bool {
 }
 
 /// The same word, which the compiler does not load together with its neighbour.
+#[cfg(target_pointer_width = "64")]
 #[inline(always)]
 fn kept_apart(mut word: u64) -> u64 {
     // SAFETY: there is no instruction in it.
     unsafe {
         std::arch::asm!("/* {0} */", inout(reg) word, options(pure, nomem, nostack, preserves_flags));
     }
+    word
+}
+
+/// The same word. It fits no register here, so that there is nothing to keep the compiler from.
+#[cfg(not(target_pointer_width = "64"))]
+#[inline(always)]
+fn kept_apart(word: u64) -> u64 {
     word
 }
 
