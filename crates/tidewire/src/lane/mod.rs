@@ -9,12 +9,12 @@
 //!
 //! Nothing on that way allocates in the steady state, takes a lock, or makes a system call per message. The
 //! lane is split over this folder: `core` holds the state and what every part needs, `read` brings messages
-//! to the service, `send` brings theirs to outputs, `write` brings output to sockets, `wait` decides whether to look for
-//! work or to sleep, `control` speaks the handshake and heartbeats, `timers` ends what stays silent, `mailbox` connects
-//! lanes and other threads, `accept` takes connections up, `lifecycle` makes sessions and takes them apart, `datagrams` is
-//! all that UDP does differently, `gate` counts sessions against limits, `letters` takes what other threads have for
-//! sessions, `answers` brings what was deferred back into its session, `handover` keeps a server reachable whose lane
-//! ended, `thread` is what its server has of it to wait for its end.
+//! to the service, `phase` says what they may be, `send` brings theirs to outputs, `write` brings output to sockets, `wait`
+//! decides whether to look for work or to sleep, `control` speaks the handshake and heartbeats, `timers` ends what stays
+//! silent, `mailbox` connects lanes and other threads, `accept` takes connections up, `lifecycle` makes sessions and takes
+//! them apart, `datagrams` is all that UDP does differently, `gate` counts sessions against limits, `letters` takes what
+//! other threads have for sessions, `answers` brings what was deferred back into its session, `handover` keeps a server
+//! reachable whose lane ended, `thread` is what its server has of it to wait for its end.
 
 mod accept;
 mod answers;
@@ -27,6 +27,7 @@ mod handover;
 mod letters;
 mod lifecycle;
 mod mailbox;
+mod phase;
 mod read;
 mod send;
 #[cfg(test)]

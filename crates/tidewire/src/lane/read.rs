@@ -5,12 +5,10 @@ use std::io::ErrorKind;
 
 use tidewire_io::clock::now_ns;
 use tidewire_proto::codec::{AnyCodec, Codec, Decoded, LastFrame};
-use tidewire_proto::error::DecodeError;
-use tidewire_proto::handshake::classify_garbage;
-use tidewire_proto::limits::HELLO_BYTES_MAX;
-use tidewire_proto::message::{Kind, Message};
+use tidewire_proto::message::Message;
 
 use super::control::{self, Handled};
+use super::phase::Phase;
 use super::{Core, Lane};
 use crate::context::{Context, Current};
 use crate::service::Service;
@@ -303,7 +301,7 @@ pub(super) fn decode_frames<S: Service, C: Codec + ?Sized, const IS_DATAGRAM: bo
             Ok(Decoded::Frame { message, consumed }) => (message, consumed),
             Ok(Decoded::Incomplete { .. }) => break Flow::Continue,
             // The error is asked for again where it is needed, so that frames share no registers with it.
-            Err(_) => break refuse_input(codec, rest, phase),
+            Err(_) => break Flow::Close(phase.refuse(codec, rest)),
         };
         let (frame, behind) = rest.split_at(consumed);
         (rest, frames) = (behind, frames + 1);
@@ -366,57 +364,6 @@ fn must_stop(cx: &Context<'_>, queue_bytes_max: usize) -> bool {
             cold_path();
             cx.output.len() > queue_bytes_max
         }
-}
-
-/// What the handshake decides about the next frame, so that a message of an open session costs one look at it.
-#[derive(Clone, Copy)]
-struct Phase {
-    frame_bytes_max: usize,
-    /// A bit for the number of every kind that goes to the service; the lane handles the others itself.
-    served_kinds: u32,
-}
-
-impl Phase {
-    #[inline(always)]
-    fn new(cx: &Context<'_>, is_open: bool) -> Self {
-        if is_open {
-            Self {
-                frame_bytes_max: cx.core.shared.limits.frame_bytes_max,
-                served_kinds: SERVED_KINDS,
-            }
-        } else {
-            Self {
-                frame_bytes_max: HELLO_BYTES_MAX,
-                served_kinds: 0,
-            }
-        }
-    }
-
-    #[inline(always)]
-    fn serves(self, kind: Kind) -> bool {
-        self.served_kinds >> kind as u8 & 1 != 0
-    }
-
-    fn is_open(self) -> bool {
-        self.served_kinds != 0
-    }
-}
-
-/// What the error means that decoding `rest` gives. Before the handshake, bytes that are no frame most likely come from
-/// the wrong program.
-#[cold]
-#[inline(never)]
-fn refuse_input<C: Codec + ?Sized>(codec: &C, rest: &[u8], phase: Phase) -> Flow {
-    let error = match codec.decode(rest, phase.frame_bytes_max) {
-        Err(error) => error,
-        // A codec of the user's own that changes its mind: what it refused once would otherwise be kept for ever.
-        Ok(_) => DecodeError::MalformedFrame,
-    };
-    Flow::Close(if phase.is_open() {
-        CloseReason::Decode(error)
-    } else {
-        CloseReason::Handshake(classify_garbage(rest))
-    })
 }
 
 fn stop(core: &mut Core, slot: usize, rest: &[u8], flow: Flow) {
@@ -483,22 +430,6 @@ fn fail(core: &mut Core, slot: usize, kind: ErrorKind) {
     };
     core.close(slot, reason);
 }
-
-/// Every kind but those that the lane itself answers; services never see these.
-const SERVED_KINDS: u32 = {
-    let mut served = 0;
-    let mut index = 0;
-    while index < Kind::ALL.len() {
-        let kind = Kind::ALL[index];
-        let is_of_the_lane = matches!(
-            kind,
-            Kind::Hello | Kind::Welcome | Kind::Ping | Kind::Pong | Kind::Cancel | Kind::GoAway
-        );
-        served |= (!is_of_the_lane as u32) << kind as u8;
-        index += 1;
-    }
-    served
-};
 
 /// From this length on an unfinished frame is read into its own buffer instead of the lane's.
 const TAIL_DIRECT_BYTES: usize = 16 * 1024;

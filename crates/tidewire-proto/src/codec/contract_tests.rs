@@ -1,0 +1,186 @@
+//! Every way to break the contract, and that it is found.
+
+use super::*;
+use crate::codec::{Delimited, RequestIds, Tw1};
+use crate::message::Kind;
+
+/// A length of one byte before the payload, with one fault.
+struct Faulty(Fault);
+
+#[derive(Clone, Copy, PartialEq)]
+enum Fault {
+    None,
+    FrameOfNothing,
+    ReadsBeyond,
+    TakesAnyLength,
+    ForgetsPieces,
+    ForgetsGrowth,
+    TrustsTheLast,
+    ClearsOutput,
+    LosesLastByte,
+    SaysIncomplete,
+    Refuses,
+    WritesTwice,
+}
+
+impl Codec for Faulty {
+    fn name(&self) -> &'static str {
+        "faulty"
+    }
+
+    fn has_handshake(&self) -> bool {
+        false
+    }
+
+    fn ids(&self) -> RequestIds {
+        RequestIds::None
+    }
+
+    fn decode<'a>(&self, input: &'a [u8], limit: usize) -> Result<Decoded<'a>, DecodeError> {
+        let Some((length, rest)) = input.split_first() else {
+            return Ok(Decoded::Incomplete { frame_bytes: 0 });
+        };
+        let bytes = usize::from(*length);
+        if bytes + 1 > limit && self.0 != Fault::TakesAnyLength {
+            return Err(DecodeError::FrameTooLarge {
+                bytes: bytes as u64 + 1,
+                limit: limit as u64,
+            });
+        }
+        let payload = match rest.get(..bytes) {
+            Some(payload) => payload,
+            // Hands on what there is, as if no more would come.
+            None if self.0 == Fault::ForgetsPieces => rest,
+            None if self.0 == Fault::ReadsBeyond => rest,
+            None if self.0 == Fault::SaysIncomplete => {
+                return Ok(Decoded::Incomplete { frame_bytes: 1 });
+            }
+            None => {
+                let frame_bytes = bytes + 1;
+                return Ok(Decoded::Incomplete { frame_bytes });
+            }
+        };
+        let shown = match self.0 {
+            Fault::LosesLastByte => &payload[..payload.len().saturating_sub(1)],
+            _ => payload,
+        };
+        let consumed = match self.0 {
+            Fault::FrameOfNothing => 0,
+            Fault::ReadsBeyond => bytes + 1,
+            _ => payload.len() + 1,
+        };
+        let message = Message::new(Kind::OneWay, 0, shown);
+        Ok(Decoded::Frame { message, consumed })
+    }
+
+    fn decode_grown<'a>(
+        &self,
+        input: &'a [u8],
+        searched: usize,
+        limit: usize,
+    ) -> Result<Decoded<'a>, DecodeError> {
+        match self.0 {
+            // Looks only at what is new.
+            Fault::ForgetsGrowth => self.decode(&input[searched..], limit),
+            _ => self.decode(input, limit),
+        }
+    }
+
+    fn decode_alike<'a>(
+        &self,
+        input: &'a [u8],
+        last: &LastFrame,
+    ) -> Option<(Message<'a>, &'a [u8])> {
+        let (payload, rest) = input.get(1..)?.split_at_checked(last.payload_bytes)?;
+        Some((Message::new(Kind::OneWay, 0, payload), rest))
+    }
+
+    fn remember(&self, _: &[u8], message: &Message<'_>, last: &mut LastFrame) {
+        if self.0 == Fault::TrustsTheLast {
+            last.payload_bytes = message.payload.len();
+        }
+    }
+
+    fn encode(&self, message: &Message<'_>, out: &mut Vec<u8>) -> Result<(), EncodeError> {
+        match self.0 {
+            Fault::ClearsOutput => out.clear(),
+            Fault::Refuses => return Err(EncodeError::EmptyFrame { codec: "faulty" }),
+            Fault::WritesTwice => {
+                out.push(message.payload.len() as u8);
+                out.extend_from_slice(message.payload);
+            }
+            _ => {}
+        }
+        out.push(message.payload.len() as u8);
+        out.extend_from_slice(message.payload);
+        Ok(())
+    }
+}
+
+fn broken(fault: Fault) -> BrokenContract {
+    let messages = [&b"hello"[..], b"to", b"you"].map(|it| Message::new(Kind::OneWay, 0, it));
+    check_every_cut(&Faulty(fault), &messages).unwrap_err()
+}
+
+#[test]
+fn every_fault_is_found_and_named() {
+    use BrokenContract as Broken;
+    let messages = [Message::new(Kind::OneWay, 0, b"hello")];
+    assert_eq!(check_every_cut(&Faulty(Fault::None), &messages), Ok(()));
+    assert_eq!(broken(Fault::FrameOfNothing), Broken::EmptyFrame { at: 0 });
+    let beyond = Broken::BeyondInput {
+        at: 0,
+        consumed: 6,
+        available: 1,
+    };
+    assert_eq!(broken(Fault::ReadsBeyond), beyond);
+    let differs = Broken::PiecesDiffer { at: 0 };
+    assert_eq!(broken(Fault::ForgetsPieces), differs);
+    let grown = Broken::GrownDiffers { at: 0, searched: 1 };
+    assert_eq!(broken(Fault::ForgetsGrowth), grown);
+    let alike = Broken::AlikeDiffers { at: 6 };
+    assert_eq!(broken(Fault::TrustsTheLast), alike);
+    let output = Broken::OutputChanged { index: 1 };
+    assert_eq!(broken(Fault::ClearsOutput), output);
+    let changed = Broken::MessageChanged { index: 0 };
+    assert_eq!(broken(Fault::LosesLastByte), changed);
+    let complete = Broken::IsComplete {
+        at: 0,
+        frame_bytes: 1,
+    };
+    assert_eq!(broken(Fault::SaysIncomplete), complete);
+    let error = EncodeError::EmptyFrame { codec: "faulty" };
+    assert_eq!(broken(Fault::Refuses), Broken::Refused { index: 0, error });
+    let twice = broken(Fault::WritesTwice);
+    assert_eq!(twice, Broken::MessageChanged { index: 1 });
+    let one = check_messages(&Faulty(Fault::WritesTwice), &messages, &[1]);
+    assert_eq!(one, Err(Broken::Leftover { messages: 1 }));
+    let long = check_stream(&Faulty(Fault::TakesAnyLength), &[200], 100, &[1]);
+    let over = Broken::OverLimit {
+        at: 0,
+        bytes: 201,
+        limit: 100,
+    };
+    assert_eq!(long, Err(over));
+}
+
+#[test]
+fn bytes_that_are_no_frames_end_the_stream_and_break_nothing() {
+    let limit = DecodeError::FrameTooLarge {
+        bytes: 201,
+        limit: 100,
+    };
+    let stream = [2, b'h', b'i', 200, 1];
+    let (frames, end) = check_stream(&Faulty(Fault::None), &stream, 100, &[1]).unwrap();
+    assert_eq!((frames.len(), end), (1, Err(limit)));
+    let (frames, end) = check_stream(&Tw1, b"", 100, &[]).unwrap();
+    assert_eq!((frames.len(), end), (0, Ok(())));
+}
+
+/// A codec behind a pointer is checked like any other.
+#[test]
+fn any_codec_can_be_checked() {
+    let codec: &dyn Codec = &Delimited::new();
+    let messages = [&b"a\rb"[..], b""].map(|it| Message::new(Kind::OneWay, 0, it));
+    assert_eq!(check_every_cut(codec, &messages), Ok(()));
+}
