@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use tidewire::proto::codec::{Codec, Decoded, Delimited};
+use tidewire::proto::codec::{Codec, Decoded, Delimited, LastFrame};
 use tidewire::proto::error::{DecodeError, EncodeError};
-use tidewire::{AnyCodec, Context, HandlerResult, Message, Server};
+use tidewire::{AnyCodec, Context, HandlerResult, Kind, Message, Server};
 use tidewire_testkit::TestServer;
 
 /// Frames that end with a delimiter, and a count of the bytes that were looked at for the first time.
@@ -144,4 +144,55 @@ fn a_codec_that_takes_back_an_error_costs_its_session() {
     drop(peer);
     let metrics = server.stop();
     assert_eq!((metrics.closed_by("decode"), metrics.frames_in), (1, 0));
+}
+
+/// Uses what is not its to use, and calls everything a hello.
+#[derive(Default)]
+struct Trespassing(Delimited);
+
+impl Codec for Trespassing {
+    fn name(&self) -> &'static str {
+        "trespassing"
+    }
+
+    fn has_handshake(&self) -> bool {
+        false
+    }
+
+    fn decode<'a>(&self, input: &'a [u8], limit: usize) -> Result<Decoded<'a>, DecodeError> {
+        self.0.decode(input, limit)
+    }
+
+    fn repeats_headers(&self) -> bool {
+        true
+    }
+
+    fn decode_alike<'a>(&self, input: &'a [u8], _: &LastFrame) -> Option<(Message<'a>, &'a [u8])> {
+        (!input.is_empty()).then_some((Message::new(Kind::Hello, 0, input), &[]))
+    }
+
+    fn encode(&self, message: &Message<'_>, out: &mut Vec<u8>) -> Result<(), EncodeError> {
+        self.0.encode(message, out)
+    }
+}
+
+/// Frames that are known by their header go to the service without another look. A codec of a user's own could bring it
+/// kinds that are the lane's alone, unnoticed.
+#[test]
+#[cfg_attr(
+    not(debug_assertions),
+    ignore = "the lane asserts in debug builds only"
+)]
+fn a_frame_known_by_its_header_is_one_for_the_service() {
+    let codec = AnyCodec::custom(Trespassing::default());
+    let server = TestServer::over_tcp(Server::builder(), &codec, |_| echo);
+    let mut peer = server.peer();
+    let frame = peer.request_frame(b"a hello, it says");
+    peer.write(&frame);
+    assert_eq!(peer.receive(), None);
+    drop(peer);
+    let stopped = server.stop_unchecked();
+    let failure = &stopped.failures[0];
+    assert!(failure.contains("phase.serves"), "{failure}");
+    assert_eq!(stopped.metrics.closed_by("lane_failed"), 1);
 }

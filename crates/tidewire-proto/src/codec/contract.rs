@@ -94,7 +94,8 @@ pub enum BrokenContract {
         /// How much of it was known to be unfinished.
         searched: usize,
     },
-    /// [`Codec::decode_alike`] gave another answer behind the frames before than [`Codec::decode`].
+    /// A frame with the header of the last ones gave another answer than [`Codec::decode`]. Only codecs of this library
+    /// know such frames.
     #[error("decode_alike differs from decode at byte {at}")]
     AlikeDiffers {
         /// Where the frame starts.

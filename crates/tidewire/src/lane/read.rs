@@ -286,6 +286,8 @@ pub(super) fn decode_frames<S: Service, C: Codec + ?Sized, const IS_DATAGRAM: bo
         // A loop of its own, so that what is rare takes no registers from it.
         while remembers && let Some((message, behind)) = codec.decode_alike(rest, &last) {
             let consumed = rest.len() - behind.len();
+            // It is like one that was served, and neither is looked at again.
+            debug_assert!(phase.serves(message.kind) && consumed <= phase.frame_bytes_max);
             (rest, frames) = (behind, frames + 1);
             serve::<S, C, IS_DATAGRAM>(cx, service, codec, slot, message, consumed);
             if must_stop(cx, queue_bytes_max) {
