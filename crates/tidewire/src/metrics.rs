@@ -141,7 +141,8 @@ counters! {
     sessions_opened,
     /// Connections refused because a session limit was reached.
     sessions_refused,
-    /// Sessions whose output or answers were still on their way when a drain reached its deadline.
+    /// Sessions that waited for something when a drain reached its deadline: output, answers, messages of rooms that were
+    /// not written yet, or requests that were read but not handled.
     sessions_cut_off,
     /// Failures of `accept`, descriptor exhaustion included.
     accept_errors,

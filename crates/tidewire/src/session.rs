@@ -413,11 +413,6 @@ impl Session {
         self.backlog && !self.paused && self.finish.is_none() && !self.is_closed()
     }
 
-    /// Whether something accepted has not reached the socket: output, room messages or answers.
-    pub(crate) fn is_owed(&self) -> bool {
-        self.blocked || !self.output.is_empty() || self.unanswered_count() > 0
-    }
-
     pub(crate) fn is_closed(&self) -> bool {
         matches!(self.state, State::Closed(_))
     }

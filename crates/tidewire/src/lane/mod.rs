@@ -324,9 +324,8 @@ impl<S: Service> Lane<S> {
         };
         let is_late = self.core.now_ns >= deadline;
         if is_late {
-            let sessions = self.core.sessions.iter();
-            let cut_off = sessions.filter(|(_, session)| session.is_owed()).count() as u64;
-            self.core.counters.sessions_cut_off.add(cut_off);
+            let owed = self.core.count_owed();
+            self.core.counters.sessions_cut_off.add(owed);
         }
         if is_late || self.core.sessions.is_empty() {
             self.core.stop = true;

@@ -5,15 +5,15 @@
 
 use tidewire_io::poller::{Interest, Token};
 use tidewire_proto::body::GoAwayCode;
-use tidewire_proto::codec::Codec;
+use tidewire_proto::codec::{Codec, Decoded};
 use tidewire_proto::message::{Kind, Message};
 
-use super::core::listener_token;
+use super::core::{Shared, listener_token};
 use super::mailbox::{BatchEntry, Post};
 use super::{Core, Lane};
 use crate::limits::nanoseconds;
 use crate::service::Service;
-use crate::session::{CloseReason, SessionId, State};
+use crate::session::{CloseReason, Session, SessionId, State};
 use crate::transport::inproc::InprocConnectError;
 
 /// What a timer is for.
@@ -250,6 +250,46 @@ impl Core {
             }
         }
     }
+
+    /// How many sessions wait for something: output, answers, messages of rooms, or to be heard. It looks at all there is
+    /// to know of each, which is for the end of a drain.
+    pub(super) fn count_owed(&self) -> u64 {
+        let mut owed = 0;
+        for (_, session) in &self.sessions {
+            let is_owed = session.blocked
+                || !session.output.is_empty()
+                || session.unanswered_count() > 0
+                || self.is_behind(session)
+                || self.holds_frames(session);
+            owed += u64::from(is_owed);
+        }
+        owed
+    }
+
+    /// Whether one of its rooms or subscriptions has messages for it that no sweep has written. Once our side has ended,
+    /// what comes is dropped, and counted as that.
+    fn is_behind(&self, session: &Session) -> bool {
+        takes_part(session)
+            && session.memberships.iter().any(|membership| {
+                let room = self.rooms.get(usize::from(membership.room));
+                let room = room.and_then(Option::as_ref);
+                room.is_some_and(|room| membership.subscriber.messages_behind(&room.log) > 0)
+            })
+    }
+
+    /// Whether it said something whole that was read, but not handled, because reading it paused.
+    fn holds_frames(&self, session: &Session) -> bool {
+        let Shared { codec, limits, .. } = &*self.shared;
+        takes_part(session) && session.backlog && {
+            let first = codec.decode(&session.tail, limits.frame_bytes_max);
+            matches!(first, Ok(Decoded::Frame { .. }))
+        }
+    }
+}
+
+/// Whether what is said to a session can still arrive.
+fn takes_part(session: &Session) -> bool {
+    session.state == State::Open && !session.write_failed
 }
 
 /// How long accepting rests after a failure such as exhausted descriptors.
@@ -264,6 +304,7 @@ mod tests {
     use super::*;
     use crate::lane::lane;
     use crate::limits::Limits;
+    use crate::metrics::DropReason;
     use crate::server::Server;
 
     const SECOND_NS: u64 = 1_000_000_000;
@@ -307,5 +348,60 @@ mod tests {
         lane.handle_timers();
         let ended = State::Closed(CloseReason::IdleTimeout);
         assert_eq!(lane.core.sessions[slot].state, ended, "it took no more");
+    }
+
+    #[test]
+    fn a_drain_cuts_off_who_was_not_swept_to_and_who_was_not_heard() {
+        let limits = Limits {
+            queue_bytes_max: 0,
+            presence_members_max: 0,
+            ..Limits::default()
+        };
+        let mut lane = lane(&Server::builder().limits(limits));
+        let ((ada, mut ada_end), (bob, mut bob_end)) = (lane.open_session(), lane.open_session());
+        let mut alias = 0;
+        for (slot, name) in [(ada, "ada"), (bob, "bob")] {
+            let id = lane.core.sessions[slot].id;
+            alias = lane.core.join(id, "lobby", name, None).unwrap().room;
+        }
+        assert_eq!(lane.core.count_owed(), 0);
+        lane.core
+            .say(lane.core.sessions[ada].id, alias, b"news")
+            .unwrap();
+        assert_eq!(lane.core.count_owed(), 1, "bob, and not who said it");
+        lane.core.now_ns += SECOND_NS;
+        lane.core.sweep_due();
+        assert_eq!(lane.core.count_owed(), 0);
+        assert!(bob_end.read(&mut [0; 100]).unwrap() > 0);
+
+        // Two questions and a half: after each answer reading pauses until the answer is gone.
+        let mut questions = Vec::new();
+        for id in 1..=3 {
+            let question = Message::with_id(Kind::Request, 0, id, b"question");
+            let codec = &lane.core.shared.codec;
+            codec.encode(&question, &mut questions).unwrap();
+        }
+        questions.truncate(questions.len() - 4);
+        assert_eq!(ada_end.write(&questions).unwrap(), questions.len());
+        for owed in [1, 0] {
+            lane.read_session(ada);
+            lane.core.flush(ada);
+            assert!(lane.core.sessions[ada].output.is_empty());
+            assert!(lane.core.sessions[ada].backlog);
+            assert_eq!(lane.core.count_owed(), owed);
+        }
+
+        lane.core
+            .say(lane.core.sessions[ada].id, alias, b"more")
+            .unwrap();
+        lane.core.drain_deadline_ns = Some(lane.core.now_ns);
+        lane.check_drained();
+        assert!(lane.core.stop);
+        assert_eq!(lane.core.counters.sessions_cut_off.read(), 1);
+        lane.close_all();
+        let counters = &lane.core.counters;
+        let lost = counters.room_dropped[DropReason::Closed as usize].read();
+        assert_eq!((counters.room_delivered.read(), lost), (1, 1));
+        assert_eq!(counters.room_offered.read(), 2);
     }
 }
