@@ -10,10 +10,11 @@ use tidewire_proto::room::Policy;
 
 use crate::address::Endpoint;
 use crate::lane::Core;
+use crate::output::Output;
 use crate::pattern::{JoinError, Joined, NotSubscribed, PublishError, RoomError, SubscribeError};
 use crate::sender::SessionSender;
 use crate::service::{ConnectFailure, HandlerError};
-use crate::session::{CloseReason, Output, SessionId};
+use crate::session::{CloseReason, SessionId};
 use crate::transport::TransportKind;
 
 /// The lane as seen by one call of a [`Service`](crate::Service), and the session that the call is about.
@@ -382,9 +383,7 @@ impl Context<'_> {
         if self.output.bytes.capacity() == 0 {
             self.output.bytes = self.core.buffers.take();
         }
-        let mut bytes = std::mem::take(&mut self.output.bytes);
-        self.core.push_roster(joined, &mut bytes);
-        self.output.bytes = bytes;
+        self.core.push_roster(joined, &mut self.output.bytes);
         self.output.handle_appended(&self.core.shared.codec);
     }
 

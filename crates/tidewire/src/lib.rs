@@ -74,6 +74,7 @@ mod listen;
 #[cfg(feature = "log")]
 pub mod log;
 mod metrics;
+mod output;
 mod pattern;
 mod reply;
 mod sender;

@@ -15,16 +15,20 @@ use tidewire_proto::error::EncodeError;
 use tidewire_proto::message::Message;
 
 use crate::context::{Context, SendError, encode_within};
-use crate::lane::{BatchEntry, Core};
-use crate::session::{Output, SessionId};
+use crate::lane::Core;
+use crate::output::Output;
+use crate::session::{CloseReason, SessionId};
 
 /// Sends messages to one session; see [`Context::sender`].
 ///
 /// What it was given is written at the end of the turn, or as soon as the sender is dropped if it is a block of 64 KiB.
+///
+/// A sender that is forgotten (`std::mem::forget`) instead of dropped takes along what waits for its session, which then ends
+/// with [`CloseReason::OutputLost`]. A codec of one's own that panics does the same.
 #[derive(Debug)]
 pub struct SessionSender<'a> {
     place: Place<'a>,
-    /// The bytes of the session's output, held here until the end.
+    /// The bytes of the session's output, held here until the end; without capacity if there are none to hold, or no longer.
     output: Appender,
     shape: Shape,
 }
@@ -66,6 +70,10 @@ impl<'a> SessionSender<'a> {
         if id == SessionId::NONE {
             return Err(SendError::NotOpen);
         }
+        if id == cx.id && cx.output.is_lent() {
+            cx.end_at_once(CloseReason::OutputLost);
+            return Err(cx.core.refuse_to_send(SendError::NotOpen));
+        }
         let Context {
             core,
             id: current,
@@ -75,15 +83,14 @@ impl<'a> SessionSender<'a> {
         } = cx;
         let (target, bytes, frame_bytes_max, full_above) = if id == *current {
             // It is not read while its output is full, so that its own messages need no refusal.
-            let bytes = core.lend_bytes(output);
+            let bytes = core.lend_current(id, output);
             (Target::Current(output), bytes, *frame_bytes_max, usize::MAX)
         } else if id.lane() == core.lane {
             let lent = core.lend_output(id)?;
             let target = Target::Local(id.slot());
             (target, lent.bytes, lent.frame_bytes_max, lent.full_above)
         } else {
-            let bytes = core.buffers.take();
-            (Target::Remote(id), bytes, usize::MAX, usize::MAX)
+            (Target::Remote(id), Vec::new(), usize::MAX, usize::MAX)
         };
         Ok(Self {
             place: Place {
@@ -151,43 +158,29 @@ impl Place<'_> {
 
     /// Sends a message of another shape than the last one, or that finds no room, or that goes another way.
     #[inline(never)]
-    fn send_apart(self, mut bytes: Vec<u8>, message: &Message<'_>) -> Sent {
-        let core = self.core;
-        if bytes.len() > self.full_above {
-            return Sent {
-                output: Appender::new(bytes),
-                shape: Shape::ANY,
-                result: Err(core.refuse_to_send(SendError::QueueFull)),
-            };
+    fn send_apart(mut self, mut bytes: Vec<u8>, message: &Message<'_>) -> Sent {
+        if let Some(result) = self.send_unlent(message) {
+            return Sent::apart(bytes, result);
         }
-        let shared = &core.shared;
+        if bytes.capacity() == 0 {
+            let refused = self.core.refuse_to_send(SendError::NotOpen);
+            return Sent::apart(bytes, Err(refused));
+        }
+        if bytes.len() > self.full_above {
+            let refused = self.core.refuse_to_send(SendError::QueueFull);
+            return Sent::apart(bytes, Err(refused));
+        }
+        let shared = &self.core.shared;
         let encoded = encode_within(self.frame_bytes_max, &mut bytes, |out| {
             shared.codec.encode(message, out)
         });
         if let Err(EncodeError::PayloadTooLarge { .. }) = &encoded {
-            core.counters.sends_too_large.add(1);
-        }
-        let (packing, is_remote) = match self.target {
-            Target::Current(output) => (output.packing.as_mut(), false),
-            Target::Local(slot) => (core.sessions[slot].output.packing.as_mut(), false),
-            Target::Remote(id) => {
-                if !bytes.is_empty() {
-                    let frame = &bytes;
-                    core.batch(id.lane(), &BatchEntry::Session { id, frame });
-                }
-                bytes.clear();
-                (None, true)
-            }
-        };
-        let goes_apart = packing.is_some() || is_remote || encoded.is_err();
-        if let Some(packing) = packing {
-            packing.handle_appended(&bytes, &core.shared.codec);
+            self.core.counters.sends_too_large.add(1);
         }
         let output = Appender::new(bytes);
-        let (output, shape) = if goes_apart {
-            (output, Shape::ANY)
-        } else {
-            Shape::of(message, output, &core.shared.codec, self.full_above)
+        let (output, shape) = match encoded {
+            Ok(()) => Shape::of(message, output, &shared.codec, self.full_above),
+            Err(_) => (output, Shape::ANY),
         };
         Sent {
             output,
@@ -196,13 +189,48 @@ impl Place<'_> {
         }
     }
 
+    /// Sends a message to where no output is lent: to another lane, or in a datagram. Elsewhere it does nothing.
+    fn send_unlent(&mut self, message: &Message<'_>) -> Option<Result<(), SendError>> {
+        let id = match &mut self.target {
+            Target::Remote(id) => *id,
+            Target::Local(slot) => {
+                let session = &self.core.sessions[*slot];
+                session.output.packing.as_ref()?;
+                session.id
+            }
+            Target::Current(output) => {
+                output.packing.as_ref()?;
+                let limit = self.frame_bytes_max;
+                let sent = self.core.encode_to(output, |codec, out| {
+                    encode_within(limit, out, |out| codec.encode(message, out))
+                });
+                return Some(sent.map_err(SendError::from));
+            }
+        };
+        Some(
+            self.core
+                .send_to(id, |codec, out| codec.encode(message, out)),
+        )
+    }
+
     /// The sender ends.
     #[inline(never)]
     fn give_back(self, bytes: Vec<u8>) {
         match self.target {
-            Target::Current(output) => output.bytes = bytes,
+            Target::Current(output) => output.take_back(bytes),
             Target::Local(slot) => self.core.return_output(slot, bytes),
-            Target::Remote(_) => self.core.buffers.put(bytes),
+            Target::Remote(_) => {}
+        }
+    }
+}
+
+impl Sent {
+    /// No other message can follow it without the codec.
+    fn apart(bytes: Vec<u8>, result: Result<(), SendError>) -> Self {
+        Self {
+            output: Appender::new(bytes),
+            shape: Shape::ANY,
+            result,
         }
     }
 }
@@ -251,196 +279,5 @@ fn word_of(message: &Message<'_>) -> u32 {
 }
 
 #[cfg(test)]
-mod tests {
-    use tidewire_proto::message::Kind;
-
-    use super::*;
-    use crate::lane::lane;
-    use crate::limits::Limits;
-    use crate::server::Server;
-    use crate::transport::datagram::Packing;
-
-    /// Their frames are less than a block in every codec.
-    const MESSAGES: usize = 500;
-
-    /// Messages of all shapes, many of which follow one that is alike, and some that no codec can express.
-    fn messages(payload: &[u8]) -> Vec<Message<'_>> {
-        let mut random = fastrand::Rng::with_seed(5);
-        let mut messages: Vec<Message<'_>> = Vec::new();
-        for _ in 0..MESSAGES {
-            let next = match messages.last() {
-                Some(last) if random.u8(..) < 160 => Message {
-                    id: last.id + u32::from(random.bool()),
-                    ..*last
-                },
-                _ => {
-                    let kinds = [Kind::OneWay, Kind::Request, Kind::Reply, Kind::Say];
-                    let length = random.usize(0..45);
-                    let at = random.usize(0..payload.len() - length);
-                    Message {
-                        kind: kinds[random.usize(0..4)],
-                        flags: random.u8(0..3) << 2,
-                        channel: random.u16(0..3),
-                        id: random.u32(0..5),
-                        name: ["", "", "method"][random.usize(0..3)],
-                        payload: &payload[at..at + length],
-                    }
-                }
-            };
-            messages.push(next);
-        }
-        messages
-    }
-
-    #[test]
-    fn every_message_is_framed_as_its_codec_frames_it() {
-        let payload: Vec<u8> = (0..=255).collect();
-        for name in AnyCodec::NAMES {
-            let codec = AnyCodec::by_name(name).unwrap();
-            let mut lane = lane(&Server::builder().codec(codec.clone()));
-            let (slot, _far) = lane.open_session();
-            let id = lane.core.sessions[slot].id;
-            for is_current in [false, true] {
-                let mut expected = Vec::new();
-                let mut cx = match is_current {
-                    false => lane.core.context_without_session(),
-                    true => lane.core.context(id),
-                };
-                let mut sender = cx.sender(id).unwrap();
-                let (mut taken, mut refused) = (0, 0);
-                for message in messages(&payload) {
-                    let encoded = codec.encode(&message, &mut expected);
-                    *(if encoded.is_ok() {
-                        &mut taken
-                    } else {
-                        &mut refused
-                    }) += 1;
-                    assert_eq!(sender.send(&message), encoded.map_err(SendError::from));
-                }
-                assert!(taken > 0 && taken + refused == MESSAGES, "{name}");
-                drop(sender);
-                drop(cx);
-                let session = &mut lane.core.sessions[slot];
-                assert!(session.output.bytes == expected && session.dirty, "{name}");
-                session.output.bytes.clear();
-            }
-        }
-    }
-
-    #[test]
-    fn limits_hold_message_by_message() {
-        let limits = Limits {
-            queue_bytes_max: 100,
-            ..Limits::default()
-        };
-        let mut lane = lane(&Server::builder().limits(limits));
-        let (slot, _far) = lane.open_session();
-        lane.core.sessions[slot].frame_bytes_max = 40;
-        let id = lane.core.sessions[slot].id;
-        let mut cx = lane.core.context_without_session();
-        let mut sender = cx.sender(id).unwrap();
-        let (small, large) = ([1; 24], [2; 33]);
-        let large = Message::new(Kind::OneWay, 0, &large);
-        let small = Message::new(Kind::OneWay, 0, &small);
-        let too_large = EncodeError::PayloadTooLarge {
-            bytes: 41,
-            limit: 40,
-        };
-        let sent = [small, small, large, small, small, small, small];
-        let results = sent.map(|message| sender.send(&message));
-        drop(sender);
-        drop(cx);
-        // The fourth small one passes the limit, and no other is taken behind it.
-        let full = Err(SendError::QueueFull);
-        let expected = [
-            Ok(()),
-            Ok(()),
-            Err(too_large.into()),
-            Ok(()),
-            Ok(()),
-            full,
-            full,
-        ];
-        assert_eq!(results, expected);
-        assert_eq!(lane.core.sessions[slot].output.len(), 4 * 32);
-        assert_eq!(lane.core.counters.sends_refused.read(), 2);
-        assert_eq!(lane.core.counters.sends_too_large.read(), 1);
-
-        lane.core.close(slot, crate::CloseReason::Service);
-        let mut cx = lane.core.context_without_session();
-        assert_eq!(cx.sender(id).unwrap_err(), SendError::NotOpen);
-        let nobody = cx.sender(SessionId::NONE).unwrap_err();
-        assert_eq!(nobody, SendError::NotOpen);
-    }
-
-    #[test]
-    fn a_block_is_written_at_once_and_less_at_the_end_of_the_turn() {
-        const BLOCK: usize = 2_048;
-        let mut lane = lane(&Server::builder());
-        let (slot, mut far) = lane.open_session();
-        let id = lane.core.sessions[slot].id;
-        let send = |core: &mut Core, count: usize| {
-            let mut cx = core.context_without_session();
-            let mut sender = cx.sender(id).unwrap();
-            for number in 0..count as u64 {
-                let payload = [number; 3].map(u64::to_le_bytes);
-                let message = Message::new(Kind::OneWay, 0, payload.as_flattened());
-                sender.send(&message).unwrap();
-            }
-        };
-        let mut bytes = vec![0; 2 * BLOCK * 32];
-        send(&mut lane.core, BLOCK - 1);
-        assert!(far.read(&mut bytes).is_err(), "nothing was written yet");
-        lane.core.flush_dirty();
-        assert_eq!(far.read(&mut bytes).unwrap(), (BLOCK - 1) * 32);
-        send(&mut lane.core, BLOCK);
-        assert_eq!(far.read(&mut bytes).unwrap(), BLOCK * 32);
-        assert!(lane.core.sessions[slot].output.is_empty());
-        // What the session ends with may still be to come.
-        lane.core.sessions[slot].half_close = true;
-        send(&mut lane.core, BLOCK);
-        assert!(far.read(&mut bytes).is_err());
-        assert_eq!(lane.core.sessions[slot].output.len(), BLOCK * 32);
-    }
-
-    #[test]
-    fn frames_for_datagrams_and_other_lanes_are_as_if_sent_one_by_one() {
-        let mut lane = lane(&Server::builder());
-        let codec = lane.core.shared.codec.clone();
-        let ids = [(); 2].map(|()| {
-            let (slot, _far) = lane.open_session();
-            let session = &mut lane.core.sessions[slot];
-            session.output.packing = Some(Box::new(Packing::new(&codec, 100)));
-            session.id
-        });
-        let elsewhere = [1, 2].map(|lane| SessionId::new(lane, 7, 1));
-        let payloads = [&[1; 20][..], &[2; 20], &[3; 50], &[4; 150], &[5; 20]];
-        let messages = payloads.map(|payload| Message::new(Kind::OneWay, 0, payload));
-        let mut cx = lane.core.context_without_session();
-        for [one_by_one, together] in [ids, elsewhere] {
-            let mut sender = cx.sender(together).unwrap();
-            for message in &messages {
-                sender.send(message).unwrap();
-            }
-            drop(sender);
-            for message in &messages {
-                cx.send_to(one_by_one, message).unwrap();
-            }
-        }
-        drop(cx);
-        let outputs = ids.map(|id| &lane.core.session(id).unwrap().output);
-        assert_eq!(outputs[0].bytes, outputs[1].bytes);
-        let packings = outputs.map(|output| format!("{:?}", output.packing));
-        assert!(packings[0].contains("ends: [56") && packings[0] == packings[1]);
-        let mut batches = [1, 2].map(|lane_of| &lane.core.batches[lane_of][..]);
-        for message in &messages {
-            let mut frame = Vec::new();
-            codec.encode(message, &mut frame).unwrap();
-            let entries = batches.each_mut().map(BatchEntry::decode);
-            for (entry, id) in entries.into_iter().zip(elsewhere) {
-                assert_eq!(entry, Some(BatchEntry::Session { id, frame: &frame }));
-            }
-        }
-        assert_eq!(batches, [&[] as &[u8]; 2]);
-    }
-}
+#[path = "sender_tests.rs"]
+mod tests;

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use tidewire_io::poller::Interest;
 use tidewire_io::timer::TimerId;
 use tidewire_proto::body::GoAwayCode;
-use tidewire_proto::codec::AnyCodec;
 use tidewire_proto::error::DecodeError;
 use tidewire_proto::handshake::HandshakeError;
 use tidewire_proto::message::MemberId;
@@ -15,10 +14,10 @@ use tidewire_proto::room::Subscriber;
 
 use crate::address::Endpoint;
 use crate::lane::Unanswered;
+use crate::output::Output;
 use crate::sessions::SessionCard;
 use crate::trace::Connecting;
 use crate::transport::Connection;
-use crate::transport::datagram::Packing;
 
 /// The number of a session, never reused while the server runs.
 ///
@@ -92,6 +91,9 @@ pub enum CloseReason {
     ControlFlood,
     /// Sent a request with the id of another one that it still waits for, so that their replies could not be told apart.
     RequestIdReused,
+    /// What waited for it got lost: a [`SessionSender`](crate::SessionSender) was forgotten instead of dropped, or its codec
+    /// panicked. Its stream may end within a frame.
+    OutputLost,
     /// The lane failed: its service panicked or its poller did.
     LaneFailed,
     /// The socket failed in another way.
@@ -100,7 +102,7 @@ pub enum CloseReason {
 
 impl CloseReason {
     /// Names of all reasons, in the order of their counters.
-    pub const NAMES: [&'static str; 15] = [
+    pub const NAMES: [&'static str; 16] = [
         "peer_closed",
         "peer_reset",
         "service",
@@ -115,6 +117,7 @@ impl CloseReason {
         "control_flood",
         "request_id_reused",
         "lane_failed",
+        "output_lost",
         "io",
     ];
 
@@ -136,7 +139,8 @@ impl CloseReason {
             Self::ControlFlood => 11,
             Self::RequestIdReused => 12,
             Self::LaneFailed => 13,
-            Self::Io(_) => 14,
+            Self::OutputLost => 14,
+            Self::Io(_) => 15,
         }
     }
 
@@ -157,6 +161,8 @@ impl CloseReason {
             }
             Self::SlowSubscriber => Some(GoAwayCode::SlowSubscriber),
             Self::ControlFlood => Some(GoAwayCode::LimitReached),
+            // Within a frame nobody would understand it.
+            Self::OutputLost => None,
             Self::PeerClosed | Self::PeerReset | Self::Service | Self::GoAway(_) | Self::Io(_) => {
                 None
             }
@@ -185,62 +191,8 @@ impl fmt::Display for CloseReason {
                 formatter.write_str("a request has the id of one that is still being worked on")
             }
             Self::LaneFailed => formatter.write_str("the lane failed"),
+            Self::OutputLost => formatter.write_str("a sender took its output along"),
             Self::Io(kind) => write!(formatter, "i/o error: {kind}"),
-        }
-    }
-}
-
-/// Bytes waiting for the socket. `sent` of them already went.
-#[derive(Debug, Default)]
-pub(crate) struct Output {
-    pub(crate) bytes: Vec<u8>,
-    pub(crate) sent: usize,
-    /// Where its datagrams end, if it is sent as datagrams.
-    pub(crate) packing: Option<Box<Packing>>,
-}
-
-impl Output {
-    #[inline]
-    pub(crate) fn is_empty(&self) -> bool {
-        self.sent == self.bytes.len()
-    }
-
-    #[inline]
-    pub(crate) fn len(&self) -> usize {
-        self.bytes.len() - self.sent
-    }
-
-    #[inline]
-    pub(crate) fn unsent(&self) -> &[u8] {
-        &self.bytes[self.sent..]
-    }
-
-    /// Whole frames were appended. Streams do not mind where they end.
-    #[inline]
-    pub(crate) fn handle_appended(&mut self, codec: &AnyCodec) {
-        if let Some(packing) = &mut self.packing {
-            packing.handle_appended(&self.bytes, codec);
-        }
-    }
-
-    /// Forgets what waits, and gives its buffer away.
-    pub(crate) fn take_buffer(&mut self) -> Vec<u8> {
-        self.sent = 0;
-        if let Some(packing) = &mut self.packing {
-            packing.clear();
-        }
-        std::mem::take(&mut self.bytes)
-    }
-
-    /// `count` more bytes went. Moves the rest to the front when that is cheap compared to what went.
-    pub(crate) fn consume(&mut self, count: usize) {
-        self.sent += count;
-        if self.is_empty() {
-            self.bytes.clear();
-            self.sent = 0;
-        } else if self.sent > self.bytes.len() / 2 {
-            self.bytes.drain(..self.sent);
-            self.sent = 0;
         }
     }
 }
@@ -458,19 +410,5 @@ mod tests {
             CloseReason::Io(io::ErrorKind::Other).index(),
             CloseReason::NAMES.len() - 1
         );
-    }
-
-    #[test]
-    fn output_keeps_what_was_not_sent() {
-        let mut output = Output {
-            bytes: b"0123456789".to_vec(),
-            ..Output::default()
-        };
-        output.consume(4);
-        assert_eq!(output.unsent(), b"456789");
-        output.consume(3);
-        assert_eq!((output.unsent(), output.sent), (&b"789"[..], 0));
-        output.consume(3);
-        assert!(output.is_empty());
     }
 }

@@ -261,7 +261,7 @@ impl Context<'_> {
         Ok(())
     }
 
-    fn end_at_once(&mut self, reason: CloseReason) {
+    pub(crate) fn end_at_once(&mut self, reason: CloseReason) {
         self.stopped = true;
         if let Some(slot) = self.core.slot_of(self.id) {
             self.core.close(slot, reason);

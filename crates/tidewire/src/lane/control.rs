@@ -272,7 +272,7 @@ impl Core {
             return;
         };
         let session = &self.sessions[slot];
-        if session.blocked || session.going_told {
+        if session.blocked || session.going_told || session.output.is_lent() {
             return;
         }
         // Without a frame of its own a farewell looks like a reply, and would be matched with the next one owed; from

@@ -26,10 +26,11 @@ use crate::context::Context;
 use crate::deferred::{SpareFrames, Token as AnswerToken};
 use crate::limits::{Limits, RoomDefaults};
 use crate::metrics::LaneCounters;
+use crate::output::Output;
 use crate::pattern::{Directory, Room, Routes, SharedRoom};
 use crate::reply::ReplyShape;
 use crate::service::ConnectFailure;
-use crate::session::{CloseReason, Output, Session, SessionId, State};
+use crate::session::{CloseReason, Session, SessionId, State};
 use crate::sessions::SessionTable;
 use crate::transport::Transport;
 

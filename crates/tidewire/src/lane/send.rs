@@ -14,11 +14,13 @@ use super::core::Shared;
 use super::mailbox::BatchEntry;
 use crate::context::{SendError, encode_within};
 use crate::metrics::LaneCounters;
-use crate::session::{Output, Session, SessionId, State};
+use crate::output::Output;
+use crate::session::{CloseReason, Session, SessionId, State};
 
 /// What a [`SessionSender`](crate::SessionSender) holds of a session.
 #[derive(Debug)]
 pub(crate) struct Lent {
+    /// Without capacity they are not lent.
     pub(crate) bytes: Vec<u8>,
     /// Largest frame that both sides take.
     pub(crate) frame_bytes_max: usize,
@@ -126,27 +128,42 @@ impl Core {
 
     /// What a sender needs of a session of this lane. It gives the bytes back with [`Core::return_output`].
     pub(crate) fn lend_output(&mut self, id: SessionId) -> Result<Lent, SendError> {
-        let session = match self.sessions.get_mut(id.slot()) {
-            Some(session) if session.takes_from(id) => session,
-            _ => return Err(self.refuse_to_send(SendError::NotOpen)),
-        };
+        let slot = id.slot();
+        match self.sessions.get(slot) {
+            Some(session) if session.takes_from(id) && !session.output.is_lent() => {
+                Ok(self.lend(slot))
+            }
+            Some(session) if session.takes_from(id) => {
+                self.close(slot, CloseReason::OutputLost);
+                Err(self.refuse_to_send(SendError::NotOpen))
+            }
+            _ => Err(self.refuse_to_send(SendError::NotOpen)),
+        }
+    }
+
+    fn lend(&mut self, slot: usize) -> Lent {
+        // Now, so that the flush at the end of the turn finds out if nothing comes back.
+        self.mark_dirty(slot);
+        let session = &mut self.sessions[slot];
         let sent = session.output.sent;
-        Ok(Lent {
+        Lent {
             frame_bytes_max: session.frame_bytes_max,
             full_above: sent.saturating_add(self.shared.limits.queue_bytes_max),
             bytes: lend_bytes(&mut session.output, &mut self.buffers),
-        })
+        }
     }
 
-    /// The bytes of an output, which is lent a buffer if it has none.
-    pub(crate) fn lend_bytes(&mut self, output: &mut Output) -> Vec<u8> {
+    /// The bytes of the output that the context of this session holds.
+    pub(crate) fn lend_current(&mut self, id: SessionId, output: &mut Output) -> Vec<u8> {
+        if let Some(slot) = self.slot_of(id) {
+            self.mark_dirty(slot);
+        }
         lend_bytes(output, &mut self.buffers)
     }
 
     /// Takes the bytes of a session's output back.
     pub(crate) fn return_output(&mut self, slot: usize, bytes: Vec<u8>) {
-        self.sessions[slot].output.bytes = bytes;
-        self.mark_dirty(slot);
+        self.sessions[slot].output.take_back(bytes);
         if self.sessions[slot].holds_a_block() {
             self.flush(slot);
         }
@@ -199,11 +216,19 @@ fn append_frames(
     result
 }
 
+/// Lends the bytes of an output, unless they are for datagrams: of those it is noted frame by frame where they end, which
+/// saves a sender nothing.
 fn lend_bytes(output: &mut Output, buffers: &mut BufferPool) -> Vec<u8> {
-    if output.bytes.capacity() == 0 {
-        lend_buffer(output, buffers);
+    if output.packing.is_some() {
+        return Vec::new();
     }
-    std::mem::take(&mut output.bytes)
+    let mut bytes = output.lend();
+    if bytes.capacity() == 0 {
+        bytes = buffers.take();
+        // Only the first buffers of a lane have none.
+        bytes.reserve(1);
+    }
+    bytes
 }
 
 #[cold]

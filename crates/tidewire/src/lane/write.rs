@@ -24,7 +24,7 @@ impl Core {
         for slot in dirty.drain(..) {
             if let Some(session) = self.sessions.get_mut(slot) {
                 session.dirty = false;
-                if !session.blocked {
+                if !session.blocked || session.output.is_lent() {
                     self.flush(slot);
                 }
             }
@@ -51,6 +51,10 @@ impl Core {
             // Our side has ended; an answer to what the peer still sends cannot be delivered.
             State::Draining => return self.discard(slot),
             _ if self.sessions[slot].write_failed => return self.discard(slot),
+            // No sender lives when this is called.
+            _ if self.sessions[slot].output.is_lent() => {
+                return self.close(slot, CloseReason::OutputLost);
+            }
             _ if self.sessions[slot].stream.datagram().is_some() => {
                 let sending = Moving::send(self, slot);
                 self.flush_datagrams(slot);

@@ -1,0 +1,326 @@
+//! Senders send what messages by themselves would, and leave their sessions whole.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use tidewire_proto::codec::{Decoded, Delimited};
+use tidewire_proto::error::DecodeError;
+use tidewire_proto::message::Kind;
+
+use super::*;
+use crate::lane::{BatchEntry, lane};
+use crate::limits::Limits;
+use crate::server::Server;
+use crate::session::State;
+use crate::transport::datagram::Packing;
+
+/// Their frames are less than a block in every codec.
+const MESSAGES: usize = 500;
+
+/// Messages of all shapes, many of which follow one that is alike, and some that no codec can express.
+fn messages(payload: &[u8]) -> Vec<Message<'_>> {
+    let mut random = fastrand::Rng::with_seed(5);
+    let mut messages: Vec<Message<'_>> = Vec::new();
+    for _ in 0..MESSAGES {
+        let next = match messages.last() {
+            Some(last) if random.u8(..) < 160 => Message {
+                id: last.id + u32::from(random.bool()),
+                ..*last
+            },
+            _ => {
+                let kinds = [Kind::OneWay, Kind::Request, Kind::Reply, Kind::Say];
+                let length = random.usize(0..45);
+                let at = random.usize(0..payload.len() - length);
+                Message {
+                    kind: kinds[random.usize(0..4)],
+                    flags: random.u8(0..3) << 2,
+                    channel: random.u16(0..3),
+                    id: random.u32(0..5),
+                    name: ["", "", "method"][random.usize(0..3)],
+                    payload: &payload[at..at + length],
+                }
+            }
+        };
+        messages.push(next);
+    }
+    messages
+}
+
+#[test]
+fn every_message_is_framed_as_its_codec_frames_it() {
+    let payload: Vec<u8> = (0..=255).collect();
+    for name in AnyCodec::NAMES {
+        let codec = AnyCodec::by_name(name).unwrap();
+        let mut lane = lane(&Server::builder().codec(codec.clone()));
+        let (slot, _far) = lane.open_session();
+        let id = lane.core.sessions[slot].id;
+        for is_current in [false, true] {
+            let mut expected = Vec::new();
+            let mut cx = match is_current {
+                false => lane.core.context_without_session(),
+                true => lane.core.context(id),
+            };
+            let mut sender = cx.sender(id).unwrap();
+            let (mut taken, mut refused) = (0, 0);
+            for message in messages(&payload) {
+                let encoded = codec.encode(&message, &mut expected);
+                *(if encoded.is_ok() {
+                    &mut taken
+                } else {
+                    &mut refused
+                }) += 1;
+                assert_eq!(sender.send(&message), encoded.map_err(SendError::from));
+            }
+            assert!(taken > 0 && taken + refused == MESSAGES, "{name}");
+            drop(sender);
+            drop(cx);
+            let session = &mut lane.core.sessions[slot];
+            assert!(session.output.bytes == expected && session.dirty, "{name}");
+            session.output.bytes.clear();
+        }
+    }
+}
+
+#[test]
+fn limits_hold_message_by_message() {
+    let limits = Limits {
+        queue_bytes_max: 100,
+        ..Limits::default()
+    };
+    let mut lane = lane(&Server::builder().limits(limits));
+    let (slot, _far) = lane.open_session();
+    lane.core.sessions[slot].frame_bytes_max = 40;
+    let id = lane.core.sessions[slot].id;
+    let mut cx = lane.core.context_without_session();
+    let mut sender = cx.sender(id).unwrap();
+    let (small, large) = ([1; 24], [2; 33]);
+    let large = Message::new(Kind::OneWay, 0, &large);
+    let small = Message::new(Kind::OneWay, 0, &small);
+    let too_large = EncodeError::PayloadTooLarge {
+        bytes: 41,
+        limit: 40,
+    };
+    let sent = [small, small, large, small, small, small, small];
+    let results = sent.map(|message| sender.send(&message));
+    drop(sender);
+    drop(cx);
+    // The fourth small one passes the limit, and no other is taken behind it.
+    let full = Err(SendError::QueueFull);
+    let expected = [
+        Ok(()),
+        Ok(()),
+        Err(too_large.into()),
+        Ok(()),
+        Ok(()),
+        full,
+        full,
+    ];
+    assert_eq!(results, expected);
+    assert_eq!(lane.core.sessions[slot].output.len(), 4 * 32);
+    assert_eq!(lane.core.counters.sends_refused.read(), 2);
+    assert_eq!(lane.core.counters.sends_too_large.read(), 1);
+
+    lane.core.close(slot, CloseReason::Service);
+    let mut cx = lane.core.context_without_session();
+    assert_eq!(cx.sender(id).unwrap_err(), SendError::NotOpen);
+    let nobody = cx.sender(SessionId::NONE).unwrap_err();
+    assert_eq!(nobody, SendError::NotOpen);
+}
+
+#[test]
+fn a_block_is_written_at_once_and_less_at_the_end_of_the_turn() {
+    const BLOCK: usize = 2_048;
+    let mut lane = lane(&Server::builder());
+    let (slot, mut far) = lane.open_session();
+    let id = lane.core.sessions[slot].id;
+    let send = |core: &mut Core, count: usize| {
+        let mut cx = core.context_without_session();
+        let mut sender = cx.sender(id).unwrap();
+        for number in 0..count as u64 {
+            let payload = [number; 3].map(u64::to_le_bytes);
+            let message = Message::new(Kind::OneWay, 0, payload.as_flattened());
+            sender.send(&message).unwrap();
+        }
+    };
+    let mut bytes = vec![0; 2 * BLOCK * 32];
+    send(&mut lane.core, BLOCK - 1);
+    assert!(far.read(&mut bytes).is_err(), "nothing was written yet");
+    lane.core.flush_dirty();
+    assert_eq!(far.read(&mut bytes).unwrap(), (BLOCK - 1) * 32);
+    send(&mut lane.core, BLOCK);
+    assert_eq!(far.read(&mut bytes).unwrap(), BLOCK * 32);
+    assert!(lane.core.sessions[slot].output.is_empty());
+    // What the session ends with may still be to come.
+    lane.core.sessions[slot].half_close = true;
+    send(&mut lane.core, BLOCK);
+    assert!(far.read(&mut bytes).is_err());
+    assert_eq!(lane.core.sessions[slot].output.len(), BLOCK * 32);
+}
+
+#[test]
+fn frames_for_datagrams_and_other_lanes_are_as_if_sent_one_by_one() {
+    let mut lane = lane(&Server::builder());
+    let codec = lane.core.shared.codec.clone();
+    let ids = [(); 2].map(|()| {
+        let (slot, _far) = lane.open_session();
+        let session = &mut lane.core.sessions[slot];
+        session.output.packing = Some(Box::new(Packing::new(&codec, 100)));
+        session.id
+    });
+    let elsewhere = [1, 2].map(|lane| SessionId::new(lane, 7, 1));
+    let payloads = [&[1; 20][..], &[2; 20], &[3; 50], &[4; 150], &[5; 20]];
+    let messages = payloads.map(|payload| Message::new(Kind::OneWay, 0, payload));
+    let mut cx = lane.core.context_without_session();
+    for [one_by_one, together] in [ids, elsewhere] {
+        let mut sender = cx.sender(together).unwrap();
+        for message in &messages {
+            sender.send(message).unwrap();
+        }
+        drop(sender);
+        for message in &messages {
+            cx.send_to(one_by_one, message).unwrap();
+        }
+    }
+    drop(cx);
+    let outputs = ids.map(|id| &lane.core.session(id).unwrap().output);
+    assert_eq!(outputs[0].bytes, outputs[1].bytes);
+    let packings = outputs.map(|output| format!("{:?}", output.packing));
+    assert!(packings[0].contains("ends: [56") && packings[0] == packings[1]);
+    let mut batches = [1, 2].map(|lane_of| &lane.core.batches[lane_of][..]);
+    for message in &messages {
+        let mut frame = Vec::new();
+        codec.encode(message, &mut frame).unwrap();
+        let entries = batches.each_mut().map(BatchEntry::decode);
+        for (entry, id) in entries.into_iter().zip(elsewhere) {
+            assert_eq!(entry, Some(BatchEntry::Session { id, frame: &frame }));
+        }
+    }
+    assert_eq!(batches, [&[] as &[u8]; 2]);
+}
+
+/// The session was left with the count of bytes that went and with no bytes: its lane panicked at the next message.
+#[test]
+fn a_sender_that_is_forgotten_costs_its_session_and_not_the_lane() {
+    for (sent, is_current) in [(0, false), (0, true), (40, false), (40, true)] {
+        let mut lane = lane(&Server::builder());
+        let (slot, mut far) = lane.open_session();
+        let session = &mut lane.core.sessions[slot];
+        (session.output.bytes, session.output.sent) = (vec![0; 100], sent);
+        // Nor does it wait for a peer that takes nothing.
+        session.blocked = sent > 0;
+        let id = session.id;
+        let mut cx = match is_current {
+            false => lane.core.context_without_session(),
+            true => lane.core.context(id),
+        };
+        std::mem::forget(cx.sender(id).unwrap());
+        cx.send_to(id, &Message::new(Kind::OneWay, 0, b"lost with what waited"))
+            .unwrap();
+        drop(cx);
+        lane.core.flush_dirty();
+        let reason = CloseReason::OutputLost;
+        assert_eq!(lane.core.sessions[slot].state, State::Closed(reason));
+        lane.core.dismantle(slot, reason);
+        assert_eq!(lane.core.counters.closed[reason.index()].read(), 1);
+        let end = far.read(&mut [0; 200]).unwrap();
+        assert_eq!(end, 0, "nothing follows what may be half a frame");
+    }
+}
+
+#[test]
+fn a_session_that_lost_its_output_to_a_sender_takes_no_other() {
+    for is_current in [false, true] {
+        let mut lane = lane(&Server::builder());
+        let (slot, _far) = lane.open_session();
+        let id = lane.core.sessions[slot].id;
+        let mut cx = match is_current {
+            false => lane.core.context_without_session(),
+            true => lane.core.context(id),
+        };
+        std::mem::forget(cx.sender(id).unwrap());
+        assert_eq!(cx.sender(id).unwrap_err(), SendError::NotOpen);
+        assert_eq!(cx.stopped, is_current);
+        drop(cx);
+        let ended = State::Closed(CloseReason::OutputLost);
+        assert_eq!(lane.core.sessions[slot].state, ended);
+        assert_eq!(lane.core.counters.sends_refused.read(), 1);
+    }
+}
+
+#[test]
+fn a_sender_of_datagrams_may_be_forgotten() {
+    let mut lane = lane(&Server::builder());
+    let codec = lane.core.shared.codec.clone();
+    let (slot, _far) = lane.open_session();
+    let id = lane.core.sessions[slot].id;
+    lane.core.sessions[slot].output.packing = Some(Box::new(Packing::new(&codec, 100)));
+    for is_current in [false, true] {
+        let mut cx = match is_current {
+            false => lane.core.context_without_session(),
+            true => lane.core.context(id),
+        };
+        let mut sender = cx.sender(id).unwrap();
+        let message = Message::new(Kind::OneWay, 0, b"whole");
+        sender.send(&message).unwrap();
+        std::mem::forget(sender);
+    }
+    let output = &lane.core.sessions[slot].output;
+    assert!(!output.is_lent());
+    assert_eq!(output.unsent().len(), 2 * (8 + b"whole".len()));
+}
+
+/// Panics in the middle of a frame.
+struct Panicking(Delimited);
+
+impl Codec for Panicking {
+    fn name(&self) -> &'static str {
+        "panicking"
+    }
+
+    fn has_handshake(&self) -> bool {
+        false
+    }
+
+    fn decode<'a>(&self, input: &'a [u8], limit: usize) -> Result<Decoded<'a>, DecodeError> {
+        self.0.decode(input, limit)
+    }
+
+    fn encode(&self, message: &Message<'_>, out: &mut Vec<u8>) -> Result<(), EncodeError> {
+        self.0.encode(message, out)?;
+        assert!(message.payload != b"panic", "told to");
+        Ok(())
+    }
+}
+
+/// The bytes went with the codec, and dropping the sender made a second panic of it.
+#[test]
+fn a_codec_that_panics_costs_the_session_of_its_sender_and_not_the_lane() {
+    let (whole, panics) = (&b"whole"[..], &b"panic"[..]);
+    let [whole, panics] = [whole, panics].map(|it| Message::new(Kind::OneWay, 0, it));
+    for (is_current, is_dropped) in [(false, false), (false, true), (true, false), (true, true)] {
+        let codec = AnyCodec::custom(Panicking(Delimited::new()));
+        let mut lane = lane(&Server::builder().codec(codec));
+        let (slot, _far) = lane.open_session();
+        let session = &mut lane.core.sessions[slot];
+        (session.output.bytes, session.output.sent) = (vec![0; 100], 40);
+        let id = session.id;
+        let mut cx = match is_current {
+            false => lane.core.context_without_session(),
+            true => lane.core.context(id),
+        };
+        let mut sender = cx.sender(id).unwrap();
+        sender.send(&whole).unwrap();
+        if is_dropped {
+            let send = AssertUnwindSafe(move || sender.send(&panics));
+            assert!(catch_unwind(send).is_err());
+        } else {
+            let send = AssertUnwindSafe(|| sender.send(&panics));
+            assert!(catch_unwind(send).is_err());
+            assert_eq!(sender.send(&whole), Err(SendError::NotOpen));
+            drop(sender);
+        }
+        drop(cx);
+        lane.core.flush_dirty();
+        let ended = State::Closed(CloseReason::OutputLost);
+        assert_eq!(lane.core.sessions[slot].state, ended);
+    }
+}
