@@ -21,7 +21,9 @@ use crate::session::{CloseReason, SessionId};
 
 /// Sends messages to one session; see [`Context::sender`].
 ///
-/// What it was given is written at the end of the turn, or as soon as the sender is dropped if it is a block of 64 KiB.
+/// What it was given is written at the end of the turn. To another session of this lane than the one whose message is being
+/// handled, it is written as soon as the sender is dropped if it is a block of 64 KiB, and before that whenever the session's
+/// queue is full and its peer takes more; only then are messages refused.
 ///
 /// A sender that is forgotten (`std::mem::forget`) instead of dropped takes along what waits for its session, which then ends
 /// with [`CloseReason::OutputLost`]. A codec of one's own that panics does the same.
@@ -107,8 +109,8 @@ impl<'a> SessionSender<'a> {
     /// Sends a message.
     ///
     /// # Errors
-    /// The session's queue is full, the codec cannot express the message, or its frame is larger than what both sides
-    /// agreed to take. A session on another lane may turn out to be gone or full later; that is counted in
+    /// The session's queue is full and stays so, the session has ended meanwhile, the codec cannot express the message, or its
+    /// frame is larger than what both sides agreed to take. A session on another lane may turn out to be gone or full later; that is counted in
     /// `sends_refused`.
     // Compiled into the loop of whoever sends, where most of the message is known.
     #[inline(always)]
@@ -123,6 +125,7 @@ impl<'a> SessionSender<'a> {
             .lend()
             .send_apart(self.output.take_bytes(), &message);
         (self.output, self.shape) = (sent.output, sent.shape);
+        self.place.full_above = sent.full_above;
         sent.result
     }
 }
@@ -138,6 +141,7 @@ impl Drop for SessionSender<'_> {
 struct Sent {
     output: Appender,
     shape: Shape,
+    full_above: usize,
     result: Result<(), SendError>,
 }
 
@@ -160,15 +164,18 @@ impl Place<'_> {
     #[inline(never)]
     fn send_apart(mut self, mut bytes: Vec<u8>, message: &Message<'_>) -> Sent {
         if let Some(result) = self.send_unlent(message) {
-            return Sent::apart(bytes, result);
+            return self.apart(bytes, result);
+        }
+        if bytes.len() > self.full_above {
+            bytes = self.make_room(bytes);
         }
         if bytes.capacity() == 0 {
             let refused = self.core.refuse_to_send(SendError::NotOpen);
-            return Sent::apart(bytes, Err(refused));
+            return self.apart(bytes, Err(refused));
         }
         if bytes.len() > self.full_above {
             let refused = self.core.refuse_to_send(SendError::QueueFull);
-            return Sent::apart(bytes, Err(refused));
+            return self.apart(bytes, Err(refused));
         }
         let shared = &self.core.shared;
         let encoded = encode_within(self.frame_bytes_max, &mut bytes, |out| {
@@ -185,6 +192,7 @@ impl Place<'_> {
         Sent {
             output,
             shape,
+            full_above: self.full_above,
             result: encoded.map_err(SendError::from),
         }
     }
@@ -213,6 +221,31 @@ impl Place<'_> {
         )
     }
 
+    /// What it leaves that no other message can follow without the codec.
+    fn apart(&self, bytes: Vec<u8>, result: Result<(), SendError>) -> Sent {
+        Sent {
+            output: Appender::new(bytes),
+            shape: Shape::ANY,
+            full_above: self.full_above,
+            result,
+        }
+    }
+
+    /// Has a full output written. Returns it without capacity if the session ended of that.
+    #[cold]
+    fn make_room(&mut self, bytes: Vec<u8>) -> Vec<u8> {
+        let Target::Local(slot) = self.target else {
+            return bytes;
+        };
+        match self.core.make_room(slot, bytes) {
+            Some(lent) => {
+                self.full_above = lent.full_above;
+                lent.bytes
+            }
+            None => Vec::new(),
+        }
+    }
+
     /// The sender ends.
     #[inline(never)]
     fn give_back(self, bytes: Vec<u8>) {
@@ -220,17 +253,6 @@ impl Place<'_> {
             Target::Current(output) => output.take_back(bytes),
             Target::Local(slot) => self.core.return_output(slot, bytes),
             Target::Remote(_) => {}
-        }
-    }
-}
-
-impl Sent {
-    /// No other message can follow it without the codec.
-    fn apart(bytes: Vec<u8>, result: Result<(), SendError>) -> Self {
-        Self {
-            output: Appender::new(bytes),
-            shape: Shape::ANY,
-            result,
         }
     }
 }

@@ -89,6 +89,7 @@ fn limits_hold_message_by_message() {
     let mut lane = lane(&Server::builder().limits(limits));
     let (slot, _far) = lane.open_session();
     lane.core.sessions[slot].frame_bytes_max = 40;
+    lane.core.sessions[slot].blocked = true;
     let id = lane.core.sessions[slot].id;
     let mut cx = lane.core.context_without_session();
     let mut sender = cx.sender(id).unwrap();
@@ -124,6 +125,74 @@ fn limits_hold_message_by_message() {
     assert_eq!(cx.sender(id).unwrap_err(), SendError::NotOpen);
     let nobody = cx.sender(SessionId::NONE).unwrap_err();
     assert_eq!(nobody, SendError::NotOpen);
+}
+
+/// A sender held the output, so that nothing was written before it ended, and refused what was too much for the queue.
+#[test]
+fn a_burst_beyond_the_queue_is_written_and_not_refused() {
+    const MESSAGES: usize = 500;
+    let limits = Limits {
+        queue_bytes_max: 1_000,
+        ..Limits::default()
+    };
+    let mut lane = lane(&Server::builder().limits(limits));
+    let (slot, mut far) = lane.open_session();
+    let id = lane.core.sessions[slot].id;
+    let message = Message::new(Kind::OneWay, 0, &[7; 24]);
+    let mut cx = lane.core.context_without_session();
+    let mut sender = cx.sender(id).unwrap();
+    for _ in 0..MESSAGES {
+        sender.send(&message).unwrap();
+    }
+    drop(sender);
+    drop(cx);
+    assert!(lane.core.sessions[slot].output.len() <= 1_000 + 32);
+    lane.core.flush_dirty();
+    let (mut bytes, mut arrived) = (vec![0; 1 << 16], 0);
+    while let Ok(count) = far.read(&mut bytes) {
+        arrived += count;
+    }
+    assert_eq!(arrived, MESSAGES * 32);
+
+    // A peer that takes nothing is another matter, and what went of its output does not count.
+    let session = &mut lane.core.sessions[slot];
+    (session.output.bytes, session.output.sent) = (vec![0; 1_500], 600);
+    session.blocked = true;
+    let mut cx = lane.core.context_without_session();
+    let mut sender = cx.sender(id).unwrap();
+    let taken = (0..MESSAGES).take_while(|_| sender.send(&message).is_ok());
+    assert_eq!(taken.count(), (600 + 1_000 - 1_500) / 32 + 1);
+    assert_eq!(sender.send(&message), Err(SendError::QueueFull));
+    drop(sender);
+    drop(cx);
+    let output = &lane.core.sessions[slot].output;
+    assert_eq!((output.bytes.len(), output.sent), (1_500 + 4 * 32, 600));
+    assert_eq!(lane.core.counters.sends_refused.read(), 2);
+}
+
+#[test]
+fn a_session_that_ends_while_its_queue_is_written_takes_no_more() {
+    let limits = Limits {
+        queue_bytes_max: 100,
+        ..Limits::default()
+    };
+    let mut lane = lane(&Server::builder().limits(limits));
+    let (slot, _far) = lane.open_session();
+    let id = lane.core.sessions[slot].id;
+    let mut cx = lane.core.context_without_session();
+    let mut sender = cx.sender(id).unwrap();
+    let message = Message::new(Kind::OneWay, 0, &[7; 124]);
+    sender.send(&message).unwrap();
+    let reason = CloseReason::SlowSubscriber;
+    sender.place.core.close(slot, reason);
+    for _ in 0..2 {
+        assert_eq!(sender.send(&message), Err(SendError::NotOpen));
+    }
+    drop(sender);
+    drop(cx);
+    lane.core.flush_dirty();
+    assert_eq!(lane.core.sessions[slot].state, State::Closed(reason));
+    assert_eq!(lane.core.counters.sends_refused.read(), 2);
 }
 
 #[test]

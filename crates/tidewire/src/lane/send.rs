@@ -3,7 +3,8 @@
 //! Problem: whoever sends message by message pays for finding the session, for the checks and for the way to the flush at
 //! the end of the turn, with every one of them. Approach: all of it is done on one look at the session, and a
 //! [`SessionSender`](crate::SessionSender) does it once for many messages. An output that holds a block is written at once
-//! and not at the end of the turn: more would leave the processor's cache before the kernel copies it.
+//! and not at the end of the turn: more would leave the processor's cache before the kernel copies it. Not so that of the
+//! session whose message is being handled, which the handler's context has: it is not read while its output is full.
 
 use tidewire_proto::codec::AnyCodec;
 use tidewire_proto::error::EncodeError;
@@ -161,6 +162,18 @@ impl Core {
         lend_bytes(output, &mut self.buffers)
     }
 
+    /// Writes a full output that a sender has, if it may be written, and lends it again. There is nothing to lend when the
+    /// session ended of it.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn make_room(&mut self, slot: usize, bytes: Vec<u8>) -> Option<Lent> {
+        self.sessions[slot].output.take_back(bytes);
+        if self.sessions[slot].may_be_written() {
+            self.flush(slot);
+        }
+        (!self.sessions[slot].is_closed()).then(|| self.lend(slot))
+    }
+
     /// Takes the bytes of a session's output back.
     pub(crate) fn return_output(&mut self, slot: usize, bytes: Vec<u8>) {
         self.sessions[slot].output.take_back(bytes);
@@ -184,14 +197,16 @@ impl Session {
         self.id == id && matches!(self.state, State::Open)
     }
 
-    /// Whether its output is worth a write of its own in the middle of a turn, and may be written: what the session ends
-    /// with may still be to come.
+    /// Whether its output is worth a write of its own in the middle of a turn.
     #[inline(always)]
     fn holds_a_block(&self) -> bool {
-        self.output.len() >= WRITE_BYTES
-            && !self.blocked
-            && !self.half_close
-            && self.finish.is_none()
+        self.output.len() >= WRITE_BYTES && self.may_be_written()
+    }
+
+    /// Whether its output may be written in the middle of a turn: what the session ends with may still be to come.
+    #[inline(always)]
+    fn may_be_written(&self) -> bool {
+        !self.blocked && !self.half_close && self.finish.is_none()
     }
 }
 
