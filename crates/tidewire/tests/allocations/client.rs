@@ -1,0 +1,59 @@
+//! Requests of the threaded client.
+
+use std::collections::VecDeque;
+
+use tidewire::io::allocation::{mark_this_thread, marked_allocations};
+use tidewire::{Client, Request};
+
+use crate::{alone, echo, without_pings};
+
+/// Both sides of a client, with many requests on their way and with one at a time.
+#[test]
+fn a_client_allocates_nothing_per_request() {
+    const WARM_UP: usize = 1_000;
+    const REQUESTS: usize = 10_000;
+    let _alone = alone();
+    let server = tidewire::serve("tcp://127.0.0.1:0", echo).unwrap();
+    let client = Client::builder()
+        .limits(without_pings())
+        .connect(&server.to_string())
+        .unwrap();
+    let payload = &[7; 32][..];
+    let mut waiting: VecDeque<Request> = VecDeque::with_capacity(100);
+    mark_this_thread();
+    for in_flight in [100, 1] {
+        let mut exchange = |rounds: usize| {
+            let mut replies = 0;
+            for number in 0..rounds {
+                let call = client.prepare(payload).method(["a", "b"][number % 2]);
+                waiting.push_back(call.send());
+                if waiting.len() == in_flight {
+                    let reply = waiting.pop_front().unwrap().wait().unwrap();
+                    assert_eq!(reply.payload(), payload);
+                    replies += 1;
+                }
+            }
+            for request in waiting.drain(..) {
+                assert_eq!(request.wait().unwrap().payload(), payload);
+                replies += 1;
+            }
+            assert_eq!(replies, rounds, "none lost, none left");
+        };
+        exchange(WARM_UP);
+        let before = (marked_allocations(), client.metrics().allocations);
+        exchange(REQUESTS);
+        // The lists of commands and answers double until they hold all that comes at once: dozens at most, and none per
+        // request.
+        let application = marked_allocations() - before.0;
+        let lane = client.metrics().allocations - before.1;
+        assert!(
+            application <= 20 && lane <= 20,
+            "{application} and {lane} with {in_flight} in flight"
+        );
+    }
+    // And the hello.
+    assert_eq!(
+        server.metrics().frames_in,
+        1 + 2 * (WARM_UP + REQUESTS) as u64
+    );
+}

@@ -1,0 +1,193 @@
+//! Rooms and topics: what is said once and heard by many.
+
+use std::io::Read;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use tidewire::io::allocation::marked_allocations;
+use tidewire::proto::body::SubscribeBody;
+use tidewire::proto::codec::Codec;
+use tidewire::{Chat, DropReason, Kind, Message, Metrics, PubSub, Server};
+use tidewire_testkit::{Peer, TestServer, Wire, wait_until};
+
+use crate::{Counted, alone, tw1, without_pings};
+
+/// Says `chunks` of messages to a room whose members read on threads of their own, never further ahead of them than
+/// a chunk. Returns how many messages were delivered and how many allocations that made, after a warm-up.
+fn fan_out(lanes: usize, chunk: usize, chunks: usize) -> (usize, u64) {
+    let builder = Server::builder().lanes(lanes).limits(without_pings());
+    let server = TestServer::over_tcp(builder, &tw1(), |_| Counted(Chat::new()));
+    fan_out_on(server, chunk, chunks)
+}
+
+fn fan_out_on(server: TestServer, chunk: usize, chunks: usize) -> (usize, u64) {
+    let payload = [b'x'; 400];
+    let frame_bytes = 12 + payload.len();
+    let mut peers: Vec<Peer> = Vec::new();
+    for index in 0..=READERS {
+        let mut peer = server.peer();
+        let name = format!("member{index}");
+        peer.join("lobby", &name).unwrap();
+        for (earlier, other) in peers.iter_mut().enumerate() {
+            other.hear_of(&name);
+            peer.hear_of(&format!("member{earlier}"));
+        }
+        peers.push(peer);
+    }
+    let publisher = peers.pop().unwrap();
+    let frame = publisher.say_frame(&payload);
+    let spread = Spread {
+        server,
+        publisher,
+        frame,
+        peers,
+        frame_bytes,
+    };
+    let (metrics, said, allocations) = spread.measure(chunk, chunks);
+    assert_eq!(metrics.said, said);
+    (READERS * chunk * chunks, allocations)
+}
+
+/// Publishes to a topic whose subscribers each came by an exact pattern and by a wildcard; the publisher is none of
+/// them. Returns what [`fan_out`] returns.
+fn publish_out(lanes: usize, chunk: usize, chunks: usize) -> (usize, u64) {
+    const TOPIC: &str = "load.test";
+    let builder = Server::builder().lanes(lanes).limits(without_pings());
+    let server = TestServer::over_tcp(builder, &tw1(), |_| Counted(PubSub::new()));
+    let peers: Vec<Peer> = (0..READERS)
+        .map(|_| {
+            let mut peer = server.peer();
+            for pattern in [TOPIC, "load.*"] {
+                let mut body = Vec::new();
+                let policy = None;
+                SubscribeBody { policy, pattern }.encode(&mut body);
+                peer.send(&Message::with_id(Kind::Subscribe, 0, 1, &body));
+                assert_eq!(peer.answer().kind, Kind::Reply);
+            }
+            peer
+        })
+        .collect();
+    let payload = [b'x'; 400];
+    let mut frame = Vec::new();
+    let message = Message::new(Kind::Publish, 0, &payload).with_name(TOPIC);
+    tw1().encode(&message, &mut frame).unwrap();
+    let exact_bytes = 12 + payload.len();
+    let spread = Spread {
+        publisher: server.peer(),
+        server,
+        frame,
+        peers,
+        frame_bytes: exact_bytes + (exact_bytes + 1 + TOPIC.len()),
+    };
+    let (metrics, published, allocations) = spread.measure(chunk, chunks);
+    assert_eq!(metrics.published, published);
+    assert_eq!(metrics.room_delivered, published * 2 * READERS as u64);
+    (READERS * chunk * chunks, allocations)
+}
+
+/// One that speaks and many that listen, each on a thread of its own.
+struct Spread {
+    server: TestServer,
+    publisher: Peer,
+    /// One message of the publisher.
+    frame: Vec<u8>,
+    peers: Vec<Peer>,
+    /// What becomes of it at each peer.
+    frame_bytes: usize,
+}
+
+impl Spread {
+    /// Sends chunks of messages, never further ahead of the readers than a chunk. Returns the counters at the end, how
+    /// many messages there were with the warm-up, and how many allocations they made after it.
+    fn measure(self, chunk: usize, chunks: usize) -> (Metrics, u64, u64) {
+        let Self {
+            server,
+            mut publisher,
+            frame,
+            peers,
+            frame_bytes,
+        } = self;
+        let messages = chunk * chunks;
+        // Enough to fill several segments of the log, so that those in use are as large as they get.
+        let warm_up = 1_000;
+        let mut heard = Vec::new();
+        let mut threads = Vec::new();
+        for peer in peers {
+            let count = Arc::new(AtomicUsize::new(0));
+            heard.push(Arc::clone(&count));
+            let mut wire = peer.into_wire();
+            threads.push(std::thread::spawn(move || {
+                let mut buffer = vec![0; 64 * 1024];
+                let mut bytes = 0;
+                while bytes < (warm_up + messages) * frame_bytes {
+                    bytes += wire.read(&mut buffer).unwrap();
+                    count.store(bytes / frame_bytes, Ordering::SeqCst);
+                }
+                wire
+            }));
+        }
+        let frames = frame.repeat(chunk);
+        let mut said = 0;
+        let mut run = |count: usize| {
+            let end = said + count;
+            while said < end {
+                publisher.write(&frames);
+                said += chunk;
+                wait_until("all members hear the chunk", || {
+                    let all = heard
+                        .iter()
+                        .all(|count| count.load(Ordering::SeqCst) >= said);
+                    all.then_some(())
+                });
+            }
+        };
+        run(warm_up);
+        let before = marked_allocations();
+        run(messages);
+        let allocations = marked_allocations() - before;
+        let wires: Vec<Wire> = threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap())
+            .collect();
+        drop((wires, publisher));
+        let metrics = server.stop();
+        assert_eq!(metrics.room_dropped[DropReason::Policy as usize], 0);
+        (metrics, (warm_up + messages) as u64, allocations)
+    }
+}
+
+#[test]
+fn fan_out_allocates_nothing_per_message() {
+    let _alone = alone();
+    assert_eq!(fan_out(1, 100, 60), (120_000, 0));
+}
+
+#[test]
+fn fan_out_over_lanes_allocates_nothing_per_message() {
+    let _alone = alone();
+    // One at a time, so that the number of batches on their way between the lanes is the same from the start.
+    assert_eq!(fan_out(2, 1, 500), (10_000, 0));
+}
+
+#[test]
+fn fan_out_over_udp_allocates_nothing_per_message() {
+    let _alone = alone();
+    let builder = Server::builder().limits(without_pings());
+    let server = TestServer::over_udp(builder, &tw1(), |_| Counted(Chat::new()));
+    assert_eq!(fan_out_on(server, 100, 60), (120_000, 0));
+}
+
+#[test]
+fn publishing_allocates_nothing_per_message() {
+    let _alone = alone();
+    assert_eq!(publish_out(1, 100, 60), (120_000, 0));
+}
+
+#[test]
+fn publishing_over_lanes_allocates_nothing_per_message() {
+    let _alone = alone();
+    assert_eq!(publish_out(2, 1, 500), (10_000, 0));
+}
+
+/// Members of a room that is spoken to.
+const READERS: usize = 20;
