@@ -4,6 +4,9 @@
 //! limit in that round, and the processor time of a message in its server. The share is the surest of the three, because
 //! the machine was the same for both. Times of single messages are not compared: of these a file has only medians of all
 //! rounds. Like reports, files are read by the keys that are needed.
+//!
+//! Drafts of the form, in which cost and memory meant something else, have the version of the form that followed, because no
+//! release ever wrote them. They are told by a key that they lack, and not compared.
 
 use std::collections::BTreeMap;
 
@@ -31,6 +34,8 @@ struct BenchMachine {
 #[derive(Deserialize)]
 struct FileSuite {
     name: String,
+    /// Drafts lack it.
+    elapsed_secs: Option<f64>,
     rows: Vec<FileRow>,
 }
 
@@ -58,6 +63,11 @@ struct FileLimit {
 }
 
 impl FileBench {
+    /// Whether it was written before it was settled what its figures mean.
+    pub(super) fn is_draft(&self) -> bool {
+        self.suites.iter().any(|suite| suite.elapsed_secs.is_none())
+    }
+
     /// Its rounds.
     pub(super) fn runs(&self) -> Vec<Run> {
         let rows = || {
@@ -85,6 +95,7 @@ impl FileRow {
             secs: number("measure_ms").unwrap_or(0.0) / 1e3,
             setting: self.setting(pinning),
             figures: self.figures(round),
+            // That of drafts was not.
             cost_is_steady: true,
             invalid: (!self.verified)
                 .then(|| "messages of this row are not accounted for".to_owned()),
@@ -151,7 +162,7 @@ impl FileRow {
 mod tests {
     use serde_json::{Value, json};
 
-    use super::super::{CompareError, Comparison, Kind, Pairing, RunSet, Verdict};
+    use super::super::{CompareError, Comparison, Kind, Pairing, RunSet, RunSetError, Verdict};
     use super::*;
     use crate::statistics::Bootstrap;
 
@@ -163,7 +174,7 @@ mod tests {
                 "cpu": "Ordinary 3000", "cores": 2, "kernel": "6.1", "version": "0.1.0",
                 "commit": "abc", "pinning": "not pinned",
             },
-            "suites": [{"name": "echo", "rows": [{
+            "suites": [{"name": "echo", "elapsed_secs": 12.5, "rows": [{
                 "id": "tcp, 1 × 1", "params": {"connections": 1, "measure_ms": 1_000, "codec": "tw1"},
                 "metric": "messages_per_sec", "unit": "msg/s", "lower_is_better": false,
                 "runs": runs, "verified": true,
@@ -250,6 +261,28 @@ mod tests {
         assert!(lost.contains("not accounted for"), "{lost}");
         let renamed = obstacle(&|row| row["id"] = json!("tcp, 2 × 1"));
         assert!(renamed.contains("lacks this step"), "{renamed}");
+    }
+
+    #[test]
+    fn files_from_before_the_meaning_of_cost_was_settled_are_refused() {
+        let mut draft = file(BASE);
+        let suite = draft["suites"][0].as_object_mut().unwrap();
+        assert!(suite.remove("elapsed_secs").is_some());
+        let directory = tempfile::tempdir().unwrap();
+        let place = |name: &str, file: &Value| {
+            let place = directory.path().join(name);
+            std::fs::create_dir(&place).unwrap();
+            std::fs::write(place.join("bench.json"), file.to_string()).unwrap();
+        };
+        // Also where it stands between others.
+        for (name, file) in [("1", &file(BASE)), ("2", &draft), ("3", &file(BASE))] {
+            place(name, file);
+        }
+        let error = RunSet::read(directory.path()).unwrap_err();
+        assert!(matches!(error, RunSetError::Draft { .. }), "{error}");
+        let text = error.to_string();
+        assert!(text.contains("2/bench.json is a draft"), "{text}");
+        assert!(text.contains("measure again"), "{text}");
     }
 
     #[test]

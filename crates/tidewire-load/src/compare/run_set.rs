@@ -104,6 +104,11 @@ impl RunSet {
         }
         if kind == Kind::Bench {
             let bench: FileBench = serde_json::from_slice(&bytes).map_err(not_a_report)?;
+            if bench.is_draft() {
+                return Err(RunSetError::Draft {
+                    path: path.to_owned(),
+                });
+            }
             self.runs.extend(bench.runs());
             return Ok(());
         }
@@ -164,6 +169,16 @@ pub enum RunSetError {
         kind: Kind,
         /// What the others are of.
         others: Kind,
+    },
+    /// The file of the benchmark is from before it was settled what its figures mean. Measure again.
+    #[error(
+        "{} is a draft of bench.json (its suites have no elapsed_secs), in which processor time, memory and some limits \
+         mean something else; measure again, or compare two drafts with the program that wrote them",
+        path.display()
+    )]
+    Draft {
+        /// The file.
+        path: PathBuf,
     },
     /// The report has another layout. Compare with a version that knows it.
     #[error(
