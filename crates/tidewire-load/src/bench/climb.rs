@@ -2,10 +2,11 @@
 //!
 //! Problem: rows with fixed rates show that one contender still holds where another has long lost messages, but not how many
 //! times as much the one holds at most. Approach: each contender climbs by itself, from rate to rate, until it fails one
-//! twice; then it is measured where it held last, like in any other row. If it cannot hold that rate again it is measured one
-//! rate lower, so that the figure is one that it held in every round. Rejected: halving the interval, which takes fewer
-//! runs of those who hold much, but most of its runs are then far above what the others hold, where a run takes ten times
-//! as long and leaves the machine with full queues.
+//! twice; then it makes its rounds where it held last, as many as in any other row. One more round may fail, which is kept and
+//! told: the figure is that of the rounds that held, and beside it stands of how many. At the second one that fails, in a row
+//! or not, the rate is too high after all, and everything is measured again one rate lower. Rejected: halving the interval,
+//! which takes fewer runs of those who hold much, but most of its runs are then far above what the others hold, where a run
+//! takes ten times as long and leaves the machine with full queues.
 
 use serde::{Deserialize, Serialize};
 
@@ -20,16 +21,16 @@ pub(super) struct Climb {
     rates: &'static [f64],
     /// The rate at hand.
     at: usize,
-    /// How often in a row it was not held.
+    /// How often it was not held: on the way up in a row, then in all rounds.
     failures: usize,
     is_up: bool,
     tries: Vec<Try>,
 }
 
-/// One run on the way up, or one behind it that did not hold.
+/// One run on the way up, or a round behind it that did not hold.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Try {
-    /// Deliveries a second that were offered; nothing of a run that failed.
+    /// Deliveries a second that were offered; nothing of a run that failed at a rate that was never held.
     pub offered_per_sec: Option<f64>,
     /// Deliveries a second that came.
     pub delivered_per_sec: Option<f64>,
@@ -79,19 +80,18 @@ impl Climb {
         }
     }
 
-    /// Takes a run at the rate that it held. Returns whether the rate is still the same; behind a step down, what was
+    /// Takes a round at the rate that it held. Returns whether the rate is still the same; behind a step down, what was
     /// measured until then is worth nothing.
     pub(super) fn stay(&mut self, run: Result<&Outcome, &str>) -> bool {
         if self.holds(run) {
-            self.failures = 0;
-        } else {
-            self.note(run);
-            if self.failures == FAILURES_MAX {
-                self.step_down();
-                return false;
-            }
+            return true;
         }
-        true
+        self.note(run);
+        let is_too_high = self.failures == FAILURES_MAX;
+        if is_too_high {
+            self.step_down();
+        }
+        !is_too_high
     }
 
     /// Why there is no rate that it holds.
@@ -124,8 +124,17 @@ impl Climb {
         if !is_held {
             self.failures += 1;
         }
-        self.tries.push(Try::of(run, is_held));
+        let mut one = Try::of(run, is_held);
+        // A round that broke off does not say what it was offered, but the run that held this rate does.
+        one.offered_per_sec = one.offered_per_sec.or_else(|| self.offered_per_sec());
+        self.tries.push(one);
         is_held
+    }
+
+    /// What is offered at the rate at hand, if it was held: of the runs on the way up, one held each rate.
+    fn offered_per_sec(&self) -> Option<f64> {
+        let mut held = self.tries.iter().filter(|one| one.holds);
+        held.nth(self.at)?.offered_per_sec
     }
 
     /// What it held last is the highest; below the lowest there is nothing.
@@ -153,23 +162,26 @@ impl Try {
     }
 }
 
-/// How often in a row a rate may not be held before it counts as too high: once may be the machine's doing.
+/// How many failures make a rate too high, in a row on the way up, and in all rounds there: one may be the machine's doing.
 const FAILURES_MAX: usize = 2;
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
     use crate::bench::contract::Measured;
 
     const RATES: &[f64] = &[1.0, 2.0, 4.0, 8.0];
 
-    fn outcome(lost: u64) -> Outcome {
+    fn outcome(rate: f64, lost: u64) -> Outcome {
         Outcome {
             measured: Measured {
                 messages: 10,
                 seconds: 1.0,
                 verified: true,
                 lost,
+                figures: BTreeMap::from([(OFFERED.to_owned(), rate)]),
                 ..Measured::default()
             },
             ..Outcome::default()
@@ -181,8 +193,9 @@ mod tests {
         let mut climb = Climb::new(RATES);
         let mut run = 0;
         while !climb.is_up() {
-            let is_held = climb.rate().unwrap() <= most && !unlucky.contains(&run);
-            climb.climb(Ok(&outcome(u64::from(!is_held))));
+            let rate = climb.rate().unwrap();
+            let is_held = rate <= most && !unlucky.contains(&run);
+            climb.climb(Ok(&outcome(rate, u64::from(!is_held))));
             run += 1;
         }
         climb
@@ -210,16 +223,19 @@ mod tests {
     #[test]
     fn who_does_not_hold_it_again_goes_one_lower_and_not_below_the_lowest() {
         let mut climb = climbed(4.0, &[]);
-        let good = outcome(0);
+        let good = outcome(4.0, 0);
         assert!(climb.stay(Ok(&good)) && climb.stay(Err("it broke")));
-        assert!(climb.stay(Ok(&good)) && climb.stay(Ok(&outcome(3))));
-        assert!(!climb.stay(Ok(&outcome(3))));
+        // The second failure is one too many, also when rounds between them held.
+        assert!(climb.stay(Ok(&good)) && !climb.stay(Ok(&outcome(4.0, 3))));
         assert_eq!(climb.rate(), Some(2.0));
         assert!(climb.stay(Err("it broke")) && !climb.stay(Err("it broke")));
         assert!(climb.stay(Err("it broke")) && !climb.stay(Err("it broke")));
         assert_eq!(climb.rate(), None);
         let tries = climb.into_tries();
         assert_eq!(tries.last().unwrap().error.as_deref(), Some("it broke"));
-        assert_eq!(tries.iter().map(|one| one.lost).sum::<u64>(), 8);
+        assert_eq!(tries.iter().map(|one| one.lost).sum::<u64>(), 1 + 1 + 3);
+        let rounds = tries.iter().skip(5).map(|one| one.offered_per_sec);
+        let expected = [4.0, 4.0, 2.0, 2.0, 1.0, 1.0];
+        assert_eq!(rounds.collect::<Vec<_>>(), expected.map(Some));
     }
 }

@@ -1,5 +1,6 @@
 //! Rows that look for the highest rate that each contender holds.
 
+use std::path::Path;
 use std::time::Duration;
 
 use tidewire_load::bench::plan::Suite;
@@ -19,10 +20,15 @@ static CLIMBING: Suite = Suite {
 
 /// A driver that delivers what its work asks for up to a rate, and half of anything above it.
 fn holding(most: u32) -> String {
+    failing_if(&format!("[ $rate -gt {most} ]"))
+}
+
+/// A driver that delivers what its work asks for, or half of it where this is true of its `$rate`.
+fn failing_if(condition: &str) -> String {
     // Everything before and behind the number is cut off.
     format!(
         "rate=${{3#*rate_per_sec\\\":}}; rate=${{rate%%.*}}; came=$rate; lost=0; \
-         if [ $rate -gt {most} ]; then came=$((rate / 2)); lost=$((rate - came)); fi; \
+         if {condition}; then came=$((rate / 2)); lost=$((rate - came)); fi; \
          echo '{{\"started\":true}}'; \
          echo '{{\"measured\":{{\"messages\":'$came',\"seconds\":1,\"verified\":true,\"lost\":'$lost',\"figures\":{{\"offered_per_sec\":'$rate'}}}}}}'; \
          cat >/dev/null"
@@ -66,6 +72,33 @@ fn each_contender_is_measured_at_the_highest_rate_that_it_holds() {
     );
     assert_eq!(rival.figures.tries[2].lost, 200);
     assert_eq!(tries(&row.tidewire.tries).len(), 5);
+}
+
+/// A driver that holds 200, but for its runs with these numbers at that rate, of which the first is on the way up.
+fn failing_at_times(directory: &Path, numbers: &str) -> String {
+    let runs = directory.join("runs").display().to_string();
+    let is_one = format!("case $(wc -l <{runs}) in {numbers}) true;; *) false;; esac");
+    failing_if(&format!(
+        "[ $rate -gt 200 ] || {{ [ $rate = 200 ] && echo x >>{runs} && {is_one}; }}"
+    ))
+}
+
+#[test]
+fn a_round_that_does_not_hold_is_told_and_the_second_costs_the_rate() {
+    let directory = tempfile::tempdir().unwrap();
+    let rival = |numbers| {
+        let row = climb(&failing_at_times(directory.path(), numbers));
+        std::fs::remove_file(directory.path().join("runs")).unwrap();
+        row.peers["rival"].figures.clone()
+    };
+    let once = rival("3");
+    assert_eq!(once.runs, [Some(200.0), Some(200.0)]);
+    let last = once.tries.last().unwrap();
+    assert_eq!((last.offered_per_sec, last.holds), (Some(200.0), false));
+    assert_eq!((once.lost, last.lost), (0, 100));
+    // With one that held between them.
+    let twice = rival("2|4");
+    assert_eq!(twice.runs, [Some(100.0), Some(100.0)]);
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use super::markdown::{figure, median, none, pair, percentiles, unless_fault};
 use super::{Figures, RowResult};
 use crate::bench::climb::Try;
+use crate::bench::hold::OFFERED;
 use crate::format::thousands;
 
 impl RowResult {
@@ -34,7 +35,7 @@ impl RowResult {
                 name,
                 unless_fault(figures, median),
                 figures.latency.as_ref().map_or_else(none, percentiles),
-                thousands(figures.lost),
+                rounds_held(figures),
                 pair(figures.server_cpu_ns_per_msg, figures.client_cpu_ns_per_msg),
                 pair(figures.server_busy_pct, figures.client_busy_pct),
                 ratio.map_or_else(none, |ratio| format!("{ratio:.2}×")),
@@ -50,12 +51,24 @@ pub(super) const HEAD: [&str; 8] = [
     "who",
     "highest rate held",
     "p50, p99, p99.9 µs there",
-    "lost there",
+    "rounds held there",
     "CPU ns/msg server, client",
     "busy % server, client",
     "Tidewire is",
     "what it did not hold",
 ];
+
+/// How many rounds held the rate, such as `4 of 5`. The figures are those of these; the others are among the tries: behind
+/// the last run that held on the way up are those that did not hold the next rate, and the rounds that did not hold this one.
+fn rounds_held(figures: &Figures) -> String {
+    let held = figures.runs.len();
+    let Some(offered) = figures.figures.get(OFFERED) else {
+        return none();
+    };
+    let behind = figures.tries.iter().rev().take_while(|one| !one.holds);
+    let failed = behind.filter(|one| one.offered_per_sec == Some(*offered));
+    format!("{held} of {}", held + failed.count())
+}
 
 /// The last run that did not hold, and what was wrong with it.
 fn not_held(tries: &[Try]) -> String {

@@ -146,7 +146,7 @@ pub struct Figures {
     pub client_rss_bytes_max: Option<u64>,
     /// Times of single messages: the median of the runs' values.
     pub latency: Option<Times>,
-    /// In a row that climbs, the runs on the way to the highest rate that is held, and those there that did not hold.
+    /// In a row that climbs, the runs on the way to the highest rate that is held, and the rounds there that did not hold.
     #[serde(default)]
     pub tries: Vec<Try>,
     /// Further figures that only this suite has: the median of the runs' values.

@@ -12,7 +12,12 @@ fn a_row_that_climbs_has_a_table_of_everybody_with_the_highest_first() {
     for one in [&mut ours, &mut limit] {
         one.tries = vec![tried(true)];
     }
-    peer.tries = vec![tried(true), tried(false)];
+    // Offered the same again, behind the next rate: a round that did not hold.
+    let next = Try {
+        offered_per_sec: Some(2_000.0),
+        ..tried(false)
+    };
+    peer.tries = vec![tried(true), next.clone(), next, tried(false)];
     let report = report(vec![row(ours, Some(limit), peer, false)]);
     let rows = report.suites[0].rows[0].climb_rows();
     let firsts: Vec<&str> = rows.iter().map(|cells| cells[0].as_str()).collect();
@@ -23,6 +28,11 @@ fn a_row_that_climbs_has_a_table_of_everybody_with_the_highest_first() {
         ("5.00×", "held all")
     );
     assert_eq!(rows[2][7], "of 1,000 came 900, lost 1,234, p99 60.0 µs");
+    // What was lost in a round that did not hold is in no figure, so that there was one has to be told.
+    assert_eq!(
+        (rows[2][3].as_str(), rows[1][3].as_str()),
+        ("1 of 2", "1 of 1")
+    );
     let markdown = report.to_markdown();
     assert!(
         markdown.contains("| who | highest rate held |"),
