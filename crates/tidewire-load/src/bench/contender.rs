@@ -18,7 +18,8 @@ pub(super) struct Contender<'a> {
     pub(super) cast: Cast<'a>,
     pub(super) work: &'a Work,
     pub(super) mode: Option<&'a str>,
-    /// What each round found, from the first on. There are no gaps: who fails, and who is stopped, runs no more.
+    /// What each round found, from the first on. There are no gaps: who fails, and who is stopped, runs no more. Not so in a row
+    /// that climbs: there it is what the rounds found that held, and which of them were made beside whose is not known.
     outcomes: Vec<Outcome>,
     error: Option<String>,
     /// Where it stands in a row that climbs.

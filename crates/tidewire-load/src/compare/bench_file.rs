@@ -2,7 +2,7 @@
 //!
 //! A round of the benchmark is a run here, and a row a step: every row has one figure of each round, Tidewire's share of its
 //! limit in that round, and the processor time of a message in its server. The share is the surest of the three, because
-//! the machine was the same for both. Times of single messages are not compared: of these a file has only medians of all
+//! the machine was the same for both; a row that climbs has none, because its rounds are not made beside each other. Times of single messages are not compared: of these a file has only medians of all
 //! rounds. Like reports, files are read by the keys that are needed.
 //!
 //! Drafts of the form, in which cost and memory meant something else, have the version of the form that followed, because no
@@ -11,6 +11,7 @@
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 
 use super::Metric;
 use super::metric::{Figures, Missing};
@@ -50,6 +51,9 @@ struct FileRow {
     verified: bool,
     #[serde(default)]
     server_cpu_ns_per_msg_runs: Vec<Option<f64>>,
+    /// Where there are any, the row climbs.
+    #[serde(default)]
+    tries: Vec<IgnoredAny>,
     #[serde(default)]
     stolen_pct: Vec<Option<f64>>,
     #[serde(default)]
@@ -128,7 +132,7 @@ impl FileRow {
                 ours / limit
             }
         });
-        let share = share.filter(|share| share.is_finite());
+        let share = share.filter(|share| share.is_finite() && self.tries.is_empty());
         let figure = if self.lower_is_better {
             Metric::LessIsBetter
         } else {
@@ -242,6 +246,24 @@ mod tests {
             [
                 (Metric::LessIsBetter, Verdict::Better),
                 (Metric::LimitPct, Verdict::Better),
+            ]
+        );
+    }
+
+    #[test]
+    fn rows_that_climb_have_no_share_of_the_limit_in_a_round() {
+        let climbing = |runs| {
+            let mut file = file(runs);
+            file["suites"][0]["rows"][0]["tries"] = json!([{"holds": true}]);
+            file
+        };
+        let slower = BASE.map(|figure| figure * 0.8);
+        let found = compare(&climbing(BASE), &climbing(slower));
+        assert_eq!(
+            verdicts(&found),
+            [
+                (Metric::ServerCpuNs, Verdict::NoChangeFound),
+                (Metric::MoreIsBetter, Verdict::Worse),
             ]
         );
     }

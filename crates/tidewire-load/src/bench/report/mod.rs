@@ -19,7 +19,7 @@ use super::hold::all_hold;
 use super::plan::{RowPlan, Source};
 use super::run::Outcome;
 use crate::environment::Environment;
-use crate::statistics::{Bootstrap, MedianInterval};
+use crate::statistics::{Bootstrap, MedianInterval, RatioInterval, Sides};
 
 /// Everything that a benchmark found.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -82,7 +82,8 @@ pub struct RowResult {
     /// Tidewire's figures.
     #[serde(flatten)]
     pub tidewire: Figures,
-    /// How much of the limit Tidewire reaches, 1 being all of it: the median of the rounds' ratios.
+    /// How much of the limit Tidewire reaches, 1 being all of it: the median of the rounds' ratios. In a row that climbs, here
+    /// as in the other ratios, the ratio of the medians, because rounds are made again there and stand by themselves.
     pub limit_ratio: Option<f64>,
     /// Interval of that median, as near to 95 % as so few rounds come.
     pub limit_ratio_ci95: Option<[f64; 2]>,
@@ -215,17 +216,22 @@ impl RowResult {
     ) -> Self {
         let metric = &plan.metric;
         let as_good = |new, base| metric.times_as_good(new, base);
+        let ratio = if plan.climbs.is_empty() {
+            ratio_of_rounds
+        } else {
+            ratio_of_medians
+        };
         let limit_ratio = limit
             .as_ref()
-            .and_then(|limit| ratio(&tidewire.runs, &limit.runs, as_good));
+            .and_then(|limit| ratio(&tidewire.runs, &limit.runs, &as_good));
         let limit_server_cpu = limit.as_ref().and_then(|limit| {
             let [ours, limit] = [&tidewire, limit].map(|one| &one.server_cpu_ns_per_msg_runs);
-            ratio(ours, limit, |ours, limit| limit / ours)
+            ratio(ours, limit, &|ours, limit| limit / ours)
         });
         for peer in peers.values_mut() {
-            let ratio = ratio(&tidewire.runs, &peer.figures.runs, as_good);
-            peer.ratio = ratio.map(|ratio| ratio.median);
-            peer.ratio_ci95 = ratio.map(|ratio| [ratio.low, ratio.high]);
+            let ratio = ratio(&tidewire.runs, &peer.figures.runs, &as_good);
+            peer.ratio = ratio.map(|ratio| ratio.value);
+            peer.ratio_ci95 = ratio.map(|ratio| ratio.ci95);
         }
         Self {
             id: plan.id.clone(),
@@ -235,10 +241,10 @@ impl RowResult {
             lower_is_better: metric.lower_is_better,
             may_drop: plan.may_drop,
             tidewire,
-            limit_ratio: limit_ratio.map(|ratio| ratio.median),
-            limit_ratio_ci95: limit_ratio.map(|ratio| [ratio.low, ratio.high]),
-            limit_server_cpu_ratio: limit_server_cpu.map(|ratio| ratio.median),
-            limit_server_cpu_ratio_ci95: limit_server_cpu.map(|ratio| [ratio.low, ratio.high]),
+            limit_ratio: limit_ratio.map(|ratio| ratio.value),
+            limit_ratio_ci95: limit_ratio.map(|ratio| ratio.ci95),
+            limit_server_cpu_ratio: limit_server_cpu.map(|ratio| ratio.value),
+            limit_server_cpu_ratio_ci95: limit_server_cpu.map(|ratio| ratio.ci95),
             limit,
             peers,
         }
@@ -374,20 +380,55 @@ fn is_accounted_for(measured: &Measured, may_drop: bool) -> bool {
     measured.verified && measured.messages > 0 && measured.lost <= allowed
 }
 
+/// How many times as good one side is as the other.
+#[derive(Clone, Copy)]
+struct Ratio {
+    value: f64,
+    ci95: [f64; 2],
+}
+
 /// How one side's rounds stand to the other's: the median of the rounds' ratios, because what the machine does in a round
 /// happens to both. A round in which one has no figure is left out. Nothing where a figure is 0, since no number says how
 /// many times that is.
-fn ratio(
+fn ratio_of_rounds(
     new: &[Option<f64>],
     base: &[Option<f64>],
-    of_round: impl Fn(f64, f64) -> f64,
-) -> Option<MedianInterval> {
+    of_two: &dyn Fn(f64, f64) -> f64,
+) -> Option<Ratio> {
     let rounds = new.iter().zip(base);
     let ratios: Vec<f64> = rounds
-        .filter_map(|(new, base)| Some(of_round((*new)?, (*base)?)))
+        .filter_map(|(new, base)| Some(of_two((*new)?, (*base)?)))
         .collect();
-    MedianInterval::of(&ratios, Bootstrap::default())
-        .filter(|_| ratios.iter().all(|ratio| ratio.is_finite() && *ratio > 0.0))
+    let found = MedianInterval::of(&ratios, Bootstrap::default())?;
+    let is_number = ratios.iter().all(|ratio| ratio.is_finite() && *ratio > 0.0);
+    is_number.then_some(Ratio {
+        value: found.median,
+        ci95: [found.low, found.high],
+    })
+}
+
+/// How two sides stand to each other whose rounds were not made beside each other: the ratio of their medians, with runs
+/// drawn from each side by itself. Nothing where one of them may be 0.
+fn ratio_of_medians(
+    new: &[Option<f64>],
+    base: &[Option<f64>],
+    of_two: &dyn Fn(f64, f64) -> f64,
+) -> Option<Ratio> {
+    let [new, base] = [new, base].map(|runs| runs.iter().copied().flatten().collect::<Vec<f64>>());
+    let sides = Sides::Unpaired {
+        base: &base,
+        new: &new,
+    };
+    let found = RatioInterval::of(sides, Bootstrap::default())?;
+    // Which of the two is above the other is all that is left to say.
+    let [value, one, other] = [found.ratio, found.low, found.high].map(|ratio| of_two(ratio, 1.0));
+    let is_number = [value, one, other]
+        .iter()
+        .all(|ratio| ratio.is_finite() && *ratio > 0.0);
+    is_number.then_some(Ratio {
+        value,
+        ci95: [one.min(other), one.max(other)],
+    })
 }
 
 /// An amount of a run for each of its messages.

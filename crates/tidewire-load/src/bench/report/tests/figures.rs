@@ -67,6 +67,31 @@ fn a_round_without_a_figure_is_left_out_and_shifts_no_other() {
 }
 
 #[test]
+fn rounds_of_a_row_that_climbs_are_not_paired() {
+    let times = Metric {
+        lower_is_better: true,
+        ..Metric::MESSAGES
+    };
+    for (metric, better) in [(Metric::MESSAGES, 2.0), (times, 0.5)] {
+        let plan = plan(metric).climbing(&[1.0]);
+        let of = |rates| Figures::of(&plan, &outcomes(rates), None);
+        // Round by round it would be 1.33 and not 2.
+        let (ours, limit) = (of([400, 100, 800]), of([300, 200, 100]));
+        let row = RowResult::of(&plan, ours, Some(limit), BTreeMap::new());
+        assert_eq!(row.limit_ratio, Some(better));
+        let [low, high] = row.limit_ratio_ci95.unwrap();
+        assert!(low < better && better < high, "{low} to {high}");
+        // A server that does twice as much in the same time takes half of it for a message.
+        assert_eq!(row.limit_server_cpu_ratio, Some(2.0));
+    }
+    let plan = plan(Metric::MESSAGES).climbing(&[1.0]);
+    let nothing = Figures::of(&plan, &[], None);
+    let ours = figures(&outcomes([1, 2, 3]));
+    let row = RowResult::of(&plan, ours, Some(nothing), BTreeMap::new());
+    assert_eq!((row.limit_ratio, row.limit_ratio_ci95), (None, None));
+}
+
+#[test]
 fn the_servers_are_compared_by_their_own_time_where_the_driver_was_the_bound() {
     let with = |server_cpu_ns: f64, busy: (f64, f64)| {
         let mut run = outcome(1_000, 0, 0);
