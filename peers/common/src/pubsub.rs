@@ -65,6 +65,7 @@ impl Flow {
 
     /// A subscriber got a payload. What is missing before it is lost, and so is what was not to come.
     pub fn take(&mut self, subscriber: usize, payload: &[u8], now_ns: u64) {
+        // What has both words has a whole head.
         let (Some(number), Some(sent_ns)) = (word(payload, 0), word(payload, 8)) else {
             return self.meter.count_lost(1);
         };
@@ -73,7 +74,8 @@ impl Flow {
         let expected = self.expected[subscriber].get_mut(publisher);
         let sent = self.next.get(publisher).copied().unwrap_or_default();
         match expected.filter(|expected| (**expected..sent).contains(&number)) {
-            Some(expected) if payload.len() == self.payload.len() => {
+            // The filling never changes, so that it is the one of the message sent last.
+            Some(expected) if payload[HEAD_BYTES..] == self.payload[HEAD_BYTES..] => {
                 self.meter.count_lost(number - *expected);
                 *expected = number + 1;
                 self.meter.count(sent_ns, now_ns);
@@ -241,6 +243,24 @@ mod tests {
         assert!(!flow.is_settled());
         assert_eq!(flow.room(0), WINDOW - 3);
         assert_eq!(flow.measured().lost, 3 + 4);
+    }
+
+    #[test]
+    fn a_message_with_another_filling_or_length_is_lost() {
+        let mut flow = Flow::begin(&work()).unwrap();
+        let right = flow.message(0, 1).to_vec();
+        for at in HEAD_BYTES..right.len() {
+            let mut changed = right.clone();
+            changed[at] ^= 1;
+            flow.take(0, &changed, 2);
+        }
+        flow.take(0, &right[..HEAD_BYTES], 2);
+        flow.take(0, &[right.clone(), vec![0x5a]].concat(), 2);
+        let wrong = (right.len() - HEAD_BYTES) as u64 + 2;
+        // It was sent to three, and the right one comes to one of them.
+        assert_eq!(flow.measured().lost, wrong + 3);
+        flow.take(0, &right, 2);
+        assert_eq!(flow.measured().lost, wrong + 2);
     }
 
     /// A topic without a server; a subscriber may lose the message with one number.

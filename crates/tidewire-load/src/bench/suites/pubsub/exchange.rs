@@ -25,6 +25,8 @@ struct Exchange {
     sender: Sender<News<Deliveries>>,
     subscribers: usize,
     publishers: Vec<SessionId>,
+    /// What stands for the topic in deliveries to each subscriber; 0 until the server has said it.
+    aliases: Vec<u16>,
     /// Subscriptions and connections that are still to come about.
     awaited: usize,
     connects: bool,
@@ -47,6 +49,7 @@ pub(super) fn start(
             sender: sender.clone(),
             subscribers: work.subscribers,
             publishers: vec![SessionId::NONE; work.publishers],
+            aliases: vec![0; work.subscribers],
             awaited: work.subscribers + work.publishers,
             connects: true,
             flow: Some(Flow::new(work)),
@@ -117,10 +120,17 @@ impl Service for Exchange {
             Kind::Deliver => {
                 if let Some(flow) = &mut self.flow {
                     let subscriber = cx.tag() as usize;
-                    flow.take(subscriber, message.payload, cx.now_ns(), &self.course);
+                    let alias = self.aliases.get(subscriber).copied();
+                    let payload = published(&message, alias.unwrap_or_default());
+                    flow.take(subscriber, payload, cx.now_ns(), &self.course);
                 }
             }
-            Kind::Reply => self.note_ready(),
+            Kind::Reply => {
+                if let Some(alias) = self.aliases.get_mut(cx.tag() as usize) {
+                    *alias = message.channel;
+                }
+                self.note_ready();
+            }
             // What was dropped shows in the numbers.
             Kind::Gap => {}
             kind => tell(
@@ -164,5 +174,43 @@ impl Service for Exchange {
             }
         }
         Some(now_ns + LOOK_EVERY_NS)
+    }
+}
+
+/// What a delivery carries if its head is that of a publication of the topic, and nothing, which is never right, if it is not.
+/// The bare subscriber compares the same bytes before they are decoded. The topic has no wildcard, so that its alias says it.
+fn published<'m>(message: &Message<'m>, alias: u16) -> &'m [u8] {
+    let head = Message {
+        payload: &[],
+        ..*message
+    };
+    if head == Message::with_id(Kind::Deliver, alias, 0, &[]) {
+        message.payload
+    } else {
+        &[]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_delivery_with_another_head_is_not_what_was_published() {
+        let right = Message::with_id(Kind::Deliver, 3, 0, b"news");
+        assert_eq!(published(&right, 3), b"news");
+        let wrong = [
+            Message {
+                channel: 4,
+                ..right
+            },
+            Message { flags: 1, ..right },
+            Message { id: 9, ..right },
+            right.with_name("other"),
+        ];
+        for message in wrong {
+            assert_eq!(published(&message, 3), b"", "{message:?}");
+        }
+        assert_eq!(published(&right, 0), b"", "nothing is subscribed to yet");
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! Publishers send as much as they may: each is at most [`WINDOW`] messages ahead of the slowest subscriber, so that what
 //! is measured is speed and not the length of queues. The driver has both ends on one thread and checks every message of
-//! every publisher at every subscriber. The limit is a loop that copies the same frames from publishers to subscribers, who
-//! check the same: header, topic, number, time and filling.
+//! every publisher at every subscriber. The limit is a loop that copies such frames from publishers to subscribers, who check
+//! the same: the head with what says the topic, number, time and filling.
 
 mod bare;
 mod exchange;
