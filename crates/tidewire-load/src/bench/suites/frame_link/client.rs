@@ -1,11 +1,9 @@
 //! The clients' side: some ends on one thread.
 
-use std::hint::spin_loop;
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use tidewire::Endpoint;
@@ -13,6 +11,7 @@ use tidewire::io::datagram::DatagramBatch;
 use tidewire::io::ring::RingStream;
 use tidewire::io::socket::SocketAddress;
 
+use super::rest::Rest;
 use super::{Datagrams, FrameLink, GREETING, Wire, buffer};
 use crate::bench::plan::RoleError;
 use crate::probes::wait::WaitSet;
@@ -38,10 +37,8 @@ pub(in super::super) struct Links<const FRAME_BYTES: usize> {
 /// What is done until something comes.
 enum Waits {
     In(WaitSet),
-    /// Looking again and again; `gives_way` where there are more threads than cores.
-    Looking {
-        gives_way: bool,
-    },
+    /// Looking again and again.
+    Looking(Rest),
 }
 
 impl Way {
@@ -62,14 +59,15 @@ impl Way {
 }
 
 impl<const FRAME_BYTES: usize> Links<FRAME_BYTES> {
-    /// Connects so many times, one after the other. Within a process the thread gives way to others where it should.
+    /// Connects so many times, one after the other. Within a process the thread `gives_way` to others at once where there are
+    /// more of them than cores.
     pub(in super::super) fn connect(
         way: &Way,
         connections: usize,
         gives_way: bool,
     ) -> io::Result<Self> {
         let waits = match way {
-            Way::Rings(_) => Waits::Looking { gives_way },
+            Way::Rings(_) => Waits::Looking(Rest::new(gives_way)),
             _ => Waits::In(WaitSet::new()?),
         };
         let mut all = Vec::with_capacity(connections);
@@ -98,7 +96,7 @@ impl<const FRAME_BYTES: usize> Links<FRAME_BYTES> {
     ) -> io::Result<()> {
         match &mut self.waits {
             Waits::In(set) => set.wait_for(&mut self.ready, patience)?,
-            Waits::Looking { .. } => {
+            Waits::Looking(_) => {
                 self.ready.clear();
                 self.ready.extend(0..self.all.len());
             }
@@ -109,10 +107,8 @@ impl<const FRAME_BYTES: usize> Links<FRAME_BYTES> {
                 handle(number, frame, out);
             })?;
         }
-        match self.waits {
-            Waits::Looking { gives_way: true } if heard == 0 => thread::yield_now(),
-            Waits::Looking { gives_way: false } if heard == 0 => spin_loop(),
-            _ => {}
+        if let Waits::Looking(rest) = &mut self.waits {
+            rest.after(heard);
         }
         Ok(())
     }

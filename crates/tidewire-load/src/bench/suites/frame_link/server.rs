@@ -5,7 +5,6 @@ use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::thread;
 use std::time::Duration;
 
 use tidewire::io::datagram::{DatagramBatch, DatagramSocket};
@@ -15,6 +14,7 @@ use tidewire::io::socket::{Listener, SocketOptions};
 use tidewire::{Address, Endpoint};
 
 use super::client::Way;
+use super::rest::Rest;
 use super::{Datagrams, FrameLink, GREETING, RING_BYTES, Wire, buffer};
 use crate::bench::contract::Work;
 use crate::bench::plan::RoleError;
@@ -26,7 +26,7 @@ pub(in super::super) enum Server {
     Sockets(Listener),
     Datagrams(DatagramSocket),
     /// Within a process both ends are made at once.
-    Rings(Vec<RingStream>),
+    Rings(Vec<RingStream>, Rest),
 }
 
 /// The ends of its connections, in the order in which they came. One that has ended is gone.
@@ -61,7 +61,9 @@ impl Server {
                     near.push(one);
                     far.push(other);
                 }
-                Ok((Self::Rings(far), Way::rings(near)))
+                // The clients have the other core, or there is none.
+                let rest = Rest::new(work.cores.len() < 2);
+                Ok((Self::Rings(far, rest), Way::rings(near)))
             }
         }
     }
@@ -71,7 +73,7 @@ impl Server {
         match self {
             Self::Sockets(listener) => Address::from(listener.local_address().clone()).to_string(),
             Self::Datagrams(socket) => format!("udp://{}", socket.local_address()),
-            Self::Rings(_) => "-".to_owned(),
+            Self::Rings(..) => "-".to_owned(),
         }
     }
 
@@ -106,17 +108,16 @@ impl Server {
                     after(&mut links);
                 }
             }
-            Self::Rings(rings) => {
+            Self::Rings(rings, mut rest) => {
                 let wires = rings.into_iter().map(Wire::Ring);
                 links.extend(wires.map(|wire| Some(FrameLink::new(wire))));
                 while links.iter().any(Option::is_some) {
                     let heard = links
                         .iter_mut()
                         .map(|link| exchange(link, &mut buffer, &mut hear));
-                    if heard.sum::<usize>() == 0 {
-                        thread::yield_now();
-                    }
+                    let heard: usize = heard.sum();
                     after(&mut links);
+                    rest.after(heard);
                 }
                 Ok(())
             }
