@@ -47,8 +47,6 @@ impl Phase {
 
     /// Why a session ends for which decoding `rest` gives an error. Before the handshake, bytes that are no frame most
     /// likely come from the wrong program.
-    #[cold]
-    #[inline(never)]
     pub(super) fn refuse<C: Codec + ?Sized>(self, codec: &C, rest: &[u8]) -> CloseReason {
         let error = match codec.decode(rest, self.frame_bytes_max) {
             Err(error) => error,

@@ -303,7 +303,7 @@ pub(super) fn decode_frames<S: Service, C: Codec + ?Sized, const IS_DATAGRAM: bo
             Ok(Decoded::Frame { message, consumed }) => (message, consumed),
             Ok(Decoded::Incomplete { .. }) => break Flow::Continue,
             // The error is asked for again where it is needed, so that frames share no registers with it.
-            Err(_) => break Flow::Close(phase.refuse(codec, rest)),
+            Err(_) => break refuse_input(codec, rest, phase),
         };
         let (frame, behind) = rest.split_at(consumed);
         (rest, frames) = (behind, frames + 1);
@@ -366,6 +366,13 @@ fn must_stop(cx: &Context<'_>, queue_bytes_max: usize) -> bool {
             cold_path();
             cx.output.len() > queue_bytes_max
         }
+}
+
+/// Apart, so that the reason is not put together in the loop over frames, where it would take registers.
+#[cold]
+#[inline(never)]
+fn refuse_input<C: Codec + ?Sized>(codec: &C, rest: &[u8], phase: Phase) -> Flow {
+    Flow::Close(phase.refuse(codec, rest))
 }
 
 fn stop(core: &mut Core, slot: usize, rest: &[u8], flow: Flow) {
