@@ -16,10 +16,7 @@
 #[derive(Debug)]
 pub struct Appender {
     bytes: Vec<u8>,
-    /// The first eight bytes of every header.
-    word: u64,
-    /// Bytes of a header; at most [`HEADER_BYTES_MAX`].
-    header_bytes: usize,
+    header: Header,
     payload_bytes: usize,
     /// Longest vector to which something is appended: its capacity has room for [`HEADER_BYTES_MAX`] bytes and the payload
     /// behind that.
@@ -32,8 +29,7 @@ impl Appender {
     pub const fn new(bytes: Vec<u8>) -> Self {
         Self {
             bytes,
-            word: 0,
-            header_bytes: 0,
+            header: Header::new(0, 0),
             // No slice is so long.
             payload_bytes: usize::MAX,
             length_max: 0,
@@ -54,27 +50,14 @@ impl Appender {
         std::mem::replace(self, Self::new(Vec::new())).bytes
     }
 
-    /// From now on a header is `header_bytes` of `word`, little-endian, and of the four bytes given with each payload; all
-    /// payloads have the same length, and nothing is appended when there are more than `length_max` bytes, or no room.
-    ///
-    /// # Panics
-    /// `header_bytes` is more than twelve.
+    /// From now on this header stands in front of payloads; all of them have the same length, and nothing is appended when
+    /// there are more than `length_max` bytes, or no room.
     #[must_use]
-    pub fn with_shape(
-        mut self,
-        word: u64,
-        header_bytes: usize,
-        payload_bytes: usize,
-        length_max: usize,
-    ) -> Self {
-        assert!(
-            header_bytes <= HEADER_BYTES_MAX,
-            "a header has at most 12 bytes"
-        );
+    pub fn with_shape(mut self, header: Header, payload_bytes: usize, length_max: usize) -> Self {
         let room = HEADER_BYTES_MAX.saturating_add(payload_bytes);
         match self.bytes.capacity().checked_sub(room) {
             Some(length) => {
-                (self.word, self.header_bytes) = (word, header_bytes);
+                self.header = header;
                 (self.payload_bytes, self.length_max) = (payload_bytes, length_max.min(length));
                 self
             }
@@ -86,22 +69,12 @@ impl Appender {
     #[inline(always)]
     #[must_use]
     pub fn append(&mut self, next: u32, payload: &[u8]) -> bool {
-        let start = self.bytes.len();
-        if payload.len() != self.payload_bytes || start > self.length_max {
+        if payload.len() != self.payload_bytes || self.bytes.len() > self.length_max {
             return false;
         }
         // SAFETY: `with_shape` left room for `HEADER_BYTES_MAX` bytes and such a payload behind the first `length_max`
-        // bytes, and the vector is only changed here. The first two writes take `HEADER_BYTES_MAX` bytes, and the payload
-        // goes behind `header_bytes`, which are no more. `payload` is borrowed, so it does not overlap the vector. All
-        // bytes up to the new length are written: those of the header and of the payload.
-        unsafe {
-            let at = self.bytes.as_mut_ptr().add(start);
-            at.cast::<u64>().write_unaligned(self.word.to_le());
-            at.add(8).cast::<u32>().write_unaligned(next.to_le());
-            copy(payload, at.add(self.header_bytes));
-            self.bytes
-                .set_len(start + self.header_bytes + payload.len());
-        }
+        // bytes, and the vector is only changed here.
+        unsafe { self.header.append_within(next, payload, &mut self.bytes) };
         true
     }
 }
@@ -131,21 +104,12 @@ impl Header {
     #[inline(always)]
     #[must_use]
     pub fn append(self, next: u32, payload: &[u8], out: &mut Vec<u8>) -> bool {
-        let start = out.len();
-        let room = out.capacity() - start;
+        let room = out.capacity() - out.len();
         if room < HEADER_BYTES_MAX || room - HEADER_BYTES_MAX < payload.len() {
             return false;
         }
-        // SAFETY: there is room for `HEADER_BYTES_MAX` bytes and the payload behind `start`. The first two writes take
-        // `HEADER_BYTES_MAX` bytes, and the payload goes behind `self.bytes`, which `new` saw to be no more. `payload` is
-        // borrowed, so it does not overlap the vector. All bytes up to the new length are written.
-        unsafe {
-            let at = out.as_mut_ptr().add(start);
-            at.cast::<u64>().write_unaligned(self.word.to_le());
-            at.add(8).cast::<u32>().write_unaligned(next.to_le());
-            copy(payload, at.add(self.bytes));
-            out.set_len(start + self.bytes + payload.len());
-        }
+        // SAFETY: there is room for `HEADER_BYTES_MAX` bytes and the payload.
+        unsafe { self.append_within(next, payload, out) };
         true
     }
 
@@ -154,6 +118,25 @@ impl Header {
     #[must_use]
     pub fn append_small(self, next: u32, payload: &[u8], out: &mut Vec<u8>) -> bool {
         is_small(payload.len()) && self.append(next, payload, out)
+    }
+
+    /// The same without a look at the room.
+    ///
+    /// # Safety
+    /// Behind the vector's bytes there is room for [`HEADER_BYTES_MAX`] more and the payload.
+    #[inline(always)]
+    unsafe fn append_within(self, next: u32, payload: &[u8], out: &mut Vec<u8>) {
+        let start = out.len();
+        // SAFETY: there is room, as the caller says. The first two writes take `HEADER_BYTES_MAX` bytes, and the payload
+        // goes behind `self.bytes`, which `new` saw to be no more. `payload` is borrowed, so it does not overlap the
+        // vector. All bytes up to the new length are written.
+        unsafe {
+            let at = out.as_mut_ptr().add(start);
+            at.cast::<u64>().write_unaligned(self.word.to_le());
+            at.add(8).cast::<u32>().write_unaligned(next.to_le());
+            copy(payload, at.add(self.bytes));
+            out.set_len(start + self.bytes + payload.len());
+        }
     }
 }
 
@@ -226,8 +209,11 @@ mod tests {
                 let payload = &payload[..length];
                 let bytes = Vec::with_capacity(3 * (HEADER_BYTES_MAX + length));
                 let start = bytes.as_ptr();
-                let mut appender =
-                    Appender::new(bytes).with_shape(WORD, header_bytes, length, usize::MAX);
+                let mut appender = Appender::new(bytes).with_shape(
+                    Header::new(WORD, header_bytes),
+                    length,
+                    usize::MAX,
+                );
                 let mut expected = Vec::new();
                 while expected.len() < 200 && appender.append(NEXT, payload) {
                     expected.extend_from_slice(&head[..header_bytes]);
@@ -249,7 +235,7 @@ mod tests {
     fn nothing_is_appended_without_a_shape_or_beyond_the_longest() {
         let mut appender = Appender::new(Vec::with_capacity(100));
         assert!(!appender.append(0, b"a"));
-        appender = appender.with_shape(WORD, 2, 1, 3);
+        appender = appender.with_shape(Header::new(WORD, 2), 1, 3);
         assert!(appender.append(0, b"a") && appender.append(0, b"b"));
         assert!(!appender.append(0, b"c"), "six bytes are more than three");
         assert_eq!(appender.take_bytes(), b"\x01\x02a\x01\x02b");
@@ -289,6 +275,6 @@ mod tests {
     #[test]
     #[should_panic(expected = "at most 12 bytes")]
     fn a_longer_header_is_refused() {
-        let _ = Appender::new(Vec::new()).with_shape(0, HEADER_BYTES_MAX + 1, 0, 0);
+        let _ = Header::new(0, HEADER_BYTES_MAX + 1);
     }
 }

@@ -130,7 +130,7 @@ impl Context<'_> {
         let codec = &self.core.shared.codec;
         match codec.frame_head(&current.answer("", payload)) {
             Some(head) if !head.id_matters || current.id == 0 => {
-                shape.id_mask = if head.id_matters { u32::MAX } else { 0 };
+                shape.id_mask = head.id_mask();
                 shape.frame_bytes = head.bytes + payload.len();
                 shape.header = Some(Header::new(head.word, head.bytes));
             }

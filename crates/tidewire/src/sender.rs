@@ -9,7 +9,7 @@
 //! Nothing outside this file gets the address of a sender, so that the compiler may keep it in registers: through memory, the
 //! length of the output would have to be stored and loaded again between any two messages.
 
-use tidewire_io::append::Appender;
+use tidewire_io::append::{Appender, Header};
 use tidewire_proto::codec::{AnyCodec, Codec};
 use tidewire_proto::error::EncodeError;
 use tidewire_proto::message::Message;
@@ -275,14 +275,18 @@ impl Shape {
         let Some(head) = codec.frame_head(message) else {
             return (output, Self::ANY);
         };
-        let id_mask = if head.id_matters { u32::MAX } else { 0 };
+        let id_mask = head.id_mask();
         let shape = Self {
             word: word_of(message),
             id_mask,
             id: message.id & id_mask,
         };
         let payload_bytes = message.payload.len();
-        let output = output.with_shape(head.word, head.bytes, payload_bytes, full_above);
+        let output = output.with_shape(
+            Header::new(head.word, head.bytes),
+            payload_bytes,
+            full_above,
+        );
         (output, shape)
     }
 

@@ -106,6 +106,14 @@ pub struct FrameHead {
     pub id_matters: bool,
 }
 
+impl FrameHead {
+    /// The bits of an id that must be the same for the head to be: all or none.
+    #[must_use]
+    pub const fn id_mask(self) -> u32 {
+        if self.id_matters { u32::MAX } else { 0 }
+    }
+}
+
 /// What stands in front of a payload: up to twelve bytes, which fit registers, so that finding out what they are has no
 /// need of memory.
 #[derive(Clone, Copy)]
