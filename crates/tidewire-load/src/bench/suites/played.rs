@@ -49,6 +49,21 @@ impl Player {
     }
 }
 
+/// Plays the long rows with no more than so many connections, the limits and ours, each until something has come.
+pub(super) fn play_long_rows(suite: &'static Suite, connections_max: usize) {
+    let few = |row: &RowPlan| row.work.connections <= connections_max;
+    for row in (suite.rows)(false).into_iter().filter(few) {
+        for (side, work) in [(Side::Bare, row.limit), (Side::Tidewire, Some(row.work))] {
+            let work = Work {
+                warm_up_ms: 2,
+                measure_ms: 10,
+                ..work.unwrap()
+            };
+            play_until(suite, side, work, |measured| measured.messages > 0);
+        }
+    }
+}
+
 /// Plays the work with `side` in both parts.
 pub(super) fn play(suite: &'static Suite, side: Side, work: &Work) -> Played {
     let mut server = None;

@@ -352,22 +352,12 @@ const MESSAGE_BYTES: usize = 32;
 
 #[cfg(test)]
 mod tests {
-    use super::super::played::{loses_nothing, play_until};
+    use super::super::played::{loses_nothing, play_long_rows};
     use super::*;
 
     #[test]
     fn every_codec_way_and_transport_of_the_long_rows_works() {
-        let few = |row: &RowPlan| row.work.connections <= 16;
-        for row in rows(false).into_iter().filter(few) {
-            for (side, work) in [(Side::Bare, row.limit), (Side::Tidewire, Some(row.work))] {
-                let work = Work {
-                    warm_up_ms: 2,
-                    measure_ms: 10,
-                    ..work.unwrap()
-                };
-                play_until(&SUITE, side, work, |measured| measured.messages > 0);
-            }
-        }
+        play_long_rows(&SUITE, 16);
     }
 
     #[test]
