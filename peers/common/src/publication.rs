@@ -24,13 +24,8 @@ impl Publication {
     /// # Errors
     /// Its messages have no room for a number and a time.
     pub fn begin(work: &Work) -> Result<Self> {
-        let bytes = work.message_bytes;
-        ensure!(
-            bytes >= HEAD_BYTES,
-            "{bytes} bytes have no room for a number and a time"
-        );
         Ok(Self {
-            payload: vec![0x5a; bytes],
+            payload: blank_payload(work)?,
             sent: 0,
             rate_per_sec: work.rate_per_sec,
             begun_ns: now_ns(),
@@ -78,8 +73,21 @@ impl Publication {
     }
 }
 
+/// A payload of `work` without number and time.
+///
+/// # Errors
+/// There is no room for them.
+pub(crate) fn blank_payload(work: &Work) -> Result<Vec<u8>> {
+    let bytes = work.message_bytes;
+    ensure!(
+        bytes >= HEAD_BYTES,
+        "{bytes} bytes have no room for a number and a time"
+    );
+    Ok(vec![0x5a; bytes])
+}
+
 /// Bytes of the number and the time.
-const HEAD_BYTES: usize = 16;
+pub(crate) const HEAD_BYTES: usize = 16;
 
 /// A publisher looks at the clock this often, in nanoseconds.
 const TICK_NS: u64 = 1_000_000;

@@ -8,11 +8,12 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use tokio::sync::Notify;
 use tokio::task::{JoinSet, LocalSet};
 
 use crate::pipe::Pipe;
+use crate::publication::{HEAD_BYTES, blank_payload};
 use crate::window::PATIENCE;
 use crate::{Measured, Meter, Window, Work, now_ns};
 
@@ -33,13 +34,8 @@ impl Flow {
     /// # Errors
     /// The messages of `work` have no room for what they carry.
     pub fn begin(work: &Work) -> Result<Self> {
-        let bytes = work.message_bytes;
-        ensure!(
-            bytes >= HEAD_BYTES,
-            "{bytes} bytes have no room for a number and a time"
-        );
         Ok(Self {
-            payload: vec![0x5a; bytes],
+            payload: blank_payload(work)?,
             next: vec![0; work.publishers],
             expected: vec![vec![0; work.publishers]; work.subscribers],
             meter: Meter::new(Window::begin(work)),
@@ -204,9 +200,6 @@ const WINDOW: u64 = 512;
 
 /// Where the publisher stands in the first word.
 const PUBLISHER_SHIFT: u32 = 48;
-
-/// Bytes of the number, the publisher and the time.
-const HEAD_BYTES: usize = 16;
 
 #[cfg(test)]
 mod tests {
