@@ -19,11 +19,20 @@ fn main() {
         .output_type("crate::Sum")
         .codec_path("tonic_prost::ProstCodec")
         .build();
+    let take = Method::builder()
+        .name("take")
+        .route_name("Take")
+        .input_type("crate::Payload")
+        .output_type("crate::Nothing")
+        .codec_path("tonic_prost::ProstCodec")
+        .client_streaming()
+        .build();
     let service = Service::builder()
         .name("Bench")
         .package("bench")
         .method(echo)
         .method(add)
+        .method(take)
         .build();
     Builder::new().compile(&[service]);
 }

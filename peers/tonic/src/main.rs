@@ -1,15 +1,19 @@
-//! tonic: gRPC. `echo` is one stream both ways for each connection, `rpc` is unary calls.
+//! tonic: gRPC. `echo` is one stream both ways for each connection, `ingest` one stream to the server, `rpc` is unary calls.
+
+mod ingest;
 
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use bytes::Bytes;
 use futures_util::FutureExt;
+use parking_lot::Mutex;
 use peer_common::pipe::{self, Call, Pipe, runtime};
 use peer_common::stream::Listener;
 use peer_common::{
-    Console, Description, Driver, Measured, Peer, Work, address, locked_version, not_offered,
-    offer, terms,
+    Console, Description, Driver, Intake, Measured, Peer, Work, address, locked_version,
+    not_offered, offer, terms,
 };
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::{ReceiverStream, UnixListenerStream};
@@ -63,7 +67,13 @@ pub struct Sum {
     pub sum: i32,
 }
 
-struct Service;
+/// What a stream of one-way messages comes to.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Nothing {}
+
+struct Service {
+    intake: Arc<Mutex<Intake>>,
+}
 
 #[tonic::async_trait]
 impl Bench for Service {
@@ -82,6 +92,14 @@ impl Bench for Service {
         let sum = left.wrapping_add(right);
         Ok(Response::new(Sum { sum }))
     }
+
+    async fn take(
+        &self,
+        request: Request<Streaming<Payload>>,
+    ) -> Result<Response<Nothing>, Status> {
+        ingest::take_all(request.into_inner(), &self.intake).await?;
+        Ok(Response::new(Nothing {}))
+    }
 }
 
 struct Tonic;
@@ -93,6 +111,7 @@ impl Peer for Tonic {
             version: locked_version("tonic")?,
             offers: vec![
                 offer("echo", &["tcp", "ipc"], "", Driver::Own),
+                offer("ingest", &["tcp", "ipc"], "", Driver::Own),
                 offer("rpc", &["tcp", "ipc"], "", Driver::Own),
             ],
         })
@@ -101,10 +120,15 @@ impl Peer for Tonic {
     fn serve(&self, work: &Work, console: &Console) -> Result<()> {
         runtime()?.block_on(async {
             let (listener, address) = Listener::bind(&work.transport, console).await?;
+            let intake = Intake::new(work);
+            console.count_by(intake.counts());
+            let service = Service {
+                intake: Arc::new(Mutex::new(intake)),
+            };
             let server = Server::builder()
                 .initial_stream_window_size(WINDOW_BYTES)
                 .initial_connection_window_size(WINDOW_BYTES)
-                .add_service(BenchServer::new(Service));
+                .add_service(BenchServer::new(service));
             console.ready(&address)?;
             match listener {
                 Listener::Tcp(listener) => {
@@ -134,6 +158,7 @@ impl Peer for Tonic {
                     }
                     pipe::drive(pipes, work).await
                 }
+                "ingest" => ingest::send_all(clients, work).await,
                 "rpc" => pipe::drive_calls(clients.into_iter().map(Adding).collect(), work).await,
                 _ => Err(not_offered(work)),
             }
