@@ -13,7 +13,7 @@ use crate::transport::datagram::Packing;
 pub(crate) struct Output {
     pub(crate) bytes: Vec<u8>,
     pub(crate) sent: usize,
-    /// While a sender has the bytes, how many of them went. What is here then is an empty output like any other.
+    /// While a sender has the bytes, how many of them went. What is here then is an empty output of a stream like any other.
     lent: Option<usize>,
     /// Where its datagrams end, if it is sent as datagrams.
     pub(crate) packing: Option<Box<Packing>>,
@@ -43,17 +43,20 @@ impl Output {
         }
     }
 
-    /// Lends the bytes to a sender. They must have capacity when they come back.
-    pub(crate) fn lend(&mut self) -> Vec<u8> {
+    /// Lends the bytes to a sender, and where their datagrams end. They must have capacity when they come back.
+    pub(crate) fn lend(&mut self) -> (Vec<u8>, Option<Box<Packing>>) {
         self.lent = Some(std::mem::take(&mut self.sent));
-        std::mem::take(&mut self.bytes)
+        (std::mem::take(&mut self.bytes), self.packing.take())
     }
 
     /// Takes lent bytes back. Without capacity they are not those that were lent: a codec that panicked has taken them along.
-    pub(crate) fn take_back(&mut self, bytes: Vec<u8>) {
+    pub(crate) fn take_back(&mut self, bytes: Vec<u8>, packing: Option<Box<Packing>>) {
         if bytes.capacity() > 0 {
-            self.bytes = bytes;
+            (self.bytes, self.packing) = (bytes, packing);
             self.sent = self.lent.take().unwrap_or_default();
+            if let Some(packing) = &mut self.packing {
+                packing.settle(self.bytes.len());
+            }
         }
     }
 
@@ -110,15 +113,15 @@ mod tests {
             sent: 4,
             ..Output::default()
         };
-        let mut bytes = output.lend();
+        let (mut bytes, packing) = output.lend();
         assert!(output.is_lent() && output.is_empty());
         assert_eq!((output.len(), output.unsent()), (0, &b""[..]));
         bytes.push(b'a');
-        output.take_back(bytes);
+        output.take_back(bytes, packing);
         assert!(!output.is_lent());
         assert_eq!(output.unsent(), b"456789a");
         drop(output.lend());
-        output.take_back(Vec::new());
+        output.take_back(Vec::new(), None);
         assert!(output.is_lent() && output.is_empty(), "that was not lent");
     }
 }

@@ -3,7 +3,8 @@
 //! Problem: a message that is sent by itself costs several times what it takes to write its bytes: its session is found,
 //! its limits are checked, its codec is asked, and so is the list of sessions to flush. Approach: a sender finds the session
 //! and its limits once, and remembers what stood in front of the last message. One of the same shape is a few comparisons
-//! and a copy; every other goes through the codec. Rejected: a sender compiled for each codec into whoever sends, which had
+//! and a copy; every other goes through the codec. So does the one that would not fit into a datagram any more: the border is
+//! one of the lengths up to which the appender goes on by itself. Rejected: a sender compiled for each codec into whoever sends, which had
 //! more to choose and to keep at hand for every message than this compares.
 //!
 //! Nothing outside this file gets the address of a sender, so that the compiler may keep it in registers: through memory, the
@@ -15,9 +16,10 @@ use tidewire_proto::error::EncodeError;
 use tidewire_proto::message::Message;
 
 use crate::context::{Context, SendError, encode_within};
-use crate::lane::Core;
+use crate::lane::{Core, Lent};
 use crate::output::Output;
 use crate::session::{CloseReason, SessionId};
+use crate::transport::datagram::Packing;
 
 /// Sends messages to one session; see [`Context::sender`].
 ///
@@ -40,6 +42,8 @@ pub struct SessionSender<'a> {
 struct Place<'a> {
     core: &'a mut Core,
     target: Target<'a>,
+    /// Where the datagrams of the output end, if it is sent as datagrams.
+    packing: Option<Box<Packing>>,
     /// Largest frame that both sides take.
     frame_bytes_max: usize,
     /// Bytes of the output, with those that went already, above which messages are refused.
@@ -83,25 +87,24 @@ impl<'a> SessionSender<'a> {
             frame_bytes_max,
             ..
         } = cx;
-        let (target, bytes, frame_bytes_max, full_above) = if id == *current {
-            // It is not read while its output is full, so that its own messages need no refusal.
-            let bytes = core.lend_current(id, output);
-            (Target::Current(output), bytes, *frame_bytes_max, usize::MAX)
+        let (target, lent) = if id == *current {
+            let mut lent = core.lend_current(id, output);
+            lent.frame_bytes_max = *frame_bytes_max;
+            (Target::Current(output), lent)
         } else if id.lane() == core.lane {
-            let lent = core.lend_output(id)?;
-            let target = Target::Local(id.slot());
-            (target, lent.bytes, lent.frame_bytes_max, lent.full_above)
+            (Target::Local(id.slot()), core.lend_output(id)?)
         } else {
-            (Target::Remote(id), Vec::new(), usize::MAX, usize::MAX)
+            (Target::Remote(id), Lent::NOTHING)
         };
         Ok(Self {
             place: Place {
                 core,
                 target,
-                frame_bytes_max,
-                full_above,
+                packing: lent.packing,
+                frame_bytes_max: lent.frame_bytes_max,
+                full_above: lent.full_above,
             },
-            output: Appender::new(bytes),
+            output: Appender::new(lent.bytes),
             shape: Shape::ANY,
         })
     }
@@ -125,7 +128,7 @@ impl<'a> SessionSender<'a> {
             .lend()
             .send_apart(self.output.take_bytes(), &message);
         (self.output, self.shape) = (sent.output, sent.shape);
-        self.place.full_above = sent.full_above;
+        (self.place.packing, self.place.full_above) = (sent.packing, sent.full_above);
         sent.result
     }
 }
@@ -141,6 +144,7 @@ impl Drop for SessionSender<'_> {
 struct Sent {
     output: Appender,
     shape: Shape,
+    packing: Option<Box<Packing>>,
     full_above: usize,
     result: Result<(), SendError>,
 }
@@ -156,6 +160,7 @@ impl Place<'_> {
                 Target::Local(slot) => Target::Local(*slot),
                 Target::Remote(id) => Target::Remote(*id),
             },
+            packing: self.packing.take(),
             ..*self
         }
     }
@@ -163,8 +168,14 @@ impl Place<'_> {
     /// Sends a message of another shape than the last one, or that finds no room, or that goes another way.
     #[inline(never)]
     fn send_apart(mut self, mut bytes: Vec<u8>, message: &Message<'_>) -> Sent {
-        if let Some(result) = self.send_unlent(message) {
-            return self.apart(bytes, result);
+        if let Target::Remote(id) = self.target {
+            let sent = self
+                .core
+                .send_to(id, |codec, out| codec.encode(message, out));
+            return self.apart(bytes, sent);
+        }
+        if let Some(packing) = &mut self.packing {
+            packing.settle(bytes.len());
         }
         if bytes.len() > self.full_above {
             bytes = self.make_room(bytes);
@@ -177,55 +188,48 @@ impl Place<'_> {
             let refused = self.core.refuse_to_send(SendError::QueueFull);
             return self.apart(bytes, Err(refused));
         }
-        let shared = &self.core.shared;
+        let Core {
+            shared, counters, ..
+        } = &mut *self.core;
+        let before = bytes.len();
         let encoded = encode_within(self.frame_bytes_max, &mut bytes, |out| {
             shared.codec.encode(message, out)
         });
         if let Err(EncodeError::PayloadTooLarge { .. }) = &encoded {
-            self.core.counters.sends_too_large.add(1);
+            counters.sends_too_large.add(1);
         }
+        // How far more of them may be appended without being noted.
+        let length_max = match &mut self.packing {
+            Some(packing) => {
+                let frame_bytes = bytes.len() - before;
+                packing.handle_appended(&bytes, &shared.codec);
+                packing.appendable(frame_bytes)
+            }
+            None => Some(usize::MAX),
+        };
         let output = Appender::new(bytes);
-        let (output, shape) = match encoded {
-            Ok(()) => Shape::of(message, output, &shared.codec, self.full_above),
-            Err(_) => (output, Shape::ANY),
+        let (output, shape) = match (&encoded, length_max) {
+            (Ok(()), Some(length_max)) => {
+                let length_max = length_max.min(self.full_above);
+                Shape::of(message, output, &shared.codec, length_max)
+            }
+            _ => (output, Shape::ANY),
         };
         Sent {
             output,
             shape,
+            packing: self.packing,
             full_above: self.full_above,
             result: encoded.map_err(SendError::from),
         }
     }
 
-    /// Sends a message to where no output is lent: to another lane, or in a datagram. Elsewhere it does nothing.
-    fn send_unlent(&mut self, message: &Message<'_>) -> Option<Result<(), SendError>> {
-        let id = match &mut self.target {
-            Target::Remote(id) => *id,
-            Target::Local(slot) => {
-                let session = &self.core.sessions[*slot];
-                session.output.packing.as_ref()?;
-                session.id
-            }
-            Target::Current(output) => {
-                output.packing.as_ref()?;
-                let limit = self.frame_bytes_max;
-                let sent = self.core.encode_to(output, |codec, out| {
-                    encode_within(limit, out, |out| codec.encode(message, out))
-                });
-                return Some(sent.map_err(SendError::from));
-            }
-        };
-        Some(
-            self.core
-                .send_to(id, |codec, out| codec.encode(message, out)),
-        )
-    }
-
     /// What it leaves that no other message can follow without the codec.
-    fn apart(&self, bytes: Vec<u8>, result: Result<(), SendError>) -> Sent {
+    fn apart(self, bytes: Vec<u8>, result: Result<(), SendError>) -> Sent {
         Sent {
             output: Appender::new(bytes),
             shape: Shape::ANY,
+            packing: self.packing,
             full_above: self.full_above,
             result,
         }
@@ -237,9 +241,9 @@ impl Place<'_> {
         let Target::Local(slot) = self.target else {
             return bytes;
         };
-        match self.core.make_room(slot, bytes) {
+        match self.core.make_room(slot, bytes, self.packing.take()) {
             Some(lent) => {
-                self.full_above = lent.full_above;
+                (self.packing, self.full_above) = (lent.packing, lent.full_above);
                 lent.bytes
             }
             None => Vec::new(),
@@ -250,8 +254,8 @@ impl Place<'_> {
     #[inline(never)]
     fn give_back(self, bytes: Vec<u8>) {
         match self.target {
-            Target::Current(output) => output.take_back(bytes),
-            Target::Local(slot) => self.core.return_output(slot, bytes),
+            Target::Current(output) => output.take_back(bytes, self.packing),
+            Target::Local(slot) => self.core.return_output(slot, bytes, self.packing),
             Target::Remote(_) => {}
         }
     }
@@ -270,7 +274,7 @@ impl Shape {
         message: &Message<'_>,
         output: Appender,
         codec: &AnyCodec,
-        full_above: usize,
+        length_max: usize,
     ) -> (Appender, Self) {
         let Some(head) = codec.frame_head(message) else {
             return (output, Self::ANY);
@@ -285,7 +289,7 @@ impl Shape {
         let output = output.with_shape(
             Header::new(head.word, head.bytes),
             payload_bytes,
-            full_above,
+            length_max,
         );
         (output, shape)
     }

@@ -2,6 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use tidewire_io::datagram::{DatagramBatch, DatagramSocket};
 use tidewire_proto::codec::{Decoded, Delimited};
 use tidewire_proto::error::DecodeError;
 use tidewire_proto::message::Kind;
@@ -11,7 +12,6 @@ use crate::lane::{BatchEntry, lane};
 use crate::limits::Limits;
 use crate::server::Server;
 use crate::session::State;
-use crate::transport::datagram::Packing;
 
 /// Their frames are less than a block in every codec.
 const MESSAGES: usize = 500;
@@ -226,34 +226,23 @@ fn a_block_is_written_at_once_and_less_at_the_end_of_the_turn() {
 }
 
 #[test]
-fn frames_for_datagrams_and_other_lanes_are_as_if_sent_one_by_one() {
+fn frames_for_other_lanes_are_as_if_sent_one_by_one() {
     let mut lane = lane(&Server::builder());
     let codec = lane.core.shared.codec.clone();
-    let ids = [(); 2].map(|()| {
-        let (slot, _far) = lane.open_session();
-        let session = &mut lane.core.sessions[slot];
-        session.output.packing = Some(Box::new(Packing::new(&codec, 100)));
-        session.id
-    });
     let elsewhere = [1, 2].map(|lane| SessionId::new(lane, 7, 1));
     let payloads = [&[1; 20][..], &[2; 20], &[3; 50], &[4; 150], &[5; 20]];
     let messages = payloads.map(|payload| Message::new(Kind::OneWay, 0, payload));
     let mut cx = lane.core.context_without_session();
-    for [one_by_one, together] in [ids, elsewhere] {
-        let mut sender = cx.sender(together).unwrap();
-        for message in &messages {
-            sender.send(message).unwrap();
-        }
-        drop(sender);
-        for message in &messages {
-            cx.send_to(one_by_one, message).unwrap();
-        }
+    let [one_by_one, together] = elsewhere;
+    let mut sender = cx.sender(together).unwrap();
+    for message in &messages {
+        sender.send(message).unwrap();
+    }
+    drop(sender);
+    for message in &messages {
+        cx.send_to(one_by_one, message).unwrap();
     }
     drop(cx);
-    let outputs = ids.map(|id| &lane.core.session(id).unwrap().output);
-    assert_eq!(outputs[0].bytes, outputs[1].bytes);
-    let packings = outputs.map(|output| format!("{:?}", output.packing));
-    assert!(packings[0].contains("ends: [56") && packings[0] == packings[1]);
     let mut batches = [1, 2].map(|lane_of| &lane.core.batches[lane_of][..]);
     for message in &messages {
         let mut frame = Vec::new();
@@ -264,6 +253,71 @@ fn frames_for_datagrams_and_other_lanes_are_as_if_sent_one_by_one() {
         }
     }
     assert_eq!(batches, [&[] as &[u8]; 2]);
+}
+
+/// That of this session, or of none.
+fn context(core: &mut Core, id: SessionId, is_current: bool) -> Context<'_> {
+    match is_current {
+        false => core.context_without_session(),
+        true => core.context(id),
+    }
+}
+
+/// What has arrived; over loopback, a send returns after the delivery.
+fn received(socket: &DatagramSocket) -> Vec<Vec<u8>> {
+    let mut batch = DatagramBatch::new(DatagramBatch::SLOTS_MAX);
+    let mut datagrams = Vec::new();
+    while socket.receive(&mut batch).is_ok() {
+        datagrams.extend(batch.iter().map(|datagram| datagram.bytes.to_vec()));
+    }
+    datagrams
+}
+
+#[test]
+fn datagrams_are_those_of_messages_sent_one_by_one() {
+    let payload: Vec<u8> = (0..=255).collect();
+    let mut random = fastrand::Rng::with_seed(9);
+    for (name, datagram_bytes_max) in AnyCodec::NAMES.iter().zip([40, 100, 300].iter().cycle()) {
+        let codec = AnyCodec::by_name(name).unwrap().for_datagrams();
+        let limits = Limits {
+            datagram_bytes_max: *datagram_bytes_max,
+            ..Limits::default()
+        };
+        let mut lane = lane(&Server::builder().codec(codec.clone()).limits(limits));
+        let ends = [(); 2].map(|()| lane.open_datagram_session());
+        let [one_by_one, together] = [0, 1].map(|end| lane.core.sessions[ends[end].0].id);
+        let (mut frames, mut delivered_bytes, mut left) = (Vec::new(), 0, &*messages(&payload));
+        while !left.is_empty() {
+            // Senders that follow each other go on with the same output.
+            for is_current in [false, true] {
+                let count = random.usize(0..10).min(left.len());
+                let (some, rest) = left.split_at(count);
+                left = rest;
+                let times = random.usize(1..10);
+                let repeated = || some.iter().flat_map(|each| (0..times).map(move |_| each));
+                let mut cx = context(&mut lane.core, one_by_one, is_current);
+                let expected: Vec<_> = repeated()
+                    .map(|each| cx.send_to(one_by_one, each))
+                    .collect();
+                drop(cx);
+                let mut cx = context(&mut lane.core, together, is_current);
+                let mut sender = cx.sender(together).unwrap();
+                let results: Vec<_> = repeated().map(|each| sender.send(each)).collect();
+                drop(sender);
+                drop(cx);
+                assert_eq!(results, expected, "{name}");
+                for each in repeated() {
+                    let _ = codec.encode(each, &mut frames);
+                }
+            }
+            lane.core.flush_dirty();
+            let [expected, sent] = [0, 1].map(|end| received(&ends[end].1));
+            assert_eq!(sent, expected, "{name}");
+            delivered_bytes += sent.iter().map(Vec::len).sum::<usize>();
+        }
+        assert!(!frames.is_empty());
+        assert_eq!(delivered_bytes, frames.len(), "{name}");
+    }
 }
 
 /// The session was left with the count of bytes that went and with no bytes: its lane panicked at the next message.
@@ -316,25 +370,32 @@ fn a_session_that_lost_its_output_to_a_sender_takes_no_other() {
 }
 
 #[test]
-fn a_sender_of_datagrams_may_be_forgotten() {
-    let mut lane = lane(&Server::builder());
-    let codec = lane.core.shared.codec.clone();
-    let (slot, _far) = lane.open_session();
-    let id = lane.core.sessions[slot].id;
-    lane.core.sessions[slot].output.packing = Some(Box::new(Packing::new(&codec, 100)));
+fn a_sender_of_datagrams_that_is_forgotten_costs_its_session_and_not_the_lane() {
     for is_current in [false, true] {
-        let mut cx = match is_current {
-            false => lane.core.context_without_session(),
-            true => lane.core.context(id),
-        };
+        let mut lane = lane(&Server::builder());
+        let (slot, far) = lane.open_datagram_session();
+        let id = lane.core.sessions[slot].id;
+        let message = Message::new(Kind::OneWay, 0, b"lost");
+        let mut cx = lane.core.context_without_session();
+        cx.send_to(id, &message).unwrap();
+        drop(cx);
+        let mut cx = context(&mut lane.core, id, is_current);
         let mut sender = cx.sender(id).unwrap();
-        let message = Message::new(Kind::OneWay, 0, b"whole");
         sender.send(&message).unwrap();
         std::mem::forget(sender);
+        cx.send_to(id, &message).unwrap();
+        drop(cx);
+        lane.core.flush_dirty();
+        let reason = CloseReason::OutputLost;
+        assert_eq!(lane.core.sessions[slot].state, State::Closed(reason));
+        lane.core.dismantle(slot, reason);
+        assert_eq!(lane.core.counters.closed[reason.index()].read(), 1);
+        assert_eq!(
+            received(&far),
+            [b""],
+            "the end, and nothing of what was lost"
+        );
     }
-    let output = &lane.core.sessions[slot].output;
-    assert!(!output.is_lent());
-    assert_eq!(output.unsent().len(), 2 * (8 + b"whole".len()));
 }
 
 /// Panics in the middle of a frame.

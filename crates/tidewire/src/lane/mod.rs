@@ -54,6 +54,7 @@ pub(crate) use datagrams::{Cookies, KernelDrops};
 pub(crate) use gate::Gate;
 pub(crate) use letters::Letter;
 pub(crate) use mailbox::{BatchEntry, LaneHandle, Post, SpareBatches};
+pub(crate) use send::Lent;
 #[cfg(test)]
 pub(crate) use testing::lane;
 pub(crate) use thread::LaneThread;

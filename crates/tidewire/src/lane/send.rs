@@ -17,16 +17,29 @@ use crate::context::{SendError, encode_within};
 use crate::metrics::LaneCounters;
 use crate::output::Output;
 use crate::session::{CloseReason, Session, SessionId, State};
+use crate::transport::datagram::Packing;
 
 /// What a [`SessionSender`](crate::SessionSender) holds of a session.
 #[derive(Debug)]
 pub(crate) struct Lent {
     /// Without capacity they are not lent.
     pub(crate) bytes: Vec<u8>,
+    /// Where their datagrams end, if they are sent as datagrams.
+    pub(crate) packing: Option<Box<Packing>>,
     /// Largest frame that both sides take.
     pub(crate) frame_bytes_max: usize,
     /// Bytes, with those that went already, above which the session takes no more.
     pub(crate) full_above: usize,
+}
+
+impl Lent {
+    /// What is held of a session of another lane.
+    pub(crate) const NOTHING: Self = Self {
+        bytes: Vec::new(),
+        packing: None,
+        frame_bytes_max: usize::MAX,
+        full_above: usize::MAX,
+    };
 }
 
 impl Core {
@@ -150,12 +163,13 @@ impl Core {
         Lent {
             frame_bytes_max: session.frame_bytes_max,
             full_above: sent.saturating_add(self.shared.limits.queue_bytes_max),
-            bytes: lend_bytes(&mut session.output, &mut self.buffers),
+            ..lend_bytes(&mut session.output, &mut self.buffers)
         }
     }
 
-    /// The bytes of the output that the context of this session holds.
-    pub(crate) fn lend_current(&mut self, id: SessionId, output: &mut Output) -> Vec<u8> {
+    /// The output that the context of this session holds. The session is not read while it is full, so that its own messages
+    /// need no refusal.
+    pub(crate) fn lend_current(&mut self, id: SessionId, output: &mut Output) -> Lent {
         if let Some(slot) = self.slot_of(id) {
             self.mark_dirty(slot);
         }
@@ -166,8 +180,13 @@ impl Core {
     /// session ended of it.
     #[cold]
     #[inline(never)]
-    pub(crate) fn make_room(&mut self, slot: usize, bytes: Vec<u8>) -> Option<Lent> {
-        self.sessions[slot].output.take_back(bytes);
+    pub(crate) fn make_room(
+        &mut self,
+        slot: usize,
+        bytes: Vec<u8>,
+        packing: Option<Box<Packing>>,
+    ) -> Option<Lent> {
+        self.sessions[slot].output.take_back(bytes, packing);
         if self.sessions[slot].may_be_written() {
             self.flush(slot);
         }
@@ -175,8 +194,13 @@ impl Core {
     }
 
     /// Takes the bytes of a session's output back.
-    pub(crate) fn return_output(&mut self, slot: usize, bytes: Vec<u8>) {
-        self.sessions[slot].output.take_back(bytes);
+    pub(crate) fn return_output(
+        &mut self,
+        slot: usize,
+        bytes: Vec<u8>,
+        packing: Option<Box<Packing>>,
+    ) {
+        self.sessions[slot].output.take_back(bytes, packing);
         if self.sessions[slot].holds_a_block() {
             self.flush(slot);
         }
@@ -231,19 +255,19 @@ fn append_frames(
     result
 }
 
-/// Lends the bytes of an output, unless they are for datagrams: of those it is noted frame by frame where they end, which
-/// saves a sender nothing.
-fn lend_bytes(output: &mut Output, buffers: &mut BufferPool) -> Vec<u8> {
-    if output.packing.is_some() {
-        return Vec::new();
-    }
-    let mut bytes = output.lend();
+/// Lends an output, without any limit.
+fn lend_bytes(output: &mut Output, buffers: &mut BufferPool) -> Lent {
+    let (mut bytes, packing) = output.lend();
     if bytes.capacity() == 0 {
         bytes = buffers.take();
         // Only the first buffers of a lane have none.
         bytes.reserve(1);
     }
-    bytes
+    Lent {
+        bytes,
+        packing,
+        ..Lent::NOTHING
+    }
 }
 
 #[cold]

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use tidewire_io::datagram::{DatagramOptions, DatagramSocket};
 use tidewire_io::poller::{PollerChoice, open};
 use tidewire_io::socket::Stream;
 
@@ -10,6 +11,8 @@ use crate::context::Context;
 use crate::server::ServerBuilder;
 use crate::service::HandlerResult;
 use crate::session::State;
+use crate::transport::Connection;
+use crate::transport::datagram::DatagramPeer;
 use tidewire_proto::message::Message;
 
 type Handler = fn(&mut Context<'_>, Message<'_>) -> HandlerResult;
@@ -29,11 +32,24 @@ impl<S> Lane<S> {
     /// An open session; returns its slot and the peer's end.
     pub(crate) fn open_session(&mut self) -> (usize, Stream) {
         let (near, far) = Stream::pair().unwrap();
+        (self.open_over(near.into()), far)
+    }
+
+    /// The same over UDP.
+    pub(crate) fn open_datagram_session(&mut self) -> (usize, DatagramSocket) {
+        let (address, options) = ("127.0.0.1:0".parse().unwrap(), DatagramOptions::default());
+        let far = DatagramSocket::bind(&address, &options).unwrap();
+        let near = DatagramSocket::connect(&far.local_address(), &options).unwrap();
+        let peer = DatagramPeer::connected(Arc::new(near), far.local_address());
+        (self.open_over(peer.into()), far)
+    }
+
+    fn open_over(&mut self, near: Connection) -> usize {
         assert!(self.core.shared.gate.enter(None));
-        let slot = self.core.insert(near.into(), None, State::Open, false);
+        let slot = self.core.insert(near, None, State::Open, false);
         let slot = slot.unwrap();
         self.core.sessions[slot].announced = true;
         self.core.enter(slot);
-        (slot, far)
+        slot
     }
 }

@@ -99,7 +99,7 @@ impl Core {
                 bytes = &bytes[..run.segment_bytes.min(bytes.len())];
                 if (bytes.len() as u64) > *budget {
                     counters.datagrams_dropped[DatagramDrop::OverBudget as usize].add(1);
-                    output.sent = packing.consume(1);
+                    output.sent = packing.consume(output.sent, 1);
                     continue;
                 }
                 *budget -= bytes.len() as u64;
@@ -108,7 +108,7 @@ impl Core {
             match peer.send(run.segment_bytes, bytes) {
                 Ok(datagrams) => {
                     let before = output.sent;
-                    output.sent = packing.consume(datagrams);
+                    output.sent = packing.consume(before, datagrams);
                     counters.writes.add(1);
                     counters.datagrams_out.add(datagrams as u64);
                     counters.bytes_out.add((output.sent - before) as u64);

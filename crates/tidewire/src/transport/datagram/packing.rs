@@ -1,9 +1,11 @@
 //! Where the datagrams of an output end.
 //!
 //! Problem: frames share datagrams, because a datagram costs far more than a frame, but none is cut in two, since
-//! datagrams get lost. Approach: an output is filled frame by frame as for a stream, and beside it the places are kept
-//! where a datagram must end because the next frame would not fit. Neighbours of equal size are handed to the kernel in
-//! one piece, which is why nothing may lie between them.
+//! datagrams get lost. Approach: an output is filled frame by frame as for a stream, and beside it is kept where a datagram
+//! must end because the next frame would not fit: as stretches of datagrams of one size, which is how the kernel takes them.
+//! Nothing may lie between neighbours, for they are handed over in one piece. Frames of one size need not be noted one by
+//! one: whoever appends them asks once how far that may go ([`Packing::appendable`]), and says afterwards how far it went
+//! ([`Packing::settle`]).
 //!
 //! Rejected: keeping the end of every frame and packing when it is sent, which costs a list as long as there are
 //! frames for the same result; and finding the ends by decoding, which does not work for frames that only the datagram
@@ -18,13 +20,23 @@ pub(crate) struct Packing {
     bytes_max: usize,
     /// Every frame is a datagram of its own.
     is_single: bool,
-    /// Ends of datagrams that are full, in order.
-    ends: Vec<usize>,
-    /// Those before this one were sent.
+    /// Datagrams that are full, in order. The first stretch begins where those of before end.
+    full: Vec<Stretch>,
+    /// Stretches before this one were sent.
     next: usize,
     /// Where the datagram begins that may still be filled up.
     start: usize,
-    /// Where the last frame ends.
+    /// Where the last frame ends that was noted.
+    end: usize,
+    /// What comes behind `end` without being noted are frames of so many bytes, which do not pass the border.
+    alike_bytes: usize,
+}
+
+/// Neighbouring datagrams of the same size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Stretch {
+    datagram_bytes: usize,
+    /// Where the last of them ends.
     end: usize,
 }
 
@@ -42,10 +54,11 @@ impl Packing {
         Self {
             bytes_max,
             is_single: codec.fills_datagrams(),
-            ends: Vec::new(),
+            full: Vec::new(),
             next: 0,
             start: 0,
             end: 0,
+            alike_bytes: 0,
         }
     }
 
@@ -64,10 +77,32 @@ impl Packing {
         if end == self.end {
             return;
         }
-        let is_full = self.is_single || end - self.start > self.bytes_max;
-        if is_full && self.end > self.start {
-            self.ends.push(self.end);
-            self.start = self.end;
+        if self.is_single {
+            self.fill(end - self.end, end);
+        } else if end - self.start > self.bytes_max && self.end > self.start {
+            self.fill(self.end - self.start, self.end);
+        }
+        self.end = end;
+    }
+
+    /// Frames of so many bytes may now be appended behind the last one that was noted, as long as the output has no more
+    /// bytes than this before each of them; nothing if each must be noted. Then comes [`Packing::settle`].
+    pub(crate) fn appendable(&mut self, frame_bytes: usize) -> Option<usize> {
+        if frame_bytes == 0 {
+            return None;
+        }
+        self.alike_bytes = frame_bytes;
+        if self.is_single {
+            return Some(usize::MAX);
+        }
+        let filled_max = self.bytes_max.checked_sub(frame_bytes)?;
+        Some(self.start + filled_max)
+    }
+
+    /// Frames were appended as [`Packing::appendable`] allows, up to here.
+    pub(crate) fn settle(&mut self, end: usize) {
+        if self.is_single && end > self.end {
+            self.fill(self.alike_bytes, end);
         }
         self.end = end;
     }
@@ -85,42 +120,60 @@ impl Packing {
         }
     }
 
+    /// The datagrams of this size up to here are full.
+    fn fill(&mut self, datagram_bytes: usize, end: usize) {
+        self.start = end;
+        match self.full[self.next..].last_mut() {
+            Some(last) if last.datagram_bytes == datagram_bytes => last.end = end,
+            _ => self.full.push(Stretch {
+                datagram_bytes,
+                end,
+            }),
+        }
+    }
+
     /// What to send next, if `sent` bytes of the output went and it is not empty.
     pub(crate) fn run(&self, sent: usize) -> Option<Run> {
-        let last = (self.end > self.start).then_some(self.end);
-        let mut ends = self.ends[self.next..].iter().copied().chain(last);
-        let mut end = ends.next()?;
-        let segment_bytes = end - sent;
-        for next in ends {
-            let bytes = next - end;
-            if bytes > segment_bytes {
-                break;
-            }
-            end = next;
-            if bytes < segment_bytes {
-                break;
-            }
+        let open = (self.end > self.start).then(|| Stretch {
+            datagram_bytes: self.end - self.start,
+            end: self.end,
+        });
+        let mut stretches = self.full[self.next..].iter().copied().chain(open);
+        let first = stretches.next()?;
+        let (segment_bytes, mut end) = (first.datagram_bytes, first.end);
+        debug_assert!((end - sent).is_multiple_of(segment_bytes));
+        // One more may be smaller, or may still be filled up; all others of this size are in the stretch.
+        if let Some(next) = stretches.next()
+            && next.datagram_bytes <= segment_bytes
+        {
+            end += next.datagram_bytes;
         }
         Some(Run { end, segment_bytes })
     }
 
-    /// So many datagrams went. Returns where the next one begins.
-    pub(crate) fn consume(&mut self, datagrams: usize) -> usize {
-        let full = datagrams.min(self.ends.len() - self.next);
-        self.next += full;
-        if datagrams > full {
-            self.start = self.end;
-            return self.end;
+    /// So many datagrams went behind the first `sent` bytes. Returns where the next one begins.
+    pub(crate) fn consume(&mut self, mut sent: usize, mut datagrams: usize) -> usize {
+        while let Some(stretch) = self.full.get(self.next) {
+            let count = (stretch.end - sent) / stretch.datagram_bytes;
+            if datagrams < count {
+                return sent + datagrams * stretch.datagram_bytes;
+            }
+            datagrams -= count;
+            sent = stretch.end;
+            self.next += 1;
         }
-        self.ends[..self.next].last().copied().unwrap_or_default()
+        if datagrams > 0 {
+            self.start = self.end;
+        }
+        self.start
     }
 
     /// The first `bytes` of the output, which were sent, are gone.
     pub(crate) fn shift(&mut self, bytes: usize) {
-        self.ends.drain(..self.next);
+        self.full.drain(..self.next);
         self.next = 0;
-        for end in &mut self.ends {
-            *end -= bytes;
+        for stretch in &mut self.full {
+            stretch.end -= bytes;
         }
         self.start -= bytes;
         self.end -= bytes;
@@ -128,7 +181,7 @@ impl Packing {
 
     /// The output is empty.
     pub(crate) fn clear(&mut self) {
-        self.ends.clear();
+        self.full.clear();
         (self.next, self.start, self.end) = (0, 0, 0);
     }
 }
@@ -151,7 +204,7 @@ mod tests {
             let pieces: Vec<_> = output[sent..run.end].chunks(run.segment_bytes).collect();
             let taken = pieces.len().min(at_once);
             datagrams.extend(pieces[..taken].iter().map(|piece| piece.to_vec()));
-            sent = packing.consume(taken);
+            sent = packing.consume(sent, taken);
             assert_eq!(datagrams.iter().map(Vec::len).sum::<usize>(), sent);
         }
         assert_eq!(sent, output.len());
@@ -194,10 +247,10 @@ mod tests {
             })
         };
         assert_eq!(packing.run(0), run(45));
-        assert_eq!(packing.consume(2), 20);
+        assert_eq!(packing.consume(0, 2), 20);
         packing.shift(20);
         assert_eq!(packing.run(0), run(25));
-        assert_eq!(packing.consume(3), 25);
+        assert_eq!(packing.consume(0, 3), 25);
         assert_eq!(packing.run(25), None);
     }
 
@@ -236,11 +289,55 @@ mod tests {
     }
 
     #[test]
+    fn frames_that_are_not_noted_share_datagrams_as_if_they_were() {
+        let mut random = fastrand::Rng::with_seed(3);
+        for (name, at_once) in [("tw1", 1), ("tw1", 3), ("raw", 1), ("raw", 3)] {
+            let (_, mut noted) = packing(name, 40);
+            let (_, mut alike) = packing(name, 40);
+            let (mut length, mut sent, mut unnoted) = (0, 0, 0);
+            for _ in 0..2_000 {
+                let (frame_bytes, count) = (random.usize(0..50), random.usize(1..10));
+                let mut length_max = None;
+                for _ in 0..count {
+                    let before = length;
+                    length += frame_bytes;
+                    noted.handle_frame(length);
+                    if length_max.is_some_and(|max| before <= max) {
+                        unnoted += 1;
+                        continue;
+                    }
+                    alike.settle(before);
+                    alike.handle_frame(length);
+                    length_max = alike.appendable(frame_bytes);
+                }
+                alike.settle(length);
+                while random.bool()
+                    && let Some(run) = noted.run(sent)
+                {
+                    assert_eq!(alike.run(sent), Some(run));
+                    let datagrams = (run.end - sent).div_ceil(run.segment_bytes);
+                    let taken = datagrams.min(at_once);
+                    let next = noted.consume(sent, taken);
+                    assert_eq!(alike.consume(sent, taken), next);
+                    assert_eq!(next, run.end.min(sent + taken * run.segment_bytes));
+                    sent = next;
+                }
+                if random.u8(..) < 30 {
+                    noted.shift(sent);
+                    alike.shift(sent);
+                    (length, sent) = (length - sent, 0);
+                }
+            }
+            assert!(unnoted > 1_000);
+        }
+    }
+
+    #[test]
     fn what_is_appended_after_a_part_went_follows_it() {
         let (_, mut packing) = packing("tw1", 10);
         packing.handle_frame(8);
         packing.handle_frame(16);
-        assert_eq!(packing.consume(1), 8);
+        assert_eq!(packing.consume(0, 1), 8);
         packing.handle_frame(18);
         assert_eq!(
             packing.run(8),
