@@ -94,42 +94,43 @@ impl Core {
         };
         while let Some(run) = packing.run(output.sent) {
             let mut bytes = &output.bytes[output.sent..run.end];
-            if let Some(budget) = &mut peer.budget {
-                // One by one, so that as many go as may.
-                bytes = &bytes[..run.segment_bytes.min(bytes.len())];
-                if (bytes.len() as u64) > *budget {
+            if let Some(budget) = peer.budget {
+                // As many of the run as may go; a smaller one at its end is a run of its own then.
+                let affordable = budget - budget % run.segment_bytes as u64;
+                if affordable == 0 {
                     counters.datagrams_dropped[DatagramDrop::OverBudget as usize].add(1);
                     output.sent = packing.consume(output.sent, 1);
                     continue;
                 }
-                *budget -= bytes.len() as u64;
+                if affordable < bytes.len() as u64 {
+                    bytes = &bytes[..affordable as usize];
+                }
             }
             counters.system_calls.add(1);
             match peer.send(run.segment_bytes, bytes) {
                 Ok(datagrams) => {
                     let before = output.sent;
                     output.sent = packing.consume(before, datagrams);
+                    let sent_bytes = (output.sent - before) as u64;
+                    if let Some(budget) = &mut peer.budget {
+                        *budget -= sent_bytes;
+                    }
                     counters.writes.add(1);
                     counters.datagrams_out.add(datagrams as u64);
-                    counters.bytes_out.add((output.sent - before) as u64);
+                    counters.bytes_out.add(sent_bytes);
                 }
-                Err(error) => {
-                    if let Some(budget) = &mut peer.budget {
-                        *budget += bytes.len() as u64;
-                    }
-                    match error.kind() {
-                        ErrorKind::Interrupted => {}
-                        ErrorKind::WouldBlock => {
-                            if output.sent > output.bytes.len() / 2 {
-                                packing.shift(output.sent);
-                                output.bytes.drain(..output.sent);
-                                output.sent = 0;
-                            }
-                            return Sent::Blocked;
+                Err(error) => match error.kind() {
+                    ErrorKind::Interrupted => {}
+                    ErrorKind::WouldBlock => {
+                        if output.sent > output.bytes.len() / 2 {
+                            packing.shift(output.sent);
+                            output.bytes.drain(..output.sent);
+                            output.sent = 0;
                         }
-                        _ => return Sent::Failed(error),
+                        return Sent::Blocked;
                     }
-                }
+                    _ => return Sent::Failed(error),
+                },
             }
         }
         packing.clear();
@@ -208,3 +209,56 @@ impl Core {
 
 /// How much is brought from rooms into an output at once: what the kernel takes in one piece.
 const PULL_BYTES: usize = 64 * 1024;
+
+#[cfg(test)]
+mod tests {
+    use tidewire_io::datagram::DatagramBatch;
+    use tidewire_proto::codec::AnyCodec;
+    use tidewire_proto::message::{Kind, Message};
+
+    use super::*;
+    use crate::lane::lane;
+    use crate::server::Server;
+
+    #[test]
+    fn as_many_of_a_run_go_as_an_unproven_address_may_be_sent() {
+        let codec = AnyCodec::by_name("raw").unwrap();
+        let lengths = [10, 10, 10, 10, 3, 3, 7];
+        for (budget, expected) in [
+            (0, &[][..]),
+            (9, &[3, 3]),
+            (25, &[10, 10, 3]),
+            (29, &[10, 10, 3, 3]),
+            (40, &[10; 4]),
+            (53, &lengths),
+        ] {
+            let mut lane = lane(&Server::builder().codec(codec.clone()));
+            let (slot, far) = lane.open_datagram_session();
+            let session = &mut lane.core.sessions[slot];
+            session.stream.datagram_mut().unwrap().budget = Some(budget);
+            let id = session.id;
+            let mut cx = lane.core.context(id);
+            for length in lengths {
+                cx.send(&Message::new(Kind::OneWay, 0, &[7; 10][..length]))
+                    .unwrap();
+            }
+            drop(cx);
+            lane.core.flush_dirty();
+            let mut batch = DatagramBatch::new(DatagramBatch::SLOTS_MAX);
+            let mut arrived: Vec<usize> = Vec::new();
+            while far.receive(&mut batch).is_ok() {
+                arrived.extend(batch.iter().map(|datagram| datagram.bytes.len()));
+            }
+            assert_eq!(arrived, expected, "{budget}");
+            let peer = lane.core.sessions[slot].stream.datagram().unwrap();
+            let sent: usize = expected.iter().sum();
+            assert_eq!(peer.budget, Some(budget - sent as u64));
+            let counters = &lane.core.counters;
+            let dropped = counters.datagrams_dropped[DatagramDrop::OverBudget as usize].read();
+            assert_eq!(
+                counters.datagrams_out.read() + dropped,
+                lengths.len() as u64
+            );
+        }
+    }
+}
