@@ -35,6 +35,8 @@ pub(super) struct Progress {
     is_open: bool,
     /// Bytes at the front in which the codec found no end of a frame before.
     searched: usize,
+    /// What the next datagram may repeat.
+    last: LastFrame,
 }
 
 impl Progress {
@@ -43,6 +45,7 @@ impl Progress {
             frames: 0,
             is_open,
             searched: 0,
+            last: LastFrame::new(),
         }
     }
 }
@@ -281,7 +284,12 @@ pub(super) fn decode_frames<S: Service, C: Codec + ?Sized, const IS_DATAGRAM: bo
     let mut phase = Phase::new(cx, progress.is_open);
     let (mut rest, mut frames) = (input, 0);
     let mut searched = std::mem::take(&mut progress.searched);
-    let (mut last, remembers) = (LastFrame::new(), codec.repeats_headers());
+    let remembers = codec.repeats_headers();
+    let mut last = if IS_DATAGRAM {
+        progress.last
+    } else {
+        LastFrame::new()
+    };
     let flow = 'frames: loop {
         // A loop of its own, so that what is rare takes no registers from it.
         while remembers && let Some((message, behind)) = codec.decode_alike(rest, &last) {
@@ -331,6 +339,9 @@ pub(super) fn decode_frames<S: Service, C: Codec + ?Sized, const IS_DATAGRAM: bo
     };
     progress.frames += frames;
     progress.is_open = phase.is_open();
+    if IS_DATAGRAM {
+        progress.last = last;
+    }
     (input.len() - rest.len(), flow)
 }
 

@@ -30,7 +30,7 @@ use std::sync::Arc;
 
 use tidewire_io::datagram::{Datagram, DatagramConnectError, DatagramSocket};
 use tidewire_io::poller::{Interest, RegisterError, Token};
-use tidewire_proto::codec::Codec;
+use tidewire_proto::codec::{Codec, RequestIds};
 use tidewire_proto::correlate::Arrival;
 use tidewire_proto::message::{Kind, Message};
 
@@ -126,7 +126,7 @@ impl Core {
     }
 
     /// Takes note of the order of a peer's requests.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn note_arrival<C: Codec + ?Sized>(
         &mut self,
         slot: usize,
@@ -137,14 +137,21 @@ impl Core {
             message.kind,
             Kind::Request | Kind::Subscribe | Kind::Unsubscribe | Kind::Join | Kind::Leave
         );
+        if is_asked {
+            self.note_request(slot, codec.ids(), message.id);
+        }
+    }
+
+    #[inline(never)]
+    fn note_request(&mut self, slot: usize, ids: RequestIds, id: u32) {
         let session = &mut self.sessions[slot];
-        if !is_asked || session.outgoing {
+        if session.outgoing {
             return;
         }
         let Some(peer) = session.stream.datagram_mut() else {
             return;
         };
-        match peer.arrivals.note(codec.ids(), message.id) {
+        match peer.arrivals.note(ids, id) {
             Arrival::InTurn | Arrival::Again => {}
             Arrival::After { missing } => self.counters.requests_missing.add(u64::from(missing)),
             Arrival::Late => self.counters.requests_late.add(1),
