@@ -11,6 +11,7 @@
 //!   each by the session's number.
 //! - `client`: requests of the threaded client, by the main thread; the round ends with the last reply.
 //! - `inproc`: round trips over a ring between two sessions of the lane, BATCH in flight, ROUNDS times as many in all.
+//! - `datagrams`: messages over UDP from one session of the lane to another; the last of a batch is answered. TW1 only.
 //!
 //! Two runs with different ROUNDS leave the start out. `.ci/count-instructions` does it, compares commits, and checks that
 //! nothing costs more than it did.
@@ -18,6 +19,8 @@
 //! `instructions_per_message WORK BATCH ROUNDS [CODEC] [SUBSCRIBER]`: any codec but `raw`; `tw1` is the default, and `custom`
 //! a codec of one's own with the format of `length-field`. With the feature `trace` a SUBSCRIBER may be `registry`, which
 //! keeps spans, or `fmt`, which also writes a line for every span that ends, to nowhere.
+
+mod datagrams;
 
 use std::error::Error;
 use std::io::{Read, Write};
@@ -64,6 +67,7 @@ fn main() -> Result<(), Failure> {
         "send-to" => plan.send(false),
         "client" => plan.client(),
         "inproc" => plan.inproc(),
+        "datagrams" => plan.datagrams(),
         other => Err(format!("no work is called {other:?}").into()),
     }
 }
