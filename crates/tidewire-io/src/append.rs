@@ -47,22 +47,52 @@ impl Appender {
     #[inline(always)]
     #[must_use]
     pub fn take_bytes(&mut self) -> Vec<u8> {
-        std::mem::replace(self, Self::new(Vec::new())).bytes
+        self.take().bytes
+    }
+
+    /// All of it, which leaves nothing here.
+    #[inline(always)]
+    #[must_use]
+    pub fn take(&mut self) -> Self {
+        std::mem::replace(self, Self::new(Vec::new()))
     }
 
     /// From now on this header stands in front of payloads; all of them have the same length, and nothing is appended when
     /// there are more than `length_max` bytes, or no room.
     #[must_use]
     pub fn with_shape(mut self, header: Header, payload_bytes: usize, length_max: usize) -> Self {
-        let room = HEADER_BYTES_MAX.saturating_add(payload_bytes);
+        (self.header, self.payload_bytes) = (header, payload_bytes);
+        if self.set_length_max(length_max) {
+            self
+        } else {
+            Self::new(self.bytes)
+        }
+    }
+
+    /// With the same shape, nothing is appended from now on when there are more than `length_max` bytes. Returns whether there
+    /// is a shape, and room for it.
+    #[must_use]
+    pub fn set_length_max(&mut self, length_max: usize) -> bool {
+        let room = HEADER_BYTES_MAX.saturating_add(self.payload_bytes);
         match self.bytes.capacity().checked_sub(room) {
             Some(length) => {
-                self.header = header;
-                (self.payload_bytes, self.length_max) = (payload_bytes, length_max.min(length));
-                self
+                self.length_max = length_max.min(length);
+                true
             }
-            None => Self::new(self.bytes),
+            None => false,
         }
+    }
+
+    /// What was appended to and what was appended.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// Whether the shape is one of payloads of this length.
+    #[must_use]
+    pub fn is_for(&self, payload_bytes: usize) -> bool {
+        self.payload_bytes == payload_bytes
     }
 
     /// Appends a header with `next` as its bytes 8 to 11 and this payload. Returns whether that could be done here.
@@ -238,7 +268,14 @@ mod tests {
         appender = appender.with_shape(Header::new(WORD, 2), 1, 3);
         assert!(appender.append(0, b"a") && appender.append(0, b"b"));
         assert!(!appender.append(0, b"c"), "six bytes are more than three");
+        assert!(appender.is_for(1) && !appender.is_for(2) && appender.set_length_max(6));
+        assert!(appender.append(0, b"c") && !appender.append(0, b"d"));
+        assert!(appender.set_length_max(usize::MAX));
+        while appender.append(0, b"d") {}
+        assert!(appender.bytes().len() > 100 - HEADER_BYTES_MAX - 1);
+        appender.bytes.truncate(6);
         assert_eq!(appender.take_bytes(), b"\x01\x02a\x01\x02b");
+        assert!(!appender.set_length_max(9), "nothing is left");
         assert!(!appender.append(0, b"a"), "nothing is left");
         assert_eq!(appender.into_bytes(), b"");
     }

@@ -126,7 +126,7 @@ impl<'a> SessionSender<'a> {
         let sent = self
             .place
             .lend()
-            .send_apart(self.output.take_bytes(), &message);
+            .send_apart(self.output.take(), self.shape, &message);
         (self.output, self.shape) = (sent.output, sent.shape);
         (self.place.packing, self.place.full_above) = (sent.packing, sent.full_above);
         sent.result
@@ -167,7 +167,35 @@ impl Place<'_> {
 
     /// Sends a message of another shape than the last one, or that finds no room, or that goes another way.
     #[inline(never)]
-    fn send_apart(mut self, mut bytes: Vec<u8>, message: &Message<'_>) -> Sent {
+    fn send_apart(mut self, mut output: Appender, shape: Shape, message: &Message<'_>) -> Sent {
+        if shape.is_of(message)
+            && self.begin_datagram(&mut output, message.payload.len())
+            && output.append(message.id, message.payload)
+        {
+            return Sent {
+                output,
+                shape,
+                packing: self.packing,
+                full_above: self.full_above,
+                result: Ok(()),
+            };
+        }
+        self.send_by_codec(output.into_bytes(), message)
+    }
+
+    /// Ends the datagram that is full, if that is all that keeps a message of the last one's shape from being appended.
+    fn begin_datagram(&mut self, output: &mut Appender, payload_bytes: usize) -> bool {
+        let length = output.bytes().len();
+        if !output.is_for(payload_bytes) || length > self.full_above {
+            return false;
+        }
+        let packing = self.packing.as_mut();
+        packing
+            .and_then(|packing| packing.next_appendable(length))
+            .is_some_and(|length_max| output.set_length_max(length_max.min(self.full_above)))
+    }
+
+    fn send_by_codec(mut self, mut bytes: Vec<u8>, message: &Message<'_>) -> Sent {
         if let Target::Remote(id) = self.target {
             let sent = self
                 .core

@@ -99,6 +99,16 @@ impl Packing {
         Some(self.start + filled_max)
     }
 
+    /// Frames were appended as [`Packing::appendable`] allows, up to here, and another of their size follows them, to begin
+    /// the next datagram if it does not fit. Returns how far it goes on then.
+    pub(crate) fn next_appendable(&mut self, end: usize) -> Option<usize> {
+        self.settle(end);
+        if end > self.start && end - self.start + self.alike_bytes > self.bytes_max {
+            self.fill(end - self.start, end);
+        }
+        self.appendable(self.alike_bytes)
+    }
+
     /// Frames were appended as [`Packing::appendable`] allows, up to here.
     pub(crate) fn settle(&mut self, end: usize) {
         if self.is_single && end > self.end {
@@ -302,6 +312,10 @@ mod tests {
                     let before = length;
                     length += frame_bytes;
                     noted.handle_frame(length);
+                    // Whether it fits is asked when the output has no room, too.
+                    if length_max.is_some() && random.bool() {
+                        length_max = alike.next_appendable(before);
+                    }
                     if length_max.is_some_and(|max| before <= max) {
                         unnoted += 1;
                         continue;
