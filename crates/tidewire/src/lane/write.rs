@@ -1,14 +1,15 @@
 //! From output and room logs to the socket: one gathered write for everything a session has waiting.
 
-use std::io::{ErrorKind, IoSlice};
+use std::io::{self, ErrorKind, IoSlice};
 
 use tidewire_proto::codec::Codec;
 
 use super::Core;
-use crate::metrics::DropReason;
-use crate::session::{CloseReason, State};
+use crate::metrics::{DropReason, LaneCounters};
+use crate::pattern::Room;
+use crate::session::{CloseReason, Session, State};
 use crate::trace::Moving;
-use crate::transport::Transport;
+use crate::transport::{Connection, Transport};
 
 /// What a write attempt came to.
 enum Wrote {
@@ -187,8 +188,27 @@ impl Core {
         }
     }
 
-    /// One gathered write. Returns how many bytes were offered.
+    /// One write. Returns how many bytes were offered.
     fn write_once(&mut self, slot: usize) -> (usize, Wrote) {
+        let session = &mut self.sessions[slot];
+        if !session.memberships.is_empty() {
+            return self.write_gathered(slot);
+        }
+        let offered = session.output.len();
+        if offered == 0 {
+            return (0, Wrote::Bytes(0));
+        }
+        let Session { stream, output, .. } = session;
+        let wrote = attempt(stream, &self.counters, |stream| {
+            stream.write(output.unsent())
+        });
+        (offered, wrote)
+    }
+
+    /// The same for a session in rooms: its output and their logs at once. Apart, because most sessions are in no room, and
+    /// making many empty slices costs as much as all the rest of a small write.
+    #[inline(never)]
+    fn write_gathered(&mut self, slot: usize) -> (usize, Wrote) {
         let Self {
             sessions,
             rooms,
@@ -196,44 +216,9 @@ impl Core {
             ..
         } = self;
         let session = &mut sessions[slot];
-        let mut slices = [IoSlice::new(&[]); SLICES_MAX];
-        let (mut count, mut offered) = (0, 0);
-        if !session.output.is_empty() {
-            slices[0] = IoSlice::new(session.output.unsent());
-            (count, offered) = (1, session.output.len());
-        }
-        for membership in &session.memberships {
-            let Some(Some(room)) = rooms.get(usize::from(membership.room)) else {
-                continue;
-            };
-            membership.subscriber.gather(&room.log, |slice| {
-                if count == SLICES_MAX {
-                    return false;
-                }
-                slices[count] = IoSlice::new(slice);
-                count += 1;
-                offered += slice.len();
-                true
-            });
-        }
-        if offered == 0 {
-            return (0, Wrote::Bytes(0));
-        }
-        let wrote = loop {
-            counters.system_calls.add(session.stream.system_calls());
-            // The plain call is the cheaper one, and most sessions are in no room.
-            let written = match slices[..count] {
-                [whole] => session.stream.write(&whole),
-                ref pieces => session.stream.write_vectored(pieces),
-            };
-            match written {
-                Ok(written) => break Wrote::Bytes(written),
-                Err(error) if error.kind() == ErrorKind::WouldBlock => break Wrote::Blocked,
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => break Wrote::Failed(error.kind()),
-            }
-        };
-        (offered, wrote)
+        write_slices::<SLICES_USUAL>(session, rooms, counters)
+            .or_else(|| write_slices::<SLICES_MAX>(session, rooms, counters))
+            .unwrap_or((0, Wrote::Bytes(0)))
     }
 
     /// `written` bytes went: first of the session's own output, then of its rooms in their order.
@@ -348,5 +333,133 @@ impl Core {
     }
 }
 
-/// Slices of one gathered write. A sweep is one or two segments; own messages in between cut them up.
+/// Offers what waits for a session in one write. Nothing is done if that has more than `COUNT` slices, unless no write has more.
+#[inline(always)]
+fn write_slices<const COUNT: usize>(
+    session: &mut Session,
+    rooms: &[Option<Box<Room>>],
+    counters: &LaneCounters,
+) -> Option<(usize, Wrote)> {
+    let Session {
+        stream,
+        output,
+        memberships,
+        ..
+    } = session;
+    let mut slices = [IoSlice::new(&[]); COUNT];
+    let (mut count, mut offered, mut has_more) = (0, 0, false);
+    if !output.is_empty() {
+        slices[0] = IoSlice::new(output.unsent());
+        (count, offered) = (1, output.len());
+    }
+    for membership in memberships {
+        let Some(Some(room)) = rooms.get(usize::from(membership.room)) else {
+            continue;
+        };
+        membership.subscriber.gather(&room.log, |slice| {
+            has_more |= count == COUNT;
+            if count < COUNT {
+                slices[count] = IoSlice::new(slice);
+                count += 1;
+                offered += slice.len();
+            }
+            !has_more
+        });
+    }
+    if has_more && COUNT < SLICES_MAX {
+        return None;
+    }
+    let wrote = match slices[..count] {
+        [] => Wrote::Bytes(0),
+        // The plain call is the cheaper one.
+        [whole] => attempt(stream, counters, |stream| stream.write(&whole)),
+        ref pieces => attempt(stream, counters, |stream| stream.write_vectored(pieces)),
+    };
+    Some((offered, wrote))
+}
+
+/// Has a stream write, again when a signal came in between.
+#[inline(always)]
+fn attempt(
+    stream: &mut Connection,
+    counters: &LaneCounters,
+    mut write: impl FnMut(&mut Connection) -> io::Result<usize>,
+) -> Wrote {
+    loop {
+        counters.system_calls.add(stream.system_calls());
+        match write(stream) {
+            Ok(written) => return Wrote::Bytes(written),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return Wrote::Blocked,
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Wrote::Failed(error.kind()),
+        }
+    }
+}
+
+/// Slices that most gathered writes do with: a sweep is one or two segments.
+const SLICES_USUAL: usize = 3;
+
+/// Most slices of one gathered write: own messages in between cut a sweep up.
 const SLICES_MAX: usize = 32;
+
+#[cfg(test)]
+mod tests {
+    use tidewire_proto::codec::Decoded;
+    use tidewire_proto::message::Kind;
+
+    use super::*;
+    use crate::lane::lane;
+    use crate::server::Server;
+
+    /// Two members in turn, so that each one's own messages cut up what the other says: usual writes, many slices, and more
+    /// than one write takes.
+    #[test]
+    fn what_own_messages_cut_up_is_written_whole_and_in_order() {
+        let mut lane = lane(&Server::builder());
+        let (slots, mut peers): (Vec<_>, Vec<_>) =
+            [(); 2].map(|()| lane.open_session()).into_iter().unzip();
+        let core = &mut lane.core;
+        let ids = [slots[0], slots[1]].map(|slot| core.sessions[slot].id);
+        let rooms = ["a", "b"].map(|name| {
+            let mut cx = core.context(ids[usize::from(name == "b")]);
+            cx.join("room", name, None).unwrap().room
+        });
+        assert_eq!(rooms[0], rooms[1]);
+        // That the other one came.
+        core.flush(slots[0]);
+        assert!(peers[0].read(&mut [0; 100]).unwrap() > 0);
+        let before = core.counters.room_delivered.read();
+        let mut said = 0_u64;
+        for pieces in [1, SLICES_USUAL, SLICES_USUAL + 1, SLICES_MAX, 100] {
+            let first = said;
+            for _ in 0..pieces {
+                for id in ids {
+                    core.say(id, rooms[0], &said.to_le_bytes()).unwrap();
+                    said += 1;
+                }
+            }
+            for (number, peer) in peers.iter_mut().enumerate() {
+                let before = core.counters.writes.read();
+                core.flush(slots[number]);
+                let writes = core.counters.writes.read() - before;
+                assert_eq!(writes, pieces.div_ceil(SLICES_MAX) as u64);
+                // What the other one said.
+                let others = (first..said).filter(|&it| it % 2 != number as u64);
+                let mut bytes = vec![0; 1 << 16];
+                let count = peer.read(&mut bytes).unwrap();
+                let mut rest = &bytes[..count];
+                for other in others {
+                    let decoded = core.shared.codec.decode(rest, usize::MAX).unwrap();
+                    let Decoded::Frame { message, consumed } = decoded else {
+                        panic!("torn");
+                    };
+                    assert_eq!(message.kind, Kind::Deliver);
+                    assert!(message.payload.ends_with(&other.to_le_bytes()));
+                    rest = &rest[consumed..];
+                }
+                assert!(rest.is_empty(), "nothing of its own");
+            }
+        }
+        assert_eq!(core.counters.room_delivered.read() - before, said);
+    }
+}
