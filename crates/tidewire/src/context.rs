@@ -246,17 +246,22 @@ impl Context<'_> {
         self.core.send_frames(id, frames)
     }
 
+    /// Bytes that wait for a session of this lane until its peer takes them. Whoever sends to many sessions can keep what waits
+    /// in all of them within bounds by this.
+    #[must_use]
+    pub fn queued_bytes(&self, id: SessionId) -> usize {
+        if id == self.id {
+            return self.output.len();
+        }
+        self.core
+            .session(id)
+            .map_or(0, |session| session.output.len())
+    }
+
     /// Whether a session's output is so full that sends to it are refused until some of it is taken.
     #[must_use]
     pub fn is_full(&self, id: SessionId) -> bool {
-        let waiting = if id == self.id {
-            self.output.len()
-        } else {
-            self.core
-                .session(id)
-                .map_or(0, |session| session.output.len())
-        };
-        waiting > self.core.shared.limits.queue_bytes_max
+        self.queued_bytes(id) > self.core.shared.limits.queue_bytes_max
     }
 
     /// Writes what waits for a session now instead of at the end of the turn.

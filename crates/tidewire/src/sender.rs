@@ -27,6 +27,9 @@ use crate::transport::datagram::Packing;
 /// handled, it is written as soon as the sender is dropped if it is a block of 64 KiB, and before that whenever the session's
 /// queue is full and its peer takes more; only then are messages refused.
 ///
+/// Whoever sends much to many sessions had better give each a whole block in its turn than a little to all: a write of 16 KiB
+/// costs twice as much for each byte as one of 32 KiB or more. [`Context::queued_bytes`] tells what waits meanwhile.
+///
 /// A sender that is forgotten (`std::mem::forget`) instead of dropped takes along what waits for its session, which then ends
 /// with [`CloseReason::OutputLost`]. A codec of one's own that panics does the same.
 #[derive(Debug)]

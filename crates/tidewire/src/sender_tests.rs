@@ -226,6 +226,33 @@ fn a_block_is_written_at_once_and_less_at_the_end_of_the_turn() {
 }
 
 #[test]
+fn what_waits_for_a_session_can_be_asked_for_wherever_it_is() {
+    let limits = Limits {
+        queue_bytes_max: 100,
+        ..Limits::default()
+    };
+    let mut lane = lane(&Server::builder().limits(limits));
+    let ids = [(); 2].map(|()| {
+        let (slot, _far) = lane.open_session();
+        // Nothing is written, so that what is sent waits.
+        lane.core.sessions[slot].blocked = true;
+        lane.core.sessions[slot].id
+    });
+    let message = Message::new(Kind::OneWay, 0, &[7; 24]);
+    let mut cx = lane.core.context(ids[0]);
+    for sent in 1..=4 {
+        for id in ids {
+            cx.send_to(id, &message).unwrap();
+            let found = (cx.queued_bytes(id), cx.is_full(id));
+            assert_eq!(found, (sent * 32, sent * 32 > 100));
+        }
+    }
+    for unknown in [SessionId::NONE, SessionId::new(1, 7, 1)] {
+        assert_eq!((cx.queued_bytes(unknown), cx.is_full(unknown)), (0, false));
+    }
+}
+
+#[test]
 fn frames_for_other_lanes_are_as_if_sent_one_by_one() {
     let mut lane = lane(&Server::builder());
     let codec = lane.core.shared.codec.clone();
