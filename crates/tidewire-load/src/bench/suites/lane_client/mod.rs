@@ -3,18 +3,21 @@
 //! The lane and the thread that plays the driver share a phase and a few counters ([`Link`]). The lane looks at the phase
 //! once a turn, so that sending costs what it costs any service.
 
+mod backlog;
+mod conversation;
 mod link;
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use tidewire::io::clock::now_ns;
 use tidewire::{
     CloseReason, ConnectFailure, Context, Endpoint, HandlerResult, Kind, Limits, Message, Server,
-    Service, SessionId,
+    Service,
 };
 
+use self::backlog::Backlog;
+use self::conversation::Conversation;
 pub(super) use self::link::Link;
 use self::link::Phase;
 use super::{codec, times};
@@ -22,6 +25,7 @@ use crate::bench::contract::{Measured, Work};
 use crate::bench::plan::RoleError;
 use crate::bench::stage::{Stage, allocated_bytes};
 use crate::format::describe;
+use crate::probes::BLOCK_BYTES;
 use crate::statistics::LatencyHistogram;
 
 /// What the sessions of a lane do.
@@ -56,6 +60,7 @@ pub(super) struct LaneClient {
     payload: Vec<u8>,
     /// Messages that a session sends before it is another's turn.
     burst: u64,
+    backlog: Backlog,
     /// Messages of a turn, so that what comes meanwhile, such as the next phase, is seen.
     turn: u64,
     next_to_send: usize,
@@ -63,16 +68,6 @@ pub(super) struct LaneClient {
     /// What came one way to the other end, where this lane has both of its one session.
     taken: u64,
     measure: Measure,
-}
-
-/// One session and what is on its way.
-#[derive(Debug)]
-struct Conversation {
-    session: SessionId,
-    next: u64,
-    expected: u64,
-    /// For what was sent in one turn: the number after its last message, and when.
-    sent: VecDeque<(u64, u64)>,
 }
 
 /// Numbers of messages since the beginning.
@@ -136,26 +131,19 @@ impl LaneClient {
         payload_bytes: usize,
         link: Arc<Link>,
     ) -> Self {
-        let sessions = (0..work.connections)
-            .map(|_| Conversation {
-                session: SessionId::NONE,
-                next: 0,
-                expected: 0,
-                sent: VecDeque::new(),
-            })
-            .collect();
-        let burst_bytes = BURST_BYTES_ALL / work.connections.max(1);
-        let burst_bytes = burst_bytes.clamp(BURST_BYTES_MIN, BURST_BYTES_MAX);
+        let sessions = (0..work.connections).map(|_| Conversation::new());
         Self {
             endpoint,
             task,
             link,
-            sessions,
+            sessions: sessions.collect(),
             connecting: 0,
             open: 0,
             phase: Phase::Connecting,
             payload: vec![b'.'; payload_bytes.max(NUMBER_BYTES)],
-            burst: (burst_bytes / work.message_bytes.max(1)).max(1) as u64,
+            // Not less than a block, which is written as soon as it is given.
+            burst: BLOCK_BYTES.div_ceil(work.message_bytes.max(1)) as u64,
+            backlog: Backlog::default(),
             turn: (TURN_BYTES / work.message_bytes.max(1)).max(1) as u64,
             next_to_send: 0,
             counts: Counts::default(),
@@ -286,14 +274,23 @@ impl LaneClient {
         for _ in 0..self.sessions.len() {
             let index = self.next_to_send;
             self.next_to_send = (index + 1) % self.sessions.len();
-            if !cx.is_full(self.sessions[index].session) {
+            self.look_at(cx, index);
+            if self.backlog.has_room() && !cx.is_full(self.sessions[index].session) {
                 self.send(cx, index, self.burst);
+                self.look_at(cx, index);
             }
             if self.counts.sent - before >= self.turn {
                 break;
             }
         }
         self.counts.sent > before
+    }
+
+    /// Notes whether something waits for a session.
+    fn look_at(&mut self, cx: &Context<'_>, index: usize) {
+        let conversation = &mut self.sessions[index];
+        let waits = cx.queued_bytes(conversation.session) > 0;
+        self.backlog.note(&mut conversation.waits, waits);
     }
 }
 
@@ -388,35 +385,6 @@ impl Service for LaneClient {
     }
 }
 
-impl Conversation {
-    /// Takes the number of a message that came back. Returns how many before it did not come; nothing if it was not to come.
-    fn take(&mut self, payload: &[u8]) -> Option<u64> {
-        let number = u64::from_le_bytes(*payload.first_chunk()?);
-        if !(self.expected..self.next).contains(&number) {
-            return None;
-        }
-        let overtaken = number - self.expected;
-        self.expected = number + 1;
-        Some(overtaken)
-    }
-
-    /// The receiver tells how many have come. Returns whether that can be.
-    fn is_told(&mut self, payload: &[u8]) -> bool {
-        let told = payload.first_chunk().copied().map(u64::from_le_bytes);
-        let is_possible = told.is_some_and(|told| told <= self.next);
-        self.expected = self.expected.max(told.filter(|_| is_possible).unwrap_or(0));
-        is_possible
-    }
-
-    /// What was sent up to now went at this time; messages of one turn share an entry.
-    fn note_sent(&mut self, now_ns: u64) {
-        match self.sent.back_mut() {
-            Some((until, sent_ns)) if *sent_ns == now_ns => *until = self.next,
-            _ => self.sent.push_back((self.next, now_ns)),
-        }
-    }
-}
-
 /// The place of a session that this lane opened.
 fn own_index(cx: &Context<'_>) -> Option<usize> {
     cx.tag().checked_sub(1).map(|index| index as usize)
@@ -453,43 +421,5 @@ const NUMBER_BYTES: usize = 8;
 /// Connections on their way at one time: fewer than a listener's backlog.
 const CONNECTING_MAX: usize = 128;
 
-/// Bytes that may wait in all sessions together when every one of them has been given a burst.
-const BURST_BYTES_ALL: usize = 160 << 20;
-
-/// Smallest burst of one session in bytes.
-const BURST_BYTES_MIN: usize = 16 << 10;
-
-/// Largest: what one write of a probe is.
-const BURST_BYTES_MAX: usize = 64 << 10;
-
 /// Bytes sent in a turn: a millisecond or so.
 const TURN_BYTES: usize = 4 << 20;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn one_lost_message_is_one_lost_message() {
-        let mut conversation = Conversation {
-            session: SessionId::NONE,
-            next: 10,
-            expected: 0,
-            sent: VecDeque::new(),
-        };
-        let mut counts = Counts::default();
-        // 2 and 3 do not come, 5 comes twice, 1 comes again, and 10 was never sent.
-        for number in [0_u64, 1, 4, 5, 5, 1, 10, 6, 7, 8, 9] {
-            match conversation.take(&number.to_le_bytes()) {
-                Some(overtaken) => {
-                    counts.received += 1;
-                    counts.lost += overtaken;
-                }
-                None => counts.wrong += 1,
-            }
-        }
-        assert_eq!(conversation.take(b"short"), None);
-        assert_eq!((counts.received, counts.lost, counts.wrong), (8, 2, 3));
-        assert_eq!(conversation.expected, conversation.next);
-    }
-}
