@@ -198,6 +198,7 @@ impl Place<'_> {
             .is_some_and(|length_max| output.set_length_max(length_max.min(self.full_above)))
     }
 
+    /// Sends a message that the codec must frame.
     fn send_by_codec(mut self, mut bytes: Vec<u8>, message: &Message<'_>) -> Sent {
         if let Target::Remote(id) = self.target {
             let sent = self

@@ -56,7 +56,7 @@ pub(crate) use letters::Letter;
 pub(crate) use mailbox::{BatchEntry, LaneHandle, Post, SpareBatches};
 pub(crate) use send::Lent;
 #[cfg(test)]
-pub(crate) use testing::lane;
+pub(crate) use testing::{lane, received};
 pub(crate) use thread::LaneThread;
 pub(crate) use timers::TimerKey;
 pub(crate) use wait::Spin;

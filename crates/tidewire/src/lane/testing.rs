@@ -1,8 +1,9 @@
 //! A lane under a clock of the test's own, so that timeouts can be tested without waiting for them.
 
 use std::sync::Arc;
+use std::thread;
 
-use tidewire_io::datagram::{DatagramOptions, DatagramSocket};
+use tidewire_io::datagram::{DatagramBatch, DatagramOptions, DatagramSocket};
 use tidewire_io::poller::{PollerChoice, open};
 use tidewire_io::socket::Stream;
 
@@ -26,6 +27,25 @@ pub(crate) fn lane(builder: &ServerBuilder) -> Lane<Handler> {
     shared.lanes.set(vec![handle.clone()]).unwrap();
     let core = Core::new(0, Arc::new(shared), handle, poller, counters);
     Lane::new(core, |cx, message| cx.reply(message.payload))
+}
+
+/// What arrives until it `is_all`. What does not for long, never will.
+pub(crate) fn received(
+    socket: &DatagramSocket,
+    is_all: impl Fn(&[Vec<u8>]) -> bool,
+) -> Vec<Vec<u8>> {
+    let mut batch = DatagramBatch::new(DatagramBatch::SLOTS_MAX);
+    let mut datagrams = Vec::new();
+    for _ in 0..100_000 {
+        while socket.receive(&mut batch).is_ok() {
+            datagrams.extend(batch.iter().map(|datagram| datagram.bytes.to_vec()));
+        }
+        if is_all(&datagrams) {
+            break;
+        }
+        thread::yield_now();
+    }
+    datagrams
 }
 
 impl<S> Lane<S> {

@@ -212,12 +212,11 @@ const PULL_BYTES: usize = 64 * 1024;
 
 #[cfg(test)]
 mod tests {
-    use tidewire_io::datagram::DatagramBatch;
     use tidewire_proto::codec::AnyCodec;
     use tidewire_proto::message::{Kind, Message};
 
     use super::*;
-    use crate::lane::lane;
+    use crate::lane::{lane, received};
     use crate::server::Server;
 
     #[test]
@@ -244,11 +243,8 @@ mod tests {
             }
             drop(cx);
             lane.core.flush_dirty();
-            let mut batch = DatagramBatch::new(DatagramBatch::SLOTS_MAX);
-            let mut arrived: Vec<usize> = Vec::new();
-            while far.receive(&mut batch).is_ok() {
-                arrived.extend(batch.iter().map(|datagram| datagram.bytes.len()));
-            }
+            let arrived = received(&far, |all| all.len() >= expected.len());
+            let arrived: Vec<usize> = arrived.iter().map(Vec::len).collect();
             assert_eq!(arrived, expected, "{budget}");
             let peer = lane.core.sessions[slot].stream.datagram().unwrap();
             let sent: usize = expected.iter().sum();
