@@ -116,6 +116,8 @@ pub struct Header {
     word: u64,
     /// At most [`HEADER_BYTES_MAX`].
     bytes: usize,
+    /// The bits of `word` that are the lowest ones of what is given with each payload, 8 bits further up.
+    sequence_bits: u64,
 }
 
 impl Header {
@@ -126,7 +128,20 @@ impl Header {
     #[must_use]
     pub const fn new(word: u64, bytes: usize) -> Self {
         assert!(bytes <= HEADER_BYTES_MAX, "a header has at most 12 bytes");
-        Self { word, bytes }
+        Self {
+            word,
+            bytes,
+            sequence_bits: 0,
+        }
+    }
+
+    /// The second byte, which must be 0 in the word, is from now on the lowest of the four given with each payload.
+    #[must_use]
+    pub const fn with_sequence(self) -> Self {
+        Self {
+            sequence_bits: 0xFF00,
+            ..self
+        }
     }
 
     /// Appends the header with `next` as its bytes 8 to 11 and a payload, if there is room without growing. Returns whether
@@ -143,13 +158,6 @@ impl Header {
         true
     }
 
-    /// The same for payloads of 16 to 32 bytes only, which take no call to copy.
-    #[inline(always)]
-    #[must_use]
-    pub fn append_small(self, next: u32, payload: &[u8], out: &mut Vec<u8>) -> bool {
-        is_small(payload.len()) && self.append(next, payload, out)
-    }
-
     /// The same without a look at the room.
     ///
     /// # Safety
@@ -162,11 +170,58 @@ impl Header {
         // vector. All bytes up to the new length are written.
         unsafe {
             let at = out.as_mut_ptr().add(start);
-            at.cast::<u64>().write_unaligned(self.word.to_le());
+            let word = self.word | u64::from(next) << 8 & self.sequence_bits;
+            at.cast::<u64>().write_unaligned(word.to_le());
             at.add(8).cast::<u32>().write_unaligned(next.to_le());
             copy(payload, at.add(self.bytes));
             out.set_len(start + self.bytes + payload.len());
         }
+    }
+}
+
+/// What stands in front of payloads of one length, which take no call to copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SmallFrame {
+    header: Header,
+    /// Small, or longer than any slice.
+    payload_bytes: usize,
+}
+
+impl SmallFrame {
+    /// No payload has the length of this one.
+    pub const NONE: Self = Self {
+        header: Header::new(0, 0),
+        payload_bytes: usize::MAX,
+    };
+
+    /// This header and payloads of so many bytes, if those are from 16 to 32.
+    #[must_use]
+    pub const fn new(header: Header, payload_bytes: usize) -> Option<Self> {
+        if !is_small(payload_bytes) {
+            return None;
+        }
+        Some(Self {
+            header,
+            payload_bytes,
+        })
+    }
+
+    /// As [`Header::append`], if the payload has the length that was given.
+    #[inline(always)]
+    #[must_use]
+    pub fn append(&self, next: u32, payload: &[u8], out: &mut Vec<u8>) -> bool {
+        if payload.len() != self.payload_bytes
+            || out.capacity() - out.len() < HEADER_BYTES_MAX + SMALL_BYTES_MAX
+        {
+            return false;
+        }
+        // SAFETY: there is room for `HEADER_BYTES_MAX` bytes and the longest of small payloads, which this one is: it has a
+        // length that `new` saw to be small.
+        unsafe {
+            std::hint::assert_unchecked(is_small(payload.len()));
+            self.header.append_within(next, payload, out);
+        }
+        true
     }
 }
 
@@ -196,7 +251,7 @@ unsafe fn copy(from: &[u8], to: *mut u8) {
 
 #[inline(always)]
 const fn is_small(count: usize) -> bool {
-    count.wrapping_sub(SMALL_BYTES_MIN) <= SMALL_BYTES_MIN
+    count.wrapping_sub(SMALL_BYTES_MIN) <= SMALL_BYTES_MAX - SMALL_BYTES_MIN
 }
 
 /// The same word, which the compiler does not load together with its neighbour.
@@ -220,8 +275,9 @@ fn kept_apart(word: u64) -> u64 {
 /// Most bytes of a header.
 const HEADER_BYTES_MAX: usize = 12;
 
-/// Payloads of so many bytes, and up to twice as many, are copied in place.
+/// Payloads of so many bytes, and up to twice as many, are copied in place: in two pieces of 16, which may overlap.
 const SMALL_BYTES_MIN: usize = 16;
+const SMALL_BYTES_MAX: usize = 2 * SMALL_BYTES_MIN;
 
 #[cfg(test)]
 mod tests {
@@ -307,6 +363,52 @@ mod tests {
             }
         }
         assert!(!Header::new(WORD, 0).append(NEXT, &[], &mut Vec::new()));
+    }
+
+    #[test]
+    fn a_sequence_is_the_lowest_byte_of_what_follows() {
+        let header = Header::new(WORD & !0xFF00, 4).with_sequence();
+        let mut out = Vec::with_capacity(100);
+        for number in [1, 255, 256, 0xABCD_EF00, u32::MAX] {
+            let before = out.len();
+            assert!(header.append(number, b"hi", &mut out));
+            let expected = [1, number as u8, 3, 4, b'h', b'i'];
+            assert_eq!(out[before..], expected);
+        }
+        let long = Header::new(WORD & !0xFF00, 12).with_sequence();
+        out.clear();
+        assert!(long.append(NEXT, b"", &mut out));
+        assert_eq!(out, [1, 9, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12]);
+    }
+
+    #[test]
+    fn a_small_frame_takes_payloads_of_its_length_while_there_is_room() {
+        let payload: Vec<u8> = (0..100).collect();
+        for bytes in 0..=HEADER_BYTES_MAX {
+            for length in 0..payload.len() {
+                let header = Header::new(WORD, bytes);
+                let Some(frame) = SmallFrame::new(header, length) else {
+                    assert!(!(16..=32).contains(&length));
+                    continue;
+                };
+                assert!((16..=32).contains(&length));
+                let mut out = Vec::with_capacity(200);
+                let (room, mut expected) = (out.capacity(), Vec::with_capacity(200));
+                while frame.append(NEXT, &payload[..length], &mut out) {
+                    assert!(header.append(NEXT, &payload[..length], &mut expected));
+                }
+                assert_eq!((&out, out.capacity()), (&expected, room));
+                assert!(room - out.len() < 44, "{bytes} {length}");
+                out.clear();
+                for other in [length - 1, length + 1] {
+                    assert!(!frame.append(NEXT, &payload[..other], &mut out));
+                }
+            }
+        }
+        for length in 0..payload.len() {
+            let payload = &payload[..length];
+            assert!(!SmallFrame::NONE.append(NEXT, payload, &mut Vec::with_capacity(200)));
+        }
     }
 
     #[test]

@@ -7,8 +7,8 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use tidewire_proto::body::{ErrorBody, ErrorCode};
 use tidewire_proto::codec::{
-    AnyCodec, Codec, Delimited, LengthField, LengthSize, Lines, PayloadKind, Presence, Raw, Said,
-    Srmp, SrmpRpc, Tw1, Uvrpc, contract,
+    AnyCodec, Codec, Decoded, Delimited, LastFrame, LengthField, LengthSize, Lines, PayloadKind,
+    Presence, Raw, Said, Srmp, SrmpRpc, Tw1, Uvrpc, contract,
 };
 use tidewire_proto::limits::{FRAME_BYTES_MAX, LINE_BYTES_MAX};
 use tidewire_proto::message::{FLAG_NAMED, Kind, MemberId, Message, PresenceEvent};
@@ -132,7 +132,105 @@ fn check_round_trip(codec: &impl Codec, messages: &[Owned], sizes: &[usize]) {
     assert_eq!(contract::check_messages(codec, &messages, sizes), Ok(()));
 }
 
+/// A message that some codecs can carry, and how often it is sent with another id and payload.
+fn any_run() -> impl Strategy<Value = (Owned, usize)> {
+    let kind = prop::sample::select(vec![
+        Kind::Request,
+        Kind::Reply,
+        Kind::Error,
+        Kind::OneWay,
+        Kind::Deliver,
+    ]);
+    let flags = prop_oneof![Just(0), any::<u8>()];
+    let channel = prop_oneof![Just(0), any::<u16>()];
+    let id = prop_oneof![1..=256_u32, any::<u32>()];
+    let name = prop_oneof![Just(String::new()), "[a-zé]{1,9}"];
+    let payload = vec(any::<u8>(), 0..40);
+    let message = (kind, flags, channel, id, name, payload).prop_map(
+        |(kind, flags, channel, id, name, payload)| Owned {
+            kind,
+            flags,
+            channel,
+            id,
+            name,
+            payload,
+        },
+    );
+    (message, 1..6_usize)
+}
+
+/// The frames of these runs, as far as the codec has any, one behind the other. Ids count up and wrap.
+fn frames_of_runs(codec: &AnyCodec, runs: &[(Owned, usize)]) -> Vec<u8> {
+    let mut stream = Vec::new();
+    for (message, times) in runs {
+        for number in 0..*times {
+            let mut next = message.clone();
+            next.id = match message.id {
+                id @ 1..=256 => (id - 1 + number as u32) % 256 + 1,
+                id => id.wrapping_add(number as u32),
+            };
+            for byte in &mut next.payload {
+                *byte = byte.wrapping_add(number as u8);
+            }
+            // What a codec cannot say is left out.
+            let _ = codec.encode(&next.message(), &mut stream);
+        }
+    }
+    stream
+}
+
+/// Every codec, and those shapes of them whose headers differ.
+const SHAPES: [&str; 15] = [
+    "tw1",
+    "lines",
+    "srmp",
+    "srmp-rpc",
+    "delimited",
+    "uvrpc",
+    "uvrpc:legacy_unframed",
+    "length-field",
+    "length-field:size=1",
+    "length-field:size=-4",
+    "length-field:size=0",
+    "length-field:size=2,offset=2",
+    "length-field:size=-4,header=00000001",
+    "length-field:size=2,offset=3,header=FFFF",
+    "length-field:size=-2,header=0102030405060708",
+];
+
 proptest! {
+    /// The contract compares what is expected by the last frames with what the bytes say.
+    #[test]
+    fn frames_like_the_last_ones_are_read_as_any_other(
+        runs in vec(any_run(), 0..5),
+        wrong in vec((any::<prop::sample::Index>(), any::<u8>()), 0..4),
+        missing in 0..40_usize,
+        limit in prop_oneof![Just(FRAME_BYTES_MAX), 1..60_usize],
+        sizes in vec(1..200_usize, 1..8),
+    ) {
+        for name in SHAPES {
+            let codec = AnyCodec::by_name(name).expect("a known codec");
+            let whole = frames_of_runs(&codec, &runs);
+            let whole_end = contract::check_stream(&codec, &whole, FRAME_BYTES_MAX, &sizes);
+            prop_assert!(matches!(whole_end, Ok((_, Ok(())))), "{}: {:?}", name, whole_end);
+            let mut stream = whole.clone();
+            for (index, byte) in &wrong {
+                if !stream.is_empty() {
+                    let at = index.index(stream.len());
+                    stream[at] = *byte;
+                }
+            }
+            stream.truncate(stream.len().saturating_sub(missing));
+            // Pieces of nothing are not even looked at.
+            if stream.is_empty() {
+                continue;
+            }
+            if let Err(broken) = contract::check_stream(&codec, &stream, limit, &sizes) {
+                prop_assert!(false, "{}: {}", name, broken);
+            }
+        }
+    }
+
     #[test]
     fn tw1_frames_survive_any_cut(
         messages in vec(any_message(), 0..20),
@@ -281,5 +379,43 @@ proptest! {
                 prop_assert_eq!(frames.len(), usize::from(written));
             }
         }
+    }
+}
+
+/// Which codecs expect a header that came twice, and what makes them forget it.
+#[test]
+fn a_header_that_came_twice_is_expected_again() {
+    for name in SHAPES {
+        let codec = AnyCodec::by_name(name).expect("a known codec");
+        let mut frame = Vec::new();
+        let mut message = Message::with_id(Kind::Reply, 0, 1, b"payload");
+        if !codec.has_ids() {
+            message.kind = Kind::OneWay;
+        }
+        codec.encode(&message, &mut frame).expect("it has replies");
+        let mut last = LastFrame::new();
+        for time in 0..3 {
+            let alike = codec.decode_alike(&frame, &last);
+            // A header of more than eight bytes is read each time.
+            let can_be = codec.repeats_headers() && !name.ends_with("0102030405060708");
+            assert_eq!(alike.is_some(), time == 2 && can_be, "{name} {time}");
+            let Ok(Decoded::Frame { message, consumed }) = codec.decode(&frame, 100) else {
+                panic!("{name}: not a frame");
+            };
+            assert_eq!(consumed, frame.len());
+            codec.remember(&frame, &message, &mut last);
+        }
+        for end in 0..frame.len() {
+            let cut = codec.decode_alike(&frame[..end], &last);
+            assert_eq!(cut, None, "{name}: {end} of {} bytes", frame.len());
+        }
+    }
+    let expected: Vec<&str> = SHAPES
+        .into_iter()
+        .filter(|name| AnyCodec::by_name(name).is_ok_and(|codec| codec.repeats_headers()))
+        .map(|name| name.split(':').next().unwrap_or(name))
+        .collect();
+    for name in ["tw1", "srmp", "length-field"] {
+        assert!(expected.contains(&name), "{name}");
     }
 }

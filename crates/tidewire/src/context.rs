@@ -27,6 +27,8 @@ pub struct Context<'a> {
     /// Largest frame that both sides take.
     pub(crate) frame_bytes_max: usize,
     pub(crate) current: Current,
+    /// Largest frame of a reply that needs nothing but to be appended to the output; see [`Context::settle_replies`].
+    pub(crate) reply_bytes_max: usize,
     /// Replies of this session must wait for earlier ones that are deferred.
     pub(crate) keeps_order: bool,
     /// Set when no further message of this session may be handled now.

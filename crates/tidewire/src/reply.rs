@@ -5,7 +5,8 @@
 //! one like them is a few comparisons and a copy. Kept is what came twice in a row: where lengths vary, nothing is.
 //! Rejected: keeping it for each session, which every read would have to set up for what is the same in all of them.
 
-use tidewire_io::append::Header;
+use tidewire_io::append::{Header, SmallFrame};
+use tidewire_proto::codec::Codec;
 use tidewire_proto::message::Kind;
 
 use crate::context::Context;
@@ -20,9 +21,11 @@ pub(crate) struct ReplyShape {
     payload_bytes: usize,
     /// With the header.
     frame_bytes: usize,
-    /// The bits of the id that must be 0 for the header to be the same.
+    /// The bits of the number before the id that must be 0.
     id_mask: u32,
     header: Option<Header>,
+    /// The same for payloads that are small.
+    small: SmallFrame,
     /// No header of this codec can be kept.
     is_unwanted: bool,
 }
@@ -33,9 +36,11 @@ impl ReplyShape {
         kind: Kind::OneWay,
         channel: 0,
         payload_bytes: usize::MAX,
-        frame_bytes: 0,
+        // No reply may be so long, so that none is alike.
+        frame_bytes: usize::MAX,
         id_mask: 0,
         header: None,
+        small: SmallFrame::NONE,
         is_unwanted: false,
     };
 }
@@ -50,46 +55,53 @@ impl Context<'_> {
     // compiled into the lane's loop. What is rare is called last, so that this needs no frame of its own.
     #[inline(never)]
     pub fn reply(&mut self, payload: &[u8]) -> HandlerResult {
-        match self.header_for(payload) {
-            Some(header) if header.append_small(self.current.id, payload, self.room()) => Ok(()),
-            Some(_) => self.reply_with_header(payload),
-            None => self.reply_by_codec(payload),
+        if !self.is_alike() {
+            return self.reply_by_codec(payload);
         }
+        let small = &self.core.reply_shape.small;
+        if small.append(self.current.id, payload, &mut self.output.bytes) {
+            return Ok(());
+        }
+        self.reply_with_header(payload)
     }
 
-    /// The header of the last replies, if it is that of this one, too.
+    /// Both sides have agreed on the largest frame.
+    pub(crate) fn set_frame_bytes_max(&mut self, bytes: usize) {
+        self.frame_bytes_max = bytes;
+        self.settle_replies();
+    }
+
+    /// Puts all that decides for every message whether a reply may go into the output as it is into one number. To be called
+    /// when any of it has changed.
+    pub(crate) fn settle_replies(&mut self) {
+        // Where datagrams end is noted for each frame.
+        let is_apart = self.keeps_order || self.output.packing.is_some();
+        self.reply_bytes_max = if is_apart { 0 } else { self.frame_bytes_max };
+    }
+
+    /// Whether the header of the last replies is that of this one, too, if its payload is as long as theirs.
     #[inline(always)]
-    fn header_for(&self, payload: &[u8]) -> Option<Header> {
+    fn is_alike(&self) -> bool {
         let (current, shape) = (&self.current, &self.core.reply_shape);
-        let header = shape.header?;
-        let is_alike = current.kind == shape.kind
+        // First what decides where nothing is kept.
+        shape.frame_bytes <= self.reply_bytes_max
+            && current.kind == shape.kind
             && current.channel == shape.channel
-            && payload.len() == shape.payload_bytes
-            && current.id & shape.id_mask == 0
-            && shape.frame_bytes <= self.frame_bytes_max
-            && !current.named
-            && !self.keeps_order
-            // Where datagrams end is noted for each frame.
-            && self.output.packing.is_none();
-        is_alike.then_some(header)
+            && current.id.wrapping_sub(1) & shape.id_mask == 0
     }
 
-    #[inline(always)]
-    fn room(&mut self) -> &mut Vec<u8> {
-        &mut self.output.bytes
-    }
-
-    /// A larger reply, or the first one of a read, which finds no room.
+    /// A larger reply, or the first one of a read, which finds no room, or one of another length.
     #[inline(never)]
     fn reply_with_header(&mut self, payload: &[u8]) -> HandlerResult {
-        if self.output.bytes.capacity() == 0 {
-            self.output.bytes = self.core.buffers.take();
-        }
-        // Looked up again: handed over, it would cost every reply by the codec its place in the registers.
-        if let Some(header) = self.core.reply_shape.header
-            && header.append(self.current.id, payload, self.room())
+        if payload.len() == self.core.reply_shape.payload_bytes
+            && let Some(header) = self.core.reply_shape.header
         {
-            return Ok(());
+            if self.output.bytes.capacity() == 0 {
+                self.output.bytes = self.core.buffers.take();
+            }
+            if header.append(self.current.id, payload, &mut self.output.bytes) {
+                return Ok(());
+            }
         }
         self.reply_by_codec(payload)
     }
@@ -128,15 +140,22 @@ impl Context<'_> {
             return;
         }
         let codec = &self.core.shared.codec;
-        match codec.frame_head(&current.answer("", payload)) {
-            Some(head) if !head.id_matters || current.id == 0 => {
-                shape.id_mask = head.id_mask();
-                shape.frame_bytes = head.bytes + payload.len();
-                shape.header = Some(Header::new(head.word, head.bytes));
-            }
-            // Nothing is to be gained from this codec.
-            _ => shape.is_unwanted = true,
+        let answer = current.answer("", payload);
+        let head = codec.frame_head(&answer);
+        // Names that come back in replies differ from one to the next.
+        let Some(head) = head.filter(|_| !codec.repeats_names()) else {
+            shape.is_unwanted = true;
+            return;
+        };
+        let mut header = Header::new(head.word, head.bytes);
+        // The id of an answer that is no reply is always 0.
+        if head.has_sequence && answer.kind == Kind::Reply {
+            header = header.with_sequence();
         }
+        shape.id_mask = head.id_mask;
+        shape.frame_bytes = head.bytes + payload.len();
+        shape.header = Some(header);
+        shape.small = SmallFrame::new(header, payload.len()).unwrap_or(SmallFrame::NONE);
     }
 }
 
@@ -161,7 +180,8 @@ mod tests {
                     0 => current.kind = kinds[random.usize(..3)],
                     1 => current.channel = random.u16(0..3),
                     2 => length = random.usize(0..100),
-                    3 => current.id = random.u32(..),
+                    // Some of them are of few bits.
+                    3 => current.id = random.u32(..) >> random.u32(0..32),
                     _ => current.id = current.id.wrapping_add(random.u32(0..2)),
                 }
                 (current, length)
@@ -204,7 +224,8 @@ mod tests {
                 let output = &lane.core.session(*id).unwrap().output;
                 assert!(output.unsent() == expected, "{name}");
             }
-            assert_eq!(kept > 0, ["tw1", "length-field"].contains(&name), "{name}");
+            let keeps = ["tw1", "srmp", "length-field", "raw"].contains(&name);
+            assert_eq!(kept > 0, keeps, "{name}");
         }
     }
 

@@ -311,18 +311,20 @@ impl Shape {
         let Some(head) = codec.frame_head(message) else {
             return (output, Self::ANY);
         };
-        let id_mask = head.id_mask();
+        // A sequence is kept as a part of the header: most messages that nobody answers have the same one, and putting in
+        // another would cost all others as much as the comparison does.
+        let mut word = head.word;
+        if head.has_sequence {
+            word |= u64::from(message.id as u8) << 8;
+        }
+        let id_mask = if head.has_sequence { u32::MAX } else { 0 };
         let shape = Self {
             word: word_of(message),
             id_mask,
             id: message.id & id_mask,
         };
-        let payload_bytes = message.payload.len();
-        let output = output.with_shape(
-            Header::new(head.word, head.bytes),
-            payload_bytes,
-            length_max,
-        );
+        let header = Header::new(word, head.bytes);
+        let output = output.with_shape(header, message.payload.len(), length_max);
         (output, shape)
     }
 

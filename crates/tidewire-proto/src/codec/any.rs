@@ -110,13 +110,14 @@ impl AnyCodec {
     /// can express it.
     #[must_use]
     pub fn frame_head(&self, message: &Message<'_>) -> Option<FrameHead> {
-        let (head, id_matters) = match self {
-            Self::Tw1(codec) if message.name.is_empty() => (codec.head(message), false),
-            Self::Srmp(codec) => (codec.head(message), true),
-            Self::LengthField(codec) if !codec.has_prefix() => (codec.head(message), true),
+        let head = match self {
+            Self::Tw1(codec) if message.name.is_empty() => codec.head(message),
+            Self::Srmp(codec) => return codec.frame_head(message),
+            Self::LengthField(codec) => return codec.frame_head(message),
+            Self::Raw(codec) => codec.head(message),
             _ => return None,
         };
-        Some(head.ok()?.with_id_that_matters(id_matters))
+        Some(head.ok()?.public())
     }
 
     /// See [`Codec::encode`].

@@ -59,12 +59,19 @@ impl<'a> Framed<'a> {
 /// Messages of one session often have headers that are the same byte for byte. Such a header was checked before, and a
 /// processor that expects it to be the same goes on to the frame behind it before it has read this one. Only what came
 /// twice in a row is expected again: where lengths vary, a guess that fails costs more than it saves.
+///
+/// A codec says which bits of a header come again: all but those of an id. They must say where the frame ends and what its
+/// message is but for id and payload.
 #[derive(Clone, Copy, Debug)]
 pub struct LastFrame {
-    /// The first eight bytes of the last header.
-    pub(super) seen: u64,
-    /// Those of the header that is expected; the rest says what they mean.
+    /// What comes again of the last header, of which eight bytes at most are looked at.
+    seen: u64,
+    /// The same of the header that is expected; the rest says what it means.
     pub(super) expected: u64,
+    /// Which bits of the first eight bytes these are, for codecs whose headers have several forms.
+    pub(super) mask: u64,
+    /// Bytes in front of the payload, for the same codecs.
+    pub(super) header_bytes: usize,
     pub(super) payload_bytes: usize,
     pub(super) kind: Kind,
     pub(super) has_id: bool,
@@ -78,10 +85,27 @@ impl LastFrame {
         Self {
             seen: NO_HEADER,
             expected: NO_HEADER,
+            mask: 0,
+            header_bytes: 0,
+            // No input is so long.
             payload_bytes: usize::MAX,
             kind: Kind::OneWay,
             has_id: false,
         }
+    }
+
+    /// Notes what comes again of the header of `message`. Returns whether it is expected now.
+    #[inline(always)]
+    pub(super) fn note(&mut self, word: u64, message: &Message<'_>) -> bool {
+        let came_again = word == self.seen;
+        if came_again {
+            self.expected = word;
+            self.payload_bytes = message.payload.len();
+            self.kind = message.kind;
+            self.has_id = message.kind.has_id();
+        }
+        self.seen = word;
+        came_again
     }
 }
 
@@ -94,24 +118,17 @@ impl Default for LastFrame {
 /// What stands in front of the payload of a frame that is nothing else, for whoever frames many alike; see
 /// [`AnyCodec::frame_head`](super::AnyCodec::frame_head).
 ///
-/// It is the same for all messages that agree in kind, flags, channel and length of payload, and in their id if that
-/// [matters](FrameHead::id_matters).
+/// But for the id, it is the same for all messages that agree in kind, flags, channel and length of payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameHead {
     /// Its first eight bytes, little-endian.
     pub word: u64,
     /// How many bytes it has. Those from the ninth to the twelfth are the message's id, little-endian.
     pub bytes: usize,
-    /// Whether another id makes another `word`.
-    pub id_matters: bool,
-}
-
-impl FrameHead {
-    /// The bits of an id that must be the same for the head to be: all or none.
-    #[must_use]
-    pub const fn id_mask(self) -> u32 {
-        if self.id_matters { u32::MAX } else { 0 }
-    }
+    /// Whether the lowest byte of the id is the second one of `word`.
+    pub has_sequence: bool,
+    /// The bits of the number before an id that must be 0, or the id cannot be expressed.
+    pub id_mask: u32,
 }
 
 /// What stands in front of a payload: up to twelve bytes, which fit registers, so that finding out what they are has no
@@ -133,12 +150,13 @@ impl Head {
         }
     }
 
-    /// The same for those outside; bytes behind the eighth are an id.
-    pub(super) const fn with_id_that_matters(self, id_matters: bool) -> FrameHead {
+    /// The same for those outside; bytes behind the eighth are an id, and all ids can be expressed.
+    pub(super) const fn public(self) -> FrameHead {
         FrameHead {
             word: self.words.0,
             bytes: self.bytes,
-            id_matters,
+            has_sequence: false,
+            id_mask: 0,
         }
     }
 
@@ -165,5 +183,5 @@ impl Head {
 /// The header of the native protocol with an id.
 const HEAD_BYTES_MAX: usize = 12;
 
-/// No header of TW1 begins so: its kind is none.
+/// What nothing is taken for that came before.
 const NO_HEADER: u64 = u64::MAX;

@@ -220,7 +220,7 @@ pub trait Codec: Send + Sync + 'static {
         self.decode(input, frame_bytes_max)
     }
 
-    // The next three are between TW1 and the lane, and hidden, because a codec of one's own cannot use them: what is
+    // The next three are between the codecs here and the lane, and hidden, because a codec of one's own cannot use them: what is
     // remembered is known in this folder only. What they find goes to the service without another look at its kind and its
     // length, which the lane relies on the codec for.
 

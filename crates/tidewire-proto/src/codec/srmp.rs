@@ -20,8 +20,8 @@
 //! Rejected: taking the id's low byte whatever the id is (an answer to id 257 would match the request with
 //! sequence 1).
 
-use super::frame::{Framed, Head};
-use super::{Codec, Decoded, RequestIds, check_unnamed, unsupported};
+use super::frame::{FrameHead, Framed, Head};
+use super::{Codec, Decoded, LastFrame, RequestIds, check_unnamed, unsupported};
 use crate::body::{ErrorBody, ErrorCode};
 use crate::error::{DecodeError, EncodeError};
 use crate::message::{Kind, Message};
@@ -80,6 +80,23 @@ impl Srmp {
         let start = start_of(message, NAME)?;
         Ok(head_with(start, check_payload(message.payload.len())?))
     }
+
+    /// The same for messages that differ in nothing but their sequence.
+    pub(super) fn frame_head(&self, message: &Message<'_>) -> Option<FrameHead> {
+        let head = self.head(message).ok()?.public();
+        let has_sequence = message.kind as u8 != Kind::Deliver as u8;
+        let is_one_way = message.kind as u8 == Kind::OneWay as u8;
+        Some(FrameHead {
+            word: head.word & !u64::from(SEQUENCE_BITS),
+            has_sequence,
+            id_mask: if has_sequence && !is_one_way {
+                !(ID_OF_SEQUENCE_0 - 1)
+            } else {
+                0
+            },
+            ..head
+        })
+    }
 }
 
 impl Codec for Srmp {
@@ -122,6 +139,37 @@ impl Codec for Srmp {
             Framed::cut(input, SHORT_HEADER_BYTES, payload_bytes, frame_bytes_max)?
         };
         Ok(framed.decoded(|payload| message_of(word, payload)))
+    }
+
+    #[inline(always)]
+    fn repeats_headers(&self) -> bool {
+        true
+    }
+
+    #[inline(always)]
+    fn decode_alike<'a>(
+        &self,
+        input: &'a [u8],
+        last: &LastFrame,
+    ) -> Option<(Message<'a>, &'a [u8])> {
+        let (head, rest) = input.split_first_chunk::<SHORT_HEADER_BYTES>()?;
+        let word = u32::from_le_bytes(*head);
+        if u64::from(word & !SEQUENCE_BITS) != last.expected {
+            return None;
+        }
+        let (payload, behind) = rest.split_at_checked(last.payload_bytes)?;
+        Some((message_with(last.kind, word, payload), behind))
+    }
+
+    #[inline(always)]
+    fn remember(&self, frame: &[u8], message: &Message<'_>, last: &mut LastFrame) {
+        let Some(word) = frame.first_chunk().map(|word| u32::from_le_bytes(*word)) else {
+            return;
+        };
+        // The length of a long frame is elsewhere.
+        if word >> 16 != LONG_MARK {
+            last.note(u64::from(word & !SEQUENCE_BITS), message);
+        }
     }
 
     #[inline(always)]
@@ -175,9 +223,14 @@ fn decode_long(input: &[u8], frame_bytes_max: usize) -> Result<Option<Framed<'_>
 /// The message whose header starts with these four bytes.
 #[inline(always)]
 fn message_of(head: u32, payload: &[u8]) -> Message<'_> {
+    message_with(KINDS[usize::from(head as u8 >> 6)], head, payload)
+}
+
+/// The same, where the kind is known.
+#[inline(always)]
+fn message_with(kind: Kind, head: u32, payload: &[u8]) -> Message<'_> {
     let flags = head as u8;
     let sequence = u32::from((head >> 8) as u8);
-    let kind = KINDS[usize::from(flags >> 6)];
     let id = if kind as u8 == Kind::OneWay as u8 {
         sequence | ONE_WAY_SEQUENCE
     } else if sequence == 0 {
@@ -255,6 +308,8 @@ const KIND_MASK: u8 = 0x3F;
 /// Leaves the lowest two bits of a message's flags to the vocabulary's own.
 const FLAGS_SHIFT: u32 = 2;
 const ID_OF_SEQUENCE_0: u32 = 256;
+/// The sequence in the first four bytes of a header.
+const SEQUENCE_BITS: u32 = 0xFF00;
 const SHORT_HEADER_BYTES: usize = 4;
 pub(super) const LONG_HEADER_BYTES: usize = 8;
 /// A short length of this means that the long one follows.

@@ -181,13 +181,10 @@ impl Codec for Tw1 {
         let Some(word) = frame.first_chunk().map(|word| u64::from_le_bytes(*word)) else {
             return;
         };
-        if word == last.seen && message.name.is_empty() {
-            last.expected = word;
-            last.payload_bytes = message.payload.len();
-            last.kind = message.kind;
-            last.has_id = message.kind.has_id();
+        // The flag of a name is in the word.
+        if message.name.is_empty() {
+            last.note(word, message);
         }
-        last.seen = word;
     }
 
     #[inline(always)]

@@ -172,6 +172,7 @@ impl Context<'_> {
                 self.stopped = true;
             }
         }
+        self.settle_replies();
         if place.is_none() {
             // Two replies with one id would be matched at random; and the answer to this one goes nowhere.
             token.cancel();

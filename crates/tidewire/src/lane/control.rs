@@ -129,7 +129,7 @@ fn accept_hello(
     };
     tracing::debug!(session = %cx.id, agent = hello.agent, "hello accepted");
     let sent = cx.send_framed(|_, out| welcome.encode_frame(out));
-    cx.frame_bytes_max = agreed.frame_bytes_max as usize;
+    cx.set_frame_bytes_max(agreed.frame_bytes_max as usize);
     cx.core.sessions[slot].frame_bytes_max = cx.frame_bytes_max;
     sent.map_err(|_| HandshakeError::Malformed)
 }
@@ -140,7 +140,7 @@ fn accept_welcome(
     message: &Message<'_>,
 ) -> Result<(), HandshakeError> {
     let welcome = Welcome::decode(message.payload)?;
-    cx.frame_bytes_max = cx.frame_bytes_max.min(welcome.frame_bytes_max as usize);
+    cx.set_frame_bytes_max(cx.frame_bytes_max.min(welcome.frame_bytes_max as usize));
     let session = &mut cx.core.sessions[slot];
     session.frame_bytes_max = cx.frame_bytes_max;
     session.agent = Some(welcome.agent.into());

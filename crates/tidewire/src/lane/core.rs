@@ -216,15 +216,18 @@ impl Core {
                         session.must_keep_order(),
                     )
                 });
-        Context {
+        let mut context = Context {
             core: self,
             id,
             output,
             frame_bytes_max,
+            reply_bytes_max: 0,
             current: NO_MESSAGE,
             keeps_order,
             stopped: false,
-        }
+        };
+        context.settle_replies();
+        context
     }
 
     pub(crate) fn context_without_session(&mut self) -> Context<'_> {
@@ -233,6 +236,7 @@ impl Core {
             id: SessionId::NONE,
             output: Output::default(),
             frame_bytes_max: 0,
+            reply_bytes_max: 0,
             current: NO_MESSAGE,
             keeps_order: false,
             stopped: false,
