@@ -225,6 +225,76 @@ impl SmallFrame {
     }
 }
 
+/// What stands around payloads of one length, but for an id of four bytes in front of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FrameAround {
+    head: [u8; AROUND_HEAD_BYTES_MAX],
+    /// At most [`AROUND_HEAD_BYTES_MAX`].
+    head_bytes: usize,
+    /// At most four less than that.
+    id_at: usize,
+    tail: [u8; AROUND_TAIL_BYTES_MAX],
+    /// At most [`AROUND_TAIL_BYTES_MAX`].
+    tail_bytes: usize,
+    payload_bytes: usize,
+}
+
+impl FrameAround {
+    /// What stands around the payload of `payload_bytes` that begins behind the first `head_bytes` of this frame; the id
+    /// begins behind the first `id_at` of them. Heads of more than 32 bytes and tails of more than 16 are not kept, nor are
+    /// places that are not there.
+    #[must_use]
+    pub fn of(frame: &[u8], id_at: usize, head_bytes: usize, payload_bytes: usize) -> Option<Self> {
+        let (head_of, rest) = frame.split_at_checked(head_bytes)?;
+        let (_, tail_of) = rest.split_at_checked(payload_bytes)?;
+        head_of.get(id_at..)?.first_chunk::<ID_BYTES>()?;
+        let mut head = [0; AROUND_HEAD_BYTES_MAX];
+        let mut tail = [0; AROUND_TAIL_BYTES_MAX];
+        head.get_mut(..head_bytes)?.copy_from_slice(head_of);
+        tail.get_mut(..tail_of.len())?.copy_from_slice(tail_of);
+        Some(Self {
+            head,
+            head_bytes,
+            id_at,
+            tail,
+            tail_bytes: tail_of.len(),
+            payload_bytes,
+        })
+    }
+
+    /// Appends the frame of this payload with `id`, little-endian, if it has the length that was given and there is room
+    /// without growing. Returns whether that could be done.
+    #[inline(always)]
+    #[must_use]
+    pub fn append(&self, id: u32, payload: &[u8], out: &mut Vec<u8>) -> bool {
+        const AROUND_BYTES_MAX: usize = AROUND_HEAD_BYTES_MAX + AROUND_TAIL_BYTES_MAX;
+        let room = out.capacity() - out.len();
+        if payload.len() != self.payload_bytes
+            || room < AROUND_BYTES_MAX
+            || room - AROUND_BYTES_MAX < payload.len()
+        {
+            return false;
+        }
+        let start = out.len();
+        // SAFETY: there is room for all of both arrays and the payload. `of` saw that the head and the id in it are within
+        // the first array and the tail within the second, so that each piece begins where the one before ends or earlier.
+        // `payload` is borrowed, so it does not overlap the vector. All bytes up to the new length are written.
+        unsafe {
+            let at = out.as_mut_ptr().add(start);
+            at.cast::<[u8; AROUND_HEAD_BYTES_MAX]>().write(self.head);
+            at.add(self.id_at).cast::<u32>().write_unaligned(id.to_le());
+            let behind = at.add(self.head_bytes);
+            copy(payload, behind);
+            let behind = behind.add(payload.len());
+            behind
+                .cast::<[u8; AROUND_TAIL_BYTES_MAX]>()
+                .write(self.tail);
+            out.set_len(start + self.head_bytes + payload.len() + self.tail_bytes);
+        }
+        true
+    }
+}
+
 /// Copies `from` to `to`.
 ///
 /// # Safety
@@ -274,6 +344,11 @@ fn kept_apart(word: u64) -> u64 {
 
 /// Most bytes of a header.
 const HEADER_BYTES_MAX: usize = 12;
+
+/// Most bytes in front of a payload and behind it: what UVRPC's replies have.
+const AROUND_HEAD_BYTES_MAX: usize = 32;
+const AROUND_TAIL_BYTES_MAX: usize = 16;
+const ID_BYTES: usize = 4;
 
 /// Payloads of so many bytes, and up to twice as many, are copied in place: in two pieces of 16, which may overlap.
 const SMALL_BYTES_MIN: usize = 16;
@@ -408,6 +483,39 @@ mod tests {
         for length in 0..payload.len() {
             let payload = &payload[..length];
             assert!(!SmallFrame::NONE.append(NEXT, payload, &mut Vec::with_capacity(200)));
+        }
+    }
+
+    #[test]
+    fn what_stands_around_a_payload_is_appended_with_it() {
+        let frame: Vec<u8> = (0..100).collect();
+        for (id_at, head, tail) in [(0, 4, 0), (3, 7, 16), (16, 28, 15), (28, 32, 1)] {
+            for payload in 0..50 {
+                let whole = &frame[..head + payload + tail];
+                let around = FrameAround::of(whole, id_at, head, payload).unwrap();
+                let mut out = Vec::with_capacity(300);
+                let (room, mut expected) = (out.capacity(), Vec::new());
+                while around.append(NEXT, &frame[..payload], &mut out) {
+                    let start = expected.len();
+                    expected.extend_from_slice(whole);
+                    expected[start + id_at..][..4].copy_from_slice(&NEXT.to_le_bytes());
+                    expected[start + head..][..payload].copy_from_slice(&frame[..payload]);
+                }
+                assert_eq!((&out, out.capacity()), (&expected, room));
+                assert!(room - out.len() < 48 + payload, "there was room");
+                out.clear();
+                assert!(!around.append(NEXT, &frame[..payload + 1], &mut out));
+            }
+        }
+        // A head or a tail that is too long, an id beyond the head, a payload beyond the frame.
+        for (id_at, head, payload) in [
+            (0, 33, 60),
+            (0, 30, 53),
+            (1, 4, 90),
+            (0, 4, 97),
+            (0, 101, 0),
+        ] {
+            assert_eq!(FrameAround::of(&frame, id_at, head, payload), None);
         }
     }
 

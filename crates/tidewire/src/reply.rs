@@ -5,11 +5,12 @@
 //! one like them is a few comparisons and a copy. Kept is what came twice in a row: where lengths vary, nothing is.
 //! Rejected: keeping it for each session, which every read would have to set up for what is the same in all of them.
 
-use tidewire_io::append::{Header, SmallFrame};
+use tidewire_io::append::{FrameAround, Header, SmallFrame};
 use tidewire_proto::codec::Codec;
-use tidewire_proto::message::Kind;
+use tidewire_proto::message::{Kind, Message};
 
 use crate::context::Context;
+use crate::lane::Core;
 use crate::service::{HandlerError, HandlerResult};
 
 /// What the last replies of a lane had in common.
@@ -26,6 +27,8 @@ pub(crate) struct ReplyShape {
     header: Option<Header>,
     /// The same for payloads that are small.
     small: SmallFrame,
+    /// What stands around payloads where the header is a longer one, or not all there is.
+    around: Option<FrameAround>,
     /// No header of this codec can be kept.
     is_unwanted: bool,
 }
@@ -41,6 +44,7 @@ impl ReplyShape {
         id_mask: 0,
         header: None,
         small: SmallFrame::NONE,
+        around: None,
         is_unwanted: false,
     };
 }
@@ -90,16 +94,21 @@ impl Context<'_> {
             && current.id.wrapping_sub(1) & shape.id_mask == 0
     }
 
-    /// A larger reply, or the first one of a read, which finds no room, or one of another length.
+    /// A larger reply, or the first one of a read, which finds no room, or one of another length, or with a longer header.
     #[inline(never)]
     fn reply_with_header(&mut self, payload: &[u8]) -> HandlerResult {
-        if payload.len() == self.core.reply_shape.payload_bytes
-            && let Some(header) = self.core.reply_shape.header
-        {
+        if payload.len() == self.core.reply_shape.payload_bytes {
             if self.output.bytes.capacity() == 0 {
                 self.output.bytes = self.core.buffers.take();
             }
-            if header.append(self.current.id, payload, &mut self.output.bytes) {
+            let (shape, out) = (&self.core.reply_shape, &mut self.output.bytes);
+            let id = self.current.id;
+            let is_done = match (&shape.around, &shape.header) {
+                (Some(around), _) => around.append(id, payload, out),
+                (None, Some(header)) => header.append(id, payload, out),
+                (None, None) => false,
+            };
+            if is_done {
                 return Ok(());
             }
         }
@@ -126,7 +135,7 @@ impl Context<'_> {
         let was_alike = current.kind == shape.kind
             && current.channel == shape.channel
             && payload.len() == shape.payload_bytes;
-        if was_alike && shape.header.is_some() {
+        if was_alike && shape.frame_bytes < usize::MAX {
             // It did for another session, or for want of room not for this one.
             return;
         }
@@ -139,13 +148,23 @@ impl Context<'_> {
         if !was_alike {
             return;
         }
-        let codec = &self.core.shared.codec;
         let answer = current.answer("", payload);
-        let head = codec.frame_head(&answer);
+        if !self.core.keep_head(&answer) && !self.core.keep_places(&answer) {
+            // What cannot be kept for a message that asked for nothing says nothing about replies.
+            let has_ids = self.core.shared.codec.has_ids();
+            self.core.reply_shape.is_unwanted = answer.kind == Kind::Reply || !has_ids;
+        }
+    }
+}
+
+impl Core {
+    /// Keeps the header of an answer, if its frame is nothing but that and the payload.
+    fn keep_head(&mut self, answer: &Message<'_>) -> bool {
+        let (codec, shape) = (&self.shared.codec, &mut self.reply_shape);
+        let head = codec.frame_head(answer);
         // Names that come back in replies differ from one to the next.
         let Some(head) = head.filter(|_| !codec.repeats_names()) else {
-            shape.is_unwanted = true;
-            return;
+            return false;
         };
         let mut header = Header::new(head.word, head.bytes);
         // The id of an answer that is no reply is always 0.
@@ -153,9 +172,30 @@ impl Context<'_> {
             header = header.with_sequence();
         }
         shape.id_mask = head.id_mask;
-        shape.frame_bytes = head.bytes + payload.len();
+        let payload_bytes = answer.payload.len();
+        shape.frame_bytes = head.bytes + payload_bytes;
         shape.header = Some(header);
-        shape.small = SmallFrame::new(header, payload.len()).unwrap_or(SmallFrame::NONE);
+        shape.small = SmallFrame::new(header, payload_bytes).unwrap_or(SmallFrame::NONE);
+        true
+    }
+
+    /// Keeps what stands around the payload of an answer, if that is not too long.
+    fn keep_places(&mut self, answer: &Message<'_>) -> bool {
+        let codec = &self.shared.codec;
+        let places = codec.frame_places(answer);
+        let Some(places) = places.filter(|_| !codec.repeats_names()) else {
+            return false;
+        };
+        let mut frame = self.buffers.take();
+        let encoded = codec.encode(answer, &mut frame);
+        let payload_bytes = answer.payload.len();
+        let around = FrameAround::of(&frame, places.id_at, places.payload_at, payload_bytes);
+        if encoded.is_ok() && around.is_some() {
+            self.reply_shape.frame_bytes = frame.len();
+            self.reply_shape.around = around;
+        }
+        self.buffers.put(frame);
+        encoded.is_ok() && around.is_some()
     }
 }
 
@@ -217,14 +257,14 @@ mod tests {
                     let answer = current.answer("", &payload[..length]);
                     let encoded = codec.encode(&answer, &mut expected[read % 2]);
                     assert_eq!(cx.reply(&payload[..length]).is_ok(), encoded.is_ok());
-                    kept += u32::from(cx.core.reply_shape.header.is_some());
+                    kept += u32::from(cx.core.reply_shape.frame_bytes < usize::MAX);
                 }
             }
             for (id, expected) in ids.iter().zip(&expected) {
                 let output = &lane.core.session(*id).unwrap().output;
                 assert!(output.unsent() == expected, "{name}");
             }
-            let keeps = ["tw1", "srmp", "length-field", "raw"].contains(&name);
+            let keeps = ["tw1", "srmp", "length-field", "raw", "uvrpc"].contains(&name);
             assert_eq!(kept > 0, keeps, "{name}");
         }
     }

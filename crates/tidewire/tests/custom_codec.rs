@@ -167,7 +167,11 @@ impl Codec for Trespassing {
         true
     }
 
-    fn decode_alike<'a>(&self, input: &'a [u8], _: &LastFrame) -> Option<(Message<'a>, &'a [u8])> {
+    fn decode_alike<'a>(
+        &self,
+        input: &'a [u8],
+        _: &LastFrame<'a>,
+    ) -> Option<(Message<'a>, &'a [u8])> {
         (!input.is_empty()).then_some((Message::new(Kind::Hello, 0, input), &[]))
     }
 

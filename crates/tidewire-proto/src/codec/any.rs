@@ -9,8 +9,8 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use super::{
-    Codec, CodecSpecError, Decoded, Delimited, FrameHead, LastFrame, LengthField, Lines,
-    MethodCase, Presence, Raw, RequestIds, Said, Srmp, SrmpRpc, Tw1, Uvrpc, spec,
+    Codec, CodecSpecError, Decoded, Delimited, FrameHead, FramePlaces, LastFrame, LengthField,
+    Lines, MethodCase, Presence, Raw, RequestIds, Said, Srmp, SrmpRpc, Tw1, Uvrpc, spec,
 };
 use crate::body::ErrorBody;
 use crate::error::{DecodeError, EncodeError};
@@ -120,6 +120,16 @@ impl AnyCodec {
         Some(head.ok()?.public())
     }
 
+    /// Where id and payload stand in the message's frame, if all else in it is the same for messages that agree in kind,
+    /// flags, channel, name and length of payload. Codecs with a [head](AnyCodec::frame_head) are left out: that is shorter.
+    #[must_use]
+    pub fn frame_places(&self, message: &Message<'_>) -> Option<FramePlaces> {
+        match self {
+            Self::Uvrpc(codec) => codec.frame_places(message),
+            _ => None,
+        }
+    }
+
     /// See [`Codec::encode`].
     #[inline(never)]
     fn encode_apart(&self, message: &Message<'_>, out: &mut Vec<u8>) -> Result<(), EncodeError> {
@@ -198,12 +208,12 @@ impl Codec for AnyCodec {
     fn decode_alike<'a>(
         &self,
         input: &'a [u8],
-        last: &LastFrame,
+        last: &LastFrame<'a>,
     ) -> Option<(Message<'a>, &'a [u8])> {
         each!(self, codec => codec.decode_alike(input, last))
     }
 
-    fn remember(&self, frame: &[u8], message: &Message<'_>, last: &mut LastFrame) {
+    fn remember<'a>(&self, frame: &'a [u8], message: &Message<'a>, last: &mut LastFrame<'a>) {
         each!(self, codec => codec.remember(frame, message, last));
     }
 

@@ -89,13 +89,13 @@ impl Codec for Faulty {
     fn decode_alike<'a>(
         &self,
         input: &'a [u8],
-        last: &LastFrame,
+        last: &LastFrame<'a>,
     ) -> Option<(Message<'a>, &'a [u8])> {
         let (payload, rest) = input.get(1..)?.split_at_checked(last.payload_bytes)?;
         Some((Message::new(Kind::OneWay, 0, payload), rest))
     }
 
-    fn remember(&self, _: &[u8], message: &Message<'_>, last: &mut LastFrame) {
+    fn remember<'a>(&self, _: &'a [u8], message: &Message<'a>, last: &mut LastFrame<'a>) {
         if self.0 == Fault::TrustsTheLast {
             last.payload_bytes = message.payload.len();
         }

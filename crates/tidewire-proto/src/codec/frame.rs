@@ -61,9 +61,10 @@ impl<'a> Framed<'a> {
 /// twice in a row is expected again: where lengths vary, a guess that fails costs more than it saves.
 ///
 /// A codec says which bits of a header come again: all but those of an id. They must say where the frame ends and what its
-/// message is but for id and payload.
+/// message is but for id and payload. Where that is more than eight bytes, they are kept as the last frame has them, which is
+/// why this lives no longer than the input.
 #[derive(Clone, Copy, Debug)]
-pub struct LastFrame {
+pub struct LastFrame<'a> {
     /// What comes again of the last header, of which eight bytes at most are looked at.
     seen: u64,
     /// The same of the header that is expected; the rest says what it means.
@@ -75,9 +76,40 @@ pub struct LastFrame {
     pub(super) payload_bytes: usize,
     pub(super) kind: Kind,
     pub(super) has_id: bool,
+    /// The name in the last frame, for codecs that expect names again.
+    pub(super) name_seen: &'a str,
+    /// What is expected around id and payload, for the same codecs.
+    pub(super) around: Around<'a>,
 }
 
-impl LastFrame {
+/// All of a frame but four bytes of id and the payload, in this order: head, id, middle, payload, tail.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Around<'a> {
+    pub(super) head: &'a [u8],
+    pub(super) middle: &'a [u8],
+    pub(super) tail: &'a [u8],
+    /// The name that lies somewhere in these.
+    pub(super) name: &'a str,
+}
+
+impl Around<'_> {
+    /// Id and payload of the frame at the front of `input` that is like this but for them, and what is behind it.
+    #[inline(always)]
+    pub(super) fn split<'b>(
+        &self,
+        input: &'b [u8],
+        payload_bytes: usize,
+    ) -> Option<(u32, &'b [u8], &'b [u8])> {
+        let rest = input.strip_prefix(self.head)?;
+        let (id, rest) = rest.split_first_chunk()?;
+        let rest = rest.strip_prefix(self.middle)?;
+        let (payload, rest) = rest.split_at_checked(payload_bytes)?;
+        let behind = rest.strip_prefix(self.tail)?;
+        Some((u32::from_le_bytes(*id), payload, behind))
+    }
+}
+
+impl<'a> LastFrame<'a> {
     /// Nothing was decoded yet, or the largest frame that is taken is another one now.
     #[inline(always)]
     #[must_use]
@@ -91,25 +123,37 @@ impl LastFrame {
             payload_bytes: usize::MAX,
             kind: Kind::OneWay,
             has_id: false,
+            name_seen: "",
+            around: Around {
+                head: &[],
+                middle: &[],
+                tail: &[],
+                name: "",
+            },
         }
+    }
+
+    /// Whether this is what came again of the last header, too; the next one is compared with it.
+    #[inline(always)]
+    pub(super) fn came_again(&mut self, word: u64) -> bool {
+        std::mem::replace(&mut self.seen, word) == word
     }
 
     /// Notes what comes again of the header of `message`. Returns whether it is expected now.
     #[inline(always)]
     pub(super) fn note(&mut self, word: u64, message: &Message<'_>) -> bool {
-        let came_again = word == self.seen;
+        let came_again = self.came_again(word);
         if came_again {
             self.expected = word;
             self.payload_bytes = message.payload.len();
             self.kind = message.kind;
             self.has_id = message.kind.has_id();
         }
-        self.seen = word;
         came_again
     }
 }
 
-impl Default for LastFrame {
+impl Default for LastFrame<'_> {
     fn default() -> Self {
         Self::new()
     }
@@ -129,6 +173,16 @@ pub struct FrameHead {
     pub has_sequence: bool,
     /// The bits of the number before an id that must be 0, or the id cannot be expressed.
     pub id_mask: u32,
+}
+
+/// Where the four bytes of an id, little-endian, and the payload stand in a frame; see
+/// [`AnyCodec::frame_places`](super::AnyCodec::frame_places).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FramePlaces {
+    /// Bytes in front of the id.
+    pub id_at: usize,
+    /// Bytes in front of the payload.
+    pub payload_at: usize,
 }
 
 /// What stands in front of a payload: up to twelve bytes, which fit registers, so that finding out what they are has no

@@ -239,7 +239,7 @@ impl Codec for LengthField {
     fn decode_alike<'a>(
         &self,
         input: &'a [u8],
-        last: &LastFrame,
+        last: &LastFrame<'a>,
     ) -> Option<(Message<'a>, &'a [u8])> {
         let word = u64::from_le_bytes(*input.first_chunk()?);
         if word & last.mask != last.expected {
@@ -251,7 +251,7 @@ impl Codec for LengthField {
     }
 
     #[inline(always)]
-    fn remember(&self, frame: &[u8], message: &Message<'_>, last: &mut LastFrame) {
+    fn remember<'a>(&self, frame: &'a [u8], message: &Message<'a>, last: &mut LastFrame<'a>) {
         let header_bytes = frame.len() - message.payload.len();
         let Some(word) = frame.first_chunk().map(|word| u64::from_le_bytes(*word)) else {
             return;

@@ -55,9 +55,9 @@ pub mod uvrpc;
 
 pub use any::AnyCodec;
 pub use delimited::Delimited;
-pub use frame::FrameHead;
 #[doc(hidden)]
 pub use frame::LastFrame;
+pub use frame::{FrameHead, FramePlaces};
 pub use length_field::{LengthField, LengthSize};
 pub use lines::Lines;
 pub use raw::Raw;
@@ -239,7 +239,7 @@ pub trait Codec: Send + Sync + 'static {
     fn decode_alike<'a>(
         &self,
         input: &'a [u8],
-        last: &LastFrame,
+        last: &LastFrame<'a>,
     ) -> Option<(Message<'a>, &'a [u8])> {
         let _ = (input, last);
         None
@@ -248,7 +248,7 @@ pub trait Codec: Send + Sync + 'static {
     /// Remembers the frame that `message` was decoded from, for as long as `frame_bytes_max` stays what it was then.
     #[doc(hidden)]
     #[inline(always)]
-    fn remember(&self, frame: &[u8], message: &Message<'_>, last: &mut LastFrame) {
+    fn remember<'a>(&self, frame: &'a [u8], message: &Message<'a>, last: &mut LastFrame<'a>) {
         let _ = (frame, message, last);
     }
 

@@ -150,7 +150,7 @@ impl Codec for Srmp {
     fn decode_alike<'a>(
         &self,
         input: &'a [u8],
-        last: &LastFrame,
+        last: &LastFrame<'a>,
     ) -> Option<(Message<'a>, &'a [u8])> {
         let (head, rest) = input.split_first_chunk::<SHORT_HEADER_BYTES>()?;
         let word = u32::from_le_bytes(*head);
@@ -162,7 +162,7 @@ impl Codec for Srmp {
     }
 
     #[inline(always)]
-    fn remember(&self, frame: &[u8], message: &Message<'_>, last: &mut LastFrame) {
+    fn remember<'a>(&self, frame: &'a [u8], message: &Message<'a>, last: &mut LastFrame<'a>) {
         let Some(word) = frame.first_chunk().map(|word| u32::from_le_bytes(*word)) else {
             return;
         };

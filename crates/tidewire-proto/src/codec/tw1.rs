@@ -152,7 +152,7 @@ impl Codec for Tw1 {
     fn decode_alike<'a>(
         &self,
         input: &'a [u8],
-        last: &LastFrame,
+        last: &LastFrame<'a>,
     ) -> Option<(Message<'a>, &'a [u8])> {
         let (word, mut rest) = input.split_first_chunk::<ONE_WAY_HEADER_BYTES>()?;
         let word = u64::from_le_bytes(*word);
@@ -177,7 +177,7 @@ impl Codec for Tw1 {
     }
 
     #[inline(always)]
-    fn remember(&self, frame: &[u8], message: &Message<'_>, last: &mut LastFrame) {
+    fn remember<'a>(&self, frame: &'a [u8], message: &Message<'a>, last: &mut LastFrame<'a>) {
         let Some(word) = frame.first_chunk().map(|word| u64::from_le_bytes(*word)) else {
             return;
         };

@@ -176,23 +176,23 @@ fn a_header_that_came_twice_is_known_when_it_comes_again() {
         Tw1.encode(message, &mut frame).unwrap();
         frame
     };
-    let remember = |frame: &[u8], last: &mut LastFrame| {
+    fn remember<'a>(frame: &'a [u8], last: &mut LastFrame<'a>) {
         let Ok(Decoded::Frame { message, .. }) = Tw1.decode(frame, LIMIT) else {
             panic!("no frame");
         };
         Tw1.remember(frame, &message, last);
-    };
+    }
     for kind in [Kind::OneWay, Kind::Request] {
         let message = |id, payload| Message {
             flags: 4,
             id: if kind.has_id() { id } else { 0 },
             ..Message::new(kind, 7, payload)
         };
+        let frames = [1, 2].map(|id| frame_of(&message(id, b"once")));
         let mut last = LastFrame::new();
-        for id in 1..3 {
-            let frame = frame_of(&message(id, b"once"));
-            assert_eq!(Tw1.decode_alike(&frame, &last), None);
-            remember(&frame, &mut last);
+        for frame in &frames {
+            assert_eq!(Tw1.decode_alike(frame, &last), None);
+            remember(frame, &mut last);
         }
         let third = message(3, b"more");
         let mut frame = frame_of(&third);

@@ -16,8 +16,8 @@
 //! Two runs with different ROUNDS leave the start out. `.ci/count-instructions` does it, compares commits, and checks that
 //! nothing costs more than it did.
 //!
-//! `instructions_per_message WORK BATCH ROUNDS [CODEC] [SUBSCRIBER]`: any codec but `raw`; `tw1` is the default, and `custom`
-//! a codec of one's own with the format of `length-field`. With the feature `trace` a SUBSCRIBER may be `registry`, which
+//! `instructions_per_message WORK BATCH ROUNDS [CODEC] [SUBSCRIBER]`: any codec, `raw` for `send` only; `tw1` is the
+//! default, and `custom` a codec of one's own with the format of `length-field`. With the feature `trace` a SUBSCRIBER may be `registry`, which
 //! keeps spans, or `fmt`, which also writes a line for every span that ends, to nowhere.
 
 mod datagrams;

@@ -28,7 +28,7 @@ pub(super) enum Flow {
 }
 
 /// How far decoding has come over one piece of input or several.
-pub(super) struct Progress {
+pub(super) struct Progress<'a> {
     /// Frames decoded.
     pub(super) frames: u64,
     /// Whether frames go to the service.
@@ -36,10 +36,10 @@ pub(super) struct Progress {
     /// Bytes at the front in which the codec found no end of a frame before.
     searched: usize,
     /// What the next datagram may repeat.
-    last: LastFrame,
+    last: LastFrame<'a>,
 }
 
-impl Progress {
+impl Progress<'_> {
     pub(super) fn new(is_open: bool) -> Self {
         Self {
             frames: 0,
@@ -71,6 +71,10 @@ macro_rules! with_codec {
                 $call
             }
             AnyCodec::Delimited(known) => {
+                let $codec = &known;
+                $call
+            }
+            AnyCodec::Uvrpc(known) => {
                 let $codec = &known;
                 $call
             }
@@ -272,13 +276,13 @@ fn handle_bytes<S: Service, C: Codec + ?Sized>(
 
 /// Decodes and handles every whole frame of a piece of a stream, or of a datagram. Returns how many bytes were used.
 #[inline]
-pub(super) fn decode_frames<S: Service, C: Codec + ?Sized, const IS_DATAGRAM: bool>(
+pub(super) fn decode_frames<'a, S: Service, C: Codec + ?Sized, const IS_DATAGRAM: bool>(
     cx: &mut Context<'_>,
     service: &mut S,
     codec: &C,
     slot: usize,
-    input: &[u8],
-    progress: &mut Progress,
+    input: &'a [u8],
+    progress: &mut Progress<'a>,
 ) -> (usize, Flow) {
     let queue_bytes_max = cx.core.shared.limits.queue_bytes_max;
     let mut phase = Phase::new(cx, progress.is_open);

@@ -3,6 +3,8 @@
 //! Any valid layout is read. What is written is one fixed layout, front to back in a single pass: the table,
 //! the method, the parameters, and the vtable last, which is what the original's own builder writes.
 
+use std::ops::Range;
+
 use super::table::{Broken, Table};
 use crate::error::{DecodeError, EncodeError};
 use crate::message::Kind;
@@ -49,7 +51,8 @@ impl<'a> RpcFrame<'a> {
     /// Reads the frame at the front of `bytes`, and how many bytes of it mean something.
     pub(super) fn read(bytes: &'a [u8]) -> Result<(Self, usize), Broken> {
         let mut table = Table::root(bytes)?;
-        let frame_type = match table.u8(0)? {
+        let [type_slot, msgid_slot, method_slot, params_slot] = SLOTS;
+        let frame_type = match table.u8(type_slot)? {
             0 => RpcFrameType::Request,
             1 => RpcFrameType::Response,
             2 => RpcFrameType::Notification,
@@ -58,11 +61,30 @@ impl<'a> RpcFrame<'a> {
         };
         let frame = Self {
             frame_type,
-            msgid: table.u32(1)?,
-            method: table.string(2)?,
-            params: table.vector(3)?,
+            msgid: table.u32(msgid_slot)?,
+            method: table.string(method_slot)?,
+            params: table.vector(params_slot)?,
         };
         Ok((frame, table.extent()))
+    }
+
+    /// Where the number and the parameters of the frame that fills `bytes` lie, if another number and other parameters of
+    /// the same length change nothing else that is read.
+    pub(super) fn free_places(bytes: &[u8]) -> Option<(usize, Range<usize>)> {
+        Table::root(bytes).ok()?.free_places(SLOTS)
+    }
+
+    /// Where the number and the parameters lie in what [`RpcFrame::encode`] appends.
+    pub(super) fn encoded_places(&self) -> (usize, usize) {
+        let layout = self.layout();
+        let method_bytes = if layout.has_method {
+            OFFSET_BYTES + padded(self.method.len() + 1)
+        } else {
+            0
+        };
+        let table = TABLE as usize;
+        let params_at = table + layout.table_bytes + method_bytes + OFFSET_BYTES;
+        (table + usize::from(layout.msgid_at), params_at)
     }
 
     /// How many bytes [`RpcFrame::encode`] appends.
@@ -70,14 +92,8 @@ impl<'a> RpcFrame<'a> {
     /// # Errors
     /// [`EncodeError::PayloadTooLarge`] if it would be more than 2^31-1, the limit of the format.
     pub fn encoded_bytes(&self) -> Result<usize, EncodeError> {
-        let layout = self.layout();
-        let method_bytes = if layout.has_method {
-            OFFSET_BYTES + padded(self.method.len() + 1)
-        } else {
-            0
-        };
-        let around = OFFSET_BYTES + layout.table_bytes + method_bytes + OFFSET_BYTES + VTABLE_BYTES;
-        check_bytes(around, self.params.len())
+        let (_, params_at) = self.encoded_places();
+        check_bytes(params_at + VTABLE_BYTES, self.params.len())
     }
 
     /// Appends the frame to `out`.
@@ -260,6 +276,8 @@ pub(super) fn frame_type_of(kind: Kind) -> Option<RpcFrameType> {
     }
 }
 
+/// Of an `RpcFrame`: type, number, method and parameters.
+const SLOTS: [usize; 4] = [0, 1, 2, 3];
 const TABLE: u32 = 4;
 const OFFSET_BYTES: usize = 4;
 const VTABLE_BYTES: usize = 12;

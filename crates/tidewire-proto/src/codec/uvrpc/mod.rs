@@ -29,8 +29,8 @@ pub use frame::{BroadcastMessage, RpcFrame, RpcFrameType};
 use frame::frame_type_of;
 use table::Broken;
 
-use super::frame::Framed;
-use super::{Codec, Decoded, MethodCase, RequestIds, unsupported};
+use super::frame::{Around, FramePlaces, Framed};
+use super::{Codec, Decoded, LastFrame, MethodCase, RequestIds, unsupported};
 use crate::body::ErrorBody;
 use crate::error::{DecodeError, EncodeError};
 use crate::message::{Kind, Message};
@@ -75,6 +75,18 @@ impl Uvrpc {
         Self {
             framing: Framing::Legacy,
         }
+    }
+
+    /// Where id and payload stand in the message's frame, if that is one with both.
+    pub(super) fn frame_places(&self, message: &Message<'_>) -> Option<FramePlaces> {
+        if self.framing != Framing::Length || !has_msgid(message.kind) {
+            return None;
+        }
+        let (msgid_at, params_at) = rpc_frame_of(message).ok()?.encoded_places();
+        Some(FramePlaces {
+            id_at: LENGTH_BYTES + msgid_at,
+            payload_at: LENGTH_BYTES + params_at,
+        })
     }
 }
 
@@ -122,6 +134,44 @@ impl Codec for Uvrpc {
         }
     }
 
+    #[inline(always)]
+    fn repeats_headers(&self) -> bool {
+        self.framing == Framing::Length
+    }
+
+    #[inline(always)]
+    fn decode_alike<'a>(
+        &self,
+        input: &'a [u8],
+        last: &LastFrame<'a>,
+    ) -> Option<(Message<'a>, &'a [u8])> {
+        let (id, payload, behind) = last.around.split(input, last.payload_bytes)?;
+        let id = if has_msgid(last.kind) { id } else { 0 };
+        let message = Message::with_id(last.kind, 0, id, payload).with_name(last.around.name);
+        Some((message, behind))
+    }
+
+    #[inline]
+    fn remember<'a>(&self, frame: &'a [u8], message: &Message<'a>, last: &mut LastFrame<'a>) {
+        let Some(word) = frame.first_chunk().map(|word| u64::from_le_bytes(*word)) else {
+            return;
+        };
+        let had_name = std::mem::replace(&mut last.name_seen, message.name) == message.name;
+        if self.framing != Framing::Length || !(last.came_again(word) && had_name) {
+            return;
+        }
+        if let Some((msgid_at, params)) = RpcFrame::free_places(&frame[LENGTH_BYTES..]) {
+            let id_at = LENGTH_BYTES + msgid_at;
+            (last.kind, last.payload_bytes) = (message.kind, params.len());
+            last.around = Around {
+                head: &frame[..id_at],
+                middle: &frame[id_at + ID_BYTES..LENGTH_BYTES + params.start],
+                tail: &frame[LENGTH_BYTES + params.end..],
+                name: message.name,
+            };
+        }
+    }
+
     fn encode(&self, message: &Message<'_>, out: &mut Vec<u8>) -> Result<(), EncodeError> {
         let kind = message.kind;
         if self.framing == Framing::Datagram {
@@ -137,13 +187,7 @@ impl Codec for Uvrpc {
                 _ => {}
             }
         }
-        let frame_type = frame_type_of(kind).ok_or(unsupported(NAME, kind))?;
-        let frame = RpcFrame {
-            frame_type,
-            msgid: if has_msgid(kind) { message.id } else { 0 },
-            method: if is_call(kind) { message.name } else { "" },
-            params: message.payload,
-        };
+        let frame = rpc_frame_of(message)?;
         let frame_bytes = frame.encoded_bytes()?;
         if self.framing == Framing::Length {
             out.reserve(LENGTH_BYTES + frame_bytes);
@@ -261,6 +305,18 @@ fn message_of<'a>(frame: &RpcFrame<'a>) -> Message<'a> {
     Message::with_id(kind, 0, id, frame.params).with_name(frame.method)
 }
 
+/// The frame that a message is sent as.
+fn rpc_frame_of<'a>(message: &Message<'a>) -> Result<RpcFrame<'a>, EncodeError> {
+    let kind = message.kind;
+    Ok(RpcFrame {
+        frame_type: frame_type_of(kind).ok_or(unsupported(NAME, kind))?,
+        msgid: if has_msgid(kind) { message.id } else { 0 },
+        method: if is_call(kind) { message.name } else { "" },
+        params: message.payload,
+    })
+}
+
+#[inline(always)]
 const fn has_msgid(kind: Kind) -> bool {
     matches!(kind, Kind::Request | Kind::Reply | Kind::Error)
 }
@@ -280,6 +336,7 @@ pub const ORIGINAL_FRAME_BYTES_MAX: usize = 32_764;
 
 const NAME: &str = "uvrpc";
 const LENGTH_BYTES: usize = 4;
+const ID_BYTES: usize = 4;
 
 #[cfg(test)]
 mod tests;

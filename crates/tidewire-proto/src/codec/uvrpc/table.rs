@@ -11,6 +11,8 @@
 //!  vector:  u32 count, bytes; a string has a NUL behind them
 //! ```
 
+use std::ops::Range;
+
 use crate::error::DecodeError;
 
 /// Why a table or a field of it cannot be read.
@@ -122,6 +124,54 @@ impl<'a> Table<'a> {
             })
     }
 
+    /// Where the four bytes of the number in slot `number` and the bytes of the vector in slot `vector` lie, if the number
+    /// comes first and nothing else does lie there: neither the table's own references nor the byte in slot `byte` and the
+    /// text in slot `text`. Another number and other bytes then change nothing else that is read.
+    pub(super) fn free_places(
+        &self,
+        [byte, number, text, vector]: [usize; 4],
+    ) -> Option<(usize, Range<usize>)> {
+        let back = i32::from_le_bytes(array_at(self.bytes, self.position).ok()?);
+        let vtable = usize::try_from(self.position as i64 - i64::from(back)).ok()?;
+        let field = |slot, bytes| self.field(slot, bytes).ok().flatten();
+        let place = |slot| -> Option<(usize, Range<usize>)> {
+            let at = field(slot, OFFSET_BYTES)?;
+            let start = at.checked_add(u32_at(self.bytes, at).ok()? as usize)?;
+            let elements = start.checked_add(OFFSET_BYTES)?;
+            let end = elements.checked_add(u32_at(self.bytes, start).ok()? as usize)?;
+            Some((at, elements..end))
+        };
+        let nothing = 0..0;
+        let number_at = field(number, OFFSET_BYTES)?;
+        let (vector_at, elements) = place(vector)?;
+        let (text_at, text) = match place(text) {
+            // With its count in front and the terminator behind it.
+            Some((at, text)) => (
+                span(at),
+                text.start - OFFSET_BYTES..text.end.saturating_add(1),
+            ),
+            None => (nothing.clone(), nothing.clone()),
+        };
+        let read = [
+            span(0),
+            span(self.position),
+            vtable..vtable + VTABLE_HEADER_BYTES + self.slots.len(),
+            field(byte, 1).map_or(nothing, |at| at..at + 1),
+            text_at,
+            text,
+            span(vector_at),
+            span(elements.start - OFFSET_BYTES),
+        ];
+        let number = span(number_at);
+        let is_free = |place: &Range<usize>| {
+            let overlaps =
+                |other: &Range<usize>| other.start < place.end && place.start < other.end;
+            !read.iter().any(overlaps)
+        };
+        let is_first = number.end <= elements.start && elements.end <= self.bytes.len();
+        (is_first && is_free(&number) && is_free(&elements)).then_some((number_at, elements))
+    }
+
     /// Where the last byte of the table and of what was read of it ends.
     pub(super) fn extent(&self) -> usize {
         self.extent
@@ -155,6 +205,11 @@ impl<'a> Table<'a> {
         self.extent = self.extent.max(end);
         Ok(Some((elements, end)))
     }
+}
+
+/// Where a number or a reference lies.
+const fn span(at: usize) -> Range<usize> {
+    at..at + OFFSET_BYTES
 }
 
 fn u32_at(bytes: &[u8], at: usize) -> Result<u32, Broken> {

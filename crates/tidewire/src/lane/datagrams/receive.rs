@@ -214,13 +214,13 @@ fn handle_run<'a, S: Service, C: Codec + ?Sized>(
 }
 
 /// Decodes one datagram.
-fn take_datagram<S: Service, C: Codec + ?Sized>(
+fn take_datagram<'a, S: Service, C: Codec + ?Sized>(
     cx: &mut Context<'_>,
     service: &mut S,
     codec: &C,
     slot: usize,
-    datagram: &Datagram<'_>,
-    progress: &mut Progress,
+    datagram: &Datagram<'a>,
+    progress: &mut Progress<'a>,
 ) -> Taken {
     if datagram.truncated {
         cx.core.drop_datagram(DatagramDrop::Truncated);
@@ -232,13 +232,13 @@ fn take_datagram<S: Service, C: Codec + ?Sized>(
     take_frames(cx, service, codec, slot, datagram.bytes, progress)
 }
 
-fn take_frames<S: Service, C: Codec + ?Sized>(
+fn take_frames<'a, S: Service, C: Codec + ?Sized>(
     cx: &mut Context<'_>,
     service: &mut S,
     codec: &C,
     slot: usize,
-    bytes: &[u8],
-    progress: &mut Progress,
+    bytes: &'a [u8],
+    progress: &mut Progress<'a>,
 ) -> Taken {
     let (used, flow) = read::decode_frames::<S, C, true>(cx, service, codec, slot, bytes, progress);
     match flow {
