@@ -100,11 +100,11 @@ impl Around<'_> {
         input: &'b [u8],
         payload_bytes: usize,
     ) -> Option<(u32, &'b [u8], &'b [u8])> {
-        let rest = input.strip_prefix(self.head)?;
+        let rest = strip(self.head, input)?;
         let (id, rest) = rest.split_first_chunk()?;
-        let rest = rest.strip_prefix(self.middle)?;
+        let rest = strip(self.middle, rest)?;
         let (payload, rest) = rest.split_at_checked(payload_bytes)?;
-        let behind = rest.strip_prefix(self.tail)?;
+        let behind = strip(self.tail, rest)?;
         Some((u32::from_le_bytes(*id), payload, behind))
     }
 }
@@ -234,8 +234,50 @@ impl Head {
     }
 }
 
+/// What is behind `part` at the front of `input`. Parts of 8 to 32 bytes are compared without a call, as two ends that may
+/// overlap.
+#[inline(always)]
+fn strip<'a>(part: &[u8], input: &'a [u8]) -> Option<&'a [u8]> {
+    let (front, rest) = input.split_at_checked(part.len())?;
+    let is_same = match part.len() {
+        8..=16 => has_ends_of::<8>(front, part),
+        17..=32 => has_ends_of::<16>(front, part),
+        _ => front == part,
+    };
+    is_same.then_some(rest)
+}
+
+/// Whether the first and the last `N` bytes are those of the other.
+#[inline(always)]
+fn has_ends_of<const N: usize>(one: &[u8], other: &[u8]) -> bool {
+    one.first_chunk::<N>() == other.first_chunk() && one.last_chunk::<N>() == other.last_chunk()
+}
+
 /// The header of the native protocol with an id.
 const HEAD_BYTES_MAX: usize = 12;
 
 /// What nothing is taken for that came before.
 const NO_HEADER: u64 = u64::MAX;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_is_found_in_front_whatever_its_length() {
+        let part: Vec<u8> = (1..50).collect();
+        for length in 0..part.len() {
+            let part = &part[..length];
+            let mut input = part.to_vec();
+            input.extend_from_slice(b"rest");
+            assert_eq!(strip(part, &input), Some(&b"rest"[..]));
+            assert_eq!(strip(part, part), Some(&b""[..]));
+            for at in 0..length {
+                assert_eq!(strip(part, &part[..at]), None, "{at} of {length}");
+                input[at] = 0;
+                assert_eq!(strip(part, &input), None, "{at} of {length}");
+                input[at] = part[at];
+            }
+        }
+    }
+}
