@@ -6,23 +6,27 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use tidewire_proto::codec::{Codec, RequestIds};
+use tidewire_proto::codec::RequestIds;
 use tidewire_proto::correlate::Correlator;
+use tidewire_proto::error::EncodeError;
 use tidewire_proto::message::{Kind, Message};
 
 use super::answers::Answers;
 use super::call::WhenWindowFull;
 use super::link::Link;
-use super::queue::Ticket;
+use super::queue::{Batch, Ticket};
 use super::request::RequestError;
 use super::slots::SlotId;
 use super::whereabouts::Whereabouts;
 use crate::context::{Context, SendError};
+use crate::sender::SessionSender;
 use crate::session::{CloseReason, SessionId};
 
 #[derive(Debug)]
 pub(super) struct Calls {
     link: Arc<Link>,
+    /// Whether requests carry ids; without them they are messages whose answers come in their order.
+    has_ids: bool,
     sent: Correlator<Sent>,
     /// In the order they came.
     parked: VecDeque<Kept>,
@@ -56,6 +60,18 @@ struct Kept {
     payload: Vec<u8>,
 }
 
+/// Why a request was not sent.
+#[derive(Debug)]
+enum NotSent {
+    WindowFull,
+    /// The session's output is.
+    OutputFull,
+    NoSession,
+    Encode(EncodeError),
+    /// Nobody waits for its answer.
+    Abandoned,
+}
+
 impl Calls {
     pub(super) fn new(
         link: Arc<Link>,
@@ -65,6 +81,7 @@ impl Calls {
     ) -> Self {
         Self {
             link,
+            has_ids: ids != RequestIds::None,
             sent: Correlator::for_ids(ids, pending_max),
             parked: VecDeque::new(),
             whereabouts: Whereabouts::default(),
@@ -76,32 +93,30 @@ impl Calls {
         }
     }
 
-    /// Sends a request, lets it wait, or fails it.
-    pub(super) fn submit(
-        &mut self,
-        cx: &mut Context<'_>,
-        ticket: &Ticket,
-        name: &str,
-        payload: &[u8],
-    ) {
-        let kept = || Kept {
-            ticket: *ticket,
-            name: name.to_owned(),
-            payload: payload.to_vec(),
-        };
-        let waits = ticket.when_full == WhenWindowFull::Wait;
-        let repeats = ticket.idempotent && self.reconnects;
-        match self.session {
-            // Those that came before go before.
-            Some(_) if waits && !self.parked.is_empty() => self.park(kept()),
-            Some(session) => match self.send(cx, session, ticket, name, payload) {
-                Ok(id) if repeats => self.keep(id, kept()),
+    /// Sends the requests that are next in the batch, lets them wait, or fails them. Those that the session has no room for
+    /// stay where they are.
+    pub(super) fn submit(&mut self, cx: &mut Context<'_>, batch: &mut Batch) {
+        // Found once for all of them.
+        let mut sender = self.session.and_then(|session| cx.sender(session).ok());
+        while let Some((ticket, name, payload)) = batch.call() {
+            let sent = match &mut sender {
+                // Those that came before go before.
+                Some(_) if ticket.when_full == WhenWindowFull::Wait && !self.parked.is_empty() => {
+                    Err(NotSent::WindowFull)
+                }
+                Some(sender) => self.send(sender, ticket, name, payload),
+                None => Err(NotSent::NoSession),
+            };
+            match sent {
+                Ok(id) if self.repeats(ticket) => self.keep(id, Kept::new(ticket, name, payload)),
                 Ok(_) => {}
-                Err(RequestError::WindowFull) if waits => self.park(kept()),
-                Err(error) => self.answers.fail(ticket.slot, error),
-            },
-            None if repeats => self.park(kept()),
-            None => self.answers.fail(ticket.slot, RequestError::NotConnected),
+                Err(NotSent::OutputFull) => return,
+                Err(not_sent) if self.may_wait(ticket, &not_sent) => {
+                    self.park(Kept::new(ticket, name, payload));
+                }
+                Err(not_sent) => self.answers.fail(ticket.slot, not_sent.into()),
+            }
+            batch.pass_call();
         }
     }
 
@@ -112,60 +127,82 @@ impl Calls {
         ticket: &Ticket,
         payload: &[u8],
     ) -> Result<(), RequestError> {
-        let session = self.session.ok_or(RequestError::NotConnected)?;
-        self.send(cx, session, ticket, "", payload).map(drop)
+        let sender = self.session.and_then(|session| cx.sender(session).ok());
+        let mut sender = sender.ok_or(RequestError::NotConnected)?;
+        self.send(&mut sender, ticket, "", payload)?;
+        Ok(())
     }
 
     /// Sends what waits, as far as the window allows.
     pub(super) fn send_parked(&mut self, cx: &mut Context<'_>) {
         self.drop_let_go();
-        while let Some(session) = self.session
-            && let Some(kept) = self.parked.pop_front()
-        {
-            match self.send(cx, session, &kept.ticket, &kept.name, &kept.payload) {
-                Ok(id) if kept.ticket.idempotent && self.reconnects => self.keep(id, kept),
+        if self.parked.is_empty() {
+            return;
+        }
+        let Some(session) = self.session else {
+            return;
+        };
+        let mut sender = cx.sender(session).ok();
+        while let Some(kept) = self.parked.pop_front() {
+            let sent = match &mut sender {
+                Some(sender) => self.send(sender, &kept.ticket, &kept.name, &kept.payload),
+                None => Err(NotSent::NoSession),
+            };
+            match sent {
+                Ok(id) if self.repeats(&kept.ticket) => self.keep(id, kept),
                 Ok(_) => {}
-                Err(RequestError::WindowFull) => return self.parked.push_front(kept),
-                Err(error) => self.fail_parked(kept.ticket.slot, error),
+                Err(NotSent::WindowFull | NotSent::OutputFull) => {
+                    return self.parked.push_front(kept);
+                }
+                Err(not_sent) => self.fail_parked(kept.ticket.slot, not_sent.into()),
             }
         }
     }
 
-    /// Sends one request now and returns its id, or says why not; a full output counts as a full window.
+    /// Sends one request now and returns its id, or says why not.
+    // Compiled into the loops, so that the sender stays in registers.
+    #[inline(always)]
     fn send(
         &mut self,
-        cx: &mut Context<'_>,
-        session: SessionId,
+        sender: &mut SessionSender<'_>,
         ticket: &Ticket,
         name: &str,
         payload: &[u8],
-    ) -> Result<u32, RequestError> {
+    ) -> Result<u32, NotSent> {
         if self.link.exchange().is_abandoned(ticket.slot) {
-            // Nobody reads this either.
-            return Err(RequestError::Shutdown);
+            return Err(NotSent::Abandoned);
         }
         let sent = Sent {
             ticket: *ticket,
             kept: None,
         };
-        let inserted = self.sent.insert(sent);
-        let id = inserted.map_err(|_| RequestError::WindowFull)?;
-        let message = if cx.codec().has_ids() {
+        let id = self.sent.insert(sent).map_err(|_| NotSent::WindowFull)?;
+        let message = if self.has_ids {
             Message::with_id(ticket.kind, ticket.channel, id, payload)
         } else {
             Message::new(Kind::OneWay, ticket.channel, payload)
         };
-        if let Err(error) = cx.send_to(session, &message.with_name(name)) {
+        if let Err(error) = sender.send(&message.with_name(name)) {
             self.sent.take(id);
-            return Err(match error {
-                SendError::QueueFull => RequestError::WindowFull,
-                SendError::Encode(error) => RequestError::Encode(error),
-                SendError::NotOpen => RequestError::NotConnected,
-            });
+            return Err(error.into());
         }
         self.whereabouts.note_sent(ticket.slot, id);
         self.note_deadline(ticket.deadline_ns);
         Ok(id)
+    }
+
+    /// Whether a request is sent again when the connection ends.
+    fn repeats(&self, ticket: &Ticket) -> bool {
+        ticket.idempotent && self.reconnects
+    }
+
+    /// Whether a request that was not sent waits for its turn.
+    fn may_wait(&self, ticket: &Ticket, not_sent: &NotSent) -> bool {
+        match not_sent {
+            NotSent::WindowFull => ticket.when_full == WhenWindowFull::Wait,
+            NotSent::NoSession => self.session.is_none() && self.repeats(ticket),
+            _ => false,
+        }
     }
 
     /// Keeps a request that is on its way, to repeat it.
@@ -325,6 +362,38 @@ impl Calls {
     }
 }
 
+impl Kept {
+    fn new(ticket: &Ticket, name: &str, payload: &[u8]) -> Self {
+        Self {
+            ticket: *ticket,
+            name: name.to_owned(),
+            payload: payload.to_vec(),
+        }
+    }
+}
+
+impl From<SendError> for NotSent {
+    fn from(error: SendError) -> Self {
+        match error {
+            SendError::QueueFull => Self::OutputFull,
+            SendError::Encode(error) => Self::Encode(error),
+            SendError::NotOpen => Self::NoSession,
+        }
+    }
+}
+
+impl From<NotSent> for RequestError {
+    fn from(not_sent: NotSent) -> Self {
+        match not_sent {
+            NotSent::WindowFull | NotSent::OutputFull => Self::WindowFull,
+            NotSent::Encode(error) => Self::Encode(error),
+            NotSent::NoSession => Self::NotConnected,
+            // Nobody reads this.
+            NotSent::Abandoned => Self::Shutdown,
+        }
+    }
+}
+
 /// Requests that wait to be sent. As many as commands wait for the lane: twice that is what a burst may be.
 const PARKED_MAX: usize = 4096;
 
@@ -334,7 +403,7 @@ const DEADLINE_TICK_NS: u64 = 1_000_000;
 #[cfg(test)]
 mod tests {
     use super::super::exchange::Exchange;
-    use super::super::queue::{Batch, Command};
+    use super::super::queue::Command;
     use super::*;
     use crate::lane::{Core, lane};
     use crate::server::Server;
@@ -366,12 +435,9 @@ mod tests {
             let mut cx = core.context_without_session();
             let mut batch = Batch::default();
             self.link.exchange().take(&mut batch);
-            while let Some((command, piece)) = batch.next() {
+            while let Some(command) = batch.next() {
                 match command {
-                    Command::Call { ticket, .. } => {
-                        let payload = batch.bytes(piece);
-                        self.calls.submit(&mut cx, &ticket, "", payload);
-                    }
+                    Command::Calls { .. } => self.calls.submit(&mut cx, &mut batch),
                     Command::Abandon(slot) => self.calls.abandon(&mut cx, slot),
                     other => panic!("{other:?}"),
                 }

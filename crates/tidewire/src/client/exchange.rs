@@ -17,7 +17,7 @@ use tidewire_proto::error::EncodeError;
 
 use super::HandOverError;
 use super::answers::Answers;
-use super::queue::{Batch, Command, Piece, Subscribe, Ticket};
+use super::queue::{Batch, Command, Subscribe, Ticket};
 use super::request::RequestError;
 use super::slots::{Outcome, SlotId, Slots};
 use super::spare;
@@ -192,16 +192,12 @@ impl Exchange {
     /// not keep the lane from its socket and its deadlines, nor those it refuses from their answers. What waits then is
     /// [occupying](Self::is_occupied) still, so that the next turn comes at once.
     #[inline]
-    pub(super) fn next(
-        &self,
-        batch: &mut Batch,
-        taken: &mut TakenBytes,
-    ) -> Option<(Command, Piece)> {
+    pub(super) fn next(&self, batch: &mut Batch, taken: &mut TakenBytes) -> Option<Command> {
         batch.next().or_else(|| self.next_waiting(batch, taken))
     }
 
     /// The first command of what waits, unless the turn has taken enough.
-    fn next_waiting(&self, batch: &mut Batch, taken: &mut TakenBytes) -> Option<(Command, Piece)> {
+    fn next_waiting(&self, batch: &mut Batch, taken: &mut TakenBytes) -> Option<Command> {
         if taken.0 >= TURN_BYTES_MAX {
             self.clear(batch);
             return None;

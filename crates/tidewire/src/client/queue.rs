@@ -1,8 +1,9 @@
 //! What the application's threads leave for their client's lane: commands in their order, and the bytes of them.
 //!
 //! One-way messages are encoded by the thread that sends them, and names and payloads of requests are copied, into one run
-//! of bytes beside the list of commands: both cost a copy, and a command is a few words. List and bytes go back and
-//! forth between the threads and the lane, and are never allocated anew.
+//! of bytes beside the list of commands: both cost a copy, and a command is a few words. Requests in a row are one command,
+//! and so are messages: the lane does what they have in common once for all of them. Lists and bytes go back and forth
+//! between the threads and the lane, and are never allocated anew.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -17,22 +18,16 @@ use super::subscription::TopicQueue;
 /// What the application asks of its client's lane.
 #[derive(Debug)]
 pub(crate) enum Command {
-    /// Send a request. Its name and then its payload are the next of the batch's bytes.
-    Call {
-        ticket: Ticket,
-        name_bytes: usize,
-        payload_bytes: usize,
+    /// Send requests: so many of the batch's [next ones](Batch::call).
+    Calls {
+        count: usize,
     },
     /// The application let go of a request that was not answered.
     Abandon(SlotId),
-    /// One-way messages: the next of the batch's bytes are so many, encoded.
+    /// One-way messages: so many, encoded in this piece of the batch's bytes.
     Frames {
         messages: u64,
-        bytes: usize,
-    },
-    /// Nothing any more: so many of the batch's bytes are passed over.
-    Skip {
-        bytes: usize,
+        piece: Piece,
     },
     Subscribe(Box<Subscribe>),
     Unsubscribe(Arc<TopicQueue>),
@@ -68,15 +63,31 @@ pub(crate) struct Ticket {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SubscriptionKey(NonZeroU32);
 
-/// Commands in their order, and the bytes that they are about, in the same order.
+/// A request in a batch: where its bytes are.
+#[derive(Clone, Copy, Debug)]
+struct Asked {
+    ticket: Ticket,
+    /// From here to `name_to` is its name, and from there to `to` its payload.
+    from: usize,
+    name_to: usize,
+    to: usize,
+}
+
+/// Commands in their order, and the bytes that they are about.
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
     commands: Vec<Command>,
+    /// How many there are, each request counted as one.
+    count: usize,
     /// How many of the commands were taken out.
     taken: usize,
+    /// The requests of all commands, in their order.
+    calls: Vec<Asked>,
+    /// How many of the requests were passed.
+    passed_calls: usize,
+    /// How many of the last command that was taken out were not.
+    due_calls: usize,
     bytes: Vec<u8>,
-    /// How many of the bytes belong to those.
-    taken_bytes: usize,
     /// Bytes of whole commands. A codec that panicked halfway may have left more behind.
     whole: usize,
     /// Bytes among them of one-way messages.
@@ -92,18 +103,48 @@ impl Batch {
     /// Whether there is no room for another command.
     #[inline]
     pub(crate) fn is_full(&self) -> bool {
-        self.commands.len() >= COMMANDS_MAX
+        self.count >= COMMANDS_MAX
     }
 
-    /// Takes the next command out, with where its bytes are.
+    /// Takes the next command out. Requests come again until all of them were [passed](Self::pass_call).
     #[inline]
-    pub(crate) fn next(&mut self) -> Option<(Command, Piece)> {
-        let next = self.commands.get_mut(self.taken)?;
-        let command = std::mem::replace(next, Command::Skip { bytes: 0 });
-        self.taken += 1;
-        let from = self.taken_bytes;
-        self.taken_bytes += command.bytes();
-        Some((command, from..self.taken_bytes))
+    pub(crate) fn next(&mut self) -> Option<Command> {
+        if self.due_calls == 0 {
+            let next = self.commands.get_mut(self.taken)?;
+            self.taken += 1;
+            let command = std::mem::replace(next, Command::Calls { count: 0 });
+            let Command::Calls { count } = command else {
+                return Some(command);
+            };
+            self.due_calls = count;
+        }
+        Some(Command::Calls {
+            count: self.due_calls,
+        })
+    }
+
+    /// The next request of the command that was taken out last, if there is one: its ticket, name and payload.
+    #[inline]
+    pub(crate) fn call(&self) -> Option<(&Ticket, &str, &[u8])> {
+        if self.due_calls == 0 {
+            return None;
+        }
+        let asked = self.calls.get(self.passed_calls)?;
+        let name = self.bytes.get(asked.from..asked.name_to)?;
+        let payload = self.bytes.get(asked.name_to..asked.to)?;
+        let name = match name {
+            [] => "",
+            // It was text when it was copied here; what is none is the name of no method.
+            name => str::from_utf8(name).unwrap_or("\u{fffd}"),
+        };
+        Some((&asked.ticket, name, payload))
+    }
+
+    /// The next request is done with.
+    #[inline]
+    pub(crate) fn pass_call(&mut self) {
+        self.passed_calls += 1;
+        self.due_calls -= 1;
     }
 
     /// The bytes of a piece.
@@ -125,32 +166,47 @@ impl Batch {
 
     /// What it takes to run all of it, in bytes that are copied.
     pub(crate) fn weight_bytes(&self) -> usize {
-        self.commands.len() * COMMAND_WEIGHT_BYTES + self.whole
+        self.count * COMMAND_WEIGHT_BYTES + self.whole
     }
 
     /// Adds a command without bytes.
     pub(crate) fn push(&mut self, command: Command) {
-        if let Some(deadline_ns) = command.deadline_ns() {
-            self.note_deadline(deadline_ns);
+        if let Command::Subscribe(subscribe) = &command {
+            self.note_deadline(subscribe.deadline_ns);
         }
         self.commands.push(command);
+        self.count += 1;
     }
 
     /// Adds a request.
     #[inline(always)]
     pub(crate) fn push_call(&mut self, ticket: Ticket, name: &str, payload: &[u8]) {
-        self.bytes.truncate(self.whole);
+        let from = self.whole;
+        self.bytes.truncate(from);
         if !name.is_empty() {
             self.bytes.extend_from_slice(name.as_bytes());
         }
         self.bytes.extend_from_slice(payload);
         self.whole = self.bytes.len();
-        self.note_deadline(ticket.deadline_ns);
-        self.commands.push(Command::Call {
+        self.push_asked(Asked {
             ticket,
-            name_bytes: name.len(),
-            payload_bytes: payload.len(),
+            from,
+            name_to: from + name.len(),
+            to: self.whole,
         });
+    }
+
+    /// Adds a request whose bytes are there, to those before it.
+    #[inline(always)]
+    fn push_asked(&mut self, asked: Asked) {
+        self.note_deadline(asked.ticket.deadline_ns);
+        self.calls.push(asked);
+        self.count += 1;
+        if let Some(Command::Calls { count }) = self.commands.last_mut() {
+            *count += 1;
+        } else {
+            self.commands.push(Command::Calls { count: 1 });
+        }
     }
 
     /// Adds the one message that `encode` appends, to those before it unless it `is_apart`.
@@ -164,14 +220,12 @@ impl Batch {
         let more = self.bytes.len() - self.whole;
         self.whole = self.bytes.len();
         self.framed += more;
-        if !is_apart && let Some(Command::Frames { messages, bytes }) = self.commands.last_mut() {
+        if !is_apart && let Some(Command::Frames { messages, piece }) = self.commands.last_mut() {
             *messages += 1;
-            *bytes += more;
+            piece.end = self.whole;
         } else {
-            self.commands.push(Command::Frames {
-                messages: 1,
-                bytes: more,
-            });
+            let piece = self.whole - more..self.whole;
+            self.push(Command::Frames { messages: 1, piece });
         }
         Ok(())
     }
@@ -179,10 +233,13 @@ impl Batch {
     /// Forgets everything and keeps the memory, but none of more than `bytes_max`.
     pub(crate) fn clear(&mut self, bytes_max: usize) {
         self.commands.clear();
+        self.count = 0;
         self.taken = 0;
+        self.calls.clear();
+        self.passed_calls = 0;
+        self.due_calls = 0;
         self.bytes.clear();
         self.bytes.shrink_to(bytes_max);
-        self.taken_bytes = 0;
         self.whole = 0;
         self.framed = 0;
         self.deadline_ns = 0;
@@ -194,17 +251,29 @@ impl Batch {
             return (self.deadline_ns > 0).then_some(self.deadline_ns);
         }
         self.deadline_ns = 0;
-        let commands = std::mem::take(&mut self.commands);
-        for mut command in commands.into_iter().skip(std::mem::take(&mut self.taken)) {
-            if command.deadline_ns().is_some_and(|at| at <= now_ns) {
-                expired.extend(command.slot());
-                command = Command::Skip {
-                    bytes: command.bytes(),
-                };
-            }
-            match (&command, self.commands.last_mut()) {
-                (Command::Skip { bytes: more }, Some(Command::Skip { bytes })) => *bytes += more,
-                _ => self.push(command),
+        let calls = std::mem::take(&mut self.calls).into_iter();
+        let mut calls = calls.skip(std::mem::take(&mut self.passed_calls));
+        let due = Command::Calls {
+            count: std::mem::take(&mut self.due_calls),
+        };
+        self.count = 0;
+        let commands = std::mem::take(&mut self.commands).into_iter();
+        let commands = commands.skip(std::mem::take(&mut self.taken));
+        for command in std::iter::once(due).chain(commands) {
+            match command {
+                Command::Calls { count } => {
+                    for asked in calls.by_ref().take(count) {
+                        if asked.ticket.deadline_ns <= now_ns {
+                            expired.extend(asked.ticket.slot);
+                        } else {
+                            self.push_asked(asked);
+                        }
+                    }
+                }
+                Command::Subscribe(subscribe) if subscribe.deadline_ns <= now_ns => {
+                    expired.push(subscribe.slot);
+                }
+                command => self.push(command),
             }
         }
         (self.deadline_ns > 0).then_some(self.deadline_ns)
@@ -223,40 +292,6 @@ impl Batch {
     fn note_deadline(&mut self, deadline_ns: u64) {
         if self.deadline_ns == 0 || deadline_ns < self.deadline_ns {
             self.deadline_ns = deadline_ns;
-        }
-    }
-}
-
-impl Command {
-    /// When whoever waits for its outcome waits no more.
-    fn deadline_ns(&self) -> Option<u64> {
-        match self {
-            Self::Call { ticket, .. } => Some(ticket.deadline_ns),
-            Self::Subscribe(subscribe) => Some(subscribe.deadline_ns),
-            _ => None,
-        }
-    }
-
-    /// Where its outcome is waited for.
-    fn slot(&self) -> Option<SlotId> {
-        match self {
-            Self::Call { ticket, .. } => ticket.slot,
-            Self::Subscribe(subscribe) => Some(subscribe.slot),
-            _ => None,
-        }
-    }
-
-    /// How many of the batch's bytes it is about.
-    #[inline]
-    pub(super) fn bytes(&self) -> usize {
-        match self {
-            Self::Call {
-                name_bytes,
-                payload_bytes,
-                ..
-            } => name_bytes + payload_bytes,
-            Self::Frames { bytes, .. } | Self::Skip { bytes } => *bytes,
-            _ => 0,
         }
     }
 }
@@ -321,16 +356,12 @@ mod tests {
             [
                 Command::Frames {
                     messages: 2,
-                    bytes: 3
+                    piece: Piece { start: 0, end: 3 }
                 },
-                Command::Call {
-                    name_bytes: 2,
-                    payload_bytes: 3,
-                    ..
-                },
+                Command::Calls { count: 1 },
                 Command::Frames {
                     messages: 1,
-                    bytes: 1
+                    piece: Piece { start: 8, end: 9 }
                 }
             ]
         ));
@@ -346,8 +377,11 @@ mod tests {
             });
             pushed.unwrap();
         }
-        let lengths = batch.commands.iter().map(Command::bytes);
-        assert_eq!(lengths.collect::<Vec<_>>(), [2, 1]);
+        let pieces = std::iter::from_fn(|| match batch.next()? {
+            Command::Frames { messages: 1, piece } => Some(piece),
+            other => panic!("{other:?}"),
+        });
+        assert_eq!(pieces.collect::<Vec<_>>(), [0..2, 2..3]);
     }
 
     #[test]
@@ -389,13 +423,20 @@ mod tests {
         assert!(expired.is_empty());
         assert_eq!(batch.expire(20, &mut expired), Some(30));
         assert_eq!(expired, ids[1..]);
-        let lengths: Vec<usize> = batch.commands.iter().map(Command::bytes).collect();
-        assert_eq!((lengths, batch.bytes.len()), (vec![1, 2, 1], 4));
-        assert!(matches!(batch.commands[1], Command::Skip { bytes: 2 }));
+        assert_eq!((batch.calls.len(), batch.bytes.len()), (1, 4));
+        assert!(matches!(batch.next(), Some(Command::Calls { count: 1 })));
+        let (ticket, name, payload) = batch.call().unwrap();
+        assert_eq!((ticket.slot, name, payload), (Some(ids[0]), "", &[30][..]));
+        // It was taken out, and was not passed.
         expired.clear();
         assert_eq!(batch.expire(u64::MAX, &mut expired), None);
         assert_eq!(expired, ids[..1]);
-        assert_eq!((batch.commands.len(), batch.messages()), (2, 1));
+        assert!(batch.call().is_none());
+        assert!(matches!(
+            batch.next(),
+            Some(Command::Frames { messages: 1, .. })
+        ));
+        assert!(batch.next().is_none());
     }
 
     #[test]
@@ -405,18 +446,30 @@ mod tests {
         batch.push(Command::Close);
         frame(&mut batch, b"d");
         batch.push_call(Ticket::due_at(2), "", b"p");
-        let (call, piece) = batch.next().unwrap();
-        assert!(matches!(call, Command::Call { name_bytes: 2, .. }));
-        assert_eq!(batch.bytes(piece), b"napay");
-        // What was taken out does not fall due.
-        assert_eq!(batch.expire(1, &mut Vec::new()), Some(2));
-        assert!(matches!(batch.next(), Some((Command::Close, _))));
+        batch.push_call(Ticket::due_at(3), "me", b"q");
+        for _ in 0..2 {
+            assert!(matches!(batch.next(), Some(Command::Calls { count: 1 })));
+        }
+        let (_, name, payload) = batch.call().unwrap();
+        assert_eq!((name, payload), ("na", &b"pay"[..]));
+        batch.pass_call();
+        // What was passed does not fall due.
+        let mut expired = Vec::new();
+        assert_eq!(batch.expire(1, &mut expired), Some(2));
+        assert!(expired.is_empty() && batch.call().is_none());
+        assert!(matches!(batch.next(), Some(Command::Close)));
         assert_eq!(batch.messages(), 1);
-        let (_, piece) = batch.next().unwrap();
+        let Some(Command::Frames { messages: 1, piece }) = batch.next() else {
+            panic!("no messages");
+        };
         assert_eq!((batch.bytes(piece), batch.messages()), (&b"d"[..], 0));
-        let (_, piece) = batch.next().unwrap();
-        assert_eq!(batch.bytes(piece), b"p");
-        assert!(batch.next().is_none());
+        assert!(matches!(batch.next(), Some(Command::Calls { count: 2 })));
+        for expected in [("", &b"p"[..]), ("me", b"q")] {
+            let (_, name, payload) = batch.call().unwrap();
+            assert_eq!((name, payload), expected);
+            batch.pass_call();
+        }
+        assert!(batch.call().is_none() && batch.next().is_none());
     }
 
     #[test]

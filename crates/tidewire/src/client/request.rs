@@ -128,7 +128,7 @@ enum State {
 }
 
 /// Wakes a thread that waits for a reply.
-struct Parked(Thread);
+struct SleepingThread(Thread);
 
 impl From<HandOverError> for RequestError {
     fn from(error: HandOverError) -> Self {
@@ -166,13 +166,14 @@ impl Request {
     /// # Errors
     /// See [`RequestError`].
     pub fn wait(mut self) -> Result<Reply, RequestError> {
-        let waited = PARKED.try_with(|here| self.wait_as(here));
+        let waited = THIS_THREAD.try_with(|here| self.wait_as(here));
         // A thread that ends has no such variables any more.
-        waited.unwrap_or_else(|_| self.wait_as(&Parked::here()))
+        waited.unwrap_or_else(|_| self.wait_as(&SleepingThread::here()))
     }
 
-    /// The reply or the failure, if it is there already; who waits for it otherwise goes on waiting. Never blocks, and costs no system call: after one that was waited
-    /// for, ask the next ones in the order they were sent, and wait again where there is none.
+    /// The reply or the failure, if it is there already; who waits for it otherwise goes on waiting. Never blocks, and costs no
+    /// system call: after one that was waited for, ask the next ones in the order they were sent, and wait again where there
+    /// is none.
     ///
     /// # Panics
     /// When it has given its result already.
@@ -193,17 +194,13 @@ impl Request {
 
     /// Takes the result, or has `waker` woken when there is one, if it is given.
     fn fetch(&mut self, waker: Option<&Waker>) -> Option<Result<Reply, RequestError>> {
-        let outcome = match &self.state {
-            State::Sent { link, slot } => Some(link.fetch(*slot, waker)?),
-            State::Failed(_) | State::Done => None,
+        let result = match &self.state {
+            State::Sent { link, slot } => link.fetch(*slot, waker)?.map_err(|error| *error),
+            State::Failed(error) => Err(RequestError::clone(error)),
+            State::Done => panic!("a request is not asked again after it was ready"),
         };
-        Some(
-            match (std::mem::replace(&mut self.state, State::Done), outcome) {
-                (State::Sent { .. }, Some(outcome)) => outcome.map_err(|error| *error),
-                (State::Failed(error), _) => Err(*error),
-                _ => panic!("a request is not asked again after it was ready"),
-            },
-        )
+        self.state = State::Done;
+        Some(result)
     }
 }
 
@@ -228,13 +225,13 @@ impl Drop for Request {
     }
 }
 
-impl Parked {
+impl SleepingThread {
     fn here() -> Waker {
         Waker::from(Arc::new(Self(thread::current())))
     }
 }
 
-impl Wake for Parked {
+impl Wake for SleepingThread {
     fn wake(self: Arc<Self>) {
         self.0.unpark();
     }
@@ -246,7 +243,7 @@ impl Wake for Parked {
 
 thread_local! {
     /// Wakes this thread. Kept, because the lane knows by it that several answers are for one thread.
-    static PARKED: Waker = Parked::here();
+    static THIS_THREAD: Waker = SleepingThread::here();
 }
 
 #[cfg(test)]

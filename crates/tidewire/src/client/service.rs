@@ -128,25 +128,11 @@ impl ClientService {
         }
     }
 
-    fn run(&mut self, cx: &mut Context<'_>, command: Command, piece: Piece) {
+    fn run(&mut self, cx: &mut Context<'_>, command: Command) {
         match command {
-            Command::Call {
-                ticket, name_bytes, ..
-            } => {
-                let (name, payload) = self.batch.bytes(piece).split_at(name_bytes);
-                let name = match name {
-                    [] => Ok(""),
-                    name => str::from_utf8(name),
-                };
-                match name {
-                    Ok(name) => self.calls.submit(cx, &ticket, name, payload),
-                    // It was text when it was copied here.
-                    Err(_) => self.calls.answers.fail(ticket.slot, RequestError::Shutdown),
-                }
-            }
+            Command::Calls { .. } => self.calls.submit(cx, &mut self.batch),
             Command::Abandon(slot) => self.calls.abandon(cx, slot),
-            Command::Frames { messages, .. } => self.send_frames(cx, messages, piece),
-            Command::Skip { .. } => {}
+            Command::Frames { messages, piece } => self.send_frames(cx, messages, piece),
             Command::Subscribe(subscribe) => self.subscribe(cx, *subscribe),
             Command::Unsubscribe(queue) => {
                 self.listening.give_up(&queue);
@@ -210,10 +196,10 @@ impl ClientService {
                 return;
             }
             let next = self.link.exchange().next(&mut self.batch, &mut taken);
-            let Some((command, piece)) = next else {
+            let Some(command) = next else {
                 return;
             };
-            self.run(cx, command, piece);
+            self.run(cx, command);
         }
     }
 

@@ -30,73 +30,110 @@ pub(crate) struct Slots {
     abandoned: usize,
 }
 
-/// See the module.
+/// What a request lets go of with its slot.
 #[derive(Debug)]
-pub(crate) enum Slot {
+#[expect(dead_code, reason = "it is kept until it may be dropped")]
+pub(crate) struct Held {
+    waker: Option<Waker>,
+    payload: Vec<u8>,
+}
+
+/// See the module. Its fields stay where they are while its state changes: as an enum with all of them in its variants it was
+/// moved as a whole, and torn down, at every step.
+#[derive(Debug)]
+pub(crate) struct Slot {
+    state: State,
+    /// The channel of the reply.
+    channel: u16,
+    /// Whoever waits for the answer.
+    waker: Option<Waker>,
+    /// Emptied memory for the reply, or none; then its payload.
+    payload: Vec<u8>,
+    error: Option<Box<RequestError>>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
     Free,
-    /// The lane owes the answer; perhaps somebody waits for it. With emptied memory for the reply, or none.
-    Open(Option<Waker>, Vec<u8>),
+    /// The lane owes the answer; perhaps somebody waits for it.
+    Open,
     /// The lane owes the answer, and nobody wants it.
     Abandoned,
-    Answered(Outcome),
+    Replied,
+    Failed,
 }
 
 impl Slots {
     /// A slot for a new request, with emptied memory for its reply, or none.
+    #[inline]
     pub(crate) fn open(&mut self, memory: Vec<u8>) -> SlotId {
-        let slot = Slot::Open(None, memory);
-        if let Some(id) = self.free.pop() {
-            self.slots[id.index()] = slot;
-            return id;
-        }
+        let Some(id) = self.free.pop() else {
+            return self.add(memory);
+        };
+        let slot = &mut self.slots[id.index()];
+        slot.state = State::Open;
+        slot.payload = memory;
+        id
+    }
+
+    #[cold]
+    fn add(&mut self, memory: Vec<u8>) -> SlotId {
         let id = SlotId::new(self.slots.len());
-        self.slots.push(slot);
+        self.slots.push(Slot {
+            state: State::Open,
+            channel: 0,
+            waker: None,
+            payload: memory,
+            error: None,
+        });
         id
     }
 
     /// Takes the outcome out, which frees the slot. If there is none yet, `waker` is woken when there is, if it is given. What
     /// comes back then is the one before it: letting go of a waker may run code of its executor, which must find the lock
     /// free.
+    #[inline]
     pub(crate) fn fetch(
         &mut self,
         id: SlotId,
         waker: Option<&Waker>,
     ) -> Result<Outcome, Option<Waker>> {
         let slot = &mut self.slots[id.index()];
-        if let Slot::Open(known, _) = slot {
-            return Err(match (&*known, waker) {
-                (Some(known), Some(waker)) if known.will_wake(waker) => None,
-                (_, Some(waker)) => known.replace(waker.clone()),
-                (_, None) => None,
-            });
-        }
-        let slot = std::mem::replace(slot, Slot::Free);
-        self.free.push(id);
-        let Slot::Answered(outcome) = slot else {
+        let outcome = match slot.state {
+            State::Replied => Ok(Reply::new(slot.channel, std::mem::take(&mut slot.payload))),
+            State::Open => return Err(slot.wait(waker)),
             // Only its one request asks for a slot, and not after it has had or given up its answer.
-            return Ok(Err(Box::new(RequestError::Shutdown)));
+            State::Free | State::Abandoned => return Ok(Err(Box::new(RequestError::Shutdown))),
+            State::Failed => Err(slot.take_error()),
         };
+        slot.state = State::Free;
+        self.free.push(id);
         Ok(outcome)
     }
 
     /// The request lets go of its slot. Returns whether the lane owes it an answer still, and what the slot held, which is to
     /// be dropped without the lock.
-    pub(crate) fn abandon(&mut self, id: SlotId) -> (bool, Slot) {
+    pub(crate) fn abandon(&mut self, id: SlotId) -> (bool, Held) {
         let slot = &mut self.slots[id.index()];
-        let is_owed = matches!(slot, Slot::Open(..));
-        let next = if is_owed { Slot::Abandoned } else { Slot::Free };
-        let dropped = std::mem::replace(slot, next);
+        let is_owed = slot.state == State::Open;
+        let held = Held {
+            waker: slot.waker.take(),
+            payload: std::mem::take(&mut slot.payload),
+        };
+        slot.error = None;
         if is_owed {
+            slot.state = State::Abandoned;
             self.abandoned += 1;
         } else {
+            slot.state = State::Free;
             self.free.push(id);
         }
-        (is_owed, dropped)
+        (is_owed, held)
     }
 
     /// Whether nobody wants the answer any more.
     pub(crate) fn is_abandoned(&self, id: SlotId) -> bool {
-        matches!(self.slots[id.index()], Slot::Abandoned)
+        self.slots[id.index()].state == State::Abandoned
     }
 
     /// How many slots are abandoned.
@@ -105,35 +142,49 @@ impl Slots {
     }
 
     /// The lane leaves a reply. Returns who waits for it.
+    #[inline]
     pub(crate) fn answer(&mut self, id: SlotId, channel: u16, payload: &[u8]) -> Option<Waker> {
-        let memory = match &mut self.slots[id.index()] {
-            Slot::Open(_, memory) => {
-                memory.extend_from_slice(payload);
-                std::mem::take(memory)
-            }
-            _ => Vec::new(),
-        };
-        self.settle(id, Ok(Reply::new(channel, memory)))
+        let slot = &mut self.slots[id.index()];
+        if slot.state != State::Open {
+            return self.settle_unwanted(id);
+        }
+        slot.payload.extend_from_slice(payload);
+        slot.channel = channel;
+        slot.state = State::Replied;
+        slot.waker.take()
     }
 
     /// The lane leaves an outcome. Returns who waits for it.
     pub(crate) fn settle(&mut self, id: SlotId, outcome: Outcome) -> Option<Waker> {
         let slot = &mut self.slots[id.index()];
-        match slot {
-            Slot::Open(waker, _) => {
-                let waker = waker.take();
-                *slot = Slot::Answered(outcome);
-                waker
-            }
-            Slot::Abandoned => {
-                *slot = Slot::Free;
-                self.free.push(id);
-                self.abandoned -= 1;
-                None
-            }
-            // The lane answers each request once.
-            Slot::Free | Slot::Answered(_) => None,
+        if slot.state != State::Open {
+            return self.settle_unwanted(id);
         }
+        match outcome {
+            Ok(reply) => {
+                slot.channel = reply.channel();
+                slot.payload = reply.into_payload();
+                slot.state = State::Replied;
+            }
+            Err(error) => {
+                slot.error = Some(error);
+                slot.state = State::Failed;
+            }
+        }
+        slot.waker.take()
+    }
+
+    /// The lane has answered a request that nobody waits for.
+    #[cold]
+    fn settle_unwanted(&mut self, id: SlotId) -> Option<Waker> {
+        let slot = &mut self.slots[id.index()];
+        // The lane answers each request once, so that no other state has anything to be told.
+        if slot.state == State::Abandoned {
+            slot.state = State::Free;
+            self.free.push(id);
+            self.abandoned -= 1;
+        }
+        None
     }
 
     /// There is no lane any more to answer. Returns who waits for that.
@@ -141,11 +192,28 @@ impl Slots {
         let mut wakers = Vec::new();
         for number in 0..self.slots.len() {
             let id = SlotId::new(number);
-            if matches!(self.slots[number], Slot::Open(..) | Slot::Abandoned) {
+            if matches!(self.slots[number].state, State::Open | State::Abandoned) {
                 wakers.extend(self.settle(id, Err(Box::new(RequestError::Shutdown))));
             }
         }
         wakers
+    }
+}
+
+impl Slot {
+    /// Has the waker woken, if it is given. Returns the one before it.
+    fn wait(&mut self, waker: Option<&Waker>) -> Option<Waker> {
+        match (&self.waker, waker) {
+            (Some(known), Some(waker)) if known.will_wake(waker) => None,
+            (_, Some(waker)) => self.waker.replace(waker.clone()),
+            (_, None) => None,
+        }
+    }
+
+    #[cold]
+    fn take_error(&mut self) -> Box<RequestError> {
+        let error = self.error.take();
+        error.unwrap_or_else(|| Box::new(RequestError::Shutdown))
     }
 }
 

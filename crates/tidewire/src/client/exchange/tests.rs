@@ -35,7 +35,16 @@ fn the_lane_is_rung_for_the_first_command_only() {
     assert_eq!(frame(&exchange, b"x"), Ok(MustRing(false)));
     let mut batch = Batch::default();
     exchange.take(&mut batch);
-    assert_eq!(std::iter::from_fn(|| batch.next()).count(), 3);
+    assert!(matches!(batch.next(), Some(Command::Calls { count: 2 })));
+    for _ in 0..2 {
+        assert!(batch.call().is_some());
+        batch.pass_call();
+    }
+    assert!(matches!(
+        batch.next(),
+        Some(Command::Frames { messages: 1, .. })
+    ));
+    assert!(batch.next().is_none());
     assert!(!exchange.is_occupied());
     // A lane that has seen what it cannot take is rung for what comes then.
     assert_eq!(call(&exchange, 5).1, MustRing(true));
@@ -139,9 +148,12 @@ fn a_request_let_go_of_is_told_to_the_lane_once() {
     assert!(exchange.is_abandoned(Some(open)) && !exchange.is_abandoned(Some(answered)));
     let mut batch = Batch::default();
     exchange.take(&mut batch);
-    let mut commands = std::iter::from_fn(|| batch.next()).skip(2);
-    assert!(matches!(commands.next(), Some((Command::Abandon(slot), _)) if slot == open));
-    assert!(commands.next().is_none());
+    assert!(matches!(batch.next(), Some(Command::Calls { count: 2 })));
+    for _ in 0..2 {
+        batch.pass_call();
+    }
+    assert!(matches!(batch.next(), Some(Command::Abandon(slot)) if slot == open));
+    assert!(batch.next().is_none());
     answers.fail(Some(open), RequestError::Shutdown);
     exchange.leave(&mut answers);
     assert!(!exchange.is_abandoned(Some(open)));
@@ -219,9 +231,10 @@ fn answers_find_their_requests_from_many_threads() {
         let (mut batch, mut answers, mut taken) = (Batch::default(), Answers::default(), 0);
         while taken < usize::from(THREADS) * ROUNDS * REQUESTS {
             exchange.take(&mut batch);
-            while let Some((command, piece)) = batch.next() {
-                if let Command::Call { ticket, .. } = command {
-                    answers.reply(ticket.slot, ticket.channel, batch.bytes(piece));
+            while batch.next().is_some() {
+                while let Some((ticket, _, payload)) = batch.call() {
+                    answers.reply(ticket.slot, ticket.channel, payload);
+                    batch.pass_call();
                     taken += 1;
                 }
             }
@@ -255,6 +268,8 @@ fn a_sender_that_never_pauses_ends_no_turn_late() {
         while exchange.is_occupied() {
             let (mut taken, mut in_turn) = (TakenBytes::default(), 0);
             while exchange.next(&mut batch, &mut taken).is_some() {
+                assert!(batch.call().is_some());
+                batch.pass_call();
                 in_turn += 1;
                 // Another one comes for each, before the lane looks again.
                 offer();
@@ -277,21 +292,21 @@ fn a_turn_begins_with_what_the_last_one_left() {
     for _ in 0..3 {
         let _ = call(&exchange, 1);
     }
-    assert!(
-        exchange
-            .next(&mut batch, &mut TakenBytes::default())
-            .is_some()
-    );
+    let first = exchange.next(&mut batch, &mut TakenBytes::default());
+    assert!(matches!(first, Some(Command::Calls { count: 3 })));
+    batch.pass_call();
     for _ in 0..COMMANDS_MAX {
         exchange.push(Command::Close).map(drop).unwrap();
     }
     let mut taken = TakenBytes::default();
-    let mut next = || exchange.next(&mut batch, &mut taken);
-    for _ in 0..2 {
-        assert!(matches!(next(), Some((Command::Call { .. }, _))));
+    for left in [2, 1] {
+        let next = exchange.next(&mut batch, &mut taken);
+        assert!(matches!(next, Some(Command::Calls { count }) if count == left));
+        batch.pass_call();
     }
+    let mut next = || exchange.next(&mut batch, &mut taken);
     for _ in 0..COMMANDS_MAX {
-        assert!(matches!(next(), Some((Command::Close, _))));
+        assert!(matches!(next(), Some(Command::Close)));
     }
     let _ = call(&exchange, 1);
     assert!(next().is_none() && exchange.is_occupied());
