@@ -37,3 +37,4 @@ pub mod poller;
 pub mod ring;
 pub mod socket;
 pub mod timer;
+pub mod words;

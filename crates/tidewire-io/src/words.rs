@@ -1,0 +1,178 @@
+//! A few bytes that one thread leaves for another, in memory that both can reach.
+//!
+//! Problem: a short piece of bytes is handed over many million times a second, and a lock for each costs more than the copy.
+//! Approach: they lie in atomic words, which are stored and loaded like any others. When they may be read is agreed on by
+//! other means, such as a flag that is stored with `Release` and loaded with `Acquire`; who does not keep to it reads bytes of
+//! two writes, and nothing worse. The tests run it with such a flag under a model checker, and again without the release. Rejected: an `UnsafeCell` beside such a flag, whose users would have to prove what here
+//! is always true; and reading into a vector in safe code, which checks for room at every word and keeps the vector in
+//! memory, where it is read in larger pieces than it was just written in, which the processor has to wait for.
+#![expect(
+    unsafe_code,
+    reason = "writes words into the room of a vector after one check"
+)]
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Up to eight times `WORDS` bytes; how many they are, the reader has to know.
+#[derive(Debug)]
+pub struct SharedBytes<const WORDS: usize>(Words<AtomicU64, WORDS>);
+
+impl<const WORDS: usize> SharedBytes<WORDS> {
+    /// Bytes that there is room for.
+    pub const BYTES_MAX: usize = WORDS * 8;
+
+    /// Stores these bytes; what there is no room for is left out.
+    #[inline]
+    pub fn store(&self, bytes: &[u8]) {
+        self.0.store(bytes);
+    }
+
+    /// The first `count` of the bytes, at most all there is room for, in place of what was in this vector.
+    #[inline(always)]
+    #[must_use]
+    pub fn load(&self, count: usize, memory: Vec<u8>) -> Vec<u8> {
+        self.0.load(count, memory)
+    }
+}
+
+impl<const WORDS: usize> Default for SharedBytes<WORDS> {
+    fn default() -> Self {
+        Self(Words(std::array::from_fn(|_| AtomicU64::new(0))))
+    }
+}
+
+#[derive(Debug)]
+struct Words<W, const WORDS: usize>([W; WORDS]);
+
+impl<W: Word, const WORDS: usize> Words<W, WORDS> {
+    #[inline(always)]
+    fn store(&self, bytes: &[u8]) {
+        let (whole, rest) = bytes.as_chunks::<8>();
+        for (word, bytes) in self.0.iter().zip(whole) {
+            word.store_relaxed(u64::from_le_bytes(*bytes));
+        }
+        if let Some(word) = self.0.get(whole.len())
+            && !rest.is_empty()
+        {
+            let bytes = rest.iter().rev();
+            let last = bytes.fold(0, |word, byte| word << 8 | u64::from(*byte));
+            word.store_relaxed(last);
+        }
+    }
+
+    #[inline(always)]
+    fn load(&self, count: usize, memory: Vec<u8>) -> Vec<u8> {
+        let room = WORDS * 8;
+        let count = count.min(room);
+        let mut memory = if memory.capacity() < room {
+            fresh(room)
+        } else {
+            memory
+        };
+        let to = memory.as_mut_ptr().cast::<u64>();
+        for (place, word) in self.0.iter().take(count.div_ceil(8)).enumerate() {
+            let word = word.load_relaxed().to_le();
+            // SAFETY: `place` is less than `WORDS`, and there is room for as many words.
+            unsafe { to.add(place).write_unaligned(word) };
+        }
+        // SAFETY: there is room for `count` bytes, and the words that were written are no fewer.
+        unsafe { memory.set_len(count) };
+        memory
+    }
+}
+
+/// A word that two threads reach. A trait because the model checker has words of its own.
+trait Word {
+    fn store_relaxed(&self, value: u64);
+    fn load_relaxed(&self) -> u64;
+}
+
+impl Word for AtomicU64 {
+    #[inline(always)]
+    fn store_relaxed(&self, value: u64) {
+        self.store(value, Ordering::Relaxed);
+    }
+
+    #[inline(always)]
+    fn load_relaxed(&self) -> u64 {
+        self.load(Ordering::Relaxed)
+    }
+}
+
+#[cold]
+fn fresh(bytes: usize) -> Vec<u8> {
+    Vec::with_capacity(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_of_all_lengths_come_out_as_they_went_in() {
+        let shared = SharedBytes::<5>::default();
+        let bytes: Vec<u8> = (1..=50).collect();
+        // The longest first, so that a shorter one has to hide what is left of it.
+        for count in (0..=bytes.len()).rev() {
+            shared.store(&bytes[..count]);
+            let kept = &bytes[..count.min(40)];
+            assert_eq!(shared.load(count, Vec::new()), kept);
+            assert_eq!(shared.load(count, vec![7; 3]), kept);
+            let memory = vec![7; 60];
+            let place = memory.as_ptr();
+            let loaded = shared.load(count, memory);
+            assert_eq!((loaded.as_slice(), loaded.as_ptr()), (kept, place));
+        }
+    }
+
+    impl Word for loom::sync::atomic::AtomicU64 {
+        fn store_relaxed(&self, value: u64) {
+            self.store(value, Ordering::Relaxed);
+        }
+
+        fn load_relaxed(&self) -> u64 {
+            self.load(Ordering::Relaxed)
+        }
+    }
+
+    /// Every interleaving of one who leaves bytes, and again when they were taken, and one who takes them if they are there.
+    fn bytes_arrive_whole(leave: Ordering) {
+        const FIRST: &[u8] = b"one and more";
+        const SECOND: &[u8] = b"other";
+        loom::model(move || {
+            let new = loom::sync::atomic::AtomicU64::new;
+            let words = loom::sync::Arc::new((Words([new(0), new(0)]), new(0)));
+            let far = words.clone();
+            let writer = loom::thread::spawn(move || {
+                let (words, length) = &*far;
+                words.store(FIRST);
+                length.store(FIRST.len() as u64, leave);
+                if length.load(Ordering::Acquire) == 0 {
+                    words.store(SECOND);
+                    length.store(SECOND.len() as u64, leave);
+                }
+            });
+            let (words, length) = &*words;
+            for bytes in [FIRST, SECOND] {
+                let count = length.load(Ordering::Acquire);
+                if count == 0 {
+                    break;
+                }
+                assert_eq!(words.load(count as usize, Vec::new()), bytes);
+                length.store(0, Ordering::Release);
+            }
+            writer.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn no_interleaving_tears_what_a_flag_announces() {
+        bytes_arrive_whole(Ordering::Release);
+    }
+
+    #[test]
+    #[should_panic(expected = "assertion `left == right` failed")]
+    fn negative_control_a_flag_without_release_announces_too_early() {
+        bytes_arrive_whole(Ordering::Relaxed);
+    }
+}
