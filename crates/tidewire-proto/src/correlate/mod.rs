@@ -78,6 +78,9 @@ impl<T> Correlator<T> {
     /// # Errors
     /// The table is full; `value` comes back with the error. Requests given up count as long as their answers
     /// are owed, except with ids of 32 bits.
+    // Into whoever makes the value: handed over by way of memory it would be read in larger pieces than it was just written in,
+    // which the processor has to wait for.
+    #[inline(always)]
     pub fn insert(&mut self, value: T) -> Result<u32, (WindowFull, T)> {
         let full = WindowFull {
             pending_max: self.pending_max,

@@ -3,67 +3,97 @@
 //! A request's id is its place in a table plus a counter of how often that place was used, so finding the
 //! request is an index, and an id that is still waiting is never given out again. A reply that comes after its
 //! request was given up finds another counter and matches nothing.
-
-use slab::Slab;
+//!
+//! Rejected: `slab`, which takes a value by way of memory, where it is read in larger pieces than it was just written in. The
+//! processor has to wait for that, for as long as all else takes that is done here.
 
 #[derive(Debug)]
 pub(super) struct Places<T> {
-    waiting: Slab<Entry<T>>,
+    places: Vec<Place<T>>,
+    /// Indices of places without a value.
+    free: Vec<u32>,
+    waiting: usize,
     uses: u32,
 }
 
 #[derive(Debug)]
-struct Entry<T> {
+struct Place<T> {
+    /// That of the last request in it.
     id: u32,
-    value: T,
+    value: Option<T>,
 }
 
 impl<T> Places<T> {
     pub(super) fn new() -> Self {
         Self {
-            waiting: Slab::new(),
+            places: Vec::new(),
+            free: Vec::new(),
+            waiting: 0,
             uses: 0,
         }
     }
 
     /// Registers a request; the caller sees to it that there are at most [`PENDING_MAX`].
+    #[inline(always)]
     pub(super) fn insert(&mut self, value: T) -> u32 {
         // From 1, so that a receiver that counts can tell ids like these from those of others.
         self.uses = self.uses % USES_MAX + 1;
-        let entry = self.waiting.vacant_entry();
-        let place = entry.key() as u32;
+        let index = match self.free.pop() {
+            Some(index) => index,
+            None => self.add(),
+        };
         // Places count from 1 on the wire, because ids start at 1.
-        let id = self.uses << PLACE_BITS | (place + 1);
-        entry.insert(Entry { id, value });
+        let id = self.uses << PLACE_BITS | (index + 1);
+        let place = &mut self.places[index as usize];
+        place.id = id;
+        place.value = Some(value);
+        self.waiting += 1;
         id
     }
 
+    #[cold]
+    fn add(&mut self) -> u32 {
+        let index = self.places.len() as u32;
+        self.places.push(Place { id: 0, value: None });
+        index
+    }
+
+    #[inline]
     pub(super) fn take(&mut self, id: u32) -> Option<T> {
-        let place = ((id & PLACE_MASK) as usize).checked_sub(1)?;
-        if self.waiting.get(place).is_none_or(|entry| entry.id != id) {
+        let index = (id & PLACE_MASK).checked_sub(1)?;
+        let place = self.places.get_mut(index as usize)?;
+        if place.id != id {
             return None;
         }
-        Some(self.waiting.remove(place).value)
+        let value = place.value.take()?;
+        self.free.push(index);
+        self.waiting -= 1;
+        Some(value)
     }
 
     pub(super) fn find_mut(&mut self, id: u32) -> Option<&mut T> {
-        let place = ((id & PLACE_MASK) as usize).checked_sub(1)?;
-        let entry = self.waiting.get_mut(place).filter(|entry| entry.id == id)?;
-        Some(&mut entry.value)
+        let index = (id & PLACE_MASK).checked_sub(1)?;
+        let place = self.places.get_mut(index as usize)?;
+        if place.id != id {
+            return None;
+        }
+        place.value.as_mut()
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
-        self.waiting
-            .iter()
-            .map(|(_, entry)| (entry.id, &entry.value))
+        let places = self.places.iter();
+        places.filter_map(|place| Some((place.id, place.value.as_ref()?)))
     }
 
     pub(super) fn drain(&mut self) -> impl Iterator<Item = T> + '_ {
-        self.waiting.drain().map(|entry| entry.value)
+        self.waiting = 0;
+        self.free.clear();
+        let places = std::mem::take(&mut self.places).into_iter();
+        places.filter_map(|place| place.value)
     }
 
     pub(super) fn len(&self) -> usize {
-        self.waiting.len()
+        self.waiting
     }
 }
 
