@@ -7,12 +7,12 @@
 use std::task::Waker;
 
 use super::request::{Reply, RequestError};
-use super::slots::{SlotId, Slots};
+use super::slots::{SHORT_BYTES_MAX, SlotId, Slots, Waiters};
 
 /// Answers that were not handed over yet. The lists keep their memory.
 #[derive(Debug, Default)]
 pub(super) struct Answers {
-    /// Replies whose payloads are the next of `bytes`.
+    /// Replies whose payloads are in their slots, or, if they do not fit there, the next of `bytes`.
     replies: Vec<Brief>,
     bytes: Vec<u8>,
     /// Replies with larger payloads, which are not copied again.
@@ -31,17 +31,26 @@ struct Brief(u64, usize);
 
 impl Answers {
     /// A reply came for this request, if anybody waits for it.
-    pub(super) fn reply(&mut self, slot: Option<SlotId>, channel: u16, payload: &[u8]) {
+    #[inline]
+    pub(super) fn reply(
+        &mut self,
+        slots: &Slots,
+        slot: Option<SlotId>,
+        channel: u16,
+        payload: &[u8],
+    ) {
         let Some(slot) = slot else {
             return;
         };
-        if payload.len() > BRIEF_BYTES_MAX {
-            let reply = Reply::new(channel, payload.to_vec());
-            self.large.push((slot, reply));
-        } else {
+        if payload.len() <= SHORT_BYTES_MAX {
+            slots.write(slot, payload);
+        } else if payload.len() <= BRIEF_BYTES_MAX {
             self.bytes.extend_from_slice(payload);
-            self.replies.push(Brief::new(slot, channel, payload.len()));
+        } else {
+            let reply = Reply::new(channel, payload.to_vec());
+            return self.large.push((slot, reply));
         }
+        self.replies.push(Brief::new(slot, channel, payload.len()));
     }
 
     /// There will be no reply to this request, if anybody waits for it.
@@ -62,19 +71,27 @@ impl Answers {
     }
 
     /// Hands everything over. Those who wait for it are then to be [woken](Self::wake).
-    pub(super) fn hand_over(&mut self, slots: &mut Slots) {
+    pub(super) fn hand_over(&mut self, slots: &Slots, waiters: &mut Waiters) {
         let mut bytes = self.bytes.as_slice();
         for brief in self.replies.drain(..) {
-            let (payload, rest) = bytes.split_at(brief.payload_bytes());
-            bytes = rest;
-            let waker = slots.answer(brief.slot(), brief.channel(), payload);
-            self.wakers.extend(waker);
+            let (slot, channel, count) = (brief.slot(), brief.channel(), brief.payload_bytes());
+            let waker = if count <= SHORT_BYTES_MAX {
+                slots.answer_short(waiters, slot, channel, count)
+            } else {
+                let (payload, rest) = bytes.split_at(count);
+                bytes = rest;
+                slots.answer(waiters, slot, channel, payload)
+            };
+            if let Some(waker) = waker {
+                self.wakers.push(waker);
+            }
         }
         for (slot, reply) in self.large.drain(..) {
-            self.wakers.extend(slots.settle(slot, Ok(reply)));
+            self.wakers.extend(slots.settle(waiters, slot, Ok(reply)));
         }
         for (slot, error) in self.failures.drain(..) {
-            self.wakers.extend(slots.settle(slot, Err(Box::new(error))));
+            let failed = slots.settle(waiters, slot, Err(Box::new(error)));
+            self.wakers.extend(failed);
         }
         self.bytes.clear();
     }
@@ -129,23 +146,32 @@ mod tests {
 
     #[test]
     fn answers_of_all_kinds_come_to_their_slots() {
-        let (mut slots, mut answers) = (Slots::default(), Answers::default());
-        let ids = [(); 5].map(|()| slots.open(Vec::new()));
+        let (slots, mut waiters) = (Slots::default(), Waiters::default());
+        let mut answers = Answers::default();
+        let ids = [(); 6].map(|()| slots.open(&mut waiters));
         let large = vec![7; BRIEF_BYTES_MAX + 1];
-        answers.reply(Some(ids[0]), u16::MAX, b"one");
-        answers.reply(Some(ids[1]), 2, &large);
-        answers.reply(None, 3, b"nobody's");
+        let mut answer = |slot, channel, payload: &[u8]| {
+            answers.reply(&slots, slot, channel, payload);
+        };
+        answer(Some(ids[0]), u16::MAX, b"one");
+        answer(Some(ids[1]), 2, &large);
+        answer(None, 3, b"nobody's");
+        answer(Some(ids[3]), 4, b"");
+        answer(Some(ids[4]), 5, &large[..BRIEF_BYTES_MAX]);
+        answer(Some(ids[5]), 6, b"six");
         answers.fail(Some(ids[2]), RequestError::TimedOut);
-        answers.reply(Some(ids[3]), 4, b"");
-        answers.reply(Some(ids[4]), 5, &large[..BRIEF_BYTES_MAX]);
-        answers.hand_over(&mut slots);
+        answers.hand_over(&slots, &mut waiters);
         assert!(answers.is_empty() && !answers.has_wakers());
-        let mut fetch = |id| slots.fetch(id, None).unwrap();
+        let mut fetch = |id| {
+            let fetched = slots.fetch_or_wait(&mut waiters, id, &mut Vec::new(), None);
+            fetched.unwrap()
+        };
         let reply = |channel, payload: &[u8]| Ok(Reply::new(channel, payload.to_vec()));
         assert_eq!(fetch(ids[0]), reply(u16::MAX, b"one"));
         assert_eq!(fetch(ids[1]), reply(2, &large));
         assert_eq!(fetch(ids[2]), Err(Box::new(RequestError::TimedOut)));
         assert_eq!(fetch(ids[3]), reply(4, b""));
         assert_eq!(fetch(ids[4]), reply(5, &large[..BRIEF_BYTES_MAX]));
+        assert_eq!(fetch(ids[5]), reply(6, b"six"));
     }
 }

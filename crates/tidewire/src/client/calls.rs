@@ -94,11 +94,15 @@ impl Calls {
     }
 
     /// Sends the requests that are next in the batch, lets them wait, or fails them. Those that the session has no room for
-    /// stay where they are.
+    /// stay where they are, and so do those behind a block, which is written first.
     pub(super) fn submit(&mut self, cx: &mut Context<'_>, batch: &mut Batch) {
         // Found once for all of them.
         let mut sender = self.session.and_then(|session| cx.sender(session).ok());
-        while let Some((ticket, name, payload)) = batch.call() {
+        let mut payload_bytes = 0;
+        while payload_bytes < BLOCK_BYTES
+            && let Some((ticket, name, payload)) = batch.call()
+        {
+            payload_bytes += payload.len();
             let sent = match &mut sender {
                 // Those that came before go before.
                 Some(_) if ticket.when_full == WhenWindowFull::Wait && !self.parked.is_empty() => {
@@ -259,6 +263,13 @@ impl Calls {
         self.sent.answer(id).map(|sent| sent.ticket)
     }
 
+    /// A reply came for this request, if anybody waits for it.
+    #[inline]
+    pub(super) fn reply(&mut self, slot: Option<SlotId>, channel: u16, payload: &[u8]) {
+        let slots = self.link.exchange().slots();
+        self.answers.reply(slots, slot, channel, payload);
+    }
+
     /// The application let go of a request. One that waits to be sent goes with the next [`send_parked`](Self::send_parked).
     pub(super) fn abandon(&mut self, cx: &mut Context<'_>, slot: SlotId) {
         let sent = self.whereabouts.sent_id(slot).filter(|id| {
@@ -397,158 +408,11 @@ impl From<NotSent> for RequestError {
 /// Requests that wait to be sent. As many as commands wait for the lane: twice that is what a burst may be.
 const PARKED_MAX: usize = 4096;
 
+/// Payloads, in bytes, after which those before them are written: an output of as many is written anyway.
+const BLOCK_BYTES: usize = 64 << 10;
+
 /// Resolution of request deadlines.
 const DEADLINE_TICK_NS: u64 = 1_000_000;
 
 #[cfg(test)]
-mod tests {
-    use super::super::exchange::Exchange;
-    use super::super::queue::Command;
-    use super::*;
-    use crate::lane::{Core, lane};
-    use crate::server::Server;
-
-    /// A client without a lane, so that the test takes its turns.
-    struct Rig {
-        link: Arc<Link>,
-        calls: Calls,
-    }
-
-    impl Rig {
-        /// With an open session of this lane.
-        fn new(core: &Core, slot: usize, ids: RequestIds, pending_max: usize) -> Self {
-            let link = Arc::new(Link::new(Exchange::new(1 << 20, false)));
-            let mut calls = Calls::new(Arc::clone(&link), ids, pending_max, false);
-            calls.session = Some(core.sessions[slot].id);
-            Self { link, calls }
-        }
-
-        /// A request that waits where the window is full.
-        fn ask(&self) -> SlotId {
-            let mut ticket = Ticket::due_at(u64::MAX);
-            ticket.when_full = WhenWindowFull::Wait;
-            self.link.push_call(ticket, "", b"payload").unwrap()
-        }
-
-        /// Does what was left for the lane.
-        fn run(&mut self, core: &mut Core) {
-            let mut cx = core.context_without_session();
-            let mut batch = Batch::default();
-            self.link.exchange().take(&mut batch);
-            while let Some(command) = batch.next() {
-                match command {
-                    Command::Calls { .. } => self.calls.submit(&mut cx, &mut batch),
-                    Command::Abandon(slot) => self.calls.abandon(&mut cx, slot),
-                    other => panic!("{other:?}"),
-                }
-            }
-        }
-
-        /// The rest of the turn.
-        fn end_turn(&mut self, core: &mut Core) {
-            let mut cx = core.context_without_session();
-            self.calls.send_parked(&mut cx);
-            self.link.exchange().leave(&mut self.calls.answers);
-        }
-    }
-
-    const WAYS: [RequestIds; 3] = [RequestIds::Bits32, RequestIds::Bits8, RequestIds::None];
-
-    /// Each request let go of was looked for among all others: dropping n of them cost the lane the square of that. The last
-    /// first, which a search finds last.
-    #[test]
-    fn dropping_many_requests_takes_no_search_for_each() {
-        const WINDOW: usize = 60;
-        const REQUESTS: usize = 200;
-        for ids in WAYS {
-            let mut lane = lane(&Server::builder());
-            let (session, _peer) = lane.open_session();
-            let core = &mut lane.core;
-            let mut rig = Rig::new(core, session, ids, WINDOW);
-            let slots: Vec<SlotId> = (0..REQUESTS).map(|_| rig.ask()).collect();
-            rig.run(core);
-            let calls = &rig.calls;
-            assert_eq!(calls.sent.len(), WINDOW, "{ids:?}");
-            assert_eq!(calls.parked.len(), REQUESTS - WINDOW, "{ids:?}");
-            for (id, sent) in calls.sent.iter() {
-                let slot = sent.ticket.slot.unwrap();
-                assert_eq!(calls.whereabouts.sent_id(slot), Some(id), "{ids:?}");
-            }
-            for slot in slots.iter().rev() {
-                rig.link.abandon(*slot);
-            }
-            rig.run(core);
-            assert_eq!(rig.calls.sent.len(), 0, "{ids:?}");
-            // The line was not walked yet.
-            assert_eq!(rig.calls.parked.len(), REQUESTS - WINDOW, "{ids:?}");
-            rig.end_turn(core);
-            assert!(rig.calls.parked.is_empty(), "{ids:?}");
-            assert_eq!(rig.calls.whereabouts.let_go_count(), 0, "{ids:?}");
-            // Every one of them was answered for, so nobody is looked for any more and all slots are free.
-            let exchange = rig.link.exchange();
-            assert!(!slots.iter().any(|slot| exchange.is_abandoned(Some(*slot))));
-            assert!((0..REQUESTS).all(|_| slots.contains(&rig.ask())));
-        }
-    }
-
-    /// The word that a request was let go of may come after its answer, when its slot is another's.
-    #[test]
-    fn a_request_is_not_given_up_for_the_one_before_it_in_its_slot() {
-        for ids in WAYS {
-            let mut lane = lane(&Server::builder());
-            let (session, _peer) = lane.open_session();
-            let core = &mut lane.core;
-            let mut rig = Rig::new(core, session, ids, 1);
-            let (first, waiting) = (rig.ask(), rig.ask());
-            rig.run(core);
-            let (id, _) = rig.calls.sent.iter().next().unwrap();
-            let answered = rig.calls.take_answered(id).unwrap();
-            assert_eq!(answered.slot, Some(first), "{ids:?}");
-            rig.calls.answers.reply(answered.slot, 0, b"reply");
-            // The application lets go of it just before it is there.
-            rig.link.abandon(first);
-            rig.end_turn(core);
-            assert_eq!(rig.ask(), first, "{ids:?}");
-            rig.run(core);
-            rig.end_turn(core);
-            let sent: Vec<_> = rig.calls.sent.iter().collect();
-            let [(id, Sent { ticket, .. })] = sent[..] else {
-                panic!("{ids:?}: {sent:?}");
-            };
-            assert_eq!(ticket.slot, Some(waiting), "{ids:?}");
-            assert_eq!(rig.calls.parked.len(), 1, "{ids:?}");
-            // What was sent from the line is not in it any more.
-            rig.calls.whereabouts.let_go(waiting);
-            assert_eq!(rig.calls.whereabouts.let_go_count(), 0, "{ids:?}");
-            rig.calls.take_answered(id).unwrap();
-            rig.end_turn(core);
-            let (_, Sent { ticket, .. }) = rig.calls.sent.iter().next().unwrap();
-            assert_eq!(ticket.slot, Some(first), "{ids:?}");
-        }
-    }
-
-    #[test]
-    fn a_place_in_the_line_is_free_as_soon_as_it_is_let_go_of() {
-        let mut lane = lane(&Server::builder());
-        let (session, _peer) = lane.open_session();
-        let core = &mut lane.core;
-        let mut rig = Rig::new(core, session, RequestIds::Bits32, 1);
-        let mut waiting = Vec::new();
-        for _ in 0..=PARKED_MAX {
-            waiting.push(rig.ask());
-            rig.run(core);
-        }
-        assert_eq!(rig.calls.parked.len(), PARKED_MAX);
-        assert!(rig.calls.answers.is_empty());
-        rig.ask();
-        rig.run(core);
-        assert!(!rig.calls.answers.is_empty(), "one is refused");
-        rig.end_turn(core);
-        rig.link.abandon(waiting[PARKED_MAX / 2]);
-        rig.ask();
-        rig.run(core);
-        assert!(rig.calls.answers.is_empty(), "none is refused");
-        rig.end_turn(core);
-        assert_eq!(rig.calls.parked.len(), PARKED_MAX);
-    }
-}
+mod tests;

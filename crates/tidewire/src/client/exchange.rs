@@ -2,7 +2,8 @@
 //!
 //! Both lie behind one lock, which nobody holds for longer than a copy. The lane takes it for lists, not for what is in
 //! them: it takes all commands by swapping their list for an empty one, and leaves all answers as one block, each once a
-//! turn unless there are few commands or very many answers. A thread takes it when it sends and when it fetches an answer.
+//! turn unless there are few commands or very many answers. A thread takes it when it sends and when it waits for an answer;
+//! one that is there already it fetches [without](super::slots).
 //!
 //! A lock-free queue was measured first. It moves a cache line between two processors for every message, where this
 //! moves one for every list; and a lock that nobody holds costs no more than its compare-and-swap. A lock for each answer
@@ -18,8 +19,8 @@ use tidewire_proto::error::EncodeError;
 use super::HandOverError;
 use super::answers::Answers;
 use super::queue::{Batch, Command, Subscribe, Ticket};
-use super::request::RequestError;
-use super::slots::{Outcome, SlotId, Slots};
+use super::request::{Reply, RequestError};
+use super::slots::{Outcome, SlotId, Slots, Waiters};
 use super::spare;
 
 /// The commands of a client, bounded in number and bytes, and the answers to them.
@@ -31,6 +32,8 @@ pub(crate) struct Exchange {
     /// Every message is handed on by itself, because nothing but that says where it ends.
     is_single: bool,
     shared: Mutex<Shared>,
+    /// Where the answers are left.
+    slots: Slots,
     /// Whether commands wait: one of the constants below. So that a lane about to sleep need not take the lock. It changes
     /// under the lock only.
     news: AtomicU8,
@@ -42,7 +45,7 @@ pub(crate) struct Exchange {
 #[derive(Debug, Default)]
 struct Shared {
     commands: Batch,
-    slots: Slots,
+    waiters: Waiters,
     /// The lane has taken its last command.
     ended: bool,
 }
@@ -69,6 +72,7 @@ impl Exchange {
             queue_bytes_max,
             is_single,
             shared: Mutex::default(),
+            slots: Slots::default(),
             news: AtomicU8::new(NOTHING),
             abandoned: AtomicUsize::new(0),
         }
@@ -92,13 +96,12 @@ impl Exchange {
         name: &str,
         payload: &[u8],
     ) -> Result<(SlotId, MustRing), HandOverError> {
-        let memory = spare::take();
         let mut shared = self.lock();
         shared.admit()?;
         if shared.commands.asked() >= self.queue_bytes_max {
             return Err(HandOverError::QueueFull);
         }
-        let slot = shared.slots.open(memory);
+        let slot = self.slots.open(&mut shared.waiters);
         ticket.slot = Some(slot);
         shared.commands.push_call(ticket, name, payload);
         Ok((slot, self.note_news()))
@@ -111,7 +114,7 @@ impl Exchange {
     ) -> Result<(SlotId, MustRing), HandOverError> {
         let mut shared = self.lock();
         shared.admit()?;
-        let slot = shared.slots.open(Vec::new());
+        let slot = self.slots.open(&mut shared.waiters);
         let command = Command::Subscribe(Box::new(subscribe(slot)));
         shared.commands.push(command);
         Ok((slot, self.note_news()))
@@ -131,9 +134,23 @@ impl Exchange {
         Ok(self.note_news())
     }
 
+    /// Takes a reply that can be had without the lock.
+    #[inline(always)]
+    pub(crate) fn fetch(&self, slot: SlotId) -> Option<Reply> {
+        self.slots.fetch(slot)
+    }
+
     /// Takes the outcome of a request, or has `waker` woken when there is one, if it is given.
-    pub(crate) fn fetch(&self, slot: SlotId, waker: Option<&Waker>) -> Option<Outcome> {
-        let fetched = self.lock().slots.fetch(slot, waker);
+    pub(crate) fn fetch_or_wait(&self, slot: SlotId, waker: Option<&Waker>) -> Option<Outcome> {
+        if waker.is_none() && !self.slots.is_settled(slot) {
+            return None;
+        }
+        let mut memory = spare::take();
+        let mut shared = self.lock();
+        let waiters = &mut shared.waiters;
+        let fetched = self.slots.fetch_or_wait(waiters, slot, &mut memory, waker);
+        drop(shared);
+        spare::give_back(memory);
         // The waker from before is dropped here, without the lock.
         fetched.ok()
     }
@@ -141,7 +158,7 @@ impl Exchange {
     /// Lets go of a request whose outcome was not fetched. The lane is told, if it has not answered it.
     pub(crate) fn abandon(&self, slot: SlotId) -> MustRing {
         let mut shared = self.lock();
-        let (is_owed, held) = shared.slots.abandon(slot);
+        let (is_owed, held) = self.slots.abandon(&mut shared.waiters, slot);
         self.note_abandoned(&shared);
         // If the queue is full, the request's deadline will give it up.
         let must_ring = if is_owed && shared.admit().is_ok() {
@@ -158,7 +175,7 @@ impl Exchange {
     /// Whether nobody waits for the answer any more.
     pub(super) fn is_abandoned(&self, slot: Option<SlotId>) -> bool {
         self.abandoned.load(Ordering::Relaxed) > 0
-            && slot.is_some_and(|slot| self.lock().slots.is_abandoned(slot))
+            && slot.is_some_and(|slot| self.slots.is_abandoned(slot))
     }
 
     /// Whether something waits for [`take`](Self::take).
@@ -222,10 +239,16 @@ impl Exchange {
         batch.clear(self.queue_bytes_max.max(KEPT_BYTES_MIN));
     }
 
+    /// Where the lane writes short replies before it leaves them.
+    #[inline]
+    pub(super) fn slots(&self) -> &Slots {
+        &self.slots
+    }
+
     /// Leaves all answers. Those who wait for them are then to be [woken](Answers::wake).
     pub(super) fn leave(&self, answers: &mut Answers) {
         let mut shared = self.lock();
-        answers.hand_over(&mut shared.slots);
+        answers.hand_over(&self.slots, &mut shared.waiters);
         self.note_abandoned(&shared);
     }
 
@@ -235,7 +258,7 @@ impl Exchange {
         shared.ended = true;
         self.news.store(NOTHING, Ordering::Relaxed);
         let commands = std::mem::take(&mut shared.commands);
-        let wakers = shared.slots.end();
+        let wakers = self.slots.end(&mut shared.waiters);
         self.note_abandoned(&shared);
         drop(shared);
         for waker in wakers {
@@ -260,7 +283,7 @@ impl Exchange {
 
     /// Relaxed, because a lane that does not see it yet sends a request that it might have spared itself.
     fn note_abandoned(&self, shared: &Shared) {
-        let abandoned = shared.slots.abandoned();
+        let abandoned = shared.waiters.abandoned();
         if self.abandoned.load(Ordering::Relaxed) != abandoned {
             self.abandoned.store(abandoned, Ordering::Relaxed);
         }

@@ -1,7 +1,7 @@
 //! What a client's lane shares with the application's threads.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, Weak};
 use std::task::Waker;
 
 use tidewire_io::doorbell::Doorbell;
@@ -12,6 +12,7 @@ use tidewire_proto::message::Message;
 use super::events::{Event, EventQueue};
 use super::exchange::{Exchange, MustRing, Refused};
 use super::queue::{Command, Subscribe, Ticket};
+use super::request::Reply;
 use super::slots::{Outcome, SlotId};
 use super::{ConnectError, HandOverError};
 use crate::context::encode_within;
@@ -20,8 +21,8 @@ use crate::context::encode_within;
 #[derive(Debug)]
 pub(crate) struct Link {
     exchange: Exchange,
-    /// Set once the lane runs.
-    doorbell: OnceLock<Arc<Doorbell>>,
+    /// Set once the lane runs. Not kept beyond it: references to a link may be spare for longer.
+    doorbell: OnceLock<Weak<Doorbell>>,
     /// Largest frame that both sides take.
     frame_bytes_max: AtomicUsize,
     /// When the client ends, whatever still waits; never, before somebody closed it.
@@ -49,9 +50,9 @@ impl Link {
         self.frame_bytes_max.store(bytes, Ordering::Relaxed);
     }
 
-    pub(crate) fn set_doorbell(&self, doorbell: Arc<Doorbell>) {
+    pub(crate) fn set_doorbell(&self, doorbell: &Arc<Doorbell>) {
         // A link belongs to one lane, so it was not set before.
-        let _ = self.doorbell.set(doorbell);
+        let _ = self.doorbell.set(Arc::downgrade(doorbell));
     }
 
     /// Leaves a command for the lane and wakes it if it sleeps.
@@ -102,9 +103,15 @@ impl Link {
         Ok(())
     }
 
+    /// Takes a reply that can be had without a lock.
+    #[inline(always)]
+    pub(crate) fn fetch(&self, slot: SlotId) -> Option<Reply> {
+        self.exchange.fetch(slot)
+    }
+
     /// Takes the outcome of a request, or has `waker` woken when there is one, if it is given.
-    pub(crate) fn fetch(&self, slot: SlotId, waker: Option<&Waker>) -> Option<Outcome> {
-        self.exchange.fetch(slot, waker)
+    pub(crate) fn fetch_or_wait(&self, slot: SlotId, waker: Option<&Waker>) -> Option<Outcome> {
+        self.exchange.fetch_or_wait(slot, waker)
     }
 
     /// Lets go of a request whose outcome was not fetched.
@@ -131,7 +138,7 @@ impl Link {
     }
 
     pub(crate) fn ring(&self) {
-        if let Some(doorbell) = self.doorbell.get() {
+        if let Some(doorbell) = self.doorbell.get().and_then(Weak::upgrade) {
             doorbell.ring();
         }
     }

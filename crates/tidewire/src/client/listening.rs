@@ -290,7 +290,7 @@ impl ClientService {
             self.register(cx)?;
         }
         self.listening.settle(key, step);
-        self.calls.answers.reply(slot, 0, &[]);
+        self.calls.reply(slot, 0, &[]);
         Ok(())
     }
 

@@ -137,6 +137,7 @@ impl Client {
     }
 
     /// Sends a request; the reply is awaited or waited for.
+    #[inline]
     pub fn request(&self, payload: &[u8]) -> Request {
         self.call(Kind::Request, 0, payload)
     }
@@ -160,6 +161,7 @@ impl Client {
     }
 
     /// Sends any kind of frame that is answered, on a channel.
+    #[inline]
     pub fn call(&self, kind: Kind, channel: u16, payload: &[u8]) -> Request {
         Call::new(self, kind, Payload::Borrowed(payload))
             .channel(channel)
@@ -444,7 +446,7 @@ impl ClientBuilder {
             .spin_as(self.spin_us)
             .agent(agent)
             .start_one(|| service.take())?;
-        link.set_doorbell(lane.doorbell(0));
+        link.set_doorbell(&lane.doorbell(0));
         link.wait_first()?;
         let request_timeout = self.request_timeout;
         Ok(Client {

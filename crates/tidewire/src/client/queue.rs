@@ -410,10 +410,11 @@ mod tests {
     #[test]
     fn what_is_due_is_passed_over() {
         let mut batch = Batch::default();
-        let mut slots = super::super::slots::Slots::default();
+        let slots = super::super::slots::Slots::default();
+        let mut waiters = super::super::slots::Waiters::default();
         let ids = [30, 10, 20].map(|deadline_ns| {
             let mut ticket = Ticket::due_at(deadline_ns);
-            ticket.slot = Some(slots.open(Vec::new()));
+            ticket.slot = Some(slots.open(&mut waiters));
             batch.push_call(ticket, "", &[deadline_ns as u8]);
             ticket.slot.unwrap()
         });

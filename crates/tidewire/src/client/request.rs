@@ -14,7 +14,7 @@ use tidewire_proto::topic::TopicError;
 use super::HandOverError;
 use super::link::Link;
 use super::slots::SlotId;
-use super::spare::give_back;
+use super::spare::{self, give_back};
 use crate::session::CloseReason;
 
 /// The answer to a request.
@@ -142,11 +142,12 @@ impl From<HandOverError> for RequestError {
 
 impl Request {
     /// A request whose answer will be in the link's slot, or that could not be handed over.
+    #[inline(always)]
     pub(crate) fn new(link: &Arc<Link>, sent: Result<SlotId, HandOverError>) -> Self {
         match sent {
             Ok(slot) => Self {
                 state: State::Sent {
-                    link: Arc::clone(link),
+                    link: spare::share(link),
                     slot,
                 },
             },
@@ -165,10 +166,12 @@ impl Request {
     ///
     /// # Errors
     /// See [`RequestError`].
+    #[inline]
     pub fn wait(mut self) -> Result<Reply, RequestError> {
-        let waited = THIS_THREAD.try_with(|here| self.wait_as(here));
-        // A thread that ends has no such variables any more.
-        waited.unwrap_or_else(|_| self.wait_as(&SleepingThread::here()))
+        match self.fetch_reply() {
+            Some(reply) => Ok(reply),
+            None => self.wait_asleep(),
+        }
     }
 
     /// The reply or the failure, if it is there already; who waits for it otherwise goes on waiting. Never blocks, and costs no
@@ -177,30 +180,67 @@ impl Request {
     ///
     /// # Panics
     /// When it has given its result already.
+    #[inline]
     pub fn try_wait(&mut self) -> Option<Result<Reply, RequestError>> {
-        self.fetch(None)
+        match self.fetch_reply() {
+            Some(reply) => Some(Ok(reply)),
+            None => self.fetch_or_wait(None),
+        }
+    }
+
+    #[inline(never)]
+    fn wait_asleep(mut self) -> Result<Reply, RequestError> {
+        let waited = THIS_THREAD.try_with(|here| self.wait_as(here));
+        // A thread that ends has no such variables any more.
+        waited.unwrap_or_else(|_| self.wait_as(&SleepingThread::here()))
     }
 
     /// Blocks the thread that this waker unparks.
     fn wait_as(&mut self, here: &Waker) -> Result<Reply, RequestError> {
         loop {
-            if let Some(result) = self.fetch(Some(here)) {
+            if let Some(result) = self.fetch_or_wait(Some(here)) {
                 return result;
             }
-            // Woken by anybody else it asks again.
             thread::park();
+            // Woken by anybody else it asks again.
+            if let Some(reply) = self.fetch_reply() {
+                return Ok(reply);
+            }
         }
     }
 
+    /// Takes a reply that can be had without a lock. Compiled into its callers, so that the reply is put together where it goes.
+    #[inline(always)]
+    fn fetch_reply(&mut self) -> Option<Reply> {
+        let State::Sent { link, slot } = &self.state else {
+            return None;
+        };
+        let reply = link.fetch(*slot)?;
+        self.finish();
+        Some(reply)
+    }
+
     /// Takes the result, or has `waker` woken when there is one, if it is given.
-    fn fetch(&mut self, waker: Option<&Waker>) -> Option<Result<Reply, RequestError>> {
+    #[inline(never)]
+    fn fetch_or_wait(&mut self, waker: Option<&Waker>) -> Option<Result<Reply, RequestError>> {
         let result = match &self.state {
-            State::Sent { link, slot } => link.fetch(*slot, waker)?.map_err(|error| *error),
+            State::Sent { link, slot } => {
+                let outcome = link.fetch_or_wait(*slot, waker)?;
+                outcome.map_err(|error| *error)
+            }
             State::Failed(error) => Err(RequestError::clone(error)),
             State::Done => panic!("a request is not asked again after it was ready"),
         };
-        self.state = State::Done;
+        self.finish();
         Some(result)
+    }
+
+    /// Its result was taken.
+    #[inline(always)]
+    fn finish(&mut self) {
+        if let State::Sent { link, .. } = std::mem::replace(&mut self.state, State::Done) {
+            spare::give_back_share(link);
+        }
     }
 }
 
@@ -210,7 +250,10 @@ impl Future for Request {
     /// # Panics
     /// When polled again after it was ready.
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        match self.fetch(Some(cx.waker())) {
+        if let Some(reply) = self.fetch_reply() {
+            return Poll::Ready(Ok(reply));
+        }
+        match self.fetch_or_wait(Some(cx.waker())) {
             Some(result) => Poll::Ready(result),
             None => Poll::Pending,
         }
@@ -218,6 +261,7 @@ impl Future for Request {
 }
 
 impl Drop for Request {
+    #[inline]
     fn drop(&mut self) {
         if let State::Sent { link, slot } = &self.state {
             link.abandon(*slot);
@@ -261,7 +305,7 @@ mod tests {
         let request = Request::new(&link, Ok(slot));
         let thread = thread::spawn(move || request.wait());
         let mut answers = Answers::default();
-        answers.reply(Some(slot), 3, &[1]);
+        answers.reply(link.exchange().slots(), Some(slot), 3, &[1]);
         link.exchange().leave(&mut answers);
         answers.wake();
         let reply = thread.join().unwrap().unwrap();

@@ -294,10 +294,7 @@ impl Service for ClientService {
             self.listening.handle_answer(key.index(), &result);
         }
         match result {
-            Ok(channel) => {
-                let answers = &mut self.calls.answers;
-                answers.reply(ticket.slot, channel, message.payload);
-            }
+            Ok(channel) => self.calls.reply(ticket.slot, channel, message.payload),
             Err(error) => self.calls.answers.fail(ticket.slot, error),
         }
         if self.calls.answers.is_block() {

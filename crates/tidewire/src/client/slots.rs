@@ -2,16 +2,32 @@
 //!
 //! A slot belongs to the request's future and to the lane at once, and is free again when both have let go of it: the
 //! lane by leaving an answer, the future by fetching it or by being dropped. So a slot's number is all that the two need
-//! to name a request, and no reference is counted for it. A request brings memory for its reply along, that of
-//! an earlier one ([`spare`](super::spare)).
+//! to name a request, and no reference is counted for it.
 //!
-//! There is no lock here: the table lies behind the one that commands go through as well
-//! ([`Exchange`](super::exchange::Exchange)).
+//! ```text
+//! Free ── open ──▶ Open ── answer ──▶ Replied or Settled ── fetch ──▶ Free
+//!                    └── abandon ──▶ Abandoned ── answer ──▶ Free
+//! ```
+//!
+//! A short reply lies in its slot, in [atomic words](tidewire_io::words): the lane writes them before it changes the state,
+//! and whoever sees the state reads them with plain loads. So a reply that is there is fetched without a lock: taking one
+//! and giving it back was a third of what a request cost the application, more than anything it did under it. Everything
+//! else is rare, or once in a block, and lies behind the lock of the commands ([`Exchange`](super::exchange::Exchange)) as
+//! [`Waiters`]: who waits, answers that are no short replies, and which slots may be free.
+//!
+//! Rejected: a list of free slots, for which those who fetch would need the lock. The lane lists the slots that it has
+//! answered instead, and who opens one looks whether the oldest of them were fetched meanwhile.
 
+use std::collections::VecDeque;
 use std::num::NonZeroU32;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Waker;
 
+use tidewire_io::words::SharedBytes;
+
 use super::request::{Reply, RequestError};
+use super::spare;
 
 /// The number of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,183 +40,256 @@ pub(crate) type Outcome = Result<Reply, Box<RequestError>>;
 /// All slots of a client.
 #[derive(Debug, Default)]
 pub(crate) struct Slots {
-    slots: Vec<Slot>,
+    /// Each twice as many as the one before, so that they stay where they are when there are more.
+    chunks: [OnceLock<Box<[Slot]>>; CHUNKS],
+}
+
+/// What is known of slots behind the lock.
+#[derive(Debug, Default)]
+pub(crate) struct Waiters {
+    /// By the indices of the slots; as many as there are slots.
+    rests: Vec<Rest>,
+    /// Slots that were found to be free when all were looked at.
     free: Vec<SlotId>,
+    /// Slots that the lane has answered, the oldest first: to be fetched, or free by now.
+    answered: VecDeque<SlotId>,
+    /// Those of them that were to be fetched still when they were looked at.
+    left: Vec<SlotId>,
+    /// How many of those there are when they are looked at again.
+    look_again_at: usize,
     /// Slots that are abandoned.
     abandoned: usize,
 }
 
-/// What a request lets go of with its slot.
-#[derive(Debug)]
-#[expect(dead_code, reason = "it is kept until it may be dropped")]
-pub(crate) struct Held {
-    waker: Option<Waker>,
-    payload: Vec<u8>,
+/// See the module. States change under the lock, except that who fetches an answer frees its slot.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct Slot {
+    /// One of the constants below; with [`REPLIED`] also the channel and the length of the payload.
+    state: AtomicU64,
+    payload: SharedBytes<WORDS>,
 }
 
-/// See the module. Its fields stay where they are while its state changes: as an enum with all of them in its variants it was
-/// moved as a whole, and torn down, at every step.
-#[derive(Debug)]
-pub(crate) struct Slot {
-    state: State,
-    /// The channel of the reply.
-    channel: u16,
-    /// Whoever waits for the answer.
+/// What of a slot is behind the lock.
+#[derive(Debug, Default)]
+struct Rest {
     waker: Option<Waker>,
-    /// Emptied memory for the reply, or none; then its payload.
-    payload: Vec<u8>,
-    error: Option<Box<RequestError>>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
-    Free,
-    /// The lane owes the answer; perhaps somebody waits for it.
-    Open,
-    /// The lane owes the answer, and nobody wants it.
-    Abandoned,
-    Replied,
-    Failed,
+    /// In a slot that is [`SETTLED`].
+    outcome: Option<Outcome>,
+    /// Emptied memory for a reply that does not fit the slot, or none.
+    memory: Vec<u8>,
 }
 
 impl Slots {
-    /// A slot for a new request, with emptied memory for its reply, or none.
+    /// A slot for a new request.
     #[inline]
-    pub(crate) fn open(&mut self, memory: Vec<u8>) -> SlotId {
-        let Some(id) = self.free.pop() else {
-            return self.add(memory);
+    pub(crate) fn open(&self, waiters: &mut Waiters) -> SlotId {
+        let id = match waiters.answered.pop_front() {
+            Some(id) if self.is_free(id) => id,
+            oldest => self.look_further(waiters, oldest),
         };
-        let slot = &mut self.slots[id.index()];
-        slot.state = State::Open;
-        slot.payload = memory;
+        // The lane hears of it by way of the lock.
+        self.slot(id).state.store(OPEN, Ordering::Relaxed);
         id
     }
 
-    #[cold]
-    fn add(&mut self, memory: Vec<u8>) -> SlotId {
-        let id = SlotId::new(self.slots.len());
-        self.slots.push(Slot {
-            state: State::Open,
-            channel: 0,
-            waker: None,
-            payload: memory,
-            error: None,
-        });
-        id
+    /// A free slot, where the oldest of those that were answered is not, if there is one.
+    #[inline(never)]
+    fn look_further(&self, waiters: &mut Waiters, oldest: Option<SlotId>) -> SlotId {
+        waiters.left.extend(oldest);
+        while let Some(id) = waiters.answered.pop_front() {
+            if self.is_free(id) {
+                return id;
+            }
+            waiters.left.push(id);
+        }
+        // Each look at all of them is paid for by half as many that were left since the last one.
+        if waiters.left.len() >= waiters.look_again_at.max(LOOK_AGAIN_MIN) {
+            let free = waiters.left.extract_if(.., |id| self.is_free(*id));
+            waiters.free.extend(free);
+            waiters.look_again_at = waiters.left.len() * 2;
+        }
+        waiters.free.pop().unwrap_or_else(|| {
+            waiters.rests.push(Rest::default());
+            SlotId::new(waiters.rests.len() - 1)
+        })
     }
 
-    /// Takes the outcome out, which frees the slot. If there is none yet, `waker` is woken when there is, if it is given. What
-    /// comes back then is the one before it: letting go of a waker may run code of its executor, which must find the lock
-    /// free.
+    /// Whether whoever fetched the answer has read it.
     #[inline]
-    pub(crate) fn fetch(
-        &mut self,
+    fn is_free(&self, id: SlotId) -> bool {
+        self.slot(id).state.load(Ordering::Acquire) == FREE
+    }
+
+    /// Takes a short reply out, if it is there, which frees the slot. Only the slot's one request calls it.
+    #[inline(always)]
+    pub(crate) fn fetch(&self, id: SlotId) -> Option<Reply> {
+        let slot = self.slot(id);
+        let state = slot.state.load(Ordering::Acquire);
+        if state & TAG_MASK != REPLIED {
+            return None;
+        }
+        let payload = slot
+            .payload
+            .load((state >> LENGTH_SHIFT) as usize, spare::take());
+        slot.state.store(FREE, Ordering::Release);
+        Some(Reply::new((state >> CHANNEL_SHIFT) as u16, payload))
+    }
+
+    /// Whether the lane has answered, or the request has let go of its slot.
+    pub(crate) fn is_settled(&self, id: SlotId) -> bool {
+        self.slot(id).state.load(Ordering::Relaxed) != OPEN
+    }
+
+    /// Takes any outcome out, which frees the slot. If there is none yet, `waker` is woken when there is, if it is given. What
+    /// comes back then is the one before it: letting go of a waker may run code of its executor, which must find the lock
+    /// free. `memory` is emptied memory for a later reply.
+    pub(crate) fn fetch_or_wait(
+        &self,
+        waiters: &mut Waiters,
         id: SlotId,
+        memory: &mut Vec<u8>,
         waker: Option<&Waker>,
     ) -> Result<Outcome, Option<Waker>> {
-        let slot = &mut self.slots[id.index()];
-        let outcome = match slot.state {
-            State::Replied => Ok(Reply::new(slot.channel, std::mem::take(&mut slot.payload))),
-            State::Open => return Err(slot.wait(waker)),
+        if let Some(reply) = self.fetch(id) {
+            return Ok(Ok(reply));
+        }
+        let state = &self.slot(id).state;
+        let rest = &mut waiters.rests[id.index()];
+        match state.load(Ordering::Acquire) {
+            OPEN => Err(rest.wait(waker)),
+            SETTLED => {
+                let outcome = rest.outcome.take();
+                if rest.memory.capacity() == 0 {
+                    std::mem::swap(&mut rest.memory, memory);
+                }
+                state.store(FREE, Ordering::Release);
+                Ok(outcome.unwrap_or_else(ended))
+            }
             // Only its one request asks for a slot, and not after it has had or given up its answer.
-            State::Free | State::Abandoned => return Ok(Err(Box::new(RequestError::Shutdown))),
-            State::Failed => Err(slot.take_error()),
-        };
-        slot.state = State::Free;
-        self.free.push(id);
-        Ok(outcome)
+            _ => Ok(ended()),
+        }
     }
 
     /// The request lets go of its slot. Returns whether the lane owes it an answer still, and what the slot held, which is to
     /// be dropped without the lock.
-    pub(crate) fn abandon(&mut self, id: SlotId) -> (bool, Held) {
-        let slot = &mut self.slots[id.index()];
-        let is_owed = slot.state == State::Open;
-        let held = Held {
-            waker: slot.waker.take(),
-            payload: std::mem::take(&mut slot.payload),
-        };
-        slot.error = None;
+    pub(crate) fn abandon(&self, waiters: &mut Waiters, id: SlotId) -> (bool, impl Sized + use<>) {
+        let state = &self.slot(id).state;
+        let is_owed = state.load(Ordering::Acquire) == OPEN;
         if is_owed {
-            slot.state = State::Abandoned;
-            self.abandoned += 1;
-        } else {
-            slot.state = State::Free;
-            self.free.push(id);
+            waiters.abandoned += 1;
         }
-        (is_owed, held)
+        state.store(if is_owed { ABANDONED } else { FREE }, Ordering::Release);
+        let rest = &mut waiters.rests[id.index()];
+        (is_owed, (rest.waker.take(), rest.outcome.take()))
     }
 
     /// Whether nobody wants the answer any more.
+    #[inline]
     pub(crate) fn is_abandoned(&self, id: SlotId) -> bool {
-        self.slots[id.index()].state == State::Abandoned
+        self.slot(id).state.load(Ordering::Relaxed) == ABANDONED
     }
 
+    /// The lane has a reply of at most [`SHORT_BYTES_MAX`], which it will leave with [`Self::answer_short`]. Nobody reads it
+    /// before that.
+    #[inline]
+    pub(crate) fn write(&self, id: SlotId, payload: &[u8]) {
+        self.slot(id).payload.store(payload);
+    }
+
+    /// The lane leaves a reply that was [written](Self::write). Returns who waits for it.
+    #[inline]
+    pub(crate) fn answer_short(
+        &self,
+        waiters: &mut Waiters,
+        id: SlotId,
+        channel: u16,
+        payload_bytes: usize,
+    ) -> Option<Waker> {
+        let reply = u64::from(channel) << CHANNEL_SHIFT | (payload_bytes as u64) << LENGTH_SHIFT;
+        self.change(waiters, id, REPLIED | reply)?.waker.take()
+    }
+
+    /// The lane leaves a reply that is copied into memory which waits for it. Returns who waits for it.
+    pub(crate) fn answer(
+        &self,
+        waiters: &mut Waiters,
+        id: SlotId,
+        channel: u16,
+        payload: &[u8],
+    ) -> Option<Waker> {
+        let rest = self.change(waiters, id, SETTLED)?;
+        let mut memory = std::mem::take(&mut rest.memory);
+        memory.extend_from_slice(payload);
+        rest.outcome = Some(Ok(Reply::new(channel, memory)));
+        rest.waker.take()
+    }
+
+    /// The lane leaves an outcome. Returns who waits for it.
+    pub(crate) fn settle(
+        &self,
+        waiters: &mut Waiters,
+        id: SlotId,
+        outcome: Outcome,
+    ) -> Option<Waker> {
+        let rest = self.change(waiters, id, SETTLED)?;
+        rest.outcome = Some(outcome);
+        rest.waker.take()
+    }
+
+    /// There is no lane any more to answer. Returns who waits for that.
+    pub(crate) fn end(&self, waiters: &mut Waiters) -> Vec<Waker> {
+        let mut wakers = Vec::new();
+        for number in 0..waiters.rests.len() {
+            wakers.extend(self.settle(waiters, SlotId::new(number), ended()));
+        }
+        wakers
+    }
+
+    /// The lane owes this slot nothing any more. Returns its rest if somebody wants the answer.
+    #[inline]
+    fn change<'a>(
+        &self,
+        waiters: &'a mut Waiters,
+        id: SlotId,
+        answered: u64,
+    ) -> Option<&'a mut Rest> {
+        let state = &self.slot(id).state;
+        match state.load(Ordering::Relaxed) {
+            OPEN => {
+                waiters.answered.push_back(id);
+                // With what was written before.
+                state.store(answered, Ordering::Release);
+                waiters.rests.get_mut(id.index())
+            }
+            ABANDONED => {
+                waiters.answered.push_back(id);
+                waiters.abandoned -= 1;
+                state.store(FREE, Ordering::Release);
+                None
+            }
+            // The lane answers each request once.
+            _ => None,
+        }
+    }
+
+    #[inline(always)]
+    fn slot(&self, id: SlotId) -> &Slot {
+        let place = id.index() + FIRST_CHUNK;
+        let chunk = (place.ilog2() - FIRST_CHUNK.ilog2()) as usize;
+        let slots = self.chunks[chunk].get_or_init(|| new_chunk(chunk));
+        &slots[place - (FIRST_CHUNK << chunk)]
+    }
+}
+
+impl Waiters {
     /// How many slots are abandoned.
     pub(crate) fn abandoned(&self) -> usize {
         self.abandoned
     }
-
-    /// The lane leaves a reply. Returns who waits for it.
-    #[inline]
-    pub(crate) fn answer(&mut self, id: SlotId, channel: u16, payload: &[u8]) -> Option<Waker> {
-        let slot = &mut self.slots[id.index()];
-        if slot.state != State::Open {
-            return self.settle_unwanted(id);
-        }
-        slot.payload.extend_from_slice(payload);
-        slot.channel = channel;
-        slot.state = State::Replied;
-        slot.waker.take()
-    }
-
-    /// The lane leaves an outcome. Returns who waits for it.
-    pub(crate) fn settle(&mut self, id: SlotId, outcome: Outcome) -> Option<Waker> {
-        let slot = &mut self.slots[id.index()];
-        if slot.state != State::Open {
-            return self.settle_unwanted(id);
-        }
-        match outcome {
-            Ok(reply) => {
-                slot.channel = reply.channel();
-                slot.payload = reply.into_payload();
-                slot.state = State::Replied;
-            }
-            Err(error) => {
-                slot.error = Some(error);
-                slot.state = State::Failed;
-            }
-        }
-        slot.waker.take()
-    }
-
-    /// The lane has answered a request that nobody waits for.
-    #[cold]
-    fn settle_unwanted(&mut self, id: SlotId) -> Option<Waker> {
-        let slot = &mut self.slots[id.index()];
-        // The lane answers each request once, so that no other state has anything to be told.
-        if slot.state == State::Abandoned {
-            slot.state = State::Free;
-            self.free.push(id);
-            self.abandoned -= 1;
-        }
-        None
-    }
-
-    /// There is no lane any more to answer. Returns who waits for that.
-    pub(crate) fn end(&mut self) -> Vec<Waker> {
-        let mut wakers = Vec::new();
-        for number in 0..self.slots.len() {
-            let id = SlotId::new(number);
-            if matches!(self.slots[number].state, State::Open | State::Abandoned) {
-                wakers.extend(self.settle(id, Err(Box::new(RequestError::Shutdown))));
-            }
-        }
-        wakers
-    }
 }
 
-impl Slot {
+impl Rest {
     /// Has the waker woken, if it is given. Returns the one before it.
     fn wait(&mut self, waker: Option<&Waker>) -> Option<Waker> {
         match (&self.waker, waker) {
@@ -208,12 +297,6 @@ impl Slot {
             (_, Some(waker)) => self.waker.replace(waker.clone()),
             (_, None) => None,
         }
-    }
-
-    #[cold]
-    fn take_error(&mut self) -> Box<RequestError> {
-        let error = self.error.take();
-        error.unwrap_or_else(|| Box::new(RequestError::Shutdown))
     }
 }
 
@@ -240,92 +323,48 @@ impl SlotId {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use std::sync::Arc;
-    use std::sync::atomic::{AtomicUsize, Ordering};
-    use std::task::Wake;
-
-    use super::*;
-
-    struct Count(AtomicUsize);
-
-    impl Wake for Count {
-        fn wake(self: Arc<Self>) {
-            self.0.fetch_add(1, Ordering::SeqCst);
-        }
-    }
-
-    fn reply(bytes: &[u8]) -> Outcome {
-        Ok(Reply::new(3, bytes.to_vec()))
-    }
-
-    #[test]
-    fn an_outcome_is_fetched_once_and_frees_the_slot() {
-        let mut slots = Slots::default();
-        let id = slots.open(Vec::new());
-        assert!(slots.fetch(id, Some(Waker::noop())).is_err());
-        assert!(slots.answer(id, 3, b"a").is_some());
-        assert_eq!(slots.fetch(id, None).unwrap(), reply(b"a"));
-        assert_eq!(slots.open(Vec::new()), id);
-        assert_ne!(slots.open(Vec::new()), id);
-    }
-
-    #[test]
-    fn the_last_who_asked_is_woken() {
-        let mut slots = Slots::default();
-        let counts = [(); 2].map(|()| Arc::new(Count(AtomicUsize::new(0))));
-        let [first, last] = counts.clone().map(Waker::from);
-        let id = slots.open(Vec::new());
-        for waker in [&first, &last, &last] {
-            assert!(slots.fetch(id, Some(waker)).is_err());
-        }
-        slots.answer(id, 3, b"a").unwrap().wake();
-        let woken = counts.map(|count| count.0.load(Ordering::SeqCst));
-        assert_eq!(woken, [0, 1]);
-    }
-
-    #[test]
-    fn a_slot_is_free_when_both_have_let_go() {
-        let mut slots = Slots::default();
-        let (one, other) = (slots.open(Vec::new()), slots.open(Vec::new()));
-        let (is_owed, _) = slots.abandon(one);
-        assert!(is_owed && slots.is_abandoned(one) && !slots.is_abandoned(other));
-        assert_ne!(slots.open(Vec::new()), one, "the lane owes it an answer");
-        assert!(slots.answer(one, 3, b"a").is_none());
-        assert_eq!((slots.abandoned(), slots.open(Vec::new())), (0, one));
-
-        assert!(slots.answer(other, 3, b"a").is_none());
-        let (is_owed, _) = slots.abandon(other);
-        assert!(!is_owed);
-        assert_eq!(slots.open(Vec::new()), other);
-    }
-
-    #[test]
-    fn the_end_answers_everybody() {
-        let mut slots = Slots::default();
-        let [answered, awaited, open, abandoned] = [(); 4].map(|()| slots.open(Vec::new()));
-        slots.answer(answered, 3, b"a");
-        assert!(slots.fetch(awaited, Some(Waker::noop())).is_err());
-        drop(slots.abandon(abandoned));
-        assert_eq!(slots.end().len(), 1);
-        assert_eq!(slots.abandoned(), 0);
-        let outcomes = [answered, awaited, open].map(|id| slots.fetch(id, None).unwrap());
-        let ended = || Err(Box::new(RequestError::Shutdown));
-        assert_eq!(outcomes, [reply(b"a"), ended(), ended()]);
-    }
-
-    #[test]
-    fn a_reply_is_in_the_memory_that_its_request_brought() {
-        let mut slots = Slots::default();
-        let memory = Vec::with_capacity(100);
-        let place = memory.as_ptr();
-        let id = slots.open(memory);
-        slots.answer(id, 3, b"a");
-        let reply = slots.fetch(id, None).unwrap().unwrap();
-        assert_eq!(
-            (reply.payload(), reply.payload().as_ptr()),
-            (&b"a"[..], place)
-        );
-    }
+#[cold]
+fn new_chunk(chunk: usize) -> Box<[Slot]> {
+    let slots = std::iter::repeat_with(Slot::default);
+    slots.take(FIRST_CHUNK << chunk).collect()
 }
+
+/// What those are told whom no lane will answer any more.
+fn ended() -> Outcome {
+    Err(Box::new(RequestError::Shutdown))
+}
+
+/// Largest payload that a slot has room for, in bytes: with it and its state a slot is two cache lines.
+pub(super) const SHORT_BYTES_MAX: usize = SharedBytes::<WORDS>::BYTES_MAX;
+const WORDS: usize = 15;
+
+/// Slots of the first chunk.
+const FIRST_CHUNK: usize = 64;
+
+/// As many as `u32` can count, with the first one.
+const CHUNKS: usize = 27;
+
+/// Slots whose answers were left that are not looked at again before there are so many.
+const LOOK_AGAIN_MIN: usize = 64;
+
+/// Nobody's.
+const FREE: u64 = 0;
+
+/// The lane owes the answer; perhaps somebody waits for it.
+const OPEN: u64 = 1;
+
+/// The lane owes the answer, and nobody wants it.
+const ABANDONED: u64 = 2;
+
+/// A short reply is in the slot.
+const REPLIED: u64 = 3;
+
+/// The outcome is behind the lock.
+const SETTLED: u64 = 4;
+
+const TAG_MASK: u64 = 0xff;
+const CHANNEL_SHIFT: u32 = 16;
+const LENGTH_SHIFT: u32 = 32;
+
+#[cfg(test)]
+mod tests;

@@ -18,10 +18,11 @@ fn a_client_allocates_nothing_per_request() {
         .limits(without_pings())
         .connect(&server.to_string())
         .unwrap();
-    let payload = &[7; 32][..];
     let mut waiting: VecDeque<Request> = VecDeque::with_capacity(100);
     mark_this_thread();
-    for in_flight in [100, 1] {
+    // Replies that fit the slots where they wait, and others.
+    for (in_flight, payload_bytes) in [(100, 32), (1, 32), (100, 500), (1, 500)] {
+        let payload = &[7; 500][..payload_bytes];
         let mut exchange = |rounds: usize| {
             let mut replies = 0;
             for number in 0..rounds {
@@ -48,12 +49,12 @@ fn a_client_allocates_nothing_per_request() {
         let lane = client.metrics().allocations - before.1;
         assert!(
             application <= 20 && lane <= 20,
-            "{application} and {lane} with {in_flight} in flight"
+            "{application} and {lane} with {in_flight} of {payload_bytes} bytes in flight"
         );
     }
     // And the hello.
     assert_eq!(
         server.metrics().frames_in,
-        1 + 2 * (WARM_UP + REQUESTS) as u64
+        1 + 4 * (WARM_UP + REQUESTS) as u64
     );
 }

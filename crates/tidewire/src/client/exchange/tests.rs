@@ -116,8 +116,8 @@ fn a_task_that_waits_for_many_answers_is_woken_once() {
     let slots = [(); 100].map(|()| call(&exchange, 1).0);
     let mut answers = Answers::default();
     for (number, slot) in slots.iter().enumerate() {
-        assert_eq!(exchange.fetch(*slot, Some(&waker)), None);
-        answers.reply(Some(*slot), number as u16, b"reply");
+        assert_eq!(exchange.fetch_or_wait(*slot, Some(&waker)), None);
+        answers.reply(exchange.slots(), Some(*slot), number as u16, b"reply");
     }
     answers.fail(None, RequestError::TimedOut);
     exchange.leave(&mut answers);
@@ -125,7 +125,7 @@ fn a_task_that_waits_for_many_answers_is_woken_once() {
     answers.wake();
     assert_eq!(count.0.load(Ordering::SeqCst), 1);
     for (number, slot) in slots.iter().enumerate() {
-        let outcome = exchange.fetch(*slot, None);
+        let outcome = exchange.fetch_or_wait(*slot, None);
         let reply = outcome.unwrap().unwrap();
         assert_eq!(
             (reply.channel(), reply.payload()),
@@ -139,7 +139,7 @@ fn a_request_let_go_of_is_told_to_the_lane_once() {
     let exchange = Exchange::new(1_000, false);
     let (answered, open) = (call(&exchange, 1).0, call(&exchange, 1).0);
     let mut answers = Answers::default();
-    answers.reply(Some(answered), 0, b"");
+    answers.reply(exchange.slots(), Some(answered), 0, b"");
     exchange.leave(&mut answers);
     assert!(!exchange.is_abandoned(Some(open)));
     for slot in [answered, open] {
@@ -178,17 +178,17 @@ fn a_task_may_end_with_its_waker() {
     let (awaited, held) = (call(&exchange, 1).0, call(&exchange, 1).0);
     let other = call(&exchange, 1).0;
     let waker = Waker::from(Arc::new(Task(Arc::clone(&exchange), held)));
-    assert_eq!(exchange.fetch(awaited, Some(&waker)), None);
+    assert_eq!(exchange.fetch_or_wait(awaited, Some(&waker)), None);
     drop(waker);
     // Another task waits in its place.
-    assert_eq!(exchange.fetch(awaited, Some(Waker::noop())), None);
+    assert_eq!(exchange.fetch_or_wait(awaited, Some(Waker::noop())), None);
     assert!(exchange.is_abandoned(Some(held)));
 
     let waker = Waker::from(Arc::new(Task(Arc::clone(&exchange), other)));
-    assert_eq!(exchange.fetch(awaited, Some(&waker)), None);
+    assert_eq!(exchange.fetch_or_wait(awaited, Some(&waker)), None);
     drop(waker);
     let mut answers = Answers::default();
-    answers.reply(Some(awaited), 0, b"");
+    answers.reply(exchange.slots(), Some(awaited), 0, b"");
     exchange.leave(&mut answers);
     answers.wake();
     assert!(exchange.is_abandoned(Some(other)));
@@ -214,7 +214,7 @@ fn answers_find_their_requests_from_many_threads() {
                 continue;
             }
             let reply = loop {
-                match exchange.fetch(slot, None) {
+                match exchange.fetch_or_wait(slot, None) {
                     Some(outcome) => break outcome.unwrap(),
                     None => std::thread::yield_now(),
                 }
@@ -233,7 +233,7 @@ fn answers_find_their_requests_from_many_threads() {
             exchange.take(&mut batch);
             while batch.next().is_some() {
                 while let Some((ticket, _, payload)) = batch.call() {
-                    answers.reply(ticket.slot, ticket.channel, payload);
+                    answers.reply(exchange.slots(), ticket.slot, ticket.channel, payload);
                     batch.pass_call();
                     taken += 1;
                 }
@@ -243,7 +243,7 @@ fn answers_find_their_requests_from_many_threads() {
             std::thread::yield_now();
         }
     });
-    assert_eq!(exchange.lock().slots.abandoned(), 0);
+    assert_eq!(exchange.lock().waiters.abandoned(), 0);
 }
 
 /// Commands were taken as long as there were any, so that a sender that never paused kept the lane from its socket and its

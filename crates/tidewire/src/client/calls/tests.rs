@@ -1,0 +1,236 @@
+//! Requests in every state, without a lane.
+
+use tidewire_io::socket::Stream;
+
+use super::*;
+use crate::Limits;
+use crate::client::exchange::Exchange;
+use crate::client::queue::Command;
+use crate::lane::{Core, lane};
+use crate::server::Server;
+
+/// A client without a lane, so that the test takes its turns.
+struct Rig {
+    link: Arc<Link>,
+    calls: Calls,
+}
+
+impl Rig {
+    /// With an open session of this lane.
+    fn new(core: &Core, slot: usize, ids: RequestIds, pending_max: usize) -> Self {
+        let link = Arc::new(Link::new(Exchange::new(1 << 20, false)));
+        let mut calls = Calls::new(Arc::clone(&link), ids, pending_max, false);
+        calls.session = Some(core.sessions[slot].id);
+        Self { link, calls }
+    }
+
+    /// A request that waits where the window is full.
+    fn ask(&self) -> SlotId {
+        let mut ticket = Ticket::due_at(u64::MAX);
+        ticket.when_full = WhenWindowFull::Wait;
+        self.link.push_call(ticket, "", b"payload").unwrap()
+    }
+
+    /// Does what was left for the lane.
+    fn run(&mut self, core: &mut Core) {
+        let mut cx = core.context_without_session();
+        let mut batch = Batch::default();
+        self.link.exchange().take(&mut batch);
+        while let Some(command) = batch.next() {
+            match command {
+                Command::Calls { .. } => self.calls.submit(&mut cx, &mut batch),
+                Command::Abandon(slot) => self.calls.abandon(&mut cx, slot),
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    /// The rest of the turn.
+    fn end_turn(&mut self, core: &mut Core) {
+        let mut cx = core.context_without_session();
+        self.calls.send_parked(&mut cx);
+        self.link.exchange().leave(&mut self.calls.answers);
+    }
+}
+
+const WAYS: [RequestIds; 3] = [RequestIds::Bits32, RequestIds::Bits8, RequestIds::None];
+
+/// Each request let go of was looked for among all others: dropping n of them cost the lane the square of that. The last
+/// first, which a search finds last.
+#[test]
+fn dropping_many_requests_takes_no_search_for_each() {
+    const WINDOW: usize = 60;
+    const REQUESTS: usize = 200;
+    for ids in WAYS {
+        let mut lane = lane(&Server::builder());
+        let (session, _peer) = lane.open_session();
+        let core = &mut lane.core;
+        let mut rig = Rig::new(core, session, ids, WINDOW);
+        let slots: Vec<SlotId> = (0..REQUESTS).map(|_| rig.ask()).collect();
+        rig.run(core);
+        let calls = &rig.calls;
+        assert_eq!(calls.sent.len(), WINDOW, "{ids:?}");
+        assert_eq!(calls.parked.len(), REQUESTS - WINDOW, "{ids:?}");
+        for (id, sent) in calls.sent.iter() {
+            let slot = sent.ticket.slot.unwrap();
+            assert_eq!(calls.whereabouts.sent_id(slot), Some(id), "{ids:?}");
+        }
+        for slot in slots.iter().rev() {
+            rig.link.abandon(*slot);
+        }
+        rig.run(core);
+        assert_eq!(rig.calls.sent.len(), 0, "{ids:?}");
+        // The line was not walked yet.
+        assert_eq!(rig.calls.parked.len(), REQUESTS - WINDOW, "{ids:?}");
+        rig.end_turn(core);
+        assert!(rig.calls.parked.is_empty(), "{ids:?}");
+        assert_eq!(rig.calls.whereabouts.let_go_count(), 0, "{ids:?}");
+        // Every one of them was answered for, so nobody is looked for any more and all slots are free.
+        let exchange = rig.link.exchange();
+        assert!(!slots.iter().any(|slot| exchange.is_abandoned(Some(*slot))));
+        assert!((0..REQUESTS).all(|_| slots.contains(&rig.ask())));
+    }
+}
+
+/// All that was asked for was appended before anything was written.
+#[test]
+fn what_was_asked_for_is_written_block_by_block() {
+    let mut lane = lane(&Server::builder());
+    let (session, mut peer) = lane.open_session();
+    let core = &mut lane.core;
+    let (mut rig, mut batch) = large_requests(core, session);
+    let mut received = 0;
+    for sent in (2..=LARGE_REQUESTS).step_by(2) {
+        assert!(matches!(batch.next(), Some(Command::Calls { .. })));
+        rig.calls
+            .submit(&mut core.context_without_session(), &mut batch);
+        assert_eq!(rig.calls.sent.len(), sent);
+        assert_eq!(core.sessions[session].output.len(), 0, "it was written");
+        received += drain(&mut peer);
+    }
+    assert!(batch.next().is_none());
+    assert_eq!(received, LARGE_REQUESTS * (12 + LARGE_BYTES));
+}
+
+#[test]
+fn requests_without_room_stay_where_they_are_until_there_is_some() {
+    let limits = Limits {
+        queue_bytes_max: LARGE_BYTES,
+        ..Limits::default()
+    };
+    let mut lane = lane(&Server::builder().limits(limits));
+    let (session, mut peer) = lane.open_session();
+    let core = &mut lane.core;
+    let (mut rig, mut batch) = large_requests(core, session);
+    let (mut received, mut times_full) = (0, 0);
+    while batch.next().is_some() {
+        let id = core.sessions[session].id;
+        let mut cx = core.context_without_session();
+        rig.calls.submit(&mut cx, &mut batch);
+        if cx.is_full(id) {
+            cx.flush(id);
+        }
+        if cx.is_full(id) {
+            times_full += 1;
+            let sent = rig.calls.sent.len();
+            rig.calls.submit(&mut cx, &mut batch);
+            assert_eq!(rig.calls.sent.len(), sent, "there is no room");
+            received += drain(&mut peer);
+            cx.flush(id);
+        }
+    }
+    let mut cx = core.context_without_session();
+    let id = cx.core.sessions[session].id;
+    while received < LARGE_REQUESTS * (12 + LARGE_BYTES) {
+        cx.flush(id);
+        received += drain(&mut peer);
+    }
+    assert!(times_full > 0 && rig.calls.answers.is_empty());
+    assert_eq!(rig.calls.sent.len(), LARGE_REQUESTS);
+    assert_eq!(received, LARGE_REQUESTS * (12 + LARGE_BYTES));
+}
+
+/// Requests of which two make a block, as many as no socket takes at once.
+fn large_requests(core: &Core, session: usize) -> (Rig, Batch) {
+    let rig = Rig::new(core, session, RequestIds::Bits32, LARGE_REQUESTS);
+    for _ in 0..LARGE_REQUESTS {
+        let ticket = Ticket::due_at(u64::MAX);
+        rig.link.push_call(ticket, "", &[7; LARGE_BYTES]).unwrap();
+    }
+    let mut batch = Batch::default();
+    rig.link.exchange().take(&mut batch);
+    (rig, batch)
+}
+
+/// Reads all there is.
+fn drain(peer: &mut Stream) -> usize {
+    let (mut bytes, mut received) = (vec![0; 1 << 20], 0);
+    while let Ok(count @ 1..) = peer.read(&mut bytes) {
+        received += count;
+    }
+    received
+}
+
+const LARGE_BYTES: usize = BLOCK_BYTES / 2;
+const LARGE_REQUESTS: usize = 30;
+
+/// The word that a request was let go of may come after its answer, when its slot is another's.
+#[test]
+fn a_request_is_not_given_up_for_the_one_before_it_in_its_slot() {
+    for ids in WAYS {
+        let mut lane = lane(&Server::builder());
+        let (session, _peer) = lane.open_session();
+        let core = &mut lane.core;
+        let mut rig = Rig::new(core, session, ids, 1);
+        let (first, waiting) = (rig.ask(), rig.ask());
+        rig.run(core);
+        let (id, _) = rig.calls.sent.iter().next().unwrap();
+        let answered = rig.calls.take_answered(id).unwrap();
+        assert_eq!(answered.slot, Some(first), "{ids:?}");
+        rig.calls.reply(answered.slot, 0, b"reply");
+        // The application lets go of it just before it is there.
+        rig.link.abandon(first);
+        rig.end_turn(core);
+        assert_eq!(rig.ask(), first, "{ids:?}");
+        rig.run(core);
+        rig.end_turn(core);
+        let sent: Vec<_> = rig.calls.sent.iter().collect();
+        let [(id, Sent { ticket, .. })] = sent[..] else {
+            panic!("{ids:?}: {sent:?}");
+        };
+        assert_eq!(ticket.slot, Some(waiting), "{ids:?}");
+        assert_eq!(rig.calls.parked.len(), 1, "{ids:?}");
+        // What was sent from the line is not in it any more.
+        rig.calls.whereabouts.let_go(waiting);
+        assert_eq!(rig.calls.whereabouts.let_go_count(), 0, "{ids:?}");
+        rig.calls.take_answered(id).unwrap();
+        rig.end_turn(core);
+        let (_, Sent { ticket, .. }) = rig.calls.sent.iter().next().unwrap();
+        assert_eq!(ticket.slot, Some(first), "{ids:?}");
+    }
+}
+
+#[test]
+fn a_place_in_the_line_is_free_as_soon_as_it_is_let_go_of() {
+    let mut lane = lane(&Server::builder());
+    let (session, _peer) = lane.open_session();
+    let core = &mut lane.core;
+    let mut rig = Rig::new(core, session, RequestIds::Bits32, 1);
+    let mut waiting = Vec::new();
+    for _ in 0..=PARKED_MAX {
+        waiting.push(rig.ask());
+        rig.run(core);
+    }
+    assert_eq!(rig.calls.parked.len(), PARKED_MAX);
+    assert!(rig.calls.answers.is_empty());
+    rig.ask();
+    rig.run(core);
+    assert!(!rig.calls.answers.is_empty(), "one is refused");
+    rig.end_turn(core);
+    rig.link.abandon(waiting[PARKED_MAX / 2]);
+    rig.ask();
+    rig.run(core);
+    assert!(rig.calls.answers.is_empty(), "none is refused");
+    rig.end_turn(core);
+    assert_eq!(rig.calls.parked.len(), PARKED_MAX);
+}
