@@ -249,7 +249,7 @@ impl Context<'_> {
     }
 
     /// Bytes that wait for a session of this lane until its peer takes them. Whoever sends to many sessions can keep what waits
-    /// in all of them within bounds by this.
+    /// in all of them within bounds by this. A few bytes that are left of a block keep the memory of all of it.
     #[must_use]
     pub fn queued_bytes(&self, id: SessionId) -> usize {
         if id == self.id {

@@ -206,7 +206,7 @@ impl Core {
     }
 
     /// The same for a session in rooms: its output and their logs at once. Apart, because most sessions are in no room, and
-    /// making many empty slices costs as much as all the rest of a small write.
+    /// making many empty slices is a sixth of what the lane does for a small write.
     #[inline(never)]
     fn write_gathered(&mut self, slot: usize) -> (usize, Wrote) {
         let Self {
