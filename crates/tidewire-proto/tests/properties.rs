@@ -254,7 +254,13 @@ proptest! {
             if stream.is_empty() {
                 continue;
             }
-            if let Err(broken) = contract::check_stream(&codec, &stream, limit, &sizes) {
+            // Without lengths, the end of a frame that is none is where its offsets happen to reach.
+            let checked = if name == "uvrpc:legacy_unframed" {
+                contract::decode_all(&codec, &stream, limit)
+            } else {
+                contract::check_stream(&codec, &stream, limit, &sizes)
+            };
+            if let Err(broken) = checked {
                 prop_assert!(false, "{}: {}", name, broken);
             }
         }

@@ -2,7 +2,8 @@
 //!
 //! Problem: asking the codec for the header of a small reply, and checking its limits, takes longer than writing it. Approach:
 //! most replies of a lane are of the same kind, channel and length, so the header of the last ones is kept, and the next
-//! one like them is a few comparisons and a copy. Where something stands behind the payload, too, all around it is. Kept is what came twice in a row: where lengths vary, nothing is.
+//! one like them is a few comparisons and a copy. Where something stands behind the payload, too, all that is around it is
+//! kept. Kept is what came twice in a row: where lengths vary, nothing is.
 //! Rejected: keeping it for each session, which every read would have to set up for what is the same in all of them.
 
 use tidewire_io::append::{FrameAround, Header, SmallFrame};
