@@ -268,16 +268,21 @@ mod tests {
     fn every_message_comes_on_one_thread_and_on_two() {
         for one_thread in [true, false] {
             for in_flight in [0, 1, 128] {
-                let load = RingLoad {
-                    in_flight,
-                    one_thread,
-                    cores: Vec::new(),
-                    warm_up: Duration::from_millis(5),
-                    duration: Duration::from_millis(20),
-                };
-                let outcome = drive(&load, &mut |_| Ok(())).unwrap();
-                assert!(outcome.messages > 0 && outcome.seconds > 0.0);
-                assert_eq!(outcome.lost, 0);
+                // On a busy machine one of two threads may not run for as long as a short window.
+                let mut windows = (4..14).map(|power| {
+                    let load = RingLoad {
+                        in_flight,
+                        one_thread,
+                        cores: Vec::new(),
+                        warm_up: Duration::from_millis(5),
+                        duration: Duration::from_millis(1 << power),
+                    };
+                    let outcome = drive(&load, &mut |_| Ok(())).unwrap();
+                    assert!(outcome.seconds > 0.0);
+                    assert_eq!(outcome.lost, 0);
+                    outcome.messages
+                });
+                assert!(windows.any(|messages| messages > 0));
             }
         }
     }
