@@ -12,7 +12,7 @@ use tidewire::io::socket::{
 use tidewire::{
     Client, ConnectError, ConnectFailure, Context, HandlerResult, Message, ServeError, Server,
 };
-use tidewire_testkit::{DEADLINE, assert_conserved};
+use tidewire_testkit::{DEADLINE, assert_conserved, wait_until};
 
 fn echo(cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
     cx.reply(message.payload)
@@ -236,6 +236,12 @@ fn lanes_look_for_work_by_themselves_only_within_the_process() {
         for number in 0..100_u32 {
             let answer = client.request_blocking(&number.to_le_bytes()).unwrap();
             assert_eq!(answer.payload(), number.to_le_bytes());
+        }
+        if looks {
+            // While there was a next request before the lane had nothing to do, there was nothing to look for.
+            wait_until("the lane looks for more", || {
+                (server.metrics().spins > 0).then_some(())
+            });
         }
         client.close();
         let stopped = server.shutdown(DEADLINE);
