@@ -121,17 +121,18 @@ impl Context<'_> {
         if self.current.named || self.keeps_order {
             return Ok(self.reply_apart(payload)?);
         }
+        let before = self.output.bytes.len();
         self.send_at_once(&self.current.answer("", payload))
             .map_err(HandlerError::from)?;
         if !self.core.reply_shape.is_unwanted {
-            self.note_reply(payload);
+            self.note_reply(payload, before);
         }
         Ok(())
     }
 
-    /// The codec has framed a reply with this payload.
+    /// The codec has framed a reply with this payload, behind the first `before` bytes of the output.
     #[cold]
-    fn note_reply(&mut self, payload: &[u8]) {
+    fn note_reply(&mut self, payload: &[u8], before: usize) {
         let (current, shape) = (self.current, &mut self.core.reply_shape);
         let was_alike = current.kind == shape.kind
             && current.channel == shape.channel
@@ -150,10 +151,14 @@ impl Context<'_> {
             return;
         }
         let answer = current.answer("", payload);
-        if !self.core.keep_head(&answer) && !self.core.keep_places(&answer) {
-            // What cannot be kept for a message that asked for nothing says nothing about replies.
-            let has_ids = self.core.shared.codec.has_ids();
-            self.core.reply_shape.is_unwanted = answer.kind == Kind::Reply || !has_ids;
+        let frame = self.output.bytes.get(before..).unwrap_or_default();
+        if !self.core.keep_head(&answer) && !self.core.keep_places(&answer, frame) {
+            // What is too long to be kept says nothing about shorter replies, nor does a message that asked for nothing.
+            let (codec, short) = (&self.core.shared.codec, current.answer("", &[]));
+            let is_never_kept =
+                codec.frame_head(&short).is_none() && codec.frame_places(&short).is_none();
+            let is_usual = answer.kind == Kind::Reply || !codec.has_ids();
+            self.core.reply_shape.is_unwanted = is_never_kept && is_usual;
         }
     }
 }
@@ -180,23 +185,20 @@ impl Core {
         true
     }
 
-    /// Keeps what stands around the payload of an answer, if that is not too long.
-    fn keep_places(&mut self, answer: &Message<'_>) -> bool {
+    /// Keeps what stands around the payload of an answer in its frame, if that is not too long.
+    fn keep_places(&mut self, answer: &Message<'_>, frame: &[u8]) -> bool {
         let codec = &self.shared.codec;
         let places = codec.frame_places(answer);
         let Some(places) = places.filter(|_| !codec.repeats_names()) else {
             return false;
         };
-        let mut frame = self.buffers.take();
-        let encoded = codec.encode(answer, &mut frame);
         let payload_bytes = answer.payload.len();
-        let around = FrameAround::of(&frame, places.id_at, places.payload_at, payload_bytes);
-        if encoded.is_ok() && around.is_some() {
+        let around = FrameAround::of(frame, places.id_at, places.payload_at, payload_bytes);
+        if around.is_some() {
             self.reply_shape.frame_bytes = frame.len();
             self.reply_shape.around = around;
         }
-        self.buffers.put(frame);
-        encoded.is_ok() && around.is_some()
+        around.is_some()
     }
 }
 
@@ -268,6 +270,28 @@ mod tests {
             let keeps = ["tw1", "srmp", "length-field", "raw", "uvrpc"].contains(&name);
             assert_eq!(kept > 0, keeps, "{name}");
         }
+    }
+
+    #[test]
+    fn replies_too_long_to_be_kept_say_nothing_about_shorter_ones() {
+        // Six bytes and the length: three more are a header of nine, of which eight are looked at.
+        let codec = AnyCodec::by_name("length-field:size=0,header=010203040506").unwrap();
+        let mut lane = lane(&Server::builder().codec(codec.clone()));
+        let (slot, _far) = lane.open_session();
+        let id = lane.core.sessions[slot].id;
+        let (long, short) = (vec![1; 20_000], [2; 20]);
+        let mut expected = Vec::new();
+        let mut cx = lane.core.context(id);
+        cx.current = asked(Kind::OneWay, 0, 0);
+        for payload in [&long[..], &long, &short, &short, &short] {
+            codec
+                .encode(&cx.current.answer("", payload), &mut expected)
+                .unwrap();
+            cx.reply(payload).unwrap();
+        }
+        assert!(cx.core.reply_shape.header.is_some());
+        drop(cx);
+        assert_eq!(lane.core.sessions[slot].output.unsent(), expected);
     }
 
     #[test]
