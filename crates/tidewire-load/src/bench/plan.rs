@@ -56,6 +56,8 @@ pub struct RowPlan {
     pub climbs: &'static [f64],
     /// Whether messages may be dropped as long as somebody counts them. Elsewhere a drop is a loss.
     pub may_drop: bool,
+    /// The shortest window that shows anything, in milliseconds.
+    pub measure_ms_min: u64,
 }
 
 /// The figure of a row.
@@ -148,7 +150,15 @@ impl RowPlan {
             rises: false,
             climbs: &[],
             may_drop: false,
+            measure_ms_min: 0,
         }
+    }
+
+    /// The same with windows of so many milliseconds at least, whatever is asked for: in a shorter one nothing may happen.
+    #[must_use]
+    pub fn with_windows_from(mut self, measure_ms_min: u64) -> Self {
+        self.measure_ms_min = measure_ms_min;
+        self
     }
 
     /// The same with another limit, or none.
@@ -165,7 +175,7 @@ impl RowPlan {
         self
     }
 
-    /// Makes the window of all as long as this, where a window is what the work gives.
+    /// Makes the window of all as long as this or as the shortest that the row may have, where a window is what the work gives.
     pub fn measure_for(&mut self, measure_ms: u64) {
         let works = [
             Some(&mut self.work),
@@ -176,6 +186,7 @@ impl RowPlan {
             .into_iter()
             .flatten()
             .filter(|work| work.measure_ms > 0);
+        let measure_ms = measure_ms.max(self.measure_ms_min);
         timed.for_each(|work| work.measure_ms = measure_ms);
     }
 
@@ -300,7 +311,10 @@ mod tests {
         row.limit = Some(Work::default());
         row.measure_for(250);
         assert_eq!(row.work.measure_ms, 250);
-        assert_eq!(row.limit.unwrap().measure_ms, 0);
-        assert_eq!(row.peers.unwrap().measure_ms, 250);
+        assert_eq!(row.limit.as_ref().unwrap().measure_ms, 0);
+        assert_eq!(row.peers.as_ref().unwrap().measure_ms, 250);
+        let mut row = row.with_windows_from(3_000);
+        row.measure_for(250);
+        assert_eq!(row.work.measure_ms, 3_000, "as long as it takes to happen");
     }
 }

@@ -24,7 +24,7 @@ pub(super) fn row(&(connections, rate_per_sec): &(usize, f64), quick: bool) -> R
         mode: MODE.to_owned(),
         connections,
         rate_per_sec,
-        measure_ms: if quick { 3_000 } else { 8_000 },
+        measure_ms: if quick { MEASURE_MS_MIN } else { 8_000 },
         ..Work::default()
     };
     RowPlan::new(
@@ -34,7 +34,11 @@ pub(super) fn row(&(connections, rate_per_sec): &(usize, f64), quick: bool) -> R
     )
     .with_limit(None)
     .with_peers(None)
+    .with_windows_from(MEASURE_MS_MIN)
 }
+
+/// Each of 50 agents says something every three quarters of a second, and a part of the window is for warming up.
+const MEASURE_MS_MIN: u64 = 3_000;
 
 pub(super) fn serve(work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
     let server = Server::builder()
