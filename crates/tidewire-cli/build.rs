@@ -20,10 +20,10 @@ fn commit() -> Option<String> {
     // The log of HEAD grows with every commit and checkout. A path that does not exist would make cargo run
     // this script each time, hence the check.
     for name in ["logs/HEAD", "HEAD"] {
+        // Relative to this package, where git says so: clones that share a directory of builds share what this printed.
         let path = git(&["rev-parse", "--git-path", name])?;
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
-        if path.exists() {
-            println!("cargo:rerun-if-changed={}", path.display());
+        if Path::new(env!("CARGO_MANIFEST_DIR")).join(&path).exists() {
+            println!("cargo:rerun-if-changed={path}");
         }
     }
     git(&["rev-parse", "--short", "HEAD"])
