@@ -5,8 +5,9 @@
 //! which other threads wake a lane that sleeps. None of them knows about messages, sessions or
 //! protocols, and none spawns a thread.
 //!
-//! Three things are here without a system call: a [`checksum`] that takes an instruction of the processor, an
-//! allocator that counts [`allocation`]s, and how a small message is [`append`]ed to others.
+//! Four things are here without a system call: a [`checksum`] that takes an instruction of the processor, an
+//! allocator that counts [`allocation`]s, how a small message is [`append`]ed to others, and [`words`] in which one thread
+//! leaves a few bytes for another.
 //!
 //! For transports that are not streams of the kernel there are the in-process byte [`ring`] and UDP
 //! [`datagram`]s.

@@ -434,7 +434,7 @@ proptest! {
     }
 }
 
-/// Which codecs expect a header that came twice, and what makes them forget it.
+/// Codecs that say they expect a header that came twice do, and others do not.
 #[test]
 fn a_header_that_came_twice_is_expected_again() {
     for name in SHAPES {

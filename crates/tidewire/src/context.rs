@@ -248,8 +248,11 @@ impl Context<'_> {
         self.core.send_frames(id, frames)
     }
 
-    /// Bytes that wait for a session of this lane until its peer takes them. Whoever sends to many sessions can keep what waits
-    /// in all of them within bounds by this. A few bytes that are left of a block keep the memory of all of it.
+    /// Bytes in the output of a session of this lane, which wait until its peer takes them: not what rooms and topics have
+    /// for it, nor what is on its way from other threads. 0 for a session that is not here.
+    ///
+    /// Whoever sends to many sessions can keep what waits in all of them within bounds by this. A few bytes that are left of a
+    /// block keep the memory of all of it.
     #[must_use]
     pub fn queued_bytes(&self, id: SessionId) -> usize {
         if id == self.id {

@@ -3,9 +3,9 @@
 //! Problem: a message that is sent by itself costs several times what it takes to write its bytes: its session is found,
 //! its limits are checked, its codec is asked, and so is the list of sessions to flush. Approach: a sender finds the session
 //! and its limits once, and remembers what stood in front of the last message. One of the same shape is a few comparisons
-//! and a copy; every other goes through the codec. Where a datagram must end is one of the lengths up to which the appender goes
-//! on by itself; the one that does not fit begins the next. Rejected: a sender compiled for each codec into whoever sends, which
-//! had more to choose and to keep at hand for every message than this compares.
+//! and a copy; every other goes through the codec. Where output is sent as datagrams, this goes on until one is full; the
+//! message that does not fit begins the next. Rejected: a sender compiled for each codec into whoever sends, which had more to
+//! choose and to keep at hand for every message than this compares.
 //!
 //! Nothing outside this file gets the address of a sender, so that the compiler may keep it in registers: through memory, the
 //! length of the output would have to be stored and loaded again between any two messages.
@@ -116,8 +116,8 @@ impl<'a> SessionSender<'a> {
     ///
     /// # Errors
     /// The session's queue is full and stays so, the session has ended meanwhile, the codec cannot express the message, or its
-    /// frame is larger than what both sides agreed to take. A session on another lane may turn out to be gone or full later; that is counted in
-    /// `sends_refused`.
+    /// frame is larger than what both sides agreed to take. A session on another lane may turn out to be gone or full later;
+    /// that is counted in `sends_refused`.
     // Compiled into the loop of whoever sends, where most of the message is known.
     #[inline(always)]
     pub fn send(&mut self, message: &Message<'_>) -> Result<(), SendError> {

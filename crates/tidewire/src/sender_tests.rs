@@ -55,10 +55,7 @@ fn every_message_is_framed_as_its_codec_frames_it() {
         let id = lane.core.sessions[slot].id;
         for is_current in [false, true] {
             let mut expected = Vec::new();
-            let mut cx = match is_current {
-                false => lane.core.context_without_session(),
-                true => lane.core.context(id),
-            };
+            let mut cx = context(&mut lane.core, id, is_current);
             let mut sender = cx.sender(id).unwrap();
             let (mut taken, mut refused) = (0, 0);
             for message in messages(&payload) {
@@ -350,10 +347,7 @@ fn a_sender_that_is_forgotten_costs_its_session_and_not_the_lane() {
         // Nor does it wait for a peer that takes nothing.
         session.blocked = sent > 0;
         let id = session.id;
-        let mut cx = match is_current {
-            false => lane.core.context_without_session(),
-            true => lane.core.context(id),
-        };
+        let mut cx = context(&mut lane.core, id, is_current);
         std::mem::forget(cx.sender(id).unwrap());
         cx.send_to(id, &Message::new(Kind::OneWay, 0, b"lost with what waited"))
             .unwrap();
@@ -374,10 +368,7 @@ fn a_session_that_lost_its_output_to_a_sender_takes_no_other() {
         let mut lane = lane(&Server::builder());
         let (slot, _far) = lane.open_session();
         let id = lane.core.sessions[slot].id;
-        let mut cx = match is_current {
-            false => lane.core.context_without_session(),
-            true => lane.core.context(id),
-        };
+        let mut cx = context(&mut lane.core, id, is_current);
         std::mem::forget(cx.sender(id).unwrap());
         assert_eq!(cx.sender(id).unwrap_err(), SendError::NotOpen);
         assert_eq!(cx.stopped, is_current);
@@ -449,10 +440,7 @@ fn a_codec_that_panics_costs_the_session_of_its_sender_and_not_the_lane() {
         let session = &mut lane.core.sessions[slot];
         (session.output.bytes, session.output.sent) = (vec![0; 100], 40);
         let id = session.id;
-        let mut cx = match is_current {
-            false => lane.core.context_without_session(),
-            true => lane.core.context(id),
-        };
+        let mut cx = context(&mut lane.core, id, is_current);
         let mut sender = cx.sender(id).unwrap();
         sender.send(&whole).unwrap();
         if is_dropped {

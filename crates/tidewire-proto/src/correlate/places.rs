@@ -1,8 +1,8 @@
 //! Ids of 32 bits.
 //!
-//! A request's id is its place in a table plus a counter of how often that place was used, so finding the
-//! request is an index, and an id that is still waiting is never given out again. A reply that comes after its
-//! request was given up finds another counter and matches nothing.
+//! A request's id is its place in a table plus a counter of the requests there were, so finding the request is an index, and
+//! an id that is still waiting is never given out again. A reply that comes after its request was given up finds another
+//! counter and matches nothing, unless a multiple of 65,535 requests were made meanwhile and the last of them is in its place.
 //!
 //! Rejected: `slab`, which takes a value by way of memory, where it is read in larger pieces than it was just written in. The
 //! processor has to wait for that, for as long as all else takes that is done here.

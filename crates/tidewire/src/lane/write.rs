@@ -333,7 +333,8 @@ impl Core {
     }
 }
 
-/// Offers what waits for a session in one write. Nothing is done if that has more than `COUNT` slices, unless no write has more.
+/// Offers what waits for a session in one write. Does nothing if that has more slices than `COUNT`, but with [`SLICES_MAX`]:
+/// then as many go as that.
 #[inline(always)]
 fn write_slices<const COUNT: usize>(
     session: &mut Session,

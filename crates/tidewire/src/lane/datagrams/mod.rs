@@ -8,8 +8,8 @@
 //! ```
 //!
 //! Every lane has a socket of its own on the port (`SO_REUSEPORT`), and the kernel gives each peer to one of them, until
-//! a lane ends and it deals them anew. Rejected: one socket on the first lane that hands datagrams on, which would copy every one of them and make
-//! that lane the limit of all. The price is that a handful of peers may all end on one lane.
+//! a lane ends and it deals them anew. Rejected: one socket on the first lane that hands datagrams on, which would copy every
+//! one of them and make that lane the limit of all. The price is that a handful of peers may all end on one lane.
 //!
 //! A datagram is decoded by itself. What is wrong with one says nothing of the next, which anybody may have sent in
 //! the peer's name, so it is counted and the session goes on; only what a peer says in whole frames ends it. Nothing
