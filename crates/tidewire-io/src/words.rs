@@ -1,11 +1,14 @@
 //! A few bytes that one thread leaves for another, in memory that both can reach.
 //!
 //! Problem: a short piece of bytes is handed over many million times a second, and a lock for each costs more than the copy.
+//!
 //! Approach: they lie in atomic words, which are stored and loaded like any others. When they may be read is agreed on by
 //! other means, such as a flag that is stored with `Release` and loaded with `Acquire`; who does not keep to it reads bytes of
-//! two writes, and nothing worse. The tests run it with such a flag under a model checker, and again without the release. Rejected: an `UnsafeCell` beside such a flag, whose users would have to prove what here
-//! is always true; and reading into a vector in safe code, which checks for room at every word and keeps the vector in
-//! memory, where it is read in larger pieces than it was just written in, which the processor has to wait for.
+//! two writes, and nothing worse. The tests run it with such a flag under a model checker, and again without the release.
+//!
+//! Rejected: an `UnsafeCell` beside such a flag, whose users would have to prove what here is always true; and reading into a
+//! vector in safe code, which checks for room at every word and keeps the vector in memory, where it is read in larger pieces
+//! than it was just written in, which the processor has to wait for.
 #![expect(
     unsafe_code,
     reason = "writes words into the room of a vector after one check"
@@ -27,7 +30,8 @@ impl<const WORDS: usize> SharedBytes<WORDS> {
         self.0.store(bytes);
     }
 
-    /// The first `count` of the bytes, at most all there is room for, in place of what was in this vector.
+    /// The first `count` of the bytes, at most all there is room for, in place of what was in this vector. Unless there are
+    /// none, it has room for [`Self::BYTES_MAX`] then, so that it can serve for any others.
     #[inline(always)]
     #[must_use]
     pub fn load(&self, count: usize, memory: Vec<u8>) -> Vec<u8> {
@@ -61,7 +65,11 @@ impl<W: Word, const WORDS: usize> Words<W, WORDS> {
     }
 
     #[inline(always)]
-    fn load(&self, count: usize, memory: Vec<u8>) -> Vec<u8> {
+    fn load(&self, count: usize, mut memory: Vec<u8>) -> Vec<u8> {
+        if count == 0 {
+            memory.clear();
+            return memory;
+        }
         let room = WORDS * 8;
         let count = count.min(room);
         let mut memory = if memory.capacity() < room {
@@ -123,6 +131,18 @@ mod tests {
             let loaded = shared.load(count, memory);
             assert_eq!((loaded.as_slice(), loaded.as_ptr()), (kept, place));
         }
+    }
+
+    /// Memory for all there is room for was allocated for them.
+    #[test]
+    fn no_bytes_need_no_memory() {
+        let shared = SharedBytes::<5>::default();
+        assert_eq!(shared.load(0, Vec::new()).capacity(), 0);
+        let memory = vec![7; 3];
+        let place = memory.as_ptr();
+        let loaded = shared.load(0, memory);
+        assert!(loaded.is_empty() && loaded.as_ptr() == place);
+        assert!(shared.load(1, loaded).capacity() >= 40);
     }
 
     impl Word for loom::sync::atomic::AtomicU64 {

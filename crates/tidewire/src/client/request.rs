@@ -19,7 +19,8 @@ use crate::session::CloseReason;
 
 /// The answer to a request.
 ///
-/// The memory it is in serves another request once it is dropped.
+/// The memory it is in serves another request once it is dropped. That of a short one has room for 120 bytes, unless it is
+/// empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reply {
     payload: Vec<u8>,
