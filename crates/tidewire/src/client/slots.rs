@@ -27,7 +27,7 @@ use std::task::Waker;
 use tidewire_io::words::SharedBytes;
 
 use super::request::{Reply, RequestError};
-use super::spare;
+use super::spare::{self, Pile};
 
 /// The number of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,6 +59,8 @@ pub(crate) struct Waiters {
     look_again_at: usize,
     /// Slots that are abandoned.
     abandoned: usize,
+    /// For replies that do not fit their slots, from those who fetched others.
+    spare: Pile,
 }
 
 /// See the module. States change under the lock, except that who fetches an answer frees its slot.
@@ -76,8 +78,6 @@ struct Rest {
     waker: Option<Waker>,
     /// In a slot that is [`SETTLED`].
     outcome: Option<Outcome>,
-    /// Emptied memory for a reply that does not fit the slot, or none.
-    memory: Vec<u8>,
 }
 
 impl Slots {
@@ -143,7 +143,7 @@ impl Slots {
 
     /// Takes any outcome out, which frees the slot. If there is none yet, `waker` is woken when there is, if it is given. What
     /// comes back then is the one before it: letting go of a waker may run code of its executor, which must find the lock
-    /// free. `memory` is emptied memory for a later reply.
+    /// free. `memory` is for a later reply, unless there is enough for those.
     pub(crate) fn fetch_or_wait(
         &self,
         waiters: &mut Waiters,
@@ -160,9 +160,8 @@ impl Slots {
             OPEN => Err(rest.wait(waker)),
             SETTLED => {
                 let outcome = rest.outcome.take();
-                if rest.memory.capacity() == 0 {
-                    std::mem::swap(&mut rest.memory, memory);
-                }
+                let refused = waiters.spare.push(std::mem::take(memory));
+                *memory = refused.unwrap_or_default();
                 state.store(FREE, Ordering::Release);
                 Ok(outcome.unwrap_or_else(ended))
             }
@@ -218,9 +217,12 @@ impl Slots {
         channel: u16,
         payload: &[u8],
     ) -> Option<Waker> {
-        let rest = self.change(waiters, id, SETTLED)?;
-        let mut memory = std::mem::take(&mut rest.memory);
+        self.change(waiters, id, SETTLED)?;
+        let mut memory = waiters.spare.pop().unwrap_or_default();
+        // No more than needed, or it would grow beyond what is kept.
+        memory.reserve_exact(payload.len());
         memory.extend_from_slice(payload);
+        let rest = &mut waiters.rests[id.index()];
         rest.outcome = Some(Ok(Reply::new(channel, memory)));
         rest.waker.take()
     }

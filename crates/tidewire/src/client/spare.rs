@@ -1,9 +1,12 @@
 //! Memory of replies and of payloads being made, to be used again.
 //!
-//! It goes round: a thread fetches a reply into it, the application drops the reply, and the next one that the same thread
-//! fetches is in it again. In between it waits with the thread, because a lock for it alone would be a
-//! third of all that a request costs the application. Memory is as good for one client as for another, so that it need not
-//! know whose it is.
+//! It goes round: a thread fetches a short reply into it, the application drops the reply, and the next one that the same
+//! thread fetches is in it again. In between it waits with the thread, because a lock for it alone would be a third of all that
+//! a request costs the application. Memory is as good for one client as for another, so that it need not know whose it is.
+//!
+//! A reply that does not fit its slot is put into memory by the lane. Whoever fetches one has the lock, and leaves a piece for
+//! it in exchange: all requests of a client share a [pile](Pile) of them. Rejected: a piece with each slot, of which there are
+//! as many as requests were ever held at once, and which would keep as much memory for good.
 //!
 //! References to a client's link go round in the same way, between the requests that hold them: counting one more and one
 //! less is two atomic operations, each of which costs as much as everything that is done for a request without them.
@@ -12,6 +15,32 @@ use std::cell::RefCell;
 use std::sync::Arc;
 
 use super::link::Link;
+use super::slots::SHORT_BYTES_MAX;
+
+/// Emptied memory: so many pieces at most, none of which is too small for a short reply, or large.
+#[derive(Debug, Default)]
+pub(super) struct Pile(Vec<Vec<u8>>);
+
+impl Pile {
+    /// One of the pieces, if there is any.
+    #[inline(always)]
+    pub(super) fn pop(&mut self) -> Option<Vec<u8>> {
+        self.0.pop()
+    }
+
+    /// Empties a piece and adds it, or returns it if it is not to be kept.
+    #[inline(always)]
+    pub(super) fn push(&mut self, mut memory: Vec<u8>) -> Option<Vec<u8>> {
+        if self.0.len() >= PIECES_MAX
+            || !(SHORT_BYTES_MAX..=PIECE_BYTES_MAX).contains(&memory.capacity())
+        {
+            return Some(memory);
+        }
+        memory.clear();
+        self.0.push(memory);
+        None
+    }
+}
 
 /// Emptied memory, or none.
 // Into its callers: returned by way of memory it would be read in larger pieces than it was just written in.
@@ -27,18 +56,17 @@ pub(crate) fn take() -> Vec<u8> {
     taken
 }
 
+/// Emptied memory to write a payload into, with so much room that it is worth keeping.
+#[cfg(feature = "typed")]
+pub(crate) fn take_to_write() -> Vec<u8> {
+    let mut memory = take();
+    memory.reserve(SHORT_BYTES_MAX);
+    memory
+}
+
 /// Takes memory back that is not needed any more.
-pub(crate) fn give_back(mut memory: Vec<u8>) {
-    if !(1..=SPARE_BYTES_MAX).contains(&memory.capacity()) {
-        return;
-    }
-    memory.clear();
-    let _ = RETURNED.try_with(|returned| {
-        let mut returned = returned.borrow_mut();
-        if returned.len() < RETURNED_MAX {
-            returned.push(memory);
-        }
-    });
+pub(crate) fn give_back(memory: Vec<u8>) {
+    let _ = RETURNED.try_with(|returned| returned.borrow_mut().push(memory));
 }
 
 /// A reference to this link: one that was given back, or one more.
@@ -60,7 +88,7 @@ pub(super) fn give_back_share(link: Arc<Link>) {
             drop(other);
         }
         let mut links = links.borrow_mut();
-        if links.len() < RETURNED_MAX {
+        if links.len() < PIECES_MAX {
             links.push(link);
         }
     });
@@ -72,14 +100,14 @@ fn pop_other(links: &RefCell<Vec<Arc<Link>>>, link: &Arc<Link>) -> Option<Arc<Li
 
 thread_local! {
     static LINKS: RefCell<Vec<Arc<Link>>> = const { RefCell::new(Vec::new()) };
-    static RETURNED: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
+    static RETURNED: RefCell<Pile> = const { RefCell::new(Pile(Vec::new())) };
 }
 
-/// Pieces that wait with a thread: more than most windows of requests. A thread that only drops replies holds no more.
-const RETURNED_MAX: usize = 256;
+/// Pieces of a pile: more than most windows of requests. A thread that only drops replies holds no more.
+pub(super) const PIECES_MAX: usize = 256;
 
-/// Largest piece that is kept, in bytes: 1 MiB for a thread, and 16 MiB with all requests that a client may have under way.
-const SPARE_BYTES_MAX: usize = 4096;
+/// Largest piece that is kept, in bytes. So there is 1 MiB at most with each thread, and as much with each client.
+const PIECE_BYTES_MAX: usize = 4096;
 
 #[cfg(test)]
 mod tests {
@@ -134,23 +162,41 @@ mod tests {
 
     #[test]
     fn memory_waits_with_its_thread_unless_it_is_large() {
-        give_back(vec![1, 2]);
-        give_back(vec![0; SPARE_BYTES_MAX + 1]);
+        give_back(vec![1; SHORT_BYTES_MAX]);
+        give_back(vec![0; PIECE_BYTES_MAX + 1]);
         give_back(Vec::new());
         std::thread::spawn(|| assert_eq!(take().capacity(), 0))
             .join()
             .unwrap();
         let memory = take();
-        assert!(memory.is_empty() && memory.capacity() >= 2);
+        assert!(memory.is_empty() && memory.capacity() >= SHORT_BYTES_MAX);
         assert_eq!(take().capacity(), 0);
+    }
+
+    /// They took places of memory that is of use, and a short reply that got one of them allocated all the same.
+    #[test]
+    fn pieces_too_small_for_a_short_reply_are_not_kept() {
+        give_back(Vec::with_capacity(SHORT_BYTES_MAX - 1));
+        assert_eq!(take().capacity(), 0);
+    }
+
+    #[cfg(feature = "typed")]
+    #[test]
+    fn what_a_short_payload_was_written_into_is_kept() {
+        let mut payload = take_to_write();
+        payload.push(1);
+        let place = payload.as_ptr();
+        give_back(payload);
+        let again = take_to_write();
+        assert_eq!(again.as_ptr(), place);
     }
 
     #[test]
     fn no_more_is_kept_than_allowed() {
-        for _ in 0..RETURNED_MAX + 1 {
-            give_back(vec![1]);
+        for _ in 0..PIECES_MAX + 1 {
+            give_back(vec![1; SHORT_BYTES_MAX]);
         }
         let kept = std::iter::repeat_with(take).take_while(|memory| memory.capacity() > 0);
-        assert_eq!(kept.count(), RETURNED_MAX);
+        assert_eq!(kept.count(), PIECES_MAX);
     }
 }

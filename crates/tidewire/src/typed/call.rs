@@ -143,7 +143,7 @@ pub fn call<'a, F: Format, T, E>(
     arguments: &impl Serialize,
     decode: Decode<T, E>,
 ) -> TypedCall<'a, T, E> {
-    let mut payload = spare::take();
+    let mut payload = spare::take_to_write();
     let call = F::encode(arguments, &mut payload)
         .map(|()| Call::new(client, Kind::Request, Payload::Spare(payload)).method(method));
     TypedCall {
@@ -162,7 +162,7 @@ pub fn send_one_way<F: Format>(
     method: &str,
     arguments: &impl Serialize,
 ) -> Result<(), CallError> {
-    let mut payload = spare::take();
+    let mut payload = spare::take_to_write();
     F::encode(arguments, &mut payload).map_err(CallError::Arguments)?;
     let sent = client.try_send_method(method, &payload);
     spare::give_back(payload);

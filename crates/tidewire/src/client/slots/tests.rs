@@ -133,6 +133,28 @@ fn a_reply_that_does_not_fit_is_in_the_memory_of_one_before_it() {
     assert_eq!(lent, [false, true, false]);
 }
 
+/// Each slot kept a piece of its own for good, and there are as many slots as requests were ever held at once.
+#[test]
+fn memory_for_longer_replies_is_bounded_however_many_were_held() {
+    const HELD: usize = 3 * spare::PIECES_MAX;
+    let mut slots = Both::default();
+    let ids: Vec<SlotId> = (0..HELD).map(|_| slots.open()).collect();
+    for id in &ids {
+        slots.0.answer(&mut slots.1, *id, 3, &[7; 2_000]);
+    }
+    let mut kept = 0;
+    for id in ids {
+        let mut memory = Vec::with_capacity(2_000);
+        let (slots, waiters) = (&slots.0, &mut slots.1);
+        let fetched = slots.fetch_or_wait(waiters, id, &mut memory, None);
+        assert_eq!(fetched.unwrap().unwrap().payload(), [7; 2_000]);
+        kept += usize::from(memory.capacity() == 0);
+    }
+    assert_eq!(kept, spare::PIECES_MAX);
+    let pieces = std::iter::from_fn(|| slots.1.spare.pop());
+    assert_eq!(pieces.count(), kept);
+}
+
 /// Answers that are left for long keep their slots, and cost those who open others a few looks and some memory.
 #[test]
 fn slots_whose_answers_are_left_are_passed_over() {
