@@ -111,8 +111,8 @@ impl<E: Queued + PartialEq> EventQueue<E> {
         let (is_awaited, waker, others) = {
             let mut state = self.lock();
             state.ended |= is_end;
-            if is_end {
-                // `take` tells it when everything else has been taken, however full the queue is.
+            if state.ended {
+                // `take` tells it when everything else has been taken, however full the queue is. Nothing follows.
             } else if state.events.len() >= EVENTS_MAX {
                 state.lost += 1;
             } else {
@@ -140,6 +140,16 @@ impl<E: Queued + PartialEq> EventQueue<E> {
         for (_, waker) in waker.into_iter().chain(others) {
             waker.wake();
         }
+    }
+
+    /// Nobody will take events any more: those that are here go, and so does all that would follow.
+    pub(crate) fn discard(&self) {
+        let mut state = self.lock();
+        state.ended = true;
+        state.lost = 0;
+        let events = std::mem::take(&mut state.events);
+        drop(state);
+        drop(events);
     }
 
     /// The next event; `None` when the time is over.
@@ -290,6 +300,20 @@ mod tests {
         let queue = EventQueue::default();
         queue.push(Event::Ended);
         assert_eq!(queue.next(None), Some(Event::Ended));
+        assert_eq!(queue.next(None), Some(Event::Ended));
+    }
+
+    /// They waited for nobody as long as anything kept the queue: up to 65,536 of them.
+    #[test]
+    fn nothing_is_held_that_nobody_will_take() {
+        let queue = EventQueue::default();
+        for _ in 0..=EVENTS_MAX {
+            queue.push(Event::Lost { count: 1 });
+        }
+        queue.discard();
+        assert_eq!(queue.lock().events.capacity(), 0);
+        queue.push(Event::Lost { count: 2 });
+        assert_eq!(queue.lock().events.capacity(), 0);
         assert_eq!(queue.next(None), Some(Event::Ended));
     }
 

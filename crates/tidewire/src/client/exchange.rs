@@ -46,8 +46,6 @@ pub(crate) struct Exchange {
 struct Shared {
     commands: Batch,
     waiters: Waiters,
-    /// The lane has taken its last command.
-    ended: bool,
 }
 
 /// A command that was not taken, and why.
@@ -81,7 +79,7 @@ impl Exchange {
     /// Leaves a command for the lane.
     pub(crate) fn push(&self, command: Command) -> Result<MustRing, Box<Refused>> {
         let mut shared = self.lock();
-        if let Err(error) = shared.admit() {
+        if let Err(error) = self.admit(&shared) {
             return Err(Box::new(Refused { command, error }));
         }
         shared.commands.push(command);
@@ -97,7 +95,7 @@ impl Exchange {
         payload: &[u8],
     ) -> Result<(SlotId, MustRing), HandOverError> {
         let mut shared = self.lock();
-        shared.admit()?;
+        self.admit(&shared)?;
         if shared.commands.asked() >= self.queue_bytes_max {
             return Err(HandOverError::QueueFull);
         }
@@ -113,7 +111,7 @@ impl Exchange {
         subscribe: impl FnOnce(SlotId) -> Subscribe,
     ) -> Result<(SlotId, MustRing), HandOverError> {
         let mut shared = self.lock();
-        shared.admit()?;
+        self.admit(&shared)?;
         let slot = self.slots.open(&mut shared.waiters);
         let command = Command::Subscribe(Box::new(subscribe(slot)));
         shared.commands.push(command);
@@ -126,7 +124,7 @@ impl Exchange {
         encode: impl FnOnce(&mut Vec<u8>) -> Result<(), EncodeError>,
     ) -> Result<MustRing, HandOverError> {
         let mut shared = self.lock();
-        shared.admit()?;
+        self.admit(&shared)?;
         if shared.commands.framed() >= self.queue_bytes_max {
             return Err(HandOverError::QueueFull);
         }
@@ -161,7 +159,7 @@ impl Exchange {
         let (is_owed, held) = self.slots.abandon(&mut shared.waiters, slot);
         self.note_abandoned(&shared);
         // If the queue is full, the request's deadline will give it up.
-        let must_ring = if is_owed && shared.admit().is_ok() {
+        let must_ring = if is_owed && self.admit(&shared).is_ok() {
             shared.commands.push(Command::Abandon(slot));
             self.note_news()
         } else {
@@ -181,7 +179,7 @@ impl Exchange {
     /// Whether something waits for [`take`](Self::take).
     #[inline]
     pub(super) fn is_occupied(&self) -> bool {
-        self.news.load(Ordering::Acquire) != NOTHING
+        matches!(self.news.load(Ordering::Acquire), SEEN | NEW)
     }
 
     /// Whether something came since the last [`take`](Self::take) or [`expire`](Self::expire).
@@ -255,8 +253,7 @@ impl Exchange {
     /// Takes nothing more, and fails all that was not answered. Returns the one-way messages that wait, which are lost.
     pub(super) fn end(&self) -> u64 {
         let mut shared = self.lock();
-        shared.ended = true;
-        self.news.store(NOTHING, Ordering::Relaxed);
+        self.news.store(ENDED, Ordering::Relaxed);
         let commands = std::mem::take(&mut shared.commands);
         let wakers = self.slots.end(&mut shared.waiters);
         self.note_abandoned(&shared);
@@ -265,6 +262,23 @@ impl Exchange {
             waker.wake();
         }
         commands.messages()
+    }
+
+    /// Whether the lane has taken its last command. Who does not hold the lock may hear of it a little later.
+    #[inline]
+    pub(super) fn has_ended(&self) -> bool {
+        self.news.load(Ordering::Relaxed) == ENDED
+    }
+
+    /// Whether a command may be added. Call it with the lock.
+    fn admit(&self, shared: &Shared) -> Result<(), HandOverError> {
+        if self.has_ended() {
+            return Err(HandOverError::Ended);
+        }
+        if shared.commands.is_full() {
+            return Err(HandOverError::QueueFull);
+        }
+        Ok(())
     }
 
     /// There is a new command. Call it with the lock.
@@ -294,19 +308,6 @@ impl Exchange {
     }
 }
 
-impl Shared {
-    /// Whether a command may be added.
-    fn admit(&self) -> Result<(), HandOverError> {
-        if self.ended {
-            return Err(HandOverError::Ended);
-        }
-        if self.commands.is_full() {
-            return Err(HandOverError::QueueFull);
-        }
-        Ok(())
-    }
-}
-
 /// Memory for commands that is always kept, in bytes.
 const KEPT_BYTES_MIN: usize = 64 * 1024;
 
@@ -323,6 +324,9 @@ const SEEN: u8 = 1;
 
 /// Something waits that the lane does not know of.
 const NEW: u8 = 2;
+
+/// The lane has taken its last command.
+const ENDED: u8 = 3;
 
 #[cfg(test)]
 mod tests;

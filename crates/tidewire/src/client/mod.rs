@@ -309,6 +309,14 @@ impl Client {
     }
 }
 
+impl Drop for Inner {
+    /// Some thread may keep a reference to the link beyond this.
+    fn drop(&mut self) {
+        self.link.events.discard();
+        spare::drop_shares(&self.link);
+    }
+}
+
 impl Default for ClientBuilder {
     fn default() -> Self {
         Self {

@@ -9,7 +9,9 @@
 //! as many as requests were ever held at once, and which would keep as much memory for good.
 //!
 //! References to a client's link go round in the same way, between the requests that hold them: counting one more and one
-//! less is two atomic operations, each of which costs as much as everything that is done for a request without them.
+//! less is two atomic operations, each of which costs as much as everything that is done for a request without them. A
+//! client that is gone is not kept by them: the thread that drops it lets go of its own at once, and every other one when it
+//! next finishes a request, whosever that is, or ends.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -79,13 +81,14 @@ pub(super) fn share(link: &Arc<Link>) -> Arc<Link> {
     }
 }
 
-/// Takes a reference back that is not needed any more. Only those to one link are kept, the last one.
+/// Takes a reference back that is not needed any more. Only those to one link are kept, the last one, unless it has ended.
 #[inline]
 pub(super) fn give_back_share(link: Arc<Link>) {
     let _ = LINKS.try_with(|links| {
-        // What falls with the last reference to another link may run code of an executor, and come here again.
-        while let Some(other) = pop_other(links, &link) {
-            drop(other);
+        let has_ended = link.exchange().has_ended();
+        drop_last_while(links, |last| has_ended || !Arc::ptr_eq(last, &link));
+        if has_ended {
+            return;
         }
         let mut links = links.borrow_mut();
         if links.len() < PIECES_MAX {
@@ -94,8 +97,18 @@ pub(super) fn give_back_share(link: Arc<Link>) {
     });
 }
 
-fn pop_other(links: &RefCell<Vec<Arc<Link>>>, link: &Arc<Link>) -> Option<Arc<Link>> {
-    links.borrow_mut().pop_if(|last| !Arc::ptr_eq(last, link))
+/// Lets go of this thread's spare references to a link.
+pub(super) fn drop_shares(link: &Arc<Link>) {
+    let _ = LINKS.try_with(|links| drop_last_while(links, |last| Arc::ptr_eq(last, link)));
+}
+
+/// Drops references one by one: what falls with the last one to a link may run code of an executor, and come here again.
+#[inline(always)]
+fn drop_last_while(links: &RefCell<Vec<Arc<Link>>>, is_unwanted: impl Fn(&Arc<Link>) -> bool) {
+    let pop = || links.borrow_mut().pop_if(|last| is_unwanted(last));
+    while let Some(link) = pop() {
+        drop(link);
+    }
 }
 
 thread_local! {
@@ -111,8 +124,13 @@ const PIECE_BYTES_MAX: usize = 4096;
 
 #[cfg(test)]
 mod tests {
+    use tidewire_proto::message::Message;
+
     use super::*;
     use crate::client::exchange::Exchange;
+    use crate::client::{Client, Event};
+    use crate::context::Context;
+    use crate::server::Server;
 
     #[test]
     fn references_go_round_and_only_those_to_the_last_link_are_kept() {
@@ -132,6 +150,55 @@ mod tests {
         give_back_share(other);
         let counts = [&first, &second].map(Arc::strong_count);
         assert_eq!(counts, [1, 2]);
+    }
+
+    #[test]
+    fn references_to_a_link_that_has_ended_are_not_kept() {
+        let link = Arc::new(Link::new(Exchange::new(1_000, false)));
+        let [first, second, third] = [(); 3].map(|()| share(&link));
+        give_back_share(first);
+        assert_eq!(Arc::strong_count(&link), 4, "one is spare");
+        assert_eq!(link.exchange().end(), 0);
+        give_back_share(second);
+        assert_eq!(Arc::strong_count(&link), 2, "nor are those from before");
+        give_back_share(third);
+        assert_eq!(Arc::strong_count(&link), 1);
+    }
+
+    /// A client that was gone stayed in memory with its events and slots until its threads ended.
+    #[test]
+    fn a_client_that_is_dropped_leaves_nothing_with_its_thread() {
+        let (client, _server) = client();
+        let link = Arc::downgrade(&client.inner.link);
+        client.request_blocking(b"x").unwrap();
+        drop(client);
+        assert_eq!(link.strong_count(), 0);
+    }
+
+    #[test]
+    fn a_client_that_is_dropped_leaves_no_events_behind() {
+        let (client, _server) = client();
+        // As other threads do.
+        let held = Arc::clone(&client.inner.link);
+        let request = client.request(b"x");
+        drop(client);
+        assert_eq!(held.events.next(None), Some(Event::Ended));
+        // Its answer may have come before.
+        if let Ok(reply) = request.wait() {
+            assert_eq!(reply.payload(), b"x");
+        }
+        assert_eq!(Arc::strong_count(&held), 1);
+    }
+
+    /// A client and the server that it is connected to, which echoes.
+    fn client() -> (Client, Server) {
+        let server = crate::serve(
+            "tcp://127.0.0.1:0",
+            |cx: &mut Context<'_>, message: Message<'_>| cx.reply(message.payload),
+        )
+        .unwrap();
+        let client = Client::connect(&server.to_string()).unwrap();
+        (client, server)
     }
 
     /// What waits with the last reference to a link may come back here when it falls.
