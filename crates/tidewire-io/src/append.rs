@@ -84,6 +84,7 @@ impl Appender {
     }
 
     /// What was appended to and what was appended.
+    #[inline(always)]
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.bytes

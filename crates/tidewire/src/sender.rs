@@ -130,6 +130,23 @@ impl<'a> SessionSender<'a> {
             .place
             .lend()
             .send_apart(self.output.take(), self.shape, &message);
+        self.go_on(sent)
+    }
+
+    /// Whether the session's output takes another message. A full one is written for that, as it is by sending, but nothing
+    /// counts as refused. Whether the session is there at all, sending tells.
+    #[inline(always)]
+    pub(crate) fn has_room(&mut self) -> bool {
+        if self.output.bytes().len() <= self.place.full_above {
+            return true;
+        }
+        let written = self.place.lend().write(self.output.take());
+        self.go_on(written).is_ok()
+    }
+
+    /// Takes over what a call left.
+    #[inline(always)]
+    fn go_on(&mut self, sent: Sent) -> Result<(), SendError> {
         (self.output, self.shape) = (sent.output, sent.shape);
         (self.place.packing, self.place.full_above) = (sent.packing, sent.full_above);
         sent.result
@@ -143,7 +160,7 @@ impl Drop for SessionSender<'_> {
     }
 }
 
-/// What sending a message by itself leaves.
+/// What a call leaves to the sender.
 struct Sent {
     output: Appender,
     shape: Shape,
@@ -254,6 +271,20 @@ impl Place<'_> {
             full_above: self.full_above,
             result: encoded.map_err(SendError::from),
         }
+    }
+
+    /// Has a full output written, and says whether it still is.
+    #[cold]
+    #[inline(never)]
+    fn write(mut self, output: Appender) -> Sent {
+        let bytes = self.make_room(output.into_bytes());
+        let is_full = bytes.len() > self.full_above;
+        let result = if is_full {
+            Err(SendError::QueueFull)
+        } else {
+            Ok(())
+        };
+        self.apart(bytes, result)
     }
 
     /// What it leaves that no other message can follow without the codec.

@@ -60,11 +60,20 @@ struct Kept {
     payload: Vec<u8>,
 }
 
+/// Requests that are sent together: their session is found once, and written behind them if they are worth a write.
+#[derive(Debug)]
+struct Block<'a> {
+    /// None if there is no session.
+    sender: Option<SessionSender<'a>>,
+    /// Of names and payloads.
+    bytes: usize,
+}
+
 /// Why a request was not sent.
 #[derive(Debug)]
 enum NotSent {
     WindowFull,
-    /// The session's output is.
+    /// The session's output is full.
     OutputFull,
     NoSession,
     Encode(EncodeError),
@@ -96,20 +105,18 @@ impl Calls {
     /// Sends the requests that are next in the batch, lets them wait, or fails them. Those that the session has no room for
     /// stay where they are, and so do those behind a block, which is written first.
     pub(super) fn submit(&mut self, cx: &mut Context<'_>, batch: &mut Batch) {
-        // Found once for all of them.
-        let mut sender = self.session.and_then(|session| cx.sender(session).ok());
-        let mut payload_bytes = 0;
-        while payload_bytes < BLOCK_BYTES
+        let mut block = Block::begin(cx, self.session);
+        while !block.is_full()
             && let Some((ticket, name, payload)) = batch.call()
         {
-            payload_bytes += payload.len();
-            let sent = match &mut sender {
-                // Those that came before go before.
-                Some(_) if ticket.when_full == WhenWindowFull::Wait && !self.parked.is_empty() => {
-                    Err(NotSent::WindowFull)
-                }
-                Some(sender) => self.send(sender, ticket, name, payload),
-                None => Err(NotSent::NoSession),
+            // Those that came before go before.
+            let sent = if ticket.when_full == WhenWindowFull::Wait
+                && !self.parked.is_empty()
+                && block.sender.is_some()
+            {
+                Err(NotSent::WindowFull)
+            } else {
+                self.send(&mut block, ticket, name, payload)
             };
             match sent {
                 Ok(id) if self.repeats(ticket) => self.keep(id, Kept::new(ticket, name, payload)),
@@ -131,36 +138,43 @@ impl Calls {
         ticket: &Ticket,
         payload: &[u8],
     ) -> Result<(), RequestError> {
-        let sender = self.session.and_then(|session| cx.sender(session).ok());
-        let mut sender = sender.ok_or(RequestError::NotConnected)?;
-        self.send(&mut sender, ticket, "", payload)?;
+        let mut block = Block::begin(cx, self.session);
+        self.send(&mut block, ticket, "", payload)?;
         Ok(())
     }
 
-    /// Sends what waits, as far as the window allows.
+    /// Sends what waits, block by block, as far as the window and the session's output allow.
     pub(super) fn send_parked(&mut self, cx: &mut Context<'_>) {
         self.drop_let_go();
-        if self.parked.is_empty() {
-            return;
-        }
-        let Some(session) = self.session else {
-            return;
-        };
-        let mut sender = cx.sender(session).ok();
-        while let Some(kept) = self.parked.pop_front() {
-            let sent = match &mut sender {
-                Some(sender) => self.send(sender, &kept.ticket, &kept.name, &kept.payload),
-                None => Err(NotSent::NoSession),
-            };
-            match sent {
-                Ok(id) if self.repeats(&kept.ticket) => self.keep(id, kept),
-                Ok(_) => {}
-                Err(NotSent::WindowFull | NotSent::OutputFull) => {
-                    return self.parked.push_front(kept);
-                }
-                Err(not_sent) => self.fail_parked(kept.ticket.slot, not_sent.into()),
+        while self.session.is_some() && !self.parked.is_empty() {
+            if !self.send_parked_block(cx) {
+                return;
             }
         }
+    }
+
+    /// Sends the next block of what waits. Returns whether others may follow.
+    fn send_parked_block(&mut self, cx: &mut Context<'_>) -> bool {
+        let mut block = Block::begin(cx, self.session);
+        while !block.is_full()
+            && let Some(kept) = self.parked.pop_front()
+        {
+            let Kept {
+                ticket,
+                name,
+                payload,
+            } = &kept;
+            match self.send(&mut block, ticket, name, payload) {
+                Ok(id) if self.repeats(ticket) => self.keep(id, kept),
+                Ok(_) => {}
+                Err(NotSent::WindowFull | NotSent::OutputFull) => {
+                    self.parked.push_front(kept);
+                    return false;
+                }
+                Err(not_sent) => self.fail_parked(ticket.slot, not_sent.into()),
+            }
+        }
+        true
     }
 
     /// Sends one request now and returns its id, or says why not.
@@ -168,13 +182,20 @@ impl Calls {
     #[inline(always)]
     fn send(
         &mut self,
-        sender: &mut SessionSender<'_>,
+        block: &mut Block<'_>,
         ticket: &Ticket,
         name: &str,
         payload: &[u8],
     ) -> Result<u32, NotSent> {
+        let Some(sender) = &mut block.sender else {
+            return Err(NotSent::NoSession);
+        };
         if self.link.exchange().is_abandoned(ticket.slot) {
             return Err(NotSent::Abandoned);
+        }
+        // Before it takes an id, because the next one would leave a gap.
+        if !sender.has_room() {
+            return Err(NotSent::OutputFull);
         }
         let sent = Sent {
             ticket: *ticket,
@@ -190,6 +211,7 @@ impl Calls {
             self.sent.take(id);
             return Err(error.into());
         }
+        block.bytes += name.len() + payload.len();
         self.whereabouts.note_sent(ticket.slot, id);
         self.note_deadline(ticket.deadline_ns);
         Ok(id)
@@ -373,6 +395,20 @@ impl Calls {
     }
 }
 
+impl<'a> Block<'a> {
+    fn begin(cx: &'a mut Context<'_>, session: Option<SessionId>) -> Self {
+        Self {
+            sender: session.and_then(|session| cx.sender(session).ok()),
+            bytes: 0,
+        }
+    }
+
+    #[inline(always)]
+    fn is_full(&self) -> bool {
+        self.bytes >= BLOCK_BYTES
+    }
+}
+
 impl Kept {
     fn new(ticket: &Ticket, name: &str, payload: &[u8]) -> Self {
         Self {
@@ -408,7 +444,7 @@ impl From<NotSent> for RequestError {
 /// Requests that wait to be sent. As many as commands wait for the lane: twice that is what a burst may be.
 const PARKED_MAX: usize = 4096;
 
-/// Payloads, in bytes, after which those before them are written: an output of as many is written anyway.
+/// Names and payloads, in bytes, that end a block. An output of as many is written at once.
 const BLOCK_BYTES: usize = 64 << 10;
 
 /// Resolution of request deadlines.

@@ -45,6 +45,15 @@ impl Rig {
         }
     }
 
+    /// Sends a block of what comes and all that waits, as far as there is room.
+    fn send_both(&mut self, core: &mut Core, batch: &mut Batch) {
+        let mut cx = core.context_without_session();
+        if batch.next().is_some() {
+            self.calls.submit(&mut cx, batch);
+        }
+        self.calls.send_parked(&mut cx);
+    }
+
     /// The rest of the turn.
     fn end_turn(&mut self, core: &mut Core) {
         let mut cx = core.context_without_session();
@@ -148,6 +157,95 @@ fn requests_without_room_stay_where_they_are_until_there_is_some() {
     assert!(times_full > 0 && rig.calls.answers.is_empty());
     assert_eq!(rig.calls.sent.len(), LARGE_REQUESTS);
     assert_eq!(received, LARGE_REQUESTS * (12 + LARGE_BYTES));
+}
+
+/// Each time that a request was tried it took an id, which nobody else had then, and counted as refused.
+#[test]
+fn a_request_that_finds_no_room_takes_no_id_and_is_not_refused() {
+    const REQUESTS: usize = 4;
+    let limits = Limits {
+        queue_bytes_max: LARGE_BYTES / 2,
+        ..Limits::default()
+    };
+    let mut lane = lane(&Server::builder().limits(limits));
+    let (session, mut peer) = lane.open_session();
+    let core = &mut lane.core;
+    let mut rig = Rig::new(core, session, RequestIds::Bits32, 2 * REQUESTS);
+    let ticket = Ticket::due_at(u64::MAX);
+    for _ in 0..REQUESTS {
+        rig.link.push_call(ticket, "", &[7; LARGE_BYTES]).unwrap();
+        rig.calls.park(Kept::new(&ticket, "", &[8; LARGE_BYTES]));
+    }
+    let mut batch = Batch::default();
+    rig.link.exchange().take(&mut batch);
+    // The first one fills the output in the middle of the block.
+    core.sessions[session].blocked = true;
+    for _ in 0..3 {
+        rig.send_both(core, &mut batch);
+        assert_eq!(rig.calls.sent.len(), 1);
+    }
+    core.sessions[session].blocked = false;
+    let mut received = 0;
+    while received < 2 * REQUESTS * (12 + LARGE_BYTES) {
+        rig.send_both(core, &mut batch);
+        core.flush(session);
+        received += drain(&mut peer);
+    }
+    assert_eq!(core.counters.sends_refused.read(), 0);
+    let mut ids: Vec<u32> = rig.calls.sent.iter().map(|(id, _)| id).collect();
+    ids.sort_unstable();
+    let mut without_gaps = Correlator::for_ids(RequestIds::Bits32, 2 * REQUESTS);
+    let expected = [(); 2 * REQUESTS].map(|()| without_gaps.insert(()).unwrap());
+    assert_eq!(ids, expected);
+    assert!(rig.calls.parked.is_empty() && rig.calls.answers.is_empty());
+}
+
+/// They were appended up to the limit of the queue before anything was written.
+#[test]
+fn what_waited_is_written_block_by_block() {
+    const REQUESTS: usize = 4;
+    let mut lane = lane(&Server::builder());
+    let (session, mut peer) = lane.open_session();
+    let core = &mut lane.core;
+    let mut rig = Rig::new(core, session, RequestIds::Bits32, REQUESTS);
+    let ticket = Ticket::due_at(u64::MAX);
+    for _ in 0..REQUESTS {
+        rig.calls.park(Kept::new(&ticket, "", &[7; LARGE_BYTES]));
+    }
+    rig.end_turn(core);
+    assert_eq!(core.counters.writes.read(), 2, "two requests make a block");
+    assert_eq!(core.sessions[session].output.len(), 0);
+    assert_eq!(rig.calls.sent.len(), REQUESTS);
+    assert!(rig.calls.parked.is_empty() && rig.calls.answers.is_empty());
+    assert_eq!(drain(&mut peer), REQUESTS * (12 + LARGE_BYTES));
+}
+
+/// Requests that were hardly more than their names did not count.
+#[test]
+fn names_fill_a_block_as_payloads_do() {
+    const NAME: &str = "a.name.of.sixty.four.bytes.that.is.a.bit.long.for.a.method.name!";
+    const BLOCK: usize = BLOCK_BYTES / NAME.len();
+    let mut lane = lane(&Server::builder());
+    let (session, mut peer) = lane.open_session();
+    let core = &mut lane.core;
+    let mut rig = Rig::new(core, session, RequestIds::Bits32, 2 * BLOCK);
+    let ticket = Ticket::due_at(u64::MAX);
+    for _ in 0..2 * BLOCK {
+        rig.link.push_call(ticket, NAME, b"").unwrap();
+    }
+    let mut batch = Batch::default();
+    rig.link.exchange().take(&mut batch);
+    let mut received = 0;
+    for blocks in 1..=2 {
+        assert!(batch.next().is_some());
+        rig.calls
+            .submit(&mut core.context_without_session(), &mut batch);
+        assert_eq!(rig.calls.sent.len(), blocks * BLOCK);
+        assert_eq!(core.sessions[session].output.len(), 0, "it was written");
+        received += drain(&mut peer);
+    }
+    assert!(batch.next().is_none());
+    assert_eq!(received, 2 * BLOCK * (12 + 1 + NAME.len()));
 }
 
 /// Requests of which two make a block, as many as no socket takes at once.
