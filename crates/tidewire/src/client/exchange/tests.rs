@@ -6,6 +6,7 @@ use std::task::Wake;
 
 use super::*;
 use crate::client::queue::COMMANDS_MAX;
+use crate::client::slots::SHORT_BYTES_MAX;
 
 struct Count(AtomicUsize);
 
@@ -194,18 +195,28 @@ fn a_task_may_end_with_its_waker() {
     assert!(exchange.is_abandoned(Some(other)));
 }
 
-/// Threads ask and fetch, and let go of every tenth request, while a lane answers: each gets its own answers.
+/// Threads ask and fetch without the lock, and let go of every tenth request, while a lane answers: each gets its own
+/// answers, and every word of them.
 #[test]
 fn answers_find_their_requests_from_many_threads() {
     const THREADS: u16 = 4;
     const ROUNDS: usize = 20;
     const REQUESTS: usize = 100;
-    let exchange = Exchange::new(1_000, false);
-    let ask = |thread: u16| {
+    let exchange = Exchange::new(1 << 20, false);
+    let fetched_at_once = AtomicUsize::new(0);
+    // Each of its words says whose it is, and its length is another than that of the one before it in its slot.
+    let payload = |thread: u16, round: usize, number: usize| {
+        let word = (number | round << 8 | usize::from(thread) << 16) as u32;
+        let words = std::iter::repeat_n([word, !word], SHORT_BYTES_MAX / 8);
+        let bytes = words.flatten().flat_map(u32::to_le_bytes);
+        let count = 1 + (number * 7 + round * 13) % SHORT_BYTES_MAX;
+        bytes.take(count).collect::<Vec<u8>>()
+    };
+    let ask = |thread: u16, round: usize| {
         let asked = (0..REQUESTS).map(|number| {
             let mut ticket = Ticket::due_at(1);
             ticket.channel = thread;
-            let pushed = exchange.push_call(ticket, "", &[number as u8]);
+            let pushed = exchange.push_call(ticket, "", &payload(thread, round, number));
             (number, pushed.unwrap().0)
         });
         for (number, slot) in asked.collect::<Vec<_>>() {
@@ -214,19 +225,23 @@ fn answers_find_their_requests_from_many_threads() {
                 continue;
             }
             let reply = loop {
+                if let Some(reply) = exchange.fetch(slot) {
+                    fetched_at_once.fetch_add(1, Ordering::Relaxed);
+                    break reply;
+                }
                 match exchange.fetch_or_wait(slot, None) {
                     Some(outcome) => break outcome.unwrap(),
                     None => std::thread::yield_now(),
                 }
             };
-            let expected = (thread, &[number as u8][..]);
-            assert_eq!((reply.channel(), reply.payload()), expected);
+            let expected = payload(thread, round, number);
+            assert_eq!((reply.channel(), reply.payload()), (thread, &expected[..]));
         }
     };
     std::thread::scope(|scope| {
         for thread in 0..THREADS {
             let ask = &ask;
-            scope.spawn(move || (0..ROUNDS).for_each(|_| ask(thread)));
+            scope.spawn(move || (0..ROUNDS).for_each(|round| ask(thread, round)));
         }
         let (mut batch, mut answers, mut taken) = (Batch::default(), Answers::default(), 0);
         while taken < usize::from(THREADS) * ROUNDS * REQUESTS {
@@ -244,6 +259,7 @@ fn answers_find_their_requests_from_many_threads() {
         }
     });
     assert_eq!(exchange.lock().waiters.abandoned(), 0);
+    assert!(fetched_at_once.into_inner() > 0, "all took the lock");
 }
 
 /// Commands were taken as long as there were any, so that a sender that never paused kept the lane from its socket and its
