@@ -275,9 +275,14 @@ impl Calls {
         });
     }
 
-    /// How many answers may still come.
-    pub(super) fn owed(&self) -> usize {
-        self.sent.owed()
+    /// The id that an answer belongs to: its own, or without ids that of the oldest request, whatever it is. None if it is no
+    /// answer.
+    pub(super) fn answered_id(&self, message: &Message<'_>) -> Option<u32> {
+        match message.kind {
+            Kind::Reply | Kind::Error if message.id != 0 => Some(message.id),
+            Kind::OneWay if !self.has_ids && self.sent.owed() > 0 => Some(0),
+            _ => None,
+        }
     }
 
     /// The request that an answer with this id is for, if one waits for it.

@@ -28,7 +28,7 @@ use tidewire_io::clock::{coarse_tick_ns, now_ns};
 use tidewire_io::poller::PollerChoice;
 use tidewire_io::socket::SocketOptions;
 use tidewire_proto::body::{JoinBody, JoinedBody, RoomCall, Roster};
-use tidewire_proto::codec::{AnyCodec, Codec, Tw1};
+use tidewire_proto::codec::{AnyCodec, Codec, RequestIds, Tw1};
 use tidewire_proto::error::EncodeError;
 use tidewire_proto::message::{Kind, MemberId, Message};
 
@@ -432,7 +432,8 @@ impl ClientBuilder {
         let is_udp: Vec<bool> = endpoints.iter().map(Endpoint::is_udp).collect();
         self.codec = adapt(&is_udp, self.codec, &mut self.limits)?;
         let is_single = is_udp.contains(&true) && self.codec.fills_datagrams();
-        let matches_replies = !is_udp.contains(&true) || self.codec.has_ids();
+        let ids = self.codec.ids();
+        let matches_replies = !is_udp.contains(&true) || ids != RequestIds::None;
         let exchange = Exchange::new(self.limits.queue_bytes_max, is_single);
         let link = Arc::new(Link::new(exchange));
         let codec = self.codec;
@@ -441,7 +442,7 @@ impl ClientBuilder {
             endpoints,
             self.wait_for_server,
             self.backoff,
-            codec.ids(),
+            ids,
             self.pending_max,
         );
         let mut service = Some(service);

@@ -233,15 +233,6 @@ impl ClientService {
             answers.wake();
         }
     }
-
-    /// The id that an answer belongs to: its own, or without ids that of the oldest request, whatever it is.
-    fn answered_id(&self, cx: &Context<'_>, message: &Message<'_>) -> Option<u32> {
-        match message.kind {
-            Kind::Reply | Kind::Error if message.id != 0 => Some(message.id),
-            Kind::OneWay if !cx.codec().has_ids() && self.calls.owed() > 0 => Some(0),
-            _ => None,
-        }
-    }
 }
 
 impl Service for ClientService {
@@ -268,7 +259,7 @@ impl Service for ClientService {
         {
             return Ok(());
         }
-        let Some(id) = self.answered_id(cx, &message) else {
+        let Some(id) = self.calls.answered_id(&message) else {
             self.link.events.push(Event::Message(message.into()));
             return Ok(());
         };

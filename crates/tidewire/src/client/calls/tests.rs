@@ -308,6 +308,25 @@ fn a_request_is_not_given_up_for_the_one_before_it_in_its_slot() {
     }
 }
 
+/// It was asked of the codec where answers came, and of the kind of ids where requests went.
+#[test]
+fn answers_are_told_apart_in_the_way_that_requests_were_sent() {
+    for ids in WAYS {
+        let mut lane = lane(&Server::builder());
+        let (session, _peer) = lane.open_session();
+        let core = &mut lane.core;
+        let mut rig = Rig::new(core, session, ids, 1);
+        let plain = Message::new(Kind::OneWay, 0, b"");
+        let reply = Message::with_id(Kind::Reply, 0, 7, b"");
+        assert_eq!(rig.calls.answered_id(&plain), None, "{ids:?}: none is owed");
+        rig.ask();
+        rig.run(core);
+        let oldest = (ids == RequestIds::None).then_some(0);
+        assert_eq!(rig.calls.answered_id(&plain), oldest, "{ids:?}");
+        assert_eq!(rig.calls.answered_id(&reply), Some(7), "{ids:?}");
+    }
+}
+
 #[test]
 fn a_place_in_the_line_is_free_as_soon_as_it_is_let_go_of() {
     let mut lane = lane(&Server::builder());
