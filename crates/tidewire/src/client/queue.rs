@@ -85,8 +85,8 @@ pub(crate) struct Batch {
     calls: Vec<Asked>,
     /// How many of the requests were passed.
     passed_calls: usize,
-    /// How many of the last command that was taken out were not.
-    due_calls: usize,
+    /// How many requests of the command that was taken out last were not passed.
+    unpassed_calls: usize,
     bytes: Vec<u8>,
     /// Bytes of whole commands. A codec that panicked halfway may have left more behind.
     whole: usize,
@@ -109,24 +109,24 @@ impl Batch {
     /// Takes the next command out. Requests come again until all of them were [passed](Self::pass_call).
     #[inline]
     pub(crate) fn next(&mut self) -> Option<Command> {
-        if self.due_calls == 0 {
+        if self.unpassed_calls == 0 {
             let next = self.commands.get_mut(self.taken)?;
             self.taken += 1;
             let command = std::mem::replace(next, Command::Calls { count: 0 });
             let Command::Calls { count } = command else {
                 return Some(command);
             };
-            self.due_calls = count;
+            self.unpassed_calls = count;
         }
         Some(Command::Calls {
-            count: self.due_calls,
+            count: self.unpassed_calls,
         })
     }
 
     /// The next request of the command that was taken out last, if there is one: its ticket, name and payload.
     #[inline]
     pub(crate) fn call(&self) -> Option<(&Ticket, &str, &[u8])> {
-        if self.due_calls == 0 {
+        if self.unpassed_calls == 0 {
             return None;
         }
         let asked = self.calls.get(self.passed_calls)?;
@@ -144,7 +144,7 @@ impl Batch {
     #[inline]
     pub(crate) fn pass_call(&mut self) {
         self.passed_calls += 1;
-        self.due_calls -= 1;
+        self.unpassed_calls -= 1;
     }
 
     /// The bytes of a piece.
@@ -237,7 +237,7 @@ impl Batch {
         self.taken = 0;
         self.calls.clear();
         self.passed_calls = 0;
-        self.due_calls = 0;
+        self.unpassed_calls = 0;
         self.bytes.clear();
         self.bytes.shrink_to(bytes_max);
         self.whole = 0;
@@ -253,13 +253,13 @@ impl Batch {
         self.deadline_ns = 0;
         let calls = std::mem::take(&mut self.calls).into_iter();
         let mut calls = calls.skip(std::mem::take(&mut self.passed_calls));
-        let due = Command::Calls {
-            count: std::mem::take(&mut self.due_calls),
+        let unpassed = Command::Calls {
+            count: std::mem::take(&mut self.unpassed_calls),
         };
         self.count = 0;
         let commands = std::mem::take(&mut self.commands).into_iter();
         let commands = commands.skip(std::mem::take(&mut self.taken));
-        for command in std::iter::once(due).chain(commands) {
+        for command in std::iter::once(unpassed).chain(commands) {
             match command {
                 Command::Calls { count } => {
                     for asked in calls.by_ref().take(count) {

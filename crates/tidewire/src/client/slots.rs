@@ -93,7 +93,7 @@ impl Slots {
         id
     }
 
-    /// A free slot, where the oldest of those that were answered is not, if there is one.
+    /// A free slot, where the oldest of those that were answered is none: another one of them, or a new one.
     #[inline(never)]
     fn look_further(&self, waiters: &mut Waiters, oldest: Option<SlotId>) -> SlotId {
         waiters.left.extend(oldest);
@@ -243,7 +243,11 @@ impl Slots {
     pub(crate) fn end(&self, waiters: &mut Waiters) -> Vec<Waker> {
         let mut wakers = Vec::new();
         for number in 0..waiters.rests.len() {
-            wakers.extend(self.settle(waiters, SlotId::new(number), ended()));
+            // Most slots are nobody's, and an error for each would be allocated for nothing.
+            if let Some(rest) = self.change(waiters, SlotId::new(number), SETTLED) {
+                rest.outcome = Some(ended());
+                wakers.extend(rest.waker.take());
+            }
         }
         wakers
     }

@@ -92,6 +92,8 @@ fn the_end_answers_everybody() {
     slots.abandon(abandoned);
     assert_eq!(slots.0.end(&mut slots.1).len(), 1);
     assert_eq!(slots.1.abandoned(), 0);
+    let left = slots.1.rests.iter().filter(|rest| rest.outcome.is_some());
+    assert_eq!(left.count(), 2, "nobody else wants one");
     let outcomes = [answered, awaited, open].map(|id| slots.fetch(id, None).unwrap());
     let ended = || Err(Box::new(RequestError::Shutdown));
     assert_eq!(outcomes, [reply(b"a"), ended(), ended()]);
