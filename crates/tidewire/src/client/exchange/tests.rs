@@ -199,12 +199,11 @@ fn a_task_may_end_with_its_waker() {
 /// answers, and every word of them.
 #[test]
 fn answers_find_their_requests_from_many_threads() {
-    const THREADS: u16 = 4;
-    const ROUNDS: usize = 20;
+    const ROUNDS: usize = 100;
     const REQUESTS: usize = 100;
     let exchange = Exchange::new(1 << 20, false);
     let fetched_at_once = AtomicUsize::new(0);
-    // Each of its words says whose it is, and its length is another than that of the one before it in its slot.
+    // Up to all that a slot holds; each of its words says whose it is.
     let payload = |thread: u16, round: usize, number: usize| {
         let word = (number | round << 8 | usize::from(thread) << 16) as u32;
         let words = std::iter::repeat_n([word, !word], SHORT_BYTES_MAX / 8);
@@ -239,12 +238,13 @@ fn answers_find_their_requests_from_many_threads() {
         }
     };
     std::thread::scope(|scope| {
-        for thread in 0..THREADS {
+        let threads = [0, 1, 2, 3].map(|thread| {
             let ask = &ask;
-            scope.spawn(move || (0..ROUNDS).for_each(|round| ask(thread, round)));
-        }
+            scope.spawn(move || (0..ROUNDS).for_each(|round| ask(thread, round)))
+        });
         let (mut batch, mut answers, mut taken) = (Batch::default(), Answers::default(), 0);
-        while taken < usize::from(THREADS) * ROUNDS * REQUESTS {
+        // One that finds what is not its own ends, too.
+        while !threads.iter().all(|thread| thread.is_finished()) {
             exchange.take(&mut batch);
             while batch.next().is_some() {
                 while let Some((ticket, _, payload)) = batch.call() {
@@ -257,6 +257,7 @@ fn answers_find_their_requests_from_many_threads() {
             answers.wake();
             std::thread::yield_now();
         }
+        assert_eq!(taken, threads.len() * ROUNDS * REQUESTS);
     });
     assert_eq!(exchange.lock().waiters.abandoned(), 0);
     assert!(fetched_at_once.into_inner() > 0, "all took the lock");
