@@ -40,7 +40,7 @@ fn runs(directory: &Path, name: &str, factor: f64, count: usize) -> String {
 /// A committed file of the benchmark with every figure of Tidewire `factor` times as large.
 fn bench(directory: &Path, name: &str, factor: f64) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../../bench-results/2026-11-22-epyc-2core/bench/limits/bench.json");
+        .join("../../bench-results/2026-11-22-epyc-2core/bench/rpc/bench.json");
     let mut bench: Value = serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap();
     for suite in bench["suites"].as_array_mut().unwrap() {
         suite["elapsed_secs"] = json!(1.0);
@@ -96,7 +96,11 @@ fn files_of_the_benchmark_are_compared_row_by_row_and_not_with_other_reports() {
     assert_eq!(same.status.code(), Some(0), "{}", same.text());
     let worse = run(&["compare", &base, &new, "--fail-on", "regression"]);
     assert_eq!(worse.status.code(), Some(99), "{}", worse.text());
-    for expected in ["echo: tcp tw1, 64 × 128 in flight", "of the limit", "WORSE"] {
+    for expected in [
+        "rpc: tcp, 1 × 5 clients, 64 in flight",
+        "of the limit",
+        "WORSE",
+    ] {
         assert!(
             worse.text().contains(expected),
             "{expected}: {}",
