@@ -158,6 +158,12 @@ impl TestServer {
         self.directory
     }
 
+    /// Drains and stops the server without any check, by a deadline of the test's own.
+    #[must_use]
+    pub fn shutdown(self, deadline: Duration) -> Stopped {
+        self.server.shutdown(deadline)
+    }
+
     /// Drains and stops the server without any check.
     #[must_use]
     pub fn stop_unchecked(self) -> Stopped {

@@ -144,6 +144,9 @@ counters! {
     /// Sessions that waited for something when a drain reached its deadline: output, answers, messages of rooms that were
     /// not written yet, or requests that were read but not handled.
     sessions_cut_off,
+    /// Messages for rooms, topics or sessions of another lane that had ended when they came, each counted once however many
+    /// sessions it was for.
+    mail_undelivered,
     /// Failures of `accept`, descriptor exhaustion included.
     accept_errors,
     /// Bytes read from sockets.

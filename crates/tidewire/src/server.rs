@@ -18,7 +18,8 @@ use tidewire_proto::room::Policy;
 use crate::address::{Address, AddressError, Endpoint};
 use crate::deferred::SpareFrames;
 use crate::lane::{
-    Cookies, Core, Gate, Lane, LaneError, LaneHandle, LaneThread, Post, Shared, SpareBatches, Spin,
+    Cookies, Core, Gate, Lane, LaneError, LaneHandle, LaneThread, Post, Shared, SilentLanes, SpareBatches,
+    Spin,
 };
 use crate::limits::{Limits, RoomDefaults, nanoseconds};
 use crate::listen::{Bound, adapt, default_datagram_options};
@@ -201,8 +202,14 @@ impl Server {
 
     fn stop(&mut self, post: &dyn Fn() -> Post) -> Stopped {
         self.names.clear();
-        for (lane, thread) in self.lanes.iter().zip(&self.threads) {
+        for index in self.threads.len()..self.lanes.len() {
+            // The server ends because this lane did not start.
+            self.shared.silent_lanes.note(index);
+        }
+        for (index, (lane, thread)) in self.lanes.iter().zip(&self.threads).enumerate() {
             if thread.is_current() {
+                // It goes on when this call returns, which waits for the other lanes.
+                self.shared.silent_lanes.note(index);
                 lane.post_to_itself(post());
             } else if !thread.is_finished() {
                 lane.post_waiting(post());
@@ -470,6 +477,7 @@ impl ServerBuilder {
             agent,
             socket_options: self.sockets.clone(),
             spin: Spin::chosen(self.spin_us),
+            silent_lanes: SilentLanes::default(),
             lanes: OnceLock::new(),
         }
     }

@@ -18,6 +18,7 @@ use tidewire_proto::codec::AnyCodec;
 use super::answers::NO_MESSAGE;
 use super::buffers::BufferPool;
 use super::datagrams::{Cookies, PlannedDrops, Port};
+use super::ending::SilentLanes;
 use super::gate::Gate;
 use super::mailbox::{BatchEntry, LaneHandle, Post, SpareBatches};
 use super::timers::TimerKey;
@@ -62,6 +63,8 @@ pub(crate) struct Shared {
     pub(crate) socket_options: SocketOptions,
     /// How long lanes look for work before they sleep.
     pub(crate) spin: Spin,
+    /// The lanes of which no more mail comes.
+    pub(crate) silent_lanes: SilentLanes,
     /// Every lane of the server, in the order of their numbers.
     pub(crate) lanes: OnceLock<Vec<LaneHandle>>,
 }
@@ -265,6 +268,7 @@ impl Core {
                 continue;
             }
             let Some(target) = lanes.get(lane).filter(|target| !target.is_retired()) else {
+                self.handle.count_undelivered(batch);
                 batch.clear();
                 continue;
             };
@@ -272,6 +276,11 @@ impl Core {
                 *batch = back;
             }
         }
+    }
+
+    /// Whether there is something for other lanes that has not been posted.
+    pub(crate) fn has_batches(&self) -> bool {
+        self.batches.iter().any(|batch| !batch.is_empty())
     }
 
     /// Whether another lane is so far behind that reading must wait for it.
@@ -328,9 +337,7 @@ impl Core {
         let sweep = self.due.peek().map(|Reverse((at, _))| *at);
         let held = (!self.held.is_empty()).then_some(self.now_ns + HELD_CHECK_NS);
         let backed_up = self
-            .batches
-            .iter()
-            .any(|batch| !batch.is_empty())
+            .has_batches()
             .then_some(self.now_ns + BATCH_RETRY_NS);
         [
             sweep,

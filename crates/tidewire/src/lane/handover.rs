@@ -42,13 +42,26 @@ impl Core {
         }
     }
 
-    /// Passes on the connections that others posted, and lets go of the rest.
+    /// Passes on the connections that others posted, and counts messages that found nobody.
     pub(crate) fn discard_mail(&mut self) {
+        let handle = self.handle.clone();
+        self.pass_on_all(std::iter::from_fn(|| handle.take()));
+        self.handle.discard_letters();
+        let Self {
+            batches, handle, ..
+        } = self;
+        for batch in batches {
+            handle.count_undelivered(batch);
+            batch.clear();
+        }
+    }
+
+    /// The same for what was taken already.
+    pub(super) fn pass_on_all(&mut self, posts: impl IntoIterator<Item = Post>) {
         let successor = self.successor();
-        while let Some(post) = self.handle.take() {
+        for post in posts {
             self.pass_on(post, successor.as_ref());
         }
-        self.handle.discard_letters();
     }
 
     /// The next living lane, unless the whole server ends.
@@ -74,6 +87,7 @@ impl Core {
                 }
             }
             (Post::Listen(listener), Some(_)) => self.give_listener(listener),
+            (Post::Batch(batch), _) => self.handle.count_undelivered(&batch),
             // Whatever else there is was for this lane or its sessions.
             _ => {}
         }

@@ -98,7 +98,11 @@ impl LaneHandle {
         self.doorbell.ring();
         if self.is_retired() {
             // It ended in between, and may have looked for the last time: a connection must not be left open here.
-            while self.queue.pop().is_some() {}
+            while let Some(post) = self.queue.pop() {
+                if let Post::Batch(batch) = post {
+                    self.count_undelivered(&batch);
+                }
+            }
         }
         Ok(())
     }
@@ -120,6 +124,15 @@ impl LaneHandle {
     /// Counts a letter that came back.
     pub(crate) fn count_lost(&self, letter: &Letter) {
         letter.count_lost(&self.counters);
+    }
+
+    /// Counts the messages of a batch that nobody will take. Any thread may, once a lane has ended.
+    pub(crate) fn count_undelivered(&self, mut batch: &[u8]) {
+        let mut messages = 0;
+        while BatchEntry::decode(&mut batch).is_some() {
+            messages += 1;
+        }
+        self.counters.mail_undelivered.add_shared(messages);
     }
 
     /// Counts and drops the letters that a lane that has ended will not take.

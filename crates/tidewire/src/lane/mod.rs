@@ -12,7 +12,7 @@
 //! to the service, `phase` says what they may be, `send` brings theirs to outputs, `write` brings output to sockets, `wait`
 //! decides whether to look for work or to sleep, `control` speaks the handshake and heartbeats, `timers` ends what stays
 //! silent, `mailbox` connects lanes and other threads, `accept` takes connections up, `lifecycle` makes sessions and takes
-//! them apart, `datagrams` is all that UDP does differently, `gate` counts sessions against limits, `letters` takes what
+//! them apart, `ending` is the last exchange of lanes, `datagrams` is all that UDP does differently, `gate` counts sessions against limits, `letters` takes what
 //! other threads have for sessions, `answers` brings what was deferred back into its session, `handover` keeps a server
 //! reachable whose lane ended, `thread` is what its server has of it to wait for its end.
 
@@ -22,6 +22,7 @@ mod buffers;
 mod control;
 mod core;
 mod datagrams;
+mod ending;
 mod gate;
 mod handover;
 mod letters;
@@ -51,6 +52,7 @@ use tidewire_io::poller::{Event, Events, PollerError, RegisterError, Token, Wait
 pub(crate) use self::core::{Core, Shared};
 pub(crate) use answers::Unanswered;
 pub(crate) use datagrams::{Cookies, KernelDrops};
+pub(crate) use ending::SilentLanes;
 pub(crate) use gate::Gate;
 pub(crate) use letters::Letter;
 pub(crate) use mailbox::{BatchEntry, LaneHandle, Post, SpareBatches};
@@ -133,6 +135,8 @@ impl<S: Service> Lane<S> {
             }
             self.core.discard_mail();
         }));
+        // Also of a lane that failed: nobody is to wait for it.
+        self.core.shared.silent_lanes.note(self.core.lane);
         if taken_apart.is_err() {
             tracing::error!(lane = self.core.lane, "a failed lane was not taken apart");
         }
@@ -151,7 +155,7 @@ impl<S: Service> Lane<S> {
             self.handle_events();
             wake_ns = self.turn();
         }
-        self.close_all();
+        self.end();
         Ok(())
     }
 
@@ -323,12 +327,7 @@ impl<S: Service> Lane<S> {
         let Some(deadline) = self.core.drain_deadline_ns else {
             return;
         };
-        let is_late = self.core.now_ns >= deadline;
-        if is_late {
-            let owed = self.core.count_owed();
-            self.core.counters.sessions_cut_off.add(owed);
-        }
-        if is_late || self.core.sessions.is_empty() {
+        if self.core.now_ns >= deadline || self.core.sessions.is_empty() {
             self.core.stop = true;
         }
     }

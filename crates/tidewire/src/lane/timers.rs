@@ -9,7 +9,7 @@ use tidewire_proto::codec::{Codec, Decoded};
 use tidewire_proto::message::{Kind, Message};
 
 use super::core::{Shared, listener_token};
-use super::mailbox::{BatchEntry, Post};
+use super::mailbox::Post;
 use super::{Core, Lane};
 use crate::limits::nanoseconds;
 use crate::service::Service;
@@ -49,13 +49,7 @@ impl<S: Service> Lane<S> {
                 Post::Arrive { stream } => self.core.place(stream, None, &mut self.ready),
                 Post::Listen(listener) => self.core.take_over(*listener),
                 Post::Placed { ticket } => self.finish_waiting(ticket),
-                Post::Batch(batch) => {
-                    let mut rest = &batch[..];
-                    while let Some(entry) = BatchEntry::decode(&mut rest) {
-                        self.core.deliver_entry(&entry);
-                    }
-                    self.core.shared.spare_batches.put(batch);
-                }
+                Post::Batch(batch) => self.core.deliver_batch(batch),
                 Post::Drain { deadline_ns } => {
                     // What has come over UDP for sessions that are about to end is still theirs.
                     self.receive_at_ports();
@@ -394,11 +388,14 @@ mod tests {
         lane.core
             .say(lane.core.sessions[ada].id, alias, b"more")
             .unwrap();
+        // His socket is full, or the last sweep would write it.
+        lane.core.sessions[bob].blocked = true;
         lane.core.drain_deadline_ns = Some(lane.core.now_ns);
+        lane.core.server_ends = true;
         lane.check_drained();
         assert!(lane.core.stop);
+        lane.end();
         assert_eq!(lane.core.counters.sessions_cut_off.read(), 1);
-        lane.close_all();
         let counters = &lane.core.counters;
         let lost = counters.room_dropped[DropReason::Closed as usize].read();
         assert_eq!((counters.room_delivered.read(), lost), (1, 1));

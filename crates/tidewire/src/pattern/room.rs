@@ -255,6 +255,13 @@ impl Core {
         }
     }
 
+    /// Runs every sweep that is planned, because no later one will be.
+    pub(crate) fn sweep_all(&mut self) {
+        while let Some(Reverse((_, alias))) = self.due.pop() {
+            self.sweep(alias);
+        }
+    }
+
     /// Runs every sweep that is due.
     pub(crate) fn sweep_due(&mut self) {
         while let Some(Reverse((at, alias))) = self.due.peek().copied() {
@@ -314,6 +321,9 @@ impl Core {
     }
 
     fn announce_presence(&mut self, alias: u16, member: &Member, event: PresenceEvent) {
+        if self.ends_with_server() {
+            return;
+        }
         let Self { rooms, shared, .. } = self;
         let Some(Some(room)) = rooms.get_mut(usize::from(alias)) else {
             return;

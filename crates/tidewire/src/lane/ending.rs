@@ -1,0 +1,112 @@
+//! The end of a lane: what lanes have for each other reaches the sessions before these are closed.
+//!
+//! A message that its publisher knows to be passed on may still be in a batch or in the queue of another lane when a drain
+//! reaches its deadline. Lanes reach it one after another, and what came to one that had ended was lost. So a lane that
+//! ends reads no more, posts what it has, says that it is silent, and takes what the others post until all of them are
+//! silent. Only then it writes what it has and closes its sessions, so that every message is delivered or counted.
+//!
+//! A lane whose handler does not return would hold the others up for ever, so they wait for it for a bounded time. What a
+//! lane that has ended is still sent is counted as `mail_undelivered`.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use tidewire_io::clock::now_ns;
+
+use super::mailbox::{BatchEntry, Post};
+use super::{Core, Lane};
+use crate::service::Service;
+
+/// Which lanes of a server will post nothing more.
+#[derive(Debug, Default)]
+pub(crate) struct SilentLanes(AtomicU64);
+
+impl SilentLanes {
+    /// Notes that a lane has posted its last batch, or that nobody is to wait for it.
+    pub(crate) fn note(&self, lane: usize) {
+        self.0.fetch_or(1 << lane, Ordering::SeqCst);
+    }
+
+    fn are_all(&self, lanes: usize) -> bool {
+        self.0.load(Ordering::SeqCst).count_ones() as usize >= lanes
+    }
+}
+
+impl<S: Service> Lane<S> {
+    /// Ends the lane in order. Nothing is read any more.
+    pub(super) fn end(&mut self) {
+        let mut others = Vec::new();
+        let until_ns = now_ns().saturating_add(EXCHANGE_NS_MAX);
+        while !self.exchange(&mut others) && self.core.now_ns < until_ns {
+            thread::sleep(EXCHANGE_PAUSE);
+        }
+        // From now on whoever posts counts it, so the next look is the last one.
+        self.core.handle.retire();
+        self.take_last_mail(&mut others);
+        self.core.flush_dirty();
+        self.core.sweep_all();
+        if self.core.drain_deadline_ns.is_some() {
+            let owed = self.core.count_owed();
+            self.core.counters.sessions_cut_off.add(owed);
+        }
+        self.close_all();
+        self.core.post_batches();
+        self.core.pass_on_all(others);
+    }
+
+    /// Takes and posts what there is. Returns whether that was the last of it.
+    fn exchange(&mut self, others: &mut Vec<Post>) -> bool {
+        self.core.now_ns = now_ns();
+        self.take_last_mail(others);
+        self.core.flush_dirty();
+        self.core.sweep_due();
+        self.core.post_batches();
+        self.remove_closed();
+        let core = &self.core;
+        if core.has_batches() {
+            return false;
+        }
+        core.shared.silent_lanes.note(core.lane);
+        let lanes = core.shared.lanes.get().map_or(0, Vec::len);
+        // A lane without sessions has nobody whom the others could have something for.
+        !core.server_ends
+            || core.sessions.is_empty()
+            || core.shared.silent_lanes.are_all(lanes)
+    }
+
+    /// Takes messages for sessions of this lane. What is not one is put aside for other lanes.
+    fn take_last_mail(&mut self, others: &mut Vec<Post>) {
+        while let Some(post) = self.core.handle.take() {
+            match post {
+                Post::Batch(batch) => self.core.deliver_batch(batch),
+                Post::Drain { .. } | Post::Stop => self.core.server_ends = true,
+                other => others.push(other),
+            }
+        }
+        self.core.take_letters();
+    }
+}
+
+impl Core {
+    /// Gives every message of a batch to the sessions it is for.
+    pub(super) fn deliver_batch(&mut self, batch: Vec<u8>) {
+        let mut rest = &batch[..];
+        while let Some(entry) = BatchEntry::decode(&mut rest) {
+            self.deliver_entry(&entry);
+        }
+        self.shared.spare_batches.put(batch);
+    }
+
+    /// Whether the lane ends with its server: nobody is left who wants to know who comes and goes.
+    pub(crate) fn ends_with_server(&self) -> bool {
+        self.stop && self.server_ends
+    }
+}
+
+/// How long a lane waits at its end for what others have for it, in nanoseconds. Longer than any turn but that of a handler
+/// that does not return.
+const EXCHANGE_NS_MAX: u64 = 1_000_000_000;
+
+/// How long a lane sleeps between two looks for the last mail. Most of the time the second look finds it.
+const EXCHANGE_PAUSE: Duration = Duration::from_micros(100);
