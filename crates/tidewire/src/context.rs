@@ -144,6 +144,13 @@ impl Context<'_> {
             .and_then(|session| session.agent.as_deref())
     }
 
+    /// Whether the peer of a session of this lane has said that it goes away.
+    pub(crate) fn is_peer_going(&self, id: SessionId) -> bool {
+        self.core
+            .session(id)
+            .is_some_and(|session| session.peer_going.is_some())
+    }
+
     pub(crate) fn count_unmatched_reply(&self) {
         self.core.counters.replies_unmatched.add(1);
     }

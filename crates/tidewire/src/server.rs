@@ -18,8 +18,8 @@ use tidewire_proto::room::Policy;
 use crate::address::{Address, AddressError, Endpoint};
 use crate::deferred::SpareFrames;
 use crate::lane::{
-    Cookies, Core, Gate, Lane, LaneError, LaneHandle, LaneThread, Post, Shared, SilentLanes, SpareBatches,
-    Spin,
+    Cookies, Core, Gate, Lane, LaneError, LaneHandle, LaneThread, Post, Shared, SilentLanes,
+    SpareBatches, Spin,
 };
 use crate::limits::{Limits, RoomDefaults, nanoseconds};
 use crate::listen::{Bound, adapt, default_datagram_options};

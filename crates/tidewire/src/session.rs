@@ -214,6 +214,19 @@ pub(crate) enum State {
     Closed(CloseReason),
 }
 
+/// What becomes of new work of the peer: requests, and messages that nobody answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NewWork {
+    /// The service handles it.
+    Served,
+    /// The peer was told that the session ends. What was read before that is handled, and then it is refused.
+    ServedToBacklog,
+    /// It is refused, because the peer was told that the session ends.
+    Refused,
+    /// It is counted as refused. Our side has ended, so nothing can be answered.
+    Ignored,
+}
+
 /// A place in a room, or a subscription.
 #[derive(Debug)]
 pub(crate) struct Membership {
@@ -281,6 +294,7 @@ pub(crate) struct Session {
     pub(crate) half_close: bool,
     /// The peer has been told that the session ends.
     pub(crate) going_told: bool,
+    pub(crate) new_work: NewWork,
     /// What the server said of itself in its welcome.
     pub(crate) agent: Option<Box<str>>,
     /// Listed for the flush at the end of the turn.
@@ -330,6 +344,7 @@ impl Session {
             finish: None,
             half_close: false,
             going_told: false,
+            new_work: NewWork::Served,
             agent: None,
             dirty: false,
             peer_going: None,
@@ -363,6 +378,27 @@ impl Session {
     #[inline]
     pub(crate) fn may_read_on(&self) -> bool {
         self.backlog && !self.paused && self.finish.is_none() && !self.is_closed()
+    }
+
+    #[inline(always)]
+    pub(crate) fn refuses_new_work(&self) -> bool {
+        matches!(self.new_work, NewWork::Refused | NewWork::Ignored)
+    }
+
+    /// New work is refused from now on, but not what was read before and waits.
+    pub(crate) fn refuse_new_work(&mut self) {
+        self.new_work = if self.backlog {
+            NewWork::ServedToBacklog
+        } else {
+            NewWork::Refused
+        };
+    }
+
+    /// What was read before has been handled.
+    pub(crate) fn end_backlog(&mut self) {
+        if self.new_work == NewWork::ServedToBacklog && !self.backlog {
+            self.new_work = NewWork::Refused;
+        }
     }
 
     pub(crate) fn is_closed(&self) -> bool {

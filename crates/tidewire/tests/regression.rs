@@ -349,19 +349,35 @@ fn lines_that_arrived_before_the_drain_are_answered() {
 /// A session of which the write side had ended could not be closed by its service: it stayed until it was idle.
 #[test]
 fn a_service_can_close_a_session_that_drains() {
-    let quit = |cx: &mut Context<'_>, message: Message<'_>| {
-        if message.payload == b"quit" {
-            cx.close();
+    struct Quits {
+        session: SessionId,
+        quit: Arc<AtomicBool>,
+    }
+    impl Service for Quits {
+        fn on_message(&mut self, cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
+            self.session = cx.session();
+            cx.reply(message.payload)
         }
-        cx.reply(message.payload)
-    };
-    let server = TestServer::over_tcp(Server::builder(), &lines(), |_| quit);
+        fn on_turn(&mut self, cx: &mut Context<'_>) -> Option<u64> {
+            if self.quit.load(Ordering::SeqCst) {
+                cx.close_session(self.session);
+            }
+            None
+        }
+    }
+    let quit = Arc::new(AtomicBool::new(false));
+    let server = TestServer::over_tcp(Server::builder(), &lines(), |_| Quits {
+        session: SessionId::NONE,
+        quit: Arc::clone(&quit),
+    });
+    let doorbell = server.server().doorbell(0);
     let mut peer = server.peer();
     peer.ask(b"hello");
     assert_eq!(peer.answer().payload, b"hello");
     let stopping = std::thread::spawn(move || server.stop());
     assert_eq!(peer.receive(), None, "our side ends first");
-    peer.ask(b"quit");
+    quit.store(true, Ordering::SeqCst);
+    doorbell.ring();
     let metrics = stopping.join().unwrap();
     assert_eq!(metrics.closed_by("service"), 1, "{metrics:#?}");
 }

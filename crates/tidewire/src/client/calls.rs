@@ -290,6 +290,18 @@ impl Calls {
         self.sent.answer(id).map(|sent| sent.ticket)
     }
 
+    /// The server, which goes away, refused a request before it did anything of it. One that is to be repeated waits for the
+    /// next connection. Returns whether it does.
+    pub(super) fn put_back(&mut self, id: u32) -> bool {
+        let kept = self.sent.find_mut(id).and_then(|sent| sent.kept.take());
+        let Some(kept) = kept.filter(|_| self.reconnects) else {
+            return false;
+        };
+        self.sent.answer(id);
+        self.park(*kept);
+        true
+    }
+
     /// A reply came for this request, if anybody waits for it.
     #[inline]
     pub(super) fn reply(&mut self, slot: Option<SlotId>, channel: u16, payload: &[u8]) {

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use slab::Slab;
 use tidewire_io::clock::now_ns;
-use tidewire_proto::body::{GapBody, SubscribeBody};
+use tidewire_proto::body::{ErrorCode, GapBody, SubscribeBody};
 use tidewire_proto::codec::Codec;
 use tidewire_proto::message::{Kind, Message};
 use tidewire_proto::room::Policy;
@@ -154,6 +154,11 @@ impl Listening {
                     self.due.push(key);
                 }
             }
+            // The server goes away: the next connection is asked again.
+            Err(RequestError::Refused {
+                code: ErrorCode::Draining,
+                ..
+            }) if entry.was_agreed => {}
             Err(error) => {
                 if entry.was_agreed {
                     entry.tell(TopicEvent::Refused(error.clone()));

@@ -277,6 +277,13 @@ impl Service for ClientService {
         } else {
             Ok(message.channel)
         };
+        if let Err(RequestError::Refused { code, .. }) = &result
+            && *code == ErrorCode::Draining
+            && cx.is_peer_going(cx.session())
+            && self.calls.put_back(id)
+        {
+            return Ok(());
+        }
         let Some(ticket) = self.calls.take_answered(id) else {
             cx.count_unmatched_reply();
             return Ok(());
@@ -322,6 +329,14 @@ impl Service for ClientService {
         }
         if self.retry_at_ns.is_some_and(|at| at <= now_ns) {
             self.connect(cx);
+        }
+        if self
+            .calls
+            .session
+            .is_some_and(|session| cx.is_peer_going(session))
+        {
+            // It would refuse what is new. That waits for the next connection, or fails as without one.
+            self.calls.session = None;
         }
         self.run_commands(cx);
         // Whoever is woken has the next requests in a moment, and giving the processor up for them once would save ringing

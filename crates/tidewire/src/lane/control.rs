@@ -1,16 +1,17 @@
 //! Frames that the lane answers itself: the handshake, heartbeats and go-away.
 
-use tidewire_proto::body::{GoAwayBody, GoAwayCode};
+use tidewire_proto::body::{ErrorCode, GoAwayBody, GoAwayCode};
 use tidewire_proto::codec::Codec;
 use tidewire_proto::error::DecodeError;
 use tidewire_proto::handshake::{self, HandshakeError, Hello, Offer, Welcome};
 use tidewire_proto::message::{Kind, Message};
 
+use super::phase::is_new_work;
 use super::{Core, Lane};
-use crate::context::{Context, SendError};
+use crate::context::{Context, Current, SendError};
 use crate::limits::nanoseconds;
-use crate::service::Service;
-use crate::session::{CloseReason, State};
+use crate::service::{HandlerError, Service};
+use crate::session::{CloseReason, NewWork, State};
 use crate::transport::Transport;
 
 /// What became of a control frame.
@@ -26,6 +27,10 @@ pub(crate) enum Handled {
 #[inline(never)]
 pub(crate) fn handle(cx: &mut Context<'_>, slot: usize, message: &Message<'_>) -> Handled {
     let state = cx.core.sessions[slot].state;
+    if is_new_work(message.kind) && cx.core.sessions[slot].refuses_new_work() {
+        refuse_new_work(cx, slot, message);
+        return Handled::Done;
+    }
     if cx.core.sessions[slot].stream.datagram().is_some()
         && let Some(handled) = handle_datagram(cx, slot, message)
     {
@@ -99,6 +104,16 @@ fn handle_datagram(cx: &mut Context<'_>, slot: usize, message: &Message<'_>) -> 
         (State::Open | State::Draining, Kind::Welcome) => Some(Handled::Done),
         _ => None,
     }
+}
+
+/// Refuses what the service is not asked any more, because the session ends. Nothing of it has been done.
+fn refuse_new_work(cx: &mut Context<'_>, slot: usize, message: &Message<'_>) {
+    if cx.core.sessions[slot].new_work == NewWork::Ignored {
+        return cx.core.counters.refused.add(1);
+    }
+    cx.current = Current::of(message);
+    let text = "the server is shutting down";
+    cx.refuse(HandlerError::new(ErrorCode::Draining, text));
 }
 
 fn awaits_handshake(state: State) -> bool {

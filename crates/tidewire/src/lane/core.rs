@@ -336,9 +336,7 @@ impl Core {
     pub(crate) fn wake_ns(&self) -> Option<u64> {
         let sweep = self.due.peek().map(|Reverse((at, _))| *at);
         let held = (!self.held.is_empty()).then_some(self.now_ns + HELD_CHECK_NS);
-        let backed_up = self
-            .has_batches()
-            .then_some(self.now_ns + BATCH_RETRY_NS);
+        let backed_up = self.has_batches().then_some(self.now_ns + BATCH_RETRY_NS);
         [
             sweep,
             self.timers.next_deadline(),

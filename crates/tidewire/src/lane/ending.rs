@@ -70,9 +70,7 @@ impl<S: Service> Lane<S> {
         core.shared.silent_lanes.note(core.lane);
         let lanes = core.shared.lanes.get().map_or(0, Vec::len);
         // A lane without sessions has nobody whom the others could have something for.
-        !core.server_ends
-            || core.sessions.is_empty()
-            || core.shared.silent_lanes.are_all(lanes)
+        !core.server_ends || core.sessions.is_empty() || core.shared.silent_lanes.are_all(lanes)
     }
 
     /// Takes messages for sessions of this lane. What is not one is put aside for other lanes.
@@ -106,7 +104,7 @@ impl Core {
 
 /// How long a lane waits at its end for what others have for it, in nanoseconds. Longer than any turn but that of a handler
 /// that does not return.
-const EXCHANGE_NS_MAX: u64 = 1_000_000_000;
+const EXCHANGE_NS_MAX: u64 = 2_000_000_000;
 
 /// How long a lane sleeps between two looks for the last mail. Most of the time the second look finds it.
 const EXCHANGE_PAUSE: Duration = Duration::from_micros(100);

@@ -1,4 +1,4 @@
-//! What the handshake decides about the frames of a session.
+//! What the handshake, and at last a go-away, decide about the frames of a session.
 //!
 //! It is put into two numbers once per read, so that a message of an open session costs one look at them.
 
@@ -23,9 +23,18 @@ impl Phase {
     #[inline(always)]
     pub(super) fn new(cx: &Context<'_>, is_open: bool) -> Self {
         if is_open {
+            let refuses = cx
+                .core
+                .sessions
+                .get(cx.id.slot())
+                .is_some_and(|session| session.refuses_new_work());
             Self {
                 frame_bytes_max: cx.core.shared.limits.frame_bytes_max,
-                served_kinds: SERVED_KINDS,
+                served_kinds: if refuses {
+                    SERVED_KINDS & !NEW_WORK_KINDS
+                } else {
+                    SERVED_KINDS
+                },
             }
         } else {
             Self {
@@ -60,6 +69,26 @@ impl Phase {
         }
     }
 }
+
+/// Whether a frame asks for something to be done, in contrast to one that ends or answers what was begun before.
+pub(super) const fn is_new_work(kind: Kind) -> bool {
+    matches!(
+        kind,
+        Kind::Request | Kind::OneWay | Kind::Subscribe | Kind::Publish | Kind::Join | Kind::Say
+    )
+}
+
+/// What is refused in a session that ends.
+const NEW_WORK_KINDS: u32 = {
+    let mut kinds = 0;
+    let mut index = 0;
+    while index < Kind::ALL.len() {
+        let kind = Kind::ALL[index];
+        kinds |= (is_new_work(kind) as u32) << kind as u8;
+        index += 1;
+    }
+    kinds
+};
 
 /// Every kind but those that the lane itself answers; services never see these.
 const SERVED_KINDS: u32 = {

@@ -149,6 +149,7 @@ fn read_with<S: Service, C: Codec + ?Sized>(
             (used, Flow::Continue) => {
                 receive.copy_within(used..held, 0);
                 held -= used;
+                core.sessions[slot].end_backlog();
             }
             (used, flow) => return stop(core, slot, &receive[used..held], flow),
         }
@@ -221,6 +222,7 @@ fn read_into_tail<S: Service, C: Codec + ?Sized>(
         if !matches!(flow, Flow::Continue) {
             return stop(core, slot, &tail[used..], flow);
         }
+        core.sessions[slot].end_backlog();
         tail.drain(..used);
         if short
             || budget == 0

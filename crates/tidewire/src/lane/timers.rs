@@ -51,8 +51,7 @@ impl<S: Service> Lane<S> {
                 Post::Placed { ticket } => self.finish_waiting(ticket),
                 Post::Batch(batch) => self.core.deliver_batch(batch),
                 Post::Drain { deadline_ns } => {
-                    // What has come over UDP for sessions that are about to end is still theirs.
-                    self.receive_at_ports();
+                    self.read_what_came();
                     self.core.drain(deadline_ns);
                 }
                 Post::Stop => {
@@ -64,6 +63,23 @@ impl<S: Service> Lane<S> {
         self.core.take_letters();
         while let Some(slot) = self.ready.pop() {
             self.start_or_read(slot);
+        }
+    }
+
+    /// Reads what has come for sessions that are about to end: it is not new, and still theirs.
+    fn read_what_came(&mut self) {
+        self.receive_at_ports();
+        let is_open = |session: &Session| session.state == State::Open && session.announced;
+        let sessions = self.core.sessions.iter();
+        let open: Vec<usize> = sessions
+            .filter(|(_, session)| is_open(session) && !session.paused && session.finish.is_none())
+            .map(|(slot, _)| slot)
+            .collect();
+        for slot in open {
+            // A handler may have ended others.
+            if self.core.sessions.get(slot).is_some_and(is_open) {
+                self.read_session(slot);
+            }
         }
     }
 }
@@ -225,6 +241,7 @@ impl Core {
                 // A peer that we connected to needs no word from us: our end of stream says it all.
                 State::Open if handshake && !self.sessions[slot].outgoing => {
                     self.tell_going(slot, GoAwayCode::Shutdown, "the server is shutting down");
+                    self.sessions[slot].refuse_new_work();
                     self.mark_dirty(slot);
                 }
                 State::Open if self.sessions[slot].stream.datagram().is_some() && !handshake => {

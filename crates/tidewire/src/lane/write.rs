@@ -7,7 +7,7 @@ use tidewire_proto::codec::Codec;
 use super::Core;
 use crate::metrics::{DropReason, LaneCounters};
 use crate::pattern::Room;
-use crate::session::{CloseReason, Session, State};
+use crate::session::{CloseReason, NewWork, Session, State};
 use crate::trace::Moving;
 use crate::transport::{Connection, Transport};
 
@@ -298,6 +298,9 @@ impl Core {
         // Whole frames that wait for the output to drain were accepted: they are answered before our side ends.
         if session.half_close && session.state == State::Open && !session.backlog && !owes_answers {
             session.state = State::Draining;
+            if !session.outgoing {
+                session.new_work = NewWork::Ignored;
+            }
             if let Some(card) = &session.card {
                 card.set_closed();
             }

@@ -1,13 +1,19 @@
 //! What is on its way when a server drains.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use tidewire::{Kind, Message, PubSub};
-use tidewire_proto::body::SubscribeBody;
-use tidewire_testkit::{Peer, TestServer, assert_conserved};
+use tidewire::proto::body::{ErrorBody, ErrorCode, RoomCall, SubscribeBody};
+use tidewire::proto::codec::Codec;
+use tidewire::{
+    AnyCodec, Backoff, Chat, Client, Context, Deferred, Kind, Message, PubSub, RequestError,
+    Router, Server, Service,
+};
+use tidewire_testkit::{DEADLINE, Peer, TestServer, assert_conserved, wait_until};
 
-use crate::{limited, tw1};
+use crate::{echo, limited, tw1};
 
 /// Lanes reach the deadline of a drain one after another. What a lane had for one that had ended was lost, confirmed and
 /// not counted.
@@ -86,7 +92,6 @@ fn publish_to_the_end(peer: &mut Peer) {
 }
 
 fn tw1_frame(message: &Message<'_>, out: &mut Vec<u8>) {
-    use tidewire::proto::codec::Codec;
     tw1().encode(message, out).unwrap();
 }
 
@@ -104,4 +109,205 @@ fn confirmed_publications_are_not_lost_between_four_lanes_at_the_drain_deadline(
         publications_between_lanes_are_accounted_for(4, Duration::ZERO);
     }
     publications_between_lanes_are_accounted_for(4, Duration::from_millis(50));
+}
+
+/// Sends what is new to a server that has said go-away, each piece with its id or without one, and returns the errors that
+/// come back. Then the peer ends its side.
+fn refused_after_go_away(
+    server: TestServer,
+    mut peer: Peer,
+    new: &[Message<'_>],
+) -> Vec<(Kind, u32, u16, Option<ErrorCode>)> {
+    let stopping = thread::spawn(move || server.shutdown(DEADLINE));
+    while peer.receive().expect("a go-away, not the end").kind != Kind::GoAway {}
+    for message in new {
+        peer.send(message);
+    }
+    peer.finish_writing();
+    let answers = peer.drain().into_iter().map(|answer| {
+        let code =
+            (answer.kind == Kind::Error).then(|| ErrorBody::decode(&answer.payload).unwrap().code);
+        (answer.kind, answer.id, answer.channel, code)
+    });
+    let answers = answers.collect();
+    let stopped = stopping.join().unwrap();
+    assert_conserved(&stopped);
+    let metrics = stopped.metrics;
+    let refused = new
+        .iter()
+        .filter(|message| !matches!(message.kind, Kind::Leave | Kind::Unsubscribe));
+    assert_eq!(metrics.refused, refused.count() as u64, "{metrics:#?}");
+    assert_eq!((metrics.said, metrics.published), (0, 0), "{metrics:#?}");
+    assert_eq!(metrics.sessions_cut_off, 0);
+    answers
+}
+
+const REFUSED: Option<ErrorCode> = Some(ErrorCode::Draining);
+
+/// docs/protocol.md said that new requests are refused after go-away; all of them were answered until the deadline.
+#[test]
+fn an_echo_refuses_what_is_new_after_go_away() {
+    let server = TestServer::over_tcp(Server::builder(), &tw1(), |_| echo);
+    let mut peer = server.peer();
+    peer.ask(b"before");
+    assert_eq!(peer.answer().payload, b"before");
+    let new = [
+        Message::with_id(Kind::Request, 3, 7, b"new"),
+        Message::new(Kind::OneWay, 3, b"new"),
+        Message::with_id(Kind::Request, 0, 8, b"new"),
+    ];
+    assert_eq!(
+        refused_after_go_away(server, peer, &new),
+        [(Kind::Error, 7, 3, REFUSED), (Kind::Error, 8, 0, REFUSED)]
+    );
+}
+
+#[test]
+fn methods_are_refused_after_go_away() {
+    let router = || Router::new().on("echo", echo);
+    let server = TestServer::over_tcp(Server::builder(), &tw1(), |_| router());
+    let peer = server.peer();
+    let new = [Message::with_id(Kind::Request, 0, 7, b"new").with_name("echo")];
+    assert_eq!(
+        refused_after_go_away(server, peer, &new),
+        [(Kind::Error, 7, 0, REFUSED)]
+    );
+}
+
+#[test]
+fn publications_and_subscriptions_are_refused_after_go_away() {
+    let server = TestServer::over_tcp(Server::builder(), &tw1(), |_| PubSub::new());
+    let peer = subscriber(&server);
+    let mut body = Vec::new();
+    let (policy, pattern) = (None, "more");
+    SubscribeBody { policy, pattern }.encode(&mut body);
+    let new = [
+        Message::new(Kind::Publish, 0, b"new").with_name("news"),
+        Message::with_id(Kind::Subscribe, 0, 7, &body),
+        // Whether everything was passed on can no longer be said.
+        Message::with_id(Kind::Request, 0, 8, &[]),
+        Message::with_id(Kind::Unsubscribe, 1, 9, &[]),
+    ];
+    assert_eq!(
+        refused_after_go_away(server, peer, &new),
+        [
+            (Kind::Error, 0, 0, REFUSED),
+            (Kind::Error, 7, 0, REFUSED),
+            (Kind::Error, 8, 0, REFUSED),
+            (Kind::Reply, 9, 1, None),
+        ]
+    );
+}
+
+#[test]
+fn what_is_said_is_refused_after_go_away() {
+    let chat = Chat::new();
+    let server = TestServer::over_tcp(Server::builder(), &tw1(), |_| chat.clone());
+    let mut peer = server.peer();
+    peer.join("lobby", "ada").unwrap();
+    let room = peer.room();
+    let mut list = Vec::new();
+    RoomCall::List.encode(&mut list).unwrap();
+    let new = [
+        Message::new(Kind::Say, room, b"new"),
+        Message::with_id(Kind::Request, room, 7, &list),
+        Message::with_id(Kind::Leave, room, 8, &[]),
+    ];
+    assert_eq!(
+        refused_after_go_away(server, peer, &new),
+        [
+            (Kind::Error, 0, room, REFUSED),
+            (Kind::Error, 7, room, REFUSED),
+            (Kind::Reply, 8, room, None),
+        ]
+    );
+}
+
+/// Where no frame says go-away the end of the server's stream does, and what comes then is not done in silence.
+#[test]
+fn what_comes_after_the_end_of_a_servers_stream_is_not_handled() {
+    for codec in ["raw", "delimited", "length-field", "srmp", "lines"] {
+        let codec = AnyCodec::by_name(codec).unwrap();
+        let handled = Arc::new(AtomicU64::new(0));
+        let server = TestServer::over_tcp(Server::builder(), &codec, |_| {
+            let handled = Arc::clone(&handled);
+            move |cx: &mut Context<'_>, message: Message<'_>| {
+                handled.fetch_add(1, Ordering::Relaxed);
+                cx.reply(message.payload)
+            }
+        });
+        let mut peer = server.peer();
+        peer.ask(b"before");
+        assert_eq!(peer.answer().payload, b"before");
+        let stopping = thread::spawn(move || server.shutdown(DEADLINE));
+        assert_eq!(peer.receive(), None, "{}", codec.name());
+        peer.ask(b"after");
+        peer.finish_writing();
+        let metrics = stopping.join().unwrap().metrics;
+        assert_eq!((metrics.refused, handled.load(Ordering::Relaxed)), (1, 1));
+    }
+}
+
+/// Answers at once, or when the test does.
+fn holding(held: mpsc::Sender<Deferred>) -> impl Service + Clone {
+    move |cx: &mut Context<'_>, message: Message<'_>| match message.payload {
+        b"hold" => {
+            held.send(cx.defer()).unwrap();
+            Ok(())
+        }
+        other => cx.reply(other),
+    }
+}
+
+/// It sent them to the server that goes away, which answers none, or failed those that may wait for the next connection.
+#[test]
+fn a_client_sends_nothing_new_after_go_away() {
+    let (held, is_held) = mpsc::channel();
+    let server = TestServer::over_ipc(Server::builder(), &tw1(), |_| holding(held.clone()));
+    let url = server.url();
+    let client = Client::connect(&url).unwrap();
+    let patient = Client::builder()
+        .request_timeout(DEADLINE)
+        .reconnect(Backoff {
+            first: Duration::from_millis(1),
+            max: Duration::from_millis(20),
+        });
+    let patient = patient.connect(&url).unwrap();
+    let pending = [client.request(b"hold"), patient.request(b"hold")];
+    let answers = [(); 2].map(|()| is_held.recv_timeout(DEADLINE).unwrap());
+    let mut directory = None;
+    thread::scope(|scope| {
+        let stopping = scope.spawn(|| server.stop_for_restart());
+        for client in [&client, &patient] {
+            wait_until("nothing new is sent", || {
+                match client.request_blocking(b"new") {
+                    Err(RequestError::NotConnected) => Some(()),
+                    // It crossed the go-away, or came before it.
+                    Err(RequestError::Refused {
+                        code: ErrorCode::Draining,
+                        ..
+                    })
+                    | Ok(_) => None,
+                    Err(error) => panic!("{error:?}"),
+                }
+            });
+        }
+        let waiting = patient.prepare(b"again").idempotent().send();
+        for answer in answers {
+            answer.reply(b"done").unwrap();
+        }
+        for request in pending {
+            assert_eq!(request.wait().unwrap().payload(), b"done");
+        }
+        directory = stopping.join().unwrap();
+        let restarted = Server::builder()
+            .listen(&url)
+            .unwrap()
+            .start(|_| echo)
+            .unwrap();
+        assert_eq!(waiting.wait().unwrap().payload(), b"again");
+        patient.close();
+        assert_conserved(&restarted.shutdown(DEADLINE));
+    });
+    drop(directory);
 }

@@ -270,6 +270,7 @@ fn take_backlog<S: Service, C: Codec + ?Sized>(
         session.backlog = false;
         let tail = std::mem::take(&mut session.tail);
         take_rest(core, service, codec, slot, &tail);
+        core.sessions[slot].end_backlog();
         core.buffers.put(tail);
     }
 }
