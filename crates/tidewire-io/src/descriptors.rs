@@ -1,10 +1,13 @@
-//! How many descriptors this process may have open.
+//! How many descriptors this process may have open, and whether one can be written now.
 //!
 //! A session costs one. The soft limit is 1,024 on most machines and the hard limit far higher, for the
 //! sake of programs that use a fixed `fd_set`; this crate does not, so a server raises the one to the other.
 
 use std::io;
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// The limits on the number of open descriptors (`RLIMIT_NOFILE`).
@@ -45,9 +48,42 @@ pub fn raise_descriptor_limit() -> io::Result<DescriptorLimit> {
     Ok(descriptor_limit())
 }
 
+/// Waits until a descriptor can be written, or has failed, which the write then says. Returns false if it could not within
+/// `timeout`. A pipe that can be written takes 4,096 bytes at least.
+///
+/// # Errors
+///
+/// The kernel's.
+pub fn wait_writable(descriptor: BorrowedFd<'_>, timeout: Duration) -> io::Result<bool> {
+    let mut descriptors = [PollFd::from_borrowed_fd(descriptor, PollFlags::OUT)];
+    let timeout = Timespec {
+        tv_sec: timeout.as_secs().try_into().unwrap_or(i64::MAX),
+        tv_nsec: timeout.subsec_nanos().into(),
+    };
+    match poll(&mut descriptors, Some(&timeout)) {
+        Ok(count) => Ok(count > 0),
+        Err(rustix::io::Errno::INTR) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+    use std::os::fd::AsFd;
+
     use super::*;
+
+    #[test]
+    fn a_full_pipe_cannot_be_written_until_it_is_read_or_broken() {
+        let (reader, mut writer) = io::pipe().unwrap();
+        while wait_writable(writer.as_fd(), Duration::ZERO).unwrap() {
+            writer.write_all(&[0; 4096]).unwrap();
+        }
+        drop(reader);
+        assert!(wait_writable(writer.as_fd(), Duration::ZERO).unwrap());
+        assert!(writer.write_all(&[0]).is_err());
+    }
 
     #[test]
     fn raising_takes_soft_to_hard_and_may_be_repeated() {

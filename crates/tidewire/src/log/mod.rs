@@ -12,6 +12,10 @@
 //! as a full disk, is an error at the start; later its lines are counted as failed, which is said once on stderr and,
 //! when it can be written again, in the log.
 //!
+//! Once the program is about to end ([`LogControl::hurry`]) nobody waits long for a target that takes nothing, such as a pipe
+//! that nobody reads: its lines are counted as failed. A file that was moved away is opened again under its name by
+//! [`LogControl::reopen`].
+//!
 //! The queue and its thread are those of `tracing-appender`. What it lacks is put around it: it ends after a second
 //! whatever still waits, forgets failed writes, and counts dropped lines without telling anyone. Rejected: a queue of
 //! our own, for which there is no need, and writing on the thread that logs, where a slow disk would stop a lane.
@@ -37,12 +41,15 @@
 mod line;
 mod sink;
 mod tally;
+mod target;
 mod writer;
 
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::io::{self, IsTerminal, Write};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use thiserror::Error;
@@ -52,11 +59,13 @@ use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::ParseError;
 
 pub use tally::LogMetrics;
+pub use target::LogControl;
 pub use writer::{Log, LogWriter};
 
 use crate::limits::{LOG_QUEUE_LINES_MAX, LOG_STALL_TIMEOUT};
 use line::Notice;
 use sink::Sink;
+use target::{Orders, Target};
 
 /// Everything about a log before it starts.
 #[derive(Debug)]
@@ -178,7 +187,8 @@ impl LogBuilder {
         self
     }
 
-    /// How long the end of the log waits while nothing can be written. Default 2 s.
+    /// How long the end of the log waits while nothing can be written, and threads that log once the program
+    /// [hurries](LogControl::hurry). Default 2 s.
     #[must_use]
     pub fn stall_timeout(mut self, timeout: Duration) -> Self {
         self.stall_timeout = timeout;
@@ -215,34 +225,55 @@ impl LogBuilder {
     /// # Errors
     /// [`LogError::Open`] and [`LogError::Write`].
     pub fn open(self) -> Result<(LogWriter, Log), LogError> {
-        let Some(path) = self.file.clone() else {
-            let sink = Sink::new(io::stderr(), self.format, None);
-            return Ok(self.spawn(sink));
+        let Some(path) = &self.file else {
+            // Not through the standard library's lock, which a write that hangs would keep from everybody else.
+            return Ok(match io::stderr().as_fd().try_clone_to_owned() {
+                Ok(stderr) => self.spawn_to(stderr.into()),
+                Err(_) => self.open_to(io::stderr()),
+            });
         };
-        let opened = OpenOptions::new().create(true).append(true).open(&path);
-        let mut file = opened.map_err(|source| LogError::Open {
-            path: path.clone(),
-            source,
-        })?;
-        // A full disk lets files be opened; only writing tells.
-        file.write_all(&line::render(self.format, &Notice::Opened))
-            .map_err(|source| LogError::Write {
-                path: path.clone(),
-                source,
-            })?;
-        let sink = Sink::new(file, self.format, Some(path));
-        Ok(self.spawn(sink))
+        let file = open_file(path, self.format)?;
+        Ok(self.spawn_to(file))
     }
 
     /// Opens a log that is written to `out` instead of stderr or a file.
-    pub fn open_to(self, out: impl Write + Send + 'static) -> (LogWriter, Log) {
-        let sink = Sink::new(out, self.format, None);
-        self.spawn(sink)
+    pub fn open_to(mut self, out: impl Write + Send + 'static) -> (LogWriter, Log) {
+        self.file = None;
+        self.spawn(out, Arc::default())
     }
 
-    fn spawn(self, sink: Sink<impl Write + Send + 'static>) -> (LogWriter, Log) {
-        writer::spawn(sink, self.lossy, self.queue_lines_max, self.stall_timeout)
+    fn spawn_to(self, file: File) -> (LogWriter, Log) {
+        let orders = Arc::new(Orders::default());
+        let target = Target::new(file, Arc::clone(&orders), self.stall_timeout);
+        self.spawn(target, orders)
     }
+
+    fn spawn(self, out: impl Write + Send + 'static, orders: Arc<Orders>) -> (LogWriter, Log) {
+        let control = LogControl::new(orders, self.file.clone(), self.format);
+        let sink = Sink::new(out, self.format, self.file);
+        writer::spawn(
+            sink,
+            self.lossy,
+            self.queue_lines_max,
+            self.stall_timeout,
+            control,
+        )
+    }
+}
+
+/// Opens a log file, and writes its first line: a full disk lets files be opened, only writing tells.
+fn open_file(path: &Path, format: LogFormat) -> Result<File, LogError> {
+    let opened = OpenOptions::new().create(true).append(true).open(path);
+    let mut file = opened.map_err(|source| LogError::Open {
+        path: path.to_owned(),
+        source,
+    })?;
+    file.write_all(&line::render(format, &Notice::Opened))
+        .map_err(|source| LogError::Write {
+            path: path.to_owned(),
+            source,
+        })?;
+    Ok(file)
 }
 
 impl FromStr for LogFormat {

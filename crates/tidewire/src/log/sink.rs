@@ -7,9 +7,12 @@
 use std::collections::VecDeque;
 use std::io::{self, Write};
 use std::mem;
+use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+use tidewire_io::descriptors::wait_writable;
 
 use super::LogFormat;
 use super::line::{Notice, render};
@@ -139,6 +142,7 @@ impl<W: Write> Sink<W> {
     fn say_failing(&mut self, error: &io::Error) {
         if let Some(path) = &self.path
             && !self.failing
+            && wait_writable(io::stderr().as_fd(), Duration::ZERO).unwrap_or(false)
         {
             // With stderr closed too there is nobody left to tell.
             let _ = writeln!(

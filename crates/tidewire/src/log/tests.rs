@@ -324,3 +324,66 @@ fn formats_have_names() {
         "\"xml\" is no log format; use text or json"
     );
 }
+
+/// The log's thread hung in the write for ever, and with it every thread that waited for room in the queue.
+#[test]
+fn a_pipe_that_nobody_reads_holds_nobody_up_once_the_program_ends() {
+    let (reader, writer) = io::pipe().unwrap();
+    let pipe = std::os::fd::OwnedFd::from(writer);
+    let builder = LogBuilder::new()
+        .queue_lines_max(1)
+        .stall_timeout(Duration::from_millis(20));
+    let (mut writer, log) = builder.spawn_to(pipe.into());
+    let control = log.control();
+    let (full, is_full) = mpsc::channel();
+    let logging = thread::spawn(move || {
+        for number in 0..100 {
+            writer.write_all(&[b'x'; 8 << 10]).unwrap();
+            // Long after the pipe is full it waits for room, and the test for it.
+            full.send(number).unwrap();
+        }
+    });
+    // The pipe holds 64 KiB, the log's thread a block of 32 KiB and the queue a line.
+    while is_full.recv().unwrap() < 7 {}
+    control.hurry();
+    logging.join().unwrap();
+    let metrics = conserved(log.finish());
+    assert_eq!((metrics.offered, metrics.in_flight()), (100, 0));
+    assert!(metrics.failed > 0, "{metrics:?}");
+    drop(reader);
+}
+
+#[test]
+fn a_log_that_was_moved_away_goes_on_in_a_new_file() {
+    let directory = tempfile::tempdir().unwrap();
+    let [path, moved] = ["log", "log.1"].map(|name| directory.path().join(name));
+    let (mut writer, log) = LogBuilder::new().file(&path).open().unwrap();
+    let control = log.control();
+    writer.write_all(b"before\n").unwrap();
+    while log.metrics().written < 1 {
+        thread::yield_now();
+    }
+    std::fs::rename(&path, &moved).unwrap();
+    assert!(control.reopen().unwrap());
+    writer.write_all(b"after\n").unwrap();
+    let metrics = conserved(log.finish());
+    assert_eq!((metrics.offered, metrics.written), (2, 2));
+    let [new, old] = [&path, &moved].map(|path| std::fs::read_to_string(path).unwrap());
+    assert!(
+        old.contains("the log begins") && old.ends_with("before\n"),
+        "{old}"
+    );
+    assert!(
+        new.contains("the log begins") && new.ends_with("after\n"),
+        "{new}"
+    );
+
+    // Where it cannot be opened it goes on as it was.
+    let (mut writer, log) = LogBuilder::new().file(&path).open().unwrap();
+    std::fs::remove_dir_all(directory.path()).unwrap();
+    assert!(matches!(log.control().reopen(), Err(LogError::Open { .. })));
+    writer.write_all(b"still there\n").unwrap();
+    assert_eq!(conserved(log.finish()).written, 1);
+    let (_, log) = LogBuilder::new().open_to(Kept::default());
+    assert!(!log.control().reopen().unwrap(), "there is no file");
+}

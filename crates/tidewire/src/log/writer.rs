@@ -9,6 +9,7 @@ use tracing_subscriber::fmt::MakeWriter;
 
 use super::sink::Sink;
 use super::tally::{LogMetrics, Tally};
+use super::target::LogControl;
 
 /// Where a subscriber writes its lines, each with one call. Clones write to the same log.
 #[derive(Clone, Debug)]
@@ -24,6 +25,7 @@ pub struct Log {
     tally: Arc<Tally>,
     worker: Option<WorkerGuard>,
     stall_timeout: Duration,
+    control: LogControl,
 }
 
 /// Starts the log's thread.
@@ -32,6 +34,7 @@ pub(super) fn spawn(
     lossy: bool,
     queue_lines_max: usize,
     stall_timeout: Duration,
+    control: LogControl,
 ) -> (LogWriter, Log) {
     let tally = Arc::clone(&sink.tally);
     let (queue, worker) = NonBlockingBuilder::default()
@@ -48,6 +51,7 @@ pub(super) fn spawn(
         tally,
         worker: Some(worker),
         stall_timeout,
+        control,
     };
     (writer, log)
 }
@@ -59,8 +63,14 @@ impl Log {
         self.tally.metrics()
     }
 
+    /// What steers the log from any thread.
+    #[must_use]
+    pub fn control(&self) -> LogControl {
+        self.control.clone()
+    }
+
     /// Writes what waits and ends the log. It takes as long as the target does, unless that takes nothing at all for
-    /// [`LogBuilder::stall_timeout`](super::LogBuilder::stall_timeout): then what is left is counted as dropped.
+    /// [`LogBuilder::stall_timeout`](super::LogBuilder::stall_timeout): then what is left is counted as dropped or failed.
     pub fn finish(mut self) -> LogMetrics {
         self.end();
         self.tally.metrics()
@@ -75,7 +85,8 @@ impl Log {
         let Some(worker) = self.worker.take() else {
             return;
         };
-        if self.tally.close(self.stall_timeout) {
+        self.control.hurry();
+        if self.tally.close(self.stall_timeout + GIVE_UP_MARGIN) {
             // Its thread has nothing left to do, so this does not wait; it flushes, which may tell of losses.
             drop(worker);
         } else {
@@ -114,3 +125,6 @@ impl<'a> MakeWriter<'a> for LogWriter {
         self.clone()
     }
 }
+
+/// How much later than the log's thread gives a target up, which counts its lines, its end is not waited for any more.
+const GIVE_UP_MARGIN: Duration = Duration::from_millis(500);
