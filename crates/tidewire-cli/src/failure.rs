@@ -9,6 +9,7 @@
 //! | 4 | the server refused |
 //! | 5 | no answer in time |
 //! | 99 | a comparison found what it was told to fail on, or a benchmark lost messages |
+//! | 130, 143 | ended by a second Ctrl-C or SIGTERM; see `signals` |
 //!
 //! The libraries' errors are typed, so the code and the remedy follow from the type wherever in the chain
 //! it stands; a subcommand wraps nothing and prints nothing itself. Where only the binary knows what is
@@ -35,6 +36,7 @@ use tidewire_load::compare::{CompareError, NoiseError, RunSetError};
 
 use crate::payload::escaped;
 use crate::serve::config::ConfigError;
+use crate::tell::{Stream, tell};
 
 /// An error only the binary can know of.
 #[derive(Debug)]
@@ -92,8 +94,9 @@ impl Error for Failure {}
 
 /// Prints the error to stderr and returns the exit code that belongs to it.
 pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
-    // Nobody is left to be told if stderr is closed.
-    let _ = write_report(error, &mut std::io::stderr().lock());
+    let mut text = Vec::new();
+    // Writing to memory cannot fail; and with stderr closed, or stuck, there is nobody to tell.
+    let _ = write_report(error, &mut text).and_then(|()| tell(Stream::Error, text));
     ExitCode::from(classify(error).0)
 }
 

@@ -5,10 +5,11 @@
 //! unlike a flag or a key.
 
 use std::path::PathBuf;
+use std::sync::OnceLock;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{ArgAction, Args};
-use tidewire::log::{Log, LogBuilder, LogError, LogFormat};
+use tidewire::log::{Log, LogBuilder, LogControl, LogError, LogFormat};
 
 /// Where the log goes and what it holds.
 #[derive(Debug, Args)]
@@ -19,7 +20,7 @@ pub(crate) struct LogArguments {
     #[arg(long, value_name = "LEVEL", value_parser = parse_filter)]
     log_level: Option<String>,
 
-    /// Append the log to this file instead of stderr
+    /// Append the log to this file instead of stderr. `serve` opens it again at SIGHUP
     #[arg(long, value_name = "FILE")]
     log_file: Option<PathBuf>,
 
@@ -67,12 +68,37 @@ impl LogArguments {
             builder = builder.file(path);
         }
         let log = builder.start()?;
+        // A program has one log.
+        let _ = CONTROL.set(log.control());
         if let Some(error) = ignored {
             tracing::warn!(%error, "RUST_LOG is passed over");
         }
         Ok(log)
     }
 }
+
+/// Says that the program is about to end, so that nobody waits long for a log that cannot be written.
+pub(crate) fn hurry() {
+    if let Some(control) = CONTROL.get() {
+        control.hurry();
+    }
+}
+
+/// Opens the log file again, which may have been moved away, and says so in it.
+pub(crate) fn reopen() {
+    match CONTROL.get().map(LogControl::reopen) {
+        Some(Ok(true)) => tracing::info!("the log file was opened again, because of SIGHUP"),
+        Some(Ok(false)) | None => {
+            tracing::info!("SIGHUP is ignored: there is no log file to open again");
+        }
+        Some(Err(error)) => {
+            tracing::error!(%error, "the log goes on in the old file, because of SIGHUP");
+        }
+    }
+}
+
+/// The log of this program, once it runs.
+static CONTROL: OnceLock<LogControl> = OnceLock::new();
 
 /// A filter in which every word without a target is a level: a misspelt level would be taken for a target otherwise,
 /// and nothing be logged, without a word.

@@ -18,9 +18,9 @@ mod payload;
 mod ready;
 mod serve;
 mod signals;
+mod tell;
 mod topics;
 
-use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -160,15 +160,12 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
 fn finish(log: Log) {
     let metrics = log.finish();
     if metrics.dropped + metrics.failed > 0 {
-        // With stderr closed there is nobody to tell.
-        let _ = writeln!(
-            std::io::stderr(),
-            "log: offered={} written={} dropped={} failed={}",
-            metrics.offered,
-            metrics.written,
-            metrics.dropped,
-            metrics.failed
+        let text = format!(
+            "log: offered={} written={} dropped={} failed={}\n",
+            metrics.offered, metrics.written, metrics.dropped, metrics.failed
         );
+        // With stderr closed, or stuck, there is nobody to tell.
+        let _ = tell::tell(tell::Stream::Error, text.into());
     }
 }
 
@@ -219,7 +216,8 @@ Examples:
   tidewire doctor                   what to fix before measuring
 
 Exit codes: 0 success, 2 wrong usage or configuration, 3 the server cannot be reached or the connection ended, \
-4 the server refused, 5 no answer in time, 90 an invalid measurement, 99 a limit or a comparison failed or a benchmark lost messages, 1 anything else.";
+4 the server refused, 5 no answer in time, 90 an invalid measurement, 99 a limit or a comparison failed or a benchmark lost messages, 130 and 143 ended by a (second) \
+Ctrl-C or SIGTERM, 1 anything else.";
 
 #[cfg(test)]
 mod tests {

@@ -118,10 +118,8 @@ impl<'a> Series<'a> {
         })?;
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
-        signals::watch(move || {
-            stopped.store(true, Ordering::Relaxed);
-            true
-        })?;
+        // It waits for the run under way, however long that takes.
+        signals::watch(None, move || stopped.store(true, Ordering::Relaxed), || {})?;
         Ok(Self { arguments, stop })
     }
 

@@ -86,10 +86,8 @@ pub(crate) fn run(arguments: &BenchArguments) -> anyhow::Result<ExitCode> {
     let mut teller = Teller::new();
     let options = options(arguments, suites, &mut teller)?;
     let stop = Arc::clone(&options.stop);
-    signals::watch(move || {
-        stop.store(true, Ordering::Relaxed);
-        true
-    })?;
+    // It waits for the row under way, however long that takes.
+    signals::watch(None, move || stop.store(true, Ordering::Relaxed), || {})?;
     let machine = Environment::detect(env!("CARGO_PKG_VERSION"), env!("TIDEWIRE_COMMIT"));
     teller.begin(&options);
     let mut failure = None;

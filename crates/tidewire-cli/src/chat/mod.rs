@@ -108,7 +108,12 @@ pub(crate) fn run(arguments: ChatArguments) -> anyhow::Result<ExitCode> {
 
     let (sender, happenings) = mpsc::channel();
     let interrupts = sender.clone();
-    signals::watch(move || interrupts.send(Happening::Interrupt).is_ok())?;
+    let interrupt = move || {
+        // The conversation may be over.
+        let _ = interrupts.send(Happening::Interrupt);
+    };
+    let restore = Restore::new();
+    signals::watch(Some(WAY_OUT), interrupt, move || drop(restore))?;
     pump_events(client.clone(), sender.clone())?;
     let interactive = terminal.is_interactive();
     let colour = interactive && std::env::var_os("NO_COLOR").is_none();
@@ -296,6 +301,9 @@ fn say_before_start(line: &str) {
     // A terminal that is gone will end the next question.
     let _ = writeln!(io::stdout(), "{line}");
 }
+
+/// How long a conversation that was interrupted may take to end, if whoever should read it does not.
+const WAY_OUT: Duration = Duration::from_secs(10);
 
 /// How long quitting may take.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);

@@ -17,7 +17,6 @@ use tidewire_load::run::{RunError, RunOptions};
 use tidewire_load::scenario::{SEED_DEFAULT, Scenario};
 use tidewire_load::segment::Segment;
 
-use super::INTERRUPTED;
 use super::child::{ChildOptions, ChildServer};
 use super::live;
 use super::progress::View;
@@ -88,13 +87,8 @@ impl<'a> Runner<'a> {
         let metrics = arguments.prometheus.map(export).transpose()?;
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
-        signals::watch(move || {
-            if stopped.swap(true, Ordering::Relaxed) {
-                live::restore();
-                std::process::exit(i32::from(INTERRUPTED));
-            }
-            true
-        })?;
+        let begin = move || stopped.store(true, Ordering::Relaxed);
+        signals::watch(Some(WAY_OUT), begin, live::restore)?;
         Ok(Self {
             arguments,
             own_server,
@@ -240,3 +234,6 @@ fn explain(error: RunError) -> anyhow::Error {
         error => anyhow::Error::from(error),
     }
 }
+
+/// How long a run that was told to end may take to do so and to write its report, if nobody reads what it says.
+const WAY_OUT: Duration = Duration::from_secs(120);

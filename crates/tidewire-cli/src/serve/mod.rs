@@ -1,8 +1,7 @@
 //! `tidewire serve`: a ready server until somebody stops it.
 //!
 //! Everything that can end the wait arrives on one channel: a signal, the end of stdin if the server was
-//! asked to follow its parent, the end of the drain. The drain runs on a thread of its own so that a second
-//! signal can cut it short.
+//! asked to follow its parent, the end of the drain. A second signal is not waited for: it ends the process.
 
 mod apps;
 pub(crate) mod config;
@@ -13,7 +12,9 @@ mod summary;
 use std::io::{self, Read, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use clap::{ArgAction, Args};
@@ -23,10 +24,11 @@ use tidewire::{AnyCodec, Limits, MetricsReader, Policy, Server, Stopped};
 use tidewire_load::lane_account::LaneAccount;
 
 use crate::connection::{parse_codec, parse_seconds};
-use crate::failure::Failure;
-use crate::logging::LogArguments;
+use crate::failure::{self, Failure};
+use crate::logging::{self, LogArguments};
 use crate::ready::Ready;
 use crate::signals;
+use crate::tell::{Stream, tell};
 use apps::App;
 
 /// Flags of `tidewire serve`.
@@ -138,43 +140,79 @@ enum Wake {
 /// The server could not start, a lane failed, or the drain was cut short.
 pub(crate) fn run(arguments: &ServeArguments) -> anyhow::Result<ExitCode> {
     let (sender, wakes) = mpsc::channel();
+    let ending = Arc::new(Ending::default());
     // First of all, so that a signal during the start is not the system's to handle.
-    let signals = sender.clone();
-    signals::watch(move || signals.send(Wake::Signal).is_ok())?;
+    watch_signals(arguments, sender.clone(), &ending)?;
 
     let drain = arguments.drain_ms;
     let follow_stdin = arguments.exit_with_stdin;
     let server = start(arguments)?;
+    // It is set here only.
+    let _ = ending.metrics.set(server.metrics_reader());
     if follow_stdin {
         watch_stdin(sender.clone(), server.metrics_reader())?;
     }
     wait(&wakes, &server);
 
+    logging::hurry();
     tracing::info!(deadline = ?drain, "draining; another Ctrl-C stops at once");
-    let metrics = server.metrics_reader();
     std::thread::Builder::new()
         .name("tidewire-drain".to_owned())
         .spawn(move || {
-            // The main thread waits for this unless it has been told to stop at once.
+            // The main thread waits for this.
             let _ = sender.send(Wake::Drained(Box::new(server.shutdown(drain))));
         })?;
     loop {
         match wakes.recv() {
             Ok(Wake::Drained(stopped)) => {
                 // A parent that started us has a report of its own.
+                ending.is_told.store(true, Ordering::SeqCst);
                 if arguments.json || !follow_stdin || tracing::enabled!(tracing::Level::INFO) {
                     summary::print(&stopped.metrics, arguments.json);
                 }
                 return judge(&stopped);
             }
-            Ok(Wake::StdinEnded) => {}
-            Ok(Wake::Signal) | Err(_) => {
-                summary::print(&metrics.read(), arguments.json);
-                let remedy = "wait for the drain, or shorten it with --drain-ms";
-                return Err(Failure::other("stopped before the drain was finished", remedy).into());
+            // The drain is under way already.
+            Ok(Wake::StdinEnded | Wake::Signal) => {}
+            Err(_) => {
+                let remedy = "start it again, and please report it as a bug";
+                return Err(Failure::other("the drain failed", remedy).into());
             }
         }
     }
+}
+
+/// What is known of a server that may be ended at once.
+#[derive(Debug, Default)]
+struct Ending {
+    metrics: OnceLock<MetricsReader>,
+    /// The summary has been printed.
+    is_told: AtomicBool,
+}
+
+/// The first signal drains; the second, or a drain that does not end, stops at once.
+fn watch_signals(
+    arguments: &ServeArguments,
+    sender: Sender<Wake>,
+    ending: &Arc<Ending>,
+) -> io::Result<()> {
+    let begin = move || {
+        // The main thread is gone only if the server has stopped already.
+        let _ = sender.send(Wake::Signal);
+    };
+    let (ending, json) = (Arc::clone(ending), arguments.json);
+    let last = move || {
+        if ending.is_told.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        if let Some(metrics) = ending.metrics.get() {
+            summary::print(&metrics.read(), json);
+        }
+        let remedy = "wait for the drain, or shorten it with --drain-ms";
+        failure::report(&Failure::other("stopped before the drain was finished", remedy).into());
+    };
+    signals::watch(Some(arguments.drain_ms + OVERTIME), begin, last)?;
+    signals::reopen_log_at_hangup()
 }
 
 /// Whether all ended as it should: no lane failed, and nobody was cut off.
@@ -184,16 +222,24 @@ fn judge(stopped: &Stopped) -> anyhow::Result<ExitCode> {
         let remedy = "start it again; if it failed by a panic, please report it as a bug";
         return Err(Failure::other(what, remedy).into());
     }
-    match stopped.metrics.sessions_cut_off {
-        0 => Ok(ExitCode::SUCCESS),
-        count => {
-            let what = format!(
-                "the drain reached its deadline with output still on its way, sessions cut off: {count}"
-            );
-            let remedy = "give it longer with --drain-ms, or look why these peers do not read";
-            Err(Failure::other(what, remedy).into())
-        }
+    let metrics = &stopped.metrics;
+    if metrics.sessions_cut_off > 0 {
+        let what = format!(
+            "the drain reached its deadline with output still on its way, sessions cut off: {}",
+            metrics.sessions_cut_off
+        );
+        let remedy = "give it longer with --drain-ms, or look why these peers do not read";
+        return Err(Failure::other(what, remedy).into());
     }
+    if metrics.mail_undelivered > 0 {
+        let what = format!(
+            "a lane did not end in time, messages of others for it that were lost: {}",
+            metrics.mail_undelivered
+        );
+        let remedy = "look which handler takes this long";
+        return Err(Failure::other(what, remedy).into());
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 fn start(arguments: &ServeArguments) -> anyhow::Result<Server> {
@@ -227,12 +273,12 @@ fn start(arguments: &ServeArguments) -> anyhow::Result<Server> {
         lanes,
         poller: server.poller().to_string(),
     };
-    let mut stdout = io::stdout().lock();
+    let mut text = Vec::new();
     let printed = match arguments.json {
-        true => ready.print_json(&mut stdout),
-        false => ready.print(&mut stdout),
+        true => ready.print_json(&mut text),
+        false => ready.print(&mut text),
     };
-    if let Err(error) = printed {
+    if let Err(error) = printed.and_then(|()| tell(Stream::Out, text)) {
         // Whoever wanted to know is gone; the sessions need not be.
         tracing::warn!(%error, "cannot say on stdout where this server listens");
         tracing::info!("listening on {server}");
@@ -322,6 +368,9 @@ fn parse_milliseconds(text: &str) -> Result<Duration, String> {
 /// An hour: longer waits are mistakes.
 const MILLISECONDS_MAX: f64 = 3_600_000.0;
 
+/// How much longer than its drain a server may take to end: lanes wait for each other, and for a log that is not read.
+const OVERTIME: Duration = Duration::from_secs(15);
+
 /// How soon a server that lost a lane to a panic or a failing poller notices and ends.
 const LANES_CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
@@ -335,9 +384,11 @@ Examples:
   tidewire serve --codec lines --bind tcp://127.0.0.1:8081     then: nc 127.0.0.1 8081
   tidewire serve --app echo --codec raw --bind udp://127.0.0.1:8082     then: nc -u 127.0.0.1 8082
 
-Ctrl-C drains: sessions are told and may finish. A second Ctrl-C stops at once, with exit code 1.
+Ctrl-C drains: sessions are told and may finish. A second Ctrl-C stops at once. SIGHUP, which a terminal that is closed \
+sends, too, opens the --log-file again, for logs that are moved away, and stops nothing; without a file it is ignored.
 
-Exit codes: 0 it was told to stop, 1 a lane failed or the drain was cut short, 2 wrong usage or configuration.";
+Exit codes: 0 it was told to stop, 1 a lane failed or the drain reached its deadline, 2 wrong usage or configuration, 130 a \
+second Ctrl-C (143 a second SIGTERM), or a drain that did not end.";
 
 #[cfg(test)]
 mod tests {

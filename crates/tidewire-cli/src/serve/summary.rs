@@ -1,18 +1,19 @@
 //! What a server says of itself at its end: every message's fate, and why sessions closed.
 
 use std::fmt::Write as _;
-use std::io::{self, Write};
 
 use serde_json::{Map, Value, json};
 use tidewire::{CloseReason, DatagramDrop, DropReason, Metrics};
 
+use crate::tell::{Stream, tell};
+
 /// One line of what happened: for people on stderr, or as a JSON object on stdout.
 pub(super) fn print(metrics: &Metrics, json: bool) {
-    // With the stream closed there is nobody to tell.
+    // With the stream closed, or stuck, there is nobody to tell.
     let _ = if json {
-        writeln!(io::stdout().lock(), "{}", object(metrics))
+        tell(Stream::Out, format!("{}\n", object(metrics)).into())
     } else {
-        writeln!(io::stderr().lock(), "{}", summary(metrics))
+        tell(Stream::Error, format!("{}\n", summary(metrics)).into())
     };
 }
 
@@ -30,6 +31,10 @@ fn summary(metrics: &Metrics) -> String {
     if metrics.sessions_cut_off > 0 {
         // Writing to a string cannot fail.
         let _ = write!(text, " cut_off={}", metrics.sessions_cut_off);
+    }
+    if metrics.mail_undelivered > 0 {
+        // Writing to a string cannot fail.
+        let _ = write!(text, " mail_undelivered={}", metrics.mail_undelivered);
     }
     if metrics.published > 0 {
         // Writing to a string cannot fail.
@@ -82,6 +87,7 @@ fn object(metrics: &Metrics) -> Value {
         "sessions": metrics.sessions_opened,
         "refused": metrics.sessions_refused,
         "cut_off": metrics.sessions_cut_off,
+        "mail_undelivered": metrics.mail_undelivered,
         "frames_in": metrics.frames_in,
         "said": metrics.said,
         "published": metrics.published,
@@ -120,7 +126,7 @@ mod tests {
         );
         assert_eq!(
             object(&metrics).to_string(),
-            r#"{"challenges":0,"closed_by":{"peer_closed":3},"cut_off":0,"datagrams_dropped_by":{},"datagrams_in":0,"datagrams_out":0,"delivered":3,"dropped":1,"dropped_by":{"closed":1},"event":"served","frames_in":0,"kernel_drops":0,"offered":4,"published":0,"refused":0,"said":2,"sessions":3}"#
+            r#"{"challenges":0,"closed_by":{"peer_closed":3},"cut_off":0,"datagrams_dropped_by":{},"datagrams_in":0,"datagrams_out":0,"delivered":3,"dropped":1,"dropped_by":{"closed":1},"event":"served","frames_in":0,"kernel_drops":0,"mail_undelivered":0,"offered":4,"published":0,"refused":0,"said":2,"sessions":3}"#
         );
     }
 }

@@ -219,20 +219,18 @@ fn wait(
     }
 }
 
-/// The first signal ends the printing in order. If that waits for whoever should read our output, the second ends
-/// the process.
+/// The first signal ends the printing in order. If that waits for whoever should read our output, the second one or a
+/// few seconds end the process.
 fn watch_signals(
     happenings: SyncSender<Happening>,
     interrupted: Arc<AtomicBool>,
 ) -> io::Result<()> {
-    signals::watch(move || {
-        if interrupted.swap(true, Ordering::Relaxed) {
-            std::process::exit(1);
-        }
+    let begin = move || {
+        interrupted.store(true, Ordering::Relaxed);
         // If there is no room for it, the printer is awake and will look.
         let _ = happenings.try_send(Happening::Interrupt);
-        true
-    })
+    };
+    signals::watch(Some(WAY_OUT), begin, || {})
 }
 
 /// Hands a subscription's events over, on a thread of its own.
@@ -254,6 +252,9 @@ fn pump(
         })?;
     Ok(())
 }
+
+/// How long printing may take to end.
+const WAY_OUT: Duration = Duration::from_secs(5);
 
 /// Events between the pumps and the printer. When it is full the library's own queue fills, which says what it lost.
 const HAPPENINGS_MAX: usize = 1024;

@@ -119,3 +119,37 @@ fn levels_come_from_the_flag_then_the_variable_then_the_command() {
         ended.text()
     );
 }
+
+/// The signal ended the server without a drain, and a file that was moved away was written to for ever.
+#[test]
+fn a_hangup_opens_the_log_file_again_and_ends_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let [path, moved] = ["log", "log.1"].map(|name| directory.path().join(name));
+    let file = path.display().to_string();
+    let (mut server, _) = Process::server(&["--log-file", &file]);
+    std::fs::rename(&path, &moved).unwrap();
+    server.signal(Signal::HUP);
+    tidewire_testkit::wait_until("a new file begins", || {
+        let log = std::fs::read_to_string(&path).unwrap_or_default();
+        log.contains("opened again").then_some(())
+    });
+    server.signal(Signal::INT);
+    server.expect("2: served: ");
+    assert_eq!(server.wait().status.code(), Some(0));
+    let [new, old] = [&path, &moved].map(|path| std::fs::read_to_string(path).unwrap());
+    assert!(
+        new.contains("the log begins") && new.contains("draining"),
+        "{new}"
+    );
+    assert!(!old.contains("draining"), "{old}");
+}
+
+#[test]
+fn a_hangup_without_a_log_file_is_said_and_ignored() {
+    let (mut server, _) = Process::server(&[]);
+    server.signal(Signal::HUP);
+    server.expect("SIGHUP is ignored");
+    server.signal(Signal::INT);
+    server.expect("2: served: ");
+    assert_eq!(server.wait().status.code(), Some(0));
+}

@@ -15,6 +15,7 @@ mod load;
 mod logging;
 mod process;
 mod serve;
+mod stuck;
 mod terminal;
 mod topics;
 mod udp;

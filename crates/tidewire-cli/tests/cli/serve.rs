@@ -179,7 +179,7 @@ fn a_second_signal_stops_at_once() {
     server.signal(Signal::INT);
     server.expect("served: ");
     server.expect("error: stopped before the drain was finished");
-    assert_eq!(server.wait().status.code(), Some(1));
+    assert_eq!(server.wait().status.code(), Some(130));
     drop(stuck);
 }
 
