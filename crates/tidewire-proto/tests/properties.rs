@@ -65,9 +65,9 @@ fn any_message() -> impl Strategy<Value = Owned> {
 fn any_srmp_message() -> impl Strategy<Value = Owned> {
     let kind = prop::sample::select(vec![Kind::Request, Kind::Reply]);
     let payload = vec(any::<u8>(), 0..200);
-    (kind, any::<u8>(), 1..=256_u32, payload).prop_map(|(kind, number, id, payload)| Owned {
+    (kind, any::<u8>(), 1..=256_u32, payload).prop_map(|(kind, flags, id, payload)| Owned {
         kind,
-        flags: PayloadKind::from_wire(number).to_flags(),
+        flags: PayloadKind::from_flags(flags).to_flags(),
         channel: 0,
         id,
         name: String::new(),

@@ -6,7 +6,7 @@
 //!  | flags  | sequence | length  | long length    | payload ...      little-endian
 //!  +--------+----------+---------+----------------+------------
 //!    u8       u8         u16       u32, only where length is FF FF
-//!    bits 7-6: 00 request, 01 one-way, 10 reply, 11 error reply; bits 5-0: kind of payload
+//!    bits 7-6: 00 request, 01 one-way, 10 reply, 11 error reply; bits 5-0: kind of payload, 0 to 3
 //! ```
 //!
 //! Problem: requests are matched by one byte. Approach: sequences 1 to 255 are the ids 1 to 255; sequence 0,
@@ -45,10 +45,13 @@ impl PayloadKind {
     /// JSON.
     pub const JSON: Self = Self(3);
 
-    /// The kind with this number, of which the lowest six bits count.
+    /// The kind with this number, if there is one.
     #[must_use]
-    pub const fn from_wire(number: u8) -> Self {
-        Self(number & KIND_MASK)
+    pub const fn from_wire(number: u8) -> Option<Self> {
+        match number {
+            0..=KIND_LAST => Some(Self(number)),
+            _ => None,
+        }
     }
 
     /// Its number on the wire.
@@ -61,7 +64,7 @@ impl PayloadKind {
     #[inline]
     #[must_use]
     pub const fn from_flags(flags: u8) -> Self {
-        Self((flags >> FLAGS_SHIFT) ^ Self::PACKET.0)
+        Self((flags >> FLAGS_SHIFT & KIND_LAST) ^ Self::PACKET.0)
     }
 
     /// The flags of a message with such a payload. Packets have none, so that flags of 0 mean the default.
@@ -125,9 +128,10 @@ impl Codec for Srmp {
         frame_bytes_max: usize,
     ) -> Result<Decoded<'a>, DecodeError> {
         let Some(head) = input.first_chunk::<SHORT_HEADER_BYTES>() else {
-            return Ok(Decoded::Incomplete { frame_bytes: 0 });
+            return decode_start(input);
         };
         let word = u32::from_le_bytes(*head);
+        check_start(word as u8)?;
         let short_length = word >> 16;
         let framed = if short_length == LONG_MARK {
             match decode_long(input, frame_bytes_max)? {
@@ -209,6 +213,26 @@ impl Codec for Srmp {
     }
 }
 
+/// What can be told of a frame whose header has not come whole.
+#[cold]
+fn decode_start(input: &[u8]) -> Result<Decoded<'_>, DecodeError> {
+    if let Some(flags) = input.first() {
+        check_start(*flags)?;
+    }
+    Ok(Decoded::Incomplete { frame_bytes: 0 })
+}
+
+/// Refuses flags that no frame starts with: of the 64 kinds of payload that six bits can name there are four. So the
+/// wrong program is told at once, because nearly all text and the records of TLS name others, instead of waiting with it
+/// for as many bytes as its next two say.
+#[inline(always)]
+fn check_start(flags: u8) -> Result<(), DecodeError> {
+    if flags & KIND_BITS > KIND_LAST {
+        return Err(DecodeError::MalformedFrame);
+    }
+    Ok(())
+}
+
 /// Cuts a frame with the 8-byte header out of `input`, once the header is there.
 #[cold]
 fn decode_long(input: &[u8], frame_bytes_max: usize) -> Result<Option<Framed<'_>>, DecodeError> {
@@ -240,7 +264,7 @@ fn message_with(kind: Kind, head: u32, payload: &[u8]) -> Message<'_> {
     };
     Message {
         kind,
-        flags: PayloadKind::from_wire(flags).to_flags(),
+        flags: PayloadKind(flags & KIND_LAST).to_flags(),
         channel: 0,
         id,
         name: "",
@@ -304,7 +328,10 @@ const REQUEST: u8 = 0;
 const ONE_WAY: u8 = 0x40;
 const REPLY: u8 = 0x80;
 const ERROR: u8 = 0xC0;
-const KIND_MASK: u8 = 0x3F;
+/// The kind of payload in the flags.
+const KIND_BITS: u8 = 0x3F;
+/// The highest kind there is. All below it are kinds, so that it masks one that was checked.
+const KIND_LAST: u8 = PayloadKind::JSON.0;
 /// Leaves the lowest two bits of a message's flags to the vocabulary's own.
 const FLAGS_SHIFT: u32 = 2;
 const ID_OF_SEQUENCE_0: u32 = 256;

@@ -1,7 +1,7 @@
 //! Bytes that are not what was agreed.
 
 use tidewire::proto::body::GoAwayCode;
-use tidewire::{Chat, Client, ConnectError, Kind, Message, Server};
+use tidewire::{AnyCodec, Chat, Client, ConnectError, Kind, Message, Server};
 use tidewire_testkit::{Heard, Peer, TestServer, hello_frame};
 
 use crate::{echo, last_words, limited, lines, told_why, tw1, whole_story};
@@ -169,6 +169,28 @@ fn a_native_client_of_a_lines_server_is_told_which_flag_to_look_at() {
     let story = whole_story(&error);
     assert!(story.contains("--codec lines"), "{story}");
     server.stop();
+}
+
+/// `curl` and `redis-cli` hung at a port of srmp: their first bytes were taken for a long frame that never came.
+#[test]
+fn a_foreign_program_at_an_srmp_port_is_told_at_once() {
+    for name in ["srmp", "srmp-rpc"] {
+        let codec = AnyCodec::by_name(name).unwrap();
+        let builder = limited(|limits| limits.frame_timeout = std::time::Duration::MAX);
+        let server = TestServer::over_tcp(builder, &codec, |_| echo);
+        let words: [&[u8]; 3] = [
+            b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
+            b"*1\r\n$4\r\nPING\r\n",
+            b"\x16\x03\x01",
+        ];
+        for words in words {
+            let mut program = Peer::silent(server.wire(), &codec);
+            program.write(words);
+            program.drain();
+        }
+        let metrics = server.stop();
+        assert_eq!((metrics.closed_by("decode"), metrics.frames_in), (3, 0));
+    }
 }
 
 #[test]
