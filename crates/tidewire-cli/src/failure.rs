@@ -292,6 +292,10 @@ const REFUSED: u8 = 4;
 const TIMED_OUT: u8 = 5;
 const JUDGEMENT: u8 = 99;
 
+/// What helps against a limit of the server whose refusal names it.
+pub(crate) const LIMIT_REMEDY: &str =
+    "do what the reason says, or ask whoever runs the server for a higher limit";
+
 /// The remedy for a message that does not fit a frame.
 const TOO_LARGE: &str = "send less at once; a message must fit a frame, which is 1 MiB, or 65,507 bytes over \
                          udp://, unless the server says less";

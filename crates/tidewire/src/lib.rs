@@ -99,8 +99,8 @@ pub use lane::LaneError;
 pub use limits::{Limits, RoomDefaults};
 pub use metrics::{DatagramDrop, DropReason, Metrics, MetricsReader};
 pub use pattern::{
-    Chat, JoinError, Joined, Methods, NotSubscribed, PubSub, PublishError, RoomError, Router,
-    SubscribeError,
+    Chat, JoinError, Joined, Methods, NotSubscribed, PubSub, PublishError, ReachedLimit, RoomError,
+    Router, SubscribeError,
 };
 pub use sender::SessionSender;
 pub use server::{ServeError, Server, ServerBuilder, Stopped, serve};

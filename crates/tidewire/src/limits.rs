@@ -14,7 +14,8 @@ pub struct Limits {
     pub frame_bytes_max: usize,
     /// Sessions of the whole server. Default 65,536; the descriptor limit is usually lower.
     pub sessions_max: usize,
-    /// Sessions from one IP address. Default 16,384: above a large NAT, below all descriptors of a machine.
+    /// Sessions from one address: an IPv4 address, or a network of IPv6 (the first 64 bits), since each host there has as
+    /// many addresses as it likes. Default 16,384: above a large NAT, below all descriptors of a machine.
     pub sessions_per_address_max: usize,
     /// From connect to an accepted hello. Default 5 s: three retransmissions of a lost packet. It also bounds the wait
     /// of a client that was told to wait for the server of an in-process name.
@@ -49,11 +50,18 @@ pub struct Limits {
     pub block_deadline: Duration,
     /// Rooms of the whole server. Default 16,384 of the 65,535 that aliases can name.
     pub rooms_max: usize,
+    /// Rooms that the sessions of one address have opened and that are not empty yet. Default 4,096, a quarter of all, so
+    /// that one address cannot take the rooms of everybody. Behind a proxy all clients have one address: raise it there.
+    /// Peers without an address (ipc and inproc) have no such share.
+    pub rooms_per_address_max: usize,
     /// Rooms a session may be in at once. Default 64: each costs a look at every flush of the session.
     pub rooms_per_session_max: usize,
     /// Distinct patterns that the sessions of the whole server are subscribed to. Default 16,384; with the rooms they
     /// share the 65,535 aliases.
     pub topics_max: usize,
+    /// Patterns that sessions of one address were the first to subscribe to and that are still subscribed to. Default
+    /// 4,096, a quarter of all, as with the rooms.
+    pub topics_per_address_max: usize,
     /// Patterns a session may be subscribed to at once. Default 256: each costs a look at every flush of the session,
     /// and wildcards make few do.
     pub subscriptions_per_session_max: usize,
@@ -61,6 +69,8 @@ pub struct Limits {
     /// each publication goes to each of them, at addresses that nobody has proved. One that is silent for
     /// `idle_timeout_without_heartbeat` is forgotten.
     pub registrations_max: usize,
+    /// Of these, the subscribers at one address. Default 64, a quarter of all.
+    pub registrations_per_address_max: usize,
     /// Largest room in which coming and going is announced and the roster is pushed at joining. Default 1,024:
     /// announcements grow with the square of the members. Above it, ask for the list.
     pub presence_members_max: usize,
@@ -92,10 +102,13 @@ impl Default for Limits {
             lag_messages_max: 262_144,
             block_deadline: Duration::from_secs(1),
             rooms_max: 16_384,
+            rooms_per_address_max: 4_096,
             rooms_per_session_max: 64,
             topics_max: 16_384,
+            topics_per_address_max: 4_096,
             subscriptions_per_session_max: 256,
             registrations_max: 256,
+            registrations_per_address_max: 64,
             presence_members_max: 1_024,
             control_frames_per_second_max: 100,
             datagram_bytes_max: 1_472,

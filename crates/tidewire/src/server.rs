@@ -465,7 +465,7 @@ impl ServerBuilder {
             codec: self.codec.clone(),
             limits: self.limits.clone(),
             room_defaults: self.rooms,
-            directory: Directory::new(self.limits.rooms_max, self.limits.topics_max),
+            directory: Directory::new(&self.limits),
             gate: Gate::new(&self.limits),
             sessions: SessionTable::new(self.lanes),
             broadcast_bytes: Arc::default(),

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::io;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use tidewire_io::poller::Interest;
@@ -13,7 +14,7 @@ use tidewire_proto::message::MemberId;
 use tidewire_proto::room::Subscriber;
 
 use crate::address::Endpoint;
-use crate::lane::Unanswered;
+use crate::lane::{Unanswered, counted_address};
 use crate::output::Output;
 use crate::sessions::SessionCard;
 use crate::trace::Connecting;
@@ -366,6 +367,14 @@ impl Session {
     /// Whether frames are handed to the service: from the end of the handshake to the end of the input.
     pub(crate) fn is_open(&self) -> bool {
         matches!(self.state, State::Open | State::Draining)
+    }
+
+    /// The address that what it opens counts for. What the server connected itself counts for none.
+    pub(crate) fn owner(&self) -> Option<IpAddr> {
+        match self.outgoing {
+            true => None,
+            false => self.peer.as_deref().and_then(counted_address),
+        }
     }
 
     /// Whether its address may be sent no more than it sent.

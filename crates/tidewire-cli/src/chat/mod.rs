@@ -27,7 +27,7 @@ use tidewire::proto::body::ErrorCode;
 use tidewire::{AnyCodec, Backoff, Client, Event, Joined, RequestError};
 
 use crate::connection::{ConnectionArguments, Need};
-use crate::failure::{Failure, is_closed_output};
+use crate::failure::{Failure, LIMIT_REMEDY, is_closed_output};
 use crate::logging::LogArguments;
 use crate::payload::visible;
 use crate::signals;
@@ -184,10 +184,14 @@ fn enter(
                 let remedy = "start one that has with `tidewire serve --app chat`";
                 return Err(Failure::refused(what, remedy).into());
             }
-            Err(RequestError::Refused { text, .. }) => {
+            Err(RequestError::Refused { code, text }) => {
                 let text = visible(text.as_bytes());
                 let what = format!("the room {:?} cannot be entered: {text}", arguments.room);
-                return Err(Failure::refused(what, "choose another with --room").into());
+                let remedy = match code {
+                    ErrorCode::LimitReached => LIMIT_REMEDY,
+                    _ => "choose another with --room",
+                };
+                return Err(Failure::refused(what, remedy).into());
             }
             Err(error) => {
                 return Err(anyhow::Error::new(error).context("cannot enter the room"));

@@ -4,9 +4,10 @@ mod publish;
 mod subscribe;
 mod view;
 
+use tidewire::proto::body::ErrorCode;
 use tidewire::{RequestError, TopicError};
 
-use crate::failure::Failure;
+use crate::failure::{Failure, LIMIT_REMEDY};
 
 pub(crate) use publish::{PubArguments, run as run_publish};
 pub(crate) use subscribe::{SubArguments, run as run_subscribe};
@@ -22,6 +23,10 @@ fn bad_topic(text: &str, error: TopicError) -> Failure {
 /// A request of ours that has no answer, with what it was for.
 fn request_failure(what: &str, error: RequestError) -> anyhow::Error {
     match error {
+        RequestError::Refused {
+            code: ErrorCode::LimitReached,
+            text,
+        } => Failure::refused(format!("{what} is refused: {text}"), LIMIT_REMEDY).into(),
         RequestError::Refused { text, .. } => refused(&format!("{what} is refused: {text}")).into(),
         error => anyhow::Error::new(error).context(format!("{what} failed")),
     }

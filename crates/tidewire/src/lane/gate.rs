@@ -1,8 +1,8 @@
-//! Counts sessions of the whole server against its limits.
+//! Counts sessions and registrations of the whole server against its limits, and what one address has of a table.
 
 use std::collections::HashMap;
-use std::net::IpAddr;
-use std::sync::{Mutex, PoisonError};
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tidewire_io::socket::SocketAddress;
 
@@ -15,14 +15,69 @@ pub(crate) struct Gate {
     sessions_max: usize,
     per_address_max: usize,
     registrations_max: usize,
+    registrations_per_address_max: usize,
     state: Mutex<State>,
 }
 
 #[derive(Debug, Default)]
 struct State {
     sessions: usize,
-    by_address: HashMap<IpAddr, usize>,
+    session_shares: Shares,
     registrations: usize,
+    registration_shares: Shares,
+}
+
+/// The limit that keeps an entry out of a table of the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TableFull {
+    /// The address has its whole share.
+    Address,
+    /// The table is full.
+    Server,
+}
+
+/// How many entries of a table each address has. Entries without an address belong to nobody's share.
+#[derive(Debug, Default)]
+pub(crate) struct Shares {
+    by_address: HashMap<IpAddr, usize>,
+}
+
+impl Shares {
+    /// Whether `owner` may have another entry of a table that has `count` of at most `count_max`. The share is looked at
+    /// first, because its owner can make room in it.
+    pub(crate) fn check(
+        &self,
+        owner: Option<IpAddr>,
+        share_max: usize,
+        count: usize,
+        count_max: usize,
+    ) -> Result<(), TableFull> {
+        let share = owner.and_then(|owner| self.by_address.get(&owner));
+        if owner.is_some() && share.copied().unwrap_or(0) >= share_max {
+            Err(TableFull::Address)
+        } else if count >= count_max {
+            Err(TableFull::Server)
+        } else {
+            Ok(())
+        }
+    }
+
+    pub(crate) fn add(&mut self, owner: Option<IpAddr>) {
+        if let Some(owner) = owner {
+            *self.by_address.entry(owner).or_default() += 1;
+        }
+    }
+
+    pub(crate) fn remove(&mut self, owner: Option<IpAddr>) {
+        if let Some(owner) = owner
+            && let Some(count) = self.by_address.get_mut(&owner)
+        {
+            *count -= 1;
+            if *count == 0 {
+                self.by_address.remove(&owner);
+            }
+        }
+    }
 }
 
 impl Gate {
@@ -31,65 +86,69 @@ impl Gate {
             sessions_max: limits.sessions_max,
             per_address_max: limits.sessions_per_address_max,
             registrations_max: limits.registrations_max,
+            registrations_per_address_max: limits.registrations_per_address_max,
             state: Mutex::default(),
         }
     }
 
     /// Counts a session in, unless a limit says no.
     pub(crate) fn enter(&self, peer: Option<&Endpoint>) -> bool {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        if state.sessions >= self.sessions_max {
-            return false;
+        let owner = peer.and_then(counted_address);
+        let mut state = self.lock();
+        let (shares, count) = (&state.session_shares, state.sessions);
+        let checked = shares.check(owner, self.per_address_max, count, self.sessions_max);
+        if checked.is_ok() {
+            state.sessions += 1;
+            state.session_shares.add(owner);
         }
-        if let Some(ip) = peer.and_then(ip_of) {
-            let count = state.by_address.entry(ip).or_default();
-            if *count >= self.per_address_max {
-                return false;
-            }
-            *count += 1;
-        }
-        state.sessions += 1;
-        true
-    }
-
-    /// Counts a subscriber's registration in, unless the limit says no.
-    pub(crate) fn register(&self) -> bool {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let may = state.registrations < self.registrations_max;
-        state.registrations += usize::from(may);
-        may
-    }
-
-    /// Counts a registration out.
-    pub(crate) fn unregister(&self) {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        state.registrations -= 1;
+        checked.is_ok()
     }
 
     /// Counts a session out.
     pub(crate) fn leave(&self, peer: Option<&Endpoint>) {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.lock();
         state.sessions -= 1;
-        if let Some(ip) = peer.and_then(ip_of)
-            && let Some(count) = state.by_address.get_mut(&ip)
-        {
-            *count -= 1;
-            if *count == 0 {
-                state.by_address.remove(&ip);
-            }
-        }
+        state.session_shares.remove(peer.and_then(counted_address));
+    }
+
+    /// Counts a subscriber's registration in, unless a limit says no.
+    pub(crate) fn register(&self, owner: Option<IpAddr>) -> Result<(), TableFull> {
+        let mut state = self.lock();
+        let (shares, count) = (&state.registration_shares, state.registrations);
+        let (share_max, count_max) = (self.registrations_per_address_max, self.registrations_max);
+        shares.check(owner, share_max, count, count_max)?;
+        state.registrations += 1;
+        state.registration_shares.add(owner);
+        Ok(())
+    }
+
+    /// Counts a registration out.
+    pub(crate) fn unregister(&self, owner: Option<IpAddr>) {
+        let mut state = self.lock();
+        state.registrations -= 1;
+        state.registration_shares.remove(owner);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // A panic while holding the lock leaves the counts consistent enough to go on serving others.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The IP address that counts, the same whether it came over IPv4 or wrapped up in IPv6.
-fn ip_of(peer: &Endpoint) -> Option<IpAddr> {
-    match peer {
-        Endpoint::Socket(SocketAddress::Tcp(address)) | Endpoint::Udp(address) => {
-            Some(address.ip().to_canonical())
-        }
-        _ => None,
-    }
+/// The address that a peer counts for: its IPv4 address, also wrapped up in IPv6, or the first 64 bits of its IPv6 address,
+/// because every IPv6 host has all the rest.
+pub(crate) fn counted_address(peer: &Endpoint) -> Option<IpAddr> {
+    let (Endpoint::Socket(SocketAddress::Tcp(address)) | Endpoint::Udp(address)) = peer else {
+        return None;
+    };
+    Some(match address.ip().to_canonical() {
+        IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() & NETWORK_BITS).into(),
+        ip => ip,
+    })
 }
+
+/// The part of an IPv6 address that names the network.
+const NETWORK_BITS: u128 = !(u64::MAX as u128);
 
 #[cfg(test)]
 mod tests {
@@ -118,5 +177,39 @@ mod tests {
         assert!(!gate.enter(None), "three in all");
         gate.leave(peer("10.0.0.1:1").as_ref());
         assert!(gate.enter(peer("10.0.0.1:4").as_ref()));
+    }
+
+    #[test]
+    fn a_network_of_ipv6_counts_as_one_address() {
+        let address = |text| counted_address(&peer(text).unwrap());
+        assert_eq!(
+            address("[2001:db8:1:2::3]:1"),
+            address("[2001:db8:1:2:f::]:1")
+        );
+        assert_ne!(
+            address("[2001:db8:1:2::3]:1"),
+            address("[2001:db8:1:3::3]:1")
+        );
+        assert_eq!(
+            address("[::ffff:10.0.0.1]:1"),
+            Some("10.0.0.1".parse().unwrap())
+        );
+    }
+
+    #[test]
+    fn one_address_takes_no_more_than_its_share_of_the_registrations() {
+        let gate = Gate::new(&Limits {
+            registrations_max: 3,
+            registrations_per_address_max: 2,
+            ..Limits::default()
+        });
+        let [one, two] = ["10.0.0.1:1", "10.0.0.2:1"].map(|text| counted_address(&peer(text)?));
+        assert_eq!(gate.register(one), Ok(()));
+        assert_eq!(gate.register(one), Ok(()));
+        assert_eq!(gate.register(one), Err(TableFull::Address));
+        assert_eq!(gate.register(two), Ok(()));
+        assert_eq!(gate.register(two), Err(TableFull::Server));
+        gate.unregister(one);
+        assert_eq!(gate.register(two), Ok(()));
     }
 }

@@ -53,7 +53,7 @@ pub(crate) use self::core::{Core, Shared};
 pub(crate) use answers::Unanswered;
 pub(crate) use datagrams::{Cookies, KernelDrops};
 pub(crate) use ending::SilentLanes;
-pub(crate) use gate::Gate;
+pub(crate) use gate::{Gate, Shares, TableFull, counted_address};
 pub(crate) use letters::Letter;
 pub(crate) use mailbox::{BatchEntry, LaneHandle, Post, SpareBatches};
 pub(crate) use send::Lent;

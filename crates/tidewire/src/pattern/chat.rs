@@ -118,7 +118,12 @@ impl Chat {
                 }
             }
             Err(error) => {
-                let refusal = format!("! {error}; try another name");
+                let remedy = if error.is_about_name() {
+                    "; try another name"
+                } else {
+                    ""
+                };
+                let refusal = format!("! {error}{remedy}");
                 cx.send(&Message::new(Kind::OneWay, 0, refusal.as_bytes()))?;
                 prompt(cx);
             }

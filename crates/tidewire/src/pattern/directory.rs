@@ -4,6 +4,7 @@
 //! a room or published to a topic never passes it. A lane asks a room's [`SharedRoom::lanes`] for which other lanes have members, an atomic read.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -11,6 +12,8 @@ use tidewire_proto::message::MemberId;
 use tidewire_proto::topic::Pattern;
 
 use super::routes::{Routes, Topics};
+use crate::lane::{Shares, TableFull};
+use crate::limits::Limits;
 use crate::session::{Member, SessionId};
 
 /// All names, rooms and patterns.
@@ -19,8 +22,16 @@ pub(crate) struct Directory {
     state: Mutex<State>,
     /// Version of the topics in `state`, for lanes to compare without the lock.
     topics_version: AtomicU64,
-    rooms_max: usize,
-    topics_max: usize,
+    limits: TableLimits,
+}
+
+/// How many entries the tables have, in all and for one address.
+#[derive(Debug)]
+struct TableLimits {
+    rooms: usize,
+    rooms_per_address: usize,
+    topics: usize,
+    topics_per_address: usize,
 }
 
 /// What the lanes share about one room, or about the subscribers of one pattern.
@@ -31,6 +42,8 @@ pub(crate) struct SharedRoom {
     pub(crate) pattern: Option<Arc<str>>,
     /// Whether deliveries must name their topic, because the pattern does not.
     pub(crate) is_wildcard: bool,
+    /// The address of the session that opened it, which its place in the table counts for as long as it exists.
+    owner: Option<IpAddr>,
     /// Bit n is set while lane n has members.
     lanes: AtomicU64,
     /// Bit n is set while a subscriber on lane n holds the room's publishers.
@@ -56,6 +69,8 @@ struct State {
     topics: Topics,
     /// Aliases of `topics`. Rooms and patterns share one range, so that a channel means one thing on a connection.
     topic_aliases: HashSet<u16>,
+    room_shares: Shares,
+    topic_shares: Shares,
     member_last: u32,
     alias_last: u16,
 }
@@ -67,21 +82,21 @@ struct RoomEntry {
     lanes: LaneCounts,
 }
 
-/// Every alias is in use, or the limit of rooms or patterns is reached.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct TooManyRooms;
-
 /// Somebody else has the name.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct NameTaken;
 
 impl Directory {
-    pub(crate) fn new(rooms_max: usize, topics_max: usize) -> Self {
+    pub(crate) fn new(limits: &Limits) -> Self {
         Self {
             state: Mutex::default(),
             topics_version: AtomicU64::new(0),
-            rooms_max,
-            topics_max,
+            limits: TableLimits {
+                rooms: limits.rooms_max,
+                rooms_per_address: limits.rooms_per_address_max,
+                topics: limits.topics_max,
+                topics_per_address: limits.topics_per_address_max,
+            },
         }
     }
 
@@ -112,21 +127,23 @@ impl Directory {
         self.lock().names.get(name).map(|(_, session)| *session)
     }
 
-    /// Adds a member to a room, making the room if there is none.
+    /// Adds a member to a room, making the room if there is none; it then counts for `owner`.
     pub(crate) fn enter(
         &self,
         room: &str,
         member: &Member,
         lane: usize,
-    ) -> Result<Entered, TooManyRooms> {
+        owner: Option<IpAddr>,
+    ) -> Result<Entered, TableFull> {
         let mut state = self.lock();
         if !state.rooms.contains_key(room) {
-            if state.rooms.len() >= self.rooms_max {
-                return Err(TooManyRooms);
-            }
+            let (count, limits) = (state.rooms.len(), &self.limits);
+            let shares = &state.room_shares;
+            shares.check(owner, limits.rooms_per_address, count, limits.rooms)?;
             let alias = state.free_alias()?;
+            state.room_shares.add(owner);
             let entry = RoomEntry {
-                shared: Arc::new(SharedRoom::new(alias, None)),
+                shared: Arc::new(SharedRoom::new(alias, None, owner)),
                 members: BTreeMap::new(),
                 lanes: LaneCounts::default(),
             };
@@ -134,7 +151,7 @@ impl Directory {
             state.rooms.insert(room.into(), entry);
         }
         let Some(entry) = state.rooms.get_mut(room) else {
-            return Err(TooManyRooms);
+            return Err(TableFull::Server);
         };
         entry.members.insert(member.id, Arc::clone(&member.name));
         entry.lanes.enter(&entry.shared, lane);
@@ -159,6 +176,7 @@ impl Directory {
         }
         let remaining = entry.members.len();
         if remaining == 0 {
+            state.room_shares.remove(entry.shared.owner);
             state.rooms.remove(name);
             state.by_alias.remove(&alias);
         }
@@ -182,23 +200,25 @@ impl Directory {
         }
     }
 
-    /// Adds a subscriber to a pattern, making it known to all lanes if it is the first.
+    /// Adds a subscriber to a pattern. The first one makes it known to all lanes, and it counts for that one's `owner`.
     pub(crate) fn subscribe(
         &self,
         pattern: &Pattern<'_>,
         lane: usize,
-    ) -> Result<Arc<SharedRoom>, TooManyRooms> {
+        owner: Option<IpAddr>,
+    ) -> Result<Arc<SharedRoom>, TableFull> {
         let mut state = self.lock();
         if let Some(shared) = state.topics.enter(pattern.text(), lane) {
             return Ok(shared);
         }
-        if state.topics.len() >= self.topics_max {
-            return Err(TooManyRooms);
-        }
+        let (count, limits) = (state.topics.len(), &self.limits);
+        let shares = &state.topic_shares;
+        shares.check(owner, limits.topics_per_address, count, limits.topics)?;
         let alias = state.free_alias()?;
+        state.topic_shares.add(owner);
         state.topic_aliases.insert(alias);
         let text: Arc<str> = pattern.text().into();
-        let mut shared = SharedRoom::new(alias, Some(Arc::clone(&text)));
+        let mut shared = SharedRoom::new(alias, Some(Arc::clone(&text)), owner);
         shared.is_wildcard = pattern.is_wildcard();
         let shared = Arc::new(shared);
         state.topics.open(&text, Arc::clone(&shared), lane);
@@ -215,6 +235,7 @@ impl Directory {
         let mut state = self.lock();
         if state.topics.exit(pattern, lane) {
             state.topic_aliases.remove(&shared.alias);
+            state.topic_shares.remove(shared.owner);
             self.topics_version
                 .store(state.topics.version(), Ordering::Release);
         }
@@ -235,11 +256,12 @@ impl Directory {
 }
 
 impl SharedRoom {
-    pub(super) fn new(alias: u16, pattern: Option<Arc<str>>) -> Self {
+    pub(super) fn new(alias: u16, pattern: Option<Arc<str>>, owner: Option<IpAddr>) -> Self {
         Self {
             alias,
             pattern,
             is_wildcard: false,
+            owner,
             lanes: AtomicU64::new(0),
             congested: AtomicU64::new(0),
         }
@@ -270,9 +292,9 @@ impl SharedRoom {
 impl State {
     /// Aliases go round, so that one in use a moment ago is not given to another room while frames for the
     /// old one are still on their way between lanes. Alias 0 means "none".
-    fn free_alias(&mut self) -> Result<u16, TooManyRooms> {
+    fn free_alias(&mut self) -> Result<u16, TableFull> {
         if self.by_alias.len() + self.topic_aliases.len() >= usize::from(u16::MAX) {
-            return Err(TooManyRooms);
+            return Err(TableFull::Server);
         }
         loop {
             self.alias_last = self.alias_last.wrapping_add(1);
@@ -317,9 +339,17 @@ pub(crate) const LANES_MAX: usize = 64;
 mod tests {
     use super::*;
 
+    fn directory(rooms_max: usize, topics_max: usize) -> Directory {
+        Directory::new(&Limits {
+            rooms_max,
+            topics_max,
+            ..Limits::default()
+        })
+    }
+
     #[test]
     fn a_name_is_unique_until_it_is_released() {
-        let directory = Directory::new(10, 10);
+        let directory = directory(10, 10);
         let alice = directory.claim("alice", SessionId::new(0, 1, 1)).unwrap();
         assert_eq!(
             directory
@@ -334,50 +364,58 @@ mod tests {
 
     #[test]
     fn a_room_knows_its_lanes_and_ends_with_its_last_member() {
-        let directory = Directory::new(10, 10);
+        let directory = directory(10, 10);
         let alice = directory.claim("alice", SessionId::new(0, 1, 1)).unwrap();
         let bob = directory.claim("bob", SessionId::new(3, 1, 1)).unwrap();
-        let first = directory.enter("lobby", &alice, 0).unwrap();
-        let second = directory.enter("lobby", &bob, 3).unwrap();
+        let first = directory.enter("lobby", &alice, 0, None).unwrap();
+        let second = directory.enter("lobby", &bob, 3, None).unwrap();
         assert_eq!((first.members, second.members), (1, 2));
         assert_eq!(first.room.other_lanes(0), 1 << 3);
         assert_eq!(directory.exit(first.room.alias, bob.id, 3), 1);
         assert_eq!(first.room.other_lanes(0), 0);
         assert_eq!(directory.exit(first.room.alias, alice.id, 0), 0);
         assert_eq!(directory.alias_of("lobby"), None);
-        let again = directory.enter("lobby", &alice, 0).unwrap();
+        let again = directory.enter("lobby", &alice, 0, None).unwrap();
         assert_ne!(again.room.alias, first.room.alias, "aliases go round");
     }
 
     #[test]
     fn the_room_limit_is_typed() {
-        let directory = Directory::new(2, 2);
+        let directory = directory(2, 2);
         let alice = directory.claim("alice", SessionId::new(0, 1, 1)).unwrap();
-        assert!(directory.enter("a", &alice, 0).is_ok());
-        assert!(directory.enter("b", &alice, 0).is_ok());
-        assert_eq!(directory.enter("c", &alice, 0).unwrap_err(), TooManyRooms);
+        assert!(directory.enter("a", &alice, 0, None).is_ok());
+        assert!(directory.enter("b", &alice, 0, None).is_ok());
+        assert_eq!(
+            directory.enter("c", &alice, 0, None).unwrap_err(),
+            TableFull::Server
+        );
     }
 
     #[test]
     fn rooms_and_patterns_never_share_an_alias() {
-        let directory = Directory::new(10, 2);
+        let directory = directory(10, 2);
         let alice = directory.claim("alice", SessionId::new(0, 1, 1)).unwrap();
         let pattern = |text| Pattern::parse(text).unwrap();
-        let room = directory.enter("a", &alice, 0).unwrap().room;
-        let topic = directory.subscribe(&pattern("a"), 0).unwrap();
+        let room = directory.enter("a", &alice, 0, None).unwrap().room;
+        let topic = directory.subscribe(&pattern("a"), 0, None).unwrap();
         assert_ne!(room.alias, topic.alias);
         assert!(!topic.is_wildcard);
-        let again = directory.subscribe(&pattern("a"), 5).unwrap();
+        let again = directory.subscribe(&pattern("a"), 5, None).unwrap();
         assert_eq!(again.alias, topic.alias);
         assert_eq!(topic.other_lanes(0), 1 << 5);
-        assert!(directory.subscribe(&pattern("b.*"), 0).unwrap().is_wildcard);
+        assert!(
+            directory
+                .subscribe(&pattern("b.*"), 0, None)
+                .unwrap()
+                .is_wildcard
+        );
         assert_eq!(
-            directory.subscribe(&pattern("c"), 0).unwrap_err(),
-            TooManyRooms
+            directory.subscribe(&pattern("c"), 0, None).unwrap_err(),
+            TableFull::Server
         );
         directory.unsubscribe(&topic, 0);
         directory.unsubscribe(&topic, 5);
-        let anew = directory.subscribe(&pattern("a"), 0).unwrap();
+        let anew = directory.subscribe(&pattern("a"), 0, None).unwrap();
         assert_ne!(anew.alias, topic.alias, "aliases go round");
     }
 }

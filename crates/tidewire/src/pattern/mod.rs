@@ -12,7 +12,9 @@ mod topic;
 
 pub use chat::Chat;
 pub use pubsub::PubSub;
-pub use refusal::{JoinError, NotSubscribed, PublishError, RoomError, SubscribeError};
+pub use refusal::{
+    JoinError, NotSubscribed, PublishError, ReachedLimit, RoomError, SubscribeError,
+};
 pub use room::Joined;
 pub use router::{Methods, Router};
 

@@ -7,7 +7,75 @@ use tidewire_proto::topic::TopicError;
 
 use crate::client::HandOverError;
 use crate::context::SendError;
+use crate::lane::TableFull;
 use crate::service::HandlerError;
+
+/// Which limit on the number of rooms, patterns or registrations was reached. The limits are fields of
+/// [`Limits`](crate::Limits).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ReachedLimit {
+    /// The session has as many as it may. Leave one.
+    Session,
+    /// The sessions of the peer's address have opened as many as they may. Leave one of those, or take one that exists.
+    Address,
+    /// The server has as many as it may. Take one that exists, or try again later.
+    Server,
+}
+
+impl From<TableFull> for ReachedLimit {
+    fn from(full: TableFull) -> Self {
+        match full {
+            TableFull::Address => Self::Address,
+            TableFull::Server => Self::Server,
+        }
+    }
+}
+
+/// What to tell the peer that meets a limit of rooms.
+fn room_limit(limit: ReachedLimit) -> &'static str {
+    match limit {
+        ReachedLimit::Session => {
+            "this session is in as many rooms as it may be (rooms_per_session_max); leave one first"
+        }
+        ReachedLimit::Address => {
+            "your address has opened as many rooms as it may (rooms_per_address_max); leave one of them, or join a room \
+             that exists"
+        }
+        ReachedLimit::Server => {
+            "the server has as many rooms as it may (rooms_max); join a room that exists, or try again later"
+        }
+    }
+}
+
+/// The same of patterns.
+fn pattern_limit(limit: ReachedLimit) -> &'static str {
+    match limit {
+        ReachedLimit::Session => {
+            "this session has as many subscriptions as it may (subscriptions_per_session_max); unsubscribe from one, or \
+             use a wildcard"
+        }
+        ReachedLimit::Address => {
+            "your address has opened as many patterns as it may (topics_per_address_max); unsubscribe from one of them, \
+             or use a wildcard"
+        }
+        ReachedLimit::Server => {
+            "the server has as many patterns as it may (topics_max); subscribe to one that exists, or try again later"
+        }
+    }
+}
+
+/// The same of registrations, as the server's log says it.
+fn registration_limit(limit: ReachedLimit) -> &'static str {
+    match limit {
+        ReachedLimit::Session | ReachedLimit::Address => {
+            "this address has as many registrations as it may (registrations_per_address_max)"
+        }
+        ReachedLimit::Server => {
+            "the server has as many registrations as it may (registrations_max)"
+        }
+    }
+}
 
 /// A room could not be joined. Those about names may be retried with another name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -28,9 +96,9 @@ pub enum JoinError {
     /// The session is in that room.
     #[error("already in that room")]
     AlreadyJoined,
-    /// Too many rooms, here or for this session.
-    #[error("the limit of rooms is reached")]
-    LimitReached,
+    /// Too many rooms.
+    #[error("{}", room_limit(*.0))]
+    LimitReached(ReachedLimit),
     /// The session agreed on smaller frames than a room may carry. Connect again with the server's limit.
     #[error("this connection's frame limit is below the server's; rooms need the whole")]
     FrameLimit,
@@ -73,9 +141,12 @@ pub enum SubscribeError {
     /// The session is subscribed to that very pattern.
     #[error("already subscribed to that pattern")]
     AlreadySubscribed,
-    /// Too many patterns, here or for this session; unsubscribe from one, or use a wildcard.
-    #[error("the limit of subscriptions is reached")]
-    LimitReached,
+    /// Too many patterns.
+    #[error("{}", pattern_limit(*.0))]
+    LimitReached(ReachedLimit),
+    /// Too many registrations for every topic.
+    #[error("{}", registration_limit(*.0))]
+    TooManyRegistrations(ReachedLimit),
     /// The session agreed on smaller frames than a topic may carry. Connect again with the server's limit.
     #[error("this connection's frame limit is below the server's; topics need the whole")]
     FrameLimit,
@@ -119,10 +190,15 @@ impl JoinError {
             Self::NameTaken => ErrorCode::NameTaken,
             Self::NameFixed => ErrorCode::NameInvalid,
             Self::AlreadyJoined => ErrorCode::AlreadyJoined,
-            Self::LimitReached | Self::FrameLimit => ErrorCode::LimitReached,
+            Self::LimitReached(_) | Self::FrameLimit => ErrorCode::LimitReached,
             Self::Unproven => ErrorCode::Unsupported,
             Self::NotOpen => ErrorCode::Draining,
         }
+    }
+
+    /// Whether another name of the member may help.
+    pub(super) fn is_about_name(self) -> bool {
+        matches!(self, Self::Name(_) | Self::NameTaken | Self::NameFixed)
     }
 }
 
@@ -152,7 +228,9 @@ impl SubscribeError {
         match self {
             Self::Pattern(error) => error.code(),
             Self::AlreadySubscribed => ErrorCode::AlreadyJoined,
-            Self::LimitReached | Self::FrameLimit => ErrorCode::LimitReached,
+            Self::LimitReached(_) | Self::TooManyRegistrations(_) | Self::FrameLimit => {
+                ErrorCode::LimitReached
+            }
             Self::Unproven => ErrorCode::Unsupported,
             Self::NotOpen => ErrorCode::Draining,
         }

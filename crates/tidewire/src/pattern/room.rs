@@ -15,8 +15,8 @@ use tidewire_proto::error::EncodeError;
 use tidewire_proto::message::{MemberId, PresenceEvent};
 use tidewire_proto::room::{Coalescer, Policy, RoomLog, Subscriber};
 
-use super::directory::{NameTaken, SharedRoom, TooManyRooms};
-use super::refusal::{JoinError, RoomError};
+use super::directory::{NameTaken, SharedRoom};
+use super::refusal::{JoinError, ReachedLimit, RoomError};
 use crate::lane::{BatchEntry, Core};
 use crate::limits::nanoseconds;
 use crate::metrics::DropReason;
@@ -64,8 +64,9 @@ impl Core {
         }
         let rooms = session.memberships.iter();
         if rooms.filter(|room| !room.is_topic).count() >= shared.limits.rooms_per_session_max {
-            return Err(JoinError::LimitReached);
+            return Err(JoinError::LimitReached(ReachedLimit::Session));
         }
+        let owner = session.owner();
         if session.frame_bytes_max < shared.limits.frame_bytes_max {
             // What is said is framed once for all. One member with a small limit must neither be cut off by the
             // first long message nor make everybody else be brief.
@@ -87,13 +88,13 @@ impl Core {
                 (claim.map_err(|NameTaken| JoinError::NameTaken)?, true)
             }
         };
-        let entered = match shared.directory.enter(room, &member, self.lane) {
+        let entered = match shared.directory.enter(room, &member, self.lane, owner) {
             Ok(entered) => entered,
-            Err(TooManyRooms) => {
+            Err(full) => {
                 if claimed {
                     shared.directory.release(&member);
                 }
-                return Err(JoinError::LimitReached);
+                return Err(JoinError::LimitReached(full.into()));
             }
         };
         let alias = entered.room.alias;
@@ -441,7 +442,8 @@ impl Core {
         if is_topic {
             self.shared.directory.unsubscribe(&room.shared, self.lane);
             if self.shared.codec.registers_subscribers() {
-                self.shared.gate.unregister();
+                let owner = self.sessions[slot].owner();
+                self.shared.gate.unregister(owner);
             }
         } else if let Some(member) = member {
             let remaining = self.shared.directory.exit(alias, member.id, self.lane);

@@ -144,7 +144,7 @@ mod tests {
 
     fn open(topics: &mut Topics, alias: u16, pattern: &str) -> Arc<str> {
         let pattern: Arc<str> = pattern.into();
-        let shared = Arc::new(SharedRoom::new(alias, Some(Arc::clone(&pattern))));
+        let shared = Arc::new(SharedRoom::new(alias, Some(Arc::clone(&pattern)), None));
         topics.open(&pattern, shared, 0);
         pattern
     }

@@ -18,7 +18,7 @@ use tidewire_proto::room::Policy;
 use tidewire_proto::topic::{Pattern, validate_topic};
 
 use super::directory::SharedRoom;
-use super::refusal::{NotSubscribed, PublishError, SubscribeError};
+use super::refusal::{NotSubscribed, PublishError, ReachedLimit, SubscribeError};
 use crate::lane::Core;
 use crate::metrics::DropReason;
 use crate::session::SessionId;
@@ -32,8 +32,13 @@ impl Core {
         policy: Option<Policy>,
     ) -> Result<u16, SubscribeError> {
         let subscribed = self.try_subscribe(id, pattern, policy);
-        if let Err(error @ (SubscribeError::LimitReached | SubscribeError::Unproven)) = subscribed
-            && self.shared.codec.registers_subscribers()
+        let is_registration = self.shared.codec.registers_subscribers();
+        if let Err(
+            error @ (SubscribeError::LimitReached(_)
+            | SubscribeError::TooManyRegistrations(_)
+            | SubscribeError::Unproven),
+        ) = subscribed
+            && is_registration
         {
             // The subscriber is not told, so somebody else should be.
             tracing::warn!(session = %id, %error, "a registration is refused");
@@ -70,20 +75,22 @@ impl Core {
             }
         }
         if count >= self.shared.limits.subscriptions_per_session_max {
-            return Err(SubscribeError::LimitReached);
+            return Err(SubscribeError::LimitReached(ReachedLimit::Session));
         }
+        let owner = self.sessions[slot].owner();
         let shared = Arc::clone(&self.shared);
         let registers = shared.codec.registers_subscribers();
-        if registers && !shared.gate.register() {
-            return Err(SubscribeError::LimitReached);
+        if registers {
+            let registered = shared.gate.register(owner);
+            registered.map_err(|full| SubscribeError::TooManyRegistrations(full.into()))?;
         }
-        let topic = match shared.directory.subscribe(&pattern, self.lane) {
+        let topic = match shared.directory.subscribe(&pattern, self.lane, owner) {
             Ok(topic) => topic,
-            Err(_) => {
+            Err(full) => {
                 if registers {
-                    shared.gate.unregister();
+                    shared.gate.unregister(owner);
                 }
-                return Err(SubscribeError::LimitReached);
+                return Err(SubscribeError::LimitReached(full.into()));
             }
         };
         if registers {

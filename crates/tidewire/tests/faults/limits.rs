@@ -88,6 +88,53 @@ fn rooms_are_limited_for_a_session_and_for_the_server() {
     server.stop();
 }
 
+/// One address took all rooms of the server with 64 from each of its connections, and everybody else was told that a limit
+/// was reached, not whose.
+#[test]
+fn one_address_cannot_take_the_rooms_of_all() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = format!("ipc://{}", directory.path().join("s").display());
+    let builder = limited(|limits| {
+        limits.rooms_per_session_max = 2;
+        limits.rooms_per_address_max = 3;
+        limits.rooms_max = 4;
+    });
+    let builder = builder.listen(&path).unwrap();
+    let server = TestServer::over_tcp(builder, &tw1(), |_| Chat::new());
+    let port = server.server().addresses()[1].to_string();
+    let refusal = |result: Result<tidewire::Joined, RequestError>| match result {
+        Err(RequestError::Refused { code, text }) => {
+            assert_eq!(code, ErrorCode::LimitReached);
+            text
+        }
+        other => panic!("not refused: {other:?}"),
+    };
+    let greedy: Vec<_> = (0..2).map(|_| Client::connect(&port).unwrap()).collect();
+    let first = greedy[0].join("a", "ada").unwrap();
+    greedy[0].join("b", "").unwrap();
+    let text = refusal(greedy[0].join("c", ""));
+    assert!(text.contains("rooms_per_session_max"), "{text}");
+    greedy[1].join("c", "bob").unwrap();
+    let text = refusal(greedy[1].join("d", ""));
+    assert!(text.contains("rooms_per_address_max"), "{text}");
+    greedy[1].join("a", "").unwrap();
+    // Somebody else still has a room, and no more than there are.
+    let other = Client::connect(&path).unwrap();
+    other.join("d", "eve").unwrap();
+    let text = refusal(other.join("e", ""));
+    assert!(text.contains("rooms_max"), "{text}");
+    // A room counts for who opened it until it is empty.
+    greedy[0].leave(first.room).unwrap();
+    let third = Client::connect(&port).unwrap();
+    refusal(third.join("f", "fay"));
+    greedy[1].leave(first.room).unwrap();
+    third.join("f", "fay").unwrap();
+    for client in greedy.into_iter().chain([other, third]) {
+        client.close();
+    }
+    server.stop();
+}
+
 #[test]
 fn a_refused_first_join_gives_the_name_back() {
     let builder = limited(|limits| limits.rooms_max = 1);

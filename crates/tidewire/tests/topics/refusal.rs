@@ -5,7 +5,7 @@ use tidewire::proto::handshake::{Hello, PROTOCOL_VERSION};
 use tidewire::{
     Client, Kind, Limits, Message, Policy, PubSub, PublishError, RequestError, Server, TopicError,
 };
-use tidewire_testkit::{Peer, TestServer};
+use tidewire_testkit::{Peer, TestServer, wait_until};
 
 use crate::{ask, heard, publish, serve, subscribe, tw1};
 
@@ -105,6 +105,50 @@ fn limits_of_sessions_and_of_the_server_hold_and_are_freed_by_unsubscribing() {
     assert!(ask(&mut one, Kind::Unsubscribe, first, &[]).is_ok());
     assert!(subscribe(&mut one, "d", None).is_ok());
     drop((one, two));
+    server.stop();
+}
+
+/// 64 connections of one address took all patterns of the server.
+#[test]
+fn one_address_cannot_take_the_patterns_of_all() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = format!("ipc://{}", directory.path().join("s").display());
+    let limits = Limits {
+        subscriptions_per_session_max: 2,
+        topics_per_address_max: 3,
+        topics_max: 4,
+        ..Limits::default()
+    };
+    let builder = Server::builder().limits(limits).listen(&path).unwrap();
+    let server = TestServer::over_tcp(builder, &tw1(), |_| PubSub::new());
+    let port = server.server().addresses()[1].to_string();
+    let refusal = |client: &Client, pattern| match client.subscribe(pattern) {
+        Err(RequestError::Refused { code, text }) => {
+            assert_eq!(code, ErrorCode::LimitReached);
+            text
+        }
+        other => panic!("not refused: {other:?}"),
+    };
+    let (one, two) = (
+        Client::connect(&port).unwrap(),
+        Client::connect(&port).unwrap(),
+    );
+    let _held = [one.subscribe("a").unwrap(), one.subscribe("b").unwrap()];
+    let text = refusal(&one, "c");
+    assert!(text.contains("subscriptions_per_session_max"), "{text}");
+    let third = two.subscribe("c").unwrap();
+    let text = refusal(&two, "d");
+    assert!(text.contains("topics_per_address_max"), "{text}");
+    let other = Client::connect(&path).unwrap();
+    let _last = other.subscribe("d").unwrap();
+    let text = refusal(&other, "e");
+    assert!(text.contains("topics_max"), "{text}");
+    // What is given up is free again.
+    drop(third);
+    wait_until("it is unsubscribed from", || two.subscribe("e").ok());
+    for client in [one, two, other] {
+        client.close();
+    }
     server.stop();
 }
 
