@@ -10,6 +10,7 @@ use tidewire_proto::room::Policy;
 
 use crate::address::Endpoint;
 use crate::lane::Core;
+use crate::limits::nanoseconds;
 use crate::output::Output;
 use crate::pattern::{JoinError, Joined, NotSubscribed, PublishError, RoomError, SubscribeError};
 use crate::sender::SessionSender;
@@ -297,6 +298,23 @@ impl Context<'_> {
             self.output = std::mem::take(&mut session.output);
         }
         result
+    }
+
+    /// Whether this service waits to learn who the peer is, as it does after a prompt for a name. From the first call with
+    /// `true` until one with `false` the session has [`login_timeout`](crate::Limits::login_timeout), and is closed with
+    /// [`CloseReason::HandshakeTimeout`](crate::CloseReason::HandshakeTimeout) after it. Without this a peer that says
+    /// nothing keeps its place for the idle timeout.
+    pub fn await_login(&mut self, awaits: bool) {
+        let Some(slot) = self.core.slot_of(self.id) else {
+            return;
+        };
+        let time_ns = nanoseconds(self.core.shared.limits.login_timeout);
+        let deadline_ns = awaits.then(|| self.core.now_ns.saturating_add(time_ns));
+        let session = &mut self.core.sessions[slot];
+        if session.login_deadline_ns.is_some() != awaits {
+            session.login_deadline_ns = deadline_ns;
+            self.core.arm_timer(slot);
+        }
     }
 
     /// Closes the session this call is about, after what was sent to it has been written.

@@ -27,8 +27,17 @@ pub struct Limits {
     pub idle_timeout_without_heartbeat: Duration,
     /// Silence after which a ping is sent, zero for never. Default 20 s: two of them fit into the idle timeout.
     pub heartbeat: Duration,
-    /// Longest silence inside a frame whose beginning came; every byte starts it anew. Default 10 s.
+    /// From the prompt of a service that asks people who they are until they are known, where the codec has no hello
+    /// ([`Context::await_login`](crate::Context::await_login)). Default 60 s: a person reads it, thinks of a name that is
+    /// free, and types it.
+    pub login_timeout: Duration,
+    /// From the first byte of a frame to its last, with a second more for every `frame_bytes_per_second_min` bytes of it
+    /// that have come. Bytes alone do not start it anew: a peer that sends one at a time would hold its place for ever.
+    /// Default 10 s: three retransmissions of a lost packet, and a little more.
     pub frame_timeout: Duration,
+    /// The slowest that a long frame may come, see `frame_timeout`. Default 16 KiB a second, a poor mobile network: a
+    /// frame of 1 MiB has 74 s.
+    pub frame_bytes_per_second_min: usize,
     /// Unsent bytes of a session's own output above which reading from it pauses, and direct sends to it from
     /// others are refused. What other threads send is counted apart, with the same limit and 64 bytes for each message that
     /// its lane has not taken. So is what a client's threads have left for its lane: their one-way messages, and their
@@ -94,7 +103,9 @@ impl Default for Limits {
             idle_timeout: Duration::from_secs(60),
             idle_timeout_without_heartbeat: Duration::from_secs(20 * 60),
             heartbeat: Duration::from_secs(20),
+            login_timeout: Duration::from_secs(60),
             frame_timeout: Duration::from_secs(10),
+            frame_bytes_per_second_min: 16 * 1024,
             queue_bytes_max: 1 << 20,
             broadcast_bytes_max: 8 << 20,
             deferred_per_session_max: 1_024,
@@ -118,6 +129,13 @@ impl Default for Limits {
 }
 
 impl Limits {
+    /// How long a frame may take of which so many bytes have come.
+    pub(crate) fn frame_ns(&self, bytes: usize) -> u64 {
+        let rate = self.frame_bytes_per_second_min.max(1) as u64;
+        let more_ns = (bytes as u64).saturating_mul(1_000_000_000) / rate;
+        nanoseconds(self.frame_timeout).saturating_add(more_ns)
+    }
+
     /// How far a room subscriber may fall behind.
     #[must_use]
     pub fn lag(&self) -> LagLimits {

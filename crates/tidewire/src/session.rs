@@ -15,6 +15,7 @@ use tidewire_proto::room::Subscriber;
 
 use crate::address::Endpoint;
 use crate::lane::{Unanswered, counted_address};
+use crate::limits::Limits;
 use crate::output::Output;
 use crate::sessions::SessionCard;
 use crate::trace::Connecting;
@@ -80,7 +81,7 @@ pub enum CloseReason {
     IdleTimeout,
     /// A frame began and did not end in time.
     FrameTimeout,
-    /// No accepted hello in time.
+    /// No accepted hello in time, or no answer to a service that asked who the peer is.
     HandshakeTimeout,
     /// The hello or welcome was not acceptable.
     Handshake(HandshakeError),
@@ -182,7 +183,7 @@ impl fmt::Display for CloseReason {
             Self::IdleTimeout => formatter.write_str("nothing came within the idle timeout"),
             Self::FrameTimeout => formatter.write_str("a frame began and did not end in time"),
             Self::HandshakeTimeout => {
-                formatter.write_str("no hello came within the handshake timeout")
+                formatter.write_str("no hello, or no name, came within the time for it")
             }
             Self::Handshake(error) => write!(formatter, "handshake failed: {error}"),
             Self::Decode(error) => write!(formatter, "not a frame of this codec: {error}"),
@@ -268,6 +269,10 @@ pub(crate) struct Session {
     pub(crate) messages_in_output: u64,
     /// The unfinished frame at the end of what was read.
     pub(crate) tail: Vec<u8>,
+    /// When the frame in `tail` began to arrive, or reading it went on; 0 while there is none.
+    pub(crate) frame_began_ns: u64,
+    /// When the session ends unless its service has been told who the peer is.
+    pub(crate) login_deadline_ns: Option<u64>,
     pub(crate) memberships: Vec<Membership>,
     pub(crate) member: Option<Box<Member>>,
     pub(crate) timer: Option<TimerId>,
@@ -328,6 +333,8 @@ impl Session {
             output: Output::default(),
             messages_in_output: 0,
             tail: Vec::new(),
+            frame_began_ns: 0,
+            login_deadline_ns: None,
             memberships: Vec::new(),
             member: None,
             timer: None,
@@ -381,6 +388,13 @@ impl Session {
     pub(crate) fn is_unproven(&self) -> bool {
         let peer = self.stream.datagram();
         peer.is_some_and(|peer| peer.budget.is_some())
+    }
+
+    /// When the frame that has begun must have ended. None while none has, or while it is not being read.
+    pub(crate) fn frame_deadline_ns(&self, limits: &Limits) -> Option<u64> {
+        let is_read = self.frame_began_ns != 0 && !self.tail.is_empty() && !self.paused;
+        let time_ns = limits.frame_ns(self.tail.len());
+        is_read.then(|| self.frame_began_ns.saturating_add(time_ns))
     }
 
     /// Whether whole frames were left over and may be handled now.

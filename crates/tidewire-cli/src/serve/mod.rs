@@ -105,10 +105,10 @@ pub(crate) struct ServeArguments {
     )]
     exit_with_stdin: bool,
 
-    /// How long a new connection may take until its hello is accepted, in seconds
-    #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = parse_seconds)]
-    #[arg(allow_negative_numbers = true)]
-    timeout: Duration,
+    /// How long a new connection may take until its hello is accepted, or until a person has given a name to a chat over
+    /// lines, in seconds [default: 5, and 60 for a name]
+    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds, allow_negative_numbers = true)]
+    timeout: Option<Duration>,
 
     /// Print a JSON object when ready, {"event":"ready","addresses":…}, and one at the end, {"event":"served",…}
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, action = ArgAction::Set)]
@@ -245,13 +245,15 @@ fn judge(stopped: &Stopped) -> anyhow::Result<ExitCode> {
 fn start(arguments: &ServeArguments) -> anyhow::Result<Server> {
     let codec = arguments.codec.name().to_owned();
     let lanes = arguments.lanes;
+    let defaults = Limits::default();
     let mut builder = Server::builder()
         .codec(arguments.codec.clone())
         .lanes(lanes)
         .poller(arguments.poller)
         .limits(Limits {
-            handshake_timeout: arguments.timeout,
-            ..Limits::default()
+            handshake_timeout: arguments.timeout.unwrap_or(defaults.handshake_timeout),
+            login_timeout: arguments.timeout.unwrap_or(defaults.login_timeout),
+            ..defaults
         })
         .coalesce_max(arguments.coalesce_ms_max)
         .slow_subscribers(arguments.slow_subscriber)

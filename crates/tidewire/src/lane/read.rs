@@ -273,6 +273,10 @@ fn handle_bytes<S: Service, C: Codec + ?Sized>(
     let outcome = decode_frames::<S, C, false>(&mut cx, service, codec, slot, input, &mut progress);
     drop(cx);
     core.counters.frames_in.add(progress.frames);
+    if outcome.0 > 0 {
+        // What is left is the beginning of another frame.
+        core.sessions[slot].frame_began_ns = 0;
+    }
     outcome
 }
 
@@ -419,7 +423,11 @@ fn keep_tail(core: &mut Core, slot: usize, rest: &[u8]) {
     }
     let mut tail = core.buffers.take();
     tail.extend_from_slice(rest);
-    core.sessions[slot].tail = tail;
+    let session = &mut core.sessions[slot];
+    session.tail = tail;
+    if session.frame_began_ns == 0 {
+        session.frame_began_ns = core.now_ns;
+    }
 }
 
 /// The peer will send no more; what we still have for it is written first.

@@ -2,6 +2,10 @@
 //!
 //! A session has one timer. It is not moved when bytes come; when it fires it looks how long the session has
 //! been silent and sleeps again for the rest. So timeouts cost nothing per message.
+//!
+//! A frame has a time for the whole of it, which grows with what has come. Rejected: a limit on the silence within a frame,
+//! under which a byte every few seconds keeps a place for days; and a time that does not grow, in which a long frame on a
+//! slow network cannot come at all.
 
 use tidewire_io::poller::{Interest, Token};
 use tidewire_proto::body::GoAwayCode;
@@ -103,12 +107,16 @@ impl Core {
                     at if silent_ns < at => at - silent_ns,
                     again => again,
                 };
-                let frame_ns = match nanoseconds(limits.frame_timeout) {
-                    limit if session.tail.is_empty() || session.paused => limit,
-                    limit => limit.saturating_sub(silent_ns),
+                // A frame that begins meanwhile is late only after the whole time for one.
+                let frame_ns = match session.frame_deadline_ns(limits) {
+                    Some(deadline_ns) => deadline_ns.saturating_sub(self.now_ns),
+                    None => nanoseconds(limits.frame_timeout),
                 };
                 let idle_ns = self.idle_ns().saturating_sub(silent_ns);
-                heartbeat_ns.min(frame_ns).min(idle_ns)
+                let login_ns = session
+                    .login_deadline_ns
+                    .map_or(u64::MAX, |at| at.saturating_sub(self.now_ns));
+                heartbeat_ns.min(frame_ns).min(idle_ns).min(login_ns)
             }
         };
         let deadline_ns = self.now_ns.saturating_add(delay_ns);
@@ -150,9 +158,11 @@ impl Core {
     fn check_session(&mut self, id: SessionId) {
         let Some(slot) = self.slot_of(id) else { return };
         let (idle_ns, heartbeat_ns) = (self.idle_ns(), self.heartbeat_ns());
-        let frame_ns = nanoseconds(self.shared.limits.frame_timeout);
+        let now_ns = self.now_ns;
         let session = &mut self.sessions[slot];
         session.timer = None;
+        let is_past = |deadline_ns: Option<u64>| deadline_ns.is_some_and(|at| at <= now_ns);
+        let is_frame_late = is_past(session.frame_deadline_ns(&self.shared.limits));
         let silent_ns = self.now_ns.saturating_sub(session.last_input_ns);
         match session.state {
             State::AwaitWelcome
@@ -183,8 +193,9 @@ impl Core {
                 return self.close(slot, CloseReason::HandshakeTimeout);
             }
             _ if silent_ns >= idle_ns => return self.close(slot, CloseReason::IdleTimeout),
-            _ if !session.tail.is_empty() && !session.paused && silent_ns >= frame_ns => {
-                return self.close(slot, CloseReason::FrameTimeout);
+            _ if is_frame_late => return self.close(slot, CloseReason::FrameTimeout),
+            _ if is_past(session.login_deadline_ns) => {
+                return self.close(slot, CloseReason::HandshakeTimeout);
             }
             _ => {}
         }

@@ -108,6 +108,7 @@ impl Chat {
         match cx.join(&self.lobby, name.trim(), Some(self.policy)) {
             Ok(joined) => {
                 cx.set_tag(u64::from(joined.room));
+                cx.await_login(false);
                 let welcome = match joined.members {
                     1 => format!("Welcome, {}! You are alone.", name.trim()),
                     count => format!("Welcome, {}! {count} people are here.", name.trim()),
@@ -136,6 +137,7 @@ impl Service for Chat {
     fn on_open(&mut self, cx: &mut Context<'_>) {
         if !cx.codec().has_handshake() {
             prompt(cx);
+            cx.await_login(true);
         }
     }
 

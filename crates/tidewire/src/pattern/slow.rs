@@ -163,11 +163,10 @@ impl Core {
             self.held = held;
         }
         while let Some(slot) = self.resumed.pop() {
-            if self
-                .sessions
-                .get(slot)
-                .is_some_and(|session| !session.is_closed())
-            {
+            let session = self.sessions.get_mut(slot);
+            if let Some(session) = session.filter(|session| !session.is_closed()) {
+                // While it was not read, the rest of its frame could not come.
+                session.frame_began_ns = 0;
                 self.update_interest(slot);
                 ready.push(slot);
             }

@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use tidewire::proto::body::GoAwayCode;
-use tidewire::{Chat, Client, Kind};
-use tidewire_testkit::{Peer, TestServer, hello_frame};
+use tidewire::{AnyCodec, Chat, Client, Kind};
+use tidewire_testkit::{Peer, TestServer, hello_frame, wait_until};
 
 use crate::{echo, last_words, limited, lines, told_why, tw1};
 
@@ -41,6 +41,96 @@ fn half_a_frame_then_silence_times_out() {
     assert_eq!(last_words(&peer.drain()), Some(GoAwayCode::IdleTimeout));
     drop(peer);
     assert_eq!(server.stop().closed_by("frame_timeout"), 1);
+}
+
+/// Every byte started the time for a frame anew, so a byte now and then kept a place for ever.
+#[test]
+fn a_frame_that_comes_byte_by_byte_times_out_in_every_codec() {
+    for (name, beginning) in [
+        ("srmp", &b"\x01\x01\x00\x10"[..]),
+        ("srmp-rpc", b"\x01\x01\x00\x10"),
+        ("length-field", b"\x00\x10"),
+        ("delimited", b"no end"),
+        ("lines", b"no end"),
+        ("uvrpc", b"\x00\x00\x10\x00"),
+        ("tw1", b"\x00\x10\x00\x00\x01\x00\x00\x00"),
+    ] {
+        let codec = AnyCodec::by_name(name).unwrap();
+        let builder = limited(|limits| limits.frame_timeout = SHORT * 4);
+        let server = TestServer::over_tcp(builder, &codec, |_| echo);
+        let mut peer = server.peer();
+        peer.write(beginning);
+        // The peer never falls silent.
+        let mut last = Instant::now();
+        wait_until("the frame took too long", || {
+            if last.elapsed() > SHORT / 10 {
+                last = Instant::now();
+                // It may have been closed just now.
+                let _ = peer.try_write(b"x");
+            }
+            (server.metrics().closed_by("frame_timeout") == 1).then_some(())
+        });
+        drop(peer);
+        assert_eq!(server.stop().closed_by("frame_timeout"), 1, "{name}");
+    }
+}
+
+#[test]
+fn a_long_frame_has_more_time_than_a_short_one() {
+    let builder = limited(|limits| {
+        limits.frame_timeout = SHORT;
+        limits.frame_bytes_per_second_min = 1;
+    });
+    let server = TestServer::over_tcp(builder, &tw1(), |_| echo);
+    let mut peer = server.peer();
+    let payload = vec![b'x'; 1_000];
+    let frame = peer.request_frame(&payload);
+    let (beginning, end) = frame.split_at(500);
+    peer.write(beginning);
+    let since = Instant::now();
+    server.wait_for("the time of a short frame has passed", |_| {
+        since.elapsed() > SHORT * 4
+    });
+    peer.write(end);
+    assert_eq!(peer.answer().payload, payload);
+    drop(peer);
+    assert_eq!(server.stop().closed_by("frame_timeout"), 0);
+}
+
+/// Only the idle timeout of twenty minutes ended it.
+#[test]
+fn a_person_who_gives_no_name_is_closed_after_the_time_for_a_login() {
+    let builder = limited(|limits| limits.login_timeout = SHORT * 4);
+    let server = TestServer::over_tcp(builder, &lines(), |_| Chat::new());
+    let mut silent = server.peer();
+    silent.expect_text("Enter username: ");
+    // A name that is refused is none.
+    let mut nameless = Peer::silent(server.wire(), &lines());
+    nameless.write(b"\n");
+    for peer in [&mut silent, &mut nameless] {
+        let said = peer.drain();
+        let words = String::from_utf8_lossy(&said[said.len() - 1].payload).into_owned();
+        assert!(words.contains("no name"), "{words}");
+    }
+    drop((silent, nameless));
+    assert_eq!(server.stop().closed_by("handshake_timeout"), 2);
+}
+
+#[test]
+fn who_has_given_a_name_may_listen_for_longer_than_a_login_takes() {
+    let builder = limited(|limits| limits.login_timeout = SHORT);
+    let server = TestServer::over_tcp(builder, &lines(), |_| Chat::new());
+    let since = Instant::now();
+    let mut ada = server.peer();
+    ada.join("lobby", "ada").unwrap();
+    server.wait_for("the time for a login has passed", |_| {
+        since.elapsed() > SHORT * 4
+    });
+    let mut bob = server.peer();
+    bob.join("lobby", "bob").unwrap();
+    ada.hear_of("bob");
+    drop((ada, bob));
+    assert_eq!(server.stop().closed_by("handshake_timeout"), 0);
 }
 
 #[test]
