@@ -80,6 +80,16 @@ pub struct Limits {
     pub registrations_max: usize,
     /// Of these, the subscribers at one address. Default 64, a quarter of all.
     pub registrations_per_address_max: usize,
+    /// Sessions over UDP whose address is not validated, with codecs without a handshake on servers that do not trust their
+    /// peers; at most a quarter of `sessions_max`, spread evenly over the lanes. Another one takes the place of the oldest.
+    /// Default 4,096: a forger cannot take more places than these, and as many newcomers within `unvalidated_timeout` are
+    /// more than this is made for.
+    pub unvalidated_max: usize,
+    /// Silence after which such a session ends, unless answers are still owed to it, without a word to its peer. An address
+    /// that is still heard this long after its first datagram is established: its session may be silent for
+    /// `idle_timeout_without_heartbeat`. At most half of `sessions_max` are. Default 10 s: longer than a peer waits for an
+    /// answer before it asks again.
+    pub unvalidated_timeout: Duration,
     /// Largest room in which coming and going is announced and the roster is pushed at joining. Default 1,024:
     /// announcements grow with the square of the members. Above it, ask for the list.
     pub presence_members_max: usize,
@@ -120,6 +130,8 @@ impl Default for Limits {
             subscriptions_per_session_max: 256,
             registrations_max: 256,
             registrations_per_address_max: 64,
+            unvalidated_max: 4_096,
+            unvalidated_timeout: Duration::from_secs(10),
             presence_members_max: 1_024,
             control_frames_per_second_max: 100,
             datagram_bytes_max: 1_472,

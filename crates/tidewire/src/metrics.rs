@@ -75,6 +75,10 @@ pub enum DatagramDrop {
     Closing,
     /// It overtook the welcome.
     Early,
+    /// It has an address of this server as its source, and answering it would be answering oneself.
+    OwnAddress,
+    /// One of many that brought nothing new although all were answered, so that two servers may be answering each other.
+    Loop,
     /// To an address that has not proved itself, beyond what that address sent.
     OverBudget,
     /// The system would not send it.
@@ -83,7 +87,7 @@ pub enum DatagramDrop {
 
 impl DatagramDrop {
     /// Names of all reasons, in the order of their counters.
-    pub const NAMES: [&'static str; 10] = [
+    pub const NAMES: [&'static str; 12] = [
         "stranger",
         "malformed",
         "unfinished",
@@ -92,6 +96,8 @@ impl DatagramDrop {
         "refused",
         "closing",
         "early",
+        "own_address",
+        "loop",
         "over_budget",
         "unsendable",
     ];

@@ -14,7 +14,7 @@ use tidewire_proto::message::MemberId;
 use tidewire_proto::room::Subscriber;
 
 use crate::address::Endpoint;
-use crate::lane::{Unanswered, counted_address};
+use crate::lane::{Standing, Unanswered, counted_address};
 use crate::limits::Limits;
 use crate::output::Output;
 use crate::sessions::SessionCard;
@@ -98,13 +98,19 @@ pub enum CloseReason {
     OutputLost,
     /// The lane failed: its service panicked or its poller did.
     LaneFailed,
+    /// Fell silent over UDP before its address was established; see
+    /// [`Limits::unvalidated_timeout`](crate::Limits::unvalidated_timeout). It was not told.
+    Unvalidated,
+    /// Made room for another address over UDP, as the oldest that was not established; see
+    /// [`Limits::unvalidated_max`](crate::Limits::unvalidated_max). It was not told.
+    Evicted,
     /// The socket failed in another way.
     Io(io::ErrorKind),
 }
 
 impl CloseReason {
     /// Names of all reasons, in the order of their counters.
-    pub const NAMES: [&'static str; 16] = [
+    pub const NAMES: [&'static str; 18] = [
         "peer_closed",
         "peer_reset",
         "service",
@@ -120,6 +126,8 @@ impl CloseReason {
         "request_id_reused",
         "lane_failed",
         "output_lost",
+        "unvalidated",
+        "evicted",
         "io",
     ];
 
@@ -142,7 +150,9 @@ impl CloseReason {
             Self::RequestIdReused => 12,
             Self::LaneFailed => 13,
             Self::OutputLost => 14,
-            Self::Io(_) => 15,
+            Self::Unvalidated => 15,
+            Self::Evicted => 16,
+            Self::Io(_) => 17,
         }
     }
 
@@ -163,8 +173,8 @@ impl CloseReason {
             }
             Self::SlowSubscriber => Some(GoAwayCode::SlowSubscriber),
             Self::ControlFlood => Some(GoAwayCode::LimitReached),
-            // Within a frame nobody would understand it.
-            Self::OutputLost => None,
+            // Within a frame nobody would understand it, and an unvalidated address did not ask.
+            Self::OutputLost | Self::Unvalidated | Self::Evicted => None,
             Self::PeerClosed | Self::PeerReset | Self::Service | Self::GoAway(_) | Self::Io(_) => {
                 None
             }
@@ -194,6 +204,10 @@ impl fmt::Display for CloseReason {
             }
             Self::LaneFailed => formatter.write_str("the lane failed"),
             Self::OutputLost => formatter.write_str("a sender took its output along"),
+            Self::Unvalidated => {
+                formatter.write_str("fell silent before its address was established")
+            }
+            Self::Evicted => formatter.write_str("made room for another address"),
             Self::Io(kind) => write!(formatter, "i/o error: {kind}"),
         }
     }
@@ -395,6 +409,12 @@ impl Session {
         let is_read = self.frame_began_ns != 0 && !self.tail.is_empty() && !self.paused;
         let time_ns = limits.frame_ns(self.tail.len());
         is_read.then(|| self.frame_began_ns.saturating_add(time_ns))
+    }
+
+    /// Whether nothing is known of its UDP address yet.
+    pub(crate) fn is_unvalidated(&self) -> bool {
+        let peer = self.stream.datagram();
+        peer.is_some_and(|peer| matches!(peer.standing, Standing::Unvalidated { .. }))
     }
 
     /// Whether whole frames were left over and may be handled now.

@@ -31,3 +31,25 @@ mod socket;
 pub use batch::{Datagram, DatagramBatch, Datagrams};
 pub use error::{DatagramBindError, DatagramConnectError};
 pub use socket::{DatagramOptions, DatagramSocket};
+
+use std::io::ErrorKind;
+use std::net::{SocketAddr, UdpSocket};
+
+/// Whether an address is one of this machine's, whatever its port: the system lets a socket be bound to those only. That
+/// knows of all of `127.0.0.0/8`, of which the list of interfaces has one. When the system refuses for another reason, such
+/// as descriptors that ran out, the answer is yes.
+#[must_use]
+pub fn is_own_address(address: SocketAddr) -> bool {
+    let mut anywhere = address;
+    anywhere.set_port(0);
+    if let SocketAddr::V6(_) = address {
+        let canonical = address.ip().to_canonical();
+        if canonical.is_ipv4() {
+            anywhere.set_ip(canonical);
+        }
+    }
+    match UdpSocket::bind(anywhere) {
+        Ok(_) => true,
+        Err(error) => error.kind() != ErrorKind::AddrNotAvailable,
+    }
+}

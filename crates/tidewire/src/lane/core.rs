@@ -17,7 +17,7 @@ use tidewire_proto::codec::AnyCodec;
 
 use super::answers::NO_MESSAGE;
 use super::buffers::BufferPool;
-use super::datagrams::{Cookies, PlannedDrops, Port};
+use super::datagrams::{Cookies, PlannedDrops, Port, UnvalidatedSessions};
 use super::ending::SilentLanes;
 use super::gate::Gate;
 use super::mailbox::{BatchEntry, LaneHandle, Post, SpareBatches};
@@ -81,6 +81,8 @@ pub(crate) struct Core {
     /// UDP sockets that sessions share.
     pub(crate) ports: Vec<Port>,
     pub(crate) planned_drops: PlannedDrops,
+    /// UDP sessions of addresses that have proved nothing.
+    pub(crate) unvalidated: UnvalidatedSessions,
     pub(crate) timers: TimerWheel<TimerKey>,
     pub(crate) buffers: BufferPool,
     pub(crate) counters: Arc<CachePadded<LaneCounters>>,
@@ -147,6 +149,7 @@ impl Core {
             listeners: Vec::new(),
             ports: Vec::new(),
             planned_drops: PlannedDrops::default(),
+            unvalidated: UnvalidatedSessions::default(),
             timers: TimerWheel::new(now_ns, TIMER_TICK_NS),
             buffers: BufferPool::default(),
             counters,

@@ -51,7 +51,7 @@ use tidewire_io::poller::{Event, Events, PollerError, RegisterError, Token, Wait
 
 pub(crate) use self::core::{Core, Shared};
 pub(crate) use answers::Unanswered;
-pub(crate) use datagrams::{Cookies, KernelDrops};
+pub(crate) use datagrams::{Cookies, KernelDrops, LoopWatch, Standing};
 pub(crate) use ending::SilentLanes;
 pub(crate) use gate::{Gate, Shares, TableFull, counted_address};
 pub(crate) use letters::Letter;

@@ -112,7 +112,7 @@ impl Core {
                     Some(deadline_ns) => deadline_ns.saturating_sub(self.now_ns),
                     None => nanoseconds(limits.frame_timeout),
                 };
-                let idle_ns = self.idle_ns().saturating_sub(silent_ns);
+                let idle_ns = self.idle_ns(session).saturating_sub(silent_ns);
                 let login_ns = session
                     .login_deadline_ns
                     .map_or(u64::MAX, |at| at.saturating_sub(self.now_ns));
@@ -136,14 +136,24 @@ impl Core {
         })
     }
 
-    /// The silence that ends a session.
-    fn idle_ns(&self) -> u64 {
+    /// The silence that ends an established session.
+    fn long_idle_ns(&self) -> u64 {
         let limits = &self.shared.limits;
         nanoseconds(if self.shared.codec.has_handshake() {
             limits.idle_timeout
         } else {
             limits.idle_timeout_without_heartbeat
         })
+    }
+
+    /// The silence that ends this session.
+    fn idle_ns(&self, session: &Session) -> u64 {
+        let idle_ns = self.long_idle_ns();
+        if session.is_unvalidated() && session.unanswered_count() == 0 {
+            idle_ns.min(nanoseconds(self.shared.limits.unvalidated_timeout))
+        } else {
+            idle_ns
+        }
     }
 
     /// The silence after which a ping is sent; for ever where there are none.
@@ -157,7 +167,8 @@ impl Core {
 
     fn check_session(&mut self, id: SessionId) {
         let Some(slot) = self.slot_of(id) else { return };
-        let (idle_ns, heartbeat_ns) = (self.idle_ns(), self.heartbeat_ns());
+        let idle_ns = self.idle_ns(&self.sessions[slot]);
+        let (long_idle_ns, heartbeat_ns) = (self.long_idle_ns(), self.heartbeat_ns());
         let now_ns = self.now_ns;
         let session = &mut self.sessions[slot];
         session.timer = None;
@@ -192,7 +203,8 @@ impl Core {
                 }
                 return self.close(slot, CloseReason::HandshakeTimeout);
             }
-            _ if silent_ns >= idle_ns => return self.close(slot, CloseReason::IdleTimeout),
+            _ if silent_ns >= long_idle_ns => return self.close(slot, CloseReason::IdleTimeout),
+            _ if silent_ns >= idle_ns => return self.close(slot, CloseReason::Unvalidated),
             _ if is_frame_late => return self.close(slot, CloseReason::FrameTimeout),
             _ if is_past(session.login_deadline_ns) => {
                 return self.close(slot, CloseReason::HandshakeTimeout);

@@ -5,6 +5,7 @@
 
 mod broadcast;
 mod client;
+mod forged;
 mod frames;
 mod losses;
 mod sessions;

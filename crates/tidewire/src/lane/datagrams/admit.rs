@@ -5,7 +5,8 @@
 //! nothing is kept of a stranger. Its hello is answered by a challenge, a ping of 16 bytes whose payload is
 //! computed from the address with a secret key; whoever returns it, with the hello again behind it, receives at that
 //! address and gets a session. Without a handshake the first datagram that begins with a whole frame makes the session,
-//! and the address is sent no more bytes than it sent, unless the server was told to trust.
+//! and the address is sent no more bytes than it sent, unless the server was told to trust. What comes with an address of
+//! this server as its source is answered by nothing at all, or the server would answer itself for ever.
 //!
 //! Rejected: sessions for strangers with a short life, since a flood would still fill the server at that rate; and
 //! the challenge as a frame of its own, since clients answer pings anyway.
@@ -14,7 +15,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use tidewire_io::datagram::Datagram;
+use tidewire_io::datagram::{Datagram, is_own_address};
 use tidewire_proto::body::GoAwayCode;
 use tidewire_proto::codec::{Codec, Decoded};
 use tidewire_proto::limits::HELLO_BYTES_MAX;
@@ -73,6 +74,10 @@ impl Core {
         datagram: &Datagram<'_>,
         codec: &C,
     ) -> Option<usize> {
+        if self.is_own(datagram.peer) {
+            self.drop_datagram(DatagramDrop::OwnAddress);
+            return None;
+        }
         // The end of a session that there is not is answered by nothing, or two servers would never come to rest.
         if datagram.bytes.is_empty() {
             self.drop_datagram(DatagramDrop::Stranger);
@@ -118,16 +123,33 @@ impl Core {
         let state = if codec.has_handshake() {
             State::AwaitHello
         } else {
-            if !self.shared.trusts_datagram_peers {
-                peer.budget = Some(0);
-            }
             State::Open
         };
+        let is_unvalidated = !codec.has_handshake() && !self.shared.trusts_datagram_peers;
+        if is_unvalidated {
+            peer.budget = Some(0);
+            self.evict_unvalidated();
+        }
         let slot = self
             .insert(peer.into(), Some(endpoint), state, false)
             .ok()?;
         self.ports[port].peers.insert(datagram.peer, slot);
+        if is_unvalidated {
+            self.note_unvalidated(slot);
+        }
         Some(slot)
+    }
+
+    /// Whether the address is one that this server listens on.
+    fn is_own(&self, peer: SocketAddr) -> bool {
+        self.ports.iter().any(|port| {
+            let own = port.socket.local_address();
+            own.port() == peer.port()
+                && match own.ip().to_canonical() {
+                    ip if ip.is_unspecified() => is_own_address(peer),
+                    ip => ip == peer.ip().to_canonical(),
+                }
+        })
     }
 
     fn judge<C: Codec + ?Sized>(&self, datagram: &Datagram<'_>, codec: &C) -> First {

@@ -15,13 +15,16 @@
 //! the peer's name, so it is counted and the session goes on; only what a peer says in whole frames ends it. Nothing
 //! makes a sender wait: what comes for a session that may not be read now is dropped and counted.
 //!
-//! `admit` decides whom to make a session for, `receive` decodes, `send` packs and sends, `drops` counts what the kernel had
-//! no room for.
+//! `admit` decides whom to make a session for, `unvalidated` keeps the addresses that proved nothing within bounds, `loops`
+//! ends servers' answers to each other, `receive` decodes, `send` packs and sends, `drops` counts what the kernel had no room
+//! for.
 
 mod admit;
 mod drops;
+mod loops;
 mod receive;
 mod send;
+mod unvalidated;
 
 use std::collections::HashMap;
 use std::io::ErrorKind;
@@ -36,6 +39,8 @@ use tidewire_proto::message::{Kind, Message};
 
 pub(crate) use admit::Cookies;
 pub(crate) use drops::{KernelDrops, PlannedDrops};
+pub(crate) use loops::LoopWatch;
+pub(crate) use unvalidated::{Standing, UnvalidatedSessions};
 
 use super::Core;
 use crate::metrics::DatagramDrop;
@@ -178,6 +183,7 @@ impl Core {
 
     /// A session over UDP is taken apart.
     pub(crate) fn forget_peer(&mut self, slot: usize) {
+        self.set_standing(slot, Standing::Validated);
         let Some(peer) = self.sessions[slot].stream.datagram() else {
             return;
         };

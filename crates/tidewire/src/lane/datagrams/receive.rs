@@ -182,6 +182,9 @@ fn handle_run<'a, S: Service, C: Codec + ?Sized>(
         core.counters.datagrams_in.add(1);
         return rest.next();
     }
+    if core.is_looping(slot, &first, codec) {
+        return skip_run(core, first, rest);
+    }
     let session = &core.sessions[slot];
     let (id, mut progress) = (session.id, Progress::new(session.is_open()));
     let (mut count, mut bytes, mut ending) = (0, 0, Taken::Whole);
@@ -209,6 +212,23 @@ fn handle_run<'a, S: Service, C: Codec + ?Sized>(
         Taken::Stopped(_) => core.stop_datagrams(slot),
         Taken::Ended => read::end(core, slot),
         Taken::Close(reason) => core.close(slot, reason),
+    }
+    current
+}
+
+/// Drops the datagrams of one peer that follow each other, and returns the next one of another peer.
+#[cold]
+fn skip_run<'a>(
+    core: &mut Core,
+    first: Datagram<'a>,
+    rest: &mut Datagrams<'a>,
+) -> Option<Datagram<'a>> {
+    let mut current = Some(first);
+    while let Some(datagram) = current.filter(|datagram| datagram.peer == first.peer) {
+        core.counters.datagrams_in.add(1);
+        core.counters.bytes_in.add(datagram.bytes.len() as u64);
+        core.drop_datagram(DatagramDrop::Loop);
+        current = rest.next();
     }
     current
 }
@@ -308,6 +328,28 @@ impl Core {
                 .get(slot)
                 .is_some_and(|session| !session.is_closed() && !session.paused),
         }
+    }
+
+    /// Looks at a peer that proved nothing and is heard now. Returns whether it is to be ignored this time.
+    #[inline]
+    pub(super) fn is_looping<C: Codec + ?Sized>(
+        &mut self,
+        slot: usize,
+        datagram: &Datagram<'_>,
+        codec: &C,
+    ) -> bool {
+        let Some(peer) = self.sessions[slot].stream.datagram_mut() else {
+            return false;
+        };
+        if peer.budget.is_none() {
+            return false;
+        }
+        let is_looping = peer.loop_watch.look(datagram.bytes, codec);
+        let standing = peer.standing;
+        if self.may_be_established(standing) {
+            self.establish(slot);
+        }
+        is_looping
     }
 
     fn handle_receive_failure(&mut self, source: Source, error: std::io::Error) {

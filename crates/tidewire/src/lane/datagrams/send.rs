@@ -114,6 +114,7 @@ impl Core {
                     let sent_bytes = (output.sent - before) as u64;
                     if let Some(budget) = &mut peer.budget {
                         *budget -= sent_bytes;
+                        peer.loop_watch.is_answered = true;
                     }
                     counters.writes.add(1);
                     counters.datagrams_out.add(datagrams as u64);
@@ -197,7 +198,9 @@ impl Core {
     pub(crate) fn say_end(&mut self, slot: usize, reason: CloseReason) {
         let session = &self.sessions[slot];
         let is_gone = matches!(reason, CloseReason::PeerReset | CloseReason::Io(_));
-        if session.stream.datagram().is_none() || session.blocked || is_gone {
+        // An address that never was validated did not ask, or goes on without noticing.
+        let is_untold = matches!(reason, CloseReason::Unvalidated | CloseReason::Evicted);
+        if session.stream.datagram().is_none() || session.blocked || is_gone || is_untold {
             return;
         }
         if let Sent::All = self.send_output(slot) {

@@ -23,7 +23,7 @@ use tidewire_proto::correlate::Arrivals;
 pub(crate) use packing::Packing;
 
 use super::Transport;
-use crate::lane::KernelDrops;
+use crate::lane::{KernelDrops, LoopWatch, Standing};
 
 /// The peer of a session over UDP.
 #[derive(Debug)]
@@ -36,6 +36,8 @@ pub(crate) struct DatagramPeer {
     pub(crate) port: Option<usize>,
     /// Bytes that may still be sent to an address that has not proved itself.
     pub(crate) budget: Option<u64>,
+    pub(crate) standing: Standing,
+    pub(crate) loop_watch: LoopWatch,
     pub(crate) arrivals: Arrivals,
     /// When a hello that was not answered is given up, on the lane's clock.
     pub(crate) hello_deadline_ns: u64,
@@ -68,6 +70,8 @@ impl DatagramPeer {
             local: None,
             port: None,
             budget: None,
+            standing: Standing::Validated,
+            loop_watch: LoopWatch::default(),
             arrivals: Arrivals::default(),
             hello_deadline_ns: 0,
             hello_pause_ns: HELLO_PAUSE_FIRST_NS,

@@ -1,0 +1,170 @@
+//! Datagrams with the address of somebody else as their source, where the codec has no handshake.
+
+use std::collections::HashSet;
+use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use tidewire::io::datagram::{DatagramOptions, DatagramSocket};
+use tidewire::{DatagramDrop, Endpoint, Server};
+use tidewire_testkit::{DEADLINE, TestServer, wait_until};
+
+use crate::{arrived, codec, echo, limited, one_way, payloads, port_of, received, stranger};
+
+/// A socket that sends from `source`, a port of a server with several lanes, and receives nothing that goes there.
+fn forger(source: SocketAddr) -> UdpSocket {
+    let mut options = DatagramOptions::default();
+    options.reuse_port = true;
+    let socket = DatagramSocket::bind(&source, &options).unwrap();
+    let socket = UdpSocket::from(socket.as_fd().try_clone_to_owned().unwrap());
+    // The system gives it what comes from there only.
+    let elsewhere = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.connect(elsewhere.local_addr().unwrap()).unwrap();
+    socket
+}
+
+/// An echo server answered itself for ever, with all of a core, after one datagram with its own address as the source.
+#[test]
+fn a_server_never_answers_itself() {
+    for name in ["raw", "delimited", "length-field", "lines", "srmp", "uvrpc"] {
+        let codec = codec(name);
+        let builder = Server::builder().lanes(2).listen("udp://0.0.0.0:0");
+        let server = TestServer::over_udp(builder.unwrap(), &codec, |_| echo);
+        let bound = port_of(&server);
+        let Endpoint::Udp(anywhere) = server.server().addresses()[0] else {
+            panic!("not over UDP");
+        };
+        let wildcard = SocketAddr::new([127, 0, 0, 1].into(), anywhere.port());
+        let mut forged = 0;
+        for source in [
+            bound,
+            wildcard,
+            SocketAddr::new([127, 9, 9, 9].into(), anywhere.port()),
+        ] {
+            let socket = forger(source);
+            for target in [bound, wildcard] {
+                socket
+                    .send_to(&one_way(&codec, b"for ever"), target)
+                    .unwrap();
+                forged += 1;
+            }
+        }
+        let metrics = server.wait_for("all are dropped", |metrics| {
+            metrics.datagrams_dropped_by(DatagramDrop::OwnAddress) == forged
+        });
+        assert_eq!(
+            (metrics.datagrams_in, metrics.datagrams_out),
+            (forged, 0),
+            "{name}"
+        );
+        // Others are served.
+        let honest = stranger(bound);
+        honest.send(&one_way(&codec, b"hello")).unwrap();
+        assert_eq!(payloads(&codec, &received(&honest)), [b"hello"], "{name}");
+        assert_eq!(server.stop().sessions_opened, 1);
+    }
+}
+
+/// Two echo servers answered each other for ever after one forged datagram.
+#[test]
+fn two_servers_that_answer_each_other_come_to_rest() {
+    const FORGED: u64 = 20;
+    let codec = codec("raw");
+    let serve = || TestServer::over_udp(Server::builder().lanes(2), &codec, |_| echo);
+    let (one, two) = (serve(), serve());
+    let socket = forger(port_of(&two));
+    for number in 0..FORGED {
+        let payload = format!("forged {}", number % 5);
+        socket.send_to(payload.as_bytes(), port_of(&one)).unwrap();
+    }
+    let (first, second) = wait_until("all that went round is dropped", || {
+        let (first, second) = (one.metrics(), two.metrics());
+        let ended = [&first, &second]
+            .map(|metrics| metrics.datagrams_dropped_by(DatagramDrop::Loop) + metrics.kernel_drops);
+        (ended[0] + ended[1] == FORGED).then_some((first, second))
+    });
+    // It did go round, and each was dropped once.
+    assert!(first.datagrams_out > FORGED, "{first:#?}");
+    let lost = first.kernel_drops + second.kernel_drops;
+    let received = first.datagrams_in + second.datagrams_in;
+    assert_eq!(
+        received + lost,
+        first.datagrams_out + second.datagrams_out + FORGED
+    );
+    one.stop();
+    two.stop();
+}
+
+#[test]
+fn a_client_with_many_under_way_loses_nothing_to_the_loop_breaker() {
+    const UNDER_WAY: usize = 64;
+    const ROUNDS: usize = 400;
+    let codec = codec("raw");
+    let server = TestServer::over_udp(Server::builder(), &codec, |_| echo);
+    let socket = stranger(port_of(&server));
+    for round in 0..ROUNDS {
+        for number in 0..UNDER_WAY {
+            // Long alike, and new at its end only.
+            let payload = format!(
+                "a message like all others, number {:08}",
+                round * UNDER_WAY + number
+            );
+            socket.send(payload.as_bytes()).unwrap();
+        }
+        let replies: HashSet<_> = (0..UNDER_WAY).map(|_| received(&socket)).collect();
+        assert_eq!(replies.len(), UNDER_WAY);
+    }
+    let metrics = server.stop();
+    assert_eq!(metrics.datagrams_out, (UNDER_WAY * ROUNDS) as u64);
+    assert_eq!(metrics.datagrams_dropped_by(DatagramDrop::Loop), 0);
+}
+
+/// 65,536 forged addresses took all places for as long as a session may be silent, and newcomers were refused.
+#[test]
+fn forged_addresses_lock_no_newcomer_out() {
+    const PLACES: usize = 8;
+    const ADDRESSES: usize = 100;
+    let codec = codec("raw");
+    let builder = limited(|limits| {
+        limits.unvalidated_max = PLACES;
+        limits.unvalidated_timeout = DEADLINE;
+    });
+    let server = TestServer::over_udp(builder, &codec, |_| echo);
+    let sockets: Vec<_> = (0..ADDRESSES).map(|_| stranger(port_of(&server))).collect();
+    for socket in &sockets {
+        socket.send(b"hello").unwrap();
+        assert_eq!(received(socket), b"hello", "a newcomer is served");
+    }
+    let metrics = server.wait_for("the oldest made room", |metrics| {
+        metrics.closed_by("evicted") == (ADDRESSES - PLACES) as u64
+    });
+    assert_eq!(
+        (metrics.sessions_refused, metrics.sessions_opened),
+        (0, ADDRESSES as u64)
+    );
+    // One of those begins anew, without having been told of anything.
+    sockets[0].send(b"again").unwrap();
+    assert_eq!(received(&sockets[0]), b"again");
+    assert_eq!(server.stop().sessions_opened, ADDRESSES as u64 + 1);
+}
+
+#[test]
+fn an_address_that_falls_silent_at_once_is_forgotten_without_a_word() {
+    let codec = codec("delimited");
+    let builder = limited(|limits| limits.unvalidated_timeout = Duration::from_millis(50));
+    let server = TestServer::over_udp(builder, &codec, |_| echo);
+    let socket = stranger(port_of(&server));
+    for round in 1..=2 {
+        socket.send(&one_way(&codec, b"hello")).unwrap();
+        assert_eq!(payloads(&codec, &received(&socket)), [b"hello"]);
+        server.wait_for("it is forgotten", |metrics| {
+            metrics.closed_by("unvalidated") == round
+        });
+    }
+    let metrics = server.stop();
+    assert_eq!(arrived(&socket), Vec::<Vec<u8>>::new(), "not even an end");
+    assert_eq!(
+        (metrics.sessions_opened, metrics.closed_by("unvalidated")),
+        (2, 2)
+    );
+}
