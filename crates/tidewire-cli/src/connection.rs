@@ -66,6 +66,11 @@ impl ConnectionArguments {
             .request_timeout(self.timeout))
     }
 
+    /// Whether messages travel as datagrams.
+    pub(crate) fn is_udp(&self) -> bool {
+        self.address.starts_with("udp://")
+    }
+
     /// Connects, trying again until the timeout while nobody answers at the address, and has the connection come
     /// back by itself later.
     ///

@@ -335,6 +335,39 @@ impl Context<'_> {
         }
     }
 
+    /// Reads no more from the session this call is about, until [`Context::resume_reading`]. The peer is held back by its
+    /// transport; over UDP the system drops what comes. Pings go on, and silence does not end the session meanwhile.
+    pub(crate) fn pause_reading(&mut self) {
+        self.stopped = true;
+        let Some(slot) = self.core.slot_of(self.id) else {
+            return;
+        };
+        let session = &mut self.core.sessions[slot];
+        session.paused_by_service = true;
+        if !std::mem::replace(&mut session.paused, true) {
+            self.core.counters.reads_paused.add(1);
+            self.core.update_interest(slot);
+        }
+    }
+
+    /// Reads on from a session of this lane whose reading was paused by [`Context::pause_reading`].
+    pub(crate) fn resume_reading(&mut self, id: SessionId) {
+        let Some(slot) = self.core.slot_of(id) else {
+            return;
+        };
+        let session = &mut self.core.sessions[slot];
+        if std::mem::take(&mut session.paused_by_service) {
+            // Silence counts from now on.
+            session.last_input_ns = session.last_input_ns.max(self.core.now_ns);
+            self.core.unpause(slot);
+        }
+    }
+
+    /// Publishes how many events of a client were dropped because its application did not take them.
+    pub(crate) fn set_events_dropped(&self, events: u64) {
+        self.core.counters.events_dropped.set(events);
+    }
+
     /// Starts a connection from this lane. `on_open` or `on_connect_failed` follows, with `tag`.
     ///
     /// # Errors

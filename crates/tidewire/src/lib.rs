@@ -91,7 +91,7 @@ mod workers;
 pub use address::{Address, AddressError, Endpoint};
 pub use client::{
     Backoff, Call, Client, ClientBuilder, ConnectError, Event, HandOverError, OwnedMessage, Reply,
-    Request, RequestError, Subscription, TopicEvent, TopicMessage, WhenWindowFull,
+    Request, RequestError, Subscription, TopicEvent, TopicMessage, WhenEventsFull, WhenWindowFull,
 };
 pub use context::{Context, SendError};
 pub use deferred::Deferred;

@@ -190,8 +190,11 @@ counters! {
     gaps_announced,
     /// Times a publisher was held because a room blocks.
     publishers_held,
-    /// Times reading paused because a session did not take its output.
+    /// Times reading paused because a session did not take its output, or the application did not take a client's events.
     reads_paused,
+    /// Events that a client dropped because the application did not take them; see
+    /// [`WhenEventsFull`](crate::WhenEventsFull).
+    events_dropped,
     /// Messages a service refused with a typed error.
     refused,
     /// Direct sends refused because the receiver's queue was full or it was gone.

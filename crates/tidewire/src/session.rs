@@ -298,10 +298,12 @@ pub(crate) struct Session {
     pub(crate) blocked: bool,
     /// The peer takes nothing any more; only what it sent is still read.
     pub(crate) write_failed: bool,
-    /// Reading stopped: the session's own output is full, or its room holds publishers.
+    /// Reading stopped: the session's own output is full, or for one of the reasons below.
     pub(crate) paused: bool,
     /// Held by a room that blocks its publishers.
     pub(crate) held: bool,
+    /// The service paused reading, and has not resumed it.
+    pub(crate) paused_by_service: bool,
     /// Reading stopped until one of the unanswered requests is answered.
     pub(crate) awaits_answers: bool,
     /// Requests whose answers are deferred; none until the first one.
@@ -360,6 +362,7 @@ impl Session {
             write_failed: false,
             paused: false,
             held: false,
+            paused_by_service: false,
             awaits_answers: false,
             unanswered: None,
             backlog: false,
@@ -442,6 +445,11 @@ impl Session {
         if self.new_work == NewWork::ServedToBacklog && !self.backlog {
             self.new_work = NewWork::Refused;
         }
+    }
+
+    /// Whether nothing but its output stopped the reading.
+    pub(crate) fn may_unpause(&self) -> bool {
+        self.paused && !self.held && !self.awaits_answers && !self.paused_by_service
     }
 
     pub(crate) fn is_closed(&self) -> bool {

@@ -3,6 +3,10 @@
 //! One thread per pattern takes events and hands them to the main thread, which alone writes. A lost connection
 //! comes back by itself; that, and messages that were dropped, is said on stderr, or in line with `--json`, where
 //! a program reads it.
+//!
+//! When nobody reads the output, every stage on the way to it fills to a bound in bytes, and then the client stops
+//! reading. So the server's policy for slow subscribers decides, as with any other slow subscriber. Over UDP nothing holds a
+//! server back, so there the client drops the oldest messages itself, because it can say how many.
 
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
@@ -13,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use tidewire::proto::topic::Pattern;
-use tidewire::{Backoff, Policy, Subscription, TopicEvent};
+use tidewire::{Backoff, Client, Event, Policy, Subscription, TopicEvent, WhenEventsFull};
 
 use super::view::View;
 use super::{bad_topic, request_failure};
@@ -56,8 +60,8 @@ pub(crate) struct SubArguments {
 
 /// Something the main thread must deal with.
 enum Happening {
-    /// An event of the subscription with this index.
-    Event(usize, TopicEvent),
+    /// Events of the subscription with this index.
+    Events(usize, Vec<TopicEvent>),
     /// Ctrl-C, or a termination signal.
     Interrupt,
 }
@@ -84,11 +88,18 @@ pub(crate) fn run(arguments: &SubArguments) -> anyhow::Result<ExitCode> {
     let (sender, happenings) = mpsc::sync_channel(HAPPENINGS_MAX);
     let interrupted = Arc::new(AtomicBool::new(false));
     watch_signals(sender.clone(), Arc::clone(&interrupted))?;
-    let client = arguments
-        .connection
+    let connection = &arguments.connection;
+    let when_events_full = match connection.is_udp() {
+        true => WhenEventsFull::DropOldest,
+        false => WhenEventsFull::PauseReading,
+    };
+    let client = connection
         .client()?
         .reconnect(Backoff::default())
-        .connect(&arguments.connection.address)?;
+        .when_events_full(when_events_full)
+        .event_bytes_max((EVENT_BYTES_MAX / arguments.patterns.len()).max(EVENT_BYTES_MIN))
+        .connect(&connection.address)?;
+    take_client_events(client.clone())?;
     for (index, pattern) in arguments.patterns.iter().enumerate() {
         let subscription = match arguments.policy {
             Some(policy) => client.subscribe_with(pattern, policy),
@@ -169,37 +180,46 @@ impl<'a> Printer<'a> {
                 out.flush()?;
                 return Ok(End::TimedOut);
             }
-            let (index, event) = match happening {
-                Ok(Happening::Event(index, event)) => (index, event),
+            let (index, events) = match happening {
+                Ok(Happening::Events(index, events)) => (index, events),
                 // The next round looks why.
                 Ok(Happening::Interrupt) | Err(RecvTimeoutError::Timeout) => continue,
                 Err(RecvTimeoutError::Disconnected) => return Ok(ended("the client ended")),
             };
-            match event {
-                TopicEvent::Message(message) => {
-                    self.view.message(&message, &mut out)?;
-                    self.printed += 1;
-                    if Some(self.printed) == self.arguments.count {
-                        out.flush()?;
-                        return Ok(End::Counted);
-                    }
-                }
-                TopicEvent::Refused(error) => {
+            for event in events {
+                if let Some(end) = self.print_event(index, event, &mut out)? {
                     out.flush()?;
-                    return Ok(ended(&format!(
-                        "the server does not accept the subscription again: {error}"
-                    )));
-                }
-                TopicEvent::Ended => {
-                    out.flush()?;
-                    return Ok(ended("the client ended"));
-                }
-                event => {
-                    let pattern = &self.arguments.patterns[index];
-                    self.view.notice(pattern, &event, &mut out)?;
+                    return Ok(end);
                 }
             }
         }
+    }
+
+    /// Prints an event. Returns why nothing follows, if that is so.
+    fn print_event(
+        &mut self,
+        index: usize,
+        event: TopicEvent,
+        out: &mut impl Write,
+    ) -> io::Result<Option<End>> {
+        match event {
+            TopicEvent::Message(message) => {
+                self.view.message(&message, out)?;
+                self.printed += 1;
+                let is_enough = Some(self.printed) == self.arguments.count;
+                return Ok(is_enough.then_some(End::Counted));
+            }
+            TopicEvent::Refused(error) => {
+                let why = format!("the server does not accept the subscription again: {error}");
+                return Ok(Some(End::Ended(why)));
+            }
+            TopicEvent::Ended => return Ok(Some(ended("the client ended"))),
+            event => {
+                let pattern = &self.arguments.patterns[index];
+                self.view.notice(pattern, &event, out)?;
+            }
+        }
+        Ok(None)
     }
 }
 
@@ -233,7 +253,16 @@ fn watch_signals(
     signals::watch(Some(WAY_OUT), begin, || {})
 }
 
-/// Hands a subscription's events over, on a thread of its own.
+/// Takes the client's own events, of which those of the subscriptions say enough, so that they fill no queue.
+fn take_client_events(client: Client) -> io::Result<()> {
+    let take = move || while client.next_event() != Event::Ended {};
+    let name = "tidewire-events".to_owned();
+    std::thread::Builder::new().name(name).spawn(take)?;
+    Ok(())
+}
+
+/// Hands a subscription's events over, on a thread of its own: those that are there at once, so that a flood costs few
+/// wakes.
 fn pump(
     index: usize,
     subscription: Subscription,
@@ -242,10 +271,19 @@ fn pump(
     std::thread::Builder::new()
         .name("tidewire-topic".to_owned())
         .spawn(move || {
-            loop {
-                let event = subscription.next();
-                let last = event == TopicEvent::Ended;
-                if happenings.send(Happening::Event(index, event)).is_err() || last {
+            let mut is_over = false;
+            while !is_over {
+                let (mut events, mut bytes) = (Vec::new(), 0);
+                let mut next = Some(subscription.next());
+                while let Some(event) = next.take() {
+                    is_over = event == TopicEvent::Ended;
+                    bytes += EVENT_BYTES + payload_bytes(&event);
+                    events.push(event);
+                    if !is_over && bytes < BATCH_BYTES_MAX {
+                        next = subscription.next_within(Duration::ZERO);
+                    }
+                }
+                if happenings.send(Happening::Events(index, events)).is_err() {
                     return;
                 }
             }
@@ -256,14 +294,36 @@ fn pump(
 /// How long printing may take to end.
 const WAY_OUT: Duration = Duration::from_secs(5);
 
-/// Events between the pumps and the printer. When it is full the library's own queue fills, which says what it lost.
-const HAPPENINGS_MAX: usize = 1024;
+fn payload_bytes(event: &TopicEvent) -> usize {
+    match event {
+        TopicEvent::Message(message) => message.payload.len(),
+        _ => 0,
+    }
+}
+
+/// Bytes that the client holds for a printer that waits, divided among the patterns.
+const EVENT_BYTES_MAX: usize = 8 << 20;
+
+/// Each pattern's share of them, at the least.
+const EVENT_BYTES_MIN: usize = 64 << 10;
+
+/// Batches between the pumps and the printer. When they are full, the library's queues fill.
+const HAPPENINGS_MAX: usize = 4;
+
+/// A batch may exceed it by one message.
+const BATCH_BYTES_MAX: usize = 64 << 10;
+
+/// What an event counts beside its payload.
+const EVENT_BYTES: usize = 64;
 
 const EXAMPLES: &str = "\
 Examples:
   tidewire sub 127.0.0.1:8080 sensor.7.temperature
   tidewire sub 127.0.0.1:8080 'sensor.>' 'alarm.*' --json
   tidewire sub 127.0.0.1:8080 build.done --count 1 --duration 600 && deploy
+
+If nobody reads the output, the connection is not read either, and the server drops what its policy, or --policy, says; \
+a note on stderr says how many messages are missing. Over udp:// the oldest messages are dropped here.
 
 Lines are the payload alone for one topic, and else the topic, a space and the payload. On a terminal control \
 characters are escaped. A message that matches two of the patterns is printed twice.

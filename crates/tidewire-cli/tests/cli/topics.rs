@@ -146,6 +146,65 @@ fn a_reader_that_has_enough_ends_it_politely() {
     assert_eq!(line, "water\n");
 }
 
+/// Its memory grew with all that was published: to 820 MB in an hour at a pager.
+#[test]
+fn a_reader_that_stalls_costs_little_memory_and_hears_what_it_missed() {
+    const PUBLISHED: u64 = 12_000;
+    const PAYLOAD_BYTES: usize = 10_000;
+    const MEMORY_BYTES_MAX: usize = PUBLISHED as usize * PAYLOAD_BYTES / 2;
+    let policy = ["--app", "pubsub", "--slow-subscriber", "drop_oldest"];
+    let (_server, address) = Process::server(&policy);
+    let mut sub = command(&["sub", &address, "flood", "--json"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let client = Client::connect(&address).unwrap();
+    let mut lines = BufReader::new(sub.stdout.take().unwrap()).lines();
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(std::sync::atomic::Ordering::SeqCst) {
+                client.publish("flood", b"knock").unwrap();
+                client.flush().wait().unwrap();
+            }
+        });
+        lines.next().unwrap().unwrap();
+        stop.store(true, std::sync::atomic::Ordering::SeqCst);
+    });
+    let payload = vec![b'x'; PAYLOAD_BYTES];
+    for number in 1..=PUBLISHED {
+        client.publish("flood", &payload).unwrap();
+        if number % 50 == 0 {
+            client.flush().wait().unwrap();
+        }
+    }
+    let status = std::fs::read_to_string(format!("/proc/{}/status", sub.id())).unwrap();
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let peak_kb: usize = peak
+        .and_then(|peak| peak.trim().strip_suffix(" kB"))
+        .unwrap()
+        .parse()
+        .unwrap();
+    assert!(peak_kb * 1024 < MEMORY_BYTES_MAX, "{peak_kb} kB");
+
+    let (mut delivered, mut missing) = (0, 0);
+    while delivered + missing < PUBLISHED {
+        let line = lines.next().unwrap().unwrap();
+        let object: serde_json::Value = serde_json::from_str(&line).unwrap();
+        match object["gap"].as_u64() {
+            Some(count) => missing += count,
+            None => delivered += u64::from(object["payload"] != "knock"),
+        }
+    }
+    assert_eq!(delivered + missing, PUBLISHED);
+    assert!(missing > 0 && delivered > 0, "{delivered} and {missing}");
+    sub.kill().unwrap();
+    let notes = String::from_utf8(sub.wait_with_output().unwrap().stderr).unwrap();
+    let note = "messages of flood were lost here: the server dropped them";
+    assert!(notes.contains(note), "{notes}");
+}
+
 #[test]
 fn a_subscriber_survives_its_server_and_says_so() {
     let directory = tempfile::tempdir().unwrap();

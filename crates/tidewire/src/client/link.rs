@@ -1,7 +1,7 @@
 //! What a client's lane shares with the application's threads.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::task::Waker;
 
 use tidewire_io::doorbell::Doorbell;
@@ -9,9 +9,11 @@ use tidewire_proto::codec::{AnyCodec, Codec};
 use tidewire_proto::error::EncodeError;
 use tidewire_proto::message::Message;
 
-use super::events::{Event, EventQueue};
+use super::event_queue::{EventBounds, EventQueue, Queued, WhenEventsFull};
+use super::events::Event;
 use super::exchange::{Exchange, MustRing, Refused};
 use super::queue::{Command, Subscribe, Ticket};
+use super::reading::Reading;
 use super::request::Reply;
 use super::slots::{Outcome, SlotId};
 use super::{ConnectError, HandOverError};
@@ -21,8 +23,8 @@ use crate::context::encode_within;
 #[derive(Debug)]
 pub(crate) struct Link {
     exchange: Exchange,
-    /// Set once the lane runs. Not kept beyond it: references to a link may be spare for longer.
-    doorbell: OnceLock<Weak<Doorbell>>,
+    reading: Arc<Reading>,
+    event_bounds: EventBounds,
     /// Largest frame that both sides take.
     frame_bytes_max: AtomicUsize,
     /// When the client ends, whatever still waits; never, before somebody closed it.
@@ -33,14 +35,16 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    /// A link by way of this exchange.
-    pub(crate) fn new(exchange: Exchange) -> Self {
+    /// A link by way of this exchange, each of whose event queues has these bounds.
+    pub(crate) fn new(exchange: Exchange, event_bounds: EventBounds) -> Self {
+        let reading = Arc::new(Reading::default());
         Self {
             exchange,
-            doorbell: OnceLock::new(),
+            event_bounds,
             frame_bytes_max: AtomicUsize::new(usize::MAX),
             close_at_ns: AtomicU64::new(u64::MAX),
-            events: EventQueue::default(),
+            events: EventQueue::new(event_bounds, Arc::clone(&reading)),
+            reading,
             first: Mutex::new(None),
             first_ready: Condvar::new(),
         }
@@ -51,8 +55,7 @@ impl Link {
     }
 
     pub(crate) fn set_doorbell(&self, doorbell: &Arc<Doorbell>) {
-        // A link belongs to one lane, so it was not set before.
-        let _ = self.doorbell.set(Arc::downgrade(doorbell));
+        self.reading.set_doorbell(doorbell);
     }
 
     /// Leaves a command for the lane and wakes it if it sleeps.
@@ -138,9 +141,28 @@ impl Link {
     }
 
     pub(crate) fn ring(&self) {
-        if let Some(doorbell) = self.doorbell.get().and_then(Weak::upgrade) {
-            doorbell.ring();
-        }
+        self.reading.ring();
+    }
+
+    /// A queue for the events of a subscription.
+    pub(super) fn new_queue<E: Queued + PartialEq>(&self) -> EventQueue<E> {
+        EventQueue::new(self.event_bounds, Arc::clone(&self.reading))
+    }
+
+    /// Whether nothing may be read for now, because the application does not take what there is.
+    #[inline]
+    pub(super) fn holds_reading(&self) -> bool {
+        self.reading.is_held()
+    }
+
+    /// Whether reading may be held, so that an answer may wait unread for any time.
+    pub(super) fn may_hold_reading(&self) -> bool {
+        self.event_bounds.when_full == WhenEventsFull::PauseReading
+    }
+
+    /// Events dropped so far because the application did not take them.
+    pub(super) fn events_dropped(&self) -> u64 {
+        self.reading.dropped()
     }
 
     /// The lane's side: what was left for it, and where it leaves answers.
@@ -194,7 +216,7 @@ mod tests {
     /// It was copied, and refused by the lane.
     #[test]
     fn a_request_that_fits_no_frame_is_refused_before_it_is_copied() {
-        let link = Link::new(Exchange::new(1 << 20, false));
+        let link = Link::new(Exchange::new(1 << 20, false), EventBounds::default());
         link.set_frame_bytes_max(100);
         let ask = |name: &str, payload_bytes: usize| {
             link.push_call(Ticket::due_at(1), name, &vec![7; payload_bytes])

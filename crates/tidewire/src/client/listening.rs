@@ -332,7 +332,11 @@ impl ClientService {
         while self.calls.session.is_some()
             && let Some((key, step)) = self.listening.next_step()
         {
-            let deadline_ns = now_ns().saturating_add(nanoseconds(ASK_TIMEOUT));
+            // An answer that waits unread is not missing.
+            let deadline_ns = match self.may_hold_reading() {
+                true => u64::MAX,
+                false => now_ns().saturating_add(nanoseconds(ASK_TIMEOUT)),
+            };
             let asked = self.ask(cx, key, &step, deadline_ns, None);
             if let Err(error) = asked {
                 // The window or the queue is full: some other turn has room for it.
@@ -360,14 +364,19 @@ const REGISTER_INTERVAL: Duration = Duration::from_secs(15);
 
 #[cfg(test)]
 mod tests {
+    use super::super::event_queue::EventBounds;
     use super::*;
+
+    fn new_queue() -> Arc<TopicQueue> {
+        Arc::new(TopicQueue::new(EventBounds::default(), Arc::default()))
+    }
 
     fn deliver(channel: u16) -> Message<'static> {
         Message::new(Kind::Deliver, channel, b"x")
     }
 
     fn agreed(listening: &mut Listening, alias: u16) -> (usize, Arc<TopicQueue>) {
-        let queue = Arc::new(TopicQueue::default());
+        let queue = new_queue();
         let key = listening.add("a.b".into(), None, Arc::clone(&queue));
         listening.note_asked(key);
         listening.handle_answer(key, &Ok(alias));
@@ -392,7 +401,7 @@ mod tests {
     #[test]
     fn one_dropped_before_the_server_agreed_is_given_up_then() {
         let mut listening = Listening::default();
-        let queue = Arc::new(TopicQueue::default());
+        let queue = new_queue();
         let key = listening.add("a.b".into(), None, Arc::clone(&queue));
         listening.note_asked(key);
         listening.give_up(&queue);

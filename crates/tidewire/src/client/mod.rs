@@ -8,11 +8,13 @@ mod answers;
 mod backoff;
 mod call;
 mod calls;
+mod event_queue;
 mod events;
 mod exchange;
 mod link;
 mod listening;
 mod queue;
+mod reading;
 mod request;
 mod service;
 mod slots;
@@ -35,6 +37,8 @@ use tidewire_proto::message::{Kind, MemberId, Message};
 pub use backoff::Backoff;
 pub(crate) use call::Payload;
 pub use call::{Call, WhenWindowFull};
+use event_queue::EventBounds;
+pub use event_queue::WhenEventsFull;
 pub use events::{Event, OwnedMessage};
 pub use request::{Reply, Request, RequestError};
 pub use subscription::{Subscription, TopicEvent, TopicMessage};
@@ -82,6 +86,7 @@ pub struct ClientBuilder {
     close_timeout: Duration,
     pending_max: usize,
     when_window_full: WhenWindowFull,
+    event_bounds: EventBounds,
     backoff: Option<Backoff>,
     wait_for_server: bool,
     sockets: SocketOptions,
@@ -327,6 +332,7 @@ impl Default for ClientBuilder {
             close_timeout: Duration::from_secs(5),
             pending_max: 4096,
             when_window_full: WhenWindowFull::default(),
+            event_bounds: EventBounds::default(),
             backoff: None,
             wait_for_server: false,
             sockets: SocketOptions::default(),
@@ -385,6 +391,29 @@ impl ClientBuilder {
         self
     }
 
+    /// Bytes that each queue of events holds for an application that does not take them: payloads, and 128 for each event.
+    /// Default 8 MiB. The client's own events have a queue, and each [`Subscription`] has one. A single event is taken
+    /// however large it is.
+    #[must_use]
+    pub fn event_bytes_max(mut self, bytes: usize) -> Self {
+        self.event_bounds.bytes_max = bytes;
+        self
+    }
+
+    /// How many events each queue holds for an application that does not take them. Default 65,536.
+    #[must_use]
+    pub fn events_max(mut self, events: usize) -> Self {
+        self.event_bounds.events_max = events;
+        self
+    }
+
+    /// What happens when a queue of events reaches one of its bounds. Default: the oldest event is dropped.
+    #[must_use]
+    pub fn when_events_full(mut self, choice: WhenEventsFull) -> Self {
+        self.event_bounds.when_full = choice;
+        self
+    }
+
     /// Reconnects by itself after a connection that was open ends. Topics are subscribed to again. Only
     /// requests marked as [idempotent](Call::idempotent) are repeated; rooms are not joined again: an
     /// [`Event::Opened`] says when to.
@@ -435,7 +464,7 @@ impl ClientBuilder {
         let ids = self.codec.ids();
         let matches_replies = !is_udp.contains(&true) || ids != RequestIds::None;
         let exchange = Exchange::new(self.limits.queue_bytes_max, is_single);
-        let link = Arc::new(Link::new(exchange));
+        let link = Arc::new(Link::new(exchange, self.event_bounds));
         let codec = self.codec;
         let service = ClientService::new(
             Arc::clone(&link),

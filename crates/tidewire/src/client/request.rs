@@ -300,7 +300,10 @@ mod tests {
 
     #[test]
     fn a_blocked_thread_is_woken() {
-        let link = Arc::new(Link::new(Exchange::new(1_000, false)));
+        let link = Arc::new(Link::new(
+            Exchange::new(1_000, false),
+            crate::client::EventBounds::default(),
+        ));
         let sent = link.push_call(Ticket::due_at(u64::MAX), "", &[]);
         let slot = sent.unwrap();
         let request = Request::new(&link, Ok(slot));

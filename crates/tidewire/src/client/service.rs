@@ -35,6 +35,8 @@ pub(crate) struct ClientService {
     ever_open: bool,
     /// The session's output is full, so commands wait.
     is_backed_up: bool,
+    /// Nothing is read, because the application does not take its events.
+    is_reading_paused: bool,
     /// Commands taken from the application.
     batch: Batch,
     closing: bool,
@@ -64,6 +66,7 @@ impl ClientService {
             started: false,
             ever_open: false,
             is_backed_up: false,
+            is_reading_paused: false,
             batch: Batch::default(),
             closing: false,
             attempts: 0,
@@ -218,6 +221,29 @@ impl ClientService {
         next.into_iter().chain(waiting).min()
     }
 
+    pub(super) fn may_hold_reading(&self) -> bool {
+        self.link.may_hold_reading()
+    }
+
+    /// Stops reading once a queue of events is full that is to be waited for.
+    #[inline]
+    fn pause_if_held(&mut self, cx: &mut Context<'_>) {
+        if self.link.holds_reading() {
+            self.is_reading_paused = true;
+            cx.pause_reading();
+        }
+    }
+
+    /// Reads on once there is room for events again.
+    fn resume_if_released(&mut self, cx: &mut Context<'_>) {
+        if self.is_reading_paused && !self.link.holds_reading() {
+            self.is_reading_paused = false;
+            if let Some(session) = self.session {
+                cx.resume_reading(session);
+            }
+        }
+    }
+
     /// Leaves the answers there are to those who wait for them.
     fn leave_answers(&mut self, cx: &mut Context<'_>) {
         let answers = &mut self.calls.answers;
@@ -247,20 +273,24 @@ impl Service for ClientService {
             self.ever_open = true;
             self.link.complete_first(Ok(()));
         }
+        self.pause_if_held(cx);
     }
 
     fn on_message(&mut self, cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
         if message.kind == Kind::Deliver && cx.codec().registers_subscribers() {
             self.listening.handle_broadcast(&message);
+            self.pause_if_held(cx);
             return Ok(());
         }
         if matches!(message.kind, Kind::Deliver | Kind::Gap)
             && self.listening.handle_message(&message)
         {
+            self.pause_if_held(cx);
             return Ok(());
         }
         let Some(id) = self.calls.answered_id(&message) else {
             self.link.events.push(Event::Message(message.into()));
+            self.pause_if_held(cx);
             return Ok(());
         };
         let result = if message.kind == Kind::Error {
@@ -303,6 +333,7 @@ impl Service for ClientService {
 
     fn on_close(&mut self, cx: &mut Context<'_>, reason: CloseReason) {
         self.session = None;
+        self.is_reading_paused = false;
         self.calls.handle_close(reason);
         if !self.closing {
             self.listening.handle_close(reason);
@@ -338,6 +369,8 @@ impl Service for ClientService {
             // It would refuse what is new. That waits for the next connection, or fails as without one.
             self.calls.session = None;
         }
+        self.resume_if_released(cx);
+        cx.set_events_dropped(self.link.events_dropped());
         self.run_commands(cx);
         // Whoever is woken has the next requests in a moment, and giving the processor up for them once would save ringing
         // this lane: a fifth of what a request costs where nothing else runs. But where something does, all of it runs first,
@@ -369,6 +402,9 @@ impl Service for ClientService {
     }
 
     fn has_work(&self) -> bool {
+        if self.is_reading_paused && !self.link.holds_reading() {
+            return true;
+        }
         if self.is_backed_up {
             // What it has seen waits for the socket; what it has not seen may have a deadline before that.
             return self.link.exchange().has_news();

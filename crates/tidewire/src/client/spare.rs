@@ -134,7 +134,12 @@ mod tests {
 
     #[test]
     fn references_go_round_and_only_those_to_the_last_link_are_kept() {
-        let [first, second] = [(); 2].map(|()| Arc::new(Link::new(Exchange::new(1_000, false))));
+        let [first, second] = [(); 2].map(|()| {
+            Arc::new(Link::new(
+                Exchange::new(1_000, false),
+                crate::client::EventBounds::default(),
+            ))
+        });
         let held = [(); 3].map(|()| share(&first));
         assert_eq!(Arc::strong_count(&first), 4);
         held.into_iter().for_each(give_back_share);
@@ -154,7 +159,10 @@ mod tests {
 
     #[test]
     fn references_to_a_link_that_has_ended_are_not_kept() {
-        let link = Arc::new(Link::new(Exchange::new(1_000, false)));
+        let link = Arc::new(Link::new(
+            Exchange::new(1_000, false),
+            crate::client::EventBounds::default(),
+        ));
         let [first, second, third] = [(); 3].map(|()| share(&link));
         give_back_share(first);
         assert_eq!(Arc::strong_count(&link), 4, "one is spare");
@@ -213,8 +221,12 @@ mod tests {
                 give_back_share(self.0.lock().unwrap().take().unwrap());
             }
         }
-        let [first, second, third] =
-            [(); 3].map(|()| Arc::new(Link::new(Exchange::new(1_000, false))));
+        let [first, second, third] = [(); 3].map(|()| {
+            Arc::new(Link::new(
+                Exchange::new(1_000, false),
+                crate::client::EventBounds::default(),
+            ))
+        });
         let ticket = crate::client::queue::Ticket::due_at(1);
         let slot = first.push_call(ticket, "", b"").unwrap();
         let task = Arc::new(Task(std::sync::Mutex::new(Some(Arc::clone(&third)))));

@@ -9,7 +9,7 @@ use tidewire_proto::room::Policy;
 use tidewire_proto::topic::{Pattern, validate_topic};
 
 use super::Client;
-use super::events::{EventQueue, Queued};
+use super::event_queue::{EventQueue, Queued};
 use super::queue::{Command, Subscribe};
 use super::request::{Request, RequestError};
 use crate::limits::nanoseconds;
@@ -117,8 +117,8 @@ impl Client {
         policy: Option<Policy>,
     ) -> Result<Subscription, RequestError> {
         let pattern: Arc<str> = Pattern::parse(pattern)?.text().into();
-        let queue = Arc::new(TopicQueue::default());
         let link = &self.inner.link;
+        let queue: Arc<TopicQueue> = Arc::new(link.new_queue());
         let sent = link.push_subscribe(|slot| Subscribe {
             pattern: Arc::clone(&pattern),
             policy,
@@ -162,6 +162,8 @@ impl Subscription {
 
 impl Drop for Subscription {
     fn drop(&mut self) {
+        // First, so that a full queue no longer keeps the client from reading.
+        self.queue.discard();
         // If the client has ended there is nothing to unsubscribe from.
         let _ = self
             .client
@@ -176,5 +178,21 @@ impl Queued for TopicEvent {
 
     fn ended() -> Self {
         Self::Ended
+    }
+
+    fn missing(&self) -> u64 {
+        match self {
+            Self::Gap { lost } => *lost,
+            Self::Lost { count } => *count,
+            _ => 0,
+        }
+    }
+
+    fn heap_bytes(&self) -> usize {
+        match self {
+            Self::Message(TopicMessage { topic, payload }) => topic.len() + payload.len(),
+            Self::Refused(RequestError::Refused { text, .. }) => text.len(),
+            _ => 0,
+        }
     }
 }

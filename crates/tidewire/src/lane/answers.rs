@@ -425,10 +425,7 @@ impl Core {
                 .is_some_and(|unanswered| unanswered.is_ending());
         if session.awaits_answers && waiting < limit && !ends {
             session.awaits_answers = false;
-            if session.paused && !session.held {
-                session.paused = false;
-                self.resumed.push(slot);
-            }
+            self.unpause(slot);
         }
         if waiting == 0 {
             self.mark_dirty(slot);

@@ -112,7 +112,11 @@ impl Core {
                     Some(deadline_ns) => deadline_ns.saturating_sub(self.now_ns),
                     None => nanoseconds(limits.frame_timeout),
                 };
-                let idle_ns = self.idle_ns(session).saturating_sub(silent_ns);
+                let idle_ns = match self.idle_ns(session) {
+                    // The silence is our own doing.
+                    limit if session.paused_by_service => limit,
+                    limit => limit.saturating_sub(silent_ns),
+                };
                 let login_ns = session
                     .login_deadline_ns
                     .map_or(u64::MAX, |at| at.saturating_sub(self.now_ns));
@@ -203,8 +207,12 @@ impl Core {
                 }
                 return self.close(slot, CloseReason::HandshakeTimeout);
             }
-            _ if silent_ns >= long_idle_ns => return self.close(slot, CloseReason::IdleTimeout),
-            _ if silent_ns >= idle_ns => return self.close(slot, CloseReason::Unvalidated),
+            _ if silent_ns >= long_idle_ns && !session.paused_by_service => {
+                return self.close(slot, CloseReason::IdleTimeout);
+            }
+            _ if silent_ns >= idle_ns && !session.paused_by_service => {
+                return self.close(slot, CloseReason::Unvalidated);
+            }
             _ if is_frame_late => return self.close(slot, CloseReason::FrameTimeout),
             _ if is_past(session.login_deadline_ns) => {
                 return self.close(slot, CloseReason::HandshakeTimeout);

@@ -116,11 +116,10 @@ impl Core {
         self.update_interest(slot);
     }
 
-    /// Reading goes on, unless a room holds the session or too many of its requests are unanswered: the output that
-    /// stopped it is gone.
-    fn unpause(&mut self, slot: usize) {
+    /// Reading goes on, unless there is another reason to pause it: a room, unanswered requests, or the service.
+    pub(crate) fn unpause(&mut self, slot: usize) {
         let session = &mut self.sessions[slot];
-        if session.paused && !session.held && !session.awaits_answers {
+        if session.may_unpause() {
             session.paused = false;
             self.resumed.push(slot);
         }

@@ -153,10 +153,7 @@ impl Core {
                 }
                 if let Some(slot) = self.slot_of(*id) {
                     self.sessions[slot].held = false;
-                    if !self.sessions[slot].awaits_answers {
-                        self.sessions[slot].paused = false;
-                        self.resumed.push(slot);
-                    }
+                    self.unpause(slot);
                 }
                 false
             });

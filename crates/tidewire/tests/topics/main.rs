@@ -6,6 +6,7 @@ mod delivery;
 mod reconnect;
 mod refusal;
 mod slow;
+mod unread;
 
 use tidewire::proto::body::{ErrorBody, ErrorCode, SubscribeBody};
 use tidewire::{AnyCodec, Kind, Message, OwnedMessage, Policy, Server, Subscription, TopicEvent};

@@ -18,7 +18,10 @@ struct Rig {
 impl Rig {
     /// With an open session of this lane.
     fn new(core: &Core, slot: usize, ids: RequestIds, pending_max: usize) -> Self {
-        let link = Arc::new(Link::new(Exchange::new(1 << 20, false)));
+        let link = Arc::new(Link::new(
+            Exchange::new(1 << 20, false),
+            crate::client::EventBounds::default(),
+        ));
         let mut calls = Calls::new(Arc::clone(&link), ids, pending_max, false);
         calls.session = Some(core.sessions[slot].id);
         Self { link, calls }

@@ -1,0 +1,243 @@
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::Wake;
+
+use super::*;
+use crate::client::{Event, OwnedMessage};
+use crate::{Kind, Message};
+
+const EVERY_POLICY: [WhenEventsFull; 3] = [
+    WhenEventsFull::DropOldest,
+    WhenEventsFull::DropNewest,
+    WhenEventsFull::PauseReading,
+];
+
+fn queue(bounds: EventBounds) -> EventQueue<Event> {
+    EventQueue::new(bounds, Arc::default())
+}
+
+fn bounded(events_max: usize, bytes_max: usize, when_full: WhenEventsFull) -> EventQueue<Event> {
+    queue(EventBounds {
+        events_max,
+        bytes_max,
+        when_full,
+    })
+}
+
+fn message(number: u32, payload_bytes: usize) -> Event {
+    let payload = vec![7; payload_bytes];
+    Event::Message(OwnedMessage::from(Message::with_id(
+        Kind::OneWay,
+        0,
+        number,
+        &payload,
+    )))
+}
+
+/// Takes everything: the numbers of the messages, and a minus before how many are missing at that place.
+fn taken(queue: &EventQueue<Event>) -> Vec<i64> {
+    let next = || queue.next(Some(Duration::ZERO));
+    std::iter::from_fn(next)
+        .map(|event| match event {
+            Event::Message(message) => i64::from(message.id),
+            Event::Lost { count } => -(count as i64),
+            other => panic!("{other:?}"),
+        })
+        .collect()
+}
+
+#[test]
+fn what_was_dropped_is_told_where_it_is_missing() {
+    for (when_full, expected) in [
+        (WhenEventsFull::DropOldest, vec![-3, 4, 5, 6]),
+        (WhenEventsFull::DropNewest, vec![1, 2, 3, -3]),
+        // Whoever is not held back finds as much room again.
+        (WhenEventsFull::PauseReading, vec![1, 2, 3, 4, 5, 6]),
+    ] {
+        let queue = bounded(3, usize::MAX / 4, when_full);
+        (1..=6).for_each(|number| queue.push(message(number, 0)));
+        assert_eq!(taken(&queue), expected, "{when_full:?}");
+        let dropped = 3 * u64::from(when_full != WhenEventsFull::PauseReading);
+        assert_eq!(queue.reading.dropped(), dropped);
+    }
+    let queue = bounded(3, usize::MAX / 4, WhenEventsFull::DropNewest);
+    (1..=4).for_each(|number| queue.push(message(number, 0)));
+    for number in 1..=2 {
+        assert_eq!(queue.next(None), Some(message(number, 0)));
+    }
+    queue.push(message(5, 0));
+    assert_eq!(taken(&queue), [3, -1, 5]);
+}
+
+/// Their number alone was bounded: 65,536 events of 12 KB were 820 MB.
+#[test]
+fn events_that_nobody_takes_are_bounded_in_bytes() {
+    const BYTES_MAX: usize = 100_000;
+    const EVENTS: u32 = 1_000;
+    for when_full in EVERY_POLICY {
+        let bytes_max = match when_full {
+            WhenEventsFull::PauseReading => BYTES_MAX / 2 - 5_000,
+            _ => BYTES_MAX,
+        };
+        let queue = bounded(EVENTS_MAX, bytes_max, when_full);
+        let mut most = 0;
+        for number in 1..=EVENTS {
+            queue.push(message(number, 4_000 + number as usize));
+            most = most.max(queue.lock().bytes);
+        }
+        assert!(most <= BYTES_MAX, "{when_full:?}: {most} bytes");
+        assert!(most > BYTES_MAX / 2, "{when_full:?}: {most} bytes");
+        let (mut delivered, mut lost) = (0, 0);
+        for found in taken(&queue) {
+            match found {
+                1.. => delivered += 1,
+                missing => lost -= missing,
+            }
+        }
+        assert_eq!(delivered + lost, i64::from(EVENTS), "{when_full:?}");
+        assert_eq!(lost as u64, queue.reading.dropped());
+        assert_eq!(queue.lock().bytes, 0);
+    }
+}
+
+#[test]
+fn an_empty_queue_takes_an_event_of_any_size() {
+    for when_full in EVERY_POLICY {
+        let queue = bounded(1, 1, when_full);
+        queue.push(message(1, 10_000));
+        assert_eq!(taken(&queue), [1], "{when_full:?}");
+    }
+}
+
+/// What an event said to be missing would be forgotten with it.
+#[test]
+fn a_loss_that_is_dropped_stays_told() {
+    let queue = bounded(2, usize::MAX / 4, WhenEventsFull::DropOldest);
+    queue.push(Event::Lost { count: 10 });
+    (1..=3).for_each(|number| queue.push(message(number, 0)));
+    assert_eq!(
+        queue.reading.dropped(),
+        1,
+        "message 1; the ten were not dropped here"
+    );
+    assert_eq!(taken(&queue), [-11, 2, 3]);
+}
+
+#[test]
+fn a_full_queue_holds_reading_until_half_of_it_was_taken() {
+    let queue = bounded(4, usize::MAX / 4, WhenEventsFull::PauseReading);
+    let is_held = || queue.reading.is_held();
+    for number in 1..=4 {
+        assert!(!is_held());
+        queue.push(message(number, 0));
+    }
+    assert!(is_held());
+    for expected in [true, true, false] {
+        assert!(queue.next(None).is_some());
+        assert_eq!(is_held(), expected);
+    }
+    // However a full queue goes, it holds nothing any more.
+    for discards in [true, false] {
+        let reading = Arc::clone(&queue.reading);
+        let other = EventQueue::new(queue.bounds, Arc::clone(&reading));
+        (1..=4).for_each(|number| other.push(message(number, 0)));
+        assert!(reading.is_held());
+        if discards {
+            other.discard();
+            assert!(!reading.is_held());
+        }
+        drop(other);
+        assert!(!reading.is_held());
+    }
+}
+
+#[test]
+fn the_end_is_told_to_everyone_who_asks() {
+    let queue = queue(EventBounds::default());
+    queue.push(Event::Ended);
+    assert_eq!(queue.next(None), Some(Event::Ended));
+    assert_eq!(queue.next(None), Some(Event::Ended));
+}
+
+/// They waited for nobody as long as anything kept the queue: up to 65,536 of them.
+#[test]
+fn nothing_is_held_that_nobody_will_take() {
+    let queue = queue(EventBounds::default());
+    for _ in 0..=EVENTS_MAX {
+        queue.push(Event::Lost { count: 1 });
+    }
+    queue.discard();
+    assert_eq!(queue.lock().events.capacity(), 0);
+    queue.push(Event::Lost { count: 2 });
+    assert_eq!(queue.lock().events.capacity(), 0);
+    assert_eq!(queue.next(None), Some(Event::Ended));
+}
+
+/// Only one of the threads that waited learnt of the end, and the others waited for ever.
+#[test]
+fn the_end_is_told_to_every_thread_that_waits() {
+    const THREADS: usize = 3;
+    let queue = Arc::new(queue(EventBounds::default()));
+    let (told, heard) = std::sync::mpsc::channel();
+    for _ in 0..THREADS {
+        let (queue, told) = (Arc::clone(&queue), told.clone());
+        std::thread::spawn(move || told.send(queue.next(None)));
+    }
+    while queue.lock().waiting < THREADS {
+        std::thread::yield_now();
+    }
+    queue.push(Event::Ended);
+    for _ in 0..THREADS {
+        let event = heard.recv_timeout(Duration::from_secs(60));
+        assert_eq!(event, Ok(Some(Event::Ended)), "one was not woken");
+    }
+}
+
+/// The task that asked last took the place of those before it, which nobody woke any more.
+#[test]
+fn every_task_that_waits_is_woken() {
+    struct Count(AtomicUsize);
+
+    impl Wake for Count {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    let queue = queue(EventBounds::default());
+    let counts = [(); 3].map(|()| Arc::new(Count(AtomicUsize::new(0))));
+    let mut tasks = counts.clone().map(|count| {
+        let waker = Waker::from(count);
+        (waker, Box::pin(queue.next_async()))
+    });
+    for (waker, task) in &mut tasks {
+        // A future that was let go takes its waker with it.
+        let mut dropped = Box::pin(queue.next_async());
+        let polled = dropped.as_mut().poll(&mut Context::from_waker(waker));
+        assert_eq!(polled, Poll::Pending);
+        drop(dropped);
+        for _ in 0..2 {
+            let polled = task.as_mut().poll(&mut Context::from_waker(waker));
+            assert_eq!(polled, Poll::Pending);
+        }
+    }
+    assert_eq!(queue.lock().wakers.len(), tasks.len());
+    queue.push(Event::Ended);
+    for (count, (waker, task)) in counts.iter().zip(&mut tasks) {
+        assert_eq!(count.0.load(Ordering::SeqCst), 1, "once each");
+        let polled = task.as_mut().poll(&mut Context::from_waker(waker));
+        assert_eq!(polled, Poll::Ready(Event::Ended));
+    }
+}
+
+#[test]
+fn the_end_is_no_lost_event() {
+    for when_full in EVERY_POLICY {
+        let queue = bounded(1, usize::MAX / 4, when_full);
+        queue.push(message(1, 0));
+        queue.push(Event::Ended);
+        queue.push(message(2, 0));
+        assert_eq!(queue.next(None), Some(message(1, 0)));
+        assert_eq!(queue.next(None), Some(Event::Ended));
+    }
+}

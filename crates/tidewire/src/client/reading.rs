@@ -1,0 +1,63 @@
+//! Whether a client's lane may read on, decided by the application that takes the events.
+//!
+//! A queue of events that is full under [`WhenEventsFull::PauseReading`](super::WhenEventsFull::PauseReading) counts
+//! itself in here, and out again when half of it has been taken. The lane reads while the count is 0. It looks at it
+//! after each event, so it stops after the one that filled a queue; the thread that takes the last full queue's count
+//! back wakes the lane.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+
+use tidewire_io::doorbell::Doorbell;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(crate) struct Reading {
+    full_queues: AtomicUsize,
+    /// Events that queues dropped because the application did not take them.
+    dropped: AtomicU64,
+    /// Set once the lane runs. Not kept beyond it: references to a client's link may be spare for longer.
+    doorbell: OnceLock<Weak<Doorbell>>,
+}
+
+impl Reading {
+    pub(super) fn set_doorbell(&self, doorbell: &Arc<Doorbell>) {
+        // It belongs to one lane, so it was not set before.
+        let _ = self.doorbell.set(Arc::downgrade(doorbell));
+    }
+
+    /// Wakes the lane if it sleeps.
+    pub(super) fn ring(&self) {
+        if let Some(doorbell) = self.doorbell.get().and_then(Weak::upgrade) {
+            doorbell.ring();
+        }
+    }
+
+    /// Whether a queue is full. The order of memory is the doorbell's: it is rung after the count has changed.
+    #[inline]
+    pub(super) fn is_held(&self) -> bool {
+        self.full_queues.load(Ordering::Relaxed) > 0
+    }
+
+    pub(super) fn count_dropped(&self, events: u64) {
+        if events > 0 {
+            self.dropped.fetch_add(events, Ordering::Relaxed);
+        }
+    }
+
+    pub(super) fn dropped(&self) -> u64 {
+        self.dropped.load(Ordering::Relaxed)
+    }
+
+    /// Counts a queue that became full.
+    pub(super) fn hold(&self) {
+        self.full_queues.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts out a queue that has room again.
+    pub(super) fn release(&self) {
+        if self.full_queues.fetch_sub(1, Ordering::Relaxed) == 1 {
+            self.ring();
+        }
+    }
+}

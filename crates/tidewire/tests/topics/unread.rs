@@ -1,0 +1,138 @@
+//! A client whose application does not take its events: what is held, what is dropped, and what goes on.
+
+use std::time::Duration;
+
+use tidewire::{
+    Client, ClientBuilder, Limits, Policy, RequestError, Server, Subscription, TopicEvent,
+    WhenEventsFull,
+};
+use tidewire_testkit::{Peer, TestServer, wait_until};
+
+use super::{publish, serve, tw1};
+
+const PAYLOAD_BYTES: usize = 1_000;
+const EVENT_BYTES_MAX: usize = 100_000;
+const PUBLISHED: u64 = 20_000;
+
+/// A server that drops the oldest messages of a subscriber that is a little behind.
+fn impatient() -> TestServer {
+    let limits = Limits {
+        lag_bytes_max: 1 << 20,
+        ..Limits::default()
+    };
+    let builder = Server::builder()
+        .limits(limits)
+        .slow_subscribers(Policy::DropOldest);
+    TestServer::over_tcp(builder, &tw1(), |_| tidewire::PubSub::new())
+}
+
+fn client(server: &TestServer, change: impl FnOnce(ClientBuilder) -> ClientBuilder) -> Client {
+    let builder = Client::builder().event_bytes_max(EVENT_BYTES_MAX);
+    change(builder).connect(&server.url()).unwrap()
+}
+
+fn wait_for(what: &str, mut fact: impl FnMut() -> bool) {
+    wait_until(what, || fact().then_some(()));
+}
+
+/// Publishes more than the sockets between the server and a client hold, and waits until the server has handled it.
+fn flood(peer: &mut Peer, topic: &str) {
+    for _ in 0..PUBLISHED / 100 {
+        for _ in 0..100 {
+            publish(peer, topic, &[7; PAYLOAD_BYTES]);
+        }
+        super::ask(peer, tidewire::Kind::Request, 0, b"").unwrap();
+    }
+}
+
+/// Takes events until all of a flood is accounted for. Returns what came, what the server dropped, what the client did.
+fn account(subscription: &Subscription) -> [u64; 3] {
+    let mut counts = [0; 3];
+    while counts.iter().sum::<u64>() < PUBLISHED {
+        match subscription.next() {
+            TopicEvent::Message(_) => counts[0] += 1,
+            TopicEvent::Gap { lost } => counts[1] += lost,
+            TopicEvent::Lost { count } => counts[2] += count,
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(counts.iter().sum::<u64>(), PUBLISHED);
+    counts
+}
+
+/// Whatever a stalled subscriber was sent became memory of its client, up to 65,536 messages of any size.
+#[test]
+fn a_client_that_pauses_reading_leaves_it_to_the_servers_policy() {
+    let server = impatient();
+    let client = client(&server, |builder| {
+        builder
+            .when_events_full(WhenEventsFull::PauseReading)
+            .request_timeout(Duration::from_millis(50))
+    });
+    let subscription = client.subscribe("a.b").unwrap();
+    flood(&mut server.peer(), "a.b");
+    wait_for("reading pauses", || client.metrics().reads_paused > 0);
+    // No reply is read meanwhile, which is what this policy says.
+    let unread = client.request_blocking(b"").unwrap_err();
+    assert_eq!(unread, RequestError::TimedOut);
+    let [_, gaps, lost] = account(&subscription);
+    assert!(gaps > 0, "the server dropped nothing");
+    assert_eq!((lost, client.metrics().events_dropped), (0, 0));
+    client.request_blocking(b"").unwrap();
+    client.close();
+}
+
+/// With a client that waits for its application, a thread that waits for a reply before it takes events waits for ever.
+#[test]
+fn by_default_replies_come_while_nobody_takes_events() {
+    let server = serve(1);
+    let client = client(&server, |builder| builder);
+    let subscription = client.subscribe("a.b").unwrap();
+    flood(&mut server.peer(), "a.b");
+    wait_for("events are dropped", || client.metrics().events_dropped > 0);
+    client.request_blocking(b"").unwrap();
+    let [delivered, _, lost] = account(&subscription);
+    assert_eq!(client.metrics().events_dropped, lost);
+    assert!(delivered * (PAYLOAD_BYTES as u64) <= EVENT_BYTES_MAX as u64);
+    client.close();
+}
+
+#[test]
+fn a_full_subscription_that_is_dropped_lets_its_client_read_on() {
+    let server = impatient();
+    let client = client(&server, |builder| {
+        builder.when_events_full(WhenEventsFull::PauseReading)
+    });
+    let [full, other] = ["a.b", "c.d"].map(|pattern| client.subscribe(pattern).unwrap());
+    flood(&mut server.peer(), "a.b");
+    wait_for("reading pauses", || client.metrics().reads_paused > 0);
+    drop(full);
+    publish(&mut server.peer(), "c.d", b"heard");
+    assert_eq!(super::heard(&other), ("c.d".into(), "heard".into()));
+    client.close();
+}
+
+/// Silence ended a session that its own client did not read.
+#[test]
+fn a_client_that_pauses_reading_does_not_take_the_silence_for_the_servers() {
+    let server = impatient();
+    let client = client(&server, |builder| {
+        builder
+            .when_events_full(WhenEventsFull::PauseReading)
+            .limits(Limits {
+                idle_timeout: Duration::from_millis(100),
+                heartbeat: Duration::from_millis(20),
+                ..Limits::default()
+            })
+    });
+    let subscription = client.subscribe("a.b").unwrap();
+    flood(&mut server.peer(), "a.b");
+    wait_for("reading pauses", || client.metrics().reads_paused > 0);
+    let before = server.metrics().frames_in;
+    wait_for("pings go on for longer than the idle timeout", || {
+        server.metrics().frames_in >= before + 10
+    });
+    account(&subscription);
+    client.request_blocking(b"").unwrap();
+    client.close();
+}
