@@ -56,7 +56,7 @@ pub(crate) struct CallArguments {
 /// The server cannot be reached, does not answer in time, or answers with an error.
 pub(crate) fn run(arguments: &CallArguments) -> anyhow::Result<ExitCode> {
     let connection = &arguments.connection;
-    Need::Methods.check(&connection.codec.codec, "a call")?;
+    Need::Methods.check(&connection.codec(), "a call")?;
     let payload = match arguments.payload.as_deref() {
         None => Vec::new(),
         Some("-") => {

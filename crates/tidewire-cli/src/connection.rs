@@ -68,7 +68,16 @@ impl ConnectionArguments {
 
     /// Whether messages travel as datagrams.
     pub(crate) fn is_udp(&self) -> bool {
-        self.address.starts_with("udp://")
+        is_udp(&self.address)
+    }
+
+    /// The codec as it is at this address: over UDP some can say more.
+    pub(crate) fn codec(&self) -> AnyCodec {
+        let codec = self.codec.codec.clone();
+        match self.is_udp() {
+            true => codec.for_datagrams(),
+            false => codec,
+        }
     }
 
     /// Connects, trying again until the timeout while nobody answers at the address, and has the connection come
@@ -107,9 +116,15 @@ impl Need {
         if self.is_met(codec) {
             return Ok(());
         }
-        let able: Vec<&str> = AnyCodec::NAMES
+        let able: Vec<String> = AnyCodec::NAMES
             .into_iter()
-            .filter(|name| AnyCodec::by_name(name).is_ok_and(|codec| self.is_met(&codec)))
+            .filter_map(|name| match AnyCodec::by_name(name) {
+                Ok(codec) if self.is_met(&codec) => Some(name.to_owned()),
+                Ok(codec) if self.is_met(&codec.clone().for_datagrams()) => {
+                    Some(format!("{name} over udp://"))
+                }
+                _ => None,
+            })
             .collect();
         let lacks = match self {
             Self::Methods => "methods by name",
@@ -134,6 +149,11 @@ impl Need {
         }
         codec.encode(&probe, &mut Vec::new()).is_ok()
     }
+}
+
+/// Whether an address is one of UDP.
+pub(crate) fn is_udp(address: &str) -> bool {
+    address.starts_with("udp://")
 }
 
 /// A codec with its settings.

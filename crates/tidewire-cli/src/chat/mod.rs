@@ -95,7 +95,7 @@ pub(crate) fn run(arguments: ChatArguments) -> anyhow::Result<ExitCode> {
             Failure::configuration(what, "talk to a server of lines with `nc HOST PORT`").into(),
         );
     }
-    Need::Rooms.check(&connection.codec.codec, "`tidewire chat`")?;
+    Need::Rooms.check(&connection.codec(), "`tidewire chat`")?;
     let mut terminal = Terminal::open(!arguments.json);
     let client = connection
         .client()?

@@ -17,7 +17,7 @@ use crate::failure::Failure;
 pub(super) enum App {
     /// Rooms with names, presence and private messages; speaks tw1 and lines
     Chat,
-    /// Topics to publish and subscribe to; speaks tw1
+    /// Topics to publish and subscribe to; speaks tw1, and uvrpc over udp
     #[value(name = "pubsub")]
     PubSub,
     /// Methods to call by name: add, echo, methods, sleep, time; speaks tw1, srmp-rpc and uvrpc

@@ -23,7 +23,7 @@ use tidewire::proto::codec::Codec;
 use tidewire::{AnyCodec, Limits, MetricsReader, Policy, Server, Stopped};
 use tidewire_load::lane_account::LaneAccount;
 
-use crate::connection::{parse_codec, parse_seconds};
+use crate::connection::{is_udp, parse_codec, parse_seconds};
 use crate::failure::{self, Failure};
 use crate::logging::{self, LogArguments};
 use crate::ready::Ready;
@@ -266,7 +266,12 @@ fn start(arguments: &ServeArguments) -> anyhow::Result<Server> {
         }
         builder = builder.listen(bind)?;
     }
-    arguments.app.check(&arguments.codec)?;
+    let over_udp_only = arguments.binds.iter().all(|bind| is_udp(bind));
+    let spoken = match over_udp_only {
+        true => arguments.codec.clone().for_datagrams(),
+        false => arguments.codec.clone(),
+    };
+    arguments.app.check(&spoken)?;
     let server = arguments.app.start(builder, arguments.slow_subscriber)?;
     warn_of_short_budgets(arguments);
     let ready = Ready {
@@ -290,10 +295,7 @@ fn start(arguments: &ServeArguments) -> anyhow::Result<Server> {
 
 /// Says beforehand that answers will be missing, because their clients only see that none comes.
 fn warn_of_short_budgets(arguments: &ServeArguments) {
-    let over_udp = arguments
-        .binds
-        .iter()
-        .any(|bind| bind.starts_with("udp://"));
+    let over_udp = arguments.binds.iter().any(|bind| is_udp(bind));
     let proved = arguments.codec.has_handshake() || arguments.trust_datagram_peers;
     if over_udp && !proved && arguments.app.says_more_than_it_hears() {
         tracing::warn!(

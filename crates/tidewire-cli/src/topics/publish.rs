@@ -51,7 +51,7 @@ pub(crate) fn run(arguments: &PubArguments) -> anyhow::Result<ExitCode> {
     let topic = &*arguments.topic;
     tidewire::proto::topic::validate_topic(topic).map_err(|error| bad_topic(topic, error))?;
     let connection = &arguments.connection;
-    Need::Topics.check(&connection.codec.codec, "`tidewire pub`")?;
+    Need::Topics.check(&connection.codec(), "`tidewire pub`")?;
     let client = connection.client()?.connect(&connection.address)?;
     let mut publisher = Publisher {
         client: &client,

@@ -81,7 +81,7 @@ enum End {
 /// A pattern is malformed, the server cannot be reached or refuses, or fewer messages came than asked for.
 pub(crate) fn run(arguments: &SubArguments) -> anyhow::Result<ExitCode> {
     let deadline = arguments.duration.map(|duration| Instant::now() + duration);
-    Need::Topics.check(&arguments.connection.codec.codec, "`tidewire sub`")?;
+    Need::Topics.check(&arguments.connection.codec(), "`tidewire sub`")?;
     for pattern in &arguments.patterns {
         Pattern::parse(pattern).map_err(|error| bad_topic(pattern, error))?;
     }

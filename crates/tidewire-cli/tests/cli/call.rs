@@ -68,6 +68,14 @@ fn every_codec_with_names_calls_every_method() {
     }
 }
 
+/// As `simple_client` of UVRPC does, which expects four bytes.
+#[test]
+fn a_uvrpc_peer_adds_two_binary_numbers() {
+    let (_server, address) = Process::rpc_server(&["--codec", "uvrpc"]);
+    let call = [&*address, "Add", "-", "--raw", "--codec", "uvrpc"];
+    assert_eq!(reply(&call, b"\x0a\0\0\0\x14\0\0\0"), b"\x1e\0\0\0");
+}
+
 #[test]
 fn json_tells_the_reply_the_refusal_and_how_long_it_took() {
     let (_server, address) = Process::rpc_server(&[]);

@@ -4,6 +4,7 @@ use std::net::UdpSocket;
 
 use rustix::process::Signal;
 use tidewire::Client;
+use tidewire::proto::codec::uvrpc::BroadcastMessage;
 
 use crate::process::{DEADLINE, Process};
 
@@ -48,6 +49,42 @@ fn topics_go_over_udp() {
     subscriber.signal(Signal::INT);
     assert_eq!(subscriber.wait().status.code(), Some(0));
     drop(server);
+}
+
+/// The library can, and the commands refused it.
+#[test]
+fn topics_go_over_udp_in_the_format_of_uvrpc() {
+    let codec = ["--codec", "uvrpc"];
+    let serve = ["--app", "pubsub", "--trust-datagram-peers"];
+    let (server, address) = Process::server_at(ANY_PORT, &[&serve[..], &codec].concat());
+    let news = ["sub", &address, "news.*"];
+    let mut subscriber = Process::start(&[&news[..], &codec].concat());
+    // A registration is the nine bytes of the original, and a publication a datagram of its own.
+    let original = UdpSocket::bind("127.0.0.1:0").unwrap();
+    original
+        .connect(address.trim_start_matches("udp://"))
+        .unwrap();
+    original.set_read_timeout(Some(DEADLINE)).unwrap();
+    original.send(b"UVRPC_REG").unwrap();
+    let mut heard = false;
+    while !heard {
+        let publish = ["pub", &address, "news.today", "sunny"];
+        let ended = Process::start(&[&publish[..], &codec].concat()).wait();
+        assert_eq!(ended.status.code(), Some(0), "{}", ended.text());
+        heard = subscriber.has_line("news.today sunny");
+    }
+    let mut buffer = [0; 2048];
+    let count = original.recv(&mut buffer).unwrap();
+    let message = BroadcastMessage::decode(&buffer[..count]).unwrap();
+    assert_eq!((message.topic, message.data), ("news.today", &b"sunny"[..]));
+    subscriber.signal(Signal::INT);
+    assert_eq!(subscriber.wait().status.code(), Some(0));
+    drop(server);
+
+    let ended = Process::start(&["sub", "127.0.0.1:1", "news", "--codec", "uvrpc"]).wait();
+    assert_eq!(ended.status.code(), Some(2));
+    let remedy = "use --codec tw1, or uvrpc over udp://";
+    assert!(ended.text().contains(remedy), "{}", ended.text());
 }
 
 #[test]

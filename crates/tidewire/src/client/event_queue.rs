@@ -297,8 +297,7 @@ impl<E: Queued> State<E> {
     }
 
     fn take(&mut self, when_full: WhenEventsFull) -> Option<E> {
-        let is_lost_behind = when_full == WhenEventsFull::DropNewest;
-        if self.lost > 0 && !(is_lost_behind && !self.events.is_empty()) {
+        if self.lost > 0 && (self.events.is_empty() || when_full != WhenEventsFull::DropNewest) {
             return Some(E::lost(std::mem::take(&mut self.lost)));
         }
         // Once ended, every further call learns it instead of waiting for ever.

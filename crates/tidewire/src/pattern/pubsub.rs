@@ -4,6 +4,7 @@
 //! refusal is a typed error. `docs/protocol.md` has the frames, [`tidewire_proto::topic`] the patterns.
 
 use tidewire_proto::body::{ErrorCode, SubscribeBody};
+use tidewire_proto::codec::Codec;
 use tidewire_proto::message::{Kind, Message};
 use tidewire_proto::room::Policy;
 
@@ -13,8 +14,8 @@ use crate::service::{HandlerError, HandlerResult, Service};
 
 /// A publish/subscribe server's service. Give every lane a clone.
 ///
-/// Over UDP with the codec of UVRPC, whose subscribers register for everything and cannot publish, it takes their
-/// registrations; another service of the same lane passes it those and publishes by [`Context::publish`].
+/// Over UDP with the codec of UVRPC, subscribers register for everything. The format has no message to publish through a
+/// server, so a call of a method publishes its parameters under the method's name.
 ///
 /// ```
 /// use tidewire::{Client, PubSub, Server, TopicEvent};
@@ -74,6 +75,12 @@ impl Service for PubSub {
             Kind::Subscribe => self.subscribe(cx, &message),
             Kind::Unsubscribe => {
                 cx.unsubscribe(message.channel)?;
+                cx.reply(&[])
+            }
+            Kind::Request | Kind::OneWay
+                if !message.name.is_empty() && cx.codec().registers_subscribers() =>
+            {
+                cx.publish(message.name, message.payload)?;
                 cx.reply(&[])
             }
             // Frames of one session are handled in order, so this answer says that all before it were.

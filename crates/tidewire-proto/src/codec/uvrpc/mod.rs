@@ -11,7 +11,8 @@
 //! do; use the framing with a length wherever the peer has it.
 //!
 //! A datagram can also be a registration, read as a subscription to every topic, or a publication, read and sent as a
-//! delivery with the name of its topic. Nobody answers a registration, and there is no other way to subscribe.
+//! delivery with the name of its topic. Nobody answers a registration, and there is no other way to subscribe. The original
+//! has no way to publish through a server, so that is sent as a one-way call of the topic's name.
 //!
 //! A one-way message is sent as a request with id 0, because the original knows nothing else; its answer
 //! matches nothing. Frames of type notification are read as one-way messages, and deliveries are sent as them.
@@ -183,6 +184,10 @@ impl Codec for Uvrpc {
                 Kind::Deliver if !message.name.is_empty() => {
                     let (topic, data) = (message.name, message.payload);
                     return BroadcastMessage { topic, data }.encode(out);
+                }
+                Kind::Publish => {
+                    let kind = Kind::OneWay;
+                    return self.encode(&Message { kind, ..*message }, out);
                 }
                 _ => {}
             }
