@@ -226,6 +226,7 @@ fn classify_serve(error: &ServeError) -> (u8, &'static str) {
         ServeError::Address(_)
         | ServeError::Datagram(_)
         | ServeError::MixedFraming { .. }
+        | ServeError::Framing { .. }
         | ServeError::Bind(_)
         | ServeError::Inproc(_)
         | ServeError::LaneCount(_) => (CONFIGURATION, ""),

@@ -7,6 +7,7 @@ use std::str::FromStr;
 
 use thiserror::Error;
 use tidewire_io::socket::SocketAddress;
+use tidewire_proto::codec::StreamFraming;
 
 use crate::transport::inproc::{InprocName, NAME_BYTES_MAX};
 
@@ -17,9 +18,14 @@ use crate::transport::inproc::{InprocName, NAME_BYTES_MAX};
 /// Of the addresses of a host name a server takes the first that this machine has, and a client tries one after the
 /// other. A path that begins with `@` is a name in Linux's abstract namespace: without a file, and open to every user of
 /// the machine. An in-process name is known in its own process only.
+///
+/// Behind tcp and ipc addresses `?framing=none` or `?framing=length` says what tells frames apart, for a codec that leaves
+/// the choice: UVRPC's original puts a length in front of them over TCP and nothing over Unix sockets. Each address that a
+/// server listens on may say something else; without it the codec's own setting holds. An [`Endpoint`] does not keep it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Address {
     kind: AddressKind,
+    framing: Option<StreamFraming>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -96,6 +102,14 @@ pub enum AddressError {
         /// What the resolver said.
         detail: String,
     },
+    /// What follows a question mark is nothing that an address can say.
+    #[error(
+        "unknown parameter {parameter:?}; behind ? stands framing=none or framing=length, and a path has no other ?"
+    )]
+    BadParameter {
+        /// What was given.
+        parameter: String,
+    },
 }
 
 impl Address {
@@ -125,6 +139,19 @@ impl Address {
 }
 
 impl Address {
+    /// What it says about the framing of streams, if it says something.
+    #[must_use]
+    pub fn framing(&self) -> Option<StreamFraming> {
+        self.framing
+    }
+
+    /// Has a stream's address say this about framing unless it says something.
+    pub(crate) fn set_usual_framing(&mut self, framing: StreamFraming) {
+        if matches!(self.kind, AddressKind::Tcp { .. } | AddressKind::Ipc(_)) {
+            self.framing.get_or_insert(framing);
+        }
+    }
+
     /// Whether messages travel as datagrams.
     pub(crate) fn is_udp(&self) -> bool {
         matches!(self.kind, AddressKind::Udp { .. })
@@ -143,6 +170,10 @@ impl FromStr for Address {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let (transport, rest) = text.split_once("://").unwrap_or(("tcp", text));
+        let (rest, framing) = match transport {
+            "tcp" | "ipc" => split_framing(rest)?,
+            _ => (rest, None),
+        };
         let kind = match transport {
             "tcp" => {
                 let (host, port) = parse_host(text, rest)?;
@@ -161,17 +192,22 @@ impl FromStr for Address {
                 });
             }
         };
-        Ok(Self { kind })
+        Ok(Self { kind, framing })
     }
 }
 
 impl fmt::Display for Address {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.kind {
-            AddressKind::Tcp { host, port } => write_host(formatter, "tcp", host, *port),
-            AddressKind::Udp { host, port } => write_host(formatter, "udp", host, *port),
-            AddressKind::Ipc(path) => write!(formatter, "ipc://{}", path.display()),
-            AddressKind::Inproc(name) => name.fmt(formatter),
+            AddressKind::Tcp { host, port } => write_host(formatter, "tcp", host, *port)?,
+            AddressKind::Udp { host, port } => write_host(formatter, "udp", host, *port)?,
+            AddressKind::Ipc(path) => write!(formatter, "ipc://{}", path.display())?,
+            AddressKind::Inproc(name) => name.fmt(formatter)?,
+        }
+        match self.framing {
+            Some(StreamFraming::None) => formatter.write_str("?framing=none"),
+            Some(StreamFraming::Length) => formatter.write_str("?framing=length"),
+            None => Ok(()),
         }
     }
 }
@@ -190,7 +226,8 @@ impl From<Endpoint> for Address {
             Endpoint::Socket(SocketAddress::Unix(path)) => AddressKind::Ipc(path),
             Endpoint::Inproc(name) => AddressKind::Inproc(name),
         };
-        Self { kind }
+        let framing = None;
+        Self { kind, framing }
     }
 }
 
@@ -276,6 +313,20 @@ fn write_host(
     write!(formatter, "{transport}://{host}:{port}")
 }
 
+/// Splits what an address says about its framing off the rest.
+fn split_framing(rest: &str) -> Result<(&str, Option<StreamFraming>), AddressError> {
+    let Some((place, parameter)) = rest.rsplit_once('?') else {
+        return Ok((rest, None));
+    };
+    match parameter {
+        "framing=none" => Ok((place, Some(StreamFraming::None))),
+        "framing=length" => Ok((place, Some(StreamFraming::Length))),
+        other => Err(AddressError::BadParameter {
+            parameter: other.to_owned(),
+        }),
+    }
+}
+
 fn parse_host(text: &str, rest: &str) -> Result<(String, u16), AddressError> {
     let Some((host, port)) = rest.rsplit_once(':') else {
         return Err(AddressError::BadPort {
@@ -345,6 +396,7 @@ mod tests {
             "inproc://orders/eu-1",
         ] {
             let address = text.parse::<Address>().unwrap();
+            assert_eq!(address.framing(), None);
             assert_eq!(address.to_string(), text);
             if !text.contains("localhost") {
                 let endpoint = address.resolve().unwrap();
@@ -356,6 +408,30 @@ mod tests {
             "127.0.0.1:80".parse::<Address>().unwrap().to_string(),
             "tcp://127.0.0.1:80"
         );
+    }
+
+    #[test]
+    fn framing_stands_behind_a_question_mark() {
+        for (text, framing) in [
+            ("ipc:///tmp/x.sock?framing=none", StreamFraming::None),
+            ("tcp://127.0.0.1:80?framing=length", StreamFraming::Length),
+        ] {
+            let address = text.parse::<Address>().unwrap();
+            assert_eq!(address.framing(), Some(framing));
+            assert_eq!(address.to_string(), text);
+            let place = text.split('?').next().unwrap();
+            assert_eq!(address.resolve().unwrap().to_string(), place);
+        }
+        for text in ["ipc:///a?b", "ipc:///a?framing=some", "tcp://h:1?x=1"] {
+            let error = text.parse::<Address>().unwrap_err();
+            assert!(
+                matches!(error, AddressError::BadParameter { .. }),
+                "{error}"
+            );
+        }
+        for text in ["udp://127.0.0.1:80?framing=none", "inproc://a?framing=none"] {
+            assert!(text.parse::<Address>().is_err(), "{text}");
+        }
     }
 
     #[test]

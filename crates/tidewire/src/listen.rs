@@ -1,30 +1,99 @@
 //! Binding everything a server listens on, before any of its lanes runs.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use tidewire_io::datagram::DatagramBindError;
 use tidewire_io::datagram::{DatagramOptions, DatagramSocket};
-use tidewire_io::socket::{BindError, Listener, SocketAddress, SocketOptions};
-use tidewire_proto::codec::{AnyCodec, Codec};
+use tidewire_io::socket::{BindError, Listener, SocketAddress, SocketOptions, Stream};
+use tidewire_proto::codec::{AnyCodec, Codec, Decoded, StreamFraming};
 
 use crate::address::{Address, AddressError, Endpoint};
 use crate::limits::{DATAGRAM_FRAME_BYTES_MAX, DATAGRAM_RECEIVE_BUFFER_BYTES, Limits};
 use crate::server::ServeError;
+use crate::transport::{Connection, UnframedStream};
 
 /// What a server listens on.
 #[derive(Debug, Default)]
 pub(crate) struct Bound {
     /// Watched by the first lane.
-    pub(crate) listeners: Vec<Listener>,
+    pub(crate) listeners: Vec<StreamListener>,
     /// UDP sockets of each lane: one for each address.
     pub(crate) ports: Vec<Vec<DatagramSocket>>,
     /// With the real ports in place of 0.
     pub(crate) addresses: Vec<Endpoint>,
 }
 
+/// A listener of TCP or a Unix socket, and what its sessions have in common.
+#[derive(Debug)]
+pub(crate) struct StreamListener {
+    pub(crate) socket: Listener,
+    pub(crate) terms: Arc<ListenerTerms>,
+}
+
+/// What the sessions of a listener have in common.
+#[derive(Debug)]
+pub(crate) struct ListenerTerms {
+    /// Where it listens, as text.
+    address: String,
+    /// The codec that reads what its peers send.
+    codec: AnyCodec,
+    /// What its peers are sent has lengths that must be left out.
+    leaves_lengths_out: bool,
+    /// A peer that frames in the other way was warned of.
+    has_warned: AtomicBool,
+}
+
+impl ListenerTerms {
+    pub(crate) fn codec(&self) -> &AnyCodec {
+        &self.codec
+    }
+
+    /// An accepted connection, as its session uses it.
+    pub(crate) fn connection(&self, stream: Stream) -> Connection {
+        match self.leaves_lengths_out {
+            true => Connection::Unframed(Box::new(UnframedStream::new(stream))),
+            false => stream.into(),
+        }
+    }
+
+    /// Warns, once, if bytes that are refused are a frame in the codec's other framing.
+    pub(crate) fn note_refused(
+        &self,
+        input: &[u8],
+        frame_bytes_max: usize,
+        peer: Option<&Endpoint>,
+    ) {
+        let (other, key) = match self.codec.stream_framing() {
+            Some(StreamFraming::Length) => (StreamFraming::None, "none"),
+            Some(StreamFraming::None) => (StreamFraming::Length, "length"),
+            None => return,
+        };
+        let other = self.codec.with_stream_framing(other);
+        let is_frame = |codec: AnyCodec| {
+            let decoded = codec.decode(input, frame_bytes_max);
+            matches!(decoded, Ok(Decoded::Frame { .. }))
+        };
+        if !other.is_some_and(is_frame) || self.has_warned.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let peer = peer.map_or_else(|| "of a Unix socket".to_owned(), ToString::to_string);
+        tracing::warn!(
+            listener = self.address,
+            peer,
+            codec = self.codec.name(),
+            "a peer frames its messages in the other way and is refused; if all peers of this listener do, listen with \
+             ?framing={key} behind the address. Further ones are not logged"
+        );
+    }
+}
+
 impl Bound {
+    /// Binds the addresses of a server that writes with `codec`.
     pub(crate) fn bind(
         addresses: &[Address],
+        codec: &AnyCodec,
         lanes: usize,
         sockets: &SocketOptions,
         datagrams: &DatagramOptions,
@@ -32,7 +101,7 @@ impl Bound {
         let mut bound = Self::default();
         bound.ports.resize_with(lanes, Vec::new);
         for address in addresses {
-            bound.bind_first(address, sockets, datagrams)?;
+            bound.bind_first(address, codec, sockets, datagrams)?;
         }
         Ok(bound)
     }
@@ -41,13 +110,14 @@ impl Bound {
     fn bind_first(
         &mut self,
         address: &Address,
+        codec: &AnyCodec,
         sockets: &SocketOptions,
         datagrams: &DatagramOptions,
     ) -> Result<(), ServeError> {
         let mut endpoints = address.resolve_all()?.into_iter().peekable();
         while let Some(endpoint) = endpoints.next() {
             let outcome = match endpoint {
-                Endpoint::Socket(address) => self.bind_listener(&address, sockets),
+                Endpoint::Socket(at) => self.bind_listener(&at, address.framing(), codec, sockets),
                 Endpoint::Udp(address) => self.bind_ports(address, datagrams),
                 name => Ok(name),
             };
@@ -70,11 +140,22 @@ impl Bound {
     fn bind_listener(
         &mut self,
         address: &SocketAddress,
+        framing: Option<StreamFraming>,
+        codec: &AnyCodec,
         options: &SocketOptions,
     ) -> Result<Endpoint, ServeError> {
-        let listener = Listener::bind(address, options)?;
-        let local = listener.local_address().clone();
-        self.listeners.push(listener);
+        let socket = Listener::bind(address, options)?;
+        let local = socket.local_address().clone();
+        let framing = framing.or(codec.stream_framing());
+        let own = framing.and_then(|framing| codec.with_stream_framing(framing));
+        let terms = ListenerTerms {
+            address: local.to_string(),
+            leaves_lengths_out: framing != codec.stream_framing(),
+            codec: own.unwrap_or_else(|| codec.clone()),
+            has_warned: AtomicBool::new(false),
+        };
+        let terms = Arc::new(terms);
+        self.listeners.push(StreamListener { socket, terms });
         Ok(local.into())
     }
 
@@ -98,6 +179,30 @@ impl Bound {
             lane.push(socket);
         }
         Ok(Endpoint::Udp(address))
+    }
+}
+
+/// The codec that a server writes with. Where its addresses say nothing about framing, or all the same, it is the codec that
+/// says so. Else it is the one with lengths, which are left out where nobody reads them, and every address says what holds.
+pub(crate) fn frame(addresses: &mut [Address], codec: AnyCodec) -> Result<AnyCodec, ServeError> {
+    if addresses.iter().all(|address| address.framing().is_none()) {
+        return Ok(codec);
+    }
+    let (Some(usual), Some(with_length), Some(with_none)) = (
+        codec.stream_framing(),
+        codec.with_stream_framing(StreamFraming::Length),
+        codec.with_stream_framing(StreamFraming::None),
+    ) else {
+        let codec = codec.name();
+        return Err(ServeError::Framing { codec });
+    };
+    for address in &mut *addresses {
+        address.set_usual_framing(usual);
+    }
+    let is_none = |address: &Address| address.framing() == Some(StreamFraming::None);
+    match addresses.iter().all(is_none) {
+        true => Ok(with_none),
+        false => Ok(with_length),
     }
 }
 

@@ -22,7 +22,7 @@ use crate::lane::{
     SpareBatches, Spin,
 };
 use crate::limits::{Limits, RoomDefaults, nanoseconds};
-use crate::listen::{Bound, adapt, default_datagram_options};
+use crate::listen::{Bound, adapt, default_datagram_options, frame};
 use crate::metrics::{LaneCounters, Metrics, MetricsReader};
 use crate::pattern::{Directory, LANES_MAX};
 use crate::service::{Service, SharedService};
@@ -78,6 +78,14 @@ pub enum ServeError {
          rest"
     )]
     MixedFraming {
+        /// Name of the codec.
+        codec: &'static str,
+    },
+    /// An address says how streams are framed, and the codec leaves no choice.
+    #[error(
+        "the codec {codec} leaves no choice of framing; leave ?framing= out, or use the codec uvrpc"
+    )]
+    Framing {
         /// Name of the codec.
         codec: &'static str,
     },
@@ -391,8 +399,15 @@ impl ServerBuilder {
             return Err(ServeError::LaneCount(self.lanes));
         }
         let is_udp: Vec<bool> = self.addresses.iter().map(Address::is_udp).collect();
+        self.codec = frame(&mut self.addresses, self.codec)?;
         self.codec = adapt(&is_udp, self.codec, &mut self.limits)?;
-        let bound = Bound::bind(&self.addresses, self.lanes, &self.sockets, &self.datagrams)?;
+        let bound = Bound::bind(
+            &self.addresses,
+            &self.codec,
+            self.lanes,
+            &self.sockets,
+            &self.datagrams,
+        )?;
         // The first one decides; the others follow it without saying so again.
         let first = poller::open(self.poller).map_err(LaneError::from)?;
         let kind = first.kind();

@@ -16,6 +16,7 @@ use tidewire_proto::room::Subscriber;
 use crate::address::Endpoint;
 use crate::lane::{Standing, Unanswered, counted_address};
 use crate::limits::Limits;
+use crate::listen::ListenerTerms;
 use crate::output::Output;
 use crate::sessions::SessionCard;
 use crate::trace::Connecting;
@@ -271,6 +272,8 @@ pub(crate) struct Session {
     /// Whether we made the connection.
     pub(crate) outgoing: bool,
     pub(crate) peer: Option<Box<Endpoint>>,
+    /// What it has in common with other sessions of its listener, if a socket's listener accepted it.
+    pub(crate) listener: Option<Arc<ListenerTerms>>,
     pub(crate) tag: u64,
     /// What other threads know of it; there is none before it opens.
     pub(crate) card: Option<Arc<SessionCard>>,
@@ -342,6 +345,7 @@ impl Session {
             announced: false,
             outgoing,
             peer: None,
+            listener: None,
             tag: 0,
             card: None,
             outside_bytes: 0,

@@ -8,7 +8,11 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use tidewire::proto::body::ErrorCode;
-use tidewire::{AnyCodec, Context, HandlerError, HandlerResult, Message, Server};
+use tidewire::proto::codec::Codec;
+use tidewire::{
+    AnyCodec, Client, Context, HandlerError, HandlerResult, Kind, Message, ServeError, Server,
+};
+use tidewire_testkit::logs::Logs;
 
 fn echo(cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
     cx.reply(message.payload)
@@ -83,6 +87,124 @@ fn a_refusal_that_cannot_be_said_ends_a_session_that_matches_by_order() {
     assert!(received.is_empty(), "{received:02x?}");
 }
 
+/// A call of `echo` with "hi", as the original sends it over Unix sockets, and the answer. Over TCP a length stands in front.
+const UVRPC_REQUEST: &[u8] =
+    b"\x04\0\0\0\xDC\xFF\xFF\xFF\x01\0\0\0\x08\0\0\0\x10\0\0\0\x04\0\0\0echo\0\0\0\0\
+    \x02\0\0\0hi\0\0\x0C\0\x10\0\0\0\x04\0\x08\0\x0C\0";
+const UVRPC_ANSWER: &[u8] =
+    b"\x04\0\0\0\xE8\xFF\xFF\xFF\x01\0\0\0\x01\0\0\0\x04\0\0\0\x02\0\0\0hi\0\0\
+    \x0C\0\x10\0\x04\0\x08\0\0\0\x0C\0";
+
+fn with_length(frame: &[u8]) -> Vec<u8> {
+    [&(frame.len() as u32).to_be_bytes(), frame].concat()
+}
+
+/// Sends, and reads as much as is expected.
+fn ask(stream: &mut (impl Read + Write), sent: &[u8], expected: &[u8]) {
+    stream.write_all(sent).unwrap();
+    let mut received = vec![0; expected.len()];
+    stream.read_exact(&mut received).unwrap();
+    assert_eq!(received, expected);
+}
+
+fn uvrpc_server(codec: &str, addresses: &[&str]) -> Server {
+    let mut builder = Server::builder().codec(AnyCodec::by_name(codec).unwrap());
+    for address in addresses {
+        builder = builder.listen(address).unwrap();
+    }
+    builder.lanes(2).start(|_| echo as Handler).unwrap()
+}
+
+/// The codec said for all addresses whether a length stands in front of frames, and the original has one over TCP and none
+/// over Unix sockets.
+#[test]
+fn one_server_serves_uvrpc_peers_over_tcp_and_a_unix_socket() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("s");
+    let ipc = format!("ipc://{}", path.display());
+    let unframed = format!("{ipc}?framing=none");
+    for (codec, addresses) in [
+        ("uvrpc", ["tcp://127.0.0.1:0", &unframed]),
+        (
+            "uvrpc:legacy_unframed",
+            ["tcp://127.0.0.1:0?framing=length", &ipc],
+        ),
+    ] {
+        let server = uvrpc_server(codec, &addresses);
+        let tcp = server.addresses()[0].to_string();
+        let timeout = Some(Duration::from_secs(20));
+        let mut over_tcp = TcpStream::connect(tcp.trim_start_matches("tcp://")).unwrap();
+        over_tcp.set_read_timeout(timeout).unwrap();
+        let mut over_ipc = UnixStream::connect(&path).unwrap();
+        over_ipc.set_read_timeout(timeout).unwrap();
+        for count in [1, 100] {
+            let (sent, expected) = (UVRPC_REQUEST.repeat(count), UVRPC_ANSWER.repeat(count));
+            ask(&mut over_ipc, &sent, &expected);
+            let (sent, expected) = (with_length(UVRPC_REQUEST), with_length(UVRPC_ANSWER));
+            ask(&mut over_tcp, &sent.repeat(count), &expected.repeat(count));
+        }
+        // Framed once for both.
+        let notice = Message::new(Kind::Deliver, 0, b"hi");
+        let broadcast = server.sessions().broadcast_where(|_| true, &notice);
+        assert_eq!(broadcast.unwrap().wait().queued, 2);
+        let mut frame = Vec::new();
+        let legacy = AnyCodec::by_name("uvrpc:legacy_unframed").unwrap();
+        legacy.encode(&notice, &mut frame).unwrap();
+        ask(&mut over_ipc, b"", &frame);
+        ask(&mut over_tcp, b"", &with_length(&frame));
+
+        let client = |address: &str| {
+            let uvrpc = AnyCodec::by_name("uvrpc").unwrap();
+            Client::builder().codec(uvrpc).connect(address).unwrap()
+        };
+        let large = vec![7; 500_000];
+        for address in [&unframed, &tcp] {
+            let client = client(address);
+            let reply = client.call_method("echo", &large).wait().unwrap();
+            assert_eq!(reply.payload(), large);
+            client.close();
+        }
+        drop((over_tcp, over_ipc));
+        let metrics = server.shutdown(Duration::from_secs(5)).metrics;
+        assert_eq!(metrics.frames_in, 2 * (1 + 100) + 2);
+        assert_eq!(metrics.sessions_closed(), 4);
+    }
+    let refused = Server::builder()
+        .listen("tcp://127.0.0.1:0?framing=none")
+        .unwrap()
+        .start(|_| echo as Handler);
+    assert!(matches!(refused, Err(ServeError::Framing { codec: "tw1" })));
+}
+
+/// Nothing said why such a peer was refused.
+#[test]
+fn a_peer_that_frames_in_the_other_way_is_warned_of_once() {
+    let logs = Logs::capture();
+    let addresses = ["tcp://127.0.0.1:0", "tcp://127.0.0.1:0?framing=none"];
+    let server = uvrpc_server("uvrpc", &addresses);
+    for (endpoint, sent, hint) in [
+        (0, UVRPC_REQUEST.to_vec(), "?framing=none "),
+        (1, with_length(UVRPC_REQUEST), "?framing=length "),
+    ] {
+        let address = server.addresses()[endpoint].to_string();
+        let is_hint = |line: &&str| line.contains(&address) && line.contains("WARN");
+        // The first one is something else.
+        for sent in [&b"GET / HTTP/1.1\r\n\r\n"[..], &sent, &sent] {
+            let mut stream = TcpStream::connect(address.trim_start_matches("tcp://")).unwrap();
+            stream.write_all(sent).unwrap();
+            stream.shutdown(Shutdown::Write).unwrap();
+            // The end, or a reset where bytes were left.
+            let _ = stream.read_to_end(&mut Vec::new());
+        }
+        let text = logs.text();
+        let hints: Vec<&str> = text.lines().filter(is_hint).collect();
+        assert_eq!(hints.len(), 1, "{text}");
+        assert!(hints[0].contains(hint), "{text}");
+    }
+    let stopped = server.shutdown(Duration::from_secs(5));
+    assert_eq!(stopped.metrics.sessions_closed(), 6);
+}
+
 /// The original sends its frames over Unix sockets with nothing between them.
 #[test]
 fn unframed_uvrpc_calls_over_a_unix_socket_are_answered_each() {
@@ -94,10 +216,7 @@ fn unframed_uvrpc_calls_over_a_unix_socket_are_answered_each() {
         .codec(AnyCodec::by_name("uvrpc:legacy_unframed").unwrap())
         .start(|_| echo)
         .unwrap();
-    let request = b"\x04\0\0\0\xDC\xFF\xFF\xFF\x01\0\0\0\x08\0\0\0\x10\0\0\0\x04\0\0\0echo\0\0\0\0\
-        \x02\0\0\0hi\0\0\x0C\0\x10\0\0\0\x04\0\x08\0\x0C\0";
-    let answer = b"\x04\0\0\0\xE8\xFF\xFF\xFF\x01\0\0\0\x01\0\0\0\x04\0\0\0\x02\0\0\0hi\0\0\
-        \x0C\0\x10\0\x04\0\x08\0\0\0\x0C\0";
+    let (request, answer) = (UVRPC_REQUEST, UVRPC_ANSWER);
     let mut stream = UnixStream::connect(&path).unwrap();
     let timeout = Some(Duration::from_secs(20));
     stream.set_read_timeout(timeout).unwrap();

@@ -126,11 +126,8 @@ impl<'a> Runner<'a> {
             .transpose()?;
         let address = match (&child, &self.arguments.target) {
             (Some(child), _) => child.address().clone(),
-            (None, Some(target)) => target.resolve()?,
-            (None, None) => scenario
-                .target
-                .parse::<Address>()
-                .and_then(|address| address.resolve())?,
+            (None, Some(target)) => resolve(target)?,
+            (None, None) => resolve(&scenario.target.parse()?)?,
         };
         let mut options = self.options(address, client_cores);
         options.seed = self.seed(scenario);
@@ -202,6 +199,17 @@ fn server_for(scenario: &Scenario) -> anyhow::Result<(&'static str, &str)> {
     }
     let codec = scenario.steps.first().map_or("tw1", |step| &step.codec);
     Ok((first, codec))
+}
+
+/// The endpoint of a target.
+fn resolve(target: &Address) -> anyhow::Result<Endpoint> {
+    if target.framing().is_some() {
+        let what = "the codec of a load test says how streams are framed, not its target";
+        let remedy =
+            "leave ?framing= out, and write codec = \"uvrpc:legacy_unframed\" in the scenario";
+        return Err(Failure::configuration(what, remedy).into());
+    }
+    Ok(target.resolve()?)
 }
 
 /// Begins to answer scrapes, and says where.

@@ -39,7 +39,8 @@ pub(crate) struct ServeArguments {
     #[arg(long, value_enum, default_value = "chat")]
     app: App,
 
-    /// Where to listen, tcp://HOST:PORT, udp://HOST:PORT or ipc://PATH; may be repeated. Port 0 takes a free one
+    /// Where to listen, tcp://HOST:PORT, udp://HOST:PORT or ipc://PATH; may be repeated. Port 0 takes a free one. With
+    /// --codec uvrpc, ?framing=none behind an address is for peers that put no length in front of frames
     #[arg(
         long = "bind",
         value_name = "ADDR",
@@ -386,6 +387,7 @@ Examples:
   tidewire serve --config examples/tidewire.toml --lanes 2 --log-file serve.log
   tidewire serve --bind tcp://0.0.0.0:8080 --bind ipc:///tmp/chat.sock
   tidewire serve --codec lines --bind tcp://127.0.0.1:8081     then: nc 127.0.0.1 8081
+  tidewire serve --app rpc --codec uvrpc --bind tcp://127.0.0.1:5555 --bind 'ipc:///tmp/uvrpc.sock?framing=none'
   tidewire serve --app echo --codec raw --bind udp://127.0.0.1:8082     then: nc -u 127.0.0.1 8082
 
 Ctrl-C drains: sessions are told and may finish. A second Ctrl-C stops at once. SIGHUP, which a terminal that is closed \

@@ -145,6 +145,34 @@ impl AnyCodec {
             other => other,
         }
     }
+
+    /// What tells the frames of a stream apart, if that is a choice: only with UVRPC's codec.
+    #[must_use]
+    pub fn stream_framing(&self) -> Option<StreamFraming> {
+        match self {
+            Self::Uvrpc(codec) => codec.stream_framing(),
+            _ => None,
+        }
+    }
+
+    /// The same codec with this framing in streams; `None` if it leaves no choice.
+    #[must_use]
+    pub fn with_stream_framing(&self, framing: StreamFraming) -> Option<Self> {
+        self.stream_framing()?;
+        Some(Self::Uvrpc(match framing {
+            StreamFraming::Length => Uvrpc::new(),
+            StreamFraming::None => Uvrpc::legacy_unframed(),
+        }))
+    }
+}
+
+/// What tells the frames of a stream apart, for a codec whose peers do not agree on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum StreamFraming {
+    /// A length in front of each frame.
+    Length,
+    /// Nothing: a frame's end is found by what is in it.
+    None,
 }
 
 impl Codec for AnyCodec {

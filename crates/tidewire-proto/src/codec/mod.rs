@@ -53,7 +53,7 @@ mod srmp_rpc;
 mod tw1;
 pub mod uvrpc;
 
-pub use any::AnyCodec;
+pub use any::{AnyCodec, StreamFraming};
 pub use delimited::Delimited;
 #[doc(hidden)]
 pub use frame::LastFrame;

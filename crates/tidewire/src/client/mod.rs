@@ -45,7 +45,7 @@ pub use subscription::{Subscription, TopicEvent, TopicMessage};
 
 use crate::address::{Address, AddressError, Endpoint};
 use crate::limits::{Limits, nanoseconds};
-use crate::listen::adapt;
+use crate::listen::{adapt, frame};
 use crate::metrics::Metrics;
 use crate::pattern::Joined;
 use crate::server::{ServeError, Server};
@@ -452,8 +452,10 @@ impl ClientBuilder {
     ///
     /// # Errors
     /// See [`ConnectError`]; of several addresses that fail, the last one's. The first attempt is never repeated.
-    pub fn connect(self, address: &str) -> Result<Client, ConnectError> {
-        self.connect_to(address.parse::<Address>()?.resolve_all()?)
+    pub fn connect(mut self, address: &str) -> Result<Client, ConnectError> {
+        let address: Address = address.parse()?;
+        self.codec = frame(&mut [address.clone()], self.codec)?;
+        self.connect_to(address.resolve_all()?)
     }
 
     /// Connects to the first of these that answers.

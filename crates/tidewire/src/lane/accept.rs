@@ -13,19 +13,38 @@ use tidewire_proto::message::{Kind, Message};
 use super::Core;
 use super::mailbox::Post;
 use crate::address::Endpoint;
+use crate::listen::{ListenerTerms, StreamListener};
 use crate::session::State;
 use crate::transport::{Connection, Transport};
+
+/// A connection that was accepted, or came from within the process.
+#[derive(Debug)]
+pub(crate) struct Arrival {
+    pub(crate) stream: Connection,
+    pub(crate) peer: Option<Endpoint>,
+    /// What it has in common with others of its listener, if that is a socket.
+    pub(crate) listener: Option<Arc<ListenerTerms>>,
+}
 
 impl Core {
     /// Accepts what waits at a listener, up to a bound, and spreads it over the lanes.
     pub(crate) fn accept(&mut self, listener: usize, ready: &mut Vec<usize>) {
         for _ in 0..ACCEPTS_PER_EVENT {
-            let Some(socket) = self.listeners.get(listener) else {
+            let Some(StreamListener { socket, terms }) = self.listeners.get(listener) else {
                 return;
             };
             match socket.accept() {
                 Ok(Accepted { stream, peer }) => {
-                    self.place(stream.into(), peer.map(Endpoint::from), ready);
+                    let (stream, terms) = (terms.connection(stream), Arc::clone(terms));
+                    let peer = peer.map(Endpoint::from);
+                    self.place(
+                        Arrival {
+                            stream,
+                            peer,
+                            listener: Some(terms),
+                        },
+                        ready,
+                    );
                 }
                 Err(AcceptError::WouldBlock) => return,
                 Err(AcceptError::Aborted) => {}
@@ -46,16 +65,11 @@ impl Core {
     }
 
     /// Counts a connection in and gives it to the lane whose turn it is.
-    pub(crate) fn place(
-        &mut self,
-        stream: Connection,
-        peer: Option<Endpoint>,
-        ready: &mut Vec<usize>,
-    ) {
-        if !self.shared.gate.enter(peer.as_ref()) {
-            self.note_refusal(peer.as_ref());
+    pub(crate) fn place(&mut self, arrival: Arrival, ready: &mut Vec<usize>) {
+        if !self.shared.gate.enter(arrival.peer.as_ref()) {
+            self.note_refusal(arrival.peer.as_ref());
             let text = "a limit on the number of sessions is reached";
-            return self.turn_away(stream, GoAwayCode::LimitReached, text);
+            return self.turn_away(arrival.stream, GoAwayCode::LimitReached, text);
         }
         let shared = Arc::clone(&self.shared);
         let lanes = shared.lanes.get().map_or(&[][..], Vec::as_slice);
@@ -70,13 +84,12 @@ impl Core {
         }
         match lanes.get(self.next_lane) {
             Some(other) if self.next_lane != self.lane => {
-                if let Err(Post::Adopt { stream, peer }) = other.post(Post::Adopt { stream, peer })
-                {
+                if let Err(Post::Adopt(arrival)) = other.post(Post::Adopt(arrival)) {
                     // That lane is drowning or has ended; this one has just shown that it is not.
-                    self.adopt(stream, peer, ready);
+                    self.adopt(arrival, ready);
                 }
             }
-            _ => self.adopt(stream, peer, ready),
+            _ => self.adopt(arrival, ready),
         }
     }
 
@@ -94,12 +107,12 @@ impl Core {
     }
 
     /// Takes up a connection that the gate has counted.
-    pub(crate) fn adopt(
-        &mut self,
-        stream: Connection,
-        peer: Option<Endpoint>,
-        ready: &mut Vec<usize>,
-    ) {
+    pub(crate) fn adopt(&mut self, arrival: Arrival, ready: &mut Vec<usize>) {
+        let Arrival {
+            stream,
+            peer,
+            listener,
+        } = arrival;
         if self.drain_deadline_ns.is_some() {
             // Another lane accepted it before it learnt of the end.
             self.shared.gate.leave(peer.as_ref());
@@ -113,8 +126,12 @@ impl Core {
             State::Open
         };
         match self.insert(stream, peer, state, false) {
-            Ok(slot) if !handshake => ready.push(slot),
-            Ok(_) => {}
+            Ok(slot) => {
+                self.sessions[slot].listener = listener;
+                if !handshake {
+                    ready.push(slot);
+                }
+            }
             Err(reason) => {
                 // `insert` gave the place at the gate back.
                 tracing::warn!(%reason, "an accepted connection could not be watched");
@@ -163,8 +180,12 @@ mod tests {
         assert!(lane.core.shared.gate.enter(None));
         let deadline_ns = u64::MAX;
         handle.post(Post::Drain { deadline_ns }).unwrap();
-        let (stream, peer) = (near.into(), None);
-        handle.post(Post::Adopt { stream, peer }).unwrap();
+        let arrival = Arrival {
+            stream: near.into(),
+            peer: None,
+            listener: None,
+        };
+        handle.post(Post::Adopt(arrival)).unwrap();
         lane.take_mail();
 
         assert_eq!(lane.core.counters.sessions_refused.read(), 1);

@@ -11,7 +11,7 @@ use slab::Slab;
 use tidewire_io::clock::now_ns;
 use tidewire_io::datagram::DatagramOptions;
 use tidewire_io::poller::{Interest, Poller, Token};
-use tidewire_io::socket::{Listener, SocketOptions};
+use tidewire_io::socket::SocketOptions;
 use tidewire_io::timer::TimerWheel;
 use tidewire_proto::codec::AnyCodec;
 
@@ -26,6 +26,7 @@ use super::wait::Spin;
 use crate::context::Context;
 use crate::deferred::{SpareFrames, Token as AnswerToken};
 use crate::limits::{Limits, RoomDefaults};
+use crate::listen::StreamListener;
 use crate::metrics::LaneCounters;
 use crate::output::Output;
 use crate::pattern::{Directory, Room, Routes, SharedRoom};
@@ -77,7 +78,7 @@ pub(crate) struct Core {
     pub(crate) handle: LaneHandle,
     pub(crate) poller: Box<dyn Poller>,
     pub(crate) sessions: Slab<Session>,
-    pub(crate) listeners: Vec<Listener>,
+    pub(crate) listeners: Vec<StreamListener>,
     /// UDP sockets that sessions share.
     pub(crate) ports: Vec<Port>,
     pub(crate) planned_drops: PlannedDrops,
@@ -183,12 +184,19 @@ impl Core {
     /// Watches a listener from this lane.
     pub(crate) fn add_listener(
         &mut self,
-        listener: Listener,
+        listener: StreamListener,
     ) -> Result<(), tidewire_io::poller::RegisterError> {
         let token = listener_token(self.listeners.len());
-        self.poller.add(listener.as_fd(), token, Interest::READ)?;
+        self.poller
+            .add(listener.socket.as_fd(), token, Interest::READ)?;
         self.listeners.push(listener);
         Ok(())
+    }
+
+    /// The codec that reads what a session's peer sends. What is written is framed by the server's codec for all.
+    pub(crate) fn input_codec(&self, slot: usize) -> &AnyCodec {
+        let terms = self.sessions[slot].listener.as_ref();
+        terms.map_or(&self.shared.codec, |terms| terms.codec())
     }
 
     pub(crate) fn slot_of(&self, id: SessionId) -> Option<usize> {

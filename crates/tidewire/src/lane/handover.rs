@@ -7,10 +7,9 @@
 
 use std::os::fd::AsFd;
 
-use tidewire_io::socket::Listener;
-
 use super::Core;
 use super::mailbox::{LaneHandle, Post};
+use crate::listen::StreamListener;
 use crate::transport::inproc;
 
 impl Core {
@@ -18,7 +17,7 @@ impl Core {
     pub(crate) fn hand_over(&mut self) {
         let listeners = std::mem::take(&mut self.listeners);
         for listener in &listeners {
-            if let Err(error) = self.poller.remove(listener.as_fd()) {
+            if let Err(error) = self.poller.remove(listener.socket.as_fd()) {
                 tracing::error!(%error, "cannot stop watching a listener");
             }
         }
@@ -31,7 +30,7 @@ impl Core {
     }
 
     /// Waits for a place in a successor's queue, which other lanes must not; nobody waits for a lane that has ended.
-    fn give_listener(&self, listener: Box<Listener>) {
+    fn give_listener(&self, listener: Box<StreamListener>) {
         let mut post = Post::Listen(listener);
         while let Some(successor) = self.successor() {
             match successor.post(post) {
@@ -72,13 +71,12 @@ impl Core {
 
     fn pass_on(&self, post: Post, successor: Option<&LaneHandle>) {
         match (post, successor) {
-            (Post::Adopt { stream, peer }, Some(successor)) => {
-                if let Err(Post::Adopt { peer, .. }) = successor.post(Post::Adopt { stream, peer })
-                {
-                    self.shared.gate.leave(peer.as_ref());
+            (Post::Adopt(arrival), Some(successor)) => {
+                if let Err(Post::Adopt(arrival)) = successor.post(Post::Adopt(arrival)) {
+                    self.shared.gate.leave(arrival.peer.as_ref());
                 }
             }
-            (Post::Adopt { peer, .. }, None) => self.shared.gate.leave(peer.as_ref()),
+            (Post::Adopt(arrival), None) => self.shared.gate.leave(arrival.peer.as_ref()),
             (Post::Arrive { stream }, Some(successor)) => {
                 let passed_on = successor.post(Post::Arrive { stream });
                 if passed_on.is_err() {
@@ -94,11 +92,11 @@ impl Core {
     }
 
     /// Accepts from now on in place of a lane that ended.
-    pub(crate) fn take_over(&mut self, listener: Listener) {
+    pub(crate) fn take_over(&mut self, listener: StreamListener) {
         if self.server_ends {
             return;
         }
-        let address = listener.local_address().to_string();
+        let address = listener.socket.local_address().to_string();
         match self.add_listener(listener) {
             Ok(()) => tracing::warn!(address, lane = self.lane, "a lane took a listener over"),
             Err(error) => tracing::error!(%error, address, "a listener could not be taken over"),

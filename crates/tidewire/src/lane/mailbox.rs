@@ -10,10 +10,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crossbeam_queue::{ArrayQueue, SegQueue};
 use crossbeam_utils::CachePadded;
 use tidewire_io::doorbell::Doorbell;
-use tidewire_io::socket::Listener;
 
+use super::accept::Arrival;
 use super::letters::Letter;
-use crate::address::Endpoint;
+use crate::listen::StreamListener;
 use crate::metrics::LaneCounters;
 use crate::session::SessionId;
 use crate::transport::Connection;
@@ -22,14 +22,11 @@ use crate::transport::Connection;
 #[derive(Debug)]
 pub(crate) enum Post {
     /// A connection accepted by another lane; it is counted by the gate already.
-    Adopt {
-        stream: Connection,
-        peer: Option<Endpoint>,
-    },
+    Adopt(Arrival),
     /// A connection from within the process, to be counted and placed by the lane that accepts.
     Arrive { stream: Connection },
     /// A listener of a lane that ended while its server goes on.
-    Listen(Box<Listener>),
+    Listen(Box<StreamListener>),
     /// A server has taken the connection that waited under this number.
     Placed { ticket: u64 },
     /// Entries of [`BatchEntry`], encoded.

@@ -50,10 +50,10 @@ impl Progress<'_> {
     }
 }
 
-/// Runs `$call` with the server's codec, compiled for each known one: the choice costs once per read, not per frame.
+/// Runs `$call` with this codec, compiled for each known one: the choice costs once per read, not per frame.
 macro_rules! with_codec {
-    ($core:expr, $codec:ident => $call:expr) => {
-        match $core.shared.codec.clone() {
+    ($chosen:expr, $codec:ident => $call:expr) => {
+        match $chosen.clone() {
             AnyCodec::Tw1(known) => {
                 let $codec = &known;
                 $call
@@ -108,7 +108,7 @@ impl<S: Service> Lane<S> {
         } else {
             let (core, service) = (&mut self.core, &mut self.service);
             let receive = self.receive.as_mut_slice();
-            with_codec!(core, codec => read_with(core, service, codec, slot, receive));
+            with_codec!(core.input_codec(slot), codec => read_with(core, service, codec, slot, receive));
         }
         receiving.end(&self.core);
     }
@@ -321,7 +321,7 @@ pub(super) fn decode_frames<'a, S: Service, C: Codec + ?Sized, const IS_DATAGRAM
             Ok(Decoded::Frame { message, consumed }) => (message, consumed),
             Ok(Decoded::Incomplete { .. }) => break Flow::Continue,
             // The error is asked for again where it is needed, so that frames share no registers with it.
-            Err(_) => break refuse_input(codec, rest, phase),
+            Err(_) => break refuse_input(cx, codec, rest, phase),
         };
         let (frame, behind) = rest.split_at(consumed);
         (rest, frames) = (behind, frames + 1);
@@ -392,7 +392,11 @@ fn must_stop(cx: &Context<'_>, queue_bytes_max: usize) -> bool {
 /// Apart, so that the reason is not put together in the loop over frames, where it would take registers.
 #[cold]
 #[inline(never)]
-fn refuse_input<C: Codec + ?Sized>(codec: &C, rest: &[u8], phase: Phase) -> Flow {
+fn refuse_input<C: Codec + ?Sized>(cx: &Context<'_>, codec: &C, rest: &[u8], phase: Phase) -> Flow {
+    let session = cx.core.session(cx.id);
+    if let Some((session, terms)) = session.and_then(|it| Some((it, it.listener.as_ref()?))) {
+        terms.note_refused(rest, phase.frame_bytes_max, session.peer.as_deref());
+    }
     Flow::Close(phase.refuse(codec, rest))
 }
 

@@ -12,7 +12,8 @@ use tidewire_proto::body::GoAwayCode;
 use tidewire_proto::codec::{Codec, Decoded};
 use tidewire_proto::message::{Kind, Message};
 
-use super::core::{Shared, listener_token};
+use super::accept::Arrival;
+use super::core::listener_token;
 use super::mailbox::Post;
 use super::{Core, Lane};
 use crate::limits::nanoseconds;
@@ -49,8 +50,16 @@ impl<S: Service> Lane<S> {
     pub(crate) fn take_mail(&mut self) {
         while let Some(post) = self.core.handle.take() {
             match post {
-                Post::Adopt { stream, peer } => self.core.adopt(stream, peer, &mut self.ready),
-                Post::Arrive { stream } => self.core.place(stream, None, &mut self.ready),
+                Post::Adopt(arrival) => self.core.adopt(arrival, &mut self.ready),
+                Post::Arrive { stream } => {
+                    let (peer, listener) = (None, None);
+                    let arrival = Arrival {
+                        stream,
+                        peer,
+                        listener,
+                    };
+                    self.core.place(arrival, &mut self.ready);
+                }
                 Post::Listen(listener) => self.core.take_over(*listener),
                 Post::Placed { ticket } => self.finish_waiting(ticket),
                 Post::Batch(batch) => self.core.deliver_batch(batch),
@@ -245,9 +254,9 @@ impl Core {
             return;
         };
         let token: Token = listener_token(index);
-        if let Err(error) = self
-            .poller
-            .modify(std::os::fd::AsFd::as_fd(listener), token, interest)
+        if let Err(error) =
+            self.poller
+                .modify(std::os::fd::AsFd::as_fd(&listener.socket), token, interest)
         {
             tracing::error!(%error, "cannot change how a listener is watched");
         }
@@ -261,7 +270,10 @@ impl Core {
         self.drain_deadline_ns = Some(deadline_ns);
         self.server_ends = true;
         for listener in std::mem::take(&mut self.listeners) {
-            if let Err(error) = self.poller.remove(std::os::fd::AsFd::as_fd(&listener)) {
+            if let Err(error) = self
+                .poller
+                .remove(std::os::fd::AsFd::as_fd(&listener.socket))
+            {
                 tracing::error!(%error, "cannot stop watching a listener");
             }
         }
@@ -321,9 +333,9 @@ impl Core {
 
     /// Whether it said something whole that was read, but not handled, because reading it paused.
     fn holds_frames(&self, session: &Session) -> bool {
-        let Shared { codec, limits, .. } = &*self.shared;
         takes_part(session) && session.backlog && {
-            let first = codec.decode(&session.tail, limits.frame_bytes_max);
+            let codec = self.input_codec(session.id.slot());
+            let first = codec.decode(&session.tail, self.shared.limits.frame_bytes_max);
             matches!(first, Ok(Decoded::Frame { .. }))
         }
     }

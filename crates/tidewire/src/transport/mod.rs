@@ -32,6 +32,7 @@
 pub(crate) mod datagram;
 pub(crate) mod inproc;
 mod socket;
+mod unframed;
 
 use std::fmt;
 use std::io::{self, IoSlice};
@@ -43,6 +44,7 @@ use tidewire_io::socket::{PeerCredentials, Stream, StreamConnectError};
 
 use datagram::DatagramPeer;
 use inproc::{InprocName, InprocStream};
+pub(crate) use unframed::UnframedStream;
 
 /// How the bytes of a session travel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -63,6 +65,8 @@ pub enum TransportKind {
 pub(crate) enum Connection {
     /// TCP or a Unix socket.
     Socket(Stream),
+    /// The same with peers that take frames without a length in front.
+    Unframed(Box<UnframedStream>),
     /// A pair of rings within this process. Boxed, because a session of a socket needs a tenth of its size.
     Inproc(Box<InprocStream>),
     /// A peer's share of a UDP socket, or a UDP socket of its own. Boxed for the same reason.
@@ -148,7 +152,8 @@ impl Connection {
     pub(crate) fn kind(&self) -> TransportKind {
         match self {
             Self::Socket(stream) if stream.is_tcp() => TransportKind::Tcp,
-            Self::Socket(_) => TransportKind::Ipc,
+            Self::Unframed(unframed) if unframed.stream().is_tcp() => TransportKind::Tcp,
+            Self::Socket(_) | Self::Unframed(_) => TransportKind::Ipc,
             Self::Inproc(_) => TransportKind::Inproc,
             Self::Datagram(_) => TransportKind::Udp,
         }
@@ -158,7 +163,7 @@ impl Connection {
     #[inline]
     pub(crate) fn system_calls(&self) -> u64 {
         match self {
-            Self::Socket(_) | Self::Datagram(_) => 1,
+            Self::Socket(_) | Self::Unframed(_) | Self::Datagram(_) => 1,
             Self::Inproc(_) => 0,
         }
     }
@@ -167,6 +172,7 @@ impl Connection {
     pub(crate) fn peer_credentials(&self) -> Option<PeerCredentials> {
         match self {
             Self::Socket(stream) => stream.peer_credentials(),
+            Self::Unframed(unframed) => unframed.stream().peer_credentials(),
             Self::Inproc(_) | Self::Datagram(_) => None,
         }
     }
@@ -174,7 +180,7 @@ impl Connection {
     /// The name that must be listened on before the connection is made.
     pub(crate) fn awaited(&self) -> Option<&InprocName> {
         match self {
-            Self::Socket(_) | Self::Datagram(_) => None,
+            Self::Socket(_) | Self::Unframed(_) | Self::Datagram(_) => None,
             Self::Inproc(stream) => stream.awaited(),
         }
     }
@@ -182,7 +188,7 @@ impl Connection {
     /// The number under which another lane reports that the connection is made.
     pub(crate) fn ticket(&self) -> Option<u64> {
         match self {
-            Self::Socket(_) | Self::Datagram(_) => None,
+            Self::Socket(_) | Self::Unframed(_) | Self::Datagram(_) => None,
             Self::Inproc(stream) => stream.ticket(),
         }
     }
@@ -192,7 +198,7 @@ impl Connection {
     pub(crate) fn datagram(&self) -> Option<&DatagramPeer> {
         match self {
             Self::Datagram(peer) => Some(peer),
-            Self::Socket(_) | Self::Inproc(_) => None,
+            Self::Socket(_) | Self::Unframed(_) | Self::Inproc(_) => None,
         }
     }
 
@@ -201,14 +207,14 @@ impl Connection {
     pub(crate) fn datagram_mut(&mut self) -> Option<&mut DatagramPeer> {
         match self {
             Self::Datagram(peer) => Some(peer),
-            Self::Socket(_) | Self::Inproc(_) => None,
+            Self::Socket(_) | Self::Unframed(_) | Self::Inproc(_) => None,
         }
     }
 
     /// A server has taken the other end.
     pub(crate) fn set_placed(&mut self) {
         match self {
-            Self::Socket(_) | Self::Datagram(_) => {}
+            Self::Socket(_) | Self::Unframed(_) | Self::Datagram(_) => {}
             Self::Inproc(stream) => stream.set_placed(),
         }
     }
@@ -219,6 +225,7 @@ macro_rules! each {
     ($connection:expr, $stream:ident => $call:expr) => {
         match $connection {
             Connection::Socket($stream) => $call,
+            Connection::Unframed($stream) => $call,
             Connection::Inproc($stream) => $call,
             Connection::Datagram($stream) => $call,
         }
@@ -248,6 +255,7 @@ impl Transport for Connection {
     fn finish_connect(&self) -> Result<bool, StreamConnectError> {
         match self {
             Self::Socket(stream) => Transport::finish_connect(stream),
+            Self::Unframed(unframed) => unframed.finish_connect(),
             Self::Inproc(stream) => stream.finish_connect(),
             Self::Datagram(peer) => peer.finish_connect(),
         }

@@ -31,7 +31,7 @@ use frame::frame_type_of;
 use table::Broken;
 
 use super::frame::{Around, FramePlaces, Framed};
-use super::{Codec, Decoded, LastFrame, MethodCase, RequestIds, unsupported};
+use super::{Codec, Decoded, LastFrame, MethodCase, RequestIds, StreamFraming, unsupported};
 use crate::body::ErrorBody;
 use crate::error::{DecodeError, EncodeError};
 use crate::message::{Kind, Message};
@@ -75,6 +75,15 @@ impl Uvrpc {
     pub const fn legacy_unframed() -> Self {
         Self {
             framing: Framing::Legacy,
+        }
+    }
+
+    /// What tells frames apart; nothing does in datagrams, where none follows another.
+    pub(super) fn stream_framing(self) -> Option<StreamFraming> {
+        match self.framing {
+            Framing::Length => Some(StreamFraming::Length),
+            Framing::Legacy => Some(StreamFraming::None),
+            Framing::Datagram => None,
         }
     }
 

@@ -54,7 +54,7 @@ impl<S: Service> Lane<S> {
     pub(crate) fn read_datagrams(&mut self, slot: usize) {
         let (core, service) = (&mut self.core, &mut self.service);
         if core.sessions[slot].backlog {
-            with_codec!(core, codec => take_backlog(core, service, codec, slot));
+            with_codec!(core.shared.codec, codec => take_backlog(core, service, codec, slot));
         }
         let session = &core.sessions[slot];
         if session.is_closed() || session.paused || session.finish.is_some() {
@@ -100,7 +100,7 @@ impl<S: Service> Lane<S> {
                 Err(error) => return core.handle_receive_failure(source, error),
             }
             core.now_ns = now_ns();
-            with_codec!(core, codec => handle_batch(core, service, codec, source, batch));
+            with_codec!(core.shared.codec, codec => handle_batch(core, service, codec, source, batch));
             if !batch.is_full() {
                 return;
             }

@@ -1,0 +1,196 @@
+//! A socket whose peers take frames without the length in front of them, although the server's codec writes it.
+//!
+//! Problem: a server frames what is said in a room once for all, but UVRPC's original reads frames with a length over TCP
+//! and without one over Unix sockets. Approach: the sessions of such a listener get their frames as everybody does, and
+//! this transport leaves the lengths out as it writes. What comes is read with the codec's other form. Rejected: a codec
+//! for each session, which would frame each message of a room once for each form; and rewriting what comes, because that
+//! would copy it.
+//!
+//! The lane is told that it wrote a length as soon as the bytes behind it were written, so that it offers the same bytes
+//! again after a write that was refused.
+
+use std::io::{self, IoSlice};
+use std::os::fd::{AsFd, BorrowedFd};
+
+use tidewire_io::socket::{Stream, StreamConnectError};
+
+use super::Transport;
+
+/// A socket that leaves out what stands in front of frames: a u32, big-endian.
+#[derive(Debug)]
+pub(crate) struct UnframedStream {
+    stream: Stream,
+    position: Position,
+}
+
+/// Where within a frame what was written ends.
+#[derive(Clone, Copy, Debug, Default)]
+struct Position {
+    length: [u8; LENGTH_BYTES],
+    /// Bytes of the length that have come.
+    length_bytes: usize,
+    /// Bytes of the frame that have not.
+    frame_bytes_left: usize,
+}
+
+impl UnframedStream {
+    pub(crate) fn new(stream: Stream) -> Self {
+        Self {
+            stream,
+            position: Position::default(),
+        }
+    }
+
+    pub(crate) fn stream(&self) -> &Stream {
+        &self.stream
+    }
+
+    /// Goes on by as many bytes of frames as were written, and by the lengths in front of them. Returns bytes of `pieces`.
+    fn advance(&mut self, pieces: &[IoSlice<'_>], mut written: usize) -> usize {
+        let mut consumed = 0;
+        for piece in pieces {
+            let mut rest: &[u8] = piece;
+            loop {
+                let before = (self.position, rest.len());
+                let Some(part) = self.position.next(&mut rest) else {
+                    consumed += before.1;
+                    break;
+                };
+                if part.len() > written {
+                    let missing = part.len() - written;
+                    if written == 0 {
+                        self.position = before.0;
+                        return consumed;
+                    }
+                    self.position.frame_bytes_left += missing;
+                    return consumed + (before.1 - rest.len()) - missing;
+                }
+                written -= part.len();
+                consumed += before.1 - rest.len();
+            }
+        }
+        consumed
+    }
+}
+
+impl Position {
+    /// The next part of a frame in the input, which loses it and what stands before it; `None` if there is none in it.
+    fn next<'a>(&mut self, input: &mut &'a [u8]) -> Option<&'a [u8]> {
+        while self.frame_bytes_left == 0 {
+            let (byte, rest) = input.split_first()?;
+            *input = rest;
+            self.length[self.length_bytes] = *byte;
+            self.length_bytes += 1;
+            if self.length_bytes == LENGTH_BYTES {
+                self.length_bytes = 0;
+                self.frame_bytes_left = u32::from_be_bytes(self.length) as usize;
+            }
+        }
+        if input.is_empty() {
+            return None;
+        }
+        let (part, rest) = input.split_at(self.frame_bytes_left.min(input.len()));
+        self.frame_bytes_left -= part.len();
+        *input = rest;
+        Some(part)
+    }
+}
+
+impl Transport for UnframedStream {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.stream.read(buffer)
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.write_vectored(&[IoSlice::new(bytes)])
+    }
+
+    fn write_vectored(&mut self, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
+        let mut parts = [IoSlice::new(&[]); PARTS_MAX];
+        let (mut position, mut count) = (self.position, 0);
+        'pieces: for piece in pieces {
+            let mut rest: &[u8] = piece;
+            while let Some(part) = position.next(&mut rest) {
+                parts[count] = IoSlice::new(part);
+                count += 1;
+                if count == PARTS_MAX {
+                    break 'pieces;
+                }
+            }
+        }
+        let written = match count {
+            // Nothing but a part of a length.
+            0 => 0,
+            _ => self.stream.write_vectored(&parts[..count])?,
+        };
+        Ok(self.advance(pieces, written))
+    }
+
+    fn shutdown_write(&self) -> io::Result<()> {
+        self.stream.shutdown_write()
+    }
+
+    fn finish_connect(&self) -> Result<bool, StreamConnectError> {
+        Transport::finish_connect(&self.stream)
+    }
+}
+
+impl AsFd for UnframedStream {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+}
+
+const LENGTH_BYTES: usize = 4;
+
+/// Frames that one call writes at most.
+const PARTS_MAX: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use std::io::ErrorKind;
+
+    use super::*;
+
+    /// Frames of all short lengths, with their lengths and without.
+    fn frames() -> (Vec<u8>, Vec<u8>) {
+        let (mut framed, mut bare) = (Vec::new(), Vec::new());
+        for bytes in (1..100).chain([0, 3_000, 20_000]) {
+            let frame = vec![bytes as u8; bytes];
+            framed.extend_from_slice(&(bytes as u32).to_be_bytes());
+            framed.extend_from_slice(&frame);
+            bare.extend_from_slice(&frame);
+        }
+        (framed, bare)
+    }
+
+    #[test]
+    fn lengths_are_left_out_wherever_a_write_ends() {
+        let (framed, bare) = frames();
+        for offered_max in [1, 2, 3, 4, 5, 7, 64, 1_000, framed.len()] {
+            let (near, mut far) = Stream::pair().unwrap();
+            near.set_send_buffer_bytes(4_096).unwrap();
+            let mut stream = UnframedStream::new(near);
+            let (mut sent, mut received, mut refusals) = (0, Vec::new(), 0);
+            let mut buffer = vec![0; 1 << 16];
+            while sent < framed.len() || received.len() < bare.len() {
+                let end = framed.len().min(sent + offered_max);
+                let (first, second) = framed[sent..end].split_at((end - sent) / 2);
+                match stream.write_vectored(&[IoSlice::new(first), IoSlice::new(second)]) {
+                    Ok(written) => sent += written,
+                    Err(error) => {
+                        assert_eq!(error.kind(), ErrorKind::WouldBlock);
+                        refusals += 1;
+                    }
+                }
+                // Only when nothing more goes, so that writes end everywhere.
+                if sent == framed.len() || refusals > 0 {
+                    refusals = 0;
+                    let count = far.read(&mut buffer).unwrap();
+                    received.extend_from_slice(&buffer[..count]);
+                }
+            }
+            assert_eq!(received, bare, "{offered_max} bytes at once");
+        }
+    }
+}
