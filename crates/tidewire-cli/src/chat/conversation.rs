@@ -404,7 +404,9 @@ impl Conversation {
                 Some(list)
             }
             Err(error) => {
-                tracing::debug!(%error, "no list of names");
+                // As text, which the log escapes: it may quote the server.
+                let error = error.to_string();
+                tracing::debug!(error, "no list of names");
                 None
             }
         }

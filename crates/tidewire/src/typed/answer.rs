@@ -100,7 +100,9 @@ pub fn arguments<F: Format, A: DeserializeOwned>(
 ) -> Result<A, HandlerError> {
     F::decode(message.payload).map_err(|error| {
         let session = cx.session();
-        tracing::debug!(%session, method = message.name, %error, "arguments cannot be read");
+        // As text, which the log escapes: it may quote what the peer sent.
+        let error = error.to_string();
+        tracing::debug!(%session, method = message.name, error, "arguments cannot be read");
         HandlerError::new(ErrorCode::MalformedBody, BAD_PARAMETERS)
     })
 }
