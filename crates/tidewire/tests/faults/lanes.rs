@@ -5,11 +5,13 @@ use std::pin::Pin;
 use std::sync::{Arc, mpsc};
 use std::task::{Wake, Waker};
 
+use tidewire::proto::body::PresenceBody;
+use tidewire::proto::message::PresenceEvent;
 use tidewire::{
     Client, CloseReason, Context, HandlerResult, Kind, Message, Policy, RequestError, Server,
     Service,
 };
-use tidewire_testkit::{DEADLINE, Peer, TestServer};
+use tidewire_testkit::{DEADLINE, Peer, TestServer, assert_conserved};
 
 use crate::tw1;
 
@@ -200,6 +202,32 @@ fn the_last_lane_accepts_what_the_first_did() {
         metrics.sessions_closed(),
         "{metrics:#?}"
     );
+}
+
+/// What a lane had for others when it ended was not posted.
+#[test]
+fn members_of_a_lane_that_leaves_are_said_to_have_left() {
+    let server = TestServer::over_tcp(Server::builder().lanes(2), &tw1(), |_| Fragile);
+    // Connections go to the lanes in turn.
+    let mut peers = [server.peer(), server.peer()];
+    for peer in &mut peers {
+        peer.ask(b"join");
+        assert_eq!(answer_of(peer), b"joined");
+    }
+    let [mut leaving, mut staying] = peers;
+    leaving.send(&Message::new(Kind::OneWay, 0, b"leave"));
+    leaving.drain();
+    loop {
+        let message = staying.receive().expect("a notice, not the end");
+        if message.kind == Kind::Presence {
+            let body = PresenceBody::decode(&message.payload).unwrap();
+            if body.event == PresenceEvent::Left {
+                break;
+            }
+        }
+    }
+    drop(staying);
+    assert_conserved(&server.stop_unchecked());
 }
 
 /// The waker of a task may be all that is left of it, and the task may own the last client: the client's lane, which lets go
