@@ -12,4 +12,5 @@ pub mod handshake;
 pub mod limits;
 pub mod message;
 pub mod room;
+pub mod text;
 pub mod topic;

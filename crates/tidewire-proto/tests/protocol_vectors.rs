@@ -418,7 +418,10 @@ fn rendered(event: &str) -> Vec<u8> {
         event,
     };
     match event {
-        "prompt" => Lines::encode_prompt("Enter username: ", &mut out),
+        "prompt" => {
+            let prompt = Message::new(Kind::OneWay, 0, b"Enter username: ");
+            Lines.encode(&prompt, &mut out).expect("fits");
+        }
         "said" => Lines
             .encode_said(&said(false, b"hi all"), &mut out)
             .expect("fits"),

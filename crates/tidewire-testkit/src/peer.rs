@@ -522,7 +522,7 @@ fn understand_line(message: OwnedMessage) -> Heard {
 }
 
 /// What the lines chat asks first.
-const PROMPT: &str = "Enter username: ";
+const PROMPT: &str = "Enter username: \n";
 
 /// How much is sent in one datagram, unless a frame is larger.
 const DATAGRAM_BYTES: usize = 1_400;

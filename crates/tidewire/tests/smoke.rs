@@ -1,6 +1,6 @@
 //! The shortest ways through the library.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
@@ -72,15 +72,17 @@ fn lines_with_netcat_manners() {
         .unwrap();
     let address = server.addresses()[0].to_string();
     let mut stream = TcpStream::connect(address.trim_start_matches("tcp://")).unwrap();
-    let mut prompt = [0; 16];
-    stream.read_exact(&mut prompt).unwrap();
-    assert_eq!(&prompt, b"Enter username: ");
-    stream.write_all(b"\n").unwrap();
     let mut lines = BufReader::new(stream.try_clone().unwrap());
     let mut line = String::new();
     lines.read_line(&mut line).unwrap();
+    assert_eq!(line, "Enter username: \n");
+    stream.write_all(b"\n").unwrap();
+    line.clear();
+    lines.read_line(&mut line).unwrap();
     assert!(line.starts_with("! "), "{line}");
-    lines.read_exact(&mut prompt).unwrap();
+    line.clear();
+    lines.read_line(&mut line).unwrap();
+    assert_eq!(line, "Enter username: \n");
     stream.write_all(b"zed\r\n").unwrap();
     line.clear();
     lines.read_line(&mut line).unwrap();

@@ -71,9 +71,9 @@ fn it_says_where_it_listens_and_then_that_it_is_ready() {
 fn a_person_with_netcat_is_let_in_under_a_free_name() {
     let (mut server, address) = Process::server(&["--codec", "lines"]);
     let mut ann = Netcat::connect(&address);
-    ann.expect("Enter username: ");
+    ann.expect("Enter username: \n");
     ann.type_line("");
-    let refusal = ann.expect("Enter username: ");
+    let refusal = ann.expect("Enter username: \n");
     assert!(
         refusal.starts_with("! a name must not be empty"),
         "{refusal}"
@@ -82,9 +82,9 @@ fn a_person_with_netcat_is_let_in_under_a_free_name() {
     ann.expect("Welcome, ann! You are alone.\n");
 
     let mut bob = Netcat::connect(&address);
-    bob.expect("Enter username: ");
+    bob.expect("Enter username: \n");
     bob.type_line("ann");
-    let refusal = bob.expect("Enter username: ");
+    let refusal = bob.expect("Enter username: \n");
     assert!(refusal.starts_with("! the name is taken"), "{refusal}");
     bob.type_line("bob");
     bob.expect("Welcome, bob! 2 people are here.\n");
@@ -92,7 +92,7 @@ fn a_person_with_netcat_is_let_in_under_a_free_name() {
     ann.expect("* bob joined\n");
 
     let mut cyd = Netcat::connect(&address);
-    cyd.expect("Enter username: ");
+    cyd.expect("Enter username: \n");
     cyd.type_line("cyd");
     cyd.expect("* bob is here\n");
     ann.expect("* cyd joined\n");

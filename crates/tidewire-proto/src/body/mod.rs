@@ -20,7 +20,7 @@ mod topic;
 
 pub use call::{RoomCall, Roster, RosterEntries};
 pub use code::{ErrorCode, GoAwayCode};
-pub use name::{NameError, validate_name};
+pub use name::{NameError, displayed_name, name_skeleton, typed_name, validate_name};
 pub use topic::SubscribeBody;
 
 pub(crate) use field::{Reader, push_short_text};

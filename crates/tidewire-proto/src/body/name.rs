@@ -1,10 +1,23 @@
 //! Which names members and rooms may have.
 //!
-//! A name is shown inside lines of text and typed into commands, so it must be visible, bounded and unable
-//! to command a terminal. Letters of any script are welcome; normalising look-alikes is left to the
-//! application, because the rules for it differ by language.
+//! Problem: a name is shown inside lines of text and typed into commands, and people trust it. It must not command a
+//! terminal, make a line look like one of another kind (`bob -> you`), nor look like another name. Approach: the
+//! profile for identifiers of Unicode's security mechanisms (UTS #39), with its tables: a name has one spelling (NFC),
+//! only letters, digits and marks in use today and a little punctuation, and letters of one script or of scripts that
+//! are written together. What looks like a name in use is found by comparing [`name_skeleton`]s.
+//!
+//! Rejected: a list of our own of characters that mislead (there are thousands); changing a peer's name to NFC (its
+//! owner compares bytes and would not find itself); emoji and spaces (what surrounds a name could be part of it).
+
+use std::borrow::Cow;
+use std::fmt;
 
 use thiserror::Error;
+use unicode_normalization::char::is_combining_mark;
+use unicode_normalization::{UnicodeNormalization, is_nfc};
+use unicode_security::{
+    GeneralSecurityProfile, RestrictionLevel, RestrictionLevelDetection, skeleton,
+};
 
 use super::ErrorCode;
 use crate::limits::NAME_BYTES_MAX;
@@ -24,17 +37,24 @@ pub enum NameError {
         /// The limit.
         limit: usize,
     },
-    /// It contains a control character, which could command the terminals that show it.
-    #[error("a name must not contain control characters")]
-    ControlCharacter,
-    /// It starts or ends with white space, so that it would look like another name.
-    #[error("a name must not start or end with white space")]
-    OuterWhitespace,
-    /// It contains a character that shows nothing or changes the direction of writing.
-    #[error("a name must not contain invisible characters")]
-    InvisibleCharacter,
-    /// It could be taken for a notice or a command: in line clients names stand in brackets.
-    #[error("a name must not contain [ or ], nor start with *, ! or /")]
+    /// It holds a character that the profile for identifiers does not allow, such as a space, a bracket, an emoji, a
+    /// control or an invisible character.
+    #[error("a name must not contain {}; use letters, digits, - _ . and '", Shown(*character))]
+    Character {
+        /// The first such character.
+        character: char,
+    },
+    /// It starts with something else than a letter or a digit, so that it could be taken for another kind of line.
+    #[error("a name must start with a letter or a digit")]
+    Start,
+    /// Its characters are not in the composed spelling. Convert it to Unicode's NFC.
+    #[error("a name must be in Unicode's composed spelling (NFC)")]
+    NotNormalised,
+    /// It mixes letters of scripts that are not written together, such as Latin and Cyrillic, which look alike.
+    #[error("a name must not mix letters of different scripts")]
+    MixedScripts,
+    /// It is the word by which line clients call their own user.
+    #[error("a name must not be or look like \"{RESERVED}\"")]
     Reserved,
 }
 
@@ -44,11 +64,7 @@ impl NameError {
     pub const fn code(self) -> ErrorCode {
         match self {
             Self::Empty => ErrorCode::NameEmpty,
-            Self::TooLong { .. }
-            | Self::ControlCharacter
-            | Self::OuterWhitespace
-            | Self::InvisibleCharacter
-            | Self::Reserved => ErrorCode::NameInvalid,
+            _ => ErrorCode::NameInvalid,
         }
     }
 }
@@ -59,7 +75,20 @@ impl From<NameError> for ErrorCode {
     }
 }
 
-/// Checks a name of a member or room.
+/// A character in an error: what cannot be seen, or could mislead, by its number.
+struct Shown(char);
+
+impl fmt::Display for Shown {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            ' ' => formatter.write_str("a space"),
+            character if character.is_ascii_graphic() => write!(formatter, "{character}"),
+            character => write!(formatter, "U+{:04X}", u32::from(character)),
+        }
+    }
+}
+
+/// Checks a name of a member or room. Two names that pass can still look alike: see [`name_skeleton`].
 ///
 /// # Errors
 /// The first rule the name breaks.
@@ -71,40 +100,81 @@ pub fn validate_name(name: &str) -> Result<(), NameError> {
             limit: NAME_BYTES_MAX,
         });
     }
-    let trimmed = name.trim();
-    if trimmed.is_empty() {
+    let Some(first) = name.chars().find(|first| !first.is_whitespace()) else {
         return Err(NameError::Empty);
+    };
+    // Before the single characters, because a mark that could be composed is best named by this rule.
+    if !is_nfc(name) {
+        return Err(NameError::NotNormalised);
     }
-    if name.chars().any(char::is_control) {
-        return Err(NameError::ControlCharacter);
+    if let Some(character) = name.chars().find(|character| !is_allowed(*character)) {
+        return Err(NameError::Character { character });
     }
-    if trimmed.len() != name.len() {
-        return Err(NameError::OuterWhitespace);
+    if !first.is_alphanumeric() || is_combining_mark(first) {
+        return Err(NameError::Start);
     }
-    if name.chars().any(is_invisible) {
-        return Err(NameError::InvisibleCharacter);
+    if !name.check_restriction_level(RestrictionLevel::HighlyRestrictive) {
+        return Err(NameError::MixedScripts);
     }
-    if name.contains(['[', ']']) || name.starts_with(['*', '!', '/']) {
+    if name_skeleton(&name.to_lowercase()) == RESERVED {
         return Err(NameError::Reserved);
     }
     Ok(())
 }
 
-/// Characters that show nothing or turn the line around: with them one name can be made to look like another.
-fn is_invisible(character: char) -> bool {
-    matches!(
-        character,
-        '\u{ad}'
-            | '\u{61c}'
-            | '\u{180e}'
-            | '\u{200b}'..='\u{200f}'
-            | '\u{2028}'..='\u{202e}'
-            | '\u{2060}'..='\u{206f}'
-            | '\u{feff}'
-            | '\u{fff9}'..='\u{fffb}'
-            | '\u{e0000}'..='\u{e007f}'
-    )
+/// The name as a person meant it who typed it: without white space around it, and composed (NFC).
+///
+/// For the places where people type names; in the protocol a name that is not composed is refused.
+#[must_use]
+pub fn typed_name(text: &str) -> Cow<'_, str> {
+    let text = text.trim();
+    // No spelling makes a name fit that is so long.
+    if text.len() > TYPED_BYTES_MAX || is_nfc(text) {
+        return Cow::Borrowed(text);
+    }
+    Cow::Owned(text.nfc().collect())
 }
+
+/// What two names have in common that look alike, by Unicode's table of confusable characters. It is only for
+/// comparison: of `paypal` and `раураl` it is the same, and it need not be readable.
+///
+/// A name that [`validate_name`] accepts has a skeleton of less than two kilobytes.
+#[must_use]
+pub fn name_skeleton(name: &str) -> String {
+    skeleton(name).collect()
+}
+
+/// A name that came from a peer, as it may stand in a line: each character that no name may have becomes `?`, so that
+/// it can make the line look like no other kind of line. Never longer than `name`, unless that is empty.
+#[must_use]
+pub fn displayed_name(name: &str) -> Cow<'_, str> {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+    if name.is_empty() {
+        return Cow::Borrowed("?");
+    }
+    if name.bytes().all(is_plain) || name.chars().all(is_allowed) {
+        return Cow::Borrowed(name);
+    }
+    let shown = |character| {
+        if is_allowed(character) {
+            character
+        } else {
+            '?'
+        }
+    };
+    Cow::Owned(name.chars().map(shown).collect())
+}
+
+/// Whether names may hold the character. The profile allows the colon too, which ends names in lines.
+fn is_allowed(character: char) -> bool {
+    character != ':' && GeneralSecurityProfile::identifier_allowed(character)
+}
+
+/// What line clients call their own user.
+const RESERVED: &str = "you";
+
+/// The composed spelling of a character is at most a third as long as its longest other one.
+const TYPED_BYTES_MAX: usize = 4 * NAME_BYTES_MAX;
 
 #[cfg(test)]
 mod tests {
@@ -114,18 +184,31 @@ mod tests {
     fn names_of_any_script_are_accepted_up_to_the_limit() {
         for name in [
             "a",
-            "Ada Lovelace",
+            "42",
+            "Ada_Lovelace",
+            "o'neill",
+            "load-1f3c-2-17",
+            "Zoë",
             "王小明",
-            "🐙",
+            "東京タワー",
+            "Женя",
+            "Ελένη",
+            "محمد",
+            "नमस्ते",
+            "홍길동kim",
+            "yours",
             &"n".repeat(NAME_BYTES_MAX),
         ] {
             assert_eq!(validate_name(name), Ok(()), "{name}");
+            assert_eq!(displayed_name(name), name);
+            assert_eq!(typed_name(name), name);
         }
     }
 
     #[test]
     fn each_broken_rule_is_named() {
         let too_long = "n".repeat(NAME_BYTES_MAX + 1);
+        let character = |character| NameError::Character { character };
         let cases = [
             ("", NameError::Empty),
             (" \t", NameError::Empty),
@@ -136,15 +219,30 @@ mod tests {
                     limit: 64,
                 },
             ),
-            ("a\u{1b}[2Jb", NameError::ControlCharacter),
-            ("a\u{9b}b", NameError::ControlCharacter),
-            ("anna\u{200b}", NameError::InvisibleCharacter),
-            ("\u{202e}anna", NameError::InvisibleCharacter),
-            ("anna]: I am leaving", NameError::Reserved),
-            ("* anna left", NameError::Reserved),
-            ("/quit", NameError::Reserved),
-            (" a", NameError::OuterWhitespace),
-            ("a\u{3000}", NameError::OuterWhitespace),
+            ("a\u{1b}[2Jb", character('\u{1b}')),
+            ("a\u{9b}b", character('\u{9b}')),
+            ("anna\u{200b}", character('\u{200b}')),
+            ("anna\u{e0061}", character('\u{e0061}')),
+            ("\u{202e}anna", character('\u{202e}')),
+            ("anna]: I am leaving", character(']')),
+            ("* anna left", character('*')),
+            ("/quit", character('/')),
+            ("bob -> you", character(' ')),
+            ("bob->you", character('>')),
+            ("bob\u{2192}you", character('\u{2192}')),
+            ("bob:", character(':')),
+            (" a", character(' ')),
+            ("a\u{a0}b", character('\u{a0}')),
+            ("a\u{3000}", character('\u{3000}')),
+            ("\u{fffd}", character('\u{fffd}')),
+            ("🐙", character('🐙')),
+            ("-bob", NameError::Start),
+            ("\u{301}bob", NameError::Start),
+            ("Zoe\u{308}", NameError::NotNormalised),
+            ("p\u{430}ypal", NameError::MixedScripts),
+            ("αbc", NameError::MixedScripts),
+            ("you", NameError::Reserved),
+            ("You", NameError::Reserved),
         ];
         for (name, expected) in cases {
             assert_eq!(validate_name(name), Err(expected), "{name:?}");
@@ -152,8 +250,56 @@ mod tests {
     }
 
     #[test]
+    fn an_error_shows_no_character_that_could_mislead() {
+        let text = |character| NameError::Character { character }.to_string();
+        assert!(text(' ').contains("contain a space;"));
+        assert!(text('[').contains("contain [;"));
+        assert!(text('\u{202e}').contains("contain U+202E;"));
+        assert!(text('🐙').contains("contain U+1F419;"));
+    }
+
+    #[test]
+    fn names_that_look_alike_have_one_skeleton() {
+        // Digits and letters, two letters for one, and whole words of another script.
+        for (one, other) in [
+            ("admin1", "adminl"),
+            ("Ian", "lan"),
+            ("modern", "modem"),
+            ("scope", "ѕсоре"),
+        ] {
+            assert_ne!(one, other);
+            assert_eq!(name_skeleton(one), name_skeleton(other), "{one} {other}");
+        }
+        for (one, other) in [("ann", "bob"), ("user-1", "user-2"), ("user-10", "user-01")] {
+            assert_ne!(name_skeleton(one), name_skeleton(other), "{one} {other}");
+        }
+    }
+
+    #[test]
+    fn a_foreign_name_cannot_look_like_another_kind_of_line() {
+        for (name, shown) in [
+            ("bob -> you", "bob?-??you"),
+            ("* bob left", "??bob?left"),
+            ("b\u{202e}ob\u{1b}]:", "b?ob???"),
+            ("", "?"),
+        ] {
+            assert_eq!(displayed_name(name), shown);
+        }
+    }
+
+    #[test]
+    fn what_people_type_is_composed_and_trimmed() {
+        assert_eq!(typed_name(" Zoe\u{308}\t"), "Zoë");
+        assert_eq!(typed_name("a b"), "a b");
+        assert!(matches!(typed_name("ann"), Cow::Borrowed("ann")));
+        // Far too long already: it is not worth the work.
+        let long = "e\u{301}".repeat(TYPED_BYTES_MAX);
+        assert_eq!(typed_name(&long), long);
+    }
+
+    #[test]
     fn refusals_map_to_codes_a_client_can_act_on() {
         assert_eq!(ErrorCode::from(NameError::Empty), ErrorCode::NameEmpty);
-        assert_eq!(NameError::OuterWhitespace.code(), ErrorCode::NameInvalid);
+        assert_eq!(NameError::MixedScripts.code(), ErrorCode::NameInvalid);
     }
 }

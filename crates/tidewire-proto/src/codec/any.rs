@@ -290,6 +290,10 @@ impl Codec for AnyCodec {
     fn decode_error<'a>(&self, message: &Message<'a>) -> Result<ErrorBody<'a>, DecodeError> {
         each!(self, codec => codec.decode_error(message))
     }
+
+    fn error_number(&self, message: &Message<'_>) -> i32 {
+        each!(self, codec => codec.error_number(message))
+    }
 }
 
 impl fmt::Debug for AnyCodec {

@@ -2,31 +2,26 @@
 //!
 //! Problem: the simplest peer there is has no header, no ids and a terminal at its end. Approach: every
 //! line that arrives is a one-way message; what leaves is rendered as a line a person understands. Text of
-//! other people is stripped of control characters on the way out, because a terminal obeys them: an escape
-//! sequence in a chat message could retitle, clear or script the reader's screen.
+//! other people passes [`crate::text`] on the way out, because a terminal obeys control characters.
 //!
-//! The replacement is a plain `?`: one byte is never longer than what it replaces, so a line that was within
-//! the limit stays within it. Rejected: U+FFFD (three bytes for one, and legacy terminals garble it),
-//! dropping the characters (hides that something was there), and escaping them (grows the line fourfold).
+//! The first characters of a line say what it is: `[ada]: ` and `[ada -> you]: ` for what a member says, `* ` for
+//! notices, `! ` for refusals. No name can hold any of these, see [`validate_name`](crate::body::validate_name), so
+//! none can make a line look like one of another kind.
+//!
+//! Rejected: escaping what people say instead of replacing it (a line within its limit would grow beyond it).
 
 use super::scan::find_byte;
 use super::{Codec, Decoded, Presence, Said, check_unnamed};
-use crate::body::{ErrorBody, GoAwayBody};
+use crate::body::{ErrorBody, GoAwayBody, displayed_name};
 use crate::error::{DecodeError, EncodeError};
 use crate::limits::LINE_BYTES_MAX;
 use crate::message::{Kind, Message, PresenceEvent};
+use crate::text::push_visible;
 
 /// The codec of LF-terminated lines. A line is at most [`LINE_BYTES_MAX`] bytes with its terminator, or
 /// less if the frame limit is smaller; one CR before the LF belongs to the terminator.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Lines;
-
-impl Lines {
-    /// Appends a prompt: text after which the cursor stays on the line, such as `Enter username: `.
-    pub fn encode_prompt(text: &str, out: &mut Vec<u8>) {
-        push_visible(text.as_bytes(), out);
-    }
-}
 
 impl Codec for Lines {
     fn name(&self) -> &'static str {
@@ -104,11 +99,12 @@ impl Codec for Lines {
 
     fn encode_said(&self, said: &Said<'_>, out: &mut Vec<u8>) -> Result<(), EncodeError> {
         let address: &[u8] = if said.private { b" -> you]: " } else { b"]: " };
-        let frame_bytes = 1 + said.name.len() + address.len() + said.payload.len() + 1;
+        let name = displayed_name(said.name);
+        let frame_bytes = 1 + name.len() + address.len() + said.payload.len() + 1;
         check_line_bytes(said.payload.len(), frame_bytes)?;
         out.reserve(frame_bytes);
         out.push(b'[');
-        push_visible(said.name.as_bytes(), out);
+        out.extend_from_slice(name.as_bytes());
         out.extend_from_slice(address);
         push_visible(said.payload, out);
         out.push(b'\n');
@@ -125,9 +121,10 @@ impl Codec for Lines {
             PresenceEvent::Joined => b" joined\n",
             PresenceEvent::Left => b" left\n",
         };
-        check_line_bytes(presence.name.len(), 2 + presence.name.len() + what.len())?;
+        let name = displayed_name(presence.name);
+        check_line_bytes(name.len(), 2 + name.len() + what.len())?;
         out.extend_from_slice(b"* ");
-        push_visible(presence.name.as_bytes(), out);
+        out.extend_from_slice(name.as_bytes());
         out.extend_from_slice(what);
         Ok(())
     }
@@ -186,27 +183,7 @@ fn check_line_bytes(payload_bytes: usize, frame_bytes: usize) -> Result<(), Enco
     Ok(())
 }
 
-/// Appends text with every control character but the tab, and everything that is not UTF-8, replaced.
-fn push_visible(text: &[u8], out: &mut Vec<u8>) {
-    for chunk in text.utf8_chunks() {
-        let mut rest = chunk.valid();
-        while let Some(at) = rest.find(|c: char| c.is_control() && c != '\t') {
-            let (visible, tail) = rest.split_at(at);
-            out.extend_from_slice(visible.as_bytes());
-            out.push(REPLACEMENT);
-            let mut tail = tail.chars();
-            tail.next();
-            rest = tail.as_str();
-        }
-        out.extend_from_slice(rest.as_bytes());
-        if !chunk.invalid().is_empty() {
-            out.push(REPLACEMENT);
-        }
-    }
-}
-
 const NAME: &str = "lines";
-const REPLACEMENT: u8 = b'?';
 
 #[cfg(test)]
 mod tests {
@@ -416,12 +393,5 @@ mod tests {
             Ok(())
         );
         assert_eq!(line_of(&out["before".len()..]).1, LINE_BYTES_MAX);
-    }
-
-    #[test]
-    fn a_prompt_leaves_the_cursor_on_its_line() {
-        let mut out = Vec::new();
-        Lines::encode_prompt("Enter username: ", &mut out);
-        assert_eq!(out, b"Enter username: ");
     }
 }

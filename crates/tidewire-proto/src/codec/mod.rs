@@ -324,6 +324,13 @@ pub trait Codec: Send + Sync + 'static {
     fn decode_error<'a>(&self, message: &Message<'a>) -> Result<ErrorBody<'a>, DecodeError> {
         ErrorBody::decode(message.payload)
     }
+
+    /// The number by which a received message of [`Kind::Error`] says why, in the codec's own numbering, which can tell
+    /// more apart than an [`ErrorCode`](crate::body::ErrorCode). 0 if it has none.
+    fn error_number(&self, message: &Message<'_>) -> i32 {
+        self.decode_error(message)
+            .map_or(0, |body| i32::from(body.code.to_wire()))
+    }
 }
 
 /// Whether a codec that sends nothing but payloads sends a message of this kind.

@@ -192,6 +192,10 @@ impl Codec for SrmpRpc {
         });
         body.ok_or(DecodeError::MalformedPayload { kind: Kind::Error })
     }
+
+    fn error_number(&self, message: &Message<'_>) -> i32 {
+        split_code(message.payload).map_or(0, |(code, _)| code)
+    }
 }
 
 /// The action at the front of a payload, and what follows.
@@ -340,6 +344,7 @@ mod tests {
         let message = decoded(&out);
         assert_eq!((message.kind, message.name), (Kind::Error, "Login"));
         assert_eq!(SrmpRpc.decode_error(&message), Ok(error));
+        assert_eq!(SrmpRpc.error_number(&message), 404);
         assert_eq!(encoded(&message), out);
         let body = RpcPayload::decode(Kind::Error, &out[4..]).unwrap();
         assert_eq!((body.code, body.value), (Some(404), &b"no Login"[..]));

@@ -7,7 +7,7 @@
 use thiserror::Error;
 
 use super::MAGIC;
-use crate::body::Reader;
+use crate::body::{ErrorCode, Reader};
 use crate::limits::FRAME_BYTES_MAX;
 use crate::message::Kind;
 
@@ -53,6 +53,12 @@ pub enum HandshakeError {
     ExpectedWelcome {
         /// Kind of the first frame.
         kind: Kind,
+    },
+    /// The server answered the hello with an error; its text says more.
+    #[error("the server refused the hello: {code}")]
+    Refused {
+        /// Why, for programs.
+        code: ErrorCode,
     },
     /// The first bytes are not TW1 at all.
     #[error("the peer does not speak TW1{}", not_tw1_hint(*looks_like_text))]

@@ -26,6 +26,7 @@ use crate::codec::Tw1;
 use crate::error::EncodeError;
 use crate::limits::{CREDENTIALS_BYTES_MAX, FRAME_BYTES_MIN, HELLO_BYTES_MAX};
 use crate::message::{Kind, Message};
+use crate::text::is_hazardous;
 
 /// The first frame of a client.
 ///
@@ -223,12 +224,12 @@ pub fn accept(hello: &Hello<'_>, offer: &Offer) -> Result<Agreed, HandshakeError
     })
 }
 
-/// The agent and the end of a handshake payload. An agent goes into logs, so it must not carry control
+/// The agent and the end of a handshake payload. An agent goes into logs, so it must not carry hazardous
 /// characters; bytes after it are only allowed to a version newer than ours.
 fn read_agent<'a>(reader: &mut Reader<'a>, version: u16) -> Result<&'a str, HandshakeError> {
     match reader.short_text() {
         Some(agent)
-            if !agent.chars().any(char::is_control)
+            if !agent.chars().any(is_hazardous)
                 && (reader.is_empty() || version > PROTOCOL_VERSION) =>
         {
             Ok(agent)

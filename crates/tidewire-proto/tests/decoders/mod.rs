@@ -11,7 +11,7 @@ pub use foreign::{delimited, length_field, raw, srmp, srmp_rpc, uvrpc};
 
 use tidewire_proto::body::{
     ErrorBody, GapBody, GoAwayBody, JoinBody, JoinedBody, PresenceBody, RoomCall, Roster,
-    SubscribeBody, validate_name,
+    SubscribeBody, displayed_name, name_skeleton, validate_name,
 };
 use tidewire_proto::codec::contract::{self, Found};
 use tidewire_proto::codec::{Codec, Decoded, Lines, Tw1};
@@ -20,6 +20,7 @@ use tidewire_proto::handshake::{
     HandshakeError, Hello, PROTOCOL_VERSION, Welcome, classify_garbage,
 };
 use tidewire_proto::limits::{FRAME_BYTES_MAX, HELLO_BYTES_MAX, LINE_BYTES_MAX};
+use tidewire_proto::text::is_hazardous;
 
 /// A decoder's promises, checked on these bytes.
 pub type Target = fn(&[u8]);
@@ -142,7 +143,11 @@ pub fn bodies(bytes: &[u8]) {
     if let Ok(text) = str::from_utf8(bytes)
         && validate_name(text).is_ok()
     {
-        assert!(!text.is_empty() && !text.contains(char::is_control));
+        assert!(!text.is_empty() && !text.contains([' ', '[', ']', '>', '*', '!', ':']));
+        assert!(!text.contains(is_hazardous), "{text:?}");
+        assert_eq!(displayed_name(text), text);
+        let skeleton = name_skeleton(text);
+        assert!(skeleton.len() < 2048, "{text:?}");
     }
 }
 
@@ -186,7 +191,7 @@ fn check_rendering(text: &[u8]) {
             let line = str::from_utf8(&out).expect("a line is UTF-8");
             let line = line.strip_suffix('\n').expect("a line ends");
             assert!(
-                !line.contains(|c: char| c.is_control() && c != '\t'),
+                !line.contains(|c: char| is_hazardous(c) && c != '\t'),
                 "{line:?}"
             );
         }

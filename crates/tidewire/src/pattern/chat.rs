@@ -4,8 +4,8 @@
 //! every refusal is a typed error with the request's id. Over `lines` the server asks for a name first, and
 //! from then on every line is said in the lobby.
 
-use tidewire_proto::body::{ErrorCode, JoinBody, JoinedBody, RoomCall, Roster};
-use tidewire_proto::codec::{Codec, Lines};
+use tidewire_proto::body::{ErrorCode, JoinBody, JoinedBody, RoomCall, Roster, typed_name};
+use tidewire_proto::codec::Codec;
 use tidewire_proto::message::{Kind, Message};
 use tidewire_proto::room::Policy;
 
@@ -104,14 +104,15 @@ impl Chat {
         {
             return Ok(cx.say(room, text)?);
         }
-        let name = String::from_utf8_lossy(text);
-        match cx.join(&self.lobby, name.trim(), Some(self.policy)) {
+        let text = String::from_utf8_lossy(text);
+        let name = typed_name(&text);
+        match cx.join(&self.lobby, &name, Some(self.policy)) {
             Ok(joined) => {
                 cx.set_tag(u64::from(joined.room));
                 cx.await_login(false);
                 let welcome = match joined.members {
-                    1 => format!("Welcome, {}! You are alone.", name.trim()),
-                    count => format!("Welcome, {}! {count} people are here.", name.trim()),
+                    1 => format!("Welcome, {name}! You are alone."),
+                    count => format!("Welcome, {name}! {count} people are here."),
                 };
                 cx.send(&Message::new(Kind::OneWay, 0, welcome.as_bytes()))?;
                 if joined.presence {
@@ -162,11 +163,7 @@ impl Service for Chat {
 }
 
 fn prompt(cx: &mut Context<'_>) {
-    let sent = cx.send_framed(|_, out| {
-        Lines::encode_prompt(PROMPT, out);
-        Ok(())
-    });
-    if let Err(error) = sent {
+    if let Err(error) = cx.send(&Message::new(Kind::OneWay, 0, PROMPT)) {
         tracing::debug!(%error, "cannot prompt");
     }
 }
@@ -174,8 +171,8 @@ fn prompt(cx: &mut Context<'_>) {
 /// The room of a chat that names none.
 const DEFAULT_ROOM: &str = "lobby";
 
-/// What a person with a line client sees first.
-const PROMPT: &str = "Enter username: ";
+/// The line that a person with a line client sees first. It is a whole line, because programs wait for its end.
+const PROMPT: &[u8] = b"Enter username: ";
 
 /// No room has this alias, so a tag of 0 means that the session has no name yet.
 const NO_ROOM: u16 = 0;

@@ -8,6 +8,7 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use tidewire_proto::body::name_skeleton;
 use tidewire_proto::message::MemberId;
 use tidewire_proto::topic::Pattern;
 
@@ -64,7 +65,11 @@ pub(crate) struct Entered {
 #[derive(Debug, Default)]
 struct State {
     names: HashMap<Arc<str>, (MemberId, SessionId)>,
+    /// Skeletons of the names, so that no two that look alike are in use together.
+    name_skeletons: HashSet<String>,
     rooms: HashMap<Box<str>, RoomEntry>,
+    /// Skeletons of the rooms' names, for the same reason.
+    room_skeletons: HashSet<String>,
     by_alias: HashMap<u16, Box<str>>,
     topics: Topics,
     /// Aliases of `topics`. Rooms and patterns share one range, so that a channel means one thing on a connection.
@@ -82,9 +87,23 @@ struct RoomEntry {
     lanes: LaneCounts,
 }
 
-/// Somebody else has the name.
+/// A name cannot be had.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct NameTaken;
+pub(crate) enum NameConflict {
+    /// Somebody else has it.
+    Taken,
+    /// It looks like one that is in use.
+    Confusable,
+}
+
+/// A room cannot be entered.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum EnterError {
+    /// A limit of rooms is reached.
+    Full(TableFull),
+    /// Its name looks like that of another room.
+    Confusable,
+}
 
 impl Directory {
     pub(crate) fn new(limits: &Limits) -> Self {
@@ -101,10 +120,14 @@ impl Directory {
     }
 
     /// Reserves a name for a session.
-    pub(crate) fn claim(&self, name: &str, session: SessionId) -> Result<Member, NameTaken> {
+    pub(crate) fn claim(&self, name: &str, session: SessionId) -> Result<Member, NameConflict> {
+        let skeleton = name_skeleton(name);
         let mut state = self.lock();
         if state.names.contains_key(name) {
-            return Err(NameTaken);
+            return Err(NameConflict::Taken);
+        }
+        if !state.name_skeletons.insert(skeleton) {
+            return Err(NameConflict::Confusable);
         }
         state.member_last = state.member_last.wrapping_add(1);
         let member = Member {
@@ -119,7 +142,11 @@ impl Directory {
 
     /// Gives a name back.
     pub(crate) fn release(&self, member: &Member) {
-        self.lock().names.remove(&member.name);
+        let skeleton = name_skeleton(&member.name);
+        let mut state = self.lock();
+        if state.names.remove(&member.name).is_some() {
+            state.name_skeletons.remove(&skeleton);
+        }
     }
 
     /// The session that has a name.
@@ -134,14 +161,21 @@ impl Directory {
         member: &Member,
         lane: usize,
         owner: Option<IpAddr>,
-    ) -> Result<Entered, TableFull> {
+    ) -> Result<Entered, EnterError> {
+        let skeleton = name_skeleton(room);
         let mut state = self.lock();
         if !state.rooms.contains_key(room) {
             let (count, limits) = (state.rooms.len(), &self.limits);
             let shares = &state.room_shares;
-            shares.check(owner, limits.rooms_per_address, count, limits.rooms)?;
-            let alias = state.free_alias()?;
+            shares
+                .check(owner, limits.rooms_per_address, count, limits.rooms)
+                .map_err(EnterError::Full)?;
+            if state.room_skeletons.contains(&skeleton) {
+                return Err(EnterError::Confusable);
+            }
+            let alias = state.free_alias().map_err(EnterError::Full)?;
             state.room_shares.add(owner);
+            state.room_skeletons.insert(skeleton);
             let entry = RoomEntry {
                 shared: Arc::new(SharedRoom::new(alias, None, owner)),
                 members: BTreeMap::new(),
@@ -151,7 +185,7 @@ impl Directory {
             state.rooms.insert(room.into(), entry);
         }
         let Some(entry) = state.rooms.get_mut(room) else {
-            return Err(TableFull::Server);
+            return Err(EnterError::Full(TableFull::Server));
         };
         entry.members.insert(member.id, Arc::clone(&member.name));
         entry.lanes.enter(&entry.shared, lane);
@@ -177,6 +211,7 @@ impl Directory {
         let remaining = entry.members.len();
         if remaining == 0 {
             state.room_shares.remove(entry.shared.owner);
+            state.room_skeletons.remove(&name_skeleton(name));
             state.rooms.remove(name);
             state.by_alias.remove(&alias);
         }
@@ -355,7 +390,7 @@ mod tests {
             directory
                 .claim("alice", SessionId::new(0, 2, 2))
                 .unwrap_err(),
-            NameTaken
+            NameConflict::Taken
         );
         assert_eq!(directory.find("alice"), Some(SessionId::new(0, 1, 1)));
         directory.release(&alice);
@@ -387,8 +422,35 @@ mod tests {
         assert!(directory.enter("b", &alice, 0, None).is_ok());
         assert_eq!(
             directory.enter("c", &alice, 0, None).unwrap_err(),
-            TableFull::Server
+            EnterError::Full(TableFull::Server)
         );
+    }
+
+    #[test]
+    fn names_and_rooms_that_look_alike_are_not_in_use_together() {
+        let directory = directory(10, 10);
+        let session = |slot| SessionId::new(0, slot, 1);
+        let real = directory.claim("admin1", session(1)).unwrap();
+        assert_eq!(
+            directory.claim("adminl", session(2)).unwrap_err(),
+            NameConflict::Confusable
+        );
+        assert!(directory.claim("admin2", session(2)).is_ok());
+        directory.release(&real);
+        let other = directory.claim("adminl", session(2)).unwrap();
+        // A member who has been released already takes nothing from whoever looks like them.
+        directory.release(&real);
+        assert_eq!(
+            directory.claim("admin1", session(1)).unwrap_err(),
+            NameConflict::Confusable
+        );
+        let lobby = directory.enter("lobby1", &other, 0, None).unwrap().room;
+        assert_eq!(
+            directory.enter("lobbyl", &other, 0, None).unwrap_err(),
+            EnterError::Confusable
+        );
+        assert_eq!(directory.exit(lobby.alias, other.id, 0), 0);
+        assert!(directory.enter("lobbyl", &other, 0, None).is_ok());
     }
 
     #[test]

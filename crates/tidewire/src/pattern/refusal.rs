@@ -90,6 +90,12 @@ pub enum JoinError {
     /// Somebody has that name.
     #[error("the name is taken")]
     NameTaken,
+    /// The name looks like one that somebody has.
+    #[error("the name looks like one that is in use")]
+    NameConfusable,
+    /// The room's name looks like that of another room.
+    #[error("room: the name looks like that of another room")]
+    RoomConfusable,
     /// The session has another name already.
     #[error("this session already has a name; leave it empty to keep that")]
     NameFixed,
@@ -187,7 +193,7 @@ impl JoinError {
     pub fn code(self) -> ErrorCode {
         match self {
             Self::Name(error) | Self::RoomName(error) => error.code(),
-            Self::NameTaken => ErrorCode::NameTaken,
+            Self::NameTaken | Self::NameConfusable | Self::RoomConfusable => ErrorCode::NameTaken,
             Self::NameFixed => ErrorCode::NameInvalid,
             Self::AlreadyJoined => ErrorCode::AlreadyJoined,
             Self::LimitReached(_) | Self::FrameLimit => ErrorCode::LimitReached,

@@ -15,7 +15,7 @@ use tidewire_proto::error::EncodeError;
 use tidewire_proto::message::{MemberId, PresenceEvent};
 use tidewire_proto::room::{Coalescer, Policy, RoomLog, Subscriber};
 
-use super::directory::{NameTaken, SharedRoom};
+use super::directory::{EnterError, NameConflict, SharedRoom};
 use super::refusal::{JoinError, ReachedLimit, RoomError};
 use crate::lane::{BatchEntry, Core};
 use crate::limits::nanoseconds;
@@ -85,16 +85,23 @@ impl Core {
             None => {
                 validate_name(name).map_err(JoinError::Name)?;
                 let claim = shared.directory.claim(name, id);
-                (claim.map_err(|NameTaken| JoinError::NameTaken)?, true)
+                let member = claim.map_err(|conflict| match conflict {
+                    NameConflict::Taken => JoinError::NameTaken,
+                    NameConflict::Confusable => JoinError::NameConfusable,
+                })?;
+                (member, true)
             }
         };
         let entered = match shared.directory.enter(room, &member, self.lane, owner) {
             Ok(entered) => entered,
-            Err(full) => {
+            Err(error) => {
                 if claimed {
                     shared.directory.release(&member);
                 }
-                return Err(JoinError::LimitReached(full.into()));
+                return Err(match error {
+                    EnterError::Full(full) => JoinError::LimitReached(full.into()),
+                    EnterError::Confusable => JoinError::RoomConfusable,
+                });
             }
         };
         let alias = entered.room.alias;

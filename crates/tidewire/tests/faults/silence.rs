@@ -203,7 +203,7 @@ fn a_person_who_types_nothing_is_closed_after_the_long_timeout() {
     });
     let server = TestServer::over_tcp(builder, &lines(), |_| Chat::new());
     let mut person = server.peer();
-    person.expect_text("Enter username: ");
+    person.expect_text("Enter username: \n");
     told_why(&mut person, "idle timeout");
     assert_eq!(person.receive(), None);
     drop(person);

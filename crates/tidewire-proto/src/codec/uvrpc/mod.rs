@@ -238,6 +238,10 @@ impl Codec for Uvrpc {
     fn decode_error<'a>(&self, message: &Message<'a>) -> Result<ErrorBody<'a>, DecodeError> {
         ErrorParams::decode(message.payload).map(|params| params.body())
     }
+
+    fn error_number(&self, message: &Message<'_>) -> i32 {
+        ErrorParams::decode(message.payload).map_or(0, |params| params.code)
+    }
 }
 
 #[inline]

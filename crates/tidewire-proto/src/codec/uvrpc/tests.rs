@@ -280,6 +280,23 @@ fn errors_have_a_code_and_a_text() {
         .unwrap();
     let message = decoded(Uvrpc::new(), &out);
     assert_eq!(message.payload, b"\0\0\0\x07the name is taken\0");
+    assert_eq!(Uvrpc::new().error_number(&message), 7);
+}
+
+#[test]
+fn the_original_numbers_of_failures_are_told_apart() {
+    for number in [4, 5, 7, -3] {
+        let mut params = Vec::new();
+        ErrorParams {
+            code: number,
+            text: "x",
+        }
+        .encode(&mut params);
+        let message = Message::with_id(Kind::Error, 0, 1, &params);
+        assert_eq!(Uvrpc::new().error_number(&message), number);
+    }
+    let broken = Message::with_id(Kind::Error, 0, 1, b"\0");
+    assert_eq!(Uvrpc::new().error_number(&broken), 0);
 }
 
 #[test]
