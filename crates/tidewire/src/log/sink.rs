@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use tidewire_io::descriptors::wait_writable;
 
 use super::LogFormat;
-use super::line::{Notice, render};
+use super::line::{Notice, push_safe, render};
 use super::tally::Tally;
 
 /// What `tracing-appender` takes for the target. It never fails, because failures are counted here.
@@ -156,9 +156,9 @@ impl<W: Write> Sink<W> {
 }
 
 impl<W: Write> Write for Sink<W> {
-    /// Takes one whole line.
+    /// Takes one whole line. Here, because every line comes by, whoever logged it and whatever a peer put into it.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        self.block.extend_from_slice(line);
+        push_safe(self.format, line, &mut self.block);
         self.ends.push_back(self.block.len());
         if self.block.len() >= BLOCK_BYTES {
             // A queue that is never empty must not keep its losses to itself, nor fill the log with them.
