@@ -3,6 +3,7 @@
 use std::time::SystemTime;
 
 use jiff::Timestamp;
+use tidewire::proto::text::is_hazardous;
 
 /// A wall-clock time in RFC 3339, UTC, with milliseconds.
 pub(crate) fn utc(time: SystemTime) -> String {
@@ -80,20 +81,7 @@ pub(crate) fn mebibytes(bytes: u64) -> String {
     format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20))
 }
 
-/// A text from a file or a peer without characters that would move a terminal's cursor.
-pub(crate) fn printable(text: &str) -> String {
-    text.chars()
-        .map(|letter| {
-            if letter.is_control() {
-                '\u{FFFD}'
-            } else {
-                letter
-            }
-        })
-        .collect()
-}
-
-/// A text inside XML or HTML, also between quotes, without the control characters that XML cannot hold.
+/// A text inside XML or HTML, also between quotes, without the control characters, which XML cannot hold.
 pub(crate) fn markup(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for letter in text.chars() {
@@ -104,7 +92,7 @@ pub(crate) fn markup(text: &str) -> String {
             '"' => escaped.push_str("&quot;"),
             '\'' => escaped.push_str("&#39;"),
             '\n' => escaped.push_str("&#10;"),
-            letter if letter.is_control() => escaped.push('\u{FFFD}'),
+            letter if is_hazardous(letter) => escaped.push('\u{FFFD}'),
             letter => escaped.push(letter),
         }
     }
@@ -180,7 +168,8 @@ mod tests {
     }
 
     #[test]
-    fn control_characters_do_not_reach_the_terminal() {
-        assert_eq!(printable("a\u{1b}[2Jb\n"), "a\u{FFFD}[2Jb\u{FFFD}");
+    fn control_characters_do_not_reach_a_page() {
+        let shown = markup("<a\u{1b}\u{9b}\u{202e}\n");
+        assert_eq!(shown, "&lt;a\u{FFFD}\u{FFFD}\u{FFFD}&#10;");
     }
 }

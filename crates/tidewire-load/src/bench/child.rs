@@ -17,8 +17,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use serde::de::DeserializeOwned;
 use thiserror::Error;
-
-use crate::format::printable;
+use tidewire::proto::text::visible;
 
 /// A program that runs. Dropped, it is told to end, and after its grace killed, with everything it started.
 #[derive(Debug)]
@@ -155,7 +154,7 @@ impl Child {
     ) -> Result<T, ChildError> {
         let line = self.hear_line(patience, stop)?;
         serde_json::from_str(&line).map_err(|source| ChildError::Garbled {
-            line: printable(&line).chars().take(LINE_SHOWN).collect(),
+            line: visible(line.as_bytes()).chars().take(LINE_SHOWN).collect(),
             source,
         })
     }
@@ -259,7 +258,11 @@ fn keep_last(errors: &mut impl Read, kept: &Mutex<Vec<u8>>) {
 
 fn complaint(said: &str) -> String {
     let last: Vec<&str> = said.lines().rev().take(COMPLAINT_LINES).collect();
-    let last: Vec<String> = last.into_iter().rev().map(printable).collect();
+    let last: Vec<String> = last
+        .into_iter()
+        .rev()
+        .map(|line| visible(line.as_bytes()))
+        .collect();
     if last.is_empty() {
         String::new()
     } else {

@@ -2,8 +2,9 @@
 
 use std::fmt::Write as _;
 
+use tidewire::proto::text::visible;
+
 use super::{Comparison, Metric, MetricComparison, Side, StepComparison, Verdict};
-use crate::format::printable;
 use crate::statistics::{MedianInterval, Outliers, RatioInterval};
 
 pub(super) fn render(comparison: &Comparison) -> String {
@@ -27,23 +28,23 @@ pub(super) fn render(comparison: &Comparison) -> String {
     }
     text.push('\n');
     for note in &comparison.notes {
-        let _ = writeln!(text, "note: {}", printable(note));
+        let _ = writeln!(text, "note: {}", visible(note.as_bytes()));
     }
     summary(&mut text, comparison);
     text
 }
 
 fn render_step(text: &mut String, step: &StepComparison) {
-    let _ = writeln!(text, "\n{}", printable(&step.step_name));
+    let _ = writeln!(text, "\n{}", visible(step.step_name.as_bytes()));
     if let Some(obstacle) = &step.obstacle {
         let _ = writeln!(
             text,
             "  not comparable: {}",
-            printable(&obstacle.to_string())
+            visible(obstacle.to_string().as_bytes())
         );
     }
     for note in &step.notes {
-        let _ = writeln!(text, "  ! {}", printable(note));
+        let _ = writeln!(text, "  ! {}", visible(note.as_bytes()));
     }
     if step.metrics.is_empty() {
         return;
@@ -160,7 +161,10 @@ fn summary(text: &mut String, comparison: &Comparison) {
 
 fn side(side: &Side) -> String {
     let runs = side.runs;
-    let (version, commit) = (printable(&side.version), printable(&side.commit));
+    let (version, commit) = (
+        visible(side.version.as_bytes()),
+        visible(side.commit.as_bytes()),
+    );
     let word = if runs == 1 { "run" } else { "runs" };
     format!("{version} ({commit}) with {runs} {word}")
 }

@@ -12,9 +12,9 @@ mod timing;
 use std::fmt::Write as _;
 
 use serde::Serialize;
+use tidewire::proto::text::visible;
 
 pub use self::facts::{ClockFacts, CoreFacts, Facts, LimitFacts, LoopFacts, WakeupFacts};
-use crate::format::printable;
 
 /// The facts about a machine and what follows from them.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -54,7 +54,11 @@ impl Examination {
         let mut text = String::new();
         for finding in findings {
             let (level, check) = (finding.level.name(), finding.check);
-            let _ = writeln!(text, "{level:<8} {check:<15} {}", printable(&finding.found));
+            let _ = writeln!(
+                text,
+                "{level:<8} {check:<15} {}",
+                visible(finding.found.as_bytes())
+            );
             if !finding.remedy.is_empty() {
                 let _ = writeln!(text, "{:<8} {:<15} → {}", "", "", finding.remedy);
             }

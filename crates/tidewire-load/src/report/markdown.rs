@@ -2,7 +2,9 @@
 
 use std::fmt::Write as _;
 
-use super::format::{printable, thousands};
+use tidewire::proto::text::visible;
+
+use super::format::thousands;
 use super::table::{LATENCY_COLUMNS, bad_news, facts, latencies, latency_cells};
 use super::{Report, Status, StepReport};
 
@@ -71,7 +73,7 @@ fn render_step(text: &mut String, step: &StepReport) {
 /// A text inside a table cell: no line breaks, and the letters that mean something to Markdown escaped.
 fn cell(value: &str) -> String {
     let mut escaped = String::with_capacity(value.len());
-    for letter in printable(value).chars() {
+    for letter in visible(value.as_bytes()).chars() {
         if matches!(letter, '|' | '\\' | '`' | '*' | '_' | '<' | '[' | '#') {
             escaped.push('\\');
         }

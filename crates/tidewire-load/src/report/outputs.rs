@@ -2,8 +2,10 @@
 
 use std::fmt::Write as _;
 
+use tidewire::proto::text::visible;
+
 use super::{Percentile, Report, StepReport};
-use crate::format::{markup, printable};
+use crate::format::markup;
 
 impl Report {
     /// One line a step with the figures people compare, comma-separated, with a heading. What is not known is empty, an
@@ -64,7 +66,7 @@ impl Report {
         for step in &self.steps {
             let Some(detail) = &step.detail else { continue };
             // A line break in a name would end the comment.
-            let _ = writeln!(text, "#[Step: {}]", printable(&step.step_name));
+            let _ = writeln!(text, "#[Step: {}]", visible(step.step_name.as_bytes()));
             let (times, window) = (&detail.times, &detail.window);
             let all = [
                 ("scheduled", Some(&times.scheduled)),

@@ -2,7 +2,9 @@
 
 use std::fmt::Write as _;
 
-use super::format::{few, mebibytes, milliseconds, per_second, percent, printable, thousands};
+use tidewire::proto::text::visible;
+
+use super::format::{few, mebibytes, milliseconds, per_second, percent, thousands};
 use super::{Distribution, LaneCost, Latency, StepDetail, StepReport};
 
 /// The table of one step: plain text without colours, at most about a hundred columns wide, ending with a
@@ -13,17 +15,17 @@ pub fn step_table(step: &StepReport) -> String {
     let verdict = if step.passes() { "passed" } else { "FAILED" };
     line(
         &mut text,
-        &format!("{}: {verdict}", printable(&step.step_name)),
+        &format!("{}: {verdict}", visible(step.step_name.as_bytes())),
     );
     for problem in bad_news(step) {
-        line(&mut text, &format!("  ! {}", printable(&problem)));
+        line(&mut text, &format!("  ! {}", visible(problem.as_bytes())));
     }
     let facts = facts(step);
     let width = facts.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
     for (name, value) in &facts {
         line(
             &mut text,
-            &format!("  {name:<width$}  {}", printable(value)),
+            &format!("  {name:<width$}  {}", visible(value.as_bytes())),
         );
     }
     line(&mut text, "");
@@ -40,7 +42,7 @@ pub fn step_table(step: &StepReport) -> String {
         line(&mut text, &row);
     }
     for note in &step.notes {
-        line(&mut text, &format!("  note: {}", printable(note)));
+        line(&mut text, &format!("  note: {}", visible(note.as_bytes())));
     }
     text
 }
