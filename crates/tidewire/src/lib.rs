@@ -73,6 +73,8 @@ mod limits;
 mod listen;
 #[cfg(feature = "log")]
 pub mod log;
+#[cfg(test)]
+mod logged;
 mod metrics;
 mod output;
 mod pattern;

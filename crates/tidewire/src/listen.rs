@@ -215,6 +215,14 @@ pub(crate) fn adapt(
     if !is_udp.contains(&true) {
         return Ok(codec);
     }
+    if is_udp.contains(&false) && limits.frame_bytes_max > DATAGRAM_FRAME_BYTES_MAX {
+        tracing::warn!(
+            frame_bytes_max = DATAGRAM_FRAME_BYTES_MAX,
+            configured = limits.frame_bytes_max,
+            "udp:// lowers the frame limit of every address of this server to what a datagram holds; serve tcp:// and \
+             ipc:// from another server for longer messages"
+        );
+    }
     limits.frame_bytes_max = limits.frame_bytes_max.min(DATAGRAM_FRAME_BYTES_MAX);
     let for_datagrams = codec.clone().for_datagrams();
     if is_udp.contains(&false) && for_datagrams.fills_datagrams() != codec.fills_datagrams() {
@@ -230,4 +238,30 @@ pub(crate) fn default_datagram_options() -> DatagramOptions {
     let mut options = DatagramOptions::default();
     options.receive_buffer_bytes = Some(DATAGRAM_RECEIVE_BUFFER_BYTES);
     options
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::logged::logged;
+
+    #[test]
+    fn udp_beside_tcp_says_that_it_lowers_the_frame_limit() {
+        let adapted = |is_udp: &[bool]| {
+            let mut limits = Limits::default();
+            let codec = AnyCodec::by_name("tw1").unwrap();
+            let text = logged(|| {
+                adapt(is_udp, codec, &mut limits).unwrap();
+            });
+            (text, limits.frame_bytes_max)
+        };
+        let (text, limit) = adapted(&[true, false]);
+        assert_eq!(limit, DATAGRAM_FRAME_BYTES_MAX);
+        for part in ["WARN", "frame_bytes_max=65507", "configured=1048576"] {
+            assert!(text.contains(part), "{part} is missing: {text}");
+        }
+        // Whoever serves datagrams only expects nothing else.
+        assert_eq!(adapted(&[true]), (String::new(), DATAGRAM_FRAME_BYTES_MAX));
+        assert_eq!(adapted(&[false]).0, "");
+    }
 }

@@ -15,7 +15,7 @@ use super::room::Room;
 use crate::lane::{Core, TimerKey};
 use crate::limits::nanoseconds;
 use crate::metrics::DropReason;
-use crate::session::CloseReason;
+use crate::session::{CloseReason, Session};
 
 impl Core {
     /// Applies the policy to a subscriber whose socket is full.
@@ -50,7 +50,7 @@ impl Core {
                 session.messages_in_output += spilled;
             }
             Verdict::Disconnect => {
-                tracing::warn!(session = %session.id, behind, "slow subscriber disconnected");
+                warn_of_slow(session, Some(behind), "slow subscriber disconnected");
                 self.close(slot, CloseReason::SlowSubscriber);
             }
             Verdict::Block => self.begin_block(alias),
@@ -82,7 +82,11 @@ impl Core {
         let over = |slot: &usize| self.is_blocking(room, *slot);
         let slots: Vec<usize> = room.members.iter().copied().filter(over).collect();
         for slot in slots {
-            tracing::warn!(session = %self.sessions[slot].id, "blocking subscriber disconnected");
+            warn_of_slow(
+                &self.sessions[slot],
+                None,
+                "blocking subscriber disconnected",
+            );
             self.close(slot, CloseReason::SlowSubscriber);
         }
         self.unblock(alias);
@@ -171,6 +175,13 @@ impl Core {
     }
 }
 
+/// Says who is cut off, by what an operator can find them by: address and name, as far as they have them.
+fn warn_of_slow(session: &Session, behind: Option<u64>, what: &str) {
+    let peer = session.peer.as_deref().map(tracing::field::display);
+    let name = session.member.as_deref().map(|member| &*member.name);
+    tracing::warn!(session = %session.id, peer, name, behind, "{what}");
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
@@ -178,8 +189,10 @@ mod tests {
     use tidewire_proto::room::Policy;
 
     use super::*;
+    use crate::address::Endpoint;
     use crate::lane::{Lane, lane};
     use crate::limits::Limits;
+    use crate::logged::logged;
     use crate::server::Server;
     use crate::service::Service;
     use crate::session::State;
@@ -209,6 +222,21 @@ mod tests {
     fn is_held<S>(lane: &Lane<S>, alias: u16) -> bool {
         let room = lane.core.rooms[usize::from(alias)].as_ref();
         room.is_some_and(|room| room.blocked.is_some() && room.shared.is_congested())
+    }
+
+    #[test]
+    fn whoever_is_cut_off_for_being_slow_is_named_in_the_log() {
+        let mut lane = lane(&Server::builder());
+        let (ada, _end) = lane.open_session();
+        let id = lane.core.sessions[ada].id;
+        let session = &mut lane.core.sessions[ada];
+        let peer = Endpoint::Udp("192.0.2.7:4711".parse().unwrap());
+        session.peer = Some(Box::new(peer));
+        lane.core.join(id, "lobby", "ada", None).unwrap();
+        let text = logged(|| warn_of_slow(&lane.core.sessions[ada], Some(3), "slow"));
+        for part in [" WARN ", "192.0.2.7:4711", "name=\"ada\"", "behind=3"] {
+            assert!(text.contains(part), "{part} is missing: {text}");
+        }
     }
 
     #[test]

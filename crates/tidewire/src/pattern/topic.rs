@@ -41,7 +41,9 @@ impl Core {
             && is_registration
         {
             // The subscriber is not told, so somebody else should be.
-            tracing::warn!(session = %id, %error, "a registration is refused");
+            let peer = self.session(id).and_then(|session| session.peer.as_deref());
+            let peer = peer.map(tracing::field::display);
+            tracing::warn!(session = %id, peer, %error, "a registration is refused");
             self.counters.registrations_refused.add(1);
         }
         subscribed
