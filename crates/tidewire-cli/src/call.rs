@@ -11,12 +11,13 @@ use anyhow::Context;
 use clap::Args;
 use clap::builder::NonEmptyStringValueParser;
 use serde_json::{Map, Value, json};
+use tidewire::proto::text::escaped;
 use tidewire::{Client, CloseReason, Event, RequestError};
 
 use crate::connection::{ConnectionArguments, Need};
 use crate::failure::check_output;
 use crate::logging::LogArguments;
-use crate::payload::{escaped, insert_payload};
+use crate::payload::{insert_payload, json_text};
 
 /// Flags of `tidewire call`.
 #[derive(Debug, Args)]
@@ -33,8 +34,8 @@ pub(crate) struct CallArguments {
     #[arg(value_name = "PAYLOAD", allow_hyphen_values = true)]
     payload: Option<String>,
 
-    /// Print one JSON object: {"method":…,"payload":…,"latency_ms":…}, "payload_base64" if it is not UTF-8, "error" if
-    /// the method answered with one
+    /// Print one JSON object: {"method":…,"payload":…,"latency_ms":…}, "payload_base64" if it is not UTF-8, and
+    /// "error":{"code":…,"meaning":…,"text":…} if the method answered with one; the code is the number that the codec has
     #[arg(long, conflicts_with = "raw")]
     json: bool,
 
@@ -86,11 +87,11 @@ pub(crate) fn run(arguments: &CallArguments) -> anyhow::Result<ExitCode> {
     let mut out = io::stdout().lock();
     let printed = match &result {
         Ok(reply) => print_reply(arguments, reply.payload(), latency, &mut out),
-        Err(RequestError::Refused { code, text }) if arguments.json => {
-            let error = json!({"code": code.to_string(), "text": text});
+        Err(RequestError::Refused { code, number, text }) if arguments.json => {
+            let error = json!({"code": number, "meaning": code.to_string(), "text": text});
             let mut object = object(&arguments.method, latency);
             object.insert("error".to_owned(), error);
-            writeln!(out, "{}", Value::from(object))
+            writeln!(out, "{}", json_text(&object.into()))
         }
         Err(_) => Ok(()),
     };
@@ -98,8 +99,18 @@ pub(crate) fn run(arguments: &CallArguments) -> anyhow::Result<ExitCode> {
     match result {
         Ok(_) => Ok(ExitCode::SUCCESS),
         Err(error) => {
-            let method = escaped(arguments.method.as_bytes());
-            Err(anyhow::Error::new(error).context(format!("{method} has no reply")))
+            // What comes of it passes `failure`, which escapes it.
+            let method = &arguments.method;
+            let what = match &error {
+                RequestError::Refused { number: 0, .. } => {
+                    format!("{method} answered with an error")
+                }
+                RequestError::Refused { number, .. } => {
+                    format!("{method} answered with error {number}")
+                }
+                _ => format!("{method} has no reply"),
+            };
+            Err(anyhow::Error::new(error).context(what))
         }
     }
 }
@@ -126,7 +137,7 @@ fn print_reply(
     } else if arguments.json {
         let mut object = object(&arguments.method, latency);
         insert_payload(&mut object, payload);
-        writeln!(out, "{}", Value::from(object))
+        writeln!(out, "{}", json_text(&object.into()))
     } else if out.is_terminal() {
         // The lines of a text are lines; everything else is a stranger's.
         for line in payload.split(|byte| *byte == b'\n') {
@@ -140,7 +151,8 @@ fn print_reply(
 }
 
 fn object(method: &str, latency: Duration) -> Map<String, Value> {
-    let latency_ms = latency.as_secs_f64() * 1_000.0;
+    // Whole microseconds: the clock and the way here are not better than that.
+    let latency_ms = latency.as_micros() as f64 / 1_000.0;
     let mut object = Map::new();
     object.insert("method".to_owned(), method.into());
     object.insert("latency_ms".to_owned(), latency_ms.into());

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::{Args, ValueEnum};
+use tidewire::proto::text::escape_json;
 use tidewire_load::compare::{Comparison, NoiseRecord, Pairing, RunSet, Verdict};
 use tidewire_load::statistics::Bootstrap;
 
@@ -86,7 +87,8 @@ impl JudgementArguments {
     pub(crate) fn conclude(&self, comparison: &Comparison) -> anyhow::Result<ExitCode> {
         let text = if self.json {
             let json = serde_json::to_string_pretty(comparison);
-            json.context("the comparison cannot be expressed as JSON")? + "\n"
+            let json = json.context("the comparison cannot be expressed as JSON")?;
+            escape_json(&json).into_owned() + "\n"
         } else {
             comparison.to_text()
         };

@@ -9,7 +9,8 @@ use clap::Args;
 use tidewire::io::poller::PollerChoice;
 use tidewire::proto::codec::Codec;
 use tidewire::{
-    AnyCodec, Backoff, Client, ClientBuilder, ConnectError, ConnectFailure, Kind, Limits, Message,
+    AnyCodec, Backoff, Client, ClientBuilder, CloseReason, ConnectError, ConnectFailure, Kind,
+    Limits, Message,
 };
 
 use crate::failure::Failure;
@@ -94,11 +95,19 @@ impl ConnectionArguments {
                 Err(error) => error,
             };
             let pause = backoff.delay(attempt, fastrand::f64());
-            if !matches!(
+            // A server that goes away lets nobody in, but the next one at its address may.
+            let may_pass = matches!(
                 error,
-                ConnectError::Failed(ConnectFailure::Stream(_) | ConnectFailure::Closed(_))
-            ) || Instant::now() + pause >= deadline
-            {
+                ConnectError::Failed(
+                    ConnectFailure::Stream(_)
+                        | ConnectFailure::Closed(_)
+                        | ConnectFailure::Refused {
+                            reason: CloseReason::GoAway(_),
+                            ..
+                        }
+                )
+            );
+            if !may_pass || Instant::now() + pause >= deadline {
                 return Err(error.into());
             }
             std::thread::sleep(pause);

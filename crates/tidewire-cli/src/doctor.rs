@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::Args;
+use tidewire::proto::text::escape_json;
 use tidewire_load::doctor::Examination;
 
 /// Examine this machine for what would spoil a measurement, and say how to fix it. Takes about three seconds and
@@ -22,7 +23,8 @@ pub(crate) fn run(arguments: &DoctorArguments) -> anyhow::Result<ExitCode> {
     let examination = Examination::make();
     let text = if arguments.json {
         let json = serde_json::to_string_pretty(&examination);
-        json.context("the examination cannot be expressed as JSON")? + "\n"
+        let json = json.context("the examination cannot be expressed as JSON")?;
+        escape_json(&json).into_owned() + "\n"
     } else {
         examination.to_text()
     };

@@ -6,8 +6,8 @@
 //! | 1 | anything else |
 //! | 2 | wrong usage or configuration |
 //! | 3 | no server at the address, or the connection ended |
-//! | 4 | the server refused |
-//! | 5 | no answer in time |
+//! | 4 | the server refused: the connection, or what it was asked |
+//! | 5 | no answer in time, to the hello or to a request |
 //! | 99 | a comparison found what it was told to fail on, or a benchmark lost messages |
 //! | 130, 143 | ended by a second Ctrl-C or SIGTERM; see `signals` |
 //!
@@ -29,12 +29,12 @@ use tidewire::log::LogError;
 use tidewire::proto::body::ErrorCode;
 use tidewire::proto::error::EncodeError;
 use tidewire::proto::handshake::HandshakeError;
+use tidewire::proto::text::escaped;
 use tidewire::{
     AddressError, CloseReason, ConnectError, ConnectFailure, LaneError, RequestError, ServeError,
 };
 use tidewire_load::compare::{CompareError, NoiseError, RunSetError};
 
-use crate::payload::escaped;
 use crate::serve::config::ConfigError;
 use crate::tell::{Stream, tell};
 
@@ -193,6 +193,7 @@ fn classify_request(error: &RequestError) -> (u8, &'static str) {
             "wait longer with --timeout, or check that the server speaks this --codec and is not overloaded; over \
              udp:// with a codec other than tw1, longer answers need its --trust-datagram-peers",
         ),
+        RequestError::Closed(CloseReason::HandshakeTimeout) => (TIMED_OUT, ""),
         RequestError::Closed(CloseReason::Decode(_) | CloseReason::GoAway(_)) => {
             (UNREACHABLE, "start both sides with the same --codec")
         }
@@ -261,6 +262,18 @@ fn classify_connect(error: &ConnectError) -> (u8, &'static str) {
             UNREACHABLE,
             "talk to a server of lines with `nc HOST PORT`, or restart it with --codec tw1",
         ),
+        ConnectError::Failed(ConnectFailure::Refused { .. }) => (
+            REFUSED,
+            "the reason is the server's own; its log may say more",
+        ),
+        ConnectError::Failed(ConnectFailure::Stream(StreamConnectError::TimedOut { .. })) => {
+            (TIMED_OUT, "")
+        }
+        ConnectError::Failed(ConnectFailure::Closed(CloseReason::HandshakeTimeout)) => (
+            TIMED_OUT,
+            "wait longer with --timeout, or give both sides the same --codec; if they have it, something else than a \
+             tidewire server is there",
+        ),
         ConnectError::Failed(ConnectFailure::Stream(StreamConnectError::NotFound { .. })) => (
             UNREACHABLE,
             "start a server there with `tidewire serve --bind ipc://PATH`, or check the path",
@@ -271,7 +284,6 @@ fn classify_connect(error: &ConnectError) -> (u8, &'static str) {
         ),
         ConnectError::Failed(ConnectFailure::Closed(
             CloseReason::Handshake(_)
-            | CloseReason::HandshakeTimeout
             | CloseReason::PeerClosed
             | CloseReason::PeerReset
             | CloseReason::Decode(_),

@@ -18,6 +18,8 @@ use std::io::{self, BufRead, Write};
 use serde_json::json;
 use thiserror::Error;
 
+use crate::payload::json_text;
+
 /// What a server says once it accepts connections.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Ready {
@@ -74,7 +76,7 @@ impl Ready {
             "lanes": lanes,
             "poller": poller,
         });
-        writeln!(out, "{object}")?;
+        writeln!(out, "{}", json_text(&object))?;
         out.flush()
     }
 

@@ -192,6 +192,14 @@ pub enum ConnectFailure {
     /// There is no server of that name in this process, or it takes no more.
     #[error("cannot connect")]
     Inproc(#[from] InprocConnectError),
+    /// The server would not let this side in, and said why.
+    #[error("the server refused the connection: {text}")]
+    Refused {
+        /// Why, for programs: how the session ended.
+        reason: CloseReason,
+        /// Why, for people, in the server's words. They are a stranger's: see [`tidewire_proto::text`].
+        text: String,
+    },
     /// Connected, but the session ended before it was open.
     #[error("{0}")]
     Closed(CloseReason),

@@ -166,6 +166,7 @@ impl CloseReason {
     /// What to tell the peer before closing, if its codec can carry it and the peer may still listen.
     pub(crate) fn go_away_code(self) -> Option<GoAwayCode> {
         match self {
+            Self::Handshake(HandshakeError::Refused { .. }) => None,
             Self::Shutdown | Self::LaneFailed => Some(GoAwayCode::Shutdown),
             Self::IdleTimeout | Self::FrameTimeout => Some(GoAwayCode::IdleTimeout),
             Self::HandshakeTimeout => Some(GoAwayCode::HandshakeTimeout),

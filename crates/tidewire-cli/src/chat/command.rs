@@ -1,7 +1,7 @@
 //! What a typed line means.
 //!
-//! A line is something to say unless it starts with a slash. Names may hold spaces, so `/msg` takes them in
-//! double quotes; two slashes say a line that starts with one.
+//! A line is something to say unless it starts with a slash; two slashes say a line that starts with one. No name
+//! holds a space, so that one ends where the first space is.
 
 /// A typed line, understood.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,9 +50,12 @@ impl<'a> Command<'a> {
         let rest = rest.trim();
         match name {
             "who" => Self::Who,
-            "msg" => match split_name(rest) {
-                Some((to, text)) => Self::Whisper { to, text },
-                None => Self::Incomplete("/msg NAME text, or /msg \"NAME WITH SPACES\" text"),
+            "msg" => match rest.split_once(char::is_whitespace) {
+                Some((to, text)) => Self::Whisper {
+                    to,
+                    text: text.trim_start(),
+                },
+                None => Self::Incomplete("/msg NAME text"),
             },
             "join" if rest.is_empty() => Self::Incomplete("/join ROOM"),
             "join" => Self::Join(rest),
@@ -61,16 +64,6 @@ impl<'a> Command<'a> {
             _ => Self::Unknown(name),
         }
     }
-}
-
-/// A name, in quotes or up to the first space, and the text after it. `None` if one of them is empty.
-fn split_name(rest: &str) -> Option<(&str, &str)> {
-    let (name, text) = match rest.strip_prefix('"') {
-        Some(quoted) => quoted.split_once('"')?,
-        None => rest.split_once(char::is_whitespace)?,
-    };
-    let text = text.trim_start();
-    (!name.is_empty() && !text.is_empty()).then_some((name, text))
 }
 
 /// What `/help` shows, a line each.
@@ -97,17 +90,13 @@ mod tests {
     }
 
     #[test]
-    fn commands_take_names_with_and_without_spaces() {
+    fn commands_take_names() {
         let whisper = |to, text| Command::Whisper { to, text };
         assert_eq!(
             Command::parse("/msg bob  hi  you"),
             whisper("bob", "hi  you")
         );
-        assert_eq!(
-            Command::parse("/msg \"Ada Lovelace\" hi"),
-            whisper("Ada Lovelace", "hi")
-        );
-        assert_eq!(Command::parse("/join the den "), Command::Join("the den"));
+        assert_eq!(Command::parse("/join den "), Command::Join("den"));
         assert_eq!(Command::parse("/who"), Command::Who);
         assert_eq!(Command::parse("/help"), Command::Help);
         assert_eq!(Command::parse("/quit now"), Command::Quit);
@@ -115,13 +104,7 @@ mod tests {
 
     #[test]
     fn what_lacks_something_says_how_to_write_it() {
-        for line in [
-            "/msg",
-            "/msg bob",
-            "/msg bob ",
-            "/msg \"bob hi",
-            "/msg \"\" hi",
-        ] {
+        for line in ["/msg", "/msg bob", "/msg bob "] {
             assert!(
                 matches!(Command::parse(line), Command::Incomplete(usage) if usage.starts_with("/msg")),
                 "{line}"

@@ -7,8 +7,9 @@
 
 use std::time::{Duration, Instant};
 
-use tidewire::proto::body::{ErrorBody, ErrorCode, GapBody, PresenceBody};
+use tidewire::proto::body::{ErrorBody, ErrorCode, GapBody, PresenceBody, typed_name};
 use tidewire::proto::message::{FLAG_PRIVATE, PresenceEvent};
+use tidewire::proto::text::visible;
 use tidewire::{
     Backoff, Client, Event, HandOverError, Joined, Kind, MemberId, OwnedMessage, RequestError,
 };
@@ -18,7 +19,6 @@ use super::members::Members;
 use super::terminal::Screen;
 use super::view::View;
 use crate::failure::Failure;
-use crate::payload::visible;
 
 /// A user's place in a server, and their view of it.
 pub(super) struct Conversation {
@@ -40,10 +40,12 @@ pub(super) struct Conversation {
     /// Bytes said since the server last answered something.
     unanswered_bytes: usize,
     list_asked_at: Option<Instant>,
-    /// Lines that came to nothing, or may have.
+    /// Lines that came to nothing.
     refused: u64,
-    /// Whether something was said that the server has not confirmed with an answer.
-    unconfirmed: bool,
+    /// Lines said on this connection that the server has not confirmed with an answer.
+    unanswered: u64,
+    /// Lines said on earlier connections that the server never confirmed.
+    unconfirmed: u64,
 }
 
 /// When to ask the server again to let us in, and how often it has refused.
@@ -86,7 +88,8 @@ impl Conversation {
             unanswered_bytes: 0,
             list_asked_at: None,
             refused: 0,
-            unconfirmed: false,
+            unanswered: 0,
+            unconfirmed: 0,
         }
     }
 
@@ -143,19 +146,28 @@ impl Conversation {
 
     /// Nothing more will be typed: waits for the fate of what was said.
     pub(super) fn handle_end(&mut self) -> Result {
-        if !self.unconfirmed {
+        if self.unanswered == 0 {
             return Ok(());
         }
         // Only the answer matters, which comes after a refusal of anything before it; a refused list is one too.
         match self.client.list(self.alias) {
             Ok(_) | Err(RequestError::Refused { .. }) => Ok(()),
-            Err(error) => Err(anyhow::Error::new(error).context("what was said is not confirmed")),
+            Err(error) => {
+                let lines = self.unanswered + self.unconfirmed;
+                let what = format!("the last {lines} of the lines said are not confirmed");
+                Err(anyhow::Error::new(error).context(what))
+            }
         }
     }
 
     /// How many lines were not sent or were refused.
     pub(super) fn refused(&self) -> u64 {
         self.refused
+    }
+
+    /// How many lines were sent whose fate nobody knows.
+    pub(super) fn unconfirmed(&self) -> u64 {
+        self.unconfirmed
     }
 
     /// Something happened to the connection.
@@ -171,10 +183,8 @@ impl Conversation {
             }
             Event::Message(message) => self.handle_message(&message)?,
             Event::Closed { .. } => {
-                if std::mem::take(&mut self.unconfirmed) {
-                    // Some of what was said last may not have arrived, which nobody will ever know.
-                    self.refused += 1;
-                }
+                // Some of what was said last may not have arrived, which nobody will ever know.
+                self.unconfirmed += std::mem::take(&mut self.unanswered);
                 self.inside = false;
                 self.retry = None;
             }
@@ -212,6 +222,8 @@ impl Conversation {
             Kind::Error => {
                 let text = ErrorBody::decode(&message.payload).map_or("", |body| body.text);
                 let text = visible(text.as_bytes());
+                // Its fate is known now.
+                self.unanswered = self.unanswered.saturating_sub(1);
                 self.unsent(&format!("the server refused what you said: {text}"))
             }
             Kind::OneWay => {
@@ -262,7 +274,7 @@ impl Conversation {
         loop {
             match self.client.say(self.alias, text.as_bytes()) {
                 Ok(()) => {
-                    self.unconfirmed = true;
+                    self.unanswered += 1;
                     return Ok(());
                 }
                 Err(HandOverError::QueueFull) => std::thread::sleep(QUEUE_PAUSE),
@@ -275,8 +287,10 @@ impl Conversation {
         if !self.may_send(text)? {
             return Ok(());
         }
+        let to = &*typed_name(to);
         match self.client.whisper(self.alias, to, text.as_bytes()) {
             Ok(()) => {
+                self.confirm();
                 let line = self.view.whisper_sent(to, text);
                 self.show(&line)
             }
@@ -284,8 +298,15 @@ impl Conversation {
                 code: ErrorCode::NotFound,
                 ..
             }) => {
+                self.confirm();
                 let to = visible(to.as_bytes());
                 self.unsent(&format!("nobody here is called {to}; /who lists names"))
+            }
+            // It was sent, and nobody knows more.
+            Err(error @ (RequestError::Closed(_) | RequestError::TimedOut)) => {
+                self.unconfirmed += 1;
+                let why = visible(error.to_string().as_bytes());
+                self.problem(&format!("this may have been heard or not: {why}"))
             }
             Err(error) => self.not_done("this was not sent", &error),
         }
@@ -297,6 +318,7 @@ impl Conversation {
         }
         match self.client.list(self.alias) {
             Ok(list) => {
+                self.confirm();
                 self.learn(&list);
                 let names: Vec<&str> = list.iter().map(|(_, name)| &**name).collect();
                 let line = self.view.roster(&self.room, &names);
@@ -311,6 +333,7 @@ impl Conversation {
         if !self.may_send("")? {
             return Ok(());
         }
+        let room = &*typed_name(room);
         if room == self.room {
             return self.notice("you are in that room already");
         }
@@ -399,7 +422,7 @@ impl Conversation {
         self.unanswered_bytes = 0;
         match list {
             Ok(list) => {
-                self.unconfirmed = false;
+                self.confirm();
                 self.learn(&list);
                 Some(list)
             }
@@ -410,6 +433,12 @@ impl Conversation {
                 None
             }
         }
+    }
+
+    /// The server answered something, so that it has read everything said before.
+    fn confirm(&mut self) {
+        self.unanswered = 0;
+        self.unanswered_bytes = 0;
     }
 
     fn learn(&mut self, list: &[(MemberId, String)]) {

@@ -23,13 +23,13 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use tidewire::proto::body::ErrorCode;
+use tidewire::proto::body::{ErrorCode, typed_name};
+use tidewire::proto::text::visible;
 use tidewire::{AnyCodec, Backoff, Client, Event, Joined, RequestError};
 
 use crate::connection::{ConnectionArguments, Need};
 use crate::failure::{Failure, LIMIT_REMEDY, is_closed_output};
 use crate::logging::LogArguments;
-use crate::payload::visible;
 use crate::signals;
 use conversation::{Conversation, Flow};
 use terminal::{Restore, Terminal};
@@ -115,6 +115,7 @@ pub(crate) fn run(arguments: ChatArguments) -> anyhow::Result<ExitCode> {
     let restore = Restore::new();
     signals::watch(Some(WAY_OUT), interrupt, move || drop(restore))?;
     pump_events(client.clone(), sender.clone())?;
+    let room = typed_name(&arguments.room).into_owned();
     let interactive = terminal.is_interactive();
     let colour = interactive && std::env::var_os("NO_COLOR").is_none();
     let screen = terminal.start(format!("{}> ", visible(name.as_bytes())), sender)?;
@@ -123,7 +124,7 @@ pub(crate) fn run(arguments: ChatArguments) -> anyhow::Result<ExitCode> {
         false if colour && io::stdout().is_terminal() => View::Coloured,
         false => View::Plain,
     };
-    let mut conversation = Conversation::new(client.clone(), screen, view, name, arguments.room);
+    let mut conversation = Conversation::new(client.clone(), screen, view, name, room);
     let result = converse(&mut conversation, &joined, &happenings).and_then(|end| {
         // A person has seen what became of their words; a script has only the exit code.
         if end == End::Done && !interactive {
@@ -135,13 +136,30 @@ pub(crate) fn run(arguments: ChatArguments) -> anyhow::Result<ExitCode> {
         // Whoever read our output is gone, as `head` does when it has enough.
         Err(error) if error.downcast_ref().is_some_and(is_closed_output) => Ok(ExitCode::SUCCESS),
         Err(error) => Err(error),
-        Ok(()) if interactive || conversation.refused() == 0 => Ok(ExitCode::SUCCESS),
-        Ok(()) => {
-            let count = conversation.refused();
-            let what = format!("{count} of the lines were not sent or were refused");
-            Err(Failure::refused(what, "the lines that start with ! say why").into())
-        }
+        Ok(()) if interactive => Ok(ExitCode::SUCCESS),
+        Ok(()) => match shortfall(conversation.refused(), conversation.unconfirmed()) {
+            None => Ok(ExitCode::SUCCESS),
+            Some(what) => Err(Failure::refused(what, "the lines that start with ! say why").into()),
+        },
     }
+}
+
+/// What a script must know of its lines; `None` if all were said. Those that nobody confirmed may have been heard.
+fn shortfall(refused: u64, unconfirmed: u64) -> Option<String> {
+    let refused = match refused {
+        0 => None,
+        1 => Some("1 line was not sent or was refused".to_owned()),
+        lines => Some(format!("{lines} lines were not sent or were refused")),
+    };
+    let unconfirmed = match unconfirmed {
+        0 => None,
+        1 => Some("1 line is not confirmed: it may have been heard or not".to_owned()),
+        lines => Some(format!(
+            "{lines} lines are not confirmed: they may have been heard or not"
+        )),
+    };
+    let parts: Vec<String> = refused.into_iter().chain(unconfirmed).collect();
+    (!parts.is_empty()).then(|| parts.join(", "))
 }
 
 /// Enters the room, asking for another name as long as the server refuses it. `None` if the user gave up.
@@ -150,21 +168,23 @@ fn enter(
     terminal: &mut Terminal,
     arguments: &ChatArguments,
 ) -> anyhow::Result<Option<(String, Joined)>> {
+    let room = &typed_name(&arguments.room);
     let mut name = arguments.name.clone();
     loop {
         let asked = match name.take() {
             Some(name) => name,
             None if terminal.is_interactive() => match terminal.ask("your name: ") {
-                Some(name) => name.trim().to_owned(),
+                Some(name) => name,
                 None => return Ok(None),
             },
             None => {
                 return Err(Failure::configuration("no name was given", "pass --name NAME").into());
             }
         };
-        match client.join(&arguments.room, &asked) {
+        let asked = typed_name(&asked).into_owned();
+        match client.join(room, &asked) {
             Ok(joined) => return Ok(Some((asked, joined))),
-            Err(RequestError::Refused { code, text }) if is_about_name(code, &text) => {
+            Err(RequestError::Refused { code, text, .. }) if is_about_name(code, &text) => {
                 let shown = visible(asked.as_bytes());
                 let refusal = format!(
                     "the name {shown:?} is refused: {}",
@@ -179,6 +199,7 @@ fn enter(
             Err(RequestError::Refused {
                 code: ErrorCode::Unsupported | ErrorCode::NotFound,
                 text,
+                ..
             }) => {
                 let what = format!("this server has no rooms: {text}");
                 let remedy = "start one that has with `tidewire serve --app chat`";
@@ -186,7 +207,7 @@ fn enter(
             }
             Err(RequestError::Refused { code, text }) => {
                 let text = visible(text.as_bytes());
-                let what = format!("the room {:?} cannot be entered: {text}", arguments.room);
+                let what = format!("the room {room:?} cannot be entered: {text}");
                 let remedy = match code {
                     ErrorCode::LimitReached => LIMIT_REMEDY,
                     _ => "choose another with --room",
@@ -323,4 +344,24 @@ Examples:
 In the conversation: /who, /msg NAME text, /join ROOM, /quit, /help.
 
 Exit codes: 0 all was said, 2 wrong usage, 3 no server, 4 the server refused the name or, without a terminal, a line \
-was not sent or was refused, 5 no answer in time, 1 anything else.";
+was not sent, was refused or is not confirmed, 5 no answer in time, 1 anything else.";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_that_nobody_confirmed_are_not_called_unsent() {
+        assert_eq!(shortfall(0, 0), None);
+        let told = |refused, unconfirmed| shortfall(refused, unconfirmed).unwrap();
+        assert_eq!(told(1, 0), "1 line was not sent or was refused");
+        assert_eq!(
+            told(0, 1),
+            "1 line is not confirmed: it may have been heard or not"
+        );
+        assert_eq!(
+            told(2, 3),
+            "2 lines were not sent or were refused, 3 lines are not confirmed: they may have been heard or not"
+        );
+    }
+}

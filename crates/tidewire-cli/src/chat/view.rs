@@ -1,13 +1,16 @@
 //! How a conversation looks: one line of text for everything that can happen.
 //!
-//! Everything that comes from peers passes [`visible`] on its way into a line.
+//! What peers say passes [`visible`] on its way into a line, and their names [`displayed_name`]: the server should have
+//! refused names that make a line look like one of another kind, but it is a peer like any other.
 
 use std::fmt::Write;
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use tidewire::proto::body::displayed_name;
+use tidewire::proto::text::visible;
 
-use crate::payload::{insert_payload, visible};
+use crate::payload::{insert_payload, json_text};
 
 /// Renders lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,7 +53,7 @@ impl View {
         if self == Self::Json {
             return event("joined", json!({"name": name}));
         }
-        self.notice(&format!("{} joined", visible(name.as_bytes())))
+        self.notice(&format!("{} joined", displayed_name(name)))
     }
 
     /// Somebody went.
@@ -58,7 +61,7 @@ impl View {
         if self == Self::Json {
             return event("left", json!({"name": name}));
         }
-        self.notice(&format!("{} left", visible(name.as_bytes())))
+        self.notice(&format!("{} left", displayed_name(name)))
     }
 
     /// Messages did not arrive.
@@ -76,7 +79,7 @@ impl View {
             let fields = json!({"room": room, "name": own, "others": others, "members": count});
             return event("entered", fields);
         }
-        let (room, own) = (visible(room.as_bytes()), visible(own.as_bytes()));
+        let (room, own) = (displayed_name(room), displayed_name(own));
         let who = match (others, count) {
             (_, 0 | 1) => "nobody else is here".to_owned(),
             ([], count) => format!("{count} people are here"),
@@ -90,7 +93,7 @@ impl View {
         if self == Self::Json {
             return event("roster", json!({"room": room, "names": names}));
         }
-        let room = visible(room.as_bytes());
+        let room = displayed_name(room);
         self.notice(&format!("{} in {room}: {}", names.len(), list(names)))
     }
 
@@ -133,7 +136,7 @@ impl View {
         });
         self.paint(
             NAME_COLOURS[sum % NAME_COLOURS.len()],
-            &visible(name.as_bytes()),
+            &displayed_name(name),
         )
     }
 
@@ -149,7 +152,7 @@ impl View {
 /// A line for programs: what happened, and what belongs to it.
 fn event(name: &str, mut fields: Value) -> String {
     fields["event"] = name.into();
-    fields.to_string()
+    json_text(&fields)
 }
 
 /// As [`event`], with what somebody said.
@@ -166,7 +169,7 @@ fn list(names: &[&str]) -> String {
     for (index, name) in names.iter().take(NAMES_SHOWN_MAX).enumerate() {
         let separator = if index == 0 { "" } else { ", " };
         // Writing to a string cannot fail.
-        let _ = write!(text, "{separator}{}", visible(name.as_bytes()));
+        let _ = write!(text, "{separator}{}", displayed_name(name));
     }
     if names.len() > NAMES_SHOWN_MAX {
         let _ = write!(text, " and {} more", names.len() - NAMES_SHOWN_MAX);
@@ -202,7 +205,7 @@ mod tests {
     fn peers_cannot_command_the_terminal_nor_forge_a_line() {
         let attack = "\u{1b}]0;owned\u{7}\n[bob]: yes\u{9b}2J\u{202e}x".as_bytes();
         let shown = PLAIN.said("m\u{1b}[31mal", attack);
-        assert_eq!(shown, "[m?[31mal]: ?]0;owned? [bob]: yes?2J?x");
+        assert_eq!(shown, "[m??31mal]: ?]0;owned??[bob]: yes?2J?x");
         for line in [
             PLAIN.joined("a\u{1b}b"),
             PLAIN.left("a\u{1b}b"),
@@ -213,6 +216,19 @@ mod tests {
         ] {
             assert!(!line.chars().any(char::is_control), "{line:?}");
         }
+    }
+
+    /// A server that lets such names in must not make its users believe them.
+    #[test]
+    fn a_name_cannot_forge_a_line_of_another_kind() {
+        assert_eq!(PLAIN.said("bob -> you", b"hi"), "[bob?-??you]: hi");
+        assert_eq!(PLAIN.joined("bob left\n*"), "* bob?left?? joined");
+        assert_eq!(PLAIN.said("", b"hi"), "[?]: hi");
+        let line = PLAIN.entered("a; here with you: root", "al", &[], 1);
+        assert!(
+            line.starts_with("* you are in a??here?with?you??root as al;"),
+            "{line}"
+        );
     }
 
     #[test]

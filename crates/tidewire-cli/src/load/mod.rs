@@ -17,6 +17,7 @@ use std::time::SystemTime;
 use anyhow::Context;
 use clap::Args;
 use serde_json::json;
+use tidewire::proto::text::escaped;
 use tidewire_load::describe;
 use tidewire_load::report::{Conclusion, MergeKind, Report, WrittenReport};
 use tidewire_load::scenario::{Scenario, Step};
@@ -29,6 +30,7 @@ pub(crate) use self::search::{SearchArguments, run_search};
 pub(crate) use self::sweep::{SweepArguments, run_sweep};
 use crate::failure::Failure;
 use crate::logging::LogArguments;
+use crate::payload::json_text;
 
 /// Run a load test and write a report. Without arguments: start a chat server of our own on a free port and
 /// run the built-in scenario of two steps (about a minute).
@@ -128,7 +130,11 @@ fn read_scenario(path: &Path) -> anyhow::Result<Scenario> {
         Scenario::load(path).map_err(|error| Failure::configuration(describe(&error), ""))?;
     let mut stderr = std::io::stderr().lock();
     for warning in warnings {
-        writeln!(stderr, "warning: {warning}")?;
+        writeln!(
+            stderr,
+            "warning: {}",
+            escaped(warning.to_string().as_bytes())
+        )?;
     }
     Ok(scenario)
 }
@@ -189,7 +195,7 @@ fn conclude(report: &Report, written: &WrittenReport, json: bool) -> ExitCode {
             "markdown": written.markdown.display().to_string(),
             "html": page.to_string(),
         });
-        writeln!(stdout, "{object}")
+        writeln!(stdout, "{}", json_text(&object))
     } else {
         writeln!(stdout, "{word}: {page} and {json_file}")
     };
@@ -227,7 +233,7 @@ Examples:
   tidewire load FILE.toml --serve --repeat 6      six runs, each against a fresh server process
   tidewire load FILE.toml --target tcp://HOST:PORT --segment 2/3 --start-at 2026-11-22T12:00:00Z --out part-2
 
-Exit codes: 0 nothing was lost, 1 something was, 2 bad arguments or scenario, 3 server not reachable, 4 it has no \
-rooms, 130 interrupted; scenarios of version 2 also: 90 the measurement is invalid, 99 a limit was broken.
+Exit codes: 0 nothing was lost, 1 something was, 2 bad arguments or scenario, 3 server not reachable, 4 it refuses \
+or has no rooms, 5 it says nothing, 130 interrupted; scenarios of version 2 also: 90 the measurement is invalid, 99 a limit was broken.
 
 docs/scenario.md has every key of a scenario.";

@@ -8,6 +8,7 @@ use tidewire_load::run::{Observer, Phase, Progress, RunOptions};
 use tidewire_load::scenario::{Scenario, Step};
 
 use super::live::Live;
+use crate::payload::json_text;
 
 /// Shows a run on standard error, and each step's table on standard output.
 #[derive(Debug)]
@@ -91,7 +92,7 @@ impl Observer for View {
         self.finish();
         // Whoever reads the table may have closed the pipe; the report files follow all the same.
         let text = match self.tables {
-            Tables::Json => json!({"event": "step", "step": report}).to_string(),
+            Tables::Json => json_text(&json!({"event": "step", "step": report})),
             Tables::Text => step_table(report),
             Tables::None => return,
         };

@@ -20,6 +20,7 @@ use super::{
 };
 use crate::failure::Failure;
 use crate::logging::LogArguments;
+use crate::payload::json_text;
 
 /// Find the highest rate at which an open step of a scenario keeps its limits. Each probe is a run of the step at one
 /// rate; two of three decide a rate.
@@ -168,7 +169,7 @@ impl Searching<'_> {
         self.levels.add(rate, report);
         let held = probe.held;
         self.say(&match self.json {
-            true => json!({"event": "probe", "probe": probe}).to_string(),
+            true => json_text(&json!({"event": "probe", "probe": probe})),
             false => probe_line(&probe),
         });
         self.record.probes.push(probe);
@@ -184,13 +185,12 @@ impl Searching<'_> {
         }
         let path = file.display().to_string();
         self.say(&match self.json {
-            true => json!({
+            true => json_text(&json!({
                 "event": "search",
                 "end": self.record.end,
                 "limited_by_instrument": self.record.limited_by_instrument,
                 "json": path,
-            })
-            .to_string(),
+            })),
             false => {
                 let probes = self.record.probes.len();
                 format!("{} ({probes} probes): {path}", result(&self.record))

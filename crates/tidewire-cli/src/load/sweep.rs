@@ -17,6 +17,7 @@ use super::{
 };
 use crate::failure::Failure;
 use crate::logging::LogArguments;
+use crate::payload::json_text;
 
 /// Measure a closed step at several levels of concurrency and fit the Universal Scalability Law: how throughput grows,
 /// and where more agents stop helping.
@@ -75,7 +76,7 @@ pub(crate) fn run_sweep(arguments: &SweepArguments) -> anyhow::Result<ExitCode> 
             let stopped = runner.is_stopped();
             if let Some(level) = SweepLevel::of(&step, run, &report).filter(|_| !stopped) {
                 say(&match arguments.json {
-                    true => json!({"event": "level", "level": level}).to_string(),
+                    true => json_text(&json!({"event": "level", "level": level})),
                     false => level_line(&level),
                 });
                 sweep.levels.push(level);
@@ -90,7 +91,7 @@ pub(crate) fn run_sweep(arguments: &SweepArguments) -> anyhow::Result<ExitCode> 
     sweep.close();
     write_json(&sweep, &arguments.out.join(SWEEP_FILE))?;
     say(&match arguments.json {
-        true => json!({"event": "fit", "fit": sweep.fit, "no_fit": sweep.no_fit}).to_string(),
+        true => json_text(&json!({"event": "fit", "fit": sweep.fit, "no_fit": sweep.no_fit})),
         false => fit_lines(&sweep),
     });
     let Some(report) = levels.report()? else {

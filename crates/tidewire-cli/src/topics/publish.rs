@@ -18,6 +18,7 @@ use super::{bad_topic, refused, request_failure};
 use crate::connection::{ConnectionArguments, Need};
 use crate::failure::{Failure, check_output};
 use crate::logging::LogArguments;
+use crate::payload::json_text;
 
 /// Flags of `tidewire pub`.
 #[derive(Debug, Args)]
@@ -68,7 +69,7 @@ pub(crate) fn run(arguments: &PubArguments) -> anyhow::Result<ExitCode> {
     publisher.confirm()?;
     if arguments.json {
         let object = json!({"topic": topic, "published": publisher.published});
-        check_output(writeln!(io::stdout().lock(), "{object}"))?;
+        check_output(writeln!(io::stdout().lock(), "{}", json_text(&object)))?;
     }
     Ok(ExitCode::SUCCESS)
 }

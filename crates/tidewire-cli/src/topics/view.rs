@@ -1,14 +1,15 @@
 //! How a message of a topic looks as a line.
 //!
 //! Payloads are bytes of strangers. To a file or pipe they go as they are, because that is what the next program
-//! wants; on a terminal, which obeys control characters, those are escaped. JSON escapes them anyway.
+//! wants; on a terminal, which obeys control characters, those are escaped, and in JSON always.
 
 use std::io::{self, Write};
 
-use serde_json::{Map, Value, json};
+use serde_json::{Map, json};
+use tidewire::proto::text::escaped;
 use tidewire::{TopicEvent, TopicMessage};
 
-use crate::payload::{escaped, insert_payload};
+use crate::payload::{insert_payload, json_text};
 
 /// Renders lines.
 #[derive(Clone, Copy, Debug)]
@@ -32,7 +33,7 @@ impl View {
             let mut object = Map::new();
             object.insert("topic".to_owned(), topic.into());
             insert_payload(&mut object, payload);
-            return writeln!(out, "{}", Value::from(object));
+            return writeln!(out, "{}", json_text(&object.into()));
         }
         if self.with_topic {
             // A server may be a stranger too; a topic of ours never has anything to escape.
@@ -83,7 +84,7 @@ impl View {
             _ => return Ok(()),
         };
         if self.json {
-            writeln!(out, "{object}")?;
+            writeln!(out, "{}", json_text(&object))?;
         }
         out.flush()?;
         // With stderr closed there is nobody to tell.
@@ -94,6 +95,8 @@ impl View {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::Value;
+
     use super::*;
 
     fn line(view: View, topic: &str, payload: &[u8]) -> Vec<u8> {
@@ -141,6 +144,21 @@ mod tests {
         assert_eq!(
             object(b"\xff\x00"),
             json!({"topic": "a.b", "payload_base64": "/wA="})
+        );
+    }
+
+    /// `sub --json` wrote C1 controls and controls of direction as they came.
+    #[test]
+    fn json_on_a_terminal_commands_nothing() {
+        let view = View {
+            json: true,
+            ..PLAIN
+        };
+        let attack = "\u{9b}2J\u{202e}\u{7f}".as_bytes();
+        let text = String::from_utf8(line(view, "t", attack)).unwrap();
+        assert_eq!(
+            text,
+            "{\"payload\":\"\\u009b2J\\u202e\\u007f\",\"topic\":\"t\"}\n"
         );
     }
 

@@ -1,11 +1,15 @@
 //! `serve --app rpc` and `call`: replies in every shape, and an exit code for everything that can go wrong.
 
-use std::io::Write;
-use std::net::TcpListener;
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener};
 use std::process::{Output, Stdio};
+use std::thread::JoinHandle;
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
+use tidewire::proto::body::{ErrorBody, ErrorCode, GoAwayBody, GoAwayCode};
+use tidewire::proto::codec::{Codec, Tw1};
+use tidewire::{AnyCodec, Context, HandlerError, HandlerResult, Kind, Message, Server};
 
 use crate::process::{Process, command};
 
@@ -92,8 +96,130 @@ fn json_tells_the_reply_the_refusal_and_how_long_it_took() {
     let output = call(&[&address, "nothing", "--json"], b"");
     assert_eq!(output.status.code(), Some(4));
     let told = object(&output.stdout);
-    assert_eq!(told["error"]["text"], "no such method");
-    assert!(!output.stderr.is_empty());
+    assert_eq!(
+        told["error"],
+        json!({"code": 2, "meaning": "no such room, method, member or topic", "text": "no such method"})
+    );
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(stderr.contains("nothing answered with error 2"), "{stderr}");
+    // Microseconds, and no more digits than that.
+    let micros = told["latency_ms"].as_f64().unwrap() * 1_000.0;
+    assert!((micros - micros.round()).abs() < 1e-6, "{told}");
+}
+
+/// Codes were words of ours, in which the original's failures 4, 5 and 7 are one, and HTTP's numbers are lost.
+#[test]
+fn json_has_the_numbers_that_the_codec_has() {
+    for (codec, code, number) in [
+        ("tw1", ErrorCode::Draining, 10),
+        ("srmp-rpc", ErrorCode::Draining, 503),
+        ("srmp-rpc", ErrorCode::NotFound, 404),
+        ("uvrpc", ErrorCode::Internal, 4),
+        ("uvrpc", ErrorCode::Other(5), 5),
+        ("uvrpc", ErrorCode::Draining, 7),
+    ] {
+        let server = Server::builder()
+            .codec(AnyCodec::by_name(codec).unwrap())
+            .listen("tcp://127.0.0.1:0")
+            .unwrap()
+            .start(|_| {
+                move |_: &mut Context<'_>, _: Message<'_>| -> HandlerResult {
+                    Err(HandlerError::new(code, "no\u{9b}\u{202e}"))
+                }
+            })
+            .unwrap();
+        let address = server.addresses()[0].to_string();
+        let output = call(&[&address, "any", "--json", "--codec", codec], b"");
+        assert_eq!(output.status.code(), Some(4), "{output:?}");
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(text.contains(r#""text":"no\u009b\u202e""#), "{text}");
+        let told: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(told["error"]["code"], number, "{codec}: {text}");
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert!(stderr.contains("no\\u{9b}\\u{202e}"), "{stderr}");
+    }
+}
+
+/// Answers the hello of one client with these bytes and closes; with none it says nothing until the client has gone.
+fn answer_hello(answer: Vec<u8>) -> (JoinHandle<()>, String) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let thread = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut hello = [0; 16];
+        stream.read_exact(&mut hello).unwrap();
+        stream.write_all(&answer).unwrap();
+        if !answer.is_empty() {
+            stream.shutdown(Shutdown::Write).unwrap();
+        }
+        // The client ends first, so that nothing that was written is lost to a reset.
+        let _ = stream.read_to_end(&mut Vec::new());
+    });
+    (thread, address)
+}
+
+/// Every command that connects, with what it needs beside the address.
+const CONNECTING: [&[&str]; 4] = [
+    &["call", "METHOD"],
+    &["pub", "topic", "x"],
+    &["sub", "topic"],
+    &["chat", "--name", "ann"],
+];
+
+fn connect(arguments: &[&str], address: &str) -> Output {
+    let mut all = vec![arguments[0], address];
+    all.extend_from_slice(&arguments[1..]);
+    all.extend_from_slice(&["--timeout", "2"]);
+    command(&all).stdin(Stdio::null()).output().unwrap()
+}
+
+/// It was "the server skipped the handshake", with exit code 3 and without the reason.
+#[test]
+fn a_refused_hello_shows_the_servers_reason() {
+    let (mut error, mut go_away) = (Vec::new(), Vec::new());
+    let text = "you are not on the list\u{9b}\u{202e}";
+    ErrorBody {
+        code: ErrorCode::LimitReached,
+        text,
+    }
+    .encode(&mut error);
+    GoAwayBody {
+        code: GoAwayCode::LimitReached,
+        text,
+    }
+    .encode(&mut go_away);
+    let messages = [
+        Message::with_id(Kind::Error, 0, 0, &error),
+        Message::new(Kind::GoAway, 0, &go_away),
+    ];
+    for message in messages {
+        let mut frame = Vec::new();
+        Tw1.encode(&message, &mut frame).unwrap();
+        for arguments in CONNECTING {
+            let (server, address) = answer_hello(frame.clone());
+            let output = connect(arguments, &address);
+            let stderr = String::from_utf8(output.stderr).unwrap();
+            assert_eq!(output.status.code(), Some(4), "{arguments:?}: {stderr}");
+            let told = "the server refused the connection: you are not on the list\\u{9b}\\u{202e}";
+            assert!(stderr.contains(told), "{arguments:?}: {stderr}");
+            server.join().unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_server_that_says_nothing_is_a_time_out() {
+    for arguments in CONNECTING {
+        let (server, address) = answer_hello(Vec::new());
+        let output = connect(arguments, &address);
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(5), "{arguments:?}: {stderr}");
+        assert!(
+            stderr.contains("remedy: wait longer with --timeout"),
+            "{stderr}"
+        );
+        server.join().unwrap();
+    }
 }
 
 #[test]

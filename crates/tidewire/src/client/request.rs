@@ -70,6 +70,8 @@ pub enum RequestError {
     Refused {
         /// Why, for programs.
         code: ErrorCode,
+        /// The number that the codec's own format has for it, which can tell more apart; 0 if it has none.
+        number: i32,
         /// Why, for people.
         text: String,
     },

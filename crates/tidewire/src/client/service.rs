@@ -303,7 +303,8 @@ impl Service for ClientService {
                 };
                 (body.code, text)
             });
-            Err(RequestError::Refused { code, text })
+            let number = cx.codec().error_number(&message);
+            Err(RequestError::Refused { code, number, text })
         } else {
             Ok(message.channel)
         };

@@ -1,6 +1,8 @@
 //! Frames that the lane answers itself: the handshake, heartbeats and go-away.
 
-use tidewire_proto::body::{ErrorCode, GoAwayBody, GoAwayCode};
+use std::fmt::Display;
+
+use tidewire_proto::body::{ErrorBody, ErrorCode, GoAwayBody, GoAwayCode};
 use tidewire_proto::codec::Codec;
 use tidewire_proto::error::DecodeError;
 use tidewire_proto::handshake::{self, HandshakeError, Hello, Offer, Welcome};
@@ -10,7 +12,7 @@ use super::phase::is_new_work;
 use super::{Core, Lane};
 use crate::context::{Context, Current, SendError};
 use crate::limits::nanoseconds;
-use crate::service::{HandlerError, Service};
+use crate::service::{ConnectFailure, HandlerError, Service};
 use crate::session::{CloseReason, NewWork, State};
 use crate::transport::Transport;
 
@@ -46,6 +48,7 @@ pub(crate) fn handle(cx: &mut Context<'_>, slot: usize, message: &Message<'_>) -
         (State::AwaitHello, Kind::Hello) => accept_hello(cx, slot, message),
         (State::AwaitHello, kind) => Err(HandshakeError::ExpectedHello { kind }),
         (State::AwaitWelcome, Kind::Welcome) => accept_welcome(cx, slot, message),
+        (State::AwaitWelcome, Kind::Error) => return hello_refused(cx, message),
         (State::AwaitWelcome, kind) => Err(HandshakeError::ExpectedWelcome { kind }),
         (_, Kind::Ping) => return ping(cx, message),
         (_, Kind::Pong) => return Handled::Done,
@@ -85,6 +88,7 @@ fn handle_datagram(cx: &mut Context<'_>, slot: usize, message: &Message<'_>) -> 
             Some(handled)
         }
         (State::AwaitWelcome, Kind::Welcome | Kind::GoAway) => None,
+        (State::AwaitWelcome, Kind::Error) if message.id == 0 => None,
         // It overtook the welcome, and is as good as lost; or it is our own answer to the challenge coming first.
         (State::AwaitWelcome, _) => {
             cx.core.count_early();
@@ -171,7 +175,11 @@ fn go_away(cx: &mut Context<'_>, slot: usize, message: &Message<'_>) -> Handled 
     tracing::debug!(session = %cx.id, code = %body.code, text = body.text, "the peer goes away");
     let session = &mut cx.core.sessions[slot];
     if session.state != State::Open {
-        return Handled::Close(CloseReason::GoAway(body.code));
+        let reason = CloseReason::GoAway(body.code);
+        if session.state == State::AwaitWelcome {
+            note_refusal(cx, reason, body.text, &body.code);
+        }
+        return Handled::Close(reason);
     }
     session.peer_going = Some(body.code);
     if session.outgoing {
@@ -180,6 +188,27 @@ fn go_away(cx: &mut Context<'_>, slot: usize, message: &Message<'_>) -> Handled 
         cx.core.mark_dirty(slot);
     }
     Handled::Done
+}
+
+/// The server answered the hello with an error.
+fn hello_refused(cx: &mut Context<'_>, message: &Message<'_>) -> Handled {
+    let Ok(body) = ErrorBody::decode(message.payload) else {
+        let kind = message.kind;
+        return Handled::Close(CloseReason::Decode(DecodeError::MalformedPayload { kind }));
+    };
+    let reason = CloseReason::Handshake(HandshakeError::Refused { code: body.code });
+    note_refusal(cx, reason, body.text, &body.code);
+    Handled::Close(reason)
+}
+
+/// Keeps what the server said for whoever waits for the connection.
+fn note_refusal(cx: &mut Context<'_>, reason: CloseReason, text: &str, code: &dyn Display) {
+    let text = match text {
+        "" => code.to_string(),
+        text => text.to_owned(),
+    };
+    let refusal = ConnectFailure::Refused { reason, text };
+    cx.core.connect_failures.push((cx.id, refusal));
 }
 
 fn ping(cx: &mut Context<'_>, message: &Message<'_>) -> Handled {

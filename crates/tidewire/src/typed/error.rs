@@ -81,6 +81,7 @@ mod tests {
         let refused = |code| {
             let error = RequestError::Refused {
                 code,
+                number: 0,
                 text: String::from("no"),
             };
             CallError::<Infallible>::from_request("a.b.v1", error)

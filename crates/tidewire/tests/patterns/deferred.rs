@@ -63,6 +63,7 @@ fn an_error_is_given_by_code_and_text() {
     desk.take().0.refuse(ErrorCode::Draining, "not now");
     let refused = RequestError::Refused {
         code: ErrorCode::Draining,
+        number: 10,
         text: "not now".to_owned(),
     };
     assert_eq!(request.wait(), Err(refused));

@@ -6,6 +6,7 @@ mod backed_up;
 mod calls;
 mod deferred;
 mod methods;
+mod names;
 mod pairing;
 mod workers;
 
