@@ -99,7 +99,7 @@ pub(crate) fn run(arguments: &CallArguments) -> anyhow::Result<ExitCode> {
     match result {
         Ok(_) => Ok(ExitCode::SUCCESS),
         Err(error) => {
-            // What comes of it passes `failure`, which escapes it.
+            // The report of a failure escapes it.
             let method = &arguments.method;
             let what = match &error {
                 RequestError::Refused { number: 0, .. } => {

@@ -133,7 +133,7 @@ fn write_report(error: &anyhow::Error, out: &mut impl Write) -> std::io::Result<
     }
     let remedy = classify(error).1;
     if !remedy.is_empty() {
-        writeln!(out, "  remedy: {remedy}")?;
+        writeln!(out, "  remedy: {}", shown(remedy))?;
     }
     Ok(())
 }

@@ -144,7 +144,7 @@ pub(crate) fn run(arguments: ChatArguments) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// What a script must know of its lines; `None` if all were said. Those that nobody confirmed may have been heard.
+/// Counts the lines that came to nothing, or may have, for a script; `None` if all were said.
 fn shortfall(refused: u64, unconfirmed: u64) -> Option<String> {
     let refused = match refused {
         0 => None,

@@ -1,6 +1,6 @@
 //! How a conversation looks: one line of text for everything that can happen.
 //!
-//! What peers say passes [`visible`] on its way into a line, and their names [`displayed_name`]: the server should have
+//! The text of peers passes [`visible`] on its way into a line, and their names [`displayed_name`]: the server should have
 //! refused names that make a line look like one of another kind, but it is a peer like any other.
 
 use std::fmt::Write;
@@ -101,7 +101,8 @@ impl View {
     pub(super) fn reconnecting(self, cause: &str, delay: Duration, again: bool) -> String {
         let seconds = delay.as_secs_f64();
         if self == Self::Json {
-            let fields = json!({"cause": cause, "delay_ms": seconds * 1_000.0, "again": again});
+            let delay_ms = delay.as_millis() as u64;
+            let fields = json!({"cause": cause, "delay_ms": delay_ms, "again": again});
             return event("reconnecting", fields);
         }
         let what = if again {

@@ -3,6 +3,7 @@
 //! What both versions need is here: a place in the file and ways to read a value from it. What the keys mean is in
 //! `version1` and `version2`.
 
+use tidewire::proto::text::is_hazardous;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
@@ -102,7 +103,7 @@ impl Reader<'_> {
         let expected = "a text that is not empty and has no control characters";
         let value = self.value(place, "name", expected)?;
         let name = value.get_ref().as_str().unwrap_or_default().to_owned();
-        if name.trim().is_empty() || name.chars().any(char::is_control) {
+        if name.trim().is_empty() || name.chars().any(is_hazardous) {
             return Err(self.invalid(place, "name", value, expected));
         }
         Ok(name)

@@ -135,8 +135,8 @@ pub fn typed_name(text: &str) -> Cow<'_, str> {
     Cow::Owned(text.nfc().collect())
 }
 
-/// What two names have in common that look alike, by Unicode's table of confusable characters. It is only for
-/// comparison: of `paypal` and `раураl` it is the same, and it need not be readable.
+/// The form that names have in common that look alike, by Unicode's table of confusable characters: `scope` in Latin
+/// and in Cyrillic letters have the same one. It is only for comparison and need not be readable.
 ///
 /// A name that [`validate_name`] accepts has a skeleton of less than two kilobytes.
 #[must_use]
@@ -170,7 +170,7 @@ fn is_allowed(character: char) -> bool {
     character != ':' && GeneralSecurityProfile::identifier_allowed(character)
 }
 
-/// What line clients call their own user.
+/// The word by which line clients call their own user.
 const RESERVED: &str = "you";
 
 /// The composed spelling of a character is at most a third as long as its longest other one.
