@@ -137,7 +137,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
     }
     match command {
         Command::Serve(arguments) => serve::run(&arguments),
-        Command::Chat(arguments) => chat::run(arguments),
+        Command::Chat(arguments) => chat::run(&arguments),
         Command::Call(arguments) => call::run(&arguments),
         Command::Pub(arguments) => topics::run_publish(&arguments),
         Command::Sub(arguments) => topics::run_subscribe(&arguments),

@@ -86,7 +86,7 @@ enum End {
 ///
 /// # Errors
 /// The server cannot be reached, or refuses the name and there is nobody to ask for another.
-pub(crate) fn run(arguments: ChatArguments) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(arguments: &ChatArguments) -> anyhow::Result<ExitCode> {
     let _restore = Restore::new();
     let connection = &arguments.connection;
     if let AnyCodec::Lines(_) = connection.codec.codec {
@@ -101,7 +101,7 @@ pub(crate) fn run(arguments: ChatArguments) -> anyhow::Result<ExitCode> {
         .client()?
         .reconnect(Backoff::default())
         .connect(&connection.address)?;
-    let Some((name, joined)) = enter(&client, &mut terminal, &arguments)? else {
+    let Some((name, joined)) = enter(&client, &mut terminal, arguments)? else {
         client.close();
         return Ok(ExitCode::SUCCESS);
     };

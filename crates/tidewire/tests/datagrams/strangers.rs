@@ -133,7 +133,7 @@ fn what_is_sent_unasked_goes_to_proven_or_trusted_addresses_only() {
         let server = TestServer::over_udp(builder, &lines, |_| tidewire::Chat::new());
         let socket = stranger(port_of(&server));
         socket
-            .send(b"ada, who has a very long name indeed\n")
+            .send(b"ada_who_has_a_very_long_name_indeed\n")
             .unwrap();
         if is_trusted {
             let text = String::from_utf8(received(&socket)).unwrap();

@@ -147,10 +147,15 @@ fn the_limit_of_sessions_holds() {
     let first = server.peer();
     let outcome = Client::connect(&server.url());
     let reason = CloseReason::GoAway(GoAwayCode::LimitReached);
-    let Err(ConnectError::Failed(ConnectFailure::Closed(found))) = outcome else {
+    let Err(ConnectError::Failed(ConnectFailure::Refused {
+        reason: found,
+        text,
+    })) = outcome
+    else {
         panic!("{outcome:?}");
     };
     assert_eq!(found, reason);
+    assert_eq!(text, "a limit on the number of sessions is reached");
     drop(first);
     assert_eq!(server.stop().sessions_refused, 1);
 }
