@@ -37,7 +37,7 @@ use crate::payload::json_text;
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct LoadArguments {
-    /// Scenario file; without it the built-in one.
+    /// Scenario file; without it the built-in one. One that names no server is run against a server of our own.
     file: Option<PathBuf>,
     /// Directory for report.html, report.json, report.md, report.csv, report.junit.xml and report.hlog.
     #[arg(long, value_name = "DIR", default_value = "tidewire-report")]
@@ -76,10 +76,12 @@ pub(crate) fn run(arguments: &LoadArguments) -> anyhow::Result<ExitCode> {
         scenario = scenario.quick();
     }
     check_directory(&arguments.out)?;
-    // Without a file there is nobody to say where the server is.
-    let own_server =
-        arguments.run.serve || (arguments.file.is_none() && arguments.run.target.is_none());
-    let mut runner = Runner::new(&arguments.run, own_server)?;
+    let mut runner = Runner::new(&arguments.run)?;
+    if arguments.segment.is_some() && runner.has_own_server(&scenario) {
+        let what =
+            "a share of a scenario needs a server that all shares test, and nothing names one";
+        return Err(Failure::configuration(what, "name it with --target").into());
+    }
     runner.segment = arguments.segment.unwrap_or(Segment::WHOLE);
     runner.start_at = arguments.start_at;
     let tables = match arguments.json {

@@ -71,8 +71,6 @@ enum Pin {
 #[derive(Debug)]
 pub(super) struct Runner<'a> {
     arguments: &'a RunArguments,
-    /// Each run has a server of its own.
-    own_server: bool,
     /// Which share of the scenario is run.
     pub(super) segment: Segment,
     /// When the share begins to send.
@@ -83,7 +81,7 @@ pub(super) struct Runner<'a> {
 
 impl<'a> Runner<'a> {
     /// From now on the first signal ends the run early, with a report, and the second one the program.
-    pub(super) fn new(arguments: &'a RunArguments, own_server: bool) -> anyhow::Result<Self> {
+    pub(super) fn new(arguments: &'a RunArguments) -> anyhow::Result<Self> {
         let metrics = arguments.prometheus.map(export).transpose()?;
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
@@ -91,12 +89,17 @@ impl<'a> Runner<'a> {
         signals::watch(Some(WAY_OUT), begin, live::restore)?;
         Ok(Self {
             arguments,
-            own_server,
             segment: Segment::WHOLE,
             start_at: None,
             stop,
             metrics,
         })
+    }
+
+    /// Whether each run has a server of its own: by choice, or because nothing says where there is one.
+    pub(super) fn has_own_server(&self, scenario: &Scenario) -> bool {
+        let is_named = self.arguments.target.is_some() || scenario.target.is_some();
+        self.arguments.serve || !is_named
     }
 
     /// Whether the user wants no more runs.
@@ -121,13 +124,16 @@ impl<'a> Runner<'a> {
     pub(super) fn run(&self, scenario: &Scenario, view: &mut View) -> anyhow::Result<Report> {
         let (server_core, client_cores) = self.cores();
         let child = self
-            .own_server
+            .has_own_server(scenario)
             .then(|| self.start_server(scenario, server_core))
             .transpose()?;
         let address = match (&child, &self.arguments.target) {
             (Some(child), _) => child.address().clone(),
             (None, Some(target)) => resolve(target)?,
-            (None, None) => resolve(&scenario.target.parse()?)?,
+            (None, None) => {
+                let target = scenario.target.as_deref().unwrap_or_default();
+                resolve(&target.parse()?)?
+            }
         };
         let mut options = self.options(address, client_cores);
         options.seed = self.seed(scenario);

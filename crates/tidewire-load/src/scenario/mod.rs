@@ -5,7 +5,7 @@
 //!
 //! ```toml
 //! version = 1                # optional
-//! host = "127.0.0.1"
+//! host = "127.0.0.1"         # host and port may be left out together
 //! port = 8080
 //!
 //! [[steps]]
@@ -48,8 +48,8 @@ pub struct Scenario {
     /// Version of the format it was written in, 1 or 2. In version 1 latencies are those of the whole step, in
     /// version 2 those of the messages due in the steady window.
     pub version: u8,
-    /// Address of the server.
-    pub target: String,
+    /// Address of the server. Where nothing says it, the scenario is run against a server of our own.
+    pub target: Option<String>,
     /// At least one and at most [`STEPS_MAX`] steps.
     pub steps: Vec<Step>,
     /// How often the whole is run, each time against a fresh server process if it is our own.
@@ -82,12 +82,16 @@ impl Scenario {
         Self::parse(&text, &path.display().to_string())
     }
 
-    /// The scenario that runs when none is named: the chat load test the project started from.
+    /// The scenario that runs when none is named: the chat load test the project started from, against a server of our
+    /// own, since nobody has said that there is one.
     #[must_use]
     pub fn built_in() -> Self {
         let (scenario, _) = Self::parse(BUILT_IN_TEXT, "built-in scenario")
             .expect("the built-in scenario parses, which a test asserts");
-        scenario
+        Self {
+            target: None,
+            ..scenario
+        }
     }
 
     /// The same load for a first impression: every step lasts [`QUICK_STEP_SECS_MAX`] seconds at most.

@@ -168,7 +168,11 @@ impl Reader<'_> {
     }
 
     /// A key of the table that means nothing but resembles this one, and its line.
-    fn misspelt<'p>(&self, place: &'p Place<'_, '_>, key: &str) -> Option<(&'p str, usize)> {
+    pub(super) fn misspelt<'p>(
+        &self,
+        place: &'p Place<'_, '_>,
+        key: &str,
+    ) -> Option<(&'p str, usize)> {
         place.table.keys().find_map(|written| {
             let name: &str = written.get_ref();
             let is_known = version1::is_known(name) || KEYS.iter().any(|known| known.name == name);

@@ -123,8 +123,12 @@ fn the_built_in_scenario_is_the_two_known_steps() {
     assert_eq!(crc32c::crc32c(BUILT_IN_TEXT.as_bytes()), 0x4DA1_25D6);
     let (scenario, warnings) = Scenario::parse(BUILT_IN_TEXT, "seed").unwrap();
     assert_eq!(warnings, []);
-    assert_eq!(scenario, Scenario::built_in());
-    assert_eq!(scenario.target, "tcp://127.0.0.1:8080");
+    assert_eq!(scenario.target.as_deref(), Some("tcp://127.0.0.1:8080"));
+    let against_our_own = Scenario {
+        target: None,
+        ..scenario.clone()
+    };
+    assert_eq!(against_our_own, Scenario::built_in());
     assert_eq!(
         (scenario.version, scenario.repeat, scenario.seed),
         (1, 1, None)
@@ -192,7 +196,7 @@ fn fractions_other_bases_and_the_version_are_accepted() {
         .replace("[0, 1]", "[20.0, 4_2.5]");
     let (scenario, warnings) = Scenario::parse(&text, "f").unwrap();
     assert_eq!(warnings, []);
-    assert_eq!(scenario.target, "tcp://h:8080");
+    assert_eq!(scenario.target.as_deref(), Some("tcp://h:8080"));
     let step = &scenario.steps[0];
     assert_eq!(step.duration_ns(), 500_000_000);
     assert_eq!(
@@ -329,7 +333,26 @@ fn a_file_that_cannot_be_read_says_what_to_do() {
     let error = Scenario::load(&binary).unwrap_err();
     assert!(error.to_string().contains("not UTF-8"), "{error}");
     fs::write(&binary, GOOD).unwrap();
-    assert_eq!(Scenario::load(&binary).unwrap().0.target, "tcp://h:1");
+    assert_eq!(
+        Scenario::load(&binary).unwrap().0.target.unwrap(),
+        "tcp://h:1"
+    );
+}
+
+#[test]
+fn steps_alone_are_a_scenario_against_a_server_of_our_own() {
+    let steps = GOOD.replace("host = \"h\"\nport = 1\n", "");
+    let (scenario, warnings) = Scenario::parse(&steps, "f.toml").unwrap();
+    assert_eq!((scenario.target, warnings), (None, Vec::new()));
+    // Somebody who has misspelt both keys means a server all the same.
+    let text = GOOD
+        .replace("host = ", "hots = ")
+        .replace("port = ", "prot = ");
+    let error = Scenario::parse(&text, "f.toml").unwrap_err().to_string();
+    assert!(
+        error.contains("did you mean it by `hots` in line 1?"),
+        "{error}"
+    );
 }
 
 #[test]

@@ -11,9 +11,7 @@ pub(super) fn scenario(
     place: &Place<'_, '_>,
 ) -> Result<Scenario, ScenarioError> {
     reader.warn_unknown(place, ROOT_KEYS);
-    let host = host(reader, place)?;
-    let expected = "a port from 1 to 65535";
-    let port = reader.integer(place, "port", 1, u64::from(u16::MAX), expected)?;
+    let target = target(reader, place)?;
     let mut steps = Vec::new();
     let places = reader.steps(place)?;
     for place in &places {
@@ -23,7 +21,7 @@ pub(super) fn scenario(
     reader.check_names(&places, &names);
     Ok(Scenario {
         version: 1,
-        target: format!("tcp://{host}:{port}"),
+        target,
         steps,
         repeat: 1,
         seed: None,
@@ -38,6 +36,19 @@ pub(super) fn scenario(
 /// Whether a key means something in this version.
 pub(super) fn is_known(key: &str) -> bool {
     ROOT_KEYS.contains(&key) || STEP_KEYS.contains(&key)
+}
+
+/// The server that the file names. Both keys may be left out together, as in the configuration that the original prints
+/// with its report; one alone, or a misspelt one, is a mistake, and must not lead to another server.
+fn target(reader: &Reader<'_>, place: &Place<'_, '_>) -> Result<Option<String>, ScenarioError> {
+    let is_meant = |key| place.has(key) || reader.misspelt(place, key).is_some();
+    if !is_meant("host") && !is_meant("port") {
+        return Ok(None);
+    }
+    let host = host(reader, place)?;
+    let expected = "a port from 1 to 65535";
+    let port = reader.integer(place, "port", 1, u64::from(u16::MAX), expected)?;
+    Ok(Some(format!("tcp://{host}:{port}")))
 }
 
 fn host(reader: &Reader<'_>, place: &Place<'_, '_>) -> Result<String, ScenarioError> {

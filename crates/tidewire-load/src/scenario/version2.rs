@@ -55,7 +55,7 @@ pub(super) fn scenario(
     reader.check_names(&places, &names);
     Ok(Scenario {
         version: 2,
-        target,
+        target: Some(target),
         steps,
         repeat,
         seed,

@@ -113,7 +113,7 @@ pub(crate) fn prove_watched(
 pub(crate) fn scenario(steps: &[Step]) -> Scenario {
     Scenario {
         version: 1,
-        target: "tcp://127.0.0.1:0".to_owned(),
+        target: None,
         steps: steps.to_vec(),
         repeat: 1,
         seed: None,
