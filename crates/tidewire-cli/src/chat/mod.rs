@@ -205,7 +205,7 @@ fn enter(
                 let remedy = "start one that has with `tidewire serve --app chat`";
                 return Err(Failure::refused(what, remedy).into());
             }
-            Err(RequestError::Refused { code, text }) => {
+            Err(RequestError::Refused { code, text, .. }) => {
                 let text = visible(text.as_bytes());
                 let what = format!("the room {room:?} cannot be entered: {text}");
                 let remedy = match code {
