@@ -180,11 +180,7 @@ fn write_json(record: &impl serde::Serialize, path: &Path) -> anyhow::Result<()>
 /// Says where the report is and what the run comes to.
 fn conclude(report: &Report, written: &WrittenReport, json: bool) -> ExitCode {
     let conclusion = report.conclusion();
-    let word = match conclusion {
-        Conclusion::Invalid => "INVALID measurement",
-        Conclusion::SloFailed => "limit broken",
-        _ => report.status.name(),
-    };
+    let word = conclusion.name();
     let mut stdout = std::io::stdout().lock();
     // Whoever reads the tables may have closed the pipe; the files are written all the same.
     let (json_file, page) = (written.json.display(), written.html.display());
@@ -214,7 +210,7 @@ fn exit_code(conclusion: Conclusion) -> ExitCode {
     }
 }
 
-/// Exit code of a run that lost, duplicated or failed something.
+/// Exit code of a run that lost, duplicated or failed something, or does not know.
 const LOST: u8 = 1;
 
 /// Exit code of a run whose measurement is not to be believed.
@@ -235,7 +231,7 @@ Examples:
   tidewire load FILE.toml --serve --repeat 6      six runs, each against a fresh server process
   tidewire load FILE.toml --target tcp://HOST:PORT --segment 2/3 --start-at 2026-11-22T12:00:00Z --out part-2
 
-Exit codes: 0 nothing was lost, 1 something was, 2 bad arguments or scenario, 3 server not reachable, 4 it refuses \
+Exit codes: 0 nothing was lost, 1 something was or is unconfirmed, 2 bad arguments or scenario, 3 server not reachable, 4 it refuses \
 or has no rooms, 5 it says nothing, 130 interrupted; scenarios of version 2 also: 90 the measurement is invalid, 99 a limit was broken.
 
 docs/scenario.md has every key of a scenario.";

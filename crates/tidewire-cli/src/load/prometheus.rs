@@ -41,6 +41,8 @@ pub(super) struct Metrics {
     client_cores: Number,
     server_cores: Number,
     errors: Gauge,
+    lost: Counter,
+    unconfirmed: Counter,
 }
 
 impl Metrics {
@@ -106,6 +108,16 @@ impl Metrics {
             &self.errors,
         );
         registry.register("sent", "Messages sent", self.sent.clone());
+        registry.register(
+            "lost",
+            "Expected messages of the steps that ended that did not arrive",
+            self.lost.clone(),
+        );
+        registry.register(
+            "unconfirmed",
+            "Expected messages of the steps that ended of which nobody can know whether they arrived",
+            self.unconfirmed.clone(),
+        );
         registry.register(
             "received",
             "Distinct messages received",
@@ -185,6 +197,10 @@ impl Observer for Exported<'_> {
     }
 
     fn step_ended(&mut self, report: &StepReport) {
+        if let Some(metrics) = self.metrics {
+            metrics.lost.inc_by(report.lost);
+            metrics.unconfirmed.inc_by(report.unconfirmed);
+        }
         self.view.step_ended(report);
     }
 }

@@ -231,8 +231,12 @@ fn probe_line(probe: &Probe) -> String {
         (false, false) => "FAILS",
     };
     let (number, rate, lost) = (probe.number, probe.rate, probe.lost);
+    let unconfirmed = match probe.unconfirmed {
+        0 => String::new(),
+        count => format!(" and unconfirmed {count}"),
+    };
     let mut line = format!(
-        "{number:>3}  {rate:>9.0}/s  {word:<7}  p50 {} ms, p99 {} ms, lost {lost} of {}, sent {:.0}/s",
+        "{number:>3}  {rate:>9.0}/s  {word:<7}  p50 {} ms, p99 {} ms, lost {lost}{unconfirmed} of {}, sent {:.0}/s",
         probe.p50, probe.p99, probe.expected, probe.send_tps
     );
     for reason in &probe.reasons {

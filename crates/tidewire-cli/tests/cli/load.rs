@@ -50,11 +50,36 @@ fn programs_read_steps_and_the_verdict() {
     );
     assert_eq!(
         (&lines[1]["event"], &lines[1]["status"]),
-        (&"report".into(), &"passed".into())
+        (&"report".into(), &"COMPLETED".into())
     );
+    assert_eq!(lines[1]["conclusion"], "passed");
     for form in ["json", "markdown", "html"] {
         assert!(std::fs::exists(lines[1][form].as_str().unwrap()).unwrap());
     }
+}
+
+#[test]
+fn a_scenario_of_steps_alone_is_run_against_a_server_of_our_own() {
+    let directory = tempfile::tempdir().unwrap();
+    let scenario = directory.path().join("steps.toml");
+    let steps = "[[steps]]\nname = \"tiny\"\nconcurrency = 2\nduration_secs = 0.2\nthink_time_ms = [5, 10]\n";
+    std::fs::write(&scenario, steps).unwrap();
+    let out = directory.path().join("report");
+    let run = |more: &[&str]| {
+        let mut command = command(&["load", "--plain"]);
+        command.arg(&scenario).arg("--out").arg(&out).args(more);
+        command.output().unwrap()
+    };
+    let output = run(&[]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let text = std::fs::read(out.join("report.json")).unwrap();
+    let report: Value = serde_json::from_slice(&text).unwrap();
+    assert_eq!(report["status"], "COMPLETED");
+    assert_eq!(report["steps"][0]["total_send_errors"], 0);
+    // Shares of it would each have a server of their own.
+    let output = run(&["--segment", "1/2"]);
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("--target"));
 }
 
 /// One request after another, so that what each of them costs is known.

@@ -88,6 +88,8 @@ pub(crate) struct AgentResult {
     pub(crate) ledger: Option<Ledger>,
     /// What the server said of what this agent sent one way.
     pub(crate) confirmed: Option<Confirmed>,
+    /// At the end some of what it sent still waited in this process to be written.
+    pub(crate) is_backed_up: bool,
 }
 
 /// A server's word on how many messages it has of an agent.
@@ -108,6 +110,8 @@ pub(crate) struct Counts {
     pub(crate) skipped: u64,
     /// Messages that were due and still not sent at the end.
     pub(crate) unsent: u64,
+    /// Messages due in the steady window that were skipped or never sent, though their agent had a place for them.
+    pub(crate) steady_overdue: u64,
     pub(crate) send_errors: u64,
     /// Replies given up.
     pub(crate) timeouts: u64,
@@ -121,6 +125,8 @@ pub(crate) struct Counts {
     pub(crate) in_flight_max: u64,
     /// Messages that were due in the steady window.
     pub(crate) steady_offered: u64,
+    /// Those of them that were sent before it ended.
+    pub(crate) steady_on_time: u64,
     /// Messages that were sent within the steady window, whenever they were due.
     pub(crate) steady_sent: u64,
     /// Distinct messages that arrived within the steady window, whenever they were due.
@@ -267,7 +273,7 @@ impl Agents {
     }
 
     /// Gives the results away. The coordinator then drains the lane.
-    fn finish(&mut self) {
+    fn finish(&mut self, cx: &Context<'_>) {
         self.finished = true;
         self.count_unsent();
         let is_slow = self.is_slow;
@@ -281,6 +287,7 @@ impl Agents {
                 sent: agent.sent,
                 ledger: agent.ledger.take(),
                 confirmed: agent.confirmed,
+                is_backed_up: agent.alive && cx.queued_bytes(agent.session) > 0,
             })
             .collect();
         self.link.hand_in(result, &self.times);
@@ -304,21 +311,26 @@ impl Agents {
 
     /// When the lane has to run again if nothing comes.
     fn wake_ns(&self) -> Option<u64> {
+        let expiry = (self.in_flight > 0).then_some(self.next_expiry_ns);
+        if self.sending_ended {
+            return expiry;
+        }
+        let now_ns = self.plan.clock.now_ns();
         if !self.resumed.is_empty() {
-            return Some(self.plan.clock.now_ns());
+            return Some(now_ns);
         }
         let due = self
             .due
             .peek()
             .map(|Reverse((intended_ns, _))| *intended_ns);
-        let expiry = (self.in_flight > 0).then_some(self.next_expiry_ns);
         // The end of sending has to be noticed also by a lane whose agents all wait for replies. Once it is past and
-        // messages are parked, only a reply, a timeout or a socket can change something.
-        let is_waiting = self.started && !self.sending_ended && can_wait(&self.plan.step);
-        let stop = is_waiting.then(|| self.link.stop_ns());
-        let stop = stop.filter(|stop_ns| {
-            *stop_ns != u64::MAX && (self.parked == 0 || *stop_ns > self.plan.clock.now_ns())
+        // messages are parked, a reply, a timeout or a socket can change something, or the end of catching up.
+        let is_waiting = self.started && can_wait(&self.plan.step);
+        let stop = is_waiting.then(|| match self.link.stop_ns() {
+            stop_ns if self.parked == 0 || stop_ns > now_ns => stop_ns,
+            stop_ns => last_send_ns(stop_ns, &self.plan.step),
         });
+        let stop = stop.filter(|stop_ns| *stop_ns != u64::MAX);
         [due, expiry, stop].into_iter().flatten().min()
     }
 }
@@ -443,7 +455,7 @@ impl Service for Agents {
         self.link
             .publish(self.lane, self.sent, self.received, &mut self.times);
         if self.link.is_finished() && !self.finished {
-            self.finish();
+            self.finish(cx);
         }
         if self.is_slow && self.started && !self.finished {
             // Blocking its lane is what makes a receiver slow; there is nobody else on this one.
@@ -458,6 +470,12 @@ impl Service for Agents {
 /// Whether messages wait for replies, places or sockets, so that nothing being due is not yet the end.
 fn can_wait(step: &Step) -> bool {
     step.pattern.has_replies() || !matches!(step.load, Load::Closed { .. })
+}
+
+/// When catching up ends. What was due before `stop_ns` and could not be sent is sent late, but not for longer than
+/// arrivals are waited for: an overdriven step would else go on for a multiple of its length.
+fn last_send_ns(stop_ns: u64, step: &Step) -> u64 {
+    stop_ns.saturating_add(step.drain_ms.saturating_mul(1_000_000))
 }
 
 /// The id of an agent's login, and of its question for the server's count.

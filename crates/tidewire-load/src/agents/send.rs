@@ -9,7 +9,7 @@ use std::cmp::Reverse;
 
 use tidewire::{Context, Kind, Message};
 
-use super::{Agent, Agents, Pace, can_wait};
+use super::{Agent, Agents, Pace, can_wait, last_send_ns};
 use crate::scenario::{Load, OnLate, Pattern};
 use crate::schedule::{Arrivals, Schedule, agent_seed};
 use crate::stamp::Stamp;
@@ -64,11 +64,15 @@ impl Agents {
 
     /// Sends what is due, up to a bound, so that a lane that is late still reads.
     pub(super) fn send_due(&mut self, cx: &mut Context<'_>) {
-        if !self.started {
+        if !self.started || self.sending_ended {
             return;
         }
-        self.unblock(cx);
         let stop_ns = self.link.stop_ns();
+        if self.plan.clock.now_ns() >= last_send_ns(stop_ns, &self.plan.step) {
+            // What is left is due and never sent, which is counted when the step ends.
+            return self.tell_sending_ended();
+        }
+        self.unblock(cx);
         self.send_resumed(cx, stop_ns);
         let sends_max = if can_wait(&self.plan.step) {
             BATCH_MAX
@@ -151,6 +155,7 @@ impl Agents {
         }
         let now_ns = self.plan.clock.now_ns();
         if next_ns.is_some_and(|next_ns| next_ns <= now_ns) {
+            self.result.counts.steady_overdue += u64::from(self.is_steady(intended_ns));
             self.skip(intended_ns);
         } else if self.has_place(cx, place) {
             self.send(cx, place, intended_ns, now_ns);
@@ -276,9 +281,13 @@ impl Agents {
     fn end_sending(&mut self, stop_ns: u64) {
         let waits =
             can_wait(&self.plan.step) && (self.plan.clock.now_ns() < stop_ns || self.parked > 0);
-        if waits || std::mem::replace(&mut self.sending_ended, true) {
-            return;
+        if !waits && !self.sending_ended {
+            self.tell_sending_ended();
         }
+    }
+
+    fn tell_sending_ended(&mut self) {
+        self.sending_ended = true;
         self.link.add_lane_done();
         if self.pattern() == Pattern::Ingest {
             let sent = |place: &usize| self.agents[*place].sent > 0;
@@ -289,6 +298,27 @@ impl Agents {
     fn offer(&mut self, intended_ns: u64) {
         self.result.counts.offered += 1;
         self.result.counts.steady_offered += u64::from(self.is_steady(intended_ns));
+    }
+
+    /// Notes messages that were due and are not sent: how many before the steady window, and how many in it.
+    fn miss(&mut self, (before, within): (u64, u64), is_overdue: bool) {
+        let skips = matches!(
+            self.plan.step.load,
+            Load::Open {
+                on_late: OnLate::Skip,
+                ..
+            }
+        );
+        let counts = &mut self.result.counts;
+        counts.offered += before + within;
+        counts.steady_offered += within;
+        counts.steady_overdue += if is_overdue { within } else { 0 };
+        let missed = if skips {
+            &mut counts.skipped
+        } else {
+            &mut counts.unsent
+        };
+        *missed += before + within;
     }
 
     fn send(&mut self, cx: &mut Context<'_>, place: usize, intended_ns: u64, sent_ns: u64) {
@@ -353,6 +383,8 @@ impl Agents {
         }
         let (from_ns, to_ns) = self.link.steady_window();
         self.result.counts.steady_sent += u64::from(sent_ns >= from_ns && sent_ns < to_ns);
+        let is_on_time = self.is_steady(intended_ns) && sent_ns < to_ns;
+        self.result.counts.steady_on_time += u64::from(is_on_time);
     }
 
     fn flush_touched(&mut self, cx: &mut Context<'_>) {
@@ -376,31 +408,48 @@ impl Agents {
             .record_many(self.plan.clock.now_ns().saturating_sub(first_ns), count);
     }
 
-    /// What was due and could not be sent until the end.
+    /// Counts what the schedules had due before the end of sending and was not sent. What is offered is what was due,
+    /// however little of it the lane came to.
     pub(super) fn count_unsent(&mut self) {
         let stop_ns = self.link.stop_ns();
+        for Reverse((intended_ns, place)) in std::mem::take(&mut self.due).into_vec() {
+            let agent = &self.agents[place];
+            let is_overdue = agent.parked.is_none();
+            if intended_ns < stop_ns && !matches!(agent.pace, Pace::Max) {
+                self.miss(self.split(intended_ns), is_overdue);
+                let rest = self.count_rest(place, stop_ns);
+                self.miss(rest, is_overdue);
+            }
+        }
         for place in 0..self.agents.len() {
             let agent = &mut self.agents[place];
-            let Pace::Open(arrivals) = &mut agent.pace else {
-                continue;
-            };
             let Some(parked_ns) = agent.parked.take() else {
                 continue;
             };
-            let mut unsent = vec![parked_ns];
-            if let Load::Open {
-                on_late: OnLate::CatchUp,
-                ..
-            } = self.plan.step.load
-            {
-                let rest = std::iter::from_fn(|| arrivals.next_intended_ns());
-                let upcoming = agent.upcoming.take().into_iter().chain(rest);
-                unsent.extend(upcoming.take_while(|intended_ns| *intended_ns < stop_ns));
+            let upcoming = agent.upcoming.take();
+            self.miss(self.split(parked_ns), false);
+            // Where late messages are left out, the next one is among those that are due, and counted with them.
+            if let Some(upcoming_ns) = upcoming.filter(|upcoming_ns| *upcoming_ns < stop_ns) {
+                self.miss(self.split(upcoming_ns), false);
+                let rest = self.count_rest(place, stop_ns);
+                self.miss(rest, false);
             }
-            for intended_ns in unsent {
-                self.offer(intended_ns);
-                self.result.counts.unsent += 1;
-            }
+        }
+    }
+
+    /// One message: whether it was due before the steady window or in it.
+    fn split(&self, intended_ns: u64) -> (u64, u64) {
+        let within = u64::from(self.is_steady(intended_ns));
+        (1 - within, within)
+    }
+
+    /// What an agent's schedule still has due before the end of sending, before the steady window and in it.
+    fn count_rest(&self, place: usize, stop_ns: u64) -> (u64, u64) {
+        let (steady_ns, _) = self.link.steady_window();
+        match &self.agents[place].pace {
+            Pace::Think(schedule) => schedule.clone().count_rest(steady_ns, stop_ns),
+            Pace::Open(arrivals) => arrivals.clone().count_rest(steady_ns, stop_ns),
+            Pace::Idle | Pace::Replies(_) | Pace::Max => (0, 0),
         }
     }
 }

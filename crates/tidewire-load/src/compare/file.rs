@@ -57,6 +57,8 @@ struct FileStep {
     total_sent: u64,
     total_received: u64,
     lost: u64,
+    #[serde(default)]
+    unconfirmed: u64,
     steady: Rates,
     latency: Latencies,
     server: Server,
@@ -137,6 +139,8 @@ struct FileRun {
     receive_tps: f64,
     expected: u64,
     lost: u64,
+    #[serde(default)]
+    unconfirmed: u64,
     p50: Percentile,
     p99: Percentile,
     p999: Percentile,
@@ -192,10 +196,15 @@ impl FileStep {
 
     fn figures(&self) -> Figures {
         let (arrived, lost) = (self.total_received, self.lost);
+        let expected = arrived + lost + self.unconfirmed;
         let mut figures = Figures::from([
             (Metric::SendTps, Ok(self.steady.send_tps)),
             (Metric::ReceiveTps, Ok(self.steady.receive_tps)),
-            (Metric::LossPct, loss_pct(lost, arrived + lost)),
+            (Metric::LossPct, share_pct(lost, expected)),
+            (
+                Metric::UnconfirmedPct,
+                share_pct(self.unconfirmed, expected),
+            ),
         ]);
         let bytes = self.server.rss_bytes_max.map(|bytes| bytes as f64);
         figures.insert(Metric::ServerMemoryBytes, measured(bytes));
@@ -292,7 +301,11 @@ impl FileRun {
         Figures::from([
             (Metric::SendTps, Ok(self.send_tps)),
             (Metric::ReceiveTps, Ok(self.receive_tps)),
-            (Metric::LossPct, loss_pct(self.lost, self.expected)),
+            (Metric::LossPct, share_pct(self.lost, self.expected)),
+            (
+                Metric::UnconfirmedPct,
+                share_pct(self.unconfirmed, self.expected),
+            ),
             (Metric::P50Ms, known(self.p50)),
             (Metric::P99Ms, known(self.p99)),
             (Metric::P999Ms, known(self.p999)),
@@ -301,11 +314,11 @@ impl FileRun {
     }
 }
 
-fn loss_pct(lost: u64, expected: u64) -> Result<f64, Missing> {
+fn share_pct(count: u64, expected: u64) -> Result<f64, Missing> {
     if expected == 0 {
         return Err(Missing::NotMeasured);
     }
-    Ok(lost as f64 / expected as f64 * 100.0)
+    Ok(count as f64 / expected as f64 * 100.0)
 }
 
 fn measured(figure: Option<f64>) -> Result<f64, Missing> {

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::format::{few, mebibytes, milliseconds, per_second};
 
-/// A figure that every run has for each step: the first ten of load tests, the others of the benchmark.
+/// A figure that every run has for each step: the first eleven of load tests, the others of the benchmark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Metric {
@@ -24,6 +24,8 @@ pub enum Metric {
     ReceiveTps,
     /// Share of the expected messages that did not arrive, in percent.
     LossPct,
+    /// Share of the expected messages of which nobody can know whether they arrived, in percent.
+    UnconfirmedPct,
     /// Processor time of the server for a message sent or received, in nanoseconds.
     ServerCpuNs,
     /// Processor time of the instrument for a message sent or received, in nanoseconds.
@@ -40,7 +42,7 @@ pub enum Metric {
 
 impl Metric {
     /// All, in the order of a table.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::P50Ms,
         Self::P90Ms,
         Self::P99Ms,
@@ -48,6 +50,7 @@ impl Metric {
         Self::SendTps,
         Self::ReceiveTps,
         Self::LossPct,
+        Self::UnconfirmedPct,
         Self::ServerCpuNs,
         Self::ClientCpuNs,
         Self::ServerMemoryBytes,
@@ -67,6 +70,7 @@ impl Metric {
             Self::SendTps => "sent",
             Self::ReceiveTps => "received",
             Self::LossPct => "lost",
+            Self::UnconfirmedPct => "unconfirmed",
             Self::ServerCpuNs => "server CPU/message",
             Self::ClientCpuNs => "client CPU/message",
             Self::ServerMemoryBytes => "server memory",
@@ -101,7 +105,7 @@ impl Metric {
                 format!("{} ms", milliseconds(value))
             }
             Self::SendTps | Self::ReceiveTps => per_second(value),
-            Self::LossPct => format!("{value:.4} %"),
+            Self::LossPct | Self::UnconfirmedPct => format!("{value:.4} %"),
             Self::ServerCpuNs | Self::ClientCpuNs => format!("{value:.0} ns"),
             Self::ServerMemoryBytes => mebibytes(value as u64),
             Self::MoreIsBetter | Self::LessIsBetter => few(value),

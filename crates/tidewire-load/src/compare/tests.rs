@@ -157,7 +157,7 @@ fn better_and_worse_depend_on_the_metric() {
     let memory = metric(&comparison, Metric::ServerMemoryBytes);
     assert_eq!(memory.verdict, Verdict::NoChangeFound);
     assert_eq!(comparison.count(Verdict::Worse), 5);
-    assert_eq!(comparison.judged(), 9);
+    assert_eq!(comparison.judged(), 10);
     let text = comparison.to_text();
     let position = |word| text.find(word).unwrap();
     assert!(position("WORSE") < position("better") && position("better") < position("no change"));

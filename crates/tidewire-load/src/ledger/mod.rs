@@ -121,6 +121,8 @@ pub struct ReceiverTotals {
     pub delivered: u64,
     /// Expected messages that did not arrive.
     pub lost: u64,
+    /// Expected messages of which the instrument cannot know whether they arrived; they are neither delivered nor lost.
+    pub unconfirmed: u64,
     /// Arrivals of a message that had arrived before.
     pub duplicated: u64,
     /// Delivered messages that came after a later one of their sender.
@@ -149,6 +151,7 @@ impl ReceiverTotals {
         self.expected += other.expected;
         self.delivered += other.delivered;
         self.lost += other.lost;
+        self.unconfirmed += other.unconfirmed;
         self.duplicated += other.duplicated;
         self.reordered += other.reordered;
         self.corrupt += other.corrupt;
@@ -159,18 +162,19 @@ impl ReceiverTotals {
         self.arrived += other.arrived;
     }
 
-    /// Whether the accounts close: what was expected arrived or is lost, and what arrived was delivered or
-    /// has another name. The second sum comes from counters the first does not use.
+    /// Whether the accounts close: what was expected arrived, is lost or is unconfirmed, and what arrived was
+    /// delivered or has another name. The second sum comes from counters the first does not use.
     #[must_use]
     pub fn is_conserved(&self) -> bool {
         let named = self.delivered + self.duplicated + self.corrupt + self.foreign + self.invented;
-        self.expected == self.delivered + self.lost && self.arrived == named
+        self.expected == self.delivered + self.lost + self.unconfirmed && self.arrived == named
     }
 
     /// Whether every expected message came once and in order, and nothing else did. Lateness does not count.
     #[must_use]
     pub fn is_exactly_once_in_order(&self) -> bool {
         let amiss = self.lost
+            + self.unconfirmed
             + self.duplicated
             + self.reordered
             + self.corrupt

@@ -58,11 +58,8 @@ fn append(whole: &mut Report, level: Report) {
     if level.end_time_utc > whole.end_time_utc {
         whole.end_time_utc = level.end_time_utc;
     }
-    whole.status = match (whole.status, level.status) {
-        (Status::Interrupted, _) | (_, Status::Interrupted) => Status::Interrupted,
-        (Status::Failed, _) | (_, Status::Failed) => Status::Failed,
-        (Status::Passed, Status::Passed) => Status::Passed,
-    };
+    let is_interrupted = [whole.status, level.status].contains(&Status::Interrupted);
+    whole.status = Status::of(is_interrupted, whole.scenario_version, &whole.steps);
 }
 
 /// The word for what a run came to, in files.

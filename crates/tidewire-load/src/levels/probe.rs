@@ -38,6 +38,8 @@ pub struct Probe {
     pub expected: u64,
     /// Those that did not.
     pub lost: u64,
+    /// Those of which nobody can know.
+    pub unconfirmed: u64,
 }
 
 impl Probe {
@@ -77,6 +79,7 @@ impl Probe {
             p999: scheduled.p999,
             expected: step.expected_received,
             lost: step.lost,
+            unconfirmed: step.unconfirmed,
         })
     }
 
@@ -164,7 +167,8 @@ impl RateSearch {
 /// Says how much was missing when fewer messages were sent in time than were due.
 fn shortfall(step: &StepReport) -> Option<String> {
     let counts = &step.detail.as_ref()?.counts;
-    let (offered, sent) = (counts.steady_offered, counts.steady_sent);
+    let sent = counts.steady_on_time.unwrap_or(counts.steady_sent);
+    let offered = counts.steady_offered;
     // At the end of the window every agent may have one on its way.
     let missing = offered.saturating_sub(sent + u64::from(step.concurrency));
     (missing as f64 > offered as f64 * MISSING_SHARE_MAX).then(|| {
@@ -198,6 +202,7 @@ mod tests {
             p999: Percentile::Infinite,
             expected: 0,
             lost: 0,
+            unconfirmed: 0,
         }
     }
 

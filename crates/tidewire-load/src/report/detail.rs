@@ -85,6 +85,9 @@ pub struct WorkCounts {
     pub skipped: u64,
     /// Due and still not sent at the end.
     pub unsent: u64,
+    /// Deliveries that failed logins, sends and receivers stand for in the share of success.
+    #[serde(default)]
+    pub failed_deliveries: u64,
     /// Replies given up after the timeout.
     pub timeouts: u64,
     /// Replies that came after they had been given up; they count as received.
@@ -95,8 +98,11 @@ pub struct WorkCounts {
     pub in_flight_max: u64,
     /// Messages that arrived too late for their sent time to be known; they are missing in `service`.
     pub sent_unknown: u64,
-    /// Messages that were due in the steady window.
+    /// Messages that the schedule had due in the steady window, sent or not.
     pub steady_offered: u64,
+    /// Those of them that were sent before it ended; nothing in reports of older builds.
+    #[serde(default)]
+    pub steady_on_time: Option<u64>,
     /// Deliveries that those owed; in a part of a fan-out, to receivers of the same part, which are the ones that are timed.
     pub steady_expected: u64,
     /// Messages that were sent within the steady window.
@@ -227,12 +233,12 @@ impl SloReport {
     }
 }
 
-/// Judges the limits of a step. Percentiles count what never arrived; the shares are of the whole step.
+/// Judges the limits of a step by what was expected, delivered and left unconfirmed. Percentiles count what never
+/// arrived; the shares are of the whole step.
 pub(crate) fn judge_slo(
     limits: &Slo,
     scheduled: &Distribution,
-    expected: u64,
-    delivered: u64,
+    (expected, delivered, unconfirmed): (u64, u64, u64),
 ) -> SloReport {
     let figures = SloFigures {
         p50: scheduled.p50,
@@ -241,6 +247,7 @@ pub(crate) fn judge_slo(
         p999: scheduled.p999,
         expected,
         delivered,
+        unconfirmed,
     };
     let violations = limits.evaluate(&figures);
     SloReport {
@@ -311,6 +318,9 @@ pub struct ReceiverFigures {
     pub delivered: u64,
     /// Those that it did not get.
     pub lost: u64,
+    /// Those of which nobody can know whether it got them.
+    #[serde(default)]
+    pub unconfirmed: u64,
     /// Those that it got more than once.
     pub duplicated: u64,
     /// Those that it got after a later one.
@@ -328,6 +338,7 @@ impl ReceiverFigures {
             expected: totals.expected,
             delivered: totals.delivered,
             lost: totals.lost,
+            unconfirmed: totals.unconfirmed,
             duplicated: totals.duplicated,
             reordered: totals.reordered,
             late: totals.late,
@@ -342,7 +353,7 @@ impl ReceiverFigures {
     /// Loss and disorder first, lateness second.
     pub(crate) fn amiss(&self) -> (u64, u64) {
         (
-            self.lost + self.duplicated + self.reordered + self.corrupt,
+            self.lost + self.unconfirmed + self.duplicated + self.reordered + self.corrupt,
             self.late,
         )
     }
@@ -360,6 +371,9 @@ pub struct SlowReceivers {
     pub delivered: u64,
     /// Those that they did not get.
     pub lost: u64,
+    /// Those of which nobody can know whether they got them.
+    #[serde(default)]
+    pub unconfirmed: u64,
     /// How many lost their connection.
     pub disconnected: u64,
 }
@@ -378,6 +392,9 @@ pub struct RunFigures {
     pub expected: u64,
     /// Those that did not arrive.
     pub lost: u64,
+    /// Those of which nobody can know whether they arrived.
+    #[serde(default)]
+    pub unconfirmed: u64,
     /// Median of `scheduled`.
     pub p50: Percentile,
     /// 99th percentile of `scheduled`.

@@ -18,6 +18,12 @@ pub struct FanOutShare {
     /// The last message that arrived here of each agent of the other parts: its number and that of the message, 0 if none
     /// came.
     pub heard: Vec<(u32, u64)>,
+    /// Agents of this part whose last messages may still have been on their way at the end.
+    #[serde(default)]
+    pub unsettled: Vec<u32>,
+    /// Messages still arrived here at the end.
+    #[serde(default)]
+    pub is_cut_off: bool,
 }
 
 /// What no part could know by itself.
@@ -25,6 +31,8 @@ pub struct FanOutShare {
 pub(super) struct Unheard {
     /// Deliveries lost behind the last message that a part heard of a sender.
     pub(super) lost: u64,
+    /// Those that may still have been on their way.
+    pub(super) unconfirmed: u64,
     /// Messages that parts heard and that nobody sent.
     pub(super) invented: u64,
 }
@@ -42,13 +50,25 @@ impl Unheard {
                     .next()
                     .unwrap_or(0);
                 let behind = sent.saturating_sub(*heard);
-                let lost = behind.saturating_mul(share.receivers);
-                unheard.lost = unheard.lost.saturating_add(lost);
+                let behind = behind.saturating_mul(share.receivers);
+                let mut unsettled = shares.iter().flat_map(|share| &share.unsettled);
+                let is_open = share.is_cut_off || unsettled.any(|agent| agent == sender);
+                let fate = if is_open {
+                    &mut unheard.unconfirmed
+                } else {
+                    &mut unheard.lost
+                };
+                *fate = fate.saturating_add(behind);
                 let invented = heard.saturating_sub(sent);
                 unheard.invented = unheard.invented.saturating_add(invented);
             }
         }
         unheard
+    }
+
+    /// Deliveries that were owed and that no part has.
+    pub(super) fn all(self) -> u64 {
+        self.lost.saturating_add(self.unconfirmed)
     }
 
     /// What of it makes a step fail.
@@ -57,6 +77,10 @@ impl Unheard {
             (
                 if allows_loss { 0 } else { self.lost },
                 "deliveries were lost at the end of what other parts sent",
+            ),
+            (
+                if allows_loss { 0 } else { self.unconfirmed },
+                "deliveries at the end of what other parts sent are unconfirmed",
             ),
             (
                 self.invented,
@@ -78,6 +102,7 @@ mod tests {
             receivers,
             sent: sent.to_vec(),
             heard: heard.to_vec(),
+            ..FanOutShare::default()
         }
     }
 
@@ -110,6 +135,14 @@ mod tests {
             "{problems:?}"
         );
         assert_eq!(unheard.problems(true).len(), 1);
+        let [mut backed_up, other] = shares;
+        backed_up.unsettled = vec![0];
+        let heard_some = share(2, &[(1, 6)], &[(0, 7)]);
+        let unheard = Unheard::of(&[&backed_up, &heard_some]);
+        assert_eq!((unheard.lost, unheard.unconfirmed), (3 * 2, 2 * 3));
+        backed_up.is_cut_off = true;
+        let unheard = Unheard::of(&[&backed_up, &other]);
+        assert_eq!((unheard.lost, unheard.unconfirmed), (0, 3 * 2));
         // A file that was altered cannot make it overflow.
         let vast = share(u64::MAX, &[(0, u64::MAX)], &[]);
         let deaf = share(u64::MAX, &[], &[(0, 0)]);

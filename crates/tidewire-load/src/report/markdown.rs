@@ -6,15 +6,17 @@ use tidewire::proto::text::visible;
 
 use super::format::thousands;
 use super::table::{LATENCY_COLUMNS, bad_news, facts, latencies, latency_cells};
-use super::{Report, Status, StepReport};
+use super::{Conclusion, Report, StepReport};
 
 /// The whole document. Texts from files and peers are escaped so that they cannot break a table.
 pub(super) fn render(report: &Report) -> String {
     let mut text = String::from("# Tidewire load report\n\n");
-    let verdict = match report.status {
-        Status::Passed => "**Passed**: every expected message arrived once and in order.",
-        Status::Failed => "**Failed**: the steps below say why.",
-        Status::Interrupted => "**Interrupted**: the figures cover what ran until then.",
+    let verdict = match report.conclusion() {
+        Conclusion::Passed => "**Passed**: every expected message arrived once and in order.",
+        Conclusion::Interrupted => "**Interrupted**: the figures cover what ran until then.",
+        Conclusion::Failed | Conclusion::SloFailed | Conclusion::Invalid => {
+            "**Failed**: the steps below say why."
+        }
     };
     let _ = writeln!(text, "{verdict}\n");
     for step in &report.steps {

@@ -8,11 +8,12 @@ use thiserror::Error;
 
 use super::detail::judge_slo;
 use super::fan_out::Unheard;
-use super::step::{Failures, attainment, rate, success_rate};
+use super::step::rate;
+use super::success::{Failures, attainment, success_rate};
 use super::{
     Cost, Distribution, FanOutShare, Report, RunFigures, Status, StepDetail, StepReport, StepTimes,
-    all_pass,
 };
+use crate::scenario::Pattern;
 use crate::statistics::{DecodeError, LatencyHistogram};
 
 /// What is put together.
@@ -104,11 +105,11 @@ impl Report {
         let ends = reports.iter().map(|report| &report.end_time_utc);
         let starts = reports.iter().map(|report| &report.start_time_utc);
         Ok(Self {
-            status: match (reports.iter().any(is_interrupted), all_pass(&steps)) {
-                (true, _) => Status::Interrupted,
-                (false, true) => Status::Passed,
-                (false, false) => Status::Failed,
-            },
+            status: Status::of(
+                reports.iter().any(is_interrupted),
+                first.scenario_version,
+                &steps,
+            ),
             start_time_utc: starts.min().cloned().unwrap_or_default(),
             end_time_utc: ends.max().cloned().unwrap_or_default(),
             total_duration_secs: match kind {
@@ -157,7 +158,7 @@ fn merge_steps(parts: &[&StepReport], kind: MergeKind) -> Result<StepReport, Mer
         details.push(detail);
     }
     let unheard = unheard(&details)?;
-    let detail = merge_details(parts, &details, kind, unheard)?;
+    let mut detail = merge_details(parts, &details, kind, unheard)?;
     let sum = |count: fn(&StepReport) -> u64| parts.iter().map(|part| count(part)).sum::<u64>();
     let durations = parts.iter().map(|part| part.test_duration_secs);
     let secs = match kind {
@@ -182,15 +183,9 @@ fn merge_steps(parts: &[&StepReport], kind: MergeKind) -> Result<StepReport, Mer
         "open" => rate(detail.counts.steady_offered, steady_secs),
         _ => detail.workload.offered_tps.unwrap_or(step.steady.send_tps),
     };
-    step.attainment = attainment(step.steady.send_tps, step.theoretical_tps);
-    let failures = Failures {
-        concurrency: step.concurrency,
-        sent: step.total_sent,
-        logins: step.total_login_failures,
-        sends: step.total_send_errors,
-        receivers_unresolved: step.receivers_unresolved,
-    }
-    .deliveries();
+    step.attainment = attainment(Some(&detail), step.steady.send_tps, step.theoretical_tps);
+    let failures = failed_deliveries(&step, &details, kind);
+    detail.counts.failed_deliveries = failures;
     let (received, expected) = (step.total_received, step.expected_received);
     step.success_rate = success_rate(step.total_sent, received, expected, failures);
     step.error_rate = 1.0 - step.success_rate;
@@ -211,11 +206,35 @@ fn merge_steps(parts: &[&StepReport], kind: MergeKind) -> Result<StepReport, Mer
     Ok(step)
 }
 
+/// The deliveries that the failures of all parts cost. An agent that could not log in to a fan-out would have heard what
+/// all parts sent, of which each knows only its own.
+fn failed_deliveries(step: &StepReport, details: &[&StepDetail], kind: MergeKind) -> u64 {
+    let sum = details.iter().map(|detail| detail.counts.failed_deliveries);
+    let is_shared = |pattern: &Pattern| {
+        let is_this = pattern.name() == details[0].workload.pattern;
+        is_this && pattern.is_fan_out() && kind == MergeKind::Parts
+    };
+    match Pattern::ALL.into_iter().find(is_shared) {
+        None => sum.fold(0, u64::saturating_add),
+        Some(pattern) => Failures {
+            pattern,
+            receivers: u64::from(step.concurrency),
+            logged_in: u64::from(step.concurrency).saturating_sub(step.total_login_failures),
+            sent: step.total_sent,
+            logins: step.total_login_failures,
+            sends: step.total_send_errors,
+            receivers_unresolved: step.receivers_unresolved,
+        }
+        .deliveries(),
+    }
+}
+
 /// What became of the messages, `step` being the first of the parts.
 fn add_fates(step: &mut StepReport, parts: &[&StepReport], unheard: Unheard) {
     let sum = |count: fn(&StepReport) -> u64| parts.iter().map(|part| count(part)).sum::<u64>();
-    step.expected_received = sum(|part| part.expected_received).saturating_add(unheard.lost);
+    step.expected_received = sum(|part| part.expected_received).saturating_add(unheard.all());
     step.lost = sum(|part| part.lost).saturating_add(unheard.lost);
+    step.unconfirmed = sum(|part| part.unconfirmed).saturating_add(unheard.unconfirmed);
     step.duplicated = sum(|part| part.duplicated);
     step.reordered = sum(|part| part.reordered);
     step.corrupt = sum(|part| part.corrupt);
@@ -281,16 +300,12 @@ fn merge_details(
     merged.cost = Cost::merge(details, kind);
     merged.verdict.reasons = told_of(details, |detail| &detail.verdict.reasons);
     let sum = |count: fn(&StepReport) -> u64| parts.iter().map(|part| count(part)).sum::<u64>();
-    let (expected, delivered) = (
-        sum(|part| part.expected_received).saturating_add(unheard.lost),
+    let fates = (
+        sum(|part| part.expected_received).saturating_add(unheard.all()),
         sum(|part| part.total_received),
+        sum(|part| part.unconfirmed).saturating_add(unheard.unconfirmed),
     );
-    merged.slo = judge_slo(
-        &first.slo.limits,
-        &merged.times.scheduled,
-        expected,
-        delivered,
-    );
+    merged.slo = judge_slo(&first.slo.limits, &merged.times.scheduled, fates);
     merged.fan_out_share = None;
     merged.series.clear();
     merged.worst_receivers.clear();
@@ -308,6 +323,7 @@ fn merge_details(
             sum.expected += slow.expected;
             sum.delivered += slow.delivered;
             sum.lost += slow.lost;
+            sum.unconfirmed += slow.unconfirmed;
             sum.disconnected += slow.disconnected;
         }
     }
@@ -348,6 +364,7 @@ pub(super) fn run_figures(run: u32, step: &StepReport, detail: &StepDetail) -> R
         receive_tps: step.steady.receive_tps,
         expected: step.expected_received,
         lost: step.lost,
+        unconfirmed: step.unconfirmed,
         p50: scheduled.p50,
         p99: scheduled.p99,
         p999: scheduled.p999,
@@ -369,7 +386,12 @@ impl super::WorkCounts {
             MergeKind::Parts => self.in_flight_max + other.in_flight_max,
         };
         self.sent_unknown += other.sent_unknown;
+        self.failed_deliveries += other.failed_deliveries;
         self.steady_offered += other.steady_offered;
+        self.steady_on_time = self
+            .steady_on_time
+            .zip(other.steady_on_time)
+            .map(|(one, other)| one + other);
         self.steady_expected += other.steady_expected;
         self.steady_sent += other.steady_sent;
         self.steady_received += other.steady_received;

@@ -17,6 +17,7 @@ mod markdown;
 mod merge;
 mod outputs;
 mod step;
+mod success;
 mod table;
 mod validate;
 mod write;
@@ -80,19 +81,15 @@ pub struct Report {
 }
 
 impl Report {
-    /// Puts a report together. The status is [`Status::Interrupted`] when the run says so, otherwise
-    /// [`Status::Passed`] only if there are steps and every step is clean, keeps its limits and is not refused.
+    /// Puts a report together. The status is [`Status::Interrupted`] when the run says so. Otherwise it is
+    /// [`Status::Completed`] in version 1, and in version 2 [`Status::Passed`] only if there are steps and every step is
+    /// clean, keeps its limits and is not refused.
     #[must_use]
     pub fn new(facts: RunFacts, steps: Vec<StepReport>) -> Self {
-        let status = match (facts.interrupted, all_pass(&steps)) {
-            (true, _) => Status::Interrupted,
-            (false, true) => Status::Passed,
-            (false, false) => Status::Failed,
-        };
         Self {
             schema_version: SCHEMA_VERSION,
             target_server: facts.target_server,
-            status,
+            status: Status::of(facts.interrupted, facts.version, &steps),
             start_time_utc: format::utc(facts.start_time),
             end_time_utc: format::utc(facts.end_time),
             total_duration_secs: facts.total_duration_secs,
@@ -133,6 +130,10 @@ impl Report {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Status {
+    /// A scenario of version 1 ran to its end, whatever it found. It is the word of the report that the project started
+    /// with, which scripts look for; the steps' problems and the exit code say what the run comes to.
+    #[serde(rename = "COMPLETED")]
+    Completed,
     /// Every step ran to its end, and every expected message came once and in order.
     Passed,
     /// Something went wrong; the steps say what.
@@ -142,10 +143,21 @@ pub enum Status {
 }
 
 impl Status {
+    /// How a run of a scenario of this version ended, with what its steps found.
+    pub(crate) fn of(interrupted: bool, version: u8, steps: &[StepReport]) -> Self {
+        match (interrupted, version, all_pass(steps)) {
+            (true, ..) => Self::Interrupted,
+            (false, 1, _) => Self::Completed,
+            (false, _, true) => Self::Passed,
+            (false, _, false) => Self::Failed,
+        }
+    }
+
     /// The word in the report.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
+            Self::Completed => "COMPLETED",
             Self::Passed => "passed",
             Self::Failed => "failed",
             Self::Interrupted => "interrupted",
@@ -166,6 +178,20 @@ pub enum Conclusion {
     Invalid,
     /// The user stopped the run.
     Interrupted,
+}
+
+impl Conclusion {
+    /// The words for it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Passed => "passed",
+            Self::Failed => "failed",
+            Self::SloFailed => "limit broken",
+            Self::Invalid => "INVALID measurement",
+            Self::Interrupted => "interrupted",
+        }
+    }
 }
 
 /// What a run knows about itself besides its steps.

@@ -97,7 +97,10 @@ fn a_line_of_csv_has_as_many_fields_as_its_heading() {
     );
     assert!(line.starts_with("plain,chat,tw1,closed,"), "{line}");
     // What lanes did is not known, and empty.
-    assert!(line.ends_with("INVALID,broken,,,,,,,,"), "{line}");
+    assert!(
+        line.ends_with("INVALID,broken,,,,,,,,,0,0,0,0.000"),
+        "{line}"
+    );
     assert!(
         report("a, \"b\"")
             .to_csv()

@@ -9,14 +9,16 @@ use crate::format::markup;
 
 impl Report {
     /// One line a step with the figures people compare, comma-separated, with a heading. What is not known is empty, an
-    /// infinite percentile is `inf`. The costs at its end are by the message.
+    /// infinite percentile is `inf`. Costs are by the message; `offered`, `unsent` and `skipped` are messages of the whole
+    /// step.
     #[must_use]
     pub fn to_csv(&self) -> String {
         let mut text = String::from(
-            "step,pattern,codec,model,offered_tps,send_tps,receive_tps,expected,lost,duplicated,reordered,corrupt,\
+            "step,pattern,codec,model,offered_tps,send_tps,receive_tps,expected,lost,unconfirmed,duplicated,reordered,corrupt,\
              p50_ms,p99_ms,p999_ms,service_p99_ms,send_lag_p99_ms,client_cpu_pct,server_cpu_pct,verdict,slo,\
              client_cpu_ns,client_system_calls,client_allocations,client_allocated_bytes,\
-             server_cpu_ns,server_system_calls,server_allocations,server_allocated_bytes\n",
+             server_cpu_ns,server_system_calls,server_allocations,server_allocated_bytes,\
+             offered,unsent,skipped,attainment\n",
         );
         for step in &self.steps {
             text.push_str(&csv_line(step).join(","));
@@ -121,6 +123,7 @@ fn csv_line(step: &StepReport) -> Vec<String> {
         number(Some(step.steady.receive_tps)),
         step.expected_received.to_string(),
         step.lost.to_string(),
+        step.unconfirmed.to_string(),
         step.duplicated.to_string(),
         step.reordered.to_string(),
         step.corrupt.to_string(),
@@ -147,6 +150,14 @@ fn csv_line(step: &StepReport) -> Vec<String> {
             exact(lanes.and_then(|lanes| lanes.allocated_bytes_per_message)),
         ]);
     }
+    let counts = detail.map(|detail| detail.counts);
+    let count = |value: Option<u64>| value.map_or_else(String::new, |value| value.to_string());
+    fields.extend([
+        count(counts.map(|counts| counts.offered)),
+        count(counts.map(|counts| counts.unsent)),
+        count(counts.map(|counts| counts.skipped)),
+        number(Some(step.attainment)),
+    ]);
     fields
 }
 

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::success::{Failures, attainment, success_rate};
 use super::{LATENCY_KIND_END_TO_END, LATENCY_KIND_NONE, Latency, StepDetail};
 use crate::ledger::ReceiverTotals;
 use crate::scenario::{Load, Pattern, Step};
@@ -30,23 +31,27 @@ pub struct StepReport {
     pub total_send_errors: u64,
     /// 1 − `success_rate`.
     pub error_rate: f64,
-    /// `total_received` by the sum of `expected_received` and what failed before anything could be expected: each
-    /// login failure stands for `total_sent` deliveries, each send error for one to every other agent, each unresolved
-    /// receiver for one. 1.0 only when all that was expected arrived and nothing failed; never rounded up to it.
+    /// `total_received` by the sum of `expected_received` and the deliveries that failures cost before anything could be
+    /// expected (`detail.counts.failed_deliveries`; docs/measuring.md has what a failure costs in each pattern). 1.0 only
+    /// when all that was expected arrived and nothing failed; never rounded up to it.
     pub success_rate: f64,
     /// The time that `latency_kind` describes.
     pub latency: Latency,
     /// Messages a second the scenario offers: concurrency × 1000 / mean think time in milliseconds, or what was due
     /// in the steady window of an open step. Where the step is to find its rate, what it found.
     pub theoretical_tps: f64,
+    /// In an open step the share of what was due in the steady window that was sent before it ended; else
     /// `steady.send_tps` by `theoretical_tps`.
     pub attainment: f64,
     /// Rates of the steady window alone.
     pub steady: Steady,
     /// Messages that should have arrived: for each receiver, all that the others sent.
     pub expected_received: u64,
-    /// Expected messages that did not arrive.
+    /// Expected messages that are known not to have arrived.
     pub lost: u64,
+    /// Expected messages of which the instrument cannot know whether they arrived; neither received nor lost.
+    #[serde(default)]
+    pub unconfirmed: u64,
     /// Arrivals of a message that had arrived before.
     pub duplicated: u64,
     /// Messages that arrived after a later one of the same sender.
@@ -97,13 +102,19 @@ impl StepReport {
             _ => measured.step.offered_tps().unwrap_or(steady.send_tps),
         };
         let failures = Failures {
-            concurrency: measured.step.concurrency,
+            pattern: measured.step.pattern,
+            receivers: u64::from(measured.step.senders()),
+            logged_in: measured.logged_in,
             sent: measured.total_sent,
             logins: measured.login_failures,
             sends: measured.send_errors,
             receivers_unresolved: totals.receivers_unresolved,
         }
         .deliveries();
+        let mut detail = measured.detail.clone();
+        if let Some(detail) = &mut detail {
+            detail.counts.failed_deliveries = failures;
+        }
         let success_rate = success_rate(
             measured.total_sent,
             totals.delivered,
@@ -124,10 +135,11 @@ impl StepReport {
             success_rate,
             latency: measured.latency,
             theoretical_tps,
-            attainment: attainment(steady.send_tps, theoretical_tps),
+            attainment: attainment(detail.as_ref(), steady.send_tps, theoretical_tps),
             steady,
             expected_received: totals.expected,
             lost: totals.lost,
+            unconfirmed: totals.unconfirmed,
             duplicated: totals.duplicated,
             reordered: totals.reordered,
             corrupt: totals.corrupt,
@@ -145,7 +157,7 @@ impl StepReport {
             notes: notes(&measured),
             server: measured.server,
             client: measured.client,
-            detail: measured.detail.map(Box::new),
+            detail: detail.map(Box::new),
         }
     }
 
@@ -156,6 +168,7 @@ impl StepReport {
             step,
             test_duration_secs: 0.0,
             total_sent: 0,
+            logged_in: 0,
             login_failures: 0,
             send_errors: 0,
             totals: ReceiverTotals::default(),
@@ -253,6 +266,8 @@ pub struct StepMeasurements<'s> {
     pub test_duration_secs: f64,
     /// Messages sent.
     pub total_sent: u64,
+    /// Agents that logged in, slow receivers left out.
+    pub logged_in: u64,
     /// Agents that could not connect or log in.
     pub login_failures: u64,
     /// Messages that could not be sent.
@@ -281,56 +296,9 @@ pub struct StepMeasurements<'s> {
     pub detail: Option<StepDetail>,
 }
 
-/// Failures that never became expected deliveries, and what they are worth in deliveries: an agent that could not
-/// log in would have heard everything that was sent, and a message that could not be sent would have reached
-/// everybody else. Counted as one each they would vanish beside millions of deliveries.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Failures {
-    pub(super) concurrency: u32,
-    pub(super) sent: u64,
-    pub(super) logins: u64,
-    pub(super) sends: u64,
-    pub(super) receivers_unresolved: u64,
-}
-
-impl Failures {
-    pub(super) fn deliveries(self) -> u64 {
-        let others = u64::from(self.concurrency).saturating_sub(1).max(1);
-        let logins = self.logins.saturating_mul(self.sent.max(1));
-        let sends = self.sends.saturating_mul(others);
-        logins
-            .saturating_add(sends)
-            .saturating_add(self.receivers_unresolved)
-    }
-}
-
-pub(super) fn attainment(send_tps: f64, theoretical_tps: f64) -> f64 {
-    if theoretical_tps > 0.0 {
-        send_tps / theoretical_tps
-    } else {
-        0.0
-    }
-}
-
 /// Events a second; 0 where there was no time for any.
 pub(super) fn rate(count: u64, secs: f64) -> f64 {
     if secs > 0.0 { count as f64 / secs } else { 0.0 }
-}
-
-/// The share of success, below 1.0 whenever a single thing failed. Where nothing was expected, it is a
-/// success that something was sent to nobody, and none that nothing was sent.
-pub(super) fn success_rate(sent: u64, delivered: u64, expected: u64, failures: u64) -> f64 {
-    let attempted = expected + failures;
-    if attempted == 0 {
-        return if sent > 0 { 1.0 } else { 0.0 };
-    }
-    let share = delivered as f64 / attempted as f64;
-    // From 2^53 on two neighbouring counts are the same floating-point number.
-    if delivered < attempted {
-        share.min(1.0_f64.next_down())
-    } else {
-        share
-    }
 }
 
 /// Worst first: what never came, what came wrong, what could not even be tried.
@@ -346,6 +314,10 @@ fn problems(measured: &StepMeasurements<'_>) -> Vec<String> {
         (
             if allows_loss { 0 } else { totals.lost },
             "expected deliveries were lost",
+        ),
+        (
+            if allows_loss { 0 } else { totals.unconfirmed },
+            unconfirmed_text(measured.step.pattern),
         ),
         (
             totals.receivers_unresolved,
@@ -382,9 +354,33 @@ fn problems(measured: &StepMeasurements<'_>) -> Vec<String> {
     problems
 }
 
+/// Unconfirmed messages, with their reason and what would let them be known.
+fn unconfirmed_text(pattern: Pattern) -> &'static str {
+    match pattern {
+        Pattern::Ingest => {
+            "expected deliveries are unconfirmed: the server did not say whether it has them (a longer drain_ms gives it \
+             more time)"
+        }
+        _ => {
+            "expected deliveries are unconfirmed: they may still have been on their way at the end (a longer drain_ms \
+             waits for them)"
+        }
+    }
+}
+
 fn notes(measured: &StepMeasurements<'_>) -> Vec<String> {
     let totals = &measured.totals;
     let mut notes = Vec::new();
+    let judged_as_lost = measured
+        .detail
+        .as_ref()
+        .is_some_and(|detail| detail.slo.limits_loss());
+    if totals.unconfirmed > 0 && judged_as_lost {
+        notes.push(format!(
+            "{} expected deliveries are unconfirmed; the limits are judged as if they were lost",
+            crate::format::thousands(totals.unconfirmed)
+        ));
+    }
     if totals.receivers_tracked < totals.receivers {
         notes.push(format!(
             "the fate of every message is known for {} of {} receivers, an even sample; the others were \

@@ -85,18 +85,25 @@ pub(super) fn facts(step: &StepReport) -> Vec<(&'static str, String)> {
         ];
         facts.extend(costs.map(|(name, cpu_ns, lanes)| (name, cost(cpu_ns, lanes))));
         if let Some(slow) = &detail.slow_receivers {
-            let [lost, expected] = [slow.lost, slow.expected].map(thousands);
+            let [lost, unconfirmed, expected] =
+                [slow.lost, slow.unconfirmed, slow.expected].map(thousands);
             let (count, gone) = (slow.receivers, slow.disconnected);
             facts.push((
                 "slow",
-                format!("{count} slow receivers missed {lost} of {expected}, {gone} disconnected"),
+                format!(
+                    "{count} slow receivers missed {lost} of {expected}, {unconfirmed} unconfirmed, {gone} disconnected"
+                ),
             ));
         }
         if let Some(worst) = detail.worst_receivers.first() {
             let (receiver, lost, late) = (worst.receiver, worst.lost, worst.late);
+            let unconfirmed = match worst.unconfirmed {
+                0 => String::new(),
+                count => format!(", {count} unconfirmed"),
+            };
             facts.push((
                 "worst",
-                format!("receiver {receiver}: {lost} lost, {late} late"),
+                format!("receiver {receiver}: {lost} lost{unconfirmed}, {late} late"),
             ));
         }
     }
@@ -154,12 +161,17 @@ fn tail(detail: &StepDetail) -> String {
 fn fates(step: &StepReport) -> Vec<(&'static str, String)> {
     let [lost, expected] = [step.lost, step.expected_received].map(thousands);
     let success = percent(step.success_rate);
+    let at_least = if step.unconfirmed > 0 {
+        "at least "
+    } else {
+        ""
+    };
     let [duplicated, reordered, corrupt, late] =
         [step.duplicated, step.reordered, step.corrupt, step.late].map(thousands);
     let mut fates = vec![
         (
             "lost",
-            format!("{lost} of {expected} expected (success {success})"),
+            format!("{lost} of {expected} expected (success {at_least}{success})"),
         ),
         (
             "irregular",
@@ -168,6 +180,18 @@ fn fates(step: &StepReport) -> Vec<(&'static str, String)> {
             ),
         ),
     ];
+    if step.unconfirmed > 0 {
+        // Next to what was lost, so that neither is taken for the other.
+        let row = format!("{} of {expected} expected", thousands(step.unconfirmed));
+        fates.insert(1, ("unconfirmed", row));
+    }
+    let counts = step.detail.as_ref().map(|detail| detail.counts);
+    if let Some(counts) = counts.filter(|counts| counts.unsent + counts.skipped > 0) {
+        let [offered, unsent, skipped] =
+            [counts.offered, counts.unsent, counts.skipped].map(thousands);
+        let row = format!("{unsent} of {offered} due and never sent, {skipped} left out as late");
+        fates.push(("not sent", row));
+    }
     if step.foreign + step.invented > 0 {
         let [foreign, invented] = [step.foreign, step.invented].map(thousands);
         fates.push(("strange", format!("{foreign} foreign, {invented} invented")));

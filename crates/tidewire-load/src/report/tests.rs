@@ -30,6 +30,7 @@ fn report_of(spoil: impl FnOnce(&mut StepMeasurements<'_>)) -> Report {
         step: &scenario.steps[1],
         test_duration_secs: 31.5,
         total_sent: 120_000,
+        logged_in: 500,
         login_failures: 0,
         send_errors: 0,
         totals: ReceiverTotals {
@@ -83,6 +84,61 @@ fn report_of(spoil: impl FnOnce(&mut StepMeasurements<'_>)) -> Report {
     Report::new(facts, vec![StepReport::from_measurements(measured)])
 }
 
+#[test]
+fn a_report_of_version_1_says_completed_as_the_original_did() {
+    for spoil in [0, 1] {
+        let report = report_of(lose(spoil));
+        let value = serde_json::to_value(&report).unwrap();
+        assert_eq!(value["status"], "COMPLETED");
+        let whole = Report::merge(&[report], MergeKind::Runs).unwrap();
+        assert_eq!(
+            (whole.status, whole.status.name()),
+            (Status::Completed, "COMPLETED")
+        );
+    }
+    let steps = report_of(|_| {}).steps;
+    assert_eq!(Status::of(false, 2, &steps), Status::Passed);
+    assert_eq!(
+        Status::of(false, 2, &report_of(lose(1)).steps),
+        Status::Failed
+    );
+    assert_eq!(Status::of(true, 1, &steps), Status::Interrupted);
+}
+
+#[test]
+fn what_is_unconfirmed_is_neither_delivered_nor_lost_in_any_form_of_the_report() {
+    let report = report_of(|measured| {
+        measured.totals.unconfirmed = 1_234;
+        measured.totals.delivered -= 1_234;
+        measured.totals.arrived -= 1_234;
+    });
+    report.validate().unwrap();
+    assert_eq!(report.conclusion(), Conclusion::Failed);
+    let step = &report.steps[0];
+    assert_eq!((step.lost, step.unconfirmed), (0, 1_234));
+    assert!(step.problems[0].starts_with("1,234 expected deliveries are unconfirmed"));
+    let table = step_table(step);
+    let lines = [
+        "0 of 59,880,000 expected (success at least",
+        "1,234 of 59,880,000 expected",
+    ];
+    assert!(lines.iter().all(|line| table.contains(line)), "{table}");
+    for text in [report.to_markdown(), report.to_html()] {
+        assert!(
+            text.contains("unconfirmed") && text.contains("1,234"),
+            "{text}"
+        );
+    }
+    assert!(report.to_csv().contains(",59880000,0,1234,"));
+    assert!(report.to_junit().contains("unconfirmed"));
+    let value = serde_json::to_value(&report).unwrap();
+    assert_eq!(value["steps"][0]["unconfirmed"], 1_234);
+    assert!(schema().is_valid(&value));
+    let mut hidden = value;
+    hidden["steps"][0]["problems"] = json!([]);
+    assert!(!schema().is_valid(&hidden));
+}
+
 fn lose(count: u64) -> impl FnOnce(&mut StepMeasurements<'_>) {
     move |measured| {
         measured.totals.lost = count;
@@ -105,7 +161,7 @@ fn schema() -> jsonschema::Validator {
 fn a_clean_run_passes_and_its_rates_are_those_of_the_issue() {
     let report = report_of(|_| {});
     report.validate().unwrap();
-    assert_eq!(report.status, Status::Passed);
+    assert_eq!(report.conclusion(), Conclusion::Passed);
     let step = &report.steps[0];
     assert_eq!((step.success_rate, step.error_rate), (1.0, 0.0));
     assert_eq!(step.send_tps, 120_000.0 / 31.5);
@@ -123,7 +179,7 @@ fn a_clean_run_passes_and_its_rates_are_those_of_the_issue() {
 fn one_lost_message_fails_the_run_and_never_rounds_up_to_success() {
     let report = report_of(lose(1));
     report.validate().unwrap();
-    assert_eq!(report.status, Status::Failed);
+    assert_eq!(report.conclusion(), Conclusion::Failed);
     let step = &report.steps[0];
     assert!(step.success_rate < 1.0 && step.error_rate > 0.0);
     assert_eq!(step.problems, ["1 expected deliveries were lost"]);
@@ -176,7 +232,7 @@ fn every_kind_of_trouble_is_a_problem() {
     ];
     for (spoil, expected) in spoils {
         let report = report_of(spoil);
-        assert_eq!(report.status, Status::Failed, "{expected}");
+        assert_eq!(report.conclusion(), Conclusion::Failed, "{expected}");
         let [problem] = &report.steps[0].problems[..] else {
             panic!("{expected}")
         };
@@ -188,8 +244,8 @@ fn every_kind_of_trouble_is_a_problem() {
         measured.totals = ReceiverTotals::default();
     });
     assert_eq!(
-        (silent.steps[0].success_rate, silent.status),
-        (0.0, Status::Failed)
+        (silent.steps[0].success_rate, silent.conclusion()),
+        (0.0, Conclusion::Failed)
     );
     silent.validate().unwrap();
 }
@@ -206,7 +262,7 @@ fn late_messages_and_samples_do_not_fail_a_run_but_are_told() {
         measured.totals.receivers_tracked = 100;
         measured.totals.settled = 5;
     });
-    assert_eq!(report.status, Status::Passed);
+    assert_eq!(report.conclusion(), Conclusion::Passed);
     let notes = &report.steps[0].notes;
     assert!(notes[0].contains("100 of 500 receivers"), "{notes:?}");
     assert!(notes[1].starts_with("5 lost messages"), "{notes:?}");
@@ -335,7 +391,8 @@ fn collect_objects(value: &Value, pointer: String, objects: &mut Vec<String>) {
 #[test]
 fn the_schema_refuses_wrong_types_ranges_and_contradictions() {
     let schema = schema();
-    let good = serde_json::to_value(report_of(|_| {})).unwrap();
+    let mut good = serde_json::to_value(report_of(|_| {})).unwrap();
+    good["status"] = json!("passed");
     let cases = [
         ("/schema_version", json!(2)),
         ("/status", json!("ok")),
@@ -358,6 +415,7 @@ fn the_schema_refuses_wrong_types_ranges_and_contradictions() {
         ("/steps/0/server/lanes", json!(0)),
         ("/steps/0/client/cpu_secs", json!(null)),
         ("/steps/0/lost", json!(1)),
+        ("/steps/0/unconfirmed", json!(1)),
         ("/steps/0/problems", json!(["lost"])),
         ("/steps/0/notes", json!([1])),
     ];
@@ -377,7 +435,7 @@ fn files_are_written_into_a_new_directory_and_replace_older_ones() {
     let written = report.write_to(&directory).unwrap();
     let back: Report = serde_json::from_slice(&fs::read(&written.json).unwrap()).unwrap();
     assert_eq!(back.seed, u64::MAX);
-    assert_eq!(back.status, Status::Passed);
+    assert_eq!(back.conclusion(), Conclusion::Passed);
     assert_eq!(
         fs::read_to_string(&written.markdown).unwrap(),
         report.to_markdown()

@@ -2,11 +2,12 @@
 
 use thiserror::Error;
 
-use super::step::Failures;
+use super::success::Failures;
 use super::{
     LATENCY_KIND_END_TO_END, LATENCY_KIND_NONE, Latency, MODEL_CLOSED, MODEL_MIXED, Report,
     SCHEMA_VERSION, Status, StepDetail, StepReport,
 };
+use crate::scenario::Pattern;
 
 impl Report {
     /// Checks that the figures agree with each other. A report that fails this must not be believed.
@@ -85,8 +86,11 @@ impl Check {
 
     fn counts(&self, step: &StepReport) -> Result<(), ValidateError> {
         self.holds(
-            step.total_received.checked_add(step.lost) == Some(step.expected_received),
-            "expected_received = total_received + lost",
+            [step.lost, step.unconfirmed]
+                .into_iter()
+                .try_fold(step.total_received, u64::checked_add)
+                == Some(step.expected_received),
+            "expected_received = total_received + lost + unconfirmed",
         )?;
         self.holds(
             step.reordered <= step.total_received,
@@ -99,6 +103,11 @@ impl Check {
             .is_some_and(|detail| detail.workload.pattern == "request");
         let amiss = [
             if step.allows_loss() { 0 } else { step.lost },
+            if step.allows_loss() {
+                0
+            } else {
+                step.unconfirmed
+            },
             step.duplicated,
             if answers { 0 } else { step.reordered },
             step.corrupt,
@@ -136,8 +145,9 @@ impl Check {
             )?;
         } else if step.invented == 0 && step.receivers_unresolved == 0 {
             self.holds(
-                scheduled.histogram.count == step.total_received && scheduled.missing == step.lost,
-                "detail: what was expected has a latency or is lost",
+                scheduled.histogram.count == step.total_received
+                    && scheduled.missing == step.lost + step.unconfirmed,
+                "detail: what was expected has a latency, is lost or is unconfirmed",
             )?;
         }
         let sent: u64 = detail.series.iter().map(|second| second.sent).sum();
@@ -172,6 +182,18 @@ impl Check {
             },
             "receive_tps = total_received / test_duration_secs",
         )?;
+        let counts = step.detail.as_ref().filter(|detail| detail.is_open());
+        if let Some(share) = counts.and_then(|detail| detail.counts.steady_on_time_share()) {
+            self.holds(
+                share <= 1.0,
+                "detail: no more was sent in time than was due",
+            )?;
+            return self.agrees(
+                step.attainment,
+                share,
+                "attainment = steady_on_time / steady_offered in an open step",
+            );
+        }
         self.agrees(
             step.attainment * step.theoretical_tps,
             step.steady.send_tps,
@@ -194,15 +216,29 @@ impl Check {
             1.0 - step.success_rate,
             "error_rate = 1 − success_rate",
         )?;
-        let failures = Failures {
-            concurrency: step.concurrency,
-            sent: step.total_sent,
-            logins: step.total_login_failures,
-            sends: step.total_send_errors,
-            receivers_unresolved: step.receivers_unresolved,
-        }
-        .deliveries();
-        let whole = step.lost == 0 && failures == 0;
+        let failures = match &step.detail {
+            Some(detail) if detail.counts.steady_on_time.is_some() => {
+                detail.counts.failed_deliveries
+            }
+            // An older build; its failures were counted in another way.
+            Some(_) => return Ok(()),
+            None => Failures {
+                pattern: Pattern::Chat,
+                receivers: u64::from(step.concurrency),
+                logged_in: u64::from(step.concurrency),
+                sent: step.total_sent,
+                logins: step.total_login_failures,
+                sends: step.total_send_errors,
+                receivers_unresolved: step.receivers_unresolved,
+            }
+            .deliveries(),
+        };
+        let failed = step.total_login_failures + step.total_send_errors + step.receivers_unresolved;
+        self.holds(
+            (failures == 0) == (failed == 0),
+            "failures cost deliveries, and nothing else does",
+        )?;
+        let whole = step.lost + step.unconfirmed == 0 && failures == 0;
         self.holds(
             step.success_rate < 1.0 || whole,
             "success_rate is 1.0 only when all expected arrived and nothing failed",

@@ -40,8 +40,7 @@ impl StepFacts<'_> {
         let mut slo = judge_slo(
             &step.slo,
             &times.scheduled,
-            totals.expected,
-            totals.delivered,
+            (totals.expected, totals.delivered, totals.unconfirmed),
         );
         if !self.plan.segment.is_whole() {
             // Judged once, on the whole, when the parts are merged.
@@ -74,6 +73,7 @@ impl StepFacts<'_> {
             offered: counts.offered,
             skipped: counts.skipped,
             unsent: counts.unsent,
+            failed_deliveries: 0,
             timeouts: counts.timeouts,
             late_replies: counts.late_replies,
             refused: counts.refused,
@@ -81,6 +81,7 @@ impl StepFacts<'_> {
             sent_unknown: counts.sent_unknown,
             steady_offered: counts.steady_offered,
             steady_expected: counts.steady_offered * self.receivers(),
+            steady_on_time: Some(counts.steady_on_time),
             steady_sent: counts.steady_sent,
             steady_received: counts.steady_received,
         }
@@ -105,7 +106,7 @@ impl StepFacts<'_> {
                 .steady_expected
                 .saturating_sub(times.scheduled.count())
         } else {
-            self.outcome.totals.lost
+            self.outcome.totals.lost + self.outcome.totals.unconfirmed
         };
         let has_service = times.service.count() > 0;
         let has_own_lag = times.own_lag.count() > 0;
@@ -171,7 +172,8 @@ impl StepFacts<'_> {
             client_lag_p99_ms: p99_ms(lag).filter(|_| !is_max),
             latency_p99_ms: p99_ms(&times.scheduled),
             offered: self.outcome.counts.steady_offered,
-            sent: self.outcome.counts.steady_sent,
+            on_time: self.outcome.counts.steady_on_time,
+            overdue: self.outcome.counts.steady_overdue,
             closed: self.closed_loop(),
             steal_pct: cost.steal_pct,
         };
@@ -216,14 +218,18 @@ impl StepFacts<'_> {
                     .to_owned(),
             );
         }
+        let drain_ms = self.plan.step.drain_ms;
+        if counts.unsent > 0 {
+            notes.push(format!(
+                "{} messages were due and never sent: what is late is sent for drain_ms ({drain_ms} ms) after the end \
+                 and no longer",
+                thousands(counts.unsent)
+            ));
+        }
         let told = [
             (
                 counts.skipped,
                 "messages were left out because they could not be sent in time",
-            ),
-            (
-                counts.unsent,
-                "messages were due and never sent: there was no place for them until the end",
             ),
             (counts.timeouts, "replies were given up after the timeout"),
             (

@@ -412,7 +412,8 @@ impl Starts {
     /// The start of this step. The next one is far enough behind it for its drain and the logins after that.
     fn next(&mut self, step: &Step) -> Option<u64> {
         let start_ns = self.next_ns?;
-        let length_ns = step.duration_ns() + step.drain_ms * 1_000_000 + BETWEEN_STEPS_NS;
+        // Catching up and silence each last as long as the drain.
+        let length_ns = step.duration_ns() + step.drain_ms * 2_000_000 + BETWEEN_STEPS_NS;
         self.next_ns = Some(start_ns.saturating_add(length_ns));
         Some(start_ns)
     }

@@ -21,8 +21,22 @@ pub(super) struct Outcome {
     pub(super) notes: Vec<String>,
 }
 
+/// How a step ended, as far as it decides what can be known of its messages.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Ending {
+    /// Messages still arrived when the drain was ended.
+    pub(super) is_cut_off: bool,
+    /// The transport may lose messages and keep those behind them.
+    pub(super) is_lossy: bool,
+}
+
 impl Outcome {
-    pub(super) fn of(results: Vec<LaneResult>, step: &Step, segment: Segment) -> Self {
+    pub(super) fn of(
+        results: Vec<LaneResult>,
+        step: &Step,
+        segment: Segment,
+        ending: Ending,
+    ) -> Self {
         let mut outcome = Self {
             sent: 0,
             counts: Counts::default(),
@@ -40,7 +54,7 @@ impl Outcome {
             disconnects.extend(result.disconnects);
             causes.extend(result.failures);
         }
-        outcome.close(&agents, step, segment);
+        outcome.close(&agents, step, segment, ending);
         if let Some(reason) = disconnects.first() {
             let count = disconnects.len();
             outcome.problems.push(format!(
@@ -63,7 +77,7 @@ impl Outcome {
         outcome
     }
 
-    fn close(&mut self, agents: &[AgentResult], step: &Step, segment: Segment) {
+    fn close(&mut self, agents: &[AgentResult], step: &Step, segment: Segment, ending: Ending) {
         let members = step.concurrency as usize;
         let mut sent_by_sender = vec![0; members];
         for agent in agents {
@@ -74,22 +88,33 @@ impl Outcome {
         self.sent = sent_by_sender.iter().sum();
         let is_share = step.pattern.is_fan_out() && !segment.is_whole();
         if is_share {
-            let share = share_of(agents, &sent_by_sender, segment);
+            let share = share_of(agents, &sent_by_sender, segment, ending);
             // What came from other parts is accounted for as far as it was heard; merging adds what was not.
             for (sender, heard) in &share.heard {
                 sent_by_sender[*sender as usize] = *heard;
             }
             self.fan_out_share = Some(share);
         }
+        let mut unsettled = vec![0; members];
+        if step.pattern.is_fan_out() {
+            set_apart_unsettled(&mut unsettled, &mut sent_by_sender, agents, ending);
+        }
         let checksums = step.pattern.is_fan_out() && needs_checksums(members);
         let sent = SentTotals::new(sent_by_sender, checksums);
+        let unsettled_sum: u64 = unsettled.iter().sum();
         let mut slow = ReceiverTotals::default();
         let mut worst = Vec::new();
         let mut in_order = 0;
         for agent in agents {
-            let Some(totals) = totals_of(agent, step.pattern, &sent) else {
+            let Some(mut totals) = totals_of(agent, step.pattern, &sent, ending) else {
                 continue;
             };
+            if step.pattern.is_fan_out() {
+                let own = unsettled.get(agent.index as usize).copied();
+                let own = own.filter(|_| step.pattern == Pattern::Chat).unwrap_or(0);
+                totals.unconfirmed += unsettled_sum - own;
+                totals.expected += unsettled_sum - own;
+            }
             in_order += u64::from(agent.confirmed == Some(Confirmed::InOrder));
             if agent.is_slow {
                 slow.merge(&totals);
@@ -116,6 +141,7 @@ impl Outcome {
             expected: slow.expected,
             delivered: slow.delivered,
             lost: slow.lost,
+            unconfirmed: slow.unconfirmed,
             disconnected: 0,
         });
     }
@@ -134,29 +160,77 @@ impl Counts {
         // Lanes have their largest numbers at different times, so this is a bound from above.
         self.in_flight_max += other.in_flight_max;
         self.steady_offered += other.steady_offered;
+        self.steady_on_time += other.steady_on_time;
+        self.steady_overdue += other.steady_overdue;
         self.steady_sent += other.steady_sent;
         self.steady_received += other.steady_received;
         self.gaps += other.gaps;
     }
 }
 
+/// Moves the last messages of senders that may not be lost but still on their way from `sent` to `unsettled`: those
+/// behind the last one that any receiver has, of which nobody can know.
+fn set_apart_unsettled(
+    unsettled: &mut [u64],
+    sent: &mut [u64],
+    agents: &[AgentResult],
+    ending: Ending,
+) {
+    for agent in agents.iter().filter(|agent| ending.may_be_under_way(agent)) {
+        let sender = agent.index as usize;
+        let ledgers = agents.iter().filter_map(|agent| agent.ledger.as_ref());
+        let heard = ledgers.map(|ledger| ledger.highest(sender)).max();
+        if let (Some(sent), Some(unsettled)) = (sent.get_mut(sender), unsettled.get_mut(sender)) {
+            *unsettled = sent.saturating_sub(heard.unwrap_or(0));
+            *sent -= *unsettled;
+        }
+    }
+}
+
+impl Ending {
+    /// Whether messages of this agent may still be on their way: in this process, or behind others that still arrived.
+    fn may_be_under_way(self, agent: &AgentResult) -> bool {
+        self.is_cut_off || agent.is_backed_up
+    }
+}
+
 /// The closed account of one agent; nothing if it was never logged in.
-fn totals_of(agent: &AgentResult, pattern: Pattern, sent: &SentTotals) -> Option<ReceiverTotals> {
+fn totals_of(
+    agent: &AgentResult,
+    pattern: Pattern,
+    sent: &SentTotals,
+    ending: Ending,
+) -> Option<ReceiverTotals> {
     match pattern {
         Pattern::Chat => Some(agent.ledger.as_ref()?.finish(sent, agent.index as usize)),
         // A subscriber hears its own messages too.
         Pattern::PubSub => Some(agent.ledger.as_ref()?.finish(sent, usize::MAX)),
         Pattern::Echo | Pattern::Request => {
             let sent = SentTotals::new(vec![agent.sent], false);
-            Some(agent.ledger.as_ref()?.finish(&sent, usize::MAX))
+            let mut totals = agent.ledger.as_ref()?.finish(&sent, usize::MAX);
+            if ending.may_be_under_way(agent) {
+                // Replies come in any order, so that a later one says nothing of those that are missing.
+                totals.unconfirmed = std::mem::take(&mut totals.lost);
+            }
+            Some(totals)
         }
-        Pattern::Ingest => (agent.sent > 0).then(|| confirmed_totals(agent)),
+        Pattern::Ingest => (agent.sent > 0).then(|| confirmed_totals(agent, ending)),
     }
 }
 
 /// What this part has to tell the others.
-fn share_of(agents: &[AgentResult], sent_by_sender: &[u64], segment: Segment) -> FanOutShare {
-    let mut share = FanOutShare::default();
+fn share_of(
+    agents: &[AgentResult],
+    sent_by_sender: &[u64],
+    segment: Segment,
+    ending: Ending,
+) -> FanOutShare {
+    let under_way = agents.iter().filter(|agent| ending.may_be_under_way(agent));
+    let mut share = FanOutShare {
+        is_cut_off: ending.is_cut_off,
+        unsettled: under_way.map(|agent| agent.index).collect(),
+        ..FanOutShare::default()
+    };
     let ledgers = || agents.iter().filter_map(|agent| agent.ledger.as_ref());
     share.receivers = ledgers().count() as u64;
     for (sender, sent) in (0..).zip(sent_by_sender) {
@@ -172,11 +246,13 @@ fn share_of(agents: &[AgentResult], sent_by_sender: &[u64], segment: Segment) ->
 }
 
 /// A server's own count in the form of a receiver's account.
-fn confirmed_totals(agent: &AgentResult) -> ReceiverTotals {
-    let arrived = match agent.confirmed {
-        Some(Confirmed::InOrder) => agent.sent,
-        Some(Confirmed::Count(count)) => count,
-        None => 0,
+fn confirmed_totals(agent: &AgentResult, ending: Ending) -> ReceiverTotals {
+    // A server that said nothing may have everything. Neither does an answer to a later request say anything where a
+    // transport may lose the messages before it.
+    let (arrived, unconfirmed) = match agent.confirmed {
+        Some(Confirmed::InOrder) if !ending.is_lossy => (agent.sent, 0),
+        Some(Confirmed::Count(count)) => (count, 0),
+        Some(Confirmed::InOrder) | None => (0, agent.sent),
     };
     let delivered = arrived.min(agent.sent);
     ReceiverTotals {
@@ -184,7 +260,8 @@ fn confirmed_totals(agent: &AgentResult) -> ReceiverTotals {
         receivers_tracked: 1,
         expected: agent.sent,
         delivered,
-        lost: agent.sent - delivered,
+        lost: agent.sent - delivered - unconfirmed,
+        unconfirmed,
         invented: arrived - delivered,
         arrived,
         ..ReceiverTotals::default()
@@ -196,3 +273,109 @@ const HEARD_MAX: u64 = 1 << 40;
 
 /// Receivers that the report names.
 const WORST_MAX: usize = 10;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ledger::Ledger;
+    use crate::scenario::ThinkTime;
+
+    /// Two agents that sent ten messages each, of which seven arrived wherever they were to arrive.
+    fn results(pattern: Pattern) -> Vec<LaneResult> {
+        let agent = |index: u32| {
+            let own = usize::try_from(index).unwrap();
+            let mut ledger = match pattern {
+                Pattern::Chat | Pattern::PubSub => Ledger::for_member(own, 2, 1_000),
+                _ => Ledger::for_member(0, 1, 1_000),
+            };
+            let senders = match pattern {
+                Pattern::Chat => vec![1 - index],
+                Pattern::PubSub => vec![0, 1],
+                _ => vec![0],
+            };
+            for sender in senders {
+                // The third is missing between others, and two at the end.
+                for sequence in [1, 2, 4, 5, 6, 7, 8] {
+                    ledger.record(sender, sequence, 0);
+                }
+            }
+            AgentResult {
+                index,
+                is_slow: false,
+                sent: 10,
+                ledger: (pattern != Pattern::Ingest).then_some(ledger),
+                confirmed: None,
+                is_backed_up: index == 0,
+            }
+        };
+        vec![LaneResult {
+            agents: vec![agent(0), agent(1)],
+            ..LaneResult::default()
+        }]
+    }
+
+    fn fates(pattern: Pattern, ending: Ending) -> [u64; 4] {
+        let think_time = ThinkTime {
+            min_ms: 1.0,
+            max_ms: 1.0,
+        };
+        let mut step = Step::chat("two", 2, 1.0, think_time);
+        step.pattern = pattern;
+        let totals = Outcome::of(results(pattern), &step, Segment::WHOLE, ending).totals;
+        assert!(totals.is_conserved(), "{totals:?}");
+        [
+            totals.expected,
+            totals.delivered,
+            totals.lost,
+            totals.unconfirmed,
+        ]
+    }
+
+    #[test]
+    fn what_may_still_be_on_its_way_is_unconfirmed_in_every_pattern() {
+        let settled = Ending::default();
+        let cut_off = Ending {
+            is_cut_off: true,
+            ..settled
+        };
+        // The first agent's messages were not all written. What is missing between those that came is lost all the same
+        // where one connection carries them in order to everybody.
+        let cases = [
+            (Pattern::Chat, settled, [20, 14, 4, 2]),
+            (Pattern::Chat, cut_off, [20, 14, 2, 4]),
+            (Pattern::PubSub, settled, [40, 28, 8, 4]),
+            (Pattern::PubSub, cut_off, [40, 28, 4, 8]),
+            (Pattern::Echo, settled, [20, 14, 3, 3]),
+            (Pattern::Echo, cut_off, [20, 14, 0, 6]),
+            (Pattern::Request, settled, [20, 14, 3, 3]),
+            (Pattern::Request, cut_off, [20, 14, 0, 6]),
+            (Pattern::Ingest, settled, [20, 0, 0, 20]),
+        ];
+        for (pattern, ending, expected) in cases {
+            assert_eq!(fates(pattern, ending), expected, "{pattern:?} {ending:?}");
+        }
+    }
+
+    #[test]
+    fn an_answer_behind_the_messages_proves_them_only_where_none_can_be_lost_before_it() {
+        let agent = |confirmed| AgentResult {
+            index: 0,
+            is_slow: false,
+            sent: 10,
+            ledger: None,
+            confirmed: Some(confirmed),
+            is_backed_up: false,
+        };
+        let fates = |confirmed, is_lossy| {
+            let ending = Ending {
+                is_lossy,
+                ..Ending::default()
+            };
+            let totals = confirmed_totals(&agent(confirmed), ending);
+            (totals.delivered, totals.lost, totals.unconfirmed)
+        };
+        assert_eq!(fates(Confirmed::InOrder, false), (10, 0, 0));
+        assert_eq!(fates(Confirmed::InOrder, true), (0, 0, 10));
+        assert_eq!(fates(Confirmed::Count(7), true), (7, 3, 0));
+    }
+}

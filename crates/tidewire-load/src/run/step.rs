@@ -5,10 +5,10 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use tidewire::{Limits, Server};
+use tidewire::{Endpoint, Limits, Server};
 
 use super::facts::StepFacts;
-use super::outcome::Outcome;
+use super::outcome::{Ending, Outcome};
 use super::watch::{Usage, Watch, expected};
 use super::{Observer, Phase, RunError, RunOptions};
 use crate::agents::{Agents, Share, StepPlan};
@@ -100,7 +100,7 @@ impl<'p> StepRun<'p> {
         self.log_in(options, observer)?;
         let steady = self.send(options, start_ns, observer)?;
         self.note_phase(Phase::Drain, options);
-        self.drain(options, observer)?;
+        let is_cut_off = self.drain(options, observer)?;
         self.watch
             .look_last(&self.plan.step, &self.link, options, observer);
         let usage_after = Usage::now(options);
@@ -114,7 +114,11 @@ impl<'p> StepRun<'p> {
             return Err(RunError::Lane(failure.clone()));
         }
         let (results, times) = self.link.take_results();
-        let mut outcome = Outcome::of(results, &self.plan.step, self.plan.segment);
+        let ending = Ending {
+            is_cut_off,
+            is_lossy: matches!(self.plan.address, Endpoint::Udp(_)),
+        };
+        let mut outcome = Outcome::of(results, &self.plan.step, self.plan.segment, ending);
         if let Some(slow) = &mut outcome.slow {
             slow.disconnected = self.link.slow_disconnects();
         }
@@ -139,6 +143,7 @@ impl<'p> StepRun<'p> {
             step: &self.plan.step,
             test_duration_secs: self.started.elapsed().as_secs_f64(),
             total_sent: outcome.sent,
+            logged_in: self.link.logins() - self.link.slow_logins(),
             login_failures: self.link.login_failures(),
             send_errors: outcome.counts.send_errors,
             totals: outcome.totals,
@@ -243,31 +248,43 @@ impl<'p> StepRun<'p> {
         })
     }
 
-    /// Waits for what is under way.
-    fn drain(&mut self, options: &RunOptions, observer: &mut dyn Observer) -> Result<(), RunError> {
-        let began = Instant::now();
+    /// Waits for what is under way. Returns whether something still arrived when it was ended.
+    fn drain(
+        &mut self,
+        options: &RunOptions,
+        observer: &mut dyn Observer,
+    ) -> Result<bool, RunError> {
         let longest = Duration::from_millis(self.plan.step.drain_ms);
+        // Lanes that are late still send what was due before the end, for `longest` at most.
+        let (mut all_sent, mut began) = (false, Instant::now());
         let (mut received, mut progressed) = (self.link.received(), Instant::now());
         loop {
             let now_received = self.link.received();
             if now_received > received {
                 (received, progressed) = (now_received, Instant::now());
             }
-            // A lane that is late still sends what was due before the end. And a little longer than the last
-            // arrival, so that a duplicate of it is seen too.
-            let all_sent = self.link.lanes_done() >= self.lanes.lanes() as u64;
-            // What waits for a place behind a server that does not answer is never sent.
-            let stuck = self.plan.is_windowed && progressed.elapsed() > longest;
+            if !all_sent && self.link.lanes_done() >= self.lanes.lanes() as u64 {
+                (all_sent, began, progressed) = (true, Instant::now(), Instant::now());
+            }
             // A part of a fan-out cannot know what the others send, and hears them out.
             let hears_others = self.plan.step.pattern.is_fan_out() && !self.plan.segment.is_whole();
+            // A little longer than the last arrival, so that a duplicate of it is seen too.
             let complete = all_sent
                 && !hears_others
                 && received >= expected(&self.plan.step, &self.link)
                 && progressed.elapsed() > DRAIN_LINGER;
             let silent = all_sent && progressed.elapsed() > longest;
             let gone = self.link.logins() - self.link.slow_logins() == self.link.disconnects();
-            if complete || silent || stuck || gone || began.elapsed() > DRAIN_MAX.max(longest) {
-                return Ok(());
+            if complete || silent || gone {
+                return Ok(false);
+            }
+            if began.elapsed() > DRAIN_MAX.max(longest) {
+                let secs = DRAIN_MAX.max(longest).as_secs();
+                self.notes.push(format!(
+                    "messages still arrived {secs} s after the end of sending, when the step was ended: what had not \
+                     come by then is unconfirmed"
+                ));
+                return Ok(true);
             }
             self.pause(options, observer, Phase::Drain)?;
         }
@@ -364,7 +381,7 @@ const ALL_GONE_GRACE: Duration = Duration::from_millis(500);
 /// How long after the last expected delivery a duplicate of it is still waited for.
 const DRAIN_LINGER: Duration = Duration::from_millis(200);
 
-/// Longest drain, however much still arrives.
+/// Longest drain behind the last message sent, however much still arrives.
 const DRAIN_MAX: Duration = Duration::from_secs(60);
 
 /// Longest wait for the server to end the connections after us.

@@ -4,6 +4,7 @@
 //! about the generator are judged before those about the server are believed. All of it is pure: what was found goes
 //! in, reasons come out.
 
+use crate::format::thousands;
 use crate::report::Verdict;
 use crate::scenario::{Guard, OnViolation};
 
@@ -20,8 +21,10 @@ pub(super) struct Evidence {
     pub(super) latency_p99_ms: Option<f64>,
     /// Messages that were due in the steady window.
     pub(super) offered: u64,
-    /// Messages that were sent in it.
-    pub(super) sent: u64,
+    /// Those of them that were sent before it ended.
+    pub(super) on_time: u64,
+    /// Those of them that were not sent at all, though nothing but the instrument kept them back.
+    pub(super) overdue: u64,
     /// The closed loop, if it is one.
     pub(super) closed: Option<ClosedLoop>,
     /// Time that the machine's host took, in percent.
@@ -47,7 +50,7 @@ pub(super) fn judge(evidence: &Evidence, guard: &Guard) -> Verdict {
     let reasons = [
         client_cpu(evidence, guard),
         client_lag(evidence),
-        shortfall(evidence),
+        overdue(evidence).or_else(|| shortfall(evidence)),
         evidence.closed.and_then(littles_law),
         steal(evidence),
     ];
@@ -80,8 +83,21 @@ fn client_lag(evidence: &Evidence) -> Option<String> {
     })
 }
 
+/// What had a place and was never sent is the instrument's own fault, whatever the server did.
+fn overdue(evidence: &Evidence) -> Option<String> {
+    let (offered, overdue) = (evidence.offered as f64, evidence.overdue as f64);
+    (offered >= OFFERED_MIN && overdue > offered * (1.0 - ACHIEVED_MIN)).then(|| {
+        format!(
+            "{} of {} offered messages were due and never sent, though there was a place for them: the instrument was \
+             overdriven",
+            thousands(evidence.overdue),
+            thousands(evidence.offered)
+        )
+    })
+}
+
 fn shortfall(evidence: &Evidence) -> Option<String> {
-    let (offered, sent) = (evidence.offered as f64, evidence.sent as f64);
+    let (offered, sent) = (evidence.offered as f64, evidence.on_time as f64);
     let idle = evidence.server_cpu_pct? < SERVER_IDLE_PCT;
     (idle && offered >= OFFERED_MIN && sent < offered * ACHIEVED_MIN).then(|| {
         format!(
@@ -153,7 +169,8 @@ mod tests {
             client_lag_p99_ms: Some(0.9),
             latency_p99_ms: Some(5.0),
             offered: 10_000,
-            sent: 9_950,
+            on_time: 9_950,
+            overdue: 0,
             closed: Some(ClosedLoop {
                 agents: 500.0,
                 throughput: 3_076.9,
@@ -193,7 +210,7 @@ mod tests {
             |evidence| evidence.client_lag_p99_ms = Some(1.1),
             "sent late (p99 1.1 ms",
         );
-        assert_only(|evidence| evidence.sent = 9_899, "99.0 % of the offered");
+        assert_only(|evidence| evidence.on_time = 9_899, "99.0 % of the offered");
         assert_only(|evidence| evidence.steal_pct = Some(2.5), "2.5 %");
         let slower = |evidence: &mut Evidence| {
             if let Some(closed) = &mut evidence.closed {
@@ -216,12 +233,25 @@ mod tests {
     #[test]
     fn a_busy_server_explains_a_shortfall_and_few_messages_show_none() {
         let busy = |evidence: &mut Evidence| {
-            evidence.sent = 5_000;
+            evidence.on_time = 5_000;
             evidence.server_cpu_pct = Some(97.0);
         };
         assert_eq!(reasons(busy), Vec::<String>::new());
-        let few = |evidence: &mut Evidence| (evidence.offered, evidence.sent) = (50, 40);
+        let few = |evidence: &mut Evidence| (evidence.offered, evidence.on_time) = (50, 40);
         assert_eq!(reasons(few), Vec::<String>::new());
+    }
+
+    #[test]
+    fn what_had_a_place_and_was_never_sent_speaks_against_the_instrument() {
+        let overdriven = |evidence: &mut Evidence| {
+            (evidence.on_time, evidence.overdue) = (9_000, 1_000);
+            // A busy server is no excuse for it.
+            evidence.server_cpu_pct = Some(97.0);
+        };
+        assert_only(
+            overdriven,
+            "1,000 of 10,000 offered messages were due and never sent",
+        );
     }
 
     #[test]

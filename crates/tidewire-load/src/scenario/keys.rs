@@ -218,7 +218,7 @@ pub const KEYS: &[Key] = &[
         "drain_ms",
         "milliseconds, up to 3600000",
         "2000",
-        "how long nothing may arrive at the end before the rest counts as lost",
+        "how long after the end late messages are still sent, and then how long nothing may arrive before the rest counts as lost",
     ),
     key(
         Table::Steps,

@@ -50,6 +50,45 @@ impl Arrivals {
     /// The time the next message is due; nothing after the last stage.
     #[inline]
     pub fn next_intended_ns(&mut self) -> Option<u64> {
+        self.reached += self.next_step();
+        let secs = self.curve.secs_at(self.reached)?;
+        Some(self.start_ns.saturating_add((secs * 1e9).round() as u64))
+    }
+
+    /// Counts the times that are left: how many lie before `from_ns`, and how many from there on and before `to_ns`.
+    ///
+    /// Even intervals are counted without a look at each, however many they are. Random ones have to be drawn; beyond a
+    /// million of them the rest is counted as the rate says, which is off by less than chance itself.
+    #[must_use]
+    pub fn count_rest(mut self, from_ns: u64, to_ns: u64) -> (u64, u64) {
+        let from = self.messages_by(from_ns.min(to_ns));
+        let to = self.messages_by(to_ns);
+        let (mut before, mut all, mut draws) = (0, 0, 0);
+        if self.arrival == Arrival::Poisson {
+            while draws < DRAWS_MAX && self.reached < to {
+                draws += 1;
+                self.reached += self.next_step();
+                before += u64::from(self.reached < from);
+                all += u64::from(self.reached < to);
+            }
+            let mean = |until: f64| ((until - self.reached).max(0.0) / self.agents).round() as u64;
+            (before, all) = (before + mean(from), all + mean(to));
+        } else {
+            let first = self.reached + self.next_step();
+            let count = |until: f64| ((until - first) / self.agents).ceil().max(0.0) as u64;
+            (before, all) = (count(from), count(to));
+        }
+        (before, all - before)
+    }
+
+    /// Messages of all agents that are due before this time.
+    fn messages_by(&self, at_ns: u64) -> f64 {
+        let secs = at_ns.saturating_sub(self.start_ns) as f64 / 1e9;
+        self.curve.messages_by(secs)
+    }
+
+    /// Messages of all agents from the last of this one to its next.
+    fn next_step(&mut self) -> f64 {
         let step = match self.arrival {
             // In the middle of their intervals, so that a second holds as many as the rate says. Agents take turns.
             Arrival::Constant if self.is_first => self.index + 0.5,
@@ -59,9 +98,7 @@ impl Arrivals {
             Arrival::Poisson => -(1.0 - self.random.f64()).ln() * self.agents,
         };
         self.is_first = false;
-        self.reached += step;
-        let secs = self.curve.secs_at(self.reached)?;
-        Some(self.start_ns.saturating_add((secs * 1e9).round() as u64))
+        step
     }
 }
 
@@ -129,6 +166,9 @@ impl Curve {
     }
 }
 
+/// Times drawn to count what is left of a random schedule: some milliseconds of work.
+const DRAWS_MAX: u64 = 1_000_000;
+
 #[cfg(test)]
 mod tests {
     use super::super::agent_seed;
@@ -191,6 +231,54 @@ mod tests {
         // Of exponential gaps the deviation equals the mean; even ones have none, bursts far more.
         let ratio = variance.sqrt() / mean;
         assert!((ratio - 1.0).abs() < 0.03, "{ratio}");
+    }
+
+    #[test]
+    fn what_is_left_of_a_schedule_is_counted_as_it_would_come() {
+        let stages = [
+            Stage {
+                from: 0.0,
+                to: 4_000.0,
+                secs: 2.0,
+            },
+            Stage {
+                from: 4_000.0,
+                to: 1_000.0,
+                secs: 1.5,
+            },
+        ];
+        let (from_ns, to_ns) = (SECOND + SECOND / 2, SECOND * 3);
+        for arrival in [Arrival::Constant, Arrival::Poisson, Arrival::Burst] {
+            for taken in [0, 1, 40, 5_000] {
+                let seed = agent_seed(5, 0, 2);
+                let mut left = Arrivals::new(&stages, arrival, seed, SECOND, (2, 3));
+                let _ = std::iter::from_fn(|| left.next_intended_ns())
+                    .take(taken)
+                    .count();
+                let mut each = left.clone();
+                let times: Vec<u64> = std::iter::from_fn(|| each.next_intended_ns()).collect();
+                let by = |at_ns: u64| times.iter().filter(|time| **time < at_ns).count() as u64;
+                let expected = (by(from_ns), by(to_ns) - by(from_ns));
+                assert_eq!(
+                    left.count_rest(from_ns, to_ns),
+                    expected,
+                    "{arrival:?} {taken}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn counting_what_is_left_takes_no_longer_for_a_thousand_million() {
+        let stages = flat(1e9, 604_800.0);
+        let (from_ns, to_ns) = (SECOND, SECOND + 604_800 * SECOND);
+        for arrival in [Arrival::Constant, Arrival::Poisson] {
+            let left = Arrivals::new(&stages, arrival, 1, SECOND, (0, 20));
+            let (before, within) = left.count_rest(from_ns, to_ns);
+            assert_eq!(before, 0);
+            let share = within as f64 / (1e9 * 604_800.0 / 20.0);
+            assert!((share - 1.0).abs() < 1e-6, "{arrival:?}: {share}");
+        }
     }
 
     #[test]

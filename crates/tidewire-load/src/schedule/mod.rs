@@ -53,6 +53,25 @@ impl Schedule {
         self.intended_ns = received_ns.saturating_add(think_ns);
         self.intended_ns
     }
+
+    /// Counts the times that are left: how many lie before `from_ns`, and how many from there on and before `to_ns`.
+    /// Beyond a million of them the rest is counted by the mean think time.
+    #[must_use]
+    pub fn count_rest(mut self, from_ns: u64, to_ns: u64) -> (u64, u64) {
+        let (mut before, mut within) = (0, 0);
+        for _ in 0..DRAWS_MAX {
+            match self.next_intended_ns() {
+                due_ns if due_ns < from_ns.min(to_ns) => before += 1,
+                due_ns if due_ns < to_ns => within += 1,
+                _ => return (before, within),
+            }
+        }
+        let mean_ns = (self.think_min_ns + self.think_spread_ns / 2).max(1);
+        let from_ns = from_ns.clamp(self.intended_ns.min(to_ns), to_ns);
+        before += from_ns.saturating_sub(self.intended_ns) / mean_ns;
+        within += to_ns.saturating_sub(from_ns.max(self.intended_ns)) / mean_ns;
+        (before, within)
+    }
 }
 
 /// The seed of one agent in one step of a run.
@@ -75,6 +94,9 @@ pub(crate) const fn mix(value: u64) -> u64 {
     let value = (value ^ (value >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
     value ^ (value >> 31)
 }
+
+/// Times drawn to count what is left of a schedule: some milliseconds of work.
+const DRAWS_MAX: u64 = 1_000_000;
 
 /// 2^64 divided by the golden ratio, odd: consecutive places land far apart.
 const GOLDEN_RATIO: u64 = 0x9E37_79B9_7F4A_7C15;
@@ -147,6 +169,22 @@ mod tests {
         );
         assert_eq!(schedule.next_intended_ns(), 2_500_000);
         assert_eq!(schedule.next_intended_ns(), 5_000_000);
+    }
+
+    #[test]
+    fn what_is_left_of_think_times_is_counted_as_it_would_come() {
+        let schedule = Schedule::new(3, 0, THINK);
+        let mut each = schedule.clone();
+        let times: Vec<u64> = (0..500).map(|_| each.next_intended_ns()).collect();
+        let (from_ns, to_ns) = (times[100], times[400]);
+        assert_eq!(schedule.count_rest(from_ns, to_ns), (100, 300));
+        let short = ThinkTime {
+            min_ms: 0.0,
+            max_ms: 0.000_002,
+        };
+        let (before, within) = Schedule::new(3, 0, short).count_rest(1_000_000_000, 5_000_000_000);
+        assert!((before as f64 / 1e9 - 1.0).abs() < 0.01, "{before}");
+        assert!((within as f64 / 4e9 - 1.0).abs() < 0.01, "{within}");
     }
 
     #[test]

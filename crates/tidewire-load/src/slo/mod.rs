@@ -97,6 +97,8 @@ impl Slo {
                         limit,
                         found: if expected == 0 {
                             Found::NothingExpected
+                        } else if figures.unconfirmed > 0 {
+                            Found::ShareAtWorst(value)
                         } else {
                             Found::Share(value)
                         },
@@ -149,6 +151,8 @@ pub struct SloFigures {
     pub expected: u64,
     /// Distinct expected messages that arrived.
     pub delivered: u64,
+    /// Expected messages of which nobody can know whether they arrived. Limits are judged as if they were lost.
+    pub unconfirmed: u64,
 }
 
 /// What a limit is about.
@@ -234,6 +238,8 @@ pub enum Found {
     Percentile(Percentile),
     /// A share in the unit of the objective.
     Share(f64),
+    /// The same if all that is unconfirmed was lost.
+    ShareAtWorst(f64),
     /// Nothing was expected, so that there is no share.
     NothingExpected,
 }
@@ -256,14 +262,18 @@ impl fmt::Display for Violation {
                     "{name} is {found} {unit}, the limit {limit} {unit}"
                 )
             }
-            Found::Share(found) => {
+            Found::Share(found) | Found::ShareAtWorst(found) => {
                 let edge = match self.objective {
                     Objective::DeliveryRatio => "at least",
                     _ => "at most",
                 };
+                let worst = match self.found {
+                    Found::ShareAtWorst(_) => " if what is unconfirmed was lost",
+                    _ => "",
+                };
                 write!(
                     formatter,
-                    "{name} is {found:.5}{unit}, allowed is {edge} {limit}{unit}"
+                    "{name} is {found:.5}{unit}{worst}, allowed is {edge} {limit}{unit}"
                 )
             }
             Found::NothingExpected => {
@@ -297,6 +307,7 @@ mod tests {
             },
             expected: 2_000,
             delivered: 1_999,
+            unconfirmed: 0,
         }
     }
 
@@ -338,6 +349,20 @@ mod tests {
         let broken = parse("loss<100%,delivery>0").evaluate(&idle);
         assert_eq!(broken.len(), 2);
         assert_eq!(broken[0].found, Found::NothingExpected);
+    }
+
+    #[test]
+    fn what_is_unconfirmed_keeps_a_limit_only_if_it_does_at_worst() {
+        let unconfirmed = SloFigures {
+            unconfirmed: 1,
+            ..figures()
+        };
+        assert!(parse("loss<0.05%").evaluate(&unconfirmed).is_empty());
+        let broken = parse("loss<0.04%").evaluate(&unconfirmed);
+        assert_eq!(
+            broken[0].to_string(),
+            "loss is 0.05000% if what is unconfirmed was lost, allowed is at most 0.04%"
+        );
     }
 
     #[test]

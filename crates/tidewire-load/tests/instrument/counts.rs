@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tidewire_load::report::Status;
+use tidewire_load::report::Conclusion;
 use tidewire_load::scenario::Step;
 use tidewire_testkit::fault_server::{Every, FaultPlan, Stall};
 
@@ -229,7 +229,7 @@ fn each_step_answers_for_its_own_losses() {
         ..FaultPlan::default()
     };
     let proof = prove_with(plan, &scenario(&steps), |_| {});
-    assert_eq!(proof.report.status, Status::Failed);
+    assert_eq!(proof.report.conclusion(), Conclusion::Failed);
     let [first, second] = &proof.report.steps[..] else {
         panic!("{:?}", proof.report);
     };

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use tidewire_load::report::Status;
+use tidewire_load::report::Conclusion;
 use tidewire_load::run::{Observer, Progress, RunError, RunOptions, Silent, run};
 use tidewire_testkit::fault_server::{Disconnect, Every, FaultPlan, FaultServer};
 
@@ -126,7 +126,7 @@ fn a_step_after_the_death_of_the_server_fails_too() {
     };
     let steps = [step(4, 1.0), step(4, 1.0)];
     let proof = prove_with(plan, &scenario(&steps), |_| {});
-    assert_eq!(proof.report.status, Status::Failed);
+    assert_eq!(proof.report.conclusion(), Conclusion::Failed);
     assert_eq!(proof.report.steps.len(), 2);
     let second = &proof.report.steps[1];
     assert_eq!((second.total_login_failures, second.total_sent), (4, 0));
@@ -164,7 +164,7 @@ fn a_run_stopped_from_outside_reports_what_it_has() {
         &mut Impatient(Arc::clone(&stop)),
         |options| options.stop = stop,
     );
-    assert_eq!(proof.report.status, Status::Interrupted);
+    assert_eq!(proof.report.conclusion(), Conclusion::Interrupted);
     proof.assert_offered_agrees();
     let step = proof.step();
     assert!(step.total_sent > 0 && step.total_sent < planned(&whole, SEED, 0));

@@ -12,6 +12,7 @@
 mod clocks;
 mod counts;
 mod failures;
+mod known;
 mod levels;
 mod merged;
 mod proof;

@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use std::thread;
 
 use serde_json::Value;
-use tidewire_load::report::{Report, Status, StepReport};
+use tidewire_load::report::{Conclusion, Report, StepReport};
 use tidewire_load::run::{Observer, RunOptions, Silent, run};
 use tidewire_load::scenario::{Guard, Load, OnViolation, Scenario, Step, ThinkTime};
 use tidewire_load::schedule::{Schedule, agent_seed};
@@ -29,11 +29,21 @@ impl Proof {
     }
 
     pub(crate) fn assert_passed(&self) {
-        assert_eq!(self.report.status, Status::Passed, "{:?}", self.report);
+        assert_eq!(
+            self.report.conclusion(),
+            Conclusion::Passed,
+            "{:?}",
+            self.report
+        );
     }
 
     pub(crate) fn assert_failed(&self) {
-        assert_eq!(self.report.status, Status::Failed, "{:?}", self.report);
+        assert_eq!(
+            self.report.conclusion(),
+            Conclusion::Failed,
+            "{:?}",
+            self.report
+        );
         assert!(!self.step().problems.is_empty());
     }
 
@@ -152,7 +162,10 @@ pub(crate) fn planned(step: &Step, seed: u64, number: u8) -> u64 {
 pub(crate) fn assert_sound(report: &Report) {
     report.validate().unwrap();
     for step in &report.steps {
-        assert_eq!(step.expected_received, step.total_received + step.lost);
+        assert_eq!(
+            step.expected_received,
+            step.total_received + step.lost + step.unconfirmed
+        );
         let ledger = "the ledger does not close";
         let is_open = |problem: &String| problem.contains(ledger);
         assert!(!step.problems.iter().any(is_open), "{:?}", step.problems);

@@ -34,6 +34,15 @@ pub(crate) fn run_against<S: Service>(
     lines: &str,
     adjust: impl FnOnce(&mut RunOptions),
 ) -> Report {
+    run_scenario(codec, make, &scenario(lines), adjust)
+}
+
+pub(crate) fn run_scenario<S: Service>(
+    codec: &str,
+    make: impl FnMut(usize) -> S,
+    scenario: &Scenario,
+    adjust: impl FnOnce(&mut RunOptions),
+) -> Report {
     let codec = codec.parse::<AnyCodec>().unwrap();
     let server = Server::builder()
         .listen("tcp://127.0.0.1:0")
@@ -45,7 +54,7 @@ pub(crate) fn run_against<S: Service>(
     options.seed = SEED;
     options.late_ms = u64::MAX;
     adjust(&mut options);
-    let report = run(&scenario(lines), &options, &mut Silent).unwrap();
+    let report = run(scenario, &options, &mut Silent).unwrap();
     assert_sound(&report);
     report
 }

@@ -7,7 +7,7 @@ use crate::page::figure::{Drawn, Table};
 use crate::page::scale::Scale;
 use crate::report::{Report, StepReport};
 
-/// Delivered, late, lost, duplicated and reordered, step by step.
+/// Delivered, late, lost, unconfirmed, duplicated and reordered, step by step.
 pub(super) fn fates(report: &Report) -> Result<Drawn, String> {
     if report.steps.is_empty() {
         return Err("no step was begun".to_owned());
@@ -18,6 +18,7 @@ pub(super) fn fates(report: &Report) -> Result<Drawn, String> {
         "delivered",
         "late",
         "lost",
+        "unconfirmed",
         "duplicated",
         "reordered",
         "corrupt",
@@ -32,6 +33,7 @@ pub(super) fn fates(report: &Report) -> Result<Drawn, String> {
             ("delivered", "s1", step.total_received),
             ("late", "s2", step.late),
             ("lost", "s2", step.lost),
+            ("unconfirmed", "s2", step.unconfirmed),
             ("duplicated", "s2", step.duplicated),
             ("reordered", "s2", step.reordered),
         ];
@@ -69,7 +71,7 @@ pub(super) fn fates(report: &Report) -> Result<Drawn, String> {
     };
     Ok(Drawn {
         about: "Bars are logarithmic, so that one lost message is seen beside millions of delivered ones. Late ones \
-                are delivered too. What has no bar did not happen."
+                are delivered too. Of unconfirmed ones nobody can know whether they arrived. What has no bar did not happen."
             .to_owned(),
         picture: picture("What became of the messages", &bars, scale),
         table,
@@ -88,6 +90,7 @@ pub(super) fn worst_receivers(step: &StepReport) -> Result<Drawn, String> {
         "delivered",
         "late",
         "lost",
+        "unconfirmed",
         "duplicated",
         "reordered",
         "corrupt",
@@ -98,6 +101,7 @@ pub(super) fn worst_receivers(step: &StepReport) -> Result<Drawn, String> {
         let counts = [
             ("late", "s0", receiver.late),
             ("lost", "s2", receiver.lost),
+            ("unconfirmed", "s2", receiver.unconfirmed),
             ("duplicated", "s2", receiver.duplicated),
             ("reordered", "s2", receiver.reordered),
             ("corrupt", "s2", receiver.corrupt),

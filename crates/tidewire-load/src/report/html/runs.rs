@@ -68,6 +68,7 @@ fn row(run: &RunFigures) -> Vec<String> {
         per_second(run.receive_tps),
         thousands(run.expected),
         thousands(run.lost),
+        thousands(run.unconfirmed),
         run.p50.to_string(),
         run.p99.to_string(),
         run.p999.to_string(),
@@ -80,12 +81,13 @@ fn verdict(run: &RunFigures) -> &'static str {
     if run.valid { "VALID" } else { "INVALID" }
 }
 
-const HEAD: [&str; 10] = [
+const HEAD: [&str; 11] = [
     "run",
     "sent/s",
     "received/s",
     "expected",
     "lost",
+    "unconfirmed",
     "p50 ms",
     "p99 ms",
     "p99.9 ms",

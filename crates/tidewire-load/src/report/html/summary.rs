@@ -78,6 +78,7 @@ pub(super) fn overview(report: &Report, page: &mut String) {
         "sent/s",
         "received/s",
         "lost",
+        "unconfirmed",
         "p50 ms",
         "p99 ms",
         "p99.9 ms",
@@ -118,6 +119,7 @@ pub(super) fn overview(report: &Report, page: &mut String) {
             sent,
             received,
             thousands(step.lost),
+            thousands(step.unconfirmed),
             p50,
             p99,
             p999,
@@ -189,6 +191,7 @@ fn step_limits(step: &StepReport) -> Vec<Vec<String>> {
         p999: times.p999,
         expected: step.expected_received,
         delivered: step.total_received,
+        unconfirmed: step.unconfirmed,
     };
     let broken = limits.evaluate(&figures);
     let [lost, delivered] = shares(step);
@@ -235,8 +238,13 @@ fn shares(step: &StepReport) -> [String; 2] {
         return ["nothing expected", "nothing expected"].map(str::to_owned);
     }
     let share = |count: u64| count as f64 / step.expected_received as f64;
+    let lost = format!("{:.4} %", share(step.lost) * 100.0);
+    let at_worst = share(step.lost.saturating_add(step.unconfirmed)) * 100.0;
     [
-        format!("{:.4} %", share(step.lost) * 100.0),
+        match step.unconfirmed {
+            0 => lost,
+            _ => format!("{lost}, {at_worst:.4} % if what is unconfirmed was lost"),
+        },
         format!("{:.6}", share(step.total_received)),
     ]
 }

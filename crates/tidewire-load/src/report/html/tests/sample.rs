@@ -58,6 +58,7 @@ pub(super) fn open() -> Report {
         expected: 100,
         delivered: 90,
         lost: 10,
+        unconfirmed: 0,
         disconnected: 1,
     });
     detail.series = (1..=3).flat_map(seconds).collect();
@@ -223,6 +224,7 @@ fn worst_receiver(receiver: u32) -> ReceiverFigures {
         expected: 4_000,
         delivered: 3_900,
         lost: 100 - u64::from(receiver),
+        unconfirmed: 0,
         duplicated: 3,
         reordered: 0,
         late: 7,
@@ -238,6 +240,7 @@ fn run_figures(run: u32, detail: &StepDetail) -> RunFigures {
         receive_tps: 3_900.0 + 10.0 * f64::from(run),
         expected: 13_000,
         lost: 233,
+        unconfirmed: 0,
         p50: times.p50,
         p99: times.p99,
         p999: times.p999,
