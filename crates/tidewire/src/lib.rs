@@ -98,7 +98,7 @@ pub use client::{
 pub use context::{Context, SendError};
 pub use deferred::Deferred;
 pub use lane::LaneError;
-pub use limits::{Limits, RoomDefaults};
+pub use limits::{DATAGRAM_FRAME_BYTES_MAX, Limits, RoomDefaults};
 pub use metrics::{DatagramDrop, DropReason, Metrics, MetricsReader};
 pub use pattern::{
     Chat, JoinError, Joined, Methods, NotSubscribed, PubSub, PublishError, ReachedLimit, RoomError,

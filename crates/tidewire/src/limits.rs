@@ -160,7 +160,7 @@ impl Limits {
 
 /// Largest frame over UDP, in bytes: the 65,535 of an IPv4 packet without the headers of IP and UDP. A server that
 /// listens on UDP takes none larger over any transport, because what is said in a room is framed once for all.
-pub(crate) const DATAGRAM_FRAME_BYTES_MAX: usize = 65_507;
+pub const DATAGRAM_FRAME_BYTES_MAX: usize = 65_507;
 
 /// What a UDP socket asks for as its receive buffer, in bytes; the system cuts it to `net.core.rmem_max`. The longer the
 /// burst it holds, the fewer datagrams are lost while the lane is busy.

@@ -200,6 +200,13 @@ pub enum ConnectFailure {
         /// Why, for people, in the server's words. They are a stranger's: see [`tidewire_proto::text`].
         text: String,
     },
+    /// The lane's codec frames streams, and datagrams of it look different: build the server that connects with
+    /// [`AnyCodec::for_datagrams`](crate::AnyCodec::for_datagrams).
+    #[error("cannot connect over udp://: the frames of {codec} on this lane are those of streams")]
+    Framing {
+        /// Name of the codec.
+        codec: &'static str,
+    },
     /// Connected, but the session ended before it was open.
     #[error("{0}")]
     Closed(CloseReason),

@@ -237,9 +237,10 @@ fn export(address: SocketAddr) -> anyhow::Result<Metrics> {
 
 fn explain(error: RunError) -> anyhow::Error {
     match error {
-        RunError::Descriptors { .. } | RunError::Segment { .. } => {
-            Failure::configuration(error.to_string(), "").into()
-        }
+        RunError::Descriptors { .. }
+        | RunError::Segment { .. }
+        | RunError::Unmatched { .. }
+        | RunError::TooLarge { .. } => Failure::configuration(error.to_string(), "").into(),
         RunError::NoRooms { ref source, .. } => {
             let what = format!("{error}: {source}");
             let remedy = "test a chat server: start it with `tidewire serve --app chat`";

@@ -8,6 +8,7 @@
 //! kept beside them. A step ends when every expected delivery has arrived, or when nothing has arrived for
 //! the length of the drain. Then the measurement itself is judged, and after it what the step was to keep.
 
+mod codec;
 mod facts;
 mod outcome;
 mod step;
@@ -23,8 +24,12 @@ use tidewire::io::descriptors::descriptor_limit;
 use tidewire::io::poller::PollerChoice;
 use tidewire::proto::body::ErrorCode;
 use tidewire::proto::codec::{Codec, CodecSpecError, Tw1};
-use tidewire::{AnyCodec, Client, ConnectError, Endpoint, Limits, RequestError, ServeError};
+use tidewire::{
+    AnyCodec, Client, ConnectError, DATAGRAM_FRAME_BYTES_MAX, Endpoint, Limits, RequestError,
+    ServeError,
+};
 
+use self::codec::{check_datagrams, codec_of};
 use self::step::StepRun;
 use crate::agents::{SentTimes, StepPlan};
 use crate::clock::Clock;
@@ -230,6 +235,29 @@ pub enum RunError {
         /// What is wrong.
         source: CodecSpecError,
     },
+    /// Requests that are matched by their order, over a transport that may lose some.
+    #[error(
+        "step {step:?} cannot run over udp://: replies of {codec} are matched by their order, which a lost datagram shifts; \
+         use tcp://, or a codec with ids (tw1, srmp, srmp-rpc, uvrpc)"
+    )]
+    Unmatched {
+        /// Name of the step.
+        step: String,
+        /// Name of the codec.
+        codec: &'static str,
+    },
+    /// Messages that no datagram holds.
+    #[error(
+        "step {step:?} cannot run over udp://: its messages are frames of {bytes} bytes and a datagram holds {}; lower \
+         payload_bytes",
+        DATAGRAM_FRAME_BYTES_MAX
+    )]
+    TooLarge {
+        /// Name of the step.
+        step: String,
+        /// Bytes of a message with its frame.
+        bytes: usize,
+    },
     /// The messages of a fan-out reach the agents of all parts, so that their accounts can be closed only where this holds.
     #[error(
         "step {step:?} cannot be run in parts, because its messages reach the agents of all of them: {reason}"
@@ -305,7 +333,7 @@ pub fn run(
 /// take its time.
 fn try_out(scenario: &Scenario, address: &str, options: &RunOptions) -> Result<(), RunError> {
     let codec = match scenario.steps.first() {
-        Some(step) => codec_of(&step.codec, &step.name)?,
+        Some(step) => codec_of(step, &options.address)?,
         None => AnyCodec::Tw1(Tw1),
     };
     let limits = Limits {
@@ -381,16 +409,9 @@ fn plan(
             Pattern::PubSub => format!("load.{run:04x}.{number}"),
             _ => format!("load-{run:04x}-{number}"),
         },
-        ids: codec_of(&step.codec, &step.name)?.ids(),
+        ids: codec_of(step, &options.address)?.ids(),
         sent_times,
         core: None,
-    })
-}
-
-fn codec_of(text: &str, step: &str) -> Result<AnyCodec, RunError> {
-    AnyCodec::by_name(text).map_err(|source| RunError::Codec {
-        step: step.to_owned(),
-        source,
     })
 }
 
@@ -436,6 +457,9 @@ fn check(scenario: &Scenario, step: &Step, options: &RunOptions) -> Result<(), R
     {
         let step = step.name.clone();
         return Err(RunError::Segment { step, reason });
+    }
+    if let Endpoint::Udp(_) = options.address {
+        check_datagrams(step, &codec_of(step, &options.address)?)?;
     }
     let needed = u64::from(options.segment.count(step.concurrency)) + DESCRIPTORS_RESERVED;
     let limit = descriptor_limit().soft;

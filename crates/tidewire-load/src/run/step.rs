@@ -44,7 +44,7 @@ impl<'p> StepRun<'p> {
         let has_slow = step.slow_receivers > 0;
         let link = Arc::new(StepLink::new(lanes + usize::from(has_slow)));
         let usage_before = Usage::now(options);
-        let codec = super::codec_of(&step.codec, &step.name)?;
+        let codec = super::codec_of(step, &plan.address)?;
         let builder = |lanes| {
             let limits = Limits {
                 sessions_max: step.concurrency as usize + 1,

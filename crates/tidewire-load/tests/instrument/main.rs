@@ -9,6 +9,7 @@
     reason = "the helpers of a test fail it by panicking, as its body does"
 )]
 
+mod clients;
 mod clocks;
 mod counts;
 mod failures;

@@ -35,10 +35,11 @@ impl Core {
                 let stream = Stream::connect_with(address, &self.shared.socket_options)?;
                 (stream.into(), Some(address.clone().into()))
             }
-            Endpoint::Udp(address) => (
-                self.connect_datagram(*address)?.into(),
-                Some(endpoint.clone()),
-            ),
+            Endpoint::Udp(address) => {
+                self.check_framing()?;
+                let peer = self.connect_datagram(*address)?;
+                (peer.into(), Some(endpoint.clone()))
+            }
             Endpoint::Inproc(name) => {
                 let waiter = wait_for_server.then_some(&self.handle);
                 let stream = inproc::connect(name, waiter)?;
@@ -49,6 +50,17 @@ impl Core {
         let slot = slot.map_err(ConnectFailure::Closed)?;
         self.sessions[slot].tag = tag;
         Ok(self.sessions[slot].id)
+    }
+
+    /// Whether the lane's frames are those of datagrams.
+    fn check_framing(&self) -> Result<(), ConnectFailure> {
+        let codec = &self.shared.codec;
+        let for_datagrams = codec.clone().for_datagrams();
+        if for_datagrams.fills_datagrams() == codec.fills_datagrams() {
+            return Ok(());
+        }
+        let codec = codec.name();
+        Err(ConnectFailure::Framing { codec })
     }
 
     /// A socket of one session, for datagrams to and from one server.

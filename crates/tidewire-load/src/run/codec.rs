@@ -1,0 +1,46 @@
+//! The codec of a step, and what cannot be done with it over UDP.
+
+use tidewire::proto::codec::Codec;
+use tidewire::{AnyCodec, DATAGRAM_FRAME_BYTES_MAX, Endpoint, Kind, Message};
+
+use super::RunError;
+use crate::scenario::{Pattern, Step};
+
+/// The step's codec as it is spoken to this address: some frame datagrams in another way than streams.
+pub(super) fn codec_of(step: &Step, address: &Endpoint) -> Result<AnyCodec, RunError> {
+    let codec = AnyCodec::by_name(&step.codec).map_err(|source| RunError::Codec {
+        step: step.name.clone(),
+        source,
+    })?;
+    Ok(match address {
+        Endpoint::Udp(_) => codec.for_datagrams(),
+        _ => codec,
+    })
+}
+
+/// Whether the step's messages can be sent as datagrams, and their replies told apart.
+pub(super) fn check_datagrams(step: &Step, codec: &AnyCodec) -> Result<(), RunError> {
+    let name = step.name.clone();
+    if step.pattern == Pattern::Request && !codec.has_ids() {
+        let codec = codec.name();
+        return Err(RunError::Unmatched { step: name, codec });
+    }
+    let payload = vec![0; step.payload_bytes as usize];
+    let message = match step.pattern {
+        Pattern::Chat => Message::new(Kind::Say, 0, &payload),
+        Pattern::PubSub => Message::new(Kind::Publish, 0, &payload).with_name(LONGEST_TOPIC),
+        Pattern::Ingest | Pattern::Echo => Message::new(Kind::OneWay, 0, &payload),
+        Pattern::Request => Message::with_id(Kind::Request, 0, 1, &payload),
+    };
+    let mut frame = Vec::new();
+    let encoded = codec.encode(&message, &mut frame);
+    let bytes = frame.len();
+    if encoded.is_err() || bytes > DATAGRAM_FRAME_BYTES_MAX {
+        let bytes = bytes.max(payload.len());
+        return Err(RunError::TooLarge { step: name, bytes });
+    }
+    Ok(())
+}
+
+/// A topic as long as any of a run.
+const LONGEST_TOPIC: &str = "load.ffff.255";

@@ -1,0 +1,170 @@
+//! The instrument's own clients on every transport and codec: what is legal loses nothing, and what is not is refused at
+//! once, with its reason.
+
+use tidewire::proto::codec::Codec;
+use tidewire::{AnyCodec, Chat, PubSub, Server, ServerBuilder};
+use tidewire_load::report::Report;
+use tidewire_load::run::{RunError, RunOptions, Silent, run};
+use tidewire_load::scenario::Scenario;
+use tidewire_testkit::TestServer;
+use tidewire_testkit::conformance::Transport;
+
+use crate::proof::{SEED, assert_sound, at_once};
+use crate::workloads::{echo, only};
+
+/// Why a pair is refused, in a part of the error.
+enum Refused {
+    /// When the scenario is read: no transport makes it right.
+    Read(&'static str),
+    /// When the run begins.
+    Run(&'static str),
+}
+
+const PATTERNS: [&str; 5] = ["chat", "pubsub", "ingest", "echo", "request"];
+
+/// What README and docs/scenario.md say of each combination.
+fn refused(pattern: &str, codec: &str, transport: Transport) -> Option<Refused> {
+    let has_ids = matches!(codec, "tw1" | "srmp" | "srmp-rpc" | "uvrpc");
+    let legal = match pattern {
+        "chat" | "pubsub" => codec == "tw1",
+        "ingest" => matches!(codec, "tw1" | "srmp" | "srmp-rpc"),
+        "echo" => matches!(codec, "tw1" | "length-field"),
+        _ => has_ids || codec == "length-field",
+    };
+    if !legal {
+        return Some(Refused::Read("codec"));
+    }
+    let by_order = pattern == "request" && !has_ids;
+    (by_order && transport == Transport::Udp).then_some(Refused::Run("matched by their order"))
+}
+
+fn scenario(pattern: &str, codec: &str, payload_bytes: u32) -> Result<Scenario, String> {
+    let text = format!(
+        "version = 2\ntarget = \"tcp://h:1\"\n[[steps]]\nname = \"step\"\nwarmup_secs = 0\n\
+         pattern = \"{pattern}\"\ncodec = \"{codec}\"\nmodel = \"open\"\nrate = 400\nconcurrency = 3\n\
+         duration_secs = 0.2\npayload_bytes = {payload_bytes}\n"
+    );
+    let read = Scenario::parse(&text, "test");
+    read.map(|(scenario, _)| scenario)
+        .map_err(|error| error.to_string())
+}
+
+fn serve(pattern: &str, codec: &str, transport: Transport) -> TestServer {
+    // As in a closed network: the answers to clients without a handshake may be as long as they have to.
+    let builder: ServerBuilder = Server::builder().trust_datagram_peers(true);
+    let codec = AnyCodec::by_name(codec).unwrap();
+    match pattern {
+        "chat" => start(builder, &codec, transport, {
+            let chat = Chat::new();
+            move |_| chat.clone()
+        }),
+        "pubsub" => start(builder, &codec, transport, |_| PubSub::new()),
+        _ => start(builder, &codec, transport, |_| echo),
+    }
+}
+
+fn start<S: tidewire::Service>(
+    builder: ServerBuilder,
+    codec: &AnyCodec,
+    transport: Transport,
+    make: impl FnMut(usize) -> S,
+) -> TestServer {
+    match transport {
+        Transport::Tcp => TestServer::over_tcp(builder, codec, make),
+        Transport::Ipc => TestServer::over_ipc(builder, codec, make),
+        Transport::Inproc => TestServer::over_inproc(builder, codec, make),
+        Transport::Udp => TestServer::over_udp(builder, codec, make),
+    }
+}
+
+fn try_run(scenario: &Scenario, server: &TestServer) -> Result<Report, RunError> {
+    let mut options = RunOptions::new(server.address().clone());
+    options.seed = SEED;
+    options.late_ms = u64::MAX;
+    run(scenario, &options, &mut Silent)
+}
+
+fn assert_as_documented(pattern: &str, codec: &str, transport: Transport) {
+    let what = format!("{pattern} with {codec} over {transport:?}");
+    let (scenario, refused) = (
+        scenario(pattern, codec, 100),
+        refused(pattern, codec, transport),
+    );
+    let scenario = match (scenario, &refused) {
+        (Err(error), Some(Refused::Read(part))) => {
+            assert!(error.contains(part), "{what}: {error}");
+            return;
+        }
+        (scenario, Some(Refused::Read(_))) => panic!("{what} is read: {scenario:?}"),
+        (scenario, _) => scenario.unwrap_or_else(|error| panic!("{what}: {error}")),
+    };
+    let server = serve(pattern, codec, transport);
+    match (try_run(&scenario, &server), refused) {
+        (Err(error), Some(Refused::Run(part))) => {
+            assert!(error.to_string().contains(part), "{what}: {error}");
+        }
+        (Ok(report), None) => {
+            assert_sound(&report);
+            let (step, _) = only(&report);
+            assert!(step.total_sent > 0, "{what}");
+            assert_eq!(step.problems, Vec::<String>::new(), "{what}");
+            assert_eq!(
+                (step.total_received, step.lost),
+                (step.expected_received, 0),
+                "{what}"
+            );
+        }
+        (Ok(report), Some(_)) => panic!("{what} was run: {report:?}"),
+        (Err(error), _) => panic!("{what}: {error}"),
+    }
+}
+
+#[test]
+fn the_instrument_s_clients_work_on_every_legal_transport_and_codec_and_are_refused_on_the_others()
+{
+    // One transport after another, so that no more than a handful of servers run at the same time.
+    for transport in Transport::ALL {
+        for pattern in PATTERNS {
+            at_once(AnyCodec::NAMES.iter(), |codec| {
+                assert_as_documented(pattern, codec, transport);
+            });
+        }
+    }
+}
+
+#[test]
+fn messages_that_no_datagram_holds_are_refused_before_the_run() {
+    for (pattern, codec) in [("request", "uvrpc"), ("chat", "tw1")] {
+        let server = serve(pattern, codec, Transport::Udp);
+        let large = scenario(pattern, codec, 65_500).unwrap();
+        let error = try_run(&large, &server).unwrap_err();
+        assert!(
+            matches!(error, RunError::TooLarge { bytes, .. } if bytes > 65_507),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn an_unframed_datagram_of_uvrpc_is_all_that_its_client_sends_over_udp() {
+    let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    let address = socket.local_addr().unwrap();
+    let mut options = RunOptions::new(tidewire::Endpoint::Udp(address));
+    options.answer_timeout = std::time::Duration::from_millis(100);
+    let scenario = scenario("request", "uvrpc", 40).unwrap();
+    let running = std::thread::spawn(move || run(&scenario, &options, &mut Silent));
+    let mut datagram = [0; 2_048];
+    let mut count = 0;
+    // A client asks first, without a frame, whether there is a socket at all.
+    while count == 0 {
+        (count, _) = socket.recv_from(&mut datagram).unwrap();
+    }
+    let codec = AnyCodec::by_name("uvrpc").unwrap();
+    let decoded = codec.for_datagrams().decode(&datagram[..count], 2_048);
+    assert!(decoded.is_ok(), "{decoded:?}");
+    // Its first bytes are the frame's own and not its length.
+    let length = u32::from_be_bytes(datagram[..4].try_into().unwrap());
+    assert_ne!(length as usize, count - 4);
+    // Nobody answers, which the report tells.
+    running.join().unwrap().unwrap();
+}
