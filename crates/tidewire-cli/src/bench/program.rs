@@ -77,27 +77,32 @@ fn understood(work: &str) -> anyhow::Result<(&'static Suite, Work)> {
     Ok((suite, work))
 }
 
+fn add(offers: &mut Vec<Offer>, work: Work) {
+    let known = offers
+        .iter_mut()
+        .find(|offer| offer.suite == work.suite && offer.mode == work.mode);
+    match known {
+        Some(offer) if offer.transports.contains(&work.transport) => {}
+        Some(offer) => offer.transports.push(work.transport),
+        None => offers.push(Offer {
+            suite: work.suite,
+            transports: vec![work.transport],
+            mode: work.mode,
+            driver: Default::default(),
+        }),
+    }
+}
+
 fn describe(side: Side) -> Description {
     let mut offers: Vec<Offer> = Vec::new();
     for suite in SUITES {
         for row in (suite.rows)(false) {
-            let work = match side {
-                Side::Bare => row.limit,
-                Side::Tidewire => Some(row.work),
-            };
-            let Some(work) = work else { continue };
-            let known = offers
-                .iter_mut()
-                .find(|offer| offer.suite == work.suite && offer.mode == work.mode);
-            match known {
-                Some(offer) if offer.transports.contains(&work.transport) => {}
-                Some(offer) => offer.transports.push(work.transport),
-                None => offers.push(Offer {
-                    suite: work.suite,
-                    transports: vec![work.transport],
-                    mode: work.mode,
-                    driver: Default::default(),
-                }),
+            match side {
+                Side::Bare => row
+                    .limits
+                    .into_iter()
+                    .for_each(|bare| add(&mut offers, bare.work)),
+                Side::Tidewire => add(&mut offers, row.work),
             }
         }
     }

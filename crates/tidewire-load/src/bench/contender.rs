@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use super::climb::Climb;
 use super::contract::{Driver, Work};
 use super::hold::holds;
-use super::plan::RowPlan;
+use super::plan::{BareLoop, RowPlan};
 use super::program::{DROPS, Program};
-use super::report::{Figures, PeerFigures, RowResult};
+use super::report::{Figures, LimitFigures, PeerFigures, RowResult};
 use super::run::{Cast, Outcome};
 use super::runner::BenchOptions;
 use super::suites;
@@ -17,7 +17,10 @@ pub(super) struct Contender<'a> {
     pub(super) name: String,
     pub(super) cast: Cast<'a>,
     pub(super) work: &'a Work,
+    /// The mode of a peer's offer; nothing for our own programs.
     pub(super) mode: Option<&'a str>,
+    /// The loop that it is, if it is one of the limit's.
+    bare: Option<&'a BareLoop>,
     /// What each round found, from the first on. There are no gaps: who fails, and who is stopped, runs no more. Not so in a row
     /// that climbs: there it is what the rounds found that held, and which of them were made beside whose is not known.
     outcomes: Vec<Outcome>,
@@ -99,14 +102,22 @@ pub(super) fn contenders<'a>(options: &'a BenchOptions, plan: &'a RowPlan) -> Ve
         },
         work,
         mode: None,
+        bare: None,
         outcomes: Vec::new(),
         error: None,
         climb: (!plan.climbs.is_empty()).then(|| Climb::new(plan.climbs)),
     };
     let mut contenders = Vec::new();
-    if let Some(limit) = &plan.limit {
+    for limit in &plan.limits {
         let bare = &options.bare;
-        contenders.push(contender(LIMIT, bare, bare, Driver::Own, limit));
+        let name = match limit.name.as_str() {
+            "" => LIMIT.to_owned(),
+            name => format!("{LIMIT} ({name})"),
+        };
+        contenders.push(Contender {
+            bare: Some(limit),
+            ..contender(&name, bare, bare, Driver::Own, &limit.work)
+        });
     }
     if let Some(tidewire) = &options.tidewire {
         let work = &plan.work;
@@ -136,17 +147,17 @@ pub(super) fn contenders<'a>(options: &'a BenchOptions, plan: &'a RowPlan) -> Ve
 
 /// Puts what they found together.
 pub(super) fn results(plan: &RowPlan, contenders: Vec<Contender<'_>>) -> RowResult {
-    let (mut tidewire, mut limit) = (Figures::default(), None);
+    let (mut tidewire, mut limits) = (Figures::default(), LimitFigures::default());
     let mut peers = BTreeMap::new();
     for contender in contenders {
         let message_bytes = contender.work_now().message_bytes;
         let mut figures = Figures::of(plan, &contender.outcomes, contender.error);
         figures.weigh(plan, message_bytes);
         figures.tries = contender.climb.map(Climb::into_tries).unwrap_or_default();
-        match contender.name.as_str() {
-            LIMIT if contender.mode.is_none() => limit = Some(figures),
-            OURS if contender.mode.is_none() => tidewire = figures,
-            _ => {
+        match (contender.bare, contender.mode) {
+            (Some(bare), _) => limits.add(plan, &bare.name, figures),
+            (None, None) => tidewire = figures,
+            (None, Some(_)) => {
                 let peer = PeerFigures {
                     version: contender.cast.server.description.version.clone(),
                     ratio: None,
@@ -158,10 +169,10 @@ pub(super) fn results(plan: &RowPlan, contenders: Vec<Contender<'_>>) -> RowResu
             }
         }
     }
-    RowResult::of(plan, tidewire, limit, peers)
+    RowResult::of(plan, tidewire, limits, peers)
 }
 
-/// Name of the bare loop among the contenders.
+/// Name of the bare loops among the contenders.
 const LIMIT: &str = "limit";
 
 /// Name of Tidewire among them.

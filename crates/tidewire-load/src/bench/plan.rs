@@ -41,8 +41,10 @@ pub struct RowPlan {
     pub id: String,
     /// What Tidewire does.
     pub work: Work,
-    /// What the bare loop does; nothing where there is no limit to compare with.
-    pub limit: Option<Work>,
+    /// The bare loops of the limit, of which the best one counts; none where there is no limit to compare with.
+    pub limits: Vec<BareLoop>,
+    /// Whether the loop beside it is another way to do the work and no limit, so that it is no fault when somebody passes it.
+    pub is_beside: bool,
     /// What peers do; nothing where none takes part. Those whose offers match its suite, transport and mode take part, and
     /// those that drop in silence in a column of their own.
     pub peers: Option<Work>,
@@ -58,6 +60,15 @@ pub struct RowPlan {
     pub may_drop: bool,
     /// The shortest window that shows anything, in milliseconds.
     pub measure_ms_min: u64,
+}
+
+/// One way to do a row's work without any library.
+#[derive(Clone, Debug, PartialEq)]
+pub struct BareLoop {
+    /// What sets it apart from the row's other loops; empty where it is the only one.
+    pub name: String,
+    /// What it does.
+    pub work: Work,
 }
 
 /// The figure of a row.
@@ -143,8 +154,9 @@ impl RowPlan {
     pub fn new(id: impl Into<String>, work: Work, metric: Metric) -> Self {
         Self {
             id: id.into(),
-            limit: Some(work.clone()),
+            limits: BareLoop::only(Some(work.clone())),
             peers: Some(work.clone()),
+            is_beside: false,
             work,
             metric,
             rises: false,
@@ -161,11 +173,26 @@ impl RowPlan {
         self
     }
 
-    /// The same with another limit, or none.
+    /// The same with another limit of a single loop, or none.
     #[must_use]
     pub fn with_limit(mut self, limit: Option<Work>) -> Self {
-        self.limit = limit;
+        self.limits = BareLoop::only(limit);
         self
+    }
+
+    /// The same with the best of these loops as the limit.
+    #[must_use]
+    pub fn with_limits(mut self, limits: impl IntoIterator<Item = (String, Work)>) -> Self {
+        let limits = limits.into_iter();
+        self.limits = limits.map(|(name, work)| BareLoop { name, work }).collect();
+        self
+    }
+
+    /// The same beside another way to do the work, which is no limit.
+    #[must_use]
+    pub fn beside(mut self, other: Work) -> Self {
+        self.is_beside = true;
+        self.with_limit(Some(other))
     }
 
     /// The same with other work for the peers, or none.
@@ -177,15 +204,9 @@ impl RowPlan {
 
     /// Makes the window of all as long as this or as the shortest that the row may have, where a window is what the work gives.
     pub fn measure_for(&mut self, measure_ms: u64) {
-        let works = [
-            Some(&mut self.work),
-            self.limit.as_mut(),
-            self.peers.as_mut(),
-        ];
-        let timed = works
-            .into_iter()
-            .flatten()
-            .filter(|work| work.measure_ms > 0);
+        let limits = self.limits.iter_mut().map(|limit| &mut limit.work);
+        let works = limits.chain([&mut self.work]).chain(&mut self.peers);
+        let timed = works.filter(|work| work.measure_ms > 0);
         let measure_ms = measure_ms.max(self.measure_ms_min);
         timed.for_each(|work| work.measure_ms = measure_ms);
     }
@@ -209,6 +230,16 @@ impl RowPlan {
     pub fn allowing_drops(mut self) -> Self {
         self.may_drop = true;
         self
+    }
+}
+
+impl BareLoop {
+    fn only(work: Option<Work>) -> Vec<Self> {
+        let only = |work| Self {
+            name: String::new(),
+            work,
+        };
+        work.map(only).into_iter().collect()
     }
 }
 
@@ -308,10 +339,10 @@ mod tests {
             ..Work::default()
         };
         let mut row = RowPlan::new("one", timed, Metric::MESSAGES);
-        row.limit = Some(Work::default());
+        row = row.with_limit(Some(Work::default()));
         row.measure_for(250);
         assert_eq!(row.work.measure_ms, 250);
-        assert_eq!(row.limit.as_ref().unwrap().measure_ms, 0);
+        assert_eq!(row.limits[0].work.measure_ms, 0);
         assert_eq!(row.peers.as_ref().unwrap().measure_ms, 250);
         let mut row = row.with_windows_from(3_000);
         row.measure_for(250);

@@ -52,13 +52,14 @@ pub struct Received {
     pub allocated_bytes: AtomicU64,
 }
 
-/// Counts what arrives until `stop` is set, or `connections` have come and gone. A connection that breaks has gone.
+/// Counts what arrives, in reads of at most `read_bytes`, until `stop` is set, or `connections` have come and gone. A connection that breaks has gone.
 ///
 /// # Errors
 /// What the system says of the listener or the epoll set.
 pub fn serve(
     listener: &Listener,
     parse: Parse,
+    read_bytes: usize,
     connections: usize,
     stop: &AtomicBool,
     received: &Received,
@@ -67,7 +68,7 @@ pub fn serve(
     // A connection and its unfinished frame.
     let mut open: Vec<Option<(Stream, Vec<u8>)>> = Vec::new();
     let mut counts = Counts::default();
-    let mut buffer = vec![0; BLOCK_BYTES * 4];
+    let mut buffer = vec![0; read_bytes];
     let mut ready = Vec::new();
     let mut gone = 0;
     while !stop.load(Ordering::Relaxed) && gone < connections {
@@ -238,9 +239,10 @@ mod tests {
             let listener = listener();
             let address = listener.local_address().clone();
             let received = Received::default();
+            let stop = AtomicBool::new(false);
             let sent = std::thread::scope(|scope| {
                 scope.spawn(|| {
-                    serve(&listener, parse, 3, &AtomicBool::new(false), &received).unwrap();
+                    serve(&listener, parse, BLOCK_BYTES * 4, 3, &stop, &received).unwrap();
                 });
                 let load = IngestLoad {
                     connections: 3,

@@ -12,8 +12,8 @@ static CLIMBING: Suite = Suite {
     rows: |_| {
         let mut row = row("highest").climbing(&[100.0, 200.0, 400.0, 800.0]);
         row.work.rate_per_sec = 100.0;
-        (row.limit, row.peers) = (Some(row.work.clone()), Some(row.work.clone()));
-        vec![row]
+        let work = Some(row.work.clone());
+        vec![row.with_limit(work.clone()).with_peers(work)]
     },
     ..SUITE
 };

@@ -13,10 +13,10 @@ use crate::{Bench, GOOD, SUITE, Script, error_of, row};
 static WITHIN: Suite = Suite {
     rows: |_| {
         let mut row = row("within");
-        for work in [Some(&mut row.work), row.limit.as_mut(), row.peers.as_mut()] {
-            "inproc".clone_into(&mut work.unwrap().transport);
-        }
-        vec![row]
+        "inproc".clone_into(&mut row.work.transport);
+        let limit = Some(row.work.clone());
+        row.peers.clone_from(&limit);
+        vec![row.with_limit(limit)]
     },
     ..SUITE
 };

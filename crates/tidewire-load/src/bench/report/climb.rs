@@ -17,14 +17,20 @@ impl RowResult {
     /// Everybody, the highest rate first.
     pub(super) fn climb_rows(&self) -> Vec<Vec<String>> {
         let limit = self.limit.iter();
-        let limit = limit.map(|limit| ("limit".to_owned(), limit, self.limit_ratio));
+        let limit = limit.map(|limit| (self.limit_name(), limit, self.limit_ratio));
+        let others = self.other_limits.iter();
+        let others = others.map(|(name, figures)| (format!("bare loop, {name}"), figures, None));
         let peers = self
             .peers
             .iter()
             .map(|(name, peer)| (name.clone(), &peer.figures, peer.ratio));
         let ours = [("Tidewire".to_owned(), &self.tidewire, None)];
-        let mut all: Vec<(String, &Figures, Option<f64>)> =
-            ours.into_iter().chain(limit).chain(peers).collect();
+        let mut all: Vec<(String, &Figures, Option<f64>)> = ours
+            .into_iter()
+            .chain(limit)
+            .chain(others)
+            .chain(peers)
+            .collect();
         all.retain(|(_, figures, _)| !figures.tries.is_empty());
         all.sort_by(|(_, one, _), (_, other, _)| {
             let rate = |figures: &Figures| figures.median.unwrap_or(0.0);

@@ -59,8 +59,9 @@ impl BenchReport {
             page,
             "<section class=\"verdict {class}\"><strong>{word}</strong><span>{sentence}</span></section>"
         );
-        let notes = faults.iter().chain(&self.env.missing_peers);
-        for note in notes {
+        let passed = self.passed_limits();
+        let notes = faults.iter().chain(&passed);
+        for note in notes.chain(&self.env.missing_peers) {
             let _ = writeln!(page, "<p class=\"note\">{}</p>", markup(note));
         }
     }
@@ -93,6 +94,9 @@ fn write_suite(suite: &SuiteResult, page: &mut String) {
         table.row(cells);
     }
     table.write(page);
+    for line in suite.rows.iter().filter_map(RowResult::other_loops) {
+        let _ = writeln!(page, "<p class=\"note\">{}</p>", markup(&line));
+    }
     for row in suite.rows.iter().filter(|row| row.climbs()) {
         let (id, unit) = (markup(&row.id), markup(&row.unit));
         let _ = writeln!(page, "<h3>{id} ({unit})</h3>");
@@ -279,13 +283,21 @@ fn entries(row: &RowResult) -> Vec<Entry> {
         })
     };
     let limit = row.limit.as_ref();
-    let limit = limit.and_then(|figures| entry("limit", "s0", figures, row.limit_ratio));
+    let limit = limit.and_then(|figures| entry(&row.limit_name(), "s0", figures, row.limit_ratio));
+    let others = row.other_limits.iter();
+    let others =
+        others.filter_map(|(name, one)| entry(&format!("bare loop, {name}"), "s0", one, None));
     let ours = entry("Tidewire", "s1", &row.tidewire, None);
     let peers = row
         .peers
         .iter()
         .filter_map(|(name, peer)| entry(name, "s2", &peer.figures, peer.ratio));
-    limit.into_iter().chain(ours).chain(peers).collect()
+    limit
+        .into_iter()
+        .chain(others)
+        .chain(ours)
+        .chain(peers)
+        .collect()
 }
 
 /// From the median to the 99.9th percentile.

@@ -38,6 +38,11 @@ impl SuiteResult {
         let mut text = format!("## {}\n\n", self.name);
         let rows = self.rows.iter().map(|row| self.cells(row));
         write_table(&self.head(), rows, &mut text);
+        let lines = self.rows.iter();
+        let lines = lines.flat_map(|row| [row.other_loops(), row.passed_limit()]);
+        for line in lines.flatten() {
+            text.push_str(&format!("\n{line}\n"));
+        }
         for row in self.rows.iter().filter(|row| row.climbs()) {
             text.push_str(&format!("\n{} ({}):\n\n", row.id, row.unit));
             write_table(&climb::HEAD, row.climb_rows().into_iter(), &mut text);
@@ -89,7 +94,7 @@ fn cells(row: &RowResult) -> Vec<String> {
     vec![
         format!("{}{}", row.id, marked(&row.marks())),
         row.unit.clone(),
-        row.limit.as_ref().map_or_else(none, median),
+        limit(row),
         median(ours),
         ours.bytes_per_sec
             .map_or_else(none, |bytes| format!("{:.2}", bytes / 1e9)),
@@ -110,6 +115,15 @@ fn cells(row: &RowResult) -> Vec<String> {
         }),
         loss(row),
     ]
+}
+
+/// The limit, with the loop that it is where there are several.
+fn limit(row: &RowResult) -> String {
+    let limit = row.limit.as_ref().map_or_else(none, median);
+    match &row.limit_loop {
+        Some(name) => format!("{limit}: {name}"),
+        None => limit,
+    }
 }
 
 fn peers(row: &RowResult) -> String {

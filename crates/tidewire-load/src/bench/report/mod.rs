@@ -2,6 +2,7 @@
 
 mod climb;
 mod html;
+mod limit;
 mod markdown;
 #[cfg(test)]
 mod tests;
@@ -11,6 +12,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+pub(super) use self::limit::LimitFigures;
 pub use self::write::{ReadBenchError, WrittenBench};
 use super::climb::Try;
 use super::contract::{Measured, Times, Work};
@@ -92,8 +94,18 @@ pub struct RowResult {
     pub limit_server_cpu_ratio: Option<f64>,
     /// Interval of that median.
     pub limit_server_cpu_ratio_ci95: Option<[f64; 2]>,
-    /// The bare loop's figures.
+    /// The bare loop's figures; of several, those of the best.
     pub limit: Option<Figures>,
+    /// Which of several bare loops that is; nothing where the row has one or none.
+    #[serde(default)]
+    pub limit_loop: Option<String>,
+    /// The figures of the other bare loops, by name.
+    #[serde(default)]
+    pub other_limits: BTreeMap<String, Figures>,
+    /// Those who are faster than the limit, beyond doubt: their ratio is above 1.05, and its interval above 1. Empty in rows that
+    /// stand beside another way of doing the work and not beside a limit.
+    #[serde(default)]
+    pub limit_passed_by: Vec<String>,
     /// The figures of those who did the same.
     pub peers: BTreeMap<String, PeerFigures>,
 }
@@ -211,7 +223,7 @@ impl RowResult {
     pub(super) fn of(
         plan: &RowPlan,
         tidewire: Figures,
-        limit: Option<Figures>,
+        limits: LimitFigures,
         mut peers: BTreeMap<String, PeerFigures>,
     ) -> Self {
         let metric = &plan.metric;
@@ -221,9 +233,14 @@ impl RowResult {
         } else {
             ratio_of_medians
         };
-        let limit_ratio = limit
-            .as_ref()
-            .and_then(|limit| ratio(&tidewire.runs, &limit.runs, &as_good));
+        let limit = limits.best;
+        let ratio_to_limit = |one: &Figures| ratio(&one.runs, &limit.as_ref()?.runs, &as_good);
+        let limit_ratio = ratio_to_limit(&tidewire);
+        let limit_passed_by = if plan.is_beside {
+            Vec::new()
+        } else {
+            limit::passed_by(limit_ratio, &peers, ratio_to_limit)
+        };
         let limit_server_cpu = limit.as_ref().and_then(|limit| {
             let [ours, limit] = [&tidewire, limit].map(|one| &one.server_cpu_ns_per_msg_runs);
             ratio(ours, limit, &|ours, limit| limit / ours)
@@ -246,6 +263,9 @@ impl RowResult {
             limit_server_cpu_ratio: limit_server_cpu.map(|ratio| ratio.value),
             limit_server_cpu_ratio_ci95: limit_server_cpu.map(|ratio| ratio.ci95),
             limit,
+            limit_loop: limits.name,
+            other_limits: limits.others,
+            limit_passed_by,
             peers,
         }
     }
@@ -257,7 +277,8 @@ impl RowResult {
     pub fn marks(&self) -> Vec<&'static str> {
         let mut marks = self.tidewire.marks();
         let of_limit = self.limit.iter().flat_map(Figures::marks);
-        for mark in of_limit {
+        let passed = (!self.limit_passed_by.is_empty()).then_some("limit passed");
+        for mark in of_limit.chain(passed) {
             if !marks.contains(&mark) {
                 marks.push(mark);
             }

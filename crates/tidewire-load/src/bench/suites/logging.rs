@@ -54,7 +54,10 @@ fn rows(quick: bool) -> Vec<RowPlan> {
             ..Work::default()
         };
         let id = format!("{threads} threads, {mode}, beside a locked file");
-        RowPlan::new(id, work, LINES).with_peers(None)
+        let locked = work.clone();
+        RowPlan::new(id, work, LINES)
+            .beside(locked)
+            .with_peers(None)
     };
     let mut rows = vec![row(LOSSLESS, 4), row(LOSSY, 4).allowing_drops()];
     if !quick {

@@ -53,11 +53,12 @@ impl Player {
 pub(super) fn play_long_rows(suite: &'static Suite, connections_max: usize) {
     let few = |row: &RowPlan| row.work.connections <= connections_max;
     for row in (suite.rows)(false).into_iter().filter(few) {
-        for (side, work) in [(Side::Bare, row.limit), (Side::Tidewire, Some(row.work))] {
+        let limits = row.limits.into_iter().map(|bare| (Side::Bare, bare.work));
+        for (side, work) in limits.chain([(Side::Tidewire, row.work)]) {
             let work = Work {
                 warm_up_ms: 2,
                 measure_ms: 10,
-                ..work.unwrap()
+                ..work
             };
             play_until(suite, side, work, |measured| measured.messages > 0);
         }
@@ -144,9 +145,9 @@ pub(super) fn play_until(
 
 /// Plays every quick row with both programs, cut down by `small`, and expects that nothing is lost.
 pub(super) fn loses_nothing(suite: &'static Suite, small: impl Fn(&mut Work)) {
-    for RowPlan { work, limit, .. } in (suite.rows)(true) {
-        for (side, work) in [(Side::Bare, limit), (Side::Tidewire, Some(work))] {
-            let Some(mut work) = work else { continue };
+    for RowPlan { work, limits, .. } in (suite.rows)(true) {
+        let limits = limits.into_iter().map(|bare| (Side::Bare, bare.work));
+        for (side, mut work) in limits.chain([(Side::Tidewire, work)]) {
             small(&mut work);
             play_until(suite, side, work, |measured| measured.messages > 0);
         }

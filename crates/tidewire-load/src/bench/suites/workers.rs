@@ -74,7 +74,7 @@ fn rows(quick: bool) -> Vec<RowPlan> {
                 ..Work::default()
             };
             let work = super::timed(quick, work);
-            let limit = Work {
+            let other = Work {
                 mode: mode.to_owned(),
                 ..work.clone()
             };
@@ -86,7 +86,7 @@ fn rows(quick: bool) -> Vec<RowPlan> {
             let id = format!("{threads} threads, {each}, beside {mode}");
             let peers = (mode == INLINE).then(|| work.clone());
             let row = RowPlan::new(id, work, TASKS_PER_SEC);
-            rows.push(row.with_limit(Some(limit)).with_peers(peers));
+            rows.push(row.beside(other).with_peers(peers));
         }
     }
     if quick {

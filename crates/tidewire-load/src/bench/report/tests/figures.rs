@@ -24,7 +24,12 @@ fn figures_are_medians_and_ratios_say_how_many_times_as_good() {
     };
     let of = |rates| Figures::of(&plan(metric), &outcomes(rates), None);
     let limit = Some(of([200, 200, 200]));
-    let row = RowResult::of(&plan(metric), of([100, 100, 100]), limit, BTreeMap::new());
+    let row = RowResult::of(
+        &plan(metric),
+        of([100, 100, 100]),
+        only(limit),
+        BTreeMap::new(),
+    );
     assert_eq!(row.limit_ratio, Some(0.5));
 }
 
@@ -48,7 +53,7 @@ fn a_round_without_a_figure_is_left_out_and_shifts_no_other() {
     // The machine is ten times as fast in every next round.
     let ours = of([Some(5.0), None, Some(500.0), Some(5_000.0)]);
     let limit = of([Some(10.0), Some(100.0), Some(1_000.0), Some(10_000.0)]);
-    let row = RowResult::of(&plan(metric), ours, Some(limit), BTreeMap::new());
+    let row = RowResult::of(&plan(metric), ours, only(Some(limit)), BTreeMap::new());
     assert_eq!(row.limit_ratio, Some(0.5));
     assert_eq!(row.limit_ratio_ci95, Some([0.5, 0.5]));
     assert_eq!(
@@ -60,7 +65,7 @@ fn a_round_without_a_figure_is_left_out_and_shifts_no_other() {
     let row = RowResult::of(
         &plan(metric),
         nothing.clone(),
-        Some(nothing),
+        only(Some(nothing)),
         BTreeMap::new(),
     );
     assert_eq!((row.limit_ratio, row.limit_ratio_ci95), (None, None));
@@ -77,7 +82,7 @@ fn rounds_of_a_row_that_climbs_are_not_paired() {
         let of = |rates| Figures::of(&plan, &outcomes(rates), None);
         // Round by round it would be 1.33 and not 2.
         let (ours, limit) = (of([400, 100, 800]), of([300, 200, 100]));
-        let row = RowResult::of(&plan, ours, Some(limit), BTreeMap::new());
+        let row = RowResult::of(&plan, ours, only(Some(limit)), BTreeMap::new());
         assert_eq!(row.limit_ratio, Some(better));
         let [low, high] = row.limit_ratio_ci95.unwrap();
         assert!(low < better && better < high, "{low} to {high}");
@@ -87,7 +92,7 @@ fn rounds_of_a_row_that_climbs_are_not_paired() {
     let plan = plan(Metric::MESSAGES).climbing(&[1.0]);
     let nothing = Figures::of(&plan, &[], None);
     let ours = figures(&outcomes([1, 2, 3]));
-    let row = RowResult::of(&plan, ours, Some(nothing), BTreeMap::new());
+    let row = RowResult::of(&plan, ours, only(Some(nothing)), BTreeMap::new());
     assert_eq!((row.limit_ratio, row.limit_ratio_ci95), (None, None));
 }
 

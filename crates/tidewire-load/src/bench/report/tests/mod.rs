@@ -2,6 +2,7 @@
 
 mod faults;
 mod figures;
+mod limits;
 mod schema;
 mod tables;
 
@@ -58,6 +59,15 @@ fn plan(metric: Metric) -> RowPlan {
     RowPlan::new("tcp, 1 × 1", Work::default(), metric)
 }
 
+/// A limit of a single loop.
+fn only(limit: Option<Figures>) -> LimitFigures {
+    let mut limits = LimitFigures::default();
+    if let Some(limit) = limit {
+        limits.add(&plan(Metric::MESSAGES), "", limit);
+    }
+    limits
+}
+
 fn row(ours: Figures, limit: Option<Figures>, peer: Figures, drops: bool) -> RowResult {
     let peer = PeerFigures {
         version: "1.2".to_owned(),
@@ -67,7 +77,7 @@ fn row(ours: Figures, limit: Option<Figures>, peer: Figures, drops: bool) -> Row
         figures: peer,
     };
     let peers = BTreeMap::from([(format!("rival {HOSTILE}"), peer)]);
-    RowResult::of(&plan(Metric::MESSAGES), ours, limit, peers)
+    RowResult::of(&plan(Metric::MESSAGES), ours, only(limit), peers)
 }
 
 fn figures(outcomes: &[Outcome]) -> Figures {
@@ -127,13 +137,17 @@ fn sample() -> BenchReport {
         one.tries = vec![tried(true), tried(false)];
         one.weigh(&plan(Metric::MESSAGES), 32);
     }
+    let mut first = row(
+        ours.clone(),
+        Some(limit.clone()),
+        figures(&outcomes([90, 100, 110])),
+        false,
+    );
+    first.limit_loop = Some("every 5 ms".to_owned());
+    first.other_limits = BTreeMap::from([(format!("every {HOSTILE}"), failed())]);
+    first.limit_passed_by = vec![format!("rival {HOSTILE}")];
     report(vec![
-        row(
-            ours.clone(),
-            Some(limit.clone()),
-            figures(&outcomes([90, 100, 110])),
-            false,
-        ),
+        first,
         row(ours, None, failed(), false),
         row(Figures::default(), Some(limit), Figures::default(), true),
     ])

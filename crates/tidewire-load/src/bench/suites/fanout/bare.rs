@@ -1,12 +1,16 @@
-//! The bare publisher: writes the same bytes to every socket, as often as Tidewire sweeps a busy room. They are framed once,
-//! into one log in which every receiver has a position, so that one that is behind costs no copies. There are no sessions
-//! and no policies: with a log that is full the publisher waits for the slowest.
+//! The bare publisher: writes the same bytes to every socket at a fixed interval. They are framed once, into one log in which
+//! every receiver has a position, so that one that is behind costs no copies. There are no sessions and no policies: with a
+//! log that is full the publisher waits for the slowest.
+//!
+//! Two things decide how much it can do, so that it has several [loops](LOOPS). A longer interval saves system calls, but what
+//! it writes to all receivers together no longer fits into a processor's cache, where the reader would find it. A shorter
+//! frame is less to copy for the system and less to look at for the reader, which is the slower side.
 
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tidewire::io::clock::now_ns;
 use tidewire::io::socket::{Listener, SocketOptions, Stream};
@@ -19,6 +23,15 @@ use crate::bench::plan::RoleError;
 use crate::bench::publication::Publication;
 use crate::bench::stage::Stage;
 use crate::bench::subscriber::TOPIC;
+
+/// A way to publish.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Loop {
+    /// The frame: `tw1` as Tidewire writes it, or `length`, four bytes before each payload.
+    pub(super) codec: &'static str,
+    /// Milliseconds from one write to the next.
+    pub(super) interval_ms: u64,
+}
 
 /// A receiver, and how far it is in the log.
 struct Receiver {
@@ -41,12 +54,13 @@ pub(super) fn serve(work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
     };
     let listener =
         Listener::bind(&address, &SocketOptions::default()).map_err(RoleError::failed("listen"))?;
+    let interval = interval(work)?;
     let local = Address::from(listener.local_address().clone()).to_string();
     let published = Arc::new(AtomicU64::new(0));
     // It ends with the process: the runner's last word is the end of our input.
     thread::spawn({
         let (work, published) = (work.clone(), Arc::clone(&published));
-        move || publish(&listener, &work, &published)
+        move || publish(&listener, &work, interval, &published)
     });
     stage.serve(&local, || Account {
         messages: Some(published.load(Ordering::Relaxed)),
@@ -55,7 +69,12 @@ pub(super) fn serve(work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
 }
 
 /// Publishes to so many connections until the last one has ended.
-fn publish(listener: &Listener, work: &Work, published: &AtomicU64) -> io::Result<()> {
+fn publish(
+    listener: &Listener,
+    work: &Work,
+    interval: Duration,
+    published: &AtomicU64,
+) -> io::Result<()> {
     let mut receivers = Vec::with_capacity(work.subscribers);
     while receivers.len() < work.subscribers {
         match listener.accept() {
@@ -64,7 +83,7 @@ fn publish(listener: &Listener, work: &Work, published: &AtomicU64) -> io::Resul
                 at: 0,
             }),
             // There is nothing else to do until somebody comes.
-            Err(_) => thread::sleep(TICK),
+            Err(_) => thread::sleep(RETRY),
         }
     }
     let mut pace = Pace::new(work.rate_per_sec, now_ns());
@@ -73,21 +92,18 @@ fn publish(listener: &Listener, work: &Work, published: &AtomicU64) -> io::Resul
         start: 0,
     };
     let mut payload = Vec::new();
+    let mut next = Instant::now();
     while !receivers.is_empty() {
-        for _ in 0..TICKS_PER_WRITE {
-            thread::sleep(TICK);
-            if log.bytes.len() >= LOG_BYTES_MAX {
-                // What is due waits, and is late by as much.
-                continue;
-            }
-            for sequence in pace.take(now_ns()) {
-                payload.clear();
-                let due_ns = pace.due_ns(sequence);
-                Publication { sequence, due_ns }.append(work.message_bytes, &mut payload);
-                let message = Message::with_id(Kind::Deliver, 1, 0, &payload).with_name(TOPIC);
-                Tw1.encode(&message, &mut log.bytes)
-                    .map_err(io::Error::other)?;
-            }
+        next = (next + interval).max(Instant::now());
+        thread::sleep(next - Instant::now());
+        // With a full log what is due waits, and is late by as much.
+        let is_full = log.bytes.len() >= LOG_BYTES_MAX;
+        let due = if is_full { 0..0 } else { pace.take(now_ns()) };
+        for sequence in due {
+            payload.clear();
+            let due_ns = pace.due_ns(sequence);
+            Publication { sequence, due_ns }.append(work.message_bytes, &mut payload);
+            append(&work.codec, &payload, &mut log.bytes)?;
         }
         receivers.retain_mut(|receiver| receiver.write(&log).is_ok());
         if let Some(slowest) = receivers.iter().map(|receiver| receiver.at).min() {
@@ -132,11 +148,74 @@ impl Log {
     }
 }
 
-/// How often it looks for what is due, as every publisher does.
-const TICK: Duration = Duration::from_millis(1);
+impl Loop {
+    /// Name in the tables.
+    pub(super) fn name(self) -> String {
+        format!("{} frames, every {} ms", self.codec, self.interval_ms)
+    }
 
-/// A write to everybody every five milliseconds: the longest that Tidewire lets a message of a busy room wait.
-const TICKS_PER_WRITE: u32 = 5;
+    /// The same work, done like this.
+    pub(super) fn work(self, work: &Work) -> Work {
+        Work {
+            codec: self.codec.to_owned(),
+            mode: format!("{}{INTERVAL_UNIT}", self.interval_ms),
+            ..work.clone()
+        }
+    }
+}
+
+/// Puts a payload into a frame.
+fn append(codec: &str, payload: &[u8], log: &mut Vec<u8>) -> io::Result<()> {
+    if codec == LENGTH {
+        let length = u32::try_from(payload.len()).map_err(io::Error::other)?;
+        log.extend_from_slice(&length.to_be_bytes());
+        log.extend_from_slice(payload);
+        return Ok(());
+    }
+    let message = Message::with_id(Kind::Deliver, 1, 0, payload).with_name(TOPIC);
+    Tw1.encode(&message, log).map_err(io::Error::other)
+}
+
+/// The time between two writes that the work's mode names.
+fn interval(work: &Work) -> Result<Duration, RoleError> {
+    let number = work.mode.strip_suffix(INTERVAL_UNIT);
+    match number.and_then(|number| number.parse().ok()) {
+        Some(interval_ms) => Ok(Duration::from_millis(interval_ms)),
+        None => {
+            let text = format!("the bare publisher has no mode `{}`; try `5 ms`", work.mode);
+            Err(RoleError::Unsupported(text))
+        }
+    }
+}
+
+/// The loops of the limit. The first one writes what Tidewire writes, as rarely as Tidewire may.
+pub(super) const LOOPS: [Loop; 4] = [
+    Loop {
+        codec: "tw1",
+        interval_ms: 5,
+    },
+    Loop {
+        codec: LENGTH,
+        interval_ms: 5,
+    },
+    Loop {
+        codec: LENGTH,
+        interval_ms: 2,
+    },
+    Loop {
+        codec: LENGTH,
+        interval_ms: 1,
+    },
+];
+
+/// The frame with nothing but its length.
+const LENGTH: &str = "length";
+
+/// What follows the number of milliseconds in a work's mode.
+const INTERVAL_UNIT: &str = " ms";
+
+/// How long it waits for the next connection.
+const RETRY: Duration = Duration::from_millis(1);
 
 /// What is kept for the slowest receiver, in bytes; with it the publisher waits.
 const LOG_BYTES_MAX: usize = 64 << 20;

@@ -35,11 +35,16 @@ fn rows(quick: bool) -> Vec<RowPlan> {
     for millions in rates {
         let work = work(quick, millions * 1e6 / SUBSCRIBERS as f64);
         let id = format!("{millions} M/s to {SUBSCRIBERS}");
-        rows.push(RowPlan::new(id, work, DELIVERIES).rising());
+        let limit = bare::LOOPS[0].work(&work);
+        let row = RowPlan::new(id, work, DELIVERIES);
+        rows.push(row.with_limit(Some(limit)).rising());
     }
     let climb: &'static [f64] = if quick { &CLIMB[..4] } else { &CLIMB };
     let id = format!("highest rate without loss to {SUBSCRIBERS}");
-    rows.push(RowPlan::new(id, work(quick, climb[0]), DELIVERIES).climbing(climb));
+    let work = work(quick, climb[0]);
+    let limits = bare::LOOPS.map(|one| (one.name(), one.work(&work)));
+    let row = RowPlan::new(id, work, DELIVERIES);
+    rows.push(row.with_limits(limits).climbing(climb));
     rows
 }
 
@@ -158,7 +163,11 @@ mod tests {
     #[test]
     fn the_server_accounts_for_what_it_published() {
         for side in [Side::Bare, Side::Tidewire] {
-            let mut work = rows(true).pop().unwrap().work;
+            let row = rows(true).pop().unwrap();
+            let mut work = match side {
+                Side::Bare => row.limits[0].work.clone(),
+                Side::Tidewire => row.work,
+            };
             (work.subscribers, work.measure_ms) = (3, 50);
             let played = play(&SUITE, side, &work);
             let published = played.account.messages.unwrap();

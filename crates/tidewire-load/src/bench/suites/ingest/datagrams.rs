@@ -35,11 +35,15 @@ pub(super) fn each(quick: bool, connections: usize, mode: &str) -> RowPlan {
     } else {
         format!(", beside {mode}")
     };
-    row(
+    let row = row(
         format!("udp raw, {connections}, a datagram each{beside}"),
         work,
-        limit,
-    )
+        limit.clone(),
+    );
+    match mode {
+        "" => row,
+        _ => row.beside(limit),
+    }
 }
 
 fn row(id: String, work: Work, limit: Work) -> RowPlan {

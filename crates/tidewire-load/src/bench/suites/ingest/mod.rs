@@ -73,9 +73,9 @@ fn rows(quick: bool) -> Vec<RowPlan> {
 /// Our client is given every message by itself, and so are the rivals', who batch as they see fit; the limit is blocks.
 fn coalesced(quick: bool, codec: &str, connections: usize) -> RowPlan {
     let work = work(quick, codec, connections);
-    let limit = in_blocks(&work, BLOCK_BYTES);
+    let limits = limits(&in_blocks(&work, BLOCK_BYTES), &[BLOCK_BYTES, 16 << 10]);
     let id = format!("{codec}, {connections}, a send each, coalesced");
-    RowPlan::new(id, work, Metric::MESSAGES).with_limit(Some(limit))
+    RowPlan::new(id, work, Metric::MESSAGES).with_limits(limits)
 }
 
 /// Every message is a write.
@@ -100,7 +100,46 @@ fn batched(quick: bool, codec: &str, connections: usize, write_bytes: usize) -> 
         mode: BLOCKS.to_owned(),
         ..work.clone()
     };
-    RowPlan::new(id, work, Metric::MESSAGES).with_peers(Some(peers))
+    let limits = limits(&work, &[write_bytes]);
+    RowPlan::new(id, work, Metric::MESSAGES)
+        .with_limits(limits)
+        .with_peers(Some(peers))
+}
+
+/// Bare loops with writes of so many bytes, and reads of several sizes: large reads save system calls, small ones leave the
+/// bytes in the processor's nearest cache. Which is better depends on how many connections have something at a time.
+fn limits(work: &Work, writes: &[usize]) -> Vec<(String, Work)> {
+    let mut limits = Vec::new();
+    for &write_bytes in writes {
+        for read_bytes in READS {
+            let read = format!("{} KiB", read_bytes / 1_024);
+            let name = format!("writes of {} KiB, reads of {read}", write_bytes / 1_024);
+            let mode = format!("{READS_MODE}{read}");
+            let work = Work {
+                write_bytes,
+                mode,
+                ..work.clone()
+            };
+            limits.push((name, work));
+        }
+    }
+    limits
+}
+
+/// Bytes of a read that the mode of bare work names, or else the largest.
+fn read_bytes(work: &Work) -> Result<usize, RoleError> {
+    let Some(size) = work.mode.strip_prefix(READS_MODE) else {
+        return Ok(READS[0]);
+    };
+    let kibibytes = size.strip_suffix(" KiB").map(str::parse::<usize>);
+    match kibibytes {
+        // Below it an unfinished frame and a read do not fit, above it nothing changes.
+        Some(Ok(kibibytes @ 1..=1_024)) => Ok(kibibytes * 1_024),
+        _ => {
+            let text = format!("the bare receiver has no mode `{}`", work.mode);
+            Err(RoleError::Unsupported(text))
+        }
+    }
 }
 
 /// From one end of a connection within a process to the other.
@@ -154,7 +193,7 @@ fn serve_bare(work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
     let listener =
         Listener::bind(&address, &SocketOptions::default()).map_err(RoleError::failed("listen"))?;
     let local = Address::from(listener.local_address().clone()).to_string();
-    let parse = parse(work)?;
+    let (parse, read_bytes) = (parse(work)?, read_bytes(work)?);
     let received = Arc::new(Received::default());
     let counted = Arc::clone(&received);
     // It ends with the process: the runner's last word is the end of our input.
@@ -162,6 +201,7 @@ fn serve_bare(work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
         ingest::serve(
             &listener,
             parse,
+            read_bytes,
             usize::MAX,
             &AtomicBool::new(false),
             &counted,
@@ -344,6 +384,12 @@ fn parse(work: &Work) -> Result<Parse, RoleError> {
 
 /// The mode of rivals in which the bare client sends them blocks.
 const BLOCKS: &str = "blocks";
+
+/// Bytes of the bare receiver's reads.
+const READS: [usize; 2] = [256 << 10, 64 << 10];
+
+/// What stands before the size of its reads in the mode of bare work.
+const READS_MODE: &str = "reads of ";
 
 /// The mode in which every message is written by itself.
 const FLUSH: &str = "flush";
