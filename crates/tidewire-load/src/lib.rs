@@ -11,6 +11,7 @@
 
 mod agents;
 pub mod bench;
+pub mod body;
 pub mod clock;
 pub mod compare;
 pub mod doctor;

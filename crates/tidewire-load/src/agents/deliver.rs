@@ -1,6 +1,7 @@
 //! What reaches an agent from others: the hot path of a fan-out, tens of millions of times a second.
 
 use super::Agents;
+use crate::body;
 use crate::ledger::Fate;
 use crate::stamp::Stamp;
 
@@ -16,6 +17,10 @@ impl Agents {
         };
         if stamp.run != self.plan.run || stamp.step != self.plan.number {
             ledger.record_foreign();
+            return;
+        }
+        if !body::is_whole(&stamp, payload, self.payload.len()) {
+            ledger.record_corrupt();
             return;
         }
         // What another part sent was due by the clock of its machine, of which this one knows nothing.

@@ -157,7 +157,7 @@ pub(crate) struct Agents {
     touched: Vec<usize>,
     /// Agents that still have to ask the server for its count.
     to_confirm: Vec<usize>,
-    /// A payload with its padding, of which every message gets its own stamp.
+    /// A payload, which every message fills with its own bytes.
     payload: Vec<u8>,
     in_flight: u64,
     next_expiry_ns: u64,
@@ -230,9 +230,7 @@ impl Agents {
                 slow.map(|index| Agent::new(index, &plan)).collect()
             }
         };
-        let payload = (0..plan.step.payload_bytes)
-            .map(|index| (index * 31 + 7) as u8)
-            .collect();
+        let payload = vec![0; plan.step.payload_bytes as usize];
         Self {
             plan,
             link,

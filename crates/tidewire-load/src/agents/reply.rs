@@ -5,6 +5,7 @@ use tidewire::{Context, Kind, Message};
 
 use super::flight::Answered;
 use super::{Agents, Confirmed, JOIN_ID, Pace};
+use crate::body;
 use crate::ledger::Fate;
 use crate::stamp::Stamp;
 
@@ -28,19 +29,19 @@ impl Agents {
         let Some(ledger) = agent.ledger.as_mut() else {
             return;
         };
-        let padding = self.payload.get(Stamp::BYTES..).unwrap_or_default();
-        let stamp = match Stamp::decode(message.payload) {
-            Ok(stamp) if message.payload.get(Stamp::BYTES..) == Some(padding) => stamp,
-            _ => {
-                ledger.record_corrupt();
-                return self.settle(place, asked, now_ns);
-            }
+        let Ok(stamp) = Stamp::decode(message.payload) else {
+            ledger.record_corrupt();
+            return self.settle(place, asked, now_ns);
         };
         let is_ours = stamp.run == self.plan.run
             && stamp.step == self.plan.number
             && stamp.sender == agent.index;
         if !is_ours || asked.is_some_and(|sequence| sequence != stamp.sequence) {
             ledger.record_foreign();
+            return self.settle(place, asked, now_ns);
+        }
+        if !body::is_whole(&stamp, message.payload, self.payload.len()) {
+            ledger.record_corrupt();
             return self.settle(place, asked, now_ns);
         }
         let delay_ns = now_ns.saturating_sub(stamp.intended_ns);

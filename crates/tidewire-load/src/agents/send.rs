@@ -10,6 +10,7 @@ use std::cmp::Reverse;
 use tidewire::{Context, Kind, Message};
 
 use super::{Agent, Agents, Pace, can_wait, last_send_ns};
+use crate::body;
 use crate::scenario::{Load, OnLate, Pattern};
 use crate::schedule::{Arrivals, Schedule, agent_seed};
 use crate::stamp::Stamp;
@@ -333,8 +334,12 @@ impl Agents {
             sequence,
             intended_ns,
         };
-        if let Some(front) = self.payload.first_chunk_mut() {
+        if let Some((front, rest)) = self.payload.split_first_chunk_mut() {
             stamp.encode(front);
+            // Nobody sees again what goes one way.
+            if self.plan.step.pattern != Pattern::Ingest {
+                body::fill(&stamp, rest);
+            }
         }
         let has_replies = self.plan.step.pattern.has_replies();
         let id = agent

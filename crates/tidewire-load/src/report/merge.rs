@@ -235,10 +235,12 @@ fn add_fates(step: &mut StepReport, parts: &[&StepReport], unheard: Unheard) {
     step.expected_received = sum(|part| part.expected_received).saturating_add(unheard.all());
     step.lost = sum(|part| part.lost).saturating_add(unheard.lost);
     step.unconfirmed = sum(|part| part.unconfirmed).saturating_add(unheard.unconfirmed);
-    step.duplicated = sum(|part| part.duplicated);
-    step.reordered = sum(|part| part.reordered);
-    step.corrupt = sum(|part| part.corrupt);
-    step.late = sum(|part| part.late);
+    // Known of all parts or of none: they ran the same pattern.
+    let seen = |count: fn(&StepReport) -> Option<u64>| parts.iter().map(|part| count(part)).sum();
+    step.duplicated = seen(|part| part.duplicated);
+    step.reordered = seen(|part| part.reordered);
+    step.corrupt = seen(|part| part.corrupt);
+    step.late = seen(|part| part.late);
     step.foreign = sum(|part| part.foreign);
     step.invented = sum(|part| part.invented).saturating_add(unheard.invented);
 }

@@ -130,6 +130,31 @@ fn the_histogram_log_holds_the_histograms_themselves() {
 }
 
 #[test]
+fn steps_of_the_histogram_log_do_not_overlap_in_time() {
+    let mut report = report("one");
+    let mut first = report.steps.remove(0);
+    first.test_duration_secs = 5.0;
+    let window = &mut first.detail.as_mut().unwrap().window;
+    (window.warmup_secs, window.steady_secs) = (1.0, 3.0);
+    let mut short = first.clone();
+    // Merged parts have a longer window than any of them took.
+    short.test_duration_secs = 2.0;
+    // A step that failed has no line, and takes its time.
+    let mut failed = first.clone();
+    failed.detail = None;
+    report.steps = vec![first.clone(), failed, short, first];
+    let text = report.to_histogram_log();
+    let times = text.lines().filter(|line| line.starts_with("Tag=service,"));
+    let times = times.map(|line| {
+        let mut fields = line.split(',').skip(1);
+        let mut field = || fields.next().unwrap().parse::<f64>().unwrap();
+        (field(), field())
+    });
+    let times: Vec<(f64, f64)> = times.collect();
+    assert_eq!(times, [(1.0, 3.0), (11.0, 3.0), (15.0, 3.0)]);
+}
+
+#[test]
 fn the_weightiest_conclusion_counts() {
     let mut report = report("a");
     assert_eq!(

@@ -57,19 +57,26 @@ impl Report {
     }
 
     /// An HdrHistogram interval log with one line for each distribution of each step, tagged with the name of the
-    /// distribution. Values are nanoseconds, the column of maxima is in milliseconds.
+    /// distribution. Values are nanoseconds, the column of maxima is in milliseconds. Steps follow each other: each begins
+    /// where the one before it ended, its login and its drain included, since tools add up what overlaps.
     #[must_use]
     pub fn to_histogram_log(&self) -> String {
         let mut text = format!(
-            "#[Histogram log format version 1.3]\n#[StartTime: 0 (seconds since the barrier), {}]\n\
+            "#[Histogram log format version 1.3]\n#[StartTime: 0 (seconds since the first step began), {}]\n\
              \"StartTimestamp\",\"Interval_Length\",\"Interval_Max\",\"Interval_Compressed_Histogram\"\n",
             self.start_time_utc
         );
+        let mut began_secs = 0.0;
         for step in &self.steps {
+            let step_began_secs = began_secs;
+            began_secs += step.test_duration_secs;
             let Some(detail) = &step.detail else { continue };
             // A line break in a name would end the comment.
             let _ = writeln!(text, "#[Step: {}]", visible(step.step_name.as_bytes()));
             let (times, window) = (&detail.times, &detail.window);
+            let from_secs = step_began_secs + window.warmup_secs;
+            // The window of parts that did not begin together is longer than each of them.
+            began_secs = began_secs.max(from_secs + window.steady_secs);
             let all = [
                 ("scheduled", Some(&times.scheduled)),
                 ("service", times.service.as_ref()),
@@ -83,7 +90,7 @@ impl Report {
                 let _ = writeln!(
                     text,
                     "Tag={name},{:.3},{:.3},{:.3},{}",
-                    window.warmup_secs,
+                    from_secs,
                     window.steady_secs,
                     distribution.max_ms,
                     distribution.histogram.hdr_v2_base64
@@ -98,6 +105,7 @@ fn csv_line(step: &StepReport) -> Vec<String> {
     let detail = step.detail.as_deref();
     let text = |value: Option<&str>| quoted(value.unwrap_or_default());
     let number = |value: Option<f64>| value.map_or_else(String::new, |value| format!("{value:.3}"));
+    let count = |value: Option<u64>| value.map_or_else(String::new, |value| value.to_string());
     let percentile = |value: Option<Percentile>| match value {
         Some(Percentile::Known { ms }) => format!("{ms:.6}"),
         Some(Percentile::Infinite) => "inf".to_owned(),
@@ -124,9 +132,9 @@ fn csv_line(step: &StepReport) -> Vec<String> {
         step.expected_received.to_string(),
         step.lost.to_string(),
         step.unconfirmed.to_string(),
-        step.duplicated.to_string(),
-        step.reordered.to_string(),
-        step.corrupt.to_string(),
+        count(step.duplicated),
+        count(step.reordered),
+        count(step.corrupt),
         percentile(times.map(|times| times.scheduled.p50)),
         percentile(times.map(|times| times.scheduled.p99)),
         percentile(times.map(|times| times.scheduled.p999)),

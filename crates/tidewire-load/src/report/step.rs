@@ -52,14 +52,15 @@ pub struct StepReport {
     /// Expected messages of which the instrument cannot know whether they arrived; neither received nor lost.
     #[serde(default)]
     pub unconfirmed: u64,
-    /// Arrivals of a message that had arrived before.
-    pub duplicated: u64,
+    /// Arrivals of a message that had arrived before. Nothing, as with the three below, where messages go one way: of those
+    /// the server says only how many it has.
+    pub duplicated: Option<u64>,
     /// Messages that arrived after a later one of the same sender.
-    pub reordered: u64,
-    /// Arrivals with a broken checksum.
-    pub corrupt: u64,
+    pub reordered: Option<u64>,
+    /// Arrivals with a byte that is not the one that was sent.
+    pub corrupt: Option<u64>,
     /// Messages that arrived later than allowed; they count as received.
-    pub late: u64,
+    pub late: Option<u64>,
     /// Arrivals that belong to another run, another step or the receiver itself.
     pub foreign: u64,
     /// Arrivals with a sequence that was never sent.
@@ -94,6 +95,8 @@ impl StepReport {
             send_tps: rate(measured.steady_sent, measured.steady_secs),
             receive_tps: rate(measured.steady_received, measured.steady_secs),
         };
+        // Only who gets a message back sees these.
+        let seen = |count| (measured.step.pattern != Pattern::Ingest).then_some(count);
         let theoretical_tps = match (&measured.step.load, &measured.detail) {
             // The rate may change, so what the window is compared with is what was due in it.
             (Load::Open { .. }, Some(detail)) => {
@@ -140,10 +143,10 @@ impl StepReport {
             expected_received: totals.expected,
             lost: totals.lost,
             unconfirmed: totals.unconfirmed,
-            duplicated: totals.duplicated,
-            reordered: totals.reordered,
-            corrupt: totals.corrupt,
-            late: totals.late,
+            duplicated: seen(totals.duplicated),
+            reordered: seen(totals.reordered),
+            corrupt: seen(totals.corrupt),
+            late: seen(totals.late),
             foreign: totals.foreign,
             invented: totals.invented,
             receivers_tracked: totals.receivers_tracked,

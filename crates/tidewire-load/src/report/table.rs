@@ -166,19 +166,12 @@ fn fates(step: &StepReport) -> Vec<(&'static str, String)> {
     } else {
         ""
     };
-    let [duplicated, reordered, corrupt, late] =
-        [step.duplicated, step.reordered, step.corrupt, step.late].map(thousands);
     let mut fates = vec![
         (
             "lost",
             format!("{lost} of {expected} expected (success {at_least}{success})"),
         ),
-        (
-            "irregular",
-            format!(
-                "{duplicated} duplicated, {reordered} reordered, {corrupt} corrupt, {late} late"
-            ),
-        ),
+        ("irregular", irregular(step)),
     ];
     if step.unconfirmed > 0 {
         // Next to what was lost, so that neither is taken for the other.
@@ -201,6 +194,25 @@ fn fates(step: &StepReport) -> Vec<(&'static str, String)> {
         fates.push(("failures", format!("{logins} logins, {sends} sends")));
     }
     fates
+}
+
+/// What arrived otherwise than it should, or that nobody saw it.
+fn irregular(step: &StepReport) -> String {
+    let kinds = [
+        ("duplicated", step.duplicated),
+        ("reordered", step.reordered),
+        ("corrupt", step.corrupt),
+        ("late", step.late),
+    ];
+    let known = kinds
+        .iter()
+        .filter_map(|(name, count)| Some(format!("{} {name}", thousands((*count)?))));
+    let known: Vec<String> = known.collect();
+    if known.is_empty() {
+        "not checked: the server says only how many messages it has".to_owned()
+    } else {
+        known.join(", ")
+    }
 }
 
 fn rates(step: &StepReport) -> [(&'static str, String); 3] {

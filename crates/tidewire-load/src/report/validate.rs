@@ -93,7 +93,7 @@ impl Check {
             "expected_received = total_received + lost + unconfirmed",
         )?;
         self.holds(
-            step.reordered <= step.total_received,
+            step.reordered <= Some(step.total_received),
             "reordered ≤ total_received",
         )?;
         self.holds(step.concurrency >= 1, "concurrency is at least 1")?;
@@ -108,9 +108,9 @@ impl Check {
             } else {
                 step.unconfirmed
             },
-            step.duplicated,
-            if answers { 0 } else { step.reordered },
-            step.corrupt,
+            step.duplicated.unwrap_or(0),
+            step.reordered.filter(|_| !answers).unwrap_or(0),
+            step.corrupt.unwrap_or(0),
             step.foreign,
             step.invented,
             step.receivers_unresolved,

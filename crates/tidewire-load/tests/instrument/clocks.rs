@@ -82,9 +82,9 @@ fn copies_of_a_capped_server_are_no_messages() {
         ..FaultPlan::default()
     });
     let step = proof.step();
-    assert_eq!(step.duplicated, proof.server.duplicated);
+    assert_eq!(step.duplicated, Some(proof.server.duplicated));
     assert_eq!(
-        step.total_received + step.duplicated,
+        step.total_received + step.duplicated.unwrap(),
         proof.server.delivered
     );
     let expected = 5_000.0 * 10.0 / 11.0;

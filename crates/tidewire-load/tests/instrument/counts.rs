@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use tidewire::{Context, HandlerResult, Kind, Message, PubSub, Service};
 use tidewire_load::report::Conclusion;
 use tidewire_load::scenario::Step;
 use tidewire_testkit::fault_server::{Every, FaultPlan, Stall};
@@ -9,6 +10,7 @@ use tidewire_testkit::fault_server::{Every, FaultPlan, Stall};
 use crate::proof::{
     LONGER_THAN_A_SECOND, SEED, at_once, planned, prove, prove_with, scenario, step,
 };
+use crate::workloads;
 
 #[test]
 fn a_faultless_server_gets_exactly_full_marks() {
@@ -27,7 +29,7 @@ fn a_faultless_server_gets_exactly_full_marks() {
         assert_eq!(step.total_received, proof.server.delivered);
         assert_eq!((step.success_rate, step.error_rate), (1.0, 0.0));
         assert_eq!(proof.amiss(), [0; 4]);
-        assert_eq!((step.foreign, step.invented, step.late), (0, 0, 0));
+        assert_eq!((step.foreign, step.invented, step.late), (0, 0, Some(0)));
         assert_eq!((step.total_send_errors, step.total_login_failures), (0, 0));
         assert_eq!(step.receivers_tracked, 12);
         assert_eq!(step.receivers_unresolved, 0);
@@ -73,7 +75,10 @@ fn duplicates_are_counted_and_never_as_received() {
     assert!(server.duplicated >= 70, "{server:?}");
     assert_eq!(proof.amiss(), [0, server.duplicated, 0, 0]);
     assert_eq!(step.total_received, step.expected_received);
-    assert_eq!(step.total_received + step.duplicated, server.delivered);
+    assert_eq!(
+        step.total_received + step.duplicated.unwrap(),
+        server.delivered
+    );
 }
 
 #[test]
@@ -246,4 +251,88 @@ fn each_step_answers_for_its_own_losses() {
         first.expected_received + second.expected_received,
         proof.server.offered
     );
+}
+
+#[test]
+fn every_byte_of_a_longer_body_is_checked_in_chat_and_in_what_comes_back() {
+    let patterns = [
+        "pattern = \"chat\"\n",
+        "pattern = \"request\"\n",
+        "pattern = \"echo\"\n",
+    ];
+    let faults = [
+        FaultPlan {
+            corrupt: Some(Every::nth(40)),
+            ..FaultPlan::default()
+        },
+        FaultPlan {
+            cut: Some(Every::nth(40)),
+            ..FaultPlan::default()
+        },
+    ];
+    // The stamp alone, a byte more, and one that is nearly all body.
+    let cases = patterns
+        .iter()
+        .flat_map(|pattern| [28, 29, 700].map(|bytes| (pattern, bytes)));
+    let cases =
+        cases.flat_map(|(pattern, bytes)| faults.each_ref().map(|plan| (pattern, bytes, plan)));
+    at_once(cases, |(pattern, bytes, plan)| {
+        let lines = format!(
+            "{pattern}model = \"open\"\nrate = 400\nconcurrency = 4\nduration_secs = 0.5\n\
+             payload_bytes = {bytes}\ndrain_ms = 700\n"
+        );
+        let proof = prove_with(plan.clone(), &workloads::scenario(&lines), |_| {});
+        let server = proof.server;
+        let spoilt = server.corrupted + server.cut;
+        assert!(spoilt > 0, "{lines}{server:?}");
+        // What is spoilt is no delivery, and its message is lost.
+        assert_eq!(proof.amiss(), [spoilt, 0, 0, spoilt], "{lines}{server:?}");
+        proof.assert_failed();
+    });
+}
+
+/// Passes publications on, every tenth of them with its last byte changed, cut or doubled.
+struct Spoiling {
+    topics: PubSub,
+    seen: u64,
+}
+
+impl Service for Spoiling {
+    fn on_message(&mut self, cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
+        if message.kind != Kind::Publish {
+            return self.topics.on_message(cx, message);
+        }
+        self.seen += 1;
+        let mut payload = message.payload.to_vec();
+        let last = payload.pop().unwrap_or_default();
+        match self.seen % 30 {
+            0 => payload.push(last ^ 1),
+            10 => {}
+            20 => payload.extend([last, last]),
+            _ => payload.push(last),
+        }
+        let payload = &payload;
+        self.topics.on_message(cx, Message { payload, ..message })
+    }
+}
+
+#[test]
+fn every_byte_of_a_longer_body_is_checked_in_pubsub() {
+    for bytes in [29, 400] {
+        let lines = format!(
+            "pattern = \"pubsub\"\nmodel = \"open\"\nrate = 600\nconcurrency = 3\nduration_secs = 0.5\n\
+             payload_bytes = {bytes}\n"
+        );
+        let topics = PubSub::new();
+        let spoiling = |_| Spoiling {
+            topics: topics.clone(),
+            seen: 0,
+        };
+        let report = workloads::run_against("tw1", spoiling, &lines, |_| {});
+        let (step, _) = workloads::only(&report);
+        assert_eq!(step.total_sent, 300, "{bytes}");
+        assert_eq!((step.corrupt, step.lost), (Some(90), 90), "{bytes}");
+        assert_eq!(step.total_received, 810, "{bytes}");
+        assert_eq!(report.status, Status::Failed);
+    }
 }

@@ -134,7 +134,7 @@ fn chat_in_three_parts_with_losses() {
     assert_eq!(step.total_received, server.delivered);
     assert_eq!(
         (step.duplicated, step.reordered, step.corrupt, step.foreign),
-        (0, 0, 0, 0)
+        (Some(0), Some(0), Some(0), 0)
     );
     assert!(!step.is_clean());
     // Only what one clock saw leave and arrive is timed: within parts of 3, 3 and 2 agents.

@@ -60,7 +60,9 @@ impl Proof {
     /// Lost, duplicated, reordered and corrupt, as the report has them.
     pub(crate) fn amiss(&self) -> [u64; 4] {
         let step = self.step();
-        [step.lost, step.duplicated, step.reordered, step.corrupt]
+        let seen = [step.duplicated, step.reordered, step.corrupt];
+        let [duplicated, reordered, corrupt] = seen.map(Option::unwrap);
+        [step.lost, duplicated, reordered, corrupt]
     }
 }
 

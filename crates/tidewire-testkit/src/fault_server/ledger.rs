@@ -28,6 +28,8 @@ pub struct FaultLedger {
     pub substituted: u64,
     /// Deliveries sent with one bit flipped.
     pub corrupted: u64,
+    /// Deliveries sent without their last byte.
+    pub cut: u64,
     /// Deliveries sent after the next one of the same sender.
     pub swapped: u64,
     /// Deliveries and copies of them that were handed to a socket.

@@ -30,7 +30,7 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
 pub use ledger::FaultLedger;
-pub use plan::{CORRUPT_BYTES_MAX, Disconnect, Every, FaultPlan, SlowReceiver, Stall};
+pub use plan::{Disconnect, Every, FaultPlan, SlowReceiver, Stall};
 pub use token_clock::TokenClock;
 
 use shared::Shared;

@@ -154,7 +154,8 @@ impl Rooms {
         Ok(())
     }
 
-    /// Owes a message to its own sender, and commits the fault that is due: it is dropped, duplicated or corrupted.
+    /// Owes a message to its own sender, and commits the fault that is due: it is dropped, duplicated,
+    /// corrupted or cut.
     pub(super) fn send_back(
         &mut self,
         peer: &Peer,
@@ -187,6 +188,11 @@ impl Rooms {
             Some(Fault::Corrupt) => {
                 ledger.corrupted += 1;
                 self.chooser.corrupt(&mut bytes[header_bytes..]);
+                is_intact = false;
+            }
+            Some(Fault::Cut) => {
+                ledger.cut += 1;
+                cut(&mut bytes, header_bytes);
                 is_intact = false;
             }
             Some(Fault::Substitute) | None => {}
@@ -297,6 +303,15 @@ impl Room {
     }
 }
 
+/// Leaves the last byte of a frame's payload out, and says so in its length, which stands first.
+fn cut(frame: &mut Vec<u8>, header_bytes: usize) {
+    if frame.len() > header_bytes {
+        frame.pop();
+        let following = (frame.len() - size_of::<u32>()) as u32;
+        frame[..size_of::<u32>()].copy_from_slice(&following.to_le_bytes());
+    }
+}
+
 impl Member {
     /// Sends a message to one of those it is owed to, unless a fault is due.
     fn owe(&mut self, said: &Said<'_>, chooser: &mut Chooser, ledger: &mut FaultLedger) {
@@ -323,6 +338,13 @@ impl Member {
                 ledger.corrupted += 1;
                 let mut bytes = delivery.frame.to_vec();
                 chooser.corrupt(&mut bytes[said.header_bytes..]);
+                delivery.frame = bytes.into();
+                delivery.is_intact = false;
+            }
+            (Some(Fault::Cut), _) => {
+                ledger.cut += 1;
+                let mut bytes = delivery.frame.to_vec();
+                cut(&mut bytes, said.header_bytes);
                 delivery.frame = bytes.into();
                 delivery.is_intact = false;
             }

@@ -30,19 +30,19 @@ pub(super) fn fates(report: &Report) -> Result<Drawn, String> {
     let mut most = 10_u64;
     for step in &report.steps {
         let counts = [
-            ("delivered", "s1", step.total_received),
+            ("delivered", "s1", Some(step.total_received)),
             ("late", "s2", step.late),
-            ("lost", "s2", step.lost),
-            ("unconfirmed", "s2", step.unconfirmed),
+            ("lost", "s2", Some(step.lost)),
+            ("unconfirmed", "s2", Some(step.unconfirmed)),
             ("duplicated", "s2", step.duplicated),
             ("reordered", "s2", step.reordered),
         ];
         let shown = counts
             .iter()
             .enumerate()
-            .filter(|(index, (.., count))| *index == 0 || *count > 0);
+            .filter(|(index, (.., count))| *index == 0 || *count > Some(0));
         for (index, (name, class, count)) in shown {
-            let count = *count;
+            let count = count.unwrap_or(0);
             most = most.max(count);
             let share = share_of(count, step.expected_received);
             bars.push(Bar {
@@ -59,8 +59,9 @@ pub(super) fn fates(report: &Report) -> Result<Drawn, String> {
             });
         }
         let mut cells = vec![step.step_name.clone(), thousands(step.expected_received)];
-        cells.extend(counts.map(|(_, _, count)| thousands(count)));
-        cells.extend([step.corrupt, step.foreign, step.invented].map(thousands));
+        let others = [step.corrupt, Some(step.foreign), Some(step.invented)];
+        let all = counts.map(|(.., count)| count).into_iter().chain(others);
+        cells.extend(all.map(|count| count.map_or_else(|| "not checked".to_owned(), thousands)));
         cells.push(share_of(step.lost, step.expected_received));
         table.row(cells);
     }

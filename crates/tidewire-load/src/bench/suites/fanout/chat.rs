@@ -90,8 +90,11 @@ fn measured(step: &StepReport) -> Measured {
         messages: step.total_received,
         // The steady rate, which is not diluted by coming and going.
         seconds: step.total_received as f64 / step.steady.receive_tps.max(f64::MIN_POSITIVE),
-        verified: step.receivers_unresolved == 0 && step.corrupt == 0,
-        lost: step.lost + step.duplicated + step.reordered + step.total_send_errors,
+        verified: step.receivers_unresolved == 0 && step.corrupt == Some(0),
+        lost: step.lost
+            + step.duplicated.unwrap_or(0)
+            + step.reordered.unwrap_or(0)
+            + step.total_send_errors,
         latency: latency.as_ref().map(super::super::times),
         ..Measured::default()
     };

@@ -40,7 +40,8 @@ pub(super) fn open() -> Report {
         step("open 4k", 16, 4_000.0, 20.0),
     ];
     let last = &mut steps[2];
-    (last.lost, last.duplicated, last.reordered, last.late) = (700, 3, 2, 40);
+    last.lost = 700;
+    (last.duplicated, last.reordered, last.late) = (Some(3), Some(2), Some(40));
     last.expected_received += 700;
     last.problems
         .push("700 expected deliveries were lost".to_owned());
