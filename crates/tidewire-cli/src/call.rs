@@ -15,8 +15,8 @@ use tidewire::proto::text::escaped;
 use tidewire::{Client, CloseReason, Event, RequestError};
 
 use crate::connection::{ConnectionArguments, Need};
-use crate::failure::check_output;
 use crate::logging::LogArguments;
+use crate::output;
 use crate::payload::{insert_payload, json_text};
 
 /// Flags of `tidewire call`.
@@ -95,7 +95,7 @@ pub(crate) fn run(arguments: &CallArguments) -> anyhow::Result<ExitCode> {
         }
         Err(_) => Ok(()),
     };
-    check_output(printed.and_then(|()| out.flush()))?;
+    output::remember(printed.and_then(|()| out.flush()));
     match result {
         Ok(_) => Ok(ExitCode::SUCCESS),
         Err(error) => {

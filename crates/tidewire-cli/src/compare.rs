@@ -1,6 +1,5 @@
 //! `tidewire compare`: two sides of reports, or of files of the benchmark, and whether anything changed.
 
-use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -92,8 +91,7 @@ impl JudgementArguments {
         } else {
             comparison.to_text()
         };
-        // Whoever reads the table may have closed the pipe; the exit code is there all the same.
-        let _ = std::io::stdout().lock().write_all(text.as_bytes());
+        crate::output::print(text);
         let Some(fail_on) = self.fail_on else {
             return Ok(ExitCode::SUCCESS);
         };

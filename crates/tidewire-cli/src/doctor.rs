@@ -1,6 +1,5 @@
 //! `tidewire doctor`: is this machine fit to measure on?
 
-use std::io::Write;
 use std::process::ExitCode;
 
 use anyhow::Context;
@@ -28,8 +27,7 @@ pub(crate) fn run(arguments: &DoctorArguments) -> anyhow::Result<ExitCode> {
     } else {
         examination.to_text()
     };
-    // Whoever reads it may have closed the pipe.
-    let _ = std::io::stdout().lock().write_all(text.as_bytes());
+    crate::output::print(text);
     Ok(ExitCode::SUCCESS)
 }
 

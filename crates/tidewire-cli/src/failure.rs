@@ -35,6 +35,7 @@ use tidewire::{
 };
 use tidewire_load::compare::{CompareError, NoiseError, RunSetError};
 
+use crate::output::OutputError;
 use crate::serve::config::ConfigError;
 use crate::tell::{Stream, tell};
 
@@ -100,24 +101,6 @@ pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
     ExitCode::from(classify(error).0)
 }
 
-/// Whether whoever read our output is gone, as `head` goes when it has enough.
-pub(crate) fn is_closed_output(error: &std::io::Error) -> bool {
-    error.kind() == std::io::ErrorKind::BrokenPipe
-}
-
-/// What became of the output: nobody to read it is no failure, a full disk is one.
-///
-/// # Errors
-/// Those of writing, but for the reader's absence.
-pub(crate) fn check_output(result: std::io::Result<()>) -> anyhow::Result<()> {
-    match result {
-        Err(error) if !is_closed_output(&error) => {
-            Err(anyhow::Error::new(error).context("cannot write to standard output"))
-        }
-        _ => Ok(()),
-    }
-}
-
 fn write_report(error: &anyhow::Error, out: &mut impl Write) -> std::io::Result<()> {
     // Some of these texts come from the peer, and stderr may be a terminal.
     let shown = |text: &str| escaped(text.as_bytes());
@@ -152,6 +135,9 @@ fn classify(error: &anyhow::Error) -> (u8, &str) {
         }
         if let Some(error) = cause.downcast_ref::<RequestError>() {
             return Some(classify_request(error));
+        }
+        if cause.is::<OutputError>() {
+            return Some((OTHER, OUTPUT));
         }
         if let Some(EncodeError::PayloadTooLarge { .. }) = cause.downcast_ref() {
             return Some((CONFIGURATION, TOO_LARGE));
@@ -308,6 +294,10 @@ const JUDGEMENT: u8 = 99;
 /// What helps against a limit of the server whose refusal names it.
 pub(crate) const LIMIT_REMEDY: &str =
     "do what the reason says, or ask whoever runs the server for a higher limit";
+
+/// The remedy for a result that cannot be printed.
+const OUTPUT: &str =
+    "make room where it goes, or send it somewhere else; files that were to be written are written";
 
 /// The remedy for a message that does not fit a frame.
 const TOO_LARGE: &str = "send less at once; a message must fit a frame, which is 1 MiB, or 65,507 bytes over \

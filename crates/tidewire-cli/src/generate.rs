@@ -1,7 +1,7 @@
 //! `tidewire completions` and `tidewire man`: what a package ships beside the binary, made from the flags themselves.
 
 use std::fs;
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -9,7 +9,8 @@ use clap::{Args, Command};
 use clap_complete::Shell;
 use clap_mangen::Man;
 
-use crate::failure::{Failure, check_output};
+use crate::failure::Failure;
+use crate::output;
 
 /// Flags of `tidewire completions`.
 #[derive(Debug, Args)]
@@ -39,7 +40,7 @@ pub(crate) fn completions(
 ) -> anyhow::Result<ExitCode> {
     let mut script = Vec::new();
     clap_complete::generate(arguments.shell, &mut command, "tidewire", &mut script);
-    check_output(io::stdout().lock().write_all(&script))?;
+    output::print(&script);
     Ok(ExitCode::SUCCESS)
 }
 
@@ -53,8 +54,7 @@ pub(crate) fn man(command: Command, arguments: &ManArguments) -> anyhow::Result<
         let what = format!("cannot write the pages to {}: {error}", directory.display());
         Failure::configuration(what, "name another directory with --out")
     })?;
-    // Whoever wanted to know may be gone; the pages are written all the same.
-    let _ = writeln!(io::stdout(), "{pages} pages in {}", directory.display());
+    output::print_line(format_args!("{pages} pages in {}", directory.display()));
     Ok(ExitCode::SUCCESS)
 }
 

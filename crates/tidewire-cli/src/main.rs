@@ -14,6 +14,7 @@ mod failure;
 mod generate;
 mod load;
 mod logging;
+mod output;
 mod payload;
 mod ready;
 mod serve;
@@ -90,6 +91,7 @@ fn main() -> ExitCode {
         Err(error) => return failure::report(&error),
     };
     let result = run(arguments.command);
+    let result = result.and_then(|code| Ok(output::check().map(|()| code)?));
     if let Some(log) = log {
         finish(log);
     }

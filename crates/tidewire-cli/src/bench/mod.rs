@@ -22,8 +22,9 @@ use tidewire_load::environment::Environment;
 
 pub(crate) use self::program::{ProgramArguments, run as run_program};
 use self::progress::Teller;
-use crate::failure::{Failure, check_output};
+use crate::failure::Failure;
 use crate::load::check_directory;
+use crate::output;
 use crate::signals;
 
 /// Measure suites of work: the bare limit of this machine, Tidewire, and the peers, in turns and in processes of their
@@ -111,11 +112,7 @@ pub(crate) fn run(arguments: &BenchArguments) -> anyhow::Result<ExitCode> {
 /// Writes the results in all their forms, prints the tables and says what they come to.
 pub(crate) fn show(report: &BenchReport, directory: &Path) -> anyhow::Result<ExitCode> {
     let written = write(report, directory)?;
-    check_output(
-        std::io::stdout()
-            .lock()
-            .write_all(report.to_markdown().as_bytes()),
-    )?;
+    output::print(report.to_markdown());
     let html = written.html.display();
     let _ = writeln!(std::io::stderr().lock(), "to look at: {html}");
     conclude(report)
@@ -215,7 +212,7 @@ fn list(chosen: &[(&'static Suite, Vec<RowPlan>)], quick: bool) -> anyhow::Resul
             text.push_str(&format!("tidewire bench {name}{quick} --row {id}\n"));
         }
     }
-    check_output(std::io::stdout().lock().write_all(text.as_bytes()))?;
+    output::print(text);
     Ok(ExitCode::SUCCESS)
 }
 

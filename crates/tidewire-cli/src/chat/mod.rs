@@ -28,8 +28,9 @@ use tidewire::proto::text::visible;
 use tidewire::{AnyCodec, Backoff, Client, Event, Joined, RequestError};
 
 use crate::connection::{ConnectionArguments, Need};
-use crate::failure::{Failure, LIMIT_REMEDY, is_closed_output};
+use crate::failure::{Failure, LIMIT_REMEDY};
 use crate::logging::LogArguments;
+use crate::output;
 use crate::signals;
 use conversation::{Conversation, Flow};
 use terminal::{Restore, Terminal};
@@ -134,7 +135,7 @@ pub(crate) fn run(arguments: &ChatArguments) -> anyhow::Result<ExitCode> {
     });
     match result {
         // Whoever read our output is gone, as `head` does when it has enough.
-        Err(error) if error.downcast_ref().is_some_and(is_closed_output) => Ok(ExitCode::SUCCESS),
+        Err(error) if error.downcast_ref().is_some_and(output::is_closed) => Ok(ExitCode::SUCCESS),
         Err(error) => Err(error),
         Ok(()) if interactive => Ok(ExitCode::SUCCESS),
         Ok(()) => match shortfall(conversation.refused(), conversation.unconfirmed()) {
@@ -194,7 +195,7 @@ fn enter(
                     let remedy = "choose another with --name";
                     return Err(Failure::refused(refusal, remedy).into());
                 }
-                say_before_start(&format!("! {refusal}; choose another"));
+                output::print_line(format_args!("! {refusal}; choose another"));
             }
             Err(RequestError::Refused {
                 code: ErrorCode::Unsupported | ErrorCode::NotFound,
@@ -318,13 +319,6 @@ fn conclude(
             Ok(Happening::Line { .. } | Happening::InputEnded | Happening::Interrupt) => {}
         }
     }
-}
-
-/// Shows a line on a terminal that no editor and no screen has yet.
-fn say_before_start(line: &str) {
-    use io::Write;
-    // A terminal that is gone will end the next question.
-    let _ = writeln!(io::stdout(), "{line}");
 }
 
 /// How long a conversation that was interrupted may take to end, if whoever should read it does not.

@@ -1,6 +1,5 @@
 //! `tidewire merge` and `tidewire report`: reports made of reports.
 
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -11,6 +10,7 @@ use tidewire_load::report::{MergeKind, Report, step_table};
 
 use super::{check_directory, conclude, write};
 use crate::failure::Failure;
+use crate::output;
 
 /// Put the reports of all parts of one run together and judge its limits.
 #[derive(Args, Debug)]
@@ -63,8 +63,7 @@ fn read(path: &Path) -> anyhow::Result<Report> {
 fn show(report: &Report, directory: &Path) -> anyhow::Result<ExitCode> {
     check_directory(directory)?;
     for step in &report.steps {
-        // Whoever reads the tables may have closed the pipe; the files follow all the same.
-        let _ = writeln!(std::io::stdout().lock(), "{}", step_table(step));
+        output::print_line(step_table(step));
     }
     let written = write(report, directory)?;
     Ok(conclude(report, &written, false))

@@ -30,6 +30,7 @@ pub(crate) use self::search::{SearchArguments, run_search};
 pub(crate) use self::sweep::{SweepArguments, run_sweep};
 use crate::failure::Failure;
 use crate::logging::LogArguments;
+use crate::output;
 use crate::payload::json_text;
 
 /// Run a load test and write a report. Without arguments: start a chat server of our own on a free port and
@@ -181,10 +182,8 @@ fn write_json(record: &impl serde::Serialize, path: &Path) -> anyhow::Result<()>
 fn conclude(report: &Report, written: &WrittenReport, json: bool) -> ExitCode {
     let conclusion = report.conclusion();
     let word = conclusion.name();
-    let mut stdout = std::io::stdout().lock();
-    // Whoever reads the tables may have closed the pipe; the files are written all the same.
     let (json_file, page) = (written.json.display(), written.html.display());
-    let _ = if json {
+    if json {
         let object = json!({
             "event": "report",
             "status": report.status.name(),
@@ -193,10 +192,10 @@ fn conclude(report: &Report, written: &WrittenReport, json: bool) -> ExitCode {
             "markdown": written.markdown.display().to_string(),
             "html": page.to_string(),
         });
-        writeln!(stdout, "{}", json_text(&object))
+        output::print_line(json_text(&object));
     } else {
-        writeln!(stdout, "{word}: {page} and {json_file}")
-    };
+        output::print_line(format_args!("{word}: {page} and {json_file}"));
+    }
     exit_code(conclusion)
 }
 

@@ -8,6 +8,7 @@ use tidewire_load::run::{Observer, Phase, Progress, RunOptions};
 use tidewire_load::scenario::{Scenario, Step};
 
 use super::live::Live;
+use crate::output;
 use crate::payload::json_text;
 
 /// Shows a run on standard error, and each step's table on standard output.
@@ -90,13 +91,12 @@ impl Observer for View {
 
     fn step_ended(&mut self, report: &StepReport) {
         self.finish();
-        // Whoever reads the table may have closed the pipe; the report files follow all the same.
         let text = match self.tables {
             Tables::Json => json_text(&json!({"event": "step", "step": report})),
             Tables::Text => step_table(report),
             Tables::None => return,
         };
-        let _ = writeln!(std::io::stdout().lock(), "{text}");
+        output::print_line(text);
     }
 }
 

@@ -1,7 +1,6 @@
 //! `tidewire search`: the highest rate that keeps its limits.
 
 use std::fmt;
-use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -20,6 +19,7 @@ use super::{
 };
 use crate::failure::Failure;
 use crate::logging::LogArguments;
+use crate::output;
 use crate::payload::json_text;
 
 /// Find the highest rate at which an open step of a scenario keeps its limits. Each probe is a run of the step at one
@@ -168,7 +168,7 @@ impl Searching<'_> {
         self.record.target_server.clone_from(&report.target_server);
         self.levels.add(rate, report);
         let held = probe.held;
-        self.say(&match self.json {
+        output::print_line(match self.json {
             true => json_text(&json!({"event": "probe", "probe": probe})),
             false => probe_line(&probe),
         });
@@ -184,7 +184,7 @@ impl Searching<'_> {
             write(&report, &arguments.out)?;
         }
         let path = file.display().to_string();
-        self.say(&match self.json {
+        output::print_line(match self.json {
             true => json_text(&json!({
                 "event": "search",
                 "end": self.record.end,
@@ -197,11 +197,6 @@ impl Searching<'_> {
             }
         });
         Ok(exit_code(self.record.conclusion()))
-    }
-
-    fn say(&self, text: &str) {
-        // Whoever reads may have closed the pipe; the files are written all the same.
-        let _ = writeln!(std::io::stdout().lock(), "{text}");
     }
 }
 

@@ -1,6 +1,5 @@
 //! `tidewire sweep`: throughput at several levels of concurrency, and the Universal Scalability Law through them.
 
-use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -17,6 +16,7 @@ use super::{
 };
 use crate::failure::Failure;
 use crate::logging::LogArguments;
+use crate::output;
 use crate::payload::json_text;
 
 /// Measure a closed step at several levels of concurrency and fit the Universal Scalability Law: how throughput grows,
@@ -75,7 +75,7 @@ pub(crate) fn run_sweep(arguments: &SweepArguments) -> anyhow::Result<ExitCode> 
             )?;
             let stopped = runner.is_stopped();
             if let Some(level) = SweepLevel::of(&step, run, &report).filter(|_| !stopped) {
-                say(&match arguments.json {
+                output::print_line(match arguments.json {
                     true => json_text(&json!({"event": "level", "level": level})),
                     false => level_line(&level),
                 });
@@ -90,7 +90,7 @@ pub(crate) fn run_sweep(arguments: &SweepArguments) -> anyhow::Result<ExitCode> 
     }
     sweep.close();
     write_json(&sweep, &arguments.out.join(SWEEP_FILE))?;
-    say(&match arguments.json {
+    output::print_line(match arguments.json {
         true => json_text(&json!({"event": "fit", "fit": sweep.fit, "no_fit": sweep.no_fit})),
         false => fit_lines(&sweep),
     });
@@ -190,11 +190,6 @@ fn fit_lines(sweep: &Sweep) -> String {
 fn estimate(figure: Estimate, decimals: usize) -> String {
     let Estimate { value, low, high } = figure;
     format!("{value:.decimals$} [{low:.decimals$}, {high:.decimals$}]")
-}
-
-fn say(text: &str) {
-    // Whoever reads may have closed the pipe; the files are written all the same.
-    let _ = writeln!(std::io::stdout().lock(), "{text}");
 }
 
 /// The record of a sweep, beside its report.

@@ -9,7 +9,7 @@ mod rpc;
 mod sink;
 mod summary;
 
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,6 +26,7 @@ use tidewire_load::lane_account::LaneAccount;
 use crate::connection::{is_udp, parse_codec, parse_seconds};
 use crate::failure::{self, Failure};
 use crate::logging::{self, LogArguments};
+use crate::output;
 use crate::ready::Ready;
 use crate::signals;
 use crate::tell::{Stream, tell};
@@ -290,6 +291,7 @@ fn start(arguments: &ServeArguments) -> anyhow::Result<Server> {
         // Whoever wanted to know is gone; the sessions need not be.
         tracing::warn!(%error, "cannot say on stdout where this server listens");
         tracing::info!("listening on {server}");
+        output::remember(Err(error));
     }
     Ok(server)
 }
@@ -342,12 +344,11 @@ fn watch_stdin(sender: Sender<Wake>, metrics: MetricsReader) -> io::Result<()> {
 /// Says what the lanes did so far.
 fn print_account(metrics: &MetricsReader) {
     let account = LaneAccount::of(&metrics.read());
-    let mut stdout = io::stdout().lock();
-    // Whoever asked and does not listen is not owed an answer.
-    let _ = serde_json::to_writer(&mut stdout, &account)
-        .map_err(io::Error::from)
-        .and_then(|()| writeln!(stdout))
-        .and_then(|()| stdout.flush());
+    let line = serde_json::to_string(&account).map_err(io::Error::from);
+    match line {
+        Ok(line) => output::print_line(line),
+        Err(error) => output::remember(Err(error)),
+    }
 }
 
 /// A poller's name. Empty means that the variable is set to nothing, which is as good as unset.

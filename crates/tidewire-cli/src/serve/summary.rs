@@ -5,16 +5,17 @@ use std::fmt::Write as _;
 use serde_json::{Map, Value, json};
 use tidewire::{CloseReason, DatagramDrop, DropReason, Metrics};
 
+use crate::output;
 use crate::tell::{Stream, tell};
 
 /// One line of what happened: for people on stderr, or as a JSON object on stdout.
 pub(super) fn print(metrics: &Metrics, json: bool) {
-    // With the stream closed, or stuck, there is nobody to tell.
-    let _ = if json {
-        tell(Stream::Out, format!("{}\n", object(metrics)).into())
+    if json {
+        output::remember(tell(Stream::Out, format!("{}\n", object(metrics)).into()));
     } else {
-        tell(Stream::Error, format!("{}\n", summary(metrics)).into())
-    };
+        // With standard error closed, or stuck, there is nobody to tell.
+        let _ = tell(Stream::Error, format!("{}\n", summary(metrics)).into());
+    }
 }
 
 fn summary(metrics: &Metrics) -> String {

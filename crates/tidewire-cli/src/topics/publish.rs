@@ -4,7 +4,7 @@
 //! after all before it. The same request, sent every so often, keeps a fast producer from running ahead of the
 //! server, so that no queue can overflow. Rejected: closing the connection and hoping.
 
-use std::io::{self, BufRead, Write};
+use std::io::{self, BufRead};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -16,8 +16,9 @@ use tidewire::{Client, Event, HandOverError, Kind, PublishError};
 
 use super::{bad_topic, refused, request_failure};
 use crate::connection::{ConnectionArguments, Need};
-use crate::failure::{Failure, check_output};
+use crate::failure::Failure;
 use crate::logging::LogArguments;
+use crate::output;
 use crate::payload::json_text;
 
 /// Flags of `tidewire pub`.
@@ -69,7 +70,7 @@ pub(crate) fn run(arguments: &PubArguments) -> anyhow::Result<ExitCode> {
     publisher.confirm()?;
     if arguments.json {
         let object = json!({"topic": topic, "published": publisher.published});
-        check_output(writeln!(io::stdout().lock(), "{}", json_text(&object)))?;
+        output::print_line(json_text(&object));
     }
     Ok(ExitCode::SUCCESS)
 }

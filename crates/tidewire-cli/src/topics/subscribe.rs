@@ -22,8 +22,9 @@ use tidewire::{Backoff, Client, Event, Policy, Subscription, TopicEvent, WhenEve
 use super::view::View;
 use super::{bad_topic, request_failure};
 use crate::connection::{ConnectionArguments, Need, parse_seconds};
-use crate::failure::{Failure, check_output};
+use crate::failure::Failure;
 use crate::logging::LogArguments;
+use crate::output;
 use crate::signals;
 
 /// Flags of `tidewire sub`.
@@ -115,7 +116,10 @@ pub(crate) fn run(arguments: &SubArguments) -> anyhow::Result<ExitCode> {
     let result = printer.print(&happenings, deadline);
     let printed = printer.printed;
     match result {
-        Err(error) => check_output(Err(error)).map(|()| ExitCode::SUCCESS),
+        Err(error) => {
+            output::remember(Err(error));
+            Ok(ExitCode::SUCCESS)
+        }
         Ok(End::Ended(why)) => {
             Err(Failure::unreachable(why, "check what the server is now, and start again").into())
         }

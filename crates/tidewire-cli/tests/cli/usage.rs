@@ -1,6 +1,7 @@
 //! Flags, help, exit codes, and the shape of error messages.
 
 use std::net::TcpListener;
+use std::process::{Output, Stdio};
 
 use crate::process::{Ended, Process, command};
 
@@ -143,8 +144,67 @@ fn output_that_cannot_be_written_is_a_failure() {
             .open("/dev/full")
             .unwrap();
         let output = command(arguments).stdout(full).output().unwrap();
-        let text = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {text}");
-        assert!(text.contains("cannot write to standard output"), "{text}");
+        assert_unwritten(arguments, &output);
     }
+}
+
+fn assert_unwritten(arguments: &[&str], output: &Output) {
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{arguments:?}: {text}");
+    assert!(
+        text.contains("cannot write to standard output"),
+        "{arguments:?}: {text}"
+    );
+}
+
+/// `load --json >/dev/full` ended with 0, as did all that measure or judge.
+#[test]
+fn a_measurement_whose_result_cannot_be_printed_is_a_failure_and_leaves_its_files() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name).display().to_string();
+    let scenario = path("tiny.toml");
+    std::fs::write(
+        &scenario,
+        "host = \"127.0.0.1\"\nport = 1\n[[steps]]\nname = \"tiny\"\nconcurrency = 2\nduration_secs = 0.2\n\
+         think_time_ms = [5, 10]\n",
+    )
+    .unwrap();
+    let (out, again, man) = (path("out"), path("again"), path("man"));
+    let report = path("out/report.json");
+    for arguments in [
+        &["load", &scenario, "--serve", "--json", "--out", &out][..],
+        &["load", &scenario, "--serve", "--out", &out],
+        &["report", &report, "--out", &again],
+        &["compare", &report, &report],
+        &["compare", &report, &report, "--json"],
+        &["bench", "--list"],
+        &["doctor", "--json"],
+        &["man", "--out", &man],
+    ] {
+        let full = std::fs::File::options().write(true).open("/dev/full");
+        let output = command(arguments).stdout(full.unwrap()).output().unwrap();
+        assert_unwritten(arguments, &output);
+        assert!(std::fs::exists(&report).unwrap(), "{arguments:?}");
+    }
+    assert!(std::fs::exists(path("again/report.html")).unwrap());
+}
+
+#[test]
+fn a_server_that_cannot_say_where_it_listens_serves_and_fails_in_the_end() {
+    let arguments = [
+        "serve",
+        "--bind",
+        "tcp://127.0.0.1:0",
+        "--json",
+        "--exit-with-stdin",
+    ];
+    let full = std::fs::File::options().write(true).open("/dev/full");
+    let output = command(&arguments)
+        .stdin(Stdio::null())
+        .stdout(full.unwrap())
+        .output()
+        .unwrap();
+    assert_unwritten(&arguments, &output);
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(text.contains("listening on tcp://127.0.0.1:"), "{text}");
 }

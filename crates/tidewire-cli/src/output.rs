@@ -1,0 +1,61 @@
+//! Standard output: what a command finds goes there, and a command fails if it cannot.
+//!
+//! Problem: a measurement must not end because its output cannot be written, since its files follow, and it must not
+//! succeed either. Approach: [`print`] writes, flushes and remembers the first failure, and `main` asks [`check`] once for
+//! every command, so that none can forget it. A reader that is gone, as `head` goes when it has enough, is no failure.
+//! Rejected: `println!`, which panics, and ignoring the result, which reports success for a full disk.
+
+use std::io::{self, Write};
+use std::sync::{Mutex, PoisonError};
+
+use thiserror::Error;
+
+/// Standard output took no more. Make room where it goes, or send it somewhere else.
+#[derive(Debug, Error)]
+#[error("cannot write to standard output")]
+pub(crate) struct OutputError {
+    #[from]
+    source: io::Error,
+}
+
+/// Writes a text to standard output at once. A failure is told by [`check`].
+pub(crate) fn print(text: impl AsRef<[u8]>) {
+    let mut stdout = io::stdout().lock();
+    remember(
+        stdout
+            .write_all(text.as_ref())
+            .and_then(|()| stdout.flush()),
+    );
+}
+
+/// Writes a line to standard output at once. A failure is told by [`check`].
+pub(crate) fn print_line(text: impl std::fmt::Display) {
+    print(format!("{text}\n"));
+}
+
+/// Keeps the first failure of a command that writes by itself.
+pub(crate) fn remember(result: io::Result<()>) {
+    if let Err(error) = result
+        && !is_closed(&error)
+    {
+        let mut first = FAILURE.lock().unwrap_or_else(PoisonError::into_inner);
+        first.get_or_insert(error);
+    }
+}
+
+/// Whether all that was written until now has arrived, or nobody reads it.
+///
+/// # Errors
+/// The first failure of writing.
+pub(crate) fn check() -> Result<(), OutputError> {
+    let mut first = FAILURE.lock().unwrap_or_else(PoisonError::into_inner);
+    first.take().map_or(Ok(()), |source| Err(source.into()))
+}
+
+/// Whether whoever read our output is gone, as `head` goes when it has enough.
+pub(crate) fn is_closed(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::BrokenPipe
+}
+
+/// The first failure. A process has one standard output.
+static FAILURE: Mutex<Option<io::Error>> = Mutex::new(None);
