@@ -2,9 +2,9 @@
 //! every receiver has a position, so that one that is behind costs no copies. There are no sessions and no policies: with a
 //! log that is full the publisher waits for the slowest.
 //!
-//! Two things decide how much it can do, so that it has several [loops](LOOPS). A longer interval saves system calls, but what
-//! it writes to all receivers together no longer fits into a processor's cache, where the reader would find it. A shorter
-//! frame is less to copy for the system and less to look at for the reader, which is the slower side.
+//! Two things decide how much it can do, so that it has several [loops](LOOPS). A shorter frame is less to copy for the system and
+//! less to look at for the reader, which is the slower side. A longer interval saves system calls, and has more bytes under
+//! way at once, which a processor's cache may not hold until they are read.
 
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
