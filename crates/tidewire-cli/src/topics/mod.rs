@@ -26,6 +26,7 @@ fn request_failure(what: &str, error: RequestError) -> anyhow::Error {
         RequestError::Refused {
             code: ErrorCode::LimitReached,
             text,
+            ..
         } => Failure::refused(format!("{what} is refused: {text}"), LIMIT_REMEDY).into(),
         RequestError::Refused { text, .. } => refused(&format!("{what} is refused: {text}")).into(),
         error => anyhow::Error::new(error).context(format!("{what} failed")),

@@ -103,7 +103,7 @@ fn one_address_cannot_take_the_rooms_of_all() {
     let server = TestServer::over_tcp(builder, &tw1(), |_| Chat::new());
     let port = server.server().addresses()[1].to_string();
     let refusal = |result: Result<tidewire::Joined, RequestError>| match result {
-        Err(RequestError::Refused { code, text }) => {
+        Err(RequestError::Refused { code, text, .. }) => {
             assert_eq!(code, ErrorCode::LimitReached);
             text
         }

@@ -123,7 +123,7 @@ fn one_address_cannot_take_the_patterns_of_all() {
     let server = TestServer::over_tcp(builder, &tw1(), |_| PubSub::new());
     let port = server.server().addresses()[1].to_string();
     let refusal = |client: &Client, pattern| match client.subscribe(pattern) {
-        Err(RequestError::Refused { code, text }) => {
+        Err(RequestError::Refused { code, text, .. }) => {
             assert_eq!(code, ErrorCode::LimitReached);
             text
         }

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use super::markdown::{median, unless_fault};
 use super::{BenchReport, Figures, PeerFigures, Ratio, RowResult};
 use crate::bench::plan::RowPlan;
-use crate::format::printable;
+use tidewire::proto::text::visible;
 
 /// The figures of a row's bare loops.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -58,7 +58,7 @@ impl RowResult {
     pub(super) fn passed_limit(&self) -> Option<String> {
         let names = self.limit_passed_by.join(", ");
         let text = format!("{}: the limit is none, {names} passed it", self.id);
-        (!names.is_empty()).then(|| printable(&text))
+        (!names.is_empty()).then(|| visible(text.as_bytes()).to_string())
     }
 
     /// The bare loops that are not the limit, as a line of text.
@@ -67,7 +67,7 @@ impl RowResult {
         let others = others.map(|(name, one)| format!("{name}: {}", unless_fault(one, median)));
         let others: Vec<String> = others.collect();
         let text = format!("{}, other bare loops: {}", self.id, others.join("; "));
-        (!others.is_empty()).then(|| printable(&text))
+        (!others.is_empty()).then(|| visible(text.as_bytes()).to_string())
     }
 
     /// What the limit is called where its loop is to be told.
