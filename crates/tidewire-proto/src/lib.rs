@@ -6,6 +6,7 @@
 
 pub mod body;
 pub mod codec;
+pub mod connection;
 pub mod correlate;
 pub mod error;
 pub mod handshake;

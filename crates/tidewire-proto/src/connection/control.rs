@@ -1,0 +1,366 @@
+//! The frames that a connection sends and handles itself: hello, welcome, ping, pong and go-away.
+
+use super::filter::is_new_work;
+use super::{CloseReason, Connection, Delivery, Outbound, Phase, Rules, Side};
+use crate::body::{ErrorBody, GoAwayBody, GoAwayCode};
+use crate::codec::Codec;
+use crate::error::{DecodeError, EncodeError};
+use crate::handshake::{self, Agreed, HandshakeError, Hello, Offer, Welcome};
+use crate::message::{Kind, Message};
+
+/// What this side says of itself.
+#[derive(Clone, Copy, Debug)]
+pub struct Identity<'a> {
+    /// Name and version of the software.
+    pub agent: &'a str,
+    /// Number of the session, for logs on both sides. Only the accepting side sends it.
+    pub session: u64,
+}
+
+/// What became of a control frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Handled {
+    /// It was handled. There may be frames to transmit.
+    Done,
+    /// It came before the frame that opens the connection, as datagrams may. It is as good as lost.
+    Early,
+    /// It asks for new work, which is refused because this side will close. Nothing of it was done; see
+    /// [`Connection::new_work`] for whether its sender can be told.
+    Refused,
+    /// The handshake is over: messages may be exchanged. Ask for the next timeout.
+    Opened,
+    /// The connection has closed.
+    Closed(CloseReason),
+}
+
+/// The frames that a connection has to send. There is at most one of each, so that a peer cannot make them many.
+#[derive(Debug, Default)]
+pub(super) struct Pending {
+    pub(super) hello: bool,
+    welcome: Option<Agreed>,
+    pub(super) ping: bool,
+    pong: Option<Pong>,
+    go_away: Option<(GoAwayCode, Farewell)>,
+}
+
+/// The answer to the newest ping.
+#[derive(Debug)]
+struct Pong {
+    channel: u16,
+    payload: Box<[u8]>,
+}
+
+/// The text of a go-away.
+#[derive(Clone, Copy, Debug)]
+enum Farewell {
+    ShuttingDown,
+    Reason(CloseReason),
+}
+
+/// How many control frames came in the second that began at `window_ns`.
+#[derive(Debug, Default)]
+pub(super) struct ControlBudget {
+    window_ns: u64,
+    frames: u32,
+}
+
+impl ControlBudget {
+    /// Counts a frame. Returns whether it is within the limit.
+    fn take(&mut self, now_ns: u64, frames_max: u32) -> bool {
+        if now_ns.saturating_sub(self.window_ns) >= SECOND_NS {
+            *self = Self {
+                window_ns: now_ns,
+                frames: 0,
+            };
+        }
+        self.frames += 1;
+        self.frames <= frames_max
+    }
+}
+
+impl Connection {
+    /// The transport is connected. Returns whether the connection is open at once; otherwise it says hello first.
+    pub fn handle_connected(&mut self, rules: &Rules, now_ns: u64) -> bool {
+        self.timing.note_input(now_ns);
+        if rules.has_handshake {
+            self.phase = Phase::AwaitWelcome;
+            self.timing.begin_handshake(now_ns);
+            self.pending.hello = true;
+        } else {
+            self.phase = Phase::Open;
+        }
+        self.is_open()
+    }
+
+    /// Handles a frame that is not for the service: it came before the connection was open, or is a control frame.
+    /// Cancels are for whoever keeps the requests, once the connection is open.
+    pub fn handle_frame(&mut self, rules: &Rules, message: &Message<'_>, now_ns: u64) -> Handled {
+        if is_new_work(message.kind) && self.is_open() && self.new_work.is_refused() {
+            return Handled::Refused;
+        }
+        let handled = match self.delivery {
+            Delivery::Reliable => None,
+            Delivery::Lossy => self.handle_lossy(rules, message, now_ns),
+        };
+        let handled = handled.unwrap_or_else(|| self.handle_in_order(rules, message, now_ns));
+        if let Handled::Closed(reason) = handled {
+            self.close(reason);
+        }
+        handled
+    }
+
+    fn handle_in_order(&mut self, rules: &Rules, message: &Message<'_>, now_ns: u64) -> Handled {
+        match (self.phase, message.kind) {
+            (Phase::Open, Kind::GoAway | Kind::Ping | Kind::Pong)
+                if !self.is_within_budget(rules, now_ns) =>
+            {
+                Handled::Closed(CloseReason::ControlFlood)
+            }
+            (_, Kind::GoAway) => self.handle_go_away(message),
+            (Phase::AwaitHello, Kind::Hello) => self.opened(self.accept_hello(rules, message)),
+            (Phase::AwaitHello, kind) => refused(HandshakeError::ExpectedHello { kind }),
+            (Phase::AwaitWelcome, Kind::Welcome) => {
+                let accepted = self.accept_welcome(message);
+                self.opened(accepted)
+            }
+            (Phase::AwaitWelcome, Kind::Error) => hello_refused(message),
+            (Phase::AwaitWelcome, kind) => refused(HandshakeError::ExpectedWelcome { kind }),
+            (_, Kind::Ping) => self.handle_ping(message),
+            (_, Kind::Pong) => Handled::Done,
+            // A second hello or welcome.
+            (_, kind) => {
+                Handled::Closed(CloseReason::Decode(DecodeError::MalformedPayload { kind }))
+            }
+        }
+    }
+
+    /// Handles what is a mistake over a stream and ordinary where frames are lost, repeated and overtake each other.
+    fn handle_lossy(
+        &mut self,
+        rules: &Rules,
+        message: &Message<'_>,
+        now_ns: u64,
+    ) -> Option<Handled> {
+        match (self.phase, message.kind) {
+            // The server wants to see that this side receives at its address before it keeps anything.
+            (Phase::AwaitWelcome, Kind::Ping) => {
+                self.pending.hello = true;
+                Some(self.handle_ping(message))
+            }
+            (Phase::AwaitWelcome, Kind::Welcome | Kind::GoAway) => None,
+            (Phase::AwaitWelcome, Kind::Error) if message.id == 0 => None,
+            // It overtook the welcome.
+            (Phase::AwaitWelcome, _) => Some(Handled::Early),
+            // The answer to the challenge came before the hello.
+            (Phase::AwaitHello, Kind::Pong) => Some(Handled::Done),
+            // The welcome was lost, or the hello was sent again before it came.
+            (Phase::Open, Kind::Hello) if self.side == Side::Accepting => {
+                if !self.is_within_budget(rules, now_ns) {
+                    return Some(Handled::Closed(CloseReason::ControlFlood));
+                }
+                Some(match self.accept_hello(rules, message) {
+                    Ok(agreed) => {
+                        self.agree(agreed);
+                        Handled::Done
+                    }
+                    Err(error) => refused(error),
+                })
+            }
+            (Phase::Open, Kind::Welcome) => Some(Handled::Done),
+            _ => None,
+        }
+    }
+
+    fn is_within_budget(&mut self, rules: &Rules, now_ns: u64) -> bool {
+        self.control_budget
+            .take(now_ns, rules.control_frames_per_second_max)
+    }
+
+    fn accept_hello(
+        &self,
+        rules: &Rules,
+        message: &Message<'_>,
+    ) -> Result<Option<Agreed>, HandshakeError> {
+        let hello = Hello::decode(message.payload)?;
+        let offer = Offer {
+            features: 0,
+            frame_bytes_max: u32::try_from(self.frame_bytes_max).unwrap_or(u32::MAX),
+            heartbeat_ms: heartbeat_ms(rules),
+        };
+        handshake::accept(&hello, &offer).map(Some)
+    }
+
+    fn accept_welcome(&mut self, message: &Message<'_>) -> Result<Option<Agreed>, HandshakeError> {
+        let welcome = Welcome::decode(message.payload)?;
+        self.limit_frames(welcome.frame_bytes_max as usize);
+        self.peer_agent = Some(welcome.agent.into());
+        Ok(None)
+    }
+
+    /// The handshake is over, with what was agreed if a welcome has to say it.
+    fn opened(&mut self, accepted: Result<Option<Agreed>, HandshakeError>) -> Handled {
+        match accepted {
+            Ok(agreed) => {
+                self.phase = Phase::Open;
+                self.agree(agreed);
+                Handled::Opened
+            }
+            Err(error) => refused(error),
+        }
+    }
+
+    fn agree(&mut self, agreed: Option<Agreed>) {
+        if let Some(agreed) = agreed {
+            self.limit_frames(agreed.frame_bytes_max as usize);
+            self.pending.welcome = Some(agreed);
+        }
+    }
+
+    fn handle_go_away(&mut self, message: &Message<'_>) -> Handled {
+        let Ok(body) = GoAwayBody::decode(message.payload) else {
+            return Handled::Closed(CloseReason::Decode(DecodeError::MalformedPayload {
+                kind: Kind::GoAway,
+            }));
+        };
+        if !self.is_open() || matches!(self.outbound, Outbound::HalfClosed) {
+            return Handled::Closed(CloseReason::GoAway(body.code));
+        }
+        self.peer_going = Some(body.code);
+        if self.side == Side::Connecting {
+            // All that was sent so far is written, then this side ends; the server answers what it has read until then.
+            self.half_close();
+        }
+        Handled::Done
+    }
+
+    fn handle_ping(&mut self, message: &Message<'_>) -> Handled {
+        if message.payload.len() > PING_BYTES_MAX {
+            return Handled::Closed(CloseReason::ControlFlood);
+        }
+        self.pending.pong = Some(Pong {
+            channel: message.channel,
+            payload: message.payload.into(),
+        });
+        Handled::Done
+    }
+
+    /// Has the peer told that this side will close. It is told once.
+    pub(super) fn tell_going(&mut self, code: GoAwayCode) {
+        self.tell(code, Farewell::ShuttingDown);
+    }
+
+    /// Has the peer told why the connection closes, if this side may still say it, and the reason is one to be told.
+    /// `keeps_order` tells that replies are matched by their order and that one is owed.
+    ///
+    /// Returns whether there is something to say. The owner makes one attempt to write it, and never waits.
+    pub fn tell_reason(&mut self, rules: &Rules, reason: CloseReason, keeps_order: bool) -> bool {
+        let Some(code) = reason.go_away_code() else {
+            return false;
+        };
+        // Without a frame of its own a farewell looks like a reply, and would be matched with the next request; from a
+        // client it would be a request.
+        let is_mistaken = keeps_order || (!rules.has_handshake && self.side == Side::Connecting);
+        let may_be_written = matches!(
+            self.outbound,
+            Outbound::Writing {
+                is_blocked: false,
+                ..
+            }
+        );
+        if is_mistaken || !may_be_written || self.is_going_told {
+            return false;
+        }
+        self.tell(code, Farewell::Reason(reason));
+        true
+    }
+
+    fn tell(&mut self, code: GoAwayCode, farewell: Farewell) {
+        if !std::mem::replace(&mut self.is_going_told, true) {
+            self.pending.go_away = Some((code, farewell));
+        }
+    }
+
+    /// Whether [`Self::poll_transmit`] has something to append.
+    #[must_use]
+    pub fn has_transmit(&self) -> bool {
+        let Pending {
+            hello,
+            welcome,
+            ping,
+            pong,
+            go_away,
+        } = &self.pending;
+        *hello || *ping || welcome.is_some() || pong.is_some() || go_away.is_some()
+    }
+
+    /// Appends the next frame that the connection has to send. Call it until it returns `None`.
+    ///
+    /// An error is that of the codec, which has no such frame; `out` is unchanged then.
+    pub fn poll_transmit<C: Codec + ?Sized>(
+        &mut self,
+        rules: &Rules,
+        identity: &Identity<'_>,
+        codec: &C,
+        out: &mut Vec<u8>,
+    ) -> Option<Result<(), EncodeError>> {
+        // A challenge is answered in front of the hello that is repeated with the answer.
+        if let Some(Pong { channel, payload }) = self.pending.pong.take() {
+            return Some(codec.encode(&Message::new(Kind::Pong, channel, &payload), out));
+        }
+        if std::mem::take(&mut self.pending.hello) {
+            let hello = Hello {
+                version: handshake::PROTOCOL_VERSION,
+                features: 0,
+                frame_bytes_max: u32::try_from(self.frame_bytes_max).unwrap_or(u32::MAX),
+                credentials: &[],
+                agent: identity.agent,
+            };
+            return Some(hello.encode_frame(out));
+        }
+        if let Some(agreed) = self.pending.welcome.take() {
+            let welcome = Welcome {
+                version: agreed.version,
+                features: agreed.features,
+                frame_bytes_max: agreed.frame_bytes_max,
+                heartbeat_ms: heartbeat_ms(rules),
+                session: identity.session,
+                agent: identity.agent,
+            };
+            return Some(welcome.encode_frame(out));
+        }
+        if std::mem::take(&mut self.pending.ping) {
+            return Some(codec.encode(&Message::new(Kind::Ping, 0, &[]), out));
+        }
+        let (code, farewell) = self.pending.go_away.take()?;
+        let text = match farewell {
+            Farewell::ShuttingDown => "the server is shutting down".to_owned(),
+            Farewell::Reason(reason) => reason.to_string(),
+        };
+        let mut body = Vec::new();
+        GoAwayBody { code, text: &text }.encode(&mut body);
+        Some(codec.encode(&Message::new(Kind::GoAway, 0, &body), out))
+    }
+}
+
+/// The server answered the hello with an error.
+fn hello_refused(message: &Message<'_>) -> Handled {
+    match ErrorBody::decode(message.payload) {
+        Ok(body) => refused(HandshakeError::Refused { code: body.code }),
+        Err(error) => Handled::Closed(CloseReason::Decode(error)),
+    }
+}
+
+fn refused(error: HandshakeError) -> Handled {
+    Handled::Closed(CloseReason::Handshake(error))
+}
+
+fn heartbeat_ms(rules: &Rules) -> u32 {
+    u32::try_from(rules.heartbeat_ns / MILLISECOND_NS).unwrap_or(u32::MAX)
+}
+
+/// Largest payload of a ping that is answered.
+const PING_BYTES_MAX: usize = 64;
+
+const MILLISECOND_NS: u64 = 1_000_000;
+const SECOND_NS: u64 = 1_000_000_000;

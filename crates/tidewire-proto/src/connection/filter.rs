@@ -1,0 +1,109 @@
+//! Which frames may come, as two numbers that a loop over frames keeps in registers.
+
+use super::{CloseReason, Connection, Rules};
+use crate::codec::Codec;
+use crate::error::DecodeError;
+use crate::handshake::classify_garbage;
+use crate::limits::HELLO_BYTES_MAX;
+use crate::message::Kind;
+
+/// What the next frame may be.
+#[derive(Clone, Copy, Debug)]
+pub struct FrameFilter {
+    /// Largest whole frame, in bytes.
+    pub frame_bytes_max: usize,
+    /// One bit for the number of every kind that goes to the service.
+    service_kinds: u32,
+}
+
+impl FrameFilter {
+    /// Whether frames of this kind go to the service. Every other kind is for [`Connection::handle_frame`].
+    #[inline(always)]
+    #[must_use]
+    pub const fn serves(self, kind: Kind) -> bool {
+        self.service_kinds >> kind as u8 & 1 != 0
+    }
+
+    /// Whether the handshake is over.
+    #[inline(always)]
+    #[must_use]
+    pub const fn is_open(self) -> bool {
+        self.service_kinds != 0
+    }
+
+    /// Why a connection ends when `rest` does not decode. Before the end of the handshake, such bytes most likely come
+    /// from a program that speaks something else.
+    #[must_use]
+    pub fn refuse<C: Codec + ?Sized>(self, codec: &C, rest: &[u8]) -> CloseReason {
+        let error = match codec.decode(rest, self.frame_bytes_max) {
+            Err(error) => error,
+            // A codec that changes its mind: bytes that it refused once would otherwise be kept for ever.
+            Ok(_) => DecodeError::MalformedFrame,
+        };
+        if self.is_open() {
+            CloseReason::Decode(error)
+        } else {
+            CloseReason::Handshake(classify_garbage(rest))
+        }
+    }
+}
+
+impl Connection {
+    /// What the next frame may be. It changes when [`Connection::handle_frame`] opens the connection, and not while
+    /// frames of one read are handled otherwise.
+    #[inline(always)]
+    #[must_use]
+    pub const fn filter(&self, rules: &Rules) -> FrameFilter {
+        if self.is_open() {
+            FrameFilter {
+                frame_bytes_max: rules.frame_bytes_max,
+                service_kinds: if self.new_work.is_refused() {
+                    SERVICE_KINDS & !NEW_WORK_KINDS
+                } else {
+                    SERVICE_KINDS
+                },
+            }
+        } else {
+            FrameFilter {
+                frame_bytes_max: HELLO_BYTES_MAX,
+                service_kinds: 0,
+            }
+        }
+    }
+}
+
+/// Whether a frame asks for something to be done, in contrast to one that ends or answers what was begun before.
+pub(super) const fn is_new_work(kind: Kind) -> bool {
+    matches!(
+        kind,
+        Kind::Request | Kind::OneWay | Kind::Subscribe | Kind::Publish | Kind::Join | Kind::Say
+    )
+}
+
+/// The kinds that are refused when this side is about to close.
+const NEW_WORK_KINDS: u32 = {
+    let mut kinds = 0;
+    let mut index = 0;
+    while index < Kind::ALL.len() {
+        let kind = Kind::ALL[index];
+        kinds |= (is_new_work(kind) as u32) << kind as u8;
+        index += 1;
+    }
+    kinds
+};
+
+/// Every kind but those that the connection handles itself, and cancels, which are for whoever keeps the requests.
+const SERVICE_KINDS: u32 = {
+    let mut kinds = 0;
+    let mut index = 0;
+    while index < Kind::ALL.len() {
+        let kind = Kind::ALL[index];
+        let is_for_connection = matches!(
+            kind,
+            Kind::Hello | Kind::Welcome | Kind::Ping | Kind::Pong | Kind::Cancel | Kind::GoAway
+        );
+        kinds |= (!is_for_connection as u32) << kind as u8;
+        index += 1;
+    }
+    kinds
+};

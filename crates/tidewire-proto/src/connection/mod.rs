@@ -1,0 +1,526 @@
+//! A connection from its first byte to its close, without input and output.
+//!
+//! Problem: handshake, heartbeats, idle timeouts, pausing, draining and half-closing depend on each other, and a lane that
+//! keeps each as a flag of its own can write down combinations that must not be. Approach: one state machine for both
+//! sides. It is fed frames, time and wishes, and asked what to do. It owns no socket, no clock and no thread, so a test
+//! replays any order of events.
+//!
+//! ```text
+//!  connecting side                                      accepting side
+//!
+//!  Connecting ── handle_connected ──▶ AwaitWelcome      AwaitHello
+//!      │                                   │ welcome        │ hello
+//!      │ codec without handshake           ▼                ▼
+//!      └───────────────────────────────▶ Open ◀──── codec without handshake
+//!                                          │
+//!           any phase ── close, error, timeout ──▶ Closed(reason)
+//!
+//!  inbound   Reading ⇄ Paused(reasons)            any ── end of input, finish ──▶ Ended
+//!
+//!  outbound  Writing { is_blocked, then: GoOn ──▶ HalfClose ──▶ Close(reason) }
+//!                │ write fails        │ all is written     │ all is written
+//!                ▼                    ▼                    ▼
+//!             Failed             HalfClosed             Closed(reason)
+//! ```
+//!
+//! # How an owner drives it
+//!
+//! 1. Decode each frame under [`Connection::filter`]. Serve the kinds that the filter lets through, and give every other
+//!    frame to [`Connection::handle_frame`].
+//! 2. After `handle_frame`, `handle_connected`, `handle_timeout` and `drain`, call [`Connection::poll_transmit`]: it
+//!    appends the frames that the connection itself has to send.
+//! 3. Write output, and tell [`Connection::handle_written`], [`Connection::handle_blocked`] or
+//!    [`Connection::handle_write_failed`]. [`Connection::wants`] says what to wait for.
+//! 4. When [`Connection::poll_timeout`] is reached, call [`Connection::handle_timeout`], and ask for the next timeout. A
+//!    timeout only moves to later when bytes come, so it need not be asked for after each read.
+//! 5. When [`Connection::close_reason`] gives a reason, take the connection apart. It gives only one.
+//!
+//! The handler of a message may change the connection that the message came from. A loop over frames therefore holds no
+//! borrow of the connection: it copies the [`FrameFilter`], which changes only when `handle_frame` opens the connection.
+
+mod control;
+mod filter;
+mod partial;
+mod reason;
+mod state;
+mod timeouts;
+
+pub use control::{Handled, Identity};
+pub use filter::FrameFilter;
+pub use partial::PartialFrame;
+pub use reason::CloseReason;
+pub use state::{Inbound, NewWork, Outbound, PauseReason, PauseReasons, Phase, Then};
+pub use timeouts::Overdue;
+
+use control::{ControlBudget, Pending};
+use timeouts::Timing;
+
+use crate::body::GoAwayCode;
+
+/// What holds for all connections of a server or client. Times are in nanoseconds.
+#[derive(Clone, Copy, Debug)]
+pub struct Rules {
+    /// Whether connections begin with a hello and a welcome, and answer pings.
+    pub has_handshake: bool,
+    /// Largest whole frame that this side takes, in bytes.
+    pub frame_bytes_max: usize,
+    /// From the beginning to the end of the handshake.
+    pub handshake_timeout_ns: u64,
+    /// Silence that ends an open connection.
+    pub idle_timeout_ns: u64,
+    /// Silence after which a ping is sent; 0 for never.
+    pub heartbeat_ns: u64,
+    /// Silence that ends a connection of an address that is not validated.
+    pub unvalidated_timeout_ns: u64,
+    /// From the first byte of a frame to its last, with a second more for every `frame_bytes_per_second_min` bytes that came.
+    pub frame_timeout_ns: u64,
+    /// The slowest that a long frame may come.
+    pub frame_bytes_per_second_min: usize,
+    /// Control frames that a peer may send in a second.
+    pub control_frames_per_second_max: u32,
+}
+
+/// Which side began the connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// This side did.
+    Connecting,
+    /// The peer did.
+    Accepting,
+}
+
+/// What the transport promises.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Delivery {
+    /// Bytes arrive in order, or the connection ends.
+    Reliable,
+    /// Whole frames may be lost, repeated, or overtake each other.
+    Lossy,
+}
+
+/// What to wait for at the transport.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wants {
+    /// Something to read.
+    pub read: bool,
+    /// Room to write, or the end of connecting.
+    pub write: bool,
+}
+
+/// What to do when all output was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Written {
+    /// Nothing.
+    GoOn,
+    /// End this side of the transport.
+    ShutdownWrite,
+    /// The connection has closed.
+    Closed,
+}
+
+/// One connection. See the [module](self) for how it is driven.
+#[derive(Debug)]
+pub struct Connection {
+    side: Side,
+    delivery: Delivery,
+    phase: Phase,
+    inbound: Inbound,
+    outbound: Outbound,
+    /// Frames that this connection has to send.
+    pending: Pending,
+    timing: Timing,
+    new_work: NewWork,
+    control_budget: ControlBudget,
+    /// Largest whole frame that both sides take, in bytes.
+    frame_bytes_max: usize,
+    /// The peer said that it will close.
+    peer_going: Option<GoAwayCode>,
+    /// The peer was told that this side will close.
+    is_going_told: bool,
+    /// The server of this connection is shutting down.
+    is_draining: bool,
+    /// The server's name and version, from its welcome.
+    peer_agent: Option<Box<str>>,
+    /// The beginning of a frame whose rest has not come, and whole frames that may not be handled yet.
+    pub partial: PartialFrame,
+}
+
+impl Connection {
+    /// A connection that this side makes. Call [`Self::handle_connected`] when the transport is connected.
+    #[must_use]
+    pub fn connecting(rules: &Rules, delivery: Delivery, now_ns: u64) -> Self {
+        Self::new(rules, Side::Connecting, delivery, Phase::Connecting, now_ns)
+    }
+
+    /// A connection that a peer made. Without a handshake it is open at once.
+    #[must_use]
+    pub fn accepted(rules: &Rules, delivery: Delivery, now_ns: u64) -> Self {
+        let phase = if rules.has_handshake {
+            Phase::AwaitHello
+        } else {
+            Phase::Open
+        };
+        Self::new(rules, Side::Accepting, delivery, phase, now_ns)
+    }
+
+    fn new(rules: &Rules, side: Side, delivery: Delivery, phase: Phase, now_ns: u64) -> Self {
+        Self {
+            side,
+            delivery,
+            phase,
+            inbound: Inbound::Reading,
+            outbound: Outbound::WRITING,
+            pending: Pending::default(),
+            timing: Timing::new(now_ns),
+            new_work: NewWork::Served,
+            control_budget: ControlBudget::default(),
+            frame_bytes_max: rules.frame_bytes_max,
+            peer_going: None,
+            is_going_told: false,
+            is_draining: false,
+            peer_agent: None,
+            partial: PartialFrame::default(),
+        }
+    }
+
+    /// How far its life has come.
+    #[inline]
+    #[must_use]
+    pub const fn phase(&self) -> Phase {
+        self.phase
+    }
+
+    /// What it does with input.
+    #[inline]
+    #[must_use]
+    pub const fn inbound(&self) -> Inbound {
+        self.inbound
+    }
+
+    /// What it does with output.
+    #[inline]
+    #[must_use]
+    pub const fn outbound(&self) -> Outbound {
+        self.outbound
+    }
+
+    /// Why it closed, once it has.
+    #[inline]
+    #[must_use]
+    pub const fn close_reason(&self) -> Option<CloseReason> {
+        match self.phase {
+            Phase::Closed(reason) => Some(reason),
+            _ => None,
+        }
+    }
+
+    /// Whether it has closed.
+    #[inline]
+    #[must_use]
+    pub const fn is_closed(&self) -> bool {
+        matches!(self.phase, Phase::Closed(_))
+    }
+
+    /// Whether messages come from the peer: from the end of the handshake to the close.
+    #[inline]
+    #[must_use]
+    pub const fn is_open(&self) -> bool {
+        matches!(self.phase, Phase::Open)
+    }
+
+    /// Whether messages may be sent: it is open, and this side has not ended.
+    #[inline]
+    #[must_use]
+    pub const fn may_send(&self) -> bool {
+        self.is_open() && !matches!(self.outbound, Outbound::HalfClosed)
+    }
+
+    /// Whether what is sent can still reach the peer.
+    #[inline]
+    #[must_use]
+    pub const fn reaches_peer(&self) -> bool {
+        self.is_open() && matches!(self.outbound, Outbound::Writing { .. })
+    }
+
+    /// Whether this side made the connection.
+    #[inline]
+    #[must_use]
+    pub const fn is_outgoing(&self) -> bool {
+        matches!(self.side, Side::Connecting)
+    }
+
+    /// Whether output may be written before the end of a turn: nothing that the connection ends with is still to come.
+    #[inline]
+    #[must_use]
+    pub const fn may_write_early(&self) -> bool {
+        matches!(self.outbound, Outbound::WRITING)
+    }
+
+    /// Whether the connection closes when its output is written.
+    #[inline]
+    #[must_use]
+    pub const fn is_finishing(&self) -> bool {
+        matches!(
+            self.outbound,
+            Outbound::Writing {
+                then: Then::Close(_),
+                ..
+            }
+        )
+    }
+
+    /// Whether input may be handled now.
+    #[inline]
+    #[must_use]
+    pub const fn may_read(&self) -> bool {
+        matches!(self.inbound, Inbound::Reading) && !self.is_closed()
+    }
+
+    /// Whether reading pauses for some reason.
+    #[inline]
+    #[must_use]
+    pub const fn is_paused(&self) -> bool {
+        matches!(self.inbound, Inbound::Paused(_))
+    }
+
+    /// Largest whole frame that both sides take, in bytes.
+    #[inline]
+    #[must_use]
+    pub const fn frame_bytes_max(&self) -> usize {
+        self.frame_bytes_max
+    }
+
+    /// Lowers the largest frame to what the transport carries.
+    pub fn limit_frames(&mut self, bytes_max: usize) {
+        self.frame_bytes_max = self.frame_bytes_max.min(bytes_max);
+    }
+
+    /// The server's name and version, on the connecting side.
+    #[must_use]
+    pub fn peer_agent(&self) -> Option<&str> {
+        self.peer_agent.as_deref()
+    }
+
+    /// What to wait for at the transport. It changes with every call that takes `&mut self`.
+    #[inline]
+    #[must_use]
+    pub const fn wants(&self) -> Wants {
+        let is_connecting = matches!(self.phase, Phase::Connecting);
+        Wants {
+            read: self.may_read() && !is_connecting,
+            write: is_connecting || (self.outbound.is_blocked() && !self.is_closed()),
+        }
+    }
+
+    /// Stops reading for a reason. Returns whether it was reading.
+    pub fn pause(&mut self, reason: PauseReason) -> bool {
+        match self.inbound {
+            Inbound::Reading => {
+                self.inbound = Inbound::Paused(PauseReasons::NONE.with(reason));
+                true
+            }
+            Inbound::Paused(reasons) => {
+                self.inbound = Inbound::Paused(reasons.with(reason));
+                false
+            }
+            Inbound::Ended => false,
+        }
+    }
+
+    /// A reason not to read is gone. Returns whether it was the last one, so that reading goes on.
+    pub fn resume(&mut self, reason: PauseReason) -> bool {
+        let Inbound::Paused(reasons) = self.inbound else {
+            return false;
+        };
+        let reasons = reasons.without(reason);
+        self.inbound = if reasons.is_empty() {
+            // While nothing was read, the rest of a frame could not come.
+            self.partial.restart_clock();
+            Inbound::Reading
+        } else {
+            Inbound::Paused(reasons)
+        };
+        reasons.is_empty()
+    }
+
+    /// Whether reading pauses for this reason.
+    #[inline]
+    #[must_use]
+    pub const fn is_paused_by(&self, reason: PauseReason) -> bool {
+        match self.inbound {
+            Inbound::Paused(reasons) => reasons.contains(reason),
+            _ => false,
+        }
+    }
+
+    /// Closes the connection now. What was not written is lost. The first reason stays.
+    pub fn close(&mut self, reason: CloseReason) {
+        if !self.is_closed() {
+            self.phase = Phase::Closed(reason);
+        }
+    }
+
+    /// Closes the connection when all output is written. Nothing more is read. Where nothing can be written, it closes now.
+    pub fn finish(&mut self, reason: CloseReason) {
+        match &mut self.outbound {
+            Outbound::Writing { then, .. } if self.phase != Phase::Connecting => {
+                if !matches!(then, Then::Close(_)) {
+                    *then = Then::Close(reason);
+                }
+                self.inbound = Inbound::Ended;
+            }
+            _ => self.close(reason),
+        }
+    }
+
+    /// Ends this side when all output is written. The peer's input is read to its end.
+    pub fn half_close(&mut self) {
+        if let Outbound::Writing {
+            then: then @ Then::GoOn,
+            ..
+        } = &mut self.outbound
+        {
+            *then = Then::HalfClose;
+        }
+    }
+
+    /// The server shuts down: the peer is told, or this side ends after what it owes.
+    pub fn drain(&mut self, rules: &Rules) {
+        self.is_draining = true;
+        if !self.is_open() || matches!(self.outbound, Outbound::HalfClosed) {
+            return self.close(CloseReason::Shutdown);
+        }
+        match self.side {
+            // A server that this side connected to needs no word: the end of the stream says it.
+            Side::Accepting if rules.has_handshake => {
+                self.tell_going(GoAwayCode::Shutdown);
+                self.new_work = if self.partial.has_frames() {
+                    NewWork::ServedToBacklog
+                } else {
+                    NewWork::Refused
+                };
+            }
+            _ if self.delivery == Delivery::Lossy && !rules.has_handshake => {
+                // The peer need not know that it should answer this side's end with its own.
+                self.is_going_told = true;
+                self.finish(CloseReason::Shutdown);
+            }
+            // What has arrived is read and answered before this side ends.
+            _ => self.half_close(),
+        }
+    }
+
+    /// The peer ended its side: what this side has for it is written first.
+    pub fn handle_input_end(&mut self) {
+        let reason = self.end_reason();
+        match self.outbound {
+            Outbound::Failed => self.close(CloseReason::PeerReset),
+            Outbound::Writing { .. } if self.is_open() => self.finish(reason),
+            _ => self.close(reason),
+        }
+    }
+
+    /// The transport took less than it was offered.
+    pub fn handle_blocked(&mut self) {
+        if let Outbound::Writing { is_blocked, .. } = &mut self.outbound {
+            *is_blocked = true;
+        }
+    }
+
+    /// The transport takes output again. A peer that takes what it is sent is not idle.
+    pub fn handle_writable(&mut self, now_ns: u64) {
+        if let Outbound::Writing { is_blocked, .. } = &mut self.outbound
+            && std::mem::take(is_blocked)
+        {
+            self.timing.note_input(now_ns);
+        }
+    }
+
+    /// All output was written. `owes_answers` tells whether requests that were read wait for their answers.
+    pub fn handle_written(&mut self, rules: &Rules, owes_answers: bool, now_ns: u64) -> Written {
+        if !rules.has_handshake && self.delivery == Delivery::Reliable {
+            // There are no pings. A listener that never types is not idle while it takes what it is sent.
+            self.timing.note_input(now_ns);
+        }
+        let Outbound::Writing { then, .. } = self.outbound else {
+            return Written::GoOn;
+        };
+        self.outbound = Outbound::Writing {
+            is_blocked: false,
+            then,
+        };
+        match then {
+            Then::Close(reason) if !(owes_answers && reason.waits_for_answers()) => {
+                self.close(reason);
+                Written::Closed
+            }
+            // Whole frames that wait to be handled were accepted: they are answered before this side ends.
+            Then::HalfClose if self.is_open() && !owes_answers && !self.partial.has_frames() => {
+                self.outbound = Outbound::HalfClosed;
+                if self.side == Side::Accepting {
+                    self.new_work = NewWork::Dropped;
+                }
+                Written::ShutdownWrite
+            }
+            _ => Written::GoOn,
+        }
+    }
+
+    /// The peer takes nothing any more. What it sent before is still read, to its end: a client that says good-bye and
+    /// closes at once must be heard.
+    pub fn handle_write_failed(&mut self) {
+        match self.outbound {
+            Outbound::Writing {
+                then: Then::Close(reason),
+                ..
+            } => self.close(reason),
+            _ => self.outbound = Outbound::Failed,
+        }
+    }
+
+    /// Whether the connection waits for answers before it ends.
+    #[must_use]
+    pub const fn waits_for_answers(&self) -> bool {
+        match self.outbound {
+            Outbound::Writing {
+                then: Then::Close(reason),
+                ..
+            } => reason.waits_for_answers(),
+            Outbound::Writing {
+                then: Then::HalfClose,
+                ..
+            } => true,
+            _ => false,
+        }
+    }
+
+    /// Frames that were left when reading paused have been handled.
+    pub fn handle_backlog_served(&mut self) {
+        if self.new_work == NewWork::ServedToBacklog && !self.partial.has_frames() {
+            self.new_work = NewWork::Refused;
+        }
+    }
+
+    /// What becomes of new work of the peer.
+    #[must_use]
+    pub const fn new_work(&self) -> NewWork {
+        self.new_work
+    }
+
+    /// Whether the peer has said that it will close.
+    #[must_use]
+    pub const fn is_peer_going(&self) -> bool {
+        self.peer_going.is_some()
+    }
+
+    /// Why the connection ends when its peer has nothing more to say.
+    #[must_use]
+    pub const fn end_reason(&self) -> CloseReason {
+        match self.peer_going {
+            Some(code) => CloseReason::GoAway(code),
+            None if self.is_draining => CloseReason::Shutdown,
+            None => CloseReason::PeerClosed,
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! The end of what was read: the beginning of a frame, or whole frames that may not be handled yet.
+
+/// Bytes that were read and not handled.
+///
+/// An idle connection holds none: the memory goes back to whoever lent it.
+#[derive(Debug, Default)]
+pub struct PartialFrame {
+    bytes: Vec<u8>,
+    /// They may begin with whole frames, which were left when reading paused.
+    has_frames: bool,
+    /// When the frame that they begin with began to arrive, or reading it went on; 0 while there is none.
+    began_ns: u64,
+}
+
+impl PartialFrame {
+    /// The bytes.
+    #[inline]
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// Whether there are no bytes.
+    #[inline]
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    /// Whether they may begin with whole frames.
+    #[inline]
+    #[must_use]
+    pub const fn has_frames(&self) -> bool {
+        self.has_frames
+    }
+
+    /// Keeps the beginning of a frame.
+    #[inline]
+    pub fn keep(&mut self, bytes: Vec<u8>, now_ns: u64) {
+        self.bytes = bytes;
+        self.has_frames = false;
+        if self.bytes.is_empty() {
+            self.began_ns = 0;
+        } else if self.began_ns == 0 {
+            self.began_ns = now_ns;
+        }
+    }
+
+    /// Keeps bytes that may begin with whole frames.
+    pub fn keep_frames(&mut self, bytes: Vec<u8>) {
+        self.has_frames = !bytes.is_empty();
+        self.bytes = bytes;
+        self.began_ns = 0;
+    }
+
+    /// A frame has ended, or its rest could not come because it was not read: the next one has all of its time.
+    #[inline]
+    pub fn restart_clock(&mut self) {
+        self.began_ns = 0;
+    }
+
+    /// When the frame that has begun did so, if there is one.
+    #[must_use]
+    pub(super) fn frame_began_ns(&self) -> Option<u64> {
+        let has_begun = self.began_ns != 0 && !self.bytes.is_empty() && !self.has_frames;
+        has_begun.then_some(self.began_ns)
+    }
+
+    /// Takes the bytes out, and whether they may begin with whole frames.
+    #[inline]
+    #[must_use]
+    pub fn take(&mut self) -> (Vec<u8>, bool) {
+        let has_frames = std::mem::take(&mut self.has_frames);
+        (std::mem::take(&mut self.bytes), has_frames)
+    }
+}

@@ -1,0 +1,182 @@
+//! Why a connection ends.
+
+use std::fmt;
+use std::io;
+
+use crate::body::GoAwayCode;
+use crate::error::DecodeError;
+use crate::handshake::HandshakeError;
+
+/// Why a session ended. Counted by [`CloseReason::name`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum CloseReason {
+    /// The peer closed in order, over UDP by an empty datagram.
+    PeerClosed,
+    /// The peer vanished: reset or broken pipe.
+    PeerReset,
+    /// The service closed it.
+    Service,
+    /// The server drained and stopped.
+    Shutdown,
+    /// The peer announced that it would close.
+    GoAway(GoAwayCode),
+    /// Nothing came for the idle timeout.
+    IdleTimeout,
+    /// A frame began and did not end in time.
+    FrameTimeout,
+    /// No accepted hello in time, or no answer to a service that asked who the peer is.
+    HandshakeTimeout,
+    /// The hello or welcome was not acceptable.
+    Handshake(HandshakeError),
+    /// The bytes were not frames of the codec.
+    Decode(DecodeError),
+    /// Fell behind in a room whose policy disconnects.
+    SlowSubscriber,
+    /// More control frames than allowed.
+    ControlFlood,
+    /// Sent a request with the id of another one that it still waits for, so that their replies could not be told apart.
+    RequestIdReused,
+    /// What waited for it got lost: a `SessionSender` was forgotten instead of dropped, or its codec
+    /// panicked. Its stream may end within a frame.
+    OutputLost,
+    /// The lane failed: its service panicked or its poller did.
+    LaneFailed,
+    /// Fell silent over UDP before its address was established; see
+    /// [`Rules::unvalidated_timeout_ns`](super::Rules::unvalidated_timeout_ns). It was not told.
+    Unvalidated,
+    /// Made room for another address over UDP, as the oldest that was not established. It was
+    /// not told.
+    Evicted,
+    /// The socket failed in another way.
+    Io(io::ErrorKind),
+}
+
+impl CloseReason {
+    /// Names of all reasons, in the order of their counters.
+    pub const NAMES: [&'static str; 18] = [
+        "peer_closed",
+        "peer_reset",
+        "service",
+        "shutdown",
+        "go_away",
+        "idle_timeout",
+        "frame_timeout",
+        "handshake_timeout",
+        "handshake",
+        "decode",
+        "slow_subscriber",
+        "control_flood",
+        "request_id_reused",
+        "lane_failed",
+        "output_lost",
+        "unvalidated",
+        "evicted",
+        "io",
+    ];
+
+    /// The place of this reason among [`CloseReason::NAMES`].
+    #[must_use]
+    pub const fn index(self) -> usize {
+        match self {
+            Self::PeerClosed => 0,
+            Self::PeerReset => 1,
+            Self::Service => 2,
+            Self::Shutdown => 3,
+            Self::GoAway(_) => 4,
+            Self::IdleTimeout => 5,
+            Self::FrameTimeout => 6,
+            Self::HandshakeTimeout => 7,
+            Self::Handshake(_) => 8,
+            Self::Decode(_) => 9,
+            Self::SlowSubscriber => 10,
+            Self::ControlFlood => 11,
+            Self::RequestIdReused => 12,
+            Self::LaneFailed => 13,
+            Self::OutputLost => 14,
+            Self::Unvalidated => 15,
+            Self::Evicted => 16,
+            Self::Io(_) => 17,
+        }
+    }
+
+    /// The name of this reason's counter.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        Self::NAMES[self.index()]
+    }
+
+    /// Whether a connection that ends for this reason waits for the answers that it owes: the peer, or the whole server,
+    /// only said that no more requests follow.
+    #[must_use]
+    pub const fn waits_for_answers(self) -> bool {
+        matches!(self, Self::PeerClosed | Self::Shutdown | Self::GoAway(_))
+    }
+
+    /// What to tell the peer before closing, if its codec can carry it and the peer may still listen.
+    #[must_use]
+    pub const fn go_away_code(self) -> Option<GoAwayCode> {
+        match self {
+            Self::Handshake(HandshakeError::Refused { .. }) => None,
+            Self::Shutdown | Self::LaneFailed => Some(GoAwayCode::Shutdown),
+            Self::IdleTimeout | Self::FrameTimeout => Some(GoAwayCode::IdleTimeout),
+            Self::HandshakeTimeout => Some(GoAwayCode::HandshakeTimeout),
+            Self::Handshake(_) | Self::Decode(_) | Self::RequestIdReused => {
+                Some(GoAwayCode::ProtocolError)
+            }
+            Self::SlowSubscriber => Some(GoAwayCode::SlowSubscriber),
+            Self::ControlFlood => Some(GoAwayCode::LimitReached),
+            // Within a frame nobody would understand it, and an unvalidated address did not ask.
+            Self::OutputLost | Self::Unvalidated | Self::Evicted => None,
+            Self::PeerClosed | Self::PeerReset | Self::Service | Self::GoAway(_) | Self::Io(_) => {
+                None
+            }
+        }
+    }
+}
+
+impl fmt::Display for CloseReason {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::PeerClosed => formatter.write_str("the peer closed the connection"),
+            Self::PeerReset => formatter.write_str("the peer reset the connection"),
+            Self::Service => formatter.write_str("closed by the service"),
+            Self::Shutdown => formatter.write_str("the server shut down"),
+            Self::GoAway(code) => write!(formatter, "the peer went away: {code}"),
+            Self::IdleTimeout => formatter.write_str("nothing came within the idle timeout"),
+            Self::FrameTimeout => formatter.write_str("a frame began and did not end in time"),
+            Self::HandshakeTimeout => {
+                formatter.write_str("no hello, or no name, came within the time for it")
+            }
+            Self::Handshake(error) => write!(formatter, "handshake failed: {error}"),
+            Self::Decode(error) => write!(formatter, "not a frame of this codec: {error}"),
+            Self::SlowSubscriber => formatter.write_str("fell too far behind in a room"),
+            Self::ControlFlood => formatter.write_str("too many control frames"),
+            Self::RequestIdReused => {
+                formatter.write_str("a request has the id of one that is still being worked on")
+            }
+            Self::LaneFailed => formatter.write_str("the lane failed"),
+            Self::OutputLost => formatter.write_str("a sender took its output along"),
+            Self::Unvalidated => {
+                formatter.write_str("fell silent before its address was established")
+            }
+            Self::Evicted => formatter.write_str("made room for another address"),
+            Self::Io(kind) => write!(formatter, "i/o error: {kind}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_reason_has_a_counter_of_its_own() {
+        let names: std::collections::HashSet<_> = CloseReason::NAMES.iter().collect();
+        assert_eq!(names.len(), CloseReason::NAMES.len());
+        assert_eq!(
+            CloseReason::Io(io::ErrorKind::Other).index(),
+            CloseReason::NAMES.len() - 1
+        );
+    }
+}

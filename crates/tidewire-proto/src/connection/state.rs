@@ -1,0 +1,183 @@
+//! The states of a connection: one enum for its life, and one for each direction.
+
+use std::fmt;
+
+use super::CloseReason;
+
+/// How far the life of a connection has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// The transport is being connected.
+    Connecting,
+    /// Accepted. The first frame must be a hello.
+    AwaitHello,
+    /// Connected. The first frame must be a welcome.
+    AwaitWelcome,
+    /// Messages may be exchanged.
+    Open,
+    /// The connection has ended. Nothing leaves this phase.
+    Closed(CloseReason),
+}
+
+/// What the connection does with input.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Inbound {
+    /// Input is read as it comes.
+    Reading,
+    /// Input is left in the transport until the last of these reasons is gone.
+    Paused(PauseReasons),
+    /// Nothing more is read: the peer has ended its side, or this side is about to close.
+    Ended,
+}
+
+/// What the connection does with output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outbound {
+    /// Output is written.
+    Writing {
+        /// The transport took less than it was offered.
+        is_blocked: bool,
+        /// What follows when all output is written.
+        then: Then,
+    },
+    /// This side has ended; output is discarded. The peer's input is read to its end.
+    HalfClosed,
+    /// The peer takes nothing any more; output is discarded. What it sent before is read to its end.
+    Failed,
+}
+
+/// What follows when all output is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Then {
+    /// The connection goes on.
+    GoOn,
+    /// This side ends, and the peer's input is read to its end.
+    HalfClose,
+    /// The connection closes.
+    Close(CloseReason),
+}
+
+/// A reason not to read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum PauseReason {
+    /// Too much output waits for the peer.
+    Output = 1 << 0,
+    /// A room holds its publishers until a slow subscriber has caught up.
+    Room = 1 << 1,
+    /// Too many requests are not answered yet.
+    Answers = 1 << 2,
+    /// The service asked for it.
+    Service = 1 << 3,
+}
+
+/// Reasons not to read. While there is one, nothing is read.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub struct PauseReasons(u8);
+
+/// What becomes of new work of the peer: requests, and messages that nobody answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NewWork {
+    /// The service handles it.
+    Served,
+    /// The peer was told that this side will close. Frames that were read before that are served; then new work is refused.
+    ServedToBacklog,
+    /// It is refused, because the peer was told that this side will close.
+    Refused,
+    /// It is dropped. This side has ended, so nothing can be answered.
+    Dropped,
+}
+
+impl NewWork {
+    /// Whether the service is not asked.
+    #[inline(always)]
+    #[must_use]
+    pub const fn is_refused(self) -> bool {
+        matches!(self, Self::Refused | Self::Dropped)
+    }
+}
+
+impl Outbound {
+    /// The state at the beginning.
+    pub(super) const WRITING: Self = Self::Writing {
+        is_blocked: false,
+        then: Then::GoOn,
+    };
+
+    /// Whether output waits for the transport to take more.
+    #[inline]
+    #[must_use]
+    pub const fn is_blocked(self) -> bool {
+        matches!(
+            self,
+            Self::Writing {
+                is_blocked: true,
+                ..
+            }
+        )
+    }
+}
+
+impl PauseReasons {
+    /// No reason.
+    pub const NONE: Self = Self(0);
+
+    /// Whether this reason is one of them.
+    #[inline]
+    #[must_use]
+    pub const fn contains(self, reason: PauseReason) -> bool {
+        self.0 & reason as u8 != 0
+    }
+
+    /// Whether there is none.
+    #[inline]
+    #[must_use]
+    pub const fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    /// These reasons and one more.
+    #[must_use]
+    pub const fn with(self, reason: PauseReason) -> Self {
+        Self(self.0 | reason as u8)
+    }
+
+    /// These reasons without one.
+    #[must_use]
+    pub const fn without(self, reason: PauseReason) -> Self {
+        Self(self.0 & !(reason as u8))
+    }
+}
+
+impl fmt::Debug for PauseReasons {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let all = [
+            PauseReason::Output,
+            PauseReason::Room,
+            PauseReason::Answers,
+            PauseReason::Service,
+        ];
+        let reasons = all.into_iter().filter(|reason| self.contains(*reason));
+        formatter.debug_set().entries(reasons).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reasons_are_a_set() {
+        let both = PauseReasons::NONE
+            .with(PauseReason::Room)
+            .with(PauseReason::Output)
+            .with(PauseReason::Room);
+        assert!(both.contains(PauseReason::Room) && !both.contains(PauseReason::Answers));
+        assert_eq!(format!("{both:?}"), "{Output, Room}");
+        let one = both
+            .without(PauseReason::Room)
+            .without(PauseReason::Answers);
+        assert_eq!(one, PauseReasons::NONE.with(PauseReason::Output));
+        assert!(one.without(PauseReason::Output).is_empty());
+    }
+}

@@ -1,0 +1,310 @@
+//! What ends a connection that stays silent, and what is asked of it before.
+//!
+//! A connection has one deadline, and its owner one timer for it. Input does not move the timer: when it fires, the
+//! connection looks how long it has been silent, and the owner sleeps again for the rest. So timeouts cost one store for
+//! each read.
+//!
+//! A frame has a time for the whole of it, which grows with the bytes that have come. Rejected: a limit on the silence
+//! within a frame, under which one byte every few seconds keeps a place for days; and a time that does not grow, in which a
+//! long frame cannot come over a slow network at all.
+//!
+//! Silence proves nothing while this side does not listen. Two rules follow. A check that comes late may find its answer
+//! in the transport, unread, so it closes nothing: the owner gets [`GRACE_NS`] to read, once. And a peer that answers pings
+//! is not closed before it was asked, and had as long to answer as between a ping and the idle timeout.
+
+use super::{CloseReason, Connection, Delivery, Inbound, Outbound, PauseReason, Phase, Rules};
+
+/// What became of a timeout.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Overdue {
+    /// Nothing is overdue, or nothing can be judged yet.
+    Nothing,
+    /// There is a ping to transmit.
+    Ping,
+    /// There is a hello to transmit, again.
+    Hello,
+    /// The connection has closed.
+    Closed(CloseReason),
+}
+
+/// When things happened, in nanoseconds on the owner's clock.
+#[derive(Debug)]
+pub(super) struct Timing {
+    /// When the handshake began.
+    began_ns: u64,
+    last_input_ns: u64,
+    /// When the first ping since the last input was sent; before that input if there was none.
+    asked_ns: u64,
+    /// When a check since the last input came too late to judge; before that input if there was none.
+    excused_ns: u64,
+    /// When the owner was to call.
+    due_ns: u64,
+    /// When the connection closes unless the service has learnt who the peer is.
+    login_deadline_ns: Option<u64>,
+    /// How long the next hello waits for an answer, over a lossy transport.
+    hello_pause_ns: u64,
+}
+
+impl Timing {
+    pub(super) const fn new(now_ns: u64) -> Self {
+        Self {
+            began_ns: now_ns,
+            last_input_ns: now_ns,
+            asked_ns: 0,
+            excused_ns: 0,
+            due_ns: u64::MAX,
+            login_deadline_ns: None,
+            hello_pause_ns: HELLO_PAUSE_FIRST_NS,
+        }
+    }
+
+    #[inline]
+    pub(super) fn note_input(&mut self, now_ns: u64) {
+        self.last_input_ns = self.last_input_ns.max(now_ns);
+    }
+
+    pub(super) const fn begin_handshake(&mut self, now_ns: u64) {
+        self.began_ns = now_ns;
+    }
+}
+
+impl Connection {
+    /// Input came, or the peer showed in another way that it lives.
+    #[inline]
+    pub fn note_input(&mut self, now_ns: u64) {
+        self.timing.last_input_ns = now_ns;
+    }
+
+    /// When to call [`Self::handle_timeout`] at the latest. Ask again after each call of it, and when the phase has changed.
+    ///
+    /// `is_unvalidated` tells that nothing is known of the peer's address yet, and that nothing is owed to it.
+    #[must_use]
+    pub fn poll_timeout(
+        &mut self,
+        rules: &Rules,
+        now_ns: u64,
+        is_unvalidated: bool,
+    ) -> Option<u64> {
+        let deadline_ns = match self.phase {
+            Phase::Closed(_) => return None,
+            Phase::AwaitWelcome if self.delivery == Delivery::Lossy => {
+                let again_ns = now_ns.saturating_add(self.timing.hello_pause_ns);
+                again_ns.min(self.handshake_end_ns(rules))
+            }
+            Phase::Connecting | Phase::AwaitHello | Phase::AwaitWelcome => {
+                self.handshake_end_ns(rules)
+            }
+            Phase::Open => self.silence_end_ns(rules, now_ns, is_unvalidated),
+        };
+        let grace_end_ns = self.timing.excused_ns.saturating_add(GRACE_NS);
+        self.timing.due_ns = if self.is_excused() && grace_end_ns > now_ns {
+            grace_end_ns
+        } else {
+            deadline_ns.max(now_ns)
+        };
+        Some(self.timing.due_ns)
+    }
+
+    /// The time that [`Self::poll_timeout`] told has come, or may have. Transmit what there is then.
+    pub fn handle_timeout(&mut self, rules: &Rules, now_ns: u64, is_unvalidated: bool) -> Overdue {
+        match self.phase {
+            Phase::Closed(_) => return Overdue::Nothing,
+            Phase::AwaitWelcome
+                if self.delivery == Delivery::Lossy && now_ns < self.handshake_end_ns(rules) =>
+            {
+                let longer_ns = 2 * self.timing.hello_pause_ns;
+                self.timing.hello_pause_ns = longer_ns.min(HELLO_PAUSE_MAX_NS);
+                self.pending.hello = true;
+                return Overdue::Hello;
+            }
+            _ => {}
+        }
+        if let Some(reason) = self.overdue_reason(rules, now_ns, is_unvalidated) {
+            if self.is_late(now_ns) && !self.is_excused() {
+                self.timing.excused_ns = now_ns;
+            } else if reason == CloseReason::IdleTimeout && self.is_to_be_asked(rules, now_ns) {
+                return self.ask(now_ns);
+            } else {
+                self.close(reason);
+                return Overdue::Closed(reason);
+            }
+        } else if self.answers_pings(rules) && self.silence_ns(now_ns) >= rules.heartbeat_ns {
+            return self.ask(now_ns);
+        }
+        Overdue::Nothing
+    }
+
+    /// From now on the service must learn who the peer is until `deadline_ns`, or, without one, has learnt it. Ask for the next
+    /// timeout. Returns whether that changed anything.
+    pub fn await_login(&mut self, deadline_ns: Option<u64>) -> bool {
+        let former = self.timing.login_deadline_ns;
+        let is_change = former.is_some() != deadline_ns.is_some();
+        if is_change {
+            self.timing.login_deadline_ns = deadline_ns;
+        }
+        is_change
+    }
+
+    /// Sends a ping.
+    fn ask(&mut self, now_ns: u64) -> Overdue {
+        if !self.was_asked() {
+            self.timing.asked_ns = now_ns;
+        }
+        self.pending.ping = true;
+        Overdue::Ping
+    }
+
+    /// The limit that is passed, if any is.
+    fn overdue_reason(
+        &self,
+        rules: &Rules,
+        now_ns: u64,
+        is_unvalidated: bool,
+    ) -> Option<CloseReason> {
+        if !self.is_open() {
+            let is_over = now_ns >= self.handshake_end_ns(rules);
+            return is_over.then_some(CloseReason::HandshakeTimeout);
+        }
+        let silent_ns = self.silence_ns(now_ns);
+        if self.awaits_lossy_end() && silent_ns >= rules.handshake_timeout_ns {
+            return Some(self.end_reason());
+        }
+        if silent_ns >= rules.idle_timeout_ns && !self.is_held() {
+            return Some(CloseReason::IdleTimeout);
+        }
+        if is_unvalidated && silent_ns >= rules.unvalidated_timeout_ns && !self.is_held() {
+            return Some(CloseReason::Unvalidated);
+        }
+        if self.frame_end_ns(rules).is_some_and(|at| now_ns >= at) {
+            return Some(CloseReason::FrameTimeout);
+        }
+        if self.timing.login_deadline_ns.is_some_and(|at| now_ns >= at) {
+            return Some(CloseReason::HandshakeTimeout);
+        }
+        None
+    }
+
+    /// When an open connection is to be looked at again.
+    fn silence_end_ns(&self, rules: &Rules, now_ns: u64, is_unvalidated: bool) -> u64 {
+        let since_ns = self.timing.last_input_ns;
+        if self.awaits_lossy_end() {
+            return since_ns.saturating_add(rules.handshake_timeout_ns);
+        }
+        // What has passed already comes again after the whole time.
+        let next_ns = |after_ns: u64| match since_ns.saturating_add(after_ns) {
+            at_ns if at_ns > now_ns => at_ns,
+            _ => now_ns.saturating_add(after_ns),
+        };
+        let mut end_ns = next_ns(rules.idle_timeout_ns);
+        if self.was_asked() {
+            end_ns = end_ns.min(self.answer_due_ns(rules).max(now_ns));
+        }
+        if self.answers_pings(rules) {
+            end_ns = end_ns.min(next_ns(rules.heartbeat_ns));
+        }
+        // A frame that begins later must be looked at in time, though the timer is not moved for it.
+        let frame_end_ns = self.frame_end_ns(rules);
+        let frame_end_ns =
+            frame_end_ns.unwrap_or_else(|| now_ns.saturating_add(rules.frame_timeout_ns));
+        if is_unvalidated {
+            end_ns = end_ns.min(next_ns(rules.unvalidated_timeout_ns));
+        }
+        let login_end_ns = self.timing.login_deadline_ns.unwrap_or(u64::MAX);
+        end_ns.min(frame_end_ns).min(login_end_ns)
+    }
+
+    fn handshake_end_ns(&self, rules: &Rules) -> u64 {
+        self.timing
+            .began_ns
+            .saturating_add(rules.handshake_timeout_ns)
+    }
+
+    fn silence_ns(&self, now_ns: u64) -> u64 {
+        now_ns.saturating_sub(self.timing.last_input_ns)
+    }
+
+    /// Whether pings may be sent and would be answered.
+    fn answers_pings(&self, rules: &Rules) -> bool {
+        let may_write = matches!(
+            self.outbound,
+            Outbound::Writing {
+                is_blocked: false,
+                ..
+            }
+        );
+        rules.has_handshake && rules.heartbeat_ns > 0 && may_write && self.is_open()
+    }
+
+    /// Whether a ping was sent since the last input.
+    fn was_asked(&self) -> bool {
+        self.timing.asked_ns > self.timing.last_input_ns
+    }
+
+    /// Until when a ping is to be answered.
+    fn answer_due_ns(&self, rules: &Rules) -> u64 {
+        let answer_ns = rules.idle_timeout_ns.saturating_sub(rules.heartbeat_ns);
+        let asked_end_ns = self.timing.asked_ns.saturating_add(answer_ns);
+        asked_end_ns.max(
+            self.timing
+                .last_input_ns
+                .saturating_add(rules.idle_timeout_ns),
+        )
+    }
+
+    /// Whether a silent peer can be asked for a sign of life, and has not been, or not for long enough.
+    fn is_to_be_asked(&self, rules: &Rules, now_ns: u64) -> bool {
+        self.answers_pings(rules) && (!self.was_asked() || now_ns < self.answer_due_ns(rules))
+    }
+
+    /// Whether the owner called so late that input may wait in the transport.
+    const fn is_late(&self, now_ns: u64) -> bool {
+        now_ns.saturating_sub(self.timing.due_ns) >= LATE_NS
+    }
+
+    /// Whether a late check was excused since the last input.
+    const fn is_excused(&self) -> bool {
+        self.timing.excused_ns > self.timing.last_input_ns
+    }
+
+    /// Whether reading pauses for something that is not the peer's doing.
+    const fn is_held(&self) -> bool {
+        match self.inbound {
+            Inbound::Paused(reasons) => {
+                reasons.contains(PauseReason::Room)
+                    || reasons.contains(PauseReason::Answers)
+                    || reasons.contains(PauseReason::Service)
+            }
+            _ => false,
+        }
+    }
+
+    /// When a frame that has begun must have ended. None while none has, or while it is not read.
+    fn frame_end_ns(&self, rules: &Rules) -> Option<u64> {
+        let began_ns = self.partial.frame_began_ns().filter(|_| self.may_read())?;
+        let rate = rules.frame_bytes_per_second_min.max(1) as u64;
+        let more_ns = (self.partial.bytes().len() as u64).saturating_mul(SECOND_NS) / rate;
+        let time_ns = rules.frame_timeout_ns.saturating_add(more_ns);
+        Some(began_ns.saturating_add(time_ns))
+    }
+
+    /// Whether only the peer's end is missing, which may have got lost.
+    fn awaits_lossy_end(&self) -> bool {
+        self.delivery == Delivery::Lossy && matches!(self.outbound, Outbound::HalfClosed)
+    }
+}
+
+const SECOND_NS: u64 = 1_000_000_000;
+
+/// A check that comes this much after its time came late.
+const LATE_NS: u64 = 1_000_000_000;
+
+/// How long the owner may read what came, after a check that came late.
+const GRACE_NS: u64 = 1_000_000_000;
+
+/// How long the first hello over a lossy transport waits for its answer: several times the longest round trip of a
+/// network nearby.
+const HELLO_PAUSE_FIRST_NS: u64 = 100_000_000;
+
+/// How long a hello waits at most before it is repeated.
+const HELLO_PAUSE_MAX_NS: u64 = 1_000_000_000;
