@@ -4,6 +4,7 @@ use thiserror::Error;
 use tidewire_io::socket::PeerCredentials;
 use tidewire_proto::body::ErrorCode;
 use tidewire_proto::codec::{AnyCodec, Codec};
+use tidewire_proto::connection::PauseReason;
 use tidewire_proto::error::EncodeError;
 use tidewire_proto::message::{Kind, MemberId, Message};
 use tidewire_proto::room::Policy;
@@ -142,14 +143,14 @@ impl Context<'_> {
     pub fn peer_agent(&self) -> Option<&str> {
         self.core
             .session(self.id)
-            .and_then(|session| session.agent.as_deref())
+            .and_then(|session| session.connection.peer_agent())
     }
 
     /// Whether the peer of a session of this lane has said that it goes away.
     pub(crate) fn is_peer_going(&self, id: SessionId) -> bool {
         self.core
             .session(id)
-            .is_some_and(|session| session.peer_going.is_some())
+            .is_some_and(|session| session.connection.is_peer_going())
     }
 
     pub(crate) fn count_unmatched_reply(&self) {
@@ -310,9 +311,8 @@ impl Context<'_> {
         };
         let time_ns = nanoseconds(self.core.shared.limits.login_timeout);
         let deadline_ns = awaits.then(|| self.core.now_ns.saturating_add(time_ns));
-        let session = &mut self.core.sessions[slot];
-        if session.login_deadline_ns.is_some() != awaits {
-            session.login_deadline_ns = deadline_ns;
+        let connection = &mut self.core.sessions[slot].connection;
+        if connection.await_login(deadline_ns) {
             self.core.arm_timer(slot);
         }
     }
@@ -342,10 +342,8 @@ impl Context<'_> {
         let Some(slot) = self.core.slot_of(self.id) else {
             return;
         };
-        let session = &mut self.core.sessions[slot];
-        session.paused_by_service = true;
-        if !std::mem::replace(&mut session.paused, true) {
-            self.core.counters.reads_paused.add(1);
+        let connection = &mut self.core.sessions[slot].connection;
+        if connection.pause(PauseReason::Service) {
             self.core.update_interest(slot);
         }
     }
@@ -355,11 +353,15 @@ impl Context<'_> {
         let Some(slot) = self.core.slot_of(id) else {
             return;
         };
-        let session = &mut self.core.sessions[slot];
-        if std::mem::take(&mut session.paused_by_service) {
+        let now_ns = self.core.now_ns;
+        let connection = &mut self.core.sessions[slot].connection;
+        let is_paused = connection.is_paused_by(PauseReason::Service);
+        if is_paused {
             // Silence counts from now on.
-            session.last_input_ns = session.last_input_ns.max(self.core.now_ns);
-            self.core.unpause(slot);
+            connection.note_input(now_ns);
+        }
+        if connection.resume(PauseReason::Service) {
+            self.core.resumed.push(slot);
         }
     }
 

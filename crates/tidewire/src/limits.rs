@@ -4,6 +4,8 @@
 
 use std::time::Duration;
 
+use tidewire_proto::codec::{AnyCodec, Codec};
+use tidewire_proto::connection::Rules;
 use tidewire_proto::limits as wire;
 use tidewire_proto::room::{LagLimits, Policy};
 
@@ -141,11 +143,24 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// How long a frame may take of which so many bytes have come.
-    pub(crate) fn frame_ns(&self, bytes: usize) -> u64 {
-        let rate = self.frame_bytes_per_second_min.max(1) as u64;
-        let more_ns = (bytes as u64).saturating_mul(1_000_000_000) / rate;
-        nanoseconds(self.frame_timeout).saturating_add(more_ns)
+    /// What holds for every connection with this codec.
+    pub(crate) fn rules(&self, codec: &AnyCodec) -> Rules {
+        let has_handshake = codec.has_handshake();
+        Rules {
+            has_handshake,
+            frame_bytes_max: self.frame_bytes_max,
+            handshake_timeout_ns: nanoseconds(self.handshake_timeout),
+            idle_timeout_ns: nanoseconds(if has_handshake {
+                self.idle_timeout
+            } else {
+                self.idle_timeout_without_heartbeat
+            }),
+            heartbeat_ns: nanoseconds(self.heartbeat),
+            unvalidated_timeout_ns: nanoseconds(self.unvalidated_timeout),
+            frame_timeout_ns: nanoseconds(self.frame_timeout),
+            frame_bytes_per_second_min: self.frame_bytes_per_second_min,
+            control_frames_per_second_max: self.control_frames_per_second_max,
+        }
     }
 
     /// How far a room subscriber may fall behind.

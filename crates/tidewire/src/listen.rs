@@ -12,7 +12,7 @@ use tidewire_proto::codec::{AnyCodec, Codec, Decoded, StreamFraming};
 use crate::address::{Address, AddressError, Endpoint};
 use crate::limits::{DATAGRAM_FRAME_BYTES_MAX, DATAGRAM_RECEIVE_BUFFER_BYTES, Limits};
 use crate::server::ServeError;
-use crate::transport::{Connection, UnframedStream};
+use crate::transport::{Carrier, UnframedStream};
 
 /// What a server listens on.
 #[derive(Debug, Default)]
@@ -51,9 +51,9 @@ impl ListenerTerms {
     }
 
     /// An accepted connection, as its session uses it.
-    pub(crate) fn connection(&self, stream: Stream) -> Connection {
+    pub(crate) fn connection(&self, stream: Stream) -> Carrier {
         match self.leaves_lengths_out {
-            true => Connection::Unframed(Box::new(UnframedStream::new(stream))),
+            true => Carrier::Unframed(Box::new(UnframedStream::new(stream))),
             false => stream.into(),
         }
     }

@@ -10,7 +10,7 @@ use super::*;
 use crate::lane::{BatchEntry, lane, received};
 use crate::limits::Limits;
 use crate::server::Server;
-use crate::session::State;
+use tidewire_proto::connection::Phase;
 
 /// Their frames are less than a block in every codec.
 const MESSAGES: usize = 500;
@@ -85,8 +85,8 @@ fn limits_hold_message_by_message() {
     };
     let mut lane = lane(&Server::builder().limits(limits));
     let (slot, _far) = lane.open_session();
-    lane.core.sessions[slot].frame_bytes_max = 40;
-    lane.core.sessions[slot].blocked = true;
+    lane.core.sessions[slot].connection.limit_frames(40);
+    lane.core.sessions[slot].connection.handle_blocked();
     let id = lane.core.sessions[slot].id;
     let mut cx = lane.core.context_without_session();
     let mut sender = cx.sender(id).unwrap();
@@ -154,7 +154,7 @@ fn a_burst_beyond_the_queue_is_written_and_not_refused() {
     // A peer that takes nothing is another matter, and what went of its output does not count.
     let session = &mut lane.core.sessions[slot];
     (session.output.bytes, session.output.sent) = (vec![0; 1_500], 600);
-    session.blocked = true;
+    session.connection.handle_blocked();
     let mut cx = lane.core.context_without_session();
     let mut sender = cx.sender(id).unwrap();
     let taken = (0..MESSAGES).take_while(|_| sender.send(&message).is_ok());
@@ -188,7 +188,10 @@ fn a_session_that_ends_while_its_queue_is_written_takes_no_more() {
     drop(sender);
     drop(cx);
     lane.core.flush_dirty();
-    assert_eq!(lane.core.sessions[slot].state, State::Closed(reason));
+    assert_eq!(
+        lane.core.sessions[slot].connection.phase(),
+        Phase::Closed(reason)
+    );
     assert_eq!(lane.core.counters.sends_refused.read(), 2);
 }
 
@@ -216,7 +219,7 @@ fn a_block_is_written_at_once_and_less_at_the_end_of_the_turn() {
     assert_eq!(far.read(&mut bytes).unwrap(), BLOCK * 32);
     assert!(lane.core.sessions[slot].output.is_empty());
     // What the session ends with may still be to come.
-    lane.core.sessions[slot].half_close = true;
+    lane.core.sessions[slot].connection.half_close();
     send(&mut lane.core, BLOCK);
     assert!(far.read(&mut bytes).is_err());
     assert_eq!(lane.core.sessions[slot].output.len(), BLOCK * 32);
@@ -232,7 +235,7 @@ fn what_waits_for_a_session_can_be_asked_for_wherever_it_is() {
     let ids = [(); 2].map(|()| {
         let (slot, _far) = lane.open_session();
         // Nothing is written, so that what is sent waits.
-        lane.core.sessions[slot].blocked = true;
+        lane.core.sessions[slot].connection.handle_blocked();
         lane.core.sessions[slot].id
     });
     let message = Message::new(Kind::OneWay, 0, &[7; 24]);
@@ -345,7 +348,9 @@ fn a_sender_that_is_forgotten_costs_its_session_and_not_the_lane() {
         let session = &mut lane.core.sessions[slot];
         (session.output.bytes, session.output.sent) = (vec![0; 100], sent);
         // Nor does it wait for a peer that takes nothing.
-        session.blocked = sent > 0;
+        if sent > 0 {
+            session.connection.handle_blocked();
+        }
         let id = session.id;
         let mut cx = context(&mut lane.core, id, is_current);
         std::mem::forget(cx.sender(id).unwrap());
@@ -354,7 +359,10 @@ fn a_sender_that_is_forgotten_costs_its_session_and_not_the_lane() {
         drop(cx);
         lane.core.flush_dirty();
         let reason = CloseReason::OutputLost;
-        assert_eq!(lane.core.sessions[slot].state, State::Closed(reason));
+        assert_eq!(
+            lane.core.sessions[slot].connection.phase(),
+            Phase::Closed(reason)
+        );
         lane.core.dismantle(slot, reason);
         assert_eq!(lane.core.counters.closed[reason.index()].read(), 1);
         let end = far.read(&mut [0; 200]).unwrap();
@@ -373,8 +381,8 @@ fn a_session_that_lost_its_output_to_a_sender_takes_no_other() {
         assert_eq!(cx.sender(id).unwrap_err(), SendError::NotOpen);
         assert_eq!(cx.stopped, is_current);
         drop(cx);
-        let ended = State::Closed(CloseReason::OutputLost);
-        assert_eq!(lane.core.sessions[slot].state, ended);
+        let ended = Phase::Closed(CloseReason::OutputLost);
+        assert_eq!(lane.core.sessions[slot].connection.phase(), ended);
         assert_eq!(lane.core.counters.sends_refused.read(), 1);
     }
 }
@@ -397,7 +405,10 @@ fn a_sender_of_datagrams_that_is_forgotten_costs_its_session_and_not_the_lane() 
         drop(cx);
         lane.core.flush_dirty();
         let reason = CloseReason::OutputLost;
-        assert_eq!(lane.core.sessions[slot].state, State::Closed(reason));
+        assert_eq!(
+            lane.core.sessions[slot].connection.phase(),
+            Phase::Closed(reason)
+        );
         lane.core.dismantle(slot, reason);
         assert_eq!(lane.core.counters.closed[reason.index()].read(), 1);
         let arrived = received(&far, |all| !all.is_empty());
@@ -454,7 +465,7 @@ fn a_codec_that_panics_costs_the_session_of_its_sender_and_not_the_lane() {
         }
         drop(cx);
         lane.core.flush_dirty();
-        let ended = State::Closed(CloseReason::OutputLost);
-        assert_eq!(lane.core.sessions[slot].state, ended);
+        let ended = Phase::Closed(CloseReason::OutputLost);
+        assert_eq!(lane.core.sessions[slot].connection.phase(), ended);
     }
 }

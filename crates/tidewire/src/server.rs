@@ -479,6 +479,7 @@ impl ServerBuilder {
         Shared {
             codec: self.codec.clone(),
             limits: self.limits.clone(),
+            rules: self.limits.rules(&self.codec),
             room_defaults: self.rooms,
             directory: Directory::new(&self.limits),
             gate: Gate::new(&self.limits),

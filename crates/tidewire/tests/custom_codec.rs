@@ -197,6 +197,6 @@ fn a_frame_known_by_its_header_is_one_for_the_service() {
     drop(peer);
     let stopped = server.stop_unchecked();
     let failure = &stopped.failures[0];
-    assert!(failure.contains("phase.serves"), "{failure}");
+    assert!(failure.contains("filter.serves"), "{failure}");
     assert_eq!(stopped.metrics.closed_by("lane_failed"), 1);
 }

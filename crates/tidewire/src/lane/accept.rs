@@ -8,19 +8,19 @@ use std::sync::Arc;
 use tidewire_io::socket::{AcceptError, Accepted};
 use tidewire_proto::body::{GoAwayBody, GoAwayCode};
 use tidewire_proto::codec::Codec;
+use tidewire_proto::connection::Connection;
 use tidewire_proto::message::{Kind, Message};
 
 use super::Core;
 use super::mailbox::Post;
 use crate::address::Endpoint;
 use crate::listen::{ListenerTerms, StreamListener};
-use crate::session::State;
-use crate::transport::{Connection, Transport};
+use crate::transport::{Carrier, Transport};
 
 /// A connection that was accepted, or came from within the process.
 #[derive(Debug)]
 pub(crate) struct Arrival {
-    pub(crate) stream: Connection,
+    pub(crate) stream: Carrier,
     pub(crate) peer: Option<Endpoint>,
     /// What it has in common with others of its listener, if that is a socket.
     pub(crate) listener: Option<Arc<ListenerTerms>>,
@@ -119,16 +119,12 @@ impl Core {
             self.counters.sessions_refused.add(1);
             return self.turn_away(stream, GoAwayCode::Shutdown, "the server is shutting down");
         }
-        let handshake = self.shared.codec.has_handshake();
-        let state = if handshake {
-            State::AwaitHello
-        } else {
-            State::Open
-        };
-        match self.insert(stream, peer, state, false) {
+        let connection = Connection::accepted(&self.shared.rules, stream.delivery(), self.now_ns);
+        let is_open = connection.is_open();
+        match self.insert(stream, peer, connection) {
             Ok(slot) => {
                 self.sessions[slot].listener = listener;
-                if !handshake {
+                if is_open {
                     ready.push(slot);
                 }
             }
@@ -140,7 +136,7 @@ impl Core {
     }
 
     /// Tells a connection that is not taken up why. One attempt, never a wait.
-    pub(super) fn turn_away(&self, mut stream: Connection, code: GoAwayCode, text: &str) {
+    pub(super) fn turn_away(&self, mut stream: Carrier, code: GoAwayCode, text: &str) {
         let (mut body, mut frame) = (Vec::new(), Vec::new());
         GoAwayBody { code, text }.encode(&mut body);
         let message = Message::new(Kind::GoAway, 0, &body);

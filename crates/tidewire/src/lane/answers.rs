@@ -10,6 +10,7 @@ use std::sync::Arc;
 use slab::Slab;
 use tidewire_proto::body::ErrorBody;
 use tidewire_proto::codec::Codec;
+use tidewire_proto::connection::PauseReason;
 use tidewire_proto::error::EncodeError;
 use tidewire_proto::message::Kind;
 
@@ -131,17 +132,6 @@ impl Session {
             Some(Unanswered::Ordered { places, .. }) if !places.is_empty()
         )
     }
-
-    /// Whether its end must wait for answers that are owed: the peer, or the whole server, only said that no more
-    /// requests follow.
-    pub(crate) fn owes_answers(&self) -> bool {
-        let waits = self.half_close
-            || matches!(
-                self.finish,
-                Some(CloseReason::PeerClosed | CloseReason::Shutdown | CloseReason::GoAway(_))
-            );
-        waits && !self.write_failed && self.unanswered_count() > 0
-    }
 }
 
 impl Context<'_> {
@@ -168,7 +158,7 @@ impl Context<'_> {
             place = unanswered.push(request_id, Arc::clone(&token));
             self.keeps_order = ordered;
             if unanswered.len() >= limit.max(1) {
-                session.awaits_answers = true;
+                session.connection.pause(PauseReason::Answers);
                 self.stopped = true;
             }
         }
@@ -288,7 +278,7 @@ impl Context<'_> {
         if let Some(Unanswered::Ordered { places, .. }) = session.unanswered.as_deref_mut() {
             places.push_back(place);
             if ends || places.len() >= limit.max(1) {
-                session.awaits_answers = true;
+                session.connection.pause(PauseReason::Answers);
                 self.stopped = true;
             }
         }
@@ -418,14 +408,12 @@ impl Core {
         let limit = self.shared.limits.deferred_per_session_max.max(1);
         let session = &mut self.sessions[slot];
         let waiting = session.unanswered_count();
-        let ends = session.finish.is_some()
-            || session
-                .unanswered
-                .as_ref()
-                .is_some_and(|unanswered| unanswered.is_ending());
-        if session.awaits_answers && waiting < limit && !ends {
-            session.awaits_answers = false;
-            self.unpause(slot);
+        let ends = session
+            .unanswered
+            .as_ref()
+            .is_some_and(|unanswered| unanswered.is_ending());
+        if waiting < limit && !ends && session.connection.resume(PauseReason::Answers) {
+            self.resumed.push(slot);
         }
         if waiting == 0 {
             self.mark_dirty(slot);

@@ -14,6 +14,7 @@ use tidewire_io::poller::{Interest, Poller, Token};
 use tidewire_io::socket::SocketOptions;
 use tidewire_io::timer::TimerWheel;
 use tidewire_proto::codec::AnyCodec;
+use tidewire_proto::connection::{Connection, Identity, Rules};
 
 use super::answers::NO_MESSAGE;
 use super::buffers::BufferPool;
@@ -32,7 +33,7 @@ use crate::output::Output;
 use crate::pattern::{Directory, Room, Routes, SharedRoom};
 use crate::reply::ReplyShape;
 use crate::service::ConnectFailure;
-use crate::session::{CloseReason, Session, SessionId, State};
+use crate::session::{CloseReason, Session, SessionId};
 use crate::sessions::SessionTable;
 use crate::transport::Transport;
 
@@ -41,6 +42,8 @@ use crate::transport::Transport;
 pub(crate) struct Shared {
     pub(crate) codec: AnyCodec,
     pub(crate) limits: Limits,
+    /// What holds for every connection.
+    pub(crate) rules: Rules,
     pub(crate) room_defaults: RoomDefaults,
     pub(crate) directory: Directory,
     pub(crate) gate: Gate,
@@ -203,7 +206,7 @@ impl Core {
         let slot = id.slot();
         self.sessions
             .get(slot)
-            .filter(|session| session.id == id && !session.is_closed())
+            .filter(|session| session.id == id && !session.connection.is_closed())
             .map(|_| slot)
     }
 
@@ -226,7 +229,7 @@ impl Core {
                 .map_or_else(Default::default, |session| {
                     (
                         std::mem::take(&mut session.output),
-                        session.frame_bytes_max,
+                        session.connection.frame_bytes_max(),
                         session.must_keep_order(),
                     )
                 });
@@ -309,30 +312,84 @@ impl Core {
         }
     }
 
+    /// Changes a connection, and takes the session apart at the end of this turn if that closed it.
+    #[inline]
+    pub(crate) fn change<T>(
+        &mut self,
+        slot: usize,
+        change: impl FnOnce(&mut Connection, &Rules) -> T,
+    ) -> T {
+        let Self {
+            sessions,
+            shared,
+            closed,
+            ..
+        } = self;
+        let connection = &mut sessions[slot].connection;
+        let was_closed = connection.is_closed();
+        let result = change(connection, &shared.rules);
+        if connection.is_closed() && !was_closed {
+            closed.push(slot);
+        }
+        result
+    }
+
     /// Ends a session at the end of this turn. What it still had to send is dropped and counted.
     pub(crate) fn close(&mut self, slot: usize, reason: CloseReason) {
-        let session = &mut self.sessions[slot];
-        if !session.is_closed() {
-            session.state = State::Closed(reason);
-            self.closed.push(slot);
-        }
+        self.change(slot, |connection, _| connection.close(reason));
     }
 
     /// Ends a session after what it has to send has been written. Nothing more is read from it.
     pub(crate) fn finish(&mut self, slot: usize, reason: CloseReason) {
-        let session = &mut self.sessions[slot];
-        if session.finish.is_none() {
-            session.finish = Some(reason);
-            self.update_interest(slot);
-            self.mark_dirty(slot);
+        self.change(slot, |connection, _| connection.finish(reason));
+        self.update_interest(slot);
+        self.mark_dirty(slot);
+    }
+
+    /// Appends the frames that a connection itself has to send to its session's output.
+    pub(crate) fn transmit(&mut self, slot: usize) {
+        let mut output = std::mem::take(&mut self.sessions[slot].output);
+        self.transmit_to(slot, &mut output);
+        self.sessions[slot].output = output;
+    }
+
+    /// The same, to the session's output that a context holds.
+    pub(crate) fn transmit_to(&mut self, slot: usize, output: &mut Output) {
+        let Self {
+            sessions,
+            shared,
+            buffers,
+            ..
+        } = self;
+        let session = &mut sessions[slot];
+        let Shared { rules, codec, .. } = &**shared;
+        let identity = Identity {
+            agent: &shared.agent,
+            session: session.id.number(),
+        };
+        while session.connection.has_transmit() {
+            if output.bytes.capacity() == 0 {
+                output.bytes = buffers.take();
+            }
+            let sent = session
+                .connection
+                .poll_transmit(rules, &identity, codec, &mut output.bytes);
+            match sent {
+                Some(Ok(())) => output.handle_appended(codec),
+                Some(Err(error)) => {
+                    tracing::debug!(session = %session.id, %error, "cannot encode a control frame");
+                }
+                None => {}
+            }
         }
+        self.mark_dirty(slot);
     }
 
     /// Tells the poller what the session now waits for, if that changed.
     pub(crate) fn update_interest(&mut self, slot: usize) {
         let session = &mut self.sessions[slot];
         let wanted = session.wanted_interest();
-        if wanted == session.interest || session.is_closed() {
+        if wanted == session.interest || session.connection.is_closed() {
             return;
         }
         session.interest = wanted;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::Core;
 use crate::deferred::Answer;
 use crate::metrics::LaneCounters;
-use crate::session::{CloseReason, SessionId, State};
+use crate::session::{CloseReason, SessionId};
 use crate::sessions::{SessionCard, Share};
 
 /// Something for sessions of a lane.
@@ -69,7 +69,7 @@ impl Core {
 
     fn deliver_send(&mut self, card: &SessionCard, frame: Vec<u8>) {
         let slot = self.slot_of(card.id);
-        let Some(slot) = slot.filter(|slot| self.sessions[*slot].state == State::Open) else {
+        let Some(slot) = slot.filter(|slot| self.sessions[*slot].connection.may_send()) else {
             self.counters.sends_undelivered.add(1);
             self.shared.spare_frames.put(frame);
             return;

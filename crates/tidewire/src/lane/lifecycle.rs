@@ -7,16 +7,17 @@ use tidewire_io::datagram::{DatagramConnectError, DatagramSocket};
 use tidewire_io::poller::Token;
 use tidewire_io::socket::Stream;
 use tidewire_proto::codec::Codec;
+use tidewire_proto::connection::Connection;
 
 use super::Core;
 use crate::address::Endpoint;
 use crate::limits::DATAGRAM_FRAME_BYTES_MAX;
 use crate::service::ConnectFailure;
-use crate::session::{CloseReason, Session, SessionId, State};
+use crate::session::{CloseReason, Session, SessionId};
 use crate::trace::Connecting;
 use crate::transport::datagram::{DatagramPeer, Packing};
 use crate::transport::inproc::{self, InprocConnectError};
-use crate::transport::{Connection, Transport};
+use crate::transport::{Carrier, Transport};
 
 impl Core {
     /// Starts a connection. With `wait_for_server` an in-process name that nobody listens on yet is waited
@@ -43,10 +44,11 @@ impl Core {
             Endpoint::Inproc(name) => {
                 let waiter = wait_for_server.then_some(&self.handle);
                 let stream = inproc::connect(name, waiter)?;
-                (Connection::Inproc(Box::new(stream)), None)
+                (Carrier::Inproc(Box::new(stream)), None)
             }
         };
-        let slot = self.insert(stream, peer, State::Connecting, true);
+        let connection = Connection::connecting(&self.shared.rules, stream.delivery(), self.now_ns);
+        let slot = self.insert(stream, peer, connection);
         let slot = slot.map_err(ConnectFailure::Closed)?;
         self.sessions[slot].tag = tag;
         Ok(self.sessions[slot].id)
@@ -71,10 +73,9 @@ impl Core {
 
     pub(crate) fn insert(
         &mut self,
-        stream: Connection,
+        stream: Carrier,
         peer: Option<Endpoint>,
-        state: State,
-        outgoing: bool,
+        mut connection: Connection,
     ) -> Result<usize, CloseReason> {
         self.generation = self.generation.wrapping_add(1);
         if self.generation == u32::MAX {
@@ -84,11 +85,13 @@ impl Core {
         let entry = self.sessions.vacant_entry();
         let slot = entry.key();
         let id = SessionId::new(self.lane, slot, self.generation);
-        let mut session = Session::new(stream, id, state, outgoing, self.now_ns);
+        let is_outgoing = connection.is_outgoing();
+        if stream.datagram().is_some() {
+            connection.limit_frames(DATAGRAM_FRAME_BYTES_MAX);
+        }
+        let mut session = Session::new(stream, id, connection);
         session.peer = peer.map(Box::new);
-        session.frame_bytes_max = self.shared.limits.frame_bytes_max;
         if session.stream.datagram().is_some() {
-            session.frame_bytes_max = session.frame_bytes_max.min(DATAGRAM_FRAME_BYTES_MAX);
             let bytes_max = self.shared.limits.datagram_bytes_max;
             let packing = Packing::new(&self.shared.codec, bytes_max);
             session.output.packing = Some(Box::new(packing));
@@ -98,7 +101,7 @@ impl Core {
         let interest = session.interest;
         if let Err(error) = session.stream.add(&mut *self.poller, Token(slot), interest) {
             tracing::error!(%error, "cannot watch a connection");
-            if !outgoing {
+            if !is_outgoing {
                 self.shared.gate.leave(session.peer.as_deref());
             }
             return Err(CloseReason::Io(std::io::ErrorKind::Other));
@@ -131,11 +134,11 @@ impl Core {
         if let Err(error) = session.stream.remove(&mut *self.poller) {
             tracing::error!(session = %session.id, %error, "cannot stop watching a connection");
         }
-        if !session.outgoing {
+        if !session.connection.is_outgoing() {
             self.shared.gate.leave(session.peer.as_deref());
         }
         self.buffers.put(session.output.bytes);
-        self.buffers.put(session.tail);
+        self.buffers.put(session.connection.partial.take().0);
         self.counters.closed[reason.index()].add(1);
         tracing::debug!(session = %session.id, %reason, "session closed");
     }
@@ -145,11 +148,9 @@ impl Core {
     pub(crate) fn abandon(&mut self) {
         let slots: Vec<usize> = self.sessions.iter().map(|(slot, _)| slot).collect();
         for slot in slots {
-            let reason = match self.sessions[slot].state {
-                State::Closed(reason) => reason,
-                _ => CloseReason::LaneFailed,
-            };
-            self.sessions[slot].state = State::Closed(reason);
+            let connection = &mut self.sessions[slot].connection;
+            connection.close(CloseReason::LaneFailed);
+            let reason = connection.close_reason().unwrap_or(CloseReason::LaneFailed);
             self.dismantle(slot, reason);
         }
         self.post_batches();

@@ -16,7 +16,7 @@ use super::letters::Letter;
 use crate::listen::StreamListener;
 use crate::metrics::LaneCounters;
 use crate::session::SessionId;
-use crate::transport::Connection;
+use crate::transport::Carrier;
 
 /// Work for a lane.
 #[derive(Debug)]
@@ -24,7 +24,7 @@ pub(crate) enum Post {
     /// A connection accepted by another lane; it is counted by the gate already.
     Adopt(Arrival),
     /// A connection from within the process, to be counted and placed by the lane that accepts.
-    Arrive { stream: Connection },
+    Arrive { stream: Carrier },
     /// A listener of a lane that ended while its server goes on.
     Listen(Box<StreamListener>),
     /// A server has taken the connection that waited under this number.

@@ -9,7 +9,7 @@
 //!
 //! Nothing on that way allocates in the steady state, takes a lock, or makes a system call per message. The
 //! lane is split over this folder: `core` holds the state and what every part needs, `read` brings messages
-//! to the service, `phase` says what they may be, `send` brings theirs to outputs, `write` brings output to sockets, `wait`
+//! to the service, `send` brings theirs to outputs, `write` brings output to sockets, `wait`
 //! decides whether to look for work or to sleep, `control` speaks the handshake and heartbeats, `timers` ends what stays
 //! silent, `mailbox` connects lanes and other threads, `accept` takes connections up, `lifecycle` makes sessions and takes
 //! them apart, `ending` is the last exchange of lanes, `datagrams` is all that UDP does differently, `gate` counts sessions against limits, `letters` takes what
@@ -28,7 +28,6 @@ mod handover;
 mod letters;
 mod lifecycle;
 mod mailbox;
-mod phase;
 mod read;
 mod send;
 #[cfg(test)]
@@ -48,6 +47,7 @@ use tidewire_io::buffer::ReceiveBuffer;
 use tidewire_io::clock::now_ns;
 use tidewire_io::datagram::DatagramBatch;
 use tidewire_io::poller::{Event, Events, PollerError, RegisterError, Token, WaitError};
+use tidewire_proto::connection::Phase;
 
 pub(crate) use self::core::{Core, Shared};
 pub(crate) use answers::Unanswered;
@@ -58,13 +58,13 @@ pub(crate) use letters::Letter;
 pub(crate) use mailbox::{BatchEntry, LaneHandle, Post, SpareBatches};
 pub(crate) use send::Lent;
 #[cfg(test)]
-pub(crate) use testing::{lane, received};
+pub(crate) use testing::{lane, open_connection, received};
 pub(crate) use thread::LaneThread;
 pub(crate) use timers::TimerKey;
 pub(crate) use wait::Spin;
 
 use crate::service::Service;
-use crate::session::{CloseReason, State};
+use crate::session::CloseReason;
 use crate::trace;
 use crate::transport::Transport;
 use wait::Patience;
@@ -218,9 +218,9 @@ impl<S: Service> Lane<S> {
             let missing = self.core.awake.capacity().saturating_sub(self.ready.len());
             self.ready.reserve(missing);
         }
-        match session.state {
-            State::Closed(_) => {}
-            State::Connecting => {
+        match session.connection.phase() {
+            Phase::Closed(_) => {}
+            Phase::Connecting => {
                 if event.writable || event.readable {
                     self.finish_connect(slot);
                 }
@@ -229,13 +229,10 @@ impl<S: Service> Lane<S> {
                 if event.writable {
                     let now_ns = self.core.now_ns;
                     let session = &mut self.core.sessions[slot];
-                    if std::mem::take(&mut session.blocked) {
-                        // It took what we wrote, so it lives, though it may be too slow ever to be pinged.
-                        session.last_input_ns = session.last_input_ns.max(now_ns);
-                    }
+                    session.connection.handle_writable(now_ns);
                     self.core.flush(slot);
                 }
-                if event.readable && !self.core.sessions[slot].is_closed() {
+                if event.readable && !self.core.sessions[slot].connection.is_closed() {
                     self.read_session(slot);
                 }
             }
@@ -246,10 +243,10 @@ impl<S: Service> Lane<S> {
         let Some(session) = self.core.sessions.get(slot) else {
             return;
         };
-        if session.is_closed() {
+        if session.connection.is_closed() {
             return;
         }
-        if session.state == State::Open && !session.announced {
+        if session.connection.is_open() && !session.announced {
             self.announce(slot);
         } else {
             self.read_session(slot);
@@ -291,10 +288,11 @@ impl<S: Service> Lane<S> {
         let Some(session) = self.core.sessions.get(slot) else {
             return;
         };
-        let State::Closed(reason) = session.state else {
+        let Some(reason) = session.connection.close_reason() else {
             return;
         };
-        let (announced, outgoing, id) = (session.announced, session.outgoing, session.id);
+        let (announced, id) = (session.announced, session.id);
+        let outgoing = session.connection.is_outgoing();
         let closing = trace::Entered::close(&self.core, id, reason);
         if announced {
             let mut context = self.core.context(id);

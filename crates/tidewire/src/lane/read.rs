@@ -5,14 +5,14 @@ use std::io::ErrorKind;
 
 use tidewire_io::clock::now_ns;
 use tidewire_proto::codec::{AnyCodec, Codec, Decoded, LastFrame};
+use tidewire_proto::connection::{FrameFilter, Handled, Inbound, PauseReason};
 use tidewire_proto::message::Message;
 
-use super::control::{self, Handled};
-use super::phase::Phase;
+use super::control;
 use super::{Core, Lane};
 use crate::context::{Context, Current};
 use crate::service::Service;
-use crate::session::{CloseReason, State};
+use crate::session::CloseReason;
 use crate::trace::{Entered, Moving};
 use crate::transport::Transport;
 
@@ -31,8 +31,8 @@ pub(super) enum Flow {
 pub(super) struct Progress<'a> {
     /// Frames decoded.
     pub(super) frames: u64,
-    /// Whether frames go to the service.
-    is_open: bool,
+    /// Which frames go to the service.
+    filter: FrameFilter,
     /// Bytes at the front in which the codec found no end of a frame before.
     searched: usize,
     /// What the next datagram may repeat.
@@ -40,10 +40,10 @@ pub(super) struct Progress<'a> {
 }
 
 impl Progress<'_> {
-    pub(super) fn new(is_open: bool) -> Self {
+    pub(super) fn new(core: &Core, slot: usize) -> Self {
         Self {
             frames: 0,
-            is_open,
+            filter: core.sessions[slot].connection.filter(&core.shared.rules),
             searched: 0,
             last: LastFrame::new(),
         }
@@ -136,27 +136,31 @@ fn read_with<S: Service, C: Codec + ?Sized>(
     receive: &mut [u8],
 ) {
     let mut budget = core.shared.limits.turn_bytes_max;
-    if core.sessions[slot].tail.len() >= TAIL_DIRECT_BYTES {
+    let connection = &mut core.sessions[slot].connection;
+    if !connection.may_read() {
+        return;
+    }
+    if connection.partial.bytes().len() >= TAIL_DIRECT_BYTES {
         read_into_tail(core, service, codec, slot, budget);
         return;
     }
-    let tail = std::mem::take(&mut core.sessions[slot].tail);
+    let (tail, has_frames) = connection.partial.take();
     let mut held = tail.len();
     receive[..held].copy_from_slice(&tail);
     core.buffers.put(tail);
-    if std::mem::take(&mut core.sessions[slot].backlog) {
+    if has_frames {
         match handle_bytes(core, service, codec, slot, &receive[..held], 0) {
             (used, Flow::Continue) => {
                 receive.copy_within(used..held, 0);
                 held -= used;
-                core.sessions[slot].end_backlog();
+                core.sessions[slot].connection.handle_backlog_served();
             }
             (used, flow) => return stop(core, slot, &receive[used..held], flow),
         }
     }
     let step_bytes = core.sessions[slot].stream.step_bytes();
     loop {
-        if core.sessions[slot].finish.is_some() || core.is_backed_up() {
+        if !core.sessions[slot].connection.may_read() || core.is_backed_up() {
             return keep_tail(core, slot, &receive[..held]);
         }
         let room = (receive.len() - held).min(step_bytes);
@@ -194,8 +198,7 @@ fn read_into_tail<S: Service, C: Codec + ?Sized>(
     slot: usize,
     mut budget: usize,
 ) {
-    let mut tail = std::mem::take(&mut core.sessions[slot].tail);
-    let mut try_first = std::mem::take(&mut core.sessions[slot].backlog);
+    let (mut tail, mut try_first) = core.sessions[slot].connection.partial.take();
     loop {
         let searched = if try_first { 0 } else { tail.len() };
         let mut short = false;
@@ -222,12 +225,12 @@ fn read_into_tail<S: Service, C: Codec + ?Sized>(
         if !matches!(flow, Flow::Continue) {
             return stop(core, slot, &tail[used..], flow);
         }
-        core.sessions[slot].end_backlog();
+        core.sessions[slot].connection.handle_backlog_served();
         tail.drain(..used);
         if short
             || budget == 0
             || tail.len() < TAIL_DIRECT_BYTES
-            || core.sessions[slot].finish.is_some()
+            || !core.sessions[slot].connection.may_read()
         {
             break;
         }
@@ -245,7 +248,7 @@ fn read_once(core: &mut Core, slot: usize, buffer: &mut [u8]) -> Read {
             Ok(0) => return Read::End,
             Ok(count) => {
                 core.now_ns = now_ns();
-                session.last_input_ns = core.now_ns;
+                session.connection.note_input(core.now_ns);
                 core.counters.bytes_in.add(count as u64);
                 return Read::Bytes(count);
             }
@@ -266,8 +269,7 @@ fn handle_bytes<S: Service, C: Codec + ?Sized>(
     input: &[u8],
     searched: usize,
 ) -> (usize, Flow) {
-    let session = &core.sessions[slot];
-    let (id, mut progress) = (session.id, Progress::new(session.is_open()));
+    let (id, mut progress) = (core.sessions[slot].id, Progress::new(core, slot));
     progress.searched = searched;
     let mut cx = core.context(id);
     let outcome = decode_frames::<S, C, false>(&mut cx, service, codec, slot, input, &mut progress);
@@ -275,7 +277,7 @@ fn handle_bytes<S: Service, C: Codec + ?Sized>(
     core.counters.frames_in.add(progress.frames);
     if outcome.0 > 0 {
         // What is left is the beginning of another frame.
-        core.sessions[slot].frame_began_ns = 0;
+        core.sessions[slot].connection.partial.restart_clock();
     }
     outcome
 }
@@ -291,7 +293,7 @@ pub(super) fn decode_frames<'a, S: Service, C: Codec + ?Sized, const IS_DATAGRAM
     progress: &mut Progress<'a>,
 ) -> (usize, Flow) {
     let queue_bytes_max = cx.core.shared.limits.queue_bytes_max;
-    let mut phase = Phase::new(cx, progress.is_open);
+    let mut filter = progress.filter;
     let (mut rest, mut frames) = (input, 0);
     let mut searched = std::mem::take(&mut progress.searched);
     let remembers = codec.repeats_headers();
@@ -305,7 +307,7 @@ pub(super) fn decode_frames<'a, S: Service, C: Codec + ?Sized, const IS_DATAGRAM
         while remembers && let Some((message, behind)) = codec.decode_alike(rest, &last) {
             let consumed = rest.len() - behind.len();
             // It is like one that was served, and neither is looked at again.
-            debug_assert!(phase.serves(message.kind) && consumed <= phase.frame_bytes_max);
+            debug_assert!(filter.serves(message.kind) && consumed <= filter.frame_bytes_max);
             (rest, frames) = (behind, frames + 1);
             serve::<S, C, IS_DATAGRAM>(cx, service, codec, slot, message, consumed);
             if must_stop(cx, queue_bytes_max) {
@@ -316,16 +318,16 @@ pub(super) fn decode_frames<'a, S: Service, C: Codec + ?Sized, const IS_DATAGRAM
             break Flow::Continue;
         }
         let searched = std::mem::take(&mut searched);
-        let decoded = codec.decode_grown(rest, searched, phase.frame_bytes_max);
+        let decoded = codec.decode_grown(rest, searched, filter.frame_bytes_max);
         let (message, consumed) = match decoded {
             Ok(Decoded::Frame { message, consumed }) => (message, consumed),
             Ok(Decoded::Incomplete { .. }) => break Flow::Continue,
             // The error is asked for again where it is needed, so that frames share no registers with it.
-            Err(_) => break refuse_input(cx, codec, rest, phase),
+            Err(_) => break refuse_input(cx, codec, rest, filter),
         };
         let (frame, behind) = rest.split_at(consumed);
         (rest, frames) = (behind, frames + 1);
-        if phase.serves(message.kind) {
+        if filter.serves(message.kind) {
             if remembers {
                 codec.remember(frame, &message, &mut last);
             }
@@ -335,12 +337,13 @@ pub(super) fn decode_frames<'a, S: Service, C: Codec + ?Sized, const IS_DATAGRAM
             // lane's kinds has a name.
             let name = "";
             match control::handle(cx, slot, &Message { name, ..message }) {
-                Handled::Done => {}
+                Handled::Done | Handled::Early | Handled::Refused => {}
                 Handled::Opened => {
-                    (phase, last) = (Phase::new(cx, true), LastFrame::new());
+                    let connection = &cx.core.sessions[slot].connection;
+                    (filter, last) = (connection.filter(&cx.core.shared.rules), LastFrame::new());
                     service.on_open(cx);
                 }
-                Handled::Close(reason) => break Flow::Close(reason),
+                Handled::Closed(reason) => break Flow::Close(reason),
             }
         }
         if must_stop(cx, queue_bytes_max) {
@@ -348,7 +351,7 @@ pub(super) fn decode_frames<'a, S: Service, C: Codec + ?Sized, const IS_DATAGRAM
         }
     };
     progress.frames += frames;
-    progress.is_open = phase.is_open();
+    progress.filter = filter;
     if IS_DATAGRAM {
         progress.last = last;
     }
@@ -392,32 +395,45 @@ fn must_stop(cx: &Context<'_>, queue_bytes_max: usize) -> bool {
 /// Apart, so that the reason is not put together in the loop over frames, where it would take registers.
 #[cold]
 #[inline(never)]
-fn refuse_input<C: Codec + ?Sized>(cx: &Context<'_>, codec: &C, rest: &[u8], phase: Phase) -> Flow {
+fn refuse_input<C: Codec + ?Sized>(
+    cx: &Context<'_>,
+    codec: &C,
+    rest: &[u8],
+    filter: FrameFilter,
+) -> Flow {
     let session = cx.core.session(cx.id);
     if let Some((session, terms)) = session.and_then(|it| Some((it, it.listener.as_ref()?))) {
-        terms.note_refused(rest, phase.frame_bytes_max, session.peer.as_deref());
+        terms.note_refused(rest, filter.frame_bytes_max, session.peer.as_deref());
     }
-    Flow::Close(phase.refuse(codec, rest))
+    Flow::Close(filter.refuse(codec, rest))
 }
 
 fn stop(core: &mut Core, slot: usize, rest: &[u8], flow: Flow) {
     match flow {
         Flow::Close(reason) => core.close(slot, reason),
         Flow::Continue => keep_tail(core, slot, rest),
-        Flow::Stop => {
-            if core.sessions[slot].finish.is_some() {
-                return;
-            }
-            keep_tail(core, slot, rest);
-            let session = &mut core.sessions[slot];
-            session.backlog = !session.tail.is_empty();
-            if !session.paused {
-                session.paused = true;
-                core.counters.reads_paused.add(1);
-            }
-            core.update_interest(slot);
-        }
+        Flow::Stop => pause(core, slot, rest),
     }
+}
+
+/// Reading stopped within what was read: keeps the rest until it may go on.
+fn pause(core: &mut Core, slot: usize, rest: &[u8]) {
+    let is_full = core.sessions[slot].output.len() > core.shared.limits.queue_bytes_max;
+    let Core {
+        sessions, buffers, ..
+    } = core;
+    let connection = &mut sessions[slot].connection;
+    if connection.inbound() == Inbound::Ended || connection.is_closed() {
+        return;
+    }
+    if is_full || !connection.is_paused() {
+        connection.pause(PauseReason::Output);
+    }
+    let mut kept = buffers.take();
+    kept.extend_from_slice(rest);
+    connection.partial.keep_frames(kept);
+    core.counters.reads_paused.add(1);
+    core.update_interest(slot);
 }
 
 /// Remembers the unfinished end of what was read.
@@ -425,38 +441,17 @@ fn keep_tail(core: &mut Core, slot: usize, rest: &[u8]) {
     if rest.is_empty() {
         return;
     }
-    let mut tail = core.buffers.take();
-    tail.extend_from_slice(rest);
-    let session = &mut core.sessions[slot];
-    session.tail = tail;
-    if session.frame_began_ns == 0 {
-        session.frame_began_ns = core.now_ns;
-    }
+    let mut kept = core.buffers.take();
+    kept.extend_from_slice(rest);
+    let now_ns = core.now_ns;
+    core.sessions[slot].connection.partial.keep(kept, now_ns);
 }
 
 /// The peer will send no more; what we still have for it is written first.
 pub(super) fn end(core: &mut Core, slot: usize) {
-    let reason = core.end_reason(slot);
-    let session = &core.sessions[slot];
-    match session.state {
-        _ if session.write_failed => core.close(slot, CloseReason::PeerReset),
-        State::Open => core.finish(slot, reason),
-        _ => core.close(slot, reason),
-    }
-}
-
-impl Core {
-    /// Why a session ends that its peer has nothing more to say in.
-    pub(super) fn end_reason(&self, slot: usize) -> CloseReason {
-        let plain = if self.drain_deadline_ns.is_some() {
-            CloseReason::Shutdown
-        } else {
-            CloseReason::PeerClosed
-        };
-        self.sessions[slot]
-            .peer_going
-            .map_or(plain, CloseReason::GoAway)
-    }
+    core.change(slot, |connection, _| connection.handle_input_end());
+    core.update_interest(slot);
+    core.mark_dirty(slot);
 }
 
 fn fail(core: &mut Core, slot: usize, kind: ErrorKind) {

@@ -16,7 +16,7 @@ use super::mailbox::BatchEntry;
 use crate::context::{SendError, encode_within};
 use crate::metrics::LaneCounters;
 use crate::output::Output;
-use crate::session::{CloseReason, Session, SessionId, State};
+use crate::session::{CloseReason, Session, SessionId};
 use crate::transport::datagram::Packing;
 
 /// What a [`SessionSender`](crate::SessionSender) holds of a session.
@@ -121,7 +121,7 @@ impl Core {
         if session.output.len() > shared.limits.queue_bytes_max {
             return Err(self.refuse_to_send(SendError::QueueFull));
         }
-        let limit = session.frame_bytes_max;
+        let limit = session.connection.frame_bytes_max();
         let result = append_frames(
             &mut session.output,
             buffers,
@@ -161,7 +161,7 @@ impl Core {
         let session = &mut self.sessions[slot];
         let sent = session.output.sent;
         Lent {
-            frame_bytes_max: session.frame_bytes_max,
+            frame_bytes_max: session.connection.frame_bytes_max(),
             full_above: sent.saturating_add(self.shared.limits.queue_bytes_max),
             ..lend_bytes(&mut session.output, &mut self.buffers)
         }
@@ -190,7 +190,7 @@ impl Core {
         if self.sessions[slot].may_be_written() {
             self.flush(slot);
         }
-        (!self.sessions[slot].is_closed()).then(|| self.lend(slot))
+        (!self.sessions[slot].connection.is_closed()).then(|| self.lend(slot))
     }
 
     /// Takes the bytes of a session's output back.
@@ -218,7 +218,7 @@ impl Session {
     /// Whether it is this session, and not its successor, and takes messages.
     #[inline(always)]
     fn takes_from(&self, id: SessionId) -> bool {
-        self.id == id && matches!(self.state, State::Open)
+        self.id == id && self.connection.may_send()
     }
 
     /// Whether its output is worth a write of its own in the middle of a turn.
@@ -230,7 +230,7 @@ impl Session {
     /// Whether its output may be written in the middle of a turn: what the session ends with may still be to come.
     #[inline(always)]
     fn may_be_written(&self) -> bool {
-        !self.blocked && !self.half_close && self.finish.is_none()
+        self.connection.may_write_early()
     }
 }
 

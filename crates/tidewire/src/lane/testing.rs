@@ -6,13 +6,15 @@ use std::thread;
 use tidewire_io::datagram::{DatagramBatch, DatagramOptions, DatagramSocket};
 use tidewire_io::poller::{PollerChoice, open};
 use tidewire_io::socket::Stream;
+use tidewire_proto::codec::{AnyCodec, Raw};
+use tidewire_proto::connection::{Connection, Delivery, Rules};
 
 use super::{Core, Lane, LaneHandle};
 use crate::context::Context;
+use crate::limits::Limits;
 use crate::server::ServerBuilder;
 use crate::service::HandlerResult;
-use crate::session::State;
-use crate::transport::Connection;
+use crate::transport::Carrier;
 use crate::transport::datagram::DatagramPeer;
 use tidewire_proto::message::Message;
 
@@ -27,6 +29,15 @@ pub(crate) fn lane(builder: &ServerBuilder) -> Lane<Handler> {
     shared.lanes.set(vec![handle.clone()]).unwrap();
     let core = Core::new(0, Arc::new(shared), handle, poller, counters);
     Lane::new(core, |cx, message| cx.reply(message.payload))
+}
+
+/// An accepted connection whose handshake is over.
+pub(crate) fn open_connection() -> Connection {
+    let rules = Rules {
+        has_handshake: false,
+        ..Limits::default().rules(&AnyCodec::Raw(Raw))
+    };
+    Connection::accepted(&rules, Delivery::Reliable, 0)
 }
 
 /// What arrives until it `is_all`. What does not for long, never will.
@@ -64,9 +75,9 @@ impl<S> Lane<S> {
         (self.open_over(peer.into()), far)
     }
 
-    fn open_over(&mut self, near: Connection) -> usize {
+    fn open_over(&mut self, near: Carrier) -> usize {
         assert!(self.core.shared.gate.enter(None));
-        let slot = self.core.insert(near, None, State::Open, false);
+        let slot = self.core.insert(near, None, open_connection());
         let slot = slot.unwrap();
         self.core.sessions[slot].announced = true;
         self.core.enter(slot);

@@ -2,23 +2,17 @@
 //!
 //! A session has one timer. It is not moved when bytes come; when it fires it looks how long the session has
 //! been silent and sleeps again for the rest. So timeouts cost nothing per message.
-//!
-//! A frame has a time for the whole of it, which grows with what has come. Rejected: a limit on the silence within a frame,
-//! under which a byte every few seconds keeps a place for days; and a time that does not grow, in which a long frame on a
-//! slow network cannot come at all.
 
 use tidewire_io::poller::{Interest, Token};
-use tidewire_proto::body::GoAwayCode;
 use tidewire_proto::codec::{Codec, Decoded};
-use tidewire_proto::message::{Kind, Message};
+use tidewire_proto::connection::Overdue;
 
 use super::accept::Arrival;
 use super::core::listener_token;
 use super::mailbox::Post;
 use super::{Core, Lane};
-use crate::limits::nanoseconds;
 use crate::service::Service;
-use crate::session::{CloseReason, Session, SessionId, State};
+use crate::session::{Session, SessionId};
 use crate::transport::inproc::InprocConnectError;
 
 /// What a timer is for.
@@ -82,10 +76,12 @@ impl<S: Service> Lane<S> {
     /// Reads what has come for sessions that are about to end: it is not new, and still theirs.
     fn read_what_came(&mut self) {
         self.receive_at_ports();
-        let is_open = |session: &Session| session.state == State::Open && session.announced;
+        let is_open = |session: &Session| {
+            session.connection.is_open() && session.announced && session.connection.may_read()
+        };
         let sessions = self.core.sessions.iter();
         let open: Vec<usize> = sessions
-            .filter(|(_, session)| is_open(session) && !session.paused && session.finish.is_none())
+            .filter(|(_, session)| is_open(session))
             .map(|(slot, _)| slot)
             .collect();
         for slot in open {
@@ -100,138 +96,42 @@ impl<S: Service> Lane<S> {
 impl Core {
     /// Looks at a session again when the first of its limits can be reached.
     pub(crate) fn arm_timer(&mut self, slot: usize) {
-        let session = &self.sessions[slot];
-        let limits = &self.shared.limits;
-        let delay_ns = match session.state {
-            State::AwaitWelcome if session.stream.datagram().is_some() => self.next_hello_ns(slot),
-            State::Connecting | State::AwaitHello | State::AwaitWelcome => {
-                nanoseconds(limits.handshake_timeout)
-            }
-            State::Draining if session.stream.datagram().is_some() => {
-                nanoseconds(limits.handshake_timeout)
-            }
-            _ => {
-                let silent_ns = self.now_ns.saturating_sub(session.last_input_ns);
-                let heartbeat_ns = match self.heartbeat_ns() {
-                    at if silent_ns < at => at - silent_ns,
-                    again => again,
-                };
-                // A frame that begins meanwhile is late only after the whole time for one.
-                let frame_ns = match session.frame_deadline_ns(limits) {
-                    Some(deadline_ns) => deadline_ns.saturating_sub(self.now_ns),
-                    None => nanoseconds(limits.frame_timeout),
-                };
-                let idle_ns = match self.idle_ns(session) {
-                    // The silence is our own doing.
-                    limit if session.paused_by_service => limit,
-                    limit => limit.saturating_sub(silent_ns),
-                };
-                let login_ns = session
-                    .login_deadline_ns
-                    .map_or(u64::MAX, |at| at.saturating_sub(self.now_ns));
-                heartbeat_ns.min(frame_ns).min(idle_ns).min(login_ns)
-            }
-        };
-        let deadline_ns = self.now_ns.saturating_add(delay_ns);
-        let timer = self
-            .timers
-            .insert(deadline_ns, TimerKey::Session(session.id));
-        if let Some(former) = self.sessions[slot].timer.replace(timer) {
+        let is_unvalidated = self.sessions[slot].is_unvalidated_and_owed_nothing();
+        let session = &mut self.sessions[slot];
+        let deadline_ns =
+            session
+                .connection
+                .poll_timeout(&self.shared.rules, self.now_ns, is_unvalidated);
+        let timer = deadline_ns.map(|deadline_ns| {
+            self.timers
+                .insert(deadline_ns, TimerKey::Session(session.id))
+        });
+        if let Some(former) = std::mem::replace(&mut session.timer, timer) {
             self.timers.cancel(former);
-        }
-    }
-
-    /// How long a client over UDP waits before it says hello again, or gives up.
-    fn next_hello_ns(&self, slot: usize) -> u64 {
-        self.sessions[slot].stream.datagram().map_or(0, |peer| {
-            let left_ns = peer.hello_deadline_ns.saturating_sub(self.now_ns);
-            peer.hello_pause_ns.min(left_ns)
-        })
-    }
-
-    /// The silence that ends an established session.
-    fn long_idle_ns(&self) -> u64 {
-        let limits = &self.shared.limits;
-        nanoseconds(if self.shared.codec.has_handshake() {
-            limits.idle_timeout
-        } else {
-            limits.idle_timeout_without_heartbeat
-        })
-    }
-
-    /// The silence that ends this session.
-    fn idle_ns(&self, session: &Session) -> u64 {
-        let idle_ns = self.long_idle_ns();
-        if session.is_unvalidated() && session.unanswered_count() == 0 {
-            idle_ns.min(nanoseconds(self.shared.limits.unvalidated_timeout))
-        } else {
-            idle_ns
-        }
-    }
-
-    /// The silence after which a ping is sent; for ever where there are none.
-    fn heartbeat_ns(&self) -> u64 {
-        match nanoseconds(self.shared.limits.heartbeat) {
-            0 => u64::MAX,
-            _ if !self.shared.codec.has_handshake() => u64::MAX,
-            heartbeat_ns => heartbeat_ns,
         }
     }
 
     fn check_session(&mut self, id: SessionId) {
         let Some(slot) = self.slot_of(id) else { return };
-        let idle_ns = self.idle_ns(&self.sessions[slot]);
-        let (long_idle_ns, heartbeat_ns) = (self.long_idle_ns(), self.heartbeat_ns());
+        self.sessions[slot].timer = None;
         let now_ns = self.now_ns;
-        let session = &mut self.sessions[slot];
-        session.timer = None;
-        let is_past = |deadline_ns: Option<u64>| deadline_ns.is_some_and(|at| at <= now_ns);
-        let is_frame_late = is_past(session.frame_deadline_ns(&self.shared.limits));
-        let silent_ns = self.now_ns.saturating_sub(session.last_input_ns);
-        match session.state {
-            State::AwaitWelcome
-                if session
-                    .stream
-                    .datagram()
-                    .is_some_and(|peer| peer.hello_deadline_ns > self.now_ns) =>
-            {
-                if let Some(peer) = session.stream.datagram_mut() {
-                    peer.lengthen_hello_pause();
-                }
+        let is_unvalidated = self.sessions[slot].is_unvalidated_and_owed_nothing();
+        let overdue = self.change(slot, |connection, rules| {
+            connection.handle_timeout(rules, now_ns, is_unvalidated)
+        });
+        match overdue {
+            Overdue::Nothing => {}
+            Overdue::Ping => self.transmit(slot),
+            Overdue::Hello => {
                 self.counters.hellos_repeated.add(1);
-                self.repeat_hello(slot);
-                return self.arm_timer(slot);
+                self.transmit(slot);
             }
-            State::Draining
-                if session.stream.datagram().is_some()
-                    && silent_ns >= nanoseconds(self.shared.limits.handshake_timeout) =>
-            {
-                return self.close(slot, self.end_reason(slot));
-            }
-            State::Connecting | State::AwaitHello | State::AwaitWelcome => {
-                if let Some(name) = session.stream.awaited() {
+            Overdue::Closed(_) => {
+                if let Some(name) = self.sessions[slot].stream.awaited() {
                     let name = name.clone();
                     let failure = InprocConnectError::WaitedInVain { name };
                     self.connect_failures.push((id, failure.into()));
                 }
-                return self.close(slot, CloseReason::HandshakeTimeout);
-            }
-            _ if silent_ns >= long_idle_ns && !session.paused_by_service => {
-                return self.close(slot, CloseReason::IdleTimeout);
-            }
-            _ if silent_ns >= idle_ns && !session.paused_by_service => {
-                return self.close(slot, CloseReason::Unvalidated);
-            }
-            _ if is_frame_late => return self.close(slot, CloseReason::FrameTimeout),
-            _ if is_past(session.login_deadline_ns) => {
-                return self.close(slot, CloseReason::HandshakeTimeout);
-            }
-            _ => {}
-        }
-        if silent_ns >= heartbeat_ns && session.state == State::Open && !session.blocked {
-            let ping = Message::new(Kind::Ping, 0, &[]);
-            if let Err(error) = self.send_to(id, |codec, out| codec.encode(&ping, out)) {
-                tracing::debug!(session = %id, %error, "cannot send a ping");
             }
         }
         self.arm_timer(slot);
@@ -277,30 +177,13 @@ impl Core {
                 tracing::error!(%error, "cannot stop watching a listener");
             }
         }
-        let handshake = self.shared.codec.has_handshake();
         let slots: Vec<usize> = self.sessions.iter().map(|(slot, _)| slot).collect();
         for slot in slots {
-            match self.sessions[slot].state {
-                // A peer that we connected to needs no word from us: our end of stream says it all.
-                State::Open if handshake && !self.sessions[slot].outgoing => {
-                    self.tell_going(slot, GoAwayCode::Shutdown, "the server is shutting down");
-                    self.sessions[slot].refuse_new_work();
-                    self.mark_dirty(slot);
-                }
-                State::Open if self.sessions[slot].stream.datagram().is_some() && !handshake => {
-                    // Its peer need not know that it should answer our end with its own; ours says it all.
-                    self.sessions[slot].going_told = true;
-                    self.finish(slot, CloseReason::Shutdown);
-                }
-                State::Open => {
-                    // What has arrived is read and answered before our side ends.
-                    self.sessions[slot].half_close = true;
-                    if !self.sessions[slot].paused {
-                        self.resumed.push(slot);
-                    }
-                    self.mark_dirty(slot);
-                }
-                _ => self.close(slot, CloseReason::Shutdown),
+            self.change(slot, |connection, rules| connection.drain(rules));
+            self.transmit(slot);
+            self.update_interest(slot);
+            if self.sessions[slot].connection.may_read() {
+                self.resumed.push(slot);
             }
         }
     }
@@ -310,7 +193,7 @@ impl Core {
     pub(super) fn count_owed(&self) -> u64 {
         let mut owed = 0;
         for (_, session) in &self.sessions {
-            let is_owed = session.blocked
+            let is_owed = session.connection.outbound().is_blocked()
                 || !session.output.is_empty()
                 || session.unanswered_count() > 0
                 || self.is_behind(session)
@@ -323,7 +206,7 @@ impl Core {
     /// Whether one of its rooms or subscriptions has messages for it that no sweep has written. Once our side has ended,
     /// what comes is dropped, and counted as that.
     fn is_behind(&self, session: &Session) -> bool {
-        takes_part(session)
+        session.connection.reaches_peer()
             && session.memberships.iter().any(|membership| {
                 let room = self.rooms.get(usize::from(membership.room));
                 let room = room.and_then(Option::as_ref);
@@ -333,17 +216,14 @@ impl Core {
 
     /// Whether it said something whole that was read, but not handled, because reading it paused.
     fn holds_frames(&self, session: &Session) -> bool {
-        takes_part(session) && session.backlog && {
+        let connection = &session.connection;
+        connection.reaches_peer() && connection.partial.has_frames() && {
             let codec = self.input_codec(session.id.slot());
-            let first = codec.decode(&session.tail, self.shared.limits.frame_bytes_max);
+            let bytes = connection.partial.bytes();
+            let first = codec.decode(bytes, self.shared.limits.frame_bytes_max);
             matches!(first, Ok(Decoded::Frame { .. }))
         }
     }
-}
-
-/// Whether what is said to a session can still arrive.
-fn takes_part(session: &Session) -> bool {
-    session.state == State::Open && !session.write_failed
 }
 
 /// How long accepting rests after a failure such as exhausted descriptors.
@@ -354,12 +234,15 @@ mod tests {
     use std::time::Duration;
 
     use tidewire_io::poller::Event;
+    use tidewire_proto::connection::Phase;
+    use tidewire_proto::message::{Kind, Message};
 
     use super::*;
     use crate::lane::lane;
     use crate::limits::Limits;
     use crate::metrics::DropReason;
     use crate::server::Server;
+    use crate::session::CloseReason;
 
     const SECOND_NS: u64 = 1_000_000_000;
 
@@ -377,7 +260,7 @@ mod tests {
         lane.core.mark_dirty(slot);
         lane.core.flush_dirty();
         assert!(
-            lane.core.sessions[slot].blocked,
+            lane.core.sessions[slot].connection.outbound().is_blocked(),
             "more than the socket takes"
         );
 
@@ -396,12 +279,44 @@ mod tests {
             lane.handle_session_event(slot, event);
             lane.core.now_ns = at_ns + 30 * SECOND_NS;
             lane.handle_timers();
-            assert_eq!(lane.core.sessions[slot].state, State::Open);
+            assert_eq!(lane.core.sessions[slot].connection.phase(), Phase::Open);
         }
-        lane.core.now_ns = at_ns + 61 * SECOND_NS;
-        lane.handle_timers();
-        let ended = State::Closed(CloseReason::IdleTimeout);
-        assert_eq!(lane.core.sessions[slot].state, ended, "it took no more");
+        // The first check comes long after its time, so the lane may read once more before it judges.
+        for seconds in [61, 63] {
+            lane.core.now_ns = at_ns + seconds * SECOND_NS;
+            assert_eq!(lane.core.sessions[slot].connection.phase(), Phase::Open);
+            lane.handle_timers();
+        }
+        let ended = Phase::Closed(CloseReason::IdleTimeout);
+        assert_eq!(
+            lane.core.sessions[slot].connection.phase(),
+            ended,
+            "it took no more"
+        );
+    }
+
+    /// The pongs of its peers waited unread, and nobody had been asked.
+    #[test]
+    fn a_lane_that_stalled_beyond_the_idle_timeout_closes_no_live_peer() {
+        let mut lane = lane(&Server::builder());
+        let (slot, mut far) = lane.open_session();
+        let started_ns = lane.core.now_ns;
+        let look = |lane: &mut Lane<_>, seconds: u64| {
+            lane.core.now_ns = started_ns + seconds * SECOND_NS;
+            lane.handle_timers();
+            lane.core.flush_dirty();
+            lane.core.sessions[slot].connection.phase()
+        };
+        assert_eq!(look(&mut lane, 100), Phase::Open, "it may read first");
+        assert_eq!(look(&mut lane, 102), Phase::Open, "it asks first");
+        let mut ping = [0; 100];
+        assert_eq!(far.read(&mut ping).unwrap(), 8, "a ping without payload");
+        assert_eq!(look(&mut lane, 130), Phase::Open, "the peer has time to answer");
+        let ended = Phase::Closed(CloseReason::IdleTimeout);
+        for seconds in (131..150).step_by(3) {
+            look(&mut lane, seconds);
+        }
+        assert_eq!(look(&mut lane, 150), ended, "it did not answer");
     }
 
     #[test]
@@ -441,7 +356,7 @@ mod tests {
             lane.read_session(ada);
             lane.core.flush(ada);
             assert!(lane.core.sessions[ada].output.is_empty());
-            assert!(lane.core.sessions[ada].backlog);
+            assert!(lane.core.sessions[ada].connection.partial.has_frames());
             assert_eq!(lane.core.count_owed(), owed);
         }
 
@@ -449,7 +364,7 @@ mod tests {
             .say(lane.core.sessions[ada].id, alias, b"more")
             .unwrap();
         // His socket is full, or the last sweep would write it.
-        lane.core.sessions[bob].blocked = true;
+        lane.core.sessions[bob].connection.handle_blocked();
         lane.core.drain_deadline_ns = Some(lane.core.now_ns);
         lane.core.server_ends = true;
         lane.check_drained();

@@ -3,13 +3,14 @@
 use std::io::{self, ErrorKind, IoSlice};
 
 use tidewire_proto::codec::Codec;
+use tidewire_proto::connection::{Outbound, PauseReason, Phase, Written};
 
 use super::Core;
 use crate::metrics::{DropReason, LaneCounters};
 use crate::pattern::Room;
-use crate::session::{CloseReason, NewWork, Session, State};
+use crate::session::{CloseReason, Session};
 use crate::trace::Moving;
-use crate::transport::{Connection, Transport};
+use crate::transport::{Carrier, Transport};
 
 /// What a write attempt came to.
 enum Wrote {
@@ -25,7 +26,7 @@ impl Core {
         for slot in dirty.drain(..) {
             if let Some(session) = self.sessions.get_mut(slot) {
                 session.dirty = false;
-                if !session.blocked || session.output.is_lent() {
+                if !session.connection.outbound().is_blocked() || session.output.is_lent() {
                     self.flush(slot);
                 }
             }
@@ -39,24 +40,24 @@ impl Core {
     /// there.
     pub(super) fn flush_step(&mut self, slot: usize) -> bool {
         let session = &self.sessions[slot];
-        if !session.blocked && !session.half_close && !session.output.is_empty() {
+        if session.connection.may_write_early() && !session.output.is_empty() {
             self.flush(slot);
         }
-        !self.sessions[slot].is_closed()
+        !self.sessions[slot].connection.is_closed()
     }
 
     /// Writes what waits for a session until it is all gone or the socket takes no more.
     pub(crate) fn flush(&mut self, slot: usize) {
-        match self.sessions[slot].state {
-            State::Connecting | State::Closed(_) => return,
-            // Our side has ended; an answer to what the peer still sends cannot be delivered.
-            State::Draining => return self.discard(slot),
-            _ if self.sessions[slot].write_failed => return self.discard(slot),
+        let session = &self.sessions[slot];
+        match (session.connection.phase(), session.connection.outbound()) {
+            (Phase::Connecting | Phase::Closed(_), _) => return,
+            // This side has ended, or the peer takes nothing: an answer cannot be delivered.
+            (_, Outbound::HalfClosed | Outbound::Failed) => return self.discard(slot),
             // No sender lives when this is called.
-            _ if self.sessions[slot].output.is_lent() => {
+            _ if session.output.is_lent() => {
                 return self.close(slot, CloseReason::OutputLost);
             }
-            _ if self.sessions[slot].stream.datagram().is_some() => {
+            _ if session.stream.datagram().is_some() => {
                 let sending = Moving::send(self, slot);
                 self.flush_datagrams(slot);
                 return sending.end(self);
@@ -109,18 +110,16 @@ impl Core {
         if !reset {
             return self.close(slot, CloseReason::Io(kind));
         }
-        let session = &mut self.sessions[slot];
-        session.write_failed = true;
-        session.blocked = false;
+        self.change(slot, |connection, _| connection.handle_write_failed());
         self.discard(slot);
         self.update_interest(slot);
     }
 
-    /// Reading goes on, unless there is another reason to pause it: a room, unanswered requests, or the service.
-    pub(crate) fn unpause(&mut self, slot: usize) {
-        let session = &mut self.sessions[slot];
-        if session.may_unpause() {
-            session.paused = false;
+    /// Reading goes on, unless a room holds the session or too many of its requests are unanswered: the output that
+    /// stopped it is gone.
+    fn unpause(&mut self, slot: usize) {
+        let connection = &mut self.sessions[slot].connection;
+        if connection.resume(PauseReason::Output) {
             self.resumed.push(slot);
         }
     }
@@ -146,12 +145,8 @@ impl Core {
         }
         buffers.put(session.output.take_buffer());
         session.release_outside();
-        let finish = session.finish;
         self.count_undelivered(dropped);
         self.unpause(slot);
-        if let Some(reason) = finish {
-            self.close(slot, reason);
-        }
     }
 
     /// Losses come before what follows them.
@@ -270,7 +265,7 @@ impl Core {
 
     /// The socket is full: wait until it is writable.
     pub(super) fn block(&mut self, slot: usize) {
-        self.sessions[slot].blocked = true;
+        self.sessions[slot].connection.handle_blocked();
         self.update_interest(slot);
     }
 
@@ -278,35 +273,26 @@ impl Core {
     pub(super) fn handle_flushed(&mut self, slot: usize) {
         self.pass_own(slot);
         let session = &mut self.sessions[slot];
-        session.blocked = false;
         if session.output.bytes.capacity() > 0 {
             self.buffers.put(session.output.take_buffer());
         }
-        let keeps_borders = session.stream.datagram().is_some();
-        if !self.shared.codec.has_handshake() && !keeps_borders {
-            // A listener that never types is not idle while it takes what it is sent.
-            session.last_input_ns = session.last_input_ns.max(self.now_ns);
-        }
-        let owes_answers = session.owes_answers();
-        let finish = session.finish.filter(|_| !owes_answers);
+        let owes_answers = session.unanswered_count() > 0;
         self.unpause(slot);
-        if let Some(reason) = finish {
-            return self.close(slot, reason);
-        }
-        let session = &mut self.sessions[slot];
-        // Whole frames that wait for the output to drain were accepted: they are answered before our side ends.
-        if session.half_close && session.state == State::Open && !session.backlog && !owes_answers {
-            session.state = State::Draining;
-            if !session.outgoing {
-                session.new_work = NewWork::Ignored;
-            }
-            if let Some(card) = &session.card {
-                card.set_closed();
-            }
-            // If this fails the peer is gone already, and the next read says so.
-            let _ = session.stream.shutdown_write();
-            if keeps_borders {
-                // The peer's end may get lost, and is not waited for as long as silence in between.
+        let now_ns = self.now_ns;
+        let written = self.change(slot, |connection, rules| {
+            connection.handle_written(rules, owes_answers, now_ns)
+        });
+        match written {
+            Written::GoOn => {}
+            Written::Closed => return,
+            Written::ShutdownWrite => {
+                let session = &self.sessions[slot];
+                if let Some(card) = &session.card {
+                    card.set_closed();
+                }
+                // If this fails the peer is gone already, and the next read says so.
+                let _ = session.stream.shutdown_write();
+                // How long the peer's end is waited for may have changed.
                 self.arm_timer(slot);
             }
         }
@@ -384,9 +370,9 @@ fn write_slices<const COUNT: usize>(
 /// Has a stream write, again when a signal came in between.
 #[inline(always)]
 fn attempt(
-    stream: &mut Connection,
+    stream: &mut Carrier,
     counters: &LaneCounters,
-    mut write: impl FnMut(&mut Connection) -> io::Result<usize>,
+    mut write: impl FnMut(&mut Carrier) -> io::Result<usize>,
 ) -> Wrote {
     loop {
         counters.system_calls.add(stream.system_calls());

@@ -67,7 +67,7 @@ impl Core {
             return Err(JoinError::LimitReached(ReachedLimit::Session));
         }
         let owner = session.owner();
-        if session.frame_bytes_max < shared.limits.frame_bytes_max {
+        if session.connection.frame_bytes_max() < shared.limits.frame_bytes_max {
             // What is said is framed once for all. One member with a small limit must neither be cut off by the
             // first long message nor make everybody else be brief.
             return Err(JoinError::FrameLimit);
@@ -293,11 +293,11 @@ impl Core {
                 break;
             };
             index += 1;
-            if self.sessions[slot].blocked {
+            if self.sessions[slot].connection.outbound().is_blocked() {
                 self.enforce(slot, alias);
             } else {
                 self.flush(slot);
-                if self.sessions[slot].blocked {
+                if self.sessions[slot].connection.outbound().is_blocked() {
                     self.enforce(slot, alias);
                 }
             }

@@ -8,6 +8,7 @@
 
 use std::sync::Arc;
 
+use tidewire_proto::connection::{Inbound, PauseReason};
 use tidewire_proto::room::Verdict;
 
 use super::directory::SharedRoom;
@@ -96,7 +97,7 @@ impl Core {
     fn is_blocking(&self, room: &Room, slot: usize) -> bool {
         let limits = self.shared.limits.lag();
         let session = &self.sessions[slot];
-        session.blocked
+        session.connection.outbound().is_blocked()
             && session.membership(room.shared.alias).is_some_and(|index| {
                 let subscriber = &session.memberships[index].subscriber;
                 subscriber.bytes_behind(&room.log) > limits.bytes_max
@@ -138,10 +139,12 @@ impl Core {
     /// A publisher of a blocked room reads no more until the room is clear.
     pub(super) fn hold(&mut self, slot: usize, room: &Arc<SharedRoom>) {
         let session = &mut self.sessions[slot];
-        if !session.held {
-            session.held = true;
+        let connection = &mut session.connection;
+        if connection.inbound() != Inbound::Ended && !connection.is_paused_by(PauseReason::Room) {
+            connection.pause(PauseReason::Room);
             self.held.push((session.id, Arc::clone(room)));
             self.counters.publishers_held.add(1);
+            self.update_interest(slot);
         }
     }
 
@@ -155,19 +158,21 @@ impl Core {
                 if room.is_congested() {
                     return true;
                 }
-                if let Some(slot) = self.slot_of(*id) {
-                    self.sessions[slot].held = false;
-                    self.unpause(slot);
+                if let Some(slot) = self.slot_of(*id)
+                    && self.sessions[slot].connection.resume(PauseReason::Room)
+                {
+                    self.resumed.push(slot);
                 }
                 false
             });
             self.held = held;
         }
         while let Some(slot) = self.resumed.pop() {
-            let session = self.sessions.get_mut(slot);
-            if let Some(session) = session.filter(|session| !session.is_closed()) {
-                // While it was not read, the rest of its frame could not come.
-                session.frame_began_ns = 0;
+            if self
+                .sessions
+                .get(slot)
+                .is_some_and(|session| !session.connection.is_closed())
+            {
                 self.update_interest(slot);
                 ready.push(slot);
             }
@@ -195,14 +200,14 @@ mod tests {
     use crate::logged::logged;
     use crate::server::Server;
     use crate::service::Service;
-    use crate::session::State;
+    use tidewire_proto::connection::Phase;
 
     const SECOND_NS: u64 = 1_000_000_000;
 
     /// The subscriber's socket is full, and its room goes on beyond its limits.
     fn stall<S: Service>(lane: &mut Lane<S>, stalled: usize, publisher: usize, alias: u16) {
         let core = &mut lane.core;
-        core.sessions[stalled].blocked = true;
+        core.sessions[stalled].connection.handle_blocked();
         let id = core.sessions[publisher].id;
         for _ in 0..3 {
             core.say(id, alias, b"news").unwrap();
@@ -213,7 +218,10 @@ mod tests {
     }
 
     fn catch_up<S: Service>(lane: &mut Lane<S>, stalled: usize, alias: u16) {
-        lane.core.sessions[stalled].blocked = false;
+        let now_ns = lane.core.now_ns;
+        lane.core.sessions[stalled]
+            .connection
+            .handle_writable(now_ns);
         lane.core.flush(stalled);
         lane.core.release_held(&mut Vec::new());
         assert!(!is_held(lane, alias));
@@ -264,12 +272,12 @@ mod tests {
         lane.core.now_ns = started_ns + 12 * SECOND_NS;
         lane.handle_timers();
         assert!(is_held(&lane, alias), "the first block's deadline");
-        assert_eq!(lane.core.sessions[ada].state, State::Open);
+        assert_eq!(lane.core.sessions[ada].connection.phase(), Phase::Open);
 
         lane.core.now_ns = started_ns + 16 * SECOND_NS;
         lane.handle_timers();
         assert!(!is_held(&lane, alias), "the second block's deadline");
-        let ended = State::Closed(CloseReason::SlowSubscriber);
-        assert_eq!(lane.core.sessions[ada].state, ended);
+        let ended = Phase::Closed(CloseReason::SlowSubscriber);
+        assert_eq!(lane.core.sessions[ada].connection.phase(), ended);
     }
 }

@@ -60,7 +60,7 @@ impl Core {
         if self.sessions[slot].is_unproven() {
             return Err(SubscribeError::Unproven);
         }
-        if self.sessions[slot].frame_bytes_max < self.shared.limits.frame_bytes_max {
+        if self.sessions[slot].connection.frame_bytes_max() < self.shared.limits.frame_bytes_max {
             // As in rooms: what is published is framed once for all.
             return Err(SubscribeError::FrameLimit);
         }

@@ -21,7 +21,7 @@ use tidewire_proto::message::Message;
 use crate::address::Endpoint;
 use crate::context::{SendError, encode_within};
 use crate::lane::{Core, Letter, Shared};
-use crate::session::{Session, SessionId, State};
+use crate::session::{Session, SessionId};
 use crate::transport::TransportKind;
 
 /// A session as a predicate sees it, on the session's own lane.
@@ -318,14 +318,15 @@ impl Core {
         } = &*share.announcement;
         let mut part = BroadcastReport::default();
         for (slot, session) in sessions.iter_mut() {
-            let is_addressed = session.state == State::Open && !session.outgoing;
+            let connection = &session.connection;
+            let is_addressed = connection.may_send() && !connection.is_outgoing();
             if !is_addressed || !predicate(&SessionView { session }) {
                 continue;
             }
             part.matched += 1;
             if session.output.len() > shared.limits.queue_bytes_max {
                 part.full += 1;
-            } else if frame.len() > session.frame_bytes_max {
+            } else if frame.len() > session.connection.frame_bytes_max() {
                 part.too_large += 1;
             } else {
                 part.queued += 1;

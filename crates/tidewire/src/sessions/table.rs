@@ -99,9 +99,9 @@ impl SessionCard {
             peer: session.peer.as_deref().cloned(),
             credentials: session.stream.peer_credentials(),
             transport: session.stream.kind(),
-            outgoing: session.outgoing,
+            outgoing: session.connection.is_outgoing(),
             opened_ns: now_ns,
-            frame_bytes_max: session.frame_bytes_max,
+            frame_bytes_max: session.connection.frame_bytes_max(),
             is_open: AtomicBool::new(true),
             is_closing: AtomicBool::new(false),
             tag: AtomicU64::new(session.tag),
@@ -166,13 +166,12 @@ fn lock(lane: &Mutex<Slots>) -> MutexGuard<'_, Slots> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::session::State;
     use tidewire_io::socket::Stream;
 
     fn card(lane: usize, slot: usize, generation: u32) -> Arc<SessionCard> {
         let (near, _far) = Stream::pair().unwrap();
         let id = SessionId::new(lane, slot, generation);
-        let session = Session::new(near.into(), id, State::Open, false, 0);
+        let session = Session::new(near.into(), id, crate::lane::open_connection());
         Arc::new(SessionCard::new(&session, 7))
     }
 

@@ -46,7 +46,7 @@ impl Connecting {
             session = %session.id,
             peer = peer_of(Some(session)),
             codec,
-            outgoing = session.outgoing,
+            outgoing = session.connection.is_outgoing(),
             opened = Empty,
         );
         Self((!span.is_disabled()).then(|| Box::new(span)))

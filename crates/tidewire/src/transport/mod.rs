@@ -25,7 +25,7 @@
 //! Listening is not part of it: a socket is accepted by the lane that watches its listener, an in-process end is posted
 //! to that lane. From there on both are counted, spread and taken up alike.
 //!
-//! The set of transports is closed and known, so [`Connection`] is an enum: one branch per read or write, which serve
+//! The set of transports is closed and known, so [`Carrier`] is an enum: one branch per read or write, which serve
 //! hundreds of messages. A boxed trait object was rejected because it buys nothing for the same branch, and a lane that
 //! is generic over its transport because one lane serves several.
 
@@ -41,6 +41,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use tidewire_io::poller::{Event, Interest, Poller, RegisterError, Token};
 use tidewire_io::ring::RingStream;
 use tidewire_io::socket::{PeerCredentials, Stream, StreamConnectError};
+use tidewire_proto::connection::Delivery;
 
 use datagram::DatagramPeer;
 use inproc::{InprocName, InprocStream};
@@ -62,7 +63,7 @@ pub enum TransportKind {
 
 /// The transport of one session.
 #[derive(Debug)]
-pub(crate) enum Connection {
+pub(crate) enum Carrier {
     /// TCP or a Unix socket.
     Socket(Stream),
     /// The same with peers that take frames without a length in front.
@@ -148,7 +149,7 @@ impl fmt::Display for TransportKind {
     }
 }
 
-impl Connection {
+impl Carrier {
     pub(crate) fn kind(&self) -> TransportKind {
         match self {
             Self::Socket(stream) if stream.is_tcp() => TransportKind::Tcp,
@@ -193,6 +194,15 @@ impl Connection {
         }
     }
 
+    /// What the transport promises.
+    #[inline]
+    pub(crate) fn delivery(&self) -> Delivery {
+        match self {
+            Self::Socket(_) | Self::Unframed(_) | Self::Inproc(_) => Delivery::Reliable,
+            Self::Datagram(_) => Delivery::Lossy,
+        }
+    }
+
     /// The peer, if messages travel as datagrams.
     #[inline]
     pub(crate) fn datagram(&self) -> Option<&DatagramPeer> {
@@ -222,17 +232,17 @@ impl Connection {
 
 /// Calls the transport behind a connection.
 macro_rules! each {
-    ($connection:expr, $stream:ident => $call:expr) => {
-        match $connection {
-            Connection::Socket($stream) => $call,
-            Connection::Unframed($stream) => $call,
-            Connection::Inproc($stream) => $call,
-            Connection::Datagram($stream) => $call,
+    ($carrier:expr, $stream:ident => $call:expr) => {
+        match $carrier {
+            Carrier::Socket($stream) => $call,
+            Carrier::Unframed($stream) => $call,
+            Carrier::Inproc($stream) => $call,
+            Carrier::Datagram($stream) => $call,
         }
     };
 }
 
-impl Transport for Connection {
+impl Transport for Carrier {
     #[inline]
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         each!(self, stream => stream.read(buffer))
@@ -309,25 +319,25 @@ impl Transport for Connection {
     }
 }
 
-impl AsFd for Connection {
+impl AsFd for Carrier {
     fn as_fd(&self) -> BorrowedFd<'_> {
         each!(self, stream => stream.as_fd())
     }
 }
 
-impl From<Stream> for Connection {
+impl From<Stream> for Carrier {
     fn from(stream: Stream) -> Self {
         Self::Socket(stream)
     }
 }
 
-impl From<DatagramPeer> for Connection {
+impl From<DatagramPeer> for Carrier {
     fn from(peer: DatagramPeer) -> Self {
         Self::Datagram(Box::new(peer))
     }
 }
 
-impl From<RingStream> for Connection {
+impl From<RingStream> for Carrier {
     fn from(ring: RingStream) -> Self {
         Self::Inproc(Box::new(ring.into()))
     }

@@ -182,12 +182,13 @@ fn a_request_that_finds_no_room_takes_no_id_and_is_not_refused() {
     let mut batch = Batch::default();
     rig.link.exchange().take(&mut batch);
     // The first one fills the output in the middle of the block.
-    core.sessions[session].blocked = true;
+    core.sessions[session].connection.handle_blocked();
     for _ in 0..3 {
         rig.send_both(core, &mut batch);
         assert_eq!(rig.calls.sent.len(), 1);
     }
-    core.sessions[session].blocked = false;
+    let now_ns = core.now_ns;
+    core.sessions[session].connection.handle_writable(now_ns);
     let mut received = 0;
     while received < 2 * REQUESTS * (12 + LARGE_BYTES) {
         rig.send_both(core, &mut batch);

@@ -18,15 +18,15 @@ use std::sync::Arc;
 use tidewire_io::datagram::{Datagram, is_own_address};
 use tidewire_proto::body::GoAwayCode;
 use tidewire_proto::codec::{Codec, Decoded};
+use tidewire_proto::connection::{Connection, Delivery};
 use tidewire_proto::limits::HELLO_BYTES_MAX;
 use tidewire_proto::message::{Kind, Message};
 
 use super::Core;
 use crate::address::Endpoint;
 use crate::metrics::DatagramDrop;
-use crate::session::State;
 use crate::transport::datagram::DatagramPeer;
-use crate::transport::{Connection, Transport};
+use crate::transport::{Carrier, Transport};
 
 /// Makes and knows the payloads of challenges.
 ///
@@ -111,7 +111,7 @@ impl Core {
         if !self.shared.gate.enter(Some(&endpoint)) {
             self.note_refusal(Some(&endpoint));
             self.drop_datagram(DatagramDrop::Refused);
-            let stream = Connection::from(peer);
+            let stream = Carrier::from(peer);
             if codec.has_handshake() {
                 let text = "a limit on the number of sessions is reached";
                 self.turn_away(stream, GoAwayCode::LimitReached, text);
@@ -120,19 +120,13 @@ impl Core {
             }
             return None;
         }
-        let state = if codec.has_handshake() {
-            State::AwaitHello
-        } else {
-            State::Open
-        };
-        let is_unvalidated = !codec.has_handshake() && !self.shared.trusts_datagram_peers;
+        let connection = Connection::accepted(&self.shared.rules, Delivery::Lossy, self.now_ns);
+        let is_unvalidated = connection.is_open() && !self.shared.trusts_datagram_peers;
         if is_unvalidated {
             peer.budget = Some(0);
             self.evict_unvalidated();
         }
-        let slot = self
-            .insert(peer.into(), Some(endpoint), state, false)
-            .ok()?;
+        let slot = self.insert(peer.into(), Some(endpoint), connection).ok()?;
         self.ports[port].peers.insert(datagram.peer, slot);
         if is_unvalidated {
             self.note_unvalidated(slot);

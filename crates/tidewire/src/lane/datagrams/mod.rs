@@ -34,6 +34,7 @@ use std::sync::Arc;
 use tidewire_io::datagram::{Datagram, DatagramConnectError, DatagramSocket};
 use tidewire_io::poller::{Interest, RegisterError, Token};
 use tidewire_proto::codec::{Codec, RequestIds};
+use tidewire_proto::connection::{Inbound, PauseReason, Phase};
 use tidewire_proto::correlate::Arrival;
 use tidewire_proto::message::{Kind, Message};
 
@@ -44,7 +45,7 @@ pub(crate) use unvalidated::{Standing, UnvalidatedSessions};
 
 use super::Core;
 use crate::metrics::DatagramDrop;
-use crate::session::{CloseReason, State};
+use crate::session::CloseReason;
 
 /// A socket that the lane's sessions share.
 #[derive(Debug)]
@@ -85,12 +86,12 @@ impl Core {
     /// Whether the session takes a datagram now.
     fn may_take(&self, slot: usize, datagram: &Datagram<'_>) -> bool {
         let session = &self.sessions[slot];
-        let reason = if session.is_closed() || session.finish.is_some() {
-            DatagramDrop::Closing
-        } else if session.paused && !datagram.bytes.is_empty() {
-            DatagramDrop::Paused
-        } else {
-            return true;
+        let connection = &session.connection;
+        let reason = match connection.inbound() {
+            _ if connection.is_closed() => DatagramDrop::Closing,
+            Inbound::Ended => DatagramDrop::Closing,
+            Inbound::Paused(_) if !datagram.bytes.is_empty() => DatagramDrop::Paused,
+            Inbound::Paused(_) | Inbound::Reading => return true,
         };
         self.drop_datagram(reason);
         false
@@ -108,23 +109,23 @@ impl Core {
 
     /// Keeps whole frames of a datagram that may not be handled yet.
     fn keep_rest(&mut self, slot: usize, rest: &[u8]) {
-        if rest.is_empty() || self.sessions[slot].finish.is_some() {
+        if rest.is_empty() || self.sessions[slot].connection.inbound() == Inbound::Ended {
             return;
         }
-        let mut tail = self.buffers.take();
-        tail.extend_from_slice(rest);
-        let session = &mut self.sessions[slot];
-        session.tail = tail;
-        session.backlog = true;
+        let mut kept = self.buffers.take();
+        kept.extend_from_slice(rest);
+        self.sessions[slot].connection.partial.keep_frames(kept);
     }
 
     /// Reading of a session stops, unless sending its output is all it takes to go on.
     fn stop_datagrams(&mut self, slot: usize) {
-        let session = &mut self.sessions[slot];
-        if session.is_closed() || session.finish.is_some() || session.paused {
+        let connection = &mut self.sessions[slot].connection;
+        if connection.is_closed() || connection.inbound() == Inbound::Ended {
             return;
         }
-        session.paused = true;
+        if !connection.is_paused() {
+            connection.pause(PauseReason::Output);
+        }
         self.counters.reads_paused.add(1);
         self.update_interest(slot);
         self.flush(slot);
@@ -150,7 +151,7 @@ impl Core {
     #[inline(never)]
     fn note_request(&mut self, slot: usize, ids: RequestIds, id: u32) {
         let session = &mut self.sessions[slot];
-        if session.outgoing {
+        if session.connection.is_outgoing() {
             return;
         }
         let Some(peer) = session.stream.datagram_mut() else {
@@ -166,7 +167,7 @@ impl Core {
     /// The server at the other end of a client's socket is not there, or no more.
     fn handle_unreachable(&mut self, slot: usize, error: std::io::Error) {
         let session = &self.sessions[slot];
-        let (id, state) = (session.id, session.state);
+        let (id, phase) = (session.id, session.connection.phase());
         let Some(peer) = session.stream.datagram() else {
             return;
         };
@@ -174,7 +175,7 @@ impl Core {
             ErrorKind::ConnectionRefused => CloseReason::PeerReset,
             other => CloseReason::Io(other),
         };
-        if matches!(state, State::Connecting | State::AwaitWelcome) {
+        if matches!(phase, Phase::Connecting | Phase::AwaitWelcome) {
             let failure = DatagramConnectError::new(peer.address, error);
             self.connect_failures.push((id, failure.into()));
         }

@@ -14,7 +14,7 @@ use super::Core;
 use crate::context::Context;
 use crate::metrics::DatagramDrop;
 use crate::service::Service;
-use crate::session::{CloseReason, State};
+use crate::session::CloseReason;
 
 /// Where datagrams come from.
 #[derive(Clone, Copy)]
@@ -53,11 +53,11 @@ impl<S: Service> Lane<S> {
     /// Reads a session over UDP: what it left over, and its own socket if it has one.
     pub(crate) fn read_datagrams(&mut self, slot: usize) {
         let (core, service) = (&mut self.core, &mut self.service);
-        if core.sessions[slot].backlog {
+        if core.sessions[slot].connection.partial.has_frames() {
             with_codec!(core.shared.codec, codec => take_backlog(core, service, codec, slot));
         }
         let session = &core.sessions[slot];
-        if session.is_closed() || session.paused || session.finish.is_some() {
+        if !session.connection.may_read() {
             return;
         }
         let Some(peer) = session.stream.datagram() else {
@@ -148,7 +148,7 @@ fn admit_and_announce<S: Service, C: Codec + ?Sized>(
         core.counters.bytes_in.add(first.bytes.len() as u64);
         return None;
     };
-    if core.sessions[slot].state == State::Open {
+    if core.sessions[slot].connection.is_open() {
         read::announce(core, service, slot);
     }
     Some(slot)
@@ -177,7 +177,7 @@ fn handle_run<'a, S: Service, C: Codec + ?Sized>(
     // What was left over comes first, if sending its output was all it took to go on.
     take_backlog(core, service, codec, slot);
     // Also of a session that may not be read now: its peer lives.
-    core.sessions[slot].last_input_ns = core.now_ns;
+    core.sessions[slot].connection.note_input(core.now_ns);
     if !core.may_take(slot, &first) {
         core.counters.datagrams_in.add(1);
         return rest.next();
@@ -185,8 +185,7 @@ fn handle_run<'a, S: Service, C: Codec + ?Sized>(
     if core.is_looping(slot, &first, codec) {
         return skip_run(core, first, rest);
     }
-    let session = &core.sessions[slot];
-    let (id, mut progress) = (session.id, Progress::new(session.is_open()));
+    let (id, mut progress) = (core.sessions[slot].id, Progress::new(core, slot));
     let (mut count, mut bytes, mut ending) = (0, 0, Taken::Whole);
     let mut cx = core.context(id);
     while let Some(datagram) = current.filter(|datagram| datagram.peer == first.peer) {
@@ -286,12 +285,10 @@ fn take_backlog<S: Service, C: Codec + ?Sized>(
 ) {
     // Each pass handles a frame at least.
     while core.sessions[slot].may_read_on() {
-        let session = &mut core.sessions[slot];
-        session.backlog = false;
-        let tail = std::mem::take(&mut session.tail);
-        take_rest(core, service, codec, slot, &tail);
-        core.sessions[slot].end_backlog();
-        core.buffers.put(tail);
+        let (rest, _) = core.sessions[slot].connection.partial.take();
+        take_rest(core, service, codec, slot, &rest);
+        core.sessions[slot].connection.handle_backlog_served();
+        core.buffers.put(rest);
     }
 }
 
@@ -302,8 +299,7 @@ fn take_rest<S: Service, C: Codec + ?Sized>(
     slot: usize,
     tail: &[u8],
 ) {
-    let session = &core.sessions[slot];
-    let (id, mut progress) = (session.id, Progress::new(session.is_open()));
+    let (id, mut progress) = (core.sessions[slot].id, Progress::new(core, slot));
     let mut cx = core.context(id);
     let taken = take_frames(&mut cx, service, codec, slot, tail, &mut progress);
     if let Taken::Stopped(used) = taken {
@@ -326,7 +322,7 @@ impl Core {
             Source::Session(slot) => self
                 .sessions
                 .get(slot)
-                .is_some_and(|session| !session.is_closed() && !session.paused),
+                .is_some_and(|session| session.connection.may_read()),
         }
     }
 

@@ -11,7 +11,7 @@ use tidewire_io::poller::Interest;
 use super::{Core, port_token};
 use crate::metrics::DatagramDrop;
 use crate::session::CloseReason;
-use crate::transport::{Connection, Transport};
+use crate::transport::{Carrier, Transport};
 
 /// How sending ended.
 enum Sent {
@@ -85,7 +85,7 @@ impl Core {
             sessions, counters, ..
         } = self;
         let session = &mut sessions[slot];
-        let Connection::Datagram(peer) = &mut session.stream else {
+        let Carrier::Datagram(peer) = &mut session.stream else {
             return Sent::All;
         };
         let output = &mut session.output;
@@ -171,14 +171,15 @@ impl Core {
         self.watch_port(port, Interest::READ);
         for slot in blocked.drain(..) {
             let waits = self.sessions.get(slot).is_some_and(|session| {
-                session.blocked
+                session.connection.outbound().is_blocked()
                     && session
                         .stream
                         .datagram()
                         .is_some_and(|peer| peer.port == Some(port))
             });
             if waits {
-                self.sessions[slot].blocked = false;
+                let now_ns = self.now_ns;
+                self.sessions[slot].connection.handle_writable(now_ns);
                 self.flush(slot);
             }
         }
@@ -200,7 +201,8 @@ impl Core {
         let is_gone = matches!(reason, CloseReason::PeerReset | CloseReason::Io(_));
         // An address that never was validated did not ask, or goes on without noticing.
         let is_untold = matches!(reason, CloseReason::Unvalidated | CloseReason::Evicted);
-        if session.stream.datagram().is_none() || session.blocked || is_gone || is_untold {
+        let is_blocked = session.connection.outbound().is_blocked();
+        if session.stream.datagram().is_none() || is_blocked || is_gone || is_untold {
             return;
         }
         if let Sent::All = self.send_output(slot) {

@@ -153,7 +153,8 @@ mod tests {
             let slot = core.admit(0, &datagram, &codec).unwrap();
             for _ in 0..3 {
                 core.now_ns += 5 * SECOND_NS;
-                core.sessions[slot].last_input_ns = core.now_ns;
+                let now_ns = core.now_ns;
+                core.sessions[slot].connection.note_input(now_ns);
                 assert!(!core.is_looping(slot, &datagram, &codec));
             }
             slot
@@ -169,7 +170,7 @@ mod tests {
             lane.core.now_ns += SECOND_NS;
             lane.handle_timers();
         }
-        let ended = slots.map(|slot| lane.core.sessions[slot].is_closed());
+        let ended = slots.map(|slot| lane.core.sessions[slot].connection.is_closed());
         assert_eq!(ended, [false, false, true]);
         assert_eq!(lane.core.unvalidated.established, 2);
         lane.close_all();

@@ -6,7 +6,7 @@
 //! do not reach it and a server that is not there is noticed.
 //!
 //! What a stream does by itself is kept here: where datagrams end ([`Packing`]), what an address that has not
-//! proved itself may still be sent, when a hello is due again.
+//! proved itself may still be sent.
 
 mod packing;
 
@@ -39,10 +39,6 @@ pub(crate) struct DatagramPeer {
     pub(crate) standing: Standing,
     pub(crate) loop_watch: LoopWatch,
     pub(crate) arrivals: Arrivals,
-    /// When a hello that was not answered is given up, on the lane's clock.
-    pub(crate) hello_deadline_ns: u64,
-    /// How long the next hello waits.
-    pub(crate) hello_pause_ns: u64,
     /// What the kernel threw away at a socket of its own.
     pub(crate) kernel_drops: KernelDrops,
 }
@@ -73,8 +69,6 @@ impl DatagramPeer {
             standing: Standing::Validated,
             loop_watch: LoopWatch::default(),
             arrivals: Arrivals::default(),
-            hello_deadline_ns: 0,
-            hello_pause_ns: HELLO_PAUSE_FIRST_NS,
             kernel_drops: KernelDrops::default(),
         }
     }
@@ -83,11 +77,6 @@ impl DatagramPeer {
     pub(crate) fn send(&self, segment_bytes: usize, bytes: &[u8]) -> io::Result<usize> {
         self.socket
             .send_from(self.local, self.address, segment_bytes, bytes)
-    }
-
-    /// The next hello waits longer for its answer.
-    pub(crate) fn lengthen_hello_pause(&mut self) {
-        self.hello_pause_ns = (2 * self.hello_pause_ns).min(HELLO_PAUSE_MAX_NS);
     }
 }
 
@@ -154,9 +143,3 @@ impl AsFd for DatagramPeer {
         self.socket.as_fd()
     }
 }
-
-/// How long the first hello waits for its answer: longer than nearly all ways there and back take.
-const HELLO_PAUSE_FIRST_NS: u64 = 100_000_000;
-
-/// The longest wait between two hellos.
-const HELLO_PAUSE_MAX_NS: u64 = 1_000_000_000;
