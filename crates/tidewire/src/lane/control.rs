@@ -72,7 +72,11 @@ fn note_refusal(cx: &mut Context<'_>, reason: CloseReason, message: &Message<'_>
         },
         _ => return,
     };
-    let text = if text.is_empty() { code } else { text.to_owned() };
+    let text = if text.is_empty() {
+        code
+    } else {
+        text.to_owned()
+    };
     let refusal = ConnectFailure::Refused { reason, text };
     cx.core.connect_failures.push((cx.id, refusal));
 }

@@ -8,7 +8,6 @@ use std::sync::{Arc, OnceLock};
 
 use crossbeam_utils::CachePadded;
 use slab::Slab;
-use tidewire_io::clock::now_ns;
 use tidewire_io::datagram::DatagramOptions;
 use tidewire_io::poller::{Interest, Poller, Token};
 use tidewire_io::socket::SocketOptions;
@@ -18,6 +17,7 @@ use tidewire_proto::connection::{Connection, Identity, Rules};
 
 use super::answers::NO_MESSAGE;
 use super::buffers::BufferPool;
+use super::clock::Clock;
 use super::datagrams::{Cookies, PlannedDrops, Port, UnvalidatedSessions};
 use super::ending::SilentLanes;
 use super::gate::Gate;
@@ -90,6 +90,8 @@ pub(crate) struct Core {
     pub(crate) timers: TimerWheel<TimerKey>,
     pub(crate) buffers: BufferPool,
     pub(crate) counters: Arc<CachePadded<LaneCounters>>,
+    pub(crate) clock: Clock,
+    /// The time when the clock was read last: at the beginning of a turn, and after each read of a socket.
     pub(crate) now_ns: u64,
     /// Rooms with members, and patterns with subscribers, on this lane, by alias.
     pub(crate) rooms: Vec<Option<Box<Room>>>,
@@ -143,7 +145,8 @@ impl Core {
         poller: Box<dyn Poller>,
         counters: Arc<CachePadded<LaneCounters>>,
     ) -> Self {
-        let now_ns = now_ns();
+        let clock = Clock::default();
+        let now_ns = clock.now_ns();
         Self {
             lane,
             shared,
@@ -157,6 +160,7 @@ impl Core {
             timers: TimerWheel::new(now_ns, TIMER_TICK_NS),
             buffers: BufferPool::default(),
             counters,
+            clock,
             now_ns,
             rooms: Vec::new(),
             due: BinaryHeap::new(),
@@ -200,6 +204,12 @@ impl Core {
     pub(crate) fn input_codec(&self, slot: usize) -> &AnyCodec {
         let terms = self.sessions[slot].listener.as_ref();
         terms.map_or(&self.shared.codec, |terms| terms.codec())
+    }
+
+    /// Takes the time from the clock.
+    #[inline]
+    pub(crate) fn read_clock(&mut self) {
+        self.now_ns = self.clock.now_ns();
     }
 
     pub(crate) fn slot_of(&self, id: SessionId) -> Option<usize> {

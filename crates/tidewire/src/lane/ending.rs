@@ -38,7 +38,7 @@ impl<S: Service> Lane<S> {
     pub(super) fn end(&mut self) {
         let mut others = Vec::new();
         let until_ns = now_ns().saturating_add(EXCHANGE_NS_MAX);
-        while !self.exchange(&mut others) && self.core.now_ns < until_ns {
+        while !self.exchange(&mut others) && now_ns() < until_ns {
             thread::sleep(EXCHANGE_PAUSE);
         }
         // From now on whoever posts counts it, so the next look is the last one.
@@ -57,7 +57,7 @@ impl<S: Service> Lane<S> {
 
     /// Takes and posts what there is. Returns whether that was the last of it.
     fn exchange(&mut self, others: &mut Vec<Post>) -> bool {
-        self.core.now_ns = now_ns();
+        self.core.read_clock();
         self.take_last_mail(others);
         self.core.flush_dirty();
         self.core.sweep_due();

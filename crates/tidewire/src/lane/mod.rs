@@ -19,6 +19,7 @@
 mod accept;
 mod answers;
 mod buffers;
+mod clock;
 mod control;
 mod core;
 mod datagrams;
@@ -44,7 +45,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use thiserror::Error;
 use tidewire_io::allocation::thread_allocations;
 use tidewire_io::buffer::ReceiveBuffer;
-use tidewire_io::clock::now_ns;
 use tidewire_io::datagram::DatagramBatch;
 use tidewire_io::poller::{Event, Events, PollerError, RegisterError, Token, WaitError};
 use tidewire_proto::connection::Phase;
@@ -162,7 +162,7 @@ impl<S: Service> Lane<S> {
     /// Everything of a turn but reading: mail, timers, the service's own work, flushes and sweeps. Returns when
     /// the next turn is due at the latest.
     fn turn(&mut self) -> Option<u64> {
-        self.core.now_ns = now_ns();
+        self.core.read_clock();
         self.take_mail();
         self.handle_timers();
         self.resume_held();
@@ -185,7 +185,7 @@ impl<S: Service> Lane<S> {
     }
 
     fn handle_events(&mut self) {
-        self.core.now_ns = now_ns();
+        self.core.read_clock();
         for index in 0..self.events.len() {
             let event = self.events[index];
             match event.token {

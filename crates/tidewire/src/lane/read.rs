@@ -3,7 +3,6 @@
 use std::hint::cold_path;
 use std::io::ErrorKind;
 
-use tidewire_io::clock::now_ns;
 use tidewire_proto::codec::{AnyCodec, Codec, Decoded, LastFrame};
 use tidewire_proto::connection::{FrameFilter, Handled, Inbound, PauseReason};
 use tidewire_proto::message::Message;
@@ -247,7 +246,7 @@ fn read_once(core: &mut Core, slot: usize, buffer: &mut [u8]) -> Read {
         match session.stream.read(buffer) {
             Ok(0) => return Read::End,
             Ok(count) => {
-                core.now_ns = now_ns();
+                core.now_ns = core.clock.now_ns();
                 session.connection.note_input(core.now_ns);
                 core.counters.bytes_in.add(count as u64);
                 return Read::Bytes(count);

@@ -27,7 +27,8 @@ pub(crate) fn lane(builder: &ServerBuilder) -> Lane<Handler> {
     let shared = builder.share(poller.kind());
     let handle = LaneHandle::new(Arc::clone(&counters)).unwrap();
     shared.lanes.set(vec![handle.clone()]).unwrap();
-    let core = Core::new(0, Arc::new(shared), handle, poller, counters);
+    let mut core = Core::new(0, Arc::new(shared), handle, poller, counters);
+    core.set_time(core.now_ns);
     Lane::new(core, |cx, message| cx.reply(message.payload))
 }
 
@@ -57,6 +58,14 @@ pub(crate) fn received(
         thread::yield_now();
     }
     datagrams
+}
+
+impl Core {
+    /// From now on it is this time.
+    pub(crate) fn set_time(&mut self, now_ns: u64) {
+        self.clock.set(now_ns);
+        self.now_ns = now_ns;
+    }
 }
 
 impl<S> Lane<S> {

@@ -269,7 +269,7 @@ mod tests {
         for _ in 0..3 {
             // It never says anything, but within every timeout it takes some of what it is sent.
             at_ns += 50 * SECOND_NS;
-            lane.core.now_ns = at_ns;
+            lane.core.set_time(at_ns);
             assert!(far.read(&mut buffer).unwrap() > 0);
             let event = Event {
                 token: Token(slot),
@@ -277,13 +277,13 @@ mod tests {
                 writable: true,
             };
             lane.handle_session_event(slot, event);
-            lane.core.now_ns = at_ns + 30 * SECOND_NS;
+            lane.core.set_time(at_ns + 30 * SECOND_NS);
             lane.handle_timers();
             assert_eq!(lane.core.sessions[slot].connection.phase(), Phase::Open);
         }
         // The first check comes long after its time, so the lane may read once more before it judges.
         for seconds in [61, 63] {
-            lane.core.now_ns = at_ns + seconds * SECOND_NS;
+            lane.core.set_time(at_ns + seconds * SECOND_NS);
             assert_eq!(lane.core.sessions[slot].connection.phase(), Phase::Open);
             lane.handle_timers();
         }
@@ -295,6 +295,30 @@ mod tests {
         );
     }
 
+    /// Turns, reads and sweeps took the system's time, whatever a test had set.
+    #[test]
+    fn a_turn_a_read_and_a_sweep_go_by_the_time_of_the_test() {
+        let mut lane = lane(&Server::builder());
+        let (slot, mut far) = lane.open_session();
+        let set_ns = lane.core.now_ns + 1_000 * SECOND_NS;
+        lane.core.set_time(set_ns);
+        lane.turn();
+        assert_eq!(lane.core.now_ns, set_ns);
+        let ping = Message::new(Kind::Ping, 0, &[]);
+        let mut frame = Vec::new();
+        lane.core.shared.codec.encode(&ping, &mut frame).unwrap();
+        assert_eq!(far.write(&frame).unwrap(), frame.len());
+        lane.read_session(slot);
+        assert_eq!(lane.core.now_ns, set_ns);
+        let id = lane.core.sessions[slot].id;
+        let alias = lane.core.join(id, "lobby", "ada", None).unwrap().room;
+        lane.core.say(id, alias, b"news").unwrap();
+        lane.core.set_time(set_ns + SECOND_NS);
+        lane.core.sweep_due();
+        assert_eq!(lane.core.now_ns, set_ns + SECOND_NS);
+        assert_eq!(lane.core.counters.sweeps.read(), 1);
+    }
+
     /// The pongs of its peers waited unread, and nobody had been asked.
     #[test]
     fn a_lane_that_stalled_beyond_the_idle_timeout_closes_no_live_peer() {
@@ -302,7 +326,7 @@ mod tests {
         let (slot, mut far) = lane.open_session();
         let started_ns = lane.core.now_ns;
         let look = |lane: &mut Lane<_>, seconds: u64| {
-            lane.core.now_ns = started_ns + seconds * SECOND_NS;
+            lane.core.set_time(started_ns + seconds * SECOND_NS);
             lane.handle_timers();
             lane.core.flush_dirty();
             lane.core.sessions[slot].connection.phase()
@@ -311,7 +335,11 @@ mod tests {
         assert_eq!(look(&mut lane, 102), Phase::Open, "it asks first");
         let mut ping = [0; 100];
         assert_eq!(far.read(&mut ping).unwrap(), 8, "a ping without payload");
-        assert_eq!(look(&mut lane, 130), Phase::Open, "the peer has time to answer");
+        assert_eq!(
+            look(&mut lane, 130),
+            Phase::Open,
+            "the peer has time to answer"
+        );
         let ended = Phase::Closed(CloseReason::IdleTimeout);
         for seconds in (131..150).step_by(3) {
             look(&mut lane, seconds);
@@ -338,7 +366,7 @@ mod tests {
             .say(lane.core.sessions[ada].id, alias, b"news")
             .unwrap();
         assert_eq!(lane.core.count_owed(), 1, "bob, and not who said it");
-        lane.core.now_ns += SECOND_NS;
+        lane.core.set_time(lane.core.now_ns + SECOND_NS);
         lane.core.sweep_due();
         assert_eq!(lane.core.count_owed(), 0);
         assert!(bob_end.read(&mut [0; 100]).unwrap() > 0);

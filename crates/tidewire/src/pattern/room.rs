@@ -7,7 +7,6 @@
 use std::cmp::Reverse;
 use std::sync::Arc;
 
-use tidewire_io::clock::now_ns;
 use tidewire_io::timer::TimerId;
 use tidewire_proto::body::validate_name;
 use tidewire_proto::codec::{Codec, Presence, Said};
@@ -283,7 +282,7 @@ impl Core {
 
     /// Writes a room's news to all its subscribers.
     fn sweep(&mut self, alias: u16) {
-        let started_ns = now_ns();
+        let started_ns = self.clock.now_ns();
         let mut index = 0;
         loop {
             let Some(Some(room)) = self.rooms.get(usize::from(alias)) else {
@@ -306,7 +305,7 @@ impl Core {
         let Some(Some(room)) = self.rooms.get_mut(usize::from(alias)) else {
             return;
         };
-        room.coalescer.handle_sweep(started_ns, now_ns());
+        room.coalescer.handle_sweep(started_ns, self.clock.now_ns());
     }
 
     /// Queues the present members for a session that just joined.

@@ -212,7 +212,7 @@ mod tests {
         for _ in 0..3 {
             core.say(id, alias, b"news").unwrap();
         }
-        core.now_ns += SECOND_NS / 10;
+        core.set_time(core.now_ns + SECOND_NS / 10);
         core.sweep_due();
         assert!(is_held(lane, alias));
     }
@@ -266,15 +266,15 @@ mod tests {
         let started_ns = lane.core.now_ns;
         stall(&mut lane, ada, bob, alias);
         catch_up(&mut lane, ada, alias);
-        lane.core.now_ns = started_ns + 5 * SECOND_NS;
+        lane.core.set_time(started_ns + 5 * SECOND_NS);
         stall(&mut lane, ada, bob, alias);
 
-        lane.core.now_ns = started_ns + 12 * SECOND_NS;
+        lane.core.set_time(started_ns + 12 * SECOND_NS);
         lane.handle_timers();
         assert!(is_held(&lane, alias), "the first block's deadline");
         assert_eq!(lane.core.sessions[ada].connection.phase(), Phase::Open);
 
-        lane.core.now_ns = started_ns + 16 * SECOND_NS;
+        lane.core.set_time(started_ns + 16 * SECOND_NS);
         lane.handle_timers();
         assert!(!is_held(&lane, alias), "the second block's deadline");
         let ended = Phase::Closed(CloseReason::SlowSubscriber);

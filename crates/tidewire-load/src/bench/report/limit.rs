@@ -58,7 +58,7 @@ impl RowResult {
     pub(super) fn passed_limit(&self) -> Option<String> {
         let names = self.limit_passed_by.join(", ");
         let text = format!("{}: the limit is none, {names} passed it", self.id);
-        (!names.is_empty()).then(|| visible(text.as_bytes()).to_string())
+        (!names.is_empty()).then(|| visible(text.as_bytes()))
     }
 
     /// The bare loops that are not the limit, as a line of text.
@@ -67,7 +67,7 @@ impl RowResult {
         let others = others.map(|(name, one)| format!("{name}: {}", unless_fault(one, median)));
         let others: Vec<String> = others.collect();
         let text = format!("{}, other bare loops: {}", self.id, others.join("; "));
-        (!others.is_empty()).then(|| visible(text.as_bytes()).to_string())
+        (!others.is_empty()).then(|| visible(text.as_bytes()))
     }
 
     /// What the limit is called where its loop is to be told.

@@ -3,7 +3,6 @@
 use std::io::ErrorKind;
 use std::sync::Arc;
 
-use tidewire_io::clock::now_ns;
 use tidewire_io::datagram::{Datagram, DatagramBatch, DatagramSocket, Datagrams};
 use tidewire_io::poller::Event;
 use tidewire_proto::codec::{AnyCodec, Codec};
@@ -99,7 +98,7 @@ impl<S: Service> Lane<S> {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
                 Err(error) => return core.handle_receive_failure(source, error),
             }
-            core.now_ns = now_ns();
+            core.now_ns = core.clock.now_ns();
             with_codec!(core.shared.codec, codec => handle_batch(core, service, codec, source, batch));
             if !batch.is_full() {
                 return;

@@ -152,7 +152,7 @@ mod tests {
             let core = &mut lane.core;
             let slot = core.admit(0, &datagram, &codec).unwrap();
             for _ in 0..3 {
-                core.now_ns += 5 * SECOND_NS;
+                core.set_time(core.now_ns + 5 * SECOND_NS);
                 let now_ns = core.now_ns;
                 core.sessions[slot].connection.note_input(now_ns);
                 assert!(!core.is_looping(slot, &datagram, &codec));
@@ -167,7 +167,7 @@ mod tests {
         });
         assert_eq!(standings, [true, true, false]);
         for _ in 0..100 {
-            lane.core.now_ns += SECOND_NS;
+            lane.core.set_time(lane.core.now_ns + SECOND_NS);
             lane.handle_timers();
         }
         let ended = slots.map(|slot| lane.core.sessions[slot].connection.is_closed());
