@@ -1,4 +1,4 @@
-//! Appending many small messages of one shape, each in two dozen instructions.
+//! Appending many small frames that differ in nothing but id and payload, each in two dozen instructions.
 //!
 //! Problem: a header and a payload of some twenty bytes, appended to a vector one after the other, are two checks for room
 //! and a call of the C library's copying, which is most of what it costs to send such a message. Approach: what is the
@@ -12,42 +12,179 @@
     reason = "writes into the spare room of a vector, piece by piece, after one check"
 )]
 
-/// A vector that header and payload are appended to, as long as they have the shape that was set last.
+use std::ops::Range;
+
+/// All of a frame but an id and a payload of one length, ready to be appended with each of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FramePattern {
+    header: Header,
+    /// Of any payload, or longer than any slice.
+    payload_bytes: usize,
+    /// The same for frames that are a header of this kind and the payload.
+    short_payload_bytes: usize,
+    /// The same for such frames with a small payload.
+    small_payload_bytes: usize,
+    /// Room that it takes to append a frame.
+    room_bytes: usize,
+    /// What stands around the payload in all other frames.
+    around: Around,
+}
+
+impl FramePattern {
+    /// No payload has the length of this one.
+    pub const NONE: Self = Self {
+        header: Header::NONE,
+        payload_bytes: NO_PAYLOAD_BYTES,
+        short_payload_bytes: NO_PAYLOAD_BYTES,
+        small_payload_bytes: NO_PAYLOAD_BYTES,
+        room_bytes: usize::MAX,
+        around: Around::NONE,
+    };
+
+    /// All of `frame` but the bytes of `payload` and those of `id`, little-endian, which lie in front of them: none, one or
+    /// four. One byte is the lowest of the 256 ids from `first_id` on, and no others can be appended. Headers of more than
+    /// 32 bytes and ends of more than 16 are not kept, nor are places that are not there.
+    #[must_use]
+    pub fn of(
+        frame: &[u8],
+        id: &Range<usize>,
+        first_id: u32,
+        payload: &Range<usize>,
+    ) -> Option<Self> {
+        let (before, rest) = frame.split_at_checked(payload.start)?;
+        let (_, tail) = rest.split_at_checked(payload.len())?;
+        let (id_bits, other_id_bits) = match before.get(id.clone())?.len() {
+            0 => (0, 0),
+            1 => (0xFF, !0xFF),
+            ID_BYTES => (u32::MAX, 0),
+            _ => return None,
+        };
+        let id_is_behind = id.start == WORD_BYTES && id_bits == u32::MAX;
+        let is_short = tail.is_empty()
+            && if id_is_behind {
+                before.len() == HEADER_BYTES_MAX
+            } else {
+                before.len() <= WORD_BYTES
+            };
+        let mut header = Header {
+            first_id,
+            other_id_bits,
+            ..Header::NONE
+        };
+        let (mut around, mut short_payload_bytes) = (Around::NONE, NO_PAYLOAD_BYTES);
+        if is_short {
+            let mut word = [0; WORD_BYTES];
+            let count = before.len().min(WORD_BYTES);
+            word[..count].copy_from_slice(&before[..count]);
+            header.bytes = before.len();
+            header.word = u64::from_le_bytes(word);
+            if !id_is_behind && id_bits != 0 {
+                header.id_bits = id_bits;
+                header.id_unit = 1 << (8 * id.start);
+                header.word &= !(u64::from(id_bits) << (8 * id.start));
+            }
+            short_payload_bytes = payload.len();
+        } else {
+            around = Around::of(before, tail, id.start, id_bits)?;
+        }
+        let is_small = is_small(short_payload_bytes);
+        let header_room = if is_short {
+            HEADER_BYTES_MAX
+        } else {
+            AROUND_BYTES_MAX
+        };
+        Some(Self {
+            header,
+            payload_bytes: payload.len(),
+            short_payload_bytes,
+            small_payload_bytes: if is_small {
+                short_payload_bytes
+            } else {
+                NO_PAYLOAD_BYTES
+            },
+            room_bytes: header_room + payload.len(),
+            around,
+        })
+    }
+
+    /// Appends the frame with this id and payload, if it is one of this pattern and there is room without growing. Returns
+    /// whether that could be done.
+    #[inline(always)]
+    #[must_use]
+    pub fn append(&self, id: u32, payload: &[u8], out: &mut Vec<u8>) -> bool {
+        if payload.len() != self.payload_bytes
+            || out.capacity() - out.len() < self.room_bytes
+            || !self.header.takes(id)
+        {
+            return false;
+        }
+        // SAFETY: there is room for a header of this form and the payload, and for the longest end behind it.
+        unsafe {
+            if payload.len() == self.short_payload_bytes {
+                self.header.append_within(id, payload, out);
+            } else {
+                self.around.append_within(id, payload, out);
+            }
+        }
+        true
+    }
+
+    /// As [`FramePattern::append`], for frames of a header of twelve bytes at most and a payload of 16 to 32.
+    #[inline(always)]
+    #[must_use]
+    pub fn append_small(&self, id: u32, payload: &[u8], out: &mut Vec<u8>) -> bool {
+        if payload.len() != self.small_payload_bytes
+            || out.capacity() - out.len() < HEADER_BYTES_MAX + SMALL_BYTES_MAX
+            || !self.header.takes(id)
+        {
+            return false;
+        }
+        // SAFETY: there is room for `HEADER_BYTES_MAX` bytes and the longest of small payloads, which this one is: it has a
+        // length that `of` saw to be small.
+        unsafe {
+            std::hint::assert_unchecked(is_small(payload.len()));
+            self.header.append_within(id, payload, out);
+        }
+        true
+    }
+}
+
+/// A vector that frames of one pattern are appended to, if their headers have twelve bytes at most.
 #[derive(Debug)]
 pub struct Appender {
     bytes: Vec<u8>,
+    /// That of the pattern, if it has such frames; else nothing is ever armed.
     header: Header,
+    has_header: bool,
+    /// The caller's number for messages with frames of the pattern, and the length of their payloads.
+    key: u32,
     payload_bytes: usize,
-    /// Longest vector to which something is appended: its capacity has room for [`HEADER_BYTES_MAX`] bytes and the payload
-    /// behind that.
+    /// The same length as long as the vector has room, else longer than any slice.
+    armed_payload_bytes: usize,
+    /// The bits of an id that matter, and what they must be: an id of one byte must be the last one, because most messages
+    /// have the same one, and to look for its range takes longer.
+    id_mask: u32,
+    id: u32,
+    /// Longest vector to which something is appended: behind that its capacity has room for [`HEADER_BYTES_MAX`] bytes and
+    /// the payload.
     length_max: usize,
 }
 
 impl Appender {
-    /// Appends to these bytes; nothing before a shape is set.
+    /// Appends to these bytes; nothing before a pattern is set.
     #[must_use]
     pub const fn new(bytes: Vec<u8>) -> Self {
         Self {
             bytes,
-            header: Header::new(0, 0),
-            // No slice is so long.
-            payload_bytes: usize::MAX,
+            header: Header::NONE,
+            has_header: false,
+            key: 0,
+            payload_bytes: NO_PAYLOAD_BYTES,
+            armed_payload_bytes: NO_PAYLOAD_BYTES,
+            id_mask: 0,
+            id: 0,
             length_max: 0,
         }
-    }
-
-    /// What was appended to and what was appended.
-    #[inline(always)]
-    #[must_use]
-    pub fn into_bytes(self) -> Vec<u8> {
-        self.bytes
-    }
-
-    /// The same, which leaves nothing here.
-    #[inline(always)]
-    #[must_use]
-    pub fn take_bytes(&mut self) -> Vec<u8> {
-        self.take().bytes
     }
 
     /// All of it, which leaves nothing here.
@@ -57,29 +194,50 @@ impl Appender {
         std::mem::replace(self, Self::new(Vec::new()))
     }
 
-    /// From now on this header stands in front of payloads; all of them have the same length, and nothing is appended when
-    /// there are more than `length_max` bytes, or no room.
+    /// What was appended to and what was appended. The pattern is left here, without room for its frames.
+    #[inline(always)]
     #[must_use]
-    pub fn with_shape(mut self, header: Header, payload_bytes: usize, length_max: usize) -> Self {
-        (self.header, self.payload_bytes) = (header, payload_bytes);
-        if self.set_length_max(length_max) {
-            self
-        } else {
-            Self::new(self.bytes)
-        }
+    pub fn take_bytes(&mut self) -> Vec<u8> {
+        self.armed_payload_bytes = NO_PAYLOAD_BYTES;
+        std::mem::take(&mut self.bytes)
     }
 
-    /// With the same shape, nothing is appended from now on when there are more than `length_max` bytes. Returns whether there
-    /// is a shape, and room for it.
+    /// Frames are appended to these bytes from now on, if there was a pattern, none when there are more than `length_max`
+    /// bytes, and ids of one byte must be this one.
+    pub fn resume(&mut self, bytes: Vec<u8>, id: u32, length_max: usize) {
+        self.armed_payload_bytes = NO_PAYLOAD_BYTES;
+        self.bytes = bytes;
+        self.id = id & self.id_mask;
+        let _ = self.set_length_max(length_max);
+    }
+
+    /// From now on frames of this pattern are appended, for messages with this key and payloads of this length, once there
+    /// are [bytes](Appender::resume) to append to.
+    pub fn set_pattern(&mut self, pattern: Option<&FramePattern>, key: u32, payload_bytes: usize) {
+        self.armed_payload_bytes = NO_PAYLOAD_BYTES;
+        let pattern = pattern.filter(|pattern| pattern.short_payload_bytes == payload_bytes);
+        self.has_header = pattern.is_some();
+        self.header = pattern.map_or(Header::NONE, |pattern| pattern.header);
+        self.id_mask = if self.header.other_id_bits == 0 {
+            0
+        } else {
+            u32::MAX
+        };
+        (self.key, self.payload_bytes) = (key, payload_bytes);
+    }
+
+    /// With the same pattern, nothing is appended from now on when there are more than `length_max` bytes. Returns whether
+    /// there is a pattern, and room for it.
     #[must_use]
     pub fn set_length_max(&mut self, length_max: usize) -> bool {
         let room = HEADER_BYTES_MAX.saturating_add(self.payload_bytes);
         match self.bytes.capacity().checked_sub(room) {
-            Some(length) => {
+            Some(length) if self.has_header => {
                 self.length_max = length_max.min(length);
+                self.armed_payload_bytes = self.payload_bytes;
                 true
             }
-            None => false,
+            _ => false,
         }
     }
 
@@ -90,196 +248,141 @@ impl Appender {
         &self.bytes
     }
 
-    /// Whether the shape is one of payloads of this length.
+    /// Whether the last pattern that was set is for messages with this key and payloads of this length.
     #[must_use]
-    pub fn is_for(&self, payload_bytes: usize) -> bool {
-        self.payload_bytes == payload_bytes
+    pub fn is_for(&self, key: u32, payload_bytes: usize) -> bool {
+        self.key == key && self.payload_bytes == payload_bytes
     }
 
-    /// Appends a header with `next` as its bytes 8 to 11 and this payload. Returns whether that could be done here.
+    /// Appends the frame with this id and payload for a message with this key, if it is one of the pattern. Returns whether
+    /// that could be done here.
     #[inline(always)]
     #[must_use]
-    pub fn append(&mut self, next: u32, payload: &[u8]) -> bool {
-        if payload.len() != self.payload_bytes || self.bytes.len() > self.length_max {
+    pub fn append(&mut self, key: u32, id: u32, payload: &[u8]) -> bool {
+        if key != self.key
+            || payload.len() != self.armed_payload_bytes
+            || self.bytes.len() > self.length_max
+            || id & self.id_mask != self.id
+        {
             return false;
         }
-        // SAFETY: `set_length_max` saw that there is room for `HEADER_BYTES_MAX` bytes and such a payload behind the first
-        // `length_max` bytes. Without it neither the vector's capacity nor the shape changes, but to one that no payload has.
-        unsafe { self.header.append_within(next, payload, &mut self.bytes) };
+        // SAFETY: `set_length_max` saw that behind the first `length_max` bytes there is room for `HEADER_BYTES_MAX` bytes and
+        // such a payload. Whatever changes the vector's capacity or the pattern sets a length that no payload has.
+        unsafe { self.header.append_within(id, payload, &mut self.bytes) };
         true
     }
 }
 
-/// What stands in front of many payloads, but for the last four bytes.
+/// What stands in front of payloads, if that is no more than a word, or the word and an id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Header {
+struct Header {
     /// The first eight bytes, little-endian.
     word: u64,
+    /// The bits of an id that are in them, and the unit that they are multiplied by to get there.
+    id_bits: u32,
+    id_unit: u64,
+    /// The smallest id, and the bits that must be 0 in how much larger others are.
+    first_id: u32,
+    other_id_bits: u32,
     /// At most [`HEADER_BYTES_MAX`].
     bytes: usize,
-    /// The bits of `word` that are the lowest ones of what is given with each payload, 8 bits further up.
-    sequence_bits: u64,
 }
 
 impl Header {
-    /// The first `bytes` of `word`, little-endian, and of the four bytes given with each payload.
-    ///
-    /// # Panics
-    /// `bytes` is more than twelve.
-    #[must_use]
-    pub const fn new(word: u64, bytes: usize) -> Self {
-        assert!(bytes <= HEADER_BYTES_MAX, "a header has at most 12 bytes");
-        Self {
-            word,
-            bytes,
-            sequence_bits: 0,
-        }
-    }
+    const NONE: Self = Self {
+        word: 0,
+        id_bits: 0,
+        id_unit: 0,
+        first_id: 0,
+        other_id_bits: 0,
+        bytes: 0,
+    };
 
-    /// The second byte, which must be 0 in the word, is from now on the lowest of the four given with each payload.
-    #[must_use]
-    pub const fn with_sequence(self) -> Self {
-        Self {
-            sequence_bits: 0xFF00,
-            ..self
-        }
-    }
-
-    /// Appends the header with `next` as its bytes 8 to 11 and a payload, if there is room without growing. Returns whether
-    /// there was.
+    /// Whether the frame can express this id.
     #[inline(always)]
-    #[must_use]
-    pub fn append(self, next: u32, payload: &[u8], out: &mut Vec<u8>) -> bool {
-        let room = out.capacity() - out.len();
-        if room < HEADER_BYTES_MAX || room - HEADER_BYTES_MAX < payload.len() {
-            return false;
-        }
-        // SAFETY: there is room for `HEADER_BYTES_MAX` bytes and the payload.
-        unsafe { self.append_within(next, payload, out) };
-        true
+    const fn takes(&self, id: u32) -> bool {
+        id.wrapping_sub(self.first_id) & self.other_id_bits == 0
     }
 
-    /// The same without a look at the room.
+    /// Appends the header with this id, in the word or as its bytes 8 to 11, and a payload.
     ///
     /// # Safety
     /// Behind the vector's bytes there is room for [`HEADER_BYTES_MAX`] more and the payload.
     #[inline(always)]
-    unsafe fn append_within(self, next: u32, payload: &[u8], out: &mut Vec<u8>) {
+    unsafe fn append_within(self, id: u32, payload: &[u8], out: &mut Vec<u8>) {
         let start = out.len();
         // SAFETY: there is room, as the caller says. The first two writes take `HEADER_BYTES_MAX` bytes, and the payload
-        // goes behind `self.bytes`, which `new` saw to be no more. `payload` is borrowed, so it does not overlap the
+        // goes behind `self.bytes`, which `of` saw to be no more. `payload` is borrowed, so it does not overlap the
         // vector. All bytes up to the new length are written.
         unsafe {
             let at = out.as_mut_ptr().add(start);
-            let word = self.word | u64::from(next) << 8 & self.sequence_bits;
+            let word = self.word | (u64::from(id & self.id_bits) * self.id_unit);
             at.cast::<u64>().write_unaligned(word.to_le());
-            at.add(8).cast::<u32>().write_unaligned(next.to_le());
+            at.add(WORD_BYTES).cast::<u32>().write_unaligned(id.to_le());
             copy(payload, at.add(self.bytes));
             out.set_len(start + self.bytes + payload.len());
         }
     }
 }
 
-/// What stands in front of payloads of one length, which take no call to copy.
+/// What stands around payloads, but for an id in front of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SmallFrame {
-    header: Header,
-    /// Small, or longer than any slice.
-    payload_bytes: usize,
-}
-
-impl SmallFrame {
-    /// No payload has the length of this one.
-    pub const NONE: Self = Self {
-        header: Header::new(0, 0),
-        payload_bytes: usize::MAX,
-    };
-
-    /// This header and payloads of so many bytes, if those are from 16 to 32.
-    #[must_use]
-    pub const fn new(header: Header, payload_bytes: usize) -> Option<Self> {
-        if !is_small(payload_bytes) {
-            return None;
-        }
-        Some(Self {
-            header,
-            payload_bytes,
-        })
-    }
-
-    /// As [`Header::append`], if the payload has the length that was given.
-    #[inline(always)]
-    #[must_use]
-    pub fn append(&self, next: u32, payload: &[u8], out: &mut Vec<u8>) -> bool {
-        if payload.len() != self.payload_bytes
-            || out.capacity() - out.len() < HEADER_BYTES_MAX + SMALL_BYTES_MAX
-        {
-            return false;
-        }
-        // SAFETY: there is room for `HEADER_BYTES_MAX` bytes and the longest of small payloads, which this one is: it has a
-        // length that `new` saw to be small.
-        unsafe {
-            std::hint::assert_unchecked(is_small(payload.len()));
-            self.header.append_within(next, payload, out);
-        }
-        true
-    }
-}
-
-/// What stands around payloads of one length, but for an id of four bytes in front of them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FrameAround {
+struct Around {
     head: [u8; AROUND_HEAD_BYTES_MAX],
     /// At most [`AROUND_HEAD_BYTES_MAX`].
     head_bytes: usize,
-    /// At most four less than that.
+    /// At most the same.
     id_at: usize,
+    /// The four bytes there, little-endian, without those of the id, and which those are.
+    id_word: u32,
+    id_bits: u32,
     tail: [u8; AROUND_TAIL_BYTES_MAX],
     /// At most [`AROUND_TAIL_BYTES_MAX`].
     tail_bytes: usize,
-    payload_bytes: usize,
 }
 
-impl FrameAround {
-    /// What stands around the payload of `payload_bytes` that begins behind the first `head_bytes` of this frame; the id
-    /// begins behind the first `id_at` of them. Heads of more than 32 bytes and tails of more than 16 are not kept, nor are
-    /// places that are not there.
-    #[must_use]
-    pub fn of(frame: &[u8], id_at: usize, head_bytes: usize, payload_bytes: usize) -> Option<Self> {
-        let (head_of, rest) = frame.split_at_checked(head_bytes)?;
-        let (_, tail_of) = rest.split_at_checked(payload_bytes)?;
-        head_of.get(id_at..)?.first_chunk::<ID_BYTES>()?;
-        let mut head = [0; AROUND_HEAD_BYTES_MAX];
-        let mut tail = [0; AROUND_TAIL_BYTES_MAX];
-        head.get_mut(..head_bytes)?.copy_from_slice(head_of);
-        tail.get_mut(..tail_of.len())?.copy_from_slice(tail_of);
-        Some(Self {
-            head,
-            head_bytes,
+impl Around {
+    const NONE: Self = Self {
+        head: [0; AROUND_HEAD_BYTES_MAX],
+        head_bytes: 0,
+        id_at: 0,
+        id_word: 0,
+        id_bits: 0,
+        tail: [0; AROUND_TAIL_BYTES_MAX],
+        tail_bytes: 0,
+    };
+
+    /// What is in front of a payload and behind it; the id is these bits of the four bytes from `id_at` on.
+    fn of(before: &[u8], behind: &[u8], id_at: usize, id_bits: u32) -> Option<Self> {
+        let mut around = Self {
+            head_bytes: before.len(),
             id_at,
-            tail,
-            tail_bytes: tail_of.len(),
-            payload_bytes,
-        })
+            id_bits,
+            tail_bytes: behind.len(),
+            ..Self::NONE
+        };
+        around.head.get_mut(..before.len())?.copy_from_slice(before);
+        around.tail.get_mut(..behind.len())?.copy_from_slice(behind);
+        let mut word = [0; ID_BYTES];
+        for (to, from) in word.iter_mut().zip(before.get(id_at..)?) {
+            *to = *from;
+        }
+        around.id_word = u32::from_le_bytes(word) & !id_bits;
+        Some(around)
     }
 
-    /// Appends the frame of this payload with `id`, little-endian, if it has the length that was given and there is room
-    /// without growing. Returns whether that could be done.
+    /// Appends the frame of this payload with this id.
+    ///
+    /// # Safety
+    /// Behind the vector's bytes there is room for [`AROUND_BYTES_MAX`] more and the payload.
     #[inline(always)]
-    #[must_use]
-    pub fn append(&self, id: u32, payload: &[u8], out: &mut Vec<u8>) -> bool {
-        const AROUND_BYTES_MAX: usize = AROUND_HEAD_BYTES_MAX + AROUND_TAIL_BYTES_MAX;
-        let room = out.capacity() - out.len();
-        if payload.len() != self.payload_bytes
-            || room < AROUND_BYTES_MAX
-            || room - AROUND_BYTES_MAX < payload.len()
-        {
-            return false;
-        }
+    unsafe fn append_within(&self, id: u32, payload: &[u8], out: &mut Vec<u8>) {
         let start = out.len();
-        // SAFETY: there is room for all of both arrays and the payload. `of` saw that the head and the id in it are within
-        // the first array and the tail within the second, so that each piece begins where the one before ends or earlier.
-        // `payload` is borrowed, so it does not overlap the vector. All bytes up to the new length are written.
+        let id = self.id_word | id & self.id_bits;
+        // SAFETY: there is room for all of both arrays and the payload. `of` saw that the head is within the first array and
+        // the tail within the second, so that each piece begins where the one before ends or earlier. The id begins within
+        // the head, and what it writes behind that is within the room, and is written again or left out. `payload` is
+        // borrowed, so it does not overlap the vector. All bytes up to the new length are written.
         unsafe {
             let at = out.as_mut_ptr().add(start);
             at.cast::<[u8; AROUND_HEAD_BYTES_MAX]>().write(self.head);
@@ -292,7 +395,6 @@ impl FrameAround {
                 .write(self.tail);
             out.set_len(start + self.head_bytes + payload.len() + self.tail_bytes);
         }
-        true
     }
 }
 
@@ -343,13 +445,18 @@ fn kept_apart(word: u64) -> u64 {
     word
 }
 
-/// Most bytes of a header.
-const HEADER_BYTES_MAX: usize = 12;
+/// Most bytes of a header that is a word, or a word and an id.
+const HEADER_BYTES_MAX: usize = WORD_BYTES + ID_BYTES;
+const WORD_BYTES: usize = size_of::<u64>();
+const ID_BYTES: usize = size_of::<u32>();
 
 /// Most bytes in front of a payload and behind it: UVRPC's replies have 28 and 15, and whole registers are copied.
 const AROUND_HEAD_BYTES_MAX: usize = 32;
 const AROUND_TAIL_BYTES_MAX: usize = 16;
-const ID_BYTES: usize = 4;
+const AROUND_BYTES_MAX: usize = AROUND_HEAD_BYTES_MAX + AROUND_TAIL_BYTES_MAX;
+
+/// No slice is so long.
+const NO_PAYLOAD_BYTES: usize = usize::MAX;
 
 /// Payloads of so many bytes, and up to twice as many, are copied in place: in two pieces of 16, which may overlap.
 const SMALL_BYTES_MIN: usize = 16;

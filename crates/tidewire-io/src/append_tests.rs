@@ -2,169 +2,199 @@
 
 use super::*;
 
-const WORD: u64 = 0x0807_0605_0403_0201;
-const NEXT: u32 = 0x0C0B_0A09;
+const ID: u32 = 0xFEFD_FCFB;
+const KEY: u32 = 5;
 
-#[test]
-fn every_shape_is_appended_whole_until_there_is_no_room() {
-    let payload: Vec<u8> = (0..100).collect();
-    let head: Vec<u8> = (1..=12).collect();
-    for header_bytes in 0..=HEADER_BYTES_MAX {
-        for length in 0..payload.len() {
-            let payload = &payload[..length];
-            let bytes = Vec::with_capacity(3 * (HEADER_BYTES_MAX + length));
-            let start = bytes.as_ptr();
-            let mut appender = Appender::new(bytes).with_shape(
-                Header::new(WORD, header_bytes),
-                length,
-                usize::MAX,
-            );
-            let mut expected = Vec::new();
-            while expected.len() < 200 && appender.append(NEXT, payload) {
-                expected.extend_from_slice(&head[..header_bytes]);
-                expected.extend_from_slice(payload);
-                if header_bytes + length == 0 {
-                    break;
-                }
-            }
-            assert!(!appender.append(NEXT, &[0; 101]), "of another length");
-            let bytes = appender.into_bytes();
-            assert_eq!(bytes.as_ptr(), start, "the vector did not grow");
-            assert!(bytes.len() >= 2 * (header_bytes + length));
-            assert_eq!(bytes, expected, "{header_bytes} {length}");
-        }
-    }
+/// Where id and payload stand in a frame, and how many bytes it has.
+type Place = (Range<usize>, Range<usize>, usize);
+
+/// Frames of every form, with payloads of every length up to 60.
+fn places() -> Vec<Place> {
+    let ends = [
+        (0..0, 0, 0),
+        (0..0, 1, 0),
+        (0..0, 8, 0),
+        (0..4, 4, 0),
+        (1..2, 4, 0),
+        (7..8, 8, 0),
+        (4..8, 8, 0),
+        (8..12, 12, 0),
+        (0..0, 9, 0),
+        (0..0, 32, 16),
+        (0..0, 3, 1),
+        (0..4, 4, 2),
+        (3..7, 7, 16),
+        (8..12, 12, 1),
+        (8..12, 13, 0),
+        (16..20, 28, 15),
+        (28..32, 32, 1),
+        (31..32, 32, 16),
+        (2..3, 3, 1),
+    ];
+    let places = ends.into_iter().flat_map(|(id, start, tail)| {
+        (0..60).map(move |length| (id.clone(), start..start + length, start + length + tail))
+    });
+    places.collect()
+}
+
+/// The frame with this id and payload in it.
+fn frame_with((id_at, payload_at, count): &Place, id: u32, payload: &[u8]) -> Vec<u8> {
+    let mut frame: Vec<u8> = (100..).take(*count).collect();
+    frame[id_at.clone()].copy_from_slice(&id.to_le_bytes()[..id_at.len()]);
+    frame[payload_at.clone()].copy_from_slice(payload);
+    frame
+}
+
+/// The pattern of such frames, made of another one.
+fn pattern_of(place: &Place) -> FramePattern {
+    let (id, payload, _) = place;
+    let frame = frame_with(place, 77, &vec![0xEE; payload.len()]);
+    FramePattern::of(&frame, id, ID & !0xFF, payload).unwrap()
+}
+
+/// An appender of this pattern to a vector with room for so many bytes.
+fn appender_of(pattern: &FramePattern, payload_bytes: usize, room: usize) -> Appender {
+    let mut appender = Appender::new(Vec::new());
+    appender.set_pattern(Some(pattern), KEY, payload_bytes);
+    appender.resume(Vec::with_capacity(room), ID, usize::MAX);
+    appender
 }
 
 #[test]
-fn nothing_is_appended_without_a_shape_or_beyond_the_longest() {
-    let mut appender = Appender::new(Vec::with_capacity(100));
-    assert!(!appender.append(0, b"a"));
-    appender = appender.with_shape(Header::new(WORD, 2), 1, 3);
-    assert!(appender.append(0, b"a") && appender.append(0, b"b"));
-    assert!(!appender.append(0, b"c"), "six bytes are more than three");
-    assert!(appender.is_for(1) && !appender.is_for(2) && appender.set_length_max(6));
-    assert!(appender.append(0, b"c") && !appender.append(0, b"d"));
-    assert!(appender.set_length_max(usize::MAX));
-    while appender.append(0, b"d") {}
-    assert!(appender.bytes().len() > 100 - HEADER_BYTES_MAX - 1);
-    appender.bytes.truncate(6);
-    assert_eq!(appender.take_bytes(), b"\x01\x02a\x01\x02b");
-    assert!(!appender.set_length_max(9), "nothing is left");
-    assert!(!appender.append(0, b"a"), "nothing is left");
-    assert_eq!(appender.into_bytes(), b"");
-}
-
-#[test]
-fn a_header_and_a_payload_need_their_room() {
+fn every_form_of_frame_is_appended_whole_until_there_is_no_room() {
     let payload: Vec<u8> = (0..60).collect();
-    for bytes in 0..=HEADER_BYTES_MAX {
-        for length in 0..payload.len() {
-            let header = Header::new(WORD, bytes);
-            let mut out = Vec::with_capacity(HEADER_BYTES_MAX + length);
-            let room = out.capacity();
-            let mut expected = Vec::new();
-            while out.len() + HEADER_BYTES_MAX + length <= room {
-                assert!(header.append(NEXT, &payload[..length], &mut out));
-                expected.extend((1..=12_u8).take(bytes).chain(payload[..length].to_vec()));
-                if bytes + length == 0 {
-                    break;
-                }
+    for place in places() {
+        let payload = &payload[..place.1.len()];
+        let frame = frame_with(&place, ID, payload);
+        let pattern = pattern_of(&place);
+        let is_short = pattern.short_payload_bytes == payload.len();
+        let is_small = is_short && (16..=32).contains(&payload.len());
+        let mut out = Vec::with_capacity(300);
+        let room = out.capacity();
+        let mut appender = appender_of(&pattern, payload.len(), 300);
+        let (mut small, mut expected) = (Vec::with_capacity(400), Vec::new());
+        while pattern.append(ID, payload, &mut out) {
+            expected.extend_from_slice(&frame);
+            assert_eq!(appender.append(KEY, ID, payload), is_short, "{place:?}");
+            assert_eq!(pattern.append_small(ID, payload, &mut small), is_small);
+            assert!(!is_small || small == out);
+            assert!(out == expected && (!is_short || appender.bytes() == expected));
+            if frame.is_empty() {
+                break;
             }
-            if bytes + length > 0 {
-                assert!(!header.append(NEXT, &payload[..length], &mut out));
-            }
-            assert_eq!(
-                (&out, out.capacity()),
-                (&expected, room),
-                "{bytes} {length}"
-            );
         }
-    }
-    assert!(!Header::new(WORD, 0).append(NEXT, &[], &mut Vec::new()));
-}
-
-#[test]
-fn a_sequence_is_the_lowest_byte_of_what_follows() {
-    let header = Header::new(WORD & !0xFF00, 4).with_sequence();
-    let mut out = Vec::with_capacity(100);
-    for number in [1, 255, 256, 0xABCD_EF00, u32::MAX] {
-        let before = out.len();
-        assert!(header.append(number, b"hi", &mut out));
-        let expected = [1, number as u8, 3, 4, b'h', b'i'];
-        assert_eq!(out[before..], expected);
-    }
-    let long = Header::new(WORD & !0xFF00, 12).with_sequence();
-    out.clear();
-    assert!(long.append(NEXT, b"", &mut out));
-    assert_eq!(out, [1, 9, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12]);
-}
-
-#[test]
-fn a_small_frame_takes_payloads_of_its_length_while_there_is_room() {
-    let payload: Vec<u8> = (0..100).collect();
-    for bytes in 0..=HEADER_BYTES_MAX {
-        for length in 0..payload.len() {
-            let header = Header::new(WORD, bytes);
-            let Some(frame) = SmallFrame::new(header, length) else {
-                assert!(!(16..=32).contains(&length));
+        assert_eq!(out.capacity(), room, "the vector did not grow");
+        assert!(frame.is_empty() || room - out.len() < 48 + payload.len());
+        assert!(frame.is_empty() || !appender.append(KEY, ID, payload));
+        out.clear();
+        for wrong in [payload.len() + 1, payload.len().wrapping_sub(1)] {
+            let Some(wrong) = frame.get(..wrong) else {
                 continue;
             };
-            assert!((16..=32).contains(&length));
-            let mut out = Vec::with_capacity(200);
-            let (room, mut expected) = (out.capacity(), Vec::with_capacity(200));
-            while frame.append(NEXT, &payload[..length], &mut out) {
-                assert!(header.append(NEXT, &payload[..length], &mut expected));
-            }
-            assert_eq!((&out, out.capacity()), (&expected, room));
-            assert!(room - out.len() < 44, "{bytes} {length}");
-            out.clear();
-            for other in [length - 1, length + 1] {
-                assert!(!frame.append(NEXT, &payload[..other], &mut out));
-            }
+            assert!(!pattern.append(ID, wrong, &mut out));
+            assert!(!pattern.append_small(ID, wrong, &mut out));
         }
-    }
-    for length in 0..payload.len() {
-        let payload = &payload[..length];
-        assert!(!SmallFrame::NONE.append(NEXT, payload, &mut Vec::with_capacity(200)));
     }
 }
 
 #[test]
-fn what_stands_around_a_payload_is_appended_with_it() {
+fn an_id_of_one_byte_is_one_of_256() {
+    let frame = [9; 20];
+    for payload in [4..20, 10..20] {
+        let pattern = FramePattern::of(&frame, &(1..2), 1, &payload).unwrap();
+        let payload = &frame[payload];
+        for (id, byte) in [
+            (1, Some(1)),
+            (255, Some(255)),
+            (256, Some(0)),
+            (0, None),
+            (257, None),
+        ] {
+            let mut out = Vec::with_capacity(100);
+            let is_appended = pattern.append(id, payload, &mut out);
+            assert_eq!(is_appended.then(|| out[1]), byte, "{id}");
+            let mut appender = appender_of(&pattern, payload.len(), 100);
+            assert!(!appender.append(KEY, id, payload), "not the last id");
+            if is_appended && payload.len() == 16 {
+                let bytes = appender.take_bytes();
+                appender.resume(bytes, id, usize::MAX);
+                assert!(appender.append(KEY, id, payload));
+                assert_eq!(appender.bytes(), out);
+            }
+        }
+    }
+}
+
+#[test]
+fn nothing_is_appended_without_a_pattern_or_beyond_the_longest() {
+    let mut appender = Appender::new(Vec::with_capacity(100));
+    assert!(!appender.append(0, 0, b"a") && !appender.set_length_max(9));
+    let pattern = FramePattern::of(b"\x01\x02x", &(0..0), 0, &(2..3)).unwrap();
+    appender.set_pattern(Some(&pattern), KEY, 1);
+    assert!(!appender.append(KEY, 0, b"a"), "no bytes were given");
+    let bytes = appender.take_bytes();
+    appender.resume(bytes, 0, 3);
+    assert!(appender.append(KEY, 0, b"a") && appender.append(KEY, 0, b"b"));
+    assert!(
+        !appender.append(KEY, 0, b"c"),
+        "six bytes are more than three"
+    );
+    assert!(appender.is_for(KEY, 1) && !appender.is_for(KEY, 2) && !appender.is_for(0, 1));
+    assert!(appender.set_length_max(6));
+    assert!(appender.append(KEY, 0, b"c") && !appender.append(KEY, 0, b"d"));
+    assert!(!appender.append(KEY + 1, 0, b"c"), "another key");
+    assert!(appender.set_length_max(usize::MAX));
+    while appender.append(KEY, 0, b"d") {}
+    assert!(appender.bytes().len() > 100 - HEADER_BYTES_MAX - 1);
+    assert!(appender.take_bytes().starts_with(b"\x01\x02a\x01\x02b"));
+    assert!(!appender.set_length_max(9), "nothing is left");
+    assert!(!appender.append(KEY, 0, b"a"), "nothing is left");
+    appender.resume(Vec::with_capacity(100), 0, 100);
+    assert!(appender.append(KEY, 0, b"a"));
+    assert_eq!(appender.take().take_bytes(), b"\x01\x02a");
+    assert!(!appender.append(KEY, 0, b"a") && !appender.is_for(KEY, 1));
+    appender.set_pattern(None, KEY, 1);
+    appender.resume(Vec::with_capacity(100), 0, 100);
+    assert!(
+        appender.is_for(KEY, 1) && !appender.append(KEY, 0, b"a"),
+        "there is no pattern"
+    );
+
+    let none = FramePattern::NONE;
+    for length in 0..60 {
+        let (payload, mut out) = (vec![0; length], Vec::with_capacity(200));
+        assert!(!none.append(0, &payload, &mut out) && !none.append_small(0, &payload, &mut out));
+    }
+    let mut crowded = appender_of(&pattern, 1, 10);
+    assert!(!crowded.append(KEY, ID, b"a"), "there is no room for any");
+}
+
+/// What lies about its layout is found here at the latest.
+#[test]
+fn places_that_are_not_there_are_refused() {
     let frame: Vec<u8> = (0..100).collect();
-    for (id_at, head, tail) in [(0, 4, 0), (3, 7, 16), (16, 28, 15), (28, 32, 1)] {
-        for payload in 0..50 {
-            let whole = &frame[..head + payload + tail];
-            let around = FrameAround::of(whole, id_at, head, payload).unwrap();
-            let mut out = Vec::with_capacity(300);
-            let (room, mut expected) = (out.capacity(), Vec::new());
-            while around.append(NEXT, &frame[..payload], &mut out) {
-                let start = expected.len();
-                expected.extend_from_slice(whole);
-                expected[start + id_at..][..4].copy_from_slice(&NEXT.to_le_bytes());
-                expected[start + head..][..payload].copy_from_slice(&frame[..payload]);
-            }
-            assert_eq!((&out, out.capacity()), (&expected, room));
-            assert!(room - out.len() < 48 + payload, "there was room");
-            out.clear();
-            assert!(!around.append(NEXT, &frame[..payload + 1], &mut out));
-        }
+    #[expect(clippy::reversed_empty_ranges, reason = "what a caller may say")]
+    let wrong = [
+        // A head or a tail that is too long.
+        (0..4, 33..93),
+        (0..4, 30..83),
+        // An id beyond the head, or of another length.
+        (1..5, 4..94),
+        (4..5, 4..94),
+        (0..2, 4..94),
+        (0..5, 8..94),
+        (3..1, 4..94),
+        (usize::MAX - 1..usize::MAX, 4..94),
+        // A payload beyond the frame.
+        (0..4, 4..101),
+        (0..0, 101..101),
+        (0..0, usize::MAX..usize::MAX),
+    ];
+    for (id, payload) in wrong {
+        assert_eq!(
+            FramePattern::of(&frame, &id, 0, &payload),
+            None,
+            "{id:?} {payload:?}"
+        );
     }
-    // A head or a tail that is too long, an id beyond the head, a payload beyond the frame.
-    for (id_at, head, payload) in [
-        (0, 33, 60),
-        (0, 30, 53),
-        (1, 4, 90),
-        (0, 4, 97),
-        (0, 101, 0),
-    ] {
-        assert_eq!(FrameAround::of(&frame, id_at, head, payload), None);
-    }
-}
-
-#[test]
-#[should_panic(expected = "at most 12 bytes")]
-fn a_longer_header_is_refused() {
-    let _ = Header::new(0, HEADER_BYTES_MAX + 1);
 }

@@ -7,8 +7,8 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use tidewire_proto::body::{ErrorBody, ErrorCode};
 use tidewire_proto::codec::{
-    AnyCodec, Codec, Decoded, Delimited, LastFrame, LengthField, LengthSize, Lines, PayloadKind,
-    Presence, Raw, Said, Srmp, SrmpRpc, Tw1, Uvrpc, contract,
+    AnyCodec, Codec, Decoded, Delimited, LengthField, LengthSize, Lines, PayloadKind, Presence,
+    Raw, Said, Srmp, SrmpRpc, Tw1, Uvrpc, contract,
 };
 use tidewire_proto::limits::{FRAME_BYTES_MAX, LINE_BYTES_MAX};
 use tidewire_proto::message::{FLAG_NAMED, Kind, MemberId, Message, PresenceEvent};
@@ -431,43 +431,5 @@ proptest! {
                 prop_assert_eq!(frames.len(), usize::from(written));
             }
         }
-    }
-}
-
-/// Codecs that say they expect a header that came twice do, and others do not.
-#[test]
-fn a_header_that_came_twice_is_expected_again() {
-    for name in SHAPES {
-        let codec = AnyCodec::by_name(name).expect("a known codec");
-        let mut frame = Vec::new();
-        let mut message = Message::with_id(Kind::Reply, 0, 1, b"payload");
-        if !codec.has_ids() {
-            message.kind = Kind::OneWay;
-        }
-        codec.encode(&message, &mut frame).expect("it has replies");
-        let mut last = LastFrame::new();
-        for time in 0..3 {
-            let alike = codec.decode_alike(&frame, &last);
-            // A header of more than eight bytes is read each time.
-            let can_be = codec.repeats_headers() && !name.ends_with("0102030405060708");
-            assert_eq!(alike.is_some(), time == 2 && can_be, "{name} {time}");
-            let Ok(Decoded::Frame { message, consumed }) = codec.decode(&frame, 100) else {
-                panic!("{name}: not a frame");
-            };
-            assert_eq!(consumed, frame.len());
-            codec.remember(&frame, &message, &mut last);
-        }
-        for end in 0..frame.len() {
-            let cut = codec.decode_alike(&frame[..end], &last);
-            assert_eq!(cut, None, "{name}: {end} of {} bytes", frame.len());
-        }
-    }
-    let expected: Vec<&str> = SHAPES
-        .into_iter()
-        .filter(|name| AnyCodec::by_name(name).is_ok_and(|codec| codec.repeats_headers()))
-        .map(|name| name.split(':').next().unwrap_or(name))
-        .collect();
-    for name in ["tw1", "srmp", "length-field", "uvrpc"] {
-        assert!(expected.contains(&name), "{name}");
     }
 }

@@ -40,8 +40,7 @@ pub struct Context<'a> {
 /// What a reply needs to know of the message being handled.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Current {
-    pub(crate) kind: Kind,
-    pub(crate) channel: u16,
+    pub(crate) origin: Origin,
     pub(crate) id: u32,
     /// It is for a method by name, which the lane keeps.
     pub(crate) named: bool,
@@ -54,14 +53,47 @@ impl Current {
     #[inline(always)]
     pub(crate) fn of(message: &Message<'_>) -> Self {
         Self {
-            kind: message.kind,
-            channel: message.channel,
+            origin: Origin::new(message.kind, message.channel),
             id: message.id,
             named: false,
             deferred: false,
         }
     }
 }
+
+/// Kind and channel of a message, in one word: every reply is compared with the last one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Origin(u32);
+
+impl Origin {
+    #[inline(always)]
+    pub(crate) const fn new(kind: Kind, channel: u16) -> Self {
+        Self((kind as u32) << u16::BITS | channel as u32)
+    }
+
+    #[inline(always)]
+    pub(crate) fn kind(self) -> Kind {
+        Kind::from_wire((self.0 >> u16::BITS) as u8).unwrap_or(Kind::OneWay)
+    }
+
+    /// Whether such a message is answered by a reply.
+    #[inline(always)]
+    pub(crate) const fn asks(self) -> bool {
+        ASKING_KINDS >> (self.0 >> u16::BITS) & 1 != 0
+    }
+
+    #[inline(always)]
+    pub(crate) const fn channel(self) -> u16 {
+        self.0 as u16
+    }
+}
+
+/// A bit for the number of every kind that a reply answers.
+const ASKING_KINDS: u32 = 1 << Kind::Request as u8
+    | 1 << Kind::Join as u8
+    | 1 << Kind::Leave as u8
+    | 1 << Kind::Subscribe as u8
+    | 1 << Kind::Unsubscribe as u8;
 
 /// A message could not be handed over. Nothing of it was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]

@@ -209,31 +209,30 @@ impl Current {
     /// The message that answers this one.
     #[inline(always)]
     pub(crate) fn answer<'a>(self, name: &'a str, payload: &'a [u8]) -> Message<'a> {
-        match self.kind {
-            Kind::Request | Kind::Join | Kind::Leave | Kind::Subscribe | Kind::Unsubscribe => {
-                Message {
-                    name,
-                    ..Message::with_id(Kind::Reply, self.channel, self.id, payload)
-                }
-            }
-            _ => Message::new(Kind::OneWay, self.channel, payload),
+        let channel = self.origin.channel();
+        if self.origin.asks() {
+            Message::with_id(Kind::Reply, channel, self.id, payload).with_name(name)
+        } else {
+            Message::new(Kind::OneWay, channel, payload)
         }
     }
 
     /// The message itself, without its payload.
     pub(crate) fn request(self, name: &str) -> Message<'_> {
-        Message::with_id(self.kind, self.channel, self.id, &[]).with_name(name)
+        let (kind, channel) = (self.origin.kind(), self.origin.channel());
+        Message::with_id(kind, channel, self.id, &[]).with_name(name)
     }
 
     /// Whether its sender waits for an answer, so that a refusal must be told. A refused `say` or `publish` has no
     /// id; its error carries id 0, and the room if there is one. Without ids every message may be a request, and its
     /// sender counts on an answer.
     pub(crate) fn wants_refusal(self, codec_has_ids: bool) -> bool {
-        if self.kind == Kind::Subscribe && self.id == 0 {
+        let kind = self.origin.kind();
+        if kind == Kind::Subscribe && self.id == 0 {
             // Nobody waits for an answer to a registration.
             return false;
         }
-        self.kind.has_id() || matches!(self.kind, Kind::Say | Kind::Publish) || !codec_has_ids
+        kind.has_id() || matches!(kind, Kind::Say | Kind::Publish) || !codec_has_ids
     }
 }
 

@@ -1,53 +1,58 @@
 //! Replies at once.
 //!
 //! Problem: asking the codec for the header of a small reply, and checking its limits, takes longer than writing it. Approach:
-//! most replies of a lane are of the same kind, channel and length, so the header of the last ones is kept, and the next
-//! one like them is a few comparisons and a copy. Where something stands behind the payload, too, all that is around it is
-//! kept. Kept is what came twice in a row: where lengths vary, nothing is.
+//! most replies of a lane are of the same kind, channel and length, so the pattern of the last ones is kept, and the next
+//! one like them is a few comparisons and a copy. Kept is what came twice in a row: where lengths vary, nothing is.
 //! Rejected: keeping it for each session, which every read would have to set up for what is the same in all of them.
 
-use tidewire_io::append::{FrameAround, Header, SmallFrame};
-use tidewire_proto::codec::Codec;
+use tidewire_io::append::FramePattern;
+use tidewire_proto::codec::{AnyCodec, Codec, FrameTemplate};
 use tidewire_proto::message::{Kind, Message};
 
-use crate::context::Context;
-use crate::lane::Core;
+use crate::context::{Context, Origin};
 use crate::service::{HandlerError, HandlerResult};
 
 /// What the last replies of a lane had in common.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct ReplyShape {
-    /// Kind and channel of the messages that were answered.
-    kind: Kind,
-    channel: u16,
+pub(crate) struct LastReply {
+    /// Of the messages that were answered.
+    origin: Origin,
     payload_bytes: usize,
-    /// With the header.
+    /// Bytes of a frame of the pattern.
     frame_bytes: usize,
-    /// The bits of the number before the id that must be 0.
-    id_mask: u32,
-    header: Option<Header>,
-    /// The same for payloads that are small.
-    small: SmallFrame,
-    /// What stands around payloads where the header is a longer one, or not all there is.
-    around: Option<FrameAround>,
-    /// No header of this codec can be kept.
-    is_unwanted: bool,
+    pattern: FramePattern,
+    /// The codec has no layout for replies with payloads of so many bytes; then nor has it for longer ones.
+    without_layout_from: usize,
 }
 
-impl ReplyShape {
+impl LastReply {
     /// Nothing was answered yet.
     pub(crate) const NONE: Self = Self {
-        kind: Kind::OneWay,
-        channel: 0,
+        origin: Origin::new(Kind::OneWay, 0),
         payload_bytes: usize::MAX,
         // No reply may be so long, so that none is alike.
         frame_bytes: usize::MAX,
-        id_mask: 0,
-        header: None,
-        small: SmallFrame::NONE,
-        around: None,
-        is_unwanted: false,
+        pattern: FramePattern::NONE,
+        without_layout_from: usize::MAX,
     };
+}
+
+/// The pattern of frames like this one, which the codec has encoded the message to. Answers that are no replies all have the
+/// same id, 0; other ids vary.
+pub(crate) fn pattern_of(
+    codec: &AnyCodec,
+    frame: &[u8],
+    message: &Message<'_>,
+    id_varies: bool,
+) -> Option<FramePattern> {
+    let template = FrameTemplate::learn(codec, frame, message)?;
+    let layout = template.layout();
+    let (id, first_id) = if id_varies {
+        (layout.id(), layout.first_id())
+    } else {
+        (0..0, 0)
+    };
+    FramePattern::of(frame, &id, first_id, &layout.payload())
 }
 
 impl Context<'_> {
@@ -63,11 +68,11 @@ impl Context<'_> {
         if !self.is_alike() {
             return self.reply_by_codec(payload);
         }
-        let small = &self.core.reply_shape.small;
-        if small.append(self.current.id, payload, &mut self.output.bytes) {
+        let pattern = &self.core.last_reply.pattern;
+        if pattern.append_small(self.current.id, payload, &mut self.output.bytes) {
             return Ok(());
         }
-        self.reply_with_header(payload)
+        self.reply_by_pattern(payload)
     }
 
     /// Both sides have agreed on the largest frame.
@@ -84,32 +89,23 @@ impl Context<'_> {
         self.reply_bytes_max = if is_apart { 0 } else { self.frame_bytes_max };
     }
 
-    /// Whether the header of the last replies is that of this one, too, if its payload is as long as theirs.
+    /// Whether this reply is one of the last ones' pattern, if its payload is as long as theirs.
     #[inline(always)]
     fn is_alike(&self) -> bool {
-        let (current, shape) = (&self.current, &self.core.reply_shape);
+        let (current, last) = (&self.current, &self.core.last_reply);
         // First what decides where nothing is kept.
-        shape.frame_bytes <= self.reply_bytes_max
-            && current.kind == shape.kind
-            && current.channel == shape.channel
-            && current.id.wrapping_sub(1) & shape.id_mask == 0
+        last.frame_bytes <= self.reply_bytes_max && current.origin == last.origin
     }
 
     /// A larger reply, or the first one of a read, which finds no room, or one of another length, or with a longer header.
     #[inline(never)]
-    fn reply_with_header(&mut self, payload: &[u8]) -> HandlerResult {
-        if payload.len() == self.core.reply_shape.payload_bytes {
+    fn reply_by_pattern(&mut self, payload: &[u8]) -> HandlerResult {
+        if payload.len() == self.core.last_reply.payload_bytes {
             if self.output.bytes.capacity() == 0 {
                 self.output.bytes = self.core.buffers.take();
             }
-            let (shape, out) = (&self.core.reply_shape, &mut self.output.bytes);
-            let id = self.current.id;
-            let is_done = match (&shape.around, &shape.header) {
-                (Some(around), _) => around.append(id, payload, out),
-                (None, Some(header)) => header.append(id, payload, out),
-                (None, None) => false,
-            };
-            if is_done {
+            let (pattern, out) = (&self.core.last_reply.pattern, &mut self.output.bytes);
+            if pattern.append(self.current.id, payload, out) {
                 return Ok(());
             }
         }
@@ -124,7 +120,7 @@ impl Context<'_> {
         let before = self.output.bytes.len();
         self.send_at_once(&self.current.answer("", payload))
             .map_err(HandlerError::from)?;
-        if !self.core.reply_shape.is_unwanted {
+        if payload.len() < self.core.last_reply.without_layout_from {
             self.note_reply(payload, before);
         }
         Ok(())
@@ -133,72 +129,30 @@ impl Context<'_> {
     /// The codec has framed a reply with this payload, behind the first `before` bytes of the output.
     #[cold]
     fn note_reply(&mut self, payload: &[u8], before: usize) {
-        let (current, shape) = (self.current, &mut self.core.reply_shape);
-        let was_alike = current.kind == shape.kind
-            && current.channel == shape.channel
-            && payload.len() == shape.payload_bytes;
-        if was_alike && shape.frame_bytes < usize::MAX {
-            // It did for another session, or for want of room not for this one.
+        let (current, last) = (self.current, &mut self.core.last_reply);
+        let was_alike = current.origin == last.origin && payload.len() == last.payload_bytes;
+        if was_alike && last.frame_bytes < usize::MAX {
+            // The pattern is known; only this session had no room, or takes smaller frames.
             return;
         }
-        *shape = ReplyShape {
-            kind: current.kind,
-            channel: current.channel,
-            payload_bytes: payload.len(),
-            ..ReplyShape::NONE
-        };
+        last.origin = current.origin;
+        (last.payload_bytes, last.frame_bytes) = (payload.len(), usize::MAX);
         if !was_alike {
             return;
         }
-        let answer = current.answer("", payload);
+        let (codec, answer) = (&self.core.shared.codec, current.answer("", payload));
         let frame = self.output.bytes.get(before..).unwrap_or_default();
-        if !self.core.keep_head(&answer) && !self.core.keep_places(&answer, frame) {
-            // What is too long to be kept says nothing about shorter replies, nor does a message that asked for nothing.
-            let (codec, short) = (&self.core.shared.codec, current.answer("", &[]));
-            let is_never_kept =
-                codec.frame_head(&short).is_none() && codec.frame_places(&short).is_none();
-            let is_usual = answer.kind == Kind::Reply || !codec.has_ids();
-            self.core.reply_shape.is_unwanted = is_never_kept && is_usual;
-        }
-    }
-}
-
-impl Core {
-    /// Keeps the header of an answer, if its frame is nothing but that and the payload.
-    fn keep_head(&mut self, answer: &Message<'_>) -> bool {
-        let (codec, shape) = (&self.shared.codec, &mut self.reply_shape);
-        let head = codec.frame_head(answer);
         // Names that come back in replies differ from one to the next.
-        let Some(head) = head.filter(|_| !codec.repeats_names()) else {
-            return false;
-        };
-        let mut header = Header::new(head.word, head.bytes);
-        // The id of an answer that is no reply is always 0.
-        if head.has_sequence && answer.kind == Kind::Reply {
-            header = header.with_sequence();
+        if codec.repeats_names() || codec.layout(frame, &answer).is_none() {
+            // A message that asked for nothing says nothing about replies.
+            if answer.kind == Kind::Reply || !codec.has_ids() {
+                last.without_layout_from = payload.len();
+            }
+        } else if let Some(pattern) = pattern_of(codec, frame, &answer, answer.kind == Kind::Reply)
+        {
+            last.frame_bytes = frame.len();
+            last.pattern = pattern;
         }
-        shape.id_mask = head.id_mask;
-        let payload_bytes = answer.payload.len();
-        shape.frame_bytes = head.bytes + payload_bytes;
-        shape.header = Some(header);
-        shape.small = SmallFrame::new(header, payload_bytes).unwrap_or(SmallFrame::NONE);
-        true
-    }
-
-    /// Keeps what stands around the payload of an answer in its frame, if that is not too long.
-    fn keep_places(&mut self, answer: &Message<'_>, frame: &[u8]) -> bool {
-        let codec = &self.shared.codec;
-        let places = codec.frame_places(answer);
-        let Some(places) = places.filter(|_| !codec.repeats_names()) else {
-            return false;
-        };
-        let payload_bytes = answer.payload.len();
-        let around = FrameAround::of(frame, places.id_at, places.payload_at, payload_bytes);
-        if around.is_some() {
-            self.reply_shape.frame_bytes = frame.len();
-            self.reply_shape.around = around;
-        }
-        around.is_some()
     }
 }
 
@@ -220,8 +174,11 @@ mod tests {
         (0..3_000)
             .map(|_| {
                 match random.u32(0..16) {
-                    0 => current.kind = kinds[random.usize(..3)],
-                    1 => current.channel = random.u16(0..3),
+                    0 => {
+                        let kind = kinds[random.usize(..3)];
+                        current.origin = Origin::new(kind, current.origin.channel());
+                    }
+                    1 => current.origin = Origin::new(current.origin.kind(), random.u16(0..3)),
                     2 => length = random.usize(0..100),
                     // Some of them are of few bits.
                     3 => current.id = random.u32(..) >> random.u32(0..32),
@@ -260,7 +217,7 @@ mod tests {
                     let answer = current.answer("", &payload[..length]);
                     let encoded = codec.encode(&answer, &mut expected[read % 2]);
                     assert_eq!(cx.reply(&payload[..length]).is_ok(), encoded.is_ok());
-                    kept += u32::from(cx.core.reply_shape.frame_bytes < usize::MAX);
+                    kept += u32::from(cx.core.last_reply.frame_bytes < usize::MAX);
                 }
             }
             for (id, expected) in ids.iter().zip(&expected) {
@@ -289,7 +246,7 @@ mod tests {
                 .unwrap();
             cx.reply(payload).unwrap();
         }
-        assert!(cx.core.reply_shape.header.is_some());
+        assert!(cx.core.last_reply.frame_bytes < usize::MAX);
         drop(cx);
         assert_eq!(lane.core.sessions[slot].output.unsent(), expected);
     }
@@ -307,7 +264,7 @@ mod tests {
                 cx.current = asked(Kind::Request, 0, number);
                 assert_eq!(cx.reply(&payload).is_ok(), slot == wide);
             }
-            assert!(cx.core.reply_shape.header.is_some());
+            assert!(cx.core.last_reply.frame_bytes < usize::MAX);
         }
         let lengths = [wide, narrow].map(|slot| lane.core.sessions[slot].output.len());
         assert_eq!(lengths, [6 * 41, 0]);
@@ -330,7 +287,7 @@ mod tests {
                 cx.current = asked(Kind::Request, 0, number);
                 cx.reply(&[1; 20]).unwrap();
             }
-            assert!(cx.core.reply_shape.header.is_some());
+            assert!(cx.core.last_reply.frame_bytes < usize::MAX);
         }
         let packing = lane.core.sessions[datagrams].output.packing.take();
         let run = packing.unwrap().run(0).unwrap();

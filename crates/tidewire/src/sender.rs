@@ -2,7 +2,7 @@
 //!
 //! Problem: a message that is sent by itself costs several times what it takes to write its bytes: its session is found,
 //! its limits are checked, its codec is asked, and so is the list of sessions to flush. Approach: a sender finds the session
-//! and its limits once, and remembers what stood in front of the last message. One of the same shape is a few comparisons
+//! and its limits once, and keeps the pattern of the last message's frame. One like it is a few comparisons
 //! and a copy; every other goes through the codec. Where output is sent as datagrams, this goes on until one is full; the
 //! message that does not fit begins the next. Rejected: a sender compiled for each codec into whoever sends, which had more to
 //! choose and to keep at hand for every message than this compares.
@@ -10,14 +10,15 @@
 //! Nothing outside this file gets the address of a sender, so that the compiler may keep it in registers: through memory, the
 //! length of the output would have to be stored and loaded again between any two messages.
 
-use tidewire_io::append::{Appender, Header};
-use tidewire_proto::codec::{AnyCodec, Codec};
+use tidewire_io::append::Appender;
+use tidewire_proto::codec::Codec;
 use tidewire_proto::error::EncodeError;
 use tidewire_proto::message::Message;
 
 use crate::context::{Context, SendError, encode_within};
 use crate::lane::{Core, Lent};
 use crate::output::Output;
+use crate::reply::pattern_of;
 use crate::session::{CloseReason, SessionId};
 use crate::transport::datagram::Packing;
 
@@ -37,7 +38,6 @@ pub struct SessionSender<'a> {
     place: Place<'a>,
     /// The bytes of the session's output, held here until the end; without capacity if there are none to hold, or no longer.
     output: Appender,
-    shape: Shape,
 }
 
 /// Where the messages go.
@@ -62,16 +62,6 @@ enum Target<'a> {
     Local(usize),
     /// Nobody's: each frame goes to another lane by itself.
     Remote(SessionId),
-}
-
-/// What a message must be for the header of the last one to stand in front of it.
-#[derive(Clone, Copy, Debug)]
-struct Shape {
-    /// Kind, flags and channel.
-    word: u32,
-    /// The bits of the id that matter, and what they must be.
-    id_mask: u32,
-    id: u32,
 }
 
 impl<'a> SessionSender<'a> {
@@ -108,7 +98,6 @@ impl<'a> SessionSender<'a> {
                 full_above: lent.full_above,
             },
             output: Appender::new(lent.bytes),
-            shape: Shape::ANY,
         })
     }
 
@@ -121,16 +110,18 @@ impl<'a> SessionSender<'a> {
     // Compiled into the loop of whoever sends, where most of the message is known.
     #[inline(always)]
     pub fn send(&mut self, message: &Message<'_>) -> Result<(), SendError> {
-        if self.shape.is_of(message) && self.output.append(message.id, message.payload) {
+        if message.name.is_empty()
+            && self
+                .output
+                .append(key_of(message), message.id, message.payload)
+        {
             return Ok(());
         }
         // The copies leave the message and the sender themselves in registers.
         let message = *message;
-        let sent = self
-            .place
-            .lend()
-            .send_apart(self.output.take(), self.shape, &message);
-        self.go_on(sent)
+        let mut output = self.output.take();
+        let sent = self.place.lend().send_apart(&mut output, &message);
+        self.go_on(output, sent)
     }
 
     /// Whether the session's output takes another message. A full one is written for that, as it is by sending, but nothing
@@ -140,14 +131,15 @@ impl<'a> SessionSender<'a> {
         if self.output.bytes().len() <= self.place.full_above {
             return true;
         }
-        let written = self.place.lend().write(self.output.take());
-        self.go_on(written).is_ok()
+        let mut output = self.output.take();
+        let written = self.place.lend().write(&mut output);
+        self.go_on(output, written).is_ok()
     }
 
     /// Takes over what a call left.
     #[inline(always)]
-    fn go_on(&mut self, sent: Sent) -> Result<(), SendError> {
-        (self.output, self.shape) = (sent.output, sent.shape);
+    fn go_on(&mut self, output: Appender, sent: Sent) -> Result<(), SendError> {
+        self.output = output;
         (self.place.packing, self.place.full_above) = (sent.packing, sent.full_above);
         sent.result
     }
@@ -162,8 +154,6 @@ impl Drop for SessionSender<'_> {
 
 /// What a call leaves to the sender.
 struct Sent {
-    output: Appender,
-    shape: Shape,
     packing: Option<Box<Packing>>,
     full_above: usize,
     result: Result<(), SendError>,
@@ -185,28 +175,28 @@ impl Place<'_> {
         }
     }
 
-    /// Sends a message of another shape than the last one, or that finds no room, or that goes another way.
+    /// Sends a message that is not like the last one, or has a longer header, or finds no room, or goes another way.
     #[inline(never)]
-    fn send_apart(mut self, mut output: Appender, shape: Shape, message: &Message<'_>) -> Sent {
-        if shape.is_of(message)
-            && self.begin_datagram(&mut output, message.payload.len())
-            && output.append(message.id, message.payload)
+    fn send_apart(mut self, output: &mut Appender, message: &Message<'_>) -> Sent {
+        let (key, id, payload) = (key_of(message), message.id, message.payload);
+        let is_alike = message.name.is_empty() && output.is_for(key, payload.len());
+        if is_alike
+            && (self.packing.is_none() || self.begin_datagram(output))
+            && output.append(key, id, payload)
         {
             return Sent {
-                output,
-                shape,
                 packing: self.packing,
                 full_above: self.full_above,
                 result: Ok(()),
             };
         }
-        self.send_by_codec(output.into_bytes(), message)
+        self.send_by_codec(output, is_alike, message)
     }
 
-    /// Ends the datagram that is full, if that is all that keeps a message of the last one's shape from being appended.
-    fn begin_datagram(&mut self, output: &mut Appender, payload_bytes: usize) -> bool {
+    /// Ends the datagram that is full, if that is all that keeps a message like the last one from being appended.
+    fn begin_datagram(&mut self, output: &mut Appender) -> bool {
         let length = output.bytes().len();
-        if !output.is_for(payload_bytes) || length > self.full_above {
+        if length > self.full_above {
             return false;
         }
         let packing = self.packing.as_mut();
@@ -215,13 +205,19 @@ impl Place<'_> {
             .is_some_and(|length_max| output.set_length_max(length_max.min(self.full_above)))
     }
 
-    /// Sends a message that the codec must frame.
-    fn send_by_codec(mut self, mut bytes: Vec<u8>, message: &Message<'_>) -> Sent {
+    /// Sends a message that the codec must frame, because no pattern is known for it, or there is no room.
+    fn send_by_codec(
+        mut self,
+        output: &mut Appender,
+        is_alike: bool,
+        message: &Message<'_>,
+    ) -> Sent {
+        let mut bytes = output.take_bytes();
         if let Target::Remote(id) = self.target {
             let sent = self
                 .core
                 .send_to(id, |codec, out| codec.encode(message, out));
-            return self.apart(bytes, sent);
+            return self.apart(output, bytes, sent);
         }
         if let Some(packing) = &mut self.packing {
             packing.settle(bytes.len());
@@ -231,11 +227,11 @@ impl Place<'_> {
         }
         if bytes.capacity() == 0 {
             let refused = self.core.refuse_to_send(SendError::NotOpen);
-            return self.apart(bytes, Err(refused));
+            return self.apart(output, bytes, Err(refused));
         }
         if bytes.len() > self.full_above {
             let refused = self.core.refuse_to_send(SendError::QueueFull);
-            return self.apart(bytes, Err(refused));
+            return self.apart(output, bytes, Err(refused));
         }
         let Core {
             shared, counters, ..
@@ -256,17 +252,18 @@ impl Place<'_> {
             }
             None => Some(usize::MAX),
         };
-        let output = Appender::new(bytes);
-        let (output, shape) = match (&encoded, length_max) {
+        match (&encoded, length_max) {
             (Ok(()), Some(length_max)) => {
-                let length_max = length_max.min(self.full_above);
-                Shape::of(message, output, &shared.codec, length_max)
+                if !is_alike {
+                    let frame = bytes.get(before..).unwrap_or_default();
+                    let pattern = pattern_of(&shared.codec, frame, message, true);
+                    output.set_pattern(pattern.as_ref(), key_of(message), message.payload.len());
+                }
+                output.resume(bytes, message.id, length_max.min(self.full_above));
             }
-            _ => (output, Shape::ANY),
-        };
+            _ => *output = Appender::new(bytes),
+        }
         Sent {
-            output,
-            shape,
             packing: self.packing,
             full_above: self.full_above,
             result: encoded.map_err(SendError::from),
@@ -276,22 +273,21 @@ impl Place<'_> {
     /// Has a full output written, and says whether it still is.
     #[cold]
     #[inline(never)]
-    fn write(mut self, output: Appender) -> Sent {
-        let bytes = self.make_room(output.into_bytes());
+    fn write(mut self, output: &mut Appender) -> Sent {
+        let bytes = self.make_room(output.take_bytes());
         let is_full = bytes.len() > self.full_above;
         let result = if is_full {
             Err(SendError::QueueFull)
         } else {
             Ok(())
         };
-        self.apart(bytes, result)
+        self.apart(output, bytes, result)
     }
 
     /// What it leaves that no other message can follow without the codec.
-    fn apart(self, bytes: Vec<u8>, result: Result<(), SendError>) -> Sent {
+    fn apart(self, output: &mut Appender, bytes: Vec<u8>, result: Result<(), SendError>) -> Sent {
+        *output = Appender::new(bytes);
         Sent {
-            output: Appender::new(bytes),
-            shape: Shape::ANY,
             packing: self.packing,
             full_above: self.full_above,
             result,
@@ -324,52 +320,9 @@ impl Place<'_> {
     }
 }
 
-impl Shape {
-    /// The appender knows none.
-    const ANY: Self = Self {
-        word: 0,
-        id_mask: 0,
-        id: 0,
-    };
-
-    /// That of a message which the codec has just appended, and an appender for more of them.
-    fn of(
-        message: &Message<'_>,
-        output: Appender,
-        codec: &AnyCodec,
-        length_max: usize,
-    ) -> (Appender, Self) {
-        let Some(head) = codec.frame_head(message) else {
-            return (output, Self::ANY);
-        };
-        // A sequence is kept as a part of the header: most messages that nobody answers have the same one, and putting in
-        // another would cost all others as much as the comparison does.
-        let mut word = head.word;
-        if head.has_sequence {
-            word |= u64::from(message.id as u8) << 8;
-        }
-        let id_mask = if head.has_sequence { u32::MAX } else { 0 };
-        let shape = Self {
-            word: word_of(message),
-            id_mask,
-            id: message.id & id_mask,
-        };
-        let header = Header::new(word, head.bytes);
-        let output = output.with_shape(header, message.payload.len(), length_max);
-        (output, shape)
-    }
-
-    #[inline(always)]
-    fn is_of(self, message: &Message<'_>) -> bool {
-        word_of(message) == self.word
-            && message.id & self.id_mask == self.id
-            && message.name.is_empty()
-    }
-}
-
-/// Kind, flags and channel in one word.
+/// Kind, flags and channel, which messages of one pattern agree in. No message has 0.
 #[inline(always)]
-fn word_of(message: &Message<'_>) -> u32 {
+fn key_of(message: &Message<'_>) -> u32 {
     u32::from(message.kind as u8) | u32::from(message.flags) << 8 | u32::from(message.channel) << 16
 }
 

@@ -2,7 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use tidewire_proto::codec::{Decoded, Delimited};
+use tidewire_proto::codec::{AnyCodec, Decoded, Delimited};
 use tidewire_proto::error::DecodeError;
 use tidewire_proto::message::Kind;
 

@@ -1,9 +1,10 @@
 //! A codec of the user's own in a lane: what it is asked, and that it is asked no more than needed.
 
+use std::io::Read;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use tidewire::proto::codec::{Codec, Decoded, Delimited, LastFrame};
+use tidewire::proto::codec::{Codec, Decoded, Delimited, FrameLayout, RequestIds, contract};
 use tidewire::proto::error::{DecodeError, EncodeError};
 use tidewire::{AnyCodec, Context, HandlerResult, Kind, Message, Server};
 use tidewire_testkit::TestServer;
@@ -146,57 +147,213 @@ fn a_codec_that_takes_back_an_error_costs_its_session() {
     assert_eq!((metrics.closed_by("decode"), metrics.frames_in), (1, 0));
 }
 
-/// Uses what is not its to use, and calls everything a hello.
-#[derive(Default)]
-struct Trespassing(Delimited);
+/// Tells the layout of a frame.
+type Layout = fn(&[u8]) -> Option<FrameLayout>;
 
-impl Codec for Trespassing {
+/// A header of eight bytes in front of the payload: length, kind, nothing, and id.
+struct Numbered {
+    /// Calls of `decode` and `encode`.
+    calls: Arc<AtomicUsize>,
+    /// What it says of the layout of its frames.
+    layout: Layout,
+}
+
+impl Numbered {
+    const KINDS: [Kind; 3] = [Kind::OneWay, Kind::Request, Kind::Reply];
+
+    fn new(layout: Layout) -> Self {
+        let calls = Arc::default();
+        Self { calls, layout }
+    }
+
+    fn honest(frame: &[u8]) -> Option<FrameLayout> {
+        Some(FrameLayout::new(8..frame.len()).with_id(4))
+    }
+}
+
+impl Codec for Numbered {
     fn name(&self) -> &'static str {
-        "trespassing"
+        "numbered"
     }
 
     fn has_handshake(&self) -> bool {
         false
     }
 
+    fn ids(&self) -> RequestIds {
+        RequestIds::Bits32
+    }
+
+    fn repeats_names(&self) -> bool {
+        false
+    }
+
     fn decode<'a>(&self, input: &'a [u8], limit: usize) -> Result<Decoded<'a>, DecodeError> {
-        self.0.decode(input, limit)
-    }
-
-    fn repeats_headers(&self) -> bool {
-        true
-    }
-
-    fn decode_alike<'a>(
-        &self,
-        input: &'a [u8],
-        _: &LastFrame<'a>,
-    ) -> Option<(Message<'a>, &'a [u8])> {
-        (!input.is_empty()).then_some((Message::new(Kind::Hello, 0, input), &[]))
+        self.calls.fetch_add(1, Ordering::Relaxed);
+        let Some(([l0, l1, kind, _, id @ ..], rest)) = input.split_first_chunk::<8>() else {
+            return Ok(Decoded::Incomplete { frame_bytes: 0 });
+        };
+        let payload_bytes = usize::from(u16::from_le_bytes([*l0, *l1]));
+        let consumed = 8 + payload_bytes;
+        if consumed > limit {
+            let (bytes, limit) = (consumed as u64, limit as u64);
+            return Err(DecodeError::FrameTooLarge { bytes, limit });
+        }
+        let kind = Self::KINDS.get(usize::from(*kind));
+        let kind = *kind.ok_or(DecodeError::MalformedFrame)?;
+        Ok(match rest.get(..payload_bytes) {
+            Some(payload) => Decoded::Frame {
+                message: Message::with_id(kind, 0, u32::from_le_bytes(*id), payload),
+                consumed,
+            },
+            None => Decoded::Incomplete {
+                frame_bytes: consumed,
+            },
+        })
     }
 
     fn encode(&self, message: &Message<'_>, out: &mut Vec<u8>) -> Result<(), EncodeError> {
-        self.0.encode(message, out)
+        self.calls.fetch_add(1, Ordering::Relaxed);
+        let kind = Self::KINDS.iter().position(|kind| *kind == message.kind);
+        let kind = kind.ok_or(EncodeError::Unsupported {
+            codec: "numbered",
+            kind: message.kind,
+        })?;
+        let bytes = message.payload.len();
+        let length = u16::try_from(bytes).map_err(|_| EncodeError::PayloadTooLarge {
+            bytes: bytes as u64,
+            limit: u64::from(u16::MAX),
+        })?;
+        out.extend_from_slice(&length.to_le_bytes());
+        out.extend_from_slice(&[kind as u8, 0]);
+        out.extend_from_slice(&message.id.to_le_bytes());
+        out.extend_from_slice(message.payload);
+        Ok(())
+    }
+
+    fn layout(&self, frame: &[u8], _: &Message<'_>) -> Option<FrameLayout> {
+        (self.layout)(frame)
     }
 }
 
-/// Frames that are known by their header go to the service without another look. A codec of a user's own could bring it
-/// kinds that are the lane's alone, unnoticed.
-#[test]
-#[cfg_attr(
-    not(debug_assertions),
-    ignore = "the lane asserts in debug builds only"
-)]
-fn a_frame_known_by_its_header_is_one_for_the_service() {
-    let codec = AnyCodec::custom(Trespassing::default());
+/// Asks all of `payloads` in one write, and checks the answers. Returns how often the lane called the codec.
+fn asked_at_once(layout: Layout, payloads: &[Vec<u8>]) -> usize {
+    let numbered = Numbered::new(layout);
+    let calls = Arc::clone(&numbered.calls);
+    let codec = AnyCodec::custom(numbered);
     let server = TestServer::over_tcp(Server::builder(), &codec, |_| echo);
     let mut peer = server.peer();
-    let frame = peer.request_frame(b"a hello, it says");
-    peer.write(&frame);
+    let requests: Vec<u8> = payloads
+        .iter()
+        .flat_map(|payload| peer.request_frame(payload))
+        .collect();
+    let before = calls.load(Ordering::Relaxed);
+    peer.write(&requests);
+    server.wait_for("all are answered", |metrics| {
+        metrics.bytes_out == requests.len() as u64
+    });
+    let of_the_lane = calls.load(Ordering::Relaxed) - before;
+    for (number, payload) in payloads.iter().enumerate() {
+        let answer = peer.answer();
+        assert_eq!((answer.id, &answer.payload), (number as u32 + 1, payload));
+    }
+    peer.finish_writing();
     assert_eq!(peer.receive(), None);
     drop(peer);
-    let stopped = server.stop_unchecked();
-    let failure = &stopped.failures[0];
-    assert!(failure.contains("filter.serves"), "{failure}");
-    assert_eq!(stopped.metrics.closed_by("lane_failed"), 1);
+    let metrics = server.stop();
+    assert_eq!(metrics.frames_in, payloads.len() as u64);
+    assert_eq!(metrics.bytes_in, metrics.bytes_out);
+    of_the_lane
+}
+
+#[test]
+fn a_codec_that_tells_its_layout_is_asked_for_the_first_frames_only() {
+    let codec = Numbered::new(Numbered::honest);
+    let payloads = [&b"0123456789abcdef"[..], b"", b"x", &[0xFF; 300]];
+    let messages = payloads.map(|payload| Message::with_id(Kind::Request, 0, 7, payload));
+    assert_eq!(contract::check_every_cut(&codec, &messages), Ok(()));
+
+    let alike = vec![b"0123456789abcdef".to_vec(); 1_000];
+    assert!(asked_at_once(|_| None, &alike) >= 2_000);
+    // A read that ends within a frame costs a call for that, and two for the next two.
+    let calls = asked_at_once(Numbered::honest, &alike);
+    assert!(calls < 200, "{calls} calls");
+
+    let mixed: Vec<Vec<u8>> = (0..1_000)
+        .map(|n| vec![n as u8; n / 100 * (n % 3)])
+        .collect();
+    asked_at_once(Numbered::honest, &mixed);
+}
+
+/// The template of such answers put the id of the message into each.
+#[test]
+fn an_answer_to_a_message_that_asked_nothing_has_no_id() {
+    let codec = AnyCodec::custom(Numbered::new(Numbered::honest));
+    let server = TestServer::over_tcp(Server::builder(), &codec, |_| echo);
+    let mut peer = server.peer();
+    for id in 1..=10 {
+        peer.send(&Message::with_id(Kind::OneWay, 0, id, b"0123456789abcdef"));
+    }
+    for _ in 1..=10 {
+        let answer = peer.receive().expect("an answer");
+        assert_eq!((answer.kind, answer.id), (Kind::OneWay, 0));
+    }
+    drop(peer);
+    let metrics = server.stop();
+    assert_eq!(
+        (metrics.frames_in, metrics.bytes_in),
+        (10, metrics.bytes_out)
+    );
+}
+
+/// Layouts that are wrong, most of them in a way that no frame can have.
+#[expect(clippy::reversed_empty_ranges, reason = "what a codec may say")]
+const LIES: [Layout; 10] = [
+    |frame| Some(FrameLayout::new(0..frame.len() - 8)),
+    |frame| Some(FrameLayout::new(8..frame.len()).with_id(1)),
+    |frame| Some(FrameLayout::new(8..frame.len()).with_id_byte(0, 3)),
+    |frame| Some(FrameLayout::new(8..frame.len()).with_ignored(0..8)),
+    |frame| Some(FrameLayout::new(8..frame.len()).with_id(6)),
+    |frame| Some(FrameLayout::new(9..frame.len() + 1).with_id(4)),
+    |frame| Some(FrameLayout::new(8..frame.len()).with_id(usize::MAX - 1)),
+    |frame| Some(FrameLayout::new(usize::MAX - frame.len()..usize::MAX)),
+    |frame| Some(FrameLayout::new(8..frame.len() * 2)),
+    |frame| Some(FrameLayout::new(8..frame.len()).with_ignored(usize::MAX..0)),
+];
+
+/// What a lane reads and writes by a wrong layout is wrong, and it reads and writes nowhere else.
+#[test]
+fn a_codec_that_lies_about_its_layout_harms_nothing_but_its_own_frames() {
+    for (number, layout) in LIES.into_iter().enumerate() {
+        let codec = AnyCodec::custom(Numbered::new(layout));
+        let server = TestServer::over_tcp(Server::builder(), &codec, |_| echo);
+        for round in 0..4_u8 {
+            let mut peer = server.peer();
+            let sizes = [16, 16, 16, 16, 40, 40, 40, 3, 3, 3, 16, 16];
+            let requests: Vec<u8> = sizes
+                .iter()
+                .flat_map(|size| peer.request_frame(&vec![round; *size]))
+                .collect();
+            peer.write(&requests);
+            peer.finish_writing();
+            // Whatever the answers are, the session ends.
+            let mut wire = peer.into_wire();
+            let mut answers = Vec::new();
+            wire.read_to_end(&mut answers).expect("an end");
+        }
+        let metrics = server.stop();
+        assert_eq!(metrics.closed_by("lane_failed"), 0, "lie {number}");
+        assert_eq!(metrics.sessions_opened, 4, "lie {number}");
+    }
+}
+
+#[test]
+fn a_codec_that_lies_about_its_layout_is_found_by_the_contract() {
+    let message = Message::with_id(Kind::Request, 0, 7, b"0123456789abcdef");
+    for (number, layout) in LIES.into_iter().enumerate() {
+        let found = contract::check_every_cut(&Numbered::new(layout), &[message, message]);
+        // A layout that no frame can have is not believed in the first place.
+        let is_believed = number < 4;
+        assert_eq!(found.is_err(), is_believed, "lie {number}: {found:?}");
+    }
 }

@@ -9,8 +9,8 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use super::{
-    Codec, CodecSpecError, Decoded, Delimited, FrameHead, FramePlaces, LastFrame, LengthField,
-    Lines, MethodCase, Presence, Raw, RequestIds, Said, Srmp, SrmpRpc, Tw1, Uvrpc, spec,
+    Codec, CodecSpecError, Decoded, Delimited, FrameLayout, LengthField, Lines, MethodCase,
+    Presence, Raw, RequestIds, Said, Srmp, SrmpRpc, Tw1, Uvrpc, spec,
 };
 use crate::body::ErrorBody;
 use crate::error::{DecodeError, EncodeError};
@@ -104,30 +104,6 @@ impl AnyCodec {
     /// The name, a key or a value is not one of these; the error says which, and what is expected.
     pub fn by_name(name: &str) -> Result<Self, CodecSpecError> {
         spec::parse(name)
-    }
-
-    /// What stands in front of the message's payload, if its frame is nothing but that and the payload, and this codec
-    /// can express it.
-    #[must_use]
-    pub fn frame_head(&self, message: &Message<'_>) -> Option<FrameHead> {
-        let head = match self {
-            Self::Tw1(codec) if message.name.is_empty() => codec.head(message),
-            Self::Srmp(codec) => return codec.frame_head(message),
-            Self::LengthField(codec) => return codec.frame_head(message),
-            Self::Raw(codec) => codec.head(message),
-            _ => return None,
-        };
-        Some(head.ok()?.public())
-    }
-
-    /// Where id and payload stand in the message's frame, if all else in it is the same for messages that agree in kind,
-    /// flags, channel, name and length of payload. Codecs with a [head](AnyCodec::frame_head) are left out: that is shorter.
-    #[must_use]
-    pub fn frame_places(&self, message: &Message<'_>) -> Option<FramePlaces> {
-        match self {
-            Self::Uvrpc(codec) => codec.frame_places(message),
-            _ => None,
-        }
     }
 
     /// See [`Codec::encode`].
@@ -229,20 +205,8 @@ impl Codec for AnyCodec {
     }
 
     #[inline]
-    fn repeats_headers(&self) -> bool {
-        each!(self, codec => codec.repeats_headers())
-    }
-
-    fn decode_alike<'a>(
-        &self,
-        input: &'a [u8],
-        last: &LastFrame<'a>,
-    ) -> Option<(Message<'a>, &'a [u8])> {
-        each!(self, codec => codec.decode_alike(input, last))
-    }
-
-    fn remember<'a>(&self, frame: &'a [u8], message: &Message<'a>, last: &mut LastFrame<'a>) {
-        each!(self, codec => codec.remember(frame, message, last));
+    fn layout(&self, frame: &[u8], message: &Message<'_>) -> Option<FrameLayout> {
+        each!(self, codec => codec.layout(frame, message))
     }
 
     /// The codecs with a header of fixed size are compiled into the caller, where most of the message is known.

@@ -21,7 +21,7 @@
 
 use thiserror::Error;
 
-use super::{Codec, Decoded, LastFrame};
+use super::{Codec, Decoded, FrameTemplate};
 use crate::error::{DecodeError, EncodeError};
 use crate::limits::FRAME_BYTES_MAX;
 use crate::message::Message;
@@ -94,12 +94,17 @@ pub enum BrokenContract {
         /// How much of it was known to be unfinished.
         searched: usize,
     },
-    /// A frame with the header of the last ones gave another answer than [`Codec::decode`]. Only codecs of this library
-    /// know such frames.
-    #[error("decode_alike differs from decode at byte {at}")]
-    AlikeDiffers {
+    /// A frame like one before, or like this one but for id and payload, decodes otherwise than [`Codec::layout`] says.
+    #[error("the frame at byte {at} decodes otherwise than its layout says")]
+    LayoutReads {
         /// Where the frame starts.
         at: usize,
+    },
+    /// A message like this one but for id and payload is encoded otherwise than [`Codec::layout`] says.
+    #[error("messages like message {index} are encoded otherwise than its layout says")]
+    LayoutWrites {
+        /// Index of the message.
+        index: usize,
     },
     /// The codec refuses a message that it was to carry.
     #[error("message {index} is refused: {error}")]
@@ -147,6 +152,24 @@ pub fn decode_all<'a, C: Codec + ?Sized>(
 /// # Errors
 /// The codec breaks its contract.
 pub fn check_stream<'a, C: Codec + ?Sized>(
+    codec: &C,
+    stream: &'a [u8],
+    frame_bytes_max: usize,
+    piece_bytes: &[usize],
+) -> Result<Stream<'a>, BrokenContract> {
+    let (frames, end) = check_pieces(codec, stream, frame_bytes_max, piece_bytes)?;
+    let mut at = 0;
+    for (message, frame) in &frames {
+        if !layout_reads(codec, frame, message, frame_bytes_max) {
+            return Err(BrokenContract::LayoutReads { at });
+        }
+        at += frame.len();
+    }
+    Ok((frames, end))
+}
+
+/// [`check_stream`] without the layouts of its frames.
+fn check_pieces<'a, C: Codec + ?Sized>(
     codec: &C,
     stream: &'a [u8],
     frame_bytes_max: usize,
@@ -235,8 +258,89 @@ fn encode_all<C: Codec + ?Sized>(
             return Err(BrokenContract::OutputChanged { index });
         }
         result.map_err(|error| BrokenContract::Refused { index, error })?;
+        let frame = &stream[before.len()..];
+        if !layout_writes(codec, frame, message) {
+            return Err(BrokenContract::LayoutWrites { index });
+        }
+        let decoded = codec.decode(frame, FRAME_BYTES_MAX);
+        if let Ok(Decoded::Frame { message, consumed }) = decoded
+            && consumed == frame.len()
+            && !layout_reads(codec, frame, &message, FRAME_BYTES_MAX)
+        {
+            let at = before.len();
+            return Err(BrokenContract::LayoutReads { at });
+        }
     }
     Ok(stream)
+}
+
+/// Whether frames like this decoded one are read as [`Codec::decode`] reads them.
+fn layout_reads<C: Codec + ?Sized>(
+    codec: &C,
+    frame: &[u8],
+    message: &Message<'_>,
+    frame_bytes_max: usize,
+) -> bool {
+    let Some(template) = FrameTemplate::expect(codec, frame, message) else {
+        return true;
+    };
+    let agrees = |frame: &[u8], payload: &[u8], id| {
+        let (message, consumed) = (
+            Message {
+                id,
+                payload,
+                ..*message
+            },
+            frame.len(),
+        );
+        template.read(frame) == Some((message, &[]))
+            && codec.decode(frame, frame_bytes_max) == Ok(Decoded::Frame { message, consumed })
+    };
+    let has_id = !template.layout().id().is_empty();
+    let mut ignored = frame.to_vec();
+    for byte in &mut ignored[template.layout().ignored()] {
+        *byte ^= 0xFF;
+    }
+    agrees(frame, message.payload, message.id)
+        && agrees(&ignored, message.payload, message.id)
+        && each_alike(&template, |id, payload| {
+            let mut frame = Vec::new();
+            let id_read = if has_id { id } else { message.id };
+            !template.write(id, payload, &mut frame) || agrees(&frame, payload, id_read)
+        })
+}
+
+/// Whether frames of messages like this encoded one are written as [`Codec::encode`] writes them.
+fn layout_writes<C: Codec + ?Sized>(codec: &C, frame: &[u8], message: &Message<'_>) -> bool {
+    let Some(template) = FrameTemplate::learn(codec, frame, message) else {
+        return true;
+    };
+    let agrees = |id, payload: &[u8]| {
+        let (mut written, mut encoded) = (Vec::new(), Vec::new());
+        let message = Message {
+            id,
+            payload,
+            ..*message
+        };
+        !template.write(id, payload, &mut written)
+            || codec.encode(&message, &mut encoded).is_ok() && written == encoded
+    };
+    agrees(message.id, message.payload) && each_alike(&template, agrees)
+}
+
+/// Tries ids at the borders of what formats can express, and payloads that look like what is around them.
+fn each_alike(template: &FrameTemplate<'_>, mut is_right: impl FnMut(u32, &[u8]) -> bool) -> bool {
+    let (frame, message) = (template.frame(), template.message());
+    let (head, rest) = frame.split_at(template.layout().payload().start);
+    let (payload, tail) = rest.split_at(message.payload.len());
+    let fills: [&[u8]; 5] = [&[0], &[0xFF], head, tail, payload];
+    let ids = [message.id, message.id ^ 0xFF, message.id ^ u32::MAX];
+    fills.iter().filter(|fill| !fill.is_empty()).all(|fill| {
+        let bytes = fill.iter().copied().cycle().take(payload.len());
+        let payload: Vec<u8> = bytes.collect();
+        let mut ids = IDS.iter().chain(&ids);
+        ids.all(|id| is_right(*id, &payload))
+    })
 }
 
 fn check_encoded<C: Codec + ?Sized>(
@@ -245,7 +349,7 @@ fn check_encoded<C: Codec + ?Sized>(
     stream: &[u8],
     piece_bytes: &[usize],
 ) -> Result<(), BrokenContract> {
-    let (found, end) = check_stream(codec, stream, FRAME_BYTES_MAX, piece_bytes)?;
+    let (found, end) = check_pieces(codec, stream, FRAME_BYTES_MAX, piece_bytes)?;
     for (index, message) in messages.iter().enumerate() {
         if found.get(index).map(|(message, _)| message) != Some(message) {
             return Err(BrokenContract::MessageChanged { index });
@@ -268,15 +372,17 @@ fn decode_from<'a, C: Codec + ?Sized>(
 ) -> Result<Stream<'a>, BrokenContract> {
     let mut frames = Vec::new();
     let mut rest = stream;
-    let mut last = LastFrame::new();
+    let mut template: Option<FrameTemplate<'a>> = None;
     loop {
         let at = start + stream.len() - rest.len();
         let available = rest.len();
         let decoded = codec.decode(rest, limit);
-        if let Some((message, behind)) = codec.decode_alike(rest, &last) {
+        if let Some(template) = &template
+            && let Some((message, behind)) = template.read(rest)
+        {
             let consumed = available - behind.len();
             if decoded != Ok(Decoded::Frame { message, consumed }) {
-                return Err(BrokenContract::AlikeDiffers { at });
+                return Err(BrokenContract::LayoutReads { at });
             }
         }
         match decoded {
@@ -296,7 +402,7 @@ fn decode_from<'a, C: Codec + ?Sized>(
             }
             Ok(Decoded::Frame { message, consumed }) => {
                 let (frame, behind) = rest.split_at(consumed);
-                codec.remember(frame, &message, &mut last);
+                template = FrameTemplate::expect(codec, frame, &message);
                 frames.push((message, frame));
                 rest = behind;
             }
@@ -314,6 +420,9 @@ fn decode_from<'a, C: Codec + ?Sized>(
         }
     }
 }
+
+/// Ids of one byte and more, the border between them, and the largest.
+const IDS: [u32; 6] = [0, 1, 255, 256, 257, u32::MAX];
 
 #[cfg(test)]
 #[path = "contract_tests.rs"]

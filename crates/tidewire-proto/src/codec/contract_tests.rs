@@ -1,7 +1,7 @@
 //! Every way to break the contract, and that it is found.
 
 use super::*;
-use crate::codec::{Delimited, RequestIds, Tw1};
+use crate::codec::{Delimited, FrameLayout, RequestIds, Tw1};
 use crate::message::Kind;
 
 /// A length of one byte before the payload, with one fault.
@@ -15,7 +15,9 @@ enum Fault {
     TakesAnyLength,
     ForgetsPieces,
     ForgetsGrowth,
-    TrustsTheLast,
+    HidesItsLength,
+    HidesItsHeader,
+    InventsAnId,
     ClearsOutput,
     LosesLastByte,
     SaysIncomplete,
@@ -86,19 +88,14 @@ impl Codec for Faulty {
         }
     }
 
-    fn decode_alike<'a>(
-        &self,
-        input: &'a [u8],
-        last: &LastFrame<'a>,
-    ) -> Option<(Message<'a>, &'a [u8])> {
-        let (payload, rest) = input.get(1..)?.split_at_checked(last.payload_bytes)?;
-        Some((Message::new(Kind::OneWay, 0, payload), rest))
-    }
-
-    fn remember<'a>(&self, _: &'a [u8], message: &Message<'a>, last: &mut LastFrame<'a>) {
-        if self.0 == Fault::TrustsTheLast {
-            last.payload_bytes = message.payload.len();
-        }
+    fn layout(&self, frame: &[u8], _: &Message<'_>) -> Option<FrameLayout> {
+        let layout = FrameLayout::new(1..frame.len());
+        Some(match self.0 {
+            Fault::HidesItsLength => layout.with_ignored(0..1),
+            Fault::HidesItsHeader => FrameLayout::new(0..frame.len() - 1),
+            Fault::InventsAnId => layout.with_id_byte(0, 0),
+            _ => layout,
+        })
     }
 
     fn encode(&self, message: &Message<'_>, out: &mut Vec<u8>) -> Result<(), EncodeError> {
@@ -118,7 +115,8 @@ impl Codec for Faulty {
 }
 
 fn broken(fault: Fault) -> BrokenContract {
-    let messages = [&b"hello"[..], b"to", b"you"].map(|it| Message::new(Kind::OneWay, 0, it));
+    let messages =
+        [&b"hello, hello"[..], b"to", b"you"].map(|it| Message::new(Kind::OneWay, 0, it));
     check_every_cut(&Faulty(fault), &messages).unwrap_err()
 }
 
@@ -130,7 +128,7 @@ fn every_fault_is_found_and_named() {
     assert_eq!(broken(Fault::FrameOfNothing), Broken::EmptyFrame { at: 0 });
     let beyond = Broken::BeyondInput {
         at: 0,
-        consumed: 6,
+        consumed: 13,
         available: 1,
     };
     assert_eq!(broken(Fault::ReadsBeyond), beyond);
@@ -138,8 +136,11 @@ fn every_fault_is_found_and_named() {
     assert_eq!(broken(Fault::ForgetsPieces), differs);
     let grown = Broken::GrownDiffers { at: 0, searched: 1 };
     assert_eq!(broken(Fault::ForgetsGrowth), grown);
-    let alike = Broken::AlikeDiffers { at: 6 };
-    assert_eq!(broken(Fault::TrustsTheLast), alike);
+    let reads = Broken::LayoutReads { at: 0 };
+    assert_eq!(broken(Fault::HidesItsLength), reads);
+    let writes = Broken::LayoutWrites { index: 0 };
+    assert_eq!(broken(Fault::HidesItsHeader), writes);
+    assert_eq!(broken(Fault::InventsAnId), writes);
     let output = Broken::OutputChanged { index: 1 };
     assert_eq!(broken(Fault::ClearsOutput), output);
     let changed = Broken::MessageChanged { index: 0 };

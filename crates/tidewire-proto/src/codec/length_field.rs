@@ -16,9 +16,9 @@
 //! Rejected: a codec of its own for NetBox (it is `size=-4,header=00000001`), and truncating a length that does
 //! not fit its field, as the original does: the rest of the payload would be read as frames.
 
-use super::frame::{FrameHead, Framed, Head};
+use super::frame::{Framed, Head};
 use super::inline::InlineBytes;
-use super::{Codec, Decoded, InvalidParameter, LastFrame, check_unnamed, is_bare, unsupported};
+use super::{Codec, Decoded, FrameLayout, InvalidParameter, check_unnamed, is_bare, unsupported};
 use crate::error::{DecodeError, EncodeError};
 use crate::message::{Kind, Message};
 
@@ -143,35 +143,10 @@ impl LengthField {
         Ok(Head::new(word, 0, field_bytes))
     }
 
-    /// The same with what comes before the length, if all of it together is no longer than a word.
-    pub(super) fn frame_head(&self, message: &Message<'_>) -> Option<FrameHead> {
-        let FrameHead { word, bytes, .. } = self.head(message).ok()?.public();
-        let (header, prefix_bytes) = (self.header.as_slice(), self.prefix_bytes());
-        let bytes = prefix_bytes + bytes;
-        if bytes > size_of::<u64>() {
-            return None;
-        }
-        let mut first = [0; size_of::<u64>()];
-        first[..header.len()].copy_from_slice(header);
-        let word = u64::from_le_bytes(first) | word << (8 * prefix_bytes);
-        Some(Head::new(word, 0, bytes).public())
-    }
-
     /// Bytes of what comes before the length.
     #[inline]
     fn prefix_bytes(&self) -> usize {
         self.header.as_slice().len() + usize::from(self.offset_bytes)
-    }
-
-    /// The bits of the first `header_bytes` bytes of a frame, eight at most, that say where it ends: all but those of the
-    /// offset, which may be anything.
-    #[inline(always)]
-    fn header_bits(&self, header_bytes: usize) -> u64 {
-        let bits = bits_of(header_bytes);
-        if self.offset_bytes == 0 {
-            return bits;
-        }
-        bits & !bits_of(self.prefix_bytes()) | bits_of(self.header.as_slice().len())
     }
 
     /// Checks as much of the constant header as has arrived.
@@ -231,38 +206,14 @@ impl Codec for LengthField {
     }
 
     #[inline(always)]
-    fn repeats_headers(&self) -> bool {
-        true
-    }
-
-    #[inline(always)]
-    fn decode_alike<'a>(
-        &self,
-        input: &'a [u8],
-        last: &LastFrame<'a>,
-    ) -> Option<(Message<'a>, &'a [u8])> {
-        let word = u64::from_le_bytes(*input.first_chunk()?);
-        if word & last.mask != last.expected {
+    fn layout(&self, frame: &[u8], message: &Message<'_>) -> Option<FrameLayout> {
+        let header_bytes = frame.len().checked_sub(message.payload.len())?;
+        // A longer one costs as much to compare as to read.
+        if header_bytes > HEADER_BYTES_ALIKE_MAX {
             return None;
         }
-        let rest = input.get(last.header_bytes..)?;
-        let (payload, behind) = rest.split_at_checked(last.payload_bytes)?;
-        Some((Message::new(Kind::OneWay, 0, payload), behind))
-    }
-
-    #[inline(always)]
-    fn remember<'a>(&self, frame: &'a [u8], message: &Message<'a>, last: &mut LastFrame<'a>) {
-        let header_bytes = frame.len() - message.payload.len();
-        let Some(word) = frame.first_chunk().map(|word| u64::from_le_bytes(*word)) else {
-            return;
-        };
-        if header_bytes > size_of::<u64>() {
-            return;
-        }
-        let mask = self.header_bits(header_bytes);
-        if last.note(word & mask, message) {
-            (last.mask, last.header_bytes) = (mask, header_bytes);
-        }
+        let offset = self.header.as_slice().len()..self.prefix_bytes();
+        Some(FrameLayout::new(header_bytes..frame.len()).with_ignored(offset))
     }
 
     #[inline(always)]
@@ -274,15 +225,6 @@ impl Codec for LengthField {
         }
         head.push_with(message.payload, out);
         Ok(())
-    }
-}
-
-/// The bits of the first so many bytes of a word, eight at most.
-#[inline(always)]
-const fn bits_of(bytes: usize) -> u64 {
-    match bytes {
-        0 => 0,
-        _ => u64::MAX >> (u64::BITS - 8 * bytes as u32),
     }
 }
 
@@ -327,6 +269,8 @@ const fn varint(mut value: u32) -> (u64, usize) {
 }
 
 const NAME: &str = "length-field";
+/// Longest header for which frames have a template.
+const HEADER_BYTES_ALIKE_MAX: usize = 8;
 const VARINT_BYTES_MAX: usize = 5;
 const VARINT_LAST_BYTE_MAX: u8 = 0x0F;
 

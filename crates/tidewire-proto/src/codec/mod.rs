@@ -24,6 +24,67 @@
 //! [`Kind::OneWay`], and what the server answers does too.
 //!
 //! A lane reaches such a codec through a pointer, once for every frame; the known ones have decode loops of their own.
+//! [`Codec::layout`] spares it most of these calls: where messages are alike but for id and payload, the lane reads and
+//! writes their frames by itself. A codec without names also says so ([`Codec::repeats_names`]), or its replies are all
+//! written by `encode`.
+//!
+//! ```
+//! use tidewire_proto::codec::{Codec, Decoded, FrameLayout, contract};
+//! use tidewire_proto::error::{DecodeError, EncodeError};
+//! use tidewire_proto::message::{Kind, Message};
+//!
+//! /// A length of two bytes, then the payload.
+//! struct Short;
+//!
+//! impl Codec for Short {
+//!     fn name(&self) -> &'static str {
+//!         "short"
+//!     }
+//!
+//!     fn has_handshake(&self) -> bool {
+//!         false
+//!     }
+//!
+//!     fn repeats_names(&self) -> bool {
+//!         false
+//!     }
+//!
+//!     fn decode<'a>(&self, input: &'a [u8], limit: usize) -> Result<Decoded<'a>, DecodeError> {
+//!         let Some((length, rest)) = input.split_first_chunk() else {
+//!             return Ok(Decoded::Incomplete { frame_bytes: 0 });
+//!         };
+//!         let payload_bytes = usize::from(u16::from_le_bytes(*length));
+//!         let consumed = payload_bytes + 2;
+//!         if consumed > limit {
+//!             let (bytes, limit) = (consumed as u64, limit as u64);
+//!             return Err(DecodeError::FrameTooLarge { bytes, limit });
+//!         }
+//!         let message = |payload| Message::new(Kind::OneWay, 0, payload);
+//!         Ok(match rest.get(..payload_bytes) {
+//!             Some(payload) => Decoded::Frame { message: message(payload), consumed },
+//!             None => Decoded::Incomplete { frame_bytes: consumed },
+//!         })
+//!     }
+//!
+//!     fn encode(&self, message: &Message<'_>, out: &mut Vec<u8>) -> Result<(), EncodeError> {
+//!         let length = u16::try_from(message.payload.len()).map_err(|_| {
+//!             let (bytes, limit) = (message.payload.len() as u64, u64::from(u16::MAX));
+//!             EncodeError::PayloadTooLarge { bytes, limit }
+//!         })?;
+//!         out.extend_from_slice(&length.to_le_bytes());
+//!         out.extend_from_slice(message.payload);
+//!         Ok(())
+//!     }
+//!
+//!     fn layout(&self, frame: &[u8], _: &Message<'_>) -> Option<FrameLayout> {
+//!         Some(FrameLayout::new(2..frame.len()))
+//!     }
+//! }
+//!
+//! let messages = [&b"some bytes"[..], b"more bytes"].map(|it| Message::new(Kind::OneWay, 0, it));
+//! contract::check_every_cut(&Short, &messages)?;
+//! # Ok::<(), contract::BrokenContract>(())
+//! ```
 //!
 //! # What a foreign format cannot say
 //!
@@ -50,20 +111,19 @@ mod scan;
 mod spec;
 mod srmp;
 mod srmp_rpc;
+mod template;
 mod tw1;
 pub mod uvrpc;
 
 pub use any::{AnyCodec, StreamFraming};
 pub use delimited::Delimited;
-#[doc(hidden)]
-pub use frame::LastFrame;
-pub use frame::{FrameHead, FramePlaces};
 pub use length_field::{LengthField, LengthSize};
 pub use lines::Lines;
 pub use raw::Raw;
 pub use spec::{CodecSpecError, InvalidParameter};
 pub use srmp::{ONE_WAY_SEQUENCE, PayloadKind, Srmp};
 pub use srmp_rpc::{RpcPayload, SrmpRpc};
+pub use template::{FrameLayout, FrameTemplate};
 pub use tw1::{ID_HEADER_BYTES, ONE_WAY_HEADER_BYTES, Tw1};
 pub use uvrpc::Uvrpc;
 
@@ -220,36 +280,18 @@ pub trait Codec: Send + Sync + 'static {
         self.decode(input, frame_bytes_max)
     }
 
-    // The next three are between the codecs here and the lane, and hidden, because a codec of one's own cannot use them: what is
-    // remembered is known in this folder only. What they find goes to the service without another look at its kind and its
-    // length, which the lane relies on the codec for.
-
-    /// Whether frames are worth [remembering](Codec::remember).
-    #[doc(hidden)]
+    /// Where id and payload stand in `frame`, which [`Codec::decode`] makes `message` of or [`Codec::encode`] made of it.
+    /// Lanes make a [`FrameTemplate`] of the answer, and read and write frames like this one without the codec.
+    ///
+    /// The answer is a promise. If the frame was decoded: a frame that differs from it in nothing but id, payload and ignored
+    /// bytes decodes to the same message but for id and payload. If it was encoded: to encode a message that differs in
+    /// nothing but id and payload, of the same length, gives the same frame but for these, and is never refused. A codec
+    /// that cannot promise this says nothing, for example because it searches payloads for a delimiter. [`contract`] checks
+    /// the promise. A lane whose codec breaks it takes and sends wrong messages, and nothing worse.
     #[inline(always)]
-    fn repeats_headers(&self) -> bool {
-        false
-    }
-
-    /// The message at the front of `input`, and what is behind its frame, if the frame's header is the same as that of the
-    /// frame which `last` [remembers](Codec::remember), and all of it is there. The same as [`Codec::decode`] says, only
-    /// sooner.
-    #[doc(hidden)]
-    #[inline(always)]
-    fn decode_alike<'a>(
-        &self,
-        input: &'a [u8],
-        last: &LastFrame<'a>,
-    ) -> Option<(Message<'a>, &'a [u8])> {
-        let _ = (input, last);
+    fn layout(&self, frame: &[u8], message: &Message<'_>) -> Option<FrameLayout> {
+        let _ = (frame, message);
         None
-    }
-
-    /// Remembers the frame that `message` was decoded from, for as long as `frame_bytes_max` stays what it was then.
-    #[doc(hidden)]
-    #[inline(always)]
-    fn remember<'a>(&self, frame: &'a [u8], message: &Message<'a>, last: &mut LastFrame<'a>) {
-        let _ = (frame, message, last);
     }
 
     /// Appends `message` as one frame to `out`.

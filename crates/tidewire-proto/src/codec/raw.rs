@@ -7,29 +7,13 @@
 //!
 //! Rejected: waiting for more before handing on what is there; it could only guess for how long.
 
-use super::frame::Head;
-use super::{Codec, Decoded, check_unnamed, is_bare, unsupported};
+use super::{Codec, Decoded, FrameLayout, check_unnamed, is_bare, unsupported};
 use crate::error::{DecodeError, EncodeError};
 use crate::message::{Kind, Message};
 
 /// The codec that frames nothing. A message is what was there to read, up to the frame limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Raw;
-
-impl Raw {
-    /// What stands in front of the message's payload: nothing, if it can be sent.
-    #[inline(always)]
-    pub(super) fn head(&self, message: &Message<'_>) -> Result<Head, EncodeError> {
-        if !is_bare(message.kind) {
-            return Err(unsupported(NAME, message.kind));
-        }
-        check_unnamed(message, NAME)?;
-        if message.payload.is_empty() {
-            return Err(EncodeError::EmptyFrame { codec: NAME });
-        }
-        Ok(Head::new(0, 0, 0))
-    }
-}
 
 impl Codec for Raw {
     fn name(&self) -> &'static str {
@@ -68,8 +52,19 @@ impl Codec for Raw {
         })
     }
 
+    #[inline(always)]
+    fn layout(&self, frame: &[u8], _: &Message<'_>) -> Option<FrameLayout> {
+        Some(FrameLayout::new(0..frame.len()))
+    }
+
     fn encode(&self, message: &Message<'_>, out: &mut Vec<u8>) -> Result<(), EncodeError> {
-        self.head(message)?;
+        if !is_bare(message.kind) {
+            return Err(unsupported(NAME, message.kind));
+        }
+        check_unnamed(message, NAME)?;
+        if message.payload.is_empty() {
+            return Err(EncodeError::EmptyFrame { codec: NAME });
+        }
         out.extend_from_slice(message.payload);
         Ok(())
     }

@@ -20,8 +20,8 @@
 //! Rejected: taking the id's low byte whatever the id is (an answer to id 257 would match the request with
 //! sequence 1).
 
-use super::frame::{FrameHead, Framed, Head};
-use super::{Codec, Decoded, LastFrame, RequestIds, check_unnamed, unsupported};
+use super::frame::{Framed, Head};
+use super::{Codec, Decoded, FrameLayout, RequestIds, check_unnamed, unsupported};
 use crate::body::{ErrorBody, ErrorCode};
 use crate::error::{DecodeError, EncodeError};
 use crate::message::{Kind, Message};
@@ -83,23 +83,6 @@ impl Srmp {
         let start = start_of(message, NAME)?;
         Ok(head_with(start, check_payload(message.payload.len())?))
     }
-
-    /// The same for messages that differ in nothing but their sequence.
-    pub(super) fn frame_head(&self, message: &Message<'_>) -> Option<FrameHead> {
-        let head = self.head(message).ok()?.public();
-        let has_sequence = message.kind as u8 != Kind::Deliver as u8;
-        let is_one_way = message.kind as u8 == Kind::OneWay as u8;
-        Some(FrameHead {
-            word: head.word & !u64::from(SEQUENCE_BITS),
-            has_sequence,
-            id_mask: if has_sequence && !is_one_way {
-                !(ID_OF_SEQUENCE_0 - 1)
-            } else {
-                0
-            },
-            ..head
-        })
-    }
 }
 
 impl Codec for Srmp {
@@ -146,34 +129,19 @@ impl Codec for Srmp {
     }
 
     #[inline(always)]
-    fn repeats_headers(&self) -> bool {
-        true
-    }
-
-    #[inline(always)]
-    fn decode_alike<'a>(
-        &self,
-        input: &'a [u8],
-        last: &LastFrame<'a>,
-    ) -> Option<(Message<'a>, &'a [u8])> {
-        let (head, rest) = input.split_first_chunk::<SHORT_HEADER_BYTES>()?;
-        let word = u32::from_le_bytes(*head);
-        if u64::from(word & !SEQUENCE_BITS) != last.expected {
+    fn layout(&self, frame: &[u8], message: &Message<'_>) -> Option<FrameLayout> {
+        // The sequence of a delivery is no part of its id.
+        let is_delivery = message.kind as u8 == Kind::Deliver as u8;
+        if frame.len() != SHORT_HEADER_BYTES + message.payload.len() || is_delivery {
             return None;
         }
-        let (payload, behind) = rest.split_at_checked(last.payload_bytes)?;
-        Some((message_with(last.kind, word, payload), behind))
-    }
-
-    #[inline(always)]
-    fn remember<'a>(&self, frame: &'a [u8], message: &Message<'a>, last: &mut LastFrame<'a>) {
-        let Some(word) = frame.first_chunk().map(|word| u32::from_le_bytes(*word)) else {
-            return;
+        let first_id = if message.kind as u8 == Kind::OneWay as u8 {
+            message.id & !0xFF
+        } else {
+            ID_OF_SEQUENCE_0 - 0xFF
         };
-        // The length of a long frame is elsewhere.
-        if word >> 16 != LONG_MARK {
-            last.note(u64::from(word & !SEQUENCE_BITS), message);
-        }
+        let layout = FrameLayout::new(SHORT_HEADER_BYTES..frame.len());
+        Some(layout.with_id_byte(SEQUENCE_AT, first_id))
     }
 
     #[inline(always)]
@@ -335,8 +303,7 @@ const KIND_LAST: u8 = PayloadKind::JSON.0;
 /// Leaves the lowest two bits of a message's flags to the vocabulary's own.
 const FLAGS_SHIFT: u32 = 2;
 const ID_OF_SEQUENCE_0: u32 = 256;
-/// The sequence in the first four bytes of a header.
-const SEQUENCE_BITS: u32 = 0xFF00;
+const SEQUENCE_AT: usize = 1;
 const SHORT_HEADER_BYTES: usize = 4;
 pub(super) const LONG_HEADER_BYTES: usize = 8;
 /// A short length of this means that the long one follows.

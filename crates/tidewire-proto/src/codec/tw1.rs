@@ -19,7 +19,7 @@
 //! carry their own; the load instrument puts one into its payloads).
 
 use super::frame::Head;
-use super::{Codec, Decoded, LastFrame, Presence};
+use super::{Codec, Decoded, FrameLayout, Presence};
 use crate::body::{GapBody, PresenceBody, Reader, push_short_text};
 use crate::error::{DecodeError, EncodeError};
 use crate::message::{FLAG_NAMED, Kind, Message};
@@ -144,47 +144,16 @@ impl Codec for Tw1 {
     }
 
     #[inline(always)]
-    fn repeats_headers(&self) -> bool {
-        true
-    }
-
-    #[inline(always)]
-    fn decode_alike<'a>(
-        &self,
-        input: &'a [u8],
-        last: &LastFrame<'a>,
-    ) -> Option<(Message<'a>, &'a [u8])> {
-        let (word, mut rest) = input.split_first_chunk::<ONE_WAY_HEADER_BYTES>()?;
-        let word = u64::from_le_bytes(*word);
-        if word != last.expected {
+    fn layout(&self, frame: &[u8], message: &Message<'_>) -> Option<FrameLayout> {
+        // A name would be one more part of variable length.
+        if !message.name.is_empty() {
             return None;
         }
-        let mut id = 0;
-        if last.has_id {
-            let (bytes, behind) = rest.split_first_chunk()?;
-            (id, rest) = (u32::from_le_bytes(*bytes), behind);
-        }
-        let (payload, behind) = rest.split_at_checked(last.payload_bytes)?;
-        let message = Message {
-            kind: last.kind,
-            flags: flags_in(word),
-            channel: channel_in(word),
-            id,
-            name: "",
-            payload,
-        };
-        Some((message, behind))
-    }
-
-    #[inline(always)]
-    fn remember<'a>(&self, frame: &'a [u8], message: &Message<'a>, last: &mut LastFrame<'a>) {
-        let Some(word) = frame.first_chunk().map(|word| u64::from_le_bytes(*word)) else {
-            return;
-        };
-        // The flag of a name is in the word.
-        if message.name.is_empty() {
-            last.note(word, message);
-        }
+        Some(if message.kind.has_id() {
+            FrameLayout::new(ID_HEADER_BYTES..frame.len()).with_id(ONE_WAY_HEADER_BYTES)
+        } else {
+            FrameLayout::new(ONE_WAY_HEADER_BYTES..frame.len())
+        })
     }
 
     #[inline(always)]

@@ -29,7 +29,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 
 use tidewire::io::poller::{PollerChoice, PollerKind};
-use tidewire::proto::codec::{Codec, Decoded};
+use tidewire::proto::codec::{Codec, Decoded, FrameLayout};
 use tidewire::proto::error::{DecodeError, EncodeError};
 use tidewire::proto::handshake::{Hello, PROTOCOL_VERSION};
 use tidewire::{
@@ -388,12 +388,16 @@ impl Codec for Own {
         false
     }
 
+    fn repeats_names(&self) -> bool {
+        false
+    }
+
     fn decode<'a>(&self, input: &'a [u8], limit: usize) -> Result<Decoded<'a>, DecodeError> {
-        let Some((length, rest)) = input.split_first_chunk() else {
+        let Some((length, rest)) = input.split_first_chunk::<LENGTH_BYTES>() else {
             return Ok(Decoded::Incomplete { frame_bytes: 0 });
         };
         let payload_bytes = usize::from(u16::from_le_bytes(*length));
-        let frame_bytes = payload_bytes + 2;
+        let frame_bytes = LENGTH_BYTES + payload_bytes;
         if frame_bytes > limit {
             return Err(DecodeError::FrameTooLarge {
                 bytes: frame_bytes as u64,
@@ -407,6 +411,10 @@ impl Codec for Own {
             },
             None => Decoded::Incomplete { frame_bytes },
         })
+    }
+
+    fn layout(&self, frame: &[u8], _: &Message<'_>) -> Option<FrameLayout> {
+        Some(FrameLayout::new(LENGTH_BYTES..frame.len()))
     }
 
     fn encode(&self, message: &Message<'_>, out: &mut Vec<u8>) -> Result<(), EncodeError> {
@@ -472,6 +480,9 @@ fn install(subscriber: &str) -> Result<(), Box<dyn Error>> {
 const RECEIVERS: usize = 16;
 
 const PAYLOAD: [u8; 32] = [b'x'; 32];
+
+/// Of the codec of one's own.
+const LENGTH_BYTES: usize = 2;
 
 /// What a message begins with that wants to know how many were taken.
 const QUESTION: u8 = b'?';

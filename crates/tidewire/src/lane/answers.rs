@@ -15,7 +15,7 @@ use tidewire_proto::error::EncodeError;
 use tidewire_proto::message::Kind;
 
 use super::Core;
-use crate::context::{Context, Current, SendError, encode_within};
+use crate::context::{Context, Current, Origin, SendError, encode_within};
 use crate::deferred::{Answer, Content, Deferred, Ticket, Token};
 use crate::service::HandlerError;
 use crate::session::{CloseReason, Session};
@@ -448,8 +448,7 @@ const NOWHERE: u64 = u64::MAX;
 
 /// What [`Context`] knows before any message.
 pub(crate) const NO_MESSAGE: Current = Current {
-    kind: Kind::OneWay,
-    channel: 0,
+    origin: Origin::new(Kind::OneWay, 0),
     id: 0,
     named: false,
     deferred: false,

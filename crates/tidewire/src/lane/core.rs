@@ -31,7 +31,7 @@ use crate::listen::StreamListener;
 use crate::metrics::LaneCounters;
 use crate::output::Output;
 use crate::pattern::{Directory, Room, Routes, SharedRoom};
-use crate::reply::ReplyShape;
+use crate::reply::LastReply;
 use crate::service::ConnectFailure;
 use crate::session::{CloseReason, Session, SessionId};
 use crate::sessions::SessionTable;
@@ -121,7 +121,9 @@ pub(crate) struct Core {
     /// Name of the method being called, if it has one.
     pub(crate) method_name: String,
     /// What the last replies had in common.
-    pub(crate) reply_shape: ReplyShape,
+    pub(crate) last_reply: LastReply,
+    /// Length, kind and channel of the last frame for the service that the codec decoded.
+    pub(super) last_like: u64,
     /// Tokens of answered requests, to be used again.
     pub(crate) spare_tokens: Vec<Arc<AnswerToken>>,
     pub(crate) drain_deadline_ns: Option<u64>,
@@ -176,7 +178,8 @@ impl Core {
             connect_failures: Vec::new(),
             expired: Vec::new(),
             method_name: String::new(),
-            reply_shape: ReplyShape::NONE,
+            last_reply: LastReply::NONE,
+            last_like: 0,
             spare_tokens: Vec::new(),
             drain_deadline_ns: None,
             stop: false,

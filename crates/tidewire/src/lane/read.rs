@@ -3,7 +3,7 @@
 use std::hint::cold_path;
 use std::io::ErrorKind;
 
-use tidewire_proto::codec::{AnyCodec, Codec, Decoded, LastFrame};
+use tidewire_proto::codec::{AnyCodec, Codec, Decoded, FrameTemplate};
 use tidewire_proto::connection::{FrameFilter, Handled, Inbound, PauseReason};
 use tidewire_proto::message::Message;
 
@@ -27,24 +27,21 @@ pub(super) enum Flow {
 }
 
 /// How far decoding has come over one piece of input or several.
-pub(super) struct Progress<'a> {
+pub(super) struct Progress {
     /// Frames decoded.
     pub(super) frames: u64,
     /// Which frames go to the service.
     filter: FrameFilter,
     /// Bytes at the front in which the codec found no end of a frame before.
     searched: usize,
-    /// What the next datagram may repeat.
-    last: LastFrame<'a>,
 }
 
-impl Progress<'_> {
+impl Progress {
     pub(super) fn new(core: &Core, slot: usize) -> Self {
         Self {
             frames: 0,
             filter: core.sessions[slot].connection.filter(&core.shared.rules),
             searched: 0,
-            last: LastFrame::new(),
         }
     }
 }
@@ -283,36 +280,19 @@ fn handle_bytes<S: Service, C: Codec + ?Sized>(
 
 /// Decodes and handles every whole frame of a piece of a stream, or of a datagram. Returns how many bytes were used.
 #[inline]
-pub(super) fn decode_frames<'a, S: Service, C: Codec + ?Sized, const IS_DATAGRAM: bool>(
+pub(super) fn decode_frames<S: Service, C: Codec + ?Sized, const IS_DATAGRAM: bool>(
     cx: &mut Context<'_>,
     service: &mut S,
     codec: &C,
     slot: usize,
-    input: &'a [u8],
-    progress: &mut Progress<'a>,
+    input: &[u8],
+    progress: &mut Progress,
 ) -> (usize, Flow) {
     let queue_bytes_max = cx.core.shared.limits.queue_bytes_max;
     let mut filter = progress.filter;
     let (mut rest, mut frames) = (input, 0);
     let mut searched = std::mem::take(&mut progress.searched);
-    let remembers = codec.repeats_headers();
-    let mut last = if IS_DATAGRAM {
-        progress.last
-    } else {
-        LastFrame::new()
-    };
-    let flow = 'frames: loop {
-        // A loop of its own, so that what is rare takes no registers from it.
-        while remembers && let Some((message, behind)) = codec.decode_alike(rest, &last) {
-            let consumed = rest.len() - behind.len();
-            // It is like one that was served, and neither is looked at again.
-            debug_assert!(filter.serves(message.kind) && consumed <= filter.frame_bytes_max);
-            (rest, frames) = (behind, frames + 1);
-            serve::<S, C, IS_DATAGRAM>(cx, service, codec, slot, message, consumed);
-            if must_stop(cx, queue_bytes_max) {
-                break 'frames Flow::Stop;
-            }
-        }
+    let flow = loop {
         if rest.is_empty() {
             break Flow::Continue;
         }
@@ -327,10 +307,19 @@ pub(super) fn decode_frames<'a, S: Service, C: Codec + ?Sized, const IS_DATAGRAM
         let (frame, behind) = rest.split_at(consumed);
         (rest, frames) = (behind, frames + 1);
         if filter.serves(message.kind) {
-            if remembers {
-                codec.remember(frame, &message, &mut last);
-            }
+            // Frames like the last two of the lane are expected next. Where lengths vary, a guess that fails costs more than
+            // it saves.
+            let like = like_of(&message, consumed);
+            let is_expected = std::mem::replace(&mut cx.core.last_like, like) == like
+                && !rest.is_empty()
+                && codec.layout(frame, &message).is_some();
             serve::<S, C, IS_DATAGRAM>(cx, service, codec, slot, message, consumed);
+            if is_expected && !must_stop(cx, queue_bytes_max) {
+                let like = (frame, &message);
+                let behind = serve_alike::<S, C, IS_DATAGRAM>(cx, service, codec, slot, like, rest);
+                frames += ((rest.len() - behind.len()) / consumed) as u64;
+                rest = behind;
+            }
         } else {
             // What is lent to a call lies in memory; the copy leaves the other messages in registers. None of the
             // lane's kinds has a name.
@@ -339,7 +328,7 @@ pub(super) fn decode_frames<'a, S: Service, C: Codec + ?Sized, const IS_DATAGRAM
                 Handled::Done | Handled::Early | Handled::Refused => {}
                 Handled::Opened => {
                     let connection = &cx.core.sessions[slot].connection;
-                    (filter, last) = (connection.filter(&cx.core.shared.rules), LastFrame::new());
+                    filter = connection.filter(&cx.core.shared.rules);
                     service.on_open(cx);
                 }
                 Handled::Closed(reason) => break Flow::Close(reason),
@@ -351,10 +340,45 @@ pub(super) fn decode_frames<'a, S: Service, C: Codec + ?Sized, const IS_DATAGRAM
     };
     progress.frames += frames;
     progress.filter = filter;
-    if IS_DATAGRAM {
-        progress.last = last;
-    }
     (input.len() - rest.len(), flow)
+}
+
+/// Length, kind and channel of a frame, which those that a template reads agree in.
+#[inline(always)]
+fn like_of(message: &Message<'_>, frame_bytes: usize) -> u64 {
+    frame_bytes as u64 ^ u64::from(message.kind as u8) << 40 ^ u64::from(message.channel) << 48
+}
+
+/// Serves the frames at the front of `input` that are like the one that `message` was decoded from, until no further message
+/// may be handled. Returns what is behind them. That one was served, so neither the kind nor the length of the others is
+/// looked at again.
+///
+/// A function of its own, so that its loop has all registers, and the compiler knows what all templates of the codec have in
+/// common.
+#[inline(never)]
+fn serve_alike<'a, S: Service, C: Codec + ?Sized, const IS_DATAGRAM: bool>(
+    cx: &mut Context<'_>,
+    service: &mut S,
+    codec: &C,
+    slot: usize,
+    (frame, message): (&'a [u8], &Message<'a>),
+    input: &'a [u8],
+) -> &'a [u8] {
+    let queue_bytes_max = cx.core.shared.limits.queue_bytes_max;
+    let Some(template) = FrameTemplate::expect(codec, frame, message) else {
+        return input;
+    };
+    let mut rest = input;
+    loop {
+        let Some((message, behind)) = template.read(rest) else {
+            return rest;
+        };
+        serve::<S, C, IS_DATAGRAM>(cx, service, codec, slot, message, frame.len());
+        if must_stop(cx, queue_bytes_max) {
+            return behind;
+        }
+        rest = behind;
+    }
 }
 
 /// Hands a message to the service.
@@ -371,7 +395,7 @@ fn serve<S: Service, C: Codec + ?Sized, const IS_DATAGRAM: bool>(
         cx.core.note_arrival(slot, codec, &message);
     }
     cx.current = Current::of(&message);
-    if codec.repeats_names() && !message.name.is_empty() {
+    if !message.name.is_empty() && codec.repeats_names() {
         cx.remember_name(message.name);
     }
     let handling = Entered::handle(cx.core, cx.id, message.kind, frame_bytes);

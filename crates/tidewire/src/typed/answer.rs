@@ -172,7 +172,7 @@ fn answer_later<F: Format, R: Serialize>(
 /// Whether the caller reads an answer: not if it sent a one-way message, or a request without an id in a codec that has
 /// ids. Without ids every message counts on its answer.
 fn wants_answer(cx: &Context<'_>) -> bool {
-    !cx.codec().has_ids() || (cx.current.kind == Kind::Request && cx.current.id != 0)
+    !cx.codec().has_ids() || (cx.current.origin.kind() == Kind::Request && cx.current.id != 0)
 }
 
 /// What the caller reads when its arguments cannot be read.

@@ -74,25 +74,18 @@ impl<'a> RpcFrame<'a> {
         Table::root(bytes).ok()?.free_places(SLOTS)
     }
 
-    /// Where the number and the parameters lie in what [`RpcFrame::encode`] appends.
-    pub(super) fn encoded_places(&self) -> (usize, usize) {
+    /// How many bytes [`RpcFrame::encode`] appends.
+    ///
+    /// # Errors
+    /// [`EncodeError::PayloadTooLarge`] if it would be more than 2^31-1, the limit of the format.
+    pub fn encoded_bytes(&self) -> Result<usize, EncodeError> {
         let layout = self.layout();
         let method_bytes = if layout.has_method {
             OFFSET_BYTES + padded(self.method.len() + 1)
         } else {
             0
         };
-        let table = TABLE as usize;
-        let params_at = table + layout.table_bytes + method_bytes + OFFSET_BYTES;
-        (table + usize::from(layout.msgid_at), params_at)
-    }
-
-    /// How many bytes [`RpcFrame::encode`] appends.
-    ///
-    /// # Errors
-    /// [`EncodeError::PayloadTooLarge`] if it would be more than 2^31-1, the limit of the format.
-    pub fn encoded_bytes(&self) -> Result<usize, EncodeError> {
-        let (_, params_at) = self.encoded_places();
+        let params_at = TABLE as usize + layout.table_bytes + method_bytes + OFFSET_BYTES;
         check_bytes(params_at + VTABLE_BYTES, self.params.len())
     }
 

@@ -30,8 +30,8 @@ pub use frame::{BroadcastMessage, RpcFrame, RpcFrameType};
 use frame::frame_type_of;
 use table::Broken;
 
-use super::frame::{Around, FramePlaces, Framed};
-use super::{Codec, Decoded, LastFrame, MethodCase, RequestIds, StreamFraming, unsupported};
+use super::frame::Framed;
+use super::{Codec, Decoded, FrameLayout, MethodCase, RequestIds, StreamFraming, unsupported};
 use crate::body::ErrorBody;
 use crate::error::{DecodeError, EncodeError};
 use crate::message::{Kind, Message};
@@ -86,18 +86,6 @@ impl Uvrpc {
             Framing::Datagram => None,
         }
     }
-
-    /// Where id and payload stand in the message's frame, if that is one with both.
-    pub(super) fn frame_places(&self, message: &Message<'_>) -> Option<FramePlaces> {
-        if self.framing != Framing::Length || !has_msgid(message.kind) {
-            return None;
-        }
-        let (msgid_at, params_at) = rpc_frame_of(message).ok()?.encoded_places();
-        Some(FramePlaces {
-            id_at: LENGTH_BYTES + msgid_at,
-            payload_at: LENGTH_BYTES + params_at,
-        })
-    }
 }
 
 impl Codec for Uvrpc {
@@ -144,42 +132,19 @@ impl Codec for Uvrpc {
         }
     }
 
-    #[inline(always)]
-    fn repeats_headers(&self) -> bool {
-        self.framing == Framing::Length
-    }
-
-    #[inline(always)]
-    fn decode_alike<'a>(
-        &self,
-        input: &'a [u8],
-        last: &LastFrame<'a>,
-    ) -> Option<(Message<'a>, &'a [u8])> {
-        let (id, payload, behind) = last.around.split(input, last.payload_bytes)?;
-        let id = if has_msgid(last.kind) { id } else { 0 };
-        let message = Message::with_id(last.kind, 0, id, payload).with_name(last.around.name);
-        Some((message, behind))
-    }
-
     #[inline]
-    fn remember<'a>(&self, frame: &'a [u8], message: &Message<'a>, last: &mut LastFrame<'a>) {
-        let Some(word) = frame.first_chunk().map(|word| u64::from_le_bytes(*word)) else {
-            return;
-        };
-        let had_name = std::mem::replace(&mut last.name_seen, message.name) == message.name;
-        if self.framing != Framing::Length || !(last.came_again(word) && had_name) {
-            return;
+    fn layout(&self, frame: &[u8], message: &Message<'_>) -> Option<FrameLayout> {
+        if self.framing != Framing::Length {
+            return None;
         }
-        if let Some((msgid_at, params)) = RpcFrame::free_places(&frame[LENGTH_BYTES..]) {
-            let id_at = LENGTH_BYTES + msgid_at;
-            (last.kind, last.payload_bytes) = (message.kind, params.len());
-            last.around = Around {
-                head: &frame[..id_at],
-                middle: &frame[id_at + ID_BYTES..LENGTH_BYTES + params.start],
-                tail: &frame[LENGTH_BYTES + params.end..],
-                name: message.name,
-            };
-        }
+        let (msgid_at, params) = RpcFrame::free_places(frame.get(LENGTH_BYTES..)?)?;
+        let msgid_at = LENGTH_BYTES + msgid_at;
+        let layout = FrameLayout::new(LENGTH_BYTES + params.start..LENGTH_BYTES + params.end);
+        Some(if has_msgid(message.kind) {
+            layout.with_id(msgid_at)
+        } else {
+            layout.with_ignored(msgid_at..msgid_at + MSGID_BYTES)
+        })
     }
 
     fn encode(&self, message: &Message<'_>, out: &mut Vec<u8>) -> Result<(), EncodeError> {
@@ -354,7 +319,7 @@ pub const ORIGINAL_FRAME_BYTES_MAX: usize = 32_764;
 
 const NAME: &str = "uvrpc";
 const LENGTH_BYTES: usize = 4;
-const ID_BYTES: usize = 4;
+const MSGID_BYTES: usize = 4;
 
 #[cfg(test)]
 mod tests;

@@ -238,7 +238,7 @@ fn take_datagram<'a, S: Service, C: Codec + ?Sized>(
     codec: &C,
     slot: usize,
     datagram: &Datagram<'a>,
-    progress: &mut Progress<'a>,
+    progress: &mut Progress,
 ) -> Taken {
     if datagram.truncated {
         cx.core.drop_datagram(DatagramDrop::Truncated);
@@ -250,13 +250,13 @@ fn take_datagram<'a, S: Service, C: Codec + ?Sized>(
     take_frames(cx, service, codec, slot, datagram.bytes, progress)
 }
 
-fn take_frames<'a, S: Service, C: Codec + ?Sized>(
+fn take_frames<S: Service, C: Codec + ?Sized>(
     cx: &mut Context<'_>,
     service: &mut S,
     codec: &C,
     slot: usize,
-    bytes: &'a [u8],
-    progress: &mut Progress<'a>,
+    bytes: &[u8],
+    progress: &mut Progress,
 ) -> Taken {
     let (used, flow) = read::decode_frames::<S, C, true>(cx, service, codec, slot, bytes, progress);
     match flow {

@@ -1,0 +1,397 @@
+//! Frame templates: a frame like one that is known, read and written without the codec.
+//!
+//! Problem: messages of one session often differ in nothing but id and payload, and reading or writing the header of each
+//! costs more than the rest of the message. Approach: a codec says once where id and payload stand in a frame
+//! ([`Codec::layout`]). A [`FrameTemplate`] of that frame reads the next frames by comparing all other bytes with those of the
+//! first, and writes frames by copying them. The length of the payload is one of the bytes that do not change, so a template
+//! is for payloads of one length, and need not know how a codec spells it.
+//!
+//! Where all that is compared stands in the first eight bytes, one comparison of a word does it. For a known codec the
+//! compiler folds the layout into that comparison as long as the template is a local variable of the loop.
+//!
+//! Rejected: a template that owns its bytes (every message with a name would have to check it again), and asking the codec
+//! to read and write by itself what it knows (three methods that only the codecs of this library could implement).
+
+use std::ops::Range;
+
+use super::Codec;
+use crate::message::Message;
+
+/// Where id and payload stand in a frame; see [`Codec::layout`]. All that is behind the payload belongs to the frame.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FrameLayout {
+    payload: Range<usize>,
+    id: IdPlace,
+    ignored: Range<usize>,
+}
+
+/// Where an id stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum IdPlace {
+    Nowhere,
+    /// In four bytes.
+    Word {
+        at: usize,
+    },
+    /// In one byte, for ids from `first` on.
+    Byte {
+        at: usize,
+        first: u32,
+    },
+}
+
+impl FrameLayout {
+    /// A frame with this payload and without an id: it is read with id 0, and written whatever the message's id is.
+    #[inline(always)]
+    #[must_use]
+    pub const fn new(payload: Range<usize>) -> Self {
+        Self {
+            payload,
+            id: IdPlace::Nowhere,
+            ignored: 0..0,
+        }
+    }
+
+    /// The id is the four bytes from `at` on, little-endian, in front of the payload.
+    #[inline(always)]
+    #[must_use]
+    pub const fn with_id(self, at: usize) -> Self {
+        let id = IdPlace::Word { at };
+        Self { id, ..self }
+    }
+
+    /// The id's lowest byte is the byte at `at`, in front of the payload. It stands for one of the 256 ids from `first` on;
+    /// the frame can express no others.
+    #[inline(always)]
+    #[must_use]
+    pub const fn with_id_byte(self, at: usize, first: u32) -> Self {
+        let id = IdPlace::Byte { at, first };
+        Self { id, ..self }
+    }
+
+    /// Decoding does not look at these bytes in front of the payload, so that they may differ from frame to frame.
+    #[inline(always)]
+    #[must_use]
+    pub const fn with_ignored(self, ignored: Range<usize>) -> Self {
+        Self { ignored, ..self }
+    }
+
+    /// Where the payload stands.
+    #[must_use]
+    pub fn payload(&self) -> Range<usize> {
+        self.payload.clone()
+    }
+
+    /// Where the id stands: nowhere, in one byte or in four.
+    #[must_use]
+    pub const fn id(&self) -> Range<usize> {
+        match self.id {
+            IdPlace::Nowhere => 0..0,
+            IdPlace::Word { at } => at..at.saturating_add(ID_BYTES),
+            IdPlace::Byte { at, .. } => at..at.saturating_add(1),
+        }
+    }
+
+    /// The smallest of the 256 ids that an id of one byte stands for.
+    #[must_use]
+    pub const fn first_id(&self) -> u32 {
+        match self.id {
+            IdPlace::Byte { first, .. } => first,
+            _ => 0,
+        }
+    }
+
+    /// Which bytes decoding does not look at.
+    #[must_use]
+    pub fn ignored(&self) -> Range<usize> {
+        self.ignored.clone()
+    }
+
+    /// Whether everything is where a frame of `frame_bytes` with a payload of `payload_bytes` can have it.
+    #[inline(always)]
+    fn fits(&self, frame_bytes: usize, payload_bytes: usize) -> bool {
+        let is_in_front =
+            |part: &Range<usize>| part.start <= part.end && part.end <= self.payload.start;
+        self.payload.start <= self.payload.end
+            && self.payload.end <= frame_bytes
+            && self.payload.end - self.payload.start == payload_bytes
+            && is_in_front(&self.id())
+            && is_in_front(&self.ignored)
+    }
+}
+
+/// A frame that others are like but for id and payload. See the module's documentation.
+#[derive(Clone, Debug)]
+pub struct FrameTemplate<'a> {
+    frame: &'a [u8],
+    message: Message<'a>,
+    layout: FrameLayout,
+    payload_bytes: usize,
+    /// Whether the first [`WORD_BYTES`] of a frame are all that is compared.
+    is_short: bool,
+    /// What they must be, and which of their bits.
+    word: u64,
+    mask: u64,
+    /// Whether the id is the four bytes behind them; else it is in them.
+    is_id_behind: bool,
+    /// Bits of the id in the word: how far up, and which.
+    id_shift: u32,
+    id_bits: u32,
+    first_id: u32,
+    /// Bytes in front of the payload, if they are no more than the word.
+    short_header_bytes: usize,
+    /// What is compared of a frame that is not short.
+    parts: Parts<'a>,
+}
+
+/// What is compared of a longer frame: what stands in front of a hole, which is an id or is ignored, between that and the
+/// payload, and behind the payload.
+#[derive(Clone, Copy, Debug)]
+struct Parts<'a> {
+    head: &'a [u8],
+    hole_bytes: usize,
+    middle: &'a [u8],
+    tail: &'a [u8],
+}
+
+impl<'a> Parts<'a> {
+    const NONE: Self = Self {
+        head: &[],
+        hole_bytes: 0,
+        middle: &[],
+        tail: &[],
+    };
+
+    #[inline]
+    fn of(frame: &'a [u8], layout: &FrameLayout) -> Option<Self> {
+        let (id, ignored) = (layout.id(), layout.ignored());
+        let hole = match (id.is_empty(), ignored.is_empty()) {
+            (true, _) => ignored,
+            (false, true) => id,
+            (false, false) => return None,
+        };
+        Some(Self {
+            head: frame.get(..hole.start)?,
+            hole_bytes: hole.len(),
+            middle: frame.get(hole.end..layout.payload.start)?,
+            tail: frame.get(layout.payload.end..)?,
+        })
+    }
+}
+
+impl<'a> FrameTemplate<'a> {
+    /// The template of `frame`, which `codec` decodes to `message` or has encoded it to, if the codec knows a layout.
+    ///
+    /// Frames of less than eight bytes have no template.
+    #[inline(always)]
+    #[must_use]
+    pub fn learn<C: Codec + ?Sized>(
+        codec: &C,
+        frame: &'a [u8],
+        message: &Message<'a>,
+    ) -> Option<Self> {
+        let layout = codec.layout(frame, message)?;
+        let first = frame.first_chunk::<WORD_BYTES>()?;
+        let payload_bytes = message.payload.len();
+        if !layout.fits(frame.len(), payload_bytes) {
+            return None;
+        }
+        let header_bytes = layout.payload.start;
+        let word_bits = bits_of(&(0..header_bytes)) & !bits_of(&layout.ignored);
+        let is_word = header_bytes <= WORD_BYTES;
+        // Each form of id in an arm of its own: of a known codec, the compiler then knows what they have in common.
+        let (is_header_short, id_bits, id_shift, first_id) = match layout.id {
+            IdPlace::Nowhere => (is_word, 0, 0, 0),
+            IdPlace::Word { at: WORD_BYTES } => (header_bytes == WORD_BYTES + ID_BYTES, 0, 0, 0),
+            IdPlace::Word { at } => (is_word, u32::MAX, bits_before(at), 0),
+            IdPlace::Byte { at, first } => (is_word, 0xFF, bits_before(at), first),
+        };
+        let is_id_behind = layout.id == IdPlace::Word { at: WORD_BYTES };
+        let is_short = is_header_short && layout.payload.end == frame.len();
+        let mask = word_bits & !u64::from(id_bits).unbounded_shl(id_shift);
+        let parts = if is_short {
+            Parts::NONE
+        } else {
+            Parts::of(frame, &layout)?
+        };
+        Some(Self {
+            frame,
+            message: *message,
+            layout,
+            payload_bytes,
+            is_short,
+            word: u64::from_le_bytes(*first) & mask,
+            mask,
+            is_id_behind,
+            id_shift,
+            id_bits,
+            first_id,
+            short_header_bytes: header_bytes.min(WORD_BYTES),
+            parts,
+        })
+    }
+
+    /// As [`FrameTemplate::learn`], for [`FrameTemplate::read`]: frames that do not say where they end have none.
+    #[inline(always)]
+    #[must_use]
+    pub fn expect<C: Codec + ?Sized>(
+        codec: &C,
+        frame: &'a [u8],
+        message: &Message<'a>,
+    ) -> Option<Self> {
+        if codec.fills_datagrams() {
+            return None;
+        }
+        Self::learn(codec, frame, message)
+    }
+
+    /// The message at the front of `input`, and what is behind its frame, if that frame is like this one but for id and
+    /// payload, and all of it is there. The same as [`Codec::decode`] says, only sooner.
+    #[inline(always)]
+    #[must_use]
+    pub fn read<'b>(&self, input: &'b [u8]) -> Option<(Message<'b>, &'b [u8])>
+    where
+        'a: 'b,
+    {
+        // All that follows is within a frame of known length, so that the compiler can drop most other checks.
+        let (frame, behind) = input.split_at_checked(self.frame.len())?;
+        let (id, payload) = if self.is_short {
+            let (first, rest) = frame.split_first_chunk::<WORD_BYTES>()?;
+            let word = u64::from_le_bytes(*first);
+            if word & self.mask != self.word {
+                return None;
+            }
+            if self.is_id_behind {
+                let (id, payload) = rest.split_first_chunk()?;
+                (u32::from_le_bytes(*id), payload)
+            } else {
+                let id = word.unbounded_shr(self.id_shift) as u32;
+                (self.id_of(id), frame.get(self.short_header_bytes..)?)
+            }
+        } else {
+            self.read_parts(frame)?
+        };
+        let message = Message {
+            id,
+            payload,
+            ..self.message
+        };
+        Some((message, behind))
+    }
+
+    /// Id and payload of a frame that is not short.
+    #[inline(always)]
+    fn read_parts<'b>(&self, frame: &'b [u8]) -> Option<(u32, &'b [u8])> {
+        let rest = strip(self.parts.head, frame)?;
+        let (id, rest) = match self.parts.hole_bytes {
+            ID_BYTES => {
+                let (id, rest) = rest.split_first_chunk()?;
+                (u32::from_le_bytes(*id), rest)
+            }
+            bytes => {
+                let (hole, rest) = rest.split_at_checked(bytes)?;
+                (hole.first().map_or(0, |id| u32::from(*id)), rest)
+            }
+        };
+        let id = match self.layout.id {
+            IdPlace::Nowhere => 0,
+            IdPlace::Word { .. } => id,
+            IdPlace::Byte { .. } => self.id_of(id),
+        };
+        let rest = strip(self.parts.middle, rest)?;
+        let (payload, tail) = rest.split_at_checked(self.payload_bytes)?;
+        strip(self.parts.tail, tail)?;
+        Some((id, payload))
+    }
+
+    /// The id that these bits of a word stand for.
+    #[inline(always)]
+    fn id_of(&self, bits: u32) -> u32 {
+        let first = self.first_id;
+        (bits.wrapping_sub(first) & self.id_bits).wrapping_add(first)
+    }
+
+    /// Appends the frame with this id and payload. Returns whether it can: the payload must be as long as this one's, and
+    /// the id one that the frame can express. The same as [`Codec::encode`] writes, only sooner.
+    #[must_use]
+    pub fn write(&self, id: u32, payload: &[u8], out: &mut Vec<u8>) -> bool {
+        let (place, id_place) = (self.layout.payload(), self.layout.id());
+        let is_byte = id_place.len() == 1;
+        if payload.len() != self.payload_bytes || is_byte && id.wrapping_sub(self.first_id) > 0xFF {
+            return false;
+        }
+        let start = out.len();
+        out.extend_from_slice(self.frame);
+        let frame = &mut out[start..];
+        let id_bytes = id_place.len();
+        frame[id_place].copy_from_slice(&id.to_le_bytes()[..id_bytes]);
+        frame[place].copy_from_slice(payload);
+        true
+    }
+
+    /// The frame that was learnt.
+    #[must_use]
+    pub const fn frame(&self) -> &'a [u8] {
+        self.frame
+    }
+
+    /// The message that was learnt.
+    #[must_use]
+    pub const fn message(&self) -> &Message<'a> {
+        &self.message
+    }
+
+    /// Where id and payload stand in the frame.
+    #[must_use]
+    pub const fn layout(&self) -> &FrameLayout {
+        &self.layout
+    }
+}
+
+/// How far up the bits of a byte stand in a word.
+#[inline(always)]
+const fn bits_before(at: usize) -> u32 {
+    (at as u32).saturating_mul(u8::BITS)
+}
+
+/// The bits of these bytes in the first word of a frame, as far as they are in it.
+#[inline(always)]
+fn bits_of(bytes: &Range<usize>) -> u64 {
+    below(bytes.end) & !below(bytes.start)
+}
+
+/// The bits of the first so many bytes of a word.
+#[inline(always)]
+const fn below(bytes: usize) -> u64 {
+    match bytes {
+        0..WORD_BYTES => (1 << (8 * bytes)) - 1,
+        _ => u64::MAX,
+    }
+}
+
+/// What is behind `part` at the front of `input`. Parts of 8 to 32 bytes are compared without a call, as two ends that may
+/// overlap.
+#[inline(always)]
+fn strip<'a>(part: &[u8], input: &'a [u8]) -> Option<&'a [u8]> {
+    let (front, rest) = input.split_at_checked(part.len())?;
+    let is_same = match part.len() {
+        8..=16 => has_ends_of::<8>(front, part),
+        17..=32 => has_ends_of::<16>(front, part),
+        _ => front == part,
+    };
+    is_same.then_some(rest)
+}
+
+/// Whether the first and the last `N` bytes are those of the other.
+#[inline(always)]
+fn has_ends_of<const N: usize>(one: &[u8], other: &[u8]) -> bool {
+    one.first_chunk::<N>() == other.first_chunk() && one.last_chunk::<N>() == other.last_chunk()
+}
+
+/// What is compared at once.
+const WORD_BYTES: usize = size_of::<u64>();
+const ID_BYTES: usize = size_of::<u32>();
+
+#[cfg(test)]
+#[path = "template_tests.rs"]
+mod tests;
