@@ -6,23 +6,11 @@ use tidewire_io::clock::coarse_now_ns;
 use tidewire_proto::message::Kind;
 
 use super::Client;
-use super::queue::Ticket;
-use super::request::{Reply, Request, RequestError};
-use super::spare;
+use super::error::RequestError;
+use super::reply::{Reply, give_back};
+use super::request::Request;
+use super::submissions::{RequestHead, WhenWindowFull};
 use crate::limits::nanoseconds;
-
-/// What happens to a request when as many are waiting for their replies as allowed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum WhenWindowFull {
-    /// It fails with [`RequestError::WindowFull`]. The default: the caller knows best what to do under load.
-    #[default]
-    Refuse,
-    /// It waits its turn, within its deadline. Of those waiting there are at most 4,096; more are refused. So are those that
-    /// come faster than the client's lane takes them up, which it does at once unless the server is slow to take what it is
-    /// sent: beyond 4,096, or [`Limits::queue_bytes_max`](crate::Limits::queue_bytes_max) of payload.
-    Wait,
-}
 
 /// A request to be sent, made by [`Client::prepare`].
 ///
@@ -58,7 +46,7 @@ pub struct Call<'a> {
 #[derive(Debug)]
 pub(crate) enum Payload<'a> {
     Borrowed(&'a [u8]),
-    /// In [spare] memory, which goes back.
+    /// In [memory](super::reply::take_memory) that goes round.
     Spare(Vec<u8>),
 }
 
@@ -115,7 +103,7 @@ impl<'a> Call<'a> {
         if !inner.matches_replies {
             return Request::failed(RequestError::CannotMatch);
         }
-        let ticket = Ticket {
+        let head = RequestHead {
             slot: None,
             kind: self.kind,
             channel: self.channel,
@@ -130,11 +118,11 @@ impl<'a> Call<'a> {
         let link = &inner.link;
         match self.payload {
             Payload::Borrowed(payload) => {
-                Request::new(link, link.push_call(ticket, self.name, payload))
+                Request::new(link, link.table.submit(head, self.name, payload))
             }
             Payload::Spare(payload) => {
-                let sent = link.push_call(ticket, self.name, &payload);
-                spare::give_back(payload);
+                let sent = link.table.submit(head, self.name, &payload);
+                give_back(payload);
                 Request::new(link, sent)
             }
         }

@@ -16,11 +16,10 @@ use tidewire_proto::message::{Kind, Message};
 use tidewire_proto::room::Policy;
 use tidewire_proto::topic::Pattern;
 
-use super::call::WhenWindowFull;
-use super::queue::{SubscriptionKey, Ticket};
-use super::request::RequestError;
+use super::error::RequestError;
 use super::service::ClientService;
 use super::slots::SlotId;
+use super::submissions::{RequestHead, SubscriptionKey, WhenWindowFull};
 use super::subscription::{TopicEvent, TopicMessage, TopicQueue};
 use crate::context::{Context, SendError};
 use crate::limits::nanoseconds;
@@ -269,7 +268,7 @@ impl ClientService {
             }
             Step::Unsubscribe { alias } => (Kind::Unsubscribe, *alias),
         };
-        let ticket = Ticket {
+        let head = RequestHead {
             slot,
             kind,
             channel,
@@ -278,7 +277,7 @@ impl ClientService {
             when_full: WhenWindowFull::Refuse,
             subscription: Some(SubscriptionKey::new(key)),
         };
-        self.calls.call(cx, &ticket, &body)?;
+        self.pending.send_one(cx, &head, &body)?;
         self.listening.note_asked(key);
         Ok(())
     }
@@ -295,12 +294,12 @@ impl ClientService {
             self.register(cx)?;
         }
         self.listening.settle(key, step);
-        self.calls.reply(slot, 0, &[]);
+        self.pending.reply(slot, 0, &[]);
         Ok(())
     }
 
     fn register(&mut self, cx: &mut Context<'_>) -> Result<(), RequestError> {
-        let session = self.calls.session.ok_or(RequestError::NotConnected)?;
+        let session = self.pending.session.ok_or(RequestError::NotConnected)?;
         self.listening.register_at_ns = now_ns().saturating_add(nanoseconds(REGISTER_INTERVAL));
         let registration = Message::new(Kind::Subscribe, 0, &[]);
         cx.send_to(session, &registration)
@@ -314,7 +313,7 @@ impl ClientService {
     /// Registers again before the server forgets. Returns when it is to be done next.
     pub(super) fn register_due(&mut self, cx: &mut Context<'_>, now_ns: u64) -> Option<u64> {
         let wanted = cx.codec().registers_subscribers()
-            && self.calls.session.is_some()
+            && self.pending.session.is_some()
             && !self.listening.entries.is_empty();
         if !wanted {
             return None;
@@ -329,7 +328,7 @@ impl ClientService {
 
     /// Asks what is to be asked about subscriptions that nobody waits for.
     pub(super) fn ask_due(&mut self, cx: &mut Context<'_>) {
-        while self.calls.session.is_some()
+        while self.pending.session.is_some()
             && let Some((key, step)) = self.listening.next_step()
         {
             // An answer that waits unread is not missing.

@@ -4,56 +4,57 @@
 //! if it sleeps; answers come back in blocks, a turn's at once, as futures that need no particular executor, each with a
 //! blocking twin.
 
-mod answers;
 mod backoff;
 mod call;
-mod calls;
+mod error;
 mod event_queue;
 mod events;
-mod exchange;
 mod link;
 mod listening;
-mod queue;
+mod pending;
 mod reading;
+pub(crate) mod reply;
 mod request;
+mod request_index;
 mod service;
 mod slots;
-pub(crate) mod spare;
+mod submissions;
 mod subscription;
-mod whereabouts;
+mod sync;
+mod table;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use thiserror::Error;
 use tidewire_io::clock::{coarse_tick_ns, now_ns};
 use tidewire_io::poller::PollerChoice;
 use tidewire_io::socket::SocketOptions;
 use tidewire_proto::body::{JoinBody, JoinedBody, RoomCall, Roster};
 use tidewire_proto::codec::{AnyCodec, Codec, RequestIds, Tw1};
-use tidewire_proto::error::EncodeError;
 use tidewire_proto::message::{Kind, MemberId, Message};
 
 pub use backoff::Backoff;
+pub use call::Call;
 pub(crate) use call::Payload;
-pub use call::{Call, WhenWindowFull};
+pub use error::{ConnectError, HandOverError, RequestError};
 use event_queue::EventBounds;
 pub use event_queue::WhenEventsFull;
 pub use events::{Event, OwnedMessage};
-pub use request::{Reply, Request, RequestError};
+pub use reply::Reply;
+pub use request::Request;
+pub use submissions::WhenWindowFull;
 pub use subscription::{Subscription, TopicEvent, TopicMessage};
 
-use crate::address::{Address, AddressError, Endpoint};
+use crate::address::{Address, Endpoint};
+use crate::context::encode_within;
 use crate::limits::{Limits, nanoseconds};
 use crate::listen::{adapt, frame};
 use crate::metrics::Metrics;
 use crate::pattern::Joined;
-use crate::server::{ServeError, Server};
-use crate::service::ConnectFailure;
-use exchange::Exchange;
+use crate::server::Server;
 use link::Link;
-use queue::Command;
 use service::ClientService;
+use table::RequestTable;
 
 /// A connection to a server, shared by as many threads and tasks as you like.
 #[derive(Clone, Debug)]
@@ -91,39 +92,6 @@ pub struct ClientBuilder {
     wait_for_server: bool,
     sockets: SocketOptions,
     spin_us: Option<u32>,
-}
-
-/// The connection did not come about.
-#[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum ConnectError {
-    /// The text is not an address, or its host is unknown.
-    #[error("bad address")]
-    Address(#[from] AddressError),
-    /// The client's own lane could not start.
-    #[error("cannot start the client")]
-    Start(#[from] ServeError),
-    /// The server refused, did not answer, or speaks something else.
-    #[error("cannot connect")]
-    Failed(#[from] ConnectFailure),
-    /// The lane ended before the connection was made.
-    #[error("the client ended before it was connected")]
-    Ended,
-}
-
-/// A message was not handed to the client's lane.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[non_exhaustive]
-pub enum HandOverError {
-    /// The queue to the lane is full; try again.
-    #[error("the client's queue is full")]
-    QueueFull,
-    /// The client ended.
-    #[error("the client has ended")]
-    Ended,
-    /// The codec cannot express the message, or it is larger than what both sides take.
-    #[error("the codec cannot express the message")]
-    Encode(#[from] EncodeError),
 }
 
 impl Client {
@@ -292,25 +260,14 @@ impl Client {
         let timeout_ns = nanoseconds(self.inner.close_timeout);
         self.inner
             .link
-            .close_by(now_ns().saturating_add(timeout_ns));
-        self.hand_over_waiting(Command::Close)
-    }
-
-    /// Hands over what must not be lost, waiting while the queue is full.
-    fn hand_over_waiting(&self, mut command: Command) -> Result<(), HandOverError> {
-        while let Err(refused) = self.inner.link.push(command) {
-            if refused.error != HandOverError::QueueFull {
-                return Err(refused.error);
-            }
-            command = refused.command;
-            self.inner.link.ring();
-            std::thread::yield_now();
-        }
-        Ok(())
+            .close_by(now_ns().saturating_add(timeout_ns))
     }
 
     fn send(&self, message: &Message<'_>) -> Result<(), HandOverError> {
-        self.inner.link.push_message(&self.inner.codec, message)
+        let Inner { link, codec, .. } = &*self.inner;
+        let limit = link.table.frame_bytes_max();
+        link.table
+            .send(|out| encode_within(limit, out, |out| codec.encode(message, out)))
     }
 }
 
@@ -318,7 +275,7 @@ impl Drop for Inner {
     /// Some thread may keep a reference to the link beyond this.
     fn drop(&mut self) {
         self.link.events.discard();
-        spare::drop_shares(&self.link);
+        request::drop_shares(&self.link);
     }
 }
 
@@ -465,8 +422,8 @@ impl ClientBuilder {
         let is_single = is_udp.contains(&true) && self.codec.fills_datagrams();
         let ids = self.codec.ids();
         let matches_replies = !is_udp.contains(&true) || ids != RequestIds::None;
-        let exchange = Exchange::new(self.limits.queue_bytes_max, is_single);
-        let link = Arc::new(Link::new(exchange, self.event_bounds));
+        let table = RequestTable::new(self.limits.queue_bytes_max, is_single);
+        let link = Arc::new(Link::new(table, self.event_bounds));
         let codec = self.codec;
         let service = ClientService::new(
             Arc::clone(&link),

@@ -6,9 +6,8 @@
 //! back wakes the lane.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
 
-use tidewire_io::doorbell::Doorbell;
+use super::sync::{LaneWaker, OnceWaker};
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -16,21 +15,12 @@ pub(crate) struct Reading {
     full_queues: AtomicUsize,
     /// Events that queues dropped because the application did not take them.
     dropped: AtomicU64,
-    /// Set once the lane runs. Not kept beyond it: references to a client's link may be spare for longer.
-    doorbell: OnceLock<Weak<Doorbell>>,
+    waker: OnceWaker,
 }
 
 impl Reading {
-    pub(super) fn set_doorbell(&self, doorbell: &Arc<Doorbell>) {
-        // It belongs to one lane, so it was not set before.
-        let _ = self.doorbell.set(Arc::downgrade(doorbell));
-    }
-
-    /// Wakes the lane if it sleeps.
-    pub(super) fn ring(&self) {
-        if let Some(doorbell) = self.doorbell.get().and_then(Weak::upgrade) {
-            doorbell.ring();
-        }
+    pub(super) fn waker(&self) -> &OnceWaker {
+        &self.waker
     }
 
     /// Whether a queue is full. The order of memory is the doorbell's: it is rung after the count has changed.
@@ -57,7 +47,7 @@ impl Reading {
     /// Counts out a queue that has room again.
     pub(super) fn release(&self) {
         if self.full_queues.fetch_sub(1, Ordering::Relaxed) == 1 {
-            self.ring();
+            self.waker.wake();
         }
     }
 }

@@ -1,112 +1,21 @@
 //! A request on its way: a future for any executor, with a blocking twin.
+//!
+//! References to a client's link go round between the requests of a thread that hold them: counting one more and one less is
+//! two atomic operations, each of which costs as much as everything that is done for a request without them. A client that
+//! is gone is not kept by them: the thread that drops it lets go of its own at once, and every other one when it next
+//! finishes a request, whosever that is, or ends.
 
+use std::cell::RefCell;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 
-use thiserror::Error;
-use tidewire_proto::body::ErrorCode;
-use tidewire_proto::error::EncodeError;
-use tidewire_proto::topic::TopicError;
-
-use super::HandOverError;
+use super::error::{HandOverError, RequestError};
 use super::link::Link;
+use super::reply::{PIECES_MAX, Reply};
 use super::slots::SlotId;
-use super::spare::{self, give_back};
-use crate::session::CloseReason;
-
-/// The answer to a request.
-///
-/// The memory it is in serves another request once it is dropped. That of a short one has room for 120 bytes, unless it is
-/// empty.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Reply {
-    payload: Vec<u8>,
-    /// A whole word, because it is moved with the payload: two bytes of one, read as a word, would have to be waited for.
-    channel: u64,
-}
-
-impl Reply {
-    pub(super) fn new(channel: u16, payload: Vec<u8>) -> Self {
-        Self {
-            payload,
-            channel: u64::from(channel),
-        }
-    }
-
-    /// The channel the answer came on; for a join, the room's alias.
-    #[must_use]
-    pub fn channel(&self) -> u16 {
-        self.channel as u16
-    }
-
-    /// What the server answered.
-    #[must_use]
-    pub fn payload(&self) -> &[u8] {
-        &self.payload
-    }
-
-    /// What the server answered, owned.
-    #[must_use]
-    pub fn into_payload(mut self) -> Vec<u8> {
-        std::mem::take(&mut self.payload)
-    }
-}
-
-impl Drop for Reply {
-    fn drop(&mut self) {
-        give_back(std::mem::take(&mut self.payload));
-    }
-}
-
-/// Why a request has no reply.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[non_exhaustive]
-pub enum RequestError {
-    /// The server refused it. Whether to try again depends on the code.
-    #[error("{text}")]
-    Refused {
-        /// Why, for programs.
-        code: ErrorCode,
-        /// The number that the codec's own format has for it, which can tell more apart; 0 if it has none.
-        number: i32,
-        /// Why, for people.
-        text: String,
-    },
-    /// No reply within the deadline. The request may have had its effect.
-    #[error("no reply within the deadline")]
-    TimedOut,
-    /// The connection ended first. The request may have had its effect.
-    #[error("the connection ended before the reply: {0}")]
-    Closed(CloseReason),
-    /// There is no connection now; nothing was sent.
-    #[error("not connected")]
-    NotConnected,
-    /// As many requests wait as allowed, in number or in [bytes](crate::Limits::queue_bytes_max); nothing was sent. Try again
-    /// after a reply.
-    #[error("too many requests are waiting for their replies")]
-    WindowFull,
-    /// Replies of the codec are matched by their order, and over UDP one may be lost: the next would be taken for it.
-    /// Nothing was sent.
-    #[error(
-        "replies without ids cannot be matched over UDP; use tcp:// or a codec with ids (tw1, srmp, srmp-rpc, uvrpc)"
-    )]
-    CannotMatch,
-    /// The codec cannot express the request; nothing was sent.
-    #[error("the codec cannot express the request")]
-    Encode(#[from] EncodeError),
-    /// The text is not a pattern; nothing was sent. Correct it.
-    #[error(transparent)]
-    Pattern(#[from] TopicError),
-    /// The reply was not what this kind of request answers with.
-    #[error("the reply is malformed")]
-    MalformedReply,
-    /// The client was shut down.
-    #[error("the client was shut down")]
-    Shutdown,
-}
 
 /// A request that was handed to the client's lane. Await it, or [`Request::wait`] for it.
 ///
@@ -133,16 +42,6 @@ enum State {
 /// Wakes a thread that waits for a reply.
 struct SleepingThread(Thread);
 
-impl From<HandOverError> for RequestError {
-    fn from(error: HandOverError) -> Self {
-        match error {
-            HandOverError::QueueFull => Self::WindowFull,
-            HandOverError::Ended => Self::Shutdown,
-            HandOverError::Encode(error) => Self::Encode(error),
-        }
-    }
-}
-
 impl Request {
     /// A request whose answer will be in the link's slot, or that could not be handed over.
     #[inline(always)]
@@ -150,7 +49,7 @@ impl Request {
         match sent {
             Ok(slot) => Self {
                 state: State::Sent {
-                    link: spare::share(link),
+                    link: share(link),
                     slot,
                 },
             },
@@ -218,7 +117,7 @@ impl Request {
         let State::Sent { link, slot } = &self.state else {
             return None;
         };
-        let reply = link.fetch(*slot)?;
+        let reply = link.table.poll_reply(*slot)?;
         self.finish();
         Some(reply)
     }
@@ -228,7 +127,7 @@ impl Request {
     fn fetch_or_wait(&mut self, waker: Option<&Waker>) -> Option<Result<Reply, RequestError>> {
         let result = match &self.state {
             State::Sent { link, slot } => {
-                let outcome = link.fetch_or_wait(*slot, waker)?;
+                let outcome = link.table.poll(*slot, waker)?;
                 outcome.map_err(|error| *error)
             }
             State::Failed(error) => Err(RequestError::clone(error)),
@@ -242,7 +141,7 @@ impl Request {
     #[inline(always)]
     fn finish(&mut self) {
         if let State::Sent { link, .. } = std::mem::replace(&mut self.state, State::Done) {
-            spare::give_back_share(link);
+            give_back_share(link);
         }
     }
 }
@@ -267,7 +166,7 @@ impl Drop for Request {
     #[inline]
     fn drop(&mut self) {
         if let State::Sent { link, slot } = &self.state {
-            link.abandon(*slot);
+            link.table.abandon(*slot);
         }
     }
 }
@@ -288,33 +187,174 @@ impl Wake for SleepingThread {
     }
 }
 
+/// A reference to this link: one that was given back, or one more.
+#[inline]
+pub(super) fn share(link: &Arc<Link>) -> Arc<Link> {
+    let shared = LINKS.try_with(|links| links.borrow_mut().pop());
+    match shared.ok().flatten() {
+        Some(shared) if Arc::ptr_eq(&shared, link) => shared,
+        _ => Arc::clone(link),
+    }
+}
+
+/// Takes a reference back that is not needed any more. Only those to one link are kept, the last one, unless it has ended.
+#[inline]
+pub(super) fn give_back_share(link: Arc<Link>) {
+    let _ = LINKS.try_with(|links| {
+        let has_ended = link.table.has_ended();
+        drop_last_while(links, |last| has_ended || !Arc::ptr_eq(last, &link));
+        if has_ended {
+            return;
+        }
+        let mut links = links.borrow_mut();
+        if links.len() < PIECES_MAX {
+            links.push(link);
+        }
+    });
+}
+
+/// Lets go of this thread's spare references to a link.
+pub(super) fn drop_shares(link: &Arc<Link>) {
+    let _ = LINKS.try_with(|links| drop_last_while(links, |last| Arc::ptr_eq(last, link)));
+}
+
+/// Drops references one by one: what falls with the last one to a link may run code of an executor, and come here again.
+#[inline(always)]
+fn drop_last_while(links: &RefCell<Vec<Arc<Link>>>, is_unwanted: impl Fn(&Arc<Link>) -> bool) {
+    let pop = || links.borrow_mut().pop_if(|last| is_unwanted(last));
+    while let Some(link) = pop() {
+        drop(link);
+    }
+}
+
 thread_local! {
+    static LINKS: RefCell<Vec<Arc<Link>>> = const { RefCell::new(Vec::new()) };
+
     /// Wakes this thread. Kept, because the lane knows by it that several answers are for one thread.
     static THIS_THREAD: Waker = SleepingThread::here();
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::answers::Answers;
-    use super::super::exchange::Exchange;
-    use super::super::queue::Ticket;
+    use tidewire_proto::message::Message;
+
+    use super::super::submissions::RequestHead;
+    use super::super::table::{Completions, RequestTable};
     use super::*;
+    use crate::client::{Client, Event, EventBounds};
+    use crate::context;
+    use crate::server::Server;
+
+    fn link() -> Arc<Link> {
+        let table = RequestTable::new(1_000, false);
+        Arc::new(Link::new(table, EventBounds::default()))
+    }
 
     #[test]
     fn a_blocked_thread_is_woken() {
-        let link = Arc::new(Link::new(
-            Exchange::new(1_000, false),
-            crate::client::EventBounds::default(),
-        ));
-        let sent = link.push_call(Ticket::due_at(u64::MAX), "", &[]);
-        let slot = sent.unwrap();
+        let link = link();
+        let submitted = link.table.submit(RequestHead::due_at(u64::MAX), "", &[]);
+        let slot = submitted.unwrap();
         let request = Request::new(&link, Ok(slot));
         let thread = thread::spawn(move || request.wait());
-        let mut answers = Answers::default();
-        answers.reply(link.exchange().slots(), Some(slot), 3, &[1]);
-        link.exchange().leave(&mut answers);
-        answers.wake();
+        let mut completions = Completions::default();
+        link.table.reply(&mut completions, Some(slot), 3, &[1]);
+        link.table.complete(&mut completions);
+        completions.wake();
         let reply = thread.join().unwrap().unwrap();
         assert_eq!((reply.channel(), reply.payload()), (3, &[1][..]));
+    }
+
+    #[test]
+    fn references_go_round_and_only_those_to_the_last_link_are_kept() {
+        let [first, second] = [(); 2].map(|()| link());
+        let held = [(); 3].map(|()| share(&first));
+        assert_eq!(Arc::strong_count(&first), 4);
+        held.into_iter().for_each(give_back_share);
+        let again = [(); 4].map(|()| share(&first));
+        assert_eq!(Arc::strong_count(&first), 5, "three of them were spare");
+        again.into_iter().for_each(give_back_share);
+        let other = share(&second);
+        assert_eq!(
+            (Arc::strong_count(&first), Arc::strong_count(&second)),
+            (4, 2),
+            "one was not what was needed"
+        );
+        give_back_share(other);
+        let counts = [&first, &second].map(Arc::strong_count);
+        assert_eq!(counts, [1, 2]);
+    }
+
+    #[test]
+    fn references_to_a_link_that_has_ended_are_not_kept() {
+        let link = link();
+        let [first, second, third] = [(); 3].map(|()| share(&link));
+        give_back_share(first);
+        assert_eq!(Arc::strong_count(&link), 4, "one is spare");
+        assert_eq!(link.table.end(), 0);
+        give_back_share(second);
+        assert_eq!(Arc::strong_count(&link), 2, "nor are those from before");
+        give_back_share(third);
+        assert_eq!(Arc::strong_count(&link), 1);
+    }
+
+    /// A client that was gone stayed in memory with its events and slots until its threads ended.
+    #[test]
+    fn a_client_that_is_dropped_leaves_nothing_with_its_thread() {
+        let (client, _server) = client();
+        let link = Arc::downgrade(&client.inner.link);
+        client.request_blocking(b"x").unwrap();
+        drop(client);
+        assert_eq!(link.strong_count(), 0);
+    }
+
+    #[test]
+    fn a_client_that_is_dropped_leaves_no_events_behind() {
+        let (client, _server) = client();
+        // As other threads do.
+        let held = Arc::clone(&client.inner.link);
+        let request = client.request(b"x");
+        drop(client);
+        assert_eq!(held.events.next(None), Some(Event::Ended));
+        // Its answer may have come before.
+        if let Ok(reply) = request.wait() {
+            assert_eq!(reply.payload(), b"x");
+        }
+        assert_eq!(Arc::strong_count(&held), 1);
+    }
+
+    /// A client and the server that it is connected to, which echoes.
+    fn client() -> (Client, Server) {
+        let server = crate::serve(
+            "tcp://127.0.0.1:0",
+            |cx: &mut context::Context<'_>, message: Message<'_>| cx.reply(message.payload),
+        )
+        .unwrap();
+        let client = Client::connect(&server.to_string()).unwrap();
+        (client, server)
+    }
+
+    /// What waits with the last reference to a link may come back here when it falls.
+    #[test]
+    fn a_link_that_falls_may_give_back_another() {
+        struct Task(std::sync::Mutex<Option<Arc<Link>>>);
+        impl Wake for Task {
+            fn wake(self: Arc<Self>) {}
+        }
+        impl Drop for Task {
+            fn drop(&mut self) {
+                give_back_share(self.0.lock().unwrap().take().unwrap());
+            }
+        }
+        let [first, second, third] = [(); 3].map(|()| link());
+        let submitted = first.table.submit(RequestHead::due_at(1), "", b"");
+        let task = Arc::new(Task(std::sync::Mutex::new(Some(Arc::clone(&third)))));
+        let outcome = first.table.poll(submitted.unwrap(), Some(&task.into()));
+        assert!(outcome.is_none());
+        let weak = Arc::downgrade(&first);
+        give_back_share(first);
+        give_back_share(second);
+        assert!(weak.upgrade().is_none());
+        assert_eq!(Arc::strong_count(&third), 1, "it fell, too");
     }
 }

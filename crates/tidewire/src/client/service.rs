@@ -7,14 +7,14 @@ use tidewire_proto::body::ErrorCode;
 use tidewire_proto::codec::{Codec, RequestIds};
 use tidewire_proto::message::{Kind, Message};
 
-use super::calls::Calls;
+use super::backoff::Backoff;
+use super::error::{ConnectError, RequestError};
 use super::events::Event;
-use super::exchange::TakenBytes;
-use super::link::Link;
+use super::link::{Control, Link, Subscribe};
 use super::listening::{Listening, Step};
-use super::queue::{Batch, Command, Piece, Subscribe};
-use super::request::RequestError;
-use super::{Backoff, ConnectError};
+use super::pending::Pending;
+use super::submissions::{Range, Submission, Submissions};
+use super::table::TakenBytes;
 use crate::address::Endpoint;
 use crate::context::{Context, SendError};
 use crate::limits::nanoseconds;
@@ -33,16 +33,16 @@ pub(crate) struct ClientService {
     session: Option<SessionId>,
     started: bool,
     ever_open: bool,
-    /// The session's output is full, so commands wait.
+    /// The session's output is full, so submissions wait.
     is_backed_up: bool,
     /// Nothing is read, because the application does not take its events.
     is_reading_paused: bool,
-    /// Commands taken from the application.
-    batch: Batch,
+    /// Submissions taken from the application.
+    list: Submissions<Control>,
     closing: bool,
     attempts: u32,
     retry_at_ns: Option<u64>,
-    pub(super) calls: Calls,
+    pub(super) pending: Pending,
     pub(super) listening: Listening,
 }
 
@@ -55,7 +55,7 @@ impl ClientService {
         ids: RequestIds,
         pending_max: usize,
     ) -> Self {
-        let calls = Calls::new(Arc::clone(&link), ids, pending_max, backoff.is_some());
+        let pending = Pending::new(Arc::clone(&link), ids, pending_max, backoff.is_some());
         Self {
             link,
             endpoints,
@@ -67,11 +67,11 @@ impl ClientService {
             ever_open: false,
             is_backed_up: false,
             is_reading_paused: false,
-            batch: Batch::default(),
+            list: Submissions::default(),
             closing: false,
             attempts: 0,
             retry_at_ns: None,
-            calls,
+            pending,
             listening: Listening::default(),
         }
     }
@@ -131,20 +131,20 @@ impl ClientService {
         }
     }
 
-    fn run(&mut self, cx: &mut Context<'_>, command: Command) {
-        match command {
-            Command::Calls { .. } => self.calls.submit(cx, &mut self.batch),
-            Command::Abandon(slot) => self.calls.abandon(cx, slot),
-            Command::Frames { messages, piece } => self.send_frames(cx, messages, piece),
-            Command::Subscribe(subscribe) => self.subscribe(cx, *subscribe),
-            Command::Unsubscribe(queue) => {
+    fn run(&mut self, cx: &mut Context<'_>, submission: Submission<Control>) {
+        match submission {
+            Submission::Requests { .. } => self.pending.send_all(cx, &mut self.list),
+            Submission::Abandon(slot) => self.pending.abandon(cx, slot),
+            Submission::Messages { count, range } => self.send_messages(cx, count, range),
+            Submission::Control(Control::Subscribe(subscribe)) => self.subscribe(cx, *subscribe),
+            Submission::Control(Control::Unsubscribe(queue)) => {
                 self.listening.give_up(&queue);
                 // Now, so that it stays in front of a new subscription to the same pattern.
                 self.ask_due(cx);
             }
-            Command::Close => {
+            Submission::Control(Control::Close) => {
                 self.closing = true;
-                self.calls.reconnects = false;
+                self.pending.reconnects = false;
                 match self.session {
                     Some(session) => cx.close_session(session),
                     None => cx.stop_lane(),
@@ -165,26 +165,26 @@ impl ClientService {
         let step = Step::Subscribe { pattern, policy };
         if let Err(error) = self.ask(cx, key, &step, deadline_ns, Some(slot)) {
             self.listening.remove(key);
-            self.calls.answers.fail(Some(slot), error);
+            self.pending.completions.fail(Some(slot), error);
         }
     }
 
-    /// Appends a piece of the batch's bytes, which is as many whole frames as `messages` says.
-    fn send_frames(&mut self, cx: &mut Context<'_>, messages: u64, piece: Piece) {
-        let frames = self.batch.bytes(piece);
+    /// Appends a range of the list's bytes, which is as many whole frames as `count` says.
+    fn send_messages(&mut self, cx: &mut Context<'_>, count: u64, range: Range) {
+        let frames = self.list.bytes(range);
         let sent = self
-            .calls
+            .pending
             .session
             .ok_or(SendError::NotOpen)
             .and_then(|session| cx.send_frames(session, frames));
         if let Err(error) = sent {
-            tracing::trace!(%error, messages, "messages were not sent");
-            self.link.events.push(Event::Lost { count: messages });
+            tracing::trace!(%error, count, "messages were not sent");
+            self.link.events.push(Event::Lost { count });
         }
     }
 
     /// Does what the application asked for, as far as the session's output has room and the turn is not over.
-    fn run_commands(&mut self, cx: &mut Context<'_>) {
+    fn run_submissions(&mut self, cx: &mut Context<'_>) {
         let mut taken = TakenBytes::default();
         loop {
             // What was accepted must not be dropped because the server is slow: it stays in the queue, and the queue tells
@@ -198,11 +198,11 @@ impl ClientService {
             if self.is_backed_up {
                 return;
             }
-            let next = self.link.exchange().next(&mut self.batch, &mut taken);
-            let Some(command) = next else {
+            let next = self.link.table.next(&mut self.list, &mut taken);
+            let Some(submission) = next else {
                 return;
             };
-            self.run(cx, command);
+            self.run(cx, submission);
         }
     }
 
@@ -211,13 +211,13 @@ impl ClientService {
         if !self.is_backed_up {
             return None;
         }
-        let answers = &mut self.calls.answers;
+        let completions = &mut self.pending.completions;
         let mut expired = Vec::new();
-        let next = self.batch.expire(now_ns, &mut expired);
+        let next = self.list.expire(now_ns, &mut expired);
         for slot in expired {
-            answers.fail(Some(slot), RequestError::TimedOut);
+            completions.fail(Some(slot), RequestError::TimedOut);
         }
-        let waiting = self.link.exchange().expire(now_ns, answers);
+        let waiting = self.link.table.expire(now_ns, completions);
         next.into_iter().chain(waiting).min()
     }
 
@@ -244,27 +244,27 @@ impl ClientService {
         }
     }
 
-    /// Leaves the answers there are to those who wait for them.
-    fn leave_answers(&mut self, cx: &mut Context<'_>) {
-        let answers = &mut self.calls.answers;
-        if answers.is_empty() {
+    /// Completes the requests whose outcomes there are.
+    fn complete(&mut self, cx: &mut Context<'_>) {
+        let completions = &mut self.pending.completions;
+        if completions.is_empty() {
             return;
         }
-        self.link.exchange().leave(answers);
-        if answers.has_wakers() {
+        self.link.table.complete(completions);
+        if completions.has_wakers() {
             // Before somebody takes the processor who was waiting for this, so that the server has work meanwhile.
             if let Some(session) = self.session {
                 cx.flush(session);
             }
-            answers.wake();
+            completions.wake();
         }
     }
 }
 
 impl Service for ClientService {
     fn on_open(&mut self, cx: &mut Context<'_>) {
-        self.calls.session = Some(cx.session());
-        self.link.set_frame_bytes_max(cx.frame_bytes_max);
+        self.pending.session = Some(cx.session());
+        self.link.table.set_frame_bytes_max(cx.frame_bytes_max);
         self.attempts = 0;
         self.listening.handle_open();
         let agent = cx.peer_agent().unwrap_or_default().to_owned();
@@ -288,7 +288,7 @@ impl Service for ClientService {
             self.pause_if_held(cx);
             return Ok(());
         }
-        let Some(id) = self.calls.answered_id(&message) else {
+        let Some(id) = self.pending.answered_id(&message) else {
             self.link.events.push(Event::Message(message.into()));
             self.pause_if_held(cx);
             return Ok(());
@@ -311,23 +311,23 @@ impl Service for ClientService {
         if let Err(RequestError::Refused { code, .. }) = &result
             && *code == ErrorCode::Draining
             && cx.is_peer_going(cx.session())
-            && self.calls.put_back(id)
+            && self.pending.put_back(id)
         {
             return Ok(());
         }
-        let Some(ticket) = self.calls.take_answered(id) else {
+        let Some(head) = self.pending.take_answered(id) else {
             cx.count_unmatched_reply();
             return Ok(());
         };
-        if let Some(key) = ticket.subscription {
+        if let Some(key) = head.subscription {
             self.listening.handle_answer(key.index(), &result);
         }
         match result {
-            Ok(channel) => self.calls.reply(ticket.slot, channel, message.payload),
-            Err(error) => self.calls.answers.fail(ticket.slot, error),
+            Ok(channel) => self.pending.reply(head.slot, channel, message.payload),
+            Err(error) => self.pending.completions.fail(head.slot, error),
         }
-        if self.calls.answers.is_block() {
-            self.leave_answers(cx);
+        if self.pending.completions.is_block() {
+            self.complete(cx);
         }
         Ok(())
     }
@@ -335,7 +335,7 @@ impl Service for ClientService {
     fn on_close(&mut self, cx: &mut Context<'_>, reason: CloseReason) {
         self.session = None;
         self.is_reading_paused = false;
-        self.calls.handle_close(reason);
+        self.pending.handle_close(reason);
         if !self.closing {
             self.listening.handle_close(reason);
         }
@@ -363,38 +363,38 @@ impl Service for ClientService {
             self.connect(cx);
         }
         if self
-            .calls
+            .pending
             .session
             .is_some_and(|session| cx.is_peer_going(session))
         {
             // It would refuse what is new. That waits for the next connection, or fails as without one.
-            self.calls.session = None;
+            self.pending.session = None;
         }
         self.resume_if_released(cx);
         cx.set_events_dropped(self.link.events_dropped());
-        self.run_commands(cx);
+        self.run_submissions(cx);
         // Whoever is woken has the next requests in a moment, and giving the processor up for them once would save ringing
         // this lane: a fifth of what a request costs where nothing else runs. But where something does, all of it runs first,
         // and a round trip took 4 ms in place of 0.1.
-        self.leave_answers(cx);
+        self.complete(cx);
         let waiting_deadline_ns = self.expire_waiting(now_ns);
         let Self {
-            calls, listening, ..
+            pending, listening, ..
         } = self;
-        calls.expire(cx, now_ns, |ticket| {
-            if let Some(key) = ticket.subscription {
+        pending.expire(cx, now_ns, |head| {
+            if let Some(key) = head.subscription {
                 listening.handle_answer(key.index(), &Err(RequestError::TimedOut));
             }
         });
-        self.calls.send_parked(cx);
+        self.pending.send_queued(cx);
         self.ask_due(cx);
-        self.leave_answers(cx);
+        self.complete(cx);
         let register_at_ns = self.register_due(cx, now_ns);
         [
             close_at_ns,
             self.retry_at_ns,
             waiting_deadline_ns,
-            self.calls.next_deadline_ns(),
+            self.pending.next_deadline_ns(),
             register_at_ns,
         ]
         .into_iter()
@@ -408,9 +408,9 @@ impl Service for ClientService {
         }
         if self.is_backed_up {
             // What it has seen waits for the socket; what it has not seen may have a deadline before that.
-            return self.link.exchange().has_news();
+            return self.link.table.has_news();
         }
-        self.link.exchange().is_occupied()
+        self.link.table.is_occupied()
     }
 }
 
@@ -419,10 +419,10 @@ impl Drop for ClientService {
     fn drop(&mut self) {
         self.listening.end();
         // What was answered before the end stays so; all other requests fail by it.
-        let answers = &mut self.calls.answers;
-        self.link.exchange().leave(answers);
-        answers.wake();
-        let lost = self.batch.messages() + self.link.exchange().end();
+        let completions = &mut self.pending.completions;
+        self.link.table.complete(completions);
+        completions.wake();
+        let lost = self.list.messages() + self.link.table.end();
         if lost > 0 {
             self.link.events.push(Event::Lost { count: lost });
         }

@@ -9,9 +9,10 @@ use tidewire_proto::room::Policy;
 use tidewire_proto::topic::{Pattern, validate_topic};
 
 use super::Client;
+use super::error::RequestError;
 use super::event_queue::{EventQueue, Queued};
-use super::queue::{Command, Subscribe};
-use super::request::{Request, RequestError};
+use super::link::{Control, Subscribe};
+use super::request::Request;
 use crate::limits::nanoseconds;
 use crate::pattern::PublishError;
 use crate::session::CloseReason;
@@ -119,12 +120,15 @@ impl Client {
         let pattern: Arc<str> = Pattern::parse(pattern)?.text().into();
         let link = &self.inner.link;
         let queue: Arc<TopicQueue> = Arc::new(link.new_queue());
-        let sent = link.push_subscribe(|slot| Subscribe {
-            pattern: Arc::clone(&pattern),
-            policy,
-            queue: Arc::clone(&queue),
-            deadline_ns: now_ns().saturating_add(nanoseconds(self.inner.request_timeout)),
-            slot,
+        let deadline_ns = now_ns().saturating_add(nanoseconds(self.inner.request_timeout));
+        let sent = link.table.submit_control(|slot| {
+            Control::Subscribe(Box::new(Subscribe {
+                pattern: Arc::clone(&pattern),
+                policy,
+                queue: Arc::clone(&queue),
+                deadline_ns,
+                slot,
+            }))
         });
         Request::new(link, sent).wait()?;
         Ok(Subscription {
@@ -165,9 +169,8 @@ impl Drop for Subscription {
         // First, so that a full queue no longer keeps the client from reading.
         self.queue.discard();
         // If the client has ended there is nothing to unsubscribe from.
-        let _ = self
-            .client
-            .hand_over_waiting(Command::Unsubscribe(Arc::clone(&self.queue)));
+        let unsubscribe = Control::Unsubscribe(Arc::clone(&self.queue));
+        let _ = self.client.inner.link.table.control(unsubscribe);
     }
 }
 

@@ -12,7 +12,8 @@ use serde::de::DeserializeOwned;
 use tidewire_proto::message::Kind;
 
 use super::{CallError, Format, FormatError};
-use crate::client::{Call, Client, Payload, Request, WhenWindowFull, spare};
+use crate::client::reply::{give_back, take_memory_to_write};
+use crate::client::{Call, Client, Payload, Request, WhenWindowFull};
 
 /// A call of a typed method that was not sent yet. Await it, [`wait`](TypedCall::wait) for it, or
 /// [`send`](TypedCall::send) it and look for the answer later. The choices are those of [`Call`].
@@ -143,7 +144,7 @@ pub fn call<'a, F: Format, T, E>(
     arguments: &impl Serialize,
     decode: Decode<T, E>,
 ) -> TypedCall<'a, T, E> {
-    let mut payload = spare::take_to_write();
+    let mut payload = take_memory_to_write();
     let call = F::encode(arguments, &mut payload)
         .map(|()| Call::new(client, Kind::Request, Payload::Spare(payload)).method(method));
     TypedCall {
@@ -162,10 +163,10 @@ pub fn send_one_way<F: Format>(
     method: &str,
     arguments: &impl Serialize,
 ) -> Result<(), CallError> {
-    let mut payload = spare::take_to_write();
+    let mut payload = take_memory_to_write();
     F::encode(arguments, &mut payload).map_err(CallError::Arguments)?;
     let sent = client.try_send_method(method, &payload);
-    spare::give_back(payload);
+    give_back(payload);
     Ok(sent?)
 }
 

@@ -4,64 +4,63 @@ use tidewire_io::socket::Stream;
 
 use super::*;
 use crate::Limits;
-use crate::client::exchange::Exchange;
-use crate::client::queue::Command;
+use crate::client::EventBounds;
+use crate::client::submissions::Submission;
+use crate::client::table::RequestTable;
 use crate::lane::{Core, lane};
 use crate::server::Server;
 
 /// A client without a lane, so that the test takes its turns.
 struct Rig {
     link: Arc<Link>,
-    calls: Calls,
+    pending: Pending,
 }
 
 impl Rig {
     /// With an open session of this lane.
     fn new(core: &Core, slot: usize, ids: RequestIds, pending_max: usize) -> Self {
-        let link = Arc::new(Link::new(
-            Exchange::new(1 << 20, false),
-            crate::client::EventBounds::default(),
-        ));
-        let mut calls = Calls::new(Arc::clone(&link), ids, pending_max, false);
-        calls.session = Some(core.sessions[slot].id);
-        Self { link, calls }
+        let table = RequestTable::new(1 << 20, false);
+        let link = Arc::new(Link::new(table, EventBounds::default()));
+        let mut pending = Pending::new(Arc::clone(&link), ids, pending_max, false);
+        pending.session = Some(core.sessions[slot].id);
+        Self { link, pending }
     }
 
     /// A request that waits where the window is full.
     fn ask(&self) -> SlotId {
-        let mut ticket = Ticket::due_at(u64::MAX);
-        ticket.when_full = WhenWindowFull::Wait;
-        self.link.push_call(ticket, "", b"payload").unwrap()
+        let mut head = RequestHead::due_at(u64::MAX);
+        head.when_full = WhenWindowFull::Wait;
+        self.link.table.submit(head, "", b"payload").unwrap()
     }
 
     /// Does what was left for the lane.
     fn run(&mut self, core: &mut Core) {
         let mut cx = core.context_without_session();
-        let mut batch = Batch::default();
-        self.link.exchange().take(&mut batch);
-        while let Some(command) = batch.next() {
-            match command {
-                Command::Calls { .. } => self.calls.submit(&mut cx, &mut batch),
-                Command::Abandon(slot) => self.calls.abandon(&mut cx, slot),
+        let mut batch = Submissions::default();
+        self.link.table.take(&mut batch);
+        while let Some(submission) = batch.next() {
+            match submission {
+                Submission::Requests { .. } => self.pending.send_all(&mut cx, &mut batch),
+                Submission::Abandon(slot) => self.pending.abandon(&mut cx, slot),
                 other => panic!("{other:?}"),
             }
         }
     }
 
     /// Sends a block of what comes and all that waits, as far as there is room.
-    fn send_both(&mut self, core: &mut Core, batch: &mut Batch) {
+    fn send_both(&mut self, core: &mut Core, batch: &mut Submissions<Control>) {
         let mut cx = core.context_without_session();
         if batch.next().is_some() {
-            self.calls.submit(&mut cx, batch);
+            self.pending.send_all(&mut cx, batch);
         }
-        self.calls.send_parked(&mut cx);
+        self.pending.send_queued(&mut cx);
     }
 
     /// The rest of the turn.
     fn end_turn(&mut self, core: &mut Core) {
         let mut cx = core.context_without_session();
-        self.calls.send_parked(&mut cx);
-        self.link.exchange().leave(&mut self.calls.answers);
+        self.pending.send_queued(&mut cx);
+        self.link.table.complete(&mut self.pending.completions);
     }
 }
 
@@ -80,27 +79,28 @@ fn dropping_many_requests_takes_no_search_for_each() {
         let mut rig = Rig::new(core, session, ids, WINDOW);
         let slots: Vec<SlotId> = (0..REQUESTS).map(|_| rig.ask()).collect();
         rig.run(core);
-        let calls = &rig.calls;
-        assert_eq!(calls.sent.len(), WINDOW, "{ids:?}");
-        assert_eq!(calls.parked.len(), REQUESTS - WINDOW, "{ids:?}");
-        for (id, sent) in calls.sent.iter() {
-            let slot = sent.ticket.slot.unwrap();
-            assert_eq!(calls.whereabouts.sent_id(slot), Some(id), "{ids:?}");
+        let pending = &rig.pending;
+        assert_eq!(pending.sent.len(), WINDOW, "{ids:?}");
+        assert_eq!(pending.queued.len(), REQUESTS - WINDOW, "{ids:?}");
+        for (id, sent) in pending.sent.iter() {
+            let slot = sent.head.slot.unwrap();
+            assert_eq!(pending.index.sent_id(slot), Some(id), "{ids:?}");
         }
         for slot in slots.iter().rev() {
-            rig.link.abandon(*slot);
+            rig.link.table.abandon(*slot);
         }
         rig.run(core);
-        assert_eq!(rig.calls.sent.len(), 0, "{ids:?}");
+        assert_eq!(rig.pending.sent.len(), 0, "{ids:?}");
         // The line was not walked yet.
-        assert_eq!(rig.calls.parked.len(), REQUESTS - WINDOW, "{ids:?}");
+        assert_eq!(rig.pending.queued.len(), REQUESTS - WINDOW, "{ids:?}");
         rig.end_turn(core);
-        assert!(rig.calls.parked.is_empty(), "{ids:?}");
-        assert_eq!(rig.calls.whereabouts.let_go_count(), 0, "{ids:?}");
+        assert!(rig.pending.queued.is_empty(), "{ids:?}");
+        assert_eq!(rig.pending.index.abandoned_count(), 0, "{ids:?}");
         // Every one of them was answered for, so nobody is looked for any more and all slots are free.
-        let exchange = rig.link.exchange();
-        assert!(!slots.iter().any(|slot| exchange.is_abandoned(Some(*slot))));
-        assert!((0..REQUESTS).all(|_| slots.contains(&rig.ask())));
+        let table = &rig.link.table;
+        assert!(!slots.iter().any(|slot| table.is_abandoned(Some(*slot))));
+        let again: Vec<SlotId> = (0..4 * REQUESTS + 64).map(|_| rig.ask()).collect();
+        assert!(slots.iter().all(|slot| again.contains(slot)));
     }
 }
 
@@ -113,10 +113,10 @@ fn what_was_asked_for_is_written_block_by_block() {
     let (mut rig, mut batch) = large_requests(core, session);
     let mut received = 0;
     for sent in (2..=LARGE_REQUESTS).step_by(2) {
-        assert!(matches!(batch.next(), Some(Command::Calls { .. })));
-        rig.calls
-            .submit(&mut core.context_without_session(), &mut batch);
-        assert_eq!(rig.calls.sent.len(), sent);
+        assert!(matches!(batch.next(), Some(Submission::Requests { .. })));
+        rig.pending
+            .send_all(&mut core.context_without_session(), &mut batch);
+        assert_eq!(rig.pending.sent.len(), sent);
         assert_eq!(core.sessions[session].output.len(), 0, "it was written");
         received += drain(&mut peer);
     }
@@ -138,15 +138,15 @@ fn requests_without_room_stay_where_they_are_until_there_is_some() {
     while batch.next().is_some() {
         let id = core.sessions[session].id;
         let mut cx = core.context_without_session();
-        rig.calls.submit(&mut cx, &mut batch);
+        rig.pending.send_all(&mut cx, &mut batch);
         if cx.is_full(id) {
             cx.flush(id);
         }
         if cx.is_full(id) {
             times_full += 1;
-            let sent = rig.calls.sent.len();
-            rig.calls.submit(&mut cx, &mut batch);
-            assert_eq!(rig.calls.sent.len(), sent, "there is no room");
+            let sent = rig.pending.sent.len();
+            rig.pending.send_all(&mut cx, &mut batch);
+            assert_eq!(rig.pending.sent.len(), sent, "there is no room");
             received += drain(&mut peer);
             cx.flush(id);
         }
@@ -157,8 +157,8 @@ fn requests_without_room_stay_where_they_are_until_there_is_some() {
         cx.flush(id);
         received += drain(&mut peer);
     }
-    assert!(times_full > 0 && rig.calls.answers.is_empty());
-    assert_eq!(rig.calls.sent.len(), LARGE_REQUESTS);
+    assert!(times_full > 0 && rig.pending.completions.is_empty());
+    assert_eq!(rig.pending.sent.len(), LARGE_REQUESTS);
     assert_eq!(received, LARGE_REQUESTS * (12 + LARGE_BYTES));
 }
 
@@ -174,18 +174,18 @@ fn a_request_that_finds_no_room_takes_no_id_and_is_not_refused() {
     let (session, mut peer) = lane.open_session();
     let core = &mut lane.core;
     let mut rig = Rig::new(core, session, RequestIds::Bits32, 2 * REQUESTS);
-    let ticket = Ticket::due_at(u64::MAX);
+    let head = RequestHead::due_at(u64::MAX);
     for _ in 0..REQUESTS {
-        rig.link.push_call(ticket, "", &[7; LARGE_BYTES]).unwrap();
-        rig.calls.park(Kept::new(&ticket, "", &[8; LARGE_BYTES]));
+        rig.link.table.submit(head, "", &[7; LARGE_BYTES]).unwrap();
+        rig.pending.enqueue(Kept::new(&head, "", &[8; LARGE_BYTES]));
     }
-    let mut batch = Batch::default();
-    rig.link.exchange().take(&mut batch);
+    let mut batch = Submissions::default();
+    rig.link.table.take(&mut batch);
     // The first one fills the output in the middle of the block.
     core.sessions[session].connection.handle_blocked();
     for _ in 0..3 {
         rig.send_both(core, &mut batch);
-        assert_eq!(rig.calls.sent.len(), 1);
+        assert_eq!(rig.pending.sent.len(), 1);
     }
     let now_ns = core.now_ns;
     core.sessions[session].connection.handle_writable(now_ns);
@@ -196,12 +196,12 @@ fn a_request_that_finds_no_room_takes_no_id_and_is_not_refused() {
         received += drain(&mut peer);
     }
     assert_eq!(core.counters.sends_refused.read(), 0);
-    let mut ids: Vec<u32> = rig.calls.sent.iter().map(|(id, _)| id).collect();
+    let mut ids: Vec<u32> = rig.pending.sent.iter().map(|(id, _)| id).collect();
     ids.sort_unstable();
     let mut without_gaps = Correlator::for_ids(RequestIds::Bits32, 2 * REQUESTS);
     let expected = [(); 2 * REQUESTS].map(|()| without_gaps.insert(()).unwrap());
     assert_eq!(ids, expected);
-    assert!(rig.calls.parked.is_empty() && rig.calls.answers.is_empty());
+    assert!(rig.pending.queued.is_empty() && rig.pending.completions.is_empty());
 }
 
 /// They were appended up to the limit of the queue before anything was written.
@@ -212,15 +212,15 @@ fn what_waited_is_written_block_by_block() {
     let (session, mut peer) = lane.open_session();
     let core = &mut lane.core;
     let mut rig = Rig::new(core, session, RequestIds::Bits32, REQUESTS);
-    let ticket = Ticket::due_at(u64::MAX);
+    let head = RequestHead::due_at(u64::MAX);
     for _ in 0..REQUESTS {
-        rig.calls.park(Kept::new(&ticket, "", &[7; LARGE_BYTES]));
+        rig.pending.enqueue(Kept::new(&head, "", &[7; LARGE_BYTES]));
     }
     rig.end_turn(core);
     assert_eq!(core.counters.writes.read(), 2, "two requests make a block");
     assert_eq!(core.sessions[session].output.len(), 0);
-    assert_eq!(rig.calls.sent.len(), REQUESTS);
-    assert!(rig.calls.parked.is_empty() && rig.calls.answers.is_empty());
+    assert_eq!(rig.pending.sent.len(), REQUESTS);
+    assert!(rig.pending.queued.is_empty() && rig.pending.completions.is_empty());
     assert_eq!(drain(&mut peer), REQUESTS * (12 + LARGE_BYTES));
 }
 
@@ -233,18 +233,18 @@ fn names_fill_a_block_as_payloads_do() {
     let (session, mut peer) = lane.open_session();
     let core = &mut lane.core;
     let mut rig = Rig::new(core, session, RequestIds::Bits32, 2 * BLOCK);
-    let ticket = Ticket::due_at(u64::MAX);
+    let head = RequestHead::due_at(u64::MAX);
     for _ in 0..2 * BLOCK {
-        rig.link.push_call(ticket, NAME, b"").unwrap();
+        rig.link.table.submit(head, NAME, b"").unwrap();
     }
-    let mut batch = Batch::default();
-    rig.link.exchange().take(&mut batch);
+    let mut batch = Submissions::default();
+    rig.link.table.take(&mut batch);
     let mut received = 0;
     for blocks in 1..=2 {
         assert!(batch.next().is_some());
-        rig.calls
-            .submit(&mut core.context_without_session(), &mut batch);
-        assert_eq!(rig.calls.sent.len(), blocks * BLOCK);
+        rig.pending
+            .send_all(&mut core.context_without_session(), &mut batch);
+        assert_eq!(rig.pending.sent.len(), blocks * BLOCK);
         assert_eq!(core.sessions[session].output.len(), 0, "it was written");
         received += drain(&mut peer);
     }
@@ -253,14 +253,14 @@ fn names_fill_a_block_as_payloads_do() {
 }
 
 /// Requests of which two make a block, as many as no socket takes at once.
-fn large_requests(core: &Core, session: usize) -> (Rig, Batch) {
+fn large_requests(core: &Core, session: usize) -> (Rig, Submissions<Control>) {
     let rig = Rig::new(core, session, RequestIds::Bits32, LARGE_REQUESTS);
     for _ in 0..LARGE_REQUESTS {
-        let ticket = Ticket::due_at(u64::MAX);
-        rig.link.push_call(ticket, "", &[7; LARGE_BYTES]).unwrap();
+        let head = RequestHead::due_at(u64::MAX);
+        rig.link.table.submit(head, "", &[7; LARGE_BYTES]).unwrap();
     }
-    let mut batch = Batch::default();
-    rig.link.exchange().take(&mut batch);
+    let mut batch = Submissions::default();
+    rig.link.table.take(&mut batch);
     (rig, batch)
 }
 
@@ -286,29 +286,33 @@ fn a_request_is_not_given_up_for_the_one_before_it_in_its_slot() {
         let mut rig = Rig::new(core, session, ids, 1);
         let (first, waiting) = (rig.ask(), rig.ask());
         rig.run(core);
-        let (id, _) = rig.calls.sent.iter().next().unwrap();
-        let answered = rig.calls.take_answered(id).unwrap();
+        let (id, _) = rig.pending.sent.iter().next().unwrap();
+        let answered = rig.pending.take_answered(id).unwrap();
         assert_eq!(answered.slot, Some(first), "{ids:?}");
-        rig.calls.reply(answered.slot, 0, b"reply");
-        // The application lets go of it just before it is there.
-        rig.link.abandon(first);
+        // The application abandons it just before the reply is there.
+        rig.link.table.abandon(first);
+        rig.pending.reply(answered.slot, 0, b"reply");
         rig.end_turn(core);
-        assert_eq!(rig.ask(), first, "{ids:?}");
+        // Other slots have their turn before it is used again.
+        let others = std::iter::from_fn(|| Some(rig.ask()).filter(|slot| *slot != first)).count();
         rig.run(core);
         rig.end_turn(core);
-        let sent: Vec<_> = rig.calls.sent.iter().collect();
-        let [(id, Sent { ticket, .. })] = sent[..] else {
+        let sent: Vec<_> = rig.pending.sent.iter().collect();
+        let [(_, Sent { head, .. })] = sent[..] else {
             panic!("{ids:?}: {sent:?}");
         };
-        assert_eq!(ticket.slot, Some(waiting), "{ids:?}");
-        assert_eq!(rig.calls.parked.len(), 1, "{ids:?}");
-        // What was sent from the line is not in it any more.
-        rig.calls.whereabouts.let_go(waiting);
-        assert_eq!(rig.calls.whereabouts.let_go_count(), 0, "{ids:?}");
-        rig.calls.take_answered(id).unwrap();
-        rig.end_turn(core);
-        let (_, Sent { ticket, .. }) = rig.calls.sent.iter().next().unwrap();
-        assert_eq!(ticket.slot, Some(first), "{ids:?}");
+        assert_eq!(head.slot, Some(waiting), "{ids:?}");
+        assert_eq!(rig.pending.queued.len(), others + 1, "{ids:?}");
+        // What was sent from the queue is not in it any more.
+        rig.pending.index.note_abandoned(waiting);
+        assert_eq!(rig.pending.index.abandoned_count(), 0, "{ids:?}");
+        for _ in 0..=others {
+            let (id, _) = rig.pending.sent.iter().next().unwrap();
+            rig.pending.take_answered(id).unwrap();
+            rig.end_turn(core);
+        }
+        let (_, Sent { head, .. }) = rig.pending.sent.iter().next().unwrap();
+        assert_eq!(head.slot, Some(first), "{ids:?}");
     }
 }
 
@@ -322,12 +326,16 @@ fn answers_are_told_apart_in_the_way_that_requests_were_sent() {
         let mut rig = Rig::new(core, session, ids, 1);
         let plain = Message::new(Kind::OneWay, 0, b"");
         let reply = Message::with_id(Kind::Reply, 0, 7, b"");
-        assert_eq!(rig.calls.answered_id(&plain), None, "{ids:?}: none is owed");
+        assert_eq!(
+            rig.pending.answered_id(&plain),
+            None,
+            "{ids:?}: none is owed"
+        );
         rig.ask();
         rig.run(core);
         let oldest = (ids == RequestIds::None).then_some(0);
-        assert_eq!(rig.calls.answered_id(&plain), oldest, "{ids:?}");
-        assert_eq!(rig.calls.answered_id(&reply), Some(7), "{ids:?}");
+        assert_eq!(rig.pending.answered_id(&plain), oldest, "{ids:?}");
+        assert_eq!(rig.pending.answered_id(&reply), Some(7), "{ids:?}");
     }
 }
 
@@ -338,20 +346,20 @@ fn a_place_in_the_line_is_free_as_soon_as_it_is_let_go_of() {
     let core = &mut lane.core;
     let mut rig = Rig::new(core, session, RequestIds::Bits32, 1);
     let mut waiting = Vec::new();
-    for _ in 0..=PARKED_MAX {
+    for _ in 0..=QUEUED_MAX {
         waiting.push(rig.ask());
         rig.run(core);
     }
-    assert_eq!(rig.calls.parked.len(), PARKED_MAX);
-    assert!(rig.calls.answers.is_empty());
+    assert_eq!(rig.pending.queued.len(), QUEUED_MAX);
+    assert!(rig.pending.completions.is_empty());
     rig.ask();
     rig.run(core);
-    assert!(!rig.calls.answers.is_empty(), "one is refused");
+    assert!(!rig.pending.completions.is_empty(), "one is refused");
     rig.end_turn(core);
-    rig.link.abandon(waiting[PARKED_MAX / 2]);
+    rig.link.table.abandon(waiting[QUEUED_MAX / 2]);
     rig.ask();
     rig.run(core);
-    assert!(rig.calls.answers.is_empty(), "none is refused");
+    assert!(rig.pending.completions.is_empty(), "none is refused");
     rig.end_turn(core);
-    assert_eq!(rig.calls.parked.len(), PARKED_MAX);
+    assert_eq!(rig.pending.queued.len(), QUEUED_MAX);
 }

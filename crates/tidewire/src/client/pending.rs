@@ -1,7 +1,7 @@
-//! The requests of a client: those that wait for their replies, and those that wait to be sent.
+//! The requests of a client that its lane has taken: those that wait for their replies, and those that are queued.
 //!
-//! A request waits to be sent if the window is full and its caller chose to wait, or if it may be repeated and
-//! there is no connection now. Both wait in one line, in the order they came, each with its deadline.
+//! A request is queued if the window is full and its caller chose to wait, or if it may be repeated and there is no
+//! connection now. Both are in one queue, in the order they came, each with its deadline.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -11,33 +11,32 @@ use tidewire_proto::correlate::Correlator;
 use tidewire_proto::error::EncodeError;
 use tidewire_proto::message::{Kind, Message};
 
-use super::answers::Answers;
-use super::call::WhenWindowFull;
-use super::link::Link;
-use super::queue::{Batch, Ticket};
-use super::request::RequestError;
+use super::error::RequestError;
+use super::link::{Control, Link};
+use super::request_index::RequestIndex;
 use super::slots::SlotId;
-use super::whereabouts::Whereabouts;
+use super::submissions::{RequestHead, Submissions, WhenWindowFull};
+use super::table::Completions;
 use crate::context::{Context, SendError};
 use crate::sender::SessionSender;
 use crate::session::{CloseReason, SessionId};
 
 #[derive(Debug)]
-pub(super) struct Calls {
+pub(super) struct Pending {
     link: Arc<Link>,
     /// Whether requests carry ids; without them they are messages whose answers come in their order.
     has_ids: bool,
     sent: Correlator<Sent>,
     /// In the order they came.
-    parked: VecDeque<Kept>,
-    /// Where to find those that are let go of.
-    whereabouts: Whereabouts,
+    queued: VecDeque<Kept>,
+    /// Where to find those that are abandoned.
+    index: RequestIndex,
     /// When to look for requests whose deadlines have passed: at the earliest deadline, or before it.
     due_ns: Option<u64>,
     /// Scratch list of requests whose deadlines have passed.
     expired: Vec<u32>,
     /// What those who wait are to be told.
-    pub(super) answers: Answers,
+    pub(super) completions: Completions,
     /// The session, while it is open.
     pub(super) session: Option<SessionId>,
     /// Whether another connection follows when this one ends.
@@ -47,7 +46,7 @@ pub(super) struct Calls {
 /// A request on its way.
 #[derive(Debug)]
 pub(super) struct Sent {
-    pub(super) ticket: Ticket,
+    pub(super) head: RequestHead,
     /// To be repeated.
     kept: Option<Box<Kept>>,
 }
@@ -55,7 +54,7 @@ pub(super) struct Sent {
 /// A request that is not on its way, or may not stay so.
 #[derive(Debug)]
 struct Kept {
-    ticket: Ticket,
+    head: RequestHead,
     name: String,
     payload: Vec<u8>,
 }
@@ -81,7 +80,7 @@ enum NotSent {
     Abandoned,
 }
 
-impl Calls {
+impl Pending {
     pub(super) fn new(
         link: Arc<Link>,
         ids: RequestIds,
@@ -92,86 +91,86 @@ impl Calls {
             link,
             has_ids: ids != RequestIds::None,
             sent: Correlator::for_ids(ids, pending_max),
-            parked: VecDeque::new(),
-            whereabouts: Whereabouts::default(),
+            queued: VecDeque::new(),
+            index: RequestIndex::default(),
             due_ns: None,
             expired: Vec::new(),
-            answers: Answers::default(),
+            completions: Completions::default(),
             session: None,
             reconnects,
         }
     }
 
-    /// Sends the requests that are next in the batch, lets them wait, or fails them. Those that the session has no room for
+    /// Sends the requests that are next in the list, queues them, or fails them. Those that the session has no room for
     /// stay where they are, and so do those behind a block, which is written first.
-    pub(super) fn submit(&mut self, cx: &mut Context<'_>, batch: &mut Batch) {
+    pub(super) fn send_all(&mut self, cx: &mut Context<'_>, list: &mut Submissions<Control>) {
         let mut block = Block::begin(cx, self.session);
         while !block.is_full()
-            && let Some((ticket, name, payload)) = batch.call()
+            && let Some((head, name, payload)) = list.request()
         {
             // Those that came before go before.
-            let sent = if ticket.when_full == WhenWindowFull::Wait
-                && !self.parked.is_empty()
+            let sent = if head.when_full == WhenWindowFull::Wait
+                && !self.queued.is_empty()
                 && block.sender.is_some()
             {
                 Err(NotSent::WindowFull)
             } else {
-                self.send(&mut block, ticket, name, payload)
+                self.send(&mut block, head, name, payload)
             };
             match sent {
-                Ok(id) if self.repeats(ticket) => self.keep(id, Kept::new(ticket, name, payload)),
+                Ok(id) if self.repeats(head) => self.keep(id, Kept::new(head, name, payload)),
                 Ok(_) => {}
                 Err(NotSent::OutputFull) => return,
-                Err(not_sent) if self.may_wait(ticket, &not_sent) => {
-                    self.park(Kept::new(ticket, name, payload));
+                Err(not_sent) if self.may_wait(head, &not_sent) => {
+                    self.enqueue(Kept::new(head, name, payload));
                 }
-                Err(not_sent) => self.answers.fail(ticket.slot, not_sent.into()),
+                Err(not_sent) => self.completions.fail(head.slot, not_sent.into()),
             }
-            batch.pass_call();
+            list.pass();
         }
     }
 
     /// Sends a request now, or says why not.
-    pub(super) fn call(
+    pub(super) fn send_one(
         &mut self,
         cx: &mut Context<'_>,
-        ticket: &Ticket,
+        head: &RequestHead,
         payload: &[u8],
     ) -> Result<(), RequestError> {
         let mut block = Block::begin(cx, self.session);
-        self.send(&mut block, ticket, "", payload)?;
+        self.send(&mut block, head, "", payload)?;
         Ok(())
     }
 
-    /// Sends what waits, block by block, as far as the window and the session's output allow.
-    pub(super) fn send_parked(&mut self, cx: &mut Context<'_>) {
-        self.drop_let_go();
-        while self.session.is_some() && !self.parked.is_empty() {
-            if !self.send_parked_block(cx) {
+    /// Sends what is queued, block by block, as far as the window and the session's output allow.
+    pub(super) fn send_queued(&mut self, cx: &mut Context<'_>) {
+        self.drop_abandoned();
+        while self.session.is_some() && !self.queued.is_empty() {
+            if !self.send_queued_block(cx) {
                 return;
             }
         }
     }
 
-    /// Sends the next block of what waits. Returns whether others may follow.
-    fn send_parked_block(&mut self, cx: &mut Context<'_>) -> bool {
+    /// Sends the next block of what is queued. Returns whether others may follow.
+    fn send_queued_block(&mut self, cx: &mut Context<'_>) -> bool {
         let mut block = Block::begin(cx, self.session);
         while !block.is_full()
-            && let Some(kept) = self.parked.pop_front()
+            && let Some(kept) = self.queued.pop_front()
         {
             let Kept {
-                ticket,
+                head,
                 name,
                 payload,
             } = &kept;
-            match self.send(&mut block, ticket, name, payload) {
-                Ok(id) if self.repeats(ticket) => self.keep(id, kept),
+            match self.send(&mut block, head, name, payload) {
+                Ok(id) if self.repeats(head) => self.keep(id, kept),
                 Ok(_) => {}
                 Err(NotSent::WindowFull | NotSent::OutputFull) => {
-                    self.parked.push_front(kept);
+                    self.queued.push_front(kept);
                     return false;
                 }
-                Err(not_sent) => self.fail_parked(ticket.slot, not_sent.into()),
+                Err(not_sent) => self.fail_queued(head.slot, not_sent.into()),
             }
         }
         true
@@ -183,14 +182,14 @@ impl Calls {
     fn send(
         &mut self,
         block: &mut Block<'_>,
-        ticket: &Ticket,
+        head: &RequestHead,
         name: &str,
         payload: &[u8],
     ) -> Result<u32, NotSent> {
         let Some(sender) = &mut block.sender else {
             return Err(NotSent::NoSession);
         };
-        if self.link.exchange().is_abandoned(ticket.slot) {
+        if self.link.table.is_abandoned(head.slot) {
             return Err(NotSent::Abandoned);
         }
         // Before it takes an id, because the next one would leave a gap.
@@ -198,35 +197,35 @@ impl Calls {
             return Err(NotSent::OutputFull);
         }
         let sent = Sent {
-            ticket: *ticket,
+            head: *head,
             kept: None,
         };
         let id = self.sent.insert(sent).map_err(|_| NotSent::WindowFull)?;
         let message = if self.has_ids {
-            Message::with_id(ticket.kind, ticket.channel, id, payload)
+            Message::with_id(head.kind, head.channel, id, payload)
         } else {
-            Message::new(Kind::OneWay, ticket.channel, payload)
+            Message::new(Kind::OneWay, head.channel, payload)
         };
         if let Err(error) = sender.send(&message.with_name(name)) {
             self.sent.take(id);
             return Err(error.into());
         }
         block.bytes += name.len() + payload.len();
-        self.whereabouts.note_sent(ticket.slot, id);
-        self.note_deadline(ticket.deadline_ns);
+        self.index.note_sent(head.slot, id);
+        self.note_deadline(head.deadline_ns);
         Ok(id)
     }
 
     /// Whether a request is sent again when the connection ends.
-    fn repeats(&self, ticket: &Ticket) -> bool {
-        ticket.idempotent && self.reconnects
+    fn repeats(&self, head: &RequestHead) -> bool {
+        head.idempotent && self.reconnects
     }
 
     /// Whether a request that was not sent waits for its turn.
-    fn may_wait(&self, ticket: &Ticket, not_sent: &NotSent) -> bool {
+    fn may_wait(&self, head: &RequestHead, not_sent: &NotSent) -> bool {
         match not_sent {
-            NotSent::WindowFull => ticket.when_full == WhenWindowFull::Wait,
-            NotSent::NoSession => self.session.is_none() && self.repeats(ticket),
+            NotSent::WindowFull => head.when_full == WhenWindowFull::Wait,
+            NotSent::NoSession => self.session.is_none() && self.repeats(head),
             _ => false,
         }
     }
@@ -238,40 +237,40 @@ impl Calls {
         }
     }
 
-    fn park(&mut self, kept: Kept) {
-        let slot = kept.ticket.slot;
-        if self.parked.len() - self.whereabouts.let_go_count() >= PARKED_MAX {
-            return self.fail_parked(slot, RequestError::WindowFull);
+    fn enqueue(&mut self, kept: Kept) {
+        let slot = kept.head.slot;
+        if self.queued.len() - self.index.abandoned_count() >= QUEUED_MAX {
+            return self.fail_queued(slot, RequestError::WindowFull);
         }
-        self.whereabouts.note_waiting(slot);
-        self.note_deadline(kept.ticket.deadline_ns);
-        self.parked.push_back(kept);
+        self.index.note_queued(slot);
+        self.note_deadline(kept.head.deadline_ns);
+        self.queued.push_back(kept);
     }
 
-    /// There is no place in the line for a request, or no longer.
-    fn fail_parked(&mut self, slot: Option<SlotId>, error: RequestError) {
-        self.whereabouts.note_gone(slot);
-        self.answers.fail(slot, error);
+    /// There is no room in the queue for a request, or no longer.
+    fn fail_queued(&mut self, slot: Option<SlotId>, error: RequestError) {
+        self.index.note_unqueued(slot);
+        self.completions.fail(slot, error);
     }
 
-    /// Takes out of the line what was let go of since the last time, in one walk for all.
-    fn drop_let_go(&mut self) {
-        if self.whereabouts.let_go_count() == 0 {
+    /// Takes out of the queue what was abandoned since the last time, in one walk for all.
+    fn drop_abandoned(&mut self) {
+        if self.index.abandoned_count() == 0 {
             return;
         }
         let Self {
-            parked,
-            whereabouts,
-            answers,
+            queued,
+            index,
+            completions,
             ..
         } = self;
-        parked.retain(|Kept { ticket, .. }| {
-            let is_let_go = whereabouts.is_let_go(ticket.slot);
-            if is_let_go {
-                whereabouts.note_gone(ticket.slot);
-                answers.fail(ticket.slot, RequestError::Shutdown);
+        queued.retain(|Kept { head, .. }| {
+            let is_abandoned = index.is_abandoned(head.slot);
+            if is_abandoned {
+                index.note_unqueued(head.slot);
+                completions.fail(head.slot, RequestError::Shutdown);
             }
-            !is_let_go
+            !is_abandoned
         });
     }
 
@@ -286,8 +285,8 @@ impl Calls {
     }
 
     /// The request that an answer with this id is for, if one waits for it.
-    pub(super) fn take_answered(&mut self, id: u32) -> Option<Ticket> {
-        self.sent.answer(id).map(|sent| sent.ticket)
+    pub(super) fn take_answered(&mut self, id: u32) -> Option<RequestHead> {
+        self.sent.answer(id).map(|sent| sent.head)
     }
 
     /// The server, which goes away, refused a request before it did anything of it. One that is to be repeated waits for the
@@ -298,27 +297,27 @@ impl Calls {
             return false;
         };
         self.sent.answer(id);
-        self.park(*kept);
+        self.enqueue(*kept);
         true
     }
 
     /// A reply came for this request, if anybody waits for it.
     #[inline]
     pub(super) fn reply(&mut self, slot: Option<SlotId>, channel: u16, payload: &[u8]) {
-        let slots = self.link.exchange().slots();
-        self.answers.reply(slots, slot, channel, payload);
+        let table = &self.link.table;
+        table.reply(&mut self.completions, slot, channel, payload);
     }
 
-    /// The application let go of a request. One that waits to be sent goes with the next [`send_parked`](Self::send_parked).
+    /// The application abandoned a request. One that is queued goes with the next [`send_queued`](Self::send_queued).
     pub(super) fn abandon(&mut self, cx: &mut Context<'_>, slot: SlotId) {
-        let sent = self.whereabouts.sent_id(slot).filter(|id| {
+        let sent = self.index.sent_id(slot).filter(|id| {
             let sent = self.sent.find_mut(*id);
-            sent.is_some_and(|sent| sent.ticket.slot == Some(slot))
+            sent.is_some_and(|sent| sent.head.slot == Some(slot))
         });
         match sent {
             Some(id) => self.give_up(cx, id, RequestError::Shutdown),
             // It waits, or its answer has come.
-            None => self.whereabouts.let_go(slot),
+            None => self.index.note_abandoned(slot),
         }
     }
 
@@ -340,7 +339,7 @@ impl Calls {
         &mut self,
         cx: &mut Context<'_>,
         now_ns: u64,
-        mut tell: impl FnMut(&Ticket),
+        mut tell: impl FnMut(&RequestHead),
     ) {
         if self.due_ns.is_none_or(|due| due > now_ns) {
             return;
@@ -348,9 +347,9 @@ impl Calls {
         let mut next_ns = u64::MAX;
         let mut expired = std::mem::take(&mut self.expired);
         for (id, sent) in self.sent.iter() {
-            let deadline_ns = sent.ticket.deadline_ns;
+            let deadline_ns = sent.head.deadline_ns;
             if deadline_ns <= now_ns {
-                tell(&sent.ticket);
+                tell(&sent.head);
                 expired.push(id);
             } else {
                 next_ns = next_ns.min(deadline_ns);
@@ -360,14 +359,14 @@ impl Calls {
             self.give_up(cx, id, RequestError::TimedOut);
         }
         self.expired = expired;
-        let (answers, whereabouts) = (&mut self.answers, &mut self.whereabouts);
-        self.parked.retain(|Kept { ticket, .. }| {
-            let is_due = ticket.deadline_ns <= now_ns;
+        let (completions, index) = (&mut self.completions, &mut self.index);
+        self.queued.retain(|Kept { head, .. }| {
+            let is_due = head.deadline_ns <= now_ns;
             if is_due {
-                whereabouts.note_gone(ticket.slot);
-                answers.fail(ticket.slot, RequestError::TimedOut);
+                index.note_unqueued(head.slot);
+                completions.fail(head.slot, RequestError::TimedOut);
             } else {
-                next_ns = next_ns.min(ticket.deadline_ns);
+                next_ns = next_ns.min(head.deadline_ns);
             }
             !is_due
         });
@@ -377,12 +376,12 @@ impl Calls {
 
     /// Stops waiting for a reply and tells the server, where the codec can say it.
     fn give_up(&mut self, cx: &mut Context<'_>, id: u32, error: RequestError) {
-        let Some(Sent { ticket, .. }) = self.sent.give_up(id) else {
+        let Some(Sent { head, .. }) = self.sent.give_up(id) else {
             return;
         };
-        self.answers.fail(ticket.slot, error);
+        self.completions.fail(head.slot, error);
         if let Some(session) = self.session {
-            let cancel = Message::with_id(Kind::Cancel, ticket.channel, id, &[]);
+            let cancel = Message::with_id(Kind::Cancel, head.channel, id, &[]);
             // A codec without cancels or a full output: the reply comes for nothing, and is counted.
             if let Err(error) = cx.send_to(session, &cancel) {
                 tracing::trace!(id, %error, "cannot cancel a request");
@@ -393,20 +392,22 @@ impl Calls {
     /// The connection ended: what may be repeated waits for the next one, the rest fails.
     pub(super) fn handle_close(&mut self, reason: CloseReason) {
         self.session = None;
-        self.drop_let_go();
-        let parked = std::mem::take(&mut self.parked);
+        self.drop_abandoned();
+        let queued = std::mem::take(&mut self.queued);
         let mut again = Vec::new();
-        for Sent { ticket, kept } in self.sent.drain() {
+        for Sent { head, kept } in self.sent.drain() {
             match kept {
                 Some(kept) => again.push(*kept),
-                None => self.answers.fail(ticket.slot, RequestError::Closed(reason)),
+                None => self
+                    .completions
+                    .fail(head.slot, RequestError::Closed(reason)),
             }
         }
-        for kept in again.into_iter().chain(parked) {
-            if kept.ticket.idempotent && self.reconnects {
-                self.park(kept);
+        for kept in again.into_iter().chain(queued) {
+            if kept.head.idempotent && self.reconnects {
+                self.enqueue(kept);
             } else {
-                self.fail_parked(kept.ticket.slot, RequestError::Closed(reason));
+                self.fail_queued(kept.head.slot, RequestError::Closed(reason));
             }
         }
     }
@@ -427,9 +428,9 @@ impl<'a> Block<'a> {
 }
 
 impl Kept {
-    fn new(ticket: &Ticket, name: &str, payload: &[u8]) -> Self {
+    fn new(head: &RequestHead, name: &str, payload: &[u8]) -> Self {
         Self {
-            ticket: *ticket,
+            head: *head,
             name: name.to_owned(),
             payload: payload.to_vec(),
         }
@@ -458,8 +459,8 @@ impl From<NotSent> for RequestError {
     }
 }
 
-/// Requests that wait to be sent. As many as commands wait for the lane: twice that is what a burst may be.
-const PARKED_MAX: usize = 4096;
+/// Requests that are queued. As many as submissions wait for the lane: twice that is what a burst may be.
+const QUEUED_MAX: usize = 4096;
 
 /// Names and payloads, in bytes, that end a block. An output of as many is written at once.
 const BLOCK_BYTES: usize = 64 << 10;

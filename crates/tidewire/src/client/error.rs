@@ -1,0 +1,101 @@
+//! Why a client cannot connect, send, or tell a reply.
+
+use thiserror::Error;
+use tidewire_proto::body::ErrorCode;
+use tidewire_proto::error::EncodeError;
+use tidewire_proto::topic::TopicError;
+
+use crate::address::AddressError;
+use crate::server::ServeError;
+use crate::service::ConnectFailure;
+use crate::session::CloseReason;
+
+/// The connection did not come about.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// The text is not an address, or its host is unknown.
+    #[error("bad address")]
+    Address(#[from] AddressError),
+    /// The client's own lane could not start.
+    #[error("cannot start the client")]
+    Start(#[from] ServeError),
+    /// The server refused, did not answer, or speaks something else.
+    #[error("cannot connect")]
+    Failed(#[from] ConnectFailure),
+    /// The lane ended before the connection was made.
+    #[error("the client ended before it was connected")]
+    Ended,
+}
+
+/// A message was not handed to the client's lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum HandOverError {
+    /// The queue to the lane is full; try again.
+    #[error("the client's queue is full")]
+    QueueFull,
+    /// The client ended.
+    #[error("the client has ended")]
+    Ended,
+    /// The codec cannot express the message, or it is larger than what both sides take.
+    #[error("the codec cannot express the message")]
+    Encode(#[from] EncodeError),
+}
+
+/// Why a request has no reply.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum RequestError {
+    /// The server refused it. Whether to try again depends on the code.
+    #[error("{text}")]
+    Refused {
+        /// Why, for programs.
+        code: ErrorCode,
+        /// The number that the codec's own format has for it, which can tell more apart; 0 if it has none.
+        number: i32,
+        /// Why, for people.
+        text: String,
+    },
+    /// No reply within the deadline. The request may have had its effect.
+    #[error("no reply within the deadline")]
+    TimedOut,
+    /// The connection ended first. The request may have had its effect.
+    #[error("the connection ended before the reply: {0}")]
+    Closed(CloseReason),
+    /// There is no connection now; nothing was sent.
+    #[error("not connected")]
+    NotConnected,
+    /// As many requests wait as allowed, in number or in [bytes](crate::Limits::queue_bytes_max); nothing was sent. Try again
+    /// after a reply.
+    #[error("too many requests are waiting for their replies")]
+    WindowFull,
+    /// Replies of the codec are matched by their order, and over UDP one may be lost: the next would be taken for it.
+    /// Nothing was sent.
+    #[error(
+        "replies without ids cannot be matched over UDP; use tcp:// or a codec with ids (tw1, srmp, srmp-rpc, uvrpc)"
+    )]
+    CannotMatch,
+    /// The codec cannot express the request; nothing was sent.
+    #[error("the codec cannot express the request")]
+    Encode(#[from] EncodeError),
+    /// The text is not a pattern; nothing was sent. Correct it.
+    #[error(transparent)]
+    Pattern(#[from] TopicError),
+    /// The reply was not what this kind of request answers with.
+    #[error("the reply is malformed")]
+    MalformedReply,
+    /// The client was shut down.
+    #[error("the client was shut down")]
+    Shutdown,
+}
+
+impl From<HandOverError> for RequestError {
+    fn from(error: HandOverError) -> Self {
+        match error {
+            HandOverError::QueueFull => Self::WindowFull,
+            HandOverError::Ended => Self::Shutdown,
+            HandOverError::Encode(error) => Self::Encode(error),
+        }
+    }
+}

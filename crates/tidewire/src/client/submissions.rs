@@ -1,0 +1,528 @@
+//! The submissions of the application's threads in their order, and the bytes of them.
+//!
+//! One-way messages are encoded by the thread that sends them, and names and payloads of requests are copied, into one run
+//! of bytes beside the list of submissions: both cost a copy, and a submission is a few words. Requests in a row are one
+//! submission, and so are messages: the lane does what they have in common once for all of them. Lists and bytes go back and
+//! forth between the threads and the lane, and are never allocated anew.
+
+use std::num::NonZeroU32;
+
+use tidewire_proto::message::Kind;
+
+use super::slots::SlotId;
+
+/// What the application asks of its client's lane. `C` is what is no request and no message.
+#[derive(Debug)]
+pub(crate) enum Submission<C> {
+    /// Send requests: so many of the [next ones](Submissions::request).
+    Requests { count: usize },
+    /// The application abandoned a request that was not completed.
+    Abandon(SlotId),
+    /// One-way messages: so many, encoded in this range of the bytes.
+    Messages { count: u64, range: Range },
+    /// Anything else, which needs no bytes.
+    Control(C),
+}
+
+/// A submission that is no request and no message.
+pub(crate) trait Control: std::fmt::Debug {
+    /// When it is too late for it, and the slot that is told so.
+    fn deadline(&self) -> Option<(u64, SlotId)>;
+}
+
+/// What happens to a request when as many are waiting for their replies as allowed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum WhenWindowFull {
+    /// It fails with [`RequestError::WindowFull`](crate::RequestError::WindowFull). The default: the caller knows best what to
+    /// do under load.
+    #[default]
+    Refuse,
+    /// It waits its turn, within its deadline. Of those waiting there are at most 4,096; more are refused. So are those that
+    /// come faster than the client's lane takes them up, which it does at once unless the server is slow to take what it is
+    /// sent: beyond 4,096, or [`Limits::queue_bytes_max`](crate::Limits::queue_bytes_max) of payload.
+    Wait,
+}
+
+/// A request without its bytes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RequestHead {
+    /// Where the answer is left, if anybody waits for it.
+    pub(crate) slot: Option<SlotId>,
+    pub(crate) kind: Kind,
+    pub(crate) channel: u16,
+    pub(crate) deadline_ns: u64,
+    pub(crate) idempotent: bool,
+    pub(crate) when_full: WhenWindowFull,
+    /// The subscription it is about.
+    pub(crate) subscription: Option<SubscriptionKey>,
+}
+
+/// The number of a subscription in its client's table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SubscriptionKey(NonZeroU32);
+
+/// A request in the list: where its bytes are.
+#[derive(Clone, Copy, Debug)]
+struct Queued {
+    head: RequestHead,
+    /// Here its name begins, and behind that its payload.
+    from: usize,
+    name_bytes: usize,
+    payload_bytes: usize,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Submissions<C> {
+    list: Vec<Submission<C>>,
+    /// How many there are, each request counted as one.
+    count: usize,
+    /// How many of the submissions were taken out.
+    taken: usize,
+    /// The requests of all submissions, in their order.
+    requests: Vec<Queued>,
+    /// How many of the requests were passed.
+    passed: usize,
+    /// How many requests of the submission that was taken out last were not passed.
+    unpassed: usize,
+    bytes: Vec<u8>,
+    /// Bytes of whole submissions. A codec that panicked halfway may have left more behind.
+    whole: usize,
+    /// Bytes among them of one-way messages.
+    message_bytes: usize,
+    /// The earliest deadline among the submissions, or an earlier one that is no longer there; 0 before there was any.
+    deadline_ns: u64,
+}
+
+/// A range of the bytes.
+pub(crate) type Range = std::ops::Range<usize>;
+
+impl<C> Default for Submissions<C> {
+    fn default() -> Self {
+        Self {
+            list: Vec::new(),
+            count: 0,
+            taken: 0,
+            requests: Vec::new(),
+            passed: 0,
+            unpassed: 0,
+            bytes: Vec::new(),
+            whole: 0,
+            message_bytes: 0,
+            deadline_ns: 0,
+        }
+    }
+}
+
+impl<C: Control> Submissions<C> {
+    /// Whether there is no room for another submission.
+    #[inline]
+    pub(crate) fn is_full(&self) -> bool {
+        self.count >= SUBMISSIONS_MAX
+    }
+
+    /// Takes the next submission out. Requests come again until all of them were [passed](Self::pass).
+    #[inline]
+    pub(crate) fn next(&mut self) -> Option<Submission<C>> {
+        if self.unpassed == 0 {
+            let next = self.list.get_mut(self.taken)?;
+            self.taken += 1;
+            let submission = std::mem::replace(next, Submission::Requests { count: 0 });
+            let Submission::Requests { count } = submission else {
+                return Some(submission);
+            };
+            self.unpassed = count;
+        }
+        Some(Submission::Requests {
+            count: self.unpassed,
+        })
+    }
+
+    /// The next request of the submission that was taken out last, if there is one: its head, name and payload.
+    #[inline]
+    pub(crate) fn request(&self) -> Option<(&RequestHead, &str, &[u8])> {
+        if self.unpassed == 0 {
+            return None;
+        }
+        let queued = self.requests.get(self.passed)?;
+        let bytes = self.bytes.get(queued.from..)?;
+        if queued.name_bytes == 0 {
+            return Some((&queued.head, "", bytes.get(..queued.payload_bytes)?));
+        }
+        let (name, bytes) = bytes.split_at_checked(queued.name_bytes)?;
+        // It was text when it was copied here; what is none is the name of no method.
+        let name = str::from_utf8(name).unwrap_or("\u{fffd}");
+        Some((&queued.head, name, bytes.get(..queued.payload_bytes)?))
+    }
+
+    /// The next request is done with.
+    #[inline]
+    pub(crate) fn pass(&mut self) {
+        self.passed += 1;
+        self.unpassed -= 1;
+    }
+
+    /// The bytes of a range.
+    #[inline]
+    pub(crate) fn bytes(&self, range: Range) -> &[u8] {
+        &self.bytes[range]
+    }
+
+    /// Bytes of one-way messages in it.
+    pub(crate) fn message_bytes(&self) -> usize {
+        self.message_bytes
+    }
+
+    /// Bytes of requests in it, and of those that fell due in it: they are passed over, and stay until it is cleared.
+    #[inline]
+    pub(crate) fn request_bytes(&self) -> usize {
+        self.whole - self.message_bytes
+    }
+
+    /// What it takes to run all of it, in bytes that are copied.
+    pub(crate) fn weight_bytes(&self) -> usize {
+        self.count * SUBMISSION_WEIGHT_BYTES + self.whole
+    }
+
+    /// Adds a submission without bytes.
+    pub(crate) fn push(&mut self, submission: Submission<C>) {
+        if let Submission::Control(control) = &submission
+            && let Some((deadline_ns, _)) = control.deadline()
+        {
+            self.note_deadline(deadline_ns);
+        }
+        self.list.push(submission);
+        self.count += 1;
+    }
+
+    /// Adds a request.
+    #[inline(always)]
+    pub(crate) fn push_request(&mut self, head: RequestHead, name: &str, payload: &[u8]) {
+        let from = self.whole;
+        self.bytes.truncate(from);
+        if !name.is_empty() {
+            self.bytes.extend_from_slice(name.as_bytes());
+        }
+        self.bytes.extend_from_slice(payload);
+        self.whole = self.bytes.len();
+        self.push_queued(Queued {
+            head,
+            from,
+            name_bytes: name.len(),
+            payload_bytes: payload.len(),
+        });
+    }
+
+    /// Adds a request whose bytes are there, to those before it.
+    #[inline(always)]
+    fn push_queued(&mut self, queued: Queued) {
+        self.note_deadline(queued.head.deadline_ns);
+        self.requests.push(queued);
+        self.count += 1;
+        if let Some(Submission::Requests { count }) = self.list.last_mut() {
+            *count += 1;
+        } else {
+            self.list.push(Submission::Requests { count: 1 });
+        }
+    }
+
+    /// Adds the one message that `encode` appends, to those before it unless it `is_apart`.
+    pub(crate) fn push_message<E>(
+        &mut self,
+        is_apart: bool,
+        encode: impl FnOnce(&mut Vec<u8>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        self.bytes.truncate(self.whole);
+        encode(&mut self.bytes)?;
+        let more = self.bytes.len() - self.whole;
+        self.whole = self.bytes.len();
+        self.message_bytes += more;
+        if !is_apart && let Some(Submission::Messages { count, range }) = self.list.last_mut() {
+            *count += 1;
+            range.end = self.whole;
+        } else {
+            let range = self.whole - more..self.whole;
+            self.push(Submission::Messages { count: 1, range });
+        }
+        Ok(())
+    }
+
+    /// Forgets everything and keeps the memory, but none of more than `bytes_max`.
+    pub(crate) fn clear(&mut self, bytes_max: usize) {
+        self.list.clear();
+        self.count = 0;
+        self.taken = 0;
+        self.requests.clear();
+        self.passed = 0;
+        self.unpassed = 0;
+        self.bytes.clear();
+        self.bytes.shrink_to(bytes_max);
+        self.whole = 0;
+        self.message_bytes = 0;
+        self.deadline_ns = 0;
+    }
+
+    /// Takes out the requests whose deadlines have passed. Returns when the next one will.
+    pub(crate) fn expire(&mut self, now_ns: u64, expired: &mut Vec<SlotId>) -> Option<u64> {
+        if !(1..=now_ns).contains(&self.deadline_ns) {
+            return (self.deadline_ns > 0).then_some(self.deadline_ns);
+        }
+        self.deadline_ns = 0;
+        let requests = std::mem::take(&mut self.requests).into_iter();
+        let mut requests = requests.skip(std::mem::take(&mut self.passed));
+        let unpassed = Submission::Requests {
+            count: std::mem::take(&mut self.unpassed),
+        };
+        self.count = 0;
+        let submissions = std::mem::take(&mut self.list).into_iter();
+        let submissions = submissions.skip(std::mem::take(&mut self.taken));
+        for submission in std::iter::once(unpassed).chain(submissions) {
+            match submission {
+                Submission::Requests { count } => {
+                    for queued in requests.by_ref().take(count) {
+                        if queued.head.deadline_ns <= now_ns {
+                            expired.extend(queued.head.slot);
+                        } else {
+                            self.push_queued(queued);
+                        }
+                    }
+                }
+                Submission::Control(control) => match control.deadline() {
+                    Some((deadline_ns, slot)) if deadline_ns <= now_ns => expired.push(slot),
+                    _ => self.push(Submission::Control(control)),
+                },
+                submission => self.push(submission),
+            }
+        }
+        (self.deadline_ns > 0).then_some(self.deadline_ns)
+    }
+
+    /// How many one-way messages are in it and not taken out.
+    pub(crate) fn messages(&self) -> u64 {
+        let messages = self.list.iter().map(|submission| match submission {
+            Submission::Messages { count, .. } => *count,
+            _ => 0,
+        });
+        messages.sum()
+    }
+
+    #[inline]
+    fn note_deadline(&mut self, deadline_ns: u64) {
+        if self.deadline_ns == 0 || deadline_ns < self.deadline_ns {
+            self.deadline_ns = deadline_ns;
+        }
+    }
+}
+
+impl SubscriptionKey {
+    pub(crate) fn new(index: usize) -> Self {
+        // The server gives out an alias of 16 bits for each, so that there are never as many as would wrap.
+        Self(NonZeroU32::MIN.saturating_add(index as u32))
+    }
+
+    pub(crate) fn index(self) -> usize {
+        self.0.get() as usize - 1
+    }
+}
+
+/// Submissions that wait for the lane; messages in a row are one.
+pub(super) const SUBMISSIONS_MAX: usize = 4096;
+
+/// What a submission counts beside its bytes, so that many small ones are much work, too.
+const SUBMISSION_WEIGHT_BYTES: usize = 256;
+
+/// No control at all.
+#[cfg(test)]
+#[derive(Debug)]
+pub(super) struct Nothing;
+
+#[cfg(test)]
+impl Control for Nothing {
+    fn deadline(&self) -> Option<(u64, SlotId)> {
+        None
+    }
+}
+
+#[cfg(test)]
+impl RequestHead {
+    /// A request with this deadline.
+    pub(super) fn due_at(deadline_ns: u64) -> Self {
+        Self {
+            slot: None,
+            kind: Kind::Request,
+            channel: 0,
+            deadline_ns,
+            idempotent: false,
+            when_full: WhenWindowFull::Refuse,
+            subscription: None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    type Batch = Submissions<Nothing>;
+
+    fn frame(batch: &mut Batch, bytes: &[u8]) {
+        let pushed = batch.push_message::<()>(false, |out| {
+            out.extend_from_slice(bytes);
+            Ok(())
+        });
+        pushed.unwrap();
+    }
+
+    #[test]
+    fn messages_in_a_row_are_one_submission_and_keep_their_place() {
+        let mut batch = Batch::default();
+        frame(&mut batch, b"ab");
+        frame(&mut batch, b"c");
+        batch.push_request(RequestHead::due_at(1), "na", b"pay");
+        frame(&mut batch, b"d");
+        assert_eq!(batch.bytes, b"abcnapayd");
+        assert_eq!((batch.message_bytes(), batch.messages()), (4, 3));
+        assert_eq!(batch.request_bytes(), 5);
+        assert!(matches!(
+            batch.list.as_slice(),
+            [
+                Submission::Messages {
+                    count: 2,
+                    range: Range { start: 0, end: 3 }
+                },
+                Submission::Requests { count: 1 },
+                Submission::Messages {
+                    count: 1,
+                    range: Range { start: 8, end: 9 }
+                }
+            ]
+        ));
+    }
+
+    #[test]
+    fn messages_that_end_where_they_are_handed_on_stay_apart() {
+        let mut batch = Batch::default();
+        for bytes in [&b"ab"[..], b"c"] {
+            let pushed = batch.push_message::<()>(true, |out| {
+                out.extend_from_slice(bytes);
+                Ok(())
+            });
+            pushed.unwrap();
+        }
+        let ranges = std::iter::from_fn(|| match batch.next()? {
+            Submission::Messages { count: 1, range } => Some(range),
+            other => panic!("{other:?}"),
+        });
+        assert_eq!(ranges.collect::<Vec<_>>(), [0..2, 2..3]);
+    }
+
+    #[test]
+    fn a_message_that_is_not_whole_leaves_nothing_behind() {
+        let mut batch = Batch::default();
+        frame(&mut batch, b"a");
+        let refused = batch.push_message(false, |out| {
+            out.push(b'!');
+            Err("on purpose")
+        });
+        assert_eq!(refused, Err("on purpose"));
+        batch.push_request(RequestHead::due_at(1), "", b"b");
+        assert_eq!(batch.bytes, b"ab");
+        let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            batch.push_message::<()>(false, |out| {
+                out.push(b'!');
+                panic!("on purpose")
+            })
+        }));
+        assert!(panicked.is_err());
+        frame(&mut batch, b"c");
+        assert_eq!((batch.bytes.as_slice(), batch.messages()), (&b"abc"[..], 2));
+    }
+
+    /// What waits too long is taken out, and the bytes of the rest stay with it.
+    #[test]
+    fn what_is_due_is_passed_over() {
+        let mut batch = Batch::default();
+        let ids = [30, 10, 20].map(|deadline_ns| {
+            let mut head = RequestHead::due_at(deadline_ns);
+            head.slot = Some(SlotId::new(deadline_ns as usize));
+            batch.push_request(head, "", &[deadline_ns as u8]);
+            head.slot.unwrap()
+        });
+        frame(&mut batch, b"x");
+        let mut expired = Vec::new();
+        assert_eq!(batch.expire(9, &mut expired), Some(10));
+        assert!(expired.is_empty());
+        assert_eq!(batch.expire(20, &mut expired), Some(30));
+        assert_eq!(expired, ids[1..]);
+        assert_eq!((batch.requests.len(), batch.bytes.len()), (1, 4));
+        assert!(matches!(
+            batch.next(),
+            Some(Submission::Requests { count: 1 })
+        ));
+        let (head, name, payload) = batch.request().unwrap();
+        assert_eq!((head.slot, name, payload), (Some(ids[0]), "", &[30][..]));
+        // It was taken out, and was not passed.
+        expired.clear();
+        assert_eq!(batch.expire(u64::MAX, &mut expired), None);
+        assert_eq!(expired, ids[..1]);
+        assert!(batch.request().is_none());
+        assert!(matches!(
+            batch.next(),
+            Some(Submission::Messages { count: 1, .. })
+        ));
+        assert!(batch.next().is_none());
+    }
+
+    #[test]
+    fn submissions_come_out_with_their_bytes() {
+        let mut batch = Batch::default();
+        batch.push_request(RequestHead::due_at(1), "na", b"pay");
+        batch.push(Submission::Control(Nothing));
+        frame(&mut batch, b"d");
+        batch.push_request(RequestHead::due_at(2), "", b"p");
+        batch.push_request(RequestHead::due_at(3), "me", b"q");
+        for _ in 0..2 {
+            assert!(matches!(
+                batch.next(),
+                Some(Submission::Requests { count: 1 })
+            ));
+        }
+        let (_, name, payload) = batch.request().unwrap();
+        assert_eq!((name, payload), ("na", &b"pay"[..]));
+        batch.pass();
+        // What was passed does not fall due.
+        let mut expired = Vec::new();
+        assert_eq!(batch.expire(1, &mut expired), Some(2));
+        assert!(expired.is_empty() && batch.request().is_none());
+        assert!(matches!(batch.next(), Some(Submission::Control(Nothing))));
+        assert_eq!(batch.messages(), 1);
+        let Some(Submission::Messages { count: 1, range }) = batch.next() else {
+            panic!("no messages");
+        };
+        assert_eq!((batch.bytes(range), batch.messages()), (&b"d"[..], 0));
+        assert!(matches!(
+            batch.next(),
+            Some(Submission::Requests { count: 2 })
+        ));
+        for expected in [("", &b"p"[..]), ("me", b"q")] {
+            let (_, name, payload) = batch.request().unwrap();
+            assert_eq!((name, payload), expected);
+            batch.pass();
+        }
+        assert!(batch.request().is_none() && batch.next().is_none());
+    }
+
+    #[test]
+    fn much_memory_is_not_kept() {
+        let mut batch = Batch::default();
+        batch.push_request(RequestHead::due_at(1), "", &[0; 1_000]);
+        batch.clear(1_000);
+        assert!(batch.bytes.capacity() >= 1_000);
+        batch.push_request(RequestHead::due_at(1), "", &[0; 10_000]);
+        batch.clear(1_000);
+        assert!(batch.bytes.capacity() < 10_000);
+        assert!(batch.next().is_none() && batch.message_bytes() == 0);
+        assert_eq!(batch.expire(u64::MAX, &mut Vec::new()), None);
+    }
+}

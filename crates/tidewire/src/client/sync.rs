@@ -1,0 +1,126 @@
+//! The synchronisation that the request table is built from, so that a model checker can put its own in place.
+//!
+//! Whoever shares memory by way of the table does it through these traits only. The tests run the table itself, not a copy of
+//! its protocol, over the primitives of `loom`, which tries every interleaving and every value that a weak load may see.
+
+use std::fmt::Debug;
+use std::ops::DerefMut;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+
+use tidewire_io::doorbell::Doorbell;
+use tidewire_io::words::SharedBytes;
+
+use super::reply::SHORT_WORDS;
+
+/// A family of primitives.
+pub(super) trait Primitives: Debug + 'static {
+    type Word: Word;
+    type Payload: Payload;
+    type Lock<T: Debug + Default>: Lock<T>;
+    type Waker: LaneWaker;
+
+    /// Slots to begin with.
+    const SLOTS_MIN: usize;
+}
+
+/// A number that several threads read and write.
+pub(super) trait Word: Debug {
+    fn new(value: u32) -> Self;
+    fn load(&self, ordering: Ordering) -> u32;
+    fn store(&self, value: u32, ordering: Ordering);
+}
+
+/// A short payload that one thread writes and another reads. The words around it say when.
+pub(super) trait Payload: Debug + Default {
+    /// Bytes that there is room for.
+    const BYTES_MAX: usize;
+
+    fn store(&self, bytes: &[u8]);
+
+    /// The first `count` bytes, in place of what was in this memory.
+    fn load(&self, count: usize, memory: Vec<u8>) -> Vec<u8>;
+}
+
+/// A mutex whose content is whole even if a holder panicked.
+pub(super) trait Lock<T>: Debug + Default {
+    fn lock(&self) -> impl DerefMut<Target = T>;
+}
+
+/// Wakes the lane of a table if it sleeps.
+pub(super) trait LaneWaker: Debug + Default {
+    /// Call it after what the lane should find is in place. It begins with a sequentially consistent fence.
+    fn wake(&self);
+}
+
+/// The primitives of every build but that of the model.
+#[derive(Debug)]
+pub(super) struct Native;
+
+impl Primitives for Native {
+    type Word = AtomicU32;
+    type Payload = SharedBytes<SHORT_WORDS>;
+    type Lock<T: Debug + Default> = Mutex<T>;
+    type Waker = OnceWaker;
+
+    const SLOTS_MIN: usize = 64;
+}
+
+impl Word for AtomicU32 {
+    #[inline(always)]
+    fn new(value: u32) -> Self {
+        Self::new(value)
+    }
+
+    #[inline(always)]
+    fn load(&self, ordering: Ordering) -> u32 {
+        Self::load(self, ordering)
+    }
+
+    #[inline(always)]
+    fn store(&self, value: u32, ordering: Ordering) {
+        Self::store(self, value, ordering);
+    }
+}
+
+impl<const WORDS: usize> Payload for SharedBytes<WORDS> {
+    const BYTES_MAX: usize = Self::BYTES_MAX;
+
+    #[inline(always)]
+    fn store(&self, bytes: &[u8]) {
+        Self::store(self, bytes);
+    }
+
+    #[inline(always)]
+    fn load(&self, count: usize, memory: Vec<u8>) -> Vec<u8> {
+        Self::load(self, count, memory)
+    }
+}
+
+impl<T: Debug + Default> Lock<T> for Mutex<T> {
+    #[inline(always)]
+    fn lock(&self) -> impl DerefMut<Target = T> {
+        let locked: Result<MutexGuard<'_, T>, _> = Self::lock(self);
+        locked.unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The waker of a lane, from when the lane runs. It does not keep the lane's memory: references to a client's link may be
+/// spare for longer than the lane lives.
+#[derive(Debug, Default)]
+pub(super) struct OnceWaker(OnceLock<Weak<Doorbell>>);
+
+impl OnceWaker {
+    pub(super) fn set(&self, doorbell: &Arc<Doorbell>) {
+        // It belongs to one lane, so it was not set before.
+        let _ = self.0.set(Arc::downgrade(doorbell));
+    }
+}
+
+impl LaneWaker for OnceWaker {
+    fn wake(&self) {
+        if let Some(doorbell) = self.0.get().and_then(Weak::upgrade) {
+            doorbell.ring();
+        }
+    }
+}

@@ -1,0 +1,317 @@
+//! The table under a model checker: every interleaving of its threads, and every value that a weak load may see.
+//!
+//! It is the table itself, over the primitives of `loom`. The negative controls break one of its rules each, and must fail.
+
+use std::fmt::Debug;
+use std::ops::DerefMut;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Wake, Waker};
+
+use loom::sync::Mutex;
+use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, fence};
+use loom::thread;
+
+use super::*;
+use crate::client::submissions::Nothing;
+use crate::client::sync::Payload;
+
+/// The primitives of the checker. Without `RELEASE` stores announce nothing; without `FENCE` a wake is not ordered.
+#[derive(Debug)]
+struct Modelled<const RELEASE: bool, const FENCE: bool>;
+
+impl<const RELEASE: bool, const FENCE: bool> Primitives for Modelled<RELEASE, FENCE> {
+    type Word = ModelledWord<RELEASE>;
+    type Payload = ModelledPayload;
+    type Lock<T: Debug + Default> = ModelledLock<T>;
+    type Waker = ModelledWaker<FENCE>;
+
+    /// So that slots are soon used again.
+    const SLOTS_MIN: usize = 1;
+}
+
+type Sound = Modelled<true, true>;
+type Table<P> = RequestTable<Nothing, P>;
+
+#[derive(Debug)]
+struct ModelledWord<const RELEASE: bool>(AtomicU32);
+
+impl<const RELEASE: bool> Word for ModelledWord<RELEASE> {
+    fn new(value: u32) -> Self {
+        Self(AtomicU32::new(value))
+    }
+
+    fn load(&self, ordering: Ordering) -> u32 {
+        self.0.load(ordering)
+    }
+
+    fn store(&self, value: u32, ordering: Ordering) {
+        let ordering = if RELEASE { ordering } else { Ordering::Relaxed };
+        self.0.store(value, ordering);
+    }
+}
+
+/// Two words that are written and read one by one, so that a reply can be torn.
+#[derive(Debug, Default)]
+struct ModelledPayload([AtomicU64; 2]);
+
+impl Payload for ModelledPayload {
+    const BYTES_MAX: usize = 16;
+
+    fn store(&self, bytes: &[u8]) {
+        for (word, bytes) in self.0.iter().zip(bytes.chunks(8)) {
+            let mut padded = [0; 8];
+            padded[..bytes.len()].copy_from_slice(bytes);
+            word.store(u64::from_le_bytes(padded), Ordering::Relaxed);
+        }
+    }
+
+    fn load(&self, count: usize, mut memory: Vec<u8>) -> Vec<u8> {
+        memory.clear();
+        for word in &self.0 {
+            memory.extend(word.load(Ordering::Relaxed).to_le_bytes());
+        }
+        memory.truncate(count);
+        memory
+    }
+}
+
+#[derive(Debug, Default)]
+struct ModelledLock<T>(Mutex<T>);
+
+impl<T: Debug + Default> Lock<T> for ModelledLock<T> {
+    fn lock(&self) -> impl DerefMut<Target = T> {
+        self.0.lock().unwrap()
+    }
+}
+
+/// What a thread waits for. In the model nobody blocks: a thread that would sleep ends, and it is an error if nobody rings.
+#[derive(Debug, Default)]
+struct Bell(AtomicBool);
+
+impl Bell {
+    fn ring(&self) {
+        self.0.store(true, Ordering::Release);
+    }
+
+    fn is_rung(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
+}
+
+impl Wake for Bell {
+    fn wake(self: Arc<Self>) {
+        self.ring();
+    }
+}
+
+/// The lane's waker, with the protocol of the real one.
+#[derive(Debug, Default)]
+struct ModelledWaker<const FENCE: bool> {
+    is_sleeping: AtomicBool,
+    bell: Bell,
+}
+
+impl<const FENCE: bool> ModelledWaker<FENCE> {
+    fn fence() {
+        if FENCE {
+            fence(Ordering::SeqCst);
+        }
+    }
+}
+
+impl<const FENCE: bool> LaneWaker for ModelledWaker<FENCE> {
+    fn wake(&self) {
+        Self::fence();
+        if self.is_sleeping.load(Ordering::Relaxed)
+            && self.is_sleeping.swap(false, Ordering::AcqRel)
+        {
+            self.bell.ring();
+        }
+    }
+}
+
+/// When the lane tells those who wait.
+#[derive(Clone, Copy, PartialEq)]
+enum Complete {
+    AfterReplies,
+    /// Against the rules.
+    BeforeReplies,
+}
+
+/// A turn of a lane that replies with what it was asked. Returns how many requests there were.
+fn run_turn<P: Primitives>(table: &Table<P>, complete: Complete) -> usize {
+    let (mut list, mut completions) = (Submissions::default(), Completions::default());
+    let mut replied = 0;
+    table.take(&mut list);
+    if complete == Complete::BeforeReplies {
+        table.complete(&mut completions);
+    }
+    while list.next().is_some() {
+        while let Some((head, _, payload)) = list.request() {
+            table.reply(&mut completions, head.slot, 7, payload);
+            list.pass();
+            replied += 1;
+        }
+    }
+    if complete == Complete::AfterReplies {
+        table.complete(&mut completions);
+    }
+    completions.wake();
+    replied
+}
+
+/// A request that a thread sleeps on, with its payload and what the thread is woken by.
+type Asleep = Option<(SlotId, &'static [u8], Arc<Bell>)>;
+
+fn submit<P: Primitives>(table: &Table<P>, payload: &[u8]) -> SlotId {
+    let head = RequestHead::due_at(u64::MAX);
+    table.submit(head, "", payload).unwrap()
+}
+
+/// Asks for the reply as a thread does that will sleep if there is none.
+fn poll<P: Primitives>(table: &Table<P>, slot: SlotId, payload: &'static [u8]) -> Asleep {
+    let bell = Arc::new(Bell::default());
+    match table.poll(slot, Some(&Waker::from(Arc::clone(&bell)))) {
+        Some(outcome) => {
+            assert_is(&outcome, payload);
+            None
+        }
+        None => Some((slot, payload, bell)),
+    }
+}
+
+fn assert_is(outcome: &Outcome, payload: &[u8]) {
+    let reply = outcome.as_ref().unwrap();
+    assert_eq!(reply.payload(), payload, "the reply is another one");
+}
+
+/// Runs these threads, which submit so many requests, beside some turns of a lane, and what is left after them.
+fn check<const RELEASE: bool, const FENCE: bool>(
+    requests: usize,
+    complete: Complete,
+    threads: &'static [fn(&Table<Modelled<RELEASE, FENCE>>) -> Asleep],
+) {
+    let mut checker = loom::model::Builder::new();
+    checker.preemption_bound = Some(3);
+    checker.check(move || {
+        let table = Arc::new(Table::<Modelled<RELEASE, FENCE>>::new(1 << 20, false));
+        let running = threads.iter().map(|run| {
+            let table = Arc::clone(&table);
+            thread::spawn(move || run(&table))
+        });
+        let running: Vec<_> = running.collect();
+        let mut replied = run_turn(&table, complete);
+        let waker = table.waker();
+        waker.is_sleeping.store(true, Ordering::Relaxed);
+        ModelledWaker::<FENCE>::fence();
+        let is_awake = table.is_occupied();
+        let asleep: Vec<Asleep> = running.into_iter().map(|t| t.join().unwrap()).collect();
+        let is_awake = is_awake || waker.bell.is_rung();
+        assert!(
+            replied == requests || is_awake,
+            "the lane sleeps on a request"
+        );
+        replied += run_turn(&table, complete);
+        assert_eq!(replied, requests);
+        for (slot, payload, bell) in asleep.into_iter().flatten() {
+            assert!(bell.is_rung(), "a thread sleeps for ever");
+            assert_is(&table.poll(slot, None).unwrap(), payload);
+        }
+        assert_eq!(table.abandoned.load(Ordering::Relaxed), 0);
+        assert_eq!(table.end(), 0);
+    });
+}
+
+fn one<P: Primitives>(table: &Table<P>) -> Asleep {
+    let payload = b"of one thread";
+    poll(table, submit(table, payload), payload)
+}
+
+fn other<P: Primitives>(table: &Table<P>) -> Asleep {
+    let payload = b"of the other";
+    poll(table, submit(table, payload), payload)
+}
+
+/// Its reply does not fit the slot.
+fn long<P: Primitives>(table: &Table<P>) -> Asleep {
+    let payload = b"a payload that is too long";
+    poll(table, submit(table, payload), payload)
+}
+
+/// A second request that may have the slot of the first one, before the lane has completed the block.
+fn one_then_another<P: Primitives>(table: &Table<P>) -> Asleep {
+    let first = submit(table, b"first request");
+    let reply = table.poll_reply(first);
+    let second = poll(table, submit(table, b"second"), b"second");
+    match reply {
+        Some(reply) => assert_is(&Ok(reply), b"first request"),
+        // Given up, as by whoever waits for the second one only.
+        None => table.abandon(first),
+    }
+    second
+}
+
+/// One request that is abandoned, at any time of its life, and one that is not.
+fn abandon_one<P: Primitives>(table: &Table<P>) -> Asleep {
+    let slot = submit(table, b"in vain");
+    table.abandon(slot);
+    poll(table, submit(table, b"wanted"), b"wanted")
+}
+
+#[test]
+fn every_thread_gets_its_reply_and_nobody_sleeps_for_ever() {
+    check::<true, true>(1, Complete::AfterReplies, &[one]);
+    check::<true, true>(1, Complete::AfterReplies, &[long]);
+    check::<true, true>(2, Complete::AfterReplies, &[one_then_another]);
+    check::<true, true>(2, Complete::AfterReplies, &[one, other]);
+}
+
+#[test]
+fn an_abandoned_request_frees_its_slot_and_disturbs_no_other() {
+    check::<true, true>(2, Complete::AfterReplies, &[abandon_one]);
+}
+
+#[test]
+fn the_end_wakes_whoever_waits() {
+    let mut checker = loom::model::Builder::new();
+    checker.preemption_bound = Some(3);
+    checker.check(|| {
+        let table = Arc::new(Table::<Sound>::new(1 << 20, false));
+        let far = Arc::clone(&table);
+        let running = thread::spawn(move || {
+            let slot = far.submit(RequestHead::due_at(u64::MAX), "", b"").ok()?;
+            let bell = Arc::new(Bell::default());
+            let outcome = far.poll(slot, Some(&Waker::from(Arc::clone(&bell))));
+            Some((slot, bell, outcome))
+        });
+        table.end();
+        let Some((slot, bell, outcome)) = running.join().unwrap() else {
+            return;
+        };
+        assert!(
+            outcome.is_some() || bell.is_rung(),
+            "a thread sleeps for ever"
+        );
+        let outcome = outcome.or_else(|| table.poll(slot, None));
+        assert_eq!(outcome, Some(ended()));
+    });
+}
+
+#[test]
+#[should_panic(expected = "the reply is another one")]
+fn negative_control_without_release_a_reply_is_read_before_it_is_written() {
+    check::<false, true>(1, Complete::AfterReplies, &[one]);
+}
+
+#[test]
+#[should_panic(expected = "the lane sleeps on a request")]
+fn negative_control_without_the_fence_the_lane_sleeps_on_a_request() {
+    check::<true, false>(1, Complete::AfterReplies, &[one]);
+}
+
+#[test]
+#[should_panic(expected = "a thread sleeps for ever")]
+fn negative_control_completed_before_the_reply_a_thread_sleeps_for_ever() {
+    check::<true, true>(1, Complete::BeforeReplies, &[one]);
+}
