@@ -10,7 +10,7 @@ use tidewire::proto::body::{ErrorCode, RoomCall};
 use tidewire::proto::handshake::{Hello, PROTOCOL_VERSION};
 use tidewire::{
     AnyCodec, Chat, Client, CloseReason, Context, DropReason, HandOverError, HandlerResult, Kind,
-    Limits, Message, Policy, RequestError, Server, ServerBuilder, Service, SessionId,
+    Limits, Message, Policy, PubSub, RequestError, Server, ServerBuilder, Service, SessionId,
 };
 use tidewire_testkit::{DEADLINE, Heard, Peer, TestServer};
 
@@ -562,6 +562,73 @@ fn a_slow_server_costs_a_client_patience_and_no_messages() {
     let lost = std::iter::from_fn(|| client.next_event_within(Duration::ZERO))
         .any(|event| matches!(event, tidewire::Event::Lost { .. }));
     assert!(!lost);
+    client.close();
+    server.stop();
+}
+
+/// Topics of a server that stops reading at a one-way message, until its client lets it go on.
+struct StopsReading {
+    topics: PubSub,
+    go_on: mpsc::Receiver<()>,
+}
+
+impl Service for StopsReading {
+    fn on_message(&mut self, cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
+        if message.kind == Kind::OneWay {
+            let _ = self.go_on.recv();
+            return Ok(());
+        }
+        self.topics.on_message(cx, message)
+    }
+}
+
+/// It waited for room in the queue of its client, and gave up its processor over and over until the server read again.
+#[test]
+fn dropping_a_subscription_does_not_wait_for_a_slow_server() {
+    const REFUSED_IN_A_ROW: usize = 5_000;
+    let (release, go_on) = mpsc::channel();
+    let mut go_on = Some(go_on);
+    let server = TestServer::over_tcp(Server::builder(), &tw1(), move |_| StopsReading {
+        topics: PubSub::new(),
+        go_on: go_on.take().unwrap(),
+    });
+    let limits = Limits {
+        queue_bytes_max: 64 * 1024,
+        ..Limits::default()
+    };
+    let client = Client::builder()
+        .limits(limits)
+        .pending_max(10_000)
+        .connect(&server.url())
+        .unwrap();
+    let subscription = client.subscribe("a.b").unwrap();
+    let mut refused = 0;
+    // The lane may have taken what waited just now, so one refusal alone says little.
+    while refused < REFUSED_IN_A_ROW {
+        match client.try_send(&[7; 64 * 1024]) {
+            Ok(()) => refused = 0,
+            Err(_) => refused += 1,
+        }
+        std::thread::yield_now();
+    }
+    let mut waiting = Vec::new();
+    loop {
+        let mut request = client.request(b"");
+        match request.try_wait() {
+            None => waiting.push(request),
+            Some(outcome) => {
+                assert_eq!(outcome.unwrap_err(), RequestError::WindowFull);
+                break;
+            }
+        }
+    }
+    drop(subscription);
+    // Only now the server goes on, and all that was accepted is done in its order.
+    drop(release);
+    for request in waiting {
+        request.wait().unwrap();
+    }
+    drop(client.subscribe("a.b").unwrap());
     client.close();
     server.stop();
 }
