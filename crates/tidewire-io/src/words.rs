@@ -58,8 +58,14 @@ impl<W: Word, const WORDS: usize> Words<W, WORDS> {
         if let Some(word) = self.0.get(whole.len())
             && !rest.is_empty()
         {
-            let bytes = rest.iter().rev();
-            let last = bytes.fold(0, |word, byte| word << 8 | u64::from(*byte));
+            let last = match bytes.last_chunk::<8>() {
+                // The end of all of them, without those that are in the word before.
+                Some(end) => u64::from_le_bytes(*end) >> (64 - 8 * rest.len()),
+                None => {
+                    let bytes = rest.iter().rev();
+                    bytes.fold(0, |word, byte| word << 8 | u64::from(*byte))
+                }
+            };
             word.store_relaxed(last);
         }
     }
@@ -78,7 +84,7 @@ impl<W: Word, const WORDS: usize> Words<W, WORDS> {
             memory
         };
         let to = memory.as_mut_ptr().cast::<u64>();
-        for (place, word) in self.0.iter().take(count.div_ceil(8)).enumerate() {
+        for (place, word) in self.0[..count.div_ceil(8)].iter().enumerate() {
             let word = word.load_relaxed().to_le();
             // SAFETY: `place` is less than `WORDS`, and there is room for as many words.
             unsafe { to.add(place).write_unaligned(word) };

@@ -81,11 +81,13 @@ impl Pile {
         None
     }
 
-    /// Changes places with the other if that has more pieces.
-    pub(super) fn refill(&mut self, other: &mut Self) {
-        if self.0.len() < other.0.len() {
-            std::mem::swap(&mut self.0, &mut other.0);
-        }
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Exchanges all pieces with those of another pile.
+    pub(super) fn swap(&mut self, other: &mut Self) {
+        std::mem::swap(&mut self.0, &mut other.0);
     }
 }
 

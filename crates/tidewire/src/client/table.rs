@@ -343,17 +343,40 @@ impl<C: Control, P: Primitives> RequestTable<C, P> {
         if self.slots.reply(slot, channel, payload) {
             completions.replied.push(slot);
         } else {
-            completions.reply_long(slot, channel, payload);
+            self.reply_long(completions, slot, channel, payload);
         }
+    }
+
+    /// A reply that does not fit its slot.
+    #[inline(never)]
+    fn reply_long(
+        &self,
+        completions: &mut Completions,
+        slot: SlotId,
+        channel: u16,
+        payload: &[u8],
+    ) {
+        let pile = &mut completions.memory;
+        if pile.is_empty() {
+            pile.swap(&mut self.shared.lock().memory);
+        }
+        let mut memory = pile.pop().unwrap_or_default();
+        // No more than needed, or it would grow beyond what is kept.
+        memory.reserve_exact(payload.len());
+        memory.extend_from_slice(payload);
+        let reply = Reply::new(channel, memory);
+        completions.outcomes.push((slot, Ok(reply)));
     }
 
     /// Completes a block of requests. Those who wait for them are then to be [woken](Completions::wake).
     pub(super) fn complete(&self, completions: &mut Completions) {
         let mut shared = self.shared.lock();
-        if shared.waiting > 0 || self.abandoned.load(Ordering::Relaxed) > 0 {
-            for slot in completions.replied.drain(..) {
-                self.conclude(&mut shared, slot, &mut completions.wakers);
+        for slot in &completions.replied {
+            // Mostly one thread waits, and for the oldest request.
+            if shared.waiting == 0 && self.abandoned.load(Ordering::Relaxed) == 0 {
+                break;
             }
+            self.conclude(&mut shared, *slot, &mut completions.wakers);
         }
         completions.replied.clear();
         let mut unwanted = Vec::new();
@@ -366,7 +389,6 @@ impl<C: Control, P: Primitives> RequestTable<C, P> {
             self.slots.note_long(slot);
             self.conclude(&mut shared, slot, &mut completions.wakers);
         }
-        completions.memory.refill(&mut shared.memory);
         drop(shared);
         drop(unwanted);
     }
@@ -514,16 +536,6 @@ impl<C> Shared<C> {
 }
 
 impl Completions {
-    /// A reply that does not fit its slot.
-    #[inline(never)]
-    fn reply_long(&mut self, slot: SlotId, channel: u16, payload: &[u8]) {
-        let mut memory = self.memory.pop().unwrap_or_default();
-        // No more than needed, or it would grow beyond what is kept.
-        memory.reserve_exact(payload.len());
-        memory.extend_from_slice(payload);
-        self.outcomes.push((slot, Ok(Reply::new(channel, memory))));
-    }
-
     /// There will be no reply to this request, if anybody waits for it.
     pub(super) fn fail(&mut self, slot: Option<SlotId>, error: RequestError) {
         if let Some(slot) = slot {
