@@ -99,3 +99,19 @@ impl From<HandOverError> for RequestError {
         }
     }
 }
+
+/// Why a request fits no frame of at most `limit` bytes.
+#[cold]
+pub(super) fn too_large(name: &str, payload: &[u8], limit: usize) -> EncodeError {
+    if payload.len() > limit {
+        EncodeError::PayloadTooLarge {
+            bytes: payload.len() as u64,
+            limit: limit as u64,
+        }
+    } else {
+        EncodeError::TextTooLong {
+            bytes: name.len(),
+            limit,
+        }
+    }
+}

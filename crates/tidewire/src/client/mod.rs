@@ -6,6 +6,7 @@
 
 mod backoff;
 mod call;
+mod completions;
 mod error;
 mod event_queue;
 mod events;

@@ -11,12 +11,12 @@ use tidewire_proto::correlate::Correlator;
 use tidewire_proto::error::EncodeError;
 use tidewire_proto::message::{Kind, Message};
 
+use super::completions::Completions;
 use super::error::RequestError;
 use super::link::{Control, Link};
 use super::request_index::RequestIndex;
 use super::slots::SlotId;
 use super::submissions::{RequestHead, Submissions, WhenWindowFull};
-use super::table::Completions;
 use crate::context::{Context, SendError};
 use crate::sender::SessionSender;
 use crate::session::{CloseReason, SessionId};

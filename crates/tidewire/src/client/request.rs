@@ -213,7 +213,7 @@ pub(super) fn give_back_share(link: Arc<Link>) {
     });
 }
 
-/// Lets go of this thread's spare references to a link.
+/// Drops this thread's spare references to a link.
 pub(super) fn drop_shares(link: &Arc<Link>) {
     let _ = LINKS.try_with(|links| drop_last_while(links, |last| Arc::ptr_eq(last, link)));
 }
@@ -238,8 +238,9 @@ thread_local! {
 mod tests {
     use tidewire_proto::message::Message;
 
+    use super::super::completions::Completions;
     use super::super::submissions::RequestHead;
-    use super::super::table::{Completions, RequestTable};
+    use super::super::table::RequestTable;
     use super::*;
     use crate::client::{Client, Event, EventBounds};
     use crate::context;

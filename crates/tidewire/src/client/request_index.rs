@@ -33,7 +33,7 @@ enum Position {
 }
 
 impl RequestIndex {
-    /// A request was sent. One that was let go of in the line never is, so that this need not count.
+    /// A request was sent. One that was abandoned in the queue never is, so that this need not count.
     #[inline]
     pub(super) fn note_sent(&mut self, slot: Option<SlotId>, id: u32) {
         self.note(slot, Position::Sent(id));

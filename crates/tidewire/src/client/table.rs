@@ -32,7 +32,8 @@ use std::task::Waker;
 
 use tidewire_proto::error::EncodeError;
 
-use super::error::{HandOverError, RequestError};
+use super::completions::{Completions, Outcome};
+use super::error::{HandOverError, RequestError, too_large};
 use super::reply::{Pile, Reply, give_back, take_memory};
 use super::slots::{Answer, Cursor, SlotId, Slots};
 use super::submissions::{Control, RequestHead, Submission, Submissions};
@@ -78,23 +79,6 @@ struct Wait {
     waker: Option<Waker>,
     /// If the slot's answer is long.
     outcome: Option<Outcome>,
-}
-
-/// What became of a request: its reply, or why there is none. The error is boxed, because every reply is moved as often as
-/// the larger of the two.
-pub(super) type Outcome = Result<Reply, Box<RequestError>>;
-
-/// Completions of the lane that those who wait were not told of. The lists keep their memory.
-#[derive(Debug, Default)]
-pub(super) struct Completions {
-    /// Slots that have their short replies.
-    replied: Vec<SlotId>,
-    /// All others.
-    outcomes: Vec<(SlotId, Outcome)>,
-    /// Memory for replies that do not fit their slots.
-    memory: Pile,
-    /// Those who are to be told.
-    wakers: Vec<Waker>,
 }
 
 /// How much a turn has taken, in [weight](Submissions::weight_bytes).
@@ -535,66 +519,10 @@ impl<C> Shared<C> {
     }
 }
 
-impl Completions {
-    /// There will be no reply to this request, if anybody waits for it.
-    pub(super) fn fail(&mut self, slot: Option<SlotId>, error: RequestError) {
-        if let Some(slot) = slot {
-            self.outcomes.push((slot, Err(Box::new(error))));
-        }
-    }
-
-    pub(super) fn is_empty(&self) -> bool {
-        self.replied.is_empty() && self.outcomes.is_empty()
-    }
-
-    /// Whether so many wait that they should not wait for others.
-    #[inline]
-    pub(super) fn is_block(&self) -> bool {
-        self.replied.len() >= BLOCK || self.outcomes.len() >= BLOCK
-    }
-
-    /// Whether somebody is to be woken.
-    pub(super) fn has_wakers(&self) -> bool {
-        !self.wakers.is_empty()
-    }
-
-    /// Wakes those who waited for what was completed, each once: many futures of one task have the same waker, mostly in
-    /// a row. Call it without a lock: they may have the next request, and dropping a waker may run code as well.
-    pub(super) fn wake(&mut self) {
-        let mut last: Option<Waker> = None;
-        for waker in self.wakers.drain(..) {
-            if last.as_ref().is_none_or(|last| !last.will_wake(&waker)) {
-                waker.wake_by_ref();
-                last = Some(waker);
-            }
-        }
-    }
-}
-
 /// The error given to requests that are still pending when their lane ends.
 fn ended() -> Outcome {
     Err(Box::new(RequestError::Shutdown))
 }
-
-/// Why a request fits no frame of at most `limit` bytes.
-#[cold]
-fn too_large(name: &str, payload: &[u8], limit: usize) -> EncodeError {
-    if payload.len() > limit {
-        EncodeError::PayloadTooLarge {
-            bytes: payload.len() as u64,
-            limit: limit as u64,
-        }
-    } else {
-        EncodeError::TextTooLong {
-            bytes: name.len(),
-            limit,
-        }
-    }
-}
-
-/// Completions that are told of at once: enough that what a block costs is nothing to each, and few enough that the
-/// application has something to do while the lane reads on.
-const BLOCK: usize = 256;
 
 /// Memory for submissions that is always kept, in bytes.
 const KEPT_BYTES_MIN: usize = 64 * 1024;

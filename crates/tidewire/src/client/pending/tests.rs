@@ -66,7 +66,7 @@ impl Rig {
 
 const WAYS: [RequestIds; 3] = [RequestIds::Bits32, RequestIds::Bits8, RequestIds::None];
 
-/// Each request let go of was looked for among all others: dropping n of them cost the lane the square of that. The last
+/// Each abandoned request was looked for among all others: dropping n of them cost the lane the square of that. The last
 /// first, which a search finds last.
 #[test]
 fn dropping_many_requests_takes_no_search_for_each() {
@@ -91,7 +91,7 @@ fn dropping_many_requests_takes_no_search_for_each() {
         }
         rig.run(core);
         assert_eq!(rig.pending.sent.len(), 0, "{ids:?}");
-        // The line was not walked yet.
+        // The queue was not walked yet.
         assert_eq!(rig.pending.queued.len(), REQUESTS - WINDOW, "{ids:?}");
         rig.end_turn(core);
         assert!(rig.pending.queued.is_empty(), "{ids:?}");
@@ -276,7 +276,7 @@ fn drain(peer: &mut Stream) -> usize {
 const LARGE_BYTES: usize = BLOCK_BYTES / 2;
 const LARGE_REQUESTS: usize = 30;
 
-/// The word that a request was let go of may come after its answer, when its slot is another's.
+/// The word that a request was abandoned may come after its answer, when its slot is another's.
 #[test]
 fn a_request_is_not_given_up_for_the_one_before_it_in_its_slot() {
     for ids in WAYS {
@@ -340,7 +340,7 @@ fn answers_are_told_apart_in_the_way_that_requests_were_sent() {
 }
 
 #[test]
-fn a_place_in_the_line_is_free_as_soon_as_it_is_let_go_of() {
+fn room_in_the_queue_is_free_as_soon_as_a_request_is_abandoned() {
     let mut lane = lane(&Server::builder());
     let (session, _peer) = lane.open_session();
     let core = &mut lane.core;

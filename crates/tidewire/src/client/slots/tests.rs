@@ -69,7 +69,7 @@ fn slots_whose_replies_are_left_are_passed_over() {
     assert!(cursor.len() <= 4 * 200 + 64, "{}", cursor.len());
 }
 
-/// However many are held and let go of, there are never more than a few times as many.
+/// However many are held and freed, there are never more than a few times as many.
 #[test]
 fn slots_do_not_grow_beyond_what_is_held() {
     const HELD_MAX: usize = 1_000;

@@ -231,7 +231,7 @@ fn a_task_may_end_with_its_waker() {
     assert!(table.is_abandoned(Some(other)));
 }
 
-/// Threads ask and fetch without the lock, and let go of every tenth request, while a lane answers: each gets its own
+/// Threads ask and fetch without the lock, and abandon every tenth request, while a lane answers: each gets its own
 /// answers, and every word of them.
 #[test]
 fn answers_find_their_requests_from_many_threads() {

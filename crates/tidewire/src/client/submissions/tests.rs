@@ -1,0 +1,165 @@
+//! Lists of submissions, without threads.
+
+use super::*;
+
+type Batch = Submissions<Nothing>;
+
+fn message(batch: &mut Batch, bytes: &[u8]) {
+    let pushed = batch.push_message::<()>(false, |out| {
+        out.extend_from_slice(bytes);
+        Ok(())
+    });
+    pushed.unwrap();
+}
+
+#[test]
+fn messages_in_a_row_are_one_submission_and_keep_their_place() {
+    let mut batch = Batch::default();
+    message(&mut batch, b"ab");
+    message(&mut batch, b"c");
+    batch.push_request(RequestHead::due_at(1), "na", b"pay");
+    message(&mut batch, b"d");
+    assert_eq!(batch.bytes, b"abcnapayd");
+    assert_eq!((batch.message_bytes(), batch.messages()), (4, 3));
+    assert_eq!(batch.request_bytes(), 5);
+    assert!(matches!(
+        batch.list.as_slice(),
+        [
+            Submission::Messages {
+                count: 2,
+                range: Range { start: 0, end: 3 }
+            },
+            Submission::Requests { count: 1 },
+            Submission::Messages {
+                count: 1,
+                range: Range { start: 8, end: 9 }
+            }
+        ]
+    ));
+}
+
+#[test]
+fn messages_that_end_where_they_are_handed_on_stay_apart() {
+    let mut batch = Batch::default();
+    for bytes in [&b"ab"[..], b"c"] {
+        let pushed = batch.push_message::<()>(true, |out| {
+            out.extend_from_slice(bytes);
+            Ok(())
+        });
+        pushed.unwrap();
+    }
+    let ranges = std::iter::from_fn(|| match batch.next()? {
+        Submission::Messages { count: 1, range } => Some(range),
+        other => panic!("{other:?}"),
+    });
+    assert_eq!(ranges.collect::<Vec<_>>(), [0..2, 2..3]);
+}
+
+#[test]
+fn a_message_that_is_not_whole_leaves_nothing_behind() {
+    let mut batch = Batch::default();
+    message(&mut batch, b"a");
+    let refused = batch.push_message(false, |out| {
+        out.push(b'!');
+        Err("on purpose")
+    });
+    assert_eq!(refused, Err("on purpose"));
+    batch.push_request(RequestHead::due_at(1), "", b"b");
+    assert_eq!(batch.bytes, b"ab");
+    let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        batch.push_message::<()>(false, |out| {
+            out.push(b'!');
+            panic!("on purpose")
+        })
+    }));
+    assert!(panicked.is_err());
+    message(&mut batch, b"c");
+    assert_eq!((batch.bytes.as_slice(), batch.messages()), (&b"abc"[..], 2));
+}
+
+/// What waits too long is taken out, and the bytes of the rest stay with it.
+#[test]
+fn what_is_due_is_passed_over() {
+    let mut batch = Batch::default();
+    let ids = [30, 10, 20].map(|deadline_ns| {
+        let mut head = RequestHead::due_at(deadline_ns);
+        head.slot = Some(SlotId::new(deadline_ns as usize));
+        batch.push_request(head, "", &[deadline_ns as u8]);
+        head.slot.unwrap()
+    });
+    message(&mut batch, b"x");
+    let mut expired = Vec::new();
+    assert_eq!(batch.expire(9, &mut expired), Some(10));
+    assert!(expired.is_empty());
+    assert_eq!(batch.expire(20, &mut expired), Some(30));
+    assert_eq!(expired, ids[1..]);
+    assert_eq!((batch.requests.len(), batch.bytes.len()), (1, 4));
+    assert!(matches!(
+        batch.next(),
+        Some(Submission::Requests { count: 1 })
+    ));
+    let (head, name, payload) = batch.request().unwrap();
+    assert_eq!((head.slot, name, payload), (Some(ids[0]), "", &[30][..]));
+    // It was taken out, and was not passed.
+    expired.clear();
+    assert_eq!(batch.expire(u64::MAX, &mut expired), None);
+    assert_eq!(expired, ids[..1]);
+    assert!(batch.request().is_none());
+    assert!(matches!(
+        batch.next(),
+        Some(Submission::Messages { count: 1, .. })
+    ));
+    assert!(batch.next().is_none());
+}
+
+#[test]
+fn submissions_come_out_with_their_bytes() {
+    let mut batch = Batch::default();
+    batch.push_request(RequestHead::due_at(1), "na", b"pay");
+    batch.push(Submission::Control(Nothing));
+    message(&mut batch, b"d");
+    batch.push_request(RequestHead::due_at(2), "", b"p");
+    batch.push_request(RequestHead::due_at(3), "me", b"q");
+    for _ in 0..2 {
+        assert!(matches!(
+            batch.next(),
+            Some(Submission::Requests { count: 1 })
+        ));
+    }
+    let (_, name, payload) = batch.request().unwrap();
+    assert_eq!((name, payload), ("na", &b"pay"[..]));
+    batch.pass();
+    // What was passed does not fall due.
+    let mut expired = Vec::new();
+    assert_eq!(batch.expire(1, &mut expired), Some(2));
+    assert!(expired.is_empty() && batch.request().is_none());
+    assert!(matches!(batch.next(), Some(Submission::Control(Nothing))));
+    assert_eq!(batch.messages(), 1);
+    let Some(Submission::Messages { count: 1, range }) = batch.next() else {
+        panic!("no messages");
+    };
+    assert_eq!((batch.bytes(range), batch.messages()), (&b"d"[..], 0));
+    assert!(matches!(
+        batch.next(),
+        Some(Submission::Requests { count: 2 })
+    ));
+    for expected in [("", &b"p"[..]), ("me", b"q")] {
+        let (_, name, payload) = batch.request().unwrap();
+        assert_eq!((name, payload), expected);
+        batch.pass();
+    }
+    assert!(batch.request().is_none() && batch.next().is_none());
+}
+
+#[test]
+fn much_memory_is_not_kept() {
+    let mut batch = Batch::default();
+    batch.push_request(RequestHead::due_at(1), "", &[0; 1_000]);
+    batch.clear(1_000);
+    assert!(batch.bytes.capacity() >= 1_000);
+    batch.push_request(RequestHead::due_at(1), "", &[0; 10_000]);
+    batch.clear(1_000);
+    assert!(batch.bytes.capacity() < 10_000);
+    assert!(batch.next().is_none() && batch.message_bytes() == 0);
+    assert_eq!(batch.expire(u64::MAX, &mut Vec::new()), None);
+}
