@@ -104,6 +104,39 @@ fn dropping_many_requests_takes_no_search_for_each() {
     }
 }
 
+/// A server that goes away refuses what it had not begun.
+#[test]
+fn a_request_put_back_waits_for_the_next_connection_unless_it_is_abandoned() {
+    let mut lane = lane(&Server::builder());
+    let (session, _peer) = lane.open_session();
+    let core = &mut lane.core;
+    let mut rig = Rig::new(core, session, RequestIds::Bits32, 8);
+    rig.pending.reconnects = true;
+    let [once, sent_again, abandoned] = [false, true, true].map(|idempotent| {
+        let mut head = RequestHead::due_at(u64::MAX);
+        head.idempotent = idempotent;
+        rig.link.table.submit(head, "", b"payload").unwrap()
+    });
+    rig.run(core);
+    let id_of = |rig: &Rig, slot| rig.pending.index.sent_id(slot).unwrap();
+    let [once_id, other_id, abandoned_id] =
+        [once, sent_again, abandoned].map(|slot| id_of(&rig, slot));
+    rig.pending.session = None;
+    assert!(!rig.pending.put_back(once_id), "it is not marked");
+    assert!(rig.pending.put_back(other_id) && rig.pending.put_back(abandoned_id));
+    assert_eq!((rig.pending.sent.len(), rig.pending.queued.len()), (1, 2));
+    rig.link.table.abandon(abandoned);
+    rig.run(core);
+    rig.end_turn(core);
+    assert_eq!((rig.pending.sent.len(), rig.pending.queued.len()), (1, 1));
+    assert!(!rig.link.table.is_abandoned(Some(abandoned)));
+    rig.pending.session = Some(core.sessions[session].id);
+    rig.end_turn(core);
+    assert!(rig.pending.queued.is_empty());
+    let again = rig.pending.sent.find_mut(id_of(&rig, sent_again));
+    assert_eq!(again.unwrap().head.slot, Some(sent_again));
+}
+
 /// All that was asked for was appended before anything was written.
 #[test]
 fn what_was_asked_for_is_written_block_by_block() {
