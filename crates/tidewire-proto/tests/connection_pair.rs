@@ -594,7 +594,10 @@ fn check(plan: &Plan, client: &Owner, server: &Owner, now_ns: u64) {
     }
     for owner in [client, server] {
         // What an owner did not read while it was stalled must not be held against its peer.
-        let is_own_fault = owner.stalled_until_ns > 0 && plan.link.delivery == Delivery::Reliable;
+        // A transport that stays full by chance has its own say.
+        let is_own_fault = owner.stalled_until_ns > 0
+            && plan.link.delivery == Delivery::Reliable
+            && !owner.connection.outbound().is_blocked();
         let is_timeout = matches!(
             owner.closed,
             Some(
