@@ -73,6 +73,8 @@ pub(crate) trait Queued {
 pub(crate) struct EventQueue<E> {
     state: Mutex<State<E>>,
     ready: Condvar,
+    /// Apart from `ready`, so that who waits for the end takes no wake from who waits for an event.
+    at_end: Condvar,
     bounds: EventBounds,
     reading: Arc<Reading>,
 }
@@ -116,6 +118,7 @@ impl<E: Queued + PartialEq> EventQueue<E> {
                 next_number: 0,
             }),
             ready: Condvar::new(),
+            at_end: Condvar::new(),
             bounds,
             reading,
         }
@@ -140,6 +143,9 @@ impl<E: Queued + PartialEq> EventQueue<E> {
             };
             (state.waiting > 0, waker, others)
         };
+        if is_end {
+            self.at_end.notify_all();
+        }
         if is_awaited && is_end {
             // The end is everybody's, and nothing follows that would wake the others.
             self.ready.notify_all();
@@ -162,6 +168,13 @@ impl<E: Queued + PartialEq> EventQueue<E> {
         self.note_level(&mut state);
         drop(state);
         drop(events);
+    }
+
+    /// Blocks until nothing more is pushed. The events that are here stay.
+    pub(crate) fn wait_for_end(&self) {
+        let state = self.lock();
+        let waited = self.at_end.wait_while(state, |state| !state.ended);
+        drop(waited.unwrap_or_else(PoisonError::into_inner));
     }
 
     /// The next event; `None` when the time is over.

@@ -39,7 +39,7 @@ pub enum Event {
     Ended,
 }
 
-/// A message that owns its payload.
+/// A message that owns its name and its payload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnedMessage {
     /// What the frame is for.
@@ -50,6 +50,8 @@ pub struct OwnedMessage {
     pub channel: u16,
     /// Request id or origin.
     pub id: u32,
+    /// Name of the method that it is for, or its topic; empty if the channel says it.
+    pub name: String,
     /// The payload.
     pub payload: Vec<u8>,
 }
@@ -61,6 +63,7 @@ impl From<Message<'_>> for OwnedMessage {
             flags: message.flags,
             channel: message.channel,
             id: message.id,
+            name: message.name.to_owned(),
             payload: message.payload.to_vec(),
         }
     }
@@ -85,7 +88,7 @@ impl Queued for Event {
     fn heap_bytes(&self) -> usize {
         match self {
             Self::Opened { agent: text } | Self::Reconnecting { cause: text, .. } => text.len(),
-            Self::Message(message) => message.payload.len(),
+            Self::Message(message) => message.name.len() + message.payload.len(),
             Self::Closed { .. } | Self::Lost { .. } | Self::Ended => 0,
         }
     }

@@ -245,15 +245,15 @@ impl Client {
 
     /// Writes what is waiting, closes the connection and ends the client, at the latest after
     /// [`ClientBuilder::close_timeout`]: what a server has not taken by then is given up, and [`Event::Lost`] says how many
-    /// one-way messages of it had not left the client's queue. Dropping the last clone ends it at once instead.
+    /// one-way messages of it had not left the client's queue. It takes no events: those that are left, and [`Event::Ended`]
+    /// after them, are for whoever takes events otherwise. Dropping the last clone ends the client at once instead.
     pub fn close(&self) {
         if self.begin_close().is_ok() {
-            while self.next_event() != Event::Ended {}
+            self.inner.link.events.wait_for_end();
         }
     }
 
-    /// As [`Client::close`], without waiting and without taking events: those that are left, and [`Event::Ended`] after
-    /// them, are for whoever takes events otherwise.
+    /// As [`Client::close`], without waiting.
     ///
     /// # Errors
     /// The client has ended already.
