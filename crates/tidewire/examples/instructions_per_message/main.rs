@@ -319,7 +319,7 @@ struct Speaker {
 impl Service for Speaker {
     fn on_open(&mut self, cx: &mut Context<'_>) {
         self.members += 1;
-        match cx.join("room", &format!("member {}", self.members), None) {
+        match cx.join("room", &format!("member{}", self.members), None) {
             Ok(joined) => self.room = joined.room,
             // Its peer waits for ever, which a time limit from outside ends.
             Err(error) => tracing::error!(%error, "cannot join"),
