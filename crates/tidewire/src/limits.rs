@@ -35,7 +35,8 @@ pub struct Limits {
     pub login_timeout: Duration,
     /// From the first byte of a frame to its last, with a second more for every `frame_bytes_per_second_min` bytes of it
     /// that have come. Bytes alone do not start it anew: a peer that sends one at a time would hold its place for ever.
-    /// Default 10 s: three retransmissions of a lost packet, and a little more.
+    /// Default 10 s: three retransmissions of a lost packet, and a little more. A line that a person types (codec `lines`) has
+    /// `login_timeout` if that is longer.
     pub frame_timeout: Duration,
     /// The slowest that a long frame may come, see `frame_timeout`. Default 16 KiB a second, a poor mobile network: a
     /// frame of 1 MiB has 74 s.
@@ -157,7 +158,11 @@ impl Limits {
             }),
             heartbeat_ns: nanoseconds(self.heartbeat),
             unvalidated_timeout_ns: nanoseconds(self.unvalidated_timeout),
-            frame_timeout_ns: nanoseconds(self.frame_timeout),
+            frame_timeout_ns: nanoseconds(if codec.is_typed() {
+                self.frame_timeout.max(self.login_timeout)
+            } else {
+                self.frame_timeout
+            }),
             frame_bytes_per_second_min: self.frame_bytes_per_second_min,
             control_frames_per_second_max: self.control_frames_per_second_max,
         }

@@ -116,7 +116,12 @@ pub fn validate_name(name: &str) -> Result<(), NameError> {
     if !name.check_restriction_level(RestrictionLevel::HighlyRestrictive) {
         return Err(NameError::MixedScripts);
     }
-    if name_skeleton(&name.to_lowercase()) == RESERVED {
+    // In capital letters, too: a nought looks like one of those only.
+    let looks_reserved =
+        |name: &str, reserved: &str| name_skeleton(name) == name_skeleton(reserved);
+    if looks_reserved(&name.to_lowercase(), RESERVED)
+        || looks_reserved(&name.to_uppercase(), &RESERVED.to_uppercase())
+    {
         return Err(NameError::Reserved);
     }
     Ok(())
@@ -242,6 +247,8 @@ mod tests {
             ("p\u{430}ypal", NameError::MixedScripts),
             ("αbc", NameError::MixedScripts),
             ("you", NameError::Reserved),
+            ("YOU", NameError::Reserved),
+            ("Y0U", NameError::Reserved),
             ("You", NameError::Reserved),
         ];
         for (name, expected) in cases {

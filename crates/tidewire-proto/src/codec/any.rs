@@ -174,6 +174,10 @@ impl Codec for AnyCodec {
         each!(self, codec => codec.fills_datagrams())
     }
 
+    fn is_typed(&self) -> bool {
+        each!(self, codec => codec.is_typed())
+    }
+
     fn registers_subscribers(&self) -> bool {
         each!(self, codec => codec.registers_subscribers())
     }

@@ -37,6 +37,10 @@ impl Codec for Lines {
         false
     }
 
+    fn is_typed(&self) -> bool {
+        true
+    }
+
     #[inline]
     fn decode<'a>(
         &self,

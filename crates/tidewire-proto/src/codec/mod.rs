@@ -235,6 +235,11 @@ pub trait Codec: Send + Sync + 'static {
         false
     }
 
+    /// Whether people type frames, key by key. Such a frame may take as long as a login.
+    fn is_typed(&self) -> bool {
+        false
+    }
+
     /// Whether subscribers register for every topic at once, without an answer and again from time to time, and pick
     /// those they want by themselves. Otherwise they subscribe to patterns and are told an alias.
     fn registers_subscribers(&self) -> bool {

@@ -146,7 +146,7 @@ impl fmt::Display for CloseReason {
             Self::IdleTimeout => formatter.write_str("nothing came within the idle timeout"),
             Self::FrameTimeout => formatter.write_str("a frame began and did not end in time"),
             Self::HandshakeTimeout => {
-                formatter.write_str("no hello, or no name, came within the time for it")
+                formatter.write_str("the handshake or the login did not finish in time")
             }
             Self::Handshake(error) => write!(formatter, "handshake failed: {error}"),
             Self::Decode(error) => write!(formatter, "not a frame of this codec: {error}"),

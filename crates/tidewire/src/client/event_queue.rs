@@ -269,7 +269,7 @@ impl<E: Queued> State<E> {
                 }
             }
             WhenEventsFull::PauseReading => {
-                while self.is_at_bound(2 * events_max, 2 * bytes_max)
+                while self.is_at_bound(events_max.saturating_mul(2), bytes_max.saturating_mul(2))
                     && let Some(oldest) = self.pop()
                 {
                     dropped += self.note_lost(&oldest);

@@ -56,7 +56,9 @@ fn a_frame_that_comes_byte_by_byte_times_out_in_every_codec() {
         ("tw1", b"\x00\x10\x00\x00\x01\x00\x00\x00"),
     ] {
         let codec = AnyCodec::by_name(name).unwrap();
-        let builder = limited(|limits| limits.frame_timeout = SHORT * 4);
+        let builder = limited(|limits| {
+            (limits.frame_timeout, limits.login_timeout) = (SHORT * 4, SHORT * 4);
+        });
         let server = TestServer::over_tcp(builder, &codec, |_| echo);
         let mut peer = server.peer();
         peer.write(beginning);
@@ -110,7 +112,7 @@ fn a_person_who_gives_no_name_is_closed_after_the_time_for_a_login() {
     for peer in [&mut silent, &mut nameless] {
         let said = peer.drain();
         let words = String::from_utf8_lossy(&said[said.len() - 1].payload).into_owned();
-        assert!(words.contains("no name"), "{words}");
+        assert!(words.contains("login"), "{words}");
     }
     drop((silent, nameless));
     assert_eq!(server.stop().closed_by("handshake_timeout"), 2);
@@ -118,13 +120,15 @@ fn a_person_who_gives_no_name_is_closed_after_the_time_for_a_login() {
 
 #[test]
 fn who_has_given_a_name_may_listen_for_longer_than_a_login_takes() {
-    let builder = limited(|limits| limits.login_timeout = SHORT);
+    // Long enough for a login on a busy machine.
+    const LOGIN: Duration = Duration::from_secs(3);
+    let builder = limited(|limits| limits.login_timeout = LOGIN);
     let server = TestServer::over_tcp(builder, &lines(), |_| Chat::new());
     let since = Instant::now();
     let mut ada = server.peer();
     ada.join("lobby", "ada").unwrap();
     server.wait_for("the time for a login has passed", |_| {
-        since.elapsed() > SHORT * 4
+        since.elapsed() > LOGIN
     });
     let mut bob = server.peer();
     bob.join("lobby", "bob").unwrap();
@@ -133,9 +137,27 @@ fn who_has_given_a_name_may_listen_for_longer_than_a_login_takes() {
     assert_eq!(server.stop().closed_by("handshake_timeout"), 0);
 }
 
+/// Whoever typed key by key was cut off within the name.
+#[test]
+fn a_person_who_types_a_line_key_by_key_is_not_cut_off() {
+    let builder = limited(|limits| limits.frame_timeout = SHORT);
+    let server = TestServer::over_tcp(builder, &lines(), |_| Chat::new());
+    let mut person = server.peer();
+    person.expect_text("Enter username: \n");
+    person.write(b"ad");
+    let since = Instant::now();
+    server.wait_for("the time of other frames has passed", |_| {
+        since.elapsed() > SHORT * 4
+    });
+    person.write(b"a\n");
+    person.expect_text("Welcome, ada!");
+    drop(person);
+    assert_eq!(server.stop().closed_by("frame_timeout"), 0);
+}
+
 #[test]
 fn half_a_line_then_silence_times_out() {
-    let builder = limited(|limits| limits.frame_timeout = SHORT);
+    let builder = limited(|limits| (limits.frame_timeout, limits.login_timeout) = (SHORT, SHORT));
     let server = TestServer::over_ipc(builder, &lines(), |_| echo);
     let mut peer = server.peer();
     peer.write(b"no end");

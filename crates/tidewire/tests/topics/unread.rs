@@ -65,15 +65,14 @@ fn account(subscription: &Subscription) -> [u64; 3] {
 fn a_client_that_pauses_reading_leaves_it_to_the_servers_policy() {
     let server = impatient();
     let client = client(&server, |builder| {
-        builder
-            .when_events_full(WhenEventsFull::PauseReading)
-            .request_timeout(Duration::from_millis(50))
+        builder.when_events_full(WhenEventsFull::PauseReading)
     });
     let subscription = client.subscribe("a.b").unwrap();
     flood(&mut server.peer(), "a.b");
     wait_for("reading pauses", || client.metrics().reads_paused > 0);
     // No reply is read meanwhile, which is what this policy says.
-    let unread = client.request_blocking(b"").unwrap_err();
+    let short = Duration::from_millis(50);
+    let unread = client.prepare(b"").timeout(short).wait().unwrap_err();
     assert_eq!(unread, RequestError::TimedOut);
     let [_, gaps, lost] = account(&subscription);
     assert!(gaps > 0, "the server dropped nothing");

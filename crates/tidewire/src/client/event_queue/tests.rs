@@ -54,13 +54,13 @@ fn what_was_dropped_is_told_where_it_is_missing() {
         // Whoever is not held back finds as much room again.
         (WhenEventsFull::PauseReading, vec![1, 2, 3, 4, 5, 6]),
     ] {
-        let queue = bounded(3, usize::MAX / 4, when_full);
+        let queue = bounded(3, usize::MAX, when_full);
         (1..=6).for_each(|number| queue.push(message(number, 0)));
         assert_eq!(taken(&queue), expected, "{when_full:?}");
         let dropped = 3 * u64::from(when_full != WhenEventsFull::PauseReading);
         assert_eq!(queue.reading.dropped(), dropped);
     }
-    let queue = bounded(3, usize::MAX / 4, WhenEventsFull::DropNewest);
+    let queue = bounded(3, usize::MAX, WhenEventsFull::DropNewest);
     (1..=4).for_each(|number| queue.push(message(number, 0)));
     for number in 1..=2 {
         assert_eq!(queue.next(None), Some(message(number, 0)));
@@ -112,7 +112,7 @@ fn an_empty_queue_takes_an_event_of_any_size() {
 /// What an event said to be missing would be forgotten with it.
 #[test]
 fn a_loss_that_is_dropped_stays_told() {
-    let queue = bounded(2, usize::MAX / 4, WhenEventsFull::DropOldest);
+    let queue = bounded(2, usize::MAX, WhenEventsFull::DropOldest);
     queue.push(Event::Lost { count: 10 });
     (1..=3).for_each(|number| queue.push(message(number, 0)));
     assert_eq!(
@@ -125,7 +125,7 @@ fn a_loss_that_is_dropped_stays_told() {
 
 #[test]
 fn a_full_queue_holds_reading_until_half_of_it_was_taken() {
-    let queue = bounded(4, usize::MAX / 4, WhenEventsFull::PauseReading);
+    let queue = bounded(4, usize::MAX, WhenEventsFull::PauseReading);
     let is_held = || queue.reading.is_held();
     for number in 1..=4 {
         assert!(!is_held());
@@ -233,7 +233,7 @@ fn every_task_that_waits_is_woken() {
 #[test]
 fn the_end_is_no_lost_event() {
     for when_full in EVERY_POLICY {
-        let queue = bounded(1, usize::MAX / 4, when_full);
+        let queue = bounded(1, usize::MAX, when_full);
         queue.push(message(1, 0));
         queue.push(Event::Ended);
         queue.push(message(2, 0));
