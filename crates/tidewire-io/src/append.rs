@@ -26,7 +26,7 @@ pub struct FramePattern {
     small_payload_bytes: usize,
     /// Room that it takes to append a frame.
     room_bytes: usize,
-    /// What stands around the payload in all other frames.
+    /// The bytes around the payload in all other frames.
     around: Around,
 }
 
@@ -194,7 +194,7 @@ impl Appender {
         std::mem::replace(self, Self::new(Vec::new()))
     }
 
-    /// What was appended to and what was appended. The pattern is left here, without room for its frames.
+    /// Takes out the vector with all that was appended. The pattern is left here, without room for its frames.
     #[inline(always)]
     #[must_use]
     pub fn take_bytes(&mut self) -> Vec<u8> {
@@ -273,7 +273,7 @@ impl Appender {
     }
 }
 
-/// What stands in front of payloads, if that is no more than a word, or the word and an id.
+/// The bytes in front of payloads, if they are no more than a word, or the word and an id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Header {
     /// The first eight bytes, little-endian.
@@ -325,7 +325,7 @@ impl Header {
     }
 }
 
-/// What stands around payloads, but for an id in front of them.
+/// The bytes around payloads, but for an id in front of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Around {
     head: [u8; AROUND_HEAD_BYTES_MAX],
@@ -352,7 +352,7 @@ impl Around {
         tail_bytes: 0,
     };
 
-    /// What is in front of a payload and behind it; the id is these bits of the four bytes from `id_at` on.
+    /// The bytes in front of a payload and behind it; the id is these bits of the four bytes from `id_at` on.
     fn of(before: &[u8], behind: &[u8], id_at: usize, id_bits: u32) -> Option<Self> {
         let mut around = Self {
             head_bytes: before.len(),

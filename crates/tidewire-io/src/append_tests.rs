@@ -169,7 +169,7 @@ fn nothing_is_appended_without_a_pattern_or_beyond_the_longest() {
     assert!(!crowded.append(KEY, ID, b"a"), "there is no room for any");
 }
 
-/// What lies about its layout is found here at the latest.
+/// A layout that lies is found here at the latest.
 #[test]
 fn places_that_are_not_there_are_refused() {
     let frame: Vec<u8> = (0..100).collect();

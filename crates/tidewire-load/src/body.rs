@@ -1,4 +1,4 @@
-//! What follows the [stamp](crate::stamp) in a longer payload: bytes that are no other message's.
+//! The bytes behind the [stamp](crate::stamp) in a longer payload: no other message has the same.
 //!
 //! Problem: a delivery whose stamp is whole may still have been cut, or carry the rest of another message. Approach: the rest is
 //! a sequence of words that begins with a mix of sender and sequence and grows by a constant, so that the receiver

@@ -49,7 +49,7 @@ struct Pipe {
     is_silent: bool,
 }
 
-/// What happens to the link of a run.
+/// A fault of the link of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
     None,
@@ -60,7 +60,7 @@ enum Fault {
     Stall,
 }
 
-/// What ends a run in order.
+/// The orderly end of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ending {
     ClientCloses,
@@ -593,7 +593,7 @@ fn check(plan: &Plan, client: &Owner, server: &Owner, now_ns: u64) {
         assert!(reasons.iter().all(is_in_order), "{reasons:?}");
     }
     for owner in [client, server] {
-        // What an owner did not read while it was stalled must not be held against its peer.
+        // Input that a stalled owner did not read must not be held against its peer.
         // A transport that stays full by chance has its own say.
         let is_own_fault = owner.stalled_until_ns > 0
             && plan.link.delivery == Delivery::Reliable

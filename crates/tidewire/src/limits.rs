@@ -144,7 +144,7 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// What holds for every connection with this codec.
+    /// The settings of connections with this codec.
     pub(crate) fn rules(&self, codec: &AnyCodec) -> Rules {
         let has_handshake = codec.has_handshake();
         Rules {

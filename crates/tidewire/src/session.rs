@@ -89,7 +89,7 @@ pub(crate) struct Session {
     /// Whether the service has seen `on_open`, and so must see `on_close`.
     pub(crate) announced: bool,
     pub(crate) peer: Option<Box<Endpoint>>,
-    /// What it has in common with other sessions of its listener, if a socket's listener accepted it.
+    /// The terms of its listener, if a socket's listener accepted it.
     pub(crate) listener: Option<Arc<ListenerTerms>>,
     pub(crate) tag: u64,
     /// What other threads know of it; there is none before it opens.

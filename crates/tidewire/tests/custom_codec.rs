@@ -154,7 +154,7 @@ type Layout = fn(&[u8]) -> Option<FrameLayout>;
 struct Numbered {
     /// Calls of `decode` and `encode`.
     calls: Arc<AtomicUsize>,
-    /// What it says of the layout of its frames.
+    /// Its word on the layout of its frames.
     layout: Layout,
 }
 
@@ -321,7 +321,7 @@ const LIES: [Layout; 10] = [
     |frame| Some(FrameLayout::new(8..frame.len()).with_ignored(usize::MAX..0)),
 ];
 
-/// What a lane reads and writes by a wrong layout is wrong, and it reads and writes nowhere else.
+/// By a wrong layout a lane reads and writes wrong messages, and no byte outside of their frames.
 #[test]
 fn a_codec_that_lies_about_its_layout_harms_nothing_but_its_own_frames() {
     for (number, layout) in LIES.into_iter().enumerate() {

@@ -65,9 +65,9 @@ pub struct RowPlan {
 /// One way to do a row's work without any library.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BareLoop {
-    /// What sets it apart from the row's other loops; empty where it is the only one.
+    /// A name that tells it from the row's other loops; empty where it is the only one.
     pub name: String,
-    /// What it does.
+    /// The work of this loop.
     pub work: Work,
 }
 

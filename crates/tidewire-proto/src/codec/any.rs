@@ -122,7 +122,7 @@ impl AnyCodec {
         }
     }
 
-    /// What tells the frames of a stream apart, if that is a choice: only with UVRPC's codec.
+    /// The framing of a stream, if that is a choice: only with UVRPC's codec.
     #[must_use]
     pub fn stream_framing(&self) -> Option<StreamFraming> {
         match self {
@@ -142,7 +142,7 @@ impl AnyCodec {
     }
 }
 
-/// What tells the frames of a stream apart, for a codec whose peers do not agree on it.
+/// The framing of a stream, for a codec whose peers do not agree on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum StreamFraming {
     /// A length in front of each frame.

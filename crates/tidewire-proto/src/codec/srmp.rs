@@ -181,7 +181,7 @@ impl Codec for Srmp {
     }
 }
 
-/// What can be told of a frame whose header has not come whole.
+/// Judges a frame whose header has not come whole.
 #[cold]
 fn decode_start(input: &[u8]) -> Result<Decoded<'_>, DecodeError> {
     if let Some(flags) = input.first() {

@@ -129,7 +129,7 @@ pub struct FrameTemplate<'a> {
     payload_bytes: usize,
     /// Whether the first [`WORD_BYTES`] of a frame are all that is compared.
     is_short: bool,
-    /// What they must be, and which of their bits.
+    /// The value that they must have, and which of their bits count.
     word: u64,
     mask: u64,
     /// Whether the id is the four bytes behind them; else it is in them.
@@ -140,11 +140,11 @@ pub struct FrameTemplate<'a> {
     first_id: u32,
     /// Bytes in front of the payload, if they are no more than the word.
     short_header_bytes: usize,
-    /// What is compared of a frame that is not short.
+    /// The parts that are compared of a frame that is not short.
     parts: Parts<'a>,
 }
 
-/// What is compared of a longer frame: what stands in front of a hole, which is an id or is ignored, between that and the
+/// The parts that are compared of a longer frame: the bytes in front of a hole, which is an id or is ignored, between that and the
 /// payload, and behind the payload.
 #[derive(Clone, Copy, Debug)]
 struct Parts<'a> {
@@ -369,7 +369,7 @@ const fn below(bytes: usize) -> u64 {
     }
 }
 
-/// What is behind `part` at the front of `input`. Parts of 8 to 32 bytes are compared without a call, as two ends that may
+/// Returns the bytes behind `part` at the front of `input`. Parts of 8 to 32 bytes are compared without a call, as two ends that may
 /// overlap.
 #[inline(always)]
 fn strip<'a>(part: &[u8], input: &'a [u8]) -> Option<&'a [u8]> {
@@ -388,7 +388,7 @@ fn has_ends_of<const N: usize>(one: &[u8], other: &[u8]) -> bool {
     one.first_chunk::<N>() == other.first_chunk() && one.last_chunk::<N>() == other.last_chunk()
 }
 
-/// What is compared at once.
+/// The word that is compared at once.
 const WORD_BYTES: usize = size_of::<u64>();
 const ID_BYTES: usize = size_of::<u32>();
 

@@ -8,7 +8,7 @@ use crate::error::{DecodeError, EncodeError};
 use crate::handshake::{self, Agreed, HandshakeError, Hello, Offer, Welcome};
 use crate::message::{Kind, Message};
 
-/// What this side says of itself.
+/// Name and number that this side tells its peer.
 #[derive(Clone, Copy, Debug)]
 pub struct Identity<'a> {
     /// Name and version of the software.
@@ -17,7 +17,7 @@ pub struct Identity<'a> {
     pub session: u64,
 }
 
-/// What became of a control frame.
+/// The outcome of a control frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Handled {

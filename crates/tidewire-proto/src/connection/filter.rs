@@ -7,7 +7,7 @@ use crate::handshake::classify_garbage;
 use crate::limits::HELLO_BYTES_MAX;
 use crate::message::Kind;
 
-/// What the next frame may be.
+/// Limits of the next frame: its kinds and its size.
 #[derive(Clone, Copy, Debug)]
 pub struct FrameFilter {
     /// Largest whole frame, in bytes.
@@ -49,7 +49,7 @@ impl FrameFilter {
 }
 
 impl Connection {
-    /// What the next frame may be. It changes when [`Connection::handle_frame`] opens the connection, and not while
+    /// The limits of the next frame. They change when [`Connection::handle_frame`] opens the connection, and not while
     /// frames of one read are handled otherwise.
     #[inline(always)]
     #[must_use]

@@ -57,7 +57,7 @@ use timeouts::Timing;
 
 use crate::body::GoAwayCode;
 
-/// What holds for all connections of a server or client. Times are in nanoseconds.
+/// Settings of all connections of a server or client. Times are in nanoseconds.
 #[derive(Clone, Copy, Debug)]
 pub struct Rules {
     /// Whether connections begin with a hello and a welcome, and answer pings.
@@ -89,7 +89,7 @@ pub enum Side {
     Accepting,
 }
 
-/// What the transport promises.
+/// The promise of a transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Delivery {
     /// Bytes arrive in order, or the connection ends.
@@ -98,7 +98,7 @@ pub enum Delivery {
     Lossy,
 }
 
-/// What to wait for at the transport.
+/// The events to wait for at the transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wants {
     /// Something to read.
@@ -107,7 +107,7 @@ pub struct Wants {
     pub write: bool,
 }
 
-/// What to do when all output was written.
+/// The next step when all output was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Written {
@@ -191,14 +191,14 @@ impl Connection {
         self.phase
     }
 
-    /// What it does with input.
+    /// The state of the input.
     #[inline]
     #[must_use]
     pub const fn inbound(&self) -> Inbound {
         self.inbound
     }
 
-    /// What it does with output.
+    /// The state of the output.
     #[inline]
     #[must_use]
     pub const fn outbound(&self) -> Outbound {
@@ -302,7 +302,7 @@ impl Connection {
         self.peer_agent.as_deref()
     }
 
-    /// What to wait for at the transport. It changes with every call that takes `&mut self`.
+    /// The events to wait for at the transport. They change with every call that takes `&mut self`.
     #[inline]
     #[must_use]
     pub const fn wants(&self) -> Wants {
@@ -406,7 +406,7 @@ impl Connection {
                 self.is_going_told = true;
                 self.finish(CloseReason::Shutdown);
             }
-            // What has arrived is read and answered before this side ends.
+            // All that has arrived is read and answered before this side ends.
             _ => self.half_close(),
         }
     }
@@ -502,7 +502,7 @@ impl Connection {
         }
     }
 
-    /// What becomes of new work of the peer.
+    /// Whether new work of the peer is served or refused.
     #[must_use]
     pub const fn new_work(&self) -> NewWork {
         self.new_work

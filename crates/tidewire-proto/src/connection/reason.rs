@@ -37,7 +37,7 @@ pub enum CloseReason {
     ControlFlood,
     /// Sent a request with the id of another one that it still waits for, so that their replies could not be told apart.
     RequestIdReused,
-    /// What waited for it got lost: a `SessionSender` was forgotten instead of dropped, or its codec
+    /// Its output got lost: a `SessionSender` was forgotten instead of dropped, or its codec
     /// panicked. Its stream may end within a frame.
     OutputLost,
     /// The lane failed: its service panicked or its poller did.
@@ -113,7 +113,7 @@ impl CloseReason {
         matches!(self, Self::PeerClosed | Self::Shutdown | Self::GoAway(_))
     }
 
-    /// What to tell the peer before closing, if its codec can carry it and the peer may still listen.
+    /// The code that tells the peer before closing, if its codec can carry it and the peer may still listen.
     #[must_use]
     pub const fn go_away_code(self) -> Option<GoAwayCode> {
         match self {

@@ -19,7 +19,7 @@ pub enum Phase {
     Closed(CloseReason),
 }
 
-/// What the connection does with input.
+/// The state of a connection's input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Inbound {
     /// Input is read as it comes.
@@ -30,14 +30,14 @@ pub enum Inbound {
     Ended,
 }
 
-/// What the connection does with output.
+/// The state of a connection's output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outbound {
     /// Output is written.
     Writing {
         /// The transport took less than it was offered.
         is_blocked: bool,
-        /// What follows when all output is written.
+        /// The next step when all output is written.
         then: Then,
     },
     /// This side has ended; output is discarded. The peer's input is read to its end.
@@ -46,7 +46,7 @@ pub enum Outbound {
     Failed,
 }
 
-/// What follows when all output is written.
+/// The next step when all output is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Then {
     /// The connection goes on.
@@ -75,7 +75,7 @@ pub enum PauseReason {
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub struct PauseReasons(u8);
 
-/// What becomes of new work of the peer: requests, and messages that nobody answers.
+/// Whether new work of the peer is served: requests, and messages that nobody answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NewWork {
     /// The service handles it.

@@ -1,4 +1,4 @@
-//! What ends a connection that stays silent, and what is asked of it before.
+//! Timeouts: pings for a silent peer, and the end of a connection that stays silent.
 //!
 //! A connection has one deadline, and its owner one timer for it. Input does not move the timer: when it fires, the
 //! connection looks how long it has been silent, and the owner sleeps again for the rest. So timeouts cost one store for
@@ -14,7 +14,7 @@
 
 use super::{CloseReason, Connection, Delivery, Inbound, Outbound, PauseReason, Phase, Rules};
 
-/// What became of a timeout.
+/// The outcome of a timeout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Overdue {
@@ -191,7 +191,7 @@ impl Connection {
         if self.awaits_lossy_end() {
             return since_ns.saturating_add(rules.handshake_timeout_ns);
         }
-        // What has passed already comes again after the whole time.
+        // A time that has passed already comes again after the whole interval.
         let next_ns = |after_ns: u64| match since_ns.saturating_add(after_ns) {
             at_ns if at_ns > now_ns => at_ns,
             _ => now_ns.saturating_add(after_ns),

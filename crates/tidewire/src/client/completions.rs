@@ -1,4 +1,4 @@
-//! What a client's lane has for those who wait for replies, until it completes a block of them.
+//! Completions of requests that a client's lane collects before it publishes a block of them.
 //!
 //! Telling of each reply by itself costs the lane a lock and a wake for each, and the one who is woken takes the next reply
 //! from it one by one. A block costs one lock, and whoever waits for several of its replies finds all of them when it is
@@ -10,7 +10,7 @@ use super::error::RequestError;
 use super::reply::{Pile, Reply};
 use super::slots::SlotId;
 
-/// What became of a request: its reply, or why there is none. The error is boxed, because every reply is moved as often as
+/// The outcome of a request: its reply, or why there is none. The error is boxed, because every reply is moved as often as
 /// the larger of the two.
 pub(super) type Outcome = Result<Reply, Box<RequestError>>;
 

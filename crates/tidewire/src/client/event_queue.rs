@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use super::reading::Reading;
 
-/// What a client does when the application does not take its events and a queue of them is
+/// The policy of a client whose application does not take its events, when a queue of them is
 /// [full](super::ClientBuilder::event_bytes_max).
 ///
 /// Whatever is dropped is counted in [`Metrics::events_dropped`](crate::Metrics::events_dropped), and
@@ -38,7 +38,7 @@ pub enum WhenEventsFull {
     /// [timeout](super::ClientBuilder::request_timeout). Take the events of every queue, those of the client and those of
     /// each subscription, on threads or tasks that do not wait for replies.
     ///
-    /// What the client itself has to tell, and what a peer that has gone left behind, cannot be held back: it takes as
+    /// Events of the client itself, and messages that a peer left behind, cannot be held back: they take as
     /// much room again, and then the oldest event is dropped. Over UDP the system drops what is not read, and nothing
     /// says how much was for this client, so another policy is better there.
     PauseReading,
@@ -53,7 +53,7 @@ pub(crate) struct EventBounds {
     pub(crate) when_full: WhenEventsFull,
 }
 
-/// What travels through an [`EventQueue`].
+/// An event that travels through an [`EventQueue`].
 pub(crate) trait Queued {
     /// The application did not take its events; this many are missing.
     fn lost(count: u64) -> Self;
@@ -158,7 +158,7 @@ impl<E: Queued + PartialEq> EventQueue<E> {
         }
     }
 
-    /// Nobody will take events any more: those that are here go, and so does all that would follow.
+    /// Drops the events that are here and all that would follow: the application will not take them.
     pub(crate) fn discard(&self) {
         let mut state = self.lock();
         state.ended = true;
@@ -318,7 +318,7 @@ impl<E: Queued> State<E> {
     }
 }
 
-/// What an event takes of a queue's room.
+/// The room of a queue that an event takes.
 fn bytes_of<E: Queued>(event: &E) -> usize {
     EVENT_OVERHEAD_BYTES + event.heap_bytes()
 }
@@ -392,7 +392,7 @@ const EVENTS_MAX: usize = 65_536;
 /// bound keeps up with the other. It is also what `EVENTS_MAX` events without payload count as.
 const EVENT_BYTES_MAX: usize = 8 << 20;
 
-/// What an event counts beside its payload: its place in a list that doubles when it grows, and an allocation's header.
+/// Bytes that an event counts beside its payload: its place in a list that doubles when it grows, and an allocation's header.
 const EVENT_OVERHEAD_BYTES: usize = 128;
 
 #[cfg(test)]

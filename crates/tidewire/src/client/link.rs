@@ -1,4 +1,4 @@
-//! What a client's lane shares with the application's threads: the request table, events, and how the client begins and ends.
+//! State that a client's lane shares with the application's threads: the request table, events, and how the client begins and ends.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -30,7 +30,7 @@ pub(crate) struct Link {
     first_ready: Condvar,
 }
 
-/// What the application asks of its client's lane beside requests and messages.
+/// A command to a client's lane that is no request and no message.
 #[derive(Debug)]
 pub(crate) enum Control {
     Subscribe(Box<Subscribe>),

@@ -60,7 +60,7 @@ impl RequestIndex {
         }
     }
 
-    /// Nobody wants the answer to the slot's request. Counts only if it waits in the line.
+    /// The answer to the slot's request is not wanted any more. Counts only if it waits in the line.
     pub(super) fn note_abandoned(&mut self, slot: SlotId) {
         if let Some(position @ Position::Queued) = self.positions.get_mut(slot.index()) {
             *position = Position::Abandoned;

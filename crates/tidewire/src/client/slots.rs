@@ -48,7 +48,7 @@ pub(super) struct Cursor {
     found: usize,
 }
 
-/// What the lane has said about the request of a slot.
+/// The lane's word about the request of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Answer {
     /// Nothing yet.
@@ -116,7 +116,7 @@ impl<P: Primitives> Slots<P> {
         Some(Reply::new((answer >> CHANNEL_SHIFT) as u16, payload))
     }
 
-    /// What the lane has said. With anything but `Pending` the lane is done with the request.
+    /// The lane's word. With anything but `Pending` the lane is done with the request.
     #[inline]
     pub(super) fn answer(&self, id: SlotId) -> Answer {
         match self.slot(id).answer.load(Ordering::Acquire) & TAG_MASK {

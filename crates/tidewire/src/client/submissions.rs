@@ -11,7 +11,7 @@ use tidewire_proto::message::Kind;
 
 use super::slots::SlotId;
 
-/// What the application asks of its client's lane. `C` is what is no request and no message.
+/// A submission to a client's lane. `C` is the type of those that are no request and no message.
 #[derive(Debug)]
 pub(crate) enum Submission<C> {
     /// Send requests: so many of the [next ones](Submissions::request).
@@ -180,7 +180,7 @@ impl<C: Control> Submissions<C> {
         self.whole - self.message_bytes
     }
 
-    /// What it takes to run all of it, in bytes that are copied.
+    /// The cost of running all of it, in bytes that are copied.
     pub(crate) fn weight_bytes(&self) -> usize {
         self.count * SUBMISSION_WEIGHT_BYTES + self.whole
     }
@@ -329,7 +329,7 @@ impl SubscriptionKey {
 /// Submissions that wait for the lane; messages in a row are one.
 pub(super) const SUBMISSIONS_MAX: usize = 4096;
 
-/// What a submission counts beside its bytes, so that many small ones are much work, too.
+/// Bytes that a submission counts beside its own, so that many small ones are much work, too.
 const SUBMISSION_WEIGHT_BYTES: usize = 256;
 
 /// No control at all.

@@ -60,7 +60,7 @@ pub(super) struct RequestTable<C: Control, P: Primitives = Native> {
     waker: P::Waker,
 }
 
-/// What is behind the lock.
+/// The state behind the lock.
 #[derive(Debug)]
 struct Shared<C> {
     submissions: Submissions<C>,
@@ -73,7 +73,7 @@ struct Shared<C> {
     memory: Pile,
 }
 
-/// What of a request is behind the lock.
+/// The part of a request that is behind the lock.
 #[derive(Debug, Default)]
 struct Wait {
     waker: Option<Waker>,
@@ -527,7 +527,7 @@ fn ended() -> Outcome {
 /// Memory for submissions that is always kept, in bytes.
 const KEPT_BYTES_MIN: usize = 64 * 1024;
 
-/// What a turn takes before it leaves the rest to the next one, in [weight](Submissions::weight_bytes); the last list it takes
+/// The amount that a turn takes before it leaves the rest to the next one, in [weight](Submissions::weight_bytes); the last list it takes
 /// may go beyond. More than one list at all, because those of one turn share their write, and a thread that is still sending
 /// has only a few submissions there at a time. No more than this, because an output of 64 KiB is written anyway.
 const TURN_BYTES_MAX: usize = 64 << 10;
@@ -535,7 +535,7 @@ const TURN_BYTES_MAX: usize = 64 << 10;
 /// Nothing waits.
 const NOTHING: u32 = 0;
 
-/// What waits was looked at, and could not be taken.
+/// The lane has seen what waits, and could not take it.
 const SEEN: u32 = 1;
 
 /// Something waits that the lane does not know of.

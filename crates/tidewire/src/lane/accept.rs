@@ -22,7 +22,7 @@ use crate::transport::{Carrier, Transport};
 pub(crate) struct Arrival {
     pub(crate) stream: Carrier,
     pub(crate) peer: Option<Endpoint>,
-    /// What it has in common with others of its listener, if that is a socket.
+    /// The terms of its listener, if that is a socket.
     pub(crate) listener: Option<Arc<ListenerTerms>>,
 }
 

@@ -42,7 +42,7 @@ use crate::transport::Transport;
 pub(crate) struct Shared {
     pub(crate) codec: AnyCodec,
     pub(crate) limits: Limits,
-    /// What holds for every connection.
+    /// Settings of all connections.
     pub(crate) rules: Rules,
     pub(crate) room_defaults: RoomDefaults,
     pub(crate) directory: Directory,

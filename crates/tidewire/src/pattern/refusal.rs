@@ -32,7 +32,7 @@ impl From<TableFull> for ReachedLimit {
     }
 }
 
-/// What to tell the peer that meets a limit of rooms.
+/// The remedy for a peer that meets a limit of rooms.
 fn room_limit(limit: ReachedLimit) -> &'static str {
     match limit {
         ReachedLimit::Session => {

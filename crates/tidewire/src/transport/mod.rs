@@ -194,7 +194,7 @@ impl Carrier {
         }
     }
 
-    /// What the transport promises.
+    /// The promise of the transport.
     #[inline]
     pub(crate) fn delivery(&self) -> Delivery {
         match self {

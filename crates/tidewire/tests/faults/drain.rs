@@ -1,4 +1,4 @@
-//! What is on its way when a server drains.
+//! Messages that are on their way when a server drains.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};

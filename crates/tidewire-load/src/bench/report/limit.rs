@@ -54,7 +54,7 @@ impl BenchReport {
 }
 
 impl RowResult {
-    /// Who passed the limit, as a line of text.
+    /// The contenders that passed the limit, as a line of text.
     pub(super) fn passed_limit(&self) -> Option<String> {
         let names = self.limit_passed_by.join(", ");
         let text = format!("{}: the limit is none, {names} passed it", self.id);
@@ -70,7 +70,7 @@ impl RowResult {
         (!others.is_empty()).then(|| visible(text.as_bytes()))
     }
 
-    /// What the limit is called where its loop is to be told.
+    /// The limit's name with its loop.
     pub(super) fn limit_name(&self) -> String {
         match &self.limit_loop {
             Some(name) => format!("limit ({name})"),
@@ -103,5 +103,5 @@ pub(super) fn passed_by(
     ours.into_iter().chain(peers).collect()
 }
 
-/// Who is this many times as good as the limit has passed it; less is what two runs of one program differ by.
+/// A contender that is this many times as good as the limit has passed it. Two runs of one program differ by less.
 const PASSED_FROM: f64 = 1.05;

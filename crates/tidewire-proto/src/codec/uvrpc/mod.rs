@@ -78,7 +78,7 @@ impl Uvrpc {
         }
     }
 
-    /// What tells frames apart; nothing does in datagrams, where none follows another.
+    /// The framing of streams. Datagrams have none, because no frame follows another there.
     pub(super) fn stream_framing(self) -> Option<StreamFraming> {
         match self.framing {
             Framing::Length => Some(StreamFraming::Length),

@@ -109,7 +109,7 @@ fn an_empty_queue_takes_an_event_of_any_size() {
     }
 }
 
-/// What an event said to be missing would be forgotten with it.
+/// The number of missing events was forgotten together with the event that told it.
 #[test]
 fn a_loss_that_is_dropped_stays_told() {
     let queue = bounded(2, usize::MAX, WhenEventsFull::DropOldest);

@@ -85,7 +85,7 @@ impl<T: Debug + Default> Lock<T> for ModelledLock<T> {
     }
 }
 
-/// What a thread waits for. In the model nobody blocks: a thread that would sleep ends, and it is an error if nobody rings.
+/// The event that a thread waits for. In the model no thread blocks: one that would sleep ends, and no wake for it is an error.
 #[derive(Debug, Default)]
 struct Bell(AtomicBool);
 

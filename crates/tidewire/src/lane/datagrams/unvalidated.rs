@@ -17,7 +17,7 @@ use super::Core;
 use crate::limits::nanoseconds;
 use crate::session::{CloseReason, SessionId};
 
-/// What is known of the address of a session over UDP.
+/// How far the address of a session over UDP is validated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Standing {
     /// It has answered a challenge, or is trusted, or the session's socket is its own.

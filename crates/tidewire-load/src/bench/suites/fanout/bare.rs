@@ -211,7 +211,7 @@ pub(super) const LOOPS: [Loop; 4] = [
 /// The frame with nothing but its length.
 const LENGTH: &str = "length";
 
-/// What follows the number of milliseconds in a work's mode.
+/// The text behind the number of milliseconds in a work's mode.
 const INTERVAL_UNIT: &str = " ms";
 
 /// How long it waits for the next connection.

@@ -388,7 +388,7 @@ const BLOCKS: &str = "blocks";
 /// Bytes of the bare receiver's reads.
 const READS: [usize; 2] = [256 << 10, 64 << 10];
 
-/// What stands before the size of its reads in the mode of bare work.
+/// The text before the size of its reads in the mode of bare work.
 const READS_MODE: &str = "reads of ";
 
 /// The mode in which every message is written by itself.
