@@ -326,8 +326,10 @@ Examples:
   tidewire sub 127.0.0.1:8080 'sensor.>' 'alarm.*' --json
   tidewire sub 127.0.0.1:8080 build.done --count 1 --duration 600 && deploy
 
-If nobody reads the output, the connection is not read either, and the server drops what its policy, or --policy, says; \
-a note on stderr says how many messages are missing. Over udp:// the oldest messages are dropped here.
+If nobody reads the output, the connection is not read either, and the server does what its policy, or --policy, says. \
+With drop_oldest, drop_newest and conflate a note on stderr says how many messages are missing. With disconnect, the \
+usual policy of a server, the connection is closed and made again; the messages until then are missing, and nothing says \
+how many. Over udp:// the oldest messages are dropped here.
 
 Lines are the payload alone for one topic, and else the topic, a space and the payload. On a terminal control \
 characters are escaped. A message that matches two of the patterns is printed twice.

@@ -74,8 +74,11 @@ impl View {
                 ),
             ),
             TopicEvent::Interrupted { reason } => (
-                json!({"pattern": pattern, "interrupted": reason.to_string()}),
-                format!("{pattern} is interrupted: {reason}; connecting again"),
+                json!({"pattern": pattern, "interrupted": reason.to_string(), "missing": "unknown"}),
+                format!(
+                    "{pattern} is interrupted: {reason}; connecting again. Messages that were on their way or are \
+                     published meanwhile are missing, and their number is unknown"
+                ),
             ),
             TopicEvent::Resumed => (
                 json!({"pattern": pattern, "resumed": true}),

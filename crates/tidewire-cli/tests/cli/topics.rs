@@ -1,7 +1,7 @@
 //! `serve --app pubsub`, `pub` and `sub` as a shell meets them: through pipes, with exit codes.
 
-use std::io::{BufRead, BufReader, Write};
-use std::process::{Output, Stdio};
+use std::io::{BufRead, BufReader, Lines, Write};
+use std::process::{Child, ChildStdout, Output, Stdio};
 
 use rustix::process::Signal;
 use tidewire::{Client, Policy};
@@ -146,20 +146,14 @@ fn a_reader_that_has_enough_ends_it_politely() {
     assert_eq!(line, "water\n");
 }
 
-/// Its memory grew with all that was published: to 820 MB in an hour at a pager.
-#[test]
-fn a_reader_that_stalls_costs_little_memory_and_hears_what_it_missed() {
-    const PUBLISHED: u64 = 12_000;
-    const PAYLOAD_BYTES: usize = 10_000;
-    const MEMORY_BYTES_MAX: usize = PUBLISHED as usize * PAYLOAD_BYTES / 2;
-    let policy = ["--app", "pubsub", "--slow-subscriber", "drop_oldest"];
-    let (_server, address) = Process::server(&policy);
-    let mut sub = command(&["sub", &address, "flood", "--json"])
+/// A subscriber of `flood` that was heard once and is not read any more.
+fn stalled(address: &str) -> (Child, Lines<BufReader<ChildStdout>>) {
+    let mut sub = command(&["sub", address, "flood", "--json"])
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    let client = Client::connect(&address).unwrap();
+    let client = Client::connect(address).unwrap();
     let mut lines = BufReader::new(sub.stdout.take().unwrap()).lines();
     let stop = std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -172,13 +166,32 @@ fn a_reader_that_stalls_costs_little_memory_and_hears_what_it_missed() {
         lines.next().unwrap().unwrap();
         stop.store(true, std::sync::atomic::Ordering::SeqCst);
     });
-    let payload = vec![b'x'; PAYLOAD_BYTES];
-    for number in 1..=PUBLISHED {
+    (sub, lines)
+}
+
+/// Publishes `count` messages, all of which the server takes.
+fn flood(address: &str, count: u64, payload_bytes: usize) {
+    let client = Client::connect(address).unwrap();
+    let payload = vec![b'x'; payload_bytes];
+    for number in 1..=count {
         client.publish("flood", &payload).unwrap();
         if number % 50 == 0 {
             client.flush().wait().unwrap();
         }
     }
+    client.flush().wait().unwrap();
+}
+
+/// Its memory grew with all that was published: to 820 MB in an hour at a pager.
+#[test]
+fn a_reader_that_stalls_costs_little_memory_and_hears_what_it_missed() {
+    const PUBLISHED: u64 = 12_000;
+    const PAYLOAD_BYTES: usize = 10_000;
+    const MEMORY_BYTES_MAX: usize = PUBLISHED as usize * PAYLOAD_BYTES / 2;
+    let policy = ["--app", "pubsub", "--slow-subscriber", "drop_oldest"];
+    let (_server, address) = Process::server(&policy);
+    let (mut sub, mut lines) = stalled(&address);
+    flood(&address, PUBLISHED, PAYLOAD_BYTES);
     let status = std::fs::read_to_string(format!("/proc/{}/status", sub.id())).unwrap();
     let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
     let peak_kb: usize = peak
@@ -203,6 +216,25 @@ fn a_reader_that_stalls_costs_little_memory_and_hears_what_it_missed() {
     let notes = String::from_utf8(sub.wait_with_output().unwrap().stderr).unwrap();
     let note = "messages of flood were lost here: the server dropped them";
     assert!(notes.contains(note), "{notes}");
+}
+
+/// With the server's usual policy a reader that stalled lost half of the messages, and was only told that the peer closed.
+#[test]
+fn an_interruption_says_that_messages_are_missing() {
+    let (_server, address) = server();
+    let (mut sub, lines) = stalled(&address);
+    flood(&address, 12_000, 10_000);
+    let object = lines
+        .map(|line| serde_json::from_str::<serde_json::Value>(&line.unwrap()).unwrap())
+        .find(|object| object.get("interrupted").is_some())
+        .unwrap();
+    assert_eq!(object["missing"], "unknown");
+    sub.kill().unwrap();
+    let notes = String::from_utf8(sub.wait_with_output().unwrap().stderr).unwrap();
+    assert!(
+        notes.contains("are missing, and their number is unknown"),
+        "{notes}"
+    );
 }
 
 #[test]
