@@ -29,6 +29,10 @@ fn summary(metrics: &Metrics) -> String {
         metrics.room_delivered,
         metrics.room_dropped_total(),
     );
+    if metrics.refused > 0 {
+        // Writing to a string cannot fail.
+        let _ = write!(text, " messages_refused={}", metrics.refused);
+    }
     if metrics.sessions_cut_off > 0 {
         // Writing to a string cannot fail.
         let _ = write!(text, " cut_off={}", metrics.sessions_cut_off);
@@ -87,6 +91,7 @@ fn object(metrics: &Metrics) -> Value {
         "event": "served",
         "sessions": metrics.sessions_opened,
         "refused": metrics.sessions_refused,
+        "messages_refused": metrics.refused,
         "cut_off": metrics.sessions_cut_off,
         "mail_undelivered": metrics.mail_undelivered,
         "frames_in": metrics.frames_in,
@@ -127,7 +132,24 @@ mod tests {
         );
         assert_eq!(
             object(&metrics).to_string(),
-            r#"{"challenges":0,"closed_by":{"peer_closed":3},"cut_off":0,"datagrams_dropped_by":{},"datagrams_in":0,"datagrams_out":0,"delivered":3,"dropped":1,"dropped_by":{"closed":1},"event":"served","frames_in":0,"kernel_drops":0,"mail_undelivered":0,"offered":4,"published":0,"refused":0,"said":2,"sessions":3}"#
+            r#"{"challenges":0,"closed_by":{"peer_closed":3},"cut_off":0,"datagrams_dropped_by":{},"datagrams_in":0,"datagrams_out":0,"delivered":3,"dropped":1,"dropped_by":{"closed":1},"event":"served","frames_in":0,"kernel_drops":0,"mail_undelivered":0,"messages_refused":0,"offered":4,"published":0,"refused":0,"said":2,"sessions":3}"#
+        );
+    }
+
+    /// A drain that refused thousands of requests ended with `refused=0`, which counts sessions.
+    #[test]
+    fn refused_messages_are_not_refused_sessions() {
+        let metrics = Metrics {
+            refused: 7,
+            ..Metrics::default()
+        };
+        let text = summary(&metrics);
+        assert!(text.contains(" refused=0 "), "{text}");
+        assert!(text.contains(" messages_refused=7"), "{text}");
+        let object = object(&metrics);
+        assert_eq!(
+            (&object["refused"], &object["messages_refused"]),
+            (&json!(0), &json!(7))
         );
     }
 }
