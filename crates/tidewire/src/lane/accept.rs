@@ -52,7 +52,7 @@ impl Core {
                     let cause = std::error::Error::source(&error).map(ToString::to_string);
                     // Ten attempts a second go on for as long as the cause does; the log needs one line of it.
                     if self.now_ns >= self.accept_error_quiet_until_ns {
-                        self.accept_error_quiet_until_ns = self.now_ns + ACCEPT_ERROR_QUIET_NS;
+                        self.accept_error_quiet_until_ns = self.now_ns + REFUSAL_QUIET_NS;
                         tracing::error!(%error, cause, "cannot accept; trying again every 100 ms");
                     }
                     // Counted last, so that whoever sees the number finds the line in the log.
@@ -97,7 +97,7 @@ impl Core {
     pub(crate) fn note_refusal(&mut self, peer: Option<&Endpoint>) {
         self.counters.sessions_refused.add(1);
         if self.now_ns >= self.refusal_quiet_until_ns {
-            self.refusal_quiet_until_ns = self.now_ns + ACCEPT_ERROR_QUIET_NS;
+            self.refusal_quiet_until_ns = self.now_ns + REFUSAL_QUIET_NS;
             tracing::warn!(
                 ?peer,
                 "session limit reached, raise `sessions_max` or `sessions_per_address_max`; refusing peers, of whom the \
@@ -152,7 +152,7 @@ impl Core {
 const ACCEPTS_PER_EVENT: usize = 64;
 
 /// How long the same failure to accept, or a further refusal, is not logged again.
-const ACCEPT_ERROR_QUIET_NS: u64 = 10_000_000_000;
+pub(crate) const REFUSAL_QUIET_NS: u64 = 10_000_000_000;
 
 #[cfg(test)]
 mod tests {

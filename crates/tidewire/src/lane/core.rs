@@ -137,6 +137,8 @@ pub(crate) struct Core {
     pub(crate) accept_error_quiet_until_ns: u64,
     /// Until then peers refused for a limit are counted but not logged.
     pub(crate) refusal_quiet_until_ns: u64,
+    /// Until then registrations that are refused are counted but not logged.
+    pub(crate) registration_quiet_until_ns: u64,
 }
 
 impl Core {
@@ -188,6 +190,7 @@ impl Core {
             next_lane: 0,
             accept_error_quiet_until_ns: 0,
             refusal_quiet_until_ns: 0,
+            registration_quiet_until_ns: 0,
         }
     }
 

@@ -50,6 +50,7 @@ use tidewire_io::poller::{Event, Events, PollerError, RegisterError, Token, Wait
 use tidewire_proto::connection::Phase;
 
 pub(crate) use self::core::{Core, Shared};
+pub(crate) use accept::REFUSAL_QUIET_NS;
 pub(crate) use answers::Unanswered;
 pub(crate) use datagrams::{Cookies, KernelDrops, LoopWatch, Standing};
 pub(crate) use ending::SilentLanes;

@@ -19,7 +19,7 @@ use tidewire_proto::topic::{Pattern, validate_topic};
 
 use super::directory::SharedRoom;
 use super::refusal::{NotSubscribed, PublishError, ReachedLimit, SubscribeError};
-use crate::lane::Core;
+use crate::lane::{Core, REFUSAL_QUIET_NS};
 use crate::metrics::DropReason;
 use crate::session::SessionId;
 
@@ -40,13 +40,27 @@ impl Core {
         ) = subscribed
             && is_registration
         {
-            // The subscriber is not told, so somebody else should be.
-            let peer = self.session(id).and_then(|session| session.peer.as_deref());
-            let peer = peer.map(tracing::field::display);
-            tracing::warn!(session = %id, peer, %error, "a registration is refused");
-            self.counters.registrations_refused.add(1);
+            self.note_registration_refused(id, error);
         }
         subscribed
+    }
+
+    /// Counts a registration that is refused, and logs it now and then: a flood of them must not flood the log. The
+    /// subscriber is not told, so the operator should be.
+    fn note_registration_refused(&mut self, id: SessionId, error: SubscribeError) {
+        if self.now_ns >= self.registration_quiet_until_ns {
+            self.registration_quiet_until_ns = self.now_ns + REFUSAL_QUIET_NS;
+            let peer = self.session(id).and_then(|session| session.peer.as_deref());
+            let peer = peer.map(tracing::field::display);
+            tracing::warn!(
+                session = %id,
+                peer,
+                %error,
+                "a registration is refused; the next ones are counted, and not logged for 10 s"
+            );
+        }
+        // Counted last, so that whoever sees the number finds the line in the log.
+        self.counters.registrations_refused.add(1);
     }
 
     fn try_subscribe(
@@ -187,3 +201,30 @@ impl Core {
 
 /// Most that a delivery's frame adds to its topic and payload: a header with an id, and the topic's length.
 const FRAME_OVERHEAD_BYTES: usize = 13;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lane::lane;
+    use crate::logged::logged;
+    use crate::server::Server;
+
+    /// Each was a line, so that any sender of datagrams filled the log.
+    #[test]
+    fn a_flood_of_refused_registrations_is_counted_and_not_logged() {
+        const FLOOD: u64 = 1_000;
+        let mut core = lane(&Server::builder()).core;
+        let mut refuse = |count: u64| {
+            logged(|| {
+                for _ in 0..count {
+                    core.note_registration_refused(SessionId::NONE, SubscribeError::Unproven);
+                }
+                core.set_time(core.now_ns + REFUSAL_QUIET_NS);
+            })
+        };
+        for text in [refuse(FLOOD), refuse(FLOOD)] {
+            assert_eq!(text.matches("a registration is refused").count(), 1, "{text}");
+        }
+        assert_eq!(core.counters.registrations_refused.read(), 2 * FLOOD);
+    }
+}
