@@ -53,6 +53,11 @@ impl App {
         }
     }
 
+    /// Whether clients subscribe to what others publish.
+    pub(super) fn has_subscribers(self) -> bool {
+        matches!(self, Self::PubSub)
+    }
+
     /// Starts the server with the service of the app.
     pub(super) fn start(self, builder: ServerBuilder, policy: Policy) -> anyhow::Result<Server> {
         Ok(match self {

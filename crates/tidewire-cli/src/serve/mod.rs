@@ -275,7 +275,7 @@ fn start(arguments: &ServeArguments) -> anyhow::Result<Server> {
     };
     arguments.app.check(&spoken)?;
     let server = arguments.app.start(builder, arguments.slow_subscriber)?;
-    warn_of_short_budgets(arguments);
+    warn_of_short_budgets(arguments, &spoken);
     let ready = Ready {
         addresses: server.addresses().iter().map(ToString::to_string).collect(),
         codec,
@@ -297,10 +297,19 @@ fn start(arguments: &ServeArguments) -> anyhow::Result<Server> {
 }
 
 /// Says beforehand that answers will be missing, because their clients only see that none comes.
-fn warn_of_short_budgets(arguments: &ServeArguments) {
+fn warn_of_short_budgets(arguments: &ServeArguments, spoken: &AnyCodec) {
     let over_udp = arguments.binds.iter().any(|bind| is_udp(bind));
     let proved = arguments.codec.has_handshake() || arguments.trust_datagram_peers;
-    if over_udp && !proved && arguments.app.says_more_than_it_hears() {
+    if !over_udp || proved {
+        return;
+    }
+    if arguments.app.has_subscribers() && spoken.registers_subscribers() {
+        tracing::warn!(
+            codec = arguments.codec.name(),
+            "every subscriber over udp:// is refused, because this codec proves no address; use --trust-datagram-peers in \
+             a closed network"
+        );
+    } else if arguments.app.says_more_than_it_hears() {
         tracing::warn!(
             codec = arguments.codec.name(),
             "over udp:// whatever is longer than what the client sent is dropped, because this codec proves no \

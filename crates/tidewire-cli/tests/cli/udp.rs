@@ -139,6 +139,24 @@ fn answers_longer_than_the_question_need_trust_and_both_sides_say_so() {
     assert!(!warned_echo, "{log}");
 }
 
+/// It started without a word, and refused every subscriber.
+#[test]
+fn a_pubsub_server_that_nobody_can_subscribe_to_says_so_at_the_start() {
+    let log = |arguments: &[&str]| {
+        let pubsub = ["--app", "pubsub", "--codec", "uvrpc"];
+        let (server, _) = Process::server_at(ANY_PORT, &[&pubsub[..], arguments].concat());
+        server.signal(Signal::INT);
+        let ended = server.wait();
+        assert_eq!(ended.status.code(), Some(0), "{}", ended.text());
+        ended.text()
+    };
+    let text = log(&[]);
+    assert!(text.contains("every subscriber over udp:// is refused"), "{text}");
+    assert!(text.contains("use --trust-datagram-peers"), "{text}");
+    let text = log(&["--trust-datagram-peers"]);
+    assert!(!text.contains("is refused"), "{text}");
+}
+
 #[test]
 fn a_server_that_is_not_there_is_unreachable_and_a_taken_port_says_so() {
     let taken = UdpSocket::bind("127.0.0.1:0").unwrap();
