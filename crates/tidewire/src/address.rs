@@ -110,6 +110,14 @@ pub enum AddressError {
         /// What was given.
         parameter: String,
     },
+    /// Framing for a transport that preserves the boundaries of messages.
+    #[error(
+        "framing is for tcp:// and ipc:// only; leave ?framing= out of {text:?}, whose transport tells messages apart"
+    )]
+    NoStream {
+        /// The whole text.
+        text: String,
+    },
 }
 
 impl Address {
@@ -171,9 +179,14 @@ impl FromStr for Address {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let (transport, rest) = text.split_once("://").unwrap_or(("tcp", text));
         let (rest, framing) = match transport {
-            "tcp" | "ipc" => split_framing(rest)?,
+            "tcp" | "udp" | "ipc" | "inproc" => split_framing(rest)?,
             _ => (rest, None),
         };
+        if framing.is_some() && matches!(transport, "udp" | "inproc") {
+            return Err(AddressError::NoStream {
+                text: text.to_owned(),
+            });
+        }
         let kind = match transport {
             "tcp" => {
                 let (host, port) = parse_host(text, rest)?;
@@ -429,8 +442,19 @@ mod tests {
                 "{error}"
             );
         }
-        for text in ["udp://127.0.0.1:80?framing=none", "inproc://a?framing=none"] {
-            assert!(text.parse::<Address>().is_err(), "{text}");
+    }
+
+    /// `no valid port in` was the answer.
+    #[test]
+    fn framing_where_there_is_no_stream_is_refused_as_such() {
+        for text in ["udp://127.0.0.1:1?framing=none", "inproc://a?framing=length"] {
+            let error = text.parse::<Address>().unwrap_err();
+            assert!(matches!(error, AddressError::NoStream { .. }), "{error}");
+            assert!(error.to_string().contains("for tcp:// and ipc:// only"), "{error}");
+        }
+        for text in ["udp://127.0.0.1:1?x=1", "inproc://a?b"] {
+            let error = text.parse::<Address>().unwrap_err();
+            assert!(matches!(error, AddressError::BadParameter { .. }), "{error}");
         }
     }
 
