@@ -78,7 +78,7 @@ impl ListenerTerms {
         if !other.is_some_and(is_frame) || self.has_warned.swap(true, Ordering::Relaxed) {
             return;
         }
-        let peer = peer.map_or_else(|| "of a Unix socket".to_owned(), ToString::to_string);
+        let peer = peer.map(tracing::field::display);
         tracing::warn!(
             listener = self.address,
             peer,
@@ -244,6 +244,30 @@ pub(crate) fn default_datagram_options() -> DatagramOptions {
 mod tests {
     use super::*;
     use crate::logged::logged;
+    use tidewire_proto::message::{Kind, Message};
+
+    /// It was `peer="of a Unix socket"`, which is no address.
+    #[test]
+    fn the_warning_of_another_framing_has_no_peer_where_there_is_no_address() {
+        let codec = AnyCodec::by_name("uvrpc").unwrap();
+        let other = match codec.stream_framing() {
+            Some(StreamFraming::None) => StreamFraming::Length,
+            _ => StreamFraming::None,
+        };
+        let message = Message::with_id(Kind::Request, 0, 1, b"x").with_name("echo");
+        let mut frame = Vec::new();
+        let other = codec.with_stream_framing(other).unwrap();
+        other.encode(&message, &mut frame).unwrap();
+        let terms = ListenerTerms {
+            address: "ipc://@a".to_owned(),
+            codec,
+            leaves_lengths_out: false,
+            has_warned: AtomicBool::new(false),
+        };
+        let text = logged(|| terms.note_refused(&frame, 1 << 16, None));
+        assert!(text.contains("frames its messages in the other way"), "{text}");
+        assert!(!text.contains("peer="), "{text}");
+    }
 
     #[test]
     fn udp_beside_tcp_says_that_it_lowers_the_frame_limit() {

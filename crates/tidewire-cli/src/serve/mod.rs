@@ -19,8 +19,8 @@ use std::time::Duration;
 
 use clap::{ArgAction, Args};
 use tidewire::io::poller::{POLLER_VARIABLE, ParsePollerError, PollerChoice};
-use tidewire::proto::codec::Codec;
-use tidewire::{AnyCodec, Limits, MetricsReader, Policy, Server, Stopped};
+use tidewire::proto::codec::{Codec, StreamFraming};
+use tidewire::{Address, AddressError, AnyCodec, Limits, MetricsReader, Policy, Server, Stopped};
 use tidewire_load::lane_account::LaneAccount;
 
 use crate::connection::{is_udp, parse_codec, parse_seconds};
@@ -277,7 +277,7 @@ fn start(arguments: &ServeArguments) -> anyhow::Result<Server> {
     let server = arguments.app.start(builder, arguments.slow_subscriber)?;
     warn_of_short_budgets(arguments, &spoken);
     let ready = Ready {
-        addresses: server.addresses().iter().map(ToString::to_string).collect(),
+        addresses: addresses(arguments, &server)?,
         codec,
         lanes,
         poller: server.poller().to_string(),
@@ -290,10 +290,27 @@ fn start(arguments: &ServeArguments) -> anyhow::Result<Server> {
     if let Err(error) = printed.and_then(|()| tell(Stream::Out, text)) {
         // Whoever wanted to know is gone; the sessions need not be.
         tracing::warn!(%error, "cannot say on stdout where this server listens");
-        tracing::info!("listening on {server}");
+        tracing::info!("listening on {}", ready.addresses.join(", "));
         output::remember(Err(error));
     }
     Ok(server)
+}
+
+/// The addresses for clients: where the server listens, and the framing where it is not the codec's own.
+fn addresses(arguments: &ServeArguments, server: &Server) -> Result<Vec<String>, AddressError> {
+    let own = arguments.codec.stream_framing();
+    let pairs = arguments.binds.iter().zip(server.addresses());
+    pairs
+        .map(|(bind, endpoint)| {
+            let framing = bind.parse::<Address>()?.framing();
+            let parameter = match framing.filter(|_| framing != own) {
+                Some(StreamFraming::None) => "?framing=none",
+                Some(StreamFraming::Length) => "?framing=length",
+                None => "",
+            };
+            Ok(format!("{endpoint}{parameter}"))
+        })
+        .collect()
 }
 
 /// Says beforehand that answers will be missing, because their clients only see that none comes.

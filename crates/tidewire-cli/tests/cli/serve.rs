@@ -67,6 +67,25 @@ fn it_says_where_it_listens_and_then_that_it_is_ready() {
     }
 }
 
+/// The framing was left out, so that a client that took the line for its address was refused.
+#[test]
+fn an_address_that_it_says_has_the_framing_that_clients_need() {
+    let directory = tempfile::tempdir().unwrap();
+    let ipc = format!("ipc://{}?framing=none", directory.path().join("s").display());
+    let binds = ["--bind", &ipc, "--bind", "tcp://127.0.0.1:0?framing=length"];
+    let serve = ["serve", "--app", "rpc", "--codec", "uvrpc", "--json"];
+    let mut server = Process::start(&[&serve[..], &binds].concat());
+    let ready: serde_json::Value = serde_json::from_str(&server.expect("ready")).unwrap();
+    let addresses = [0, 1].map(|index| ready["addresses"][index].as_str().unwrap());
+    assert_eq!(addresses[0], ipc);
+    // The codec's own needs no word.
+    assert!(!addresses[1].contains('?'), "{}", addresses[1]);
+    for address in addresses {
+        let ended = Process::start(&["call", address, "methods", "--codec", "uvrpc"]).wait();
+        assert_eq!(ended.status.code(), Some(0), "{}", ended.text());
+    }
+}
+
 #[test]
 fn a_person_with_netcat_is_let_in_under_a_free_name() {
     let (mut server, address) = Process::server(&["--codec", "lines"]);
