@@ -140,7 +140,7 @@ pub(crate) fn run(arguments: &ChatArguments) -> anyhow::Result<ExitCode> {
         Ok(()) if interactive => Ok(ExitCode::SUCCESS),
         Ok(()) => match shortfall(conversation.refused(), conversation.unconfirmed()) {
             None => Ok(ExitCode::SUCCESS),
-            Some(what) => Err(Failure::refused(what, "the lines that start with ! say why").into()),
+            Some(what) => Err(Failure::refused(what, remedy(conversation.refused())).into()),
         },
     }
 }
@@ -161,6 +161,14 @@ fn shortfall(refused: u64, unconfirmed: u64) -> Option<String> {
     };
     let parts: Vec<String> = refused.into_iter().chain(unconfirmed).collect();
     (!parts.is_empty()).then(|| parts.join(", "))
+}
+
+/// What to do about a shortfall. A line that is only unconfirmed has no refusal that says why.
+fn remedy(refused: u64) -> &'static str {
+    match refused {
+        0 => "ask in the room what was heard before you send it again",
+        _ => "the lines that start with ! say why",
+    }
 }
 
 /// Enters the room, asking for another name as long as the server refuses it. `None` if the user gave up.
@@ -207,7 +215,7 @@ fn enter(
                 return Err(Failure::refused(what, remedy).into());
             }
             Err(RequestError::Refused { code, text, .. }) => {
-                let text = visible(text.as_bytes());
+                let text = visible(text.strip_prefix(ABOUT_ROOM).unwrap_or(&text).as_bytes());
                 let what = format!("the room {room:?} cannot be entered: {text}");
                 let remedy = match code {
                     ErrorCode::LimitReached => LIMIT_REMEDY,
@@ -227,8 +235,11 @@ fn is_about_name(code: ErrorCode, text: &str) -> bool {
     matches!(
         code,
         ErrorCode::NameEmpty | ErrorCode::NameTaken | ErrorCode::NameInvalid
-    ) && !text.starts_with("room: ")
+    ) && !text.starts_with(ABOUT_ROOM)
 }
+
+/// How the text begins by which a server refuses a room's name.
+const ABOUT_ROOM: &str = "room: ";
 
 /// Deals with everything that happens, until the end.
 fn converse(
@@ -357,5 +368,12 @@ mod tests {
             told(2, 3),
             "2 lines were not sent or were refused, 3 lines are not confirmed: they may have been heard or not"
         );
+    }
+
+    /// The remedy was to read lines that were not there.
+    #[test]
+    fn lines_that_are_only_unconfirmed_have_a_remedy_of_their_own() {
+        assert!(remedy(0).contains("what was heard"));
+        assert!(remedy(1).contains("start with !"));
     }
 }

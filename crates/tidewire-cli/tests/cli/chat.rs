@@ -153,6 +153,16 @@ fn a_name_that_is_taken_or_impossible_ends_a_client_nobody_can_ask() {
     assert!(ended.text().contains("remedy: choose another with --room"));
 }
 
+/// It was `the room "a b" cannot be entered: room: a name must not…`.
+#[test]
+fn a_room_that_cannot_be_entered_is_named_once() {
+    let (_server, address) = Process::server(&[]);
+    let ended = Process::start(&["chat", &address, "--name", "cyd", "--room", "a\u{7}b"]).wait();
+    assert_eq!(ended.status.code(), Some(4), "{}", ended.text());
+    let told = "cannot be entered: a name must not contain U+0007";
+    assert!(ended.text().contains(told), "{}", ended.text());
+}
+
 #[test]
 fn a_server_of_lines_is_recognised() {
     let (_server, address) = Process::server(&["--codec", "lines"]);
