@@ -107,8 +107,8 @@ pub(crate) struct ServeArguments {
     )]
     exit_with_stdin: bool,
 
-    /// How long a new connection may take until its hello is accepted, or until a person has given a name to a chat over
-    /// lines, in seconds [default: 5, and 60 for a name]
+    /// How long a new connection may take until its hello is accepted, in seconds [default: 5]. A person may take as long
+    /// to give a name to a chat over lines, and 60 seconds at the least
     #[arg(long, value_name = "SECONDS", value_parser = parse_seconds, allow_negative_numbers = true)]
     timeout: Option<Duration>,
 
@@ -247,16 +247,11 @@ fn judge(stopped: &Stopped) -> anyhow::Result<ExitCode> {
 fn start(arguments: &ServeArguments) -> anyhow::Result<Server> {
     let codec = arguments.codec.name().to_owned();
     let lanes = arguments.lanes;
-    let defaults = Limits::default();
     let mut builder = Server::builder()
         .codec(arguments.codec.clone())
         .lanes(lanes)
         .poller(arguments.poller)
-        .limits(Limits {
-            handshake_timeout: arguments.timeout.unwrap_or(defaults.handshake_timeout),
-            login_timeout: arguments.timeout.unwrap_or(defaults.login_timeout),
-            ..defaults
-        })
+        .limits(limits(arguments.timeout))
         .coalesce_max(arguments.coalesce_ms_max)
         .slow_subscribers(arguments.slow_subscriber)
         .trust_datagram_peers(arguments.trust_datagram_peers);
@@ -294,6 +289,18 @@ fn start(arguments: &ServeArguments) -> anyhow::Result<Server> {
         output::remember(Err(error));
     }
     Ok(server)
+}
+
+/// The limits with the `--timeout` that was given. People need longer for a name than programs for a hello, so it only
+/// ever lengthens their time.
+fn limits(timeout: Option<Duration>) -> Limits {
+    let defaults = Limits::default();
+    let handshake_timeout = timeout.unwrap_or(defaults.handshake_timeout);
+    Limits {
+        handshake_timeout,
+        login_timeout: handshake_timeout.max(defaults.login_timeout),
+        ..defaults
+    }
 }
 
 /// The addresses for clients: where the server listens, and the framing where it is not the codec's own.
@@ -426,6 +433,17 @@ second Ctrl-C (143 a second SIGTERM), or a drain that did not end.";
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// `timeout = 5` for programs gave people 5 s to type a name.
+    #[test]
+    fn a_timeout_never_shortens_the_time_to_give_a_name() {
+        let seconds = Duration::from_secs;
+        for (timeout, hello, name) in [(None, 5, 60), (Some(5), 5, 60), (Some(90), 90, 90)] {
+            let limits = limits(timeout.map(seconds));
+            assert_eq!(limits.handshake_timeout, seconds(hello));
+            assert_eq!(limits.login_timeout, seconds(name));
+        }
+    }
 
     #[test]
     fn milliseconds_may_have_fractions_and_have_bounds() {
