@@ -447,14 +447,23 @@ mod tests {
     /// `no valid port in` was the answer.
     #[test]
     fn framing_where_there_is_no_stream_is_refused_as_such() {
-        for text in ["udp://127.0.0.1:1?framing=none", "inproc://a?framing=length"] {
+        for text in [
+            "udp://127.0.0.1:1?framing=none",
+            "inproc://a?framing=length",
+        ] {
             let error = text.parse::<Address>().unwrap_err();
             assert!(matches!(error, AddressError::NoStream { .. }), "{error}");
-            assert!(error.to_string().contains("for tcp:// and ipc:// only"), "{error}");
+            assert!(
+                error.to_string().contains("for tcp:// and ipc:// only"),
+                "{error}"
+            );
         }
         for text in ["udp://127.0.0.1:1?x=1", "inproc://a?b"] {
             let error = text.parse::<Address>().unwrap_err();
-            assert!(matches!(error, AddressError::BadParameter { .. }), "{error}");
+            assert!(
+                matches!(error, AddressError::BadParameter { .. }),
+                "{error}"
+            );
         }
     }
 

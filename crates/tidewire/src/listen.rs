@@ -265,7 +265,10 @@ mod tests {
             has_warned: AtomicBool::new(false),
         };
         let text = logged(|| terms.note_refused(&frame, 1 << 16, None));
-        assert!(text.contains("frames its messages in the other way"), "{text}");
+        assert!(
+            text.contains("frames its messages in the other way"),
+            "{text}"
+        );
         assert!(!text.contains("peer="), "{text}");
     }
 

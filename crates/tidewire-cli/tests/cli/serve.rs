@@ -71,7 +71,10 @@ fn it_says_where_it_listens_and_then_that_it_is_ready() {
 #[test]
 fn an_address_that_it_says_has_the_framing_that_clients_need() {
     let directory = tempfile::tempdir().unwrap();
-    let ipc = format!("ipc://{}?framing=none", directory.path().join("s").display());
+    let ipc = format!(
+        "ipc://{}?framing=none",
+        directory.path().join("s").display()
+    );
     let binds = ["--bind", &ipc, "--bind", "tcp://127.0.0.1:0?framing=length"];
     let serve = ["serve", "--app", "rpc", "--codec", "uvrpc", "--json"];
     let mut server = Process::start(&[&serve[..], &binds].concat());

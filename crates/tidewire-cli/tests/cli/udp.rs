@@ -151,7 +151,10 @@ fn a_pubsub_server_that_nobody_can_subscribe_to_says_so_at_the_start() {
         ended.text()
     };
     let text = log(&[]);
-    assert!(text.contains("every subscriber over udp:// is refused"), "{text}");
+    assert!(
+        text.contains("every subscriber over udp:// is refused"),
+        "{text}"
+    );
     assert!(text.contains("use --trust-datagram-peers"), "{text}");
     let text = log(&["--trust-datagram-peers"]);
     assert!(!text.contains("is refused"), "{text}");

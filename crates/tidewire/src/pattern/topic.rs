@@ -223,7 +223,11 @@ mod tests {
             })
         };
         for text in [refuse(FLOOD), refuse(FLOOD)] {
-            assert_eq!(text.matches("a registration is refused").count(), 1, "{text}");
+            assert_eq!(
+                text.matches("a registration is refused").count(),
+                1,
+                "{text}"
+            );
         }
         assert_eq!(core.counters.registrations_refused.read(), 2 * FLOOD);
     }

@@ -6,8 +6,8 @@
 //! for each session, which would frame each message of a room once for each form; and rewriting what comes, because that
 //! would copy it.
 //!
-//! The lane is told that it wrote a length as soon as the bytes behind it were written, so that it offers the same bytes
-//! again after a write that was refused.
+//! A length counts as written together with the first bytes of its frame. If the socket refuses those, the lane offers the
+//! length and the frame again. A length, or a part of one, at the end of a slice counts as written at once, and is kept here.
 
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd};

@@ -47,7 +47,7 @@ impl LoopWatch {
     /// Looks at a datagram that came. Returns whether it is to be dropped.
     #[inline]
     pub(super) fn look<C: Codec + ?Sized>(&mut self, bytes: &[u8], codec: &C) -> bool {
-        // What nothing was sent for cannot be its echo.
+        // An echo comes only after something was sent to the address.
         if !std::mem::take(&mut self.is_answered) || bytes.is_empty() {
             return false;
         }
@@ -56,7 +56,7 @@ impl LoopWatch {
         match &self.sample {
             Some(sample) if sample.is_of(bytes) => self.note_repeat(bytes, codec),
             Some(_) if self.age < AGE_MAX => {}
-            // Either there is none, or something new was heard.
+            // There is no sample yet, or it did not come again: something new was heard.
             sample => {
                 if sample.is_some() {
                     self.repeats = 0;
@@ -70,7 +70,7 @@ impl LoopWatch {
     /// The sample came again. The next datagram is the next sample, so that all that go round are waited for in turn.
     #[inline(never)]
     fn note_repeat<C: Codec + ?Sized>(&mut self, bytes: &[u8], codec: &C) {
-        // The answer to anything else is of another kind, and is answered by nothing.
+        // Only one-way messages can loop: the reply to any other kind is not answered.
         let is_one_way = matches!(
             codec.decode(bytes, usize::MAX),
             Ok(Decoded::Frame { message, .. }) if message.kind == Kind::OneWay
@@ -107,22 +107,22 @@ fn first_word(bytes: &[u8]) -> u64 {
     u64::from_le_bytes(word)
 }
 
-/// A quick hash. A peer that makes two datagrams collide gains nothing but a look more.
+/// A fast hash, not a secure one. If two datagrams collide, the second counts as a repeat, which only harms its sender.
 fn hash(bytes: &[u8]) -> u64 {
     bytes.chunks(size_of::<u64>()).fold(0, |hash: u64, chunk| {
         (hash.rotate_left(5) ^ first_word(chunk)).wrapping_mul(HASH_FACTOR)
     })
 }
 
-/// Looks in which nothing new was heard before anything is dropped: far more than a person repeats himself.
+/// Runs of datagrams that must bring nothing new before the first is dropped. No person repeats a message this often.
 const REPEATS_MIN: u32 = 4_096;
 
-/// Of so many runs of datagrams that bring nothing new one is dropped: a loop of one datagram ends within milliseconds, and
-/// a client that only ever says the same loses 0.4 %.
+/// After that, one run of this many is dropped. A loop of one datagram ends within milliseconds. A client that always sends
+/// the same message loses 0.4 %.
 const LOOKS_PER_DROP: u32 = 256;
 
-/// Looks after which a sample is not expected any more: more than the datagrams that fit the receive buffers of both sides,
-/// which is how many can go round.
+/// Runs of datagrams after which the sample counts as gone. A loop holds at most the datagrams that fit the receive buffers
+/// of both sides, and this is more.
 const AGE_MAX: u32 = 65_536;
 
 /// An odd number without a pattern, from the golden ratio.
