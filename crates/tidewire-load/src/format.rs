@@ -49,6 +49,18 @@ pub(crate) fn milliseconds(value: f64) -> String {
     }
 }
 
+/// Milliseconds with their unit, or that there are none to show.
+#[must_use]
+pub fn known_milliseconds(value: Option<f64>) -> String {
+    value.map_or_else(
+        || NOT_KNOWN.to_owned(),
+        |value| format!("{} ms", milliseconds(value)),
+    )
+}
+
+/// A figure of which nothing is known, as opposed to one that is 0.
+pub(crate) const NOT_KNOWN: &str = "n/a";
+
 /// An error with all its causes, on one line. Some levels only pass on what the next one says; that is said once.
 #[must_use]
 pub fn describe(error: &dyn std::error::Error) -> String {

@@ -34,4 +34,4 @@ pub mod slo;
 pub mod stamp;
 pub mod statistics;
 
-pub use self::format::describe;
+pub use self::format::{describe, known_milliseconds};

@@ -21,6 +21,7 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Gauge, Paragraph, Sparkline};
 use ratatui::{Frame, Terminal};
+use tidewire_load::known_milliseconds;
 use tidewire_load::run::{Phase, Progress};
 
 /// The view of one step. Dropping it leaves the terminal as it was.
@@ -191,13 +192,15 @@ impl State {
             )),
             light(progress),
             Line::raw(format!(
-                "latency  p50 {:.2}  p99 {:.2}  p99.9 {:.2} ms (last second)",
-                progress.p50_ms, progress.p99_ms, progress.p999_ms
+                "latency  p50 {}  p99 {}  p99.9 {} (last second)",
+                known_milliseconds(progress.p50_ms),
+                known_milliseconds(progress.p99_ms),
+                known_milliseconds(progress.p999_ms)
             )),
             missing(progress),
             Line::raw(format!(
-                "send lag p99 {:.2} ms   processor: instrument {}, server {}",
-                progress.send_lag_p99_ms,
+                "send lag p99 {}   processor: instrument {}, server {}",
+                known_milliseconds(progress.send_lag_p99_ms),
                 percent(progress.client_cpu_pct),
                 percent(progress.server_cpu_pct)
             )),
@@ -295,9 +298,9 @@ mod tests {
             "[1/2] open 20k",
             "steady   3 of 20 s, 49 of 50 agents",
             "● valid so far",
-            "p50 0.40  p99 1.20  p99.9 2.50 ms",
+            "p50 0.4000 ms  p99 1.20 ms  p99.9 2.50 ms",
             "to come  800 of 9800",
-            "send lag p99 0.10 ms   processor: instrument 40 % of a core, server not ours to see",
+            "send lag p99 0.1000 ms   processor: instrument 40 % of a core, server not ours to see",
             "offered  70/s",
             "sent     67/s",
             "received 3266/s",

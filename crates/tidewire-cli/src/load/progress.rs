@@ -3,6 +3,7 @@
 use std::io::Write;
 
 use serde_json::json;
+use tidewire_load::known_milliseconds;
 use tidewire_load::report::{StepReport, step_table};
 use tidewire_load::run::{Observer, Phase, Progress, RunOptions};
 use tidewire_load::scenario::{Scenario, Step};
@@ -119,14 +120,14 @@ fn describe(progress: &Progress) -> String {
         errors => format!(", ERRORS {errors}"),
     };
     format!(
-        "{:>3.0}/{:.0} s {phase:<7} sent {:.0}/s, received {:.0}/s, {} to come, p50 {:.1} ms, p99 {:.1} ms{errors}",
+        "{:>3.0}/{:.0} s {phase:<7} sent {:.0}/s, received {:.0}/s, {} to come, p50 {}, p99 {}{errors}",
         elapsed.as_secs_f64().min(duration.as_secs_f64()),
         duration.as_secs_f64(),
         progress.send_tps,
         progress.receive_tps,
         behind.max(0),
-        progress.p50_ms,
-        progress.p99_ms,
+        known_milliseconds(progress.p50_ms),
+        known_milliseconds(progress.p99_ms),
     )
 }
 
@@ -163,11 +164,11 @@ pub(super) mod tests {
             expected: 9800,
             send_tps: 66.7,
             receive_tps: 3266.0,
-            p50_ms: 0.4,
-            p99_ms: 1.2,
-            p999_ms: 2.5,
+            p50_ms: Some(0.4),
+            p99_ms: Some(1.2),
+            p999_ms: Some(2.5),
             offered_tps: Some(70.0),
-            send_lag_p99_ms: 0.1,
+            send_lag_p99_ms: Some(0.1),
             client_cpu_pct: Some(40.0),
             server_cpu_pct: None,
             errors: 0,
@@ -183,7 +184,7 @@ pub(super) mod tests {
             "sent 67/s",
             "received 3266/s",
             "800 to come",
-            "p99 1.2 ms",
+            "p99 1.20 ms",
         ] {
             assert!(line.contains(part), "{part:?} in {line:?}");
         }

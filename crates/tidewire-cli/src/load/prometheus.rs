@@ -133,6 +133,7 @@ impl Metrics {
 
     fn set(&self, progress: &Progress) {
         let cores = |used: Option<f64>| used.map_or(f64::NAN, |used| used / 100.0);
+        let seconds = |ms: Option<f64>| ms.map_or(f64::NAN, |ms| ms / 1e3);
         self.steady.set(i64::from(progress.phase == Phase::Steady));
         self.valid.set(i64::from(progress.doubts.is_empty()));
         self.agents.set(progress.logins.cast_signed());
@@ -147,9 +148,9 @@ impl Metrics {
             ("0.999", progress.p999_ms),
         ] {
             let gauge = self.latency.get_or_create(&[("quantile", quantile)]);
-            gauge.set(ms / 1e3);
+            gauge.set(seconds(ms));
         }
-        self.send_lag.set(progress.send_lag_p99_ms / 1e3);
+        self.send_lag.set(seconds(progress.send_lag_p99_ms));
         self.client_cores.set(cores(progress.client_cpu_pct));
         self.server_cores.set(cores(progress.server_cpu_pct));
         self.errors.set(progress.errors.cast_signed());

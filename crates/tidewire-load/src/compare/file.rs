@@ -60,7 +60,8 @@ struct FileStep {
     #[serde(default)]
     unconfirmed: u64,
     steady: Rates,
-    latency: Latencies,
+    /// Nothing where no message has such a time.
+    latency: Option<Latencies>,
     server: Server,
     client: Client,
     problems: Vec<String>,
@@ -227,14 +228,17 @@ impl FileStep {
             return figures;
         }
         // An older build: percentiles of what arrived, and processor time of the whole step.
-        let percentile = |quantile: Quantile, value_ms| {
+        let percentile = |quantile: Quantile, value_ms: fn(&Latencies) -> f64| {
             let samples = arrived + lost;
             if samples < quantile.samples_needed() {
                 Err(Missing::TooFewSamples)
             } else if quantile.is_beyond(lost, samples) {
                 Ok(f64::INFINITY)
             } else {
-                Ok(value_ms)
+                self.latency
+                    .as_ref()
+                    .map(value_ms)
+                    .ok_or(Missing::NotMeasured)
             }
         };
         let messages = self.total_sent + arrived;
@@ -245,15 +249,15 @@ impl FileStep {
         figures.extend([
             (
                 Metric::P50Ms,
-                percentile(Quantile::P50, self.latency.p50_ms),
+                percentile(Quantile::P50, |latency| latency.p50_ms),
             ),
             (
                 Metric::P90Ms,
-                percentile(Quantile::P90, self.latency.p90_ms),
+                percentile(Quantile::P90, |latency| latency.p90_ms),
             ),
             (
                 Metric::P99Ms,
-                percentile(Quantile::P99, self.latency.p99_ms),
+                percentile(Quantile::P99, |latency| latency.p99_ms),
             ),
             (Metric::ServerCpuNs, each(self.server.cpu_secs)),
             (Metric::ClientCpuNs, each(Some(self.client.cpu_secs))),

@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use super::metric::Missing;
 use super::*;
 use crate::report::{Report, SCHEMA_VERSION};
 use crate::statistics::Sides;
@@ -439,7 +440,7 @@ fn committed_reports_are_read_file_by_file_and_as_a_directory() {
     let one = RunSet::read(&results.join("24m-1.json")).unwrap();
     assert_eq!(
         one.runs[0].steps[0].figure(Metric::P99Ms),
-        Ok(report.steps[0].latency.p99_ms)
+        Ok(report.steps[0].latency.unwrap().p99_ms)
     );
 
     let directory = tempfile::tempdir().unwrap();
@@ -453,7 +454,7 @@ fn committed_reports_are_read_file_by_file_and_as_a_directory() {
     assert_eq!(both.len(), 2);
     assert_eq!(
         both.runs[0].steps[0].figure(Metric::P99Ms),
-        Ok(report.steps[0].latency.p99_ms)
+        Ok(report.steps[0].latency.unwrap().p99_ms)
     );
 }
 
@@ -492,3 +493,19 @@ fn stopped_runs_are_left_out_and_told() {
 
 /// Runs that vary by 2 % need this many pairs for a change of 5 %; at 1.5 %, six would do.
 const PAIRS: usize = 8;
+
+#[test]
+fn a_latency_of_null_is_compared_as_not_measured() {
+    let results = std::path::Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../bench-results/2026-11-21-epyc-2core/24m-1.json");
+    let text = std::fs::read_to_string(results).unwrap();
+    let mut report: Value = serde_json::from_str(&text).unwrap();
+    report["steps"][0]["latency"] = Value::Null;
+    report["steps"][0].as_object_mut().unwrap().remove("detail");
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("report.json");
+    std::fs::write(&path, report.to_string()).unwrap();
+    let set = RunSet::read(&path).unwrap();
+    let figure = set.runs[0].steps[0].figure(Metric::P99Ms);
+    assert_eq!(figure, Err(Missing::NotMeasured));
+}

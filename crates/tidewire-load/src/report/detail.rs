@@ -175,7 +175,7 @@ impl Distribution {
     #[must_use]
     pub fn of(histogram: &LatencyHistogram, missing: u64) -> Self {
         let percentile = |quantile| Percentile::of(histogram, missing, quantile);
-        let summary = histogram.summary();
+        let summary = histogram.summary().unwrap_or_default();
         Self {
             missing,
             p50: percentile(Quantile::P50),

@@ -197,7 +197,7 @@ fn merge_steps(parts: &[&StepReport], kind: MergeKind) -> Result<StepReport, Mer
     }
     [step.latency, step.latency_send] = latencies.map(|latency| latency.summary());
     merge_usage(&mut step, parts);
-    step.client.send_lag_p99_ms = detail.times.send_lag.p99.as_ms().unwrap_or(0.0);
+    step.client.send_lag_p99_ms = detail.times.send_lag.p99.as_ms();
     step.problems = told(parts, |part| &part.problems);
     let limits_loss = detail.slo.limits_loss();
     step.problems.extend(unheard.problems(limits_loss));

@@ -257,7 +257,7 @@ pub const MODEL_CLOSED: &str = "closed";
 /// Steps of different models.
 pub const MODEL_MIXED: &str = "mixed";
 
-/// Where nothing comes back, `latency` is all zero.
+/// Where nothing comes back, `latency` is null.
 pub const LATENCY_KIND_NONE: &str = "none: nothing comes back; latency_send is the cost of sending";
 
 /// What the figures in `latency` measure.

@@ -35,8 +35,8 @@ pub struct StepReport {
     /// expected (`detail.counts.failed_deliveries`; docs/measuring.md has what a failure costs in each pattern). 1.0 only
     /// when all that was expected arrived and nothing failed; never rounded up to it.
     pub success_rate: f64,
-    /// The time that `latency_kind` describes.
-    pub latency: Latency,
+    /// The time that `latency_kind` describes; nothing where no message has such a time.
+    pub latency: Option<Latency>,
     /// Messages a second the scenario offers: concurrency × 1000 / mean think time in milliseconds, or what was due
     /// in the steady window of an open step. Where the step is to find its rate, what it found.
     pub theoretical_tps: f64,
@@ -71,8 +71,8 @@ pub struct StepReport {
     pub receivers_unresolved: u64,
     /// From where to where `latency` measures.
     pub latency_kind: String,
-    /// Cost of the write call alone.
-    pub latency_send: Latency,
+    /// Cost of the write call alone; nothing where nothing was written in the steady window.
+    pub latency_send: Option<Latency>,
     /// What the server used.
     pub server: ServerUsage,
     /// What the instrument used.
@@ -178,8 +178,8 @@ impl StepReport {
             steady_secs: 0.0,
             steady_sent: 0,
             steady_received: 0,
-            latency: Latency::default(),
-            latency_send: Latency::default(),
+            latency: None,
+            latency_send: None,
             server: ServerUsage::default(),
             client: ClientUsage::default(),
             problems: vec![cause],
@@ -256,8 +256,8 @@ pub struct ClientUsage {
     /// Processor time in seconds.
     pub cpu_secs: f64,
     /// 99th percentile of how long after its intended time a message was sent, in milliseconds. Load is
-    /// offered as planned only while this is small against the think time.
-    pub send_lag_p99_ms: f64,
+    /// offered as planned only while this is small against the think time. Nothing where nothing was sent.
+    pub send_lag_p99_ms: Option<f64>,
 }
 
 /// Everything a step measured, before any figure is derived from it.
@@ -284,9 +284,9 @@ pub struct StepMeasurements<'s> {
     /// Distinct messages received within the steady window.
     pub steady_received: u64,
     /// End-to-end times.
-    pub latency: Latency,
+    pub latency: Option<Latency>,
     /// Cost of the write call alone.
-    pub latency_send: Latency,
+    pub latency_send: Option<Latency>,
     /// What the server used.
     pub server: ServerUsage,
     /// What the instrument used.

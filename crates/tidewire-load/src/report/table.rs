@@ -4,7 +4,9 @@ use std::fmt::Write as _;
 
 use tidewire::proto::text::visible;
 
-use super::format::{few, mebibytes, milliseconds, per_second, percent, thousands};
+use super::format::{
+    NOT_KNOWN, few, known_milliseconds, mebibytes, milliseconds, per_second, percent, thousands,
+};
 use super::{Distribution, LaneCost, Latency, StepDetail, StepReport};
 
 /// The table of one step: plain text without colours, at most about a hundred columns wide, ending with a
@@ -66,8 +68,8 @@ pub(super) fn facts(step: &StepReport) -> Vec<(&'static str, String)> {
     facts.extend(rates(step));
     facts.push(("server", server(step)));
     let client_cpu = cpu(step.client.cpu_secs, step.test_duration_secs);
-    let lag = milliseconds(step.client.send_lag_p99_ms);
-    facts.push(("client", format!("{client_cpu}, send lag p99 {lag} ms")));
+    let lag = known_milliseconds(step.client.send_lag_p99_ms);
+    facts.push(("client", format!("{client_cpu}, send lag p99 {lag}")));
     if let Some(detail) = &step.detail {
         facts.push(("model", model(detail)));
         facts.push(("tail", tail(detail)));
@@ -251,15 +253,18 @@ fn rates(step: &StepReport) -> [(&'static str, String); 3] {
 }
 
 /// The distributions of a step by name.
-pub(super) fn latencies(step: &StepReport) -> [(&'static str, &Latency); 2] {
+pub(super) fn latencies(step: &StepReport) -> [(&'static str, Option<&Latency>); 2] {
     [
-        ("end to end", &step.latency),
-        ("write call", &step.latency_send),
+        ("end to end", step.latency.as_ref()),
+        ("write call", step.latency_send.as_ref()),
     ]
 }
 
-/// The cells of one distribution in the order of [`LATENCY_COLUMNS`].
-pub(super) fn latency_cells(latency: &Latency) -> [String; 8] {
+/// The cells of one distribution in the order of [`LATENCY_COLUMNS`]; `n/a` in each if nothing was measured.
+pub(super) fn latency_cells(latency: Option<&Latency>) -> [String; 8] {
+    let Some(latency) = latency else {
+        return [const { String::new() }; 8].map(|_| NOT_KNOWN.to_owned());
+    };
     [
         latency.p50_ms,
         latency.p90_ms,

@@ -44,11 +44,11 @@ fn report_of(spoil: impl FnOnce(&mut StepMeasurements<'_>)) -> Report {
         steady_secs: 24.0,
         steady_sent: 96_000,
         steady_received: 47_904_000,
-        latency,
-        latency_send: Latency {
+        latency: Some(latency),
+        latency_send: Some(Latency {
             max_ms: 0.05,
             ..Latency::default()
-        },
+        }),
         server: ServerUsage {
             cpu_secs: Some(14.2),
             rss_bytes_max: Some(12 << 20),
@@ -57,7 +57,7 @@ fn report_of(spoil: impl FnOnce(&mut StepMeasurements<'_>)) -> Report {
         },
         client: ClientUsage {
             cpu_secs: 20.5,
-            send_lag_p99_ms: 0.4,
+            send_lag_p99_ms: Some(0.4),
         },
         problems: Vec::new(),
         notes: Vec::new(),
@@ -293,7 +293,7 @@ fn contradictions_are_found() {
             "attainment is finite",
         ),
         (
-            |report| report.steps[0].latency.p50_ms = 99.0,
+            |report| report.steps[0].latency.as_mut().unwrap().p50_ms = 99.0,
             "latency: 0 ≤ min",
         ),
         (
@@ -313,6 +313,27 @@ fn contradictions_are_found() {
     for (spoil, rule) in cases {
         let broken = spoiled(spoil);
         assert!(broken.contains(rule), "{broken} should name {rule}");
+    }
+}
+
+#[test]
+fn times_that_were_not_measured_are_null_and_not_zero() {
+    let report = report_of(|measured| {
+        (measured.latency, measured.latency_send) = (None, None);
+        measured.client.send_lag_p99_ms = None;
+    });
+    let json = serde_json::to_value(&report).unwrap();
+    assert!(schema().is_valid(&json));
+    let step = &json["steps"][0];
+    for pointer in ["/latency", "/latency_send", "/client/send_lag_p99_ms"] {
+        assert_eq!(step.pointer(pointer), Some(&Value::Null));
+    }
+    report.validate().unwrap();
+    let table = step_table(&report.steps[0]);
+    for text in [table, report.to_markdown()] {
+        assert!(text.contains("send lag p99 n/a"), "{text}");
+        let row = text.lines().find(|line| line.contains("write call"));
+        assert_eq!(row.unwrap().matches("n/a").count(), 8, "{text}");
     }
 }
 

@@ -70,8 +70,14 @@ impl Check {
         self.counts(step)?;
         self.rates(step)?;
         self.shares(step)?;
-        self.latency(&step.latency, "latency")?;
-        self.latency(&step.latency_send, "latency_send")?;
+        for (latency, name) in [
+            (&step.latency, "latency"),
+            (&step.latency_send, "latency_send"),
+        ] {
+            if let Some(latency) = latency {
+                self.latency(latency, name)?;
+            }
+        }
         self.holds(
             [LATENCY_KIND_END_TO_END, LATENCY_KIND_NONE].contains(&step.latency_kind.as_str()),
             "latency_kind is a known one",
@@ -80,7 +86,8 @@ impl Check {
             self.detail(step, detail)?;
         }
         self.is_amount(step.client.cpu_secs, "client.cpu_secs")?;
-        self.is_amount(step.client.send_lag_p99_ms, "client.send_lag_p99_ms")?;
+        let send_lag_ms = step.client.send_lag_p99_ms.unwrap_or(0.0);
+        self.is_amount(send_lag_ms, "client.send_lag_p99_ms")?;
         self.is_amount(step.server.cpu_secs.unwrap_or(0.0), "server.cpu_secs")
     }
 

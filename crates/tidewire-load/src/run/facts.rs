@@ -189,7 +189,8 @@ impl StepFacts<'_> {
         // Agents that do not wait for replies are never on their way: they think, and send in no time.
         let waits = step.pattern.has_replies();
         let (rounds, response_secs) = if waits {
-            let mean_ms = self.times.scheduled.summary().mean_ms;
+            let summary = self.times.scheduled.summary();
+            let mean_ms = summary.map_or(0.0, |latency| latency.mean_ms);
             (self.outcome.counts.steady_received, mean_ms / 1e3)
         } else {
             (self.outcome.counts.steady_sent, 0.0)

@@ -149,14 +149,14 @@ pub struct Progress {
     pub send_tps: f64,
     /// Deliveries a second, since the last look.
     pub receive_tps: f64,
-    /// Median of the end-to-end times since the last look, in milliseconds.
-    pub p50_ms: f64,
+    /// Median of the end-to-end times since the last look, in milliseconds; nothing if none arrived.
+    pub p50_ms: Option<f64>,
     /// 99th percentile of the same.
-    pub p99_ms: f64,
+    pub p99_ms: Option<f64>,
     /// 99.9th percentile of the same.
-    pub p999_ms: f64,
-    /// 99th percentile of sent − intended since the last look, in milliseconds.
-    pub send_lag_p99_ms: f64,
+    pub p999_ms: Option<f64>,
+    /// 99th percentile of sent − intended since the last look, in milliseconds; nothing if none was sent.
+    pub send_lag_p99_ms: Option<f64>,
     /// Processor time of the instrument since the last look, in percent of one core.
     pub client_cpu_pct: Option<f64>,
     /// Processor time of the server since the last look, in percent of one core, if it is ours to observe.

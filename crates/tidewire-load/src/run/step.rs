@@ -155,7 +155,7 @@ impl<'p> StepRun<'p> {
             server,
             client: ClientUsage {
                 cpu_secs: client_cpu_secs.unwrap_or(0.0),
-                send_lag_p99_ms: times.send_lag.quantile_ns(0.99) as f64 / 1e6,
+                send_lag_p99_ms: times.send_lag.summary().map(|lag| lag.p99_ms),
             },
             problems,
             notes,

@@ -99,14 +99,14 @@ impl LatencyHistogram {
         self.histogram.value_at_quantile(quantile)
     }
 
-    /// The figures of the report in milliseconds; all 0 when there are no samples.
+    /// The figures of the report in milliseconds; none when there are no samples.
     #[must_use]
-    pub fn summary(&self) -> Latency {
+    pub fn summary(&self) -> Option<Latency> {
         if self.histogram.is_empty() {
-            return Latency::default();
+            return None;
         }
         let quantile_ms = |quantile| nanos_to_ms(self.quantile_ns(quantile) as f64);
-        Latency {
+        Some(Latency {
             min_ms: nanos_to_ms(self.histogram.min() as f64),
             mean_ms: nanos_to_ms(self.histogram.mean()),
             std_dev_ms: nanos_to_ms(self.histogram.stdev()),
@@ -115,7 +115,7 @@ impl LatencyHistogram {
             p95_ms: quantile_ms(0.95),
             p99_ms: quantile_ms(0.99),
             max_ms: nanos_to_ms(self.histogram.max() as f64),
-        }
+        })
     }
 }
 
@@ -175,8 +175,8 @@ mod tests {
     }
 
     #[test]
-    fn empty_is_all_zeros() {
-        assert_eq!(LatencyHistogram::new().summary(), Latency::default());
+    fn an_empty_one_has_no_figures() {
+        assert_eq!(LatencyHistogram::new().summary(), None);
     }
 
     #[test]
@@ -185,7 +185,7 @@ mod tests {
         for value_ms in 1..=1_000_u64 {
             histogram.record(value_ms * 1_000_000);
         }
-        let summary = histogram.summary();
+        let summary = histogram.summary().unwrap();
         assert!(close(summary.min_ms, 1.0), "{summary:?}");
         assert!(close(summary.mean_ms, 500.5), "{summary:?}");
         // Of the numbers 1 to n: √((n² - 1) / 12).
@@ -222,7 +222,7 @@ mod tests {
         histogram.record(u64::MAX);
         histogram.record_many(LatencyHistogram::HIGHEST_NS + 1, 4);
         assert_eq!((histogram.clipped(), histogram.count()), (5, 7));
-        assert!(close(histogram.summary().max_ms, 120_000.0));
+        assert!(close(histogram.summary().unwrap().max_ms, 120_000.0));
         histogram.clear();
         assert_eq!((histogram.clipped(), histogram.count()), (0, 0));
     }
@@ -231,6 +231,6 @@ mod tests {
     fn resolves_the_cost_of_a_single_write() {
         let mut histogram = LatencyHistogram::new();
         histogram.record_many(950, 100);
-        assert!(close(histogram.summary().p50_ms, 0.000_950));
+        assert!(close(histogram.summary().unwrap().p50_ms, 0.000_950));
     }
 }

@@ -46,6 +46,7 @@ fn an_overdriven_ingest_offers_its_schedule_says_what_was_never_sent_and_is_inva
             _ => detail.counts.unsent,
         };
         assert!(missed > 0, "{:?}", detail.counts);
+        assert_eq!((step.client.send_lag_p99_ms, step.latency), (None, None));
         assert_eq!(report.conclusion(), Conclusion::Invalid, "{step:?}");
     });
 }

@@ -33,14 +33,15 @@ fn a_known_delay_is_in_every_figure_and_in_the_difference_to_an_undelayed_run() 
         proof.assert_passed();
         proof.assert_offered_agrees();
     }
-    assert_all_at_least(&delayed.step().latency, 250.0);
-    let difference_ms = delayed.step().latency.p50_ms - undelayed.step().latency.p50_ms;
+    assert_all_at_least(&delayed.step().latency.unwrap(), 250.0);
+    let difference_ms =
+        delayed.step().latency.unwrap().p50_ms - undelayed.step().latency.unwrap().p50_ms;
     assert!(difference_ms >= 0.9 * 250.0, "{difference_ms}");
     assert_eq!(delayed.step().late, Some(delayed.step().total_received));
     assert_eq!(undelayed.step().late, Some(0));
     // A slow server cannot slow the writes of a client that does not wait for it.
     let step = delayed.step();
-    assert!(step.latency_send.p50_ms < step.latency.p50_ms);
+    assert!(step.latency_send.unwrap().p50_ms < step.latency.unwrap().p50_ms);
 }
 
 #[test]
@@ -67,7 +68,7 @@ fn a_stall_shows_in_the_tail_and_does_not_slow_the_offered_load() {
     // Messages due during the stall wait for its end: of 2.5 s, the share due in its first 100 ms waits
     // 0.9 s and more, which is 4 % of all, and so on. An instrument that started its clock when it got
     // around to sending, or that sent less meanwhile, would show a tail of one message an agent.
-    let latency = &step.latency;
+    let latency = step.latency.unwrap();
     assert!(at_least(latency.max_ms, 1_000.0), "{latency:?}");
     assert!(latency.p99_ms >= 900.0, "{latency:?}");
     assert!(latency.p90_ms >= 500.0, "{latency:?}");
@@ -92,7 +93,7 @@ fn an_instrument_that_falls_behind_its_schedule_counts_its_own_lateness() {
     proof.assert_offered_agrees();
     let step = proof.step();
     assert_eq!(step.total_sent, planned(&whole, SEED, 0));
-    let (latency, lag_p99_ms) = (&step.latency, step.client.send_lag_p99_ms);
+    let (latency, lag_p99_ms) = (step.latency.unwrap(), step.client.send_lag_p99_ms.unwrap());
     assert!(
         latency.p99_ms >= lag_p99_ms * 0.998,
         "{latency:?}, {lag_p99_ms}"
@@ -121,7 +122,7 @@ fn a_server_that_cannot_keep_up_is_waited_for_and_its_rate_reported() {
     let backlog_ms = (spaced_secs - whole.duration_secs) * 1e3;
     assert!(backlog_ms > 500.0, "the load must exceed the cap");
     assert!(
-        at_least(step.latency.max_ms, backlog_ms),
+        at_least(step.latency.unwrap().max_ms, backlog_ms),
         "{:?}",
         step.latency
     );

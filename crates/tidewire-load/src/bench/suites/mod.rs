@@ -189,7 +189,7 @@ fn lanes_allocated(metrics: &Metrics) -> Option<u64> {
 /// Times of a histogram, as the contract has them.
 fn times(histogram: &LatencyHistogram) -> Times {
     let at = |quantile| histogram.quantile_ns(quantile) as f64 / 1e3;
-    let summary = histogram.summary();
+    let summary = histogram.summary().unwrap_or_default();
     Times {
         samples: histogram.count(),
         mean_us: summary.mean_ms * 1e3,

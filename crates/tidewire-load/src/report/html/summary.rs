@@ -9,6 +9,7 @@ use crate::page::{machine_facts, write_environment};
 use crate::report::table::{self, LATENCY_COLUMNS, bad_news};
 use crate::report::{Conclusion, Report, StepReport};
 use crate::slo::{Objective, SloFigures};
+use crate::statistics::Latency;
 
 /// How the run ended, in a word and a sentence, and the news that made it end so, worst first.
 pub(super) fn verdict(report: &Report, page: &mut String) {
@@ -88,11 +89,15 @@ pub(super) fn overview(report: &Report, page: &mut String) {
     for step in &report.steps {
         let times = step.detail.as_ref().map(|detail| &detail.times.scheduled);
         let workload = step.detail.as_ref().map(|detail| &detail.workload);
+        let figure = |pick: fn(&Latency) -> f64| {
+            let known = step.latency.as_ref().map(pick);
+            known.map_or_else(|| NO_VALUE.to_owned(), milliseconds)
+        };
         let [p50, p99, p999] = match times {
             Some(times) => [times.p50, times.p99, times.p999].map(|value| value.to_string()),
             None => [
-                milliseconds(step.latency.p50_ms),
-                milliseconds(step.latency.p99_ms),
+                figure(|latency| latency.p50_ms),
+                figure(|latency| latency.p99_ms),
                 NO_VALUE.to_owned(),
             ],
         };
