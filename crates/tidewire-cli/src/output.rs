@@ -5,10 +5,12 @@
 //! every command, so that none can forget it. A reader that is gone, as `head` goes when it has enough, is no failure.
 //! Rejected: `println!`, which panics, and ignoring the result, which reports success for a full disk.
 
-use std::io::{self, Write};
+use std::io;
 use std::sync::{Mutex, PoisonError};
 
 use thiserror::Error;
+
+use crate::tell::{self, Stream};
 
 /// Standard output took no more. Make room where it goes, or send it somewhere else.
 #[derive(Debug, Error)]
@@ -20,17 +22,19 @@ pub(crate) struct OutputError {
 
 /// Writes a text to standard output at once. A failure is told by [`check`].
 pub(crate) fn print(text: impl AsRef<[u8]>) {
-    let mut stdout = io::stdout().lock();
-    remember(
-        stdout
-            .write_all(text.as_ref())
-            .and_then(|()| stdout.flush()),
-    );
+    let text = text.as_ref().to_vec();
+    remember(tell::write_until_signal(Stream::Out, text));
 }
 
 /// Writes a line to standard output at once. A failure is told by [`check`].
 pub(crate) fn print_line(text: impl std::fmt::Display) {
     print(format!("{text}\n"));
+}
+
+/// Writes a line to standard error at once: progress, which needs no reader.
+pub(crate) fn note(text: impl std::fmt::Display) {
+    // A closed standard error is no reason to stop.
+    let _ = tell::write_until_signal(Stream::Error, format!("{text}\n").into());
 }
 
 /// Keeps the first failure of a command that writes by itself.

@@ -18,7 +18,7 @@ use std::time::Duration;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use crate::logging;
+use crate::{logging, tell};
 
 /// What is done last in a process that is ended at once.
 type LastAct = Arc<Mutex<Option<Box<dyn FnOnce() + Send>>>>;
@@ -45,6 +45,7 @@ pub(crate) fn watch(
                     end_at_once(signal, &last);
                 };
                 logging::hurry();
+                tell::hurry();
                 begin();
                 if let Some(within) = within {
                     end_within(within, signal, Arc::clone(&last));

@@ -22,7 +22,7 @@ use tidewire_load::statistics::PAIRS_MIN;
 use self::side::{Ended, Side};
 use crate::compare::JudgementArguments;
 use crate::failure::Failure;
-use crate::signals;
+use crate::{output, signals};
 
 /// Run two binaries in turns on one scenario and compare them. Each run is `BIN load SCENARIO --serve` in a fresh
 /// process; first A runs against itself, to learn the noise of this machine.
@@ -118,8 +118,12 @@ impl<'a> Series<'a> {
         })?;
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
-        // It waits for the run under way, however long that takes.
-        signals::watch(None, move || stopped.store(true, Ordering::Relaxed), || {})?;
+        // The run under way is told to end, and then waited for.
+        signals::watch(
+            Some(WAY_OUT),
+            move || stopped.store(true, Ordering::Relaxed),
+            || {},
+        )?;
         Ok(Self { arguments, stop })
     }
 
@@ -164,13 +168,13 @@ impl<'a> Series<'a> {
         pair: usize,
         label: &str,
     ) -> anyhow::Result<Option<PathBuf>> {
-        tell(&format!("{label}: running"));
+        output::note(format_args!("{label}: running"));
         let arguments = self.arguments;
         let longest = Duration::from_secs(arguments.run_secs_max);
         let command = side.command(pair, &arguments.scenario, &arguments.load_arguments);
         match side.run(pair, command, longest, &self.stop)? {
             Ended::Reported { report, secs } => {
-                tell(&format!("{label}: {secs:.1} s"));
+                output::note(format_args!("{label}: {secs:.1} s"));
                 Ok(Some(report))
             }
             Ended::Stopped => Ok(None),
@@ -206,11 +210,8 @@ fn write_json(path: &Path, value: &impl serde::Serialize) -> anyhow::Result<()> 
     fs::write(path, json).with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// Progress goes to stderr, because stdout belongs to the comparison. Nobody may be left to read it.
-fn tell(line: &str) {
-    use std::io::Write;
-    let _ = writeln!(std::io::stderr().lock(), "{line}");
-}
+/// How long it may take after the first signal. A run that is told to stop is killed after half of that.
+const WAY_OUT: Duration = Duration::from_secs(30);
 
 /// Directories of the two sides.
 const SIDES: [&str; 2] = ["a", "b"];

@@ -3,11 +3,11 @@
 mod program;
 mod progress;
 
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use anyhow::Context;
 use clap::{Args, ValueEnum};
@@ -87,8 +87,12 @@ pub(crate) fn run(arguments: &BenchArguments) -> anyhow::Result<ExitCode> {
     let mut teller = Teller::new();
     let options = options(arguments, suites, &mut teller)?;
     let stop = Arc::clone(&options.stop);
-    // It waits for the row under way, however long that takes.
-    signals::watch(None, move || stop.store(true, Ordering::Relaxed), || {})?;
+    // It waits for the run under way. Its programs end with this process, when their standard input ends.
+    signals::watch(
+        Some(WAY_OUT),
+        move || stop.store(true, Ordering::Relaxed),
+        || {},
+    )?;
     let machine = Environment::detect(env!("CARGO_PKG_VERSION"), env!("TIDEWIRE_COMMIT"));
     teller.begin(&options);
     let mut failure = None;
@@ -114,7 +118,7 @@ pub(crate) fn show(report: &BenchReport, directory: &Path) -> anyhow::Result<Exi
     let written = write(report, directory)?;
     output::print(report.to_markdown());
     let html = written.html.display();
-    let _ = writeln!(std::io::stderr().lock(), "to look at: {html}");
+    output::note(format_args!("to look at: {html}"));
     conclude(report)
 }
 
@@ -263,6 +267,9 @@ const WINDOW_SECS_MAX: f64 = 3_600.0;
 
 /// What a shell calls an interrupt.
 const INTERRUPTED: u8 = 130;
+
+/// How long the run under way may take after the first signal, before its programs end as by a second one.
+const WAY_OUT: Duration = Duration::from_secs(30);
 
 const EXAMPLES: &str = "\
 Examples:

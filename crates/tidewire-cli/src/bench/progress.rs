@@ -1,10 +1,13 @@
 //! What is said on standard error while a benchmark runs: one line that is written over on a terminal, or a line for
 //! each row elsewhere.
 
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::time::Duration;
 
 use tidewire_load::bench::{BenchOptions, Progress, estimates};
+
+use crate::output;
+use crate::tell::{self, Stream};
 
 /// Tells what happens.
 pub(super) struct Teller {
@@ -51,7 +54,7 @@ impl Teller {
                     let line = format!(
                         "{percent:3.0} %, {left} left: {suite} {row}: {contender}, {round}"
                     );
-                    let _ = write!(std::io::stderr().lock(), "\r\x1b[K{line}");
+                    write_error(format!("\r\x1b[K{line}"));
                 } else if self.row != *row {
                     self.say(&format!("{percent:3.0} %, {left} left: {suite} {row}"));
                     (*row).clone_into(&mut self.row);
@@ -81,15 +84,20 @@ impl Teller {
     /// The last line gives way to what follows.
     pub(super) fn end(&self) {
         if self.is_terminal {
-            let _ = write!(std::io::stderr().lock(), "\r\x1b[K");
+            write_error("\r\x1b[K".to_owned());
         }
     }
 
     /// One whole line. Nobody may be left to read it.
     pub(super) fn say(&self, line: &str) {
         self.end();
-        let _ = writeln!(std::io::stderr().lock(), "{line}");
+        output::note(line);
     }
+}
+
+/// Nobody may be left to read it.
+fn write_error(text: String) {
+    let _ = tell::write_until_signal(Stream::Error, text.into());
 }
 
 /// Such as `3 min 20 s`.

@@ -77,7 +77,7 @@ pub(crate) fn run(arguments: &LoadArguments) -> anyhow::Result<ExitCode> {
         scenario = scenario.quick();
     }
     check_directory(&arguments.out)?;
-    let mut runner = Runner::new(&arguments.run)?;
+    let mut runner = Runner::new(&arguments.run, &scenario)?;
     if arguments.segment.is_some() && runner.has_own_server(&scenario) {
         let what =
             "a share of a scenario needs a server that all shares test, and nothing names one";
@@ -96,8 +96,7 @@ pub(crate) fn run(arguments: &LoadArguments) -> anyhow::Result<ExitCode> {
     let mut reports = Vec::new();
     for run in 1..=repeat {
         if repeat > 1 {
-            // Progress is for whoever watches; a closed standard error is no reason to stop.
-            let _ = writeln!(std::io::stderr().lock(), "run {run} of {repeat}");
+            output::note(format_args!("run {run} of {repeat}"));
         }
         reports.push(runner.run(
             &scenario,

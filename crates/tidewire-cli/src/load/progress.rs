@@ -1,7 +1,5 @@
 //! What is told while a run goes on: a live view where there is a terminal, a line a second where there is none.
 
-use std::io::Write;
-
 use serde_json::json;
 use tidewire_load::known_milliseconds;
 use tidewire_load::report::{StepReport, step_table};
@@ -43,7 +41,7 @@ impl View {
         } else {
             format!("{} steps", self.steps)
         };
-        say(&format!(
+        output::note(format!(
             "load test of {}: {steps}, about {:.0} s, seed {}",
             options.address,
             secs + 2.0 * self.steps as f64,
@@ -72,13 +70,13 @@ impl Observer for View {
     fn step_started(&mut self, number: usize, step: &Step) {
         let title = format!("[{}/{}] {}", number + 1, self.steps, step.name);
         if self.plain {
-            return say(&title);
+            return output::note(title);
         }
         match Live::start(title.clone()) {
             Ok(live) => self.live = Some(live),
             Err(error) => {
                 tracing::debug!(%error, "no live view");
-                say(&title);
+                output::note(title);
             }
         }
     }
@@ -86,7 +84,7 @@ impl Observer for View {
     fn progress(&mut self, progress: &Progress) {
         match &mut self.live {
             Some(live) => live.update(progress),
-            None => say(&describe(progress)),
+            None => output::note(describe(progress)),
         }
     }
 
@@ -139,11 +137,6 @@ pub(super) const fn phase_name(phase: Phase) -> &'static str {
         Phase::Steady => "steady",
         Phase::Drain => "drain",
     }
-}
-
-fn say(text: &str) {
-    // A closed standard error is no reason to stop measuring.
-    let _ = writeln!(std::io::stderr().lock(), "{text}");
 }
 
 #[cfg(test)]

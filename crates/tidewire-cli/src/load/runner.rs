@@ -1,7 +1,6 @@
 //! Runs of a scenario, each with a server of its own if it is to have one: what `load`, `search` and `sweep` have in
 //! common.
 
-use std::io::Write;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,7 +13,7 @@ use tidewire::{Address, Endpoint};
 use tidewire_load::environment::Environment;
 use tidewire_load::report::Report;
 use tidewire_load::run::{RunError, RunOptions};
-use tidewire_load::scenario::{SEED_DEFAULT, Scenario};
+use tidewire_load::scenario::{SEED_DEFAULT, Scenario, Step};
 use tidewire_load::segment::Segment;
 
 use super::child::{ChildOptions, ChildServer};
@@ -23,7 +22,7 @@ use super::progress::View;
 use super::prometheus::{Exported, Metrics};
 use crate::connection::parse_seconds;
 use crate::failure::Failure;
-use crate::signals;
+use crate::{output, signals};
 
 // Flags about a run, whatever it is a part of. No doc comment: it would become the help of the whole command.
 #[derive(Args, Debug)]
@@ -81,12 +80,12 @@ pub(super) struct Runner<'a> {
 
 impl<'a> Runner<'a> {
     /// From now on the first signal ends the run early, with a report, and the second one the program.
-    pub(super) fn new(arguments: &'a RunArguments) -> anyhow::Result<Self> {
+    pub(super) fn new(arguments: &'a RunArguments, scenario: &Scenario) -> anyhow::Result<Self> {
         let metrics = arguments.prometheus.map(export).transpose()?;
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
         let begin = move || stopped.store(true, Ordering::Relaxed);
-        signals::watch(Some(WAY_OUT), begin, live::restore)?;
+        signals::watch(Some(way_out(scenario)), begin, live::restore)?;
         Ok(Self {
             arguments,
             segment: Segment::WHOLE,
@@ -227,11 +226,7 @@ fn export(address: SocketAddr) -> anyhow::Result<Metrics> {
             "name another address with --prometheus, such as 127.0.0.1:0",
         )
     })?;
-    // A closed standard error is no reason to stop.
-    let _ = writeln!(
-        std::io::stderr().lock(),
-        "metrics at http://{address}/metrics"
-    );
+    output::note(format_args!("metrics at http://{address}/metrics"));
     Ok(metrics)
 }
 
@@ -250,5 +245,17 @@ fn explain(error: RunError) -> anyhow::Error {
     }
 }
 
-/// How long a run that was told to end may take to do so and to write its report, if nobody reads what it says.
-const WAY_OUT: Duration = Duration::from_secs(120);
+/// How long a run that was told to end may take to do so and to write its report: the longest drain of a step, and a
+/// moment more. Its output takes no part in that, for it is not waited for any more.
+fn way_out(scenario: &Scenario) -> Duration {
+    WAY_OUT
+        + scenario
+            .steps
+            .iter()
+            .map(Step::drain_max)
+            .max()
+            .unwrap_or_default()
+}
+
+/// How long a run that was told to end may take beside its drain.
+const WAY_OUT: Duration = Duration::from_secs(15);

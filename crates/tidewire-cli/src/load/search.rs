@@ -76,7 +76,7 @@ pub(crate) fn run_search(arguments: &SearchArguments) -> anyhow::Result<ExitCode
         ..SearchPlan::between(arguments.min, arguments.max)
     };
     check_directory(&arguments.out)?;
-    let runner = Runner::new(&arguments.run)?;
+    let runner = Runner::new(&arguments.run, &scenario)?;
     let mut searching = Searching {
         record: RateSearch::new(
             &step,

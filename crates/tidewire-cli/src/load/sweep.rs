@@ -61,7 +61,7 @@ pub(crate) fn run_sweep(arguments: &SweepArguments) -> anyhow::Result<ExitCode> 
         .context("a scenario has a step")?;
     let concurrencies = concurrencies(arguments, &step)?;
     check_directory(&arguments.out)?;
-    let runner = Runner::new(&arguments.run)?;
+    let runner = Runner::new(&arguments.run, &scenario)?;
     let mut sweep = Sweep::new(&step, runner.seed(&scenario), Runner::environment());
     let mut levels = Levels::default();
     // Every run goes through all levels, so that a drift of the machine meets them all alike.

@@ -147,3 +147,51 @@ fn a_subscriber_with_a_blocked_stdout_ends_by_a_signal() {
     publisher.close();
     server.stop();
 }
+
+/// The run waited for the reader of its progress and did not see that it was told to end.
+#[test]
+fn a_load_test_whose_output_nobody_reads_ends_by_a_signal() {
+    let server = tidewire_testkit::TestServer::over_tcp(
+        tidewire::Server::builder(),
+        &tidewire::AnyCodec::by_name("tw1").unwrap(),
+        |_| tidewire::Chat::new(),
+    );
+    let directory = tempfile::tempdir().unwrap();
+    let (out_reader, stdout) = full_pipe();
+    let (error_reader, stderr) = full_pipe();
+    let out = directory.path().to_str().unwrap();
+    // With one agent, and more time than the test may take.
+    let scenario = directory.path().join("scenario.toml");
+    std::fs::write(&scenario, SCENARIO).unwrap();
+    let scenario = scenario.to_str().unwrap();
+    let target = server.url();
+    let arguments = [
+        "load", scenario, "--target", &target, "--out", out, "--plain",
+    ];
+    let load = Stuck::start(command(&arguments).stdout(stdout).stderr(stderr));
+    // The signal handler exists from before the first word, which is stuck.
+    while !caught(load.0.id(), Signal::INT) {
+        std::thread::yield_now();
+    }
+    load.signal(Signal::INT);
+    // Not by the bound of its way out, which has no report: its output cannot be written, and that is an error.
+    assert_eq!(load.code(), Some(1));
+    assert!(directory.path().join("report.json").is_file());
+    drop((out_reader, error_reader));
+    server.stop();
+}
+
+/// Whether a process has a handler of its own for this signal.
+fn caught(pid: u32, signal: Signal) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    assert!(!status.contains("State:\tZ"), "it ended by itself");
+    let mask = status
+        .lines()
+        .find_map(|line| line.strip_prefix("SigCgt:"))
+        .unwrap();
+    let mask = u64::from_str_radix(mask.trim(), 16).unwrap();
+    mask & (1 << (signal.as_raw() - 1)) != 0
+}
+
+const SCENARIO: &str = "version = 2\ntarget = \"tcp://127.0.0.1:1\"\n[[steps]]\nname = \"one\"\npattern = \"chat\"\nmodel = \"open\"\nrate = 10\n\
+                        concurrency = 2\nduration_secs = 3600\n";

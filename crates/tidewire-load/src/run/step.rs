@@ -255,6 +255,7 @@ impl<'p> StepRun<'p> {
         observer: &mut dyn Observer,
     ) -> Result<bool, RunError> {
         let longest = Duration::from_millis(self.plan.step.drain_ms);
+        let drain_max = self.plan.step.drain_max();
         // Lanes that are late still send what was due before the end, for `longest` at most.
         let (mut all_sent, mut began) = (false, Instant::now());
         let (mut received, mut progressed) = (self.link.received(), Instant::now());
@@ -278,8 +279,8 @@ impl<'p> StepRun<'p> {
             if complete || silent || gone {
                 return Ok(false);
             }
-            if began.elapsed() > DRAIN_MAX.max(longest) {
-                let secs = DRAIN_MAX.max(longest).as_secs();
+            if began.elapsed() > drain_max {
+                let secs = drain_max.as_secs();
                 self.notes.push(format!(
                     "messages still arrived {secs} s after the end of sending, when the step was ended: what had not \
                      come by then is unconfirmed"
@@ -380,9 +381,6 @@ const ALL_GONE_GRACE: Duration = Duration::from_millis(500);
 
 /// How long after the last expected delivery a duplicate of it is still waited for.
 const DRAIN_LINGER: Duration = Duration::from_millis(200);
-
-/// Longest drain behind the last message sent, however much still arrives.
-const DRAIN_MAX: Duration = Duration::from_secs(60);
 
 /// Longest wait for the server to end the connections after us.
 const LANE_END_MAX: Duration = Duration::from_secs(2);

@@ -1,5 +1,7 @@
 //! What one step does: to whom, how often, and what is asked of it.
 
+use std::time::Duration;
+
 use crate::slo::Slo;
 
 /// One stage of a load test.
@@ -148,6 +150,12 @@ impl Step {
             Load::Closed { .. } => 1,
             _ => (self.max_in_flight / self.concurrency.max(1)).max(1),
         }
+    }
+
+    /// Longest drain behind the last message sent, however much still arrives.
+    #[must_use]
+    pub fn drain_max(&self) -> Duration {
+        DRAIN_MAX.max(Duration::from_millis(self.drain_ms))
     }
 
     /// How long the agents send, in nanoseconds.
@@ -379,6 +387,9 @@ pub const WARMUP_SECS_DEFAULT: f64 = 5.0;
 
 /// Drain unless a scenario says otherwise, in milliseconds.
 pub const DRAIN_MS_DEFAULT: u64 = 2_000;
+
+/// Longest drain while messages still arrive, unless the step allows more silence.
+const DRAIN_MAX: Duration = Duration::from_secs(60);
 
 /// How long a reply is waited for unless a scenario says otherwise, in milliseconds.
 pub const TIMEOUT_MS_DEFAULT: u64 = 5_000;
