@@ -321,8 +321,8 @@ impl Agents {
             .due
             .peek()
             .map(|Reverse((intended_ns, _))| *intended_ns);
-        // The end of sending has to be noticed also by a lane whose agents all wait for replies. Once it is past and
-        // messages are parked, a reply, a timeout or a socket can change something, or the end of catching up.
+        // A lane whose agents all wait for replies must also notice the end of sending. After that, parked messages may
+        // still be sent until the end of catching up, so the lane wakes up at that time.
         let is_waiting = self.started && can_wait(&self.plan.step);
         let stop = is_waiting.then(|| match self.link.stop_ns() {
             stop_ns if self.parked == 0 || stop_ns > now_ns => stop_ns,

@@ -247,8 +247,8 @@ fn share_of(
 
 /// A server's own count in the form of a receiver's account.
 fn confirmed_totals(agent: &AgentResult, ending: Ending) -> ReceiverTotals {
-    // A server that said nothing may have everything. Neither does an answer to a later request say anything where a
-    // transport may lose the messages before it.
+    // A server that did not answer may have received everything, so its messages are unconfirmed. An answer to a later
+    // request confirms the earlier messages only where the transport cannot lose them.
     let (arrived, unconfirmed) = match agent.confirmed {
         Some(Confirmed::InOrder) if !ending.is_lossy => (agent.sent, 0),
         Some(Confirmed::Count(count)) => (count, 0),
