@@ -30,7 +30,7 @@ use tidewire::{AnyCodec, Backoff, Client, Event, Joined, RequestError};
 use crate::connection::{ConnectionArguments, Need};
 use crate::failure::{Failure, LIMIT_REMEDY};
 use crate::logging::LogArguments;
-use crate::output;
+use crate::output::{self, OutputError};
 use crate::signals;
 use conversation::{Conversation, Flow};
 use terminal::{Restore, Terminal};
@@ -136,7 +136,10 @@ pub(crate) fn run(arguments: &ChatArguments) -> anyhow::Result<ExitCode> {
     match result {
         // Whoever read our output is gone, as `head` does when it has enough.
         Err(error) if error.downcast_ref().is_some_and(output::is_closed) => Ok(ExitCode::SUCCESS),
-        Err(error) => Err(error),
+        Err(error) => match error.downcast::<io::Error>() {
+            Ok(error) => Err(OutputError::from(error).into()),
+            Err(error) => Err(error),
+        },
         Ok(()) if interactive => Ok(ExitCode::SUCCESS),
         Ok(()) => match shortfall(conversation.refused(), conversation.unconfirmed()) {
             None => Ok(ExitCode::SUCCESS),

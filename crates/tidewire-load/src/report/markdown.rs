@@ -47,7 +47,11 @@ pub(super) fn render(report: &Report) -> String {
 }
 
 fn render_step(text: &mut String, step: &StepReport) {
-    let verdict = if step.passes() { "passed" } else { "failed" };
+    let verdict = match (step.is_refused(), step.passes()) {
+        (true, _) => "INVALID",
+        (false, true) => "passed",
+        (false, false) => "failed",
+    };
     let _ = writeln!(text, "## {}: {verdict}\n", cell(&step.step_name));
     let bad_news = bad_news(step);
     for news in &bad_news {

@@ -256,7 +256,7 @@ pub struct ClientUsage {
     /// Processor time in seconds.
     pub cpu_secs: f64,
     /// 99th percentile of how long after its intended time a message was sent, in milliseconds. Load is
-    /// offered as planned only while this is small against the think time. Nothing where nothing was sent.
+    /// offered as planned only while this is small against the think time. Nothing where nothing that was due in the steady window was sent.
     pub send_lag_p99_ms: Option<f64>,
 }
 

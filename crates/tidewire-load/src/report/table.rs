@@ -14,7 +14,11 @@ use super::{Distribution, LaneCost, Latency, StepDetail, StepReport};
 #[must_use]
 pub fn step_table(step: &StepReport) -> String {
     let mut text = String::new();
-    let verdict = if step.passes() { "passed" } else { "FAILED" };
+    let verdict = match (step.is_refused(), step.passes()) {
+        (true, _) => "INVALID",
+        (false, true) => "passed",
+        (false, false) => "FAILED",
+    };
     line(
         &mut text,
         &format!("{}: {verdict}", visible(step.step_name.as_bytes())),
