@@ -71,7 +71,7 @@ pub const KEYS: &[Key] = &[
         "target",
         "address",
         "required",
-        "the server: tcp://HOST:PORT or ipc://PATH",
+        "the server: tcp://HOST:PORT, ipc://PATH or udp://HOST:PORT; `--target` names another, `--serve` starts one",
     ),
     key(
         Table::Root,
