@@ -5,8 +5,15 @@ use std::sync::{Arc, Mutex};
 
 use tracing::subscriber::with_default;
 
-#[derive(Clone, Default)]
-struct Kept(Arc<Mutex<Vec<u8>>>);
+/// A writer that keeps what it is given. Its clones share what they keep.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Kept(Arc<Mutex<Vec<u8>>>);
+
+impl Kept {
+    pub(crate) fn text(&self) -> String {
+        String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
+    }
+}
 
 impl Write for Kept {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
@@ -28,6 +35,5 @@ pub(crate) fn logged(run: impl FnOnce()) -> String {
         .with_writer(move || lines.clone())
         .finish();
     with_default(subscriber, run);
-    let bytes = kept.0.lock().unwrap().clone();
-    String::from_utf8(bytes).unwrap()
+    kept.text()
 }
