@@ -291,7 +291,7 @@ const REFUSED: u8 = 4;
 const TIMED_OUT: u8 = 5;
 const JUDGEMENT: u8 = 99;
 
-/// What helps against a limit of the server whose refusal names it.
+/// The remedy for a request that a limit of the server refused; the refusal names the limit.
 pub(crate) const LIMIT_REMEDY: &str =
     "do what the reason says, or ask whoever runs the server for a higher limit";
 

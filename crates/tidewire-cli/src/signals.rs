@@ -1,4 +1,4 @@
-//! What signals do: the first Ctrl-C or termination signal asks a command to end, the second ends it at once.
+//! Handles signals: the first Ctrl-C or termination signal asks a command to end, the second ends it at once.
 //!
 //! A signal handler may do next to nothing, so the handler only wakes a thread, and that never waits for anything the
 //! command waits for. Rejected: checking a flag now and then, which makes Ctrl-C feel slow or costs wake-ups.
@@ -20,7 +20,7 @@ use signal_hook::iterator::Signals;
 
 use crate::{logging, tell};
 
-/// What is done last in a process that is ended at once.
+/// A function that runs once, before the process is ended at once.
 type LastAct = Arc<Mutex<Option<Box<dyn FnOnce() + Send>>>>;
 
 /// From now on the first interrupt or termination signal calls `begin`, and the second ends the process at once, with the

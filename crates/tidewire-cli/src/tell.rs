@@ -49,7 +49,7 @@ fn write_all(stream: Stream, text: Vec<u8>, is_ending: impl Fn() -> bool) -> io:
     thread::Builder::new()
         .name("tidewire-tell".to_owned())
         .spawn(move || {
-            // Nobody waits for it any more if this fails.
+            // It fails only after the caller has stopped waiting. The result has no reader then.
             let _ = done.send(write(stream, &text));
         })?;
     while !is_ending() {

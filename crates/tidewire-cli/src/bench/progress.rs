@@ -88,14 +88,14 @@ impl Teller {
         }
     }
 
-    /// One whole line. Nobody may be left to read it.
+    /// Prints one whole line. An error is ignored: progress is only for a reader.
     pub(super) fn say(&self, line: &str) {
         self.end();
         output::note(line);
     }
 }
 
-/// Nobody may be left to read it.
+/// Writes to standard error. An error is ignored: progress is only for a reader.
 fn write_error(text: String) {
     let _ = tell::write_until_signal(Stream::Error, text.into());
 }

@@ -166,7 +166,7 @@ fn shortfall(refused: u64, unconfirmed: u64) -> Option<String> {
     (!parts.is_empty()).then(|| parts.join(", "))
 }
 
-/// What to do about a shortfall. A line that is only unconfirmed has no refusal that says why.
+/// The remedy for lines that were refused or not confirmed. Only a refusal gives a reason to point at.
 fn remedy(refused: u64) -> &'static str {
     match refused {
         0 => "ask in the room what was heard before you send it again",

@@ -184,7 +184,7 @@ pub(crate) fn run(arguments: &ServeArguments) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// What is known of a server that may be ended at once.
+/// The state that the summary needs if a second signal ends the server at once.
 #[derive(Debug, Default)]
 struct Ending {
     metrics: OnceLock<MetricsReader>,

@@ -317,7 +317,7 @@ const HAPPENINGS_MAX: usize = 4;
 /// A batch may exceed it by one message.
 const BATCH_BYTES_MAX: usize = 64 << 10;
 
-/// What an event counts beside its payload.
+/// Bytes that an event adds to its queue's size, beside its payload.
 const EVENT_BYTES: usize = 64;
 
 const EXAMPLES: &str = "\
