@@ -1,8 +1,8 @@
 //! Every line is accounted for: by slow targets, full queues, full disks and ends that come too early.
 
 use std::collections::BTreeMap;
-use std::sync::mpsc::{self, Receiver, Sender, SyncSender};
 use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, Sender, SyncSender};
 use std::thread;
 
 use tracing::subscriber::with_default;
