@@ -66,51 +66,43 @@
 
 mod address;
 mod client;
-mod context;
-mod deferred;
+mod config;
+mod engine;
 mod lane;
 mod limits;
-mod listen;
-#[cfg(feature = "log")]
-pub mod log;
-#[cfg(test)]
-mod logged;
-mod metrics;
-mod output;
-mod pattern;
-mod reply;
-mod sender;
+mod mailbox;
+mod observe;
+mod room;
 mod server;
 mod service;
 mod session;
-mod sessions;
-mod trace;
 mod transport;
 #[cfg(feature = "typed")]
 pub mod typed;
 mod workers;
 
-pub use address::{Address, AddressError, Endpoint};
+pub use address::{Address, AddressError, Endpoint, InprocName};
 pub use client::{
-    Backoff, Call, Client, ClientBuilder, ConnectError, Event, HandOverError, OwnedMessage, Reply,
-    Request, RequestError, Subscription, TopicEvent, TopicMessage, WhenEventsFull, WhenWindowFull,
+    Backoff, Call, Client, ClientBuilder, ConnectError, Event, OwnedMessage, Reply, Request,
+    RequestError, Subscription, TopicEvent, TopicMessage, WhenEventsFull, WhenWindowFull,
 };
-pub use context::{Context, SendError};
-pub use deferred::Deferred;
 pub use lane::LaneError;
 pub use limits::{DATAGRAM_FRAME_BYTES_MAX, Limits, RoomDefaults};
-pub use metrics::{DatagramDrop, DropReason, Metrics, MetricsReader};
-pub use pattern::{
-    Chat, JoinError, Joined, Methods, NotSubscribed, PubSub, PublishError, ReachedLimit, RoomError,
-    Router, SubscribeError,
+pub use mailbox::HandOverError;
+#[cfg(feature = "log")]
+pub use observe::log;
+pub use observe::{DatagramDrop, DropReason, Metrics, MetricsReader};
+pub use room::{
+    JoinError, Joined, NotSubscribed, PublishError, ReachedLimit, RoomError, SubscribeError,
 };
-pub use sender::SessionSender;
 pub use server::{ServeError, Server, ServerBuilder, Stopped, serve};
-pub use service::{ConnectFailure, HandlerError, HandlerResult, Service, SharedService};
-pub use session::{CloseReason, SessionId};
-pub use sessions::{Broadcast, BroadcastReport, NotOpen, SessionHandle, SessionView, Sessions};
-pub use transport::TransportKind;
-pub use transport::inproc::{InprocBindError, InprocConnectError, InprocName};
+pub use service::{
+    Chat, Context, Deferred, HandlerError, HandlerResult, Methods, NotOpen, PubSub, Router,
+    Service, SessionHandle, SessionSender, Sessions, SharedService,
+};
+pub use session::{Broadcast, BroadcastReport, CloseReason, SendError, SessionId, SessionView};
+pub use transport::inproc::{InprocBindError, InprocConnectError};
+pub use transport::{ConnectFailure, TransportKind};
 pub use workers::{PoolFull, WhenFull, WorkerMetrics, WorkerPool};
 
 pub use tidewire_io as io;

@@ -6,9 +6,10 @@ use tidewire_proto::error::EncodeError;
 use tidewire_proto::topic::TopicError;
 
 use crate::address::AddressError;
+use crate::mailbox::HandOverError;
 use crate::server::ServeError;
-use crate::service::ConnectFailure;
 use crate::session::CloseReason;
+use crate::transport::ConnectFailure;
 
 /// The connection did not come about.
 #[derive(Debug, Error)]
@@ -26,21 +27,6 @@ pub enum ConnectError {
     /// The lane ended before the connection was made.
     #[error("the client ended before it was connected")]
     Ended,
-}
-
-/// A message was not handed to the client's lane.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[non_exhaustive]
-pub enum HandOverError {
-    /// The queue to the lane is full; try again.
-    #[error("the client's queue is full")]
-    QueueFull,
-    /// The client ended.
-    #[error("the client has ended")]
-    Ended,
-    /// The codec cannot express the message, or it is larger than what both sides take.
-    #[error("the codec cannot express the message")]
-    Encode(#[from] EncodeError),
 }
 
 /// Why a request has no reply.

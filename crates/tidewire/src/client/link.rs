@@ -7,7 +7,7 @@ use tidewire_io::doorbell::Doorbell;
 
 use tidewire_proto::room::Policy;
 
-use super::error::{ConnectError, HandOverError};
+use super::error::ConnectError;
 use super::event_queue::{EventBounds, EventQueue, Queued, WhenEventsFull};
 use super::events::Event;
 use super::reading::Reading;
@@ -16,6 +16,7 @@ use super::submissions;
 use super::subscription::TopicQueue;
 use super::sync::LaneWaker;
 use super::table::RequestTable;
+use crate::mailbox::HandOverError;
 
 /// See the module.
 #[derive(Debug)]

@@ -21,9 +21,10 @@ use super::service::ClientService;
 use super::slots::SlotId;
 use super::submissions::{RequestHead, SubscriptionKey, WhenWindowFull};
 use super::subscription::{TopicEvent, TopicMessage, TopicQueue};
-use crate::context::{Context, SendError};
 use crate::limits::nanoseconds;
+use crate::service::Context;
 use crate::session::CloseReason;
+use crate::session::SendError;
 
 /// All subscriptions of a client.
 #[derive(Debug, Default)]

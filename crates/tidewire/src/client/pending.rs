@@ -17,8 +17,9 @@ use super::link::{Control, Link};
 use super::request_index::RequestIndex;
 use super::slots::SlotId;
 use super::submissions::{RequestHead, Submissions, WhenWindowFull};
-use crate::context::{Context, SendError};
-use crate::sender::SessionSender;
+use crate::service::Context;
+use crate::service::SessionSender;
+use crate::session::SendError;
 use crate::session::{CloseReason, SessionId};
 
 #[derive(Debug)]

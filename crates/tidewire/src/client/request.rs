@@ -12,10 +12,11 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 
-use super::error::{HandOverError, RequestError};
+use super::error::RequestError;
 use super::link::Link;
 use super::reply::{PIECES_MAX, Reply};
 use super::slots::SlotId;
+use crate::mailbox::HandOverError;
 
 /// A request that was handed to the client's lane. Await it, or [`Request::wait`] for it.
 ///
@@ -243,7 +244,6 @@ mod tests {
     use super::super::table::RequestTable;
     use super::*;
     use crate::client::{Client, Event, EventBounds};
-    use crate::context;
     use crate::server::Server;
 
     fn link() -> Arc<Link> {
@@ -328,7 +328,7 @@ mod tests {
     fn client() -> (Client, Server) {
         let server = crate::serve(
             "tcp://127.0.0.1:0",
-            |cx: &mut context::Context<'_>, message: Message<'_>| cx.reply(message.payload),
+            |cx: &mut crate::service::Context<'_>, message: Message<'_>| cx.reply(message.payload),
         )
         .unwrap();
         let client = Client::connect(&server.to_string()).unwrap();

@@ -16,10 +16,12 @@ use super::pending::Pending;
 use super::submissions::{Range, Submission, Submissions};
 use super::table::TakenBytes;
 use crate::address::Endpoint;
-use crate::context::{Context, SendError};
 use crate::limits::nanoseconds;
-use crate::service::{ConnectFailure, HandlerResult, Service};
+use crate::service::Context;
+use crate::service::{HandlerResult, Service};
+use crate::session::SendError;
 use crate::session::{CloseReason, SessionId};
+use crate::transport::ConnectFailure;
 
 #[derive(Debug)]
 pub(crate) struct ClientService {

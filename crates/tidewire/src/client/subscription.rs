@@ -14,7 +14,7 @@ use super::event_queue::{EventQueue, Queued};
 use super::link::{Control, Subscribe};
 use super::request::Request;
 use crate::limits::nanoseconds;
-use crate::pattern::PublishError;
+use crate::room::PublishError;
 use crate::session::CloseReason;
 
 /// What a client hears on one pattern. Dropping it unsubscribes.

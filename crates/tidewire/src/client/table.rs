@@ -33,11 +33,12 @@ use std::task::Waker;
 use tidewire_proto::error::EncodeError;
 
 use super::completions::{Completions, Outcome};
-use super::error::{HandOverError, RequestError, too_large};
+use super::error::{RequestError, too_large};
 use super::reply::{Pile, Reply, give_back, take_memory};
 use super::slots::{Answer, Cursor, SlotId, Slots};
 use super::submissions::{Control, RequestHead, Submission, Submissions};
 use super::sync::{LaneWaker, Lock, Native, Primitives, Word};
+use crate::mailbox::HandOverError;
 
 /// See the module.
 #[derive(Debug)]

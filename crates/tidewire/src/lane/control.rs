@@ -4,10 +4,11 @@ use tidewire_proto::body::{ErrorBody, ErrorCode, GoAwayBody};
 use tidewire_proto::connection::{Handled, NewWork, Phase};
 use tidewire_proto::message::{Kind, Message};
 
-use super::{Core, Lane};
-use crate::context::{Context, Current};
-use crate::service::{ConnectFailure, HandlerError, Service};
+use super::Lane;
+use crate::service::{Context, Current};
+use crate::service::{HandlerError, Service};
 use crate::session::CloseReason;
+use crate::transport::ConnectFailure;
 use crate::transport::Transport;
 
 /// Handles a frame that came before the session was open, or is of a kind that is the lane's.
@@ -17,11 +18,11 @@ pub(crate) fn handle(cx: &mut Context<'_>, slot: usize, message: &Message<'_>) -
     let core = &mut *cx.core;
     let phase = core.sessions[slot].connection.phase();
     if message.kind == Kind::Cancel && phase == Phase::Open {
-        core.cancel_request(slot, message.id);
+        core.sessions.cancel_request(slot, message.id);
         return Handled::Done;
     }
-    let now_ns = core.now_ns;
-    let handled = core.change(slot, |connection, rules| {
+    let now_ns = core.sessions.reactor.now_ns;
+    let handled = core.sessions.change(slot, |connection, rules| {
         connection.handle_frame(rules, message, now_ns)
     });
     match handled {
@@ -33,7 +34,7 @@ pub(crate) fn handle(cx: &mut Context<'_>, slot: usize, message: &Message<'_>) -
             session.announced = true;
             session.connecting.end();
             core.enter(slot);
-            core.arm_timer(slot);
+            core.sessions.arm_timer(slot);
         }
         Handled::Closed(reason) => {
             if phase == Phase::AwaitWelcome {
@@ -43,7 +44,7 @@ pub(crate) fn handle(cx: &mut Context<'_>, slot: usize, message: &Message<'_>) -
         }
     }
     tracing::debug!(session = %cx.id, kind = ?message.kind, ?handled, "control frame");
-    cx.core.transmit_to(slot, &mut cx.output);
+    cx.core.sessions.transmit_to(slot, &mut cx.output);
     let frame_bytes_max = cx.core.sessions[slot].connection.frame_bytes_max();
     cx.set_frame_bytes_max(frame_bytes_max);
     handled
@@ -78,13 +79,13 @@ fn note_refusal(cx: &mut Context<'_>, reason: CloseReason, message: &Message<'_>
         text.to_owned()
     };
     let refusal = ConnectFailure::Refused { reason, text };
-    cx.core.connect_failures.push((cx.id, refusal));
+    cx.core.sessions.connect_failures.push((cx.id, refusal));
 }
 
 impl<S: Service> Lane<S> {
     /// A server has taken the other end of a connection that waited for it.
     pub(crate) fn finish_waiting(&mut self, ticket: u64) {
-        let sessions = &mut self.core.sessions;
+        let sessions = &mut self.core.sessions.slab;
         let found = sessions
             .iter_mut()
             .find(|(_, session)| session.stream.ticket() == Some(ticket));
@@ -106,44 +107,20 @@ impl<S: Service> Lane<S> {
             Ok(false) => return,
             Err(error) => {
                 let id = session.id;
-                core.connect_failures.push((id, error.into()));
-                return core.close(slot, CloseReason::PeerReset);
+                core.sessions.connect_failures.push((id, error.into()));
+                return core.sessions.close(slot, CloseReason::PeerReset);
             }
         }
-        let now_ns = core.now_ns;
-        let is_open = core.change(slot, |connection, rules| {
+        let now_ns = core.sessions.reactor.now_ns;
+        let is_open = core.sessions.change(slot, |connection, rules| {
             connection.handle_connected(rules, now_ns)
         });
-        core.transmit(slot);
-        core.arm_timer(slot);
+        core.sessions.transmit(slot);
+        core.sessions.arm_timer(slot);
         if is_open {
             self.announce(slot);
         }
-        self.core.update_interest(slot);
-        self.core.mark_dirty(slot);
-    }
-}
-
-impl Core {
-    /// Tells a peer why its session ends, if it can still be told. One attempt, never a wait.
-    pub(crate) fn last_words(&mut self, slot: usize, reason: CloseReason) {
-        let session = &mut self.sessions[slot];
-        let (is_lent, keeps_order) = (session.output.is_lent(), session.must_keep_order());
-        let is_told = !is_lent
-            && session
-                .connection
-                .tell_reason(&self.shared.rules, reason, keeps_order);
-        if !is_told {
-            return;
-        }
-        self.transmit(slot);
-        let session = &mut self.sessions[slot];
-        if session.stream.datagram().is_some() {
-            // Its end is said to it whatever the reason is, and what is queued goes before that.
-            return;
-        }
-        // A failed write means the peer is gone, which is what we are about to make true.
-        let _ = session.stream.write(session.output.unsent());
-        let _ = session.stream.shutdown_write();
+        self.core.sessions.update_interest(slot);
+        self.core.sessions.mark_dirty(slot);
     }
 }

@@ -8,30 +8,14 @@
 //! A lane whose handler does not return would hold the others up for ever, so they wait for it for a bounded time. What a
 //! lane that has ended is still sent is counted as `mail_undelivered`.
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use tidewire_io::clock::now_ns;
 
-use super::mailbox::{BatchEntry, Post};
-use super::{Core, Lane};
+use super::Lane;
+use crate::mailbox::Post;
 use crate::service::Service;
-
-/// Which lanes of a server will post nothing more.
-#[derive(Debug, Default)]
-pub(crate) struct SilentLanes(AtomicU64);
-
-impl SilentLanes {
-    /// Notes that a lane has posted its last batch, or that nobody is to wait for it.
-    pub(crate) fn note(&self, lane: usize) {
-        self.0.fetch_or(1 << lane, Ordering::SeqCst);
-    }
-
-    fn are_all(&self, lanes: usize) -> bool {
-        self.0.load(Ordering::SeqCst).count_ones() as usize >= lanes
-    }
-}
 
 impl<S: Service> Lane<S> {
     /// Ends the lane in order. Nothing is read any more.
@@ -42,63 +26,49 @@ impl<S: Service> Lane<S> {
             thread::sleep(EXCHANGE_PAUSE);
         }
         // From now on whoever posts counts it, so the next look is the last one.
-        self.core.handle.retire();
+        self.core.exchange.handle.retire();
         self.take_last_mail(&mut others);
-        self.core.flush_dirty();
-        self.core.sweep_all();
-        if self.core.drain_deadline_ns.is_some() {
-            let owed = self.core.count_owed();
+        self.core.sessions.flush_dirty();
+        self.core.rooms().sweep_all();
+        if self.core.ending.drain_deadline_ns.is_some() {
+            let owed = self.core.sessions.count_owed();
             self.core.counters.sessions_cut_off.add(owed);
         }
         self.close_all();
-        self.core.post_batches();
+        self.core.exchange.post_batches();
         self.core.pass_on_all(others);
     }
 
     /// Takes and posts what there is. Returns whether that was the last of it.
     fn exchange(&mut self, others: &mut Vec<Post>) -> bool {
-        self.core.read_clock();
+        self.core.sessions.reactor.read_clock();
         self.take_last_mail(others);
-        self.core.flush_dirty();
-        self.core.sweep_due();
-        self.core.post_batches();
+        self.core.sessions.flush_dirty();
+        self.core.rooms().sweep_due();
+        self.core.exchange.post_batches();
         self.remove_closed();
         let core = &self.core;
-        if core.has_batches() {
+        if core.exchange.has_batches() {
             return false;
         }
-        core.shared.silent_lanes.note(core.lane);
-        let lanes = core.shared.lanes.get().map_or(0, Vec::len);
+        core.exchange.lanes.silent.note(core.exchange.lane);
+        let lanes = core.exchange.lanes.get().map_or(0, Vec::len);
         // A lane without sessions has nobody whom the others could have something for.
-        !core.server_ends || core.sessions.is_empty() || core.shared.silent_lanes.are_all(lanes)
+        !core.ending.server_ends
+            || core.sessions.is_empty()
+            || core.exchange.lanes.silent.are_all(lanes)
     }
 
     /// Takes messages for sessions of this lane. What is not one is put aside for other lanes.
     fn take_last_mail(&mut self, others: &mut Vec<Post>) {
-        while let Some(post) = self.core.handle.take() {
+        while let Some(post) = self.core.exchange.handle.take() {
             match post {
                 Post::Batch(batch) => self.core.deliver_batch(batch),
-                Post::Drain { .. } | Post::Stop => self.core.server_ends = true,
+                Post::Drain { .. } | Post::Stop => self.core.ending.server_ends = true,
                 other => others.push(other),
             }
         }
         self.core.take_letters();
-    }
-}
-
-impl Core {
-    /// Gives every message of a batch to the sessions it is for.
-    pub(super) fn deliver_batch(&mut self, batch: Vec<u8>) {
-        let mut rest = &batch[..];
-        while let Some(entry) = BatchEntry::decode(&mut rest) {
-            self.deliver_entry(&entry);
-        }
-        self.shared.spare_batches.put(batch);
-    }
-
-    /// Whether the lane ends with its server: nobody is left who wants to know who comes and goes.
-    pub(crate) fn ends_with_server(&self) -> bool {
-        self.stop && self.server_ends
     }
 }
 

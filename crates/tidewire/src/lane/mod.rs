@@ -7,36 +7,20 @@
 //!   doorbell, timers ◀── sweep due rooms ◀── flush dirty sessions ◀── on_turn ◀── session output, room logs
 //! ```
 //!
-//! Nothing on that way allocates in the steady state, takes a lock, or makes a system call per message. The
-//! lane is split over this folder: `core` holds the state and what every part needs, `read` brings messages
-//! to the service, `send` brings theirs to outputs, `write` brings output to sockets, `wait`
-//! decides whether to look for work or to sleep, `control` speaks the handshake and heartbeats, `timers` ends what stays
-//! silent, `mailbox` connects lanes and other threads, `accept` takes connections up, `lifecycle` makes sessions and takes
-//! them apart, `ending` is the last exchange of lanes, `datagrams` is all that UDP does differently, `gate` counts sessions against limits, `letters` takes what
-//! other threads have for sessions, `answers` brings what was deferred back into its session, `handover` keeps a server
-//! reachable whose lane ended, `thread` is what its server has of it to wait for its end.
+//! Nothing on that way allocates in the steady state, takes a lock, or makes a system call per message. The lane drives the
+//! components of [`Core`], which own its state. `read` and `datagrams` bring messages to the service, `control` speaks the
+//! handshake and heartbeats, `timers` works off what other threads left and what is due, `wait` decides whether to look for
+//! work or to sleep, `ending` is the last exchange of lanes, `thread` is what its server has of it to wait for its end.
 
-mod accept;
-mod answers;
-mod buffers;
-mod clock;
 mod control;
-mod core;
 mod datagrams;
 mod ending;
-mod gate;
-mod handover;
-mod letters;
-mod lifecycle;
-mod mailbox;
 mod read;
-mod send;
 #[cfg(test)]
 mod testing;
 mod thread;
 mod timers;
 mod wait;
-mod write;
 
 use std::any::Any;
 use std::io;
@@ -49,25 +33,16 @@ use tidewire_io::datagram::DatagramBatch;
 use tidewire_io::poller::{Event, Events, PollerError, RegisterError, Token, WaitError};
 use tidewire_proto::connection::Phase;
 
-pub(crate) use self::core::{Core, Shared};
-pub(crate) use accept::REFUSAL_QUIET_NS;
-pub(crate) use answers::Unanswered;
-pub(crate) use datagrams::{Cookies, KernelDrops, LoopWatch, Standing};
-pub(crate) use ending::SilentLanes;
-pub(crate) use gate::{Gate, Shares, TableFull, counted_address};
-pub(crate) use letters::Letter;
-pub(crate) use mailbox::{BatchEntry, LaneHandle, Post, SpareBatches};
-pub(crate) use send::Lent;
 #[cfg(test)]
-pub(crate) use testing::{lane, open_connection, received};
+pub(crate) use testing::{lane, received};
 pub(crate) use thread::LaneThread;
-pub(crate) use timers::TimerKey;
 pub(crate) use wait::Spin;
 
+use crate::engine::Core;
+use crate::observe::trace;
 use crate::service::Service;
-use crate::session::CloseReason;
-use crate::trace;
-use crate::transport::Transport;
+use crate::session::{CloseReason, LaneSessions, TimerKey};
+use crate::transport::{ConnectFailure, Transport};
 use wait::Patience;
 
 /// A lane with its service, ready to run on a thread.
@@ -81,8 +56,12 @@ pub(crate) struct Lane<S> {
     events: Events,
     /// Accepted, connected or resumed sessions to look at in this turn.
     ready: Vec<usize>,
+    /// How long the lane looks for work before it sleeps.
+    spin: Spin,
     /// Whether looking for work awhile has been worth it.
     patience: Patience,
+    /// Scratch list of timers that fired.
+    expired: Vec<TimerKey>,
 }
 
 /// A lane could not start or go on.
@@ -107,7 +86,7 @@ pub enum LaneError {
 }
 
 impl<S: Service> Lane<S> {
-    pub(crate) fn new(core: Core, service: S) -> Self {
+    pub(crate) fn new(core: Core, service: S, spin: Spin) -> Self {
         Self {
             core,
             service,
@@ -115,7 +94,9 @@ impl<S: Service> Lane<S> {
             datagrams: None,
             events: Events::with_capacity(EVENTS_PER_WAIT),
             ready: Vec::new(),
+            spin,
             patience: Patience::default(),
+            expired: Vec::new(),
         }
     }
 
@@ -123,7 +104,7 @@ impl<S: Service> Lane<S> {
     pub(crate) fn run(mut self) -> Result<(), LaneError> {
         let result = catch_unwind(AssertUnwindSafe(|| self.serve()))
             .unwrap_or_else(|panic| Err(LaneError::ServicePanicked(panic_text(&*panic))));
-        self.core.handle.retire();
+        self.core.exchange.handle.retire();
         // A panic may have left the lane's own state half changed. Taking it apart is worth a try: with it, peers,
         // rooms and counters learn of the end; without it, peers still do, when the sockets are closed.
         let taken_apart = catch_unwind(AssertUnwindSafe(|| {
@@ -131,27 +112,34 @@ impl<S: Service> Lane<S> {
             self.core.hand_over();
             self.core.count_drops();
             if let Err(error) = &result {
-                tracing::error!(%error, lane = self.core.lane, "a lane failed");
+                tracing::error!(%error, lane = self.core.exchange.lane, "a lane failed");
                 self.core.abandon();
             }
             self.core.discard_mail();
         }));
         // Also of a lane that failed: nobody is to wait for it.
-        self.core.shared.silent_lanes.note(self.core.lane);
+        self.core
+            .exchange
+            .lanes
+            .silent
+            .note(self.core.exchange.lane);
         if taken_apart.is_err() {
-            tracing::error!(lane = self.core.lane, "a failed lane was not taken apart");
+            tracing::error!(
+                lane = self.core.exchange.lane,
+                "a failed lane was not taken apart"
+            );
         }
         result
     }
 
     fn serve(&mut self) -> Result<(), LaneError> {
-        self.core.poller.add(
-            std::os::fd::AsFd::as_fd(&self.core.handle.doorbell),
+        self.core.sessions.reactor.poller.add(
+            std::os::fd::AsFd::as_fd(&self.core.exchange.handle.doorbell),
             DOORBELL,
             tidewire_io::poller::Interest::READ,
         )?;
         let mut wake_ns = self.turn();
-        while !self.core.stop {
+        while !self.core.ending.stop {
             self.wait(wake_ns)?;
             self.handle_events();
             wake_ns = self.turn();
@@ -163,21 +151,22 @@ impl<S: Service> Lane<S> {
     /// Everything of a turn but reading: mail, timers, the service's own work, flushes and sweeps. Returns when
     /// the next turn is due at the latest.
     fn turn(&mut self) -> Option<u64> {
-        self.core.read_clock();
+        self.core.sessions.reactor.read_clock();
         self.take_mail();
         self.handle_timers();
         self.resume_held();
         let service_wake = self.run_service_turn();
-        self.core.flush_dirty();
-        self.core.sweep_due();
-        self.core.post_batches();
+        self.core.sessions.flush_dirty();
+        self.core.rooms().sweep_due();
+        self.core.exchange.post_batches();
+        self.core.watch_port_waiters();
         self.core.count_planned_drops();
         let service_called = self.remove_closed();
         self.check_drained();
         self.count_allocations();
         if service_called {
             // The service has learnt something after it said when it wants to run again.
-            return Some(self.core.now_ns);
+            return Some(self.core.sessions.reactor.now_ns);
         }
         [service_wake, self.core.wake_ns()]
             .into_iter()
@@ -186,7 +175,7 @@ impl<S: Service> Lane<S> {
     }
 
     fn handle_events(&mut self) {
-        self.core.read_clock();
+        self.core.sessions.reactor.read_clock();
         for index in 0..self.events.len() {
             let event = self.events[index];
             match event.token {
@@ -208,15 +197,16 @@ impl<S: Service> Lane<S> {
     }
 
     pub(crate) fn handle_session_event(&mut self, slot: usize, event: Event) {
-        let Some(session) = self.core.sessions.get_mut(slot) else {
+        let LaneSessions { slab, awake, .. } = &mut self.core.sessions;
+        let Some(session) = slab.get_mut(slot) else {
             return;
         };
         let was_awake = session.stream.is_awake();
         let event = session.stream.admit(event);
         if session.stream.is_awake() && !was_awake {
-            self.core.awake.push(slot);
+            awake.push(slot);
             // All of them may have something to read after the same turn, which must not be the moment to allocate.
-            let missing = self.core.awake.capacity().saturating_sub(self.ready.len());
+            let missing = awake.capacity().saturating_sub(self.ready.len());
             self.ready.reserve(missing);
         }
         match session.connection.phase() {
@@ -228,10 +218,10 @@ impl<S: Service> Lane<S> {
             }
             _ => {
                 if event.writable {
-                    let now_ns = self.core.now_ns;
+                    let now_ns = self.core.sessions.reactor.now_ns;
                     let session = &mut self.core.sessions[slot];
                     session.connection.handle_writable(now_ns);
-                    self.core.flush(slot);
+                    self.core.sessions.flush(slot);
                 }
                 if event.readable && !self.core.sessions[slot].connection.is_closed() {
                     self.read_session(slot);
@@ -269,7 +259,7 @@ impl<S: Service> Lane<S> {
 
     /// Publishers held by a blocking room go on when it is clear again.
     fn resume_held(&mut self) {
-        self.core.release_held(&mut self.ready);
+        self.core.rooms().release_held(&mut self.ready);
         while let Some(slot) = self.ready.pop() {
             self.start_or_read(slot);
         }
@@ -277,9 +267,9 @@ impl<S: Service> Lane<S> {
 
     /// Returns whether there was any.
     fn remove_closed(&mut self) -> bool {
-        let any = !self.core.closed.is_empty();
+        let any = !self.core.sessions.closed.is_empty();
         // `on_close` may close others, so the list may grow while it is worked off.
-        while let Some(slot) = self.core.closed.pop() {
+        while let Some(slot) = self.core.sessions.closed.pop() {
             self.remove_session(slot);
         }
         any
@@ -294,18 +284,19 @@ impl<S: Service> Lane<S> {
         };
         let (announced, id) = (session.announced, session.id);
         let outgoing = session.connection.is_outgoing();
-        let closing = trace::Entered::close(&self.core, id, reason);
+        let closing = trace::Entered::close(session, &self.core.config.codec, reason);
         if announced {
             let mut context = self.core.context(id);
             self.service.on_close(&mut context, reason);
         } else if outgoing {
             let failure = self
                 .core
+                .sessions
                 .connect_failures
                 .iter()
                 .position(|(failed, _)| *failed == id)
-                .map(|index| self.core.connect_failures.swap_remove(index).1);
-            let failure = failure.unwrap_or(crate::service::ConnectFailure::Closed(reason));
+                .map(|index| self.core.sessions.connect_failures.swap_remove(index).1);
+            let failure = failure.unwrap_or(ConnectFailure::Closed(reason));
             let mut context = self.core.context(id);
             self.service.on_connect_failed(&mut context, failure);
         }
@@ -313,21 +304,21 @@ impl<S: Service> Lane<S> {
         closing.end();
     }
 
-    fn close_all(&mut self) {
+    pub(crate) fn close_all(&mut self) {
         let slots: Vec<usize> = self.core.sessions.iter().map(|(slot, _)| slot).collect();
         for slot in slots {
-            self.core.close(slot, CloseReason::Shutdown);
+            self.core.sessions.close(slot, CloseReason::Shutdown);
         }
         self.remove_closed();
     }
 
     /// A draining lane stops when its last session is gone or the deadline passed.
     fn check_drained(&mut self) {
-        let Some(deadline) = self.core.drain_deadline_ns else {
+        let Some(deadline) = self.core.ending.drain_deadline_ns else {
             return;
         };
-        if self.core.now_ns >= deadline || self.core.sessions.is_empty() {
-            self.core.stop = true;
+        if self.core.sessions.reactor.now_ns >= deadline || self.core.sessions.is_empty() {
+            self.core.ending.stop = true;
         }
     }
 }

@@ -9,10 +9,10 @@ use tidewire_proto::message::Message;
 
 use super::control;
 use super::{Core, Lane};
-use crate::context::{Context, Current};
+use crate::observe::trace::{Entered, Moving};
 use crate::service::Service;
-use crate::session::CloseReason;
-use crate::trace::{Entered, Moving};
+use crate::service::{Context, Current};
+use crate::session::{CloseReason, LaneSessions};
 use crate::transport::Transport;
 
 /// What handling a piece of input led to.
@@ -40,7 +40,7 @@ impl Progress {
     pub(super) fn new(core: &Core, slot: usize) -> Self {
         Self {
             frames: 0,
-            filter: core.sessions[slot].connection.filter(&core.shared.rules),
+            filter: core.sessions[slot].connection.filter(&core.config.rules),
             searched: 0,
         }
     }
@@ -98,15 +98,19 @@ enum Read {
 impl<S: Service> Lane<S> {
     /// Reads a session until a short read or its share of the turn is used up.
     pub(crate) fn read_session(&mut self, slot: usize) {
-        let receiving = Moving::receive(&self.core, slot);
+        let receiving = Moving::receive(
+            &self.core.sessions[slot],
+            &self.core.config.codec,
+            &self.core.counters,
+        );
         if self.core.sessions[slot].stream.datagram().is_some() {
             self.read_datagrams(slot);
         } else {
             let (core, service) = (&mut self.core, &mut self.service);
             let receive = self.receive.as_mut_slice();
-            with_codec!(core.input_codec(slot), codec => read_with(core, service, codec, slot, receive));
+            with_codec!(core.sessions.input_codec(slot), codec => read_with(core, service, codec, slot, receive));
         }
-        receiving.end(&self.core);
+        receiving.end(&self.core.counters);
     }
 
     /// Gives a session its first call.
@@ -131,7 +135,7 @@ fn read_with<S: Service, C: Codec + ?Sized>(
     slot: usize,
     receive: &mut [u8],
 ) {
-    let mut budget = core.shared.limits.turn_bytes_max;
+    let mut budget = core.config.limits.turn_bytes_max;
     let connection = &mut core.sessions[slot].connection;
     if !connection.may_read() {
         return;
@@ -143,7 +147,7 @@ fn read_with<S: Service, C: Codec + ?Sized>(
     let (tail, has_frames) = connection.partial.take();
     let mut held = tail.len();
     receive[..held].copy_from_slice(&tail);
-    core.buffers.put(tail);
+    core.sessions.outbox.buffers.put(tail);
     if has_frames {
         match handle_bytes(core, service, codec, slot, &receive[..held], 0) {
             (used, Flow::Continue) => {
@@ -156,7 +160,7 @@ fn read_with<S: Service, C: Codec + ?Sized>(
     }
     let step_bytes = core.sessions[slot].stream.step_bytes();
     loop {
-        if !core.sessions[slot].connection.may_read() || core.is_backed_up() {
+        if !core.sessions[slot].connection.may_read() || core.exchange.is_backed_up() {
             return keep_tail(core, slot, &receive[..held]);
         }
         let room = (receive.len() - held).min(step_bytes);
@@ -174,7 +178,7 @@ fn read_with<S: Service, C: Codec + ?Sized>(
             }
             (used, flow) => return stop(core, slot, &receive[used..filled], flow),
         }
-        if step_bytes < usize::MAX && !core.flush_step(slot) {
+        if step_bytes < usize::MAX && !core.sessions.flush_step(slot) {
             return;
         }
         budget = budget.saturating_sub(count);
@@ -235,17 +239,21 @@ fn read_into_tail<S: Service, C: Codec + ?Sized>(
 }
 
 fn read_once(core: &mut Core, slot: usize, buffer: &mut [u8]) -> Read {
-    let session = &mut core.sessions[slot];
+    let LaneSessions {
+        slab,
+        reactor,
+        counters,
+        ..
+    } = &mut core.sessions;
+    let session = &mut slab[slot];
     loop {
-        core.counters
-            .system_calls
-            .add(session.stream.system_calls());
+        counters.system_calls.add(session.stream.system_calls());
         match session.stream.read(buffer) {
             Ok(0) => return Read::End,
             Ok(count) => {
-                core.now_ns = core.clock.now_ns();
-                session.connection.note_input(core.now_ns);
-                core.counters.bytes_in.add(count as u64);
+                reactor.read_clock();
+                session.connection.note_input(reactor.now_ns);
+                counters.bytes_in.add(count as u64);
                 return Read::Bytes(count);
             }
             Err(error) if error.kind() == ErrorKind::WouldBlock => return Read::Nothing,
@@ -288,7 +296,7 @@ pub(super) fn decode_frames<S: Service, C: Codec + ?Sized, const IS_DATAGRAM: bo
     input: &[u8],
     progress: &mut Progress,
 ) -> (usize, Flow) {
-    let queue_bytes_max = cx.core.shared.limits.queue_bytes_max;
+    let queue_bytes_max = cx.core.config.limits.queue_bytes_max;
     let mut filter = progress.filter;
     let (mut rest, mut frames) = (input, 0);
     let mut searched = std::mem::take(&mut progress.searched);
@@ -310,7 +318,7 @@ pub(super) fn decode_frames<S: Service, C: Codec + ?Sized, const IS_DATAGRAM: bo
             // Frames like the last two of the lane are expected next. Where lengths vary, a guess that fails costs more than
             // it saves.
             let like = like_of(&message, consumed);
-            let is_expected = std::mem::replace(&mut cx.core.last_like, like) == like
+            let is_expected = std::mem::replace(&mut cx.core.replies.last_like, like) == like
                 && !rest.is_empty()
                 && codec.layout(frame, &message).is_some();
             serve::<S, C, IS_DATAGRAM>(cx, service, codec, slot, message, consumed);
@@ -328,7 +336,7 @@ pub(super) fn decode_frames<S: Service, C: Codec + ?Sized, const IS_DATAGRAM: bo
                 Handled::Done | Handled::Early | Handled::Refused => {}
                 Handled::Opened => {
                     let connection = &cx.core.sessions[slot].connection;
-                    filter = connection.filter(&cx.core.shared.rules);
+                    filter = connection.filter(&cx.core.config.rules);
                     service.on_open(cx);
                 }
                 Handled::Closed(reason) => break Flow::Close(reason),
@@ -364,7 +372,7 @@ fn serve_alike<'a, S: Service, C: Codec + ?Sized, const IS_DATAGRAM: bool>(
     (frame, message): (&'a [u8], &Message<'a>),
     input: &'a [u8],
 ) -> &'a [u8] {
-    let queue_bytes_max = cx.core.shared.limits.queue_bytes_max;
+    let queue_bytes_max = cx.core.config.limits.queue_bytes_max;
     let Some(template) = FrameTemplate::expect(codec, frame, message) else {
         return input;
     };
@@ -398,7 +406,12 @@ fn serve<S: Service, C: Codec + ?Sized, const IS_DATAGRAM: bool>(
     if !message.name.is_empty() && codec.repeats_names() {
         cx.remember_name(message.name);
     }
-    let handling = Entered::handle(cx.core, cx.id, message.kind, frame_bytes);
+    let handling = Entered::handle(
+        cx.core.sessions.get(slot),
+        &cx.core.config.codec,
+        message.kind,
+        frame_bytes,
+    );
     if let Err(error) = service.on_message(cx, message) {
         cx.refuse(error);
     }
@@ -424,7 +437,7 @@ fn refuse_input<C: Codec + ?Sized>(
     rest: &[u8],
     filter: FrameFilter,
 ) -> Flow {
-    let session = cx.core.session(cx.id);
+    let session = cx.core.sessions.find(cx.id);
     if let Some((session, terms)) = session.and_then(|it| Some((it, it.listener.as_ref()?))) {
         terms.note_refused(rest, filter.frame_bytes_max, session.peer.as_deref());
     }
@@ -433,7 +446,7 @@ fn refuse_input<C: Codec + ?Sized>(
 
 fn stop(core: &mut Core, slot: usize, rest: &[u8], flow: Flow) {
     match flow {
-        Flow::Close(reason) => core.close(slot, reason),
+        Flow::Close(reason) => core.sessions.close(slot, reason),
         Flow::Continue => keep_tail(core, slot, rest),
         Flow::Stop => pause(core, slot, rest),
     }
@@ -441,22 +454,20 @@ fn stop(core: &mut Core, slot: usize, rest: &[u8], flow: Flow) {
 
 /// Reading stopped within what was read: keeps the rest until it may go on.
 fn pause(core: &mut Core, slot: usize, rest: &[u8]) {
-    let is_full = core.sessions[slot].output.len() > core.shared.limits.queue_bytes_max;
-    let Core {
-        sessions, buffers, ..
-    } = core;
-    let connection = &mut sessions[slot].connection;
+    let is_full = core.sessions[slot].output.len() > core.config.limits.queue_bytes_max;
+    let LaneSessions { slab, outbox, .. } = &mut core.sessions;
+    let connection = &mut slab[slot].connection;
     if connection.inbound() == Inbound::Ended || connection.is_closed() {
         return;
     }
     if is_full || !connection.is_paused() {
         connection.pause(PauseReason::Output);
     }
-    let mut kept = buffers.take();
+    let mut kept = outbox.buffers.take();
     kept.extend_from_slice(rest);
     connection.partial.keep_frames(kept);
     core.counters.reads_paused.add(1);
-    core.update_interest(slot);
+    core.sessions.update_interest(slot);
 }
 
 /// Remembers the unfinished end of what was read.
@@ -464,17 +475,18 @@ fn keep_tail(core: &mut Core, slot: usize, rest: &[u8]) {
     if rest.is_empty() {
         return;
     }
-    let mut kept = core.buffers.take();
+    let mut kept = core.sessions.outbox.buffers.take();
     kept.extend_from_slice(rest);
-    let now_ns = core.now_ns;
+    let now_ns = core.sessions.reactor.now_ns;
     core.sessions[slot].connection.partial.keep(kept, now_ns);
 }
 
 /// The peer will send no more; what we still have for it is written first.
 pub(super) fn end(core: &mut Core, slot: usize) {
-    core.change(slot, |connection, _| connection.handle_input_end());
-    core.update_interest(slot);
-    core.mark_dirty(slot);
+    core.sessions
+        .change(slot, |connection, _| connection.handle_input_end());
+    core.sessions.update_interest(slot);
+    core.sessions.mark_dirty(slot);
 }
 
 fn fail(core: &mut Core, slot: usize, kind: ErrorKind) {
@@ -484,7 +496,7 @@ fn fail(core: &mut Core, slot: usize, kind: ErrorKind) {
         }
         other => CloseReason::Io(other),
     };
-    core.close(slot, reason);
+    core.sessions.close(slot, reason);
 }
 
 /// From this length on an unfinished frame is read into its own buffer instead of the lane's.

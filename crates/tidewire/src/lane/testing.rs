@@ -6,14 +6,14 @@ use std::thread;
 use tidewire_io::datagram::{DatagramBatch, DatagramOptions, DatagramSocket};
 use tidewire_io::poller::{PollerChoice, open};
 use tidewire_io::socket::Stream;
-use tidewire_proto::codec::{AnyCodec, Raw};
-use tidewire_proto::connection::{Connection, Delivery, Rules};
 
-use super::{Core, Lane, LaneHandle};
-use crate::context::Context;
-use crate::limits::Limits;
+use super::{Lane, Spin};
+use crate::engine::Core;
+use crate::mailbox::LaneHandle;
 use crate::server::ServerBuilder;
+use crate::service::Context;
 use crate::service::HandlerResult;
+use crate::session::open_connection;
 use crate::transport::Carrier;
 use crate::transport::datagram::DatagramPeer;
 use tidewire_proto::message::Message;
@@ -26,19 +26,10 @@ pub(crate) fn lane(builder: &ServerBuilder) -> Lane<Handler> {
     let counters = Arc::default();
     let shared = builder.share(poller.kind());
     let handle = LaneHandle::new(Arc::clone(&counters)).unwrap();
-    shared.lanes.set(vec![handle.clone()]).unwrap();
+    shared.lanes.set(vec![handle.clone()]);
     let mut core = Core::new(0, Arc::new(shared), handle, poller, counters);
-    core.set_time(core.now_ns);
-    Lane::new(core, |cx, message| cx.reply(message.payload))
-}
-
-/// An accepted connection whose handshake is over.
-pub(crate) fn open_connection() -> Connection {
-    let rules = Rules {
-        has_handshake: false,
-        ..Limits::default().rules(&AnyCodec::Raw(Raw))
-    };
-    Connection::accepted(&rules, Delivery::Reliable, 0)
+    core.sessions.reactor.set_time(core.sessions.reactor.now_ns);
+    Lane::new(core, |cx, message| cx.reply(message.payload), Spin::Never)
 }
 
 /// What arrives until it `is_all`. What does not for long, never will.
@@ -60,14 +51,6 @@ pub(crate) fn received(
     datagrams
 }
 
-impl Core {
-    /// From now on it is this time.
-    pub(crate) fn set_time(&mut self, now_ns: u64) {
-        self.clock.set(now_ns);
-        self.now_ns = now_ns;
-    }
-}
-
 impl<S> Lane<S> {
     /// An open session; returns its slot and the peer's end.
     pub(crate) fn open_session(&mut self) -> (usize, Stream) {
@@ -85,7 +68,7 @@ impl<S> Lane<S> {
     }
 
     fn open_over(&mut self, near: Carrier) -> usize {
-        assert!(self.core.shared.gate.enter(None));
+        assert!(self.core.shared.limiter.enter(None));
         let slot = self.core.insert(near, None, open_connection());
         let slot = slot.unwrap();
         self.core.sessions[slot].announced = true;

@@ -3,46 +3,35 @@
 //! A session has one timer. It is not moved when bytes come; when it fires it looks how long the session has
 //! been silent and sleeps again for the rest. So timeouts cost nothing per message.
 
-use tidewire_io::poller::{Interest, Token};
-use tidewire_proto::codec::{Codec, Decoded};
-use tidewire_proto::connection::Overdue;
+use crate::session::TimerKey;
 
-use super::accept::Arrival;
-use super::core::listener_token;
-use super::mailbox::Post;
-use super::{Core, Lane};
+use super::Lane;
+use crate::mailbox::Post;
 use crate::service::Service;
-use crate::session::{Session, SessionId};
-use crate::transport::inproc::InprocConnectError;
-
-/// What a timer is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum TimerKey {
-    /// Look at how long this session has been silent.
-    Session(SessionId),
-    /// Accept again.
-    Listener(usize),
-    /// The slow subscribers of this room had their time.
-    BlockedRoom(u16),
-}
+use crate::session::Session;
+use crate::transport::Arrival;
 
 impl<S: Service> Lane<S> {
     pub(crate) fn handle_timers(&mut self) {
-        let mut expired = std::mem::take(&mut self.core.expired);
-        self.core.timers.advance(self.core.now_ns, &mut expired);
+        let mut expired = std::mem::take(&mut self.expired);
+        self.core
+            .sessions
+            .reactor
+            .timers
+            .advance(self.core.sessions.reactor.now_ns, &mut expired);
         for key in expired.drain(..) {
             match key {
-                TimerKey::Session(id) => self.core.check_session(id),
+                TimerKey::Session(id) => self.core.sessions.check_session(id),
                 TimerKey::Listener(index) => self.core.resume_listener(index),
-                TimerKey::BlockedRoom(alias) => self.core.end_block(alias),
+                TimerKey::BlockedRoom(alias) => self.core.rooms().end_block(alias),
             }
         }
-        self.core.expired = expired;
+        self.expired = expired;
     }
 
     /// Takes what other threads left.
     pub(crate) fn take_mail(&mut self) {
-        while let Some(post) = self.core.handle.take() {
+        while let Some(post) = self.core.exchange.handle.take() {
             match post {
                 Post::Adopt(arrival) => self.core.adopt(arrival, &mut self.ready),
                 Post::Arrive { stream } => {
@@ -62,8 +51,8 @@ impl<S: Service> Lane<S> {
                     self.core.drain(deadline_ns);
                 }
                 Post::Stop => {
-                    self.core.server_ends = true;
-                    self.core.stop = true;
+                    self.core.ending.server_ends = true;
+                    self.core.ending.stop = true;
                 }
             }
         }
@@ -93,154 +82,19 @@ impl<S: Service> Lane<S> {
     }
 }
 
-impl Core {
-    /// Looks at a session again when the first of its limits can be reached.
-    pub(crate) fn arm_timer(&mut self, slot: usize) {
-        let is_unvalidated = self.sessions[slot].is_unvalidated_and_owed_nothing();
-        let session = &mut self.sessions[slot];
-        let deadline_ns =
-            session
-                .connection
-                .poll_timeout(&self.shared.rules, self.now_ns, is_unvalidated);
-        let timer = deadline_ns.map(|deadline_ns| {
-            self.timers
-                .insert(deadline_ns, TimerKey::Session(session.id))
-        });
-        if let Some(former) = std::mem::replace(&mut session.timer, timer) {
-            self.timers.cancel(former);
-        }
-    }
-
-    fn check_session(&mut self, id: SessionId) {
-        let Some(slot) = self.slot_of(id) else { return };
-        self.sessions[slot].timer = None;
-        let now_ns = self.now_ns;
-        let is_unvalidated = self.sessions[slot].is_unvalidated_and_owed_nothing();
-        let overdue = self.change(slot, |connection, rules| {
-            connection.handle_timeout(rules, now_ns, is_unvalidated)
-        });
-        match overdue {
-            Overdue::Nothing => {}
-            Overdue::Ping => self.transmit(slot),
-            Overdue::Hello => {
-                self.counters.hellos_repeated.add(1);
-                self.transmit(slot);
-            }
-            Overdue::Closed(_) => {
-                if let Some(name) = self.sessions[slot].stream.awaited() {
-                    let name = name.clone();
-                    let failure = InprocConnectError::WaitedInVain { name };
-                    self.connect_failures.push((id, failure.into()));
-                }
-            }
-        }
-        self.arm_timer(slot);
-    }
-
-    /// Stops accepting for a moment. Without this a listener that cannot be served would be reported ready
-    /// for ever and use up the lane.
-    pub(crate) fn pause_listener(&mut self, index: usize) {
-        self.watch_listener(index, Interest::NONE);
-        self.timers
-            .insert(self.now_ns + ACCEPT_PAUSE_NS, TimerKey::Listener(index));
-    }
-
-    fn resume_listener(&mut self, index: usize) {
-        self.watch_listener(index, Interest::READ);
-    }
-
-    fn watch_listener(&mut self, index: usize, interest: Interest) {
-        let Some(listener) = self.listeners.get(index) else {
-            return;
-        };
-        let token: Token = listener_token(index);
-        if let Err(error) =
-            self.poller
-                .modify(std::os::fd::AsFd::as_fd(&listener.socket), token, interest)
-        {
-            tracing::error!(%error, "cannot change how a listener is watched");
-        }
-    }
-
-    /// Begins to end: no new connections, every peer is told, and whoever is done is let go.
-    fn drain(&mut self, deadline_ns: u64) {
-        if self.drain_deadline_ns.is_some() {
-            return;
-        }
-        self.drain_deadline_ns = Some(deadline_ns);
-        self.server_ends = true;
-        for listener in std::mem::take(&mut self.listeners) {
-            if let Err(error) = self
-                .poller
-                .remove(std::os::fd::AsFd::as_fd(&listener.socket))
-            {
-                tracing::error!(%error, "cannot stop watching a listener");
-            }
-        }
-        let slots: Vec<usize> = self.sessions.iter().map(|(slot, _)| slot).collect();
-        for slot in slots {
-            self.change(slot, |connection, rules| connection.drain(rules));
-            self.transmit(slot);
-            self.update_interest(slot);
-            if self.sessions[slot].connection.may_read() {
-                self.resumed.push(slot);
-            }
-        }
-    }
-
-    /// How many sessions wait for something: output, answers, messages of rooms, or to be heard. It looks at all there is
-    /// to know of each, which is for the end of a drain.
-    pub(super) fn count_owed(&self) -> u64 {
-        let mut owed = 0;
-        for (_, session) in &self.sessions {
-            let is_owed = session.connection.outbound().is_blocked()
-                || !session.output.is_empty()
-                || session.unanswered_count() > 0
-                || self.is_behind(session)
-                || self.holds_frames(session);
-            owed += u64::from(is_owed);
-        }
-        owed
-    }
-
-    /// Whether one of its rooms or subscriptions has messages for it that no sweep has written. Once our side has ended,
-    /// what comes is dropped, and counted as that.
-    fn is_behind(&self, session: &Session) -> bool {
-        session.connection.reaches_peer()
-            && session.memberships.iter().any(|membership| {
-                let room = self.rooms.get(usize::from(membership.room));
-                let room = room.and_then(Option::as_ref);
-                room.is_some_and(|room| membership.subscriber.messages_behind(&room.log) > 0)
-            })
-    }
-
-    /// Whether it said something whole that was read, but not handled, because reading it paused.
-    fn holds_frames(&self, session: &Session) -> bool {
-        let connection = &session.connection;
-        connection.reaches_peer() && connection.partial.has_frames() && {
-            let codec = self.input_codec(session.id.slot());
-            let bytes = connection.partial.bytes();
-            let first = codec.decode(bytes, self.shared.limits.frame_bytes_max);
-            matches!(first, Ok(Decoded::Frame { .. }))
-        }
-    }
-}
-
-/// How long accepting rests after a failure such as exhausted descriptors.
-const ACCEPT_PAUSE_NS: u64 = 100_000_000;
-
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
 
-    use tidewire_io::poller::Event;
+    use tidewire_io::poller::{Event, Token};
+    use tidewire_proto::codec::Codec;
     use tidewire_proto::connection::Phase;
     use tidewire_proto::message::{Kind, Message};
 
     use super::*;
     use crate::lane::lane;
     use crate::limits::Limits;
-    use crate::metrics::DropReason;
+    use crate::observe::DropReason;
     use crate::server::Server;
     use crate::session::CloseReason;
 
@@ -255,10 +109,10 @@ mod tests {
         };
         let mut lane = lane(&Server::builder().limits(limits));
         let (slot, mut far) = lane.open_session();
-        let started_ns = lane.core.now_ns;
+        let started_ns = lane.core.sessions.reactor.now_ns;
         lane.core.sessions[slot].output.bytes = vec![0; 8 << 20];
-        lane.core.mark_dirty(slot);
-        lane.core.flush_dirty();
+        lane.core.sessions.mark_dirty(slot);
+        lane.core.sessions.flush_dirty();
         assert!(
             lane.core.sessions[slot].connection.outbound().is_blocked(),
             "more than the socket takes"
@@ -269,7 +123,7 @@ mod tests {
         for _ in 0..3 {
             // It never says anything, but within every timeout it takes some of what it is sent.
             at_ns += 50 * SECOND_NS;
-            lane.core.set_time(at_ns);
+            lane.core.sessions.reactor.set_time(at_ns);
             assert!(far.read(&mut buffer).unwrap() > 0);
             let event = Event {
                 token: Token(slot),
@@ -277,13 +131,16 @@ mod tests {
                 writable: true,
             };
             lane.handle_session_event(slot, event);
-            lane.core.set_time(at_ns + 30 * SECOND_NS);
+            lane.core.sessions.reactor.set_time(at_ns + 30 * SECOND_NS);
             lane.handle_timers();
             assert_eq!(lane.core.sessions[slot].connection.phase(), Phase::Open);
         }
         // The first check comes long after its time, so the lane may read once more before it judges.
         for seconds in [61, 63] {
-            lane.core.set_time(at_ns + seconds * SECOND_NS);
+            lane.core
+                .sessions
+                .reactor
+                .set_time(at_ns + seconds * SECOND_NS);
             assert_eq!(lane.core.sessions[slot].connection.phase(), Phase::Open);
             lane.handle_timers();
         }
@@ -300,22 +157,27 @@ mod tests {
     fn a_turn_a_read_and_a_sweep_go_by_the_time_of_the_test() {
         let mut lane = lane(&Server::builder());
         let (slot, mut far) = lane.open_session();
-        let set_ns = lane.core.now_ns + 1_000 * SECOND_NS;
-        lane.core.set_time(set_ns);
+        let set_ns = lane.core.sessions.reactor.now_ns + 1_000 * SECOND_NS;
+        lane.core.sessions.reactor.set_time(set_ns);
         lane.turn();
-        assert_eq!(lane.core.now_ns, set_ns);
+        assert_eq!(lane.core.sessions.reactor.now_ns, set_ns);
         let ping = Message::new(Kind::Ping, 0, &[]);
         let mut frame = Vec::new();
-        lane.core.shared.codec.encode(&ping, &mut frame).unwrap();
+        lane.core.config.codec.encode(&ping, &mut frame).unwrap();
         assert_eq!(far.write(&frame).unwrap(), frame.len());
         lane.read_session(slot);
-        assert_eq!(lane.core.now_ns, set_ns);
+        assert_eq!(lane.core.sessions.reactor.now_ns, set_ns);
         let id = lane.core.sessions[slot].id;
-        let alias = lane.core.join(id, "lobby", "ada", None).unwrap().room;
-        lane.core.say(id, alias, b"news").unwrap();
-        lane.core.set_time(set_ns + SECOND_NS);
-        lane.core.sweep_due();
-        assert_eq!(lane.core.now_ns, set_ns + SECOND_NS);
+        let alias = lane
+            .core
+            .rooms()
+            .join(id, "lobby", "ada", None)
+            .unwrap()
+            .room;
+        lane.core.rooms().say(id, alias, b"news").unwrap();
+        lane.core.sessions.reactor.set_time(set_ns + SECOND_NS);
+        lane.core.rooms().sweep_due();
+        assert_eq!(lane.core.sessions.reactor.now_ns, set_ns + SECOND_NS);
         assert_eq!(lane.core.counters.sweeps.read(), 1);
     }
 
@@ -324,11 +186,14 @@ mod tests {
     fn a_lane_that_stalled_beyond_the_idle_timeout_closes_no_live_peer() {
         let mut lane = lane(&Server::builder());
         let (slot, mut far) = lane.open_session();
-        let started_ns = lane.core.now_ns;
+        let started_ns = lane.core.sessions.reactor.now_ns;
         let look = |lane: &mut Lane<_>, seconds: u64| {
-            lane.core.set_time(started_ns + seconds * SECOND_NS);
+            lane.core
+                .sessions
+                .reactor
+                .set_time(started_ns + seconds * SECOND_NS);
             lane.handle_timers();
-            lane.core.flush_dirty();
+            lane.core.sessions.flush_dirty();
             lane.core.sessions[slot].connection.phase()
         };
         assert_eq!(look(&mut lane, 100), Phase::Open, "it may read first");
@@ -359,44 +224,54 @@ mod tests {
         let mut alias = 0;
         for (slot, name) in [(ada, "ada"), (bob, "bob")] {
             let id = lane.core.sessions[slot].id;
-            alias = lane.core.join(id, "lobby", name, None).unwrap().room;
+            alias = lane
+                .core
+                .rooms()
+                .join(id, "lobby", name, None)
+                .unwrap()
+                .room;
         }
-        assert_eq!(lane.core.count_owed(), 0);
+        assert_eq!(lane.core.sessions.count_owed(), 0);
+        let id = lane.core.sessions[ada].id;
+        lane.core.rooms().say(id, alias, b"news").unwrap();
+        assert_eq!(
+            lane.core.sessions.count_owed(),
+            1,
+            "bob, and not who said it"
+        );
         lane.core
-            .say(lane.core.sessions[ada].id, alias, b"news")
-            .unwrap();
-        assert_eq!(lane.core.count_owed(), 1, "bob, and not who said it");
-        lane.core.set_time(lane.core.now_ns + SECOND_NS);
-        lane.core.sweep_due();
-        assert_eq!(lane.core.count_owed(), 0);
+            .sessions
+            .reactor
+            .set_time(lane.core.sessions.reactor.now_ns + SECOND_NS);
+        lane.core.rooms().sweep_due();
+        assert_eq!(lane.core.sessions.count_owed(), 0);
         assert!(bob_end.read(&mut [0; 100]).unwrap() > 0);
 
         // Two questions and a half: after each answer reading pauses until the answer is gone.
         let mut questions = Vec::new();
         for id in 1..=3 {
             let question = Message::with_id(Kind::Request, 0, id, b"question");
-            let codec = &lane.core.shared.codec;
+            let codec = &lane.core.config.codec;
             codec.encode(&question, &mut questions).unwrap();
         }
         questions.truncate(questions.len() - 4);
         assert_eq!(ada_end.write(&questions).unwrap(), questions.len());
         for owed in [1, 0] {
             lane.read_session(ada);
-            lane.core.flush(ada);
+            lane.core.sessions.flush(ada);
             assert!(lane.core.sessions[ada].output.is_empty());
             assert!(lane.core.sessions[ada].connection.partial.has_frames());
-            assert_eq!(lane.core.count_owed(), owed);
+            assert_eq!(lane.core.sessions.count_owed(), owed);
         }
 
-        lane.core
-            .say(lane.core.sessions[ada].id, alias, b"more")
-            .unwrap();
+        let id = lane.core.sessions[ada].id;
+        lane.core.rooms().say(id, alias, b"more").unwrap();
         // His socket is full, or the last sweep would write it.
         lane.core.sessions[bob].connection.handle_blocked();
-        lane.core.drain_deadline_ns = Some(lane.core.now_ns);
-        lane.core.server_ends = true;
+        lane.core.ending.drain_deadline_ns = Some(lane.core.sessions.reactor.now_ns);
+        lane.core.ending.server_ends = true;
         lane.check_drained();
-        assert!(lane.core.stop);
+        assert!(lane.core.ending.stop);
         lane.end();
         assert_eq!(lane.core.counters.sessions_cut_off.read(), 1);
         let counters = &lane.core.counters;

@@ -15,6 +15,7 @@
 //! are short, and spinning is all the more in vain); adapting the time in place of the frequency (a look that is too
 //! short for the peer's turn never learns that a longer one would do).
 
+use crate::session::LaneSessions;
 use std::hint::spin_loop;
 use std::thread;
 use std::time::Duration;
@@ -93,7 +94,7 @@ impl<S: Service> Lane<S> {
         // A session that a flush at the end of the turn let go on may hold whole frames that no event announces.
         let idle = timeout.is_none_or(|timeout| !timeout.is_zero())
             && self.ready.is_empty()
-            && self.core.resumed.is_empty();
+            && self.core.sessions.resumed.is_empty();
         let look = if idle { self.next_look() } else { None };
         // One that will look for work awhile does not ask to be rung yet.
         let idle = !self.settle_awake(idle && look.is_none()) && idle;
@@ -105,9 +106,9 @@ impl<S: Service> Lane<S> {
         {
             return Ok(());
         }
-        let doorbell = std::sync::Arc::clone(&self.core.handle.doorbell);
+        let doorbell = std::sync::Arc::clone(&self.core.exchange.handle.doorbell);
         doorbell.before_sleep();
-        let timeout = if self.core.handle.has_mail() || self.service.has_work() {
+        let timeout = if self.core.exchange.handle.has_mail() || self.service.has_work() {
             Some(Duration::ZERO)
         } else {
             until(wake_ns)
@@ -119,17 +120,21 @@ impl<S: Service> Lane<S> {
 
     fn poll(&mut self, timeout: Option<Duration>) -> Result<(), WaitError> {
         self.core.counters.system_calls.add(1);
-        self.core.poller.wait(&mut self.events, timeout)
+        self.core
+            .sessions
+            .reactor
+            .poller
+            .wait(&mut self.events, timeout)
     }
 
     /// Whether to look for work before sleeping, and how.
     fn next_look(&mut self) -> Option<Look> {
-        match self.core.shared.spin {
+        match self.spin {
             Spin::Always(time_ns) => Some(Look {
                 time_ns,
                 everywhere: true,
             }),
-            Spin::Adaptive if !self.core.awake.is_empty() && self.patience.may_look() => {
+            Spin::Adaptive if !self.core.sessions.awake.is_empty() && self.patience.may_look() => {
                 Some(Look {
                     time_ns: ADAPTIVE_NS,
                     everywhere: false,
@@ -152,7 +157,7 @@ impl<S: Service> Lane<S> {
                 found = !self.events.is_empty();
             }
             found = found
-                || self.core.handle.has_mail()
+                || self.core.exchange.handle.has_mail()
                 || self.service.has_work()
                 || self.settle_awake(false);
             let is_over = !found && now_ns() >= end_ns;
@@ -191,10 +196,11 @@ impl<S: Service> Lane<S> {
     /// Looks at the sessions that read without being told. Returns whether there is something to read; if not and the
     /// lane sleeps, they will be told again.
     fn settle_awake(&mut self, sleeps: bool) -> bool {
-        let (sessions, ready) = (&mut self.core.sessions, &mut self.ready);
+        let LaneSessions { slab, awake, .. } = &mut self.core.sessions;
+        let ready = &mut self.ready;
         let mut found = false;
-        self.core.awake.retain(|slot| {
-            let Some(session) = sessions.get_mut(*slot) else {
+        awake.retain(|slot| {
+            let Some(session) = slab.get_mut(*slot) else {
                 return false;
             };
             if session.stream.settle(sleeps && !found) {

@@ -29,8 +29,10 @@
 //! hundreds of messages. A boxed trait object was rejected because it buys nothing for the same branch, and a lane that
 //! is generic over its transport because one lane serves several.
 
+mod connect_failure;
 pub(crate) mod datagram;
 pub(crate) mod inproc;
+mod listener;
 mod socket;
 mod unframed;
 
@@ -43,8 +45,11 @@ use tidewire_io::ring::RingStream;
 use tidewire_io::socket::{PeerCredentials, Stream, StreamConnectError};
 use tidewire_proto::connection::Delivery;
 
+use crate::address::InprocName;
+pub use connect_failure::ConnectFailure;
 use datagram::DatagramPeer;
-use inproc::{InprocName, InprocStream};
+use inproc::InprocStream;
+pub(crate) use listener::{Arrival, ListenerTerms, StreamListener};
 pub(crate) use unframed::UnframedStream;
 
 /// How the bytes of a session travel.

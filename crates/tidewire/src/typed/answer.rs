@@ -11,9 +11,10 @@ use tidewire_proto::message::{Kind, Message};
 
 use super::format::with_encoded;
 use super::{Format, FormatError};
-use crate::context::{Context, SendError};
-use crate::deferred::Deferred;
+use crate::service::Context;
+use crate::service::Deferred;
 use crate::service::{HandlerError, HandlerResult};
+use crate::session::SendError;
 use crate::session::SessionId;
 
 /// The right and the duty to answer a typed call later, from any thread: a worker, a task, a timer. `R` is what the

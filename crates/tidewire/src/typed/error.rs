@@ -6,7 +6,8 @@ use thiserror::Error;
 use tidewire_proto::body::ErrorCode;
 
 use super::FormatError;
-use crate::client::{HandOverError, RequestError};
+use crate::client::RequestError;
+use crate::mailbox::HandOverError;
 
 /// Why a typed call has no result. `E` is the method's own error; of a method that has none it is [`Infallible`].
 ///

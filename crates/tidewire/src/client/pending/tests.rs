@@ -7,7 +7,8 @@ use crate::Limits;
 use crate::client::EventBounds;
 use crate::client::submissions::Submission;
 use crate::client::table::RequestTable;
-use crate::lane::{Core, lane};
+use crate::engine::Core;
+use crate::lane::lane;
 use crate::server::Server;
 
 /// A client without a lane, so that the test takes its turns.
@@ -220,12 +221,12 @@ fn a_request_that_finds_no_room_takes_no_id_and_is_not_refused() {
         rig.send_both(core, &mut batch);
         assert_eq!(rig.pending.sent.len(), 1);
     }
-    let now_ns = core.now_ns;
+    let now_ns = core.sessions.now_ns();
     core.sessions[session].connection.handle_writable(now_ns);
     let mut received = 0;
     while received < 2 * REQUESTS * (12 + LARGE_BYTES) {
         rig.send_both(core, &mut batch);
-        core.flush(session);
+        core.sessions.flush(session);
         received += drain(&mut peer);
     }
     assert_eq!(core.counters.sends_refused.read(), 0);

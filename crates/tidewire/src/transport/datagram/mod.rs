@@ -1,13 +1,13 @@
 //! UDP: one peer's share of a socket that many peers use, or a client's own socket.
 //!
 //! A server's sessions all send over the one socket of their lane, so none of them has a descriptor to watch; the lane
-//! watches the socket, takes what arrives in batches and finds the session by its peer's address, see
-//! [`crate::lane`]'s `datagrams`. A client's session has a socket of its own, connected to its server, so that strangers
+//! watches the socket, takes what arrives in batches and finds the session by its peer's address. A client's session has a socket of its own, connected to its server, so that strangers
 //! do not reach it and a server that is not there is noticed.
 //!
 //! What a stream does by itself is kept here: where datagrams end ([`Packing`]), what an address that has not
 //! proved itself may still be sent.
 
+mod loops;
 mod packing;
 
 use std::io::{self, IoSlice};
@@ -20,10 +20,10 @@ use tidewire_io::poller::{Interest, Poller, RegisterError, Token};
 use tidewire_io::socket::StreamConnectError;
 use tidewire_proto::correlate::Arrivals;
 
+pub(crate) use loops::LoopWatch;
 pub(crate) use packing::Packing;
 
 use super::Transport;
-use crate::lane::{KernelDrops, LoopWatch, Standing};
 
 /// The peer of a session over UDP.
 #[derive(Debug)]
@@ -41,6 +41,25 @@ pub(crate) struct DatagramPeer {
     pub(crate) arrivals: Arrivals,
     /// What the kernel threw away at a socket of its own.
     pub(crate) kernel_drops: KernelDrops,
+}
+
+/// How far the address of a session over UDP is validated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// It has answered a challenge, or is trusted, or the session's socket is its own.
+    Validated,
+    /// It has been heard since then, on the lane's clock.
+    Unvalidated { since_ns: u64 },
+    /// It goes on talking.
+    Established,
+}
+
+/// The drops of one socket, as far as they were counted.
+#[derive(Debug, Default)]
+pub(crate) struct KernelDrops {
+    /// What the kernel had dropped when it was last asked.
+    counted: u32,
+    pub(crate) is_planned: bool,
 }
 
 impl DatagramPeer {
@@ -77,6 +96,19 @@ impl DatagramPeer {
     pub(crate) fn send(&self, segment_bytes: usize, bytes: &[u8]) -> io::Result<usize> {
         self.socket
             .send_from(self.local, self.address, segment_bytes, bytes)
+    }
+}
+
+impl KernelDrops {
+    /// Drops since the kernel was last asked.
+    pub(crate) fn take(&mut self, socket: &DatagramSocket) -> u64 {
+        self.is_planned = false;
+        let Ok(drops) = socket.kernel_drops() else {
+            return 0;
+        };
+        let more = drops.wrapping_sub(self.counted);
+        self.counted = drops;
+        u64::from(more)
     }
 }
 

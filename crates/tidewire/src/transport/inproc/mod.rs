@@ -15,24 +15,22 @@
 //! lane that is about to look again. Looking at every ring in every turn was rejected as well: a lane may have ten
 //! thousand of them, of which few are busy.
 
-mod name;
 mod registry;
 
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
 
 use thiserror::Error;
 use tidewire_io::poller::{Event, Interest, Poller, RegisterError, Token};
 use tidewire_io::ring::RingStream;
 use tidewire_io::socket::StreamConnectError;
 
-pub use name::InprocName;
-pub(crate) use name::NAME_BYTES_MAX;
 use registry::Waiting;
-pub(crate) use registry::{Bound, bind, hand_over};
+pub(crate) use registry::{Bound, Party, bind, hand_over};
 
 use super::Transport;
-use crate::lane::LaneHandle;
+use crate::address::InprocName;
 
 /// One end of a pair of rings, as a lane's session holds it.
 #[derive(Debug)]
@@ -120,7 +118,7 @@ pub enum InprocConnectError {
 /// that lane is told when somebody does.
 pub(crate) fn connect(
     name: &InprocName,
-    waiter: Option<&LaneHandle>,
+    waiter: Option<&Arc<dyn Party>>,
 ) -> Result<InprocStream, InprocConnectError> {
     let (ring, waiting) = match waiter {
         None => (registry::connect(name)?, None),
@@ -130,6 +128,17 @@ pub(crate) fn connect(
         waiting,
         ..ring.into()
     })
+}
+
+impl InprocName {
+    /// A bare connection to the server that listens on this name, for programs that speak its codec themselves. The
+    /// server cannot tell it from a session of another lane.
+    ///
+    /// # Errors
+    /// See [`InprocConnectError`]; it never waits.
+    pub fn connect(&self) -> Result<RingStream, InprocConnectError> {
+        registry::connect(self)
+    }
 }
 
 impl InprocStream {

@@ -13,13 +13,29 @@
 //! Everything here is removed by a guard: a name when its server stops, a waiting end when its session is gone.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tidewire_io::ring::RingStream;
 
-use super::{InprocBindError, InprocConnectError, InprocName};
-use crate::lane::{LaneHandle, Post};
+use super::{InprocBindError, InprocConnectError};
+use crate::address::InprocName;
 use crate::limits::{INPROC_RING_BYTES, INPROC_WAITING_MAX};
+
+/// The mailbox of a lane that takes connections up, or of one whose session waits for its server.
+pub(crate) trait Party: fmt::Debug + Send + Sync {
+    /// Leaves the server's end of a connection. Returns whether there was room for it.
+    fn leave_arrival(&self, stream: RingStream) -> bool;
+
+    /// Says that a server has taken the connection that waited under this number. Returns whether there was room for it.
+    fn leave_placed(&self, ticket: u64) -> bool;
+
+    /// Whether its lane has ended.
+    fn is_retired(&self) -> bool;
+
+    /// A number that no other lane of the process has at the same time.
+    fn key(&self) -> usize;
+}
 
 /// A server's hold on its name.
 #[derive(Debug)]
@@ -45,7 +61,7 @@ struct Registry {
 
 #[derive(Debug)]
 struct Listening {
-    lane: LaneHandle,
+    lane: Arc<dyn Party>,
     ticket: u64,
 }
 
@@ -56,11 +72,11 @@ struct Waiter {
     /// The server's end.
     far: RingStream,
     /// The lane of the other end.
-    lane: LaneHandle,
+    lane: Arc<dyn Party>,
 }
 
 /// Takes a name for the server with this first lane, and gives it whoever waited.
-pub(crate) fn bind(name: &InprocName, lane: &LaneHandle) -> Result<Bound, InprocBindError> {
+pub(crate) fn bind(name: &InprocName, lane: &Arc<dyn Party>) -> Result<Bound, InprocBindError> {
     let mut registry = lock();
     let taken = registry.servers.get(name);
     // A server whose lane has failed holds its name no more than a dead process its socket file.
@@ -69,19 +85,17 @@ pub(crate) fn bind(name: &InprocName, lane: &LaneHandle) -> Result<Bound, Inproc
     }
     let ticket = registry.ticket();
     let listening = Listening {
-        lane: lane.clone(),
+        lane: Arc::clone(lane),
         ticket,
     };
     registry.servers.insert(name.clone(), listening);
     let is_for_us = |waiter: &mut Waiter| waiter.name == *name;
     for waiter in registry.waiting.extract_if(.., is_for_us) {
-        let stream = waiter.far.into();
         // What does not fit into the queue is dropped with its end, which the other lane sees as a close.
-        if lane.post(Post::Arrive { stream }).is_err() {
+        if !lane.leave_arrival(waiter.far) {
             tracing::warn!(%name, "a waiting connection found the server's queue full");
         }
-        let ticket = waiter.ticket;
-        if waiter.lane.post(Post::Placed { ticket }).is_err() {
+        if !waiter.lane.leave_placed(waiter.ticket) {
             // It waits until its time is over.
             tracing::warn!(%name, "a waiting lane could not be told of its server");
         }
@@ -93,10 +107,10 @@ pub(crate) fn bind(name: &InprocName, lane: &LaneHandle) -> Result<Bound, Inproc
 }
 
 /// The lane that takes up connections to names ends; from now on another lane of its server does.
-pub(crate) fn hand_over(from: &LaneHandle, to: &LaneHandle) {
+pub(crate) fn hand_over(from: &dyn Party, to: &Arc<dyn Party>) {
     for listening in lock().servers.values_mut() {
-        if listening.lane.is_same(from) {
-            listening.lane = to.clone();
+        if listening.lane.key() == from.key() {
+            listening.lane = Arc::clone(to);
         }
     }
 }
@@ -110,7 +124,7 @@ pub(super) fn connect(name: &InprocName) -> Result<RingStream, InprocConnectErro
 /// it does.
 pub(super) fn connect_or_wait(
     name: &InprocName,
-    lane: &LaneHandle,
+    lane: &Arc<dyn Party>,
 ) -> Result<(RingStream, Option<Waiting>), InprocConnectError> {
     let mut registry = lock();
     match registry.connect(name) {
@@ -126,7 +140,7 @@ pub(super) fn connect_or_wait(
         name: name.clone(),
         ticket,
         far,
-        lane: lane.clone(),
+        lane: Arc::clone(lane),
     });
     let waiting = Waiting {
         name: name.clone(),
@@ -149,11 +163,10 @@ impl Registry {
             .filter(|listening| !listening.lane.is_retired())
             .ok_or_else(not_listening)?;
         let (near, far) = pair(name)?;
-        let arrival = Post::Arrive { stream: far.into() };
-        match listening.lane.post(arrival) {
-            Ok(()) => Ok(near),
-            Err(_) if listening.lane.is_retired() => Err(not_listening()),
-            Err(_) => Err(InprocConnectError::Busy { name: name.clone() }),
+        match listening.lane.leave_arrival(far) {
+            true => Ok(near),
+            false if listening.lane.is_retired() => Err(not_listening()),
+            false => Err(InprocConnectError::Busy { name: name.clone() }),
         }
     }
 }

@@ -1,0 +1,515 @@
+//! Addresses: one string picks the transport.
+
+use std::fmt;
+use std::net::{Ipv4Addr, SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use thiserror::Error;
+use tidewire_io::socket::SocketAddress;
+use tidewire_proto::codec::StreamFraming;
+
+mod inproc_name;
+
+pub use inproc_name::InprocName;
+pub(crate) use inproc_name::NAME_BYTES_MAX;
+
+/// Where to listen or connect: `tcp://HOST:PORT`, `udp://HOST:PORT`, `ipc://PATH` or `inproc://NAME`. `HOST:PORT` alone
+/// means tcp.
+///
+/// `*` as host listens on every IPv4 address, `[::]` on every IPv6 address too; port 0 asks the system for a free port.
+/// Of the addresses of a host name a server takes the first that this machine has, and a client tries one after the
+/// other. A path that begins with `@` is a name in Linux's abstract namespace: without a file, and open to every user of
+/// the machine. An in-process name is known in its own process only.
+///
+/// Behind tcp and ipc addresses `?framing=none` or `?framing=length` says what tells frames apart, for a codec that leaves
+/// the choice: UVRPC's original puts a length in front of them over TCP and nothing over Unix sockets. Each address that a
+/// server listens on may say something else; without it the codec's own setting holds. An [`Endpoint`] does not keep it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Address {
+    kind: AddressKind,
+    framing: Option<StreamFraming>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum AddressKind {
+    Tcp { host: String, port: u16 },
+    Udp { host: String, port: u16 },
+    Ipc(PathBuf),
+    Inproc(InprocName),
+}
+
+/// An address ready for use: host names are resolved, and port 0 has become the real port where somebody listens.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Endpoint {
+    /// A TCP or Unix socket.
+    Socket(SocketAddress),
+    /// A UDP port.
+    Udp(SocketAddr),
+    /// A name within this process.
+    Inproc(InprocName),
+}
+
+/// The text is not an address.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum AddressError {
+    /// The part before `://` is not a transport.
+    #[error(
+        "unknown transport {transport:?} in {text:?}; use tcp://HOST:PORT, udp://HOST:PORT, ipc://PATH or inproc://NAME"
+    )]
+    UnknownTransport {
+        /// What stood there.
+        transport: String,
+        /// The whole text.
+        text: String,
+    },
+    /// No port, or one that is not a number up to 65535.
+    #[error(
+        "no valid port in {text:?}; write tcp://HOST:PORT or udp://HOST:PORT, for example tcp://127.0.0.1:8080"
+    )]
+    BadPort {
+        /// The whole text.
+        text: String,
+    },
+    /// No host, or no path.
+    #[error(
+        "nothing to connect to in {text:?}; use tcp://HOST:PORT, ipc://PATH or ipc://@ABSTRACT-NAME"
+    )]
+    Empty {
+        /// The whole text.
+        text: String,
+    },
+    /// A path longer than the kernel's socket addresses hold.
+    #[error("socket path of {bytes} bytes is too long (at most {limit}); use a shorter directory")]
+    PathTooLong {
+        /// Bytes of the path.
+        bytes: usize,
+        /// Most that fits.
+        limit: usize,
+    },
+    /// A name that is empty, too long, or of other characters.
+    #[error(
+        "no in-process name in {text:?}; write inproc:// and 1 to {NAME_BYTES_MAX} ASCII letters, digits or -._/"
+    )]
+    BadName {
+        /// The whole text.
+        text: String,
+    },
+    /// The host has no address.
+    #[error("cannot resolve host {host:?}: {detail}")]
+    Unresolved {
+        /// The host.
+        host: String,
+        /// What the resolver said.
+        detail: String,
+    },
+    /// What follows a question mark is nothing that an address can say.
+    #[error(
+        "unknown parameter {parameter:?}; behind ? stands framing=none or framing=length, and a path has no other ?"
+    )]
+    BadParameter {
+        /// What was given.
+        parameter: String,
+    },
+    /// Framing for a transport that preserves the boundaries of messages.
+    #[error(
+        "framing is for tcp:// and ipc:// only; leave ?framing= out of {text:?}, whose transport tells messages apart"
+    )]
+    NoStream {
+        /// The whole text.
+        text: String,
+    },
+}
+
+impl Address {
+    /// The endpoint to use, resolving a host name if there is one: the first of
+    /// [`resolve_all`](Self::resolve_all). Blocks while resolving.
+    ///
+    /// # Errors
+    /// The host is unknown.
+    pub fn resolve(&self) -> Result<Endpoint, AddressError> {
+        // There is always one.
+        Ok(self.resolve_all()?.swap_remove(0))
+    }
+
+    /// Every endpoint that the address stands for, in the order in which to try them; never none. Only a host name
+    /// may stand for several. Blocks while resolving.
+    ///
+    /// # Errors
+    /// The host is unknown.
+    pub fn resolve_all(&self) -> Result<Vec<Endpoint>, AddressError> {
+        Ok(vec![match &self.kind {
+            AddressKind::Inproc(name) => Endpoint::Inproc(name.clone()),
+            AddressKind::Ipc(path) => SocketAddress::Unix(path.clone()).into(),
+            AddressKind::Tcp { host, port } => return resolve_host(host, *port, Endpoint::from),
+            AddressKind::Udp { host, port } => return resolve_host(host, *port, Endpoint::Udp),
+        }])
+    }
+}
+
+impl Address {
+    /// What it says about the framing of streams, if it says something.
+    #[must_use]
+    pub fn framing(&self) -> Option<StreamFraming> {
+        self.framing
+    }
+
+    /// Has a stream's address say this about framing unless it says something.
+    pub(crate) fn set_usual_framing(&mut self, framing: StreamFraming) {
+        if matches!(self.kind, AddressKind::Tcp { .. } | AddressKind::Ipc(_)) {
+            self.framing.get_or_insert(framing);
+        }
+    }
+
+    /// Whether messages travel as datagrams.
+    pub(crate) fn is_udp(&self) -> bool {
+        matches!(self.kind, AddressKind::Udp { .. })
+    }
+}
+
+impl Endpoint {
+    /// Whether messages travel as datagrams.
+    pub(crate) fn is_udp(&self) -> bool {
+        matches!(self, Self::Udp(_))
+    }
+}
+
+impl FromStr for Address {
+    type Err = AddressError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let (transport, rest) = text.split_once("://").unwrap_or(("tcp", text));
+        let (rest, framing) = match transport {
+            "tcp" | "udp" | "ipc" | "inproc" => split_framing(rest)?,
+            _ => (rest, None),
+        };
+        if framing.is_some() && matches!(transport, "udp" | "inproc") {
+            return Err(AddressError::NoStream {
+                text: text.to_owned(),
+            });
+        }
+        let kind = match transport {
+            "tcp" => {
+                let (host, port) = parse_host(text, rest)?;
+                AddressKind::Tcp { host, port }
+            }
+            "udp" => {
+                let (host, port) = parse_host(text, rest)?;
+                AddressKind::Udp { host, port }
+            }
+            "ipc" => parse_ipc(text, rest)?,
+            "inproc" => parse_inproc(text, rest)?,
+            other => {
+                return Err(AddressError::UnknownTransport {
+                    transport: other.to_owned(),
+                    text: text.to_owned(),
+                });
+            }
+        };
+        Ok(Self { kind, framing })
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.kind {
+            AddressKind::Tcp { host, port } => write_host(formatter, "tcp", host, *port)?,
+            AddressKind::Udp { host, port } => write_host(formatter, "udp", host, *port)?,
+            AddressKind::Ipc(path) => write!(formatter, "ipc://{}", path.display())?,
+            AddressKind::Inproc(name) => name.fmt(formatter)?,
+        }
+        match self.framing {
+            Some(StreamFraming::None) => formatter.write_str("?framing=none"),
+            Some(StreamFraming::Length) => formatter.write_str("?framing=length"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl From<Endpoint> for Address {
+    fn from(endpoint: Endpoint) -> Self {
+        let kind = match endpoint {
+            Endpoint::Socket(SocketAddress::Tcp(address)) => AddressKind::Tcp {
+                host: address.ip().to_string(),
+                port: address.port(),
+            },
+            Endpoint::Udp(address) => AddressKind::Udp {
+                host: address.ip().to_string(),
+                port: address.port(),
+            },
+            Endpoint::Socket(SocketAddress::Unix(path)) => AddressKind::Ipc(path),
+            Endpoint::Inproc(name) => AddressKind::Inproc(name),
+        };
+        let framing = None;
+        Self { kind, framing }
+    }
+}
+
+impl From<SocketAddress> for Address {
+    fn from(address: SocketAddress) -> Self {
+        Endpoint::Socket(address).into()
+    }
+}
+
+impl From<SocketAddress> for Endpoint {
+    fn from(address: SocketAddress) -> Self {
+        Self::Socket(address)
+    }
+}
+
+impl From<SocketAddr> for Endpoint {
+    fn from(address: SocketAddr) -> Self {
+        Self::Socket(address.into())
+    }
+}
+
+impl From<PathBuf> for Endpoint {
+    fn from(path: PathBuf) -> Self {
+        Self::Socket(path.into())
+    }
+}
+
+impl From<InprocName> for Endpoint {
+    fn from(name: InprocName) -> Self {
+        Self::Inproc(name)
+    }
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Socket(address) => address.fmt(formatter),
+            Self::Udp(address) => write!(formatter, "udp://{address}"),
+            Self::Inproc(name) => name.fmt(formatter),
+        }
+    }
+}
+
+/// The endpoints of a host, each once, in the resolver's order.
+fn resolve_host(
+    host: &str,
+    port: u16,
+    endpoint_of: fn(SocketAddr) -> Endpoint,
+) -> Result<Vec<Endpoint>, AddressError> {
+    if host == "*" {
+        let anywhere = SocketAddr::from((Ipv4Addr::UNSPECIFIED, port));
+        return Ok(vec![endpoint_of(anywhere)]);
+    }
+    let unresolved = |detail: String| AddressError::Unresolved {
+        host: host.to_owned(),
+        detail,
+    };
+    let addresses = (host, port)
+        .to_socket_addrs()
+        .map_err(|error| unresolved(error.to_string()))?;
+    let mut found: Vec<Endpoint> = Vec::new();
+    for endpoint in addresses.map(endpoint_of) {
+        // A resolver may list an address more than once.
+        if !found.contains(&endpoint) {
+            found.push(endpoint);
+        }
+    }
+    if found.is_empty() {
+        return Err(unresolved("no address".to_owned()));
+    }
+    Ok(found)
+}
+
+fn write_host(
+    formatter: &mut fmt::Formatter<'_>,
+    transport: &str,
+    host: &str,
+    port: u16,
+) -> fmt::Result {
+    if host.contains(':') {
+        return write!(formatter, "{transport}://[{host}]:{port}");
+    }
+    write!(formatter, "{transport}://{host}:{port}")
+}
+
+/// Splits what an address says about its framing off the rest.
+fn split_framing(rest: &str) -> Result<(&str, Option<StreamFraming>), AddressError> {
+    let Some((place, parameter)) = rest.rsplit_once('?') else {
+        return Ok((rest, None));
+    };
+    match parameter {
+        "framing=none" => Ok((place, Some(StreamFraming::None))),
+        "framing=length" => Ok((place, Some(StreamFraming::Length))),
+        other => Err(AddressError::BadParameter {
+            parameter: other.to_owned(),
+        }),
+    }
+}
+
+fn parse_host(text: &str, rest: &str) -> Result<(String, u16), AddressError> {
+    let Some((host, port)) = rest.rsplit_once(':') else {
+        return Err(AddressError::BadPort {
+            text: text.to_owned(),
+        });
+    };
+    let host = host
+        .strip_prefix('[')
+        .and_then(|inner| inner.strip_suffix(']'))
+        .unwrap_or(host);
+    if host.is_empty() {
+        return Err(AddressError::Empty {
+            text: text.to_owned(),
+        });
+    }
+    let port = port.parse().map_err(|_| AddressError::BadPort {
+        text: text.to_owned(),
+    })?;
+    Ok((host.to_owned(), port))
+}
+
+fn parse_ipc(text: &str, rest: &str) -> Result<AddressKind, AddressError> {
+    if rest.is_empty() {
+        return Err(AddressError::Empty {
+            text: text.to_owned(),
+        });
+    }
+    // An abstract socket without a name would be given one that nobody knows.
+    if rest == "@" {
+        return Err(AddressError::Empty {
+            text: text.to_owned(),
+        });
+    }
+    if rest.len() > UNIX_PATH_BYTES_MAX {
+        return Err(AddressError::PathTooLong {
+            bytes: rest.len(),
+            limit: UNIX_PATH_BYTES_MAX,
+        });
+    }
+    Ok(AddressKind::Ipc(PathBuf::from(rest)))
+}
+
+fn parse_inproc(text: &str, rest: &str) -> Result<AddressKind, AddressError> {
+    let name = InprocName::new(rest).ok_or_else(|| AddressError::BadName {
+        text: text.to_owned(),
+    })?;
+    Ok(AddressKind::Inproc(name))
+}
+
+/// `sun_path` holds 108 bytes with its terminator.
+const UNIX_PATH_BYTES_MAX: usize = 107;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_print_as_they_parse() {
+        for text in [
+            "tcp://127.0.0.1:8080",
+            "tcp://[::1]:0",
+            "tcp://localhost:1",
+            "udp://127.0.0.1:8080",
+            "udp://[::1]:0",
+            "ipc:///tmp/x.sock",
+            "ipc://@abstract",
+            "inproc://orders/eu-1",
+        ] {
+            let address = text.parse::<Address>().unwrap();
+            assert_eq!(address.framing(), None);
+            assert_eq!(address.to_string(), text);
+            if !text.contains("localhost") {
+                let endpoint = address.resolve().unwrap();
+                assert_eq!(endpoint.to_string(), text);
+                assert_eq!(Address::from(endpoint), address);
+            }
+        }
+        assert_eq!(
+            "127.0.0.1:80".parse::<Address>().unwrap().to_string(),
+            "tcp://127.0.0.1:80"
+        );
+    }
+
+    #[test]
+    fn framing_stands_behind_a_question_mark() {
+        for (text, framing) in [
+            ("ipc:///tmp/x.sock?framing=none", StreamFraming::None),
+            ("tcp://127.0.0.1:80?framing=length", StreamFraming::Length),
+        ] {
+            let address = text.parse::<Address>().unwrap();
+            assert_eq!(address.framing(), Some(framing));
+            assert_eq!(address.to_string(), text);
+            let place = text.split('?').next().unwrap();
+            assert_eq!(address.resolve().unwrap().to_string(), place);
+        }
+        for text in ["ipc:///a?b", "ipc:///a?framing=some", "tcp://h:1?x=1"] {
+            let error = text.parse::<Address>().unwrap_err();
+            assert!(
+                matches!(error, AddressError::BadParameter { .. }),
+                "{error}"
+            );
+        }
+    }
+
+    /// `no valid port in` was the answer.
+    #[test]
+    fn framing_where_there_is_no_stream_is_refused_as_such() {
+        for text in [
+            "udp://127.0.0.1:1?framing=none",
+            "inproc://a?framing=length",
+        ] {
+            let error = text.parse::<Address>().unwrap_err();
+            assert!(matches!(error, AddressError::NoStream { .. }), "{error}");
+            assert!(
+                error.to_string().contains("for tcp:// and ipc:// only"),
+                "{error}"
+            );
+        }
+        for text in ["udp://127.0.0.1:1?x=1", "inproc://a?b"] {
+            let error = text.parse::<Address>().unwrap_err();
+            assert!(
+                matches!(error, AddressError::BadParameter { .. }),
+                "{error}"
+            );
+        }
+    }
+
+    #[test]
+    fn wildcard_and_names_resolve() {
+        let any = "tcp://*:9".parse::<Address>().unwrap().resolve().unwrap();
+        assert_eq!(any.to_string(), "tcp://0.0.0.0:9");
+        let any = "udp://*:9".parse::<Address>().unwrap().resolve().unwrap();
+        assert_eq!(any.to_string(), "udp://0.0.0.0:9");
+        assert!(
+            "tcp://localhost:9"
+                .parse::<Address>()
+                .unwrap()
+                .resolve()
+                .is_ok()
+        );
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        let error = |text: &str| text.parse::<Address>().unwrap_err();
+        assert!(matches!(
+            error("http://x:1"),
+            AddressError::UnknownTransport { .. }
+        ));
+        assert!(matches!(error("tcp://host"), AddressError::BadPort { .. }));
+        assert!(matches!(error("udp://host"), AddressError::BadPort { .. }));
+        assert!(matches!(
+            error("tcp://host:70000"),
+            AddressError::BadPort { .. }
+        ));
+        assert!(matches!(error("tcp://:1"), AddressError::Empty { .. }));
+        assert!(matches!(error("ipc://"), AddressError::Empty { .. }));
+        assert!(matches!(error("ipc://@"), AddressError::Empty { .. }));
+        for text in ["inproc://", "inproc://two words"] {
+            let error = error(text);
+            assert!(matches!(error, AddressError::BadName { .. }));
+            assert!(
+                error.to_string().contains("1 to 100 ASCII letters"),
+                "{error}"
+            );
+        }
+        let long = format!("ipc:///{}", "x".repeat(200));
+        assert!(matches!(error(&long), AddressError::PathTooLong { .. }));
+    }
+}

@@ -1,0 +1,262 @@
+//! Accepting connections, counting them in, and spreading them over the lanes.
+//!
+//! One lane watches the listeners and hands connections out in turn. Rejected: a listener per lane on the same port,
+//! where the kernel spreads by hash, so that a handful of long-lived sessions may all end on one lane.
+
+use crate::limits::REFUSAL_QUIET_NS;
+use crate::session::TimerKey;
+use crate::transport::Arrival;
+use std::sync::Arc;
+use tidewire_io::poller::{Interest, Token};
+
+use tidewire_io::socket::{AcceptError, Accepted};
+use tidewire_proto::body::{GoAwayBody, GoAwayCode};
+use tidewire_proto::codec::Codec;
+use tidewire_proto::connection::Connection;
+use tidewire_proto::message::{Kind, Message};
+
+use super::Core;
+use crate::address::Endpoint;
+use crate::mailbox::Post;
+use crate::transport::StreamListener;
+use crate::transport::{Carrier, Transport};
+use std::os::fd::AsFd;
+
+/// The listeners of a lane.
+#[derive(Debug, Default)]
+pub(crate) struct Acceptor {
+    pub(crate) listeners: Vec<StreamListener>,
+    /// Where the next accepted connection goes.
+    pub(crate) next_lane: usize,
+    /// Until then failures to accept are counted but not logged.
+    accept_error_quiet_until_ns: u64,
+    /// Until then peers refused for a limit are counted but not logged.
+    refusal_quiet_until_ns: u64,
+}
+
+impl Core {
+    /// Watches a listener from this lane.
+    pub(crate) fn add_listener(
+        &mut self,
+        listener: StreamListener,
+    ) -> Result<(), tidewire_io::poller::RegisterError> {
+        let token = listener_token(self.acceptor.listeners.len());
+        self.sessions
+            .reactor
+            .poller
+            .add(listener.socket.as_fd(), token, Interest::READ)?;
+        self.acceptor.listeners.push(listener);
+        Ok(())
+    }
+
+    /// Accepts what waits at a listener, up to a bound, and spreads it over the lanes.
+    pub(crate) fn accept(&mut self, listener: usize, ready: &mut Vec<usize>) {
+        for _ in 0..ACCEPTS_PER_EVENT {
+            let Some(StreamListener { socket, terms }) = self.acceptor.listeners.get(listener)
+            else {
+                return;
+            };
+            match socket.accept() {
+                Ok(Accepted { stream, peer }) => {
+                    let (stream, terms) = (terms.connection(stream), Arc::clone(terms));
+                    let peer = peer.map(Endpoint::from);
+                    self.place(
+                        Arrival {
+                            stream,
+                            peer,
+                            listener: Some(terms),
+                        },
+                        ready,
+                    );
+                }
+                Err(AcceptError::WouldBlock) => return,
+                Err(AcceptError::Aborted) => {}
+                Err(error) => {
+                    let cause = std::error::Error::source(&error).map(ToString::to_string);
+                    // Ten attempts a second go on for as long as the cause does; the log needs one line of it.
+                    if self.sessions.reactor.now_ns >= self.acceptor.accept_error_quiet_until_ns {
+                        self.acceptor.accept_error_quiet_until_ns =
+                            self.sessions.reactor.now_ns + REFUSAL_QUIET_NS;
+                        tracing::error!(%error, cause, "cannot accept; trying again every 100 ms");
+                    }
+                    // Counted last, so that whoever sees the number finds the line in the log.
+                    self.counters.accept_errors.add(1);
+                    self.pause_listener(listener);
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Counts a connection in and gives it to the lane whose turn it is.
+    pub(crate) fn place(&mut self, arrival: Arrival, ready: &mut Vec<usize>) {
+        if !self.shared.limiter.enter(arrival.peer.as_ref()) {
+            self.note_refusal(arrival.peer.as_ref());
+            let text = "a limit on the number of sessions is reached";
+            return self.turn_away(arrival.stream, GoAwayCode::LimitReached, text);
+        }
+        let shared = Arc::clone(&self.shared);
+        let lanes = shared.lanes.get().map_or(&[][..], Vec::as_slice);
+        for _ in 0..lanes.len() {
+            self.acceptor.next_lane += 1;
+            if self.acceptor.next_lane >= lanes.len() {
+                self.acceptor.next_lane = 0;
+            }
+            if !lanes[self.acceptor.next_lane].is_retired() {
+                break;
+            }
+        }
+        match lanes.get(self.acceptor.next_lane) {
+            Some(other) if self.acceptor.next_lane != self.exchange.lane => {
+                if let Err(Post::Adopt(arrival)) = other.post(Post::Adopt(arrival)) {
+                    // That lane is drowning or has ended; this one has just shown that it is not.
+                    self.adopt(arrival, ready);
+                }
+            }
+            _ => self.adopt(arrival, ready),
+        }
+    }
+
+    /// Counts a peer that the gate refused, and says so now and then: a flood of them must not become one of lines.
+    pub(crate) fn note_refusal(&mut self, peer: Option<&Endpoint>) {
+        self.counters.sessions_refused.add(1);
+        if self.sessions.reactor.now_ns >= self.acceptor.refusal_quiet_until_ns {
+            self.acceptor.refusal_quiet_until_ns = self.sessions.reactor.now_ns + REFUSAL_QUIET_NS;
+            tracing::warn!(
+                ?peer,
+                "session limit reached, raise `sessions_max` or `sessions_per_address_max`; refusing peers, of whom the \
+                 next are not logged for 10 s"
+            );
+        }
+    }
+
+    /// Takes up a connection that the gate has counted.
+    pub(crate) fn adopt(&mut self, arrival: Arrival, ready: &mut Vec<usize>) {
+        let Arrival {
+            stream,
+            peer,
+            listener,
+        } = arrival;
+        if self.ending.drain_deadline_ns.is_some() {
+            // Another lane accepted it before it learnt of the end.
+            self.shared.limiter.leave(peer.as_ref());
+            self.counters.sessions_refused.add(1);
+            return self.turn_away(stream, GoAwayCode::Shutdown, "the server is shutting down");
+        }
+        let connection = Connection::accepted(
+            &self.config.rules,
+            stream.delivery(),
+            self.sessions.reactor.now_ns,
+        );
+        let is_open = connection.is_open();
+        match self.insert(stream, peer, connection) {
+            Ok(slot) => {
+                self.sessions[slot].listener = listener;
+                if is_open {
+                    ready.push(slot);
+                }
+            }
+            Err(reason) => {
+                // `insert` gave the place at the gate back.
+                tracing::warn!(%reason, "an accepted connection could not be watched");
+            }
+        }
+    }
+
+    /// Stops accepting for a moment. Without this a listener that cannot be served would be reported ready
+    /// for ever and use up the lane.
+    pub(crate) fn pause_listener(&mut self, index: usize) {
+        self.watch_listener(index, Interest::NONE);
+        self.sessions.reactor.timers.insert(
+            self.sessions.reactor.now_ns + ACCEPT_PAUSE_NS,
+            TimerKey::Listener(index),
+        );
+    }
+
+    pub(crate) fn resume_listener(&mut self, index: usize) {
+        self.watch_listener(index, Interest::READ);
+    }
+
+    fn watch_listener(&mut self, index: usize, interest: Interest) {
+        let Some(listener) = self.acceptor.listeners.get(index) else {
+            return;
+        };
+        let token: Token = listener_token(index);
+        if let Err(error) =
+            self.sessions
+                .reactor
+                .poller
+                .modify(listener.socket.as_fd(), token, interest)
+        {
+            tracing::error!(%error, "cannot change how a listener is watched");
+        }
+    }
+
+    /// Tells a connection that is not taken up why. One attempt, never a wait.
+    pub(super) fn turn_away(&self, mut stream: Carrier, code: GoAwayCode, text: &str) {
+        let (mut body, mut frame) = (Vec::new(), Vec::new());
+        GoAwayBody { code, text }.encode(&mut body);
+        let message = Message::new(Kind::GoAway, 0, &body);
+        // A codec that cannot say it, or a peer that is gone: the close alone must do.
+        if self.config.codec.encode(&message, &mut frame).is_ok() {
+            let _ = stream.write(&frame);
+            let _ = stream.shutdown_write();
+        }
+    }
+}
+
+/// How long accepting rests after a failure such as exhausted descriptors.
+const ACCEPT_PAUSE_NS: u64 = 100_000_000;
+
+/// Connections accepted in one go, so that a connection storm does not starve those already open.
+const ACCEPTS_PER_EVENT: usize = 64;
+
+/// The poller token of a listener: below the doorbell's, above every session's.
+pub(crate) fn listener_token(index: usize) -> Token {
+    Token(usize::MAX - 1 - index)
+}
+
+#[cfg(test)]
+mod tests {
+    use tidewire_io::socket::Stream;
+
+    use super::*;
+    use crate::lane::lane;
+    use crate::limits::Limits;
+    use crate::server::Server;
+
+    #[test]
+    fn a_connection_adopted_during_a_drain_is_refused_told_and_counted() {
+        let limits = Limits {
+            sessions_max: 1,
+            ..Limits::default()
+        };
+        let mut lane = lane(&Server::builder().limits(limits));
+        let handle = lane.core.exchange.handle.clone();
+        let (near, mut far) = Stream::pair().unwrap();
+        // Another lane had accepted and counted it before the end came.
+        assert!(lane.core.shared.limiter.enter(None));
+        let deadline_ns = u64::MAX;
+        handle.post(Post::Drain { deadline_ns }).unwrap();
+        let arrival = Arrival {
+            stream: near.into(),
+            peer: None,
+            listener: None,
+        };
+        handle.post(Post::Adopt(arrival)).unwrap();
+        lane.take_mail();
+
+        assert_eq!(lane.core.counters.sessions_refused.read(), 1);
+        assert_eq!(lane.core.counters.sessions_opened.read(), 0);
+        assert!(lane.core.sessions.is_empty());
+        assert!(
+            lane.core.shared.limiter.enter(None),
+            "its place is free again"
+        );
+        let mut told = [0; 256];
+        let count = far.read(&mut told).unwrap();
+        let text = String::from_utf8_lossy(&told[..count]);
+        assert!(text.contains("shutting down"), "{text:?}");
+        assert_eq!(far.read(&mut told).unwrap(), 0, "and then the end");
+    }
+}

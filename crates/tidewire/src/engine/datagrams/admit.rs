@@ -1,0 +1,236 @@
+//! Whom to make a session for.
+//!
+//! Problem: the sender of a datagram may write any address into it. Sessions for addresses that nobody has would fill
+//! the server, and answers to addresses of others would make it a weapon. Approach, where the codec has a handshake:
+//! nothing is kept of a stranger. Its hello is answered by a challenge, a ping of 16 bytes whose payload is
+//! computed from the address with a secret key; whoever returns it, with the hello again behind it, receives at that
+//! address and gets a session. Without a handshake the first datagram that begins with a whole frame makes the session,
+//! and the address is sent no more bytes than it sent, unless the server was told to trust. What comes with an address of
+//! this server as its source is answered by nothing at all, or the server would answer itself for ever.
+//!
+//! Rejected: sessions for strangers with a short life, since a flood would still fill the server at that rate; and
+//! the challenge as a frame of its own, since clients answer pings anyway.
+
+use std::hash::{BuildHasher, RandomState};
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use tidewire_io::datagram::{Datagram, is_own_address};
+use tidewire_proto::body::GoAwayCode;
+use tidewire_proto::codec::{Codec, Decoded};
+use tidewire_proto::connection::{Connection, Delivery};
+use tidewire_proto::limits::HELLO_BYTES_MAX;
+use tidewire_proto::message::{Kind, Message};
+
+use super::Core;
+use crate::address::Endpoint;
+use crate::observe::DatagramDrop;
+use crate::transport::datagram::DatagramPeer;
+use crate::transport::{Carrier, Transport};
+
+/// Makes and knows the payloads of challenges.
+///
+/// The key is the system's, by way of the standard library's own keys against chosen collisions, and so is the hash
+/// (SipHash): who does not know the key cannot guess the payload for an address at which it does not receive. One for
+/// all lanes of a server.
+#[derive(Debug, Default)]
+pub(crate) struct Cookies {
+    key: RandomState,
+}
+
+impl Cookies {
+    fn make(&self, address: SocketAddr, now_ns: u64) -> [u8; 8] {
+        self.of_window(address, now_ns / WINDOW_NS)
+    }
+
+    /// Whether the cookie was made for this address, in this window of time or the one before.
+    fn knows(&self, address: SocketAddr, now_ns: u64, cookie: &[u8]) -> bool {
+        let window = now_ns / WINDOW_NS;
+        [window, window.wrapping_sub(1)]
+            .into_iter()
+            .any(|window| cookie == self.of_window(address, window))
+    }
+
+    fn of_window(&self, address: SocketAddr, window: u64) -> [u8; 8] {
+        self.key.hash_one((address, window)).to_le_bytes()
+    }
+}
+
+/// What a stranger's datagram is.
+enum First {
+    /// It may have a session.
+    Welcome,
+    /// It must show first that it receives at its address.
+    Unproven,
+    /// It cannot begin a session.
+    Stray(DatagramDrop),
+}
+
+impl Core {
+    /// Looks at the first datagram of an address. Returns its session if it may have one.
+    pub(crate) fn admit<C: Codec + ?Sized>(
+        &mut self,
+        port: usize,
+        datagram: &Datagram<'_>,
+        codec: &C,
+    ) -> Option<usize> {
+        if self.is_own(datagram.peer) {
+            self.sessions.drop_datagram(DatagramDrop::OwnAddress);
+            return None;
+        }
+        // The end of a session that there is not is answered by nothing, or two servers would never come to rest.
+        if datagram.bytes.is_empty() {
+            self.sessions.drop_datagram(DatagramDrop::Stranger);
+            return None;
+        }
+        let first = if self.ending.drain_deadline_ns.is_some() {
+            First::Stray(DatagramDrop::Closing)
+        } else {
+            self.judge(datagram, codec)
+        };
+        let mut peer = DatagramPeer::at_port(
+            Arc::clone(&self.ports.all[port].socket),
+            port,
+            datagram.peer,
+            datagram.local,
+        );
+        match first {
+            First::Welcome => {}
+            First::Unproven => {
+                self.challenge(&mut peer, datagram.bytes.len());
+                return None;
+            }
+            First::Stray(reason) => {
+                self.sessions.drop_datagram(reason);
+                // Whoever believes that it has a session learns that it has none. Failing to say so changes nothing.
+                let _ = peer.shutdown_write();
+                return None;
+            }
+        }
+        let endpoint = Endpoint::Udp(datagram.peer);
+        if !self.shared.limiter.enter(Some(&endpoint)) {
+            self.note_refusal(Some(&endpoint));
+            self.sessions.drop_datagram(DatagramDrop::Refused);
+            let stream = Carrier::from(peer);
+            if codec.has_handshake() {
+                let text = "a limit on the number of sessions is reached";
+                self.turn_away(stream, GoAwayCode::LimitReached, text);
+            } else {
+                let _ = stream.shutdown_write();
+            }
+            return None;
+        }
+        let connection = Connection::accepted(
+            &self.config.rules,
+            Delivery::Lossy,
+            self.sessions.reactor.now_ns,
+        );
+        let is_unvalidated = connection.is_open() && !self.config.trusts_datagram_peers;
+        if is_unvalidated {
+            peer.budget = Some(0);
+            self.evict_unvalidated();
+        }
+        let slot = self.insert(peer.into(), Some(endpoint), connection).ok()?;
+        self.ports.all[port].peers.insert(datagram.peer, slot);
+        if is_unvalidated {
+            self.note_unvalidated(slot);
+        }
+        Some(slot)
+    }
+
+    /// Whether the address is one that this server listens on.
+    fn is_own(&self, peer: SocketAddr) -> bool {
+        self.ports.all.iter().any(|port| {
+            let own = port.socket.local_address();
+            own.port() == peer.port()
+                && match own.ip().to_canonical() {
+                    ip if ip.is_unspecified() => is_own_address(peer),
+                    ip => ip == peer.ip().to_canonical(),
+                }
+        })
+    }
+
+    fn judge<C: Codec + ?Sized>(&self, datagram: &Datagram<'_>, codec: &C) -> First {
+        if datagram.truncated {
+            return First::Stray(DatagramDrop::Truncated);
+        }
+        let bytes = datagram.bytes;
+        if !codec.has_handshake() {
+            return match codec.decode(bytes, self.config.limits.frame_bytes_max) {
+                Ok(Decoded::Frame { .. }) => First::Welcome,
+                Ok(Decoded::Incomplete { .. }) => First::Stray(DatagramDrop::Unfinished),
+                Err(_) => First::Stray(DatagramDrop::Malformed),
+            };
+        }
+        match frame(codec, bytes) {
+            Some((hello, _)) if hello.kind == Kind::Hello => First::Unproven,
+            Some((pong, used)) if pong.kind == Kind::Pong => {
+                let follows = frame(codec, &bytes[used..]);
+                let is_hello = follows.is_some_and(|(hello, _)| hello.kind == Kind::Hello);
+                let cookies = &self.shared.cookies;
+                match is_hello {
+                    true if cookies.knows(
+                        datagram.peer,
+                        self.sessions.reactor.now_ns,
+                        pong.payload,
+                    ) =>
+                    {
+                        First::Welcome
+                    }
+                    true => First::Unproven,
+                    false => First::Stray(DatagramDrop::Stranger),
+                }
+            }
+            _ => First::Stray(DatagramDrop::Stranger),
+        }
+    }
+
+    /// Asks an address to show that it receives what is sent to it, in no more bytes than came from there.
+    fn challenge(&mut self, peer: &mut DatagramPeer, bytes_max: usize) {
+        let cookie = self
+            .shared
+            .cookies
+            .make(peer.address, self.sessions.reactor.now_ns);
+        let mut frame = self.sessions.outbox.buffers.take();
+        let ping = Message::new(Kind::Ping, 0, &cookie);
+        // A codec with a handshake has pings; a socket without room has none for the next one either.
+        let is_fair =
+            self.config.codec.encode(&ping, &mut frame).is_ok() && frame.len() <= bytes_max;
+        if is_fair && peer.write(&frame).is_ok() {
+            self.counters.challenges.add(1);
+        } else {
+            self.sessions.drop_datagram(DatagramDrop::Stranger);
+        }
+        self.sessions.outbox.buffers.put(frame);
+    }
+}
+
+/// The frame at the front, and its length.
+fn frame<'a, C: Codec + ?Sized>(codec: &C, bytes: &'a [u8]) -> Option<(Message<'a>, usize)> {
+    match codec.decode(bytes, HELLO_BYTES_MAX) {
+        Ok(Decoded::Frame { message, consumed }) => Some((message, consumed)),
+        _ => None,
+    }
+}
+
+/// How long a challenge can be answered at least; up to twice as long at most. Several times the longest handshake.
+const WINDOW_NS: u64 = 20_000_000_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cookie_is_good_for_its_address_and_for_a_while() {
+        let cookies = Cookies::default();
+        let address: SocketAddr = "10.0.0.1:5".parse().unwrap();
+        let now_ns = 100 * WINDOW_NS;
+        let cookie = cookies.make(address, now_ns);
+        assert!(cookies.knows(address, now_ns, &cookie));
+        assert!(cookies.knows(address, now_ns + WINDOW_NS, &cookie));
+        assert!(!cookies.knows(address, now_ns + 2 * WINDOW_NS, &cookie));
+        assert!(!cookies.knows("10.0.0.1:6".parse().unwrap(), now_ns, &cookie));
+        assert!(!cookies.knows(address, now_ns, &cookie[..7]));
+        assert!(!Cookies::default().knows(address, now_ns, &cookie));
+    }
+}

@@ -1,0 +1,239 @@
+//! Sessions over UDP: sockets that many peers share, and what arrives at them.
+//!
+//! ```text
+//!   socket ─▶ batch of datagrams ─▶ the session of each peer ─▶ decode each by itself ─▶ service
+//!                                        │ none: `admit`
+//!                                        ▼
+//!                     a hello is answered by a challenge; only its answer makes a session
+//! ```
+//!
+//! Every lane has a socket of its own on the port (`SO_REUSEPORT`), and the kernel gives each peer to one of them, until
+//! a lane ends and it deals them anew. Rejected: one socket on the first lane that hands datagrams on, which would copy every
+//! one of them and make that lane the limit of all. The price is that a handful of peers may all end on one lane.
+//!
+//! A datagram is decoded by itself. What is wrong with one says nothing of the next, which anybody may have sent in
+//! the peer's name, so it is counted and the session goes on; only what a peer says in whole frames ends it. Nothing
+//! makes a sender wait: what comes for a session that may not be read now is dropped and counted.
+//!
+//! `admit` decides whom to make a session for, `unvalidated` keeps the addresses that proved nothing within bounds, `loops`
+//! ends servers' answers to each other, `receive` decodes, `send` packs and sends, `drops` counts what the kernel had no room
+//! for.
+
+mod admit;
+mod drops;
+mod unvalidated;
+
+use crate::transport::datagram::KernelDrops;
+use crate::transport::datagram::Standing;
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use tidewire_io::datagram::{Datagram, DatagramSocket};
+use tidewire_io::poller::{Interest, RegisterError, Token};
+use tidewire_proto::codec::{Codec, RequestIds};
+use tidewire_proto::connection::{Inbound, PauseReason};
+use tidewire_proto::correlate::Arrival;
+use tidewire_proto::message::{Kind, Message};
+
+pub(crate) use admit::Cookies;
+pub(crate) use drops::PlannedDrops;
+pub(crate) use unvalidated::UnvalidatedSessions;
+
+use super::Core;
+use crate::observe::DatagramDrop;
+
+/// A socket that the lane's sessions share.
+#[derive(Debug)]
+pub(crate) struct Port {
+    pub(crate) socket: Arc<DatagramSocket>,
+    pub(crate) peers: HashMap<SocketAddr, usize>,
+    /// Sessions that wait for room in the socket.
+    blocked: Vec<usize>,
+    kernel_drops: KernelDrops,
+}
+
+/// The UDP sockets that the lane's sessions share.
+#[derive(Debug, Default)]
+pub(crate) struct Ports {
+    pub(crate) all: Vec<Port>,
+    pub(crate) planned_drops: PlannedDrops,
+    /// UDP sessions of addresses that have proved nothing.
+    pub(crate) unvalidated: UnvalidatedSessions,
+}
+
+impl Core {
+    /// Has the shared sockets watched for room whose sessions found none.
+    pub(crate) fn watch_port_waiters(&mut self) {
+        while let Some((port, slot)) = self.sessions.port_waiters.pop() {
+            self.ports.all[port].blocked.push(slot);
+            self.watch_port(port, Interest::READ_WRITE);
+        }
+    }
+
+    /// The shared socket has room again.
+    pub(crate) fn flush_blocked(&mut self, port: usize) {
+        let mut blocked = std::mem::take(&mut self.ports.all[port].blocked);
+        self.watch_port(port, Interest::READ);
+        for slot in blocked.drain(..) {
+            let waits = self.sessions.get(slot).is_some_and(|session| {
+                session.connection.outbound().is_blocked()
+                    && session
+                        .stream
+                        .datagram()
+                        .is_some_and(|peer| peer.port == Some(port))
+            });
+            if waits {
+                let now_ns = self.sessions.reactor.now_ns;
+                self.sessions[slot].connection.handle_writable(now_ns);
+                self.sessions.flush(slot);
+            }
+        }
+        let again = std::mem::replace(&mut self.ports.all[port].blocked, blocked);
+        self.ports.all[port].blocked.extend(again);
+    }
+
+    fn watch_port(&mut self, port: usize, interest: Interest) {
+        let socket = std::os::fd::AsFd::as_fd(&*self.ports.all[port].socket);
+        if let Err(error) = self
+            .sessions
+            .reactor
+            .poller
+            .modify(socket, port_token(port), interest)
+        {
+            tracing::error!(%error, "cannot change how a datagram socket is watched");
+        }
+    }
+
+    /// Watches a socket that the lane's sessions will share.
+    pub(crate) fn add_port(&mut self, socket: DatagramSocket) -> Result<(), RegisterError> {
+        let token = port_token(self.ports.all.len());
+        self.sessions.reactor.poller.add(
+            std::os::fd::AsFd::as_fd(&socket),
+            token,
+            Interest::READ,
+        )?;
+        self.ports.all.push(Port {
+            socket: Arc::new(socket),
+            peers: HashMap::new(),
+            blocked: Vec::new(),
+            kernel_drops: KernelDrops::default(),
+        });
+        Ok(())
+    }
+
+    /// Counts a frame that came before the session was open.
+    pub(crate) fn count_early(&self) {
+        self.sessions.drop_datagram(DatagramDrop::Early);
+    }
+
+    /// Whether the session takes a datagram now.
+    pub(crate) fn may_take(&self, slot: usize, datagram: &Datagram<'_>) -> bool {
+        let session = &self.sessions[slot];
+        let connection = &session.connection;
+        let reason = match connection.inbound() {
+            _ if connection.is_closed() => DatagramDrop::Closing,
+            Inbound::Ended => DatagramDrop::Closing,
+            Inbound::Paused(_) if !datagram.bytes.is_empty() => DatagramDrop::Paused,
+            Inbound::Paused(_) | Inbound::Reading => return true,
+        };
+        self.sessions.drop_datagram(reason);
+        false
+    }
+
+    /// An address that has not proved itself may be sent as much as it sends.
+    #[inline]
+    pub(crate) fn allow(&mut self, slot: usize, bytes: usize) {
+        if let Some(peer) = self.sessions[slot].stream.datagram_mut()
+            && let Some(budget) = &mut peer.budget
+        {
+            *budget = budget.saturating_add(bytes as u64);
+        }
+    }
+
+    /// Keeps whole frames of a datagram that may not be handled yet.
+    pub(crate) fn keep_rest(&mut self, slot: usize, rest: &[u8]) {
+        if rest.is_empty() || self.sessions[slot].connection.inbound() == Inbound::Ended {
+            return;
+        }
+        let mut kept = self.sessions.outbox.buffers.take();
+        kept.extend_from_slice(rest);
+        self.sessions[slot].connection.partial.keep_frames(kept);
+    }
+
+    /// Reading of a session stops, unless sending its output is all it takes to go on.
+    pub(crate) fn stop_datagrams(&mut self, slot: usize) {
+        let connection = &mut self.sessions[slot].connection;
+        if connection.is_closed() || connection.inbound() == Inbound::Ended {
+            return;
+        }
+        if !connection.is_paused() {
+            connection.pause(PauseReason::Output);
+        }
+        self.counters.reads_paused.add(1);
+        self.sessions.update_interest(slot);
+        self.sessions.flush(slot);
+    }
+
+    /// Takes note of the order of a peer's requests.
+    #[inline(always)]
+    pub(crate) fn note_arrival<C: Codec + ?Sized>(
+        &mut self,
+        slot: usize,
+        codec: &C,
+        message: &Message<'_>,
+    ) {
+        let is_asked = matches!(
+            message.kind,
+            Kind::Request | Kind::Subscribe | Kind::Unsubscribe | Kind::Join | Kind::Leave
+        );
+        if is_asked {
+            self.note_request(slot, codec.ids(), message.id);
+        }
+    }
+
+    #[inline(never)]
+    fn note_request(&mut self, slot: usize, ids: RequestIds, id: u32) {
+        let session = &mut self.sessions[slot];
+        if session.connection.is_outgoing() {
+            return;
+        }
+        let Some(peer) = session.stream.datagram_mut() else {
+            return;
+        };
+        match peer.arrivals.note(ids, id) {
+            Arrival::InTurn | Arrival::Again => {}
+            Arrival::After { missing } => self.counters.requests_missing.add(u64::from(missing)),
+            Arrival::Late => self.counters.requests_late.add(1),
+        }
+    }
+
+    /// A session over UDP is taken apart.
+    pub(crate) fn forget_peer(&mut self, slot: usize) {
+        self.set_standing(slot, Standing::Validated);
+        let Some(peer) = self.sessions[slot].stream.datagram() else {
+            return;
+        };
+        match peer.port {
+            Some(port) => {
+                let address = peer.address;
+                self.ports.all[port].peers.remove(&address);
+            }
+            None => self.count_own_drops(slot),
+        }
+    }
+
+    /// The shared socket of the port with this token, if it is one.
+    pub(crate) fn port_of(&self, token: Token) -> Option<usize> {
+        let port = (usize::MAX - 1 - PORT_FIRST).checked_sub(token.0)?;
+        (port < self.ports.all.len()).then_some(port)
+    }
+}
+
+/// The poller token of a shared socket: below those of the listeners, above every session's.
+fn port_token(port: usize) -> Token {
+    Token(usize::MAX - 1 - PORT_FIRST - port)
+}
+
+/// How many listeners there may be before the ports in the numbering of tokens.
+const PORT_FIRST: usize = 512;

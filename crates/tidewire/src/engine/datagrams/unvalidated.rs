@@ -1,0 +1,183 @@
+//! Addresses of which nobody knows whether they receive what is sent to them.
+//!
+//! Problem: without a handshake the first datagram of an address makes a session, and anybody may write any address into
+//! it. 65,536 forged ones would take every place of a server for as long as a session may be silent. Approach: such a
+//! session is *unvalidated* at first. There are few places for those, each ends after seconds of silence, and the oldest
+//! one makes room when there is none; so a newcomer is always served, and an address that comes again begins anew. An
+//! address that is heard again after [`unvalidated_timeout`](crate::Limits::unvalidated_timeout), and was never silent for
+//! that long, is *established* and an ordinary session. That is no proof, because a forger can go on; so established
+//! addresses have at most half of the places, and the others stay unvalidated.
+//!
+//! Neither is told of its end: to an address that did not ask it would be noise, and a peer that goes on needs no new
+//! beginning. Rejected: a challenge, because these codecs have no frame that every peer answers.
+
+use crate::transport::datagram::Standing;
+use std::collections::VecDeque;
+
+use super::Core;
+use crate::limits::nanoseconds;
+use crate::session::{CloseReason, SessionId};
+
+/// The lane's sessions of addresses that are not validated.
+#[derive(Debug, Default)]
+pub(crate) struct UnvalidatedSessions {
+    /// The oldest first. Some have ended or are established, and are skipped.
+    queue: VecDeque<SessionId>,
+    unvalidated: usize,
+    established: usize,
+}
+
+impl Core {
+    /// Makes room for another unvalidated address.
+    pub(crate) fn evict_unvalidated(&mut self) {
+        let limits = &self.config.limits;
+        let all = limits.unvalidated_max.min(limits.sessions_max / 4);
+        let count_max = (all / self.lane_count()).max(1);
+        while self.ports.unvalidated.unvalidated >= count_max {
+            let Some(id) = self.ports.unvalidated.queue.pop_front() else {
+                return;
+            };
+            if let Some(slot) = self.sessions.slot_of(id)
+                && self.sessions[slot].is_unvalidated()
+            {
+                self.set_standing(slot, Standing::Validated);
+                self.sessions.close(slot, CloseReason::Evicted);
+            }
+        }
+        if self.ports.unvalidated.queue.len() > 2 * count_max + QUEUE_SLACK {
+            let mut queue = std::mem::take(&mut self.ports.unvalidated.queue);
+            queue.retain(|id| {
+                let slot = self.sessions.slot_of(*id);
+                slot.is_some_and(|slot| self.sessions[slot].is_unvalidated())
+            });
+            self.ports.unvalidated.queue = queue;
+        }
+    }
+
+    /// The session's address is not validated.
+    pub(crate) fn note_unvalidated(&mut self, slot: usize) {
+        let since_ns = self.sessions.reactor.now_ns;
+        self.set_standing(slot, Standing::Unvalidated { since_ns });
+        self.ports
+            .unvalidated
+            .queue
+            .push_back(self.sessions[slot].id);
+        self.sessions.arm_timer(slot);
+    }
+
+    /// An unvalidated address was heard again after its time.
+    #[cold]
+    pub(crate) fn establish(&mut self, slot: usize) {
+        let established_max = self.config.limits.sessions_max / 2 / self.lane_count();
+        let since_ns = self.sessions.reactor.now_ns;
+        let standing = match self.ports.unvalidated.established < established_max.max(1) {
+            true => Standing::Established,
+            false => Standing::Unvalidated { since_ns },
+        };
+        self.set_standing(slot, standing);
+    }
+
+    /// Keeps the counts right.
+    pub(crate) fn set_standing(&mut self, slot: usize, standing: Standing) {
+        let Some(peer) = self.sessions[slot].stream.datagram_mut() else {
+            return;
+        };
+        let former = std::mem::replace(&mut peer.standing, standing);
+        let counts = &mut self.ports.unvalidated;
+        counts.unvalidated -= usize::from(matches!(former, Standing::Unvalidated { .. }));
+        counts.unvalidated += usize::from(matches!(standing, Standing::Unvalidated { .. }));
+        counts.established -= usize::from(former == Standing::Established);
+        counts.established += usize::from(standing == Standing::Established);
+    }
+
+    /// Whether it is time to decide on an address that is heard now.
+    #[inline]
+    pub(crate) fn may_be_established(&self, standing: Standing) -> bool {
+        let Standing::Unvalidated { since_ns } = standing else {
+            return false;
+        };
+        self.sessions.reactor.now_ns.saturating_sub(since_ns)
+            >= nanoseconds(self.config.limits.unvalidated_timeout)
+    }
+
+    fn lane_count(&self) -> usize {
+        self.exchange.lanes.get().map_or(1, Vec::len).max(1)
+    }
+}
+
+/// How many ended sessions the queue may hold beside the others before it is cleaned.
+const QUEUE_SLACK: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+    use std::time::Duration;
+
+    use tidewire_io::datagram::{Datagram, DatagramOptions, DatagramSocket};
+    use tidewire_proto::codec::AnyCodec;
+
+    use super::*;
+    use crate::lane::lane;
+    use crate::limits::Limits;
+    use crate::server::Server;
+
+    const SECOND_NS: u64 = 1_000_000_000;
+
+    #[test]
+    fn an_address_that_goes_on_is_established_and_may_be_silent_for_long() {
+        let codec = AnyCodec::by_name("raw").unwrap();
+        let limits = Limits {
+            unvalidated_timeout: Duration::from_secs(10),
+            idle_timeout_without_heartbeat: Duration::from_secs(1_000),
+            sessions_max: 4,
+            ..Limits::default()
+        };
+        let mut lane = lane(&Server::builder().limits(limits).codec(codec.clone()));
+        let any = "127.0.0.1:0".parse().unwrap();
+        let socket = DatagramSocket::bind(&any, &DatagramOptions::default()).unwrap();
+        lane.core.add_port(socket).unwrap();
+        let mut admit = |port| {
+            let datagram = Datagram {
+                peer: SocketAddr::from(([10, 0, 0, 1], port)),
+                local: None,
+                bytes: b"hello",
+                truncated: false,
+            };
+            let core = &mut lane.core;
+            let slot = core.admit(0, &datagram, &codec).unwrap();
+            for _ in 0..3 {
+                core.sessions
+                    .reactor
+                    .set_time(core.sessions.reactor.now_ns + 5 * SECOND_NS);
+                let now_ns = core.sessions.reactor.now_ns;
+                core.sessions[slot].connection.note_input(now_ns);
+                assert!(!core.is_looping(slot, &datagram, &codec));
+            }
+            slot
+        };
+        // Half of the places are for established addresses.
+        let slots = [1, 2, 3].map(&mut admit);
+        let standings = slots.map(|slot| {
+            let peer = lane.core.sessions[slot].stream.datagram().unwrap();
+            peer.standing == Standing::Established
+        });
+        assert_eq!(standings, [true, true, false]);
+        for _ in 0..100 {
+            lane.core
+                .sessions
+                .reactor
+                .set_time(lane.core.sessions.reactor.now_ns + SECOND_NS);
+            lane.handle_timers();
+        }
+        let ended = slots.map(|slot| lane.core.sessions[slot].connection.is_closed());
+        assert_eq!(ended, [false, false, true]);
+        assert_eq!(lane.core.ports.unvalidated.established, 2);
+        lane.close_all();
+        let counts = &lane.core.ports.unvalidated;
+        assert_eq!((counts.unvalidated, counts.established), (0, 0));
+        assert_eq!(
+            lane.core.counters.closed[CloseReason::Unvalidated.index()].read(),
+            1
+        );
+    }
+}

@@ -1,0 +1,50 @@
+//! How a lane ends with its server.
+
+use super::Core;
+
+/// Whether the lane ends, and how.
+#[derive(Debug, Default)]
+pub(crate) struct Ending {
+    pub(crate) drain_deadline_ns: Option<u64>,
+    pub(crate) stop: bool,
+    /// The lane ends because its server does.
+    pub(crate) server_ends: bool,
+}
+
+impl Ending {
+    /// Whether the lane ends with its server: nobody is left who wants to know who comes and goes.
+    pub(crate) fn is_with_server(&self) -> bool {
+        self.stop && self.server_ends
+    }
+}
+
+impl Core {
+    /// Begins to end: no new connections, every peer is told, and whoever is done is let go.
+    pub(crate) fn drain(&mut self, deadline_ns: u64) {
+        if self.ending.drain_deadline_ns.is_some() {
+            return;
+        }
+        self.ending.drain_deadline_ns = Some(deadline_ns);
+        self.ending.server_ends = true;
+        for listener in std::mem::take(&mut self.acceptor.listeners) {
+            if let Err(error) = self
+                .sessions
+                .reactor
+                .poller
+                .remove(std::os::fd::AsFd::as_fd(&listener.socket))
+            {
+                tracing::error!(%error, "cannot stop watching a listener");
+            }
+        }
+        let slots: Vec<usize> = self.sessions.iter().map(|(slot, _)| slot).collect();
+        for slot in slots {
+            self.sessions
+                .change(slot, |connection, rules| connection.drain(rules));
+            self.sessions.transmit(slot);
+            self.sessions.update_interest(slot);
+            if self.sessions[slot].connection.may_read() {
+                self.sessions.resumed.push(slot);
+            }
+        }
+    }
+}

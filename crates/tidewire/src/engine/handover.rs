@@ -1,0 +1,107 @@
+//! What a lane leaves to another one when it ends and its server goes on: because its service panicked or asked for
+//! it, or its poller failed.
+//!
+//! One lane accepts for all, so with it the whole server would be deaf, and nobody would be told. The next living lane
+//! takes over its listeners, its in-process names, and the connections that were on their way to it. Its own sessions
+//! end, and their peers can come back at once.
+
+use std::os::fd::AsFd;
+
+use super::Core;
+use crate::mailbox::{LaneHandle, Post};
+use crate::transport::StreamListener;
+use crate::transport::inproc;
+
+impl Core {
+    /// Gives away what others can go on with. The lane's handle is retired already, and its sessions are still there.
+    pub(crate) fn hand_over(&mut self) {
+        let listeners = std::mem::take(&mut self.acceptor.listeners);
+        for listener in &listeners {
+            if let Err(error) = self.sessions.reactor.poller.remove(listener.socket.as_fd()) {
+                tracing::error!(%error, "cannot stop watching a listener");
+            }
+        }
+        for listener in listeners {
+            self.give_listener(Box::new(listener));
+        }
+        if let Some(successor) = self.successor() {
+            inproc::hand_over(&self.exchange.handle, &successor.party());
+        }
+    }
+
+    /// Waits for a place in a successor's queue, which other lanes must not; nobody waits for a lane that has ended.
+    fn give_listener(&self, listener: Box<StreamListener>) {
+        let mut post = Post::Listen(listener);
+        while let Some(successor) = self.successor() {
+            match successor.post(post) {
+                Ok(()) => return,
+                Err(back) => post = back,
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    /// Passes on the connections that others posted, and counts messages that found nobody.
+    pub(crate) fn discard_mail(&mut self) {
+        let handle = self.exchange.handle.clone();
+        self.pass_on_all(std::iter::from_fn(|| handle.take()));
+        self.exchange.handle.discard_letters();
+        self.exchange.discard_batches();
+    }
+
+    /// The same for what was taken already.
+    pub(crate) fn pass_on_all(&mut self, posts: impl IntoIterator<Item = Post>) {
+        let successor = self.successor();
+        for post in posts {
+            self.pass_on(post, successor.as_ref());
+        }
+    }
+
+    /// The next living lane, unless the whole server ends.
+    fn successor(&self) -> Option<LaneHandle> {
+        let lanes = self
+            .exchange
+            .lanes
+            .get()
+            .filter(|_| !self.ending.server_ends)?;
+        lanes.iter().find(|lane| !lane.is_retired()).cloned()
+    }
+
+    fn pass_on(&self, post: Post, successor: Option<&LaneHandle>) {
+        match (post, successor) {
+            (Post::Adopt(arrival), Some(successor)) => {
+                if let Err(Post::Adopt(arrival)) = successor.post(Post::Adopt(arrival)) {
+                    self.shared.limiter.leave(arrival.peer.as_ref());
+                }
+            }
+            (Post::Adopt(arrival), None) => self.shared.limiter.leave(arrival.peer.as_ref()),
+            (Post::Arrive { stream }, Some(successor)) => {
+                let passed_on = successor.post(Post::Arrive { stream });
+                if passed_on.is_err() {
+                    // Like any connection to a server that is too busy, it ends.
+                    tracing::warn!("a connection on its way to a lane that ended found no place");
+                }
+            }
+            (Post::Listen(listener), Some(_)) => self.give_listener(listener),
+            (Post::Batch(batch), _) => self.exchange.handle.count_undelivered(&batch),
+            // Whatever else there is was for this lane or its sessions.
+            _ => {}
+        }
+    }
+
+    /// Accepts from now on in place of a lane that ended.
+    pub(crate) fn take_over(&mut self, listener: StreamListener) {
+        if self.ending.server_ends {
+            return;
+        }
+        let address = listener.socket.local_address().to_string();
+        match self.add_listener(listener) {
+            Ok(()) => tracing::warn!(
+                address,
+                lane = self.exchange.lane,
+                "a lane took a listener over"
+            ),
+            Err(error) => tracing::error!(%error, address, "a listener could not be taken over"),
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! Making sessions and taking them apart.
+
+use crate::session::SessionCard;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use tidewire_io::datagram::{DatagramConnectError, DatagramSocket};
+use tidewire_io::poller::Token;
+use tidewire_io::socket::Stream;
+use tidewire_proto::codec::Codec;
+use tidewire_proto::connection::Connection;
+
+use super::Core;
+use crate::address::Endpoint;
+use crate::limits::DATAGRAM_FRAME_BYTES_MAX;
+use crate::observe::trace::Connecting;
+use crate::session::{CloseReason, Session, SessionId};
+use crate::transport::ConnectFailure;
+use crate::transport::datagram::{DatagramPeer, Packing};
+use crate::transport::inproc::{self, InprocConnectError};
+use crate::transport::{Carrier, Transport};
+
+impl Core {
+    /// Starts a connection. With `wait_for_server` an in-process name that nobody listens on yet is waited
+    /// for until the handshake times out.
+    pub(crate) fn connect(
+        &mut self,
+        endpoint: &Endpoint,
+        tag: u64,
+        wait_for_server: bool,
+    ) -> Result<SessionId, ConnectFailure> {
+        let (stream, peer) = match endpoint {
+            Endpoint::Socket(_) | Endpoint::Udp(_) if wait_for_server => {
+                return Err(InprocConnectError::CannotWait.into());
+            }
+            Endpoint::Socket(address) => {
+                let stream = Stream::connect_with(address, &self.config.socket_options)?;
+                (stream.into(), Some(address.clone().into()))
+            }
+            Endpoint::Udp(address) => {
+                self.check_framing()?;
+                let peer = self.connect_datagram(*address)?;
+                (peer.into(), Some(endpoint.clone()))
+            }
+            Endpoint::Inproc(name) => {
+                let waiter = wait_for_server.then(|| self.exchange.handle.party());
+                let stream = inproc::connect(name, waiter.as_ref())?;
+                (Carrier::Inproc(Box::new(stream)), None)
+            }
+        };
+        let connection = Connection::connecting(
+            &self.config.rules,
+            stream.delivery(),
+            self.sessions.reactor.now_ns,
+        );
+        let slot = self.insert(stream, peer, connection);
+        let slot = slot.map_err(ConnectFailure::Closed)?;
+        self.sessions[slot].tag = tag;
+        Ok(self.sessions[slot].id)
+    }
+
+    /// Whether the lane's frames are those of datagrams.
+    fn check_framing(&self) -> Result<(), ConnectFailure> {
+        let codec = &self.config.codec;
+        let for_datagrams = codec.clone().for_datagrams();
+        if for_datagrams.fills_datagrams() == codec.fills_datagrams() {
+            return Ok(());
+        }
+        let codec = codec.name();
+        Err(ConnectFailure::Framing { codec })
+    }
+
+    /// A socket of one session, for datagrams to and from one server.
+    fn connect_datagram(&self, address: SocketAddr) -> Result<DatagramPeer, DatagramConnectError> {
+        let socket = DatagramSocket::connect(&address, &self.config.datagram_options)?;
+        Ok(DatagramPeer::connected(Arc::new(socket), address))
+    }
+
+    pub(crate) fn insert(
+        &mut self,
+        stream: Carrier,
+        peer: Option<Endpoint>,
+        mut connection: Connection,
+    ) -> Result<usize, CloseReason> {
+        let id = self.sessions.next_id(self.exchange.lane);
+        let slot = id.slot();
+        let is_outgoing = connection.is_outgoing();
+        if stream.datagram().is_some() {
+            connection.limit_frames(DATAGRAM_FRAME_BYTES_MAX);
+        }
+        let mut session = Session::new(stream, id, connection);
+        session.peer = peer.map(Box::new);
+        if session.stream.datagram().is_some() {
+            let bytes_max = self.config.limits.datagram_bytes_max;
+            let packing = Packing::new(&self.config.codec, bytes_max);
+            session.output.packing = Some(Box::new(packing));
+        }
+        session.connecting = Connecting::of(&session, &self.config.codec);
+        session.interest = session.wanted_interest();
+        let interest = session.interest;
+        if let Err(error) =
+            session
+                .stream
+                .add(&mut *self.sessions.reactor.poller, Token(slot), interest)
+        {
+            tracing::error!(%error, "cannot watch a connection");
+            if !is_outgoing {
+                self.shared.limiter.leave(session.peer.as_deref());
+            }
+            return Err(CloseReason::Io(std::io::ErrorKind::Other));
+        }
+        self.sessions.slab.insert(session);
+        // All sessions may be awake at once; that must not be the moment to allocate.
+        self.sessions.awake.reserve(self.sessions.len());
+        self.sessions.arm_timer(slot);
+        self.counters.sessions_opened.add(1);
+        Ok(slot)
+    }
+
+    /// Lets other threads find a session that is about to be announced to the service.
+    pub(crate) fn enter(&mut self, slot: usize) {
+        let now_ns = self.sessions.now_ns();
+        let session = &mut self.sessions[slot];
+        let card = Arc::new(SessionCard::new(session, now_ns));
+        session.card = Some(Arc::clone(&card));
+        self.shared.sessions.enter(card);
+    }
+
+    /// Takes a closed session apart.
+    pub(crate) fn dismantle(&mut self, slot: usize, reason: CloseReason) {
+        // Before the peer can know, so that nobody who heard of the end from it finds the session open.
+        if let Some(card) = self.sessions[slot].card.take() {
+            self.shared.sessions.remove(&card);
+        }
+        self.rooms().leave_all(slot);
+        self.sessions.last_words(slot, reason);
+        self.sessions.say_end(slot, reason);
+        self.forget_peer(slot);
+        self.sessions.cancel_all(slot);
+        let Some(mut session) = self.sessions.slab.try_remove(slot) else {
+            return;
+        };
+        if let Some(timer) = session.timer.take() {
+            self.sessions.reactor.timers.cancel(timer);
+        }
+        if let Err(error) = session.stream.remove(&mut *self.sessions.reactor.poller) {
+            tracing::error!(session = %session.id, %error, "cannot stop watching a connection");
+        }
+        if !session.connection.is_outgoing() {
+            self.shared.limiter.leave(session.peer.as_deref());
+        }
+        self.sessions.outbox.buffers.put(session.output.bytes);
+        self.sessions
+            .outbox
+            .buffers
+            .put(session.connection.partial.take().0);
+        self.counters.closed[reason.index()].add(1);
+        tracing::debug!(session = %session.id, %reason, "session closed");
+    }
+
+    /// Takes everything apart without the service, which is what failed: peers learn it at once instead of waiting
+    /// for a lane that will not answer.
+    pub(crate) fn abandon(&mut self) {
+        let slots = self.sessions.slots();
+        for slot in slots {
+            let connection = &mut self.sessions[slot].connection;
+            connection.close(CloseReason::LaneFailed);
+            let reason = connection.close_reason().unwrap_or(CloseReason::LaneFailed);
+            self.dismantle(slot, reason);
+        }
+        self.exchange.post_batches();
+    }
+}

@@ -1,0 +1,151 @@
+//! The state of a lane without its service: the components that own it, and what takes more than one of them.
+//!
+//! [`LaneSessions`] owns the sessions, what they have to write, and what the lane waits with. [`RoomTable`] owns who is in
+//! which room, [`Exchange`] what goes to other lanes, [`Acceptor`] the listeners, and [`Ports`] the UDP sockets that sessions
+//! share. A file here is for what needs several of them: making a session and taking it apart, accepting, draining, handing
+//! over to another lane.
+
+mod accept;
+mod datagrams;
+mod draining;
+mod handover;
+mod letters;
+mod lifecycle;
+mod replies;
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+
+use crossbeam_utils::CachePadded;
+use tidewire_io::poller::Poller;
+
+pub(crate) use accept::Acceptor;
+pub(crate) use datagrams::{Cookies, Ports};
+pub(crate) use draining::Ending;
+pub(crate) use replies::{Origin, Replies};
+
+use crate::config::Config;
+use crate::mailbox::{Exchange, LaneHandle, Lanes};
+use crate::observe::LaneCounters;
+use crate::room::{Directory, LaneRooms, RoomTable};
+use crate::session::{Gate, LaneSessions, SessionTable, SpareFrames};
+
+/// What all lanes of a server share. Nothing in it is touched per message.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) config: Arc<Config>,
+    pub(crate) directory: Arc<Directory>,
+    pub(crate) limiter: Arc<Gate>,
+    /// Where other threads find the open sessions.
+    pub(crate) sessions: SessionTable,
+    /// Bytes of the broadcasts under way.
+    pub(crate) broadcast_bytes: Arc<AtomicUsize>,
+    /// Challenges for unvalidated addresses over UDP.
+    pub(crate) cookies: Cookies,
+    /// Emptied frames on their way back from lanes to those who answer later.
+    pub(crate) spare_frames: Arc<SpareFrames>,
+    pub(crate) lanes: Arc<Lanes>,
+}
+
+/// A lane without its service.
+#[derive(Debug)]
+pub(crate) struct Core {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) config: Arc<Config>,
+    pub(crate) counters: Arc<CachePadded<LaneCounters>>,
+    pub(crate) sessions: LaneSessions,
+    pub(crate) rooms: RoomTable,
+    pub(crate) exchange: Exchange,
+    pub(crate) acceptor: Acceptor,
+    pub(crate) ports: Ports,
+    pub(crate) replies: Replies,
+    pub(crate) ending: Ending,
+}
+
+impl Shared {
+    pub(crate) fn new(config: Config, lanes: usize) -> Self {
+        let limits = &config.limits;
+        Self {
+            directory: Arc::new(Directory::new(limits)),
+            limiter: Arc::new(Gate::new(limits)),
+            sessions: SessionTable::new(lanes),
+            broadcast_bytes: Arc::default(),
+            cookies: Cookies::default(),
+            spare_frames: Arc::default(),
+            lanes: Arc::default(),
+            config: Arc::new(config),
+        }
+    }
+}
+
+impl Core {
+    pub(crate) fn new(
+        lane: usize,
+        shared: Arc<Shared>,
+        handle: LaneHandle,
+        poller: Box<dyn Poller>,
+        counters: Arc<CachePadded<LaneCounters>>,
+    ) -> Self {
+        let config = Arc::clone(&shared.config);
+        let spare_frames = Arc::clone(&shared.spare_frames);
+        let sessions = LaneSessions::new(
+            Arc::clone(&config),
+            Arc::clone(&counters),
+            poller,
+            spare_frames,
+        );
+        Self {
+            sessions,
+            rooms: RoomTable::new(Arc::clone(&shared.directory), Arc::clone(&shared.limiter)),
+            exchange: Exchange::new(lane, handle, Arc::clone(&shared.lanes)),
+            acceptor: Acceptor::default(),
+            ports: Ports::default(),
+            replies: Replies::default(),
+            ending: Ending::default(),
+            counters,
+            config,
+            shared,
+        }
+    }
+
+    /// The rooms of this lane.
+    #[inline]
+    pub(crate) fn rooms(&mut self) -> LaneRooms<'_> {
+        LaneRooms {
+            is_ending: self.ending.is_with_server(),
+            table: &mut self.rooms,
+            sessions: &mut self.sessions,
+            exchange: &mut self.exchange,
+        }
+    }
+
+    /// When the lane must wake even if nothing arrives.
+    pub(crate) fn wake_ns(&self) -> Option<u64> {
+        let sweep = self.rooms.sweep_ns();
+        let held = self
+            .rooms
+            .holds_publishers()
+            .then_some(self.sessions.reactor.now_ns + HELD_CHECK_NS);
+        let backed_up = self
+            .exchange
+            .has_batches()
+            .then_some(self.sessions.reactor.now_ns + BATCH_RETRY_NS);
+        [
+            sweep,
+            self.sessions.reactor.timers.next_deadline(),
+            self.ports.planned_drops.wake_ns(),
+            held,
+            backed_up,
+            self.ending.drain_deadline_ns,
+        ]
+        .into_iter()
+        .flatten()
+        .min()
+    }
+}
+
+/// How often a lane looks whether a blocking room on another lane is clear again.
+const HELD_CHECK_NS: u64 = 2_000_000;
+
+/// How soon a batch that found no place is offered again.
+const BATCH_RETRY_NS: u64 = 100_000;

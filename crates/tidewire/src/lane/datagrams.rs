@@ -1,0 +1,365 @@
+//! From the socket to the service: a batch of datagrams, the session of each, and its frames.
+
+use std::io::ErrorKind;
+use std::sync::Arc;
+
+use tidewire_io::datagram::{Datagram, DatagramBatch, DatagramSocket, Datagrams};
+use tidewire_io::poller::Event;
+use tidewire_proto::codec::{AnyCodec, Codec};
+
+use super::Lane;
+use super::read::{self, Flow, Progress, with_codec};
+use crate::engine::Core;
+use crate::observe::DatagramDrop;
+use crate::service::Context;
+use crate::service::Service;
+use crate::session::CloseReason;
+
+/// Where datagrams come from.
+#[derive(Clone, Copy)]
+enum Source {
+    Port(usize),
+    /// The socket of one session.
+    Session(usize),
+}
+
+impl<S: Service> Lane<S> {
+    /// The poller reported a shared socket.
+    pub(crate) fn handle_port_event(&mut self, port: usize, event: Event) {
+        if event.writable {
+            self.core.flush_blocked(port);
+        }
+        if event.readable {
+            self.receive_at_port(port);
+        }
+    }
+
+    /// Takes what waits at every shared socket.
+    pub(crate) fn receive_at_ports(&mut self) {
+        for port in 0..self.core.ports.all.len() {
+            self.receive_at_port(port);
+        }
+    }
+
+    fn receive_at_port(&mut self, port: usize) {
+        if let Some(shared) = self.core.ports.all.get(port) {
+            let socket = Arc::clone(&shared.socket);
+            self.receive(&socket, Source::Port(port));
+            self.core.plan_port_drops(port);
+        }
+    }
+
+    /// Reads a session over UDP: what it left over, and its own socket if it has one.
+    pub(crate) fn read_datagrams(&mut self, slot: usize) {
+        let (core, service) = (&mut self.core, &mut self.service);
+        if core.sessions[slot].connection.partial.has_frames() {
+            with_codec!(core.config.codec, codec => take_backlog(core, service, codec, slot));
+        }
+        let session = &core.sessions[slot];
+        if !session.connection.may_read() {
+            return;
+        }
+        let Some(peer) = session.stream.datagram() else {
+            return;
+        };
+        if peer.port.is_none() {
+            let (socket, id) = (Arc::clone(&peer.socket), session.id);
+            self.receive(&socket, Source::Session(slot));
+            if self.core.sessions.slot_of(id).is_some() {
+                self.core.plan_own_drops(slot);
+            }
+        }
+    }
+
+    /// Receives until there is nothing, the share of the turn is used up, or the only session there may not be read.
+    fn receive(&mut self, socket: &DatagramSocket, source: Source) {
+        let Self {
+            core,
+            service,
+            datagrams,
+            ..
+        } = self;
+        let limits = &core.config.limits;
+        let bytes_max = limits.frame_bytes_max.max(limits.datagram_bytes_max);
+        let batch = datagrams.get_or_insert_with(|| {
+            Box::new(DatagramBatch::with_limit(
+                DatagramBatch::SLOTS_MAX,
+                bytes_max,
+            ))
+        });
+        for _ in 0..RECEIVES_PER_EVENT {
+            if core.exchange.is_backed_up() || !core.may_receive(source) {
+                return;
+            }
+            core.counters.system_calls.add(1);
+            match socket.receive(batch) {
+                Ok(_) => {}
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+                Err(error) => return core.handle_receive_failure(source, error),
+            }
+            core.sessions.reactor.now_ns = core.sessions.reactor.clock.now_ns();
+            with_codec!(core.config.codec, codec => handle_batch(core, service, codec, source, batch));
+            if !batch.is_full() {
+                return;
+            }
+        }
+    }
+}
+
+/// Gives every datagram of a batch to its session.
+fn handle_batch<S: Service, C: Codec + ?Sized>(
+    core: &mut Core,
+    service: &mut S,
+    codec: &C,
+    source: Source,
+    batch: &DatagramBatch,
+) {
+    let mut datagrams = batch.iter();
+    let mut next = datagrams.next();
+    while let Some(first) = next {
+        let slot = match source {
+            Source::Session(slot) => Some(slot),
+            Source::Port(port) => core.ports.all[port]
+                .peers
+                .get(&first.peer)
+                .copied()
+                .or_else(|| admit_and_announce(core, service, codec, port, &first)),
+        };
+        next = match slot {
+            Some(slot) => handle_run(core, service, codec, slot, first, &mut datagrams),
+            None => datagrams.next(),
+        };
+    }
+}
+
+/// Makes a session for a peer that has none, if it may have one.
+#[cold]
+fn admit_and_announce<S: Service, C: Codec + ?Sized>(
+    core: &mut Core,
+    service: &mut S,
+    codec: &C,
+    port: usize,
+    first: &Datagram<'_>,
+) -> Option<usize> {
+    let Some(slot) = core.admit(port, first, codec) else {
+        core.counters.datagrams_in.add(1);
+        core.counters.bytes_in.add(first.bytes.len() as u64);
+        return None;
+    };
+    if core.sessions[slot].connection.is_open() {
+        read::announce(core, service, slot);
+    }
+    Some(slot)
+}
+
+/// What became of a datagram.
+enum Taken {
+    Whole,
+    /// The session is not read further for now; so many bytes of the datagram were used.
+    Stopped(usize),
+    Ended,
+    Close(CloseReason),
+}
+
+/// Handles the datagrams of one peer that follow each other, and returns the next one of another peer, or of this one
+/// if the session stopped.
+fn handle_run<'a, S: Service, C: Codec + ?Sized>(
+    core: &mut Core,
+    service: &mut S,
+    codec: &C,
+    slot: usize,
+    first: Datagram<'a>,
+    rest: &mut Datagrams<'a>,
+) -> Option<Datagram<'a>> {
+    let mut current = Some(first);
+    // What was left over comes first, if sending its output was all it took to go on.
+    take_backlog(core, service, codec, slot);
+    // Also of a session that may not be read now: its peer lives.
+    let now_ns = core.sessions.now_ns();
+    core.sessions[slot].connection.note_input(now_ns);
+    if !core.may_take(slot, &first) {
+        core.counters.datagrams_in.add(1);
+        return rest.next();
+    }
+    if core.is_looping(slot, &first, codec) {
+        return skip_run(core, first, rest);
+    }
+    let (id, mut progress) = (core.sessions[slot].id, Progress::new(core, slot));
+    let (mut count, mut bytes, mut ending) = (0, 0, Taken::Whole);
+    let mut cx = core.context(id);
+    while let Some(datagram) = current.filter(|datagram| datagram.peer == first.peer) {
+        count += 1;
+        bytes += datagram.bytes.len() as u64;
+        cx.core.allow(slot, datagram.bytes.len());
+        current = rest.next();
+        ending = take_datagram(&mut cx, service, codec, slot, &datagram, &mut progress);
+        if let Taken::Stopped(used) = ending {
+            // What stopped it may be gone once its output is sent.
+            cx.core.keep_rest(slot, &datagram.bytes[used..]);
+        }
+        if !matches!(ending, Taken::Whole) {
+            break;
+        }
+    }
+    drop(cx);
+    core.counters.datagrams_in.add(count);
+    core.counters.bytes_in.add(bytes);
+    core.counters.frames_in.add(progress.frames);
+    match ending {
+        Taken::Whole => {}
+        Taken::Stopped(_) => core.stop_datagrams(slot),
+        Taken::Ended => read::end(core, slot),
+        Taken::Close(reason) => core.sessions.close(slot, reason),
+    }
+    current
+}
+
+/// Drops the datagrams of one peer that follow each other, and returns the next one of another peer.
+#[cold]
+fn skip_run<'a>(
+    core: &mut Core,
+    first: Datagram<'a>,
+    rest: &mut Datagrams<'a>,
+) -> Option<Datagram<'a>> {
+    let mut current = Some(first);
+    while let Some(datagram) = current.filter(|datagram| datagram.peer == first.peer) {
+        core.counters.datagrams_in.add(1);
+        core.counters.bytes_in.add(datagram.bytes.len() as u64);
+        core.sessions.drop_datagram(DatagramDrop::Loop);
+        current = rest.next();
+    }
+    current
+}
+
+/// Decodes one datagram.
+fn take_datagram<'a, S: Service, C: Codec + ?Sized>(
+    cx: &mut Context<'_>,
+    service: &mut S,
+    codec: &C,
+    slot: usize,
+    datagram: &Datagram<'a>,
+    progress: &mut Progress,
+) -> Taken {
+    if datagram.truncated {
+        cx.core.sessions.drop_datagram(DatagramDrop::Truncated);
+        return Taken::Whole;
+    }
+    if datagram.bytes.is_empty() {
+        return Taken::Ended;
+    }
+    take_frames(cx, service, codec, slot, datagram.bytes, progress)
+}
+
+fn take_frames<S: Service, C: Codec + ?Sized>(
+    cx: &mut Context<'_>,
+    service: &mut S,
+    codec: &C,
+    slot: usize,
+    bytes: &[u8],
+    progress: &mut Progress,
+) -> Taken {
+    let (used, flow) = read::decode_frames::<S, C, true>(cx, service, codec, slot, bytes, progress);
+    match flow {
+        Flow::Continue if used == bytes.len() => Taken::Whole,
+        Flow::Continue => {
+            cx.core.sessions.drop_datagram(DatagramDrop::Unfinished);
+            Taken::Whole
+        }
+        Flow::Stop => Taken::Stopped(used),
+        Flow::Close(CloseReason::Decode(error)) => {
+            tracing::debug!(session = %cx.id, %error, "the rest of a datagram is not of this codec");
+            cx.core.sessions.drop_datagram(DatagramDrop::Malformed);
+            Taken::Whole
+        }
+        Flow::Close(reason) => Taken::Close(reason),
+    }
+}
+
+/// Handles what was left of a datagram when its session stopped, unless it still may not be read.
+fn take_backlog<S: Service, C: Codec + ?Sized>(
+    core: &mut Core,
+    service: &mut S,
+    codec: &C,
+    slot: usize,
+) {
+    // Each pass handles a frame at least.
+    while core.sessions[slot].may_read_on() {
+        let (rest, _) = core.sessions[slot].connection.partial.take();
+        take_rest(core, service, codec, slot, &rest);
+        core.sessions[slot].connection.handle_backlog_served();
+        core.sessions.outbox.buffers.put(rest);
+    }
+}
+
+fn take_rest<S: Service, C: Codec + ?Sized>(
+    core: &mut Core,
+    service: &mut S,
+    codec: &C,
+    slot: usize,
+    tail: &[u8],
+) {
+    let (id, mut progress) = (core.sessions[slot].id, Progress::new(core, slot));
+    let mut cx = core.context(id);
+    let taken = take_frames(&mut cx, service, codec, slot, tail, &mut progress);
+    if let Taken::Stopped(used) = taken {
+        cx.core.keep_rest(slot, &tail[used..]);
+    }
+    drop(cx);
+    core.counters.frames_in.add(progress.frames);
+    match taken {
+        Taken::Whole | Taken::Ended => {}
+        Taken::Stopped(_) => core.stop_datagrams(slot),
+        Taken::Close(reason) => core.sessions.close(slot, reason),
+    }
+}
+
+impl Core {
+    /// Whether what arrives can be handled. A session's own socket keeps what it may not read now.
+    fn may_receive(&self, source: Source) -> bool {
+        match source {
+            Source::Port(_) => true,
+            Source::Session(slot) => self
+                .sessions
+                .get(slot)
+                .is_some_and(|session| session.connection.may_read()),
+        }
+    }
+
+    /// Looks at a peer that proved nothing and is heard now. Returns whether it is to be ignored this time.
+    #[inline]
+    pub(crate) fn is_looping<C: Codec + ?Sized>(
+        &mut self,
+        slot: usize,
+        datagram: &Datagram<'_>,
+        codec: &C,
+    ) -> bool {
+        let Some(peer) = self.sessions[slot].stream.datagram_mut() else {
+            return false;
+        };
+        if peer.budget.is_none() {
+            return false;
+        }
+        let is_looping = peer.loop_watch.look(datagram.bytes, codec);
+        let standing = peer.standing;
+        if self.may_be_established(standing) {
+            self.establish(slot);
+        }
+        is_looping
+    }
+
+    fn handle_receive_failure(&mut self, source: Source, error: std::io::Error) {
+        match source {
+            Source::Port(_) => {
+                // Nothing a peer does makes a shared socket fail; what does will be met again.
+                tracing::error!(%error, "cannot receive datagrams");
+                self.counters.accept_errors.add(1);
+            }
+            Source::Session(slot) => self.sessions.handle_unreachable(slot, error),
+        }
+    }
+}
+
+/// Batches taken from a socket in one go, so that a flood at one does not starve the rest of the lane: at most
+/// 8 × 32 runs of up to 64 KiB.
+const RECEIVES_PER_EVENT: usize = 8;

@@ -1,0 +1,120 @@
+//! Messages for sessions and rooms of another lane, collected for a turn and posted together.
+
+use crossbeam_queue::ArrayQueue;
+
+use crate::session::SessionId;
+
+/// Buffers for batches. Those of a lane that mostly sends would otherwise all end up with lanes that mostly receive,
+/// and every batch would be allocated anew. Touched once per batch.
+#[derive(Debug)]
+pub(crate) struct SpareBatches {
+    queue: ArrayQueue<Vec<u8>>,
+}
+
+impl Default for SpareBatches {
+    fn default() -> Self {
+        Self {
+            queue: ArrayQueue::new(SPARE_BATCHES_MAX),
+        }
+    }
+}
+
+impl SpareBatches {
+    pub(crate) fn take(&self) -> Vec<u8> {
+        self.queue
+            .pop()
+            .unwrap_or_else(|| Vec::with_capacity(BATCH_RESERVE_BYTES))
+    }
+
+    /// Takes a buffer back, unless it grew large or enough are kept.
+    pub(crate) fn put(&self, mut batch: Vec<u8>) {
+        if batch.capacity() <= 4 * BATCH_RESERVE_BYTES {
+            batch.clear();
+            // A full queue means that enough are kept; this one is freed.
+            let _ = self.queue.push(batch);
+        }
+    }
+}
+
+/// One entry of a batch between lanes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum BatchEntry<'a> {
+    /// A frame for every member of a room.
+    Room { alias: u16, frame: &'a [u8] },
+    /// A frame for one session.
+    Session { id: SessionId, frame: &'a [u8] },
+}
+
+impl<'a> BatchEntry<'a> {
+    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
+        let (target, frame) = match self {
+            Self::Room { alias, frame } => (ROOM_TARGET | u64::from(*alias), frame),
+            Self::Session { id, frame } => (id.number(), frame),
+        };
+        out.extend_from_slice(&target.to_le_bytes());
+        out.extend_from_slice(&(frame.len() as u64).to_le_bytes());
+        out.extend_from_slice(frame);
+    }
+
+    /// Takes the first entry off `batch`.
+    pub(crate) fn decode(batch: &mut &'a [u8]) -> Option<Self> {
+        let (target, rest) = batch.split_first_chunk::<8>()?;
+        let (length, rest) = rest.split_first_chunk::<8>()?;
+        let (frame, rest) = rest.split_at_checked(u64::from_le_bytes(*length) as usize)?;
+        *batch = rest;
+        let target = u64::from_le_bytes(*target);
+        Some(if target & ROOM_TARGET_MASK == ROOM_TARGET {
+            Self::Room {
+                alias: (target & 0xFFFF) as u16,
+                frame,
+            }
+        } else {
+            Self::Session {
+                id: SessionId::from_number(target),
+                frame,
+            }
+        })
+    }
+}
+
+/// Batch buffers kept for all lanes: at most 16 MiB.
+const SPARE_BATCHES_MAX: usize = 64;
+
+/// First capacity of a batch: a turn's worth of small messages.
+const BATCH_RESERVE_BYTES: usize = 64 * 1024;
+
+/// A target with these upper bits is a room; session generations never reach them.
+const ROOM_TARGET: u64 = 0xFFFF_FFFF_FFFF_0000;
+const ROOM_TARGET_MASK: u64 = 0xFFFF_FFFF_FFFF_0000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn batches_decode_to_what_was_encoded() {
+        let entries = [
+            BatchEntry::Room {
+                alias: 7,
+                frame: b"frame",
+            },
+            BatchEntry::Session {
+                id: SessionId::new(3, 9, 5),
+                frame: b"",
+            },
+            BatchEntry::Room {
+                alias: u16::MAX,
+                frame: b"x",
+            },
+        ];
+        let mut bytes = Vec::new();
+        for entry in &entries {
+            entry.encode(&mut bytes);
+        }
+        let mut rest = &bytes[..];
+        for entry in &entries {
+            assert_eq!(BatchEntry::decode(&mut rest), Some(*entry));
+        }
+        assert_eq!(BatchEntry::decode(&mut rest), None);
+    }
+}

@@ -1,0 +1,163 @@
+//! What a lane has for the other lanes of its server.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use tidewire_proto::codec::AnyCodec;
+use tidewire_proto::error::EncodeError;
+
+use super::{BatchEntry, LaneHandle, Post, SpareBatches};
+use crate::session::{LaneSessions, SendError, SessionId, encode_within};
+
+/// The lanes of a server, as each of them knows the others.
+#[derive(Debug, Default)]
+pub(crate) struct Lanes {
+    /// Every lane of the server, in the order of their numbers.
+    handles: OnceLock<Vec<LaneHandle>>,
+    /// Emptied batches on their way back from the lanes that received them to those that send.
+    pub(crate) spare_batches: SpareBatches,
+    /// The lanes of which no more mail comes.
+    pub(crate) silent: SilentLanes,
+}
+
+/// Which lanes of a server will post nothing more.
+#[derive(Debug, Default)]
+pub(crate) struct SilentLanes(AtomicU64);
+
+impl SilentLanes {
+    /// Notes that a lane has posted its last batch, or that nobody is to wait for it.
+    pub(crate) fn note(&self, lane: usize) {
+        self.0.fetch_or(1 << lane, Ordering::SeqCst);
+    }
+
+    pub(crate) fn are_all(&self, lanes: usize) -> bool {
+        self.0.load(Ordering::SeqCst).count_ones() as usize >= lanes
+    }
+}
+
+/// What one lane has for the others: its own mailbox, and a batch for each of theirs.
+#[derive(Debug)]
+pub(crate) struct Exchange {
+    /// The number of this lane.
+    pub(crate) lane: usize,
+    /// The mailbox of this lane.
+    pub(crate) handle: LaneHandle,
+    pub(crate) lanes: Arc<Lanes>,
+    /// What this turn produced for each other lane, see [`BatchEntry`].
+    pub(crate) batches: Vec<Vec<u8>>,
+}
+
+impl Lanes {
+    /// Makes the lanes known. Only the first call has an effect.
+    pub(crate) fn set(&self, handles: Vec<LaneHandle>) {
+        // The cell is new, so this cannot find it set.
+        let _ = self.handles.set(handles);
+    }
+
+    #[inline]
+    pub(crate) fn get(&self) -> Option<&Vec<LaneHandle>> {
+        self.handles.get()
+    }
+
+    /// Every lane of the server.
+    pub(crate) fn all(&self) -> &[LaneHandle] {
+        self.handles.get().map_or(&[][..], Vec::as_slice)
+    }
+}
+
+impl Exchange {
+    pub(crate) fn new(lane: usize, handle: LaneHandle, lanes: Arc<Lanes>) -> Self {
+        Self {
+            lane,
+            handle,
+            lanes,
+            batches: Vec::new(),
+        }
+    }
+
+    /// Appends frames to the output of any session of the server.
+    #[inline(always)]
+    pub(crate) fn send_to(
+        &mut self,
+        sessions: &mut LaneSessions,
+        id: SessionId,
+        encode: impl FnOnce(&AnyCodec, &mut Vec<u8>) -> Result<(), EncodeError>,
+    ) -> Result<(), SendError> {
+        if id.lane() != self.lane {
+            let mut frame = sessions.outbox.buffers.take();
+            let result = encode(&sessions.config.codec, &mut frame);
+            if result.is_ok() {
+                self.batch(id.lane(), &BatchEntry::Session { id, frame: &frame });
+            }
+            sessions.outbox.buffers.put(frame);
+            return Ok(result?);
+        }
+        sessions.append_to(
+            id,
+            #[inline(always)]
+            |limit, codec, out| {
+                encode_within(
+                    limit,
+                    out,
+                    #[inline(always)]
+                    |out| encode(codec, out),
+                )
+            },
+        )
+    }
+
+    /// Adds an entry to what this turn sends to another lane.
+    pub(crate) fn batch(&mut self, lane: usize, entry: &BatchEntry<'_>) {
+        if self.batches.len() <= lane {
+            self.batches.resize_with(lane + 1, Vec::new);
+        }
+        let batch = &mut self.batches[lane];
+        if batch.capacity() == 0 {
+            *batch = self.lanes.spare_batches.take();
+        }
+        entry.encode(batch);
+    }
+
+    /// Posts what this turn collected for other lanes. What finds a full queue stays and grows.
+    pub(crate) fn post_batches(&mut self) {
+        let Some(lanes) = self.lanes.get() else {
+            return;
+        };
+        for (lane, batch) in self.batches.iter_mut().enumerate() {
+            if batch.is_empty() {
+                continue;
+            }
+            let Some(target) = lanes.get(lane).filter(|target| !target.is_retired()) else {
+                self.handle.count_undelivered(batch);
+                batch.clear();
+                continue;
+            };
+            if let Err(Post::Batch(back)) = target.post(Post::Batch(std::mem::take(batch))) {
+                *batch = back;
+            }
+        }
+    }
+
+    /// Whether there is something for other lanes that has not been posted.
+    pub(crate) fn has_batches(&self) -> bool {
+        self.batches.iter().any(|batch| !batch.is_empty())
+    }
+
+    /// Whether another lane is so far behind that reading must wait for it.
+    pub(crate) fn is_backed_up(&self) -> bool {
+        self.batches
+            .iter()
+            .any(|batch| batch.len() > BATCH_BYTES_MAX)
+    }
+
+    /// Counts what was collected for other lanes and can be posted no more.
+    pub(crate) fn discard_batches(&mut self) {
+        for batch in &mut self.batches {
+            self.handle.count_undelivered(batch);
+            batch.clear();
+        }
+    }
+}
+
+/// Bytes waiting for another lane above which reading stops. 2 MiB is many turns' worth.
+const BATCH_BYTES_MAX: usize = 2 << 20;

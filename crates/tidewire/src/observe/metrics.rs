@@ -1,0 +1,307 @@
+//! Counters of a lane, readable from any thread at any time.
+//!
+//! Each lane owns one padded block and is its only writer, so an increment is a plain add: no locked
+//! instruction, no shared cache line. Hot paths add once per batch.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crossbeam_utils::CachePadded;
+
+use tidewire_proto::connection::CloseReason;
+
+/// A number that one thread changes and any thread reads.
+#[derive(Debug, Default)]
+pub(crate) struct Counter(AtomicU64);
+
+impl Counter {
+    #[inline]
+    pub(crate) fn add(&self, count: u64) {
+        // Only the lane writes, so load and store need not be one atomic step.
+        self.0.store(
+            self.0.load(Ordering::Relaxed).wrapping_add(count),
+            Ordering::Relaxed,
+        );
+    }
+
+    /// As [`Counter::add`], when others than the lane may count: once it has ended.
+    pub(crate) fn add_shared(&self, count: u64) {
+        self.0.fetch_add(count, Ordering::Relaxed);
+    }
+
+    /// For a number that is counted elsewhere, on the lane's own thread.
+    #[inline]
+    pub(crate) fn set(&self, count: u64) {
+        self.0.store(count, Ordering::Relaxed);
+    }
+
+    pub(crate) fn read(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Why a room message did not reach a subscriber.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DropReason {
+    /// The session closed before the message was written.
+    Closed,
+    /// The subscription's policy dropped it.
+    Policy,
+    /// The subscriber left the room before the message was written.
+    Left,
+}
+
+impl DropReason {
+    /// Names of all reasons, in the order of their counters.
+    pub const NAMES: [&'static str; 3] = ["closed", "policy", "left"];
+}
+
+/// Why a datagram, or the rest of one, did not go where it was to go. All but the last two are about what came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DatagramDrop {
+    /// Its sender has no session, and it cannot begin one.
+    Stranger,
+    /// It is not of the codec. What stood before that was handled.
+    Malformed,
+    /// Its last frame is not whole. Those before were handled.
+    Unfinished,
+    /// It was larger than is taken, and was not looked at.
+    Truncated,
+    /// Its session may not be read for now: output, a room or deferred answers hold it back.
+    Paused,
+    /// A limit on the number of sessions was reached.
+    Refused,
+    /// Its session, or the server, is about to end.
+    Closing,
+    /// It overtook the welcome.
+    Early,
+    /// It has an address of this server as its source, and answering it would be answering oneself.
+    OwnAddress,
+    /// One of many that brought nothing new although all were answered, so that two servers may be answering each other.
+    Loop,
+    /// To an address that has not proved itself, beyond what that address sent.
+    OverBudget,
+    /// The system would not send it.
+    Unsendable,
+}
+
+impl DatagramDrop {
+    /// Names of all reasons, in the order of their counters.
+    pub const NAMES: [&'static str; 12] = [
+        "stranger",
+        "malformed",
+        "unfinished",
+        "truncated",
+        "paused",
+        "refused",
+        "closing",
+        "early",
+        "own_address",
+        "loop",
+        "over_budget",
+        "unsendable",
+    ];
+}
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
+        #[derive(Debug, Default)]
+        pub(crate) struct LaneCounters {
+            $(pub(crate) $name: Counter,)*
+            pub(crate) closed: [Counter; CloseReason::NAMES.len()],
+            pub(crate) room_dropped: [Counter; DropReason::NAMES.len()],
+            pub(crate) datagrams_dropped: [Counter; DatagramDrop::NAMES.len()],
+        }
+
+        /// The counters of one lane, or the sum over lanes, at one moment.
+        #[derive(Clone, Debug, Default, PartialEq, Eq)]
+        pub struct Metrics {
+            $($(#[$doc])* pub $name: u64,)*
+            /// Sessions closed, by reason; see [`CloseReason::NAMES`].
+            pub closed: [u64; CloseReason::NAMES.len()],
+            /// Room messages a subscriber did not get, by reason; see [`DropReason::NAMES`].
+            pub room_dropped: [u64; DropReason::NAMES.len()],
+            /// Datagrams that did not go where they were to go, by reason; see [`DatagramDrop::NAMES`].
+            pub datagrams_dropped: [u64; DatagramDrop::NAMES.len()],
+        }
+
+        impl LaneCounters {
+            fn add_to(&self, sum: &mut Metrics) {
+                $(sum.$name += self.$name.read();)*
+                for (total, counter) in sum.closed.iter_mut().zip(&self.closed) {
+                    *total += counter.read();
+                }
+                for (total, counter) in sum.datagrams_dropped.iter_mut().zip(&self.datagrams_dropped) {
+                    *total += counter.read();
+                }
+                for (total, counter) in sum.room_dropped.iter_mut().zip(&self.room_dropped) {
+                    *total += counter.read();
+                }
+            }
+        }
+    };
+}
+
+counters! {
+    /// Sessions accepted or connected.
+    sessions_opened,
+    /// Connections refused because a session limit was reached.
+    sessions_refused,
+    /// Sessions that waited for something when a drain reached its deadline: output, answers, messages of rooms that were
+    /// not written yet, or requests that were read but not handled.
+    sessions_cut_off,
+    /// Messages for rooms, topics or sessions of another lane that had ended when they came, each counted once however many
+    /// sessions it was for.
+    mail_undelivered,
+    /// Failures of `accept`, descriptor exhaustion included.
+    accept_errors,
+    /// Bytes read from sockets.
+    bytes_in,
+    /// Bytes taken by sockets.
+    bytes_out,
+    /// Frames decoded.
+    frames_in,
+    /// Write calls that took bytes.
+    writes,
+    /// System calls that waited for events, read or wrote, also those that came to nothing. What it takes to open and close
+    /// sessions, to change what is waited for, and to ring a lane that sleeps is not among them.
+    system_calls,
+    /// Times a lane that had nothing to do looked for work awhile before it would sleep; see
+    /// [`ServerBuilder::spin_us`](crate::ServerBuilder::spin_us).
+    spins,
+    /// Of these, times that there was some.
+    spins_found,
+    /// Allocations of the lane's thread, up to its last turn. 0 in a program whose allocator does not count
+    /// ([`is_counting`](tidewire_io::allocation::is_counting)).
+    allocations,
+    /// Bytes of those allocations; of buffers that grew, what was added.
+    allocated_bytes,
+    /// Messages said in rooms, on this lane.
+    said,
+    /// Messages published to topics, on this lane, whether or not anybody is subscribed.
+    published,
+    /// Frames of rooms and topics times their subscribers.
+    room_offered,
+    /// Room frames handed to a subscriber's socket whole.
+    room_delivered,
+    /// Sweeps of a room.
+    sweeps,
+    /// Gap notices sent.
+    gaps_announced,
+    /// Times a publisher was held because a room blocks.
+    publishers_held,
+    /// Times reading paused because a session did not take its output, or the application did not take a client's events.
+    reads_paused,
+    /// Events that a client dropped because the application did not take them; see
+    /// [`WhenEventsFull`](crate::WhenEventsFull).
+    events_dropped,
+    /// Messages a service refused with a typed error.
+    refused,
+    /// Direct sends refused because the receiver's queue was full or it was gone.
+    sends_refused,
+    /// Messages refused at the sender because they fit no frame that the receiver takes.
+    sends_too_large,
+    /// Datagrams received, whatever became of them.
+    datagrams_in,
+    /// Datagrams handed to the system. Whether they arrive is not known.
+    datagrams_out,
+    /// Datagrams that reached this machine and found no room in a socket of a lane. A run handed over in one piece on
+    /// the same machine counts as one.
+    kernel_drops,
+    /// Challenges sent to addresses that said hello and had not shown that they receive there.
+    challenges,
+    /// Hellos sent again because nothing came back.
+    hellos_repeated,
+    /// Registrations of subscribers, not counting those that were only repeated.
+    registrations,
+    /// Registrations refused because of the limit, or because the address had not proved itself.
+    registrations_refused,
+    /// Requests that were missing, by their ids, when a later one came over UDP. Those that came after all are counted
+    /// in `requests_late` as well, so that the difference was lost.
+    requests_missing,
+    /// Requests that came over UDP after later ones.
+    requests_late,
+    /// Replies that no request waited for.
+    replies_unmatched,
+    /// Cancel frames received.
+    requests_cancelled,
+    /// Requests whose answers were deferred.
+    deferred,
+    /// Deferred answers handed to their session.
+    deferred_answered,
+    /// Deferred answers that nobody wanted any more: the session had ended or the caller had cancelled.
+    deferred_undelivered,
+    /// Messages of other threads brought into their session's output.
+    sends_taken,
+    /// Messages of other threads whose session had ended when its lane came to them.
+    sends_undelivered,
+    /// Sessions that broadcasts chose.
+    broadcast_matched,
+    /// Of these, sessions into whose output the message went.
+    broadcast_queued,
+    /// Of these, sessions whose output was full.
+    broadcast_full,
+    /// Of these, sessions that take only smaller frames.
+    broadcast_too_large,
+}
+
+impl Metrics {
+    /// Sessions closed with this counter name, such as `"idle_timeout"`. 0 for an unknown name.
+    #[must_use]
+    pub fn closed_by(&self, name: &str) -> u64 {
+        CloseReason::NAMES
+            .iter()
+            .position(|known| *known == name)
+            .map_or(0, |index| self.closed[index])
+    }
+
+    /// Sessions closed, for whatever reason.
+    #[must_use]
+    pub fn sessions_closed(&self) -> u64 {
+        self.closed.iter().sum()
+    }
+
+    /// Datagrams dropped for this reason.
+    #[must_use]
+    pub fn datagrams_dropped_by(&self, reason: DatagramDrop) -> u64 {
+        self.datagrams_dropped[reason as usize]
+    }
+
+    /// Room frames dropped, for whatever reason.
+    #[must_use]
+    pub fn room_dropped_total(&self) -> u64 {
+        self.room_dropped.iter().sum()
+    }
+
+    /// Room frames that are neither delivered nor dropped yet. Exact when the lanes are at rest.
+    #[must_use]
+    pub fn room_in_flight(&self) -> i128 {
+        i128::from(self.room_offered)
+            - i128::from(self.room_delivered)
+            - i128::from(self.room_dropped_total())
+    }
+}
+
+/// The counters of all lanes of a server.
+#[derive(Clone, Debug)]
+pub struct MetricsReader {
+    lanes: Arc<[Arc<CachePadded<LaneCounters>>]>,
+}
+
+impl MetricsReader {
+    pub(crate) fn new(lanes: Vec<Arc<CachePadded<LaneCounters>>>) -> Self {
+        Self {
+            lanes: lanes.into(),
+        }
+    }
+
+    /// The sum over all lanes, now.
+    #[must_use]
+    pub fn read(&self) -> Metrics {
+        let mut sum = Metrics::default();
+        for lane in self.lanes.iter() {
+            lane.add_to(&mut sum);
+        }
+        sum
+    }
+}

@@ -1,0 +1,15 @@
+//! What a lane says of itself: counters, log lines, spans. Every other module may use these; they use none of them.
+
+#[cfg(feature = "log")]
+pub mod log;
+#[cfg(test)]
+mod logged;
+mod metrics;
+pub(crate) mod trace;
+
+#[cfg(all(test, feature = "log"))]
+pub(crate) use logged::Kept;
+#[cfg(test)]
+pub(crate) use logged::logged;
+pub(crate) use metrics::LaneCounters;
+pub use metrics::{DatagramDrop, DropReason, Metrics, MetricsReader};

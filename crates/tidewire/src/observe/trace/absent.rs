@@ -1,0 +1,80 @@
+//! The guards without the feature `trace`: nothing.
+
+use tidewire_proto::codec::AnyCodec;
+use tidewire_proto::connection::CloseReason;
+use tidewire_proto::message::Kind;
+
+use super::Traced;
+use crate::observe::LaneCounters;
+
+/// A connection being made.
+#[derive(Debug)]
+pub(crate) struct Connecting;
+
+/// Something being done to a session: handling a message, closing.
+#[must_use = "a span ends where its guard does"]
+#[derive(Debug)]
+pub(crate) struct Entered;
+
+/// Bytes on their way through a socket.
+#[must_use = "a span ends where its guard does"]
+#[derive(Debug)]
+pub(crate) struct Moving;
+
+impl Connecting {
+    #[inline(always)]
+    pub(crate) fn none() -> Self {
+        Self
+    }
+
+    #[inline(always)]
+    pub(crate) fn of(_session: &impl Traced, _codec: &AnyCodec) -> Self {
+        Self
+    }
+
+    #[inline(always)]
+    pub(crate) fn end(&mut self) {}
+}
+
+impl Entered {
+    #[inline(always)]
+    pub(crate) fn handle<T: Traced>(
+        _session: Option<&T>,
+        _codec: &AnyCodec,
+        _kind: Kind,
+        _bytes: usize,
+    ) -> Self {
+        Self
+    }
+
+    #[inline(always)]
+    pub(crate) fn close(_session: &impl Traced, _codec: &AnyCodec, _reason: CloseReason) -> Self {
+        Self
+    }
+
+    #[inline(always)]
+    pub(crate) fn end(self) {}
+}
+
+impl Moving {
+    #[inline(always)]
+    pub(crate) fn receive(
+        _session: &impl Traced,
+        _codec: &AnyCodec,
+        _counters: &LaneCounters,
+    ) -> Self {
+        Self
+    }
+
+    #[inline(always)]
+    pub(crate) fn send(
+        _session: &impl Traced,
+        _codec: &AnyCodec,
+        _counters: &LaneCounters,
+    ) -> Self {
+        Self
+    }
+
+    #[inline(always)]
+    pub(crate) fn end(self, _counters: &LaneCounters) {}
+}

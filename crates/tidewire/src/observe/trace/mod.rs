@@ -1,0 +1,62 @@
+//! Spans of what a lane does, for whoever follows one connection through a busy server.
+//!
+//! Five spans with the target `tidewire::span`, behind the cargo feature `trace`:
+//!
+//! | span | level | from | to | fields |
+//! |---|---|---|---|---|
+//! | `connect` | debug | accepted, or asked for | open for messages, or failed | session, peer, codec, outgoing, opened |
+//! | `receive` | trace | the first read | the last, of one turn | session, peer, codec, bytes |
+//! | `handle` | trace | decoded | the service returned | session, peer, codec, kind, bytes |
+//! | `send` | trace | the first write | the last, of one flush | session, peer, codec, bytes |
+//! | `close` | debug | before the service is told | taken apart | session, peer, codec, reason |
+//!
+//! `handle` lies in `receive`. A client is a lane as well, so it has all five.
+//!
+//! Approach: the lane asks for a guard and ends it, with the same calls whether the feature is on or not. With it off
+//! the guards have no size and the calls no code. `.ci/count-instructions` counts what that costs. Rejected:
+//! `tracing`'s own `max_level_off` features, which an application sets for everything that it is made of; and a span
+//! as long as its session, which would cost every idle one its memory and tell nothing that `connect` and `close` do not.
+
+#[cfg(not(feature = "trace"))]
+mod absent;
+#[cfg(feature = "trace")]
+mod present;
+
+use std::fmt;
+
+#[cfg(not(feature = "trace"))]
+pub(crate) use absent::{Connecting, Entered, Moving};
+#[cfg(feature = "trace")]
+pub(crate) use present::{Connecting, Entered, Moving};
+
+/// A session, as its spans name it.
+#[cfg_attr(
+    not(feature = "trace"),
+    expect(
+        dead_code,
+        reason = "only spans ask for these, and without the feature there are none"
+    )
+)]
+pub(crate) trait Traced {
+    /// The session's number.
+    fn id(&self) -> impl fmt::Display;
+
+    /// The peer's address, if it has one.
+    fn peer(&self) -> Option<impl fmt::Display>;
+
+    /// Whether this side made the connection.
+    fn is_outgoing(&self) -> bool;
+}
+
+#[cfg(all(test, not(feature = "trace")))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_the_feature_a_guard_is_nothing() {
+        assert_eq!(size_of::<Connecting>(), 0);
+        assert_eq!(size_of::<Entered>(), 0);
+        assert_eq!(size_of::<Moving>(), 0);
+        assert!(!std::mem::needs_drop::<(Connecting, Entered, Moving)>());
+    }
+}

@@ -1,0 +1,160 @@
+//! The guards with the feature `trace`. Their fields are put together only if a subscriber wants the span.
+
+use tidewire_proto::codec::{AnyCodec, Codec};
+use tidewire_proto::connection::CloseReason;
+use tidewire_proto::message::Kind;
+use tracing::field::Empty;
+use tracing::span::{EnteredSpan, Span};
+
+use super::Traced;
+use crate::observe::LaneCounters;
+
+/// A connection being made. It lasts over many turns, so it is the one span that a session keeps.
+#[derive(Debug)]
+pub(crate) struct Connecting(Option<Box<Span>>);
+
+/// Something being done to a session: handling a message, closing.
+#[must_use = "a span ends where its guard does"]
+#[derive(Debug)]
+pub(crate) struct Entered(EnteredSpan);
+
+/// Bytes on their way through a socket. How many is known from the lane's counters when it ends.
+#[must_use = "a span ends where its guard does"]
+#[derive(Debug)]
+pub(crate) struct Moving {
+    span: EnteredSpan,
+    direction: Direction,
+    counted_before: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Direction {
+    In,
+    Out,
+}
+
+impl Connecting {
+    /// Not yet, or no more.
+    pub(crate) fn none() -> Self {
+        Self(None)
+    }
+
+    pub(crate) fn of(session: &impl Traced, codec: &AnyCodec) -> Self {
+        let span = tracing::debug_span!(
+            target: TARGET,
+            "connect",
+            session = %session.id(),
+            peer = session.peer().map(display),
+            codec = codec.name(),
+            outgoing = session.is_outgoing(),
+            opened = Empty,
+        );
+        Self((!span.is_disabled()).then(|| Box::new(span)))
+    }
+
+    /// The session is open for messages.
+    pub(crate) fn end(&mut self) {
+        if let Some(span) = self.0.take() {
+            span.record("opened", true);
+        }
+    }
+}
+
+impl Entered {
+    #[inline]
+    pub(crate) fn handle<T: Traced>(
+        session: Option<&T>,
+        codec: &AnyCodec,
+        kind: Kind,
+        bytes: usize,
+    ) -> Self {
+        let span = tracing::trace_span!(
+            target: TARGET,
+            "handle",
+            session = session.map(|session| display(session.id())),
+            peer = session.and_then(Traced::peer).map(display),
+            codec = codec.name(),
+            kind = ?kind,
+            bytes,
+        );
+        Self(span.entered())
+    }
+
+    pub(crate) fn close(session: &impl Traced, codec: &AnyCodec, reason: CloseReason) -> Self {
+        let span = tracing::debug_span!(
+            target: TARGET,
+            "close",
+            session = %session.id(),
+            peer = session.peer().map(display),
+            codec = codec.name(),
+            reason = reason.name(),
+        );
+        Self(span.entered())
+    }
+
+    #[inline]
+    pub(crate) fn end(self) {
+        drop(self.0);
+    }
+}
+
+impl Moving {
+    #[inline]
+    pub(crate) fn receive(
+        session: &impl Traced,
+        codec: &AnyCodec,
+        counters: &LaneCounters,
+    ) -> Self {
+        let span = tracing::trace_span!(
+            target: TARGET,
+            "receive",
+            session = %session.id(),
+            peer = session.peer().map(display),
+            codec = codec.name(),
+            bytes = Empty,
+        );
+        Self::new(counters, span, Direction::In)
+    }
+
+    #[inline]
+    pub(crate) fn send(session: &impl Traced, codec: &AnyCodec, counters: &LaneCounters) -> Self {
+        let span = tracing::trace_span!(
+            target: TARGET,
+            "send",
+            session = %session.id(),
+            peer = session.peer().map(display),
+            codec = codec.name(),
+            bytes = Empty,
+        );
+        Self::new(counters, span, Direction::Out)
+    }
+
+    #[inline]
+    fn new(counters: &LaneCounters, span: Span, direction: Direction) -> Self {
+        Self {
+            span: span.entered(),
+            direction,
+            counted_before: direction.counted(counters),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn end(self, counters: &LaneCounters) {
+        let counted = self.direction.counted(counters);
+        self.span
+            .record("bytes", counted.wrapping_sub(self.counted_before));
+    }
+}
+
+impl Direction {
+    #[inline]
+    fn counted(self, counters: &LaneCounters) -> u64 {
+        match self {
+            Self::In => counters.bytes_in.read(),
+            Self::Out => counters.bytes_out.read(),
+        }
+    }
+}
+
+/// What subscribers filter by, apart from the logs.
+const TARGET: &str = "tidewire::span";

@@ -1,0 +1,483 @@
+//! Names, rooms and topic patterns of a whole server, shared by its lanes.
+//!
+//! Only joining, leaving, subscribing, listing and looking up a name come here, so a mutex is right: what is said in
+//! a room or published to a topic never passes it. A lane asks a room's [`SharedRoom::lanes`] for which other lanes have members, an atomic read.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tidewire_proto::body::name_skeleton;
+use tidewire_proto::message::MemberId;
+use tidewire_proto::topic::Pattern;
+
+use super::routes::{Routes, Topics};
+use crate::limits::Limits;
+use crate::session::{Member, SessionId};
+use crate::session::{Shares, TableFull};
+
+/// All names, rooms and patterns.
+#[derive(Debug)]
+pub(crate) struct Directory {
+    state: Mutex<State>,
+    /// Version of the topics in `state`, for lanes to compare without the lock.
+    topics_version: AtomicU64,
+    limits: TableLimits,
+}
+
+/// How many entries the tables have, in all and for one address.
+#[derive(Debug)]
+struct TableLimits {
+    rooms: usize,
+    rooms_per_address: usize,
+    topics: usize,
+    topics_per_address: usize,
+}
+
+/// What the lanes share about one room, or about the subscribers of one pattern.
+#[derive(Debug)]
+pub(crate) struct SharedRoom {
+    pub(crate) alias: u16,
+    /// The pattern, if this is not a room.
+    pub(crate) pattern: Option<Arc<str>>,
+    /// Whether deliveries must name their topic, because the pattern does not.
+    pub(crate) is_wildcard: bool,
+    /// The address of the session that opened it, which its place in the table counts for as long as it exists.
+    owner: Option<IpAddr>,
+    /// Bit n is set while lane n has members.
+    lanes: AtomicU64,
+    /// Bit n is set while a subscriber on lane n holds the room's publishers.
+    congested: AtomicU64,
+}
+
+/// Members or subscribers by lane.
+#[derive(Debug)]
+pub(super) struct LaneCounts([u32; LANES_MAX]);
+
+/// The result of entering a room.
+#[derive(Debug)]
+pub(crate) struct Entered {
+    pub(crate) room: Arc<SharedRoom>,
+    pub(crate) members: usize,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    names: HashMap<Arc<str>, (MemberId, SessionId)>,
+    /// Skeletons of the names, so that no two that look alike are in use together.
+    name_skeletons: HashSet<String>,
+    rooms: HashMap<Box<str>, RoomEntry>,
+    /// Skeletons of the rooms' names, for the same reason.
+    room_skeletons: HashSet<String>,
+    by_alias: HashMap<u16, Box<str>>,
+    topics: Topics,
+    /// Aliases of `topics`. Rooms and patterns share one range, so that a channel means one thing on a connection.
+    topic_aliases: HashSet<u16>,
+    room_shares: Shares,
+    topic_shares: Shares,
+    member_last: u32,
+    alias_last: u16,
+}
+
+#[derive(Debug)]
+struct RoomEntry {
+    shared: Arc<SharedRoom>,
+    members: BTreeMap<MemberId, Arc<str>>,
+    lanes: LaneCounts,
+}
+
+/// A name cannot be had.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum NameConflict {
+    /// Somebody else has it.
+    Taken,
+    /// It looks like one that is in use.
+    Confusable,
+}
+
+/// A room cannot be entered.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum EnterError {
+    /// A limit of rooms is reached.
+    Full(TableFull),
+    /// Its name looks like that of another room.
+    Confusable,
+}
+
+impl Directory {
+    pub(crate) fn new(limits: &Limits) -> Self {
+        Self {
+            state: Mutex::default(),
+            topics_version: AtomicU64::new(0),
+            limits: TableLimits {
+                rooms: limits.rooms_max,
+                rooms_per_address: limits.rooms_per_address_max,
+                topics: limits.topics_max,
+                topics_per_address: limits.topics_per_address_max,
+            },
+        }
+    }
+
+    /// Reserves a name for a session.
+    pub(crate) fn claim(&self, name: &str, session: SessionId) -> Result<Member, NameConflict> {
+        let skeleton = name_skeleton(name);
+        let mut state = self.lock();
+        if state.names.contains_key(name) {
+            return Err(NameConflict::Taken);
+        }
+        if !state.name_skeletons.insert(skeleton) {
+            return Err(NameConflict::Confusable);
+        }
+        state.member_last = state.member_last.wrapping_add(1);
+        let member = Member {
+            id: MemberId(state.member_last),
+            name: Arc::from(name),
+        };
+        state
+            .names
+            .insert(Arc::clone(&member.name), (member.id, session));
+        Ok(member)
+    }
+
+    /// Gives a name back.
+    pub(crate) fn release(&self, member: &Member) {
+        let skeleton = name_skeleton(&member.name);
+        let mut state = self.lock();
+        if state.names.remove(&member.name).is_some() {
+            state.name_skeletons.remove(&skeleton);
+        }
+    }
+
+    /// The session that has a name.
+    pub(crate) fn find(&self, name: &str) -> Option<SessionId> {
+        self.lock().names.get(name).map(|(_, session)| *session)
+    }
+
+    /// Adds a member to a room, making the room if there is none; it then counts for `owner`.
+    pub(crate) fn enter(
+        &self,
+        room: &str,
+        member: &Member,
+        lane: usize,
+        owner: Option<IpAddr>,
+    ) -> Result<Entered, EnterError> {
+        let skeleton = name_skeleton(room);
+        let mut state = self.lock();
+        if !state.rooms.contains_key(room) {
+            let (count, limits) = (state.rooms.len(), &self.limits);
+            let shares = &state.room_shares;
+            shares
+                .check(owner, limits.rooms_per_address, count, limits.rooms)
+                .map_err(EnterError::Full)?;
+            if state.room_skeletons.contains(&skeleton) {
+                return Err(EnterError::Confusable);
+            }
+            let alias = state.free_alias().map_err(EnterError::Full)?;
+            state.room_shares.add(owner);
+            state.room_skeletons.insert(skeleton);
+            let entry = RoomEntry {
+                shared: Arc::new(SharedRoom::new(alias, None, owner)),
+                members: BTreeMap::new(),
+                lanes: LaneCounts::default(),
+            };
+            state.by_alias.insert(alias, room.into());
+            state.rooms.insert(room.into(), entry);
+        }
+        let Some(entry) = state.rooms.get_mut(room) else {
+            return Err(EnterError::Full(TableFull::Server));
+        };
+        entry.members.insert(member.id, Arc::clone(&member.name));
+        entry.lanes.enter(&entry.shared, lane);
+        Ok(Entered {
+            room: Arc::clone(&entry.shared),
+            members: entry.members.len(),
+        })
+    }
+
+    /// Takes a member out of a room; the last one out closes it. Returns how many remain.
+    pub(crate) fn exit(&self, alias: u16, member: MemberId, lane: usize) -> usize {
+        let mut state = self.lock();
+        let state = &mut *state;
+        let Some(name) = state.by_alias.get(&alias) else {
+            return 0;
+        };
+        let Some(entry) = state.rooms.get_mut(name) else {
+            return 0;
+        };
+        if entry.members.remove(&member).is_some() {
+            entry.lanes.exit(&entry.shared, lane);
+        }
+        let remaining = entry.members.len();
+        if remaining == 0 {
+            state.room_shares.remove(entry.shared.owner);
+            state.room_skeletons.remove(&name_skeleton(name));
+            state.rooms.remove(name);
+            state.by_alias.remove(&alias);
+        }
+        remaining
+    }
+
+    /// Whether a room of this name has this alias.
+    pub(crate) fn alias_of(&self, room: &str) -> Option<u16> {
+        self.lock().rooms.get(room).map(|entry| entry.shared.alias)
+    }
+
+    /// Members of a room, in the order of their numbers.
+    pub(crate) fn roster(&self, alias: u16, mut visit: impl FnMut(MemberId, &str)) {
+        let state = self.lock();
+        let entry = state
+            .by_alias
+            .get(&alias)
+            .and_then(|name| state.rooms.get(name));
+        for (member, name) in entry.iter().flat_map(|entry| &entry.members) {
+            visit(*member, name);
+        }
+    }
+
+    /// Adds a subscriber to a pattern. The first one makes it known to all lanes, and it counts for that one's `owner`.
+    pub(crate) fn subscribe(
+        &self,
+        pattern: &Pattern<'_>,
+        lane: usize,
+        owner: Option<IpAddr>,
+    ) -> Result<Arc<SharedRoom>, TableFull> {
+        let mut state = self.lock();
+        if let Some(shared) = state.topics.enter(pattern.text(), lane) {
+            return Ok(shared);
+        }
+        let (count, limits) = (state.topics.len(), &self.limits);
+        let shares = &state.topic_shares;
+        shares.check(owner, limits.topics_per_address, count, limits.topics)?;
+        let alias = state.free_alias()?;
+        state.topic_shares.add(owner);
+        state.topic_aliases.insert(alias);
+        let text: Arc<str> = pattern.text().into();
+        let mut shared = SharedRoom::new(alias, Some(Arc::clone(&text)), owner);
+        shared.is_wildcard = pattern.is_wildcard();
+        let shared = Arc::new(shared);
+        state.topics.open(&text, Arc::clone(&shared), lane);
+        self.topics_version
+            .store(state.topics.version(), Ordering::Release);
+        Ok(shared)
+    }
+
+    /// Takes a subscriber from a pattern; the last one takes the pattern away.
+    pub(crate) fn unsubscribe(&self, shared: &SharedRoom, lane: usize) {
+        let Some(pattern) = &shared.pattern else {
+            return;
+        };
+        let mut state = self.lock();
+        if state.topics.exit(pattern, lane) {
+            state.topic_aliases.remove(&shared.alias);
+            state.topic_shares.remove(shared.owner);
+            self.topics_version
+                .store(state.topics.version(), Ordering::Release);
+        }
+    }
+
+    /// Brings a lane's routes up to date, which most of the time costs one read.
+    #[inline]
+    pub(crate) fn refresh(&self, routes: &mut Routes) {
+        if self.topics_version.load(Ordering::Acquire) != routes.version() {
+            self.lock().topics.refresh(routes);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // A panic while holding the lock leaves the maps consistent enough to go on serving others.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl SharedRoom {
+    pub(super) fn new(alias: u16, pattern: Option<Arc<str>>, owner: Option<IpAddr>) -> Self {
+        Self {
+            alias,
+            pattern,
+            is_wildcard: false,
+            owner,
+            lanes: AtomicU64::new(0),
+            congested: AtomicU64::new(0),
+        }
+    }
+
+    /// Lanes other than `lane` that have members, as bits.
+    #[inline]
+    pub(crate) fn other_lanes(&self, lane: usize) -> u64 {
+        self.lanes.load(Ordering::Acquire) & !(1 << lane)
+    }
+
+    /// Whether a subscriber on any lane holds the room's publishers.
+    #[inline]
+    pub(crate) fn is_congested(&self) -> bool {
+        self.congested.load(Ordering::Relaxed) != 0
+    }
+
+    /// A subscriber on `lane` holds the room's publishers, or none does any more.
+    pub(crate) fn set_congested(&self, lane: usize, congested: bool) {
+        if congested {
+            self.congested.fetch_or(1 << lane, Ordering::Relaxed);
+        } else {
+            self.congested.fetch_and(!(1 << lane), Ordering::Relaxed);
+        }
+    }
+}
+
+impl State {
+    /// Aliases go round, so that one in use a moment ago is not given to another room while frames for the
+    /// old one are still on their way between lanes. Alias 0 means "none".
+    fn free_alias(&mut self) -> Result<u16, TableFull> {
+        if self.by_alias.len() + self.topic_aliases.len() >= usize::from(u16::MAX) {
+            return Err(TableFull::Server);
+        }
+        loop {
+            self.alias_last = self.alias_last.wrapping_add(1);
+            let alias = &self.alias_last;
+            if *alias != 0
+                && !self.by_alias.contains_key(alias)
+                && !self.topic_aliases.contains(alias)
+            {
+                return Ok(*alias);
+            }
+        }
+    }
+}
+
+impl LaneCounts {
+    /// Counts one in and marks its lane as one that needs what is said.
+    pub(super) fn enter(&mut self, shared: &SharedRoom, lane: usize) {
+        self.0[lane] += 1;
+        shared.lanes.fetch_or(1 << lane, Ordering::AcqRel);
+    }
+
+    /// Counts one out. Returns how many remain on all lanes.
+    pub(super) fn exit(&mut self, shared: &SharedRoom, lane: usize) -> u64 {
+        self.0[lane] -= 1;
+        if self.0[lane] == 0 {
+            shared.lanes.fetch_and(!(1 << lane), Ordering::AcqRel);
+        }
+        self.0.iter().map(|count| u64::from(*count)).sum()
+    }
+}
+
+impl Default for LaneCounts {
+    fn default() -> Self {
+        Self([0; LANES_MAX])
+    }
+}
+
+/// Lanes of a server: the bits of the mask that says which have members of a room.
+pub(crate) const LANES_MAX: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn directory(rooms_max: usize, topics_max: usize) -> Directory {
+        Directory::new(&Limits {
+            rooms_max,
+            topics_max,
+            ..Limits::default()
+        })
+    }
+
+    #[test]
+    fn a_name_is_unique_until_it_is_released() {
+        let directory = directory(10, 10);
+        let alice = directory.claim("alice", SessionId::new(0, 1, 1)).unwrap();
+        assert_eq!(
+            directory
+                .claim("alice", SessionId::new(0, 2, 2))
+                .unwrap_err(),
+            NameConflict::Taken
+        );
+        assert_eq!(directory.find("alice"), Some(SessionId::new(0, 1, 1)));
+        directory.release(&alice);
+        assert!(directory.claim("alice", SessionId::new(0, 2, 2)).is_ok());
+    }
+
+    #[test]
+    fn a_room_knows_its_lanes_and_ends_with_its_last_member() {
+        let directory = directory(10, 10);
+        let alice = directory.claim("alice", SessionId::new(0, 1, 1)).unwrap();
+        let bob = directory.claim("bob", SessionId::new(3, 1, 1)).unwrap();
+        let first = directory.enter("lobby", &alice, 0, None).unwrap();
+        let second = directory.enter("lobby", &bob, 3, None).unwrap();
+        assert_eq!((first.members, second.members), (1, 2));
+        assert_eq!(first.room.other_lanes(0), 1 << 3);
+        assert_eq!(directory.exit(first.room.alias, bob.id, 3), 1);
+        assert_eq!(first.room.other_lanes(0), 0);
+        assert_eq!(directory.exit(first.room.alias, alice.id, 0), 0);
+        assert_eq!(directory.alias_of("lobby"), None);
+        let again = directory.enter("lobby", &alice, 0, None).unwrap();
+        assert_ne!(again.room.alias, first.room.alias, "aliases go round");
+    }
+
+    #[test]
+    fn the_room_limit_is_typed() {
+        let directory = directory(2, 2);
+        let alice = directory.claim("alice", SessionId::new(0, 1, 1)).unwrap();
+        assert!(directory.enter("a", &alice, 0, None).is_ok());
+        assert!(directory.enter("b", &alice, 0, None).is_ok());
+        assert_eq!(
+            directory.enter("c", &alice, 0, None).unwrap_err(),
+            EnterError::Full(TableFull::Server)
+        );
+    }
+
+    #[test]
+    fn names_and_rooms_that_look_alike_are_not_in_use_together() {
+        let directory = directory(10, 10);
+        let session = |slot| SessionId::new(0, slot, 1);
+        let real = directory.claim("admin1", session(1)).unwrap();
+        assert_eq!(
+            directory.claim("adminl", session(2)).unwrap_err(),
+            NameConflict::Confusable
+        );
+        assert!(directory.claim("admin2", session(2)).is_ok());
+        directory.release(&real);
+        let other = directory.claim("adminl", session(2)).unwrap();
+        // A member who has been released already takes nothing from whoever looks like them.
+        directory.release(&real);
+        assert_eq!(
+            directory.claim("admin1", session(1)).unwrap_err(),
+            NameConflict::Confusable
+        );
+        let lobby = directory.enter("lobby1", &other, 0, None).unwrap().room;
+        assert_eq!(
+            directory.enter("lobbyl", &other, 0, None).unwrap_err(),
+            EnterError::Confusable
+        );
+        assert_eq!(directory.exit(lobby.alias, other.id, 0), 0);
+        assert!(directory.enter("lobbyl", &other, 0, None).is_ok());
+    }
+
+    #[test]
+    fn rooms_and_patterns_never_share_an_alias() {
+        let directory = directory(10, 2);
+        let alice = directory.claim("alice", SessionId::new(0, 1, 1)).unwrap();
+        let pattern = |text| Pattern::parse(text).unwrap();
+        let room = directory.enter("a", &alice, 0, None).unwrap().room;
+        let topic = directory.subscribe(&pattern("a"), 0, None).unwrap();
+        assert_ne!(room.alias, topic.alias);
+        assert!(!topic.is_wildcard);
+        let again = directory.subscribe(&pattern("a"), 5, None).unwrap();
+        assert_eq!(again.alias, topic.alias);
+        assert_eq!(topic.other_lanes(0), 1 << 5);
+        assert!(
+            directory
+                .subscribe(&pattern("b.*"), 0, None)
+                .unwrap()
+                .is_wildcard
+        );
+        assert_eq!(
+            directory.subscribe(&pattern("c"), 0, None).unwrap_err(),
+            TableFull::Server
+        );
+        directory.unsubscribe(&topic, 0);
+        directory.unsubscribe(&topic, 5);
+        let anew = directory.subscribe(&pattern("a"), 0, None).unwrap();
+        assert_ne!(anew.alias, topic.alias, "aliases go round");
+    }
+}

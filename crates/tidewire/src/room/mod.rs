@@ -1,0 +1,16 @@
+//! Rooms and topics on a lane: membership, fan-out, slow subscribers, and the directory of the whole server.
+
+mod directory;
+mod refusal;
+mod rooms;
+mod routes;
+mod slow;
+mod topic;
+
+pub use refusal::{
+    JoinError, NotSubscribed, PublishError, ReachedLimit, RoomError, SubscribeError,
+};
+pub use rooms::Joined;
+
+pub(crate) use directory::{Directory, LANES_MAX};
+pub(crate) use rooms::{LaneRooms, RoomTable};

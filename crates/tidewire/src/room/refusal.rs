@@ -1,0 +1,224 @@
+//! Why a room or topic is refused to a session, and the codes by which its peer learns it.
+
+use thiserror::Error;
+use tidewire_proto::body::{ErrorCode, NameError};
+use tidewire_proto::error::EncodeError;
+use tidewire_proto::topic::TopicError;
+
+use crate::mailbox::HandOverError;
+use crate::session::SendError;
+use crate::session::TableFull;
+
+/// Which limit on the number of rooms, patterns or registrations was reached. The limits are fields of
+/// [`Limits`](crate::Limits).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ReachedLimit {
+    /// The session has as many as it may. Leave one.
+    Session,
+    /// The sessions of the peer's address have opened as many as they may. Leave one of those, or take one that exists.
+    Address,
+    /// The server has as many as it may. Take one that exists, or try again later.
+    Server,
+}
+
+impl From<TableFull> for ReachedLimit {
+    fn from(full: TableFull) -> Self {
+        match full {
+            TableFull::Address => Self::Address,
+            TableFull::Server => Self::Server,
+        }
+    }
+}
+
+/// The remedy for a peer that meets a limit of rooms.
+fn room_limit(limit: ReachedLimit) -> &'static str {
+    match limit {
+        ReachedLimit::Session => {
+            "this session is in as many rooms as it may be (rooms_per_session_max); leave one first"
+        }
+        ReachedLimit::Address => {
+            "your address has opened as many rooms as it may (rooms_per_address_max); leave one of them, or join a room \
+             that exists"
+        }
+        ReachedLimit::Server => {
+            "the server has as many rooms as it may (rooms_max); join a room that exists, or try again later"
+        }
+    }
+}
+
+/// The same of patterns.
+fn pattern_limit(limit: ReachedLimit) -> &'static str {
+    match limit {
+        ReachedLimit::Session => {
+            "this session has as many subscriptions as it may (subscriptions_per_session_max); unsubscribe from one, or \
+             use a wildcard"
+        }
+        ReachedLimit::Address => {
+            "your address has opened as many patterns as it may (topics_per_address_max); unsubscribe from one of them, \
+             or use a wildcard"
+        }
+        ReachedLimit::Server => {
+            "the server has as many patterns as it may (topics_max); subscribe to one that exists, or try again later"
+        }
+    }
+}
+
+/// The same of registrations, as the server's log says it.
+fn registration_limit(limit: ReachedLimit) -> &'static str {
+    match limit {
+        ReachedLimit::Session | ReachedLimit::Address => {
+            "this address has as many registrations as it may (registrations_per_address_max)"
+        }
+        ReachedLimit::Server => {
+            "the server has as many registrations as it may (registrations_max)"
+        }
+    }
+}
+
+/// A room could not be joined. Those about names may be retried with another name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum JoinError {
+    /// The member's name is empty or malformed.
+    #[error("{0}")]
+    Name(NameError),
+    /// The room's name is empty or malformed.
+    #[error("room: {0}")]
+    RoomName(NameError),
+    /// Somebody has that name.
+    #[error("the name is taken")]
+    NameTaken,
+    /// The name looks like one that somebody has.
+    #[error("the name looks like one that is in use")]
+    NameConfusable,
+    /// The room's name looks like that of another room.
+    #[error("room: the name looks like that of another room")]
+    RoomConfusable,
+    /// The session has another name already.
+    #[error("this session already has a name; leave it empty to keep that")]
+    NameFixed,
+    /// The session is in that room.
+    #[error("already in that room")]
+    AlreadyJoined,
+    /// Too many rooms.
+    #[error("{}", room_limit(*.0))]
+    LimitReached(ReachedLimit),
+    /// The session agreed on smaller frames than a room may carry. Connect again with the server's limit.
+    #[error("this connection's frame limit is below the server's; rooms need the whole")]
+    FrameLimit,
+    /// The session's UDP address has not proved itself, so it may not be sent what it did not ask for. The server may
+    /// trust its peers.
+    #[error(
+        "this UDP address has not proved itself, which rooms need; the server may be told to trust its peers"
+    )]
+    Unproven,
+    /// The session is not open.
+    #[error("the session is not open")]
+    NotOpen,
+}
+
+/// A room could not be left, spoken to or listed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum RoomError {
+    /// The session is not in the room.
+    #[error("not in that room")]
+    NotJoined,
+    /// Nobody has that name.
+    #[error("nobody has that name")]
+    NoSuchMember,
+    /// The message could not be handed over.
+    #[error(transparent)]
+    Send(#[from] SendError),
+    /// The codec cannot express the message.
+    #[error(transparent)]
+    Encode(#[from] EncodeError),
+}
+
+/// A pattern could not be subscribed to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum SubscribeError {
+    /// The text is not a pattern; correct it.
+    #[error(transparent)]
+    Pattern(#[from] TopicError),
+    /// The session is subscribed to that very pattern.
+    #[error("already subscribed to that pattern")]
+    AlreadySubscribed,
+    /// Too many patterns.
+    #[error("{}", pattern_limit(*.0))]
+    LimitReached(ReachedLimit),
+    /// Too many registrations for every topic.
+    #[error("{}", registration_limit(*.0))]
+    TooManyRegistrations(ReachedLimit),
+    /// The session agreed on smaller frames than a topic may carry. Connect again with the server's limit.
+    #[error("this connection's frame limit is below the server's; topics need the whole")]
+    FrameLimit,
+    /// The session's UDP address has not proved itself, so it may not be sent what it did not ask for. The server may
+    /// trust its peers.
+    #[error(
+        "this UDP address has not proved itself, which topics need; the server may be told to trust its peers"
+    )]
+    Unproven,
+    /// The session is not open.
+    #[error("the session is not open")]
+    NotOpen,
+}
+
+/// The session has no subscription with this alias.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("not subscribed to that")]
+pub struct NotSubscribed;
+
+/// A message could not be published.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum PublishError {
+    /// The text is not a topic; correct it.
+    #[error(transparent)]
+    Topic(#[from] TopicError),
+    /// The codec cannot express the message, or it is too large.
+    #[error(transparent)]
+    Encode(#[from] EncodeError),
+    /// It was not handed to the client's lane.
+    #[error(transparent)]
+    HandOver(#[from] HandOverError),
+}
+
+impl JoinError {
+    /// The code that tells the peer.
+    #[must_use]
+    pub fn code(self) -> ErrorCode {
+        match self {
+            Self::Name(error) | Self::RoomName(error) => error.code(),
+            Self::NameTaken | Self::NameConfusable | Self::RoomConfusable => ErrorCode::NameTaken,
+            Self::NameFixed => ErrorCode::NameInvalid,
+            Self::AlreadyJoined => ErrorCode::AlreadyJoined,
+            Self::LimitReached(_) | Self::FrameLimit => ErrorCode::LimitReached,
+            Self::Unproven => ErrorCode::Unsupported,
+            Self::NotOpen => ErrorCode::Draining,
+        }
+    }
+
+    /// Whether another name of the member may help.
+    pub(crate) fn is_about_name(self) -> bool {
+        matches!(self, Self::Name(_) | Self::NameTaken | Self::NameFixed)
+    }
+}
+
+impl SubscribeError {
+    /// The code that tells the peer.
+    #[must_use]
+    pub fn code(self) -> ErrorCode {
+        match self {
+            Self::Pattern(error) => error.code(),
+            Self::AlreadySubscribed => ErrorCode::AlreadyJoined,
+            Self::LimitReached(_) | Self::TooManyRegistrations(_) | Self::FrameLimit => {
+                ErrorCode::LimitReached
+            }
+            Self::Unproven => ErrorCode::Unsupported,
+            Self::NotOpen => ErrorCode::Draining,
+        }
+    }
+}

@@ -1,0 +1,574 @@
+//! Rooms on a lane: joining, leaving, saying, sweeping.
+//!
+//! The log, the cursors and the policies are sans-IO and live in [`tidewire_proto::room`]; this file binds
+//! them to sessions, timers and other lanes. A room spans lanes: each has a log of its own, and what is said
+//! crosses to another lane once, not once per subscriber there.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::sync::Arc;
+
+use tidewire_io::timer::TimerId;
+use tidewire_proto::body::validate_name;
+use tidewire_proto::codec::{Codec, Presence, Said};
+use tidewire_proto::error::EncodeError;
+use tidewire_proto::message::{MemberId, PresenceEvent};
+use tidewire_proto::room::{Coalescer, Policy, Subscriber};
+
+use super::directory::{Directory, EnterError, NameConflict, SharedRoom};
+use super::refusal::{JoinError, ReachedLimit, RoomError};
+use super::routes::Routes;
+use crate::limits::nanoseconds;
+use crate::mailbox::{BatchEntry, Exchange};
+use crate::observe::DropReason;
+use crate::session::{Gate, LaneSessions, Member, Membership, Session, SessionId};
+
+/// A room, or the subscribers of one topic pattern, as one lane sees it.
+#[derive(Debug)]
+pub(crate) struct Room {
+    pub(crate) shared: Arc<SharedRoom>,
+    pub(super) coalescer: Coalescer,
+    /// Slots of the sessions that are in the room, or subscribed.
+    pub(super) members: Vec<usize>,
+    /// Set while a `block` subscriber of this lane holds the publishers: the timer that ends it.
+    pub(super) blocked: Option<TimerId>,
+}
+
+/// The rooms of a lane, and the subscribers of topics.
+#[derive(Debug)]
+pub(crate) struct RoomTable {
+    /// Names, rooms and patterns of the whole server.
+    pub(crate) directory: Arc<Directory>,
+    /// Counts registrations of the whole server.
+    pub(super) limiter: Arc<Gate>,
+    /// Rooms with members, and patterns with subscribers, on this lane, by alias.
+    pub(super) rooms: Vec<Option<Box<Room>>>,
+    /// Planned sweeps, earliest first.
+    pub(super) due: BinaryHeap<Reverse<(u64, u16)>>,
+    /// Publishers held by a room that blocks for a slow subscriber.
+    pub(super) held: Vec<(SessionId, Arc<SharedRoom>)>,
+    /// Where messages for topics go.
+    pub(super) routes: Routes,
+    /// Scratch list of the patterns that a message matches.
+    pub(super) matched: Vec<Arc<SharedRoom>>,
+    /// Rooms in which a subscriber of this lane holds the publishers.
+    pub(super) blocked_rooms: Vec<u16>,
+    /// Until then registrations that are refused are counted but not logged.
+    pub(super) registration_quiet_until_ns: u64,
+}
+
+/// The rooms of a lane, with the parts of the lane that they work on.
+#[derive(Debug)]
+pub(crate) struct LaneRooms<'a> {
+    pub(crate) table: &'a mut RoomTable,
+    pub(crate) sessions: &'a mut LaneSessions,
+    pub(crate) exchange: &'a mut Exchange,
+    /// Whether the lane ends with its server, so that nobody is left who wants to know who leaves.
+    pub(crate) is_ending: bool,
+}
+
+impl RoomTable {
+    pub(crate) fn new(directory: Arc<Directory>, limiter: Arc<Gate>) -> Self {
+        Self {
+            directory,
+            limiter,
+            rooms: Vec::new(),
+            due: BinaryHeap::new(),
+            held: Vec::new(),
+            routes: Routes::default(),
+            matched: Vec::new(),
+            blocked_rooms: Vec::new(),
+            registration_quiet_until_ns: 0,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn get(&self, alias: u16) -> Option<&Room> {
+        self.rooms.get(usize::from(alias))?.as_deref()
+    }
+
+    /// Calls `visit` for every member of a room that the session is in.
+    pub(crate) fn roster(
+        &self,
+        session: Option<&Session>,
+        alias: u16,
+        visit: impl FnMut(MemberId, &str),
+    ) -> Result<(), RoomError> {
+        let session = session.ok_or(RoomError::NotJoined)?;
+        session.room_membership(alias).ok_or(RoomError::NotJoined)?;
+        self.directory.roster(alias, visit);
+        Ok(())
+    }
+
+    /// When the next sweep is due.
+    pub(crate) fn sweep_ns(&self) -> Option<u64> {
+        self.due.peek().map(|Reverse((at, _))| *at)
+    }
+
+    /// Whether a room holds publishers of this lane.
+    pub(crate) fn holds_publishers(&self) -> bool {
+        !self.held.is_empty()
+    }
+}
+
+/// The result of joining a room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Joined {
+    /// The room's alias, used to say and leave.
+    pub room: u16,
+    /// The session's number as a member.
+    pub member: MemberId,
+    /// Members of the room now, this one included.
+    pub members: usize,
+    /// Whether coming and going is announced in a room of this size.
+    pub presence: bool,
+}
+
+impl LaneRooms<'_> {
+    pub(crate) fn join(
+        &mut self,
+        id: SessionId,
+        room: &str,
+        name: &str,
+        policy: Option<Policy>,
+    ) -> Result<Joined, JoinError> {
+        let directory = Arc::clone(&self.table.directory);
+        let config = Arc::clone(&self.sessions.config);
+        validate_name(room).map_err(JoinError::RoomName)?;
+        let slot = self.sessions.slot_of(id).ok_or(JoinError::NotOpen)?;
+        let session = &self.sessions[slot];
+        if session.is_unproven() {
+            return Err(JoinError::Unproven);
+        }
+        let rooms = session.memberships.iter();
+        if rooms.filter(|room| !room.is_topic).count() >= config.limits.rooms_per_session_max {
+            return Err(JoinError::LimitReached(ReachedLimit::Session));
+        }
+        let owner = session.owner();
+        if session.connection.frame_bytes_max() < config.limits.frame_bytes_max {
+            // What is said is framed once for all. One member with a small limit must neither be cut off by the
+            // first long message nor make everybody else be brief.
+            return Err(JoinError::FrameLimit);
+        }
+        if let Some(alias) = directory.alias_of(room)
+            && session.room_membership(alias).is_some()
+        {
+            return Err(JoinError::AlreadyJoined);
+        }
+        let (member, claimed) = match &session.member {
+            Some(member) if name.is_empty() || name == &*member.name => {
+                (Member::clone(member), false)
+            }
+            Some(_) => return Err(JoinError::NameFixed),
+            None => {
+                validate_name(name).map_err(JoinError::Name)?;
+                let claim = directory.claim(name, id);
+                let member = claim.map_err(|conflict| match conflict {
+                    NameConflict::Taken => JoinError::NameTaken,
+                    NameConflict::Confusable => JoinError::NameConfusable,
+                })?;
+                (member, true)
+            }
+        };
+        let entered = match directory.enter(room, &member, self.exchange.lane, owner) {
+            Ok(entered) => entered,
+            Err(error) => {
+                if claimed {
+                    directory.release(&member);
+                }
+                return Err(match error {
+                    EnterError::Full(full) => JoinError::LimitReached(full.into()),
+                    EnterError::Confusable => JoinError::RoomConfusable,
+                });
+            }
+        };
+        let alias = entered.room.alias;
+        let presence = entered.members <= config.limits.presence_members_max;
+        self.open_room(&entered.room);
+        if presence {
+            self.announce_presence(alias, &member, PresenceEvent::Joined);
+        }
+        self.sessions[slot].member = Some(Box::new(member.clone()));
+        let policy = policy.unwrap_or(config.room_defaults.policy);
+        self.attach(slot, &entered.room, policy);
+        Ok(Joined {
+            room: alias,
+            member: member.id,
+            members: entered.members,
+            presence,
+        })
+    }
+
+    pub(crate) fn leave(&mut self, id: SessionId, alias: u16) -> Result<(), RoomError> {
+        let slot = self.sessions.slot_of(id).ok_or(RoomError::NotJoined)?;
+        let index = self.sessions[slot]
+            .room_membership(alias)
+            .ok_or(RoomError::NotJoined)?;
+        self.detach(slot, index, DropReason::Left);
+        Ok(())
+    }
+
+    /// Takes a closing session out of all its rooms and subscriptions and gives its name back.
+    pub(crate) fn leave_all(&mut self, slot: usize) {
+        while !self.sessions[slot].memberships.is_empty() {
+            self.detach(slot, 0, DropReason::Closed);
+        }
+        let session = &mut self.sessions[slot];
+        let in_output = std::mem::take(&mut session.messages_in_output);
+        if let Some(member) = session.member.take() {
+            self.table.directory.release(&member);
+        }
+        self.sessions.count_undelivered(in_output);
+    }
+
+    /// Appends what `id` says to the room's log. Returns whether the publisher must stop for now.
+    pub(crate) fn say(
+        &mut self,
+        id: SessionId,
+        alias: u16,
+        payload: &[u8],
+    ) -> Result<bool, RoomError> {
+        let slot = id.slot();
+        let LaneSessions {
+            slab,
+            outbox,
+            config,
+            ..
+        } = &mut *self.sessions;
+        let session = slab.get_mut(slot).filter(|session| session.id == id);
+        let session = session.ok_or(RoomError::NotJoined)?;
+        let index = session.room_membership(alias).ok_or(RoomError::NotJoined)?;
+        let (Some(room), Some(log)) = (self.table.get(alias), outbox.logs.get_mut(alias)) else {
+            return Err(RoomError::NotJoined);
+        };
+        let Some(member) = &session.member else {
+            return Err(RoomError::NotJoined);
+        };
+        let said = Said {
+            channel: alias,
+            member: member.id,
+            name: &member.name,
+            private: false,
+            payload,
+        };
+        let limit = config.limits.frame_bytes_max;
+        if payload.len() + FRAME_OVERHEAD_BYTES_MAX > limit {
+            let (bytes, limit) = (
+                payload.len() as u64,
+                limit.saturating_sub(FRAME_OVERHEAD_BYTES_MAX) as u64,
+            );
+            return Err(EncodeError::PayloadTooLarge { bytes, limit }.into());
+        }
+        let (position, bytes) = log
+            .append_with(payload.len() + FRAME_OVERHEAD_BYTES_MAX, |out| {
+                config.codec.encode_said(&said, out)
+            })?;
+        session.memberships[index]
+            .subscriber
+            .skip_own(log, position, bytes);
+        let held = room.shared.is_congested().then(|| Arc::clone(&room.shared));
+        self.sessions.counters.said.add(1);
+        self.handle_appended(alias, bytes, 1);
+        if let Some(room) = &held {
+            self.hold(slot, room);
+        }
+        Ok(held.is_some())
+    }
+
+    pub(crate) fn whisper(
+        &mut self,
+        id: SessionId,
+        alias: u16,
+        name: &str,
+        payload: &[u8],
+    ) -> Result<(), RoomError> {
+        let session = self.sessions.find(id).ok_or(RoomError::NotJoined)?;
+        session.room_membership(alias).ok_or(RoomError::NotJoined)?;
+        let member = session.member.clone().ok_or(RoomError::NotJoined)?;
+        let target = self
+            .table
+            .directory
+            .find(name)
+            .ok_or(RoomError::NoSuchMember)?;
+        let said = Said {
+            channel: alias,
+            member: member.id,
+            name: &member.name,
+            private: true,
+            payload,
+        };
+        Ok(self.exchange.send_to(self.sessions, target, |codec, out| {
+            codec.encode_said(&said, out)
+        })?)
+    }
+
+    /// An entry of a batch from another lane.
+    pub(crate) fn deliver_entry(&mut self, entry: &BatchEntry<'_>) {
+        match *entry {
+            BatchEntry::Session { id, frame } => {
+                // A session that is gone or full is counted in `sends_refused` by `send_to` itself.
+                let result = self.exchange.send_to(self.sessions, id, |_, out| {
+                    out.extend_from_slice(frame);
+                    Ok(())
+                });
+                if let Err(error) = result {
+                    tracing::trace!(session = %id, %error, "a message from another lane was refused");
+                }
+            }
+            BatchEntry::Room { alias, frame } => {
+                let Some(log) = self.sessions.outbox.logs.get_mut(alias) else {
+                    return;
+                };
+                let appended = log.append_with::<EncodeError>(frame.len(), |out| {
+                    out.extend_from_slice(frame);
+                    Ok(())
+                });
+                if appended.is_ok() {
+                    self.count_and_plan(alias, 0);
+                }
+            }
+        }
+    }
+
+    /// Runs every sweep that is planned, because no later one will be.
+    pub(crate) fn sweep_all(&mut self) {
+        while let Some(Reverse((_, alias))) = self.table.due.pop() {
+            self.sweep(alias);
+        }
+    }
+
+    /// Runs every sweep that is due.
+    pub(crate) fn sweep_due(&mut self) {
+        while let Some(Reverse((at, alias))) = self.table.due.peek().copied() {
+            if at > self.sessions.reactor.now_ns {
+                return;
+            }
+            self.table.due.pop();
+            self.sweep(alias);
+        }
+    }
+
+    /// Writes a room's news to all its subscribers.
+    fn sweep(&mut self, alias: u16) {
+        let started_ns = self.sessions.reactor.clock.now_ns();
+        let mut index = 0;
+        loop {
+            let Some(Some(room)) = self.table.rooms.get(usize::from(alias)) else {
+                return;
+            };
+            let Some(slot) = room.members.get(index).copied() else {
+                break;
+            };
+            index += 1;
+            if self.sessions[slot].connection.outbound().is_blocked() {
+                self.enforce(slot, alias);
+            } else {
+                self.sessions.flush(slot);
+                if self.sessions[slot].connection.outbound().is_blocked() {
+                    self.enforce(slot, alias);
+                }
+            }
+        }
+        self.sessions.counters.sweeps.add(1);
+        let Some(Some(room)) = self.table.rooms.get_mut(usize::from(alias)) else {
+            return;
+        };
+        room.coalescer
+            .handle_sweep(started_ns, self.sessions.reactor.clock.now_ns());
+    }
+
+    /// Queues the present members for a session that just joined.
+    pub(crate) fn push_roster(&mut self, joined: &Joined, out: &mut Vec<u8>) {
+        let codec = &self.sessions.config.codec;
+        self.table.directory.roster(joined.room, |member, name| {
+            if member == joined.member {
+                return;
+            }
+            let presence = Presence {
+                channel: joined.room,
+                member,
+                name,
+                event: PresenceEvent::Here,
+            };
+            if let Err(error) = codec.encode_presence(&presence, out) {
+                tracing::debug!(%error, name, "presence not announced");
+            }
+        });
+    }
+
+    fn announce_presence(&mut self, alias: u16, member: &Member, event: PresenceEvent) {
+        if self.is_ending {
+            return;
+        }
+        let LaneSessions { outbox, config, .. } = &mut *self.sessions;
+        let Some(log) = outbox.logs.get_mut(alias) else {
+            return;
+        };
+        let presence = Presence {
+            channel: alias,
+            member: member.id,
+            name: &member.name,
+            event,
+        };
+        let appended = log.append_with(member.name.len() + FRAME_OVERHEAD_BYTES_MAX, |out| {
+            config.codec.encode_presence(&presence, out)
+        });
+        match appended {
+            Ok((_, bytes)) => self.handle_appended(alias, bytes, 0),
+            Err(error) => tracing::debug!(%error, "presence not announced"),
+        }
+    }
+
+    /// The newest frame of a room's log goes to the lanes that have members, and a sweep is planned here.
+    /// `own` is 1 if its author is a subscriber of this lane's log, else 0.
+    pub(super) fn handle_appended(&mut self, alias: u16, bytes: usize, own: u64) {
+        self.count_and_plan(alias, own);
+        let others = match self.table.get(alias) {
+            Some(room) => room.shared.other_lanes(self.exchange.lane),
+            None => 0,
+        };
+        let LaneSessions { outbox, .. } = &mut *self.sessions;
+        let Some(log) = outbox.logs.get(alias).filter(|_| others != 0) else {
+            return;
+        };
+        let mut frame = outbox.buffers.take();
+        frame.extend_from_slice(log.newest(bytes));
+        self.send_to_lanes(others, alias, &frame);
+        self.sessions.outbox.buffers.put(frame);
+    }
+
+    /// Hands a frame for all members of a room to the lanes whose bits are set.
+    pub(super) fn send_to_lanes(&mut self, mut lanes: u64, alias: u16, frame: &[u8]) {
+        while lanes != 0 {
+            let lane = lanes.trailing_zeros() as usize;
+            lanes &= lanes - 1;
+            self.exchange
+                .batch(lane, &BatchEntry::Room { alias, frame });
+        }
+    }
+
+    fn count_and_plan(&mut self, alias: u16, own: u64) {
+        let Some(Some(room)) = self.table.rooms.get_mut(usize::from(alias)) else {
+            return;
+        };
+        self.sessions
+            .counters
+            .room_offered
+            .add(room.members.len() as u64 - own);
+        if let Some(due_ns) = room.coalescer.handle_append(self.sessions.reactor.now_ns) {
+            self.table.due.push(Reverse((due_ns, alias)));
+        }
+    }
+
+    pub(super) fn open_room(&mut self, shared: &Arc<SharedRoom>) {
+        let index = usize::from(shared.alias);
+        if self.table.rooms.len() <= index {
+            self.table.rooms.resize_with(index + 1, || None);
+        }
+        let interval_max_ns = nanoseconds(self.sessions.config.room_defaults.coalesce_max);
+        self.sessions.outbox.logs.open(shared.alias);
+        self.table.rooms[index].get_or_insert_with(|| {
+            Box::new(Room {
+                shared: Arc::clone(shared),
+                coalescer: Coalescer::new(interval_max_ns),
+                members: Vec::new(),
+                blocked: None,
+            })
+        });
+    }
+
+    pub(super) fn attach(&mut self, slot: usize, shared: &SharedRoom, policy: Policy) {
+        let limits = self.sessions.config.limits.lag();
+        let alias = shared.alias;
+        let Some(log) = self.sessions.outbox.logs.get_mut(alias) else {
+            return;
+        };
+        let Some(Some(room)) = self.table.rooms.get_mut(usize::from(alias)) else {
+            return;
+        };
+        let subscriber = Subscriber::attach(log, policy, limits);
+        let index = room.members.len();
+        room.members.push(slot);
+        self.sessions[slot].memberships.push(Membership {
+            room: alias,
+            is_topic: shared.pattern.is_some(),
+            index,
+            subscriber,
+        });
+    }
+
+    pub(super) fn detach(&mut self, slot: usize, membership: usize, reason: DropReason) {
+        let LaneSessions { slab, outbox, .. } = &mut *self.sessions;
+        let session = &mut slab[slot];
+        let Membership {
+            room: alias,
+            is_topic,
+            index,
+            subscriber,
+        } = session.memberships.swap_remove(membership);
+        let member = session.member.clone();
+        let Some(log) = outbox.logs.get_mut(alias) else {
+            return;
+        };
+        let Some(Some(room)) = self.table.rooms.get_mut(usize::from(alias)) else {
+            return;
+        };
+        let undelivered = subscriber.detach(log);
+        room.members.swap_remove(index);
+        if let Some(moved) = room.members.get(index).copied()
+            && let Some(membership) = self.sessions[moved].membership(alias)
+        {
+            self.sessions[moved].memberships[membership].index = index;
+        }
+        let empty = room.members.is_empty();
+        self.sessions.counters.room_dropped[reason as usize].add(undelivered);
+        if is_topic {
+            self.table
+                .directory
+                .unsubscribe(&room.shared, self.exchange.lane);
+            if self.sessions.config.codec.registers_subscribers() {
+                let owner = self.sessions[slot].owner();
+                self.table.limiter.unregister(owner);
+            }
+        } else if let Some(member) = member {
+            let remaining = self
+                .table
+                .directory
+                .exit(alias, member.id, self.exchange.lane);
+            if remaining > 0 && remaining < self.sessions.config.limits.presence_members_max {
+                self.announce_presence(alias, &member, PresenceEvent::Left);
+            }
+        }
+        if empty {
+            self.unblock(alias);
+            self.table.rooms[usize::from(alias)] = None;
+            self.sessions.outbox.logs.close(alias);
+        }
+    }
+}
+
+impl Session {
+    /// The index of the session's place in a room that is not a topic's.
+    #[inline]
+    fn room_membership(&self, alias: u16) -> Option<usize> {
+        self.membership(alias)
+            .filter(|index| !self.memberships[*index].is_topic)
+    }
+
+    /// The index of the session's subscription with this alias.
+    pub(super) fn subscription(&self, alias: u16) -> Option<usize> {
+        self.membership(alias)
+            .filter(|index| self.memberships[*index].is_topic)
+    }
+
+    /// The index of the session's place in a room, or of its subscription.
+    #[inline]
+    pub(crate) fn membership(&self, alias: u16) -> Option<usize> {
+        self.memberships
+            .iter()
+            .position(|membership| membership.room == alias)
+    }
+}
+
+/// Most a codec adds to a payload in a room: a header, or brackets and a name.
+const FRAME_OVERHEAD_BYTES_MAX: usize = 96;

@@ -1,0 +1,303 @@
+//! Subscribers that do not keep up, and the publishers that a blocking room holds for them.
+//!
+//! A policy is looked at when a sweep finds a subscriber's socket full: a subscriber that takes what it is sent never
+//! meets its policy. A `block` subscriber marks the room as congested, for all lanes; publishers look at the mark
+//! when they say something, and whoever finds it set is read no further until it is gone. The lane of the subscriber
+//! takes the mark back when the subscriber caught up or its time is over. Rejected: telling each publisher's lane by
+//! message, which would be late by a turn and would have to be counted against publishers that leave meanwhile.
+
+use std::sync::Arc;
+
+use tidewire_proto::connection::{Inbound, PauseReason};
+use tidewire_proto::room::Verdict;
+
+use super::directory::SharedRoom;
+use super::rooms::{LaneRooms, Room};
+use crate::limits::nanoseconds;
+use crate::observe::DropReason;
+use crate::session::TimerKey;
+use crate::session::{CloseReason, LaneSessions, Session};
+
+impl LaneRooms<'_> {
+    /// Applies the policy to a subscriber whose socket is full.
+    pub(super) fn enforce(&mut self, slot: usize, alias: u16) {
+        let LaneSessions {
+            slab,
+            outbox,
+            counters,
+            ..
+        } = &mut *self.sessions;
+        let session = &mut slab[slot];
+        let Some(index) = session.membership(alias) else {
+            return;
+        };
+        let Some(log) = outbox.logs.get_mut(alias) else {
+            return;
+        };
+        let subscriber = &mut session.memberships[index].subscriber;
+        let behind = subscriber.messages_behind(log);
+        let output = &mut session.output;
+        let is_empty = output.is_empty();
+        let verdict = subscriber.enforce(log, is_empty, |frame| {
+            output.bytes.extend_from_slice(frame);
+            if let Some(packing) = &mut output.packing {
+                packing.handle_frame(output.bytes.len());
+            }
+        });
+        match verdict {
+            Verdict::Keep { dropped } => {
+                counters.room_dropped[DropReason::Policy as usize].add(dropped);
+                let spilled = behind - subscriber.messages_behind(log) - dropped;
+                session.messages_in_output += spilled;
+            }
+            Verdict::Disconnect => {
+                warn_of_slow(session, Some(behind), "slow subscriber disconnected");
+                self.sessions.close(slot, CloseReason::SlowSubscriber);
+            }
+            Verdict::Block => self.begin_block(alias),
+        }
+    }
+
+    fn begin_block(&mut self, alias: u16) {
+        let time_ns = nanoseconds(self.sessions.config.limits.block_deadline);
+        let deadline_ns = self.sessions.now_ns().saturating_add(time_ns);
+        let Some(Some(room)) = self.table.rooms.get_mut(usize::from(alias)) else {
+            return;
+        };
+        if room.blocked.is_none() {
+            let timers = &mut self.sessions.reactor.timers;
+            let timer = timers.insert(deadline_ns, TimerKey::BlockedRoom(alias));
+            room.blocked = Some(timer);
+            room.shared.set_congested(self.exchange.lane, true);
+            self.table.blocked_rooms.push(alias);
+        }
+    }
+
+    /// The deadline of a blocking room passed: whoever is still over its limits is disconnected.
+    pub(crate) fn end_block(&mut self, alias: u16) {
+        let Some(Some(room)) = self.table.rooms.get(usize::from(alias)) else {
+            return;
+        };
+        let over = |slot: &usize| self.is_blocking(room, *slot);
+        let slots: Vec<usize> = room.members.iter().copied().filter(over).collect();
+        for slot in slots {
+            warn_of_slow(
+                &self.sessions[slot],
+                None,
+                "blocking subscriber disconnected",
+            );
+            self.sessions.close(slot, CloseReason::SlowSubscriber);
+        }
+        self.unblock(alias);
+    }
+
+    /// Whether this member's socket is full and its unsent part of the room over the limits.
+    fn is_blocking(&self, room: &Room, slot: usize) -> bool {
+        let limits = self.sessions.config.limits.lag();
+        let session = &self.sessions[slot];
+        let alias = room.shared.alias;
+        let Some(log) = self.sessions.outbox.logs.get(alias) else {
+            return false;
+        };
+        session.connection.outbound().is_blocked()
+            && session.membership(alias).is_some_and(|index| {
+                let subscriber = &session.memberships[index].subscriber;
+                subscriber.bytes_behind(log) > limits.bytes_max
+                    || subscriber.messages_behind(log) > limits.messages_max
+            })
+    }
+
+    pub(super) fn unblock(&mut self, alias: u16) {
+        self.table.blocked_rooms.retain(|blocked| *blocked != alias);
+        if let Some(Some(room)) = self.table.rooms.get_mut(usize::from(alias))
+            && let Some(timer) = room.blocked.take()
+        {
+            // Left running, it would cut the room's next block short.
+            self.sessions.reactor.timers.cancel(timer);
+            room.shared.set_congested(self.exchange.lane, false);
+        }
+    }
+
+    /// Ends the blocks of rooms whose subscribers have caught up. The publishers they hold may be on other lanes, so
+    /// this must not depend on this lane holding any.
+    fn unblock_cleared(&mut self) {
+        let mut index = 0;
+        while let Some(alias) = self.table.blocked_rooms.get(index).copied() {
+            index += 1;
+            let room = self
+                .table
+                .rooms
+                .get(usize::from(alias))
+                .and_then(Option::as_ref);
+            let cleared = room.is_none_or(|room| {
+                !room
+                    .members
+                    .iter()
+                    .any(|slot| self.is_blocking(room, *slot))
+            });
+            if cleared {
+                self.unblock(alias);
+                index -= 1;
+            }
+        }
+    }
+
+    /// A publisher of a blocked room reads no more until the room is clear.
+    pub(super) fn hold(&mut self, slot: usize, room: &Arc<SharedRoom>) {
+        let session = &mut self.sessions[slot];
+        let connection = &mut session.connection;
+        if connection.inbound() != Inbound::Ended && !connection.is_paused_by(PauseReason::Room) {
+            connection.pause(PauseReason::Room);
+            self.table.held.push((session.id, Arc::clone(room)));
+            self.sessions.counters.publishers_held.add(1);
+            self.sessions.update_interest(slot);
+        }
+    }
+
+    /// Lets held publishers go on whose rooms are clear, and sessions whose output drained.
+    pub(crate) fn release_held(&mut self, ready: &mut Vec<usize>) {
+        self.unblock_cleared();
+        if !self.table.held.is_empty() {
+            let mut held = std::mem::take(&mut self.table.held);
+            held.retain(|(id, room)| {
+                // The room itself may be on other lanes only: a topic's publisher need not be its subscriber.
+                if room.is_congested() {
+                    return true;
+                }
+                if let Some(slot) = self.sessions.slot_of(*id)
+                    && self.sessions[slot].connection.resume(PauseReason::Room)
+                {
+                    self.sessions.resumed.push(slot);
+                }
+                false
+            });
+            self.table.held = held;
+        }
+        while let Some(slot) = self.sessions.resumed.pop() {
+            if self
+                .sessions
+                .get(slot)
+                .is_some_and(|session| !session.connection.is_closed())
+            {
+                self.sessions.update_interest(slot);
+                ready.push(slot);
+            }
+        }
+    }
+}
+
+/// Says who is cut off, by what an operator can find them by: address and name, as far as they have them.
+fn warn_of_slow(session: &Session, behind: Option<u64>, what: &str) {
+    let peer = session.peer.as_deref().map(tracing::field::display);
+    let name = session.member.as_deref().map(|member| &*member.name);
+    tracing::warn!(session = %session.id, peer, name, behind, "{what}");
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tidewire_proto::room::Policy;
+
+    use super::*;
+    use crate::address::Endpoint;
+    use crate::lane::{Lane, lane};
+    use crate::limits::Limits;
+    use crate::observe::logged;
+    use crate::server::Server;
+    use crate::service::Service;
+    use tidewire_proto::connection::Phase;
+
+    const SECOND_NS: u64 = 1_000_000_000;
+
+    /// The subscriber's socket is full, and its room goes on beyond its limits.
+    fn stall<S: Service>(lane: &mut Lane<S>, stalled: usize, publisher: usize, alias: u16) {
+        let core = &mut lane.core;
+        core.sessions[stalled].connection.handle_blocked();
+        let id = core.sessions[publisher].id;
+        for _ in 0..3 {
+            core.rooms().say(id, alias, b"news").unwrap();
+        }
+        core.sessions
+            .reactor
+            .set_time(core.sessions.reactor.now_ns + SECOND_NS / 10);
+        core.rooms().sweep_due();
+        assert!(is_held(lane, alias));
+    }
+
+    fn catch_up<S: Service>(lane: &mut Lane<S>, stalled: usize, alias: u16) {
+        let now_ns = lane.core.sessions.reactor.now_ns;
+        lane.core.sessions[stalled]
+            .connection
+            .handle_writable(now_ns);
+        lane.core.sessions.flush(stalled);
+        lane.core.rooms().release_held(&mut Vec::new());
+        assert!(!is_held(lane, alias));
+    }
+
+    fn is_held<S>(lane: &Lane<S>, alias: u16) -> bool {
+        let room = lane.core.rooms.get(alias);
+        room.is_some_and(|room| room.blocked.is_some() && room.shared.is_congested())
+    }
+
+    #[test]
+    fn whoever_is_cut_off_for_being_slow_is_named_in_the_log() {
+        let mut lane = lane(&Server::builder());
+        let (ada, _end) = lane.open_session();
+        let id = lane.core.sessions[ada].id;
+        let session = &mut lane.core.sessions[ada];
+        let peer = Endpoint::Udp("192.0.2.7:4711".parse().unwrap());
+        session.peer = Some(Box::new(peer));
+        lane.core.rooms().join(id, "lobby", "ada", None).unwrap();
+        let text = logged(|| warn_of_slow(&lane.core.sessions[ada], Some(3), "slow"));
+        for part in [" WARN ", "192.0.2.7:4711", "name=\"ada\"", "behind=3"] {
+            assert!(text.contains(part), "{part} is missing: {text}");
+        }
+    }
+
+    #[test]
+    fn the_timer_of_a_block_that_ended_does_not_cut_the_next_one_short() {
+        let limits = Limits {
+            lag_messages_max: 1,
+            block_deadline: Duration::from_secs(10),
+            presence_members_max: 0,
+            ..Limits::default()
+        };
+        let mut lane = lane(&Server::builder().limits(limits));
+        let ((ada, _ada_end), (bob, _bob_end)) = (lane.open_session(), lane.open_session());
+        let mut alias = 0;
+        for (slot, name) in [(ada, "ada"), (bob, "bob")] {
+            let id = lane.core.sessions[slot].id;
+            let joined = lane
+                .core
+                .rooms()
+                .join(id, "lobby", name, Some(Policy::Block));
+            alias = joined.unwrap().room;
+        }
+        let started_ns = lane.core.sessions.reactor.now_ns;
+        stall(&mut lane, ada, bob, alias);
+        catch_up(&mut lane, ada, alias);
+        lane.core
+            .sessions
+            .reactor
+            .set_time(started_ns + 5 * SECOND_NS);
+        stall(&mut lane, ada, bob, alias);
+
+        lane.core
+            .sessions
+            .reactor
+            .set_time(started_ns + 12 * SECOND_NS);
+        lane.handle_timers();
+        assert!(is_held(&lane, alias), "the first block's deadline");
+        assert_eq!(lane.core.sessions[ada].connection.phase(), Phase::Open);
+
+        lane.core
+            .sessions
+            .reactor
+            .set_time(started_ns + 16 * SECOND_NS);
+        lane.handle_timers();
+        assert!(!is_held(&lane, alias), "the second block's deadline");
+        let ended = Phase::Closed(CloseReason::SlowSubscriber);
+        assert_eq!(lane.core.sessions[ada].connection.phase(), ended);
+    }
+}

@@ -1,0 +1,244 @@
+//! Topics on a lane: subscribing, unsubscribing, publishing.
+//!
+//! Subscribers of the same pattern share a log per lane, and that log is a [`Room`](super::Room): sweeps, cursors,
+//! policies, gap notices and what crosses to other lanes are the same code for both. What differs is who gets a
+//! message. A room's is appended to the one log of that room; a topic's to the log of every pattern that matches,
+//! once for each and never once per subscriber, and its publisher need not be a subscriber.
+//!
+//! A session that subscribed by two patterns hears a message once for each. Rejected: hearing it once in all. The
+//! two subscriptions have policies, positions and gaps of their own, so finding out that a session has or will
+//! have a message by the other way would take a look at every subscriber for every message.
+
+use std::sync::Arc;
+
+use tidewire_proto::codec::Codec;
+use tidewire_proto::error::EncodeError;
+use tidewire_proto::message::{Kind, Message};
+use tidewire_proto::room::Policy;
+use tidewire_proto::topic::{Pattern, validate_topic};
+
+use super::directory::SharedRoom;
+use super::refusal::{NotSubscribed, PublishError, ReachedLimit, SubscribeError};
+use super::rooms::LaneRooms;
+use crate::limits::REFUSAL_QUIET_NS;
+use crate::observe::DropReason;
+use crate::session::{LaneSessions, SessionId};
+
+impl LaneRooms<'_> {
+    /// Attaches a session to the log of a pattern. Returns the alias of the subscription.
+    pub(crate) fn subscribe(
+        &mut self,
+        id: SessionId,
+        pattern: &str,
+        policy: Option<Policy>,
+    ) -> Result<u16, SubscribeError> {
+        let subscribed = self.try_subscribe(id, pattern, policy);
+        let is_registration = self.sessions.config.codec.registers_subscribers();
+        if let Err(
+            error @ (SubscribeError::LimitReached(_)
+            | SubscribeError::TooManyRegistrations(_)
+            | SubscribeError::Unproven),
+        ) = subscribed
+            && is_registration
+        {
+            self.note_registration_refused(id, error);
+        }
+        subscribed
+    }
+
+    /// Counts a registration that is refused, and logs it now and then: a flood of them must not flood the log. The
+    /// subscriber is not told, so the operator should be.
+    fn note_registration_refused(&mut self, id: SessionId, error: SubscribeError) {
+        if self.sessions.reactor.now_ns >= self.table.registration_quiet_until_ns {
+            self.table.registration_quiet_until_ns =
+                self.sessions.reactor.now_ns + REFUSAL_QUIET_NS;
+            let peer = self
+                .sessions
+                .find(id)
+                .and_then(|session| session.peer.as_deref());
+            let peer = peer.map(tracing::field::display);
+            tracing::warn!(
+                session = %id,
+                peer,
+                %error,
+                "a registration is refused; the next ones are counted, and not logged for 10 s"
+            );
+        }
+        // Counted last, so that whoever sees the number finds the line in the log.
+        self.sessions.counters.registrations_refused.add(1);
+    }
+
+    fn try_subscribe(
+        &mut self,
+        id: SessionId,
+        pattern: &str,
+        policy: Option<Policy>,
+    ) -> Result<u16, SubscribeError> {
+        let pattern = Pattern::parse(pattern)?;
+        let slot = self.sessions.slot_of(id).ok_or(SubscribeError::NotOpen)?;
+        if self.sessions[slot].is_unproven() {
+            return Err(SubscribeError::Unproven);
+        }
+        if self.sessions[slot].connection.frame_bytes_max()
+            < self.sessions.config.limits.frame_bytes_max
+        {
+            // As in rooms: what is published is framed once for all.
+            return Err(SubscribeError::FrameLimit);
+        }
+        let memberships = &self.sessions[slot].memberships;
+        let mut count = 0;
+        for membership in memberships.iter().filter(|membership| membership.is_topic) {
+            count += 1;
+            let room = self.table.rooms.get(usize::from(membership.room));
+            let text = room
+                .and_then(Option::as_ref)
+                .and_then(|room| room.shared.pattern.as_deref());
+            if text == Some(pattern.text()) {
+                return Err(SubscribeError::AlreadySubscribed);
+            }
+        }
+        if count >= self.sessions.config.limits.subscriptions_per_session_max {
+            return Err(SubscribeError::LimitReached(ReachedLimit::Session));
+        }
+        let owner = self.sessions[slot].owner();
+        let directory = Arc::clone(&self.table.directory);
+        let limiter = Arc::clone(&self.table.limiter);
+        let registers = self.sessions.config.codec.registers_subscribers();
+        if registers {
+            let registered = limiter.register(owner);
+            registered.map_err(|full| SubscribeError::TooManyRegistrations(full.into()))?;
+        }
+        let topic = match directory.subscribe(&pattern, self.exchange.lane, owner) {
+            Ok(topic) => topic,
+            Err(full) => {
+                if registers {
+                    limiter.unregister(owner);
+                }
+                return Err(SubscribeError::LimitReached(full.into()));
+            }
+        };
+        if registers {
+            self.sessions.counters.registrations.add(1);
+        }
+        self.open_room(&topic);
+        let policy = policy.unwrap_or(self.sessions.config.room_defaults.policy);
+        self.attach(slot, &topic, policy);
+        Ok(topic.alias)
+    }
+
+    pub(crate) fn unsubscribe(&mut self, id: SessionId, alias: u16) -> Result<(), NotSubscribed> {
+        let slot = self.sessions.slot_of(id).ok_or(NotSubscribed)?;
+        let index = self.sessions[slot]
+            .subscription(alias)
+            .ok_or(NotSubscribed)?;
+        self.detach(slot, index, DropReason::Left);
+        Ok(())
+    }
+
+    /// Appends a message to the logs of all patterns that match. Returns whether the publisher must stop for now.
+    pub(crate) fn publish(
+        &mut self,
+        id: SessionId,
+        topic: &str,
+        payload: &[u8],
+    ) -> Result<bool, PublishError> {
+        validate_topic(topic)?;
+        let overhead = FRAME_OVERHEAD_BYTES + topic.len();
+        let limit = self.sessions.config.limits.frame_bytes_max;
+        if payload.len() + overhead > limit {
+            let (bytes, limit) = (payload.len() as u64, limit.saturating_sub(overhead) as u64);
+            return Err(EncodeError::PayloadTooLarge { bytes, limit }.into());
+        }
+        self.table.directory.refresh(&mut self.table.routes);
+        // Collected first, because appending needs all of the lane. The list is kept for the next message.
+        let mut matched = std::mem::take(&mut self.table.matched);
+        self.table
+            .routes
+            .each_match(topic, |shared| matched.push(Arc::clone(shared)));
+        let (mut congested, mut result) = (None, Ok(()));
+        for shared in matched.drain(..) {
+            result = result.and(self.append_published(&shared, topic, payload));
+            if congested.is_none() && shared.is_congested() {
+                congested = Some(shared);
+            }
+        }
+        self.table.matched = matched;
+        result?;
+        self.sessions.counters.published.add(1);
+        // One of them is enough to hold it for; when that is clear, its next message meets the others.
+        match (congested, self.sessions.slot_of(id)) {
+            (Some(room), Some(slot)) => {
+                self.hold(slot, &room);
+                Ok(true)
+            }
+            _ => Ok(false),
+        }
+    }
+
+    /// Frames a message once for the subscribers of one pattern, on this lane and the others.
+    fn append_published(
+        &mut self,
+        shared: &SharedRoom,
+        topic: &str,
+        payload: &[u8],
+    ) -> Result<(), EncodeError> {
+        let name = if shared.is_wildcard { topic } else { "" };
+        let message = Message::new(Kind::Deliver, shared.alias, payload).with_name(name);
+        let LaneSessions { outbox, config, .. } = &mut *self.sessions;
+        let codec = &config.codec;
+        if let Some(log) = outbox.logs.get_mut(shared.alias) {
+            let expected = FRAME_OVERHEAD_BYTES + name.len() + payload.len();
+            let (_, bytes) = log.append_with(expected, |out| codec.encode(&message, out))?;
+            self.handle_appended(shared.alias, bytes, 0);
+            return Ok(());
+        }
+        let others = shared.other_lanes(self.exchange.lane);
+        if others == 0 {
+            return Ok(());
+        }
+        let mut frame = outbox.buffers.take();
+        let result = codec.encode(&message, &mut frame);
+        if result.is_ok() {
+            self.send_to_lanes(others, shared.alias, &frame);
+        }
+        self.sessions.outbox.buffers.put(frame);
+        result
+    }
+}
+
+/// Most that a delivery's frame adds to its topic and payload: a header with an id, and the topic's length.
+const FRAME_OVERHEAD_BYTES: usize = 13;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lane::lane;
+    use crate::observe::logged;
+    use crate::server::Server;
+
+    /// Each was a line, so that any sender of datagrams filled the log.
+    #[test]
+    fn a_flood_of_refused_registrations_is_counted_and_not_logged() {
+        const FLOOD: u64 = 1_000;
+        let mut core = lane(&Server::builder()).core;
+        let mut refuse = |count: u64| {
+            logged(|| {
+                for _ in 0..count {
+                    core.rooms()
+                        .note_registration_refused(SessionId::NONE, SubscribeError::Unproven);
+                }
+                core.sessions
+                    .reactor
+                    .set_time(core.sessions.reactor.now_ns + REFUSAL_QUIET_NS);
+            })
+        };
+        for text in [refuse(FLOOD), refuse(FLOOD)] {
+            assert_eq!(
+                text.matches("a registration is refused").count(),
+                1,
+                "{text}"
+            );
+        }
+        assert_eq!(core.counters.registrations_refused.read(), 2 * FLOOD);
+    }
+}

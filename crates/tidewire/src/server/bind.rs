@@ -1,0 +1,202 @@
+//! Binding everything a server listens on, before any of its lanes runs.
+
+use crate::transport::ListenerTerms;
+use crate::transport::StreamListener;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use tidewire_io::datagram::DatagramBindError;
+use tidewire_io::datagram::{DatagramOptions, DatagramSocket};
+use tidewire_io::socket::{BindError, Listener, SocketAddress, SocketOptions};
+use tidewire_proto::codec::{AnyCodec, Codec, StreamFraming};
+
+use crate::address::{Address, AddressError, Endpoint};
+use crate::limits::{DATAGRAM_FRAME_BYTES_MAX, DATAGRAM_RECEIVE_BUFFER_BYTES, Limits};
+use crate::server::ServeError;
+
+/// What a server listens on.
+#[derive(Debug, Default)]
+pub(crate) struct Bound {
+    /// Watched by the first lane.
+    pub(crate) listeners: Vec<StreamListener>,
+    /// UDP sockets of each lane: one for each address.
+    pub(crate) ports: Vec<Vec<DatagramSocket>>,
+    /// With the real ports in place of 0.
+    pub(crate) addresses: Vec<Endpoint>,
+}
+
+impl Bound {
+    /// Binds the addresses of a server that writes with `codec`.
+    pub(crate) fn bind(
+        addresses: &[Address],
+        codec: &AnyCodec,
+        lanes: usize,
+        sockets: &SocketOptions,
+        datagrams: &DatagramOptions,
+    ) -> Result<Self, ServeError> {
+        let mut bound = Self::default();
+        bound.ports.resize_with(lanes, Vec::new);
+        for address in addresses {
+            bound.bind_first(address, codec, sockets, datagrams)?;
+        }
+        Ok(bound)
+    }
+
+    /// Binds the first of an address's endpoints that this machine has: those of a name need not all be its own.
+    fn bind_first(
+        &mut self,
+        address: &Address,
+        codec: &AnyCodec,
+        sockets: &SocketOptions,
+        datagrams: &DatagramOptions,
+    ) -> Result<(), ServeError> {
+        let mut endpoints = address.resolve_all()?.into_iter().peekable();
+        while let Some(endpoint) = endpoints.next() {
+            let outcome = match endpoint {
+                Endpoint::Socket(at) => self.bind_listener(&at, address.framing(), codec, sockets),
+                Endpoint::Udp(address) => self.bind_ports(address, datagrams),
+                name => Ok(name),
+            };
+            match outcome {
+                Err(
+                    ServeError::Bind(BindError::AddressNotAvailable { .. })
+                    | ServeError::Datagram(DatagramBindError::AddressNotAvailable { .. }),
+                ) if endpoints.peek().is_some() => {}
+                outcome => {
+                    self.addresses.push(outcome?);
+                    return Ok(());
+                }
+            }
+        }
+        let host = address.to_string();
+        let detail = "no address".to_owned();
+        Err(AddressError::Unresolved { host, detail }.into())
+    }
+
+    fn bind_listener(
+        &mut self,
+        address: &SocketAddress,
+        framing: Option<StreamFraming>,
+        codec: &AnyCodec,
+        options: &SocketOptions,
+    ) -> Result<Endpoint, ServeError> {
+        let socket = Listener::bind(address, options)?;
+        let local = socket.local_address().clone();
+        let framing = framing.or(codec.stream_framing());
+        let own = framing.and_then(|framing| codec.with_stream_framing(framing));
+        let terms = ListenerTerms::new(
+            local.to_string(),
+            own.unwrap_or_else(|| codec.clone()),
+            framing != codec.stream_framing(),
+        );
+        let terms = Arc::new(terms);
+        self.listeners.push(StreamListener { socket, terms });
+        Ok(local.into())
+    }
+
+    /// A socket for every lane at the same address.
+    fn bind_ports(
+        &mut self,
+        mut address: SocketAddr,
+        options: &DatagramOptions,
+    ) -> Result<Endpoint, ServeError> {
+        let mut options = options.clone();
+        options.reuse_port = false;
+        if self.ports.len() > 1 {
+            // A socket that shares its port joins whoever shares it already, another server as well. So one that does
+            // not finds out first whether the port is free, or which one is.
+            address = DatagramSocket::bind(&address, &options)?.local_address();
+            options.reuse_port = true;
+        }
+        for lane in &mut self.ports {
+            let socket = DatagramSocket::bind(&address, &options)?;
+            address = socket.local_address();
+            lane.push(socket);
+        }
+        Ok(Endpoint::Udp(address))
+    }
+}
+
+/// The codec that a server writes with. Where its addresses say nothing about framing, or all the same, it is the codec that
+/// says so. Else it is the one with lengths, which are left out where nobody reads them, and every address says what holds.
+pub(crate) fn frame(addresses: &mut [Address], codec: AnyCodec) -> Result<AnyCodec, ServeError> {
+    if addresses.iter().all(|address| address.framing().is_none()) {
+        return Ok(codec);
+    }
+    let (Some(usual), Some(with_length), Some(with_none)) = (
+        codec.stream_framing(),
+        codec.with_stream_framing(StreamFraming::Length),
+        codec.with_stream_framing(StreamFraming::None),
+    ) else {
+        let codec = codec.name();
+        return Err(ServeError::Framing { codec });
+    };
+    for address in &mut *addresses {
+        address.set_usual_framing(usual);
+    }
+    let is_none = |address: &Address| address.framing() == Some(StreamFraming::None);
+    match addresses.iter().all(is_none) {
+        true => Ok(with_none),
+        false => Ok(with_length),
+    }
+}
+
+/// What datagrams demand of a server's codec and limits, if it exchanges any.
+pub(crate) fn adapt(
+    is_udp: &[bool],
+    codec: AnyCodec,
+    limits: &mut Limits,
+) -> Result<AnyCodec, ServeError> {
+    if !is_udp.contains(&true) {
+        return Ok(codec);
+    }
+    if is_udp.contains(&false) && limits.frame_bytes_max > DATAGRAM_FRAME_BYTES_MAX {
+        tracing::warn!(
+            frame_bytes_max = DATAGRAM_FRAME_BYTES_MAX,
+            configured = limits.frame_bytes_max,
+            "udp:// lowers the frame limit of every address of this server to what a datagram holds; serve tcp:// and \
+             ipc:// from another server for longer messages"
+        );
+    }
+    limits.frame_bytes_max = limits.frame_bytes_max.min(DATAGRAM_FRAME_BYTES_MAX);
+    let for_datagrams = codec.clone().for_datagrams();
+    if is_udp.contains(&false) && for_datagrams.fills_datagrams() != codec.fills_datagrams() {
+        return Err(ServeError::MixedFraming {
+            codec: codec.name(),
+        });
+    }
+    Ok(for_datagrams)
+}
+
+/// How UDP sockets are opened unless somebody says otherwise.
+pub(crate) fn default_datagram_options() -> DatagramOptions {
+    let mut options = DatagramOptions::default();
+    options.receive_buffer_bytes = Some(DATAGRAM_RECEIVE_BUFFER_BYTES);
+    options
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::observe::logged;
+
+    #[test]
+    fn udp_beside_tcp_says_that_it_lowers_the_frame_limit() {
+        let adapted = |is_udp: &[bool]| {
+            let mut limits = Limits::default();
+            let codec = AnyCodec::by_name("tw1").unwrap();
+            let text = logged(|| {
+                adapt(is_udp, codec, &mut limits).unwrap();
+            });
+            (text, limits.frame_bytes_max)
+        };
+        let (text, limit) = adapted(&[true, false]);
+        assert_eq!(limit, DATAGRAM_FRAME_BYTES_MAX);
+        for part in ["WARN", "frame_bytes_max=65507", "configured=1048576"] {
+            assert!(text.contains(part), "{part} is missing: {text}");
+        }
+        // Whoever serves datagrams only expects nothing else.
+        assert_eq!(adapted(&[true]), (String::new(), DATAGRAM_FRAME_BYTES_MAX));
+        assert_eq!(adapted(&[false]).0, "");
+    }
+}

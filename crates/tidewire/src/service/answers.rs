@@ -1,0 +1,185 @@
+//! A handler's duty to answer: put off, refused, or waiting for its turn.
+
+use std::sync::Arc;
+
+use tidewire_proto::body::ErrorBody;
+use tidewire_proto::codec::Codec;
+use tidewire_proto::connection::PauseReason;
+use tidewire_proto::error::EncodeError;
+use tidewire_proto::message::Kind;
+
+use super::{Context, Current, Deferred, HandlerError, Ticket};
+use crate::engine::Origin;
+use crate::session::{CloseReason, NOWHERE, Place, SendError, Unanswered, encode_within};
+
+impl Context<'_> {
+    /// Takes the duty to answer the message being handled out of the handler: the token may go to another thread
+    /// and answer later. Whatever the handler returns, the answer is the token's.
+    ///
+    /// A session with `deferred_per_session_max` unanswered requests is not read until one of them is answered.
+    pub fn defer(&mut self) -> Deferred {
+        let mut token = self
+            .core
+            .sessions
+            .outbox
+            .spare_tokens
+            .pop()
+            .unwrap_or_default();
+        if self.current.named
+            && let Some(token) = Arc::get_mut(&mut token)
+        {
+            token.name.push_str(&self.core.replies.method_name);
+        }
+        let ordered = !self.codec().has_ids();
+        let request_id = self.current.id;
+        let limit = self.core.config.limits.deferred_per_session_max;
+        self.core.counters.deferred.add(1);
+        let mut place = None;
+        if let Some(session) = self.core.sessions.find_mut(self.id) {
+            let unanswered = session
+                .unanswered
+                .get_or_insert_with(|| Box::new(Unanswered::new(ordered)));
+            place = unanswered.push(request_id, Arc::clone(&token));
+            self.keeps_order = ordered;
+            if unanswered.len() >= limit.max(1) {
+                session.connection.pause(PauseReason::Answers);
+                self.stopped = true;
+            }
+        }
+        self.settle_replies();
+        if place.is_none() {
+            // Two replies with one id would be matched at random; and the answer to this one goes nowhere.
+            token.cancel();
+            self.end_at_once(CloseReason::RequestIdReused);
+        }
+        self.current.deferred = true;
+        Deferred::new(Ticket {
+            shared: Arc::clone(&self.core.shared),
+            token,
+            lane: self.core.exchange.lane,
+            session: self.id,
+            place: place.unwrap_or(NOWHERE),
+            current: self.current,
+            frame_bytes_max: self.frame_bytes_max,
+        })
+    }
+
+    /// A reply that repeats the method's name, or that waits for earlier ones. Out of line, so that the way of the
+    /// others stays short.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn reply_apart(&mut self, payload: &[u8]) -> Result<(), SendError> {
+        let name = std::mem::take(&mut self.core.replies.method_name);
+        let called = if self.current.named { &name[..] } else { "" };
+        let message = self.current.answer(called, payload);
+        let sent = if self.keeps_order {
+            self.reply_in_order(|context, out| {
+                let limit = context.frame_bytes_max;
+                encode_within(limit, out, |out| context.codec().encode(&message, out))
+            })
+        } else {
+            self.send(&message)
+        };
+        self.core.replies.method_name = name;
+        sent
+    }
+
+    /// Counts a refused message and, if it was a request, answers it with the error.
+    #[cold]
+    #[inline(never)]
+    #[expect(
+        clippy::needless_pass_by_value,
+        reason = "so that it is freed here and not in the lane's loop"
+    )]
+    pub(crate) fn refuse(&mut self, error: HandlerError) {
+        self.core.counters.refused.add(1);
+        let has_ids = self.codec().has_ids();
+        // A token answers in its own time, be it by being dropped.
+        if self.current.deferred || !self.current.wants_refusal(has_ids) {
+            return;
+        }
+        let name = std::mem::take(&mut self.core.replies.method_name);
+        let request = self
+            .current
+            .request(if self.current.named { &name } else { "" });
+        let body = ErrorBody {
+            code: error.code(),
+            text: error.text(),
+        };
+        let sent = if self.keeps_order {
+            self.reply_in_order(|context, out| context.codec().encode_error(&request, &body, out))
+        } else {
+            self.send_framed(|codec, out| codec.encode_error(&request, &body, out))
+        };
+        self.core.replies.method_name = name;
+        if let Err(error) = sent {
+            tracing::trace!(session = %self.id, %error, "cannot send a refusal");
+            if !has_ids {
+                tracing::debug!(session = %self.id, "a refusal has no words here; the session ends");
+                // Replies match requests by their order; with one missing, all that follow would be wrong.
+                self.end_in_order();
+            }
+        }
+    }
+
+    /// Frames an answer into the session's line.
+    fn reply_in_order(
+        &mut self,
+        encode: impl FnOnce(&Self, &mut Vec<u8>) -> Result<(), EncodeError>,
+    ) -> Result<(), SendError> {
+        let mut frame = self.core.sessions.outbox.spare_frames.take();
+        if let Err(error) = encode(self, &mut frame) {
+            self.core.sessions.outbox.spare_frames.put(frame);
+            return Err(error.into());
+        }
+        self.line_up(Place::Answered(frame));
+        Ok(())
+    }
+
+    pub(crate) fn end_at_once(&mut self, reason: CloseReason) {
+        self.stopped = true;
+        if let Some(slot) = self.core.sessions.slot_of(self.id) {
+            self.core.sessions.close(slot, reason);
+        }
+    }
+
+    /// Ends the session after what was asked before has been answered.
+    fn end_in_order(&mut self) {
+        if self.keeps_order {
+            self.stopped = true;
+            self.line_up(Place::Inexpressible);
+        } else {
+            self.close();
+        }
+    }
+
+    fn line_up(&mut self, place: Place) {
+        let limit = self.core.config.limits.deferred_per_session_max;
+        let Some(session) = self.core.sessions.find_mut(self.id) else {
+            return;
+        };
+        let ends = matches!(place, Place::Inexpressible);
+        if let Some(Unanswered::Ordered { places, .. }) = session.unanswered.as_deref_mut() {
+            places.push_back(place);
+            if ends || places.len() >= limit.max(1) {
+                session.connection.pause(PauseReason::Answers);
+                self.stopped = true;
+            }
+        }
+    }
+
+    /// Keeps the name of the method being called, which codecs repeat in replies.
+    pub(crate) fn remember_name(&mut self, name: &str) {
+        self.current.named = true;
+        self.core.replies.method_name.clear();
+        self.core.replies.method_name.push_str(name);
+    }
+}
+
+/// What [`Context`] knows before any message.
+pub(crate) const NO_MESSAGE: Current = Current {
+    origin: Origin::new(Kind::OneWay, 0),
+    id: 0,
+    named: false,
+    deferred: false,
+};

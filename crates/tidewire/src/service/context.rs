@@ -1,0 +1,562 @@
+//! What a handler can do: reply, send, say, join, publish, subscribe, connect, close.
+
+use super::answers::NO_MESSAGE;
+use crate::engine::Origin;
+use crate::session::SendError;
+use crate::session::encode_within;
+use tidewire_io::socket::PeerCredentials;
+use tidewire_proto::body::ErrorCode;
+use tidewire_proto::codec::{AnyCodec, Codec};
+use tidewire_proto::connection::PauseReason;
+use tidewire_proto::error::EncodeError;
+use tidewire_proto::message::{MemberId, Message};
+use tidewire_proto::room::Policy;
+
+use crate::address::Endpoint;
+use crate::engine::Core;
+use crate::limits::nanoseconds;
+use crate::room::{JoinError, Joined, NotSubscribed, PublishError, RoomError, SubscribeError};
+use crate::service::HandlerError;
+use crate::service::SessionSender;
+use crate::session::Output;
+use crate::session::{CloseReason, SessionId};
+use crate::transport::ConnectFailure;
+use crate::transport::TransportKind;
+
+/// The lane as seen by one call of a [`Service`](crate::Service), and the session that the call is about.
+#[derive(Debug)]
+pub struct Context<'a> {
+    pub(crate) core: &'a mut Core,
+    pub(crate) id: SessionId,
+    /// The session's output, held here while its messages are handled: a reply is then one append.
+    pub(crate) output: Output,
+    /// Largest frame that both sides take.
+    pub(crate) frame_bytes_max: usize,
+    pub(crate) current: Current,
+    /// Largest frame of a reply that needs nothing but to be appended to the output; see [`Context::settle_replies`].
+    pub(crate) reply_bytes_max: usize,
+    /// Replies of this session must wait for earlier ones that are deferred.
+    pub(crate) keeps_order: bool,
+    /// Set when no further message of this session may be handled now.
+    pub(crate) stopped: bool,
+}
+
+/// What a reply needs to know of the message being handled.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Current {
+    pub(crate) origin: Origin,
+    pub(crate) id: u32,
+    /// It is for a method by name, which the lane keeps.
+    pub(crate) named: bool,
+    /// A token will answer it.
+    pub(crate) deferred: bool,
+}
+
+impl Current {
+    /// That of a message whose name is not kept yet.
+    #[inline(always)]
+    pub(crate) fn of(message: &Message<'_>) -> Self {
+        Self {
+            origin: Origin::new(message.kind, message.channel),
+            id: message.id,
+            named: false,
+            deferred: false,
+        }
+    }
+}
+
+impl Core {
+    /// The context of a call about session `id`; it holds the session's output until it is dropped.
+    pub(crate) fn context(&mut self, id: SessionId) -> Context<'_> {
+        let (output, frame_bytes_max, keeps_order) =
+            self.sessions
+                .find_mut(id)
+                .map_or_else(Default::default, |session| {
+                    (
+                        std::mem::take(&mut session.output),
+                        session.connection.frame_bytes_max(),
+                        session.must_keep_order(),
+                    )
+                });
+        let mut context = Context {
+            core: self,
+            id,
+            output,
+            frame_bytes_max,
+            reply_bytes_max: 0,
+            current: NO_MESSAGE,
+            keeps_order,
+            stopped: false,
+        };
+        context.settle_replies();
+        context
+    }
+
+    pub(crate) fn context_without_session(&mut self) -> Context<'_> {
+        Context {
+            core: self,
+            id: SessionId::NONE,
+            output: Output::default(),
+            frame_bytes_max: 0,
+            reply_bytes_max: 0,
+            current: NO_MESSAGE,
+            keeps_order: false,
+            stopped: false,
+        }
+    }
+}
+
+impl From<SendError> for HandlerError {
+    #[cold]
+    fn from(error: SendError) -> Self {
+        match error {
+            SendError::NotOpen => Self::new(ErrorCode::NotFound, "the session is not open"),
+            SendError::QueueFull => Self::new(ErrorCode::LimitReached, "the output queue is full"),
+            SendError::Encode(error) => Self::new(ErrorCode::Internal, error.to_string()),
+        }
+    }
+}
+
+impl Context<'_> {
+    /// The session this call is about, or [`SessionId::NONE`].
+    #[inline]
+    #[must_use]
+    pub fn session(&self) -> SessionId {
+        self.id
+    }
+
+    /// The lane's clock: nanoseconds of the system's monotonic clock, read when the lane last read a socket.
+    #[inline]
+    #[must_use]
+    pub fn now_ns(&self) -> u64 {
+        self.core.sessions.reactor.now_ns
+    }
+
+    /// The index of this lane.
+    #[must_use]
+    pub fn lane(&self) -> usize {
+        self.core.exchange.lane
+    }
+
+    /// The codec of this lane's sessions.
+    #[must_use]
+    pub fn codec(&self) -> &AnyCodec {
+        &self.core.config.codec
+    }
+
+    /// The peer's address, if it has one: clients of a Unix socket and those of the same process have none.
+    #[must_use]
+    pub fn peer(&self) -> Option<&Endpoint> {
+        self.core
+            .sessions
+            .find(self.id)
+            .and_then(|session| session.peer.as_deref())
+    }
+
+    /// Process, user and group of a peer that connected through a Unix socket, as they were at that moment.
+    #[must_use]
+    pub fn peer_credentials(&self) -> Option<PeerCredentials> {
+        self.core.sessions.find(self.id)?.card.as_ref()?.credentials
+    }
+
+    /// How the session's bytes travel.
+    #[must_use]
+    pub fn transport(&self) -> Option<TransportKind> {
+        self.core
+            .sessions
+            .find(self.id)
+            .map(|session| session.stream.kind())
+    }
+
+    /// What the server says of itself, on a session that we opened.
+    #[must_use]
+    pub fn peer_agent(&self) -> Option<&str> {
+        self.core
+            .sessions
+            .find(self.id)
+            .and_then(|session| session.connection.peer_agent())
+    }
+
+    /// Whether the peer of a session of this lane has said that it goes away.
+    pub(crate) fn is_peer_going(&self, id: SessionId) -> bool {
+        self.core
+            .sessions
+            .find(id)
+            .is_some_and(|session| session.connection.is_peer_going())
+    }
+
+    pub(crate) fn count_unmatched_reply(&self) {
+        self.core.counters.replies_unmatched.add(1);
+    }
+
+    /// The number that the service attached to the session; 0 at first.
+    #[inline]
+    #[must_use]
+    pub fn tag(&self) -> u64 {
+        self.core
+            .sessions
+            .find(self.id)
+            .map_or(0, |session| session.tag)
+    }
+
+    /// Attaches a number to the session, typically an index into the service's own table.
+    pub fn set_tag(&mut self, tag: u64) {
+        if let Some(session) = self.core.sessions.find_mut(self.id) {
+            session.tag = tag;
+            if let Some(card) = &session.card {
+                card.set_tag(tag);
+            }
+        }
+    }
+
+    /// Sends a message to the session this call is about.
+    ///
+    /// # Errors
+    /// The codec cannot express it, or its frame is larger than what both sides agreed to take.
+    #[inline(never)]
+    pub fn send(&mut self, message: &Message<'_>) -> Result<(), SendError> {
+        self.send_at_once(message)
+    }
+
+    #[inline(always)]
+    pub(crate) fn send_at_once(&mut self, message: &Message<'_>) -> Result<(), SendError> {
+        let limit = self.frame_bytes_max;
+        self.send_framed(
+            #[inline(always)]
+            |codec, out| {
+                encode_within(
+                    limit,
+                    out,
+                    #[inline(always)]
+                    |out| codec.encode(message, out),
+                )
+            },
+        )
+    }
+
+    /// Appends whatever frames `encode` writes to the session's output.
+    ///
+    /// # Errors
+    /// There is no session here, or those of `encode`.
+    #[inline(always)]
+    pub fn send_framed(
+        &mut self,
+        encode: impl FnOnce(&AnyCodec, &mut Vec<u8>) -> Result<(), EncodeError>,
+    ) -> Result<(), SendError> {
+        let Self {
+            core, output, id, ..
+        } = self;
+        if *id == SessionId::NONE {
+            return Err(SendError::NotOpen);
+        }
+        core.sessions.encode_to(output, encode)?;
+        Ok(())
+    }
+
+    /// Sends a message to any session of the server, also on another lane.
+    ///
+    /// # Errors
+    /// The session is gone, its queue is full, or the codec cannot express the message. A session on another
+    /// lane may turn out to be gone or full later; that is counted in `sends_refused`.
+    pub fn send_to(&mut self, id: SessionId, message: &Message<'_>) -> Result<(), SendError> {
+        if id == self.id {
+            return self.send(message);
+        }
+        let Core {
+            exchange, sessions, ..
+        } = &mut *self.core;
+        exchange.send_to(sessions, id, |codec, out| codec.encode(message, out))
+    }
+
+    /// Finds a session once for many messages, which then cost a fraction of what [`Context::send_to`] does.
+    ///
+    /// ```
+    /// use tidewire::{Context, Kind, Message, SendError, SessionId};
+    ///
+    /// fn push(cx: &mut Context<'_>, id: SessionId, samples: &[[u8; 16]]) -> Result<(), SendError> {
+    ///     let mut sender = cx.sender(id)?;
+    ///     for sample in samples {
+    ///         sender.send(&Message::new(Kind::OneWay, 0, sample))?;
+    ///     }
+    ///     Ok(())
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    /// The session is gone, or not open yet. Of one on another lane only that lane knows, and counts each message it
+    /// cannot take in `sends_refused`.
+    pub fn sender(&mut self, id: SessionId) -> Result<SessionSender<'_>, SendError> {
+        SessionSender::open(self, id)
+    }
+
+    /// Appends whole frames to the output of a session of this lane.
+    pub(crate) fn send_frames(&mut self, id: SessionId, frames: &[u8]) -> Result<(), SendError> {
+        self.core.sessions.send_frames(id, frames)
+    }
+
+    /// Bytes in the output of a session of this lane, which wait until its peer takes them: not what rooms and topics have
+    /// for it, nor what is on its way from other threads. 0 for a session that is not here.
+    ///
+    /// Whoever sends to many sessions can keep what waits in all of them within bounds by this. A few bytes that are left of a
+    /// block keep the memory of all of it.
+    #[must_use]
+    pub fn queued_bytes(&self, id: SessionId) -> usize {
+        if id == self.id {
+            return self.output.len();
+        }
+        self.core
+            .sessions
+            .find(id)
+            .map_or(0, |session| session.output.len())
+    }
+
+    /// Whether a session's output is so full that sends to it are refused until some of it is taken.
+    #[must_use]
+    pub fn is_full(&self, id: SessionId) -> bool {
+        self.queued_bytes(id) > self.core.config.limits.queue_bytes_max
+    }
+
+    /// Writes what waits for a session now instead of at the end of the turn.
+    pub fn flush(&mut self, id: SessionId) {
+        let Some(slot) = self.core.sessions.slot_of(id) else {
+            return;
+        };
+        self.with_output_returned(|core, _| core.sessions.flush(slot));
+    }
+
+    /// Runs `work` while the session has its output, as every other session has.
+    pub(crate) fn with_output_returned<T>(
+        &mut self,
+        work: impl FnOnce(&mut Core, SessionId) -> T,
+    ) -> T {
+        if let Some(session) = self.core.sessions.find_mut(self.id) {
+            session.output = std::mem::take(&mut self.output);
+        }
+        let result = work(self.core, self.id);
+        if let Some(session) = self.core.sessions.find_mut(self.id) {
+            self.output = std::mem::take(&mut session.output);
+        }
+        result
+    }
+
+    /// Whether this service waits to learn who the peer is, as it does after a prompt for a name. From the first call with
+    /// `true` until one with `false` the session has [`login_timeout`](crate::Limits::login_timeout), and is closed with
+    /// [`CloseReason::HandshakeTimeout`](crate::CloseReason::HandshakeTimeout) after it. Without this a peer that says
+    /// nothing keeps its place for the idle timeout.
+    pub fn await_login(&mut self, awaits: bool) {
+        let Some(slot) = self.core.sessions.slot_of(self.id) else {
+            return;
+        };
+        let time_ns = nanoseconds(self.core.config.limits.login_timeout);
+        let deadline_ns = awaits.then(|| self.core.sessions.reactor.now_ns.saturating_add(time_ns));
+        let connection = &mut self.core.sessions[slot].connection;
+        if connection.await_login(deadline_ns) {
+            self.core.sessions.arm_timer(slot);
+        }
+    }
+
+    /// Closes the session this call is about, after what was sent to it has been written.
+    pub fn close(&mut self) {
+        self.stopped = true;
+        if let Some(slot) = self.core.sessions.slot_of(self.id) {
+            self.core.sessions.finish(slot, CloseReason::Service);
+        }
+    }
+
+    /// Closes any session of this lane, after what was sent to it has been written.
+    pub fn close_session(&mut self, id: SessionId) {
+        if id == self.id {
+            return self.close();
+        }
+        if let Some(slot) = self.core.sessions.slot_of(id) {
+            self.core.sessions.finish(slot, CloseReason::Service);
+        }
+    }
+
+    /// Reads no more from the session this call is about, until [`Context::resume_reading`]. The peer is held back by its
+    /// transport; over UDP the system drops what comes. Pings go on, and silence does not end the session meanwhile.
+    pub(crate) fn pause_reading(&mut self) {
+        self.stopped = true;
+        let Some(slot) = self.core.sessions.slot_of(self.id) else {
+            return;
+        };
+        let connection = &mut self.core.sessions[slot].connection;
+        if connection.pause(PauseReason::Service) {
+            self.core.sessions.update_interest(slot);
+        }
+    }
+
+    /// Reads on from a session of this lane whose reading was paused by [`Context::pause_reading`].
+    pub(crate) fn resume_reading(&mut self, id: SessionId) {
+        let Some(slot) = self.core.sessions.slot_of(id) else {
+            return;
+        };
+        let now_ns = self.core.sessions.reactor.now_ns;
+        let connection = &mut self.core.sessions[slot].connection;
+        let is_paused = connection.is_paused_by(PauseReason::Service);
+        if is_paused {
+            // Silence counts from now on.
+            connection.note_input(now_ns);
+        }
+        if connection.resume(PauseReason::Service) {
+            self.core.sessions.resumed.push(slot);
+        }
+    }
+
+    /// Publishes how many events of a client were dropped because its application did not take them.
+    pub(crate) fn set_events_dropped(&self, events: u64) {
+        self.core.counters.events_dropped.set(events);
+    }
+
+    /// Starts a connection from this lane. `on_open` or `on_connect_failed` follows, with `tag`.
+    ///
+    /// # Errors
+    /// The system refused at once.
+    pub fn connect(&mut self, endpoint: &Endpoint, tag: u64) -> Result<SessionId, ConnectFailure> {
+        self.core.connect(endpoint, tag, false)
+    }
+
+    /// As [`Context::connect`], but an in-process name that nobody listens on yet is waited for, up to
+    /// [`Limits::handshake_timeout`](crate::Limits::handshake_timeout).
+    ///
+    /// # Errors
+    /// The system refused at once, too many wait already, or the address is not `inproc://`.
+    pub fn connect_when_bound(
+        &mut self,
+        endpoint: &Endpoint,
+        tag: u64,
+    ) -> Result<SessionId, ConnectFailure> {
+        self.core.connect(endpoint, tag, true)
+    }
+
+    /// Ends the lane's thread after this turn, closing its sessions.
+    pub fn stop_lane(&mut self) {
+        self.core.ending.stop = true;
+    }
+
+    /// Enters `room` under `name`, which is unique in the server for as long as the session lives. A session
+    /// that already has a name may pass an empty one.
+    ///
+    /// # Errors
+    /// The name is empty, too long or taken; the session is in the room already; a limit is reached.
+    pub fn join(
+        &mut self,
+        room: &str,
+        name: &str,
+        policy: Option<Policy>,
+    ) -> Result<Joined, JoinError> {
+        self.core.rooms().join(self.id, room, name, policy)
+    }
+
+    /// Leaves a room.
+    ///
+    /// # Errors
+    /// The session is not in it.
+    pub fn leave(&mut self, room: u16) -> Result<(), RoomError> {
+        self.core.rooms().leave(self.id, room)
+    }
+
+    /// Says `payload` to everyone in the room except this session.
+    ///
+    /// # Errors
+    /// The session is not in the room, or the codec cannot express the message.
+    #[inline]
+    pub fn say(&mut self, room: u16, payload: &[u8]) -> Result<(), RoomError> {
+        if self.core.rooms().say(self.id, room, payload)? {
+            // The room blocks for a slow subscriber: no more from this publisher until it caught up.
+            self.stopped = true;
+        }
+        Ok(())
+    }
+
+    /// Sends `payload` to the member called `name` only, as a private message of the room.
+    ///
+    /// # Errors
+    /// This session is not in the room, nobody has that name, or their queue is full.
+    pub fn whisper(&mut self, room: u16, name: &str, payload: &[u8]) -> Result<(), RoomError> {
+        // The receiver may be this very session, whose output is here and not where others' is.
+        self.with_output_returned(|core, id| core.rooms().whisper(id, room, name, payload))
+    }
+
+    /// Calls `visit` for every member of a room, in the order of their numbers.
+    ///
+    /// # Errors
+    /// This session is not in the room.
+    pub fn roster(&self, room: u16, visit: impl FnMut(MemberId, &str)) -> Result<(), RoomError> {
+        let session = self.core.sessions.find(self.id);
+        self.core.rooms.roster(session, room, visit)
+    }
+
+    /// Queues, for the session that just joined, a presence frame for everyone who was there before.
+    pub fn push_roster(&mut self, joined: &Joined) {
+        if self.output.bytes.capacity() == 0 {
+            self.output.bytes = self.core.sessions.outbox.buffers.take();
+        }
+        self.core
+            .rooms()
+            .push_roster(joined, &mut self.output.bytes);
+        self.output.handle_appended(&self.core.config.codec);
+    }
+
+    /// Subscribes this session to a [pattern](tidewire_proto::topic). From now on it gets what is published to matching
+    /// topics as [`Kind::Deliver`] with the returned alias as the channel, its own publications included. Without a
+    /// policy it is the server's.
+    ///
+    /// # Errors
+    /// It is no pattern, the session is subscribed to it already, or a limit is reached.
+    pub fn subscribe(
+        &mut self,
+        pattern: &str,
+        policy: Option<Policy>,
+    ) -> Result<u16, SubscribeError> {
+        self.core.rooms().subscribe(self.id, pattern, policy)
+    }
+
+    /// Ends a subscription. What was not written yet is dropped, and counted.
+    ///
+    /// # Errors
+    /// The session has no such subscription.
+    pub fn unsubscribe(&mut self, subscription: u16) -> Result<(), NotSubscribed> {
+        self.core.rooms().unsubscribe(self.id, subscription)
+    }
+
+    /// Publishes `payload` to everyone who is subscribed to a pattern that matches `topic`: once per subscription. It
+    /// needs no session, and no subscription either.
+    ///
+    /// # Errors
+    /// It is no topic, or the codec cannot express the message.
+    #[inline]
+    pub fn publish(&mut self, topic: &str, payload: &[u8]) -> Result<(), PublishError> {
+        if self.core.rooms().publish(self.id, topic, payload)? {
+            // A subscriber holds the publishers: no more from this one until it caught up.
+            self.stopped = true;
+        }
+        Ok(())
+    }
+
+    /// Largest frame this server accepts and sends, in bytes.
+    #[must_use]
+    pub fn frame_bytes_max(&self) -> usize {
+        self.core.config.limits.frame_bytes_max
+    }
+}
+
+impl Drop for Context<'_> {
+    /// Gives the session its output back, to be written at the end of the turn.
+    #[inline]
+    fn drop(&mut self) {
+        if self.id == SessionId::NONE {
+            return;
+        }
+        let output = std::mem::take(&mut self.output);
+        let waiting = !output.is_empty();
+        let slot = self.id.slot();
+        let Some(session) = self.core.sessions.find_mut(self.id) else {
+            return;
+        };
+        session.output = output;
+        if waiting {
+            self.core.sessions.mark_dirty(slot);
+        }
+    }
+}

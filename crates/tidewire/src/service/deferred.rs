@@ -1,0 +1,196 @@
+//! Answers that come later: from a worker, another thread, an async task.
+//!
+//! A handler that cannot answer at once takes [`Context::defer`](crate::Context::defer), a token of the request
+//! that may go anywhere. Whoever holds it frames the answer and leaves it in the queue of the session's lane,
+//! ringing only a lane that sleeps. A token dropped without an answer, as by a worker that panicked, answers with
+//! an error, so that no caller waits for nothing.
+//!
+//! The queue is unbounded in type and bounded in fact: every answer has a token, and how many tokens a session has
+//! at once is limited by not reading from it. A bounded queue would have to make a lane wait for another one, or
+//! for itself, when a handler answers its own token. Frames and tokens are used again, so a steady flow of deferred
+//! answers allocates next to nothing.
+//!
+//! Rejected: answering through [`Context::send_to`](crate::Context::send_to) of another session's context (only
+//! lanes have one, and codecs without ids need the order kept), and a boxed future per request (an allocation and
+//! a scheduler for what a queue does).
+
+use crate::session::Answer;
+use crate::session::{Content, Token};
+use std::sync::Arc;
+
+use tidewire_proto::body::{ErrorBody, ErrorCode};
+use tidewire_proto::codec::Codec;
+use tidewire_proto::message::{Kind, Message};
+
+use crate::engine::Shared;
+use crate::mailbox::Letter;
+use crate::service::Current;
+use crate::session::SessionId;
+use crate::session::{SendError, encode_within};
+
+/// The right and the duty to answer one request later, from any thread.
+///
+/// Dropped without an answer, it answers with [`ErrorCode::Internal`].
+#[derive(Debug)]
+#[must_use = "dropping it answers the request with an error"]
+pub struct Deferred {
+    ticket: Option<Ticket>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Ticket {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) token: Arc<Token>,
+    /// The lane of the session.
+    pub(crate) lane: usize,
+    pub(crate) session: SessionId,
+    /// The place of the request among those of its session that are not answered yet.
+    pub(crate) place: u64,
+    pub(crate) current: Current,
+    /// Largest frame that both sides take.
+    pub(crate) frame_bytes_max: usize,
+}
+
+impl Deferred {
+    pub(crate) fn new(ticket: Ticket) -> Self {
+        Self {
+            ticket: Some(ticket),
+        }
+    }
+
+    /// The session that waits for the answer.
+    #[must_use]
+    pub fn session(&self) -> SessionId {
+        self.ticket
+            .as_ref()
+            .map_or(SessionId::NONE, |ticket| ticket.session)
+    }
+
+    /// Whether nobody wants the answer any more: the caller cancelled the request, or its session ended. Cheap
+    /// enough to ask within a long calculation. An answer given all the same is dropped and counted.
+    #[must_use]
+    pub fn is_cancelled(&self) -> bool {
+        self.ticket
+            .as_ref()
+            .is_none_or(|ticket| ticket.token.is_cancelled())
+    }
+
+    /// Answers the request, as [`Context::reply`](crate::Context::reply) would have. With `Ok` the answer is on its
+    /// way to the session's lane; if the session has ended by then, that is counted in `deferred_undelivered`.
+    ///
+    /// # Errors
+    /// The payload does not fit a frame of the codec; the caller is answered with an error instead.
+    pub fn reply(mut self, payload: &[u8]) -> Result<(), SendError> {
+        match self.ticket.take() {
+            Some(ticket) => ticket.reply(payload),
+            None => Ok(()),
+        }
+    }
+
+    /// Answers the request with an error: a code for programs, a text for people.
+    pub fn refuse(mut self, code: ErrorCode, text: &str) {
+        if let Some(ticket) = self.ticket.take() {
+            ticket.refuse(code, text);
+        }
+    }
+}
+
+impl Drop for Deferred {
+    fn drop(&mut self) {
+        if let Some(ticket) = self.ticket.take() {
+            ticket.refuse(ErrorCode::Internal, DROPPED);
+        }
+    }
+}
+
+impl Ticket {
+    fn reply(self, payload: &[u8]) -> Result<(), SendError> {
+        let mut frame = self.shared.spare_frames.take();
+        let message = self.current.answer(&self.token.name, payload);
+        let encoded = encode_within(self.frame_bytes_max, &mut frame, |out| {
+            self.shared.config.codec.encode(&message, out)
+        });
+        match encoded {
+            Ok(()) => {
+                self.post(Content::Frame(frame));
+                Ok(())
+            }
+            Err(error) => {
+                self.shared.spare_frames.put(frame);
+                self.refuse(ErrorCode::Internal, &error.to_string());
+                Err(SendError::Encode(error))
+            }
+        }
+    }
+
+    fn refuse(self, code: ErrorCode, text: &str) {
+        let codec = &self.shared.config.codec;
+        if !self.current.wants_refusal(codec.has_ids()) {
+            return self.post(Content::Nothing);
+        }
+        let mut frame = self.shared.spare_frames.take();
+        let request = self.current.request(&self.token.name);
+        let content = match codec.encode_error(&request, &ErrorBody { code, text }, &mut frame) {
+            Ok(()) => Content::Frame(frame),
+            Err(error) => {
+                tracing::trace!(session = %self.session, %error, "cannot send a refusal");
+                if codec.has_ids() {
+                    Content::Nothing
+                } else {
+                    tracing::debug!(session = %self.session, "a refusal has no words here; the session ends");
+                    Content::Inexpressible
+                }
+            }
+        };
+        self.post(content);
+    }
+
+    fn post(self, content: Content) {
+        let lanes = self.shared.lanes.all();
+        if let Some(lane) = lanes.get(self.lane) {
+            let answer = Answer {
+                session: self.session,
+                place: self.place,
+                token: self.token,
+                content,
+            };
+            if let Err(letter) = lane.post_letter(Letter::Answer(answer)) {
+                lane.count_lost(&letter);
+            }
+        }
+    }
+}
+
+impl Current {
+    /// The message that answers this one.
+    #[inline(always)]
+    pub(crate) fn answer<'a>(self, name: &'a str, payload: &'a [u8]) -> Message<'a> {
+        let channel = self.origin.channel();
+        if self.origin.asks() {
+            Message::with_id(Kind::Reply, channel, self.id, payload).with_name(name)
+        } else {
+            Message::new(Kind::OneWay, channel, payload)
+        }
+    }
+
+    /// The message itself, without its payload.
+    pub(crate) fn request(self, name: &str) -> Message<'_> {
+        let (kind, channel) = (self.origin.kind(), self.origin.channel());
+        Message::with_id(kind, channel, self.id, &[]).with_name(name)
+    }
+
+    /// Whether its sender waits for an answer, so that a refusal must be told. A refused `say` or `publish` has no
+    /// id; its error carries id 0, and the room if there is one. Without ids every message may be a request, and its
+    /// sender counts on an answer.
+    pub(crate) fn wants_refusal(self, codec_has_ids: bool) -> bool {
+        let kind = self.origin.kind();
+        if kind == Kind::Subscribe && self.id == 0 {
+            // Nobody waits for an answer to a registration.
+            return false;
+        }
+        kind.has_id() || matches!(kind, Kind::Say | Kind::Publish) || !codec_has_ids
+    }
+}
+
+/// What the caller reads when a token was dropped.
+const DROPPED: &str = "the request was given up without an answer";

@@ -1,0 +1,245 @@
+//! What a user writes: the service that handles messages.
+
+mod answers;
+mod chat;
+mod context;
+mod deferred;
+mod pubsub;
+mod refusal;
+mod reply;
+mod router;
+mod sender;
+mod sessions;
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use thiserror::Error;
+use tidewire_proto::body::ErrorCode;
+use tidewire_proto::error::{DecodeError, EncodeError};
+use tidewire_proto::message::Message;
+
+pub use chat::Chat;
+pub use context::Context;
+pub(crate) use context::Current;
+pub use deferred::Deferred;
+pub(crate) use deferred::Ticket;
+pub use pubsub::PubSub;
+pub use router::{Methods, Router};
+pub use sender::SessionSender;
+pub use sessions::{NotOpen, SessionHandle, Sessions};
+
+use crate::session::CloseReason;
+use crate::transport::ConnectFailure;
+
+/// The code behind a lane's sessions. One instance per lane; nothing in it needs to be shared or locked. Where all lanes
+/// must see one state, use a [`SharedService`].
+///
+/// Every method runs on the lane's thread and must not block: while it runs, nobody else on the lane is served.
+///
+/// A panic ends the lane, because nobody can know in what state it left the service: the lane's sessions are closed
+/// and counted as `lane_failed`, other lanes go on, [`Server::is_running`](crate::Server::is_running) turns false and
+/// [`Server::shutdown`](crate::Server::shutdown) reports it. If it was the lane that accepts connections, another one
+/// takes that over.
+pub trait Service: Send + 'static {
+    /// A session is ready for messages: accepted or connected, and its handshake done.
+    fn on_open(&mut self, cx: &mut Context<'_>) {
+        let _ = cx;
+    }
+
+    /// A message came. It borrows the lane's receive buffer and is gone when this returns.
+    ///
+    /// # Errors
+    /// A [`HandlerError`] is counted and, if the message was a request, sent back as a typed error.
+    fn on_message(&mut self, cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult;
+
+    /// A session that was open ended. Sends to it are ignored from now on.
+    fn on_close(&mut self, cx: &mut Context<'_>, reason: CloseReason) {
+        let _ = (cx, reason);
+    }
+
+    /// A connection asked for with [`Context::connect`] did not come about. [`Context::tag`] tells which.
+    fn on_connect_failed(&mut self, cx: &mut Context<'_>, error: ConnectFailure) {
+        let _ = (cx, error);
+    }
+
+    /// Runs once per turn of the lane, after its messages. Returns the time, in nanoseconds of
+    /// [`Context::now_ns`], at which it wants to run again even if nothing happens.
+    fn on_turn(&mut self, cx: &mut Context<'_>) -> Option<u64> {
+        let _ = cx;
+        None
+    }
+
+    /// Whether another thread has left work for `on_turn`. Asked once more after the lane announced that it
+    /// will sleep, so that a doorbell rung at that moment is not lost.
+    fn has_work(&self) -> bool {
+        false
+    }
+}
+
+/// A service that all lanes of a server share: its handlers take `&self` and run on several threads at once, so what
+/// they change must be atomic or locked. A lock that is held for long makes lanes wait for each other; where lanes can
+/// do with a state of their own, [`Service`] needs none.
+///
+/// [`ServerBuilder::start_shared`](crate::ServerBuilder::start_shared) takes it as it is. An `Arc` of it is a
+/// [`Service`], for those who keep a hand on it:
+///
+/// ```
+/// use std::sync::Arc;
+/// use std::sync::atomic::{AtomicU64, Ordering};
+/// use tidewire::{Client, Context, HandlerResult, Message, Server, SharedService};
+///
+/// #[derive(Default)]
+/// struct Visitors(AtomicU64);
+///
+/// impl SharedService for Visitors {
+///     fn on_open(&self, _: &mut Context<'_>) {
+///         self.0.fetch_add(1, Ordering::Relaxed);
+///     }
+///
+///     fn on_message(&self, cx: &mut Context<'_>, _: Message<'_>) -> HandlerResult {
+///         cx.reply(self.0.load(Ordering::Relaxed).to_string().as_bytes())
+///     }
+/// }
+///
+/// let visitors = Arc::new(Visitors::default());
+/// let server = Server::builder()
+///     .lanes(2)
+///     .listen("tcp://127.0.0.1:0")?
+///     .start(|_| Arc::clone(&visitors))?;
+/// let _first = Client::connect(&server.to_string())?;
+/// let second = Client::connect(&server.to_string())?;
+/// assert_eq!(second.request_blocking(b"how many?")?.payload(), b"2");
+/// assert_eq!(visitors.0.load(Ordering::Relaxed), 2);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub trait SharedService: Send + Sync + 'static {
+    /// As [`Service::on_open`].
+    fn on_open(&self, cx: &mut Context<'_>) {
+        let _ = cx;
+    }
+
+    /// As [`Service::on_message`].
+    ///
+    /// # Errors
+    /// A [`HandlerError`] is counted and, if the message was a request, sent back as a typed error.
+    fn on_message(&self, cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult;
+
+    /// As [`Service::on_close`].
+    fn on_close(&self, cx: &mut Context<'_>, reason: CloseReason) {
+        let _ = (cx, reason);
+    }
+
+    /// As [`Service::on_connect_failed`].
+    fn on_connect_failed(&self, cx: &mut Context<'_>, error: ConnectFailure) {
+        let _ = (cx, error);
+    }
+
+    /// As [`Service::on_turn`], on every lane for itself.
+    fn on_turn(&self, cx: &mut Context<'_>) -> Option<u64> {
+        let _ = cx;
+        None
+    }
+
+    /// As [`Service::has_work`], asked by every lane for itself.
+    fn has_work(&self) -> bool {
+        false
+    }
+}
+
+/// What a handler returns.
+pub type HandlerResult = Result<(), HandlerError>;
+
+/// Why a message was refused. Boxed, so that the way without errors returns a single word.
+#[derive(Debug, Error)]
+#[error("{0}")]
+pub struct HandlerError(Box<Refusal>);
+
+#[derive(Debug, Error)]
+#[error("{code}: {text}")]
+struct Refusal {
+    code: ErrorCode,
+    text: Cow<'static, str>,
+}
+
+impl HandlerError {
+    /// An error with a code for programs and a text for people.
+    #[must_use]
+    pub fn new(code: ErrorCode, text: impl Into<Cow<'static, str>>) -> Self {
+        Self(Box::new(Refusal {
+            code,
+            text: text.into(),
+        }))
+    }
+
+    /// The code for programs.
+    #[must_use]
+    pub fn code(&self) -> ErrorCode {
+        self.0.code
+    }
+
+    /// The text for people.
+    #[must_use]
+    pub fn text(&self) -> &str {
+        &self.0.text
+    }
+}
+
+impl From<DecodeError> for HandlerError {
+    fn from(error: DecodeError) -> Self {
+        Self::new(ErrorCode::MalformedBody, error.to_string())
+    }
+}
+
+impl From<EncodeError> for HandlerError {
+    fn from(error: EncodeError) -> Self {
+        Self::new(ErrorCode::Internal, error.to_string())
+    }
+}
+
+impl<F> Service for F
+where
+    F: FnMut(&mut Context<'_>, Message<'_>) -> HandlerResult + Send + 'static,
+{
+    #[inline]
+    fn on_message(&mut self, cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
+        self(cx, message)
+    }
+}
+
+impl<F> SharedService for F
+where
+    F: Fn(&mut Context<'_>, Message<'_>) -> HandlerResult + Send + Sync + 'static,
+{
+    #[inline]
+    fn on_message(&self, cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
+        self(cx, message)
+    }
+}
+
+impl<S: SharedService + ?Sized> Service for Arc<S> {
+    fn on_open(&mut self, cx: &mut Context<'_>) {
+        (**self).on_open(cx);
+    }
+
+    #[inline]
+    fn on_message(&mut self, cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
+        (**self).on_message(cx, message)
+    }
+
+    fn on_close(&mut self, cx: &mut Context<'_>, reason: CloseReason) {
+        (**self).on_close(cx, reason);
+    }
+
+    fn on_connect_failed(&mut self, cx: &mut Context<'_>, error: ConnectFailure) {
+        (**self).on_connect_failed(cx, error);
+    }
+
+    fn on_turn(&mut self, cx: &mut Context<'_>) -> Option<u64> {
+        (**self).on_turn(cx)
+    }
+
+    fn has_work(&self) -> bool {
+        (**self).has_work()
+    }
+}

@@ -1,0 +1,279 @@
+//! Replies at once.
+//!
+//! Problem: asking the codec for the header of a small reply, and checking its limits, takes longer than writing it. Approach:
+//! most replies of a lane are of the same kind, channel and length, so the pattern of the last ones is kept, and the next
+//! one like them is a few comparisons and a copy. Kept is what came twice in a row: where lengths vary, nothing is.
+//! Rejected: keeping it for each session, which every read would have to set up for what is the same in all of them.
+
+use tidewire_io::append::FramePattern;
+use tidewire_proto::codec::{AnyCodec, Codec, FrameTemplate};
+use tidewire_proto::message::{Kind, Message};
+
+use super::Context;
+use crate::service::{HandlerError, HandlerResult};
+
+/// The pattern of frames like this one, which the codec has encoded the message to. Answers that are no replies all have the
+/// same id, 0; other ids vary.
+pub(crate) fn pattern_of(
+    codec: &AnyCodec,
+    frame: &[u8],
+    message: &Message<'_>,
+    id_varies: bool,
+) -> Option<FramePattern> {
+    let template = FrameTemplate::learn(codec, frame, message)?;
+    let layout = template.layout();
+    let (id, first_id) = if id_varies {
+        (layout.id(), layout.first_id())
+    } else {
+        (0..0, 0)
+    };
+    FramePattern::of(frame, &id, first_id, &layout.payload())
+}
+
+impl Context<'_> {
+    /// Answers the message being handled: a request with a reply of the same id, anything else with a one-way
+    /// message on the same channel. Where replies are matched by their order, it waits for those that are deferred.
+    ///
+    /// # Errors
+    /// The payload does not fit a frame of the codec.
+    // One call with everything in it that is frequent: compiled into every handler it would make those too long to be
+    // compiled into the lane's loop. What is rare is called last, so that this needs no frame of its own.
+    #[inline(never)]
+    pub fn reply(&mut self, payload: &[u8]) -> HandlerResult {
+        if !self.is_alike() {
+            return self.reply_by_codec(payload);
+        }
+        let pattern = &self.core.replies.last_reply.pattern;
+        if pattern.append_small(self.current.id, payload, &mut self.output.bytes) {
+            return Ok(());
+        }
+        self.reply_by_pattern(payload)
+    }
+
+    /// Both sides have agreed on the largest frame.
+    pub(crate) fn set_frame_bytes_max(&mut self, bytes: usize) {
+        self.frame_bytes_max = bytes;
+        self.settle_replies();
+    }
+
+    /// Puts all that decides for every message whether a reply may go into the output as it is into one number. To be called
+    /// when any of it has changed.
+    pub(crate) fn settle_replies(&mut self) {
+        // Where datagrams end is noted for each frame.
+        let is_apart = self.keeps_order || self.output.packing.is_some();
+        self.reply_bytes_max = if is_apart { 0 } else { self.frame_bytes_max };
+    }
+
+    /// Whether this reply is one of the last ones' pattern, if its payload is as long as theirs.
+    #[inline(always)]
+    fn is_alike(&self) -> bool {
+        let (current, last) = (&self.current, &self.core.replies.last_reply);
+        // First what decides where nothing is kept.
+        last.frame_bytes <= self.reply_bytes_max && current.origin == last.origin
+    }
+
+    /// A larger reply, or the first one of a read, which finds no room, or one of another length, or with a longer header.
+    #[inline(never)]
+    fn reply_by_pattern(&mut self, payload: &[u8]) -> HandlerResult {
+        if payload.len() == self.core.replies.last_reply.payload_bytes {
+            if self.output.bytes.capacity() == 0 {
+                self.output.bytes = self.core.sessions.outbox.buffers.take();
+            }
+            let (pattern, out) = (
+                &self.core.replies.last_reply.pattern,
+                &mut self.output.bytes,
+            );
+            if pattern.append(self.current.id, payload, out) {
+                return Ok(());
+            }
+        }
+        self.reply_by_codec(payload)
+    }
+
+    #[inline(never)]
+    fn reply_by_codec(&mut self, payload: &[u8]) -> HandlerResult {
+        if self.current.named || self.keeps_order {
+            return Ok(self.reply_apart(payload)?);
+        }
+        let before = self.output.bytes.len();
+        self.send_at_once(&self.current.answer("", payload))
+            .map_err(HandlerError::from)?;
+        if payload.len() < self.core.replies.last_reply.without_layout_from {
+            self.note_reply(payload, before);
+        }
+        Ok(())
+    }
+
+    /// The codec has framed a reply with this payload, behind the first `before` bytes of the output.
+    #[cold]
+    fn note_reply(&mut self, payload: &[u8], before: usize) {
+        let (current, last) = (self.current, &mut self.core.replies.last_reply);
+        let was_alike = current.origin == last.origin && payload.len() == last.payload_bytes;
+        if was_alike && last.frame_bytes < usize::MAX {
+            // The pattern is known; only this session had no room, or takes smaller frames.
+            return;
+        }
+        last.origin = current.origin;
+        (last.payload_bytes, last.frame_bytes) = (payload.len(), usize::MAX);
+        if !was_alike {
+            return;
+        }
+        let (codec, answer) = (&self.core.config.codec, current.answer("", payload));
+        let frame = self.output.bytes.get(before..).unwrap_or_default();
+        // Names that come back in replies differ from one to the next.
+        if codec.repeats_names() || codec.layout(frame, &answer).is_none() {
+            // A message that asked for nothing says nothing about replies.
+            if answer.kind == Kind::Reply || !codec.has_ids() {
+                last.without_layout_from = payload.len();
+            }
+        } else if let Some(pattern) = pattern_of(codec, frame, &answer, answer.kind == Kind::Reply)
+        {
+            last.frame_bytes = frame.len();
+            last.pattern = pattern;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::Origin;
+    use crate::lane::lane;
+    use crate::server::Server;
+    use crate::service::Current;
+    use crate::transport::datagram::Packing;
+    use tidewire_proto::codec::{AnyCodec, Codec};
+    use tidewire_proto::message::Message;
+
+    /// Messages to answer, mostly like the one before, and the length of the answer.
+    fn messages() -> Vec<(Current, usize)> {
+        let mut random = fastrand::Rng::with_seed(7);
+        let kinds = [Kind::Request, Kind::OneWay, Kind::Publish];
+        let (mut current, mut length) = (asked(Kind::Request, 0, 0), 20);
+        (0..3_000)
+            .map(|_| {
+                match random.u32(0..16) {
+                    0 => {
+                        let kind = kinds[random.usize(..3)];
+                        current.origin = Origin::new(kind, current.origin.channel());
+                    }
+                    1 => current.origin = Origin::new(current.origin.kind(), random.u16(0..3)),
+                    2 => length = random.usize(0..100),
+                    // Some of them are of few bits.
+                    3 => current.id = random.u32(..) >> random.u32(0..32),
+                    _ => current.id = current.id.wrapping_add(random.u32(0..2)),
+                }
+                (current, length)
+            })
+            .collect()
+    }
+
+    /// What a message of this kind leaves to answer.
+    fn asked(kind: Kind, channel: u16, id: u32) -> Current {
+        Current::of(&Message::with_id(kind, channel, id, &[]))
+    }
+
+    #[test]
+    fn every_reply_is_framed_as_its_codec_frames_it() {
+        let payload: Vec<u8> = (0..100).collect();
+        for name in AnyCodec::NAMES {
+            let codec = AnyCodec::by_name(name).unwrap();
+            let mut lane = lane(&Server::builder().codec(codec.clone()));
+            let ids = [(); 2].map(|()| {
+                let (slot, _far) = lane.open_session();
+                lane.core.sessions[slot].id
+            });
+            let mut expected = [Vec::new(), Vec::new()];
+            let mut kept = 0;
+            // A context is that of a read, which has some messages.
+            for (read, messages) in messages().chunks(7).enumerate() {
+                let mut cx = lane.core.context(ids[read % 2]);
+                for &(mut current, length) in messages {
+                    if !codec.has_ids() {
+                        current.id = 0;
+                    }
+                    cx.current = current;
+                    let answer = current.answer("", &payload[..length]);
+                    let encoded = codec.encode(&answer, &mut expected[read % 2]);
+                    assert_eq!(cx.reply(&payload[..length]).is_ok(), encoded.is_ok());
+                    kept += u32::from(cx.core.replies.last_reply.frame_bytes < usize::MAX);
+                }
+            }
+            for (id, expected) in ids.iter().zip(&expected) {
+                let output = &lane.core.sessions.find(*id).unwrap().output;
+                assert!(output.unsent() == expected, "{name}");
+            }
+            let keeps = ["tw1", "srmp", "length-field", "raw", "uvrpc"].contains(&name);
+            assert_eq!(kept > 0, keeps, "{name}");
+        }
+    }
+
+    #[test]
+    fn replies_too_long_to_be_kept_say_nothing_about_shorter_ones() {
+        // Six bytes and the length: three more are a header of nine, of which eight are looked at.
+        let codec = AnyCodec::by_name("length-field:size=0,header=010203040506").unwrap();
+        let mut lane = lane(&Server::builder().codec(codec.clone()));
+        let (slot, _far) = lane.open_session();
+        let id = lane.core.sessions[slot].id;
+        let (long, short) = (vec![1; 20_000], [2; 20]);
+        let mut expected = Vec::new();
+        let mut cx = lane.core.context(id);
+        cx.current = asked(Kind::OneWay, 0, 0);
+        for payload in [&long[..], &long, &short, &short, &short] {
+            codec
+                .encode(&cx.current.answer("", payload), &mut expected)
+                .unwrap();
+            cx.reply(payload).unwrap();
+        }
+        assert!(cx.core.replies.last_reply.frame_bytes < usize::MAX);
+        drop(cx);
+        assert_eq!(lane.core.sessions[slot].output.unsent(), expected);
+    }
+
+    #[test]
+    fn a_header_that_is_kept_lifts_no_limit() {
+        let mut lane = lane(&Server::builder());
+        let [wide, narrow] = [(); 2].map(|()| lane.open_session().0);
+        lane.core.sessions[narrow].connection.limit_frames(40);
+        let payload = [1; 29];
+        for slot in [wide, narrow, wide, narrow] {
+            let id = lane.core.sessions[slot].id;
+            let mut cx = lane.core.context(id);
+            for number in 0..3 {
+                cx.current = asked(Kind::Request, 0, number);
+                assert_eq!(cx.reply(&payload).is_ok(), slot == wide);
+            }
+            assert!(cx.core.replies.last_reply.frame_bytes < usize::MAX);
+        }
+        let lengths = [wide, narrow].map(|slot| lane.core.sessions[slot].output.len());
+        assert_eq!(lengths, [6 * 41, 0]);
+        assert_eq!(lane.core.counters.sends_too_large.read(), 6);
+
+        let nobody = lane.core.context_without_session().reply(&payload);
+        assert!(nobody.is_err());
+    }
+
+    #[test]
+    fn datagrams_end_where_each_reply_does() {
+        let mut lane = lane(&Server::builder());
+        let codec = lane.core.config.codec.clone();
+        let [stream, datagrams] = [(); 2].map(|()| lane.open_session().0);
+        lane.core.sessions[datagrams].output.packing = Some(Box::new(Packing::new(&codec, 100)));
+        for slot in [stream, datagrams] {
+            let id = lane.core.sessions[slot].id;
+            let mut cx = lane.core.context(id);
+            for number in 0..6 {
+                cx.current = asked(Kind::Request, 0, number);
+                cx.reply(&[1; 20]).unwrap();
+            }
+            assert!(cx.core.replies.last_reply.frame_bytes < usize::MAX);
+        }
+        let packing = lane.core.sessions[datagrams].output.packing.take();
+        let run = packing.unwrap().run(0).unwrap();
+        assert_eq!(
+            (run.segment_bytes, run.end),
+            (96, 192),
+            "three replies each"
+        );
+    }
+}

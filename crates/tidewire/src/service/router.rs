@@ -1,0 +1,241 @@
+//! Methods by name.
+//!
+//! A codec that carries names (`tw1`, `srmp-rpc`, `uvrpc`) says which method a request is for; the router brings it
+//! to the handler of that name and answers everything else with
+//! [`ErrorCode::NotFound`](tidewire_proto::body::ErrorCode::NotFound), so that a caller of a method that is not
+//! there never waits. Names compare as the codec says: byte for byte, or for `uvrpc` without regard to case.
+//!
+//! A method is a closure, or one of several that a value has under numbers ([`Methods`]), as a typed service does.
+//! Both are called the same way; the number of a closure is not looked at.
+//!
+//! Rejected: one table that is always in lower case (in the other codecs `Add` and `add` are two methods), and a
+//! closure per method of a value (they would have to share it behind a lock).
+
+use std::collections::HashMap;
+use std::fmt;
+
+use tidewire_proto::body::ErrorCode;
+use tidewire_proto::codec::{Codec, MethodCase};
+use tidewire_proto::message::Message;
+
+use crate::service::Context;
+use crate::service::{HandlerError, HandlerResult, Service};
+
+/// A service made of methods. One per lane, like every service.
+///
+/// ```
+/// use tidewire::{Client, Router, Server};
+///
+/// let server = Server::builder().listen("tcp://127.0.0.1:0")?.start(|_| {
+///     Router::new()
+///         .on("echo", |cx, message| cx.reply(message.payload))
+///         .on("version", |cx, _| cx.reply(b"1"))
+/// })?;
+/// let client = Client::connect(&server.to_string())?;
+/// assert_eq!(client.call_method("version", b"").wait()?.payload(), b"1");
+/// assert!(client.call_method("unheard", b"").wait().is_err());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Default)]
+pub struct Router {
+    handlers: Vec<Handler>,
+    methods: Vec<Place>,
+    exact: HashMap<Box<str>, usize>,
+    lower: HashMap<Box<str>, usize>,
+    otherwise: Option<Otherwise>,
+    /// Length of the longest name: a longer one need not be looked up.
+    name_bytes_max: usize,
+    /// A received name in lower case.
+    folded: String,
+}
+
+/// Several methods that share one value, each under a number: what `#[tidewire::service]` makes of a type.
+/// [`Router::mount`] takes them.
+pub trait Methods: Send + 'static {
+    /// The names under which the methods are called. The number of a method is the index of its name.
+    fn names(&self) -> &'static [&'static str];
+
+    /// Calls the method of this number. As [`Service::on_message`] it runs on the lane's thread and must not block.
+    ///
+    /// # Errors
+    /// The message is refused: counted and, if it was a request, answered with the error.
+    fn call(&mut self, number: usize, cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult;
+}
+
+/// Where a method is: which handler, and which of its methods.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Place {
+    handler: usize,
+    number: usize,
+}
+
+type Handler = Box<dyn FnMut(usize, &mut Context<'_>, Message<'_>) -> HandlerResult + Send>;
+
+type Otherwise = Box<dyn FnMut(&mut Context<'_>, Message<'_>) -> HandlerResult + Send>;
+
+impl Router {
+    /// A router without methods.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a method. Of two with the same name the later one counts; of two whose names differ in case only, the
+    /// earlier one, in codecs that do not tell them apart.
+    #[must_use]
+    pub fn on(
+        mut self,
+        name: &str,
+        mut handler: impl FnMut(&mut Context<'_>, Message<'_>) -> HandlerResult + Send + 'static,
+    ) -> Self {
+        self.add(
+            &[name],
+            Box::new(move |_, cx, message| handler(cx, message)),
+        );
+        self
+    }
+
+    /// Adds the methods of a typed service, or of anything else that has [`Methods`]. Their names count as those of
+    /// [`Router::on`] do.
+    #[must_use]
+    pub fn mount(mut self, mut methods: impl Methods) -> Self {
+        let names = methods.names();
+        let handler = move |number, cx: &mut Context<'_>, message: Message<'_>| {
+            methods.call(number, cx, message)
+        };
+        self.add(names, Box::new(handler));
+        self
+    }
+
+    /// Handles what names no method of this router, or none at all: messages of codecs without names, for example.
+    /// Without such a handler they are refused.
+    #[must_use]
+    pub fn otherwise(
+        mut self,
+        handler: impl FnMut(&mut Context<'_>, Message<'_>) -> HandlerResult + Send + 'static,
+    ) -> Self {
+        self.otherwise = Some(Box::new(handler));
+        self
+    }
+
+    fn add(&mut self, names: &[&str], handler: Handler) {
+        let handler_index = self.handlers.len();
+        self.handlers.push(handler);
+        for (number, name) in names.iter().enumerate() {
+            let place = Place {
+                handler: handler_index,
+                number,
+            };
+            self.name_bytes_max = self.name_bytes_max.max(name.len());
+            if let Some(index) = self.exact.get(*name) {
+                self.methods[*index] = place;
+                continue;
+            }
+            let index = self.methods.len();
+            self.methods.push(place);
+            self.exact.insert((*name).into(), index);
+            let lower = name.to_ascii_lowercase().into_boxed_str();
+            self.lower.entry(lower).or_insert(index);
+        }
+    }
+
+    fn find(&mut self, name: &str, case: MethodCase) -> Option<Place> {
+        // An empty name is none, whatever was registered.
+        if name.is_empty() || name.len() > self.name_bytes_max {
+            return None;
+        }
+        let found = match case {
+            MethodCase::Exact => self.exact.get(name),
+            MethodCase::Lower => {
+                self.folded.clear();
+                self.folded.push_str(name);
+                self.folded.make_ascii_lowercase();
+                self.lower.get(self.folded.as_str())
+            }
+        };
+        found.map(|index| self.methods[*index])
+    }
+}
+
+impl Service for Router {
+    fn on_message(&mut self, cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
+        let case = cx.codec().method_case();
+        match (self.find(message.name, case), &mut self.otherwise) {
+            (Some(Place { handler, number }), _) => self.handlers[handler](number, cx, message),
+            (None, Some(handler)) => handler(cx, message),
+            (None, None) => Err(HandlerError::new(ErrorCode::NotFound, NO_SUCH_METHOD)),
+        }
+    }
+}
+
+impl fmt::Debug for Router {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut names: Vec<_> = self.exact.keys().collect();
+        names.sort();
+        formatter
+            .debug_struct("Router")
+            .field("methods", &names)
+            .finish_non_exhaustive()
+    }
+}
+
+const NO_SUCH_METHOD: &str = "no such method";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn nothing(_: &mut Context<'_>, _: Message<'_>) -> HandlerResult {
+        Ok(())
+    }
+
+    struct Pair;
+
+    impl Methods for Pair {
+        fn names(&self) -> &'static [&'static str] {
+            &["first", "second"]
+        }
+
+        fn call(&mut self, _: usize, _: &mut Context<'_>, _: Message<'_>) -> HandlerResult {
+            Ok(())
+        }
+    }
+
+    fn place(handler: usize, number: usize) -> Option<Place> {
+        Some(Place { handler, number })
+    }
+
+    #[test]
+    fn names_compare_as_the_codec_says() {
+        let mut router = Router::new().on("Add", nothing).on("add", nothing);
+        assert_eq!(router.find("Add", MethodCase::Exact), place(0, 0));
+        assert_eq!(router.find("add", MethodCase::Exact), place(1, 0));
+        assert_eq!(router.find("ADD", MethodCase::Exact), None);
+        for name in ["Add", "add", "ADD"] {
+            assert_eq!(router.find(name, MethodCase::Lower), place(0, 0), "{name}");
+        }
+        for name in ["", "ad", "adds"] {
+            assert_eq!(router.find(name, MethodCase::Lower), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn the_later_of_two_methods_with_one_name_counts() {
+        let mut router = Router::new().on("add", nothing).on("add", nothing);
+        assert_eq!(router.find("add", MethodCase::Exact), place(1, 0));
+        assert_eq!(router.find("ADD", MethodCase::Lower), place(1, 0));
+        assert_eq!(format!("{router:?}"), r#"Router { methods: ["add"], .. }"#);
+    }
+
+    #[test]
+    fn mounted_methods_are_found_by_their_numbers() {
+        let mut router = Router::new()
+            .on("second", nothing)
+            .mount(Pair)
+            .on("third", nothing);
+        assert_eq!(router.find("first", MethodCase::Exact), place(1, 0));
+        assert_eq!(router.find("second", MethodCase::Exact), place(1, 1));
+        assert_eq!(router.find("Second", MethodCase::Lower), place(1, 1));
+        assert_eq!(router.find("third", MethodCase::Exact), place(2, 0));
+    }
+}

@@ -1,0 +1,338 @@
+//! Many messages to one session.
+//!
+//! Problem: a message that is sent by itself costs several times what it takes to write its bytes: its session is found,
+//! its limits are checked, its codec is asked, and so is the list of sessions to flush. Approach: a sender finds the session
+//! and its limits once, and keeps the pattern of the last message's frame. One like it is a few comparisons
+//! and a copy; every other goes through the codec. Where output is sent as datagrams, this goes on until one is full; the
+//! message that does not fit begins the next. Rejected: a sender compiled for each codec into whoever sends, which had more to
+//! choose and to keep at hand for every message than this compares.
+//!
+//! Nothing outside this file gets the address of a sender, so that the compiler may keep it in registers: through memory, the
+//! length of the output would have to be stored and loaded again between any two messages.
+
+use tidewire_io::append::Appender;
+use tidewire_proto::codec::Codec;
+use tidewire_proto::error::EncodeError;
+use tidewire_proto::message::Message;
+
+use super::reply::pattern_of;
+use crate::engine::Core;
+use crate::service::Context;
+use crate::session::Lent;
+use crate::session::Output;
+use crate::session::{CloseReason, SessionId};
+use crate::session::{SendError, encode_within};
+use crate::transport::datagram::Packing;
+
+/// Sends messages to one session; see [`Context::sender`].
+///
+/// What it was given is written at the end of the turn. To another session of this lane than the one whose message is being
+/// handled, it is written as soon as the sender is dropped if it is a block of 64 KiB, and before that whenever the session's
+/// queue is full and its peer takes more; only then are messages refused.
+///
+/// Whoever sends much to many sessions had better give each a whole block in its turn than a little to all: a write of 16 KiB
+/// costs twice as much for each byte as one of 32 KiB or more. [`Context::queued_bytes`] tells what waits meanwhile.
+///
+/// A sender that is forgotten (`std::mem::forget`) instead of dropped takes along what waits for its session, which then ends
+/// with [`CloseReason::OutputLost`]. A codec of one's own that panics does the same.
+#[derive(Debug)]
+pub struct SessionSender<'a> {
+    place: Place<'a>,
+    /// The bytes of the session's output, held here until the end; without capacity if there are none to hold, or no longer.
+    output: Appender,
+}
+
+/// Where the messages go.
+#[derive(Debug)]
+struct Place<'a> {
+    core: &'a mut Core,
+    target: Target<'a>,
+    /// Where the datagrams of the output end, if it is sent as datagrams.
+    packing: Option<Box<Packing>>,
+    /// Largest frame that both sides take.
+    frame_bytes_max: usize,
+    /// Bytes of the output, with those that went already, above which messages are refused.
+    full_above: usize,
+}
+
+/// Whose the output is.
+#[derive(Debug)]
+enum Target<'a> {
+    /// The context's that the sender comes from.
+    Current(&'a mut Output),
+    /// A session's of this lane, by its slot.
+    Local(usize),
+    /// Nobody's: each frame goes to another lane by itself.
+    Remote(SessionId),
+}
+
+impl<'a> SessionSender<'a> {
+    pub(crate) fn open(cx: &'a mut Context<'_>, id: SessionId) -> Result<Self, SendError> {
+        if id == SessionId::NONE {
+            return Err(SendError::NotOpen);
+        }
+        if id == cx.id && cx.output.is_lent() {
+            cx.end_at_once(CloseReason::OutputLost);
+            return Err(cx.core.sessions.refuse_to_send(SendError::NotOpen));
+        }
+        let Context {
+            core,
+            id: current,
+            output,
+            frame_bytes_max,
+            ..
+        } = cx;
+        let (target, lent) = if id == *current {
+            let mut lent = core.sessions.lend_current(id, output);
+            lent.frame_bytes_max = *frame_bytes_max;
+            (Target::Current(output), lent)
+        } else if id.lane() == core.exchange.lane {
+            (Target::Local(id.slot()), core.sessions.lend_output(id)?)
+        } else {
+            (Target::Remote(id), Lent::NOTHING)
+        };
+        Ok(Self {
+            place: Place {
+                core,
+                target,
+                packing: lent.packing,
+                frame_bytes_max: lent.frame_bytes_max,
+                full_above: lent.full_above,
+            },
+            output: Appender::new(lent.bytes),
+        })
+    }
+
+    /// Sends a message.
+    ///
+    /// # Errors
+    /// The session's queue is full and stays so, the session has ended meanwhile, the codec cannot express the message, or its
+    /// frame is larger than what both sides agreed to take. A session on another lane may turn out to be gone or full later;
+    /// that is counted in `sends_refused`.
+    // Compiled into the loop of whoever sends, where most of the message is known.
+    #[inline(always)]
+    pub fn send(&mut self, message: &Message<'_>) -> Result<(), SendError> {
+        if message.name.is_empty()
+            && self
+                .output
+                .append(key_of(message), message.id, message.payload)
+        {
+            return Ok(());
+        }
+        // The copies leave the message and the sender themselves in registers.
+        let message = *message;
+        let mut output = self.output.take();
+        let sent = self.place.lend().send_apart(&mut output, &message);
+        self.go_on(output, sent)
+    }
+
+    /// Whether the session's output takes another message. A full one is written for that, as it is by sending, but nothing
+    /// counts as refused. Whether the session is there at all, sending tells.
+    #[inline(always)]
+    pub(crate) fn has_room(&mut self) -> bool {
+        if self.output.bytes().len() <= self.place.full_above {
+            return true;
+        }
+        let mut output = self.output.take();
+        let written = self.place.lend().write(&mut output);
+        self.go_on(output, written).is_ok()
+    }
+
+    /// Takes over what a call left.
+    #[inline(always)]
+    fn go_on(&mut self, output: Appender, sent: Sent) -> Result<(), SendError> {
+        self.output = output;
+        (self.place.packing, self.place.full_above) = (sent.packing, sent.full_above);
+        sent.result
+    }
+}
+
+impl Drop for SessionSender<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        self.place.lend().give_back(self.output.take_bytes());
+    }
+}
+
+/// What a call leaves to the sender.
+struct Sent {
+    packing: Option<Box<Packing>>,
+    full_above: usize,
+    result: Result<(), SendError>,
+}
+
+impl Place<'_> {
+    /// The same, for a call.
+    #[inline(always)]
+    fn lend(&mut self) -> Place<'_> {
+        Place {
+            core: self.core,
+            target: match &mut self.target {
+                Target::Current(output) => Target::Current(output),
+                Target::Local(slot) => Target::Local(*slot),
+                Target::Remote(id) => Target::Remote(*id),
+            },
+            packing: self.packing.take(),
+            ..*self
+        }
+    }
+
+    /// Sends a message that is not like the last one, or has a longer header, or finds no room, or goes another way.
+    #[inline(never)]
+    fn send_apart(mut self, output: &mut Appender, message: &Message<'_>) -> Sent {
+        let (key, id, payload) = (key_of(message), message.id, message.payload);
+        let is_alike = message.name.is_empty() && output.is_for(key, payload.len());
+        if is_alike
+            && (self.packing.is_none() || self.begin_datagram(output))
+            && output.append(key, id, payload)
+        {
+            return Sent {
+                packing: self.packing,
+                full_above: self.full_above,
+                result: Ok(()),
+            };
+        }
+        self.send_by_codec(output, is_alike, message)
+    }
+
+    /// Ends the datagram that is full, if that is all that keeps a message like the last one from being appended.
+    fn begin_datagram(&mut self, output: &mut Appender) -> bool {
+        let length = output.bytes().len();
+        if length > self.full_above {
+            return false;
+        }
+        let packing = self.packing.as_mut();
+        packing
+            .and_then(|packing| packing.next_appendable(length))
+            .is_some_and(|length_max| output.set_length_max(length_max.min(self.full_above)))
+    }
+
+    /// Sends a message that the codec must frame, because no pattern is known for it, or there is no room.
+    fn send_by_codec(
+        mut self,
+        output: &mut Appender,
+        is_alike: bool,
+        message: &Message<'_>,
+    ) -> Sent {
+        let mut bytes = output.take_bytes();
+        if let Target::Remote(id) = self.target {
+            let Core {
+                exchange, sessions, ..
+            } = &mut *self.core;
+            let sent = exchange.send_to(sessions, id, |codec, out| codec.encode(message, out));
+            return self.apart(output, bytes, sent);
+        }
+        if let Some(packing) = &mut self.packing {
+            packing.settle(bytes.len());
+        }
+        if bytes.len() > self.full_above {
+            bytes = self.make_room(bytes);
+        }
+        if bytes.capacity() == 0 {
+            let refused = self.core.sessions.refuse_to_send(SendError::NotOpen);
+            return self.apart(output, bytes, Err(refused));
+        }
+        if bytes.len() > self.full_above {
+            let refused = self.core.sessions.refuse_to_send(SendError::QueueFull);
+            return self.apart(output, bytes, Err(refused));
+        }
+        let Core {
+            config, counters, ..
+        } = &mut *self.core;
+        let before = bytes.len();
+        let encoded = encode_within(self.frame_bytes_max, &mut bytes, |out| {
+            config.codec.encode(message, out)
+        });
+        if let Err(EncodeError::PayloadTooLarge { .. }) = &encoded {
+            counters.sends_too_large.add(1);
+        }
+        // How far more of them may be appended without being noted.
+        let length_max = match &mut self.packing {
+            Some(packing) => {
+                let frame_bytes = bytes.len() - before;
+                packing.handle_appended(&bytes, &config.codec);
+                packing.appendable(frame_bytes)
+            }
+            None => Some(usize::MAX),
+        };
+        match (&encoded, length_max) {
+            (Ok(()), Some(length_max)) => {
+                if !is_alike {
+                    let frame = bytes.get(before..).unwrap_or_default();
+                    let pattern = pattern_of(&config.codec, frame, message, true);
+                    output.set_pattern(pattern.as_ref(), key_of(message), message.payload.len());
+                }
+                output.resume(bytes, message.id, length_max.min(self.full_above));
+            }
+            _ => *output = Appender::new(bytes),
+        }
+        Sent {
+            packing: self.packing,
+            full_above: self.full_above,
+            result: encoded.map_err(SendError::from),
+        }
+    }
+
+    /// Has a full output written, and says whether it still is.
+    #[cold]
+    #[inline(never)]
+    fn write(mut self, output: &mut Appender) -> Sent {
+        let bytes = self.make_room(output.take_bytes());
+        let is_full = bytes.len() > self.full_above;
+        let result = if is_full {
+            Err(SendError::QueueFull)
+        } else {
+            Ok(())
+        };
+        self.apart(output, bytes, result)
+    }
+
+    /// What it leaves that no other message can follow without the codec.
+    fn apart(self, output: &mut Appender, bytes: Vec<u8>, result: Result<(), SendError>) -> Sent {
+        *output = Appender::new(bytes);
+        Sent {
+            packing: self.packing,
+            full_above: self.full_above,
+            result,
+        }
+    }
+
+    /// Has a full output written. Returns it without capacity if the session ended of that.
+    #[cold]
+    fn make_room(&mut self, bytes: Vec<u8>) -> Vec<u8> {
+        let Target::Local(slot) = self.target else {
+            return bytes;
+        };
+        match self
+            .core
+            .sessions
+            .make_room(slot, bytes, self.packing.take())
+        {
+            Some(lent) => {
+                (self.packing, self.full_above) = (lent.packing, lent.full_above);
+                lent.bytes
+            }
+            None => Vec::new(),
+        }
+    }
+
+    /// The sender ends.
+    #[inline(never)]
+    fn give_back(self, bytes: Vec<u8>) {
+        match self.target {
+            Target::Current(output) => output.take_back(bytes, self.packing),
+            Target::Local(slot) => self.core.sessions.return_output(slot, bytes, self.packing),
+            Target::Remote(_) => {}
+        }
+    }
+}
+
+/// Kind, flags and channel, which messages of one pattern agree in. No message has 0.
+#[inline(always)]
+fn key_of(message: &Message<'_>) -> u32 {
+    u32::from(message.kind as u8) | u32::from(message.flags) << 8 | u32::from(message.channel) << 16
+}
+
+#[cfg(test)]
+#[path = "sender_tests.rs"]
+mod tests;

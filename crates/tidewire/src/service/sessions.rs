@@ -1,0 +1,323 @@
+//! Sessions from anywhere: finding one by its number, sending to it, closing it, and sending to groups of them, from
+//! handlers, workers and any other thread.
+//!
+//! ```text
+//!   any thread ── find ──▶ table, one lock per lane, touched at opening and closing
+//!        │
+//!        └─ send, close, broadcast ──▶ the lane's queue of letters ──▶ the session's output, written at the turn's end
+//!                                       rings only a lane that sleeps
+//! ```
+//!
+//! A sent message takes the way of deferred answers: framed where it is sent, left in the lane's queue, appended by the
+//! lane. The queue is unbounded in type and bounded in fact, because every message takes room of its session first,
+//! and room comes back when the bytes have left the output. So `Ok` means that only the end of the connection can
+//! come between, and [`SendError::QueueFull`] is known at once.
+//!
+//! Rejected: a channel per session (its readiness would have to be polled by the lane), and refusing on the lane what
+//! finds a full output there, which the sender would never learn of.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use thiserror::Error;
+use tidewire_io::clock::now_ns;
+use tidewire_io::socket::PeerCredentials;
+use tidewire_proto::codec::{AnyCodec, Codec};
+use tidewire_proto::message::Message;
+
+use crate::address::Endpoint;
+use crate::engine::Shared;
+use crate::mailbox::Letter;
+use crate::service::Context;
+use crate::session::SessionId;
+use crate::session::{
+    Broadcast, Predicate, SendError, SessionCard, SessionView, Share, encode_within, prepare,
+};
+use crate::transport::TransportKind;
+
+/// The open sessions of a server, for any thread; clones are handles to the same.
+///
+/// From [`Server::sessions`](crate::Server::sessions) or [`Context::sessions`].
+///
+/// ```
+/// use std::sync::mpsc;
+/// use tidewire::{Client, Context, Event, Kind, Message, Server};
+///
+/// let (seen, ids) = mpsc::channel();
+/// let server = Server::builder().listen("tcp://127.0.0.1:0")?.start(move |_| {
+///     let seen = seen.clone();
+///     move |cx: &mut Context<'_>, message: Message<'_>| {
+///         let _ = seen.send(cx.session());
+///         cx.reply(message.payload)
+///     }
+/// })?;
+/// let client = Client::connect(&server.to_string())?;
+/// client.request_blocking(b"hello")?;
+///
+/// let session = server.sessions().find(ids.recv()?).expect("it is open");
+/// session.send(&Message::new(Kind::OneWay, 0, b"news"))?;
+/// let news = loop {
+///     if let Event::Message(message) = client.next_event() { break message };
+/// };
+/// assert_eq!(news.payload, b"news");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Sessions {
+    shared: Arc<Shared>,
+}
+
+/// One session, for any thread; clones are handles to the same. It does not keep the session open.
+#[derive(Clone, Debug)]
+pub struct SessionHandle {
+    shared: Arc<Shared>,
+    card: Arc<SessionCard>,
+}
+
+/// The session ended, or never was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("the session is not open")]
+pub struct NotOpen;
+
+impl Sessions {
+    pub(crate) fn new(shared: Arc<Shared>) -> Self {
+        Self { shared }
+    }
+
+    /// The session with this number, if it is open.
+    #[must_use]
+    pub fn find(&self, id: SessionId) -> Option<SessionHandle> {
+        let card = self.shared.sessions.find(id)?;
+        Some(self.handle(card))
+    }
+
+    /// All sessions that are open now, lane by lane: a snapshot, so that one of them may end while it is looked at.
+    #[must_use]
+    pub fn list(&self) -> Vec<SessionHandle> {
+        let cards = self.shared.sessions.list().into_iter();
+        cards.map(|card| self.handle(card)).collect()
+    }
+
+    /// Sends a message to the session with this number, as [`SessionHandle::send`] does.
+    ///
+    /// # Errors
+    /// See [`SendError`]. Nothing was sent.
+    pub fn send_to(&self, id: SessionId, message: &Message<'_>) -> Result<(), SendError> {
+        self.find(id).ok_or(SendError::NotOpen)?.send(message)
+    }
+
+    /// Closes the session with this number, as [`SessionHandle::close`] does.
+    ///
+    /// # Errors
+    /// It is not open.
+    pub fn close(&self, id: SessionId) -> Result<(), NotOpen> {
+        self.find(id).ok_or(NotOpen)?.close()
+    }
+
+    /// Sends one message to every accepted session that `predicate` chooses, on all lanes. It is framed once, and
+    /// crosses to each lane once. The predicate runs on the lanes, with the sessions as they are when it comes there;
+    /// like a handler it must not block, and a panic in it ends the lane.
+    ///
+    /// What one thread sends and broadcasts reaches a session in that order. How many sessions matched and how many of
+    /// them were too full is known when all lanes have seen it; see [`Broadcast`].
+    ///
+    /// # Errors
+    /// The codec cannot express the message, or so many broadcasts are under way that there is no room for another
+    /// ([`SendError::QueueFull`], see
+    /// [`Limits::broadcast_bytes_max`](crate::Limits::broadcast_bytes_max)). Nothing was sent.
+    pub fn broadcast_where(
+        &self,
+        predicate: impl Fn(&SessionView<'_>) -> bool + Send + Sync + 'static,
+        message: &Message<'_>,
+    ) -> Result<Broadcast, SendError> {
+        let (broadcast, shares) = prepare_shares(&self.shared, Box::new(predicate), message)?;
+        post_shares(&self.shared, shares);
+        Ok(broadcast)
+    }
+
+    fn handle(&self, card: Arc<SessionCard>) -> SessionHandle {
+        SessionHandle {
+            shared: Arc::clone(&self.shared),
+            card,
+        }
+    }
+}
+
+impl SessionHandle {
+    /// The session's number.
+    #[must_use]
+    pub fn id(&self) -> SessionId {
+        self.card.id
+    }
+
+    /// Whether something can still be sent to it.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        self.card.is_open()
+    }
+
+    /// The peer's address, if it has one: clients of a Unix socket and those of the same process have none.
+    #[must_use]
+    pub fn peer(&self) -> Option<&Endpoint> {
+        self.card.peer.as_ref()
+    }
+
+    /// Process, user and group of a peer that connected through a Unix socket, as they were at that moment.
+    #[must_use]
+    pub fn peer_credentials(&self) -> Option<PeerCredentials> {
+        self.card.credentials
+    }
+
+    /// How its bytes travel.
+    #[must_use]
+    pub fn transport(&self) -> TransportKind {
+        self.card.transport
+    }
+
+    /// The index of its lane.
+    #[must_use]
+    pub fn lane(&self) -> usize {
+        self.card.id.lane()
+    }
+
+    /// The codec it speaks.
+    #[must_use]
+    pub fn codec(&self) -> &AnyCodec {
+        &self.shared.config.codec
+    }
+
+    /// The number that the service attached to it with [`Context::set_tag`]; 0 at first.
+    #[must_use]
+    pub fn tag(&self) -> u64 {
+        self.card.tag()
+    }
+
+    /// Whether a lane of this server made the connection, rather than the peer.
+    #[must_use]
+    pub fn is_outgoing(&self) -> bool {
+        self.card.outgoing
+    }
+
+    /// When it opened, its handshake done: nanoseconds on the clock of [`Context::now_ns`].
+    #[must_use]
+    pub fn opened_at_ns(&self) -> u64 {
+        self.card.opened_ns
+    }
+
+    /// How long ago it opened.
+    #[must_use]
+    pub fn age(&self) -> Duration {
+        Duration::from_nanos(now_ns().saturating_sub(self.card.opened_ns))
+    }
+
+    /// Sends a message. With `Ok` it is on its way and follows what this thread sent before; only the end of the
+    /// session can come between, and then it is counted in
+    /// [`sends_undelivered`](crate::Metrics::sends_undelivered) unless its lane had taken it up already. Neighbours
+    /// share one write.
+    ///
+    /// # Errors
+    /// The session ended; more than [`Limits::queue_bytes_max`](crate::Limits::queue_bytes_max) of what other threads
+    /// sent waits for its peer; or the codec cannot express the message. Nothing was sent.
+    pub fn send(&self, message: &Message<'_>) -> Result<(), SendError> {
+        let Self { shared, card } = self;
+        if !card.is_open() {
+            return Err(SendError::NotOpen);
+        }
+        let mut frame = shared.spare_frames.take();
+        let encoded = encode_within(card.frame_bytes_max, &mut frame, |out| {
+            shared.config.codec.encode(message, out)
+        });
+        if let Err(error) = encoded {
+            shared.spare_frames.put(frame);
+            return Err(error.into());
+        }
+        let bytes = frame.len() + Letter::OVERHEAD_BYTES;
+        if !card.reserve(bytes, shared.config.limits.queue_bytes_max) {
+            shared.spare_frames.put(frame);
+            return Err(SendError::QueueFull);
+        }
+        let letter = Letter::Send {
+            card: Arc::clone(card),
+            frame,
+        };
+        self.post(letter).map_err(|NotOpen| SendError::NotOpen)
+    }
+
+    /// Closes the session after what was sent to it has been written. Its service sees
+    /// [`CloseReason::Service`](crate::CloseReason::Service).
+    ///
+    /// # Errors
+    /// It is not open.
+    pub fn close(&self) -> Result<(), NotOpen> {
+        if !self.card.is_open() {
+            return Err(NotOpen);
+        }
+        if !self.card.begin_close() {
+            // Somebody else asked for it already.
+            return Ok(());
+        }
+        self.post(Letter::Close { id: self.card.id })
+    }
+
+    fn post(&self, letter: Letter) -> Result<(), NotOpen> {
+        let lanes = self.shared.lanes.all();
+        let lane = lanes.get(self.lane()).ok_or(NotOpen)?;
+        lane.post_letter(letter).map_err(|_| NotOpen)
+    }
+}
+
+impl Context<'_> {
+    /// The sessions of the whole server, to be kept or given to other threads.
+    #[must_use]
+    pub fn sessions(&self) -> Sessions {
+        Sessions::new(Arc::clone(&self.core.shared))
+    }
+
+    /// As [`Sessions::broadcast_where`], with this lane's sessions served at once. On other lanes the message may
+    /// overtake what this handler sends there with [`Context::send_to`], or be overtaken.
+    ///
+    /// Do not [wait](Broadcast::wait) for the report here; give it to another thread or await it elsewhere.
+    ///
+    /// # Errors
+    /// As [`Sessions::broadcast_where`].
+    pub fn broadcast_where(
+        &mut self,
+        predicate: impl Fn(&SessionView<'_>) -> bool + Send + Sync + 'static,
+        message: &Message<'_>,
+    ) -> Result<Broadcast, SendError> {
+        let shared = Arc::clone(&self.core.shared);
+        let (broadcast, mut shares) = prepare_shares(&shared, Box::new(predicate), message)?;
+        let own = shares
+            .iter()
+            .position(|(lane, _)| *lane == self.core.exchange.lane)
+            .map(|index| shares.swap_remove(index).1);
+        post_shares(&shared, shares);
+        if let Some(share) = own {
+            // This very session may be chosen, whose output is here and not where others' is.
+            self.with_output_returned(|core, _| core.sessions.deliver_broadcast(share));
+        }
+        Ok(broadcast)
+    }
+}
+
+/// Frames a message and makes a share of it for every lane.
+fn prepare_shares(
+    shared: &Shared,
+    predicate: Predicate,
+    message: &Message<'_>,
+) -> Result<(Broadcast, Vec<(usize, Share)>), SendError> {
+    let lanes = shared.lanes.all().len();
+    let under_way = &shared.broadcast_bytes;
+    prepare(&shared.config, under_way, lanes, predicate, message)
+}
+
+/// Leaves each lane its share.
+fn post_shares(shared: &Shared, shares: Vec<(usize, Share)>) {
+    let lanes = shared.lanes.all();
+    for (lane, share) in shares {
+        if let Some(lane) = lanes.get(lane) {
+            // A lane that has ended gives the share back, and dropping it tells.
+            drop(lane.post_letter(Letter::Broadcast(share)));
+        }
+    }
+}

@@ -1,0 +1,340 @@
+//! One message for all sessions that a predicate chooses.
+//!
+//! The message is framed once by whoever sends it. Each lane gets one letter with the frame and the predicate, looks at
+//! its own sessions, and adds what came of it to the report; so the predicate sees sessions as they are, and no lane
+//! knows anything of another's. The sender may wait for the report, await it, or let it go.
+//!
+//! Rejected: choosing on the sender's side, from the table of sessions, which would have to carry names and rooms of
+//! every session up to date for everybody and still could not tell whose output is full.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::task::{Poll, Waker};
+
+use tidewire_io::socket::PeerCredentials;
+use tidewire_proto::codec::Codec;
+use tidewire_proto::message::Message;
+
+use super::outbox::Outbox;
+use super::{LaneSessions, SendError, Session, SessionId, encode_within};
+use crate::address::Endpoint;
+use crate::config::Config;
+use crate::transport::TransportKind;
+
+/// A session as a predicate sees it, on the session's own lane.
+#[derive(Debug)]
+pub struct SessionView<'a> {
+    session: &'a Session,
+}
+
+/// A broadcast under way. Its report comes by [waiting](Self::wait) or awaiting; letting go of it changes nothing.
+#[derive(Debug)]
+pub struct Broadcast {
+    tally: Arc<Tally>,
+}
+
+/// What came of a broadcast: every session that matched was served or refused for one reason.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct BroadcastReport {
+    /// Sessions that the predicate chose.
+    pub matched: u64,
+    /// Of these, sessions into whose output the message went.
+    pub queued: u64,
+    /// Of these, sessions whose output was full; see [`Limits::queue_bytes_max`](crate::Limits::queue_bytes_max).
+    pub full: u64,
+    /// Of these, sessions that take only smaller frames.
+    pub too_large: u64,
+    /// Lanes that ended before the message came to them, as did their sessions.
+    pub lanes_ended: u64,
+}
+
+/// One lane's part of a broadcast. Dropped without having been delivered, it tells so.
+#[derive(Debug)]
+pub(crate) struct Share {
+    announcement: Arc<Announcement>,
+    is_delivered: bool,
+}
+
+/// What the lanes share of a broadcast.
+struct Announcement {
+    frame: Vec<u8>,
+    predicate: Predicate,
+    tally: Arc<Tally>,
+    /// Bytes of all broadcasts under way, and how many of them are this one's.
+    under_way: Arc<AtomicUsize>,
+    cost_bytes: usize,
+}
+
+pub(crate) type Predicate = Box<dyn Fn(&SessionView<'_>) -> bool + Send + Sync>;
+
+#[derive(Debug, Default)]
+struct Tally {
+    state: Mutex<TallyState>,
+    is_complete: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct TallyState {
+    report: BroadcastReport,
+    lanes_left: usize,
+    waker: Option<Waker>,
+}
+
+impl SessionView<'_> {
+    /// The session's number.
+    #[must_use]
+    pub fn id(&self) -> SessionId {
+        self.session.id
+    }
+
+    /// The index of its lane.
+    #[must_use]
+    pub fn lane(&self) -> usize {
+        self.session.id.lane()
+    }
+
+    /// The number that the service attached to it; 0 at first.
+    #[must_use]
+    pub fn tag(&self) -> u64 {
+        self.session.tag
+    }
+
+    /// The peer's address, if it has one.
+    #[must_use]
+    pub fn peer(&self) -> Option<&Endpoint> {
+        self.session.peer.as_deref()
+    }
+
+    /// Process, user and group of a peer that connected through a Unix socket.
+    #[must_use]
+    pub fn peer_credentials(&self) -> Option<PeerCredentials> {
+        self.session.card.as_ref()?.credentials
+    }
+
+    /// How its bytes travel.
+    #[must_use]
+    pub fn transport(&self) -> TransportKind {
+        self.session.stream.kind()
+    }
+
+    /// The name under which it joined its first room.
+    #[must_use]
+    pub fn name(&self) -> Option<&str> {
+        self.session.member.as_ref().map(|member| &*member.name)
+    }
+
+    /// The rooms it is in, by the alias that joining answered with.
+    pub fn rooms(&self) -> impl Iterator<Item = u16> {
+        let memberships = self.session.memberships.iter();
+        memberships
+            .filter(|membership| !membership.is_topic)
+            .map(|membership| membership.room)
+    }
+
+    /// Whether it is in the room with this alias.
+    #[must_use]
+    pub fn is_in(&self, room: u16) -> bool {
+        self.rooms().any(|alias| alias == room)
+    }
+
+    /// When it opened: nanoseconds on the clock of [`Context::now_ns`](crate::Context::now_ns).
+    #[must_use]
+    pub fn opened_at_ns(&self) -> u64 {
+        self.session.card.as_ref().map_or(0, |card| card.opened_ns)
+    }
+}
+
+impl Broadcast {
+    /// What is known now, and whether that is all.
+    #[must_use]
+    pub fn report(&self) -> (BroadcastReport, bool) {
+        let state = self.tally.lock();
+        (state.report, state.lanes_left == 0)
+    }
+
+    /// Blocks until all lanes have seen the message. Not for handlers: a lane that waits for another one that waits for
+    /// it would wait for ever.
+    #[must_use]
+    pub fn wait(&self) -> BroadcastReport {
+        let mut state = self.tally.lock();
+        while state.lanes_left > 0 {
+            let waited = self.tally.is_complete.wait(state);
+            state = waited.unwrap_or_else(PoisonError::into_inner);
+        }
+        state.report
+    }
+}
+
+impl Future for Broadcast {
+    type Output = BroadcastReport;
+
+    fn poll(self: Pin<&mut Self>, task: &mut std::task::Context<'_>) -> Poll<BroadcastReport> {
+        let mut state = self.tally.lock();
+        if state.lanes_left == 0 {
+            return Poll::Ready(state.report);
+        }
+        state.waker = Some(task.waker().clone());
+        Poll::Pending
+    }
+}
+
+impl BroadcastReport {
+    fn add(&mut self, part: &Self) {
+        self.matched += part.matched;
+        self.queued += part.queued;
+        self.full += part.full;
+        self.too_large += part.too_large;
+        self.lanes_ended += part.lanes_ended;
+    }
+}
+
+impl Share {
+    fn complete(mut self, part: &BroadcastReport) {
+        self.is_delivered = true;
+        self.announcement.tally.add(part);
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        if !self.is_delivered {
+            self.announcement.tally.add(&BroadcastReport {
+                lanes_ended: 1,
+                ..BroadcastReport::default()
+            });
+        }
+    }
+}
+
+impl Drop for Announcement {
+    fn drop(&mut self) {
+        self.under_way.fetch_sub(self.cost_bytes, Ordering::Relaxed);
+    }
+}
+
+impl fmt::Debug for Announcement {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("Announcement")
+            .field("frame_bytes", &self.frame.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Tally {
+    fn lock(&self) -> MutexGuard<'_, TallyState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One lane is done.
+    fn add(&self, part: &BroadcastReport) {
+        let mut state = self.lock();
+        state.report.add(part);
+        state.lanes_left -= 1;
+        if state.lanes_left == 0 {
+            self.is_complete.notify_all();
+            if let Some(waker) = state.waker.take() {
+                drop(state);
+                waker.wake();
+            }
+        }
+    }
+}
+
+/// Frames a message and makes a share of it for every lane.
+pub(crate) fn prepare(
+    config: &Config,
+    under_way: &Arc<AtomicUsize>,
+    lanes: usize,
+    predicate: Predicate,
+    message: &Message<'_>,
+) -> Result<(Broadcast, Vec<(usize, Share)>), SendError> {
+    let mut frame = Vec::new();
+    encode_within(config.limits.frame_bytes_max, &mut frame, |out| {
+        config.codec.encode(message, out)
+    })?;
+    let cost_bytes = frame.len() + BROADCAST_OVERHEAD_BYTES;
+    let tally = Arc::new(Tally {
+        state: Mutex::new(TallyState {
+            lanes_left: lanes,
+            ..TallyState::default()
+        }),
+        ..Tally::default()
+    });
+    let held = under_way.fetch_add(cost_bytes, Ordering::Relaxed);
+    // From here on the announcement gives the bytes back, also when there is no room for it.
+    let announcement = Arc::new(Announcement {
+        frame,
+        predicate,
+        tally: Arc::clone(&tally),
+        under_way: Arc::clone(under_way),
+        cost_bytes,
+    });
+    // One alone is always let in, or one that is too large would never be sent.
+    if held > 0 && held + cost_bytes > config.limits.broadcast_bytes_max {
+        return Err(SendError::QueueFull);
+    }
+    let share = |lane| {
+        let announcement = Arc::clone(&announcement);
+        let is_delivered = false;
+        let share = Share {
+            announcement,
+            is_delivered,
+        };
+        (lane, share)
+    };
+    Ok((Broadcast { tally }, (0..lanes).map(share).collect()))
+}
+
+impl LaneSessions {
+    /// Serves the sessions of this lane that a broadcast is for.
+    pub(crate) fn deliver_broadcast(&mut self, share: Share) {
+        let Self {
+            slab,
+            config,
+            outbox,
+            counters,
+            ..
+        } = self;
+        let Outbox { buffers, dirty, .. } = outbox;
+        let Announcement {
+            frame, predicate, ..
+        } = &*share.announcement;
+        let mut part = BroadcastReport::default();
+        for (slot, session) in slab.iter_mut() {
+            let connection = &session.connection;
+            let is_addressed = connection.may_send() && !connection.is_outgoing();
+            if !is_addressed || !predicate(&SessionView { session }) {
+                continue;
+            }
+            part.matched += 1;
+            if session.output.len() > config.limits.queue_bytes_max {
+                part.full += 1;
+            } else if frame.len() > session.connection.frame_bytes_max() {
+                part.too_large += 1;
+            } else {
+                part.queued += 1;
+                if session.output.bytes.capacity() == 0 {
+                    session.output.bytes = buffers.take();
+                }
+                session.output.bytes.extend_from_slice(frame);
+                session.output.handle_appended(&config.codec);
+                if !std::mem::replace(&mut session.dirty, true) {
+                    dirty.push(slot);
+                }
+            }
+        }
+        counters.broadcast_matched.add(part.matched);
+        counters.broadcast_queued.add(part.queued);
+        counters.broadcast_full.add(part.full);
+        counters.broadcast_too_large.add(part.too_large);
+        share.complete(&part);
+    }
+}
+
+/// What a broadcast takes beside its frame, so that empty ones are bounded, too.
+const BROADCAST_OVERHEAD_BYTES: usize = 256;

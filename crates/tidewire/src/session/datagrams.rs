@@ -1,0 +1,252 @@
+//! From output and room logs to datagrams.
+//!
+//! What a session has waiting is packed into datagrams as it is appended ([`Packing`](crate::transport::datagram)), so
+//! sending is handing the kernel runs of equal size, one call each. The frames of rooms and topics are copied into the
+//! output first, because a run must lie in one piece.
+
+use std::io::ErrorKind;
+
+use tidewire_io::datagram::DatagramConnectError;
+use tidewire_proto::connection::Phase;
+
+use super::outbox::Outbox;
+use super::{CloseReason, LaneSessions};
+use crate::observe::DatagramDrop;
+use crate::transport::{Carrier, Transport};
+
+/// How sending ended.
+enum Sent {
+    All,
+    Blocked,
+    Failed(std::io::Error),
+}
+
+impl LaneSessions {
+    /// Sends what waits for a session until it is all gone or the socket takes no more.
+    pub(crate) fn flush_datagrams(&mut self, slot: usize) {
+        loop {
+            self.announce_gaps(slot);
+            self.pull_frames(slot);
+            if self.slab[slot].output.is_empty() {
+                return self.handle_flushed(slot);
+            }
+            let sent = self.send_output(slot);
+            self.slab[slot].release_outside();
+            match sent {
+                Sent::All => self.count_delivered(slot),
+                Sent::Blocked => {
+                    self.block(slot);
+                    return self.await_room(slot);
+                }
+                Sent::Failed(error) => return self.handle_send_failure(slot, error),
+            }
+        }
+    }
+
+    /// Brings what rooms have for a session into its output, up to a bound.
+    fn pull_frames(&mut self, slot: usize) {
+        let Self { slab, outbox, .. } = self;
+        let Outbox { logs, buffers, .. } = outbox;
+        let session = &mut slab[slot];
+        let output = &mut session.output;
+        for membership in &mut session.memberships {
+            let Some(log) = logs.get_mut(membership.room) else {
+                continue;
+            };
+            if output.len() >= PULL_BYTES {
+                return;
+            }
+            if output.bytes.capacity() == 0 {
+                output.bytes = buffers.take();
+            }
+            let mut pulled = 0;
+            membership.subscriber.gather_frames(log, |frame| {
+                output.bytes.extend_from_slice(frame);
+                if let Some(packing) = &mut output.packing {
+                    packing.handle_frame(output.bytes.len());
+                }
+                pulled += frame.len();
+                output.bytes.len() - output.sent < PULL_BYTES
+            });
+            // Whole frames, so that nothing of one is left over.
+            let advance = membership.subscriber.advance(log, pulled, &mut Vec::new());
+            session.messages_in_output += advance.messages;
+        }
+    }
+
+    /// Sends the output, run by run.
+    fn send_output(&mut self, slot: usize) -> Sent {
+        let Self { slab, counters, .. } = self;
+        let session = &mut slab[slot];
+        let Carrier::Datagram(peer) = &mut session.stream else {
+            return Sent::All;
+        };
+        let output = &mut session.output;
+        let Some(packing) = &mut output.packing else {
+            return Sent::All;
+        };
+        while let Some(run) = packing.run(output.sent) {
+            let mut bytes = &output.bytes[output.sent..run.end];
+            if let Some(budget) = peer.budget {
+                // As many of the run as may go; a smaller one at its end is a run of its own then.
+                let affordable = budget - budget % run.segment_bytes as u64;
+                if affordable == 0 {
+                    counters.datagrams_dropped[DatagramDrop::OverBudget as usize].add(1);
+                    output.sent = packing.consume(output.sent, 1);
+                    continue;
+                }
+                if affordable < bytes.len() as u64 {
+                    bytes = &bytes[..affordable as usize];
+                }
+            }
+            counters.system_calls.add(1);
+            match peer.send(run.segment_bytes, bytes) {
+                Ok(datagrams) => {
+                    let before = output.sent;
+                    output.sent = packing.consume(before, datagrams);
+                    let sent_bytes = (output.sent - before) as u64;
+                    if let Some(budget) = &mut peer.budget {
+                        *budget -= sent_bytes;
+                        peer.loop_watch.is_answered = true;
+                    }
+                    counters.writes.add(1);
+                    counters.datagrams_out.add(datagrams as u64);
+                    counters.bytes_out.add(sent_bytes);
+                }
+                Err(error) => match error.kind() {
+                    ErrorKind::Interrupted => {}
+                    ErrorKind::WouldBlock => {
+                        if output.sent > output.bytes.len() / 2 {
+                            packing.shift(output.sent);
+                            output.bytes.drain(..output.sent);
+                            output.sent = 0;
+                        }
+                        return Sent::Blocked;
+                    }
+                    _ => return Sent::Failed(error),
+                },
+            }
+        }
+        packing.clear();
+        output.bytes.clear();
+        output.sent = 0;
+        Sent::All
+    }
+
+    /// What was in the output has gone.
+    fn count_delivered(&mut self, slot: usize) {
+        let delivered = std::mem::take(&mut self.slab[slot].messages_in_output);
+        self.counters.room_delivered.add(delivered);
+    }
+
+    fn handle_send_failure(&mut self, slot: usize, error: std::io::Error) {
+        self.drop_datagram(DatagramDrop::Unsendable);
+        tracing::debug!(session = %self.slab[slot].id, %error, "a datagram cannot be sent");
+        match self.slab[slot].stream.datagram() {
+            Some(peer) if peer.port.is_none() => self.handle_unreachable(slot, error),
+            _ => self.close(slot, CloseReason::Io(error.kind())),
+        }
+    }
+
+    /// Asks for the shared socket of a session to be watched for room.
+    fn await_room(&mut self, slot: usize) {
+        let peer = self.slab[slot].stream.datagram();
+        let Some(port) = peer.and_then(|peer| peer.port) else {
+            return;
+        };
+        self.port_waiters.push((port, slot));
+    }
+
+    /// Counts a datagram, or the rest of one, that does not go where it was to go.
+    #[cold]
+    pub(crate) fn drop_datagram(&self, reason: DatagramDrop) {
+        self.counters.datagrams_dropped[reason as usize].add(1);
+    }
+
+    /// The server at the other end of a client's socket is not there, or no more.
+    pub(crate) fn handle_unreachable(&mut self, slot: usize, error: std::io::Error) {
+        let session = &self.slab[slot];
+        let (id, phase) = (session.id, session.connection.phase());
+        let Some(peer) = session.stream.datagram() else {
+            return;
+        };
+        let reason = match error.kind() {
+            ErrorKind::ConnectionRefused => CloseReason::PeerReset,
+            other => CloseReason::Io(other),
+        };
+        if matches!(phase, Phase::Connecting | Phase::AwaitWelcome) {
+            let failure = DatagramConnectError::new(peer.address, error);
+            self.connect_failures.push((id, failure.into()));
+        }
+        self.close(slot, reason);
+    }
+
+    /// Sends the last words of a session over UDP, and an empty datagram as its end. There is nobody to tell when the
+    /// peer is not there.
+    pub(crate) fn say_end(&mut self, slot: usize, reason: CloseReason) {
+        let session = &self.slab[slot];
+        let is_gone = matches!(reason, CloseReason::PeerReset | CloseReason::Io(_));
+        // An address that never was validated did not ask, or goes on without noticing.
+        let is_untold = matches!(reason, CloseReason::Unvalidated | CloseReason::Evicted);
+        let is_blocked = session.connection.outbound().is_blocked();
+        if session.stream.datagram().is_none() || is_blocked || is_gone || is_untold {
+            return;
+        }
+        if let Sent::All = self.send_output(slot) {
+            // If it cannot be said, the peer finds out by silence.
+            let _ = self.slab[slot].stream.shutdown_write();
+        }
+    }
+}
+
+/// How much is brought from rooms into an output at once: what the kernel takes in one piece.
+const PULL_BYTES: usize = 64 * 1024;
+
+#[cfg(test)]
+mod tests {
+    use tidewire_proto::codec::AnyCodec;
+    use tidewire_proto::message::{Kind, Message};
+
+    use super::*;
+    use crate::lane::{lane, received};
+    use crate::server::Server;
+
+    #[test]
+    fn as_many_of_a_run_go_as_an_unproven_address_may_be_sent() {
+        let codec = AnyCodec::by_name("raw").unwrap();
+        let lengths = [10, 10, 10, 10, 3, 3, 7];
+        for (budget, expected) in [
+            (0, &[][..]),
+            (9, &[3, 3]),
+            (25, &[10, 10, 3]),
+            (29, &[10, 10, 3, 3]),
+            (40, &[10; 4]),
+            (53, &lengths),
+        ] {
+            let mut lane = lane(&Server::builder().codec(codec.clone()));
+            let (slot, far) = lane.open_datagram_session();
+            let session = &mut lane.core.sessions[slot];
+            session.stream.datagram_mut().unwrap().budget = Some(budget);
+            let id = session.id;
+            let mut cx = lane.core.context(id);
+            for length in lengths {
+                cx.send(&Message::new(Kind::OneWay, 0, &[7; 10][..length]))
+                    .unwrap();
+            }
+            drop(cx);
+            lane.core.sessions.flush_dirty();
+            let arrived = received(&far, |all| all.len() >= expected.len());
+            let arrived: Vec<usize> = arrived.iter().map(Vec::len).collect();
+            assert_eq!(arrived, expected, "{budget}");
+            let peer = lane.core.sessions[slot].stream.datagram().unwrap();
+            let sent: usize = expected.iter().sum();
+            assert_eq!(peer.budget, Some(budget - sent as u64));
+            let counters = &lane.core.counters;
+            let dropped = counters.datagrams_dropped[DatagramDrop::OverBudget as usize].read();
+            assert_eq!(
+                counters.datagrams_out.read() + dropped,
+                lengths.len() as u64
+            );
+        }
+    }
+}

@@ -1,0 +1,231 @@
+//! The sessions of a lane, with what every one of them needs to be written, timed and ended.
+
+use std::ops::{Index, IndexMut};
+use std::sync::Arc;
+
+use crossbeam_utils::CachePadded;
+use slab::Slab;
+use tidewire_io::poller::{Poller, Token};
+use tidewire_proto::codec::AnyCodec;
+use tidewire_proto::connection::{Connection, Identity, Rules};
+
+use super::answer::SpareFrames;
+use super::outbox::Outbox;
+use super::reactor::Reactor;
+use super::{CloseReason, Output, Session, SessionId};
+use crate::config::Config;
+use crate::observe::LaneCounters;
+use crate::transport::{ConnectFailure, Transport};
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct LaneSessions {
+    pub(crate) config: Arc<Config>,
+    pub(crate) counters: Arc<CachePadded<LaneCounters>>,
+    pub(crate) reactor: Reactor,
+    pub(crate) outbox: Outbox,
+    pub(crate) slab: Slab<Session>,
+    /// Sessions to remove at the end of the turn.
+    pub(crate) closed: Vec<usize>,
+    /// Sessions whose reading goes on because their output drained.
+    pub(crate) resumed: Vec<usize>,
+    /// Sessions that read without being told, to be settled at the end of a turn.
+    pub(crate) awake: Vec<usize>,
+    /// Sessions that wait for room in a UDP socket that they share, with the number of its port.
+    pub(crate) port_waiters: Vec<(usize, usize)>,
+    pub(crate) connect_failures: Vec<(SessionId, ConnectFailure)>,
+    /// The part of session numbers that tells apart those that had the same slot.
+    generation: u32,
+}
+
+impl LaneSessions {
+    pub(crate) fn new(
+        config: Arc<Config>,
+        counters: Arc<CachePadded<LaneCounters>>,
+        poller: Box<dyn Poller>,
+        spare_frames: Arc<SpareFrames>,
+    ) -> Self {
+        Self {
+            config,
+            counters,
+            reactor: Reactor::new(poller),
+            outbox: Outbox::new(spare_frames),
+            slab: Slab::new(),
+            closed: Vec::new(),
+            resumed: Vec::new(),
+            awake: Vec::new(),
+            port_waiters: Vec::new(),
+            connect_failures: Vec::new(),
+            generation: 0,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn now_ns(&self) -> u64 {
+        self.reactor.now_ns
+    }
+
+    #[inline]
+    pub(crate) fn get(&self, slot: usize) -> Option<&Session> {
+        self.slab.get(slot)
+    }
+
+    pub(crate) fn iter(&self) -> slab::Iter<'_, Session> {
+        self.slab.iter()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.slab.len()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.slab.is_empty()
+    }
+
+    pub(crate) fn slots(&self) -> Vec<usize> {
+        self.slab.iter().map(|(slot, _)| slot).collect()
+    }
+
+    /// The slot of a session that is not closed.
+    pub(crate) fn slot_of(&self, id: SessionId) -> Option<usize> {
+        let slot = id.slot();
+        self.slab
+            .get(slot)
+            .filter(|session| session.id == id && !session.connection.is_closed())
+            .map(|_| slot)
+    }
+
+    pub(crate) fn find(&self, id: SessionId) -> Option<&Session> {
+        self.slab.get(id.slot()).filter(|session| session.id == id)
+    }
+
+    pub(crate) fn find_mut(&mut self, id: SessionId) -> Option<&mut Session> {
+        self.slab
+            .get_mut(id.slot())
+            .filter(|session| session.id == id)
+    }
+
+    /// The codec that reads what a session's peer sends. What is written is framed by the server's codec for all.
+    pub(crate) fn input_codec(&self, slot: usize) -> &AnyCodec {
+        let terms = self.slab[slot].listener.as_ref();
+        terms.map_or(&self.config.codec, |terms| terms.codec())
+    }
+
+    /// A number for the next session in the free slot that the slab will give it.
+    pub(crate) fn next_id(&mut self, lane: usize) -> SessionId {
+        self.generation = self.generation.wrapping_add(1);
+        if self.generation == u32::MAX {
+            // The highest generation would make a session's number look like a room in a batch.
+            self.generation = 0;
+        }
+        SessionId::new(lane, self.slab.vacant_key(), self.generation)
+    }
+
+    pub(crate) fn mark_dirty(&mut self, slot: usize) {
+        let session = &mut self.slab[slot];
+        if !session.dirty {
+            session.dirty = true;
+            self.outbox.dirty.push(slot);
+        }
+    }
+
+    /// Changes a connection, and takes the session apart at the end of this turn if that closed it.
+    #[inline]
+    pub(crate) fn change<T>(
+        &mut self,
+        slot: usize,
+        change: impl FnOnce(&mut Connection, &Rules) -> T,
+    ) -> T {
+        let connection = &mut self.slab[slot].connection;
+        let was_closed = connection.is_closed();
+        let result = change(connection, &self.config.rules);
+        if connection.is_closed() && !was_closed {
+            self.closed.push(slot);
+        }
+        result
+    }
+
+    /// Ends a session at the end of this turn. What it still had to send is dropped and counted.
+    pub(crate) fn close(&mut self, slot: usize, reason: CloseReason) {
+        self.change(slot, |connection, _| connection.close(reason));
+    }
+
+    /// Ends a session after what it has to send has been written. Nothing more is read from it.
+    pub(crate) fn finish(&mut self, slot: usize, reason: CloseReason) {
+        self.change(slot, |connection, _| connection.finish(reason));
+        self.update_interest(slot);
+        self.mark_dirty(slot);
+    }
+
+    /// Appends the frames that a connection itself has to send to its session's output.
+    pub(crate) fn transmit(&mut self, slot: usize) {
+        let mut output = std::mem::take(&mut self.slab[slot].output);
+        self.transmit_to(slot, &mut output);
+        self.slab[slot].output = output;
+    }
+
+    /// The same, to the session's output that a context holds.
+    pub(crate) fn transmit_to(&mut self, slot: usize, output: &mut Output) {
+        let Self {
+            slab,
+            config,
+            outbox,
+            ..
+        } = self;
+        let session = &mut slab[slot];
+        let Config { rules, codec, .. } = &**config;
+        let identity = Identity {
+            agent: &config.agent,
+            session: session.id.number(),
+        };
+        while session.connection.has_transmit() {
+            if output.bytes.capacity() == 0 {
+                output.bytes = outbox.buffers.take();
+            }
+            let sent = session
+                .connection
+                .poll_transmit(rules, &identity, codec, &mut output.bytes);
+            match sent {
+                Some(Ok(())) => output.handle_appended(codec),
+                Some(Err(error)) => {
+                    tracing::debug!(session = %session.id, %error, "cannot encode a control frame");
+                }
+                None => {}
+            }
+        }
+        self.mark_dirty(slot);
+    }
+
+    /// Tells the poller what the session now waits for, if that changed.
+    pub(crate) fn update_interest(&mut self, slot: usize) {
+        let session = &mut self.slab[slot];
+        let wanted = session.wanted_interest();
+        if wanted == session.interest || session.connection.is_closed() {
+            return;
+        }
+        session.interest = wanted;
+        let result = session
+            .stream
+            .watch(&mut *self.reactor.poller, Token(slot), wanted);
+        if let Err(error) = result {
+            tracing::error!(session = %session.id, %error, "cannot change what is watched");
+            self.close(slot, CloseReason::Io(std::io::ErrorKind::Other));
+        }
+    }
+}
+
+impl Index<usize> for LaneSessions {
+    type Output = Session;
+
+    #[inline]
+    fn index(&self, slot: usize) -> &Session {
+        &self.slab[slot]
+    }
+}
+
+impl IndexMut<usize> for LaneSessions {
+    #[inline]
+    fn index_mut(&mut self, slot: usize) -> &mut Session {
+        &mut self.slab[slot]
+    }
+}

@@ -1,0 +1,265 @@
+//! One connection: its identity, its buffers, and why it ended.
+
+mod answer;
+mod broadcast;
+mod buffers;
+mod clock;
+mod datagrams;
+mod lane_sessions;
+mod limiter;
+mod outbox;
+mod output;
+mod pending;
+mod reactor;
+mod send;
+mod shared;
+mod timeouts;
+mod write;
+
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use tidewire_io::poller::Interest;
+use tidewire_io::timer::TimerId;
+use tidewire_proto::connection::{Connection, Wants};
+use tidewire_proto::message::MemberId;
+use tidewire_proto::room::Subscriber;
+
+pub use tidewire_proto::connection::CloseReason;
+
+pub(crate) use answer::{Answer, Content, SpareFrames, Token};
+pub use broadcast::{Broadcast, BroadcastReport, SessionView};
+pub(crate) use broadcast::{Predicate, Share, prepare};
+pub(crate) use lane_sessions::LaneSessions;
+pub(crate) use limiter::{Gate, Shares, TableFull, counted_address};
+pub(crate) use output::Output;
+pub(crate) use pending::{NOWHERE, Place, Unanswered};
+pub(crate) use reactor::TimerKey;
+pub use send::SendError;
+pub(crate) use send::{Lent, encode_within};
+pub(crate) use shared::{SessionCard, SessionTable};
+
+use crate::address::Endpoint;
+use crate::observe::trace::{Connecting, Traced};
+use crate::transport::datagram::Standing;
+use crate::transport::{Carrier, ListenerTerms};
+
+/// The number of a session, never reused while the server runs.
+///
+/// It names the lane and the place there, so that a message to it finds its way without a table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SessionId(u64);
+
+impl SessionId {
+    /// No session: what a context outside any session answers.
+    pub const NONE: Self = Self(u64::MAX);
+
+    pub(crate) fn new(lane: usize, slot: usize, generation: u32) -> Self {
+        let lane = lane as u64 & LANE_MASK;
+        Self(u64::from(generation) << 32 | lane << SLOT_BITS | (slot as u64 & SLOT_MASK))
+    }
+
+    /// The session with this number, as printed or sent earlier.
+    #[must_use]
+    pub fn from_number(number: u64) -> Self {
+        Self(number)
+    }
+
+    /// The number, for logs and the wire.
+    #[must_use]
+    pub fn number(self) -> u64 {
+        self.0
+    }
+
+    pub(crate) fn lane(self) -> usize {
+        (self.0 >> SLOT_BITS & LANE_MASK) as usize
+    }
+
+    pub(crate) fn slot(self) -> usize {
+        (self.0 & SLOT_MASK) as usize
+    }
+}
+
+impl fmt::Display for SessionId {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{:x}", self.0)
+    }
+}
+
+/// A place in a room, or a subscription.
+#[derive(Debug)]
+pub(crate) struct Membership {
+    pub(crate) room: u16,
+    /// Whether it is a subscription.
+    pub(crate) is_topic: bool,
+    /// Index into the room's list of members.
+    pub(crate) index: usize,
+    pub(crate) subscriber: Subscriber,
+}
+
+/// Name and number of a session that joined a room.
+#[derive(Clone, Debug)]
+pub(crate) struct Member {
+    pub(crate) id: MemberId,
+    pub(crate) name: Arc<str>,
+}
+
+/// A connection, with its buffers and what other parts of the lane know of it.
+#[derive(Debug)]
+pub(crate) struct Session {
+    pub(crate) stream: Carrier,
+    pub(crate) id: SessionId,
+    pub(crate) connection: Connection,
+    /// Whether the service has seen `on_open`, and so must see `on_close`.
+    pub(crate) announced: bool,
+    pub(crate) peer: Option<Box<Endpoint>>,
+    /// The terms of its listener, if a socket's listener accepted it.
+    pub(crate) listener: Option<Arc<ListenerTerms>>,
+    pub(crate) tag: u64,
+    /// What other threads know of it; there is none before it opens.
+    pub(crate) card: Option<Arc<SessionCard>>,
+    /// Bytes of `output` that came from other threads, or a little more; they took room for them on the card.
+    pub(crate) outside_bytes: usize,
+    pub(crate) output: Output,
+    /// Room messages inside `output`, torn or spilled; they count as delivered once it is empty.
+    pub(crate) messages_in_output: u64,
+    pub(crate) memberships: Vec<Membership>,
+    pub(crate) member: Option<Box<Member>>,
+    pub(crate) timer: Option<TimerId>,
+    pub(crate) interest: Interest,
+    /// Requests whose answers are deferred; none until the first one.
+    pub(crate) unanswered: Option<Box<Unanswered>>,
+    /// Listed for the flush at the end of the turn.
+    pub(crate) dirty: bool,
+    /// The span from its beginning until it is open for messages.
+    pub(crate) connecting: Connecting,
+}
+
+impl Session {
+    pub(crate) fn new(stream: Carrier, id: SessionId, connection: Connection) -> Self {
+        Self {
+            stream,
+            id,
+            connection,
+            announced: false,
+            peer: None,
+            listener: None,
+            tag: 0,
+            card: None,
+            outside_bytes: 0,
+            output: Output::default(),
+            messages_in_output: 0,
+            memberships: Vec::new(),
+            member: None,
+            timer: None,
+            interest: Interest::NONE,
+            unanswered: None,
+            dirty: false,
+            connecting: Connecting::none(),
+        }
+    }
+
+    pub(crate) fn wanted_interest(&self) -> Interest {
+        match self.connection.wants() {
+            Wants {
+                read: true,
+                write: true,
+            } => Interest::READ_WRITE,
+            Wants { read: true, .. } => Interest::READ,
+            Wants { write: true, .. } => Interest::WRITE,
+            _ => Interest::NONE,
+        }
+    }
+
+    /// The address that what it opens counts for. What the server connected itself counts for none.
+    pub(crate) fn owner(&self) -> Option<IpAddr> {
+        match self.connection.is_outgoing() {
+            true => None,
+            false => self.peer.as_deref().and_then(counted_address),
+        }
+    }
+
+    /// Whether its address may be sent no more than it sent.
+    pub(crate) fn is_unproven(&self) -> bool {
+        let peer = self.stream.datagram();
+        peer.is_some_and(|peer| peer.budget.is_some())
+    }
+
+    /// Whether nothing is known of its UDP address yet.
+    pub(crate) fn is_unvalidated(&self) -> bool {
+        let peer = self.stream.datagram();
+        peer.is_some_and(|peer| matches!(peer.standing, Standing::Unvalidated { .. }))
+    }
+
+    /// Whether silence ends it soon: nothing is known of its UDP address, and nothing is owed to it.
+    pub(crate) fn is_unvalidated_and_owed_nothing(&self) -> bool {
+        self.is_unvalidated() && self.unanswered_count() == 0
+    }
+
+    /// Whether whole frames were left over and may be handled now.
+    #[inline]
+    pub(crate) fn may_read_on(&self) -> bool {
+        self.connection.partial.has_frames() && self.connection.may_read()
+    }
+
+    /// Gives other threads room for as much as has left the output.
+    #[inline]
+    pub(crate) fn release_outside(&mut self) {
+        let waiting = self.outside_bytes.min(self.output.len());
+        if waiting < self.outside_bytes {
+            if let Some(card) = &self.card {
+                card.release(self.outside_bytes - waiting);
+            }
+            self.outside_bytes = waiting;
+        }
+    }
+}
+
+impl Traced for Session {
+    fn id(&self) -> impl fmt::Display {
+        self.id
+    }
+
+    fn peer(&self) -> Option<impl fmt::Display> {
+        self.peer.as_deref()
+    }
+
+    fn is_outgoing(&self) -> bool {
+        self.connection.is_outgoing()
+    }
+}
+
+/// An accepted connection whose handshake is over.
+#[cfg(test)]
+pub(crate) fn open_connection() -> Connection {
+    use tidewire_proto::codec::{AnyCodec, Raw};
+    use tidewire_proto::connection::{Delivery, Rules};
+
+    let rules = Rules {
+        has_handshake: false,
+        ..crate::limits::Limits::default().rules(&AnyCodec::Raw(Raw))
+    };
+    Connection::accepted(&rules, Delivery::Reliable, 0)
+}
+
+const SLOT_BITS: u32 = 24;
+const SLOT_MASK: u64 = (1 << SLOT_BITS) - 1;
+const LANE_MASK: u64 = 0xFF;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_session_id_holds_lane_slot_and_generation() {
+        let id = SessionId::new(63, 9_999_999, 77);
+        assert_eq!((id.lane(), id.slot()), (63, 9_999_999));
+        assert_ne!(
+            id,
+            SessionId::new(63, 9_999_999, 78),
+            "the same place, used again"
+        );
+        assert_eq!(SessionId::from_number(id.number()), id);
+    }
+}

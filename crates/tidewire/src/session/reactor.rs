@@ -1,0 +1,57 @@
+//! What a lane waits with: its poller, its timers, its clock.
+
+use tidewire_io::poller::Poller;
+use tidewire_io::timer::TimerWheel;
+
+use super::SessionId;
+use super::clock::Clock;
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Reactor {
+    pub(crate) poller: Box<dyn Poller>,
+    pub(crate) timers: TimerWheel<TimerKey>,
+    pub(crate) clock: Clock,
+    /// The time when the clock was read last: at the beginning of a turn, and after each read of a socket.
+    pub(crate) now_ns: u64,
+}
+
+/// What a timer is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TimerKey {
+    /// Look at how long this session has been silent.
+    Session(SessionId),
+    /// Accept again.
+    Listener(usize),
+    /// The slow subscribers of this room had their time.
+    BlockedRoom(u16),
+}
+
+impl Reactor {
+    pub(crate) fn new(poller: Box<dyn Poller>) -> Self {
+        let clock = Clock::default();
+        let now_ns = clock.now_ns();
+        Self {
+            poller,
+            timers: TimerWheel::new(now_ns, TIMER_TICK_NS),
+            clock,
+            now_ns,
+        }
+    }
+
+    /// Takes the time from the clock.
+    #[inline]
+    pub(crate) fn read_clock(&mut self) {
+        self.now_ns = self.clock.now_ns();
+    }
+
+    /// From now on it is this time.
+    #[cfg(test)]
+    pub(crate) fn set_time(&mut self, now_ns: u64) {
+        self.clock.set(now_ns);
+        self.now_ns = now_ns;
+    }
+}
+
+/// Resolution of timeouts. They are seconds long, so 10 ms is exact enough and keeps the wheel small.
+const TIMER_TICK_NS: u64 = 10_000_000;

@@ -1,0 +1,278 @@
+//! From a message to the output of its session.
+//!
+//! Problem: whoever sends message by message pays for finding the session, for the checks and for the way to the flush at
+//! the end of the turn, with every one of them. Approach: all of it is done on one look at the session, and a
+//! [`SessionSender`](crate::SessionSender) does it once for many messages. An output that holds a block is written at once
+//! and not at the end of the turn: more would leave the processor's cache before the kernel copies it. Not so that of the
+//! session whose message is being handled, which the handler's context has: it is not read while its output is full.
+
+use thiserror::Error;
+use tidewire_proto::codec::AnyCodec;
+use tidewire_proto::error::EncodeError;
+
+use super::buffers::BufferPool;
+use super::outbox::Outbox;
+use super::{CloseReason, LaneSessions, Output, Session, SessionId};
+use crate::config::Config;
+use crate::observe::LaneCounters;
+use crate::transport::datagram::Packing;
+
+/// A message could not be handed over. Nothing of it was sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum SendError {
+    /// The session ended, or is not open yet.
+    #[error("the session is not open")]
+    NotOpen,
+    /// The receiver does not take what it was sent; its queue is full.
+    #[error("the session's output queue is full")]
+    QueueFull,
+    /// The codec cannot express the message.
+    #[error("the codec cannot express the message")]
+    Encode(#[from] EncodeError),
+}
+
+/// Appends one frame, unless it is larger than its receiver takes: it would end the connection there.
+#[inline(always)]
+pub(crate) fn encode_within(
+    frame_bytes_max: usize,
+    out: &mut Vec<u8>,
+    encode: impl FnOnce(&mut Vec<u8>) -> Result<(), EncodeError>,
+) -> Result<(), EncodeError> {
+    let before = out.len();
+    encode(out)?;
+    let bytes = out.len() - before;
+    if bytes > frame_bytes_max {
+        out.truncate(before);
+        return Err(EncodeError::PayloadTooLarge {
+            bytes: bytes as u64,
+            limit: frame_bytes_max as u64,
+        });
+    }
+    Ok(())
+}
+
+/// What a [`SessionSender`](crate::SessionSender) holds of a session.
+#[derive(Debug)]
+pub(crate) struct Lent {
+    /// Without capacity they are not lent.
+    pub(crate) bytes: Vec<u8>,
+    /// Where their datagrams end, if they are sent as datagrams.
+    pub(crate) packing: Option<Box<Packing>>,
+    /// Largest frame that both sides take.
+    pub(crate) frame_bytes_max: usize,
+    /// Bytes, with those that went already, above which the session takes no more.
+    pub(crate) full_above: usize,
+}
+
+impl Lent {
+    /// What is held of a session of another lane.
+    pub(crate) const NOTHING: Self = Self {
+        bytes: Vec::new(),
+        packing: None,
+        frame_bytes_max: usize::MAX,
+        full_above: usize::MAX,
+    };
+}
+
+impl LaneSessions {
+    /// Appends frames to an output, lending it a buffer if it has none.
+    #[inline(always)]
+    pub(crate) fn encode_to(
+        &mut self,
+        output: &mut Output,
+        encode: impl FnOnce(&AnyCodec, &mut Vec<u8>) -> Result<(), EncodeError>,
+    ) -> Result<(), EncodeError> {
+        let buffers = &mut self.outbox.buffers;
+        append_frames(output, buffers, &self.config, &self.counters, encode)
+    }
+
+    /// Appends frames that are within the limit to the output of a session of this lane.
+    pub(crate) fn send_frames(&mut self, id: SessionId, frames: &[u8]) -> Result<(), SendError> {
+        self.append_to(id, |_, _, out| {
+            out.extend_from_slice(frames);
+            Ok(())
+        })
+    }
+
+    /// Appends what `encode` writes, which is told the largest frame that the session takes.
+    #[inline(always)]
+    pub(crate) fn append_to(
+        &mut self,
+        id: SessionId,
+        encode: impl FnOnce(usize, &AnyCodec, &mut Vec<u8>) -> Result<(), EncodeError>,
+    ) -> Result<(), SendError> {
+        let Self {
+            slab,
+            outbox,
+            config,
+            counters,
+            ..
+        } = self;
+        let Outbox { buffers, dirty, .. } = outbox;
+        // The output stays where it is. Taken out and put back, its length would be read together with its neighbours just
+        // after it was written alone, and the processor would wait for that with every message.
+        let session = match slab.get_mut(id.slot()) {
+            Some(session) if session.takes_from(id) => session,
+            _ => return Err(self.refuse_to_send(SendError::NotOpen)),
+        };
+        if session.output.len() > config.limits.queue_bytes_max {
+            return Err(self.refuse_to_send(SendError::QueueFull));
+        }
+        let limit = session.connection.frame_bytes_max();
+        let result = append_frames(
+            &mut session.output,
+            buffers,
+            config,
+            counters,
+            #[inline(always)]
+            |codec, out| encode(limit, codec, out),
+        );
+        if !session.dirty {
+            session.dirty = true;
+            dirty.push(id.slot());
+        }
+        if session.holds_a_block() {
+            self.flush(id.slot());
+        }
+        Ok(result?)
+    }
+
+    /// What a sender needs of a session of this lane. It gives the bytes back with [`Core::return_output`].
+    pub(crate) fn lend_output(&mut self, id: SessionId) -> Result<Lent, SendError> {
+        let slot = id.slot();
+        match self.slab.get(slot) {
+            Some(session) if session.takes_from(id) && !session.output.is_lent() => {
+                Ok(self.lend(slot))
+            }
+            Some(session) if session.takes_from(id) => {
+                self.close(slot, CloseReason::OutputLost);
+                Err(self.refuse_to_send(SendError::NotOpen))
+            }
+            _ => Err(self.refuse_to_send(SendError::NotOpen)),
+        }
+    }
+
+    fn lend(&mut self, slot: usize) -> Lent {
+        // Now, so that the flush at the end of the turn finds out if nothing comes back.
+        self.mark_dirty(slot);
+        let session = &mut self.slab[slot];
+        let sent = session.output.sent;
+        Lent {
+            frame_bytes_max: session.connection.frame_bytes_max(),
+            full_above: sent.saturating_add(self.config.limits.queue_bytes_max),
+            ..lend_bytes(&mut session.output, &mut self.outbox.buffers)
+        }
+    }
+
+    /// The output that the context of this session holds. The session is not read while it is full, so that its own messages
+    /// need no refusal.
+    pub(crate) fn lend_current(&mut self, id: SessionId, output: &mut Output) -> Lent {
+        if let Some(slot) = self.slot_of(id) {
+            self.mark_dirty(slot);
+        }
+        lend_bytes(output, &mut self.outbox.buffers)
+    }
+
+    /// Writes a full output that a sender has, if it may be written, and lends it again. There is nothing to lend when the
+    /// session ended of it.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn make_room(
+        &mut self,
+        slot: usize,
+        bytes: Vec<u8>,
+        packing: Option<Box<Packing>>,
+    ) -> Option<Lent> {
+        self.slab[slot].output.take_back(bytes, packing);
+        if self.slab[slot].may_be_written() {
+            self.flush(slot);
+        }
+        (!self.slab[slot].connection.is_closed()).then(|| self.lend(slot))
+    }
+
+    /// Takes the bytes of a session's output back.
+    pub(crate) fn return_output(
+        &mut self,
+        slot: usize,
+        bytes: Vec<u8>,
+        packing: Option<Box<Packing>>,
+    ) {
+        self.slab[slot].output.take_back(bytes, packing);
+        if self.slab[slot].holds_a_block() {
+            self.flush(slot);
+        }
+    }
+
+    /// Counts a message that was not taken.
+    #[cold]
+    pub(crate) fn refuse_to_send(&self, error: SendError) -> SendError {
+        self.counters.sends_refused.add(1);
+        error
+    }
+}
+
+impl Session {
+    /// Whether it is this session, and not its successor, and takes messages.
+    #[inline(always)]
+    fn takes_from(&self, id: SessionId) -> bool {
+        self.id == id && self.connection.may_send()
+    }
+
+    /// Whether its output is worth a write of its own in the middle of a turn.
+    #[inline(always)]
+    fn holds_a_block(&self) -> bool {
+        self.output.len() >= WRITE_BYTES && self.may_be_written()
+    }
+
+    /// Whether its output may be written in the middle of a turn: what the session ends with may still be to come.
+    #[inline(always)]
+    fn may_be_written(&self) -> bool {
+        self.connection.may_write_early()
+    }
+}
+
+/// Appends the frames that `encode` writes to an output, which is lent a buffer if it has none.
+#[inline(always)]
+fn append_frames(
+    output: &mut Output,
+    buffers: &mut BufferPool,
+    config: &Config,
+    counters: &LaneCounters,
+    encode: impl FnOnce(&AnyCodec, &mut Vec<u8>) -> Result<(), EncodeError>,
+) -> Result<(), EncodeError> {
+    if output.bytes.capacity() == 0 {
+        lend_buffer(output, buffers);
+    }
+    let result = encode(&config.codec, &mut output.bytes);
+    if let Err(EncodeError::PayloadTooLarge { .. }) = &result {
+        counters.sends_too_large.add(1);
+    }
+    // Before a frame that failed there may be others.
+    output.handle_appended(&config.codec);
+    result
+}
+
+/// Lends an output, without any limit.
+fn lend_bytes(output: &mut Output, buffers: &mut BufferPool) -> Lent {
+    let (mut bytes, packing) = output.lend();
+    if bytes.capacity() == 0 {
+        bytes = buffers.take();
+        // Only the first buffers of a lane have none.
+        bytes.reserve(1);
+    }
+    Lent {
+        bytes,
+        packing,
+        ..Lent::NOTHING
+    }
+}
+
+#[cold]
+fn lend_buffer(output: &mut Output, buffers: &mut BufferPool) {
+    output.bytes = buffers.take();
+}
+
+/// Bytes of output that are written at once: the calls to the kernel hardly cost less for larger ones, and two of them fit
+/// into the smallest second-level cache in use, with room for the kernel's copy.
+const WRITE_BYTES: usize = 64 << 10;

@@ -1,0 +1,94 @@
+//! Ends what stays silent: handshakes, half frames, idle sessions.
+//!
+//! A session has one timer. It is not moved when bytes come; when it fires it looks how long the session has
+//! been silent and sleeps again for the rest. So timeouts cost nothing per message.
+
+use tidewire_proto::codec::{Codec, Decoded};
+use tidewire_proto::connection::Overdue;
+
+use super::reactor::TimerKey;
+use super::{LaneSessions, Session, SessionId};
+use crate::transport::inproc::InprocConnectError;
+
+impl LaneSessions {
+    /// Looks at a session again when the first of its limits can be reached.
+    pub(crate) fn arm_timer(&mut self, slot: usize) {
+        let is_unvalidated = self.slab[slot].is_unvalidated_and_owed_nothing();
+        let session = &mut self.slab[slot];
+        let deadline_ns = session.connection.poll_timeout(
+            &self.config.rules,
+            self.reactor.now_ns,
+            is_unvalidated,
+        );
+        let timer = deadline_ns.map(|deadline_ns| {
+            self.reactor
+                .timers
+                .insert(deadline_ns, TimerKey::Session(session.id))
+        });
+        if let Some(former) = std::mem::replace(&mut session.timer, timer) {
+            self.reactor.timers.cancel(former);
+        }
+    }
+
+    pub(crate) fn check_session(&mut self, id: SessionId) {
+        let Some(slot) = self.slot_of(id) else { return };
+        self.slab[slot].timer = None;
+        let now_ns = self.reactor.now_ns;
+        let is_unvalidated = self.slab[slot].is_unvalidated_and_owed_nothing();
+        let overdue = self.change(slot, |connection, rules| {
+            connection.handle_timeout(rules, now_ns, is_unvalidated)
+        });
+        match overdue {
+            Overdue::Nothing => {}
+            Overdue::Ping => self.transmit(slot),
+            Overdue::Hello => {
+                self.counters.hellos_repeated.add(1);
+                self.transmit(slot);
+            }
+            Overdue::Closed(_) => {
+                if let Some(name) = self.slab[slot].stream.awaited() {
+                    let name = name.clone();
+                    let failure = InprocConnectError::WaitedInVain { name };
+                    self.connect_failures.push((id, failure.into()));
+                }
+            }
+        }
+        self.arm_timer(slot);
+    }
+
+    /// How many sessions wait for something: output, answers, messages of rooms, or to be heard. It looks at all there is
+    /// to know of each, which is for the end of a drain.
+    pub(crate) fn count_owed(&self) -> u64 {
+        let mut owed = 0;
+        for (_, session) in &self.slab {
+            let is_owed = session.connection.outbound().is_blocked()
+                || !session.output.is_empty()
+                || session.unanswered_count() > 0
+                || self.is_behind(session)
+                || self.holds_frames(session);
+            owed += u64::from(is_owed);
+        }
+        owed
+    }
+
+    /// Whether one of its rooms or subscriptions has messages for it that no sweep has written. Once our side has ended,
+    /// what comes is dropped, and counted as that.
+    fn is_behind(&self, session: &Session) -> bool {
+        session.connection.reaches_peer()
+            && session.memberships.iter().any(|membership| {
+                let log = self.outbox.logs.get(membership.room);
+                log.is_some_and(|log| membership.subscriber.messages_behind(log) > 0)
+            })
+    }
+
+    /// Whether it said something whole that was read, but not handled, because reading it paused.
+    fn holds_frames(&self, session: &Session) -> bool {
+        let connection = &session.connection;
+        connection.reaches_peer() && connection.partial.has_frames() && {
+            let codec = self.input_codec(session.id.slot());
+            let bytes = connection.partial.bytes();
+            let first = codec.decode(bytes, self.config.limits.frame_bytes_max);
+            matches!(first, Ok(Decoded::Frame { .. }))
+        }
+    }
+}

@@ -1,0 +1,463 @@
+//! From output and room logs to the socket: one gathered write for everything a session has waiting.
+
+use std::io::{self, ErrorKind, IoSlice};
+
+use tidewire_proto::codec::Codec;
+use tidewire_proto::connection::{Outbound, PauseReason, Phase, Written};
+
+use super::outbox::{Logs, Outbox};
+use super::{CloseReason, LaneSessions, Session};
+use crate::observe::trace::Moving;
+use crate::observe::{DropReason, LaneCounters};
+use crate::transport::{Carrier, Transport};
+
+/// What a write attempt came to.
+enum Wrote {
+    Bytes(usize),
+    Blocked,
+    Failed(ErrorKind),
+}
+
+impl LaneSessions {
+    /// Flushes every session that got output in this turn.
+    pub(crate) fn flush_dirty(&mut self) {
+        let mut dirty = std::mem::take(&mut self.outbox.dirty);
+        for slot in dirty.drain(..) {
+            if let Some(session) = self.slab.get_mut(slot) {
+                session.dirty = false;
+                if !session.connection.outbound().is_blocked() || session.output.is_lent() {
+                    self.flush(slot);
+                }
+            }
+        }
+        // Flushing may close sessions but never makes others dirty, so the emptied list can be kept.
+        debug_assert!(self.outbox.dirty.is_empty());
+        self.outbox.dirty = dirty;
+    }
+
+    /// Writes what a session was given in the middle of a turn, unless that would be the last. Returns whether it is still
+    /// there.
+    pub(crate) fn flush_step(&mut self, slot: usize) -> bool {
+        let session = &self.slab[slot];
+        if session.connection.may_write_early() && !session.output.is_empty() {
+            self.flush(slot);
+        }
+        !self.slab[slot].connection.is_closed()
+    }
+
+    /// Writes what waits for a session until it is all gone or the socket takes no more.
+    pub(crate) fn flush(&mut self, slot: usize) {
+        let session = &self.slab[slot];
+        match (session.connection.phase(), session.connection.outbound()) {
+            (Phase::Connecting | Phase::Closed(_), _) => return,
+            // This side has ended, or the peer takes nothing: an answer cannot be delivered.
+            (_, Outbound::HalfClosed | Outbound::Failed) => return self.discard(slot),
+            // No sender lives when this is called.
+            _ if session.output.is_lent() => {
+                return self.close(slot, CloseReason::OutputLost);
+            }
+            _ if session.stream.datagram().is_some() => {
+                let sending = Moving::send(&self.slab[slot], &self.config.codec, &self.counters);
+                self.flush_datagrams(slot);
+                return sending.end(&self.counters);
+            }
+            _ => {}
+        }
+        let sending = Moving::send(&self.slab[slot], &self.config.codec, &self.counters);
+        let flushed = self.write_all(slot);
+        sending.end(&self.counters);
+        match flushed {
+            Ok(true) => self.handle_flushed(slot),
+            Ok(false) => self.block(slot),
+            Err(kind) => self.handle_write_failure(slot, kind),
+        }
+    }
+
+    /// Returns whether everything went, and not only what the socket had room for.
+    #[inline]
+    fn write_all(&mut self, slot: usize) -> Result<bool, ErrorKind> {
+        loop {
+            self.announce_gaps(slot);
+            let (offered, wrote) = self.write_once(slot);
+            if offered == 0 {
+                return Ok(true);
+            }
+            match wrote {
+                Wrote::Bytes(count) => {
+                    self.account(slot, count);
+                    if count < offered {
+                        return Ok(false);
+                    }
+                    if self.slab[slot].memberships.is_empty() {
+                        // Only rooms can have more than one write takes.
+                        return Ok(true);
+                    }
+                }
+                Wrote::Blocked => return Ok(false),
+                Wrote::Failed(kind) => return Err(kind),
+            }
+        }
+    }
+
+    /// The peer takes nothing any more. What it sent before it went may still wait to be read, and is, to its end: a
+    /// client that says good-bye and closes at once must be heard.
+    pub(super) fn handle_write_failure(&mut self, slot: usize, kind: ErrorKind) {
+        let reset = matches!(
+            kind,
+            ErrorKind::BrokenPipe | ErrorKind::ConnectionReset | ErrorKind::ConnectionAborted
+        );
+        if !reset {
+            return self.close(slot, CloseReason::Io(kind));
+        }
+        self.change(slot, |connection, _| connection.handle_write_failed());
+        self.discard(slot);
+        self.update_interest(slot);
+    }
+
+    /// Reading goes on, unless a room holds the session or too many of its requests are unanswered: the output that
+    /// stopped it is gone.
+    fn unpause(&mut self, slot: usize) {
+        let connection = &mut self.slab[slot].connection;
+        if connection.resume(PauseReason::Output) {
+            self.resumed.push(slot);
+        }
+    }
+
+    /// Drops and counts what waits for a peer that takes no more, so that no room keeps it.
+    fn discard(&mut self, slot: usize) {
+        let Self { slab, outbox, .. } = self;
+        let Outbox { logs, buffers, .. } = outbox;
+        let session = &mut slab[slot];
+        let mut dropped = std::mem::take(&mut session.messages_in_output);
+        for membership in &mut session.memberships {
+            let Some(log) = logs.get_mut(membership.room) else {
+                continue;
+            };
+            let subscriber = &mut membership.subscriber;
+            let behind = usize::try_from(subscriber.bytes_behind(log)).unwrap_or(usize::MAX);
+            let advance = subscriber.advance(log, behind, &mut session.output.bytes);
+            dropped += advance.messages;
+        }
+        buffers.put(session.output.take_buffer());
+        session.release_outside();
+        self.count_undelivered(dropped);
+        self.unpause(slot);
+    }
+
+    /// Losses come before what follows them.
+    pub(super) fn announce_gaps(&mut self, slot: usize) {
+        let Self {
+            slab,
+            outbox,
+            config,
+            counters,
+            ..
+        } = self;
+        let session = &mut slab[slot];
+        for membership in &mut session.memberships {
+            let lost = membership.subscriber.take_gap();
+            if lost == 0 {
+                continue;
+            }
+            if session.output.bytes.capacity() == 0 {
+                session.output.bytes = outbox.buffers.take();
+            }
+            match config
+                .codec
+                .encode_gap(membership.room, lost, &mut session.output.bytes)
+            {
+                Ok(()) => {
+                    session.output.handle_appended(&config.codec);
+                    counters.gaps_announced.add(1);
+                }
+                Err(error) => {
+                    tracing::trace!(session = %session.id, lost, %error, "gap not announced");
+                }
+            }
+        }
+    }
+
+    /// One write. Returns how many bytes were offered.
+    fn write_once(&mut self, slot: usize) -> (usize, Wrote) {
+        let session = &mut self.slab[slot];
+        if !session.memberships.is_empty() {
+            return self.write_gathered(slot);
+        }
+        let offered = session.output.len();
+        if offered == 0 {
+            return (0, Wrote::Bytes(0));
+        }
+        let Session { stream, output, .. } = session;
+        let wrote = attempt(stream, &self.counters, |stream| {
+            stream.write(output.unsent())
+        });
+        (offered, wrote)
+    }
+
+    /// The same for a session in rooms: its output and their logs at once. Apart, because most sessions are in no room, and
+    /// making many empty slices is a sixth of what the lane does for a small write.
+    #[inline(never)]
+    fn write_gathered(&mut self, slot: usize) -> (usize, Wrote) {
+        let session = &mut self.slab[slot];
+        let (logs, counters) = (&self.outbox.logs, &self.counters);
+        write_slices::<SLICES_USUAL>(session, logs, counters)
+            .or_else(|| write_slices::<SLICES_MAX>(session, logs, counters))
+            .unwrap_or((0, Wrote::Bytes(0)))
+    }
+
+    /// `written` bytes went: first of the session's own output, then of its rooms in their order.
+    fn account(&mut self, slot: usize, written: usize) {
+        let Self {
+            slab,
+            outbox,
+            counters,
+            ..
+        } = self;
+        let Outbox { logs, buffers, .. } = outbox;
+        let session = &mut slab[slot];
+        counters.writes.add(1);
+        counters.bytes_out.add(written as u64);
+        let own = written.min(session.output.len());
+        session.output.consume(own);
+        session.release_outside();
+        let mut delivered = 0;
+        if session.output.is_empty() {
+            delivered = std::mem::take(&mut session.messages_in_output);
+        }
+        let mut rest = written - own;
+        for membership in &mut session.memberships {
+            if rest == 0 {
+                break;
+            }
+            let Some(log) = logs.get_mut(membership.room) else {
+                continue;
+            };
+            let behind = membership.subscriber.bytes_behind(log);
+            let part = rest.min(usize::try_from(behind).unwrap_or(usize::MAX));
+            rest -= part;
+            if (part as u64) < behind && session.output.bytes.capacity() == 0 {
+                // The rest of a torn frame goes there.
+                session.output.bytes = buffers.take();
+            }
+            let advance = membership
+                .subscriber
+                .advance(log, part, &mut session.output.bytes);
+            delivered += advance.messages;
+            if advance.torn {
+                // It counts when its rest has left the output.
+                delivered -= 1;
+                session.messages_in_output += 1;
+            }
+        }
+        counters.room_delivered.add(delivered);
+    }
+
+    /// The socket is full: wait until it is writable.
+    pub(super) fn block(&mut self, slot: usize) {
+        self.slab[slot].connection.handle_blocked();
+        self.update_interest(slot);
+    }
+
+    /// Everything went: give buffers back, resume reading, and end what was to end then.
+    pub(super) fn handle_flushed(&mut self, slot: usize) {
+        self.pass_own(slot);
+        let session = &mut self.slab[slot];
+        if session.output.bytes.capacity() > 0 {
+            self.outbox.buffers.put(session.output.take_buffer());
+        }
+        let owes_answers = session.unanswered_count() > 0;
+        self.unpause(slot);
+        let now_ns = self.reactor.now_ns;
+        let written = self.change(slot, |connection, rules| {
+            connection.handle_written(rules, owes_answers, now_ns)
+        });
+        match written {
+            Written::GoOn => {}
+            Written::Closed => return,
+            Written::ShutdownWrite => {
+                let session = &self.slab[slot];
+                if let Some(card) = &session.card {
+                    card.set_closed();
+                }
+                // If this fails the peer is gone already, and the next read says so.
+                let _ = session.stream.shutdown_write();
+                // How long the peer's end is waited for may have changed.
+                self.arm_timer(slot);
+            }
+        }
+        self.update_interest(slot);
+    }
+
+    /// Steps over the session's own messages, so that they do not hold the log.
+    fn pass_own(&mut self, slot: usize) {
+        let Self { slab, outbox, .. } = self;
+        let session = &mut slab[slot];
+        for membership in &mut session.memberships {
+            let Some(log) = outbox.logs.get_mut(membership.room) else {
+                continue;
+            };
+            membership
+                .subscriber
+                .advance(log, 0, &mut session.output.bytes);
+        }
+    }
+
+    /// Tells a peer why its session ends, if it can still be told. One attempt, never a wait.
+    pub(crate) fn last_words(&mut self, slot: usize, reason: CloseReason) {
+        let session = &mut self.slab[slot];
+        let (is_lent, keeps_order) = (session.output.is_lent(), session.must_keep_order());
+        let is_told = !is_lent
+            && session
+                .connection
+                .tell_reason(&self.config.rules, reason, keeps_order);
+        if !is_told {
+            return;
+        }
+        self.transmit(slot);
+        let session = &mut self.slab[slot];
+        if session.stream.datagram().is_some() {
+            // Its end is said to it whatever the reason is, and what is queued goes before that.
+            return;
+        }
+        // A failed write means the peer is gone, which is what we are about to make true.
+        let _ = session.stream.write(session.output.unsent());
+        let _ = session.stream.shutdown_write();
+    }
+
+    /// Room messages that a closing session will not get.
+    pub(crate) fn count_undelivered(&mut self, messages: u64) {
+        self.counters.room_dropped[DropReason::Closed as usize].add(messages);
+    }
+}
+
+/// Offers what waits for a session in one write. Does nothing if that has more slices than `COUNT`, but with [`SLICES_MAX`]:
+/// then as many go as that.
+#[inline(always)]
+fn write_slices<const COUNT: usize>(
+    session: &mut Session,
+    logs: &Logs,
+    counters: &LaneCounters,
+) -> Option<(usize, Wrote)> {
+    let Session {
+        stream,
+        output,
+        memberships,
+        ..
+    } = session;
+    let mut slices = [IoSlice::new(&[]); COUNT];
+    let (mut count, mut offered, mut has_more) = (0, 0, false);
+    if !output.is_empty() {
+        slices[0] = IoSlice::new(output.unsent());
+        (count, offered) = (1, output.len());
+    }
+    for membership in memberships {
+        let Some(log) = logs.get(membership.room) else {
+            continue;
+        };
+        membership.subscriber.gather(log, |slice| {
+            has_more |= count == COUNT;
+            if count < COUNT {
+                slices[count] = IoSlice::new(slice);
+                count += 1;
+                offered += slice.len();
+            }
+            !has_more
+        });
+    }
+    if has_more && COUNT < SLICES_MAX {
+        return None;
+    }
+    let wrote = match slices[..count] {
+        [] => Wrote::Bytes(0),
+        // The plain call is the cheaper one.
+        [whole] => attempt(stream, counters, |stream| stream.write(&whole)),
+        ref pieces => attempt(stream, counters, |stream| stream.write_vectored(pieces)),
+    };
+    Some((offered, wrote))
+}
+
+/// Has a stream write, again when a signal came in between.
+#[inline(always)]
+fn attempt(
+    stream: &mut Carrier,
+    counters: &LaneCounters,
+    mut write: impl FnMut(&mut Carrier) -> io::Result<usize>,
+) -> Wrote {
+    loop {
+        counters.system_calls.add(stream.system_calls());
+        match write(stream) {
+            Ok(written) => return Wrote::Bytes(written),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return Wrote::Blocked,
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Wrote::Failed(error.kind()),
+        }
+    }
+}
+
+/// Slices that most gathered writes do with: a sweep is one or two segments.
+const SLICES_USUAL: usize = 3;
+
+/// Most slices of one gathered write: own messages in between cut a sweep up.
+const SLICES_MAX: usize = 32;
+
+#[cfg(test)]
+mod tests {
+    use tidewire_proto::codec::Decoded;
+    use tidewire_proto::message::Kind;
+
+    use super::*;
+    use crate::lane::lane;
+    use crate::server::Server;
+
+    /// Two members in turn, so that each one's own messages cut up what the other says: usual writes, many slices, and more
+    /// than one write takes.
+    #[test]
+    fn what_own_messages_cut_up_is_written_whole_and_in_order() {
+        let mut lane = lane(&Server::builder());
+        let (slots, mut peers): (Vec<_>, Vec<_>) =
+            [(); 2].map(|()| lane.open_session()).into_iter().unzip();
+        let core = &mut lane.core;
+        let ids = [slots[0], slots[1]].map(|slot| core.sessions[slot].id);
+        let rooms = ["a", "b"].map(|name| {
+            let mut cx = core.context(ids[usize::from(name == "b")]);
+            cx.join("room", name, None).unwrap().room
+        });
+        assert_eq!(rooms[0], rooms[1]);
+        // That the other one came.
+        core.sessions.flush(slots[0]);
+        assert!(peers[0].read(&mut [0; 100]).unwrap() > 0);
+        let before = core.counters.room_delivered.read();
+        let mut said = 0_u64;
+        for pieces in [1, SLICES_USUAL, SLICES_USUAL + 1, SLICES_MAX, 100] {
+            let first = said;
+            for _ in 0..pieces {
+                for id in ids {
+                    core.rooms().say(id, rooms[0], &said.to_le_bytes()).unwrap();
+                    said += 1;
+                }
+            }
+            for (number, peer) in peers.iter_mut().enumerate() {
+                let before = core.counters.writes.read();
+                core.sessions.flush(slots[number]);
+                let writes = core.counters.writes.read() - before;
+                assert_eq!(writes, pieces.div_ceil(SLICES_MAX) as u64);
+                // What the other one said.
+                let others = (first..said).filter(|&it| it % 2 != number as u64);
+                let mut bytes = vec![0; 1 << 16];
+                let count = peer.read(&mut bytes).unwrap();
+                let mut rest = &bytes[..count];
+                for other in others {
+                    let decoded = core.config.codec.decode(rest, usize::MAX).unwrap();
+                    let Decoded::Frame { message, consumed } = decoded else {
+                        panic!("torn");
+                    };
+                    assert_eq!(message.kind, Kind::Deliver);
+                    assert!(message.payload.ends_with(&other.to_le_bytes()));
+                    rest = &rest[consumed..];
+                }
+                assert!(rest.is_empty(), "nothing of its own");
+            }
+        }
+        assert_eq!(core.counters.room_delivered.read() - before, said);
+    }
+}

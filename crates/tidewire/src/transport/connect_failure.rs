@@ -1,0 +1,41 @@
+//! Why an outgoing connection did not come about.
+
+use thiserror::Error;
+use tidewire_io::datagram::DatagramConnectError;
+use tidewire_io::socket::StreamConnectError;
+use tidewire_proto::connection::CloseReason;
+
+use super::inproc::InprocConnectError;
+
+/// Why an outgoing connection did not come about.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ConnectFailure {
+    /// The system refused or gave up.
+    #[error("cannot connect")]
+    Stream(#[from] StreamConnectError),
+    /// Nobody receives at that UDP port, or no way leads there.
+    #[error("cannot connect")]
+    Datagram(#[from] DatagramConnectError),
+    /// There is no server of that name in this process, or it takes no more.
+    #[error("cannot connect")]
+    Inproc(#[from] InprocConnectError),
+    /// The server would not let this side in, and said why.
+    #[error("the server refused the connection: {text}")]
+    Refused {
+        /// Why, for programs: how the session ended.
+        reason: CloseReason,
+        /// Why, for people, in the server's words. They are a stranger's: see [`tidewire_proto::text`].
+        text: String,
+    },
+    /// The lane's codec frames streams, and datagrams of it look different: build the server that connects with
+    /// [`AnyCodec::for_datagrams`](crate::AnyCodec::for_datagrams).
+    #[error("cannot connect over udp://: the frames of {codec} on this lane are those of streams")]
+    Framing {
+        /// Name of the codec.
+        codec: &'static str,
+    },
+    /// Connected, but the session ended before it was open.
+    #[error("{0}")]
+    Closed(CloseReason),
+}
