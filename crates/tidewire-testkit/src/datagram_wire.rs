@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use rustix::net::sockopt;
 
-use crate::harness::DEADLINE;
+use crate::wait::DEADLINE;
 
 /// A socket connected to one server. It says its end with an empty datagram when the last handle is dropped.
 #[derive(Clone, Debug)]

@@ -1,13 +1,14 @@
-//! A server to test against, waiting for facts, and the conservation check.
+//! A server to test against, and the conservation check.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tempfile::TempDir;
 use tidewire::{Endpoint, Metrics, Server, ServerBuilder, Service, Stopped};
 use tidewire_proto::codec::AnyCodec;
 
 use crate::peer::Peer;
+use crate::wait::{DEADLINE, wait_until};
 use crate::wire::Wire;
 
 /// A running server with one address, and the directory of its socket file if it has one.
@@ -194,27 +195,6 @@ pub fn assert_conserved(stopped: &Stopped) {
         "room frames offered, delivered and dropped: {metrics:#?}"
     );
 }
-
-/// Blocks until `probe` has an answer, giving up the processor in between.
-///
-/// # Panics
-/// It has none within the deadline.
-pub fn wait_until<T>(what: &str, mut probe: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + DEADLINE;
-    loop {
-        if let Some(found) = probe() {
-            return found;
-        }
-        assert!(
-            Instant::now() < deadline,
-            "waited {DEADLINE:?} in vain: {what}"
-        );
-        std::thread::yield_now();
-    }
-}
-
-/// How long anything may take before a test gives up on it. Far beyond what a busy machine needs.
-pub const DEADLINE: Duration = Duration::from_secs(60);
 
 /// The receive buffer of a peer that should be felt soon when it stops reading.
 const NARROW_BYTES: usize = 64 * 1024;

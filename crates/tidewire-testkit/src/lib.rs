@@ -15,11 +15,13 @@ pub mod logs;
 mod peer;
 mod ring_wire;
 mod terminal;
+mod wait;
 mod wire;
 
 pub use datagram_wire::DatagramWire;
-pub use harness::{DEADLINE, TestServer, assert_conserved, wait_until};
+pub use harness::{TestServer, assert_conserved};
 pub use peer::{Heard, Peer, challenge_answer, hello_frame};
 pub use ring_wire::RingWire;
 pub use terminal::open_terminal;
+pub use wait::{DEADLINE, wait_until};
 pub use wire::Wire;

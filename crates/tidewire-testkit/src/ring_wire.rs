@@ -13,7 +13,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use tidewire_io::poller::Interest;
 use tidewire_io::ring::RingStream;
 
-use crate::harness::DEADLINE;
+use crate::wait::DEADLINE;
 
 /// One end of an in-process connection, blocking. Clones are handles to the same end.
 #[derive(Clone, Debug)]

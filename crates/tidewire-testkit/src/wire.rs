@@ -10,8 +10,8 @@ use tidewire::Endpoint;
 use tidewire_io::socket::{SocketAddress, Stream};
 
 use crate::datagram_wire::DatagramWire;
-use crate::harness::DEADLINE;
 use crate::ring_wire::RingWire;
+use crate::wait::DEADLINE;
 
 /// One end of a connection, blocking.
 #[derive(Debug)]

@@ -3,6 +3,7 @@
 use tidewire::{Client, Context, HandlerResult, Message, WhenWindowFull};
 
 use super::Setup;
+use crate::wait::DEADLINE;
 
 /// Answers everything with itself.
 pub(super) fn echo(cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
@@ -36,7 +37,7 @@ pub(super) fn pipelined_requests_get_their_own_replies(setup: &Setup) {
     // Not more at once than the smallest buffers of the usual systems hold, since over UDP the rest would be lost.
     let client = setup
         .client()
-        .request_timeout(crate::DEADLINE)
+        .request_timeout(DEADLINE)
         .pending_max(100)
         .when_window_full(WhenWindowFull::Wait)
         .connect(&server.url())
@@ -132,7 +133,7 @@ pub(super) fn streams_come_back_whole(setup: &Setup) {
 pub(super) fn connect(setup: &Setup, address: &str) -> Client {
     setup
         .client()
-        .request_timeout(crate::DEADLINE)
+        .request_timeout(DEADLINE)
         .connect(address)
         .expect("the server welcomes the client")
 }

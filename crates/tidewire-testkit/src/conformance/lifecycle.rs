@@ -10,7 +10,8 @@ use tidewire_proto::message::Kind;
 
 use super::echo::{echo, payload_of};
 use super::{CodecKind, Setup};
-use crate::harness::{DEADLINE, assert_conserved};
+use crate::harness::assert_conserved;
+use crate::wait::DEADLINE;
 
 pub(super) fn draining_answers_what_was_accepted(setup: &Setup) {
     const REQUESTS: usize = 500;

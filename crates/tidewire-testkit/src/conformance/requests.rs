@@ -7,7 +7,7 @@ use tidewire_proto::codec::Codec;
 
 use super::echo::payload_of;
 use super::shared::{Cell, DEFERRED_MAX};
-use crate::harness::wait_until;
+use crate::wait::wait_until;
 
 /// A command with a text that is different for every number.
 fn command(command: u8, number: usize) -> Vec<u8> {

@@ -6,8 +6,9 @@ use tidewire::{Context, HandlerResult, Message, SendError, Service, SessionHandl
 use tidewire_proto::message::Kind;
 
 use super::{Setup, Transport};
-use crate::harness::{TestServer, wait_until};
+use crate::harness::TestServer;
 use crate::peer::Peer;
+use crate::wait::wait_until;
 
 /// Numbers sessions in the order in which they say something, and tells the test of them.
 struct Numbering {

@@ -11,8 +11,9 @@ use tidewire_proto::body::ErrorCode;
 use tidewire_proto::codec::Codec;
 
 use super::{BEHAVIOURS, Run, Setup};
-use crate::harness::{DEADLINE, TestServer};
+use crate::harness::TestServer;
 use crate::peer::Peer;
+use crate::wait::DEADLINE;
 
 /// A cell with its server.
 pub(super) struct Cell<'a> {
