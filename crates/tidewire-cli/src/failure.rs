@@ -35,8 +35,8 @@ use tidewire::{
 };
 use tidewire_load::compare::{CompareError, NoiseError, RunSetError};
 
+use crate::config::ConfigError;
 use crate::output::OutputError;
-use crate::serve::config::ConfigError;
 use crate::tell::{Stream, tell};
 
 /// An error only the binary can know of.

@@ -8,6 +8,7 @@ mod bench;
 mod call;
 mod chat;
 mod compare;
+mod config;
 mod connection;
 mod doctor;
 mod failure;
@@ -17,6 +18,7 @@ mod logging;
 mod output;
 mod payload;
 mod ready;
+mod report_directory;
 mod serve;
 mod signals;
 mod tell;
@@ -121,7 +123,7 @@ fn prepare(mut matches: ArgMatches) -> anyhow::Result<(Arguments, Option<Log>)> 
 fn matches_with_file(path: &Path) -> anyhow::Result<ArgMatches> {
     let mut error = None;
     let command = Arguments::command().mut_subcommand("serve", |serve| {
-        serve::config::with_defaults_of(serve.clone(), path).unwrap_or_else(|cause| {
+        config::with_defaults_of(serve.clone(), path).unwrap_or_else(|cause| {
             error = Some(cause);
             serve
         })

@@ -23,8 +23,8 @@ use tidewire_load::environment::Environment;
 pub(crate) use self::program::{ProgramArguments, run as run_program};
 use self::progress::Teller;
 use crate::failure::Failure;
-use crate::load::check_directory;
 use crate::output;
+use crate::report_directory::check_directory;
 use crate::signals;
 
 /// Measure suites of work: the bare limit of this machine, Tidewire, and the peers, in turns and in processes of their

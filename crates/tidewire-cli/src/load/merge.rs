@@ -8,9 +8,11 @@ use tidewire_load::bench::BenchReport;
 use tidewire_load::describe;
 use tidewire_load::report::{MergeKind, Report, step_table};
 
-use super::{check_directory, conclude, write};
+use super::{conclude, write};
+use crate::bench;
 use crate::failure::Failure;
 use crate::output;
+use crate::report_directory::check_directory;
 
 /// Put the reports of all parts of one run together and judge its limits.
 #[derive(Args, Debug)]
@@ -51,9 +53,9 @@ pub(crate) fn run_report(arguments: &ReportArguments) -> anyhow::Result<ExitCode
     if !BenchReport::is_meant_by(&arguments.file) {
         return show(&read(&arguments.file)?, &arguments.out);
     }
-    let bench = BenchReport::read(&arguments.file)
+    let report = BenchReport::read(&arguments.file)
         .map_err(|error| Failure::configuration(describe(&error), ""))?;
-    crate::bench::show(&bench, &arguments.out)
+    bench::show(&report, &arguments.out)
 }
 
 fn read(path: &Path) -> anyhow::Result<Report> {

@@ -32,6 +32,7 @@ use crate::failure::Failure;
 use crate::logging::LogArguments;
 use crate::output;
 use crate::payload::json_text;
+use crate::report_directory::check_directory;
 
 /// Run a load test and write a report. Without arguments: start a chat server of our own on a free port and
 /// run the built-in scenario of two steps (about a minute).
@@ -109,21 +110,6 @@ pub(crate) fn run(arguments: &LoadArguments) -> anyhow::Result<ExitCode> {
     let report = Report::merge(&reports, MergeKind::Runs)?;
     let written = write(&report, &arguments.out)?;
     Ok(conclude(&report, &written, arguments.json))
-}
-
-/// A minute of measuring must not end at a directory that cannot be written.
-pub(crate) fn check_directory(directory: &Path) -> anyhow::Result<()> {
-    let probe = directory.join(".tidewire-probe");
-    std::fs::create_dir_all(directory)
-        .and_then(|()| std::fs::write(&probe, "can this directory be written?"))
-        .and_then(|()| std::fs::remove_file(&probe))
-        .map_err(|error| {
-            let what = format!(
-                "cannot write the report to {}: {error}",
-                directory.display()
-            );
-            Failure::configuration(what, "name another directory with --out").into()
-        })
 }
 
 /// Reads a scenario and says what is odd about it.

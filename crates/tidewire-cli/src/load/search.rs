@@ -14,13 +14,13 @@ use tidewire_load::search::{SearchEnd, SearchError, SearchPlan};
 use tidewire_load::slo::Slo;
 
 use super::{
-    RunArguments, Runner, Tables, View, check_directory, exit_code, read_scenario, with_one_step,
-    write, write_json,
+    RunArguments, Runner, Tables, View, exit_code, read_scenario, with_one_step, write, write_json,
 };
 use crate::failure::Failure;
 use crate::logging::LogArguments;
 use crate::output;
 use crate::payload::json_text;
+use crate::report_directory::check_directory;
 
 /// Find the highest rate at which an open step of a scenario keeps its limits. Each probe is a run of the step at one
 /// rate; two of three decide a rate.

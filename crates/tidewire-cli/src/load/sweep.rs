@@ -11,13 +11,13 @@ use tidewire_load::scenario::{Load, Step};
 use tidewire_load::statistics::{Estimate, LEVELS_MIN, ScalabilityFit};
 
 use super::{
-    RunArguments, Runner, Tables, View, check_directory, conclude, read_scenario, with_one_step,
-    write, write_json,
+    RunArguments, Runner, Tables, View, conclude, read_scenario, with_one_step, write, write_json,
 };
 use crate::failure::Failure;
 use crate::logging::LogArguments;
 use crate::output;
 use crate::payload::json_text;
+use crate::report_directory::check_directory;
 
 /// Measure a closed step at several levels of concurrency and fit the Universal Scalability Law: how throughput grows,
 /// and where more agents stop helping.

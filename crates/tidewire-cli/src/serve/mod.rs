@@ -4,7 +4,6 @@
 //! asked to follow its parent, the end of the drain. A second signal is not waited for: it ends the process.
 
 mod apps;
-pub(crate) mod config;
 mod rpc;
 mod sink;
 mod summary;
