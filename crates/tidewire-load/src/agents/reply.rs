@@ -4,8 +4,9 @@ use tidewire::proto::body::ErrorBody;
 use tidewire::{Context, Kind, Message};
 
 use super::flight::Answered;
-use super::{Agents, Confirmed, JOIN_ID, Pace};
+use super::{Agents, JOIN_ID, Pace};
 use crate::body;
+use crate::exchange::Confirmed;
 use crate::ledger::Fate;
 use crate::stamp::Stamp;
 

@@ -7,7 +7,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{Cost, FanOutShare};
-use crate::agents::Times;
+use crate::exchange::Times;
 use crate::ledger::ReceiverTotals;
 use crate::scenario::{Load, Step};
 use crate::slo::{Slo, SloFigures};

@@ -4,8 +4,8 @@ use super::outcome::Outcome;
 use super::step::SteadyWindow;
 use super::verdict::{ClosedLoop, Evidence, judge};
 use super::watch::Watch;
-use crate::agents::{StepPlan, Times};
-use crate::exchange::StepLink;
+use crate::agents::StepPlan;
+use crate::exchange::{StepLink, Times};
 use crate::format::thousands;
 use crate::report::{
     Cost, Distribution, LaneCost, ServerUsage, StepDetail, StepTimes, Verdict, Window, WorkCounts,

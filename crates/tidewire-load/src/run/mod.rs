@@ -31,9 +31,10 @@ use tidewire::{
 
 use self::codec::{check_datagrams, codec_of};
 use self::step::StepRun;
-use crate::agents::{SentTimes, StepPlan};
+use crate::agents::StepPlan;
 use crate::clock::Clock;
 use crate::environment::Environment;
+use crate::exchange::SentTimes;
 use crate::lane_account::ServerProbe;
 use crate::ledger::{LATE_MS, needs_checksums};
 use crate::report::{Report, RunFacts, StepReport};

@@ -1,6 +1,6 @@
 //! What the lanes of a step found, added up and closed.
 
-use crate::agents::{AgentResult, Confirmed, Counts, LaneResult};
+use crate::exchange::{AgentResult, Confirmed, Counts, LaneResult};
 use crate::ledger::{ReceiverTotals, SentTotals, needs_checksums};
 use crate::report::{FanOutShare, ReceiverFigures, SlowReceivers};
 use crate::scenario::{Pattern, Step};

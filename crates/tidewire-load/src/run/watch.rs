@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use super::verdict::{Evidence, judge};
 use super::{Observer, Phase, Progress, RunOptions};
-use crate::agents::Times;
-use crate::exchange::StepLink;
+use crate::exchange::{StepLink, Times};
 use crate::lane_account::{LaneAccount, ServerProbe};
 use crate::process::{MachineSample, ProcessSample};
 use crate::report::Second;

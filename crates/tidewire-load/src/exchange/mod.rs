@@ -3,12 +3,16 @@
 //! The coordinator opens the barrier and closes the step; the lanes publish counters once per turn and swap
 //! histograms a few times a second, so that the live view costs the hot path nothing.
 
+mod result;
+mod times;
+
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use tidewire::io::clock::now_ns;
 
-use crate::agents::{LaneResult, Times};
+pub(crate) use self::result::{AgentResult, Confirmed, Counts, LaneResult};
+pub(crate) use self::times::{SentTimes, Times};
 
 /// Shared by the coordinator and all lanes of one step.
 #[derive(Debug)]
