@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tracing_subscriber::fmt::MakeWriter;
 
-/// Everything this process has logged since [`Logs::capture`].
+/// A log in memory: what was written to it, or everything this process has logged since [`Logs::capture`].
 #[derive(Clone, Debug, Default)]
 pub struct Logs {
     bytes: Arc<Mutex<Vec<u8>>>,

@@ -6,27 +6,10 @@
     reason = "a failure in a helper fails the test that called it"
 )]
 
-use std::io::{self, Write};
-use std::sync::{Arc, Mutex};
-
 use tidewire::log::LogBuilder;
 use tidewire::proto::body::ErrorCode;
 use tidewire::{Client, Context, HandlerError, Kind, Message};
-
-/// A log in memory.
-#[derive(Clone, Debug, Default)]
-struct Kept(Arc<Mutex<Vec<u8>>>);
-
-impl Write for Kept {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
+use tidewire_testkit::logs::Logs;
 
 /// Sends requests that are answered, requests that are refused, and messages too large to be framed.
 fn talk(rounds: usize) {
@@ -55,21 +38,22 @@ fn talk(rounds: usize) {
 
 #[test]
 fn lines_do_not_grow_with_messages_above_trace() {
-    let kept = Kept::default();
-    let (writer, log) = LogBuilder::new().open_to(kept.clone());
+    let logs = Logs::default();
+    let (writer, log) = LogBuilder::new().open_to(logs.clone());
     let subscriber = tracing_subscriber::fmt()
         .with_writer(writer)
         .with_max_level(tracing::Level::TRACE)
         .finish();
     tracing::subscriber::set_global_default(subscriber).unwrap();
     let lines = |rounds: usize| -> usize {
-        let before = kept.0.lock().unwrap().len();
+        let before = logs.text().len();
         talk(rounds);
         // The lines of a thread that has ended are in the queue; one of ours behind them marks their end.
         let mark = format!("{rounds} rounds are over");
         tracing::error!("{mark}");
         loop {
-            let text = String::from_utf8(kept.0.lock().unwrap()[before..].to_vec()).unwrap();
+            let text = logs.text();
+            let text = &text[before..];
             if text.contains(&mark) {
                 return text.lines().filter(|line| !line.contains("TRACE")).count();
             }
@@ -78,12 +62,7 @@ fn lines_do_not_grow_with_messages_above_trace() {
     };
     let (few, many) = (lines(1), lines(100));
     assert!(few > 1, "something is logged at all");
-    assert_eq!(
-        few,
-        many,
-        "{}",
-        String::from_utf8_lossy(&kept.0.lock().unwrap())
-    );
+    assert_eq!(few, many, "{}", logs.text());
     let metrics = log.finish();
     assert_eq!(metrics.offered, metrics.written);
 }
