@@ -10,6 +10,7 @@ pub mod conformance;
 mod datagram_wire;
 pub mod descriptors;
 pub mod fault_server;
+pub mod fixtures;
 mod harness;
 pub mod logs;
 mod peer;

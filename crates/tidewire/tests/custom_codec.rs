@@ -6,8 +6,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tidewire::proto::codec::{Codec, Decoded, Delimited, FrameLayout, RequestIds, contract};
 use tidewire::proto::error::{DecodeError, EncodeError};
-use tidewire::{AnyCodec, Context, HandlerResult, Kind, Message, Server};
+use tidewire::{AnyCodec, Kind, Message, Server};
 use tidewire_testkit::TestServer;
+use tidewire_testkit::fixtures::echo;
 
 /// Frames that end with a delimiter, and a count of the bytes that were looked at for the first time.
 #[derive(Default)]
@@ -51,10 +52,6 @@ impl Codec for Counting {
     fn encode(&self, message: &Message<'_>, out: &mut Vec<u8>) -> Result<(), EncodeError> {
         self.codec.encode(message, out)
     }
-}
-
-fn echo(cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
-    cx.reply(message.payload)
 }
 
 /// A long frame in small pieces used to be searched from its start whenever a piece came.

@@ -9,14 +9,9 @@ use std::time::Duration;
 use tidewire::io::socket::{
     BindError, KeepAlive, SocketOptions, SocketOptionsError, StreamConnectError,
 };
-use tidewire::{
-    Client, ConnectError, ConnectFailure, Context, HandlerResult, Message, ServeError, Server,
-};
+use tidewire::{Client, ConnectError, ConnectFailure, ServeError, Server};
+use tidewire_testkit::fixtures::echo;
 use tidewire_testkit::{DEADLINE, assert_conserved, wait_until};
-
-fn echo(cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
-    cx.reply(message.payload)
-}
 
 fn serve(address: &str, options: SocketOptions) -> Result<Server, ServeError> {
     Server::builder()

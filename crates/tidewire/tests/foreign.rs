@@ -12,11 +12,8 @@ use tidewire::proto::codec::Codec;
 use tidewire::{
     AnyCodec, Client, Context, HandlerError, HandlerResult, Kind, Message, ServeError, Server,
 };
+use tidewire_testkit::fixtures::echo;
 use tidewire_testkit::logs::Logs;
-
-fn echo(cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
-    cx.reply(message.payload)
-}
 
 fn refuse(_cx: &mut Context<'_>, _message: Message<'_>) -> HandlerResult {
     Err(HandlerError::new(ErrorCode::Internal, "told to"))

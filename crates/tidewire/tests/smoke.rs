@@ -4,11 +4,8 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use tidewire::{AnyCodec, Chat, Client, Context, Event, Message, Server, proto};
-
-fn echo(cx: &mut Context<'_>, message: Message<'_>) -> tidewire::HandlerResult {
-    cx.reply(message.payload)
-}
+use tidewire::{AnyCodec, Chat, Client, Event, Server, proto};
+use tidewire_testkit::fixtures::echo;
 
 #[test]
 fn echo_over_tcp() {

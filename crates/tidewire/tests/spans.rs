@@ -8,7 +8,8 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::sync::{Mutex, OnceLock};
 
-use tidewire::{AnyCodec, Client, Context, HandlerResult, Message, Server};
+use tidewire::{AnyCodec, Client, Server};
+use tidewire_testkit::fixtures::echo;
 use tidewire_testkit::{Peer, TestServer, Wire};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
@@ -117,10 +118,6 @@ fn only<'a>(spans: &'a [Seen], name: &str) -> &'a Seen {
 fn bytes_of(spans: &[Seen], name: &str) -> u64 {
     let of_name = spans.iter().filter(|seen| seen.name == name);
     of_name.map(Seen::bytes).sum()
-}
-
-fn echo(cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
-    cx.reply(message.payload)
 }
 
 fn serve(codec: &str) -> TestServer {

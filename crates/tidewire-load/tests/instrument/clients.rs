@@ -8,9 +8,10 @@ use tidewire_load::run::{RunError, RunOptions, Silent, run};
 use tidewire_load::scenario::Scenario;
 use tidewire_testkit::TestServer;
 use tidewire_testkit::conformance::Transport;
+use tidewire_testkit::fixtures::echo;
 
 use crate::proof::{SEED, assert_sound, at_once};
-use crate::workloads::{Sink, echo, only};
+use crate::workloads::{Sink, only};
 
 /// Why a pair is refused, in a part of the error.
 enum Refused {

@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use tidewire::{Context, HandlerResult, Kind, Message};
 use tidewire_load::report::{Conclusion, Report};
+use tidewire_testkit::fixtures::echo;
 
 use crate::proof::at_once;
-use crate::workloads::{echo, only, run_against, run_scenario, scenario};
+use crate::workloads::{only, run_against, run_scenario, scenario};
 
 /// Takes everything, and answers no question.
 fn silent(_: &mut Context<'_>, _: Message<'_>) -> HandlerResult {

@@ -11,9 +11,10 @@ use tidewire_load::scenario::{OnViolation, Scenario};
 use tidewire_load::segment::Segment;
 use tidewire_load::statistics::LatencyHistogram;
 use tidewire_testkit::fault_server::{Disconnect, Every, FaultPlan, FaultServer};
+use tidewire_testkit::fixtures::echo;
 
 use crate::proof::{SEED, assert_sound, at_once};
-use crate::workloads::{echo, only, run_against, scenario};
+use crate::workloads::{only, run_against, scenario};
 
 #[test]
 fn segments_are_disjoint_and_their_merge_is_the_whole() {

@@ -8,6 +8,7 @@ use tidewire_load::report::{Conclusion, Distribution, Percentile, Report, StepDe
 use tidewire_load::run::{RunOptions, Silent, run};
 use tidewire_load::scenario::Scenario;
 use tidewire_testkit::fault_server::{Every, FaultPlan, Stall};
+use tidewire_testkit::fixtures::echo;
 
 use crate::proof::{Proof, SEED, assert_sound, at_once, prove_with};
 
@@ -58,10 +59,6 @@ pub(crate) fn run_scenario<S: Service>(
     let report = run(scenario, &options, &mut Silent).unwrap();
     assert_sound(&report);
     report
-}
-
-pub(crate) fn echo(cx: &mut Context<'_>, message: Message<'_>) -> tidewire::HandlerResult {
-    cx.reply(message.payload)
 }
 
 pub(crate) fn only(report: &Report) -> (&StepReport, &StepDetail) {

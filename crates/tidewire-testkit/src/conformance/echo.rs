@@ -1,14 +1,10 @@
 //! Requests and replies: sizes, pipelines, many sessions, half-closed connections.
 
-use tidewire::{Client, Context, HandlerResult, Message, WhenWindowFull};
+use tidewire::{Client, WhenWindowFull};
 
 use super::Setup;
+use crate::fixtures::echo;
 use crate::wait::DEADLINE;
-
-/// Answers everything with itself.
-pub(super) fn echo(cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
-    cx.reply(message.payload)
-}
 
 /// Bytes that depend on their place and on `seed`, and fit a line.
 pub(super) fn payload_of(seed: usize, bytes: usize) -> Vec<u8> {

@@ -4,7 +4,8 @@ use tidewire::{Context, HandlerResult, Kind, Limits, Message};
 use tidewire_proto::codec::Codec;
 
 use super::Setup;
-use super::echo::{echo, payload_of};
+use super::echo::payload_of;
+use crate::fixtures::echo;
 
 pub(super) fn one_byte_at_a_time(setup: &Setup) {
     const REQUESTS: usize = 10;

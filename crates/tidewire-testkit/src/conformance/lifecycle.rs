@@ -8,8 +8,9 @@ use tidewire::{
 use tidewire_proto::body::GoAwayCode;
 use tidewire_proto::message::Kind;
 
-use super::echo::{echo, payload_of};
+use super::echo::payload_of;
 use super::{CodecKind, Setup};
+use crate::fixtures::echo;
 use crate::harness::assert_conserved;
 use crate::wait::DEADLINE;
 

@@ -14,7 +14,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tidewire::io::allocation::{CountingAllocator, mark_this_thread};
-use tidewire::{AnyCodec, CloseReason, Context, HandlerResult, Limits, Message, Service};
+use tidewire::{CloseReason, Context, HandlerResult, Limits, Message, Service};
+use tidewire_testkit::fixtures::{echo, tw1};
 use tidewire_testkit::{Peer, wait_until};
 
 #[global_allocator]
@@ -42,14 +43,6 @@ impl<S: Service> Service for Counted<S> {
     fn on_close(&mut self, cx: &mut Context<'_>, reason: CloseReason) {
         self.0.on_close(cx, reason);
     }
-}
-
-fn echo(cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
-    cx.reply(message.payload)
-}
-
-fn tw1() -> AnyCodec {
-    AnyCodec::by_name("tw1").unwrap()
 }
 
 /// On a very busy machine a test may take longer than a heartbeat, and a ping is not what is counted.

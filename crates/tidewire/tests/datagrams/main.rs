@@ -15,24 +15,12 @@ use std::io::ErrorKind;
 use std::net::{SocketAddr, UdpSocket};
 
 use tidewire::proto::codec::{Codec, Decoded};
-use tidewire::{
-    AnyCodec, Context, Endpoint, HandlerResult, Kind, Limits, Message, Server, ServerBuilder,
-};
+use tidewire::{AnyCodec, Endpoint, Kind, Message};
+use tidewire_testkit::fixtures::{echo, limited};
 use tidewire_testkit::{DEADLINE, TestServer};
-
-fn echo(cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
-    cx.reply(message.payload)
-}
 
 fn codec(name: &str) -> AnyCodec {
     AnyCodec::by_name(name).unwrap().for_datagrams()
-}
-
-/// A builder with the default limits but for what `change` changes.
-fn limited(change: impl FnOnce(&mut Limits)) -> ServerBuilder {
-    let mut limits = Limits::default();
-    change(&mut limits);
-    Server::builder().limits(limits)
 }
 
 /// Where a server listens.

@@ -13,29 +13,9 @@ mod slow;
 use std::error::Error;
 
 use tidewire::proto::body::{GoAwayBody, GoAwayCode};
-use tidewire::{
-    AnyCodec, Context, HandlerResult, Kind, Limits, Message, OwnedMessage, Server, ServerBuilder,
-};
+use tidewire::{Kind, OwnedMessage};
 use tidewire_testkit::Peer;
-
-fn echo(cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
-    cx.reply(message.payload)
-}
-
-fn tw1() -> AnyCodec {
-    AnyCodec::by_name("tw1").unwrap()
-}
-
-fn lines() -> AnyCodec {
-    AnyCodec::by_name("lines").unwrap()
-}
-
-/// A builder with the default limits but for what `change` changes.
-fn limited(change: impl FnOnce(&mut Limits)) -> ServerBuilder {
-    let mut limits = Limits::default();
-    change(&mut limits);
-    Server::builder().limits(limits)
-}
+use tidewire_testkit::fixtures::{echo, limited, lines, tw1};
 
 /// The code of the go-away that was the last frame before the end.
 fn last_words(frames: &[OwnedMessage]) -> Option<GoAwayCode> {

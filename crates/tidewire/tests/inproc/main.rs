@@ -9,18 +9,10 @@ mod names;
 mod waiting;
 
 use tidewire::{
-    Address, AnyCodec, Client, ConnectError, ConnectFailure, Context, Endpoint, HandlerResult,
-    InprocConnectError, Message, Server, Stopped,
+    Address, Client, ConnectError, ConnectFailure, Endpoint, InprocConnectError, Server, Stopped,
 };
+use tidewire_testkit::fixtures::{codec, echo};
 use tidewire_testkit::{DEADLINE, assert_conserved};
-
-pub(crate) fn echo(cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
-    cx.reply(message.payload)
-}
-
-pub(crate) fn codec(name: &str) -> AnyCodec {
-    AnyCodec::by_name(name).unwrap()
-}
 
 pub(crate) fn endpoint(text: &str) -> Endpoint {
     text.parse::<Address>().unwrap().resolve().unwrap()

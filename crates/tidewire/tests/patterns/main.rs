@@ -12,10 +12,8 @@ mod workers;
 
 use std::sync::mpsc;
 
-use tidewire::{
-    AnyCodec, Client, ClientBuilder, Context, Deferred, HandlerResult, Limits, Message, Request,
-    Server, ServerBuilder,
-};
+use tidewire::{Client, ClientBuilder, Context, Deferred, Message, Request, Server, ServerBuilder};
+use tidewire_testkit::fixtures::{codec, echo, limited};
 use tidewire_testkit::{DEADLINE, TestServer};
 
 /// Every codec that has requests and replies.
@@ -31,21 +29,6 @@ const CODECS: [&str; 7] = [
 
 /// Those of them that carry the names of methods.
 const CODECS_WITH_NAMES: [&str; 3] = ["tw1", "srmp-rpc", "uvrpc"];
-
-fn codec(name: &str) -> AnyCodec {
-    AnyCodec::by_name(name).unwrap()
-}
-
-fn echo(cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
-    cx.reply(message.payload)
-}
-
-/// A builder with the default limits but for what `change` changes.
-fn limited(change: impl FnOnce(&mut Limits)) -> ServerBuilder {
-    let mut limits = Limits::default();
-    change(&mut limits);
-    Server::builder().limits(limits)
-}
 
 fn client_of(server: &TestServer, name: &str) -> Client {
     connect(Client::builder(), server, name)

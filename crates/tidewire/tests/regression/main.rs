@@ -11,28 +11,11 @@ use std::time::Duration;
 use tidewire::proto::body::{ErrorCode, RoomCall};
 use tidewire::proto::handshake::{Hello, PROTOCOL_VERSION};
 use tidewire::{
-    AnyCodec, Chat, Client, CloseReason, Context, DropReason, HandOverError, HandlerResult, Kind,
-    Limits, Message, Policy, PubSub, RequestError, Server, ServerBuilder, Service, SessionId,
+    Chat, Client, CloseReason, Context, DropReason, HandOverError, HandlerResult, Kind, Limits,
+    Message, Policy, PubSub, RequestError, Server, Service, SessionId,
 };
+use tidewire_testkit::fixtures::{echo, limited, lines, tw1};
 use tidewire_testkit::{DEADLINE, Heard, Peer, TestServer};
-
-fn echo(cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
-    cx.reply(message.payload)
-}
-
-fn tw1() -> AnyCodec {
-    AnyCodec::by_name("tw1").unwrap()
-}
-
-fn lines() -> AnyCodec {
-    AnyCodec::by_name("lines").unwrap()
-}
-
-fn limited(change: impl FnOnce(&mut Limits)) -> ServerBuilder {
-    let mut limits = Limits::default();
-    change(&mut limits);
-    Server::builder().limits(limits)
-}
 
 /// Reading pauses when the output is full. When the output had gone, the frames left over waited for an event that no
 /// peer would cause: the lane slept with whole requests in hand.

@@ -10,9 +10,10 @@ mod shared;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use tidewire::{
-    AnyCodec, Context, HandlerResult, Kind, Limits, Message, Metrics, Server, Service, SessionId,
+    Context, HandlerResult, Kind, Limits, Message, Metrics, Server, Service, SessionId,
     TransportKind,
 };
+use tidewire_testkit::fixtures::tw1;
 use tidewire_testkit::{Peer, TestServer};
 
 pub(crate) const TRANSPORTS: [TransportKind; 3] = [
@@ -77,10 +78,6 @@ pub(crate) fn serve<S: Service>(
         TransportKind::Ipc => TestServer::over_ipc(builder, &tw1(), make),
         _ => TestServer::over_inproc(builder, &tw1(), make),
     }
-}
-
-pub(crate) fn tw1() -> AnyCodec {
-    AnyCodec::by_name("tw1").unwrap()
 }
 
 /// Limits under which a test's peers need not answer pings, however busy the machine is.

@@ -9,12 +9,9 @@ mod slow;
 mod unread;
 
 use tidewire::proto::body::{ErrorBody, ErrorCode, SubscribeBody};
-use tidewire::{AnyCodec, Kind, Message, OwnedMessage, Policy, Server, Subscription, TopicEvent};
+use tidewire::{Kind, Message, OwnedMessage, Policy, Server, Subscription, TopicEvent};
+use tidewire_testkit::fixtures::tw1;
 use tidewire_testkit::{Peer, TestServer};
-
-fn tw1() -> AnyCodec {
-    AnyCodec::by_name("tw1").unwrap()
-}
 
 fn serve(lanes: usize) -> TestServer {
     let builder = Server::builder().lanes(lanes);
