@@ -19,9 +19,6 @@ use std::path::{Path, PathBuf};
 use floors::{Floors, violations};
 use sources::Sources;
 
-/// Crates that do not keep to their floors yet. The test fails for a crate that is named here and does.
-const NOT_YET: &[&str] = &["tidewire"];
-
 #[test]
 fn modules_use_only_modules_of_lower_floors() {
     let root = repository();
@@ -38,21 +35,12 @@ fn modules_use_only_modules_of_lower_floors() {
         }
     }
     for name in &crates {
-        let found = match floors.get(name) {
-            Some(floors) => violations(&Sources::read(&root, &format!("crates/{name}")), floors),
-            None => vec![format!("ARCHITECTURE.md has no floors of {name}")],
-        };
-        if !NOT_YET.contains(&name.as_str()) {
-            failures.extend(found);
-        } else if found.is_empty() {
-            failures.push(format!(
-                "{name} keeps to its floors now; take it out of NOT_YET"
-            ));
-        }
-    }
-    for name in NOT_YET {
-        if !crates.contains(*name) {
-            failures.push(format!("NOT_YET names {name}, which is no crate"));
+        match floors.get(name) {
+            Some(floors) => {
+                let sources = Sources::read(&root, &format!("crates/{name}"));
+                failures.extend(violations(&sources, floors));
+            }
+            None => failures.push(format!("ARCHITECTURE.md has no floors of {name}")),
         }
     }
     assert!(failures.is_empty(), "\n{}\n", failures.join("\n"));
