@@ -37,9 +37,6 @@ pub enum CloseReason {
     ControlFlood,
     /// Sent a request with the id of another one that it still waits for, so that their replies could not be told apart.
     RequestIdReused,
-    /// Its output got lost: a `SessionSender` was forgotten instead of dropped, or its codec
-    /// panicked. Its stream may end within a frame.
-    OutputLost,
     /// The lane failed: its service panicked or its poller did.
     LaneFailed,
     /// Fell silent over UDP before its address was established; see
@@ -54,7 +51,7 @@ pub enum CloseReason {
 
 impl CloseReason {
     /// Names of all reasons, in the order of their counters.
-    pub const NAMES: [&'static str; 18] = [
+    pub const NAMES: [&'static str; 17] = [
         "peer_closed",
         "peer_reset",
         "service",
@@ -69,7 +66,6 @@ impl CloseReason {
         "control_flood",
         "request_id_reused",
         "lane_failed",
-        "output_lost",
         "unvalidated",
         "evicted",
         "io",
@@ -93,10 +89,9 @@ impl CloseReason {
             Self::ControlFlood => 11,
             Self::RequestIdReused => 12,
             Self::LaneFailed => 13,
-            Self::OutputLost => 14,
-            Self::Unvalidated => 15,
-            Self::Evicted => 16,
-            Self::Io(_) => 17,
+            Self::Unvalidated => 14,
+            Self::Evicted => 15,
+            Self::Io(_) => 16,
         }
     }
 
@@ -126,8 +121,8 @@ impl CloseReason {
             }
             Self::SlowSubscriber => Some(GoAwayCode::SlowSubscriber),
             Self::ControlFlood => Some(GoAwayCode::LimitReached),
-            // Within a frame nobody would understand it, and an unvalidated address did not ask.
-            Self::OutputLost | Self::Unvalidated | Self::Evicted => None,
+            // An unvalidated address did not ask.
+            Self::Unvalidated | Self::Evicted => None,
             Self::PeerClosed | Self::PeerReset | Self::Service | Self::GoAway(_) | Self::Io(_) => {
                 None
             }
@@ -156,7 +151,6 @@ impl fmt::Display for CloseReason {
                 formatter.write_str("a request has the id of one that is still being worked on")
             }
             Self::LaneFailed => formatter.write_str("the lane failed"),
-            Self::OutputLost => formatter.write_str("a sender took its output along"),
             Self::Unvalidated => {
                 formatter.write_str("fell silent before its address was established")
             }

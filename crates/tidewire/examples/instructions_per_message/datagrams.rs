@@ -38,11 +38,12 @@ struct Batches {
 
 impl Batches {
     fn send(&self, cx: &mut Context<'_>) -> HandlerResult {
-        let mut sender = cx.sender(cx.session())?;
-        for _ in 1..self.batch {
-            sender.send(&Message::new(Kind::OneWay, 0, &PAYLOAD))?;
-        }
-        Ok(sender.send(&Message::with_id(Kind::Request, 0, self.left, &PAYLOAD))?)
+        cx.with_sender(cx.session(), |sender| {
+            for _ in 1..self.batch {
+                sender.send(&Message::new(Kind::OneWay, 0, &PAYLOAD))?;
+            }
+            Ok(sender.send(&Message::with_id(Kind::Request, 0, self.left, &PAYLOAD))?)
+        })?
     }
 }
 

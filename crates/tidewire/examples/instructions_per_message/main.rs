@@ -297,14 +297,14 @@ impl Service for Pusher {
         }
         let message = Message::new(Kind::OneWay, 0, &PAYLOAD);
         if self.finds_once {
-            let mut sender = cx.sender(self.target)?;
-            for _ in 0..self.batch {
-                sender.send(&message)?;
-            }
-        } else {
-            for _ in 0..self.batch {
-                cx.send_to(self.target, &message)?;
-            }
+            let batch = self.batch;
+            let sent = cx.with_sender(self.target, |sender| {
+                (0..batch).try_for_each(|_| sender.send(&message))
+            })?;
+            return Ok(sent?);
+        }
+        for _ in 0..self.batch {
+            cx.send_to(self.target, &message)?;
         }
         Ok(())
     }

@@ -417,7 +417,7 @@ impl Pending {
 impl<'a> Block<'a> {
     fn begin(cx: &'a mut Context<'_>, session: Option<SessionId>) -> Self {
         Self {
-            sender: session.and_then(|session| cx.sender(session).ok()),
+            sender: session.and_then(|session| SessionSender::open(cx, session).ok()),
             bytes: 0,
         }
     }

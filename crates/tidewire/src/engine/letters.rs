@@ -52,7 +52,7 @@ impl Core {
         };
         self.counters.sends_taken.add(1);
         card.release(Letter::OVERHEAD_BYTES);
-        self.sessions[slot].outside_bytes += frame.len();
+        self.sessions[slot].output.outside_bytes += frame.len();
         self.sessions.append(slot, frame);
     }
 }

@@ -44,7 +44,7 @@ pub(crate) fn handle(cx: &mut Context<'_>, slot: usize, message: &Message<'_>) -
         }
     }
     tracing::debug!(session = %cx.id, kind = ?message.kind, ?handled, "control frame");
-    cx.core.sessions.transmit_to(slot, &mut cx.output);
+    cx.core.sessions.transmit(slot);
     let frame_bytes_max = cx.core.sessions[slot].connection.frame_bytes_max();
     cx.set_frame_bytes_max(frame_bytes_max);
     handled

@@ -422,9 +422,9 @@ fn serve<S: Service, C: Codec + ?Sized, const IS_DATAGRAM: bool>(
 #[inline(always)]
 fn must_stop(cx: &Context<'_>, queue_bytes_max: usize) -> bool {
     cx.stopped
-        || cx.output.bytes.len() > queue_bytes_max && {
+        || cx.core.sessions.outbox.current.bytes.len() > queue_bytes_max && {
             cold_path();
-            cx.output.len() > queue_bytes_max
+            cx.core.sessions.outbox.current.len() > queue_bytes_max
         }
 }
 

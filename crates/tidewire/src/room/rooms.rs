@@ -214,7 +214,7 @@ impl LaneRooms<'_> {
             self.detach(slot, 0, DropReason::Closed);
         }
         let session = &mut self.sessions[slot];
-        let in_output = std::mem::take(&mut session.messages_in_output);
+        let in_output = std::mem::take(&mut session.output.room_messages);
         if let Some(member) = session.member.take() {
             self.table.directory.release(&member);
         }
@@ -377,22 +377,26 @@ impl LaneRooms<'_> {
             .handle_sweep(started_ns, self.sessions.reactor.clock.now_ns());
     }
 
-    /// Queues the present members for a session that just joined.
-    pub(crate) fn push_roster(&mut self, joined: &Joined, out: &mut Vec<u8>) {
-        let codec = &self.sessions.config.codec;
-        self.table.directory.roster(joined.room, |member, name| {
-            if member == joined.member {
-                return;
-            }
-            let presence = Presence {
-                channel: joined.room,
-                member,
-                name,
-                event: PresenceEvent::Here,
-            };
-            if let Err(error) = codec.encode_presence(&presence, out) {
-                tracing::debug!(%error, name, "presence not announced");
-            }
+    /// Queues, for the session whose messages are handled and that just joined, the members who are present.
+    pub(crate) fn push_roster(&mut self, joined: &Joined) {
+        let directory = &self.table.directory;
+        // An error is told for each member.
+        let _ = self.sessions.append_to_current(|codec, out| {
+            directory.roster(joined.room, |member, name| {
+                if member == joined.member {
+                    return;
+                }
+                let presence = Presence {
+                    channel: joined.room,
+                    member,
+                    name,
+                    event: PresenceEvent::Here,
+                };
+                if let Err(error) = codec.encode_presence(&presence, out) {
+                    tracing::debug!(%error, name, "presence not announced");
+                }
+            });
+            Ok(())
         });
     }
 

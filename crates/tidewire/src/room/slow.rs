@@ -39,16 +39,13 @@ impl LaneRooms<'_> {
         let output = &mut session.output;
         let is_empty = output.is_empty();
         let verdict = subscriber.enforce(log, is_empty, |frame| {
-            output.bytes.extend_from_slice(frame);
-            if let Some(packing) = &mut output.packing {
-                packing.handle_frame(output.bytes.len());
-            }
+            output.push_frame(frame);
         });
         match verdict {
             Verdict::Keep { dropped } => {
                 counters.room_dropped[DropReason::Policy as usize].add(dropped);
                 let spilled = behind - subscriber.messages_behind(log) - dropped;
-                session.messages_in_output += spilled;
+                session.output.room_messages += spilled;
             }
             Verdict::Disconnect => {
                 warn_of_slow(session, Some(behind), "slow subscriber disconnected");

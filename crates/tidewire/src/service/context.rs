@@ -18,7 +18,6 @@ use crate::limits::nanoseconds;
 use crate::room::{JoinError, Joined, NotSubscribed, PublishError, RoomError, SubscribeError};
 use crate::service::HandlerError;
 use crate::service::SessionSender;
-use crate::session::Output;
 use crate::session::{CloseReason, SessionId};
 use crate::transport::ConnectFailure;
 use crate::transport::TransportKind;
@@ -28,8 +27,6 @@ use crate::transport::TransportKind;
 pub struct Context<'a> {
     pub(crate) core: &'a mut Core,
     pub(crate) id: SessionId,
-    /// The session's output, held here while its messages are handled: a reply is then one append.
-    pub(crate) output: Output,
     /// Largest frame that both sides take.
     pub(crate) frame_bytes_max: usize,
     pub(crate) current: Current,
@@ -66,22 +63,17 @@ impl Current {
 }
 
 impl Core {
-    /// The context of a call about session `id`; it holds the session's output until it is dropped.
+    /// The context of a call about session `id`.
     pub(crate) fn context(&mut self, id: SessionId) -> Context<'_> {
-        let (output, frame_bytes_max, keeps_order) =
-            self.sessions
-                .find_mut(id)
-                .map_or_else(Default::default, |session| {
-                    (
-                        std::mem::take(&mut session.output),
-                        session.connection.frame_bytes_max(),
-                        session.must_keep_order(),
-                    )
-                });
+        let (mut frame_bytes_max, mut keeps_order) = (0, false);
+        if let Some(session) = self.sessions.find(id) {
+            frame_bytes_max = session.connection.frame_bytes_max();
+            keeps_order = session.must_keep_order();
+            self.sessions.enter(id.slot());
+        }
         let mut context = Context {
             core: self,
             id,
-            output,
             frame_bytes_max,
             reply_bytes_max: 0,
             current: NO_MESSAGE,
@@ -96,7 +88,6 @@ impl Core {
         Context {
             core: self,
             id: SessionId::NONE,
-            output: Output::default(),
             frame_bytes_max: 0,
             reply_bytes_max: 0,
             current: NO_MESSAGE,
@@ -243,13 +234,10 @@ impl Context<'_> {
         &mut self,
         encode: impl FnOnce(&AnyCodec, &mut Vec<u8>) -> Result<(), EncodeError>,
     ) -> Result<(), SendError> {
-        let Self {
-            core, output, id, ..
-        } = self;
-        if *id == SessionId::NONE {
+        if self.id == SessionId::NONE {
             return Err(SendError::NotOpen);
         }
-        core.sessions.encode_to(output, encode)?;
+        self.core.sessions.append_to_current(encode)?;
         Ok(())
     }
 
@@ -274,19 +262,26 @@ impl Context<'_> {
     /// use tidewire::{Context, Kind, Message, SendError, SessionId};
     ///
     /// fn push(cx: &mut Context<'_>, id: SessionId, samples: &[[u8; 16]]) -> Result<(), SendError> {
-    ///     let mut sender = cx.sender(id)?;
-    ///     for sample in samples {
-    ///         sender.send(&Message::new(Kind::OneWay, 0, sample))?;
-    ///     }
-    ///     Ok(())
+    ///     cx.with_sender(id, |sender| {
+    ///         for sample in samples {
+    ///             sender.send(&Message::new(Kind::OneWay, 0, sample))?;
+    ///         }
+    ///         Ok(())
+    ///     })?
     /// }
     /// ```
     ///
     /// # Errors
     /// The session is gone, or not open yet. Of one on another lane only that lane knows, and counts each message it
     /// cannot take in `sends_refused`.
-    pub fn sender(&mut self, id: SessionId) -> Result<SessionSender<'_>, SendError> {
-        SessionSender::open(self, id)
+    #[inline(always)]
+    pub fn with_sender<T>(
+        &mut self,
+        id: SessionId,
+        work: impl FnOnce(&mut SessionSender<'_>) -> T,
+    ) -> Result<T, SendError> {
+        let mut sender = SessionSender::open(self, id)?;
+        Ok(work(&mut sender))
     }
 
     /// Appends whole frames to the output of a session of this lane.
@@ -301,13 +296,10 @@ impl Context<'_> {
     /// block keep the memory of all of it.
     #[must_use]
     pub fn queued_bytes(&self, id: SessionId) -> usize {
-        if id == self.id {
-            return self.output.len();
+        match self.core.sessions.find(id) {
+            Some(_) => self.core.sessions.output(id.slot()).len(),
+            None => 0,
         }
-        self.core
-            .sessions
-            .find(id)
-            .map_or(0, |session| session.output.len())
     }
 
     /// Whether a session's output is so full that sends to it are refused until some of it is taken.
@@ -321,22 +313,7 @@ impl Context<'_> {
         let Some(slot) = self.core.sessions.slot_of(id) else {
             return;
         };
-        self.with_output_returned(|core, _| core.sessions.flush(slot));
-    }
-
-    /// Runs `work` while the session has its output, as every other session has.
-    pub(crate) fn with_output_returned<T>(
-        &mut self,
-        work: impl FnOnce(&mut Core, SessionId) -> T,
-    ) -> T {
-        if let Some(session) = self.core.sessions.find_mut(self.id) {
-            session.output = std::mem::take(&mut self.output);
-        }
-        let result = work(self.core, self.id);
-        if let Some(session) = self.core.sessions.find_mut(self.id) {
-            self.output = std::mem::take(&mut session.output);
-        }
-        result
+        self.core.sessions.flush(slot);
     }
 
     /// Whether this service waits to learn who the peer is, as it does after a prompt for a name. From the first call with
@@ -474,8 +451,7 @@ impl Context<'_> {
     /// # Errors
     /// This session is not in the room, nobody has that name, or their queue is full.
     pub fn whisper(&mut self, room: u16, name: &str, payload: &[u8]) -> Result<(), RoomError> {
-        // The receiver may be this very session, whose output is here and not where others' is.
-        self.with_output_returned(|core, id| core.rooms().whisper(id, room, name, payload))
+        self.core.rooms().whisper(self.id, room, name, payload)
     }
 
     /// Calls `visit` for every member of a room, in the order of their numbers.
@@ -489,13 +465,7 @@ impl Context<'_> {
 
     /// Queues, for the session that just joined, a presence frame for everyone who was there before.
     pub fn push_roster(&mut self, joined: &Joined) {
-        if self.output.bytes.capacity() == 0 {
-            self.output.bytes = self.core.sessions.outbox.buffers.take();
-        }
-        self.core
-            .rooms()
-            .push_roster(joined, &mut self.output.bytes);
-        self.output.handle_appended(&self.core.config.codec);
+        self.core.rooms().push_roster(joined);
     }
 
     /// Subscribes this session to a [pattern](tidewire_proto::topic). From now on it gets what is published to matching
@@ -542,21 +512,8 @@ impl Context<'_> {
 }
 
 impl Drop for Context<'_> {
-    /// Gives the session its output back, to be written at the end of the turn.
     #[inline]
     fn drop(&mut self) {
-        if self.id == SessionId::NONE {
-            return;
-        }
-        let output = std::mem::take(&mut self.output);
-        let waiting = !output.is_empty();
-        let slot = self.id.slot();
-        let Some(session) = self.core.sessions.find_mut(self.id) else {
-            return;
-        };
-        session.output = output;
-        if waiting {
-            self.core.sessions.mark_dirty(slot);
-        }
+        self.core.sessions.leave();
     }
 }

@@ -44,7 +44,11 @@ impl Context<'_> {
             return self.reply_by_codec(payload);
         }
         let pattern = &self.core.replies.last_reply.pattern;
-        if pattern.append_small(self.current.id, payload, &mut self.output.bytes) {
+        if pattern.append_small(
+            self.current.id,
+            payload,
+            &mut self.core.sessions.outbox.current.bytes,
+        ) {
             return Ok(());
         }
         self.reply_by_pattern(payload)
@@ -60,7 +64,7 @@ impl Context<'_> {
     /// when any of it has changed.
     pub(crate) fn settle_replies(&mut self) {
         // Where datagrams end is noted for each frame.
-        let is_apart = self.keeps_order || self.output.packing.is_some();
+        let is_apart = self.keeps_order || self.core.sessions.outbox.current.packing.is_some();
         self.reply_bytes_max = if is_apart { 0 } else { self.frame_bytes_max };
     }
 
@@ -76,12 +80,12 @@ impl Context<'_> {
     #[inline(never)]
     fn reply_by_pattern(&mut self, payload: &[u8]) -> HandlerResult {
         if payload.len() == self.core.replies.last_reply.payload_bytes {
-            if self.output.bytes.capacity() == 0 {
-                self.output.bytes = self.core.sessions.outbox.buffers.take();
+            if self.core.sessions.outbox.current.bytes.capacity() == 0 {
+                self.core.sessions.outbox.current.bytes = self.core.sessions.outbox.buffers.take();
             }
             let (pattern, out) = (
                 &self.core.replies.last_reply.pattern,
-                &mut self.output.bytes,
+                &mut self.core.sessions.outbox.current.bytes,
             );
             if pattern.append(self.current.id, payload, out) {
                 return Ok(());
@@ -95,7 +99,7 @@ impl Context<'_> {
         if self.current.named || self.keeps_order {
             return Ok(self.reply_apart(payload)?);
         }
-        let before = self.output.bytes.len();
+        let before = self.core.sessions.outbox.current.bytes.len();
         self.send_at_once(&self.current.answer("", payload))
             .map_err(HandlerError::from)?;
         if payload.len() < self.core.replies.last_reply.without_layout_from {
@@ -119,7 +123,14 @@ impl Context<'_> {
             return;
         }
         let (codec, answer) = (&self.core.config.codec, current.answer("", payload));
-        let frame = self.output.bytes.get(before..).unwrap_or_default();
+        let frame = self
+            .core
+            .sessions
+            .outbox
+            .current
+            .bytes
+            .get(before..)
+            .unwrap_or_default();
         // Names that come back in replies differ from one to the next.
         if codec.repeats_names() || codec.layout(frame, &answer).is_none() {
             // A message that asked for nothing says nothing about replies.

@@ -10,6 +10,8 @@
 //! Nothing outside this file gets the address of a sender, so that the compiler may keep it in registers: through memory, the
 //! length of the output would have to be stored and loaded again between any two messages.
 
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
 use tidewire_io::append::Appender;
 use tidewire_proto::codec::Codec;
 use tidewire_proto::error::EncodeError;
@@ -18,13 +20,11 @@ use tidewire_proto::message::Message;
 use super::reply::pattern_of;
 use crate::engine::Core;
 use crate::service::Context;
-use crate::session::Lent;
-use crate::session::Output;
-use crate::session::{CloseReason, SessionId};
-use crate::session::{SendError, encode_within};
+use crate::session::SessionId;
+use crate::session::{SendError, Taken, encode_within};
 use crate::transport::datagram::Packing;
 
-/// Sends messages to one session; see [`Context::sender`].
+/// Sends messages to one session; see [`Context::with_sender`].
 ///
 /// What it was given is written at the end of the turn. To another session of this lane than the one whose message is being
 /// handled, it is written as soon as the sender is dropped if it is a block of 64 KiB, and before that whenever the session's
@@ -32,9 +32,7 @@ use crate::transport::datagram::Packing;
 ///
 /// Whoever sends much to many sessions had better give each a whole block in its turn than a little to all: a write of 16 KiB
 /// costs twice as much for each byte as one of 32 KiB or more. [`Context::queued_bytes`] tells what waits meanwhile.
-///
-/// A sender that is forgotten (`std::mem::forget`) instead of dropped takes along what waits for its session, which then ends
-/// with [`CloseReason::OutputLost`]. A codec of one's own that panics does the same.
+
 #[derive(Debug)]
 pub struct SessionSender<'a> {
     place: Place<'a>,
@@ -46,7 +44,7 @@ pub struct SessionSender<'a> {
 #[derive(Debug)]
 struct Place<'a> {
     core: &'a mut Core,
-    target: Target<'a>,
+    target: Target,
     /// Where the datagrams of the output end, if it is sent as datagrams.
     packing: Option<Box<Packing>>,
     /// Largest frame that both sides take.
@@ -55,14 +53,12 @@ struct Place<'a> {
     full_above: usize,
 }
 
-/// Whose the output is.
-#[derive(Debug)]
-enum Target<'a> {
-    /// The context's that the sender comes from.
-    Current(&'a mut Output),
-    /// A session's of this lane, by its slot.
+/// Which output the messages go to.
+#[derive(Clone, Copy, Debug)]
+enum Target {
+    /// That of a session of this lane, by its slot.
     Local(usize),
-    /// Nobody's: each frame goes to another lane by itself.
+    /// None: each frame goes to another lane by itself.
     Remote(SessionId),
 }
 
@@ -71,35 +67,21 @@ impl<'a> SessionSender<'a> {
         if id == SessionId::NONE {
             return Err(SendError::NotOpen);
         }
-        if id == cx.id && cx.output.is_lent() {
-            cx.end_at_once(CloseReason::OutputLost);
-            return Err(cx.core.sessions.refuse_to_send(SendError::NotOpen));
-        }
-        let Context {
-            core,
-            id: current,
-            output,
-            frame_bytes_max,
-            ..
-        } = cx;
-        let (target, lent) = if id == *current {
-            let mut lent = core.sessions.lend_current(id, output);
-            lent.frame_bytes_max = *frame_bytes_max;
-            (Target::Current(output), lent)
-        } else if id.lane() == core.exchange.lane {
-            (Target::Local(id.slot()), core.sessions.lend_output(id)?)
+        let core = &mut *cx.core;
+        let (target, taken) = if id.lane() == core.exchange.lane {
+            (Target::Local(id.slot()), core.sessions.take_output(id)?)
         } else {
-            (Target::Remote(id), Lent::NOTHING)
+            (Target::Remote(id), Taken::NOTHING)
         };
         Ok(Self {
             place: Place {
                 core,
                 target,
-                packing: lent.packing,
-                frame_bytes_max: lent.frame_bytes_max,
-                full_above: lent.full_above,
+                packing: taken.packing,
+                frame_bytes_max: taken.frame_bytes_max,
+                full_above: taken.full_above,
             },
-            output: Appender::new(lent.bytes),
+            output: Appender::new(taken.bytes),
         })
     }
 
@@ -167,11 +149,6 @@ impl Place<'_> {
     fn lend(&mut self) -> Place<'_> {
         Place {
             core: self.core,
-            target: match &mut self.target {
-                Target::Current(output) => Target::Current(output),
-                Target::Local(slot) => Target::Local(*slot),
-                Target::Remote(id) => Target::Remote(*id),
-            },
             packing: self.packing.take(),
             ..*self
         }
@@ -240,9 +217,21 @@ impl Place<'_> {
             config, counters, ..
         } = &mut *self.core;
         let before = bytes.len();
-        let encoded = encode_within(self.frame_bytes_max, &mut bytes, |out| {
-            config.codec.encode(message, out)
-        });
+        // A codec of one's own may panic, and a handler may go on after that: the bytes must not be lost, and a part of a frame
+        // must not stay.
+        let encoded = catch_unwind(AssertUnwindSafe(|| {
+            encode_within(self.frame_bytes_max, &mut bytes, |out| {
+                config.codec.encode(message, out)
+            })
+        }));
+        let encoded = match encoded {
+            Ok(encoded) => encoded,
+            Err(panic) => {
+                bytes.truncate(before);
+                self.give_back(bytes);
+                resume_unwind(panic);
+            }
+        };
         if let Err(EncodeError::PayloadTooLarge { .. }) = &encoded {
             counters.sends_too_large.add(1);
         }
@@ -316,13 +305,14 @@ impl Place<'_> {
         }
     }
 
-    /// The sender ends.
+    /// The sender ends, unless it has given the bytes back already.
     #[inline(never)]
     fn give_back(self, bytes: Vec<u8>) {
-        match self.target {
-            Target::Current(output) => output.take_back(bytes, self.packing),
-            Target::Local(slot) => self.core.sessions.return_output(slot, bytes, self.packing),
-            Target::Remote(_) => {}
+        if let Target::Local(slot) = self.target
+            && bytes.capacity() > 0
+        {
+            let sessions = &mut self.core.sessions;
+            sessions.put_back_and_write(slot, bytes, self.packing);
         }
     }
 }

@@ -11,6 +11,7 @@ use crate::lane::{lane, received};
 use crate::limits::Limits;
 use crate::mailbox::BatchEntry;
 use crate::server::Server;
+use crate::session::CloseReason;
 use tidewire_proto::connection::Phase;
 
 /// Their frames are less than a block in every codec.
@@ -57,7 +58,7 @@ fn every_message_is_framed_as_its_codec_frames_it() {
         for is_current in [false, true] {
             let mut expected = Vec::new();
             let mut cx = context(&mut lane.core, id, is_current);
-            let mut sender = cx.sender(id).unwrap();
+            let mut sender = SessionSender::open(&mut cx, id).unwrap();
             let (mut taken, mut refused) = (0, 0);
             for message in messages(&payload) {
                 let encoded = codec.encode(&message, &mut expected);
@@ -90,7 +91,7 @@ fn limits_hold_message_by_message() {
     lane.core.sessions[slot].connection.handle_blocked();
     let id = lane.core.sessions[slot].id;
     let mut cx = lane.core.context_without_session();
-    let mut sender = cx.sender(id).unwrap();
+    let mut sender = SessionSender::open(&mut cx, id).unwrap();
     let (small, large) = ([1; 24], [2; 33]);
     let large = Message::new(Kind::OneWay, 0, &large);
     let small = Message::new(Kind::OneWay, 0, &small);
@@ -120,8 +121,11 @@ fn limits_hold_message_by_message() {
 
     lane.core.sessions.close(slot, CloseReason::Service);
     let mut cx = lane.core.context_without_session();
-    assert_eq!(cx.sender(id).unwrap_err(), SendError::NotOpen);
-    let nobody = cx.sender(SessionId::NONE).unwrap_err();
+    assert_eq!(
+        SessionSender::open(&mut cx, id).unwrap_err(),
+        SendError::NotOpen
+    );
+    let nobody = SessionSender::open(&mut cx, SessionId::NONE).unwrap_err();
     assert_eq!(nobody, SendError::NotOpen);
 }
 
@@ -138,7 +142,7 @@ fn a_burst_beyond_the_queue_is_written_and_not_refused() {
     let id = lane.core.sessions[slot].id;
     let message = Message::new(Kind::OneWay, 0, &[7; 24]);
     let mut cx = lane.core.context_without_session();
-    let mut sender = cx.sender(id).unwrap();
+    let mut sender = SessionSender::open(&mut cx, id).unwrap();
     for _ in 0..MESSAGES {
         sender.send(&message).unwrap();
     }
@@ -157,7 +161,7 @@ fn a_burst_beyond_the_queue_is_written_and_not_refused() {
     (session.output.bytes, session.output.sent) = (vec![0; 1_500], 600);
     session.connection.handle_blocked();
     let mut cx = lane.core.context_without_session();
-    let mut sender = cx.sender(id).unwrap();
+    let mut sender = SessionSender::open(&mut cx, id).unwrap();
     let taken = (0..MESSAGES).take_while(|_| sender.send(&message).is_ok());
     assert_eq!(taken.count(), (600 + 1_000 - 1_500) / 32 + 1);
     assert_eq!(sender.send(&message), Err(SendError::QueueFull));
@@ -178,7 +182,7 @@ fn a_session_that_ends_while_its_queue_is_written_takes_no_more() {
     let (slot, _far) = lane.open_session();
     let id = lane.core.sessions[slot].id;
     let mut cx = lane.core.context_without_session();
-    let mut sender = cx.sender(id).unwrap();
+    let mut sender = SessionSender::open(&mut cx, id).unwrap();
     let message = Message::new(Kind::OneWay, 0, &[7; 124]);
     sender.send(&message).unwrap();
     let reason = CloseReason::SlowSubscriber;
@@ -204,7 +208,7 @@ fn a_block_is_written_at_once_and_less_at_the_end_of_the_turn() {
     let id = lane.core.sessions[slot].id;
     let send = |core: &mut Core, count: usize| {
         let mut cx = core.context_without_session();
-        let mut sender = cx.sender(id).unwrap();
+        let mut sender = SessionSender::open(&mut cx, id).unwrap();
         for number in 0..count as u64 {
             let payload = [number; 3].map(u64::to_le_bytes);
             let message = Message::new(Kind::OneWay, 0, payload.as_flattened());
@@ -262,7 +266,7 @@ fn frames_for_other_lanes_are_as_if_sent_one_by_one() {
     let messages = payloads.map(|payload| Message::new(Kind::OneWay, 0, payload));
     let mut cx = lane.core.context_without_session();
     let [one_by_one, together] = elsewhere;
-    let mut sender = cx.sender(together).unwrap();
+    let mut sender = SessionSender::open(&mut cx, together).unwrap();
     for message in &messages {
         sender.send(message).unwrap();
     }
@@ -319,7 +323,7 @@ fn datagrams_are_those_of_messages_sent_one_by_one() {
                     .collect();
                 drop(cx);
                 let mut cx = context(&mut lane.core, together, is_current);
-                let mut sender = cx.sender(together).unwrap();
+                let mut sender = SessionSender::open(&mut cx, together).unwrap();
                 let results: Vec<_> = repeated().map(|each| sender.send(each)).collect();
                 drop(sender);
                 drop(cx);
@@ -337,83 +341,6 @@ fn datagrams_are_those_of_messages_sent_one_by_one() {
         }
         assert!(!frames.is_empty());
         assert_eq!(delivered_bytes, frames.len(), "{name}");
-    }
-}
-
-/// The session was left with the count of bytes that went and with no bytes: its lane panicked at the next message.
-#[test]
-fn a_sender_that_is_forgotten_costs_its_session_and_not_the_lane() {
-    for (sent, is_current) in [(0, false), (0, true), (40, false), (40, true)] {
-        let mut lane = lane(&Server::builder());
-        let (slot, mut far) = lane.open_session();
-        let session = &mut lane.core.sessions[slot];
-        (session.output.bytes, session.output.sent) = (vec![0; 100], sent);
-        // Nor does it wait for a peer that takes nothing.
-        if sent > 0 {
-            session.connection.handle_blocked();
-        }
-        let id = session.id;
-        let mut cx = context(&mut lane.core, id, is_current);
-        std::mem::forget(cx.sender(id).unwrap());
-        cx.send_to(id, &Message::new(Kind::OneWay, 0, b"lost with what waited"))
-            .unwrap();
-        drop(cx);
-        lane.core.sessions.flush_dirty();
-        let reason = CloseReason::OutputLost;
-        assert_eq!(
-            lane.core.sessions[slot].connection.phase(),
-            Phase::Closed(reason)
-        );
-        lane.core.dismantle(slot, reason);
-        assert_eq!(lane.core.counters.closed[reason.index()].read(), 1);
-        let end = far.read(&mut [0; 200]).unwrap();
-        assert_eq!(end, 0, "nothing follows what may be half a frame");
-    }
-}
-
-#[test]
-fn a_session_that_lost_its_output_to_a_sender_takes_no_other() {
-    for is_current in [false, true] {
-        let mut lane = lane(&Server::builder());
-        let (slot, _far) = lane.open_session();
-        let id = lane.core.sessions[slot].id;
-        let mut cx = context(&mut lane.core, id, is_current);
-        std::mem::forget(cx.sender(id).unwrap());
-        assert_eq!(cx.sender(id).unwrap_err(), SendError::NotOpen);
-        assert_eq!(cx.stopped, is_current);
-        drop(cx);
-        let ended = Phase::Closed(CloseReason::OutputLost);
-        assert_eq!(lane.core.sessions[slot].connection.phase(), ended);
-        assert_eq!(lane.core.counters.sends_refused.read(), 1);
-    }
-}
-
-#[test]
-fn a_sender_of_datagrams_that_is_forgotten_costs_its_session_and_not_the_lane() {
-    for is_current in [false, true] {
-        let mut lane = lane(&Server::builder());
-        let (slot, far) = lane.open_datagram_session();
-        let id = lane.core.sessions[slot].id;
-        let message = Message::new(Kind::OneWay, 0, b"lost");
-        let mut cx = lane.core.context_without_session();
-        cx.send_to(id, &message).unwrap();
-        drop(cx);
-        let mut cx = context(&mut lane.core, id, is_current);
-        let mut sender = cx.sender(id).unwrap();
-        sender.send(&message).unwrap();
-        std::mem::forget(sender);
-        cx.send_to(id, &message).unwrap();
-        drop(cx);
-        lane.core.sessions.flush_dirty();
-        let reason = CloseReason::OutputLost;
-        assert_eq!(
-            lane.core.sessions[slot].connection.phase(),
-            Phase::Closed(reason)
-        );
-        lane.core.dismantle(slot, reason);
-        assert_eq!(lane.core.counters.closed[reason.index()].read(), 1);
-        let arrived = received(&far, |all| !all.is_empty());
-        assert_eq!(arrived, [b""], "the end, and nothing of what was lost");
     }
 }
 
@@ -440,33 +367,51 @@ impl Codec for Panicking {
     }
 }
 
-/// The bytes went with the codec, and dropping the sender made a second panic of it.
+/// What waited for the session went with the codec, and the session ended of it.
 #[test]
-fn a_codec_that_panics_costs_the_session_of_its_sender_and_not_the_lane() {
+fn a_codec_that_panics_costs_a_sender_its_message_and_nothing_else() {
     let (whole, panics) = (&b"whole"[..], &b"panic"[..]);
     let [whole, panics] = [whole, panics].map(|it| Message::new(Kind::OneWay, 0, it));
-    for (is_current, is_dropped) in [(false, false), (false, true), (true, false), (true, true)] {
+    for is_current in [false, true] {
         let codec = AnyCodec::custom(Panicking(Delimited::new()));
         let mut lane = lane(&Server::builder().codec(codec));
-        let (slot, _far) = lane.open_session();
-        let session = &mut lane.core.sessions[slot];
-        (session.output.bytes, session.output.sent) = (vec![0; 100], 40);
-        let id = session.id;
+        let (slot, mut far) = lane.open_session();
+        let id = lane.core.sessions[slot].id;
         let mut cx = context(&mut lane.core, id, is_current);
-        let mut sender = cx.sender(id).unwrap();
-        sender.send(&whole).unwrap();
-        if is_dropped {
-            let send = AssertUnwindSafe(move || sender.send(&panics));
-            assert!(catch_unwind(send).is_err());
-        } else {
-            let send = AssertUnwindSafe(|| sender.send(&panics));
-            assert!(catch_unwind(send).is_err());
-            assert_eq!(sender.send(&whole), Err(SendError::NotOpen));
-            drop(sender);
-        }
+        let mut send = |messages: &[Message<'_>]| {
+            cx.with_sender(id, |sender| {
+                messages.iter().try_for_each(|message| sender.send(message))
+            })
+        };
+        assert_eq!(send(&[whole]), Ok(Ok(())));
+        assert!(catch_unwind(AssertUnwindSafe(|| send(&[whole, panics]))).is_err());
+        assert_eq!(send(&[whole]), Ok(Ok(())));
         drop(cx);
         lane.core.sessions.flush_dirty();
-        let ended = Phase::Closed(CloseReason::OutputLost);
-        assert_eq!(lane.core.sessions[slot].connection.phase(), ended);
+        let mut arrived = [0; 100];
+        let count = far.read(&mut arrived).unwrap();
+        let expected = b"whole\r\n".repeat(3);
+        assert_eq!(
+            String::from_utf8_lossy(&arrived[..count]),
+            String::from_utf8_lossy(&expected)
+        );
     }
+}
+
+/// It had taken the output along, and was refused another message.
+#[test]
+fn a_sender_whose_codec_panicked_refuses_what_comes_then() {
+    let codec = AnyCodec::custom(Panicking(Delimited::new()));
+    let mut lane = lane(&Server::builder().codec(codec));
+    let (slot, _far) = lane.open_session();
+    let id = lane.core.sessions[slot].id;
+    let mut cx = lane.core.context_without_session();
+    let refused = cx.with_sender(id, |sender| {
+        let panics = Message::new(Kind::OneWay, 0, b"panic");
+        assert!(catch_unwind(AssertUnwindSafe(|| sender.send(&panics))).is_err());
+        sender.send(&Message::new(Kind::OneWay, 0, b"whole"))
+    });
+    assert_eq!(refused, Ok(Err(SendError::NotOpen)));
+    drop(cx);
+    assert!(lane.core.sessions.output(slot).is_empty());
 }

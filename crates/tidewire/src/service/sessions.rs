@@ -293,8 +293,7 @@ impl Context<'_> {
             .map(|index| shares.swap_remove(index).1);
         post_shares(&shared, shares);
         if let Some(share) = own {
-            // This very session may be chosen, whose output is here and not where others' is.
-            self.with_output_returned(|core, _| core.sessions.deliver_broadcast(share));
+            self.core.sessions.deliver_broadcast(share);
         }
         Ok(broadcast)
     }

@@ -18,7 +18,6 @@ use tidewire_io::socket::PeerCredentials;
 use tidewire_proto::codec::Codec;
 use tidewire_proto::message::Message;
 
-use super::outbox::Outbox;
 use super::{LaneSessions, SendError, Session, SessionId, encode_within};
 use crate::address::Endpoint;
 use crate::config::Config;
@@ -300,7 +299,6 @@ impl LaneSessions {
             counters,
             ..
         } = self;
-        let Outbox { buffers, dirty, .. } = outbox;
         let Announcement {
             frame, predicate, ..
         } = &*share.announcement;
@@ -312,19 +310,20 @@ impl LaneSessions {
                 continue;
             }
             part.matched += 1;
-            if session.output.len() > config.limits.queue_bytes_max {
+            let (output, buffers) = outbox.of(slot, &mut session.output);
+            if output.len() > config.limits.queue_bytes_max {
                 part.full += 1;
             } else if frame.len() > session.connection.frame_bytes_max() {
                 part.too_large += 1;
             } else {
                 part.queued += 1;
-                if session.output.bytes.capacity() == 0 {
-                    session.output.bytes = buffers.take();
+                if output.bytes.capacity() == 0 {
+                    output.bytes = buffers.take();
                 }
-                session.output.bytes.extend_from_slice(frame);
-                session.output.handle_appended(&config.codec);
+                output.bytes.extend_from_slice(frame);
+                output.handle_appended(&config.codec);
                 if !std::mem::replace(&mut session.dirty, true) {
-                    dirty.push(slot);
+                    outbox.dirty.push(slot);
                 }
             }
         }

@@ -61,16 +61,13 @@ impl LaneSessions {
             }
             let mut pulled = 0;
             membership.subscriber.gather_frames(log, |frame| {
-                output.bytes.extend_from_slice(frame);
-                if let Some(packing) = &mut output.packing {
-                    packing.handle_frame(output.bytes.len());
-                }
+                output.push_frame(frame);
                 pulled += frame.len();
                 output.bytes.len() - output.sent < PULL_BYTES
             });
             // Whole frames, so that nothing of one is left over.
             let advance = membership.subscriber.advance(log, pulled, &mut Vec::new());
-            session.messages_in_output += advance.messages;
+            output.room_messages += advance.messages;
         }
     }
 
@@ -135,7 +132,7 @@ impl LaneSessions {
 
     /// What was in the output has gone.
     fn count_delivered(&mut self, slot: usize) {
-        let delivered = std::mem::take(&mut self.slab[slot].messages_in_output);
+        let delivered = std::mem::take(&mut self.slab[slot].output.room_messages);
         self.counters.room_delivered.add(delivered);
     }
 

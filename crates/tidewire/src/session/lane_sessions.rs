@@ -12,7 +12,7 @@ use tidewire_proto::connection::{Connection, Identity, Rules};
 use super::answer::SpareFrames;
 use super::outbox::Outbox;
 use super::reactor::Reactor;
-use super::{CloseReason, Output, Session, SessionId};
+use super::{CloseReason, Session, SessionId};
 use crate::config::Config;
 use crate::observe::LaneCounters;
 use crate::transport::{ConnectFailure, Transport};
@@ -159,13 +159,6 @@ impl LaneSessions {
 
     /// Appends the frames that a connection itself has to send to its session's output.
     pub(crate) fn transmit(&mut self, slot: usize) {
-        let mut output = std::mem::take(&mut self.slab[slot].output);
-        self.transmit_to(slot, &mut output);
-        self.slab[slot].output = output;
-    }
-
-    /// The same, to the session's output that a context holds.
-    pub(crate) fn transmit_to(&mut self, slot: usize, output: &mut Output) {
         let Self {
             slab,
             config,
@@ -178,9 +171,10 @@ impl LaneSessions {
             agent: &config.agent,
             session: session.id.number(),
         };
+        let (output, buffers) = outbox.of(slot, &mut session.output);
         while session.connection.has_transmit() {
             if output.bytes.capacity() == 0 {
-                output.bytes = outbox.buffers.take();
+                output.bytes = buffers.take();
             }
             let sent = session
                 .connection

@@ -37,7 +37,7 @@ pub(crate) use output::Output;
 pub(crate) use pending::{NOWHERE, Place, Unanswered};
 pub(crate) use reactor::TimerKey;
 pub use send::SendError;
-pub(crate) use send::{Lent, encode_within};
+pub(crate) use send::{Taken, encode_within};
 pub(crate) use shared::{SessionCard, SessionTable};
 
 use crate::address::Endpoint;
@@ -119,11 +119,8 @@ pub(crate) struct Session {
     pub(crate) tag: u64,
     /// What other threads know of it; there is none before it opens.
     pub(crate) card: Option<Arc<SessionCard>>,
-    /// Bytes of `output` that came from other threads, or a little more; they took room for them on the card.
-    pub(crate) outside_bytes: usize,
+    /// While a message of the session is handled, it is the lane's [`Outbox`](outbox::Outbox) that has it.
     pub(crate) output: Output,
-    /// Room messages inside `output`, torn or spilled; they count as delivered once it is empty.
-    pub(crate) messages_in_output: u64,
     pub(crate) memberships: Vec<Membership>,
     pub(crate) member: Option<Box<Member>>,
     pub(crate) timer: Option<TimerId>,
@@ -147,9 +144,7 @@ impl Session {
             listener: None,
             tag: 0,
             card: None,
-            outside_bytes: 0,
             output: Output::default(),
-            messages_in_output: 0,
             memberships: Vec::new(),
             member: None,
             timer: None,
@@ -206,12 +201,13 @@ impl Session {
     /// Gives other threads room for as much as has left the output.
     #[inline]
     pub(crate) fn release_outside(&mut self) {
-        let waiting = self.outside_bytes.min(self.output.len());
-        if waiting < self.outside_bytes {
+        let outside_bytes = self.output.outside_bytes;
+        let waiting = outside_bytes.min(self.output.len());
+        if waiting < outside_bytes {
             if let Some(card) = &self.card {
-                card.release(self.outside_bytes - waiting);
+                card.release(outside_bytes - waiting);
             }
-            self.outside_bytes = waiting;
+            self.output.outside_bytes = waiting;
         }
     }
 }

@@ -1,12 +1,14 @@
 //! What all outputs of a lane share: buffers, the list of those to flush, and the logs of rooms and topics, of which every
 //! subscriber is written its part.
 
+use std::mem;
 use std::sync::Arc;
 
 use tidewire_proto::room::RoomLog;
 
 use super::answer::{SpareFrames, Token};
 use super::buffers::BufferPool;
+use super::{LaneSessions, Output};
 
 /// See the module.
 #[derive(Debug)]
@@ -19,6 +21,10 @@ pub(crate) struct Outbox {
     /// Sessions with output to write at the end of the turn.
     pub(super) dirty: Vec<usize>,
     pub(crate) logs: Logs,
+    /// The output of the session whose messages are handled, within reach of every reply.
+    pub(crate) current: Output,
+    /// The slot of that session, or [`NO_SLOT`].
+    current_slot: usize,
 }
 
 impl Outbox {
@@ -29,7 +35,89 @@ impl Outbox {
             spare_tokens: Vec::new(),
             dirty: Vec::new(),
             logs: Logs::default(),
+            current: Output::default(),
+            current_slot: NO_SLOT,
         }
+    }
+}
+
+impl LaneSessions {
+    /// Begins to handle messages of a session: until [`Self::leave`] its output is the current one.
+    #[inline]
+    pub(crate) fn enter(&mut self, slot: usize) {
+        debug_assert_eq!(self.outbox.current_slot, NO_SLOT, "one session at a time");
+        if let Some(session) = self.slab.get_mut(slot) {
+            self.outbox.current = mem::take(&mut session.output);
+            self.outbox.current_slot = slot;
+        }
+    }
+
+    /// The session's messages are handled. What they led to is written at the end of the turn.
+    #[inline]
+    pub(crate) fn leave(&mut self) {
+        let slot = mem::replace(&mut self.outbox.current_slot, NO_SLOT);
+        if let Some(session) = self.slab.get_mut(slot) {
+            session.output = mem::take(&mut self.outbox.current);
+            if !session.output.is_empty() {
+                self.mark_dirty(slot);
+            }
+        }
+    }
+
+    /// Runs `work` while this session has its output, as every other session has.
+    pub(super) fn with_output_in_place<T>(
+        &mut self,
+        slot: usize,
+        work: impl FnOnce(&mut Self) -> T,
+    ) -> T {
+        if self.outbox.current_slot != slot {
+            return work(self);
+        }
+        self.outbox.current_slot = NO_SLOT;
+        self.slab[slot].output = mem::take(&mut self.outbox.current);
+        let result = work(self);
+        self.enter(slot);
+        result
+    }
+
+    /// The output of a session.
+    #[inline]
+    pub(crate) fn output(&self, slot: usize) -> &Output {
+        match slot == self.outbox.current_slot {
+            true => &self.outbox.current,
+            false => &self.slab[slot].output,
+        }
+    }
+
+    /// As [`Self::output`], to be changed.
+    #[inline]
+    pub(crate) fn output_mut(&mut self, slot: usize) -> &mut Output {
+        match slot == self.outbox.current_slot {
+            true => &mut self.outbox.current,
+            false => &mut self.slab[slot].output,
+        }
+    }
+}
+
+impl Outbox {
+    /// Whether messages of the session in this slot are handled.
+    #[inline]
+    pub(super) fn is_current(&self, slot: usize) -> bool {
+        slot == self.current_slot
+    }
+
+    /// The output of the session in this slot, which is the current one or the session's `own`. The buffers come with it.
+    #[inline]
+    pub(super) fn of<'a>(
+        &'a mut self,
+        slot: usize,
+        own: &'a mut Output,
+    ) -> (&'a mut Output, &'a mut BufferPool) {
+        let output = match slot == self.current_slot {
+            true => &mut self.current,
+            false => own,
+        };
+        (output, &mut self.buffers)
     }
 }
 
@@ -64,3 +152,6 @@ impl Logs {
         }
     }
 }
+
+/// No session's messages are handled.
+const NO_SLOT: usize = usize::MAX;

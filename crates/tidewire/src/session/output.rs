@@ -1,8 +1,4 @@
 //! What waits to be written to a session.
-//!
-//! A sender takes the bytes out, to have them in registers. What it leaves is an empty output like any other, with a mark:
-//! safe code can keep a sender from ever giving anything back, and must not bring the lane down by that. Rejected: lending
-//! nothing, which would cost every message a look at the output in memory.
 
 use tidewire_proto::codec::AnyCodec;
 
@@ -13,10 +9,12 @@ use crate::transport::datagram::Packing;
 pub(crate) struct Output {
     pub(crate) bytes: Vec<u8>,
     pub(crate) sent: usize,
-    /// While a sender has the bytes, how many of them went. What is here then is an empty output of a stream like any other.
-    lent: Option<usize>,
     /// Where its datagrams end, if it is sent as datagrams.
     pub(crate) packing: Option<Box<Packing>>,
+    /// How many of the bytes came from other threads, or a little more; they took room for them on the session's card.
+    pub(crate) outside_bytes: usize,
+    /// Room messages inside `bytes`, torn or spilled; they count as delivered once it is empty.
+    pub(crate) room_messages: u64,
 }
 
 impl Output {
@@ -43,27 +41,12 @@ impl Output {
         }
     }
 
-    /// Lends the bytes to a sender, and where their datagrams end. They must have capacity when they come back.
-    pub(crate) fn lend(&mut self) -> (Vec<u8>, Option<Box<Packing>>) {
-        self.lent = Some(std::mem::take(&mut self.sent));
-        (std::mem::take(&mut self.bytes), self.packing.take())
-    }
-
-    /// Takes lent bytes back. Without capacity they are not those that were lent: a codec that panicked has taken them along.
-    pub(crate) fn take_back(&mut self, bytes: Vec<u8>, packing: Option<Box<Packing>>) {
-        if bytes.capacity() > 0 {
-            (self.bytes, self.packing) = (bytes, packing);
-            self.sent = self.lent.take().unwrap_or_default();
-            if let Some(packing) = &mut self.packing {
-                packing.settle(self.bytes.len());
-            }
+    /// Appends a whole frame.
+    pub(crate) fn push_frame(&mut self, frame: &[u8]) {
+        self.bytes.extend_from_slice(frame);
+        if let Some(packing) = &mut self.packing {
+            packing.handle_frame(self.bytes.len());
         }
-    }
-
-    /// Whether a sender has the bytes. When there is none, they are lost, and maybe the rest of a frame with them.
-    #[inline]
-    pub(crate) fn is_lent(&self) -> bool {
-        self.lent.is_some()
     }
 
     /// Forgets what waits, and gives its buffer away.
@@ -104,24 +87,5 @@ mod tests {
         assert_eq!((output.unsent(), output.sent), (&b"789"[..], 0));
         output.consume(3);
         assert!(output.is_empty());
-    }
-
-    #[test]
-    fn output_that_is_lent_is_empty_until_it_comes_back() {
-        let mut output = Output {
-            bytes: b"0123456789".to_vec(),
-            sent: 4,
-            ..Output::default()
-        };
-        let (mut bytes, packing) = output.lend();
-        assert!(output.is_lent() && output.is_empty());
-        assert_eq!((output.len(), output.unsent()), (0, &b""[..]));
-        bytes.push(b'a');
-        output.take_back(bytes, packing);
-        assert!(!output.is_lent());
-        assert_eq!(output.unsent(), b"456789a");
-        drop(output.lend());
-        output.take_back(Vec::new(), None);
-        assert!(output.is_lent() && output.is_empty(), "that was not lent");
     }
 }

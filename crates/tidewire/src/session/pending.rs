@@ -228,9 +228,9 @@ impl LaneSessions {
 
     /// Adds a frame to a session's output and keeps its buffer.
     pub(crate) fn append(&mut self, slot: usize, frame: Vec<u8>) {
-        let output = &mut self.slab[slot].output;
+        let (output, buffers) = self.outbox.of(slot, &mut self.slab[slot].output);
         if output.bytes.capacity() == 0 {
-            output.bytes = self.outbox.buffers.take();
+            output.bytes = buffers.take();
         }
         output.bytes.extend_from_slice(&frame);
         output.handle_appended(&self.config.codec);

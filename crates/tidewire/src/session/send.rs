@@ -6,13 +6,15 @@
 //! and not at the end of the turn: more would leave the processor's cache before the kernel copies it. Not so that of the
 //! session whose message is being handled, which the handler's context has: it is not read while its output is full.
 
+use std::mem;
+
 use thiserror::Error;
 use tidewire_proto::codec::AnyCodec;
 use tidewire_proto::error::EncodeError;
 
 use super::buffers::BufferPool;
 use super::outbox::Outbox;
-use super::{CloseReason, LaneSessions, Output, Session, SessionId};
+use super::{LaneSessions, Output, Session, SessionId};
 use crate::config::Config;
 use crate::observe::LaneCounters;
 use crate::transport::datagram::Packing;
@@ -52,10 +54,10 @@ pub(crate) fn encode_within(
     Ok(())
 }
 
-/// What a [`SessionSender`](crate::SessionSender) holds of a session.
+/// What a [`SessionSender`](crate::SessionSender) works on: the bytes of a session's output.
 #[derive(Debug)]
-pub(crate) struct Lent {
-    /// Without capacity they are not lent.
+pub(crate) struct Taken {
+    /// Without capacity there are none.
     pub(crate) bytes: Vec<u8>,
     /// Where their datagrams end, if they are sent as datagrams.
     pub(crate) packing: Option<Box<Packing>>,
@@ -65,8 +67,8 @@ pub(crate) struct Lent {
     pub(crate) full_above: usize,
 }
 
-impl Lent {
-    /// What is held of a session of another lane.
+impl Taken {
+    /// Of a session of another lane there is nothing.
     pub(crate) const NOTHING: Self = Self {
         bytes: Vec::new(),
         packing: None,
@@ -76,15 +78,16 @@ impl Lent {
 }
 
 impl LaneSessions {
-    /// Appends frames to an output, lending it a buffer if it has none.
+    /// Appends frames to the output of the session whose messages are handled.
     #[inline(always)]
-    pub(crate) fn encode_to(
+    pub(crate) fn append_to_current(
         &mut self,
-        output: &mut Output,
         encode: impl FnOnce(&AnyCodec, &mut Vec<u8>) -> Result<(), EncodeError>,
     ) -> Result<(), EncodeError> {
-        let buffers = &mut self.outbox.buffers;
-        append_frames(output, buffers, &self.config, &self.counters, encode)
+        let Outbox {
+            current, buffers, ..
+        } = &mut self.outbox;
+        append_frames(current, buffers, &self.config, &self.counters, encode)
     }
 
     /// Appends frames that are within the limit to the output of a session of this lane.
@@ -109,19 +112,20 @@ impl LaneSessions {
             counters,
             ..
         } = self;
-        let Outbox { buffers, dirty, .. } = outbox;
         // The output stays where it is. Taken out and put back, its length would be read together with its neighbours just
         // after it was written alone, and the processor would wait for that with every message.
         let session = match slab.get_mut(id.slot()) {
             Some(session) if session.takes_from(id) => session,
             _ => return Err(self.refuse_to_send(SendError::NotOpen)),
         };
-        if session.output.len() > config.limits.queue_bytes_max {
+        let slot = id.slot();
+        let (output, buffers) = outbox.of(slot, &mut session.output);
+        if output.len() > config.limits.queue_bytes_max {
             return Err(self.refuse_to_send(SendError::QueueFull));
         }
         let limit = session.connection.frame_bytes_max();
         let result = append_frames(
-            &mut session.output,
+            output,
             buffers,
             config,
             counters,
@@ -130,52 +134,75 @@ impl LaneSessions {
         );
         if !session.dirty {
             session.dirty = true;
-            dirty.push(id.slot());
+            outbox.dirty.push(slot);
         }
         if session.holds_a_block() {
-            self.flush(id.slot());
+            self.flush(slot);
         }
         Ok(result?)
     }
 
-    /// What a sender needs of a session of this lane. It gives the bytes back with [`Core::return_output`].
-    pub(crate) fn lend_output(&mut self, id: SessionId) -> Result<Lent, SendError> {
+    /// Takes the output of a session of this lane for a sender, which always gives it back with [`Self::put_back`]. The session
+    /// whose messages are handled is not read while its output is full, so that its own messages need no refusal.
+    pub(crate) fn take_output(&mut self, id: SessionId) -> Result<Taken, SendError> {
         let slot = id.slot();
-        match self.slab.get(slot) {
-            Some(session) if session.takes_from(id) && !session.output.is_lent() => {
-                Ok(self.lend(slot))
-            }
-            Some(session) if session.takes_from(id) => {
-                self.close(slot, CloseReason::OutputLost);
-                Err(self.refuse_to_send(SendError::NotOpen))
-            }
-            _ => Err(self.refuse_to_send(SendError::NotOpen)),
+        let Self {
+            slab,
+            outbox,
+            config,
+            ..
+        } = self;
+        let session = match slab.get_mut(slot) {
+            Some(session) if session.id == id && outbox.is_current(slot) => session,
+            Some(session) if session.takes_from(id) => session,
+            _ => return Err(self.refuse_to_send(SendError::NotOpen)),
+        };
+        let is_current = outbox.is_current(slot);
+        let (output, buffers) = outbox.of(slot, &mut session.output);
+        let mut bytes = mem::take(&mut output.bytes);
+        if bytes.capacity() == 0 {
+            bytes = buffers.take();
+            // Only the first buffers of a lane have none.
+            bytes.reserve(1);
         }
-    }
-
-    fn lend(&mut self, slot: usize) -> Lent {
-        // Now, so that the flush at the end of the turn finds out if nothing comes back.
-        self.mark_dirty(slot);
-        let session = &mut self.slab[slot];
-        let sent = session.output.sent;
-        Lent {
+        let full_above = match is_current {
+            true => usize::MAX,
+            false => output.sent.saturating_add(config.limits.queue_bytes_max),
+        };
+        let taken = Taken {
+            bytes,
+            packing: output.packing.take(),
             frame_bytes_max: session.connection.frame_bytes_max(),
-            full_above: sent.saturating_add(self.config.limits.queue_bytes_max),
-            ..lend_bytes(&mut session.output, &mut self.outbox.buffers)
+            full_above,
+        };
+        self.mark_dirty(slot);
+        Ok(taken)
+    }
+
+    /// Gives a session its output back.
+    pub(crate) fn put_back(&mut self, slot: usize, bytes: Vec<u8>, packing: Option<Box<Packing>>) {
+        let output = self.output_mut(slot);
+        (output.bytes, output.packing) = (bytes, packing);
+        if let Some(packing) = &mut output.packing {
+            packing.settle(output.bytes.len());
         }
     }
 
-    /// The output that the context of this session holds. The session is not read while it is full, so that its own messages
-    /// need no refusal.
-    pub(crate) fn lend_current(&mut self, id: SessionId, output: &mut Output) -> Lent {
-        if let Some(slot) = self.slot_of(id) {
-            self.mark_dirty(slot);
+    /// The same, and writes a block at once. Not that of the session whose messages are handled.
+    pub(crate) fn put_back_and_write(
+        &mut self,
+        slot: usize,
+        bytes: Vec<u8>,
+        packing: Option<Box<Packing>>,
+    ) {
+        self.put_back(slot, bytes, packing);
+        if self.slab[slot].holds_a_block() {
+            self.flush(slot);
         }
-        lend_bytes(output, &mut self.outbox.buffers)
     }
 
-    /// Writes a full output that a sender has, if it may be written, and lends it again. There is nothing to lend when the
-    /// session ended of it.
+    /// Writes a full output that a sender has, if it may be written, and gives it to the sender again. There is nothing to give
+    /// when the session ended of it.
     #[cold]
     #[inline(never)]
     pub(crate) fn make_room(
@@ -183,24 +210,16 @@ impl LaneSessions {
         slot: usize,
         bytes: Vec<u8>,
         packing: Option<Box<Packing>>,
-    ) -> Option<Lent> {
-        self.slab[slot].output.take_back(bytes, packing);
+    ) -> Option<Taken> {
+        self.put_back(slot, bytes, packing);
         if self.slab[slot].may_be_written() {
             self.flush(slot);
         }
-        (!self.slab[slot].connection.is_closed()).then(|| self.lend(slot))
-    }
-
-    /// Takes the bytes of a session's output back.
-    pub(crate) fn return_output(
-        &mut self,
-        slot: usize,
-        bytes: Vec<u8>,
-        packing: Option<Box<Packing>>,
-    ) {
-        self.slab[slot].output.take_back(bytes, packing);
-        if self.slab[slot].holds_a_block() {
-            self.flush(slot);
+        let session = &self.slab[slot];
+        let id = session.id;
+        match session.connection.is_closed() {
+            true => None,
+            false => self.take_output(id).ok(),
         }
     }
 
@@ -251,21 +270,6 @@ fn append_frames(
     // Before a frame that failed there may be others.
     output.handle_appended(&config.codec);
     result
-}
-
-/// Lends an output, without any limit.
-fn lend_bytes(output: &mut Output, buffers: &mut BufferPool) -> Lent {
-    let (mut bytes, packing) = output.lend();
-    if bytes.capacity() == 0 {
-        bytes = buffers.take();
-        // Only the first buffers of a lane have none.
-        bytes.reserve(1);
-    }
-    Lent {
-        bytes,
-        packing,
-        ..Lent::NOTHING
-    }
 }
 
 #[cold]

@@ -25,7 +25,7 @@ impl LaneSessions {
         for slot in dirty.drain(..) {
             if let Some(session) = self.slab.get_mut(slot) {
                 session.dirty = false;
-                if !session.connection.outbound().is_blocked() || session.output.is_lent() {
+                if !session.connection.outbound().is_blocked() {
                     self.flush(slot);
                 }
             }
@@ -39,7 +39,7 @@ impl LaneSessions {
     /// there.
     pub(crate) fn flush_step(&mut self, slot: usize) -> bool {
         let session = &self.slab[slot];
-        if session.connection.may_write_early() && !session.output.is_empty() {
+        if session.connection.may_write_early() && !self.output(slot).is_empty() {
             self.flush(slot);
         }
         !self.slab[slot].connection.is_closed()
@@ -47,15 +47,15 @@ impl LaneSessions {
 
     /// Writes what waits for a session until it is all gone or the socket takes no more.
     pub(crate) fn flush(&mut self, slot: usize) {
+        self.with_output_in_place(slot, |sessions| sessions.flush_in_place(slot));
+    }
+
+    fn flush_in_place(&mut self, slot: usize) {
         let session = &self.slab[slot];
         match (session.connection.phase(), session.connection.outbound()) {
             (Phase::Connecting | Phase::Closed(_), _) => return,
             // This side has ended, or the peer takes nothing: an answer cannot be delivered.
             (_, Outbound::HalfClosed | Outbound::Failed) => return self.discard(slot),
-            // No sender lives when this is called.
-            _ if session.output.is_lent() => {
-                return self.close(slot, CloseReason::OutputLost);
-            }
             _ if session.stream.datagram().is_some() => {
                 let sending = Moving::send(&self.slab[slot], &self.config.codec, &self.counters);
                 self.flush_datagrams(slot);
@@ -128,7 +128,7 @@ impl LaneSessions {
         let Self { slab, outbox, .. } = self;
         let Outbox { logs, buffers, .. } = outbox;
         let session = &mut slab[slot];
-        let mut dropped = std::mem::take(&mut session.messages_in_output);
+        let mut dropped = std::mem::take(&mut session.output.room_messages);
         for membership in &mut session.memberships {
             let Some(log) = logs.get_mut(membership.room) else {
                 continue;
@@ -222,7 +222,7 @@ impl LaneSessions {
         session.release_outside();
         let mut delivered = 0;
         if session.output.is_empty() {
-            delivered = std::mem::take(&mut session.messages_in_output);
+            delivered = std::mem::take(&mut session.output.room_messages);
         }
         let mut rest = written - own;
         for membership in &mut session.memberships {
@@ -246,7 +246,7 @@ impl LaneSessions {
             if advance.torn {
                 // It counts when its rest has left the output.
                 delivered -= 1;
-                session.messages_in_output += 1;
+                session.output.room_messages += 1;
             }
         }
         counters.room_delivered.add(delivered);
@@ -305,11 +305,10 @@ impl LaneSessions {
     /// Tells a peer why its session ends, if it can still be told. One attempt, never a wait.
     pub(crate) fn last_words(&mut self, slot: usize, reason: CloseReason) {
         let session = &mut self.slab[slot];
-        let (is_lent, keeps_order) = (session.output.is_lent(), session.must_keep_order());
-        let is_told = !is_lent
-            && session
-                .connection
-                .tell_reason(&self.config.rules, reason, keeps_order);
+        let keeps_order = session.must_keep_order();
+        let is_told = session
+            .connection
+            .tell_reason(&self.config.rules, reason, keeps_order);
         if !is_told {
             return;
         }

@@ -251,14 +251,17 @@ impl LaneClient {
         };
         if flushes_each {
             conversation.next = send_and_flush(cx, conversation, &mut self.payload, count);
-        } else if let Ok(mut sender) = cx.sender(conversation.session) {
-            for number in first..first + count {
-                let message = numbered(&mut self.payload, number);
-                if sender.send(&message).is_err() {
-                    break;
+        } else {
+            // Without a session nothing is sent.
+            let _ = cx.with_sender(conversation.session, |sender| {
+                for number in first..first + count {
+                    let message = numbered(&mut self.payload, number);
+                    if sender.send(&message).is_err() {
+                        break;
+                    }
+                    conversation.next = number + 1;
                 }
-                conversation.next = number + 1;
-            }
+            });
         }
         let sent = conversation.next - first;
         self.counts.sent += sent;
