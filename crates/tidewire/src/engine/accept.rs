@@ -151,7 +151,7 @@ impl Core {
         let is_open = connection.is_open();
         match self.insert(stream, peer, connection) {
             Ok(slot) => {
-                self.sessions[slot].listener = listener;
+                self.sessions[slot].profile.listener = listener;
                 if is_open {
                     ready.push(slot);
                 }

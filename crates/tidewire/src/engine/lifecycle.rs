@@ -55,7 +55,7 @@ impl Core {
         );
         let slot = self.insert(stream, peer, connection);
         let slot = slot.map_err(ConnectFailure::Closed)?;
-        self.sessions[slot].tag = tag;
+        self.sessions[slot].profile.tag = tag;
         Ok(self.sessions[slot].id)
     }
 
@@ -85,12 +85,12 @@ impl Core {
         let id = self.sessions.next_id(self.exchange.lane);
         let slot = id.slot();
         let is_outgoing = connection.is_outgoing();
-        if stream.datagram().is_some() {
+        if stream.preserves_boundaries() {
             connection.limit_frames(DATAGRAM_FRAME_BYTES_MAX);
         }
         let mut session = Session::new(stream, id, connection);
-        session.peer = peer.map(Box::new);
-        if session.stream.datagram().is_some() {
+        session.profile.peer = peer.map(Box::new);
+        if session.stream.preserves_boundaries() {
             let bytes_max = self.config.limits.datagram_bytes_max;
             let packing = Packing::new(&self.config.codec, bytes_max);
             session.output.packing = Some(Box::new(packing));
@@ -105,7 +105,7 @@ impl Core {
         {
             tracing::error!(%error, "cannot watch a connection");
             if !is_outgoing {
-                self.shared.limiter.leave(session.peer.as_deref());
+                self.shared.limiter.leave(session.profile.peer.as_deref());
             }
             return Err(CloseReason::Io(std::io::ErrorKind::Other));
         }
@@ -122,14 +122,14 @@ impl Core {
         let now_ns = self.sessions.now_ns();
         let session = &mut self.sessions[slot];
         let card = Arc::new(SessionCard::new(session, now_ns));
-        session.card = Some(Arc::clone(&card));
+        session.profile.card = Some(Arc::clone(&card));
         self.shared.sessions.enter(card);
     }
 
     /// Takes a closed session apart.
     pub(crate) fn dismantle(&mut self, slot: usize, reason: CloseReason) {
         // Before the peer can know, so that nobody who heard of the end from it finds the session open.
-        if let Some(card) = self.sessions[slot].card.take() {
+        if let Some(card) = self.sessions[slot].profile.card.take() {
             self.shared.sessions.remove(&card);
         }
         self.rooms().leave_all(slot);
@@ -147,7 +147,7 @@ impl Core {
             tracing::error!(session = %session.id, %error, "cannot stop watching a connection");
         }
         if !session.connection.is_outgoing() {
-            self.shared.limiter.leave(session.peer.as_deref());
+            self.shared.limiter.leave(session.profile.peer.as_deref());
         }
         self.sessions.outbox.buffers.put(session.output.bytes);
         self.sessions

@@ -103,7 +103,7 @@ impl<S: Service> Lane<S> {
             &self.core.config.codec,
             &self.core.counters,
         );
-        if self.core.sessions[slot].stream.datagram().is_some() {
+        if self.core.sessions[slot].stream.preserves_boundaries() {
             self.read_datagrams(slot);
         } else {
             let (core, service) = (&mut self.core, &mut self.service);
@@ -438,8 +438,13 @@ fn refuse_input<C: Codec + ?Sized>(
     filter: FrameFilter,
 ) -> Flow {
     let session = cx.core.sessions.find(cx.id);
-    if let Some((session, terms)) = session.and_then(|it| Some((it, it.listener.as_ref()?))) {
-        terms.note_refused(rest, filter.frame_bytes_max, session.peer.as_deref());
+    if let Some((session, terms)) = session.and_then(|it| Some((it, it.profile.listener.as_ref()?)))
+    {
+        terms.note_refused(
+            rest,
+            filter.frame_bytes_max,
+            session.profile.peer.as_deref(),
+        );
     }
     Flow::Close(filter.refuse(codec, rest))
 }

@@ -137,7 +137,7 @@ impl LaneRooms<'_> {
         validate_name(room).map_err(JoinError::RoomName)?;
         let slot = self.sessions.slot_of(id).ok_or(JoinError::NotOpen)?;
         let session = &self.sessions[slot];
-        if session.is_unproven() {
+        if session.stream.is_unproven() {
             return Err(JoinError::Unproven);
         }
         let rooms = session.memberships.iter();
@@ -155,7 +155,7 @@ impl LaneRooms<'_> {
         {
             return Err(JoinError::AlreadyJoined);
         }
-        let (member, claimed) = match &session.member {
+        let (member, claimed) = match &session.profile.member {
             Some(member) if name.is_empty() || name == &*member.name => {
                 (Member::clone(member), false)
             }
@@ -188,7 +188,7 @@ impl LaneRooms<'_> {
         if presence {
             self.announce_presence(alias, &member, PresenceEvent::Joined);
         }
-        self.sessions[slot].member = Some(Box::new(member.clone()));
+        self.sessions[slot].profile.member = Some(Box::new(member.clone()));
         let policy = policy.unwrap_or(config.room_defaults.policy);
         self.attach(slot, &entered.room, policy);
         Ok(Joined {
@@ -215,7 +215,7 @@ impl LaneRooms<'_> {
         }
         let session = &mut self.sessions[slot];
         let in_output = std::mem::take(&mut session.output.room_messages);
-        if let Some(member) = session.member.take() {
+        if let Some(member) = session.profile.member.take() {
             self.table.directory.release(&member);
         }
         self.sessions.count_undelivered(in_output);
@@ -241,7 +241,7 @@ impl LaneRooms<'_> {
         let (Some(room), Some(log)) = (self.table.get(alias), outbox.logs.get_mut(alias)) else {
             return Err(RoomError::NotJoined);
         };
-        let Some(member) = &session.member else {
+        let Some(member) = &session.profile.member else {
             return Err(RoomError::NotJoined);
         };
         let said = Said {
@@ -284,7 +284,7 @@ impl LaneRooms<'_> {
     ) -> Result<(), RoomError> {
         let session = self.sessions.find(id).ok_or(RoomError::NotJoined)?;
         session.room_membership(alias).ok_or(RoomError::NotJoined)?;
-        let member = session.member.clone().ok_or(RoomError::NotJoined)?;
+        let member = session.profile.member.clone().ok_or(RoomError::NotJoined)?;
         let target = self
             .table
             .directory
@@ -510,7 +510,7 @@ impl LaneRooms<'_> {
             index,
             subscriber,
         } = session.memberships.swap_remove(membership);
-        let member = session.member.clone();
+        let member = session.profile.member.clone();
         let Some(log) = outbox.logs.get_mut(alias) else {
             return;
         };

@@ -185,8 +185,12 @@ impl LaneRooms<'_> {
 
 /// Says who is cut off, by what an operator can find them by: address and name, as far as they have them.
 fn warn_of_slow(session: &Session, behind: Option<u64>, what: &str) {
-    let peer = session.peer.as_deref().map(tracing::field::display);
-    let name = session.member.as_deref().map(|member| &*member.name);
+    let peer = session.profile.peer.as_deref().map(tracing::field::display);
+    let name = session
+        .profile
+        .member
+        .as_deref()
+        .map(|member| &*member.name);
     tracing::warn!(session = %session.id, peer, name, behind, "{what}");
 }
 
@@ -244,7 +248,7 @@ mod tests {
         let id = lane.core.sessions[ada].id;
         let session = &mut lane.core.sessions[ada];
         let peer = Endpoint::Udp("192.0.2.7:4711".parse().unwrap());
-        session.peer = Some(Box::new(peer));
+        session.profile.peer = Some(Box::new(peer));
         lane.core.rooms().join(id, "lobby", "ada", None).unwrap();
         let text = logged(|| warn_of_slow(&lane.core.sessions[ada], Some(3), "slow"));
         for part in [" WARN ", "192.0.2.7:4711", "name=\"ada\"", "behind=3"] {

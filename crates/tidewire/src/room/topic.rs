@@ -55,7 +55,7 @@ impl LaneRooms<'_> {
             let peer = self
                 .sessions
                 .find(id)
-                .and_then(|session| session.peer.as_deref());
+                .and_then(|session| session.profile.peer.as_deref());
             let peer = peer.map(tracing::field::display);
             tracing::warn!(
                 session = %id,
@@ -76,7 +76,7 @@ impl LaneRooms<'_> {
     ) -> Result<u16, SubscribeError> {
         let pattern = Pattern::parse(pattern)?;
         let slot = self.sessions.slot_of(id).ok_or(SubscribeError::NotOpen)?;
-        if self.sessions[slot].is_unproven() {
+        if self.sessions[slot].stream.is_unproven() {
             return Err(SubscribeError::Unproven);
         }
         if self.sessions[slot].connection.frame_bytes_max()

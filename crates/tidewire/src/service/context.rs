@@ -141,13 +141,19 @@ impl Context<'_> {
         self.core
             .sessions
             .find(self.id)
-            .and_then(|session| session.peer.as_deref())
+            .and_then(|session| session.profile.peer.as_deref())
     }
 
     /// Process, user and group of a peer that connected through a Unix socket, as they were at that moment.
     #[must_use]
     pub fn peer_credentials(&self) -> Option<PeerCredentials> {
-        self.core.sessions.find(self.id)?.card.as_ref()?.credentials
+        self.core
+            .sessions
+            .find(self.id)?
+            .profile
+            .card
+            .as_ref()?
+            .credentials
     }
 
     /// How the session's bytes travel.
@@ -187,14 +193,14 @@ impl Context<'_> {
         self.core
             .sessions
             .find(self.id)
-            .map_or(0, |session| session.tag)
+            .map_or(0, |session| session.profile.tag)
     }
 
     /// Attaches a number to the session, typically an index into the service's own table.
     pub fn set_tag(&mut self, tag: u64) {
         if let Some(session) = self.core.sessions.find_mut(self.id) {
-            session.tag = tag;
-            if let Some(card) = &session.card {
+            session.profile.tag = tag;
+            if let Some(card) = &session.profile.card {
                 card.set_tag(tag);
             }
         }

@@ -99,19 +99,19 @@ impl SessionView<'_> {
     /// The number that the service attached to it; 0 at first.
     #[must_use]
     pub fn tag(&self) -> u64 {
-        self.session.tag
+        self.session.profile.tag
     }
 
     /// The peer's address, if it has one.
     #[must_use]
     pub fn peer(&self) -> Option<&Endpoint> {
-        self.session.peer.as_deref()
+        self.session.profile.peer.as_deref()
     }
 
     /// Process, user and group of a peer that connected through a Unix socket.
     #[must_use]
     pub fn peer_credentials(&self) -> Option<PeerCredentials> {
-        self.session.card.as_ref()?.credentials
+        self.session.profile.card.as_ref()?.credentials
     }
 
     /// How its bytes travel.
@@ -123,7 +123,11 @@ impl SessionView<'_> {
     /// The name under which it joined its first room.
     #[must_use]
     pub fn name(&self) -> Option<&str> {
-        self.session.member.as_ref().map(|member| &*member.name)
+        self.session
+            .profile
+            .member
+            .as_ref()
+            .map(|member| &*member.name)
     }
 
     /// The rooms it is in, by the alias that joining answered with.
@@ -143,7 +147,11 @@ impl SessionView<'_> {
     /// When it opened: nanoseconds on the clock of [`Context::now_ns`](crate::Context::now_ns).
     #[must_use]
     pub fn opened_at_ns(&self) -> u64 {
-        self.session.card.as_ref().map_or(0, |card| card.opened_ns)
+        self.session
+            .profile
+            .card
+            .as_ref()
+            .map_or(0, |card| card.opened_ns)
     }
 }
 

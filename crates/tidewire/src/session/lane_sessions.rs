@@ -107,7 +107,7 @@ impl LaneSessions {
 
     /// The codec that reads what a session's peer sends. What is written is framed by the server's codec for all.
     pub(crate) fn input_codec(&self, slot: usize) -> &AnyCodec {
-        let terms = self.slab[slot].listener.as_ref();
+        let terms = self.slab[slot].profile.listener.as_ref();
         terms.map_or(&self.config.codec, |terms| terms.codec())
     }
 

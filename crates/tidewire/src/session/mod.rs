@@ -42,7 +42,6 @@ pub(crate) use shared::{SessionCard, SessionTable};
 
 use crate::address::Endpoint;
 use crate::observe::trace::{Connecting, Traced};
-use crate::transport::datagram::Standing;
 use crate::transport::{Carrier, ListenerTerms};
 
 /// The number of a session, never reused while the server runs.
@@ -111,18 +110,12 @@ pub(crate) struct Session {
     pub(crate) stream: Carrier,
     pub(crate) id: SessionId,
     pub(crate) connection: Connection,
+    pub(crate) profile: Profile,
     /// Whether the service has seen `on_open`, and so must see `on_close`.
     pub(crate) announced: bool,
-    pub(crate) peer: Option<Box<Endpoint>>,
-    /// The terms of its listener, if a socket's listener accepted it.
-    pub(crate) listener: Option<Arc<ListenerTerms>>,
-    pub(crate) tag: u64,
-    /// What other threads know of it; there is none before it opens.
-    pub(crate) card: Option<Arc<SessionCard>>,
     /// While a message of the session is handled, it is the lane's [`Outbox`](outbox::Outbox) that has it.
     pub(crate) output: Output,
     pub(crate) memberships: Vec<Membership>,
-    pub(crate) member: Option<Box<Member>>,
     pub(crate) timer: Option<TimerId>,
     pub(crate) interest: Interest,
     /// Requests whose answers are deferred; none until the first one.
@@ -133,20 +126,30 @@ pub(crate) struct Session {
     pub(crate) connecting: Connecting,
 }
 
+/// Who a session's peer is, and what others know it by.
+#[derive(Debug, Default)]
+pub(crate) struct Profile {
+    pub(crate) peer: Option<Box<Endpoint>>,
+    /// The terms of its listener, if a socket's listener accepted it.
+    pub(crate) listener: Option<Arc<ListenerTerms>>,
+    /// The number that the service attached.
+    pub(crate) tag: u64,
+    /// What other threads know of it; there is none before it opens.
+    pub(crate) card: Option<Arc<SessionCard>>,
+    /// Its name in rooms, from the first one that it joined.
+    pub(crate) member: Option<Box<Member>>,
+}
+
 impl Session {
     pub(crate) fn new(stream: Carrier, id: SessionId, connection: Connection) -> Self {
         Self {
             stream,
             id,
             connection,
+            profile: Profile::default(),
             announced: false,
-            peer: None,
-            listener: None,
-            tag: 0,
-            card: None,
             output: Output::default(),
             memberships: Vec::new(),
-            member: None,
             timer: None,
             interest: Interest::NONE,
             unanswered: None,
@@ -171,25 +174,13 @@ impl Session {
     pub(crate) fn owner(&self) -> Option<IpAddr> {
         match self.connection.is_outgoing() {
             true => None,
-            false => self.peer.as_deref().and_then(counted_address),
+            false => self.profile.peer.as_deref().and_then(counted_address),
         }
-    }
-
-    /// Whether its address may be sent no more than it sent.
-    pub(crate) fn is_unproven(&self) -> bool {
-        let peer = self.stream.datagram();
-        peer.is_some_and(|peer| peer.budget.is_some())
-    }
-
-    /// Whether nothing is known of its UDP address yet.
-    pub(crate) fn is_unvalidated(&self) -> bool {
-        let peer = self.stream.datagram();
-        peer.is_some_and(|peer| matches!(peer.standing, Standing::Unvalidated { .. }))
     }
 
     /// Whether silence ends it soon: nothing is known of its UDP address, and nothing is owed to it.
     pub(crate) fn is_unvalidated_and_owed_nothing(&self) -> bool {
-        self.is_unvalidated() && self.unanswered_count() == 0
+        self.stream.is_unvalidated() && self.unanswered_count() == 0
     }
 
     /// Whether whole frames were left over and may be handled now.
@@ -204,7 +195,7 @@ impl Session {
         let outside_bytes = self.output.outside_bytes;
         let waiting = outside_bytes.min(self.output.len());
         if waiting < outside_bytes {
-            if let Some(card) = &self.card {
+            if let Some(card) = &self.profile.card {
                 card.release(outside_bytes - waiting);
             }
             self.output.outside_bytes = waiting;
@@ -218,7 +209,7 @@ impl Traced for Session {
     }
 
     fn peer(&self) -> Option<impl fmt::Display> {
-        self.peer.as_deref()
+        self.profile.peer.as_deref()
     }
 
     fn is_outgoing(&self) -> bool {

@@ -95,7 +95,7 @@ impl SessionCard {
     pub(crate) fn new(session: &Session, now_ns: u64) -> Self {
         Self {
             id: session.id,
-            peer: session.peer.as_deref().cloned(),
+            peer: session.profile.peer.as_deref().cloned(),
             credentials: session.stream.peer_credentials(),
             transport: session.stream.kind(),
             outgoing: session.connection.is_outgoing(),
@@ -103,7 +103,7 @@ impl SessionCard {
             frame_bytes_max: session.connection.frame_bytes_max(),
             is_open: AtomicBool::new(true),
             is_closing: AtomicBool::new(false),
-            tag: AtomicU64::new(session.tag),
+            tag: AtomicU64::new(session.profile.tag),
             waiting_bytes: AtomicUsize::new(0),
         }
     }

@@ -56,7 +56,7 @@ impl LaneSessions {
             (Phase::Connecting | Phase::Closed(_), _) => return,
             // This side has ended, or the peer takes nothing: an answer cannot be delivered.
             (_, Outbound::HalfClosed | Outbound::Failed) => return self.discard(slot),
-            _ if session.stream.datagram().is_some() => {
+            _ if session.stream.preserves_boundaries() => {
                 let sending = Moving::send(&self.slab[slot], &self.config.codec, &self.counters);
                 self.flush_datagrams(slot);
                 return sending.end(&self.counters);
@@ -276,7 +276,7 @@ impl LaneSessions {
             Written::Closed => return,
             Written::ShutdownWrite => {
                 let session = &self.slab[slot];
-                if let Some(card) = &session.card {
+                if let Some(card) = &session.profile.card {
                     card.set_closed();
                 }
                 // If this fails the peer is gone already, and the next read says so.
@@ -314,7 +314,7 @@ impl LaneSessions {
         }
         self.transmit(slot);
         let session = &mut self.slab[slot];
-        if session.stream.datagram().is_some() {
+        if session.stream.preserves_boundaries() {
             // Its end is said to it whatever the reason is, and what is queued goes before that.
             return;
         }

@@ -47,7 +47,7 @@ use tidewire_proto::connection::Delivery;
 
 use crate::address::InprocName;
 pub use connect_failure::ConnectFailure;
-use datagram::DatagramPeer;
+use datagram::{DatagramPeer, Standing};
 use inproc::InprocStream;
 pub(crate) use listener::{Arrival, ListenerTerms, StreamListener};
 pub(crate) use unframed::UnframedStream;
@@ -224,6 +224,24 @@ impl Carrier {
             Self::Datagram(peer) => Some(peer),
             Self::Socket(_) | Self::Unframed(_) | Self::Inproc(_) => None,
         }
+    }
+
+    /// Whether it carries messages whole, each with its borders, and may lose and reorder them.
+    #[inline]
+    pub(crate) fn preserves_boundaries(&self) -> bool {
+        self.datagram().is_some()
+    }
+
+    /// Whether the peer's address may be sent no more than it sent.
+    pub(crate) fn is_unproven(&self) -> bool {
+        let peer = self.datagram();
+        peer.is_some_and(|peer| peer.budget.is_some())
+    }
+
+    /// Whether nothing is known of the peer's address yet.
+    pub(crate) fn is_unvalidated(&self) -> bool {
+        let peer = self.datagram();
+        peer.is_some_and(|peer| matches!(peer.standing, Standing::Unvalidated { .. }))
     }
 
     /// A server has taken the other end.

@@ -38,7 +38,7 @@ impl Core {
                 return;
             };
             if let Some(slot) = self.sessions.slot_of(id)
-                && self.sessions[slot].is_unvalidated()
+                && self.sessions[slot].stream.is_unvalidated()
             {
                 self.set_standing(slot, Standing::Validated);
                 self.sessions.close(slot, CloseReason::Evicted);
@@ -48,7 +48,7 @@ impl Core {
             let mut queue = std::mem::take(&mut self.ports.unvalidated.queue);
             queue.retain(|id| {
                 let slot = self.sessions.slot_of(*id);
-                slot.is_some_and(|slot| self.sessions[slot].is_unvalidated())
+                slot.is_some_and(|slot| self.sessions[slot].stream.is_unvalidated())
             });
             self.ports.unvalidated.queue = queue;
         }
