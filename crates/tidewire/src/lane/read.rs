@@ -1,6 +1,5 @@
 //! From the socket to the service: read until a short read, decode in place, keep only the unfinished tail.
 
-use std::hint::cold_path;
 use std::io::ErrorKind;
 
 use tidewire_proto::codec::{AnyCodec, Codec, Decoded, FrameTemplate};
@@ -296,7 +295,6 @@ pub(super) fn decode_frames<S: Service, C: Codec + ?Sized, const IS_DATAGRAM: bo
     input: &[u8],
     progress: &mut Progress,
 ) -> (usize, Flow) {
-    let queue_bytes_max = cx.core.config.limits.queue_bytes_max;
     let mut filter = progress.filter;
     let (mut rest, mut frames) = (input, 0);
     let mut searched = std::mem::take(&mut progress.searched);
@@ -322,7 +320,7 @@ pub(super) fn decode_frames<S: Service, C: Codec + ?Sized, const IS_DATAGRAM: bo
                 && !rest.is_empty()
                 && codec.layout(frame, &message).is_some();
             serve::<S, C, IS_DATAGRAM>(cx, service, codec, slot, message, consumed);
-            if is_expected && !must_stop(cx, queue_bytes_max) {
+            if is_expected && !cx.stopped {
                 let like = (frame, &message);
                 let behind = serve_alike::<S, C, IS_DATAGRAM>(cx, service, codec, slot, like, rest);
                 frames += ((rest.len() - behind.len()) / consumed) as u64;
@@ -342,7 +340,7 @@ pub(super) fn decode_frames<S: Service, C: Codec + ?Sized, const IS_DATAGRAM: bo
                 Handled::Closed(reason) => break Flow::Close(reason),
             }
         }
-        if must_stop(cx, queue_bytes_max) {
+        if cx.stopped {
             break Flow::Stop;
         }
     };
@@ -372,7 +370,6 @@ fn serve_alike<'a, S: Service, C: Codec + ?Sized, const IS_DATAGRAM: bool>(
     (frame, message): (&'a [u8], &Message<'a>),
     input: &'a [u8],
 ) -> &'a [u8] {
-    let queue_bytes_max = cx.core.config.limits.queue_bytes_max;
     let Some(template) = FrameTemplate::expect(codec, frame, message) else {
         return input;
     };
@@ -381,11 +378,11 @@ fn serve_alike<'a, S: Service, C: Codec + ?Sized, const IS_DATAGRAM: bool>(
         let Some((message, behind)) = template.read(rest) else {
             return rest;
         };
-        serve::<S, C, IS_DATAGRAM>(cx, service, codec, slot, message, frame.len());
-        if must_stop(cx, queue_bytes_max) {
-            return behind;
-        }
         rest = behind;
+        serve::<S, C, IS_DATAGRAM>(cx, service, codec, slot, message, frame.len());
+        if cx.stopped {
+            return rest;
+        }
     }
 }
 
@@ -416,16 +413,6 @@ fn serve<S: Service, C: Codec + ?Sized, const IS_DATAGRAM: bool>(
         cx.refuse(error);
     }
     handling.end();
-}
-
-/// Whether no further message may be handled now. What was sent already is looked at only if it could matter.
-#[inline(always)]
-fn must_stop(cx: &Context<'_>, queue_bytes_max: usize) -> bool {
-    cx.stopped
-        || cx.core.sessions.outbox.current.bytes.len() > queue_bytes_max && {
-            cold_path();
-            cx.core.sessions.outbox.current.len() > queue_bytes_max
-        }
 }
 
 /// Apart, so that the reason is not put together in the loop over frames, where it would take registers.

@@ -21,7 +21,7 @@ use super::routes::Routes;
 use crate::limits::nanoseconds;
 use crate::mailbox::{BatchEntry, Exchange};
 use crate::observe::DropReason;
-use crate::session::{Gate, LaneSessions, Member, Membership, Session, SessionId};
+use crate::session::{Gate, LaneSessions, Member, Membership, Outbox, Session, SessionId};
 
 /// A room, or the subscribers of one topic pattern, as one lane sees it.
 #[derive(Debug)]
@@ -426,16 +426,20 @@ impl LaneRooms<'_> {
     /// The newest frame of a room's log goes to the lanes that have members, and a sweep is planned here.
     /// `own` is 1 if its author is a subscriber of this lane's log, else 0.
     pub(super) fn handle_appended(&mut self, alias: u16, bytes: usize, own: u64) {
-        self.count_and_plan(alias, own);
-        let others = match self.table.get(alias) {
-            Some(room) => room.shared.other_lanes(self.exchange.lane),
-            None => 0,
-        };
-        let LaneSessions { outbox, .. } = &mut *self.sessions;
-        let Some(log) = outbox.logs.get(alias).filter(|_| others != 0) else {
+        let others = self.count_and_plan(alias, own);
+        if others != 0 {
+            self.pass_on(alias, bytes, others);
+        }
+    }
+
+    /// Sends the newest frame of a room's log to the lanes whose bits are set.
+    #[inline(never)]
+    fn pass_on(&mut self, alias: u16, bytes: usize, others: u64) {
+        let Outbox { logs, buffers, .. } = &mut self.sessions.outbox;
+        let Some(log) = logs.get(alias) else {
             return;
         };
-        let mut frame = outbox.buffers.take();
+        let mut frame = buffers.take();
         frame.extend_from_slice(log.newest(bytes));
         self.send_to_lanes(others, alias, &frame);
         self.sessions.outbox.buffers.put(frame);
@@ -451,9 +455,10 @@ impl LaneRooms<'_> {
         }
     }
 
-    fn count_and_plan(&mut self, alias: u16, own: u64) {
+    /// Counts a message for the members on this lane, and plans a sweep. Returns the other lanes with members, as bits.
+    fn count_and_plan(&mut self, alias: u16, own: u64) -> u64 {
         let Some(Some(room)) = self.table.rooms.get_mut(usize::from(alias)) else {
-            return;
+            return 0;
         };
         self.sessions
             .counters
@@ -462,6 +467,7 @@ impl LaneRooms<'_> {
         if let Some(due_ns) = room.coalescer.handle_append(self.sessions.reactor.now_ns) {
             self.table.due.push(Reverse((due_ns, alias)));
         }
+        room.shared.other_lanes(self.exchange.lane)
     }
 
     pub(super) fn open_room(&mut self, shared: &Arc<SharedRoom>) {

@@ -243,8 +243,9 @@ impl Context<'_> {
         if self.id == SessionId::NONE {
             return Err(SendError::NotOpen);
         }
-        self.core.sessions.append_to_current(encode)?;
-        Ok(())
+        let appended = self.core.sessions.append_to_current(encode);
+        self.handle_appended();
+        Ok(appended?)
     }
 
     /// Sends a message to any session of the server, also on another lane.
@@ -287,7 +288,10 @@ impl Context<'_> {
         work: impl FnOnce(&mut SessionSender<'_>) -> T,
     ) -> Result<T, SendError> {
         let mut sender = SessionSender::open(self, id)?;
-        Ok(work(&mut sender))
+        let result = work(&mut sender);
+        drop(sender);
+        self.handle_appended();
+        Ok(result)
     }
 
     /// Appends whole frames to the output of a session of this lane.
@@ -320,6 +324,14 @@ impl Context<'_> {
             return;
         };
         self.core.sessions.flush(slot);
+    }
+
+    /// Something was appended to the session's output. No further message is handled when that is full.
+    #[inline(always)]
+    pub(super) fn handle_appended(&mut self) {
+        if self.core.sessions.outbox.is_current_full() {
+            self.stopped = true;
+        }
     }
 
     /// Whether this service waits to learn who the peer is, as it does after a prompt for a name. From the first call with
@@ -472,6 +484,7 @@ impl Context<'_> {
     /// Queues, for the session that just joined, a presence frame for everyone who was there before.
     pub fn push_roster(&mut self, joined: &Joined) {
         self.core.rooms().push_roster(joined);
+        self.handle_appended();
     }
 
     /// Subscribes this session to a [pattern](tidewire_proto::topic). From now on it gets what is published to matching

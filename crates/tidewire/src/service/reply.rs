@@ -49,6 +49,7 @@ impl Context<'_> {
             payload,
             &mut self.core.sessions.outbox.current.bytes,
         ) {
+            self.handle_appended();
             return Ok(());
         }
         self.reply_by_pattern(payload)
@@ -88,6 +89,7 @@ impl Context<'_> {
                 &mut self.core.sessions.outbox.current.bytes,
             );
             if pattern.append(self.current.id, payload, out) {
+                self.handle_appended();
                 return Ok(());
             }
         }

@@ -46,10 +46,10 @@ impl LaneSessions {
         spare_frames: Arc<SpareFrames>,
     ) -> Self {
         Self {
+            outbox: Outbox::new(spare_frames, config.limits.queue_bytes_max),
             config,
             counters,
             reactor: Reactor::new(poller),
-            outbox: Outbox::new(spare_frames),
             slab: Slab::new(),
             closed: Vec::new(),
             resumed: Vec::new(),

@@ -33,6 +33,7 @@ pub use broadcast::{Broadcast, BroadcastReport, SessionView};
 pub(crate) use broadcast::{Predicate, Share, prepare};
 pub(crate) use lane_sessions::LaneSessions;
 pub(crate) use limiter::{Gate, Shares, TableFull, counted_address};
+pub(crate) use outbox::Outbox;
 pub(crate) use output::Output;
 pub(crate) use pending::{NOWHERE, Place, Unanswered};
 pub(crate) use reactor::TimerKey;

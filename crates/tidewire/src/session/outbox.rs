@@ -1,6 +1,7 @@
 //! What all outputs of a lane share: buffers, the list of those to flush, and the logs of rooms and topics, of which every
 //! subscriber is written its part.
 
+use std::hint::cold_path;
 use std::mem;
 use std::sync::Arc;
 
@@ -25,10 +26,12 @@ pub(crate) struct Outbox {
     pub(crate) current: Output,
     /// The slot of that session, or [`NO_SLOT`].
     current_slot: usize,
+    /// Bytes that wait above which an output is full.
+    queue_bytes_max: usize,
 }
 
 impl Outbox {
-    pub(super) fn new(spare_frames: Arc<SpareFrames>) -> Self {
+    pub(super) fn new(spare_frames: Arc<SpareFrames>, queue_bytes_max: usize) -> Self {
         Self {
             buffers: BufferPool::default(),
             spare_frames,
@@ -37,6 +40,7 @@ impl Outbox {
             logs: Logs::default(),
             current: Output::default(),
             current_slot: NO_SLOT,
+            queue_bytes_max,
         }
     }
 }
@@ -100,6 +104,15 @@ impl LaneSessions {
 }
 
 impl Outbox {
+    /// Whether the current output is full. The bytes that went already are looked at only if they could matter.
+    #[inline(always)]
+    pub(crate) fn is_current_full(&self) -> bool {
+        self.current.bytes.len() > self.queue_bytes_max && {
+            cold_path();
+            self.current.len() > self.queue_bytes_max
+        }
+    }
+
     /// Whether messages of the session in this slot are handled.
     #[inline]
     pub(super) fn is_current(&self, slot: usize) -> bool {
