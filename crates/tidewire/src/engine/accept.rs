@@ -17,7 +17,7 @@ use tidewire_proto::message::{Kind, Message};
 
 use super::Core;
 use crate::address::Endpoint;
-use crate::mailbox::Post;
+use crate::mailbox::LaneMessage;
 use crate::transport::StreamListener;
 use crate::transport::{Carrier, Transport};
 use std::os::fd::AsFd;
@@ -108,9 +108,10 @@ impl Core {
         }
         match lanes.get(self.acceptor.next_lane) {
             Some(other) if self.acceptor.next_lane != self.exchange.lane => {
-                if let Err(Post::Adopt(arrival)) = other.post(Post::Adopt(arrival)) {
+                let message = LaneMessage::Adopt(Box::new(arrival));
+                if let Err(LaneMessage::Adopt(arrival)) = other.post(message) {
                     // That lane is drowning or has ended; this one has just shown that it is not.
-                    self.adopt(arrival, ready);
+                    self.adopt(*arrival, ready);
                 }
             }
             _ => self.adopt(arrival, ready),
@@ -232,19 +233,20 @@ mod tests {
             ..Limits::default()
         };
         let mut lane = lane(&Server::builder().limits(limits));
-        let handle = lane.core.exchange.handle.clone();
+        let mailbox = Arc::clone(&lane.core.exchange.mailbox);
         let (near, mut far) = Stream::pair().unwrap();
         // Another lane had accepted and counted it before the end came.
         assert!(lane.core.shared.limiter.enter(None));
         let deadline_ns = u64::MAX;
-        handle.post(Post::Drain { deadline_ns }).unwrap();
+        mailbox.post(LaneMessage::Drain { deadline_ns }).unwrap();
         let arrival = Arrival {
             stream: near.into(),
             peer: None,
             listener: None,
         };
-        handle.post(Post::Adopt(arrival)).unwrap();
-        lane.take_mail();
+        let message = LaneMessage::Adopt(Box::new(arrival));
+        mailbox.post(message).unwrap();
+        lane.take_messages();
 
         assert_eq!(lane.core.counters.sessions_refused.read(), 1);
         assert_eq!(lane.core.counters.sessions_opened.read(), 0);

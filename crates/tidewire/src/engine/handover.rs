@@ -6,14 +6,15 @@
 //! end, and their peers can come back at once.
 
 use std::os::fd::AsFd;
+use std::sync::Arc;
 
 use super::Core;
-use crate::mailbox::{LaneHandle, Post};
+use crate::mailbox::{LaneMessage, Mailbox};
 use crate::transport::StreamListener;
 use crate::transport::inproc;
 
 impl Core {
-    /// Gives away what others can go on with. The lane's handle is retired already, and its sessions are still there.
+    /// Gives away what others can go on with. The lane's mailbox is retired already, and its sessions are still there.
     pub(crate) fn hand_over(&mut self) {
         let listeners = std::mem::take(&mut self.acceptor.listeners);
         for listener in &listeners {
@@ -25,40 +26,39 @@ impl Core {
             self.give_listener(Box::new(listener));
         }
         if let Some(successor) = self.successor() {
-            inproc::hand_over(&self.exchange.handle, &successor.party());
+            inproc::hand_over(&*self.exchange.mailbox, &successor.party());
         }
     }
 
-    /// Waits for a place in a successor's queue, which other lanes must not; nobody waits for a lane that has ended.
+    /// Waits for a place in a successor's mailbox, which other lanes must not; nobody waits for a lane that has ended.
     fn give_listener(&self, listener: Box<StreamListener>) {
-        let mut post = Post::Listen(listener);
+        let mut message = LaneMessage::Listen(listener);
         while let Some(successor) = self.successor() {
-            match successor.post(post) {
+            match successor.post(message) {
                 Ok(()) => return,
-                Err(back) => post = back,
+                Err(back) => message = back,
             }
             std::thread::yield_now();
         }
     }
 
     /// Passes on the connections that others posted, and counts messages that found nobody.
-    pub(crate) fn discard_mail(&mut self) {
-        let handle = self.exchange.handle.clone();
-        self.pass_on_all(std::iter::from_fn(|| handle.take()));
-        self.exchange.handle.discard_letters();
+    pub(crate) fn discard_messages(&mut self) {
+        let mailbox = Arc::clone(&self.exchange.mailbox);
+        self.pass_on_all(std::iter::from_fn(|| mailbox.take()));
         self.exchange.discard_batches();
     }
 
     /// The same for what was taken already.
-    pub(crate) fn pass_on_all(&mut self, posts: impl IntoIterator<Item = Post>) {
+    pub(crate) fn pass_on_all(&mut self, messages: impl IntoIterator<Item = LaneMessage>) {
         let successor = self.successor();
-        for post in posts {
-            self.pass_on(post, successor.as_ref());
+        for message in messages {
+            self.pass_on(message, successor.as_deref());
         }
     }
 
     /// The next living lane, unless the whole server ends.
-    fn successor(&self) -> Option<LaneHandle> {
+    fn successor(&self) -> Option<Arc<Mailbox>> {
         let lanes = self
             .exchange
             .lanes
@@ -67,25 +67,26 @@ impl Core {
         lanes.iter().find(|lane| !lane.is_retired()).cloned()
     }
 
-    fn pass_on(&self, post: Post, successor: Option<&LaneHandle>) {
-        match (post, successor) {
-            (Post::Adopt(arrival), Some(successor)) => {
-                if let Err(Post::Adopt(arrival)) = successor.post(Post::Adopt(arrival)) {
+    fn pass_on(&self, message: LaneMessage, successor: Option<&Mailbox>) {
+        match (message, successor) {
+            (LaneMessage::Adopt(arrival), Some(successor)) => {
+                let passed_on = successor.post(LaneMessage::Adopt(arrival));
+                if let Err(LaneMessage::Adopt(arrival)) = passed_on {
                     self.shared.limiter.leave(arrival.peer.as_ref());
                 }
             }
-            (Post::Adopt(arrival), None) => self.shared.limiter.leave(arrival.peer.as_ref()),
-            (Post::Arrive { stream }, Some(successor)) => {
-                let passed_on = successor.post(Post::Arrive { stream });
+            (LaneMessage::Adopt(arrival), None) => {
+                self.shared.limiter.leave(arrival.peer.as_ref());
+            }
+            (LaneMessage::Arrive { stream }, Some(successor)) => {
+                let passed_on = successor.post(LaneMessage::Arrive { stream });
                 if passed_on.is_err() {
                     // Like any connection to a server that is too busy, it ends.
                     tracing::warn!("a connection on its way to a lane that ended found no place");
                 }
             }
-            (Post::Listen(listener), Some(_)) => self.give_listener(listener),
-            (Post::Batch(batch), _) => self.exchange.handle.count_undelivered(&batch),
-            // Whatever else there is was for this lane or its sessions.
-            _ => {}
+            (LaneMessage::Listen(listener), Some(_)) => self.give_listener(listener),
+            (message, _) => self.exchange.mailbox.count_undelivered(&message),
         }
     }
 

@@ -43,7 +43,7 @@ impl Core {
                 (peer.into(), Some(endpoint.clone()))
             }
             Endpoint::Inproc(name) => {
-                let waiter = wait_for_server.then(|| self.exchange.handle.party());
+                let waiter = wait_for_server.then(|| self.exchange.mailbox.party());
                 let stream = inproc::connect(name, waiter.as_ref())?;
                 (Carrier::Inproc(Box::new(stream)), None)
             }

@@ -7,9 +7,9 @@
 
 mod accept;
 mod datagrams;
+mod delivery;
 mod draining;
 mod handover;
-mod letters;
 mod lifecycle;
 mod replies;
 
@@ -25,7 +25,7 @@ pub(crate) use draining::Ending;
 pub(crate) use replies::{Origin, Replies};
 
 use crate::config::Config;
-use crate::mailbox::{Exchange, LaneHandle, Lanes};
+use crate::mailbox::{Exchange, Lanes, Mailbox};
 use crate::observe::LaneCounters;
 use crate::room::{Directory, LaneRooms, RoomTable};
 use crate::session::{Gate, LaneSessions, SessionTable, SpareFrames};
@@ -82,7 +82,7 @@ impl Core {
     pub(crate) fn new(
         lane: usize,
         shared: Arc<Shared>,
-        handle: LaneHandle,
+        mailbox: Arc<Mailbox>,
         poller: Box<dyn Poller>,
         counters: Arc<CachePadded<LaneCounters>>,
     ) -> Self {
@@ -97,7 +97,7 @@ impl Core {
         Self {
             sessions,
             rooms: RoomTable::new(Arc::clone(&shared.directory), Arc::clone(&shared.limiter)),
-            exchange: Exchange::new(lane, handle, Arc::clone(&shared.lanes)),
+            exchange: Exchange::new(lane, mailbox, Arc::clone(&shared.lanes)),
             acceptor: Acceptor::default(),
             ports: Ports::default(),
             replies: Replies::default(),

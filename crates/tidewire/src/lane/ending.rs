@@ -14,7 +14,7 @@ use std::time::Duration;
 use tidewire_io::clock::now_ns;
 
 use super::Lane;
-use crate::mailbox::Post;
+use crate::mailbox::LaneMessage;
 use crate::service::Service;
 
 impl<S: Service> Lane<S> {
@@ -26,8 +26,10 @@ impl<S: Service> Lane<S> {
             thread::sleep(EXCHANGE_PAUSE);
         }
         // From now on whoever posts counts it, so the next look is the last one.
-        self.core.exchange.handle.retire();
-        self.take_last_mail(&mut others);
+        self.core.exchange.mailbox.retire();
+        while let Some(message) = self.core.exchange.mailbox.take() {
+            self.handle_last_message(message, &mut others);
+        }
         self.core.sessions.flush_dirty();
         self.core.rooms().sweep_all();
         if self.core.ending.drain_deadline_ns.is_some() {
@@ -40,9 +42,12 @@ impl<S: Service> Lane<S> {
     }
 
     /// Takes and posts what there is. Returns whether that was the last of it.
-    fn exchange(&mut self, others: &mut Vec<Post>) -> bool {
+    fn exchange(&mut self, others: &mut Vec<LaneMessage>) -> bool {
         self.core.sessions.reactor.read_clock();
-        self.take_last_mail(others);
+        let mut work = 0;
+        while let Some(message) = self.next_message(&mut work) {
+            self.handle_last_message(message, others);
+        }
         self.core.sessions.flush_dirty();
         self.core.rooms().sweep_due();
         self.core.exchange.post_batches();
@@ -59,16 +64,16 @@ impl<S: Service> Lane<S> {
             || core.exchange.lanes.silent.are_all(lanes)
     }
 
-    /// Takes messages for sessions of this lane. What is not one is put aside for other lanes.
-    fn take_last_mail(&mut self, others: &mut Vec<Post>) {
-        while let Some(post) = self.core.exchange.handle.take() {
-            match post {
-                Post::Batch(batch) => self.core.deliver_batch(batch),
-                Post::Drain { .. } | Post::Stop => self.core.ending.server_ends = true,
-                other => others.push(other),
-            }
+    /// Handles a message for sessions of this lane. What is not one is put aside for other lanes.
+    fn handle_last_message(&mut self, message: LaneMessage, others: &mut Vec<LaneMessage>) {
+        match message {
+            LaneMessage::Drain { .. } | LaneMessage::Stop => self.core.ending.server_ends = true,
+            LaneMessage::Adopt(_)
+            | LaneMessage::Arrive { .. }
+            | LaneMessage::Listen(_)
+            | LaneMessage::Placed { .. } => others.push(message),
+            message => self.handle_message(message),
         }
-        self.core.take_letters();
     }
 }
 
@@ -76,5 +81,5 @@ impl<S: Service> Lane<S> {
 /// that does not return.
 const EXCHANGE_NS_MAX: u64 = 2_000_000_000;
 
-/// How long a lane sleeps between two looks for the last mail. Most of the time the second look finds it.
+/// How long a lane sleeps between two looks for the last messages. Most of the time the second look finds it.
 const EXCHANGE_PAUSE: Duration = Duration::from_micros(100);

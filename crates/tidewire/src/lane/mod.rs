@@ -9,12 +9,13 @@
 //!
 //! Nothing on that way allocates in the steady state, takes a lock, or makes a system call per message. The lane drives the
 //! components of [`Core`], which own its state. `read` and `datagrams` bring messages to the service, `control` speaks the
-//! handshake and heartbeats, `timers` works off what other threads left and what is due, `wait` decides whether to look for
+//! handshake and heartbeats, `messages` takes what other threads posted, `timers` works off what is due, `wait` decides whether to look for
 //! work or to sleep, `ending` is the last exchange of lanes, `thread` is what its server has of it to wait for its end.
 
 mod control;
 mod datagrams;
 mod ending;
+mod messages;
 mod read;
 #[cfg(test)]
 mod testing;
@@ -104,7 +105,7 @@ impl<S: Service> Lane<S> {
     pub(crate) fn run(mut self) -> Result<(), LaneError> {
         let result = catch_unwind(AssertUnwindSafe(|| self.serve()))
             .unwrap_or_else(|panic| Err(LaneError::ServicePanicked(panic_text(&*panic))));
-        self.core.exchange.handle.retire();
+        self.core.exchange.mailbox.retire();
         // A panic may have left the lane's own state half changed. Taking it apart is worth a try: with it, peers,
         // rooms and counters learn of the end; without it, peers still do, when the sockets are closed.
         let taken_apart = catch_unwind(AssertUnwindSafe(|| {
@@ -115,7 +116,7 @@ impl<S: Service> Lane<S> {
                 tracing::error!(%error, lane = self.core.exchange.lane, "a lane failed");
                 self.core.abandon();
             }
-            self.core.discard_mail();
+            self.core.discard_messages();
         }));
         // Also of a lane that failed: nobody is to wait for it.
         self.core
@@ -134,7 +135,7 @@ impl<S: Service> Lane<S> {
 
     fn serve(&mut self) -> Result<(), LaneError> {
         self.core.sessions.reactor.poller.add(
-            std::os::fd::AsFd::as_fd(&self.core.exchange.handle.doorbell),
+            std::os::fd::AsFd::as_fd(&self.core.exchange.mailbox.doorbell),
             DOORBELL,
             tidewire_io::poller::Interest::READ,
         )?;
@@ -148,11 +149,11 @@ impl<S: Service> Lane<S> {
         Ok(())
     }
 
-    /// Everything of a turn but reading: mail, timers, the service's own work, flushes and sweeps. Returns when
+    /// Everything of a turn but reading: messages of other threads, timers, the service's own work, flushes and sweeps. Returns when
     /// the next turn is due at the latest.
     fn turn(&mut self) -> Option<u64> {
         self.core.sessions.reactor.read_clock();
-        self.take_mail();
+        self.take_messages();
         self.handle_timers();
         self.resume_held();
         let service_wake = self.run_service_turn();

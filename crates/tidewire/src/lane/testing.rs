@@ -9,7 +9,7 @@ use tidewire_io::socket::Stream;
 
 use super::{Lane, Spin};
 use crate::engine::Core;
-use crate::mailbox::LaneHandle;
+use crate::mailbox::Mailbox;
 use crate::server::ServerBuilder;
 use crate::service::Context;
 use crate::service::HandlerResult;
@@ -25,9 +25,9 @@ pub(crate) fn lane(builder: &ServerBuilder) -> Lane<Handler> {
     let poller = open(PollerChoice::Auto).unwrap();
     let counters = Arc::default();
     let shared = builder.share(poller.kind());
-    let handle = LaneHandle::new(Arc::clone(&counters)).unwrap();
-    shared.lanes.set(vec![handle.clone()]);
-    let mut core = Core::new(0, Arc::new(shared), handle, poller, counters);
+    let mailbox = Mailbox::new(Arc::clone(&counters)).unwrap();
+    shared.lanes.set(vec![Arc::clone(&mailbox)]);
+    let mut core = Core::new(0, Arc::new(shared), mailbox, poller, counters);
     core.sessions.reactor.set_time(core.sessions.reactor.now_ns);
     Lane::new(core, |cx, message| cx.reply(message.payload), Spin::Never)
 }

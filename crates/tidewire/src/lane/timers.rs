@@ -6,10 +6,7 @@
 use crate::session::TimerKey;
 
 use super::Lane;
-use crate::mailbox::Post;
 use crate::service::Service;
-use crate::session::Session;
-use crate::transport::Arrival;
 
 impl<S: Service> Lane<S> {
     pub(crate) fn handle_timers(&mut self) {
@@ -27,58 +24,6 @@ impl<S: Service> Lane<S> {
             }
         }
         self.expired = expired;
-    }
-
-    /// Takes what other threads left.
-    pub(crate) fn take_mail(&mut self) {
-        while let Some(post) = self.core.exchange.handle.take() {
-            match post {
-                Post::Adopt(arrival) => self.core.adopt(arrival, &mut self.ready),
-                Post::Arrive { stream } => {
-                    let (peer, listener) = (None, None);
-                    let arrival = Arrival {
-                        stream,
-                        peer,
-                        listener,
-                    };
-                    self.core.place(arrival, &mut self.ready);
-                }
-                Post::Listen(listener) => self.core.take_over(*listener),
-                Post::Placed { ticket } => self.finish_waiting(ticket),
-                Post::Batch(batch) => self.core.deliver_batch(batch),
-                Post::Drain { deadline_ns } => {
-                    self.read_what_came();
-                    self.core.drain(deadline_ns);
-                }
-                Post::Stop => {
-                    self.core.ending.server_ends = true;
-                    self.core.ending.stop = true;
-                }
-            }
-        }
-        self.core.take_letters();
-        while let Some(slot) = self.ready.pop() {
-            self.start_or_read(slot);
-        }
-    }
-
-    /// Reads what has come for sessions that are about to end: it is not new, and still theirs.
-    fn read_what_came(&mut self) {
-        self.receive_at_ports();
-        let is_open = |session: &Session| {
-            session.connection.is_open() && session.announced && session.connection.may_read()
-        };
-        let sessions = self.core.sessions.iter();
-        let open: Vec<usize> = sessions
-            .filter(|(_, session)| is_open(session))
-            .map(|(slot, _)| slot)
-            .collect();
-        for slot in open {
-            // A handler may have ended others.
-            if self.core.sessions.get(slot).is_some_and(is_open) {
-                self.read_session(slot);
-            }
-        }
     }
 }
 

@@ -2,6 +2,7 @@
 
 use crossbeam_queue::ArrayQueue;
 
+use crate::observe::LaneCounters;
 use crate::session::SessionId;
 
 /// Buffers for batches. Those of a lane that mostly sends would otherwise all end up with lanes that mostly receive,
@@ -75,6 +76,15 @@ impl<'a> BatchEntry<'a> {
             }
         })
     }
+}
+
+/// Counts the messages of a batch that nobody will take.
+pub(super) fn count_undelivered(mut batch: &[u8], counters: &LaneCounters) {
+    let mut messages = 0;
+    while BatchEntry::decode(&mut batch).is_some() {
+        messages += 1;
+    }
+    counters.mail_undelivered.add_shared(messages);
 }
 
 /// Batch buffers kept for all lanes: at most 16 MiB.

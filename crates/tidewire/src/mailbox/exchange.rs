@@ -6,14 +6,14 @@ use std::sync::{Arc, OnceLock};
 use tidewire_proto::codec::AnyCodec;
 use tidewire_proto::error::EncodeError;
 
-use super::{BatchEntry, LaneHandle, Post, SpareBatches};
+use super::{BatchEntry, LaneMessage, Mailbox, SpareBatches};
 use crate::session::{LaneSessions, SendError, SessionId, encode_within};
 
 /// The lanes of a server, as each of them knows the others.
 #[derive(Debug, Default)]
 pub(crate) struct Lanes {
-    /// Every lane of the server, in the order of their numbers.
-    handles: OnceLock<Vec<LaneHandle>>,
+    /// The mailboxes of all lanes of the server, in the order of their numbers.
+    mailboxes: OnceLock<Vec<Arc<Mailbox>>>,
     /// Emptied batches on their way back from the lanes that received them to those that send.
     pub(crate) spare_batches: SpareBatches,
     /// The lanes of which no more mail comes.
@@ -41,7 +41,7 @@ pub(crate) struct Exchange {
     /// The number of this lane.
     pub(crate) lane: usize,
     /// The mailbox of this lane.
-    pub(crate) handle: LaneHandle,
+    pub(crate) mailbox: Arc<Mailbox>,
     pub(crate) lanes: Arc<Lanes>,
     /// What this turn produced for each other lane, see [`BatchEntry`].
     pub(crate) batches: Vec<Vec<u8>>,
@@ -49,27 +49,27 @@ pub(crate) struct Exchange {
 
 impl Lanes {
     /// Makes the lanes known. Only the first call has an effect.
-    pub(crate) fn set(&self, handles: Vec<LaneHandle>) {
+    pub(crate) fn set(&self, mailboxes: Vec<Arc<Mailbox>>) {
         // The cell is new, so this cannot find it set.
-        let _ = self.handles.set(handles);
+        let _ = self.mailboxes.set(mailboxes);
     }
 
     #[inline]
-    pub(crate) fn get(&self) -> Option<&Vec<LaneHandle>> {
-        self.handles.get()
+    pub(crate) fn get(&self) -> Option<&Vec<Arc<Mailbox>>> {
+        self.mailboxes.get()
     }
 
     /// Every lane of the server.
-    pub(crate) fn all(&self) -> &[LaneHandle] {
-        self.handles.get().map_or(&[][..], Vec::as_slice)
+    pub(crate) fn all(&self) -> &[Arc<Mailbox>] {
+        self.mailboxes.get().map_or(&[][..], Vec::as_slice)
     }
 }
 
 impl Exchange {
-    pub(crate) fn new(lane: usize, handle: LaneHandle, lanes: Arc<Lanes>) -> Self {
+    pub(crate) fn new(lane: usize, mailbox: Arc<Mailbox>, lanes: Arc<Lanes>) -> Self {
         Self {
             lane,
-            handle,
+            mailbox,
             lanes,
             batches: Vec::new(),
         }
@@ -118,7 +118,7 @@ impl Exchange {
         entry.encode(batch);
     }
 
-    /// Posts what this turn collected for other lanes. What finds a full queue stays and grows.
+    /// Posts what this turn collected for other lanes. What finds a full mailbox stays and grows.
     pub(crate) fn post_batches(&mut self) {
         let Some(lanes) = self.lanes.get() else {
             return;
@@ -128,11 +128,12 @@ impl Exchange {
                 continue;
             }
             let Some(target) = lanes.get(lane).filter(|target| !target.is_retired()) else {
-                self.handle.count_undelivered(batch);
+                self.mailbox.count_batch_undelivered(batch);
                 batch.clear();
                 continue;
             };
-            if let Err(Post::Batch(back)) = target.post(Post::Batch(std::mem::take(batch))) {
+            let message = LaneMessage::Batch(std::mem::take(batch));
+            if let Err(LaneMessage::Batch(back)) = target.post(message) {
                 *batch = back;
             }
         }
@@ -147,17 +148,17 @@ impl Exchange {
     pub(crate) fn is_backed_up(&self) -> bool {
         self.batches
             .iter()
-            .any(|batch| batch.len() > BATCH_BYTES_MAX)
+            .any(|batch| batch.len() > UNPOSTED_BYTES_MAX)
     }
 
     /// Counts what was collected for other lanes and can be posted no more.
     pub(crate) fn discard_batches(&mut self) {
         for batch in &mut self.batches {
-            self.handle.count_undelivered(batch);
+            self.mailbox.count_batch_undelivered(batch);
             batch.clear();
         }
     }
 }
 
 /// Bytes waiting for another lane above which reading stops. 2 MiB is many turns' worth.
-const BATCH_BYTES_MAX: usize = 2 << 20;
+const UNPOSTED_BYTES_MAX: usize = 2 << 20;

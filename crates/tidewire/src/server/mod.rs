@@ -22,7 +22,7 @@ use crate::address::{Address, AddressError, Endpoint};
 use crate::engine::{Core, Shared};
 use crate::lane::{Lane, LaneError, LaneThread, Spin};
 use crate::limits::{Limits, RoomDefaults, nanoseconds};
-use crate::mailbox::{LaneHandle, Post};
+use crate::mailbox::{LaneMessage, Mailbox};
 use crate::observe::{LaneCounters, Metrics, MetricsReader};
 use crate::room::LANES_MAX;
 use crate::service::Sessions;
@@ -36,7 +36,7 @@ pub(crate) use bind::{adapt, frame};
 #[derive(Debug)]
 pub struct Server {
     shared: Arc<Shared>,
-    lanes: Vec<LaneHandle>,
+    lanes: Vec<Arc<Mailbox>>,
     threads: Vec<LaneThread>,
     addresses: Vec<Endpoint>,
     /// In-process names, free again when it stops.
@@ -197,7 +197,7 @@ impl Server {
     #[must_use]
     pub fn shutdown(mut self, deadline: Duration) -> Stopped {
         let deadline_ns = now_ns().saturating_add(nanoseconds(deadline));
-        self.stop(&|| Post::Drain { deadline_ns })
+        self.stop(&|| LaneMessage::Drain { deadline_ns })
     }
 
     /// Listens on its in-process names, as whose lane the first one takes up what comes.
@@ -210,7 +210,7 @@ impl Server {
         Ok(())
     }
 
-    fn stop(&mut self, post: &dyn Fn() -> Post) -> Stopped {
+    fn stop(&mut self, message: &dyn Fn() -> LaneMessage) -> Stopped {
         self.names.clear();
         for index in self.threads.len()..self.lanes.len() {
             // The server ends because this lane did not start.
@@ -220,9 +220,9 @@ impl Server {
             if thread.is_current() {
                 // It goes on when this call returns, which waits for the other lanes.
                 self.shared.lanes.silent.note(index);
-                lane.post_to_itself(post());
+                lane.post_to_itself(message());
             } else if !thread.is_finished() {
-                lane.post_waiting(post());
+                lane.post_waiting(message());
             }
         }
         let failures = self.threads.drain(..).filter_map(LaneThread::join);
@@ -236,7 +236,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        let stopped = self.stop(&|| Post::Stop);
+        let stopped = self.stop(&|| LaneMessage::Stop);
         for failure in stopped.failures {
             tracing::error!(failure, "a lane ended with an error");
         }
@@ -421,14 +421,14 @@ impl ServerBuilder {
         let shared = Arc::new(self.share(kind));
         let counters: Vec<Arc<CachePadded<LaneCounters>>> =
             (0..self.lanes).map(|_| Arc::default()).collect();
-        let mut handles = Vec::new();
+        let mut mailboxes = Vec::new();
         for counters in &counters {
-            handles.push(LaneHandle::new(Arc::clone(counters)).map_err(LaneError::from)?);
+            mailboxes.push(Mailbox::new(Arc::clone(counters)).map_err(LaneError::from)?);
         }
-        shared.lanes.set(handles.clone());
+        shared.lanes.set(mailboxes.clone());
         let mut server = Server {
             shared: Arc::clone(&shared),
-            lanes: handles.clone(),
+            lanes: mailboxes.clone(),
             threads: Vec::new(),
             addresses: bound.addresses,
             names: Vec::new(),
@@ -437,14 +437,14 @@ impl ServerBuilder {
         };
         server.take_names()?;
         let mut listeners = bound.listeners;
-        for (index, (((poller, ports), handle), counters)) in pollers
+        for (index, (((poller, ports), mailbox), counters)) in pollers
             .into_iter()
             .zip(bound.ports)
-            .zip(handles)
+            .zip(mailboxes)
             .zip(counters)
             .enumerate()
         {
-            let mut core = Core::new(index, Arc::clone(&shared), handle, poller, counters);
+            let mut core = Core::new(index, Arc::clone(&shared), mailbox, poller, counters);
             for listener in listeners.drain(..) {
                 core.add_listener(listener).map_err(LaneError::from)?;
             }

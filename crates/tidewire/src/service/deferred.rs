@@ -1,7 +1,7 @@
 //! Answers that come later: from a worker, another thread, an async task.
 //!
 //! A handler that cannot answer at once takes [`Context::defer`](crate::Context::defer), a token of the request
-//! that may go anywhere. Whoever holds it frames the answer and leaves it in the queue of the session's lane,
+//! that may go anywhere. Whoever holds it frames the answer and leaves it in the mailbox of the session's lane,
 //! ringing only a lane that sleeps. A token dropped without an answer, as by a worker that panicked, answers with
 //! an error, so that no caller waits for nothing.
 //!
@@ -23,7 +23,7 @@ use tidewire_proto::codec::Codec;
 use tidewire_proto::message::{Kind, Message};
 
 use crate::engine::Shared;
-use crate::mailbox::Letter;
+use crate::mailbox::LaneMessage;
 use crate::service::Current;
 use crate::session::SessionId;
 use crate::session::{SendError, encode_within};
@@ -154,8 +154,8 @@ impl Ticket {
                 token: self.token,
                 content,
             };
-            if let Err(letter) = lane.post_letter(Letter::Answer(answer)) {
-                lane.count_lost(&letter);
+            if let Err(message) = lane.post(LaneMessage::Answer(answer)) {
+                lane.count_undelivered(&message);
             }
         }
     }

@@ -4,11 +4,11 @@
 //! ```text
 //!   any thread ── find ──▶ table, one lock per lane, touched at opening and closing
 //!        │
-//!        └─ send, close, broadcast ──▶ the lane's queue of letters ──▶ the session's output, written at the turn's end
+//!        └─ send, close, broadcast ──▶ the lane's mailbox ──▶ the session's output, written at the turn's end
 //!                                       rings only a lane that sleeps
 //! ```
 //!
-//! A sent message takes the way of deferred answers: framed where it is sent, left in the lane's queue, appended by the
+//! A sent message takes the way of deferred answers: framed where it is sent, left in the lane's mailbox, appended by the
 //! lane. The queue is unbounded in type and bounded in fact, because every message takes room of its session first,
 //! and room comes back when the bytes have left the output. So `Ok` means that only the end of the connection can
 //! come between, and [`SendError::QueueFull`] is known at once.
@@ -27,7 +27,7 @@ use tidewire_proto::message::Message;
 
 use crate::address::Endpoint;
 use crate::engine::Shared;
-use crate::mailbox::Letter;
+use crate::mailbox::LaneMessage;
 use crate::service::Context;
 use crate::session::SessionId;
 use crate::session::{
@@ -231,16 +231,16 @@ impl SessionHandle {
             shared.spare_frames.put(frame);
             return Err(error.into());
         }
-        let bytes = frame.len() + Letter::OVERHEAD_BYTES;
+        let bytes = frame.len() + LaneMessage::OVERHEAD_BYTES;
         if !card.reserve(bytes, shared.config.limits.queue_bytes_max) {
             shared.spare_frames.put(frame);
             return Err(SendError::QueueFull);
         }
-        let letter = Letter::Send {
+        let message = LaneMessage::Send {
             card: Arc::clone(card),
             frame,
         };
-        self.post(letter).map_err(|NotOpen| SendError::NotOpen)
+        self.post(message).map_err(|NotOpen| SendError::NotOpen)
     }
 
     /// Closes the session after what was sent to it has been written. Its service sees
@@ -256,13 +256,13 @@ impl SessionHandle {
             // Somebody else asked for it already.
             return Ok(());
         }
-        self.post(Letter::Close { id: self.card.id })
+        self.post(LaneMessage::Close { id: self.card.id })
     }
 
-    fn post(&self, letter: Letter) -> Result<(), NotOpen> {
+    fn post(&self, message: LaneMessage) -> Result<(), NotOpen> {
         let lanes = self.shared.lanes.all();
         let lane = lanes.get(self.lane()).ok_or(NotOpen)?;
-        lane.post_letter(letter).map_err(|_| NotOpen)
+        lane.post(message).map_err(|_| NotOpen)
     }
 }
 
@@ -316,7 +316,7 @@ fn post_shares(shared: &Shared, shares: Vec<(usize, Share)>) {
     for (lane, share) in shares {
         if let Some(lane) = lanes.get(lane) {
             // A lane that has ended gives the share back, and dropping it tells.
-            drop(lane.post_letter(Letter::Broadcast(share)));
+            drop(lane.post(LaneMessage::Broadcast(share)));
         }
     }
 }

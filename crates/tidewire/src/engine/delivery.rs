@@ -1,0 +1,35 @@
+//! Delivers to sessions and rooms what other threads posted for them.
+
+use super::Core;
+use crate::mailbox::{BatchEntry, LaneMessage};
+use crate::session::{CloseReason, SessionCard, SessionId};
+
+impl Core {
+    /// Gives every message of a batch to the sessions it is for.
+    pub(crate) fn deliver_batch(&mut self, batch: Vec<u8>) {
+        let mut rest = &batch[..];
+        while let Some(entry) = BatchEntry::decode(&mut rest) {
+            self.rooms().deliver_entry(&entry);
+        }
+        self.exchange.lanes.spare_batches.put(batch);
+    }
+
+    pub(crate) fn deliver_send(&mut self, card: &SessionCard, frame: Vec<u8>) {
+        let slot = self.sessions.slot_of(card.id);
+        let Some(slot) = slot.filter(|slot| self.sessions[*slot].connection.may_send()) else {
+            self.counters.sends_undelivered.add(1);
+            self.sessions.outbox.spare_frames.put(frame);
+            return;
+        };
+        self.counters.sends_taken.add(1);
+        card.release(LaneMessage::OVERHEAD_BYTES);
+        self.sessions[slot].output.outside_bytes += frame.len();
+        self.sessions.append(slot, frame);
+    }
+
+    pub(crate) fn deliver_close(&mut self, id: SessionId) {
+        if let Some(slot) = self.sessions.slot_of(id) {
+            self.sessions.finish(slot, CloseReason::Service);
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! Takes what other threads posted, once a turn: the only reader of the lane's mailbox.
+//!
+//! Messages are handled in the order in which they came, so what a thread answers, sends and closes happens in that order,
+//! and what it sent before a drain is sent. A turn takes a bounded amount, because senders that are faster than the lane
+//! would otherwise keep it from its sockets. It takes more where a message of the server or of another lane waits: that
+//! one stands behind all that came before, and should not wait many turns for it.
+
+use super::Lane;
+use crate::mailbox::LaneMessage;
+use crate::service::Service;
+use crate::session::Session;
+use crate::transport::Arrival;
+
+impl<S: Service> Lane<S> {
+    /// Takes what other threads posted, as much as a turn may.
+    pub(crate) fn take_messages(&mut self) {
+        let mut work = 0;
+        while let Some(message) = self.next_message(&mut work) {
+            self.handle_message(message);
+        }
+        while let Some(slot) = self.ready.pop() {
+            self.start_or_read(slot);
+        }
+    }
+
+    /// The next message, unless this turn has done enough `work`, which it adds to.
+    pub(super) fn next_message(&self, work: &mut usize) -> Option<LaneMessage> {
+        let mailbox = &self.core.exchange.mailbox;
+        if *work >= WORK_PER_TURN && (*work >= WORK_PER_TURN_MAX || !mailbox.has_unreserved()) {
+            return None;
+        }
+        let message = mailbox.take()?;
+        *work += match &message {
+            // It looks at every session, which takes a fraction of what a send does.
+            LaneMessage::Broadcast(_) => 1 + self.core.sessions.len() / SESSIONS_PER_WORK,
+            LaneMessage::Batch(batch) => 1 + batch.len() / BATCH_BYTES_PER_WORK,
+            _ => 1,
+        };
+        Some(message)
+    }
+
+    pub(super) fn handle_message(&mut self, message: LaneMessage) {
+        match message {
+            LaneMessage::Answer(answer) => self.core.sessions.deliver_answer(answer),
+            LaneMessage::Send { card, frame } => self.core.deliver_send(&card, frame),
+            LaneMessage::Close { id } => self.core.deliver_close(id),
+            LaneMessage::Broadcast(share) => self.core.sessions.deliver_broadcast(share),
+            LaneMessage::Batch(batch) => self.core.deliver_batch(batch),
+            LaneMessage::Adopt(arrival) => self.core.adopt(*arrival, &mut self.ready),
+            LaneMessage::Arrive { stream } => {
+                let (peer, listener) = (None, None);
+                let arrival = Arrival {
+                    stream,
+                    peer,
+                    listener,
+                };
+                self.core.place(arrival, &mut self.ready);
+            }
+            LaneMessage::Listen(listener) => self.core.take_over(*listener),
+            LaneMessage::Placed { ticket } => self.finish_waiting(ticket),
+            LaneMessage::Drain { deadline_ns } => {
+                self.read_what_came();
+                self.core.drain(deadline_ns);
+            }
+            LaneMessage::Stop => {
+                self.core.ending.server_ends = true;
+                self.core.ending.stop = true;
+            }
+        }
+    }
+
+    /// Reads what has come for sessions that are about to end: it is not new, and still theirs.
+    fn read_what_came(&mut self) {
+        self.receive_at_ports();
+        let is_open = |session: &Session| {
+            session.connection.is_open() && session.announced && session.connection.may_read()
+        };
+        let sessions = self.core.sessions.iter();
+        let open: Vec<usize> = sessions
+            .filter(|(_, session)| is_open(session))
+            .map(|(slot, _)| slot)
+            .collect();
+        for slot in open {
+            // A handler may have ended others.
+            if self.core.sessions.get(slot).is_some_and(is_open) {
+                self.read_session(slot);
+            }
+        }
+    }
+}
+
+/// Messages taken in one turn: enough that the rest of the turn costs little beside them, few enough that sockets wait
+/// for less than a millisecond.
+const WORK_PER_TURN: usize = 4096;
+
+/// The same while a message of the server or of another lane waits: sockets wait for a few milliseconds.
+const WORK_PER_TURN_MAX: usize = 8 * WORK_PER_TURN;
+
+/// Sessions that a broadcast looks at in the time of a send.
+const SESSIONS_PER_WORK: usize = 8;
+
+/// Bytes of a batch that are delivered in the time of a send; a mailbox full of batches is then about a turn's work.
+const BATCH_BYTES_PER_WORK: usize = 512;
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::lane::lane;
+    use crate::server::Server;
+
+    /// A message without a body: its session counts it as taken all the same.
+    fn send(lane: &Lane<impl Service>, slot: usize) {
+        let card = lane.core.sessions[slot].card.clone().unwrap();
+        assert!(card.reserve(LaneMessage::OVERHEAD_BYTES, usize::MAX));
+        let frame = Vec::new();
+        let message = LaneMessage::Send { card, frame };
+        assert!(lane.core.exchange.mailbox.post(message).is_ok());
+    }
+
+    #[test]
+    fn a_turn_takes_a_bounded_number_of_messages() {
+        let mut lane = lane(&Server::builder());
+        let (slot, _far) = lane.open_session();
+        for _ in 0..2 * WORK_PER_TURN + 1 {
+            send(&lane, slot);
+        }
+        for taken in [WORK_PER_TURN, 2 * WORK_PER_TURN, 2 * WORK_PER_TURN + 1] {
+            assert!(!lane.core.exchange.mailbox.is_empty());
+            lane.take_messages();
+            assert_eq!(lane.core.counters.sends_taken.read(), taken as u64);
+        }
+        assert!(lane.core.exchange.mailbox.is_empty());
+    }
+
+    #[test]
+    fn a_drain_behind_a_flood_is_not_delayed_by_many_turns() {
+        let mut lane = lane(&Server::builder());
+        let (slot, _far) = lane.open_session();
+        let flood = 2 * WORK_PER_TURN_MAX;
+        for _ in 0..flood {
+            send(&lane, slot);
+        }
+        let mailbox = Arc::clone(&lane.core.exchange.mailbox);
+        let deadline_ns = u64::MAX;
+        mailbox.post(LaneMessage::Drain { deadline_ns }).unwrap();
+        for _ in 0..WORK_PER_TURN {
+            send(&lane, slot);
+        }
+        for _ in 0..2 {
+            assert!(lane.core.ending.drain_deadline_ns.is_none());
+            lane.take_messages();
+        }
+        assert_eq!(lane.core.counters.sends_taken.read(), flood as u64);
+        lane.take_messages();
+        assert_eq!(lane.core.ending.drain_deadline_ns, Some(deadline_ns));
+        lane.take_messages();
+        let taken = lane.core.counters.sends_taken.read();
+        let lost = lane.core.counters.sends_undelivered.read();
+        assert_eq!(taken + lost, (flood + WORK_PER_TURN) as u64);
+        assert!(mailbox.is_empty());
+    }
+
+    /// A lane took a bounded number of messages at its end, too, and counted the rest as undelivered.
+    #[test]
+    fn a_lane_that_ends_takes_all_that_was_posted_before() {
+        let mut lane = lane(&Server::builder());
+        let (slot, _far) = lane.open_session();
+        let posted = 3 * WORK_PER_TURN;
+        for _ in 0..posted {
+            send(&lane, slot);
+        }
+        lane.core.ending.server_ends = true;
+        lane.core.ending.stop = true;
+        lane.end();
+        assert_eq!(lane.core.counters.sends_taken.read(), posted as u64);
+        assert_eq!(lane.core.counters.sends_undelivered.read(), 0);
+    }
+}
