@@ -1,10 +1,22 @@
-//! Delivers to sessions and rooms what other threads posted for them.
+//! Takes messages of other threads out of the mailbox, and delivers those for sessions and rooms.
 
 use super::Core;
 use crate::mailbox::{BatchEntry, LaneMessage};
 use crate::session::{CloseReason, SessionCard, SessionId};
 
 impl Core {
+    /// The next message that another thread posted.
+    pub(crate) fn take_message(&mut self) -> Option<LaneMessage> {
+        if self.inbox.is_empty() {
+            self.exchange.mailbox.take_all(&mut self.inbox);
+        }
+        self.inbox.pop()
+    }
+
+    pub(crate) fn has_messages(&self) -> bool {
+        !self.inbox.is_empty() || !self.exchange.mailbox.is_empty()
+    }
+
     /// Gives every message of a batch to the sessions it is for.
     pub(crate) fn deliver_batch(&mut self, batch: Vec<u8>) {
         let mut rest = &batch[..];

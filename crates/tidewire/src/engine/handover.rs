@@ -44,13 +44,15 @@ impl Core {
 
     /// Passes on the connections that others posted, and counts messages that found nobody.
     pub(crate) fn discard_messages(&mut self) {
-        let mailbox = Arc::clone(&self.exchange.mailbox);
-        self.pass_on_all(std::iter::from_fn(|| mailbox.take()));
+        let successor = self.successor();
+        while let Some(message) = self.take_message() {
+            self.pass_on(message, successor.as_deref());
+        }
         self.exchange.discard_batches();
     }
 
     /// The same for what was taken already.
-    pub(crate) fn pass_on_all(&mut self, messages: impl IntoIterator<Item = LaneMessage>) {
+    pub(crate) fn pass_on_all(&self, messages: Vec<LaneMessage>) {
         let successor = self.successor();
         for message in messages {
             self.pass_on(message, successor.as_deref());
@@ -104,5 +106,64 @@ impl Core {
             ),
             Err(error) => tracing::error!(%error, address, "a listener could not be taken over"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tidewire_io::socket::Stream;
+
+    use super::*;
+    use crate::lane::lanes;
+    use crate::mailbox::BatchEntry;
+    use crate::server::Server;
+    use crate::session::{Answer, Content};
+    use crate::transport::Arrival;
+
+    /// One message of each kind that waits in a mailbox when its lane fails.
+    #[test]
+    fn what_waits_for_a_lane_that_failed_goes_to_a_successor_or_is_counted() {
+        let mut lanes = lanes(&Server::builder(), 2);
+        let (mut successor, mut failed) = (lanes.pop().unwrap(), lanes.pop().unwrap());
+        let (slot, _peer) = failed.open_session();
+        let id = failed.core.sessions[slot].id;
+        let card = failed.core.sessions[slot].card.clone().unwrap();
+        let (near, _far) = Stream::pair().unwrap();
+        assert!(failed.core.shared.limiter.enter(None));
+        let mut batch = Vec::new();
+        for frame in [b"one", b"two"] {
+            BatchEntry::Session { id, frame }.encode(&mut batch);
+        }
+        let answer = Answer {
+            session: id,
+            place: 0,
+            token: Arc::default(),
+            content: Content::Nothing,
+        };
+        let arrival = Arrival {
+            stream: near.into(),
+            peer: None,
+            listener: None,
+        };
+        let frame = b"three".to_vec();
+        for message in [
+            LaneMessage::Answer(answer),
+            LaneMessage::Batch(batch),
+            LaneMessage::Adopt(Box::new(arrival)),
+            LaneMessage::Send { card, frame },
+            LaneMessage::Close { id },
+        ] {
+            assert!(failed.core.exchange.mailbox.post(message).is_ok());
+        }
+        failed.core.exchange.mailbox.retire();
+        failed.core.discard_messages();
+        successor.take_messages();
+
+        assert_eq!(successor.core.sessions.len(), 1);
+        let counters = &failed.core.counters;
+        assert_eq!(counters.deferred_undelivered.read(), 1);
+        assert_eq!(counters.mail_undelivered.read(), 2);
+        assert_eq!(counters.sends_undelivered.read(), 1);
+        assert!(!failed.core.has_messages());
     }
 }

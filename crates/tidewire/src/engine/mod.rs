@@ -25,7 +25,7 @@ pub(crate) use draining::Ending;
 pub(crate) use replies::{Origin, Replies};
 
 use crate::config::Config;
-use crate::mailbox::{Exchange, Lanes, Mailbox};
+use crate::mailbox::{Exchange, Lanes, Mailbox, MessageQueue};
 use crate::observe::LaneCounters;
 use crate::room::{Directory, LaneRooms, RoomTable};
 use crate::session::{Gate, LaneSessions, SessionTable, SpareFrames};
@@ -56,6 +56,8 @@ pub(crate) struct Core {
     pub(crate) sessions: LaneSessions,
     pub(crate) rooms: RoomTable,
     pub(crate) exchange: Exchange,
+    /// Messages taken out of the mailbox and not handled yet.
+    pub(crate) inbox: MessageQueue,
     pub(crate) acceptor: Acceptor,
     pub(crate) ports: Ports,
     pub(crate) replies: Replies,
@@ -98,6 +100,7 @@ impl Core {
             sessions,
             rooms: RoomTable::new(Arc::clone(&shared.directory), Arc::clone(&shared.limiter)),
             exchange: Exchange::new(lane, mailbox, Arc::clone(&shared.lanes)),
+            inbox: MessageQueue::default(),
             acceptor: Acceptor::default(),
             ports: Ports::default(),
             replies: Replies::default(),

@@ -27,7 +27,7 @@ impl<S: Service> Lane<S> {
         }
         // From now on whoever posts counts it, so the next look is the last one.
         self.core.exchange.mailbox.retire();
-        while let Some(message) = self.core.exchange.mailbox.take() {
+        while let Some(message) = self.core.take_message() {
             self.handle_last_message(message, &mut others);
         }
         self.core.sessions.flush_dirty();

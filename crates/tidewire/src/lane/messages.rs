@@ -6,14 +6,20 @@
 //! one stands behind all that came before, and should not wait many turns for it.
 
 use super::Lane;
+use crate::engine::Core;
 use crate::mailbox::LaneMessage;
 use crate::service::Service;
 use crate::session::Session;
 use crate::transport::Arrival;
 
 impl<S: Service> Lane<S> {
-    /// Takes what other threads posted, as much as a turn may.
+    /// Takes what other threads posted, and handles as much of it as a turn may.
     pub(crate) fn take_messages(&mut self) {
+        let Core {
+            exchange, inbox, ..
+        } = &mut self.core;
+        // Also where some are left from the turn before, so that one that must not wait is seen.
+        exchange.mailbox.take_all(inbox);
         let mut work = 0;
         while let Some(message) = self.next_message(&mut work) {
             self.handle_message(message);
@@ -24,12 +30,12 @@ impl<S: Service> Lane<S> {
     }
 
     /// The next message, unless this turn has done enough `work`, which it adds to.
-    pub(super) fn next_message(&self, work: &mut usize) -> Option<LaneMessage> {
-        let mailbox = &self.core.exchange.mailbox;
-        if *work >= WORK_PER_TURN && (*work >= WORK_PER_TURN_MAX || !mailbox.has_unreserved()) {
+    pub(super) fn next_message(&mut self, work: &mut usize) -> Option<LaneMessage> {
+        let has_urgent = self.core.inbox.has_unreserved();
+        if *work >= WORK_PER_TURN && (*work >= WORK_PER_TURN_MAX || !has_urgent) {
             return None;
         }
-        let message = mailbox.take()?;
+        let message = self.core.take_message()?;
         *work += match &message {
             // It looks at every session, which takes a fraction of what a send does.
             LaneMessage::Broadcast(_) => 1 + self.core.sessions.len() / SESSIONS_PER_WORK,
@@ -108,7 +114,38 @@ mod tests {
 
     use super::*;
     use crate::lane::lane;
+    use crate::mailbox::BatchEntry;
     use crate::server::Server;
+
+    /// Batches overtook what was sent before them, because they came by another queue.
+    #[test]
+    fn messages_of_all_kinds_keep_the_order_of_their_sender() {
+        let mut lane = lane(&Server::builder());
+        let (slot, mut far) = lane.open_session();
+        let card = lane.core.sessions[slot].card.clone().unwrap();
+        let id = card.id;
+        let send = |frame: &[u8]| {
+            let (card, frame) = (Arc::clone(&card), frame.to_vec());
+            assert!(card.reserve(frame.len() + LaneMessage::OVERHEAD_BYTES, usize::MAX));
+            LaneMessage::Send { card, frame }
+        };
+        let mut batch = Vec::new();
+        let frame = b"second ";
+        BatchEntry::Session { id, frame }.encode(&mut batch);
+        for message in [
+            send(b"first "),
+            LaneMessage::Batch(batch),
+            send(b"third"),
+            LaneMessage::Close { id },
+        ] {
+            assert!(lane.core.exchange.mailbox.post(message).is_ok());
+        }
+        lane.turn();
+        let mut received = [0; 100];
+        let count = far.read(&mut received).unwrap();
+        assert!(received[..count].starts_with(b"first second third"));
+        assert_eq!(far.read(&mut received).unwrap(), 0, "and then the end");
+    }
 
     /// A message without a body: its session counts it as taken all the same.
     fn send(lane: &Lane<impl Service>, slot: usize) {
@@ -127,11 +164,11 @@ mod tests {
             send(&lane, slot);
         }
         for taken in [WORK_PER_TURN, 2 * WORK_PER_TURN, 2 * WORK_PER_TURN + 1] {
-            assert!(!lane.core.exchange.mailbox.is_empty());
+            assert!(lane.core.has_messages());
             lane.take_messages();
             assert_eq!(lane.core.counters.sends_taken.read(), taken as u64);
         }
-        assert!(lane.core.exchange.mailbox.is_empty());
+        assert!(!lane.core.has_messages());
     }
 
     #[test]
@@ -159,7 +196,7 @@ mod tests {
         let taken = lane.core.counters.sends_taken.read();
         let lost = lane.core.counters.sends_undelivered.read();
         assert_eq!(taken + lost, (flood + WORK_PER_TURN) as u64);
-        assert!(mailbox.is_empty());
+        assert!(!lane.core.has_messages());
     }
 
     /// A lane took a bounded number of messages at its end, too, and counted the rest as undelivered.

@@ -35,7 +35,7 @@ use tidewire_io::poller::{Event, Events, PollerError, RegisterError, Token, Wait
 use tidewire_proto::connection::Phase;
 
 #[cfg(test)]
-pub(crate) use testing::{lane, received};
+pub(crate) use testing::{lane, lanes, received};
 pub(crate) use thread::LaneThread;
 pub(crate) use wait::Spin;
 

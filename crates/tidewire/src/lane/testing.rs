@@ -22,14 +22,26 @@ type Handler = fn(&mut Context<'_>, Message<'_>) -> HandlerResult;
 
 /// The only lane of a server that this builder describes. It runs when the test calls it.
 pub(crate) fn lane(builder: &ServerBuilder) -> Lane<Handler> {
-    let poller = open(PollerChoice::Auto).unwrap();
-    let counters = Arc::default();
-    let shared = builder.share(poller.kind());
-    let mailbox = Mailbox::new(Arc::clone(&counters)).unwrap();
-    shared.lanes.set(vec![Arc::clone(&mailbox)]);
-    let mut core = Core::new(0, Arc::new(shared), mailbox, poller, counters);
-    core.sessions.reactor.set_time(core.sessions.reactor.now_ns);
-    Lane::new(core, |cx, message| cx.reply(message.payload), Spin::Never)
+    lanes(builder, 1).remove(0)
+}
+
+/// The same of a server with so many lanes.
+pub(crate) fn lanes(builder: &ServerBuilder, count: usize) -> Vec<Lane<Handler>> {
+    let open_poller = |_| open(PollerChoice::Auto).unwrap();
+    let pollers: Vec<_> = (0..count).map(open_poller).collect();
+    let shared = Arc::new(builder.clone().lanes(count).share(pollers[0].kind()));
+    let counters: Vec<Arc<_>> = (0..count).map(|_| Arc::default()).collect();
+    let mailboxes = counters.iter().map(Arc::clone).map(Mailbox::new);
+    let mailboxes: Vec<_> = mailboxes.map(Result::unwrap).collect();
+    shared.lanes.set(mailboxes.clone());
+    let echo: Handler = |cx, message| cx.reply(message.payload);
+    let parts = pollers.into_iter().zip(mailboxes).zip(counters).enumerate();
+    let lane = |(index, ((poller, mailbox), counters))| {
+        let mut core = Core::new(index, Arc::clone(&shared), mailbox, poller, counters);
+        core.sessions.reactor.set_time(core.sessions.reactor.now_ns);
+        Lane::new(core, echo, Spin::Never)
+    };
+    parts.map(lane).collect()
 }
 
 /// What arrives until it `is_all`. What does not for long, never will.

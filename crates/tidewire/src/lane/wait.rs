@@ -108,7 +108,7 @@ impl<S: Service> Lane<S> {
         }
         let doorbell = std::sync::Arc::clone(&self.core.exchange.mailbox.doorbell);
         doorbell.before_sleep();
-        let timeout = if !self.core.exchange.mailbox.is_empty() || self.service.has_work() {
+        let timeout = if self.core.has_messages() || self.service.has_work() {
             Some(Duration::ZERO)
         } else {
             until(wake_ns)
@@ -157,7 +157,7 @@ impl<S: Service> Lane<S> {
                 found = !self.events.is_empty();
             }
             found = found
-                || !self.core.exchange.mailbox.is_empty()
+                || self.core.has_messages()
                 || self.service.has_work()
                 || self.settle_awake(false);
             let is_over = !found && now_ns() >= end_ns;

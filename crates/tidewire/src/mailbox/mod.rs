@@ -2,13 +2,18 @@
 //!
 //! ```text
 //!   other lanes ── batches, connections ──┐
-//!   any thread ─── answers, sends, closes ├─▶ Mailbox::post ─▶ queue ─▶ Lane::take_messages, once a turn
+//!   any thread ─── answers, sends, closes ├─▶ Mailbox::post ─▶ queue ─▶ Lane::take_messages, whole, once a turn
 //!   the server ─── drain, stop ───────────┘        └─ doorbell, if the lane sleeps
 //! ```
 //!
 //! Messages of one thread are taken in the order in which it posted them. The queue has no size of its own. It is bounded
 //! because every message has its place before it is posted, or finds one of a fixed number of places: see
 //! [`LaneMessage::is_reserved`]. A message that finds none goes back to its sender.
+//!
+//! The queue is a list under a lock. A sender holds the lock to append one message, and the lane once a turn to take the
+//! whole list, which it exchanges for an empty one; so nothing is allocated, and a message costs less than in a lock-free
+//! queue. The end of the lane is noted under the same lock: what was posted before is in the list when the lane looks for
+//! the last time, and nothing comes after. See `docs/decisions/0004-one-mailbox.md`.
 //!
 //! Lanes do not send each other single messages: what a turn produced for another lane is collected in one
 //! buffer and posted once. A batch that finds the mailbox full stays with its sender and grows; when it is too
@@ -18,11 +23,11 @@ mod batch;
 mod exchange;
 mod hand_over;
 mod message;
+mod queue;
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crossbeam_queue::SegQueue;
 use crossbeam_utils::CachePadded;
 use tidewire_io::doorbell::Doorbell;
 use tidewire_io::ring::RingStream;
@@ -31,6 +36,7 @@ pub(crate) use batch::{BatchEntry, SpareBatches};
 pub(crate) use exchange::{Exchange, Lanes};
 pub use hand_over::HandOverError;
 pub(crate) use message::LaneMessage;
+pub(crate) use queue::MessageQueue;
 
 use crate::observe::LaneCounters;
 use crate::transport::inproc::Party;
@@ -38,97 +44,63 @@ use crate::transport::inproc::Party;
 /// What other threads hold of a lane.
 #[derive(Debug)]
 pub(crate) struct Mailbox {
-    queue: SegQueue<LaneMessage>,
-    unreserved: CachePadded<Unreserved>,
-    pub(crate) doorbell: Arc<Doorbell>,
-    /// The lane has ended; nobody will take what is posted.
+    queue: CachePadded<Mutex<MessageQueue>>,
+    /// Whether the queue has messages, for the lane to see without the lock. Written under it.
+    has_messages: AtomicBool,
+    /// The lane has ended; nobody will take what is posted. Written under the lock.
     retired: AtomicBool,
+    pub(crate) doorbell: Arc<Doorbell>,
     counters: Arc<CachePadded<LaneCounters>>,
-}
-
-/// The messages in the queue that have not [reserved](LaneMessage::is_reserved) their place. Touched once per batch or
-/// connection.
-#[derive(Debug, Default)]
-struct Unreserved {
-    count: AtomicUsize,
-    /// Bytes of the batches: their number alone would bound them at a thousand times any batch.
-    batch_bytes: AtomicUsize,
-}
-
-impl Unreserved {
-    /// Takes a place for a message, if there is one.
-    fn enter(&self, message: &LaneMessage) -> bool {
-        if self.count.fetch_add(1, Ordering::Relaxed) >= UNRESERVED_MAX {
-            self.count.fetch_sub(1, Ordering::Relaxed);
-            return false;
-        }
-        let bytes = message.batch_bytes();
-        if bytes == 0 {
-            return true;
-        }
-        let held = self.batch_bytes.fetch_add(bytes, Ordering::Relaxed);
-        // A batch alone is always let in, or one that is too large would never arrive.
-        let has_room = held == 0 || held + bytes <= BATCH_BYTES_MAX;
-        if !has_room {
-            self.leave(message);
-        }
-        has_room
-    }
-
-    fn leave(&self, message: &LaneMessage) {
-        self.count.fetch_sub(1, Ordering::Relaxed);
-        let bytes = message.batch_bytes();
-        if bytes > 0 {
-            self.batch_bytes.fetch_sub(bytes, Ordering::Relaxed);
-        }
-    }
 }
 
 impl Mailbox {
     pub(crate) fn new(counters: Arc<CachePadded<LaneCounters>>) -> std::io::Result<Arc<Self>> {
         Ok(Arc::new(Self {
-            queue: SegQueue::new(),
-            unreserved: CachePadded::default(),
-            doorbell: Arc::new(Doorbell::new()?),
+            queue: CachePadded::default(),
+            has_messages: AtomicBool::new(false),
             retired: AtomicBool::new(false),
+            doorbell: Arc::new(Doorbell::new()?),
             counters,
         }))
     }
 
-    /// Leaves a message and wakes the lane if it sleeps; never waits. Gives the message back if the lane has ended, or if
-    /// the message has reserved no place and finds none.
+    /// Leaves a message and wakes the lane if it sleeps. Gives the message back if the lane has ended, or if the message
+    /// has reserved no place and finds none.
     pub(crate) fn post(&self, message: LaneMessage) -> Result<(), LaneMessage> {
-        if self.is_retired() || !(message.is_reserved() || self.unreserved.enter(&message)) {
+        let mut queue = self.lock();
+        if self.is_retired() || !queue.admits(&message) {
             return Err(message);
         }
-        self.queue.push(message);
-        self.doorbell.ring();
-        if self.is_retired() {
-            // It ended in between, and may have looked for the last time: a connection must not be left open here.
-            while let Some(message) = self.take() {
-                self.count_undelivered(&message);
-            }
+        if queue.is_empty() {
+            self.has_messages.store(true, Ordering::Relaxed);
         }
+        queue.push(message);
+        drop(queue);
+        self.doorbell.ring();
         Ok(())
     }
 
-    /// Takes the next message out. Only for the lane, and for any thread once it has ended.
-    #[inline]
-    pub(crate) fn take(&self) -> Option<LaneMessage> {
-        let message = self.queue.pop()?;
-        if !message.is_reserved() {
-            self.unreserved.leave(&message);
+    /// Moves all messages behind those in `taken`. Returns whether there were any. Only for the lane.
+    pub(crate) fn take_all(&self, taken: &mut MessageQueue) -> bool {
+        if self.is_empty() {
+            return false;
         }
-        Some(message)
+        taken.shrink();
+        let mut queue = self.lock();
+        taken.append(&mut queue);
+        self.has_messages.store(false, Ordering::Relaxed);
+        true
     }
 
+    /// Whether nothing was posted. The doorbell orders this against a message that comes while the lane falls asleep.
+    #[inline]
     pub(crate) fn is_empty(&self) -> bool {
-        self.queue.is_empty()
+        !self.has_messages.load(Ordering::Relaxed)
     }
 
-    /// Whether there is a message that reserved no place: of another lane, or for the lane itself.
-    pub(crate) fn has_unreserved(&self) -> bool {
-        self.unreserved.count.load(Ordering::Relaxed) > 0
+    fn lock(&self) -> MutexGuard<'_, MessageQueue> {
+        // Nothing under the lock panics.
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Counts a message that nobody will take. Any thread may, once a lane has ended.
@@ -175,9 +147,10 @@ impl Mailbox {
         Arc::clone(self) as Arc<dyn Party>
     }
 
-    /// From now on nothing is taken up any more. Others must not wait for a lane that has ended, nor collect work
-    /// for it without end.
+    /// From now on nothing is taken up any more; what was posted before is there to be taken. Others must not wait for a
+    /// lane that has ended, nor collect work for it without end.
     pub(crate) fn retire(&self) {
+        let _queue = self.lock();
         self.retired.store(true, Ordering::SeqCst);
     }
 
@@ -205,21 +178,22 @@ impl Party for Mailbox {
     }
 }
 
-/// Messages without a reserved place that a mailbox holds. Each is a whole batch or a connection, so this is many turns'
-/// worth.
-const UNRESERVED_MAX: usize = 1024;
-
-/// Bytes of batches that a mailbox holds. It and the batch that waits outside together stay below the default lag of
-/// a subscriber, so that a lane that was busy for a moment does not find its members too slow at once.
-const BATCH_BYTES_MAX: usize = 2 << 20;
-
 #[cfg(test)]
 mod tests {
+    use std::thread;
+
+    use super::queue::{BATCH_BYTES_MAX, UNRESERVED_MAX};
     use super::*;
     use crate::session::SessionId;
 
     fn mailbox() -> Arc<Mailbox> {
         Mailbox::new(Arc::default()).unwrap()
+    }
+
+    fn take_all(mailbox: &Mailbox) -> Vec<LaneMessage> {
+        let mut taken = MessageQueue::default();
+        mailbox.take_all(&mut taken);
+        std::iter::from_fn(|| taken.pop()).collect()
     }
 
     #[test]
@@ -230,9 +204,8 @@ mod tests {
         }
         let refused = mailbox.post(LaneMessage::Batch(vec![1]));
         assert!(matches!(refused, Err(LaneMessage::Batch(batch)) if batch == [1]));
-        assert!(mailbox.take().is_some());
+        assert_eq!(take_all(&mailbox).len(), UNRESERVED_MAX);
         assert!(mailbox.post(LaneMessage::Batch(vec![1])).is_ok());
-        assert!(mailbox.post(LaneMessage::Stop).is_err());
     }
 
     #[test]
@@ -241,10 +214,10 @@ mod tests {
         while mailbox.post(LaneMessage::Stop).is_ok() {}
         let id = SessionId::NONE;
         assert!(mailbox.post(LaneMessage::Close { id }).is_ok());
-        let taken: Vec<LaneMessage> = std::iter::from_fn(|| mailbox.take()).collect();
+        let taken = take_all(&mailbox);
         assert_eq!(taken.len(), UNRESERVED_MAX + 1);
         assert!(matches!(taken.last(), Some(LaneMessage::Close { .. })));
-        assert!(mailbox.is_empty() && !mailbox.has_unreserved());
+        assert!(mailbox.is_empty());
     }
 
     #[test]
@@ -253,7 +226,7 @@ mod tests {
         let post = |bytes| mailbox.post(LaneMessage::Batch(vec![0; bytes]));
         assert!(post(2 * BATCH_BYTES_MAX).is_ok(), "alone");
         assert!(post(BATCH_BYTES_MAX / 2).is_err());
-        assert!(mailbox.take().is_some());
+        assert_eq!(take_all(&mailbox).len(), 1);
         assert!(post(BATCH_BYTES_MAX / 2).is_ok() && post(BATCH_BYTES_MAX / 2).is_ok());
         assert!(post(BATCH_BYTES_MAX / 2).is_err());
         assert!(
@@ -269,16 +242,11 @@ mod tests {
             assert!(mailbox.post(LaneMessage::Placed { ticket }).is_ok());
         }
         mailbox.post_to_itself(LaneMessage::Stop);
-        let mut placed = 0;
-        loop {
-            match mailbox.take() {
-                Some(LaneMessage::Placed { .. }) => placed += 1,
-                Some(LaneMessage::Stop) => break,
-                Some(other) => panic!("{other:?}"),
-                None => std::thread::yield_now(),
-            }
+        assert_eq!(take_all(&mailbox).len(), UNRESERVED_MAX);
+        while mailbox.is_empty() {
+            thread::yield_now();
         }
-        assert_eq!(placed, UNRESERVED_MAX);
+        assert!(matches!(take_all(&mailbox)[..], [LaneMessage::Stop]));
     }
 
     #[test]
@@ -290,6 +258,49 @@ mod tests {
         assert!(matches!(refused, Err(LaneMessage::Stop)));
         mailbox.post_waiting(LaneMessage::Stop);
         mailbox.post_to_itself(LaneMessage::Stop);
+    }
+
+    /// A message posted while the lane ended was dropped, and a connection kept its place at the session limiter.
+    #[test]
+    fn what_is_posted_while_a_lane_ends_is_taken_by_it_or_given_back() {
+        const EACH: usize = 1000;
+        let mailbox = mailbox();
+        let post_all = || {
+            let message = || LaneMessage::Close {
+                id: SessionId::NONE,
+            };
+            (0..EACH)
+                .filter(|_| mailbox.post(message()).is_err())
+                .count()
+        };
+        let (given_back, taken) = thread::scope(|scope| {
+            let posters = [scope.spawn(post_all), scope.spawn(post_all)];
+            let mut taken = 0;
+            while taken < EACH / 2 {
+                taken += take_all(&mailbox).len();
+            }
+            mailbox.retire();
+            taken += take_all(&mailbox).len();
+            let given_back = posters.map(|poster| poster.join().unwrap());
+            (given_back.iter().sum::<usize>(), taken)
+        });
+        assert_eq!(given_back + taken, 2 * EACH);
+        assert!(take_all(&mailbox).is_empty());
+    }
+
+    #[test]
+    fn a_queue_keeps_its_memory_but_not_that_of_a_flood() {
+        let mailbox = mailbox();
+        let mut taken = MessageQueue::default();
+        for (messages, most) in [(100, 256), (100_000, 1 << 17), (1, 8192), (1, 8192)] {
+            for _ in 0..messages {
+                let id = SessionId::NONE;
+                assert!(mailbox.post(LaneMessage::Close { id }).is_ok());
+            }
+            assert!(mailbox.take_all(&mut taken));
+            while taken.pop().is_some() {}
+            assert!(taken.capacity() <= most);
+        }
     }
 
     #[test]

@@ -5,10 +5,10 @@
 //! ringing only a lane that sleeps. A token dropped without an answer, as by a worker that panicked, answers with
 //! an error, so that no caller waits for nothing.
 //!
-//! The queue is unbounded in type and bounded in fact: every answer has a token, and how many tokens a session has
-//! at once is limited by not reading from it. A bounded queue would have to make a lane wait for another one, or
+//! The mailbox is unbounded in type and bounded in fact: every answer has a token, and how many tokens a session has
+//! at once is limited by not reading from it. A bounded mailbox would have to make a lane wait for another one, or
 //! for itself, when a handler answers its own token. Frames and tokens are used again, so a steady flow of deferred
-//! answers allocates next to nothing.
+//! answers allocates nothing.
 //!
 //! Rejected: answering through [`Context::send_to`](crate::Context::send_to) of another session's context (only
 //! lanes have one, and codecs without ids need the order kept), and a boxed future per request (an allocation and

@@ -5,11 +5,11 @@
 //!   any thread ── find ──▶ table, one lock per lane, touched at opening and closing
 //!        │
 //!        └─ send, close, broadcast ──▶ the lane's mailbox ──▶ the session's output, written at the turn's end
-//!                                       rings only a lane that sleeps
+//!                                      rings only a lane that sleeps
 //! ```
 //!
 //! A sent message takes the way of deferred answers: framed where it is sent, left in the lane's mailbox, appended by the
-//! lane. The queue is unbounded in type and bounded in fact, because every message takes room of its session first,
+//! lane. The mailbox is unbounded in type and bounded in fact, because every message takes room of its session first,
 //! and room comes back when the bytes have left the output. So `Ok` means that only the end of the connection can
 //! come between, and [`SendError::QueueFull`] is known at once.
 //!

@@ -1,7 +1,7 @@
 //! Connections within the process: a byte ring each way, read by the same decoders as a socket.
 //!
 //! A session of this kind differs from a socket's in three things only. Its bytes never pass the kernel. It comes to
-//! the server's first lane by mail instead of a listener, see [`registry`]. And since an event here costs the peer a
+//! the mailbox of the server's first lane instead of a listener, see [`registry`]. And since an event here costs the peer a
 //! system call, its lane takes none while it is awake anyway:
 //!
 //! ```text
