@@ -18,8 +18,11 @@ impl<S: Service> Lane<S> {
         let Core {
             exchange, inbox, ..
         } = &mut self.core;
-        // Also where some are left from the turn before, so that one that must not wait is seen.
-        exchange.mailbox.take_all(inbox);
+        // Also where some are left from the turn before, so that one that must not wait is seen. Where one is known, more
+        // would only pile up here, and their senders would not learn that they are too fast.
+        if !inbox.has_unreserved() {
+            exchange.mailbox.take_all(inbox);
+        }
         let mut work = 0;
         while let Some(message) = self.next_message(&mut work) {
             self.handle_message(message);
@@ -169,6 +172,32 @@ mod tests {
             assert_eq!(lane.core.counters.sends_taken.read(), taken as u64);
         }
         assert!(!lane.core.has_messages());
+    }
+
+    /// Other lanes must wait, or their batches would grow here without a bound.
+    #[test]
+    fn batches_behind_a_flood_fill_the_mailbox() {
+        let mut lane = lane(&Server::builder());
+        let (slot, _far) = lane.open_session();
+        for _ in 0..4 * WORK_PER_TURN_MAX {
+            send(&lane, slot);
+        }
+        let post = |lane: &Lane<_>| {
+            let batch = LaneMessage::Batch(vec![0; 1 << 20]);
+            lane.core.exchange.mailbox.post(batch).is_ok()
+        };
+        let mut posted = 0;
+        for _ in 0..3 {
+            while post(&lane) {
+                posted += 1;
+            }
+            lane.take_messages();
+        }
+        assert_eq!(posted, 4, "two taken, and two in the mailbox");
+        while lane.core.has_messages() {
+            lane.take_messages();
+        }
+        assert!(post(&lane));
     }
 
     #[test]
