@@ -127,7 +127,7 @@ mod tests {
         let (mut successor, mut failed) = (lanes.pop().unwrap(), lanes.pop().unwrap());
         let (slot, _peer) = failed.open_session();
         let id = failed.core.sessions[slot].id;
-        let card = failed.core.sessions[slot].card.clone().unwrap();
+        let card = failed.core.sessions[slot].profile.card.clone().unwrap();
         let (near, _far) = Stream::pair().unwrap();
         assert!(failed.core.shared.limiter.enter(None));
         let mut batch = Vec::new();

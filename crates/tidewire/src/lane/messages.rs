@@ -125,7 +125,7 @@ mod tests {
     fn messages_of_all_kinds_keep_the_order_of_their_sender() {
         let mut lane = lane(&Server::builder());
         let (slot, mut far) = lane.open_session();
-        let card = lane.core.sessions[slot].card.clone().unwrap();
+        let card = lane.core.sessions[slot].profile.card.clone().unwrap();
         let id = card.id;
         let send = |frame: &[u8]| {
             let (card, frame) = (Arc::clone(&card), frame.to_vec());
@@ -152,7 +152,7 @@ mod tests {
 
     /// A message without a body: its session counts it as taken all the same.
     fn send(lane: &Lane<impl Service>, slot: usize) {
-        let card = lane.core.sessions[slot].card.clone().unwrap();
+        let card = lane.core.sessions[slot].profile.card.clone().unwrap();
         assert!(card.reserve(LaneMessage::OVERHEAD_BYTES, usize::MAX));
         let frame = Vec::new();
         let message = LaneMessage::Send { card, frame };
