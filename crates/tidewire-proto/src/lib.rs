@@ -10,6 +10,7 @@ pub mod connection;
 pub mod correlate;
 pub mod error;
 pub mod handshake;
+pub mod layer;
 pub mod limits;
 pub mod message;
 pub mod room;

@@ -18,6 +18,7 @@ mod ring_wire;
 mod terminal;
 mod wait;
 mod wire;
+mod xor_layer;
 
 pub use datagram_wire::DatagramWire;
 pub use harness::{TestServer, assert_conserved};
@@ -26,3 +27,4 @@ pub use ring_wire::RingWire;
 pub use terminal::open_terminal;
 pub use wait::{DEADLINE, wait_until};
 pub use wire::Wire;
+pub use xor_layer::XorLayer;

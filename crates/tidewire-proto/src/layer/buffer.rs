@@ -1,0 +1,46 @@
+//! Bytes that are appended at the end and taken from the front.
+
+/// A buffer that gives its memory back when it is empty.
+#[derive(Debug, Default)]
+pub(super) struct Buffer {
+    bytes: Vec<u8>,
+    start: usize,
+}
+
+impl Buffer {
+    pub(super) fn len(&self) -> usize {
+        self.bytes.len() - self.start
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.start == self.bytes.len()
+    }
+
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.bytes[self.start..]
+    }
+
+    /// The place where more is appended.
+    pub(super) fn end(&mut self) -> &mut Vec<u8> {
+        &mut self.bytes
+    }
+
+    /// The first `count` bytes were taken.
+    pub(super) fn consume(&mut self, count: usize) {
+        self.start += count;
+        if self.is_empty() {
+            self.start = 0;
+            self.bytes.clear();
+            // A connection at rest keeps no more than this, and one with small messages never allocates.
+            if self.bytes.capacity() > KEPT_BYTES {
+                self.bytes = Vec::new();
+            }
+        } else if self.start > self.bytes.len() / 2 {
+            self.bytes.drain(..self.start);
+            self.start = 0;
+        }
+    }
+}
+
+/// Bytes of memory that an empty buffer keeps.
+const KEPT_BYTES: usize = 4 << 10;

@@ -1,0 +1,87 @@
+//! Layers over a byte stream, without input and output: TLS, WebSocket, or one over the other.
+//!
+//! Problem: TLS and WebSocket both stand between the bytes of a socket and the frames of a codec, on servers and on clients,
+//! and may be stacked. Approach: a [`Layer`] turns network bytes into plaintext and plaintext into network bytes. It owns no
+//! socket, clock or thread. A [`Stack`] chains layers, keeps what could not go on, and bounds all of it.
+//!
+//! ```text
+//!   socket ── receive ──▶ [ layer 0 ── plaintext ──▶ layer 1 ] ── read ──▶ codec
+//!   socket ◀── unsent ─── [ layer 0 ◀── send ─────── layer 1 ] ◀── write ── output
+//! ```
+//!
+//! # The contract of a layer
+//!
+//! - [`receive`](Layer::receive) may leave the beginning of a record unused. The stack keeps it and offers it again with what
+//!   follows, so a layer needs no buffer for it. A layer that keeps records itself uses all that it is offered.
+//! - [`receive`](Layer::receive) and [`send`](Layer::send) append; they never take away. What a layer was given it has
+//!   accepted, and the stack counts it as output until the socket has it.
+//! - A sealed record is at most an eighth longer than its plaintext, and 256 bytes. What a layer says by itself (handshake,
+//!   answers, alerts) is a few KiB: a layer that answers each request of its peer keeps only the newest answer.
+//! - A layer that expands its input, as decompression does, stops after [`PLAIN_BYTES_MAX`] and leaves the rest unused.
+//! - Before a layer [is ready](Layer::is_ready) it accepts nothing and yields no plaintext.
+//!
+//! There is no method that tells what a layer wants to do. It wants to read until its peer has ended, and to write when
+//! [`Stack::unsent`] has something, which is where [`transmit`](Layer::transmit) leaves its handshake.
+//!
+//! Rejected: layers that are handed a socket, which could not be tested without one; and a plaintext buffer in each layer,
+//! because then each of them would have a bound of its own.
+
+mod buffer;
+mod stack;
+
+use std::fmt;
+use std::io::IoSlice;
+
+use thiserror::Error;
+
+pub use stack::{OUTPUT_BYTES_MAX, PLAIN_BYTES_MAX, RECORD_BYTES_MAX, Stack};
+
+/// One layer of one connection. See the [module](self) for the contract.
+pub trait Layer: fmt::Debug + Send {
+    /// Takes bytes that came from the network, or from the layer beneath, and appends their plaintext. Returns how many bytes
+    /// it used. It is called again until it uses none.
+    ///
+    /// # Errors
+    /// The connection cannot go on. What [`Self::transmit`] appends after an error is still sent, if the socket takes it.
+    fn receive(&mut self, network: &[u8], plain: &mut Vec<u8>) -> Result<usize, LayerError>;
+
+    /// Appends plaintext as records for the network, or for the layer beneath. Returns how many bytes it accepted: all of them
+    /// while it is ready and not closed, and otherwise none.
+    ///
+    /// # Errors
+    /// The connection cannot go on.
+    fn send(&mut self, plain: &[IoSlice<'_>], network: &mut Vec<u8>) -> Result<usize, LayerError>;
+
+    /// Appends what the layer has to say by itself. It is called at the beginning and after each call of [`Self::receive`].
+    fn transmit(&mut self, network: &mut Vec<u8>);
+
+    /// Whether its handshake is over, so that plaintext may be sent. Once it is, it stays so.
+    fn is_ready(&self) -> bool;
+
+    /// Whether its peer has said that no more plaintext follows.
+    fn has_ended(&self) -> bool;
+
+    /// Appends the record which says that no more plaintext follows. It is called at most once.
+    fn close(&mut self, network: &mut Vec<u8>);
+}
+
+/// A layer cannot go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum LayerError {
+    /// The bytes are no records of the layer, or were changed on their way.
+    #[error("the bytes are no valid records")]
+    Malformed,
+    /// A record is longer than [`RECORD_BYTES_MAX`], or than the layer allows.
+    #[error("a record is longer than allowed")]
+    RecordTooLong,
+    /// One side refused the other in the handshake of the layer.
+    #[error("the handshake was refused")]
+    Refused,
+    /// The layer has more answers for its peer than [`OUTPUT_BYTES_MAX`], because the peer does not take them.
+    #[error("the peer asks for answers and does not take them")]
+    Flood,
+    /// The bytes beneath the layer ended before the layer did: somebody cut the connection.
+    #[error("the connection was cut")]
+    Truncated,
+}

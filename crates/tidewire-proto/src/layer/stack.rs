@@ -1,0 +1,312 @@
+//! Layers one over the other, with what waits between them.
+
+use std::io::IoSlice;
+
+use super::buffer::Buffer;
+use super::{Layer, LayerError};
+
+/// The layers of a connection.
+///
+/// Give it what the socket has by [`Self::receive`], take plaintext by [`Self::read`], give plaintext by [`Self::write`], and
+/// write [`Self::unsent`] to the socket. At the beginning [`Self::start`] it.
+#[derive(Debug)]
+pub struct Stack {
+    /// The first is next to the network. There is at least one.
+    levels: Vec<Level>,
+    /// Plaintext that was not read.
+    plain: Buffer,
+    /// A layer stopped because enough plaintext waits to be read.
+    has_backlog: bool,
+    is_closed: bool,
+}
+
+/// A layer of a stack.
+#[derive(Debug)]
+struct Level {
+    layer: Box<dyn Layer>,
+    /// Bytes from beneath that the layer has not used.
+    input: Buffer,
+    /// Records that the layer beneath, or the socket, has not taken.
+    output: Buffer,
+}
+
+impl Stack {
+    /// Chains these layers, of which the first is next to the network. `None` if there are none.
+    #[must_use]
+    pub fn new(layers: Vec<Box<dyn Layer>>) -> Option<Self> {
+        let levels = layers.into_iter().map(|layer| Level {
+            layer,
+            input: Buffer::default(),
+            output: Buffer::default(),
+        });
+        let levels: Vec<Level> = levels.collect();
+        (!levels.is_empty()).then_some(Self {
+            levels,
+            plain: Buffer::default(),
+            has_backlog: false,
+            is_closed: false,
+        })
+    }
+
+    /// Begins the handshakes: after it, [`Self::unsent`] may have something. Further calls do nothing.
+    ///
+    /// # Errors
+    /// A layer cannot go on.
+    pub fn start(&mut self) -> Result<(), LayerError> {
+        self.pass_down()
+    }
+
+    /// Whether all handshakes are over, so that plaintext may be written.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        self.levels.iter().all(|level| level.layer.is_ready())
+    }
+
+    /// Takes what came from the network. Call it when there is [no plaintext](Self::has_plain) left, so that what waits
+    /// stays bounded.
+    ///
+    /// # Errors
+    /// A layer cannot go on. [`Self::unsent`] may have an alert for the peer.
+    pub fn receive(&mut self, network: &[u8]) -> Result<(), LayerError> {
+        let received = self.pass_up(network);
+        // Also after an error, so that the peer learns of it.
+        let sent = self.pass_down();
+        received.and(sent)
+    }
+
+    /// The network has ended.
+    ///
+    /// # Errors
+    /// [`LayerError::Truncated`] if the layers have not ended before.
+    pub fn handle_network_end(&mut self) -> Result<(), LayerError> {
+        match self.has_ended() {
+            true => Ok(()),
+            false => Err(LayerError::Truncated),
+        }
+    }
+
+    /// Whether there is plaintext to read, now or after another look at what was received.
+    #[must_use]
+    pub fn has_plain(&self) -> bool {
+        !self.plain.is_empty() || self.has_backlog
+    }
+
+    /// Moves plaintext into the buffer. Returns how much; 0 means that more must be received first.
+    ///
+    /// # Errors
+    /// A layer cannot go on.
+    pub fn read(&mut self, buffer: &mut [u8]) -> Result<usize, LayerError> {
+        if self.plain.is_empty() && self.has_backlog {
+            self.receive(&[])?;
+        }
+        let count = buffer.len().min(self.plain.len());
+        buffer[..count].copy_from_slice(&self.plain.bytes()[..count]);
+        self.plain.consume(count);
+        Ok(count)
+    }
+
+    /// Whether the peer has ended in order: after the plaintext that is left, no more comes.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        self.top().is_some_and(|layer| layer.has_ended())
+    }
+
+    /// Accepts plaintext as far as there is room, and seals it. Returns how many bytes it accepted; none before the layers are
+    /// ready and after they were closed.
+    ///
+    /// # Errors
+    /// A layer cannot go on.
+    pub fn write(&mut self, plain: &[IoSlice<'_>]) -> Result<usize, LayerError> {
+        if self.is_closed || !self.is_ready() {
+            return Ok(0);
+        }
+        let room = WRITE_BYTES_MAX.saturating_sub(self.held_output());
+        let (mut slices, mut count, mut bytes) = ([IoSlice::new(&[]); SLICES_MAX], 0, 0);
+        for slice in plain.iter().take(SLICES_MAX) {
+            let part = &slice[..slice.len().min(room - bytes)];
+            slices[count] = IoSlice::new(part);
+            (count, bytes) = (count + 1, bytes + part.len());
+        }
+        if bytes == 0 {
+            return Ok(0);
+        }
+        let Some(Level { layer, output, .. }) = self.levels.last_mut() else {
+            return Ok(0);
+        };
+        let accepted = layer.send(&slices[..count], output.end())?;
+        self.pass_down()?;
+        Ok(accepted)
+    }
+
+    /// Bytes for the socket.
+    #[must_use]
+    pub fn unsent(&self) -> &[u8] {
+        self.levels.first().map_or(&[], |it| it.output.bytes())
+    }
+
+    /// The socket has taken the first `count` bytes of [`Self::unsent`].
+    pub fn advance(&mut self, count: usize) {
+        if let Some(first) = self.levels.first_mut() {
+            first.output.consume(count);
+        }
+    }
+
+    /// Says that no more plaintext follows, by the records that the layers have for it. Further calls do nothing.
+    ///
+    /// # Errors
+    /// A layer cannot go on.
+    pub fn close(&mut self) -> Result<(), LayerError> {
+        if std::mem::replace(&mut self.is_closed, true) {
+            return Ok(());
+        }
+        for index in (0..self.levels.len()).rev() {
+            self.pass_down_to(index)?;
+            let Level { layer, output, .. } = &mut self.levels[index];
+            layer.close(output.end());
+        }
+        Ok(())
+    }
+
+    /// Whether [`Self::close`] was called.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.is_closed
+    }
+
+    fn top(&self) -> Option<&dyn Layer> {
+        self.levels.last().map(|level| &*level.layer)
+    }
+
+    /// Bytes for the network that wait anywhere.
+    fn held_output(&self) -> usize {
+        self.levels.iter().map(|level| level.output.len()).sum()
+    }
+
+    /// Lets every layer take what the one beneath has for it, until nothing moves any more or enough plaintext waits.
+    fn pass_up(&mut self, network: &[u8]) -> Result<(), LayerError> {
+        self.has_backlog = false;
+        let mut network = network;
+        loop {
+            let mut is_full = false;
+            for index in 0..self.levels.len() {
+                let (lower, upper) = self.levels.split_at_mut(index + 1);
+                let level = &mut lower[index];
+                let above = match upper.first_mut() {
+                    Some(next) => &mut next.input,
+                    None => &mut self.plain,
+                };
+                let bytes = if index == 0 {
+                    std::mem::take(&mut network)
+                } else {
+                    &[]
+                };
+                is_full |= level.receive(bytes, above)?;
+            }
+            if !is_full {
+                break;
+            }
+            if self.plain.len() >= PLAIN_BYTES_MAX {
+                self.has_backlog = true;
+                return Ok(());
+            }
+        }
+        let is_cut = self
+            .levels
+            .windows(2)
+            .any(|pair| pair[0].layer.has_ended() && !pair[1].layer.has_ended());
+        match is_cut {
+            true => Err(LayerError::Truncated),
+            false => Ok(()),
+        }
+    }
+
+    /// Lets every layer send what the one above and it itself have, and checks that what waits is bounded.
+    fn pass_down(&mut self) -> Result<(), LayerError> {
+        for index in (0..self.levels.len()).rev() {
+            self.pass_down_to(index)?;
+        }
+        match self.held_output() > OUTPUT_BYTES_MAX {
+            true => Err(LayerError::Flood),
+            false => Ok(()),
+        }
+    }
+
+    fn pass_down_to(&mut self, index: usize) -> Result<(), LayerError> {
+        let (lower, upper) = self.levels.split_at_mut(index + 1);
+        let Level { layer, output, .. } = &mut lower[index];
+        if !self.is_closed {
+            layer.transmit(output.end());
+        }
+        if let Some(above) = upper.first_mut()
+            && !above.output.is_empty()
+            && layer.is_ready()
+        {
+            let records = [IoSlice::new(above.output.bytes())];
+            let accepted = layer.send(&records, output.end())?;
+            above.output.consume(accepted);
+        }
+        Ok(())
+    }
+}
+
+impl Level {
+    /// Has the layer take what was left and `bytes`. Returns whether it stopped because enough plaintext waits above.
+    fn receive(&mut self, bytes: &[u8], above: &mut Buffer) -> Result<bool, LayerError> {
+        let Self { layer, input, .. } = self;
+        if input.is_empty() {
+            // The usual case: nothing was left, so nothing is copied but a record's beginning.
+            let (used, outcome) = receive_all(&mut **layer, bytes, above);
+            input.end().extend_from_slice(&bytes[used..]);
+            return outcome;
+        }
+        input.end().extend_from_slice(bytes);
+        let (used, outcome) = receive_all(&mut **layer, input.bytes(), above);
+        input.consume(used);
+        outcome
+    }
+}
+
+/// Has a layer take bytes until it uses none. Returns how many it used, and whether it stopped because enough plaintext waits.
+fn receive_all(
+    layer: &mut dyn Layer,
+    bytes: &[u8],
+    above: &mut Buffer,
+) -> (usize, Result<bool, LayerError>) {
+    let mut used = 0;
+    let outcome = loop {
+        let offered = &bytes[used..];
+        if layer.has_ended() {
+            // What follows the end says nothing.
+            return (bytes.len(), Ok(false));
+        }
+        if offered.is_empty() {
+            break Ok(false);
+        }
+        if above.len() >= PLAIN_BYTES_MAX {
+            break Ok(true);
+        }
+        match layer.receive(offered, above.end()) {
+            Ok(0) if offered.len() > RECORD_BYTES_MAX => break Err(LayerError::RecordTooLong),
+            Ok(0) => break Ok(false),
+            Ok(count) => used += count,
+            Err(error) => break Err(error),
+        }
+    };
+    (used, outcome)
+}
+
+/// Plaintext that may wait to be read before a layer stops, in bytes.
+pub const PLAIN_BYTES_MAX: usize = 64 << 10;
+
+/// Longest record that a layer may leave unused because its end has not come, in bytes: more than the 18 KiB of TLS.
+pub const RECORD_BYTES_MAX: usize = 32 << 10;
+
+/// Sealed bytes of a connection that may wait for the socket: as much as one write of the lane.
+pub const OUTPUT_BYTES_MAX: usize = 64 << 10;
+
+/// Plaintext that is sealed at once. The rest of [`OUTPUT_BYTES_MAX`] is for what records add, and for what layers say by
+/// themselves.
+const WRITE_BYTES_MAX: usize = 40 << 10;
+
+/// Slices that are sealed at once.
+const SLICES_MAX: usize = 32;

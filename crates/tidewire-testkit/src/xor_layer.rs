@@ -1,0 +1,146 @@
+//! A layer that stands for TLS and WebSocket in tests: records with a type and a length, whose payload is changed bit by bit.
+//!
+//! ```text
+//!   record   type u8 · length u16, big-endian · payload, each byte XOR key
+//!   hello    one each way before anything else; the accepting side answers
+//!   data     plaintext
+//!   close    no more data follows
+//! ```
+
+use std::io::IoSlice;
+
+use tidewire_proto::layer::{Layer, LayerError};
+
+/// One side of the layer.
+#[derive(Debug)]
+pub struct XorLayer {
+    key: u8,
+    /// Its hello is still to be sent. The accepting side has none before it was greeted.
+    owes_hello: bool,
+    is_connecting: bool,
+    is_greeted: bool,
+    has_ended: bool,
+    is_closed: bool,
+}
+
+impl XorLayer {
+    /// The side that connects, and says hello first.
+    #[must_use]
+    pub fn connecting(key: u8) -> Self {
+        Self::new(key, true)
+    }
+
+    /// The side that accepts.
+    #[must_use]
+    pub fn accepting(key: u8) -> Self {
+        Self::new(key, false)
+    }
+
+    fn new(key: u8, is_connecting: bool) -> Self {
+        Self {
+            key,
+            owes_hello: is_connecting,
+            is_connecting,
+            is_greeted: false,
+            has_ended: false,
+            is_closed: false,
+        }
+    }
+
+    fn record(&self, kind: u8, payload: &[u8], network: &mut Vec<u8>) {
+        // Records are no longer than `RECORD_BYTES_MAX`.
+        let length = u16::try_from(payload.len()).unwrap_or(u16::MAX);
+        network.push(kind);
+        network.extend_from_slice(&length.to_be_bytes());
+        network.extend(payload.iter().map(|byte| byte ^ self.key));
+    }
+
+    fn handle(&mut self, kind: u8, payload: &[u8], plain: &mut Vec<u8>) -> Result<(), LayerError> {
+        match (kind, self.is_greeted) {
+            (HELLO, false) if payload.iter().map(|byte| byte ^ self.key).eq(*GREETING) => {
+                self.is_greeted = true;
+                self.owes_hello = !self.is_connecting;
+            }
+            (HELLO, false) => return Err(LayerError::Refused),
+            (DATA, true) => plain.extend(payload.iter().map(|byte| byte ^ self.key)),
+            (CLOSE, true) if payload.is_empty() => self.has_ended = true,
+            _ => return Err(LayerError::Malformed),
+        }
+        Ok(())
+    }
+}
+
+impl Layer for XorLayer {
+    fn receive(&mut self, network: &[u8], plain: &mut Vec<u8>) -> Result<usize, LayerError> {
+        let Some((&[kind, high, low], rest)) = network.split_first_chunk() else {
+            return Ok(0);
+        };
+        let length = usize::from(u16::from_be_bytes([high, low]));
+        if length > RECORD_BYTES_MAX {
+            return Err(LayerError::RecordTooLong);
+        }
+        let Some(payload) = rest.get(..length) else {
+            return Ok(0);
+        };
+        self.handle(kind, payload, plain)?;
+        Ok(HEADER_BYTES + length)
+    }
+
+    fn send(&mut self, plain: &[IoSlice<'_>], network: &mut Vec<u8>) -> Result<usize, LayerError> {
+        if !self.is_ready() || self.is_closed {
+            return Ok(0);
+        }
+        let mut left: usize = plain.iter().map(|slice| slice.len()).sum();
+        let accepted = left;
+        network.reserve(left + HEADER_BYTES * left.div_ceil(RECORD_BYTES_MAX));
+        // Records are as large as they may be, wherever the slices end.
+        let mut record_left = 0;
+        for slice in plain {
+            let mut slice: &[u8] = slice;
+            while !slice.is_empty() {
+                if record_left == 0 {
+                    record_left = left.min(RECORD_BYTES_MAX);
+                    let length = u16::try_from(record_left).unwrap_or(u16::MAX);
+                    network.push(DATA);
+                    network.extend_from_slice(&length.to_be_bytes());
+                }
+                let (part, rest) = slice.split_at(slice.len().min(record_left));
+                network.extend(part.iter().map(|byte| byte ^ self.key));
+                (slice, left, record_left) = (rest, left - part.len(), record_left - part.len());
+            }
+        }
+        Ok(accepted)
+    }
+
+    fn transmit(&mut self, network: &mut Vec<u8>) {
+        if std::mem::take(&mut self.owes_hello) {
+            self.record(HELLO, GREETING, network);
+        }
+    }
+
+    fn is_ready(&self) -> bool {
+        self.is_greeted && !self.owes_hello
+    }
+
+    fn has_ended(&self) -> bool {
+        self.has_ended
+    }
+
+    fn close(&mut self, network: &mut Vec<u8>) {
+        self.is_closed = true;
+        if self.is_ready() {
+            self.record(CLOSE, &[], network);
+        }
+    }
+}
+
+const HELLO: u8 = 1;
+const DATA: u8 = 2;
+const CLOSE: u8 = 3;
+
+const HEADER_BYTES: usize = 3;
+
+/// Longest payload of a record: that of TLS.
+const RECORD_BYTES_MAX: usize = 16 << 10;
+
+const GREETING: &[u8; 5] = b"hello";
