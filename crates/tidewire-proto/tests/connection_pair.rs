@@ -266,7 +266,10 @@ impl Owner {
                 return self.connection.handle_blocked();
             }
         }
-        match self.connection.handle_written(&self.rules, false, now_ns) {
+        match self
+            .connection
+            .handle_written(&self.rules, false, false, now_ns)
+        {
             Written::GoOn | Written::Closed => {}
             Written::ShutdownWrite => {
                 assert!(!self.has_shut_down, "ended twice");

@@ -80,16 +80,28 @@ impl ControlBudget {
 }
 
 impl Connection {
-    /// The transport is connected. Returns whether the connection is open at once; otherwise it says hello first.
+    /// The transport is connected or accepted, and its layers have handshakes of their own. Their time is that of the
+    /// handshake. Call [`Self::handle_connected`] when they are over.
+    pub fn secure(&mut self, now_ns: u64) {
+        self.timing.begin_handshake(now_ns);
+        self.phase = Phase::Securing;
+    }
+
+    /// The transport is connected, and its layers are ready if it has some. Returns whether the connection is open at once;
+    /// otherwise a hello comes first.
     pub fn handle_connected(&mut self, rules: &Rules, now_ns: u64) -> bool {
         self.timing.note_input(now_ns);
-        if rules.has_handshake {
-            self.phase = Phase::AwaitWelcome;
+        if self.phase == Phase::Connecting {
             self.timing.begin_handshake(now_ns);
-            self.pending.hello = true;
-        } else {
-            self.phase = Phase::Open;
         }
+        self.phase = match self.side {
+            _ if !rules.has_handshake => Phase::Open,
+            Side::Connecting => {
+                self.pending.hello = true;
+                Phase::AwaitWelcome
+            }
+            Side::Accepting => Phase::AwaitHello,
+        };
         self.is_open()
     }
 

@@ -8,8 +8,8 @@
 //! ```text
 //!  connecting side                                      accepting side
 //!
-//!  Connecting ── handle_connected ──▶ AwaitWelcome      AwaitHello
-//!      │                                   │ welcome        │ hello
+//!  Connecting ── handle_connected ──▶ AwaitWelcome      AwaitHello ◀── handle_connected ── Securing
+//!      │   └─ secure ─▶ Securing ──┘       │ welcome        │ hello
 //!      │ codec without handshake           ▼                ▼
 //!      └───────────────────────────────▶ Open ◀──── codec without handshake
 //!                                          │
@@ -20,7 +20,7 @@
 //!  outbound  Writing { is_blocked, then: GoOn ──▶ HalfClose ──▶ Close(reason) }
 //!                │ write fails        │ all is written     │ all is written
 //!                ▼                    ▼                    ▼
-//!             Failed             HalfClosed             Closed(reason)
+//!             Failed             HalfClosed             Closed(reason)  or  Ending(reason) ── handle_ended ──▶ Closed(reason)
 //! ```
 //!
 //! # How an owner drives it
@@ -33,7 +33,9 @@
 //!    [`Connection::handle_write_failed`]. [`Connection::wants`] says what to wait for.
 //! 4. When [`Connection::poll_timeout`] is reached, call [`Connection::handle_timeout`], and ask for the next timeout. A
 //!    timeout only moves to later when bytes come, so it need not be asked for after each read.
-//! 5. When [`Connection::close_reason`] gives a reason, take the connection apart. It gives only one.
+//! 5. Where the transport has layers with handshakes of their own, call [`Connection::secure`] when it is connected or
+//!    accepted, and [`Connection::handle_connected`] when the layers are ready.
+//! 6. When [`Connection::close_reason`] gives a reason, take the connection apart. It gives only one.
 //!
 //! The handler of a message may change the connection that the message came from. A loop over frames therefore holds no
 //! borrow of the connection: it copies the [`FrameFilter`], which changes only when `handle_frame` opens the connection.
@@ -113,7 +115,8 @@ pub struct Wants {
 pub enum Written {
     /// Nothing.
     GoOn,
-    /// End this side of the transport.
+    /// End this side of the transport. If [`Connection::is_ending`] then, call [`Connection::handle_ended`] when the transport
+    /// has written its last bytes.
     ShutdownWrite,
     /// The connection has closed.
     Closed,
@@ -233,7 +236,7 @@ impl Connection {
     #[inline]
     #[must_use]
     pub const fn may_send(&self) -> bool {
-        self.is_open() && !matches!(self.outbound, Outbound::HalfClosed)
+        self.is_open() && !matches!(self.outbound, Outbound::HalfClosed | Outbound::Ending(_))
     }
 
     /// Whether what is sent can still reach the peer.
@@ -268,6 +271,13 @@ impl Connection {
                 ..
             }
         )
+    }
+
+    /// Whether this side has ended, and the connection closes when the transport has written its last bytes.
+    #[inline]
+    #[must_use]
+    pub const fn is_ending(&self) -> bool {
+        matches!(self.outbound, Outbound::Ending(_))
     }
 
     /// Whether input may be handled now.
@@ -364,12 +374,16 @@ impl Connection {
     /// Closes the connection when all output is written. Nothing more is read. Where nothing can be written, it closes now.
     pub fn finish(&mut self, reason: CloseReason) {
         match &mut self.outbound {
-            Outbound::Writing { then, .. } if self.phase != Phase::Connecting => {
+            Outbound::Writing { then, .. }
+                if !matches!(self.phase, Phase::Connecting | Phase::Securing) =>
+            {
                 if !matches!(then, Then::Close(_)) {
                     *then = Then::Close(reason);
                 }
                 self.inbound = Inbound::Ended;
             }
+            // The first reason stays, and the last bytes are written.
+            Outbound::Ending(_) => {}
             _ => self.close(reason),
         }
     }
@@ -388,8 +402,12 @@ impl Connection {
     /// The server shuts down: the peer is told, or this side ends after what it owes.
     pub fn drain(&mut self, rules: &Rules) {
         self.is_draining = true;
-        if !self.is_open() || matches!(self.outbound, Outbound::HalfClosed) {
-            return self.close(CloseReason::Shutdown);
+        match self.outbound {
+            // It is about to close, for the reason that it has.
+            Outbound::Ending(_) => return,
+            Outbound::HalfClosed => return self.close(CloseReason::Shutdown),
+            _ if !self.is_open() => return self.close(CloseReason::Shutdown),
+            _ => {}
         }
         match self.side {
             // A server that this side connected to needs no word: the end of the stream says it.
@@ -437,8 +455,15 @@ impl Connection {
         }
     }
 
-    /// All output was written. `owes_answers` tells whether requests that were read wait for their answers.
-    pub fn handle_written(&mut self, rules: &Rules, owes_answers: bool, now_ns: u64) -> Written {
+    /// All output was written. `owes_answers` tells whether requests that were read wait for their answers, and `has_layers`
+    /// whether the transport has something of its own to write at the end.
+    pub fn handle_written(
+        &mut self,
+        rules: &Rules,
+        owes_answers: bool,
+        has_layers: bool,
+        now_ns: u64,
+    ) -> Written {
         if !rules.has_handshake && self.delivery == Delivery::Reliable {
             // There are no pings. A listener that never types is not idle while it takes what it is sent.
             self.timing.note_input(now_ns);
@@ -452,6 +477,10 @@ impl Connection {
         };
         match then {
             Then::Close(reason) if !(owes_answers && reason.waits_for_answers()) => {
+                if has_layers {
+                    self.outbound = Outbound::Ending(reason);
+                    return Written::ShutdownWrite;
+                }
                 self.close(reason);
                 Written::Closed
             }
@@ -467,6 +496,13 @@ impl Connection {
         }
     }
 
+    /// The transport has written its last bytes.
+    pub fn handle_ended(&mut self) {
+        if let Outbound::Ending(reason) = self.outbound {
+            self.close(reason);
+        }
+    }
+
     /// The peer takes nothing any more. What it sent before is still read, to its end: a client that says good-bye and
     /// closes at once must be heard.
     pub fn handle_write_failed(&mut self) {
@@ -474,7 +510,8 @@ impl Connection {
             Outbound::Writing {
                 then: Then::Close(reason),
                 ..
-            } => self.close(reason),
+            }
+            | Outbound::Ending(reason) => self.close(reason),
             _ => self.outbound = Outbound::Failed,
         }
     }

@@ -6,6 +6,7 @@ use std::io;
 use crate::body::GoAwayCode;
 use crate::error::DecodeError;
 use crate::handshake::HandshakeError;
+use crate::layer::LayerError;
 
 /// Why a session ended. Counted by [`CloseReason::name`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,13 +46,15 @@ pub enum CloseReason {
     /// Made room for another address over UDP, as the oldest that was not established. It was
     /// not told.
     Evicted,
+    /// A layer of the transport, such as TLS, could not go on.
+    Layer(LayerError),
     /// The socket failed in another way.
     Io(io::ErrorKind),
 }
 
 impl CloseReason {
     /// Names of all reasons, in the order of their counters.
-    pub const NAMES: [&'static str; 17] = [
+    pub const NAMES: [&'static str; 18] = [
         "peer_closed",
         "peer_reset",
         "service",
@@ -68,6 +71,7 @@ impl CloseReason {
         "lane_failed",
         "unvalidated",
         "evicted",
+        "layer",
         "io",
     ];
 
@@ -91,7 +95,8 @@ impl CloseReason {
             Self::LaneFailed => 13,
             Self::Unvalidated => 14,
             Self::Evicted => 15,
-            Self::Io(_) => 16,
+            Self::Layer(_) => 16,
+            Self::Io(_) => 17,
         }
     }
 
@@ -123,9 +128,13 @@ impl CloseReason {
             Self::ControlFlood => Some(GoAwayCode::LimitReached),
             // An unvalidated address did not ask.
             Self::Unvalidated | Self::Evicted => None,
-            Self::PeerClosed | Self::PeerReset | Self::Service | Self::GoAway(_) | Self::Io(_) => {
-                None
-            }
+            // A layer that failed carries nothing any more.
+            Self::PeerClosed
+            | Self::PeerReset
+            | Self::Service
+            | Self::GoAway(_)
+            | Self::Layer(_)
+            | Self::Io(_) => None,
         }
     }
 }
@@ -155,6 +164,7 @@ impl fmt::Display for CloseReason {
                 formatter.write_str("fell silent before its address was established")
             }
             Self::Evicted => formatter.write_str("made room for another address"),
+            Self::Layer(error) => write!(formatter, "a layer of the transport failed: {error}"),
             Self::Io(kind) => write!(formatter, "i/o error: {kind}"),
         }
     }

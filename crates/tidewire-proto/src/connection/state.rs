@@ -9,6 +9,8 @@ use super::CloseReason;
 pub enum Phase {
     /// The transport is being connected.
     Connecting,
+    /// The transport is connected, and its layers have handshakes of their own. No frame comes or goes.
+    Securing,
     /// Accepted. The first frame must be a hello.
     AwaitHello,
     /// Connected. The first frame must be a welcome.
@@ -42,6 +44,8 @@ pub enum Outbound {
     },
     /// This side has ended; output is discarded. The peer's input is read to its end.
     HalfClosed,
+    /// This side has ended; output is discarded. The connection closes when the transport has written its last bytes.
+    Ending(CloseReason),
     /// The peer takes nothing any more; output is discarded. What it sent before is read to its end.
     Failed,
 }

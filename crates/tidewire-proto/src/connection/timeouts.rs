@@ -92,7 +92,7 @@ impl Connection {
                 let again_ns = now_ns.saturating_add(self.timing.hello_pause_ns);
                 again_ns.min(self.handshake_end_ns(rules))
             }
-            Phase::Connecting | Phase::AwaitHello | Phase::AwaitWelcome => {
+            Phase::Connecting | Phase::Securing | Phase::AwaitHello | Phase::AwaitWelcome => {
                 self.handshake_end_ns(rules)
             }
             Phase::Open => self.silence_end_ns(rules, now_ns, is_unvalidated),
