@@ -110,6 +110,7 @@ pub use tidewire_io as io;
 pub use tidewire_macros::service;
 pub use tidewire_proto as proto;
 pub use tidewire_proto::codec::{AnyCodec, StreamFraming};
+pub use tidewire_proto::layer;
 pub use tidewire_proto::message::{Kind, MemberId, Message};
 pub use tidewire_proto::room::Policy;
 pub use tidewire_proto::topic::TopicError;

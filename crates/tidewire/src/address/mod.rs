@@ -150,6 +150,16 @@ impl Address {
 }
 
 impl Address {
+    /// The host as it was written, a name or a number: what a layer such as TLS compares a certificate with. `None` for
+    /// transports without hosts.
+    #[must_use]
+    pub fn host(&self) -> Option<&str> {
+        match &self.kind {
+            AddressKind::Tcp { host, .. } | AddressKind::Udp { host, .. } => Some(host),
+            AddressKind::Ipc(_) | AddressKind::Inproc(_) => None,
+        }
+    }
+
     /// What it says about the framing of streams, if it says something.
     #[must_use]
     pub fn framing(&self) -> Option<StreamFraming> {

@@ -32,6 +32,7 @@ use tidewire_io::poller::PollerChoice;
 use tidewire_io::socket::SocketOptions;
 use tidewire_proto::body::{JoinBody, JoinedBody, RoomCall, Roster};
 use tidewire_proto::codec::{AnyCodec, Codec, RequestIds, Tw1};
+use tidewire_proto::layer::Layer;
 use tidewire_proto::message::{Kind, MemberId, Message};
 
 pub use backoff::Backoff;
@@ -51,8 +52,9 @@ use crate::limits::{Limits, nanoseconds};
 use crate::mailbox::HandOverError;
 use crate::observe::Metrics;
 use crate::room::Joined;
-use crate::server::{Server, adapt, frame};
+use crate::server::{ServeError, Server, adapt, frame};
 use crate::session::encode_within;
+use crate::transport::{LayerFactory, Layers};
 use link::Link;
 use service::ClientService;
 use table::RequestTable;
@@ -93,6 +95,7 @@ pub struct ClientBuilder {
     wait_for_server: bool,
     sockets: SocketOptions,
     spin_us: Option<u32>,
+    layers: Option<LayerFactory>,
 }
 
 impl Client {
@@ -295,6 +298,7 @@ impl Default for ClientBuilder {
             wait_for_server: false,
             sockets: SocketOptions::default(),
             spin_us: None,
+            layers: None,
         }
     }
 }
@@ -405,6 +409,17 @@ impl ClientBuilder {
         self
     }
 
+    /// Puts layers such as TLS between the socket and the codec. `make` is called for every connection with the address of the
+    /// server, host name included, as it was given; it returns the layers, of which the first is next to the network.
+    #[must_use]
+    pub fn layers(
+        mut self,
+        make: impl Fn(&Address) -> Vec<Box<dyn Layer>> + Send + Sync + 'static,
+    ) -> Self {
+        self.layers = Some(LayerFactory::new(make));
+        self
+    }
+
     /// Connects, and blocks until the connection is open. Of the addresses of a host name, each is tried in turn until
     /// one answers.
     ///
@@ -413,11 +428,22 @@ impl ClientBuilder {
     pub fn connect(mut self, address: &str) -> Result<Client, ConnectError> {
         let address: Address = address.parse()?;
         self.codec = frame(&mut [address.clone()], self.codec)?;
-        self.connect_to(address.resolve_all()?)
+        let layers = self.layers.take();
+        let layers = layers.and_then(|factory| factory.layers(&address));
+        let endpoints = address.resolve_all()?;
+        let is_socket = |endpoint: &Endpoint| matches!(endpoint, Endpoint::Socket(_));
+        if layers.is_some() && !endpoints.iter().all(is_socket) {
+            return Err(ServeError::Layers { address }.into());
+        }
+        self.connect_to(endpoints, layers)
     }
 
     /// Connects to the first of these that answers.
-    fn connect_to(mut self, endpoints: Vec<Endpoint>) -> Result<Client, ConnectError> {
+    fn connect_to(
+        mut self,
+        endpoints: Vec<Endpoint>,
+        layers: Option<Layers>,
+    ) -> Result<Client, ConnectError> {
         let is_udp: Vec<bool> = endpoints.iter().map(Endpoint::is_udp).collect();
         self.codec = adapt(&is_udp, self.codec, &mut self.limits)?;
         let is_single = is_udp.contains(&true) && self.codec.fills_datagrams();
@@ -442,6 +468,7 @@ impl ClientBuilder {
             .limits(self.limits)
             .socket_options(self.sockets)
             .spin_as(self.spin_us)
+            .outgoing_layers(layers)
             .agent(agent)
             .start_one(|| service.take())?;
         link.set_doorbell(&lane.doorbell(0));

@@ -467,12 +467,12 @@ mod tests {
         let port = held.local_addr().unwrap().port();
         let dead = Endpoint::Udp((std::net::Ipv4Addr::new(127, 0, 0, 99), port).into());
         let endpoints = vec![dead.clone(), server.addresses()[0].clone()];
-        let client = Client::builder().connect_to(endpoints).unwrap();
+        let client = Client::builder().connect_to(endpoints, None).unwrap();
         let reply = client.request_blocking(b"found").unwrap();
         assert_eq!(reply.payload(), b"found");
         client.close();
 
-        let outcome = Client::builder().connect_to(vec![dead.clone(), dead]);
+        let outcome = Client::builder().connect_to(vec![dead.clone(), dead], None);
         assert!(
             matches!(
                 outcome,
@@ -493,14 +493,14 @@ mod tests {
         let live = server.addresses()[0].clone();
         let nobody = || dead.clone();
         let endpoints = vec![nobody(), nobody(), live, nobody()];
-        let client = Client::builder().connect_to(endpoints).unwrap();
+        let client = Client::builder().connect_to(endpoints, None).unwrap();
         assert_eq!(
             client.request_blocking(b"found").unwrap().payload(),
             b"found"
         );
         client.close();
 
-        let outcome = Client::builder().connect_to(vec![nobody(), nobody()]);
+        let outcome = Client::builder().connect_to(vec![nobody(), nobody()], None);
         assert!(
             matches!(
                 outcome,

@@ -35,7 +35,11 @@ impl Core {
             }
             Endpoint::Socket(address) => {
                 let stream = Stream::connect_with(address, &self.config.socket_options)?;
-                (stream.into(), Some(address.clone().into()))
+                let stream = match &self.shared.outgoing_layers {
+                    Some(layers) => layers.over(stream),
+                    None => stream.into(),
+                };
+                (stream, Some(address.clone().into()))
             }
             Endpoint::Udp(address) => {
                 self.check_framing()?;

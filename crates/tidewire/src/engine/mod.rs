@@ -29,11 +29,14 @@ use crate::mailbox::{Exchange, Lanes, Mailbox, MessageQueue};
 use crate::observe::LaneCounters;
 use crate::room::{Directory, LaneRooms, RoomTable};
 use crate::session::{Gate, LaneSessions, SessionTable, SpareFrames};
+use crate::transport::Layers;
 
 /// What all lanes of a server share. Nothing in it is touched per message.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) config: Arc<Config>,
+    /// Over the connections that lanes make.
+    pub(crate) outgoing_layers: Option<Layers>,
     pub(crate) directory: Arc<Directory>,
     pub(crate) limiter: Arc<Gate>,
     /// Where other threads find the open sessions.
@@ -65,7 +68,7 @@ pub(crate) struct Core {
 }
 
 impl Shared {
-    pub(crate) fn new(config: Config, lanes: usize) -> Self {
+    pub(crate) fn new(config: Config, outgoing_layers: Option<Layers>, lanes: usize) -> Self {
         let limits = &config.limits;
         Self {
             directory: Arc::new(Directory::new(limits)),
@@ -76,6 +79,7 @@ impl Shared {
             spare_frames: Arc::default(),
             lanes: Arc::default(),
             config: Arc::new(config),
+            outgoing_layers,
         }
     }
 }

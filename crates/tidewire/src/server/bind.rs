@@ -1,7 +1,5 @@
 //! Binding everything a server listens on, before any of its lanes runs.
 
-use crate::transport::ListenerTerms;
-use crate::transport::StreamListener;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -13,6 +11,7 @@ use tidewire_proto::codec::{AnyCodec, Codec, StreamFraming};
 use crate::address::{Address, AddressError, Endpoint};
 use crate::limits::{DATAGRAM_FRAME_BYTES_MAX, DATAGRAM_RECEIVE_BUFFER_BYTES, Limits};
 use crate::server::ServeError;
+use crate::transport::{LayerFactory, Layers, ListenerTerms, StreamListener};
 
 /// What a server listens on.
 #[derive(Debug, Default)]
@@ -33,11 +32,12 @@ impl Bound {
         lanes: usize,
         sockets: &SocketOptions,
         datagrams: &DatagramOptions,
+        layers: Option<&LayerFactory>,
     ) -> Result<Self, ServeError> {
         let mut bound = Self::default();
         bound.ports.resize_with(lanes, Vec::new);
         for address in addresses {
-            bound.bind_first(address, codec, sockets, datagrams)?;
+            bound.bind_first(address, codec, sockets, datagrams, layers)?;
         }
         Ok(bound)
     }
@@ -49,11 +49,18 @@ impl Bound {
         codec: &AnyCodec,
         sockets: &SocketOptions,
         datagrams: &DatagramOptions,
+        layers: Option<&LayerFactory>,
     ) -> Result<(), ServeError> {
+        let layers = layers.and_then(|factory| factory.layers(address));
         let mut endpoints = address.resolve_all()?.into_iter().peekable();
         while let Some(endpoint) = endpoints.next() {
             let outcome = match endpoint {
-                Endpoint::Socket(at) => self.bind_listener(&at, address.framing(), codec, sockets),
+                Endpoint::Socket(at) => {
+                    self.bind_listener(&at, address, codec, sockets, layers.clone())
+                }
+                _ if layers.is_some() => Err(ServeError::Layers {
+                    address: address.clone(),
+                }),
                 Endpoint::Udp(address) => self.bind_ports(address, datagrams),
                 name => Ok(name),
             };
@@ -75,19 +82,26 @@ impl Bound {
 
     fn bind_listener(
         &mut self,
-        address: &SocketAddress,
-        framing: Option<StreamFraming>,
+        at: &SocketAddress,
+        address: &Address,
         codec: &AnyCodec,
         options: &SocketOptions,
+        layers: Option<Layers>,
     ) -> Result<Endpoint, ServeError> {
-        let socket = Listener::bind(address, options)?;
+        let framing = address.framing().or(codec.stream_framing());
+        let leaves_lengths_out = framing != codec.stream_framing();
+        if leaves_lengths_out && layers.is_some() {
+            let address = address.clone();
+            return Err(ServeError::Layers { address });
+        }
+        let socket = Listener::bind(at, options)?;
         let local = socket.local_address().clone();
-        let framing = framing.or(codec.stream_framing());
         let own = framing.and_then(|framing| codec.with_stream_framing(framing));
         let terms = ListenerTerms::new(
             local.to_string(),
             own.unwrap_or_else(|| codec.clone()),
-            framing != codec.stream_framing(),
+            leaves_lengths_out,
+            layers,
         );
         let terms = Arc::new(terms);
         self.listeners.push(StreamListener { socket, terms });

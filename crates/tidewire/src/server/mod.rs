@@ -16,6 +16,7 @@ use tidewire_io::doorbell::Doorbell;
 use tidewire_io::poller::{self, PollerChoice, PollerKind};
 use tidewire_io::socket::{BindError, SocketOptions};
 use tidewire_proto::codec::{AnyCodec, Codec, Tw1};
+use tidewire_proto::layer::Layer;
 use tidewire_proto::room::Policy;
 
 use crate::address::{Address, AddressError, Endpoint};
@@ -28,6 +29,7 @@ use crate::room::LANES_MAX;
 use crate::service::Sessions;
 use crate::service::{Service, SharedService};
 use crate::transport::inproc::{self, InprocBindError};
+use crate::transport::{LayerFactory, Layers};
 use bind::{Bound, default_datagram_options};
 pub(crate) use bind::{adapt, frame};
 
@@ -59,6 +61,10 @@ pub struct ServerBuilder {
     datagrams: DatagramOptions,
     trusts_datagram_peers: bool,
     agent: Option<String>,
+    /// Over the connections that it accepts.
+    layers: Option<LayerFactory>,
+    /// Over the connections that its lanes make.
+    outgoing_layers: Option<Layers>,
 }
 
 /// A server could not start. Nothing of it runs.
@@ -90,6 +96,15 @@ pub enum ServeError {
     Framing {
         /// Name of the codec.
         codec: &'static str,
+    },
+    /// Layers were asked for where they cannot be.
+    #[error(
+        "layers such as TLS are not possible at {address}: they need tcp:// or ipc://, and where listeners differ in \
+         ?framing=, the one with lengths; make none for this address, or start another server for it"
+    )]
+    Layers {
+        /// The address.
+        address: Address,
     },
     /// An in-process name could not be taken.
     #[error("cannot listen")]
@@ -257,6 +272,8 @@ impl Default for ServerBuilder {
             datagrams: default_datagram_options(),
             trusts_datagram_peers: false,
             agent: None,
+            layers: None,
+            outgoing_layers: None,
         }
     }
 }
@@ -375,6 +392,27 @@ impl ServerBuilder {
         self
     }
 
+    /// Puts layers such as TLS between the sockets and the codec. `make` is called for every connection that is accepted, with
+    /// the address that was listened on; it returns the layers of that connection, of which the first is next to the network.
+    /// For an address without layers it returns none. It is called once more for each address when the server starts.
+    ///
+    /// Connections that handlers [make](crate::Context::connect) have no layers. Counters of bytes count plaintext, and what a
+    /// layer has accepted counts as written.
+    #[must_use]
+    pub fn layers(
+        mut self,
+        make: impl Fn(&Address) -> Vec<Box<dyn Layer>> + Send + Sync + 'static,
+    ) -> Self {
+        self.layers = Some(LayerFactory::new(make));
+        self
+    }
+
+    /// Puts layers over the connections that the lanes make.
+    pub(crate) fn outgoing_layers(mut self, layers: Option<Layers>) -> Self {
+        self.outgoing_layers = layers;
+        self
+    }
+
     /// Binds, starts the lanes, and returns when they are about to serve, all of them with the same service.
     ///
     /// # Errors
@@ -409,6 +447,7 @@ impl ServerBuilder {
             self.lanes,
             &self.sockets,
             &self.datagrams,
+            self.layers.as_ref(),
         )?;
         // The first one decides; the others follow it without saying so again.
         let first = poller::open(self.poller).map_err(LaneError::from)?;
@@ -487,7 +526,7 @@ impl ServerBuilder {
             socket_options: self.sockets.clone(),
             datagram_options: self.datagrams.clone(),
         };
-        Shared::new(config, self.lanes)
+        Shared::new(config, self.outgoing_layers.clone(), self.lanes)
     }
 }
 

@@ -55,7 +55,9 @@ impl LaneSessions {
         match (session.connection.phase(), session.connection.outbound()) {
             (Phase::Connecting | Phase::Closed(_), _) => return,
             // This side has ended, or the peer takes nothing: an answer cannot be delivered.
-            (_, Outbound::HalfClosed | Outbound::Failed) => return self.discard(slot),
+            (_, Outbound::HalfClosed | Outbound::Ending(_) | Outbound::Failed) => {
+                return self.discard(slot);
+            }
             _ if session.stream.preserves_boundaries() => {
                 let sending = Moving::send(&self.slab[slot], &self.config.codec, &self.counters);
                 self.flush_datagrams(slot);
@@ -266,16 +268,17 @@ impl LaneSessions {
             self.outbox.buffers.put(session.output.take_buffer());
         }
         let owes_answers = session.unanswered_count() > 0;
+        let has_layers = session.stream.has_layers();
         self.unpause(slot);
         let now_ns = self.reactor.now_ns;
         let written = self.change(slot, |connection, rules| {
-            connection.handle_written(rules, owes_answers, now_ns)
+            connection.handle_written(rules, owes_answers, has_layers, now_ns)
         });
         match written {
             Written::GoOn => {}
             Written::Closed => return,
             Written::ShutdownWrite => {
-                let session = &self.slab[slot];
+                let session = &mut self.slab[slot];
                 if let Some(card) = &session.profile.card {
                     card.set_closed();
                 }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tidewire_io::socket::{Listener, Stream};
 use tidewire_proto::codec::{AnyCodec, Codec, Decoded, StreamFraming};
 
-use super::{Carrier, UnframedStream};
+use super::{Carrier, Layers, UnframedStream};
 use crate::address::Endpoint;
 
 /// A listener of TCP or a Unix socket, and what its sessions have in common.
@@ -25,6 +25,8 @@ pub(crate) struct ListenerTerms {
     codec: AnyCodec,
     /// What its peers are sent has lengths that must be left out.
     leaves_lengths_out: bool,
+    /// The layers over its connections.
+    layers: Option<Layers>,
     /// A peer that frames in the other way was warned of.
     has_warned: AtomicBool,
 }
@@ -32,11 +34,17 @@ pub(crate) struct ListenerTerms {
 impl ListenerTerms {
     /// Those of a listener on `address`, whose peers frame as `codec` does. `leaves_lengths_out` says that what they are sent
     /// has lengths in front that they do not expect.
-    pub(crate) fn new(address: String, codec: AnyCodec, leaves_lengths_out: bool) -> Self {
+    pub(crate) fn new(
+        address: String,
+        codec: AnyCodec,
+        leaves_lengths_out: bool,
+        layers: Option<Layers>,
+    ) -> Self {
         Self {
             address,
             codec,
             leaves_lengths_out,
+            layers,
             has_warned: AtomicBool::new(false),
         }
     }
@@ -47,9 +55,12 @@ impl ListenerTerms {
 
     /// An accepted connection, as its session uses it.
     pub(crate) fn connection(&self, stream: Stream) -> Carrier {
-        match self.leaves_lengths_out {
-            true => Carrier::Unframed(Box::new(UnframedStream::new(stream))),
-            false => stream.into(),
+        match &self.layers {
+            Some(layers) => layers.over(stream),
+            None if self.leaves_lengths_out => {
+                Carrier::Unframed(Box::new(UnframedStream::new(stream)))
+            }
+            None => stream.into(),
         }
     }
 
@@ -115,6 +126,7 @@ mod tests {
             address: "ipc://@a".to_owned(),
             codec,
             leaves_lengths_out: false,
+            layers: None,
             has_warned: AtomicBool::new(false),
         };
         let text = logged(|| terms.note_refused(&frame, 1 << 16, None));

@@ -19,6 +19,10 @@
 //! - A transport whose reports cost its peer something may ask, by [`is_awake`](Transport::is_awake), to be called
 //!   with [`settle`](Transport::settle) at the end of every turn, and do without reports until the lane sleeps.
 //!
+//! - Where layers stand over a socket ([`layer`]), [`secure`](Transport::secure) goes on with their handshakes until the transport
+//!   [is secured](Transport::is_secured); nothing else is read or written before. A write may accept more than the socket takes:
+//!   the rest is [pending](Transport::pending_bytes), counts as output, and goes by [`flush`](Transport::flush).
+//!
 //! Datagrams are the exception that the contract allows for: they may be lost and overtake each other, and their borders
 //! count, so the lane receives and sends them by itself ([`datagram`]) and asks such a transport only for the rest.
 //!
@@ -32,6 +36,7 @@
 mod connect_failure;
 pub(crate) mod datagram;
 pub(crate) mod inproc;
+mod layer;
 mod listener;
 mod socket;
 mod unframed;
@@ -49,6 +54,8 @@ use crate::address::InprocName;
 pub use connect_failure::ConnectFailure;
 use datagram::{DatagramPeer, Standing};
 use inproc::InprocStream;
+use layer::LayeredStream;
+pub(crate) use layer::{LayerFactory, Layers};
 pub(crate) use listener::{Arrival, ListenerTerms, StreamListener};
 pub(crate) use unframed::UnframedStream;
 
@@ -73,6 +80,8 @@ pub(crate) enum Carrier {
     Socket(Stream),
     /// The same with peers that take frames without a length in front.
     Unframed(Box<UnframedStream>),
+    /// A socket with layers such as TLS over it.
+    Layered(Box<LayeredStream>),
     /// A pair of rings within this process. Boxed, because a session of a socket needs a tenth of its size.
     Inproc(Box<InprocStream>),
     /// A peer's share of a UDP socket, or a UDP socket of its own. Boxed for the same reason.
@@ -87,7 +96,7 @@ pub(crate) trait Transport: AsFd {
 
     fn write_vectored(&mut self, pieces: &[IoSlice<'_>]) -> io::Result<usize>;
 
-    fn shutdown_write(&self) -> io::Result<()>;
+    fn shutdown_write(&mut self) -> io::Result<()>;
 
     /// Whether a connection being made is made; asked when the poller reports it, or another lane did.
     fn finish_connect(&self) -> Result<bool, StreamConnectError>;
@@ -141,6 +150,31 @@ pub(crate) trait Transport: AsFd {
         let _ = sleeps;
         false
     }
+
+    /// Whether there are layers between the bytes of the network and those that the lane sees.
+    fn has_layers(&self) -> bool {
+        false
+    }
+
+    /// Whether the handshakes of all layers are over.
+    fn is_secured(&self) -> bool {
+        true
+    }
+
+    /// Goes on with the handshakes of the layers. Returns whether they are over; if not, the poller tells when to call again.
+    fn secure(&mut self) -> io::Result<bool> {
+        Ok(true)
+    }
+
+    /// Bytes that were accepted by a write, or are the layers' own, and wait for the socket.
+    fn pending_bytes(&self) -> usize {
+        0
+    }
+
+    /// Writes what is pending. `WouldBlock` tells that the socket has not taken all of it.
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 impl fmt::Display for TransportKind {
@@ -159,7 +193,8 @@ impl Carrier {
         match self {
             Self::Socket(stream) if stream.is_tcp() => TransportKind::Tcp,
             Self::Unframed(unframed) if unframed.stream().is_tcp() => TransportKind::Tcp,
-            Self::Socket(_) | Self::Unframed(_) => TransportKind::Ipc,
+            Self::Layered(layered) if layered.stream().is_tcp() => TransportKind::Tcp,
+            Self::Socket(_) | Self::Unframed(_) | Self::Layered(_) => TransportKind::Ipc,
             Self::Inproc(_) => TransportKind::Inproc,
             Self::Datagram(_) => TransportKind::Udp,
         }
@@ -169,7 +204,7 @@ impl Carrier {
     #[inline]
     pub(crate) fn system_calls(&self) -> u64 {
         match self {
-            Self::Socket(_) | Self::Unframed(_) | Self::Datagram(_) => 1,
+            Self::Socket(_) | Self::Unframed(_) | Self::Layered(_) | Self::Datagram(_) => 1,
             Self::Inproc(_) => 0,
         }
     }
@@ -179,6 +214,7 @@ impl Carrier {
         match self {
             Self::Socket(stream) => stream.peer_credentials(),
             Self::Unframed(unframed) => unframed.stream().peer_credentials(),
+            Self::Layered(layered) => layered.stream().peer_credentials(),
             Self::Inproc(_) | Self::Datagram(_) => None,
         }
     }
@@ -186,7 +222,7 @@ impl Carrier {
     /// The name that must be listened on before the connection is made.
     pub(crate) fn awaited(&self) -> Option<&InprocName> {
         match self {
-            Self::Socket(_) | Self::Unframed(_) | Self::Datagram(_) => None,
+            Self::Socket(_) | Self::Unframed(_) | Self::Layered(_) | Self::Datagram(_) => None,
             Self::Inproc(stream) => stream.awaited(),
         }
     }
@@ -194,7 +230,7 @@ impl Carrier {
     /// The number under which another lane reports that the connection is made.
     pub(crate) fn ticket(&self) -> Option<u64> {
         match self {
-            Self::Socket(_) | Self::Unframed(_) | Self::Datagram(_) => None,
+            Self::Socket(_) | Self::Unframed(_) | Self::Layered(_) | Self::Datagram(_) => None,
             Self::Inproc(stream) => stream.ticket(),
         }
     }
@@ -203,7 +239,9 @@ impl Carrier {
     #[inline]
     pub(crate) fn delivery(&self) -> Delivery {
         match self {
-            Self::Socket(_) | Self::Unframed(_) | Self::Inproc(_) => Delivery::Reliable,
+            Self::Socket(_) | Self::Unframed(_) | Self::Layered(_) | Self::Inproc(_) => {
+                Delivery::Reliable
+            }
             Self::Datagram(_) => Delivery::Lossy,
         }
     }
@@ -213,7 +251,7 @@ impl Carrier {
     pub(crate) fn datagram(&self) -> Option<&DatagramPeer> {
         match self {
             Self::Datagram(peer) => Some(peer),
-            Self::Socket(_) | Self::Unframed(_) | Self::Inproc(_) => None,
+            Self::Socket(_) | Self::Unframed(_) | Self::Layered(_) | Self::Inproc(_) => None,
         }
     }
 
@@ -222,7 +260,7 @@ impl Carrier {
     pub(crate) fn datagram_mut(&mut self) -> Option<&mut DatagramPeer> {
         match self {
             Self::Datagram(peer) => Some(peer),
-            Self::Socket(_) | Self::Unframed(_) | Self::Inproc(_) => None,
+            Self::Socket(_) | Self::Unframed(_) | Self::Layered(_) | Self::Inproc(_) => None,
         }
     }
 
@@ -247,7 +285,7 @@ impl Carrier {
     /// A server has taken the other end.
     pub(crate) fn set_placed(&mut self) {
         match self {
-            Self::Socket(_) | Self::Unframed(_) | Self::Datagram(_) => {}
+            Self::Socket(_) | Self::Unframed(_) | Self::Layered(_) | Self::Datagram(_) => {}
             Self::Inproc(stream) => stream.set_placed(),
         }
     }
@@ -259,6 +297,7 @@ macro_rules! each {
         match $carrier {
             Carrier::Socket($stream) => $call,
             Carrier::Unframed($stream) => $call,
+            Carrier::Layered($stream) => $call,
             Carrier::Inproc($stream) => $call,
             Carrier::Datagram($stream) => $call,
         }
@@ -281,7 +320,7 @@ impl Transport for Carrier {
         each!(self, stream => stream.write_vectored(pieces))
     }
 
-    fn shutdown_write(&self) -> io::Result<()> {
+    fn shutdown_write(&mut self) -> io::Result<()> {
         each!(self, stream => stream.shutdown_write())
     }
 
@@ -289,6 +328,7 @@ impl Transport for Carrier {
         match self {
             Self::Socket(stream) => Transport::finish_connect(stream),
             Self::Unframed(unframed) => unframed.finish_connect(),
+            Self::Layered(layered) => layered.finish_connect(),
             Self::Inproc(stream) => stream.finish_connect(),
             Self::Datagram(peer) => peer.finish_connect(),
         }
@@ -339,6 +379,31 @@ impl Transport for Carrier {
     #[inline]
     fn settle(&mut self, sleeps: bool) -> bool {
         each!(self, stream => stream.settle(sleeps))
+    }
+
+    #[inline]
+    fn has_layers(&self) -> bool {
+        matches!(self, Self::Layered(_))
+    }
+
+    fn is_secured(&self) -> bool {
+        each!(self, stream => stream.is_secured())
+    }
+
+    fn secure(&mut self) -> io::Result<bool> {
+        each!(self, stream => stream.secure())
+    }
+
+    #[inline]
+    fn pending_bytes(&self) -> usize {
+        match self {
+            Self::Layered(layered) => layered.pending_bytes(),
+            _ => 0,
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        each!(self, stream => stream.flush())
     }
 }
 

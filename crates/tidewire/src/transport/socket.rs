@@ -22,7 +22,7 @@ impl Transport for Stream {
         Self::write_vectored(self, pieces)
     }
 
-    fn shutdown_write(&self) -> io::Result<()> {
+    fn shutdown_write(&mut self) -> io::Result<()> {
         Self::shutdown_write(self)
     }
 

@@ -126,7 +126,7 @@ impl Transport for UnframedStream {
         Ok(self.advance(pieces, written))
     }
 
-    fn shutdown_write(&self) -> io::Result<()> {
+    fn shutdown_write(&mut self) -> io::Result<()> {
         self.stream.shutdown_write()
     }
 

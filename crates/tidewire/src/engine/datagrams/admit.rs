@@ -111,7 +111,7 @@ impl Core {
         if !self.shared.limiter.enter(Some(&endpoint)) {
             self.note_refusal(Some(&endpoint));
             self.sessions.drop_datagram(DatagramDrop::Refused);
-            let stream = Carrier::from(peer);
+            let mut stream = Carrier::from(peer);
             if codec.has_handshake() {
                 let text = "a limit on the number of sessions is reached";
                 self.turn_away(stream, GoAwayCode::LimitReached, text);

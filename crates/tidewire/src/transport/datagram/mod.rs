@@ -129,7 +129,7 @@ impl Transport for DatagramPeer {
     }
 
     /// Tells the peer that nothing follows, with an empty datagram.
-    fn shutdown_write(&self) -> io::Result<()> {
+    fn shutdown_write(&mut self) -> io::Result<()> {
         self.send(1, &[]).map(drop)
     }
 

@@ -186,7 +186,7 @@ impl Transport for InprocStream {
         self.ring.write_vectored(pieces)
     }
 
-    fn shutdown_write(&self) -> io::Result<()> {
+    fn shutdown_write(&mut self) -> io::Result<()> {
         self.ring.shutdown_write()
     }
 

@@ -1,0 +1,57 @@
+//! How the layers of new connections are made.
+
+use std::fmt;
+use std::sync::Arc;
+
+use tidewire_io::socket::Stream;
+use tidewire_proto::layer::{Layer, Stack};
+
+use super::LayeredStream;
+use crate::address::Address;
+use crate::transport::Carrier;
+
+/// Makes layers for every address of a server or client. They are for one connection, and the first is next to the network.
+#[derive(Clone)]
+pub(crate) struct LayerFactory(Arc<MakeLayers>);
+
+type MakeLayers = dyn Fn(&Address) -> Vec<Box<dyn Layer>> + Send + Sync;
+
+/// Makes the layers of each new connection of one address.
+#[derive(Clone, Debug)]
+pub(crate) struct Layers {
+    factory: LayerFactory,
+    address: Address,
+}
+
+impl LayerFactory {
+    pub(crate) fn new(
+        make: impl Fn(&Address) -> Vec<Box<dyn Layer>> + Send + Sync + 'static,
+    ) -> Self {
+        Self(Arc::new(make))
+    }
+
+    /// The layers of connections of this address. `None` if it has none.
+    pub(crate) fn layers(&self, address: &Address) -> Option<Layers> {
+        let has_layers = !(self.0)(address).is_empty();
+        has_layers.then(|| Layers {
+            factory: self.clone(),
+            address: address.clone(),
+        })
+    }
+}
+
+impl Layers {
+    /// A socket with its layers. It may still be connecting.
+    pub(crate) fn over(&self, stream: Stream) -> Carrier {
+        match Stack::new((self.factory.0)(&self.address)) {
+            Some(stack) => Carrier::Layered(Box::new(LayeredStream::new(stream, stack))),
+            None => stream.into(),
+        }
+    }
+}
+
+impl fmt::Debug for LayerFactory {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("LayerFactory")
+    }
+}

@@ -1,0 +1,261 @@
+//! A socket with layers over it: TLS, WebSocket, or one over the other.
+//!
+//! The layers have no I/O ([`tidewire_proto::layer`]). This transport moves bytes between them and the socket, so that the lane
+//! above sees plaintext.
+//!
+//! A layer accepts plaintext before the socket takes it. So plaintext is sealed only when the socket has taken all that was
+//! sealed before, in records as large as possible, and a write that is accepted whole may leave
+//! [bytes](super::Transport::pending_bytes) that wait for the socket. What slow-subscriber policies may drop stays plaintext.
+//!
+//! What one read of the socket brings may be more plaintext than the lane takes in a turn. No report of the poller announces
+//! the rest, so the stream stays [awake](super::Transport::is_awake) while there is some.
+//!
+//! The end of a layer comes before that of the socket, in both directions. If the socket ends first, somebody has cut the
+//! connection: reading answers `ConnectionReset`, never an end.
+
+mod config;
+
+use std::io::{self, ErrorKind, IoSlice};
+use std::os::fd::{AsFd, BorrowedFd};
+
+use tidewire_io::poller::{Interest, Poller, RegisterError, Token};
+use tidewire_io::socket::{Stream, StreamConnectError};
+use tidewire_proto::layer::{LayerError, Stack};
+
+pub(crate) use config::{LayerFactory, Layers};
+
+use super::Transport;
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct LayeredStream {
+    stream: Stream,
+    stack: Stack,
+    /// The last read took all that the socket had.
+    is_dry: bool,
+    /// Plaintext was left when reading stopped, and the lane looks at it at the end of each turn.
+    is_awake: bool,
+    /// The lane reads, so that plaintext which is left is of use.
+    is_read: bool,
+    /// The socket ends when it has taken all that is sealed.
+    is_ending: bool,
+}
+
+impl LayeredStream {
+    pub(crate) fn new(stream: Stream, stack: Stack) -> Self {
+        Self {
+            stream,
+            stack,
+            is_dry: false,
+            is_awake: false,
+            is_read: false,
+            is_ending: false,
+        }
+    }
+
+    pub(crate) fn stream(&self) -> &Stream {
+        &self.stream
+    }
+
+    /// Reads the socket once, through the layers. `scratch` is for the network's bytes.
+    fn receive(&mut self, scratch: &mut [u8]) -> io::Result<()> {
+        let room = scratch.len().min(READ_BYTES_MAX);
+        let outcome = match self.stream.read(&mut scratch[..room])? {
+            0 => self.stack.handle_network_end(),
+            count => {
+                self.is_dry = count < room;
+                self.stack.receive(&scratch[..count])
+            }
+        };
+        outcome.map_err(|error| {
+            // The peer is told by an alert, if its layer knows one and the socket takes it.
+            let _ = self.flush();
+            failure(error)
+        })
+    }
+
+    /// Has the layers accept plaintext. The socket must have taken all that they accepted before.
+    fn seal(&mut self, plain: &[IoSlice<'_>]) -> io::Result<usize> {
+        match self.stack.write(plain).map_err(failure)? {
+            0 if self.stack.is_closed() => Err(ErrorKind::BrokenPipe.into()),
+            0 => Err(ErrorKind::WouldBlock.into()),
+            accepted => Ok(accepted),
+        }
+    }
+}
+
+impl Transport for LayeredStream {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        loop {
+            let count = self.stack.read(buffer).map_err(failure)?;
+            self.is_awake |= self.stack.has_plain();
+            if count > 0 || self.stack.has_ended() {
+                return Ok(count);
+            }
+            self.receive(buffer)?;
+        }
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.write_vectored(&[IoSlice::new(bytes)])
+    }
+
+    fn write_vectored(&mut self, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
+        let mut slices = [IoSlice::new(&[]); SLICES_MAX];
+        let count = pieces.len().min(SLICES_MAX);
+        slices[..count].copy_from_slice(&pieces[..count]);
+        let mut rest = &mut slices[..count];
+        let mut accepted = 0;
+        loop {
+            match self.flush() {
+                Err(error) if is_blocked(&error) && accepted > 0 => return Ok(accepted),
+                flushed => flushed?,
+            }
+            if rest.iter().all(|slice| slice.is_empty()) {
+                return Ok(accepted);
+            }
+            let count = self.seal(rest)?;
+            IoSlice::advance_slices(&mut rest, count);
+            accepted += count;
+        }
+    }
+
+    fn shutdown_write(&mut self) -> io::Result<()> {
+        self.stack.close().map_err(failure)?;
+        self.is_ending = true;
+        match self.flush() {
+            Err(error) if is_blocked(&error) => Ok(()),
+            flushed => flushed,
+        }
+    }
+
+    fn finish_connect(&self) -> Result<bool, StreamConnectError> {
+        Transport::finish_connect(&self.stream)
+    }
+
+    fn add(
+        &mut self,
+        poller: &mut dyn Poller,
+        token: Token,
+        interest: Interest,
+    ) -> Result<(), RegisterError> {
+        self.is_read = interest.is_readable();
+        poller.add(self.stream.as_fd(), token, interest)
+    }
+
+    fn watch(
+        &mut self,
+        poller: &mut dyn Poller,
+        token: Token,
+        interest: Interest,
+    ) -> Result<(), RegisterError> {
+        self.is_read = interest.is_readable();
+        poller.modify(self.stream.as_fd(), token, interest)
+    }
+
+    fn is_dry_after_short_read(&self) -> bool {
+        self.is_dry && !self.stack.has_plain()
+    }
+
+    fn is_awake(&self) -> bool {
+        self.is_awake
+    }
+
+    fn settle(&mut self, _sleeps: bool) -> bool {
+        self.is_awake = self.stack.has_plain();
+        self.is_awake && self.is_read
+    }
+
+    fn has_layers(&self) -> bool {
+        true
+    }
+
+    fn is_secured(&self) -> bool {
+        self.stack.is_ready()
+    }
+
+    fn secure(&mut self) -> io::Result<bool> {
+        self.stack.start().map_err(failure)?;
+        let mut scratch = [0; HANDSHAKE_READ_BYTES];
+        for _ in 0..HANDSHAKE_READS_MAX {
+            match self.flush() {
+                Err(error) if is_blocked(&error) => {}
+                flushed => flushed?,
+            }
+            if self.stack.is_ready() {
+                return Ok(true);
+            }
+            if self.stack.has_ended() {
+                return Err(ErrorKind::ConnectionReset.into());
+            }
+            match self.receive(&mut scratch) {
+                Err(error) if is_blocked(&error) => return Ok(false),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                received => received?,
+            }
+        }
+        // The poller reports what is left, after others had their turn.
+        Ok(false)
+    }
+
+    fn pending_bytes(&self) -> usize {
+        self.stack.unsent().len()
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        loop {
+            let unsent = self.stack.unsent();
+            if unsent.is_empty() {
+                break;
+            }
+            let bytes = unsent.len();
+            match self.stream.write(unsent) {
+                Ok(count) => {
+                    self.stack.advance(count);
+                    if count < bytes {
+                        return Err(ErrorKind::WouldBlock.into());
+                    }
+                }
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        match std::mem::take(&mut self.is_ending) {
+            true => self.stream.shutdown_write(),
+            false => Ok(()),
+        }
+    }
+}
+
+impl AsFd for LayeredStream {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+}
+
+fn is_blocked(error: &io::Error) -> bool {
+    error.kind() == ErrorKind::WouldBlock
+}
+
+/// The error of the transport for one of its layers. The lane finds the cause in it.
+fn failure(error: LayerError) -> io::Error {
+    match error {
+        LayerError::Truncated => ErrorKind::ConnectionReset.into(),
+        error => io::Error::new(ErrorKind::InvalidData, error),
+    }
+}
+
+/// Bytes that are read from the socket at once, which bounds the plaintext that waits.
+const READ_BYTES_MAX: usize = 64 << 10;
+
+/// Slices that are sealed at once: as many as the lane gathers for one write.
+const SLICES_MAX: usize = 32;
+
+/// Bytes that are read at once during a handshake: more than one flight of TLS with its certificates.
+const HANDSHAKE_READ_BYTES: usize = 16 << 10;
+
+/// Reads of one turn during a handshake, so that a peer which sends one without an end does not hold the lane up.
+const HANDSHAKE_READS_MAX: usize = 4;
+
+#[cfg(test)]
+mod tests;

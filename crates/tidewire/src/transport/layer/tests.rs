@@ -1,0 +1,151 @@
+use tidewire_proto::layer::{Layer, OUTPUT_BYTES_MAX};
+use tidewire_testkit::XorLayer;
+
+use super::*;
+
+/// Both ends of a connection with two layers, and a small send buffer.
+fn ends() -> (LayeredStream, LayeredStream) {
+    let (near, far) = Stream::pair().unwrap();
+    let over = |stream: Stream, make: fn(u8) -> XorLayer| {
+        stream.set_send_buffer_bytes(4_096).unwrap();
+        let layers = [1, 2].map(|key| Box::new(make(key)) as Box<dyn Layer>);
+        LayeredStream::new(stream, Stack::new(layers.into()).unwrap())
+    };
+    (
+        over(near, XorLayer::connecting),
+        over(far, XorLayer::accepting),
+    )
+}
+
+fn secured() -> (LayeredStream, LayeredStream) {
+    let (mut near, mut far) = ends();
+    while !(near.secure().unwrap() & far.secure().unwrap()) {}
+    (near, far)
+}
+
+/// All that can be read now.
+fn read_all(stream: &mut LayeredStream) -> Vec<u8> {
+    let (mut all, mut buffer) = (Vec::new(), vec![0; 1 << 16]);
+    loop {
+        match stream.read(&mut buffer) {
+            Ok(0) => return all,
+            Ok(count) => all.extend_from_slice(&buffer[..count]),
+            Err(error) if is_blocked(&error) => return all,
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+#[test]
+fn nothing_is_written_before_the_layers_are_ready() {
+    let (mut near, mut far) = ends();
+    assert!(!near.is_secured());
+    let refused = near.write(b"early").unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::WouldBlock);
+    assert_eq!(
+        near.pending_bytes(),
+        0,
+        "the poller would report it for ever"
+    );
+    let mut rounds = 0;
+    while !(near.secure().unwrap() & far.secure().unwrap()) {
+        rounds += 1;
+    }
+    assert_eq!(rounds, 2, "a round trip for each layer");
+    assert_eq!(near.write(b"now").unwrap(), 3);
+    assert_eq!(read_all(&mut far), b"now");
+}
+
+#[test]
+fn a_socket_that_takes_little_holds_a_bounded_output_and_loses_nothing() {
+    let (mut near, mut far) = secured();
+    let plain: Vec<u8> = (0..1_000_000_u32)
+        .map(|number| (number >> 4) as u8)
+        .collect();
+    let (mut accepted, mut received, mut blocked) = (0, Vec::new(), 0);
+    while received.len() < plain.len() {
+        let (one, other) = plain[accepted..].split_at((plain.len() - accepted) / 2);
+        match near.write_vectored(&[IoSlice::new(one), IoSlice::new(other)]) {
+            Ok(count) => accepted += count,
+            Err(error) => {
+                assert!(is_blocked(&error));
+                blocked += 1;
+            }
+        }
+        assert!(near.pending_bytes() <= OUTPUT_BYTES_MAX);
+        received.extend(read_all(&mut far));
+    }
+    assert!(received == plain);
+    assert!(blocked > 0, "the test was to fill the socket");
+}
+
+#[test]
+fn plaintext_that_is_left_keeps_the_stream_awake_while_it_is_read() {
+    let (mut near, mut far) = secured();
+    assert_eq!(near.write(&[7; 1_000]).unwrap(), 1_000);
+    assert!(!far.is_awake());
+    far.is_read = true;
+    assert_eq!(far.read(&mut [0; 600]).unwrap(), 600);
+    assert!(far.is_awake() && far.settle(true));
+    far.is_read = false;
+    assert!(!far.settle(true), "nobody reads");
+    assert!(far.is_awake(), "but it is looked at when somebody does");
+    far.is_read = true;
+    assert_eq!(far.read(&mut [0; 600]).unwrap(), 400);
+    assert!(!far.settle(true) && !far.is_awake());
+}
+
+#[test]
+fn a_connection_that_is_cut_is_a_reset_and_never_an_end() {
+    let (mut near, mut far) = secured();
+    assert_eq!(near.write(b"last").unwrap(), 4);
+    drop(near);
+    let mut buffer = [0; 10];
+    assert_eq!(far.read(&mut buffer).unwrap(), 4);
+    let cut = far.read(&mut buffer).unwrap_err();
+    assert_eq!(cut.kind(), ErrorKind::ConnectionReset);
+
+    // A peer that goes in the middle of the handshake has cut it, too.
+    let (near, mut far) = ends();
+    drop(near);
+    let cut = far.secure().unwrap_err();
+    assert_eq!(cut.kind(), ErrorKind::ConnectionReset);
+}
+
+#[test]
+fn the_last_record_follows_what_a_full_socket_had_not_taken() {
+    let (mut near, mut far) = secured();
+    let (mut accepted, piece) = (0, [7; 1_000]);
+    while near.pending_bytes() == 0 {
+        accepted += near.write(&piece).unwrap();
+    }
+    near.shutdown_write().unwrap();
+    let late = near.write(b"late").unwrap_err();
+    assert_eq!(late.kind(), ErrorKind::WouldBlock, "until all is written");
+    let mut received = 0;
+    while near.flush().is_err() {
+        received += read_all(&mut far).len();
+    }
+    let late = near.write(b"late").unwrap_err();
+    assert_eq!(late.kind(), ErrorKind::BrokenPipe);
+    received += read_all(&mut far).len();
+    assert_eq!(received, accepted);
+    assert_eq!(far.read(&mut [0; 10]).unwrap(), 0, "an end in order");
+    // The other direction goes on.
+    assert_eq!(far.write(b"answer").unwrap(), 6);
+    assert_eq!(read_all(&mut near), b"answer");
+}
+
+#[test]
+fn garbage_names_its_cause() {
+    let (mut near, mut far) = Stream::pair().unwrap();
+    let stack = Stack::new(vec![Box::new(XorLayer::accepting(1))]).unwrap();
+    assert_eq!(near.write(b"GET / HTTP/1.1").unwrap(), 14);
+    let mut far = LayeredStream::new(
+        std::mem::replace(&mut far, Stream::pair().unwrap().0),
+        stack,
+    );
+    let error = far.secure().unwrap_err();
+    let cause = error.get_ref().and_then(|cause| cause.downcast_ref());
+    assert_eq!(cause, Some(&LayerError::RecordTooLong));
+}
