@@ -12,7 +12,7 @@ use tidewire_io::poller::{Interest, Token};
 use tidewire_io::socket::{AcceptError, Accepted};
 use tidewire_proto::body::{GoAwayBody, GoAwayCode};
 use tidewire_proto::codec::Codec;
-use tidewire_proto::connection::Connection;
+use tidewire_proto::connection::{Connection, Phase};
 use tidewire_proto::message::{Kind, Message};
 
 use super::Core;
@@ -144,16 +144,16 @@ impl Core {
             self.counters.sessions_refused.add(1);
             return self.turn_away(stream, GoAwayCode::Shutdown, "the server is shutting down");
         }
-        let connection = Connection::accepted(
-            &self.config.rules,
-            stream.delivery(),
-            self.sessions.reactor.now_ns,
-        );
-        let is_open = connection.is_open();
+        let now_ns = self.sessions.reactor.now_ns;
+        let mut connection = Connection::accepted(&self.config.rules, stream.delivery(), now_ns);
+        if !stream.is_secured() {
+            connection.secure(now_ns);
+        }
+        let begins_now = connection.phase() != Phase::AwaitHello;
         match self.insert(stream, peer, connection) {
             Ok(slot) => {
                 self.sessions[slot].profile.listener = listener;
-                if is_open {
+                if begins_now {
                     ready.push(slot);
                 }
             }

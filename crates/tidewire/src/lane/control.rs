@@ -101,6 +101,7 @@ impl<S: Service> Lane<S> {
     /// The kernel reported on a connection being made.
     pub(crate) fn finish_connect(&mut self, slot: usize) {
         let core = &mut self.core;
+        let now_ns = core.sessions.reactor.now_ns;
         let session = &mut core.sessions[slot];
         match session.stream.finish_connect() {
             Ok(true) => {}
@@ -111,6 +112,17 @@ impl<S: Service> Lane<S> {
                 return core.sessions.close(slot, CloseReason::PeerReset);
             }
         }
+        if !session.stream.is_secured() {
+            session.connection.secure(now_ns);
+            core.sessions.arm_timer(slot);
+            return self.secure(slot);
+        }
+        self.begin(slot);
+    }
+
+    /// The transport of a session is ready for frames.
+    pub(super) fn begin(&mut self, slot: usize) {
+        let core = &mut self.core;
         let now_ns = core.sessions.reactor.now_ns;
         let is_open = core.sessions.change(slot, |connection, rules| {
             connection.handle_connected(rules, now_ns)

@@ -17,6 +17,7 @@ mod datagrams;
 mod ending;
 mod messages;
 mod read;
+mod secure;
 #[cfg(test)]
 mod testing;
 mod thread;
@@ -42,7 +43,7 @@ pub(crate) use wait::Spin;
 use crate::engine::Core;
 use crate::observe::trace;
 use crate::service::Service;
-use crate::session::{CloseReason, LaneSessions, TimerKey};
+use crate::session::{CloseReason, TimerKey};
 use crate::transport::{ConnectFailure, Transport};
 use wait::Patience;
 
@@ -198,25 +199,24 @@ impl<S: Service> Lane<S> {
     }
 
     pub(crate) fn handle_session_event(&mut self, slot: usize, event: Event) {
-        let LaneSessions { slab, awake, .. } = &mut self.core.sessions;
-        let Some(session) = slab.get_mut(slot) else {
+        let Some(session) = self.core.sessions.slab.get_mut(slot) else {
             return;
         };
         let was_awake = session.stream.is_awake();
         let event = session.stream.admit(event);
-        if session.stream.is_awake() && !was_awake {
-            awake.push(slot);
-            // All of them may have something to read after the same turn, which must not be the moment to allocate.
-            let missing = awake.capacity().saturating_sub(self.ready.len());
-            self.ready.reserve(missing);
+        let is_awake = session.stream.is_awake();
+        let phase = session.connection.phase();
+        if is_awake && !was_awake {
+            self.note_awake(slot);
         }
-        match session.connection.phase() {
+        match phase {
             Phase::Closed(_) => {}
             Phase::Connecting => {
                 if event.writable || event.readable {
                     self.finish_connect(slot);
                 }
             }
+            Phase::Securing => self.secure(slot),
             _ => {
                 if event.writable {
                     let now_ns = self.core.sessions.reactor.now_ns;
@@ -231,6 +231,15 @@ impl<S: Service> Lane<S> {
         }
     }
 
+    /// A session has begun to read without being told.
+    fn note_awake(&mut self, slot: usize) {
+        let awake = &mut self.core.sessions.awake;
+        awake.push(slot);
+        // All of them may have something to read after the same turn, which must not be the moment to allocate.
+        let missing = awake.capacity().saturating_sub(self.ready.len());
+        self.ready.reserve(missing);
+    }
+
     fn start_or_read(&mut self, slot: usize) {
         let Some(session) = self.core.sessions.get(slot) else {
             return;
@@ -238,10 +247,10 @@ impl<S: Service> Lane<S> {
         if session.connection.is_closed() {
             return;
         }
-        if session.connection.is_open() && !session.announced {
-            self.announce(slot);
-        } else {
-            self.read_session(slot);
+        match session.connection.phase() {
+            Phase::Securing => self.secure(slot),
+            Phase::Open if !session.announced => self.announce(slot),
+            _ => self.read_session(slot),
         }
     }
 

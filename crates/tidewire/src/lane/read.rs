@@ -11,7 +11,7 @@ use super::{Core, Lane};
 use crate::observe::trace::{Entered, Moving};
 use crate::service::Service;
 use crate::service::{Context, Current};
-use crate::session::{CloseReason, LaneSessions};
+use crate::session::{CloseReason, LaneSessions, close_reason};
 use crate::transport::Transport;
 
 /// What handling a piece of input led to.
@@ -91,7 +91,7 @@ enum Read {
     Bytes(usize),
     Nothing,
     End,
-    Failed(ErrorKind),
+    Failed(CloseReason),
 }
 
 impl<S: Service> Lane<S> {
@@ -102,14 +102,21 @@ impl<S: Service> Lane<S> {
             &self.core.config.codec,
             &self.core.counters,
         );
-        if self.core.sessions[slot].stream.preserves_boundaries() {
+        let stream = &self.core.sessions[slot].stream;
+        if stream.preserves_boundaries() {
             self.read_datagrams(slot);
+        } else if stream.has_layers() {
+            self.read_layers(slot);
         } else {
-            let (core, service) = (&mut self.core, &mut self.service);
-            let receive = self.receive.as_mut_slice();
-            with_codec!(core.sessions.input_codec(slot), codec => read_with(core, service, codec, slot, receive));
+            self.read_stream(slot);
         }
         receiving.end(&self.core.counters);
+    }
+
+    pub(super) fn read_stream(&mut self, slot: usize) {
+        let (core, service) = (&mut self.core, &mut self.service);
+        let receive = self.receive.as_mut_slice();
+        with_codec!(core.sessions.input_codec(slot), codec => read_with(core, service, codec, slot, receive));
     }
 
     /// Gives a session its first call.
@@ -167,7 +174,7 @@ fn read_with<S: Service, C: Codec + ?Sized>(
             Read::Bytes(count) => count,
             Read::Nothing => return keep_tail(core, slot, &receive[..held]),
             Read::End => return end(core, slot),
-            Read::Failed(kind) => return fail(core, slot, kind),
+            Read::Failed(reason) => return core.sessions.close(slot, reason),
         };
         let filled = held + count;
         match handle_bytes(core, service, codec, slot, &receive[..filled], held) {
@@ -215,7 +222,7 @@ fn read_into_tail<S: Service, C: Codec + ?Sized>(
                 Read::Bytes(_) => {}
                 Read::Nothing => break,
                 Read::End => return end(core, slot),
-                Read::Failed(kind) => return fail(core, slot, kind),
+                Read::Failed(reason) => return core.sessions.close(slot, reason),
             }
             budget = budget.saturating_sub(count);
             short = count < TAIL_STEP_BYTES && core.sessions[slot].stream.is_dry_after_short_read();
@@ -257,7 +264,7 @@ fn read_once(core: &mut Core, slot: usize, buffer: &mut [u8]) -> Read {
             }
             Err(error) if error.kind() == ErrorKind::WouldBlock => return Read::Nothing,
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            Err(error) => return Read::Failed(error.kind()),
+            Err(error) => return Read::Failed(close_reason(&error)),
         }
     }
 }
@@ -479,16 +486,6 @@ pub(super) fn end(core: &mut Core, slot: usize) {
         .change(slot, |connection, _| connection.handle_input_end());
     core.sessions.update_interest(slot);
     core.sessions.mark_dirty(slot);
-}
-
-fn fail(core: &mut Core, slot: usize, kind: ErrorKind) {
-    let reason = match kind {
-        ErrorKind::ConnectionReset | ErrorKind::BrokenPipe | ErrorKind::ConnectionAborted => {
-            CloseReason::PeerReset
-        }
-        other => CloseReason::Io(other),
-    };
-    core.sessions.close(slot, reason);
 }
 
 /// From this length on an unfinished frame is read into its own buffer instead of the lane's.

@@ -6,6 +6,7 @@ mod buffers;
 mod clock;
 mod datagrams;
 mod lane_sessions;
+mod layers;
 mod limiter;
 mod outbox;
 mod output;
@@ -32,6 +33,7 @@ pub(crate) use answer::{Answer, Content, SpareFrames, Token};
 pub use broadcast::{Broadcast, BroadcastReport, SessionView};
 pub(crate) use broadcast::{Predicate, Share, prepare};
 pub(crate) use lane_sessions::LaneSessions;
+pub(crate) use layers::close_reason;
 pub(crate) use limiter::{Gate, Shares, TableFull, counted_address};
 pub(crate) use outbox::Outbox;
 pub(crate) use output::Output;
@@ -43,7 +45,7 @@ pub(crate) use shared::{SessionCard, SessionTable};
 
 use crate::address::Endpoint;
 use crate::observe::trace::{Connecting, Traced};
-use crate::transport::{Carrier, ListenerTerms};
+use crate::transport::{Carrier, ListenerTerms, Transport};
 
 /// The number of a session, never reused while the server runs.
 ///
@@ -160,14 +162,12 @@ impl Session {
     }
 
     pub(crate) fn wanted_interest(&self) -> Interest {
-        match self.connection.wants() {
-            Wants {
-                read: true,
-                write: true,
-            } => Interest::READ_WRITE,
-            Wants { read: true, .. } => Interest::READ,
-            Wants { write: true, .. } => Interest::WRITE,
-            _ => Interest::NONE,
+        let Wants { read, write } = self.connection.wants();
+        match (read, write || self.stream.pending_bytes() > 0) {
+            (true, true) => Interest::READ_WRITE,
+            (true, false) => Interest::READ,
+            (false, true) => Interest::WRITE,
+            (false, false) => Interest::NONE,
         }
     }
 

@@ -8,6 +8,7 @@ use tidewire_proto::connection::Overdue;
 
 use super::reactor::TimerKey;
 use super::{LaneSessions, Session, SessionId};
+use crate::transport::Transport;
 use crate::transport::inproc::InprocConnectError;
 
 impl LaneSessions {
@@ -63,6 +64,7 @@ impl LaneSessions {
         for (_, session) in &self.slab {
             let is_owed = session.connection.outbound().is_blocked()
                 || !session.output.is_empty()
+                || session.stream.pending_bytes() > 0
                 || session.unanswered_count() > 0
                 || self.is_behind(session)
                 || self.holds_frames(session);

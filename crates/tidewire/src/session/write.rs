@@ -53,10 +53,14 @@ impl LaneSessions {
     fn flush_in_place(&mut self, slot: usize) {
         let session = &self.slab[slot];
         match (session.connection.phase(), session.connection.outbound()) {
-            (Phase::Connecting | Phase::Closed(_), _) => return,
+            (Phase::Connecting | Phase::Securing | Phase::Closed(_), _) => return,
             // This side has ended, or the peer takes nothing: an answer cannot be delivered.
             (_, Outbound::HalfClosed | Outbound::Ending(_) | Outbound::Failed) => {
-                return self.discard(slot);
+                self.discard(slot);
+                if self.slab[slot].stream.has_layers() {
+                    self.flush_last(slot);
+                }
+                return;
             }
             _ if session.stream.preserves_boundaries() => {
                 let sending = Moving::send(&self.slab[slot], &self.config.codec, &self.counters);
@@ -82,12 +86,15 @@ impl LaneSessions {
             self.announce_gaps(slot);
             let (offered, wrote) = self.write_once(slot);
             if offered == 0 {
-                return Ok(true);
+                return match self.slab[slot].stream.pending_bytes() {
+                    0 => Ok(true),
+                    _ => self.flush_layers(slot),
+                };
             }
             match wrote {
                 Wrote::Bytes(count) => {
                     self.account(slot, count);
-                    if count < offered {
+                    if count < offered || self.slab[slot].stream.pending_bytes() > 0 {
                         return Ok(false);
                     }
                     if self.slab[slot].memberships.is_empty() {
@@ -284,6 +291,9 @@ impl LaneSessions {
                 }
                 // If this fails the peer is gone already, and the next read says so.
                 let _ = session.stream.shutdown_write();
+                if session.stream.pending_bytes() == 0 {
+                    self.change(slot, |connection, _| connection.handle_ended());
+                }
                 // How long the peer's end is waited for may have changed.
                 self.arm_timer(slot);
             }
@@ -312,17 +322,21 @@ impl LaneSessions {
         let is_told = session
             .connection
             .tell_reason(&self.config.rules, reason, keeps_order);
-        if !is_told {
+        if is_told {
+            self.transmit(slot);
+        } else if !session.stream.has_layers() {
             return;
         }
-        self.transmit(slot);
         let session = &mut self.slab[slot];
         if session.stream.preserves_boundaries() {
             // Its end is said to it whatever the reason is, and what is queued goes before that.
             return;
         }
         // A failed write means the peer is gone, which is what we are about to make true.
-        let _ = session.stream.write(session.output.unsent());
+        if is_told {
+            let _ = session.stream.write(session.output.unsent());
+        }
+        // Layers say the end whatever the reason is. Without it, the peer must take the end for a cut.
         let _ = session.stream.shutdown_write();
     }
 

@@ -217,7 +217,13 @@ impl Transport for LayeredStream {
                     }
                 }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
+                Err(error) => {
+                    if !is_blocked(&error) {
+                        // Nobody takes it any more, so nothing waits for the socket.
+                        self.stack.advance(bytes);
+                    }
+                    return Err(error);
+                }
             }
         }
         match std::mem::take(&mut self.is_ending) {
