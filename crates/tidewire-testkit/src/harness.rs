@@ -16,6 +16,8 @@ use crate::wire::Wire;
 pub struct TestServer {
     server: Server,
     codec: AnyCodec,
+    /// Test layers over each connection.
+    layers: u8,
     /// Held so that the socket's directory lives as long as the server.
     directory: Option<TempDir>,
 }
@@ -79,8 +81,16 @@ impl TestServer {
         Self {
             server,
             codec: codec.clone(),
+            layers: 0,
             directory,
         }
+    }
+
+    /// Its raw peers put so many test layers over their connections.
+    #[must_use]
+    pub fn with_layers(mut self, layers: u8) -> Self {
+        self.layers = layers;
+        self
     }
 
     /// The server itself.
@@ -110,7 +120,8 @@ impl TestServer {
     /// A connection on which nothing was said yet.
     #[must_use]
     pub fn wire(&self) -> Wire {
-        Wire::connect(self.address()).expect("the server accepts")
+        let wire = Wire::connect(self.address()).expect("the server accepts");
+        wire.layered(self.layers).expect("the layers agree")
     }
 
     /// A raw peer that has shaken hands, if its codec has a handshake.
@@ -123,6 +134,7 @@ impl TestServer {
     #[must_use]
     pub fn narrow_peer(&self) -> Peer {
         let wire = Wire::connect_narrow(self.address(), NARROW_BYTES).expect("the server accepts");
+        let wire = wire.layered(self.layers).expect("the layers agree");
         Peer::greet(wire, &self.codec)
     }
 

@@ -10,6 +10,7 @@ use tidewire::Endpoint;
 use tidewire_io::socket::{SocketAddress, Stream};
 
 use crate::datagram_wire::DatagramWire;
+use crate::layered_wire::LayeredWire;
 use crate::ring_wire::RingWire;
 use crate::wait::DEADLINE;
 
@@ -24,6 +25,8 @@ pub enum Wire {
     Inproc(RingWire),
     /// Over UDP.
     Udp(DatagramWire),
+    /// Any of them but UDP, with layers over it.
+    Layered(Box<LayeredWire<Self>>),
 }
 
 impl Wire {
@@ -75,9 +78,20 @@ impl Wire {
         match &wire {
             Self::Tcp(stream) => stream.set_nonblocking(false)?,
             Self::Unix(stream) => stream.set_nonblocking(false)?,
-            Self::Inproc(_) | Self::Udp(_) => {}
+            Self::Inproc(_) | Self::Udp(_) | Self::Layered(_) => {}
         }
         wire.arm()
+    }
+
+    /// Puts so many test layers over a new connection. With none it stays as it is.
+    ///
+    /// # Errors
+    /// The system's, and those of the handshakes.
+    pub fn layered(self, layers: u8) -> io::Result<Self> {
+        match layers {
+            0 => Ok(self),
+            layers => Ok(Self::Layered(Box::new(LayeredWire::connect(self, layers)?))),
+        }
     }
 
     /// A second handle to the same connection, for a thread of its own.
@@ -90,6 +104,10 @@ impl Wire {
             Self::Unix(stream) => Self::Unix(stream.try_clone()?),
             Self::Inproc(ring) => Self::Inproc(ring.clone()),
             Self::Udp(socket) => Self::Udp(socket.clone()),
+            Self::Layered(layered) => {
+                let socket = layered.socket().try_clone()?;
+                Self::Layered(Box::new(layered.handle(socket)))
+            }
         })
     }
 
@@ -103,6 +121,11 @@ impl Wire {
             Self::Unix(stream) => stream.shutdown(Shutdown::Write),
             Self::Inproc(ring) => ring.shutdown_write(),
             Self::Udp(socket) => socket.finish_writing(),
+            Self::Layered(layered) => {
+                let socket = layered.socket().try_clone()?;
+                layered.handle(socket).close()?;
+                layered.socket().finish_writing()
+            }
         }
     }
 
@@ -117,6 +140,7 @@ impl Wire {
             Self::Unix(stream) => Stream::try_from(OwnedFd::from(stream))?,
             Self::Inproc(_) => return Ok(()),
             Self::Udp(socket) => return socket.vanish(),
+            Self::Layered(layered) => return layered.into_socket().vanish(),
         };
         stream.reset_on_close()
     }
@@ -133,7 +157,7 @@ impl Wire {
                 stream.set_write_timeout(Some(DEADLINE))?;
             }
             // A ring has the deadline built in, and a datagram socket was made with it.
-            Self::Inproc(_) | Self::Udp(_) => {}
+            Self::Inproc(_) | Self::Udp(_) | Self::Layered(_) => {}
         }
         Ok(self)
     }
@@ -146,6 +170,7 @@ impl Read for Wire {
             Self::Unix(stream) => stream.read(buffer),
             Self::Inproc(ring) => ring.read(buffer),
             Self::Udp(socket) => socket.read(buffer),
+            Self::Layered(layered) => layered.read(buffer),
         }
     }
 }
@@ -157,6 +182,7 @@ impl Write for Wire {
             Self::Unix(stream) => stream.write(bytes),
             Self::Inproc(ring) => ring.write(bytes),
             Self::Udp(socket) => socket.write(bytes),
+            Self::Layered(layered) => layered.write(bytes),
         }
     }
 
@@ -166,6 +192,7 @@ impl Write for Wire {
             Self::Unix(stream) => stream.write_vectored(pieces),
             Self::Inproc(ring) => ring.write_vectored(pieces),
             Self::Udp(socket) => socket.write_vectored(pieces),
+            Self::Layered(layered) => layered.write_vectored(pieces),
         }
     }
 

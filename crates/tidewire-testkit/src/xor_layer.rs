@@ -23,6 +23,13 @@ pub struct XorLayer {
     is_closed: bool,
 }
 
+/// So many layers, each with a key of its own.
+pub fn layers_of(layers: u8, make: fn(u8) -> XorLayer) -> Vec<Box<dyn Layer>> {
+    let keys = (0..layers).map(|number| 0x5A + number);
+    keys.map(|key| Box::new(make(key)) as Box<dyn Layer>)
+        .collect()
+}
+
 impl XorLayer {
     /// The side that connects, and says hello first.
     #[must_use]

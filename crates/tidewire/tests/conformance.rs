@@ -1,13 +1,18 @@
 //! The conformance suite of the test kit in every cell: transport × poller × codec.
 
-use tidewire_testkit::conformance::{BEHAVIOURS, CodecKind, Setup, Transport, cells, matrix};
+use tidewire_testkit::conformance::{
+    BEHAVIOURS, CodecKind, LAYERED, Setup, Transport, cells, matrix,
+};
 use tidewire_testkit::conformance_suite;
 
 conformance_suite! {
-    tcp: Tcp;
-    ipc: Ipc;
-    inproc: Inproc;
-    udp: Udp;
+    tcp: Tcp, 0;
+    ipc: Ipc, 0;
+    inproc: Inproc, 0;
+    udp: Udp, 0;
+    tcp_with_a_layer: Tcp, 1;
+    ipc_with_a_layer: Ipc, 1;
+    tcp_with_two_layers: Tcp, 2;
 }
 
 /// Behaviours that need a server of their own, over any codec with frames.
@@ -133,6 +138,13 @@ fn the_matrix_is_complete_and_says_why_a_cell_is_empty() {
     ];
     let transports = transports.map(|(setup, _)| setup.transport);
     assert_eq!(transports, Transport::ALL, "every transport has tests");
+    let layered = [
+        tcp_with_a_layer::epoll::tw1::TESTS,
+        ipc_with_a_layer::poll::raw::TESTS,
+        tcp_with_two_layers::uring::srmp::TESTS,
+    ];
+    let layered = layered.map(|(setup, _)| (setup.transport, setup.layers));
+    assert_eq!(layered, LAYERED, "every stack of layers has tests");
     let codecs = [
         tcp::select::tw1::TESTS,
         tcp::select::lines::TESTS,

@@ -32,6 +32,7 @@ pub use codec::{CodecKind, Need};
 pub use shared::run_shared;
 
 use crate::harness::TestServer;
+use crate::xor_layer::{XorLayer, layers_of};
 use shared::Cell;
 
 /// How bytes travel.
@@ -56,6 +57,8 @@ pub struct Setup {
     pub poller: PollerKind,
     /// How bytes become frames.
     pub codec: CodecKind,
+    /// Test layers over each connection.
+    pub layers: u8,
 }
 
 /// One thing every cell must do, unless its codec cannot.
@@ -85,7 +88,10 @@ impl Setup {
     /// A server builder with this cell's poller.
     #[must_use]
     pub fn builder(&self) -> ServerBuilder {
-        let builder = Server::builder().poller(PollerChoice::Only(self.poller));
+        let mut builder = Server::builder().poller(PollerChoice::Only(self.poller));
+        if let layers @ 1.. = self.layers {
+            builder = builder.layers(move |_| layers_of(layers, XorLayer::accepting));
+        }
         // The others cannot prove an address, and what they are sent may be larger than what they sent.
         builder.trust_datagram_peers(self.codec != CodecKind::Tw1)
     }
@@ -93,9 +99,13 @@ impl Setup {
     /// A client builder with this cell's poller and codec.
     #[must_use]
     pub fn client(&self) -> ClientBuilder {
-        tidewire::Client::builder()
+        let builder = tidewire::Client::builder()
             .poller(PollerChoice::Only(self.poller))
-            .codec(self.codec())
+            .codec(self.codec());
+        match self.layers {
+            0 => builder,
+            layers => builder.layers(move |_| layers_of(layers, XorLayer::connecting)),
+        }
     }
 
     /// A server with the default limits.
@@ -109,12 +119,13 @@ impl Setup {
         builder: ServerBuilder,
         make: impl FnMut(usize) -> S,
     ) -> TestServer {
-        match self.transport {
+        let server = match self.transport {
             Transport::Tcp => TestServer::over_tcp(builder, &self.codec(), make),
             Transport::Ipc => TestServer::over_ipc(builder, &self.codec(), make),
             Transport::Inproc => TestServer::over_inproc(builder, &self.codec(), make),
             Transport::Udp => TestServer::over_udp(builder, &self.codec(), make),
-        }
+        };
+        server.with_layers(self.layers)
     }
 
     fn lacks(&self, need: Need) -> Option<&'static str> {
@@ -144,7 +155,8 @@ impl Setup {
 impl fmt::Display for Setup {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (transport, codec) = (self.transport.name(), self.codec.name());
-        write!(formatter, "{transport} {} {codec}", self.poller)
+        let layers = ["", "+layer", "+2 layers"][usize::from(self.layers.min(2))];
+        write!(formatter, "{transport}{layers} {} {codec}", self.poller)
     }
 }
 
@@ -231,12 +243,15 @@ pub fn run(setup: &Setup, name: &str) {
 
 /// Every cell of the cube.
 pub fn cells() -> impl Iterator<Item = Setup> {
-    Transport::ALL.into_iter().flat_map(|transport| {
+    let plain = Transport::ALL.map(|transport| (transport, 0));
+    let all = plain.into_iter().chain(LAYERED);
+    all.flat_map(|(transport, layers)| {
         PollerKind::ALL.into_iter().flat_map(move |poller| {
             CodecKind::ALL.map(|codec| Setup {
                 transport,
                 poller,
                 codec,
+                layers,
             })
         })
     })
@@ -261,7 +276,7 @@ pub fn matrix() -> String {
         }
         let all = BEHAVIOURS.len();
         // Writing to a string cannot fail.
-        let _ = writeln!(text, "{:<24} {ran} of {all}", setup.to_string());
+        let _ = writeln!(text, "{:<32} {ran} of {all}", setup.to_string());
     }
     for ((name, reason), codecs) in reasons {
         let codecs: Vec<&str> = codecs.into_iter().collect();
@@ -270,39 +285,39 @@ pub fn matrix() -> String {
     text
 }
 
-/// Makes the tests of these transports over every poller and codec: one for each behaviour that needs a server of its
+/// Makes the tests of these transports, with so many test layers over each connection, over every poller and codec: one for each behaviour that needs a server of its
 /// own, and one for those that share one.
 #[macro_export]
 macro_rules! conformance_suite {
-    ($($name:ident: $transport:ident;)*) => {
+    ($($name:ident: $transport:ident, $layers:literal;)*) => {
         $(mod $name {
-            $crate::conformance_suite!(@poller epoll, $transport, Epoll, every);
-            $crate::conformance_suite!(@poller poll, $transport, Poll, some);
-            $crate::conformance_suite!(@poller select, $transport, Select, some);
-            $crate::conformance_suite!(@poller uring, $transport, Uring, some);
+            $crate::conformance_suite!(@poller epoll, $transport $layers, Epoll, every);
+            $crate::conformance_suite!(@poller poll, $transport $layers, Poll, some);
+            $crate::conformance_suite!(@poller select, $transport $layers, Select, some);
+            $crate::conformance_suite!(@poller uring, $transport $layers, Uring, some);
         })*
     };
-    (@poller $name:ident, $transport:ident, $poller:ident, $which:ident) => {
+    (@poller $name:ident, $transport:ident $layers:literal, $poller:ident, $which:ident) => {
         pub(super) mod $name {
-            $crate::conformance_suite!(@alone tw1, $transport, $poller, Tw1);
-            $crate::conformance_suite!(@alone lines, $transport, $poller, Lines);
-            $crate::conformance_suite!(@$which srmp, $transport, $poller, Srmp);
-            $crate::conformance_suite!(@$which srmp_rpc, $transport, $poller, SrmpRpc);
-            $crate::conformance_suite!(@$which length_field, $transport, $poller, LengthField);
-            $crate::conformance_suite!(@$which delimited, $transport, $poller, Delimited);
-            $crate::conformance_suite!(@$which uvrpc, $transport, $poller, Uvrpc);
-            $crate::conformance_suite!(@$which raw, $transport, $poller, Raw);
-            $crate::conformance_suite!(@$which custom, $transport, $poller, Custom);
+            $crate::conformance_suite!(@alone tw1, $transport $layers, $poller, Tw1);
+            $crate::conformance_suite!(@alone lines, $transport $layers, $poller, Lines);
+            $crate::conformance_suite!(@$which srmp, $transport $layers, $poller, Srmp);
+            $crate::conformance_suite!(@$which srmp_rpc, $transport $layers, $poller, SrmpRpc);
+            $crate::conformance_suite!(@$which length_field, $transport $layers, $poller, LengthField);
+            $crate::conformance_suite!(@$which delimited, $transport $layers, $poller, Delimited);
+            $crate::conformance_suite!(@$which uvrpc, $transport $layers, $poller, Uvrpc);
+            $crate::conformance_suite!(@$which raw, $transport $layers, $poller, Raw);
+            $crate::conformance_suite!(@$which custom, $transport $layers, $poller, Custom);
         }
     };
-    (@every $name:ident, $transport:ident, $poller:ident, $codec:ident) => {
-        $crate::conformance_suite!(@alone $name, $transport, $poller, $codec);
+    (@every $name:ident, $transport:ident $layers:literal, $poller:ident, $codec:ident) => {
+        $crate::conformance_suite!(@alone $name, $transport $layers, $poller, $codec);
     };
-    (@some $name:ident, $transport:ident, $poller:ident, $codec:ident) => {
-        $crate::conformance_suite!(@tests $name, $transport, $poller, $codec,);
+    (@some $name:ident, $transport:ident $layers:literal, $poller:ident, $codec:ident) => {
+        $crate::conformance_suite!(@tests $name, $transport $layers, $poller, $codec,);
     };
-    (@alone $name:ident, $transport:ident, $poller:ident, $codec:ident) => {
-        $crate::conformance_suite!(@tests $name, $transport, $poller, $codec,
+    (@alone $name:ident, $transport:ident $layers:literal, $poller:ident, $codec:ident) => {
+        $crate::conformance_suite!(@tests $name, $transport $layers, $poller, $codec,
             echo_of_many_sizes
             pipelined_requests_get_their_own_replies
             many_sessions_at_once
@@ -330,7 +345,7 @@ macro_rules! conformance_suite {
             broadcasts_reach_whom_they_choose
         );
     };
-    (@tests $module:ident, $transport:ident, $poller:ident, $codec:ident, $($name:ident)*) => {
+    (@tests $module:ident, $transport:ident $layers:literal, $poller:ident, $codec:ident, $($name:ident)*) => {
         pub(crate) mod $module {
             use $crate::conformance::{CodecKind, Setup, Transport, run_shared};
 
@@ -338,6 +353,7 @@ macro_rules! conformance_suite {
                 transport: Transport::$transport,
                 poller: tidewire::io::poller::PollerKind::$poller,
                 codec: CodecKind::$codec,
+                layers: $layers,
             };
 
             /// The tests of this cell, so that none can be forgotten.
@@ -350,6 +366,13 @@ macro_rules! conformance_suite {
         }
     };
 }
+
+/// Transports that are also tested with layers over them, and with how many.
+pub const LAYERED: [(Transport, u8); 3] = [
+    (Transport::Tcp, 1),
+    (Transport::Ipc, 1),
+    (Transport::Tcp, 2),
+];
 
 /// The largest payload of a datagram over IPv4.
 const DATAGRAM_BYTES_MAX: usize = 65_507;

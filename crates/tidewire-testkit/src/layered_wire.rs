@@ -1,0 +1,121 @@
+//! A blocking connection with test layers over it, for raw peers.
+//!
+//! Reading and writing may happen on two threads at once. The stack is locked while bytes pass through it and never while the
+//! socket is waited for; a lock of their own keeps the records of writers in order.
+
+use std::io::{self, ErrorKind, IoSlice, Read, Write};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tidewire_proto::layer::Stack;
+
+use crate::xor_layer::{XorLayer, layers_of};
+
+/// One end of a connection with layers over a blocking socket.
+#[derive(Debug)]
+pub struct LayeredWire<W> {
+    socket: W,
+    stack: Arc<Mutex<Stack>>,
+    writer: Arc<Mutex<()>>,
+}
+
+impl<W: Read + Write> LayeredWire<W> {
+    /// Puts layers over a connection, as the side that connects, and blocks until they are ready.
+    pub(crate) fn connect(socket: W, layers: u8) -> io::Result<Self> {
+        let stack = Stack::new(layers_of(layers, XorLayer::connecting));
+        let mut stack = stack.ok_or(ErrorKind::InvalidInput)?;
+        stack.start().map_err(io::Error::other)?;
+        let mut wire = Self {
+            socket,
+            stack: Arc::new(Mutex::new(stack)),
+            writer: Arc::default(),
+        };
+        while !wire.lock().is_ready() {
+            wire.send_pending()?;
+            wire.receive(&mut [0; 1_000])?;
+        }
+        wire.send_pending()?;
+        Ok(wire)
+    }
+
+    pub(crate) fn socket(&self) -> &W {
+        &self.socket
+    }
+
+    pub(crate) fn into_socket(self) -> W {
+        self.socket
+    }
+
+    /// Another handle to the same connection, for a second handle to its socket.
+    pub(crate) fn handle(&self, socket: W) -> Self {
+        Self {
+            socket,
+            stack: Arc::clone(&self.stack),
+            writer: Arc::clone(&self.writer),
+        }
+    }
+
+    /// Says that no more is written.
+    pub(crate) fn close(&mut self) -> io::Result<()> {
+        self.lock().close().map_err(io::Error::other)?;
+        self.send_pending()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Stack> {
+        self.stack.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Reads the socket once. A connection that was cut is an error of its own, so that no test takes it for an end.
+    fn receive(&mut self, scratch: &mut [u8]) -> io::Result<()> {
+        let received = match self.socket.read(scratch) {
+            Ok(0) => self.lock().handle_network_end(),
+            Ok(count) => self.lock().receive(&scratch[..count]),
+            Err(error) if error.kind() == ErrorKind::Interrupted => Ok(()),
+            Err(error) => return Err(error),
+        };
+        received.map_err(|error| io::Error::new(ErrorKind::InvalidData, error))
+    }
+
+    fn send_pending(&mut self) -> io::Result<()> {
+        let writer = Arc::clone(&self.writer);
+        let _in_order = writer.lock().unwrap_or_else(PoisonError::into_inner);
+        let bytes = {
+            let mut stack = self.lock();
+            let bytes = stack.unsent().to_vec();
+            stack.advance(bytes.len());
+            bytes
+        };
+        self.socket.write_all(&bytes)
+    }
+}
+
+impl<W: Read + Write> Read for LayeredWire<W> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        loop {
+            {
+                let mut stack = self.lock();
+                let count = stack.read(buffer).map_err(io::Error::other)?;
+                if count > 0 || stack.has_ended() {
+                    return Ok(count);
+                }
+            }
+            // As little as the reader wants, so that one that dribbles does so here, too.
+            self.receive(buffer)?;
+        }
+    }
+}
+
+impl<W: Read + Write> Write for LayeredWire<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let accepted = self.lock().write(&[IoSlice::new(bytes)]);
+        let accepted = accepted.map_err(io::Error::other)?;
+        self.send_pending()?;
+        match accepted {
+            0 if !bytes.is_empty() => Err(ErrorKind::BrokenPipe.into()),
+            accepted => Ok(accepted),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
