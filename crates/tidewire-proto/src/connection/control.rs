@@ -80,8 +80,8 @@ impl ControlBudget {
 }
 
 impl Connection {
-    /// The transport is connected or accepted, and its layers have handshakes of their own. Their time is that of the
-    /// handshake. Call [`Self::handle_connected`] when they are over.
+    /// The transport is connected or accepted, and its layers have handshakes of their own. They may take as long as the
+    /// handshake of the protocol, which follows them. Call [`Self::handle_connected`] when they are over.
     pub fn secure(&mut self, now_ns: u64) {
         self.timing.begin_handshake(now_ns);
         self.phase = Phase::Securing;
@@ -91,9 +91,7 @@ impl Connection {
     /// otherwise a hello comes first.
     pub fn handle_connected(&mut self, rules: &Rules, now_ns: u64) -> bool {
         self.timing.note_input(now_ns);
-        if self.phase == Phase::Connecting {
-            self.timing.begin_handshake(now_ns);
-        }
+        self.timing.begin_handshake(now_ns);
         self.phase = match self.side {
             _ if !rules.has_handshake => Phase::Open,
             Side::Connecting => {
