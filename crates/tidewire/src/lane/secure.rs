@@ -38,3 +38,53 @@ impl<S: Service> Lane<S> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::ErrorKind;
+
+    use tidewire_io::poller::{Event, Token};
+
+    use super::*;
+    use crate::lane::lane;
+    use crate::server::Server;
+    use crate::session::CloseReason;
+
+    /// The last record is small, but a socket that has just taken all of the output may be full.
+    #[test]
+    fn a_session_waits_until_a_full_socket_has_taken_its_last_record() {
+        let mut waited = 0;
+        for pieces in 0..20 {
+            let mut lane = lane(&Server::builder());
+            let (slot, mut far) = lane.open_layered_session();
+            let sessions = &mut lane.core.sessions;
+            for _ in 0..pieces {
+                sessions[slot].output.bytes.extend([7; 500]);
+                sessions.flush(slot);
+            }
+            sessions.finish(slot, CloseReason::Service);
+            sessions.flush(slot);
+            waited += u32::from(sessions[slot].connection.is_ending());
+            let (mut received, mut buffer) = (0, [0; 4_096]);
+            loop {
+                lane.turn();
+                match far.read(&mut buffer) {
+                    Ok(0) => break,
+                    Ok(count) => received += count,
+                    Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
+                }
+                let event = Event {
+                    token: Token(slot),
+                    readable: false,
+                    writable: true,
+                };
+                lane.handle_session_event(slot, event);
+            }
+            assert_eq!(received, pieces * 500);
+            lane.turn();
+            let closed = lane.core.counters.closed[CloseReason::Service.index()].read();
+            assert_eq!(closed, 1);
+        }
+        assert!(waited > 0, "the test was to fill the socket");
+    }
+}

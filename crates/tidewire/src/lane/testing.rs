@@ -14,9 +14,10 @@ use crate::server::ServerBuilder;
 use crate::service::Context;
 use crate::service::HandlerResult;
 use crate::session::open_connection;
-use crate::transport::Carrier;
 use crate::transport::datagram::DatagramPeer;
+use crate::transport::{Carrier, LayerFactory, Transport};
 use tidewire_proto::message::Message;
+use tidewire_testkit::{XorLayer, layers_of};
 
 type Handler = fn(&mut Context<'_>, Message<'_>) -> HandlerResult;
 
@@ -68,6 +69,23 @@ impl<S> Lane<S> {
     pub(crate) fn open_session(&mut self) -> (usize, Stream) {
         let (near, far) = Stream::pair().unwrap();
         (self.open_over(near.into()), far)
+    }
+
+    /// The same with a layer, over a socket that takes little. Returns the peer's end with its layer.
+    pub(crate) fn open_layered_session(&mut self) -> (usize, Carrier) {
+        let (near, far) = Stream::pair().unwrap();
+        let over = |stream: Stream, make: fn(u8) -> XorLayer| {
+            stream.set_send_buffer_bytes(4_096).unwrap();
+            let factory = LayerFactory::new(move |_| layers_of(1, make));
+            factory
+                .layers(&"ipc://@a".parse().unwrap())
+                .unwrap()
+                .over(stream)
+        };
+        let mut near = over(near, XorLayer::accepting);
+        let mut far = over(far, XorLayer::connecting);
+        while !(near.secure().unwrap() & far.secure().unwrap()) {}
+        (self.open_over(near), far)
     }
 
     /// The same over UDP.

@@ -2,7 +2,7 @@
 
 use tidewire::proto::body::GapBody;
 use tidewire::{Kind, Limits, Policy, PubSub, Server};
-use tidewire_testkit::{Peer, TestServer};
+use tidewire_testkit::{Peer, TestServer, XorLayer, layers_of};
 
 use crate::{ask, publish, subscribe, tw1};
 
@@ -34,14 +34,18 @@ struct Scene {
 impl Scene {
     /// A Unix socket's buffer is small and fixed, so that a stall is felt soon. The slow subscriber is on the other
     /// lane than the publisher if there are two.
-    fn set(policy: Policy, lanes: usize) -> Self {
+    fn set(policy: Policy, lanes: usize, layers: u8) -> Self {
         let limits = Limits {
             lag_messages_max: LAG_MESSAGES_MAX,
             block_deadline: std::time::Duration::from_secs(60),
             ..Limits::default()
         };
-        let builder = Server::builder().limits(limits).lanes(lanes);
-        let server = TestServer::over_ipc(builder, &tw1(), |_| PubSub::new().allow_blocking(true));
+        let builder = Server::builder()
+            .limits(limits)
+            .lanes(lanes)
+            .layers(move |_| layers_of(layers, XorLayer::accepting));
+        let server = TestServer::over_ipc(builder, &tw1(), |_| PubSub::new().allow_blocking(true))
+            .with_layers(layers);
         let publisher = server.peer();
         let (mut slow, mut quick) = (server.peer(), server.peer());
         subscribe(&mut slow, "load.*", Some(policy)).unwrap();
@@ -96,8 +100,9 @@ impl Scene {
 #[test]
 fn what_a_dropping_policy_drops_is_announced_exactly() {
     for policy in [Policy::DropOldest, Policy::DropNewest, Policy::Conflate] {
-        for lanes in [1, 2] {
-            let mut scene = Scene::set(policy, lanes);
+        // With layers a frame that a layer has accepted in part is finished, whatever is dropped behind it.
+        for (lanes, layers) in [(1, 0), (2, 0), (1, 1), (2, 2)] {
+            let mut scene = Scene::set(policy, lanes, layers);
             scene.publish_all();
             let heard = scene.catch_up();
             assert!(heard > 0 && heard < MESSAGES, "{policy}: {heard}");
@@ -115,21 +120,23 @@ fn what_a_dropping_policy_drops_is_announced_exactly() {
 
 #[test]
 fn a_disconnecting_policy_ends_the_slow_one_and_nobody_else() {
-    let mut scene = Scene::set(Policy::Disconnect, 2);
-    scene.publish_all();
-    scene.server.wait_for("the slow one is closed", |metrics| {
-        metrics.closed_by("slow_subscriber") == 1
-    });
-    let metrics = scene.end();
-    assert_eq!(metrics.room_dropped[1], 0);
-    assert!(metrics.room_dropped[0] > 0, "counted as closed");
+    for layers in [0, 1] {
+        let mut scene = Scene::set(Policy::Disconnect, 2, layers);
+        scene.publish_all();
+        scene.server.wait_for("the slow one is closed", |metrics| {
+            metrics.closed_by("slow_subscriber") == 1
+        });
+        let metrics = scene.end();
+        assert_eq!(metrics.room_dropped[1], 0);
+        assert!(metrics.room_dropped[0] > 0, "counted as closed");
+    }
 }
 
 /// With three lanes the publisher's has no subscriber at all, and still holds it.
 #[test]
 fn a_blocking_policy_holds_publishers_until_the_slow_one_has_everything() {
-    for lanes in [1, 2, 3] {
-        let mut scene = Scene::set(Policy::Block, lanes);
+    for (lanes, layers) in [(1, 0), (2, 0), (3, 0), (2, 1)] {
+        let mut scene = Scene::set(Policy::Block, lanes, layers);
         // The fourth of three lanes is the first again: the publisher's.
         let mut neighbour = scene.server.peer();
         let mut publisher = scene.publisher;

@@ -1,0 +1,192 @@
+//! Layers over sockets where the conformance suite does not look: handshakes that fail or never end, cuts, ends in order, and
+//! what waits in layers at a drain or at the end of a turn.
+
+#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+mod ends;
+
+use std::io::{IoSlice, Read, Write};
+use std::net::TcpListener;
+use std::time::Duration;
+
+use tidewire::io::poller::{PollerChoice, PollerKind};
+use tidewire::layer::{Layer, LayerError, PLAIN_BYTES_MAX};
+use tidewire::{
+    Address, Client, CloseReason, ConnectError, ConnectFailure, Context, Message, ServeError,
+    Server, ServerBuilder,
+};
+use tidewire_testkit::fixtures::{codec, echo, limited, lines, tw1};
+use tidewire_testkit::{DEADLINE, Peer, TestServer, Wire, XorLayer, assert_conserved, layers_of};
+
+/// A server over a Unix socket, whose buffer is small and fixed.
+fn serve(builder: ServerBuilder, layers: u8) -> TestServer {
+    let builder = builder.layers(move |_| layers_of(layers, XorLayer::accepting));
+    TestServer::over_ipc(builder, &tw1(), |_| echo).with_layers(layers)
+}
+
+/// Makes the layers of a client.
+fn connecting(_: &Address) -> Vec<Box<dyn Layer>> {
+    layers_of(1, XorLayer::connecting)
+}
+
+#[test]
+fn what_is_no_handshake_is_refused_and_counted() {
+    let server = serve(Server::builder(), 1);
+    let mut stranger = Wire::connect(server.address()).unwrap();
+    stranger.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
+    assert_eq!(stranger.read(&mut [0; 100]).unwrap_or(0), 0, "the end");
+    let metrics = server.wait_for("it is closed", |metrics| metrics.closed_by("layer") == 1);
+    assert_eq!(metrics.frames_in, 0);
+    server.stop();
+}
+
+#[test]
+fn a_handshake_of_a_layer_that_never_ends_is_timed_out_on_both_sides() {
+    let short =
+        |limits: &mut tidewire::Limits| limits.handshake_timeout = Duration::from_millis(50);
+    for layers in [1, 2] {
+        let server = serve(limited(short), layers);
+        // One that says nothing, and one that stops after the handshake of the first layer.
+        let silent = Wire::connect(server.address()).unwrap();
+        let mut partial = Wire::connect(server.address()).unwrap();
+        if layers == 2 {
+            let mut hello = Vec::new();
+            XorLayer::connecting(0x5A).transmit(&mut hello);
+            partial.write_all(&hello).unwrap();
+        }
+        server.wait_for("both are closed", |metrics| {
+            metrics.closed_by("handshake_timeout") == 2
+        });
+        drop((silent, partial));
+        server.stop();
+    }
+
+    let deaf = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut limits = tidewire::Limits::default();
+    short(&mut limits);
+    let outcome = Client::builder()
+        .limits(limits)
+        .layers(connecting)
+        .connect(&deaf.local_addr().unwrap().to_string());
+    let failure = ConnectFailure::Closed(CloseReason::HandshakeTimeout);
+    assert_eq!(failed(outcome).to_string(), failure.to_string());
+}
+
+#[test]
+fn a_client_whose_layers_the_server_refuses_learns_why_it_failed() {
+    let server = serve(Server::builder(), 1);
+    let client = Client::builder().layers(|_| layers_of(2, XorLayer::connecting));
+    // The second layer's handshake is no frame of the protocol.
+    let outcome = client.request_timeout(DEADLINE).connect(&server.url());
+    let expected = ConnectFailure::Closed(CloseReason::Layer(LayerError::Malformed));
+    assert_eq!(failed(outcome).to_string(), expected.to_string());
+    server.stop();
+}
+
+fn failed(outcome: Result<Client, ConnectError>) -> ConnectFailure {
+    match outcome {
+        Err(ConnectError::Failed(failure)) => failure,
+        other => panic!("neither connected nor failed in time: {other:?}"),
+    }
+}
+
+/// A layer that expands what it receives, as decompression does.
+#[derive(Debug)]
+struct Expanding;
+
+impl Layer for Expanding {
+    fn receive(&mut self, network: &[u8], plain: &mut Vec<u8>) -> Result<usize, LayerError> {
+        let mut used = 0;
+        while used < network.len() && plain.len() < PLAIN_BYTES_MAX {
+            plain.resize(plain.len() + EXPANSION, network[used]);
+            used += 1;
+        }
+        Ok(used)
+    }
+
+    fn send(&mut self, plain: &[IoSlice<'_>], network: &mut Vec<u8>) -> Result<usize, LayerError> {
+        let before = network.len();
+        plain
+            .iter()
+            .for_each(|slice| network.extend_from_slice(slice));
+        Ok(network.len() - before)
+    }
+
+    fn transmit(&mut self, _: &mut Vec<u8>) {}
+
+    fn is_ready(&self) -> bool {
+        true
+    }
+
+    fn has_ended(&self) -> bool {
+        false
+    }
+
+    fn close(&mut self, _: &mut Vec<u8>) {}
+}
+
+const EXPANSION: usize = 1_000;
+
+/// One read of the socket brings more plaintext than the lane takes in a turn, and no event announces the rest.
+#[test]
+fn plaintext_beyond_the_share_of_a_turn_is_read_to_its_end() {
+    const BYTES: usize = 500;
+    for poller in PollerKind::ALL {
+        let builder = limited(|limits| limits.turn_bytes_max = 1)
+            .poller(PollerChoice::Only(poller))
+            .layers(|_| vec![Box::new(Expanding)]);
+        let drop_all = |_: &mut Context<'_>, _: Message<'_>| Ok(());
+        let server = TestServer::over_ipc(builder, &codec("raw"), |_| drop_all);
+        let mut peer = server.wire();
+        peer.write_all(&[b'x'; BYTES]).unwrap();
+        server.wait_for("everything is read", |metrics| {
+            metrics.bytes_in == (BYTES * EXPANSION) as u64
+        });
+        drop(peer);
+        server.stop();
+    }
+}
+
+/// Each address of a server says what stands over its connections.
+#[test]
+fn listeners_with_layers_and_without_serve_side_by_side() {
+    let make = |address: &Address| match address.host() {
+        Some(_) => layers_of(1, XorLayer::accepting),
+        None => Vec::new(),
+    };
+    let server = Server::builder()
+        .codec(lines())
+        .layers(make)
+        .listen("tcp://127.0.0.1:0")
+        .unwrap()
+        .listen("inproc://layers/side-by-side")
+        .unwrap()
+        .start(|_| echo)
+        .unwrap();
+    for (address, layers) in server.addresses().iter().zip([1, 0]) {
+        let wire = Wire::connect(address).unwrap().layered(layers).unwrap();
+        let mut peer = Peer::greet(wire, &lines());
+        peer.ask(b"hello");
+        assert_eq!(peer.answer().payload, b"hello");
+    }
+    assert_conserved(&server.shutdown(DEADLINE));
+}
+
+#[test]
+fn layers_where_there_is_no_byte_stream_are_refused_at_the_start() {
+    for address in ["udp://127.0.0.1:0", "inproc://layers/refused"] {
+        let make = |_: &Address| layers_of(1, XorLayer::accepting);
+        let builder = Server::builder().layers(make).listen(address).unwrap();
+        let error = builder.start(|_| echo).unwrap_err();
+        assert!(matches!(error, ServeError::Layers { .. }), "{error}");
+        let outcome = Client::builder().layers(connecting).connect(address);
+        let is_refused = matches!(outcome, Err(ConnectError::Start(ServeError::Layers { .. })));
+        assert!(is_refused, "{address}");
+    }
+    let builder = Server::builder().codec(codec("uvrpc"));
+    let builder = builder.layers(|_| layers_of(1, XorLayer::accepting));
+    let builder = builder.listen("tcp://127.0.0.1:0?framing=length").unwrap();
+    let builder = builder.listen("ipc://@layers-refused?framing=none");
+    let error = builder.unwrap().start(|_| echo).unwrap_err();
+    assert!(matches!(error, ServeError::Layers { .. }), "{error}");
+}
