@@ -20,10 +20,6 @@ impl Codec for Checksum {
         NAME
     }
 
-    fn has_handshake(&self) -> bool {
-        false
-    }
-
     /// Replies find their requests by the sequence; clients never use one again that is on its way.
     fn ids(&self) -> RequestIds {
         RequestIds::Bits8

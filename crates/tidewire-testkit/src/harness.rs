@@ -124,7 +124,7 @@ impl TestServer {
         wire.layered(self.layers).expect("the layers agree")
     }
 
-    /// A raw peer that has shaken hands, if its codec has a handshake.
+    /// A raw peer that has shaken hands, if its codec begins with hello.
     #[must_use]
     pub fn peer(&self) -> Peer {
         Peer::greet(self.wire(), &self.codec)

@@ -49,14 +49,14 @@ pub enum Heard {
 }
 
 impl Peer {
-    /// Takes a connection and says hello, if the codec has a handshake.
+    /// Takes a connection and says hello, if its connections begin with one.
     ///
     /// # Panics
     /// The server does not welcome it.
     #[must_use]
     pub fn greet(wire: Wire, codec: &AnyCodec) -> Self {
         let mut peer = Self::silent(wire, codec);
-        if codec.has_handshake() {
+        if codec.begins_with_hello() {
             peer.write(&hello_frame());
             let mut welcome = peer.receive().expect("a welcome, not the end");
             if welcome.kind == Kind::Ping && peer.wire.keeps_borders() {

@@ -83,7 +83,7 @@ pub struct Limits {
     pub registrations_max: usize,
     /// Of these, the subscribers at one address. Default 64, a quarter of all.
     pub registrations_per_address_max: usize,
-    /// Sessions over UDP whose address is not validated, with codecs without a handshake on servers that do not trust their
+    /// Sessions over UDP whose address is not validated, with codecs that prove no addresses on servers that do not trust their
     /// peers; at most a quarter of `sessions_max`, spread evenly over the lanes. Another one takes the place of the oldest.
     /// Default 4,096: a forger cannot take more places than these, and as many newcomers within `unvalidated_timeout` are
     /// more than this is made for.
@@ -146,12 +146,14 @@ impl Default for Limits {
 impl Limits {
     /// The settings of connections with this codec.
     pub(crate) fn rules(&self, codec: &AnyCodec) -> Rules {
-        let has_handshake = codec.has_handshake();
+        let has_pings = codec.has_pings();
         Rules {
-            has_handshake,
+            begins_with_hello: codec.begins_with_hello(),
+            has_pings,
+            has_go_away: codec.has_go_away(),
             frame_bytes_max: self.frame_bytes_max,
             handshake_timeout_ns: nanoseconds(self.handshake_timeout),
-            idle_timeout_ns: nanoseconds(if has_handshake {
+            idle_timeout_ns: nanoseconds(if has_pings {
                 self.idle_timeout
             } else {
                 self.idle_timeout_without_heartbeat

@@ -22,10 +22,6 @@ impl Codec for Counting {
         "counting"
     }
 
-    fn has_handshake(&self) -> bool {
-        false
-    }
-
     fn decode<'a>(&self, input: &'a [u8], limit: usize) -> Result<Decoded<'a>, DecodeError> {
         self.decode_grown(input, 0, limit)
     }
@@ -107,10 +103,6 @@ impl Codec for Fickle {
         "fickle"
     }
 
-    fn has_handshake(&self) -> bool {
-        false
-    }
-
     fn decode<'a>(&self, input: &'a [u8], limit: usize) -> Result<Decoded<'a>, DecodeError> {
         self.0.decode(input, limit)
     }
@@ -171,10 +163,6 @@ impl Numbered {
 impl Codec for Numbered {
     fn name(&self) -> &'static str {
         "numbered"
-    }
-
-    fn has_handshake(&self) -> bool {
-        false
     }
 
     fn ids(&self) -> RequestIds {

@@ -24,8 +24,9 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use tidewire::proto::body::{ErrorCode, typed_name};
+use tidewire::proto::codec::Codec;
 use tidewire::proto::text::visible;
-use tidewire::{AnyCodec, Backoff, Client, Event, Joined, RequestError};
+use tidewire::{Backoff, Client, Event, Joined, RequestError};
 
 use crate::connection::{ConnectionArguments, Need};
 use crate::failure::{Failure, LIMIT_REMEDY};
@@ -90,7 +91,7 @@ enum End {
 pub(crate) fn run(arguments: &ChatArguments) -> anyhow::Result<ExitCode> {
     let _restore = Restore::new();
     let connection = &arguments.connection;
-    if let AnyCodec::Lines(_) = connection.codec.codec {
+    if connection.codec().is_typed() {
         let what = "this client needs more than codec lines can say";
         return Err(
             Failure::configuration(what, "talk to a server of lines with `nc HOST PORT`").into(),

@@ -35,7 +35,7 @@ impl App {
             Self::PubSub => Need::Topics.check(codec, "a pubsub server"),
             Self::Rpc => Need::Methods.check(codec, "an rpc server"),
             // Its service puts rooms into the lines of people.
-            Self::Chat if matches!(codec, AnyCodec::Tw1(_) | AnyCodec::Lines(_)) => Ok(()),
+            Self::Chat if codec.has_room_frames() || codec.is_typed() => Ok(()),
             Self::Chat => {
                 let name = codec.name();
                 let what = format!("codec {name} has no rooms, so a chat server cannot speak it");

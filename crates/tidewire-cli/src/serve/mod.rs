@@ -322,7 +322,7 @@ fn addresses(arguments: &ServeArguments, server: &Server) -> Result<Vec<String>,
 /// Says beforehand that answers will be missing, because their clients only see that none comes.
 fn warn_of_short_budgets(arguments: &ServeArguments, spoken: &AnyCodec) {
     let over_udp = arguments.binds.iter().any(|bind| is_udp(bind));
-    let proved = arguments.codec.has_handshake() || arguments.trust_datagram_peers;
+    let proved = arguments.codec.proves_addresses() || arguments.trust_datagram_peers;
     if !over_udp || proved {
         return;
     }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use tidewire::proto::body::ErrorCode;
+use tidewire::proto::codec::Codec;
 use tidewire::{
     AnyCodec, Context, Deferred, HandlerError, HandlerResult, Message, PoolFull, Router, WhenFull,
     WorkerPool,
@@ -91,7 +92,7 @@ fn add_binary(codec: &AnyCodec, payload: &[u8]) -> Option<i32> {
     let [first, second] = payload.as_chunks::<4>().0 else {
         return None;
     };
-    let is_theirs = matches!(codec, AnyCodec::Uvrpc(_)) && payload.len() == 8;
+    let is_theirs = codec.has_binary_arguments() && payload.len() == 8;
     is_theirs.then(|| i32::from_le_bytes(*first).wrapping_add(i32::from_le_bytes(*second)))
 }
 

@@ -156,8 +156,24 @@ impl Codec for AnyCodec {
         each!(self, codec => codec.name())
     }
 
-    fn has_handshake(&self) -> bool {
-        each!(self, codec => codec.has_handshake())
+    fn begins_with_hello(&self) -> bool {
+        each!(self, codec => codec.begins_with_hello())
+    }
+
+    fn has_pings(&self) -> bool {
+        each!(self, codec => codec.has_pings())
+    }
+
+    fn has_go_away(&self) -> bool {
+        each!(self, codec => codec.has_go_away())
+    }
+
+    fn proves_addresses(&self) -> bool {
+        each!(self, codec => codec.proves_addresses())
+    }
+
+    fn has_room_frames(&self) -> bool {
+        each!(self, codec => codec.has_room_frames())
     }
 
     #[inline]
@@ -176,6 +192,10 @@ impl Codec for AnyCodec {
 
     fn is_typed(&self) -> bool {
         each!(self, codec => codec.is_typed())
+    }
+
+    fn has_binary_arguments(&self) -> bool {
+        each!(self, codec => codec.has_binary_arguments())
     }
 
     fn registers_subscribers(&self) -> bool {
@@ -310,7 +330,49 @@ mod tests {
         custom.encode_said(&said, &mut out).unwrap();
         // Not the default of the trait, which would be a bare "hi".
         assert_eq!(out, b"[ada]: hi\n");
-        assert!(!custom.has_handshake());
+    }
+
+    /// Every answer of a codec about its format: how replies find requests, and what is true of it.
+    fn answers(codec: &AnyCodec) -> (RequestIds, String) {
+        let answers = [
+            ("hello", codec.begins_with_hello()),
+            ("pings", codec.has_pings()),
+            ("go-away", codec.has_go_away()),
+            ("proves", codec.proves_addresses()),
+            ("rooms", codec.has_room_frames()),
+            ("typed", codec.is_typed()),
+            ("binary", codec.has_binary_arguments()),
+            ("registers", codec.registers_subscribers()),
+            ("fills", codec.fills_datagrams()),
+            ("repeats", codec.repeats_names()),
+            ("lower", codec.method_case() == MethodCase::Lower),
+        ];
+        let yes = answers.iter().filter(|(_, is_true)| *is_true);
+        let yes: Vec<&str> = yes.map(|(answer, _)| *answer).collect();
+        (codec.ids(), yes.join(" "))
+    }
+
+    #[test]
+    fn every_codec_answers_as_its_table_says() {
+        let over_udp = AnyCodec::by_name("uvrpc").unwrap().for_datagrams();
+        let codecs = AnyCodec::NAMES.map(|name| AnyCodec::by_name(name).unwrap());
+        let found: Vec<_> = codecs.iter().chain([&over_udp]).map(answers).collect();
+        let table = [
+            (RequestIds::Bits32, "hello pings go-away proves rooms"),
+            (RequestIds::None, "typed"),
+            (RequestIds::Bits8, ""),
+            (RequestIds::Bits8, "repeats"),
+            (RequestIds::None, ""),
+            (RequestIds::None, ""),
+            (RequestIds::None, "fills"),
+            (RequestIds::Bits32, "binary lower"),
+            (RequestIds::Bits32, "binary registers fills lower"),
+        ];
+        assert_eq!(found, table.map(|(ids, yes)| (ids, yes.to_owned())));
+        for codec in codecs {
+            let custom = AnyCodec::custom(codec.clone());
+            assert_eq!(answers(&custom), answers(&codec), "{codec:?}");
+        }
     }
 
     #[test]

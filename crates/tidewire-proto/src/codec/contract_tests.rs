@@ -1,7 +1,7 @@
 //! Every way to break the contract, and that it is found.
 
 use super::*;
-use crate::codec::{Delimited, FrameLayout, RequestIds, Tw1};
+use crate::codec::{Delimited, FrameLayout, Tw1};
 use crate::message::Kind;
 
 /// A length of one byte before the payload, with one fault.
@@ -28,14 +28,6 @@ enum Fault {
 impl Codec for Faulty {
     fn name(&self) -> &'static str {
         "faulty"
-    }
-
-    fn has_handshake(&self) -> bool {
-        false
-    }
-
-    fn ids(&self) -> RequestIds {
-        RequestIds::None
     }
 
     fn decode<'a>(&self, input: &'a [u8], limit: usize) -> Result<Decoded<'a>, DecodeError> {

@@ -91,10 +91,6 @@ impl Codec for Delimited {
         false
     }
 
-    fn has_handshake(&self) -> bool {
-        false
-    }
-
     #[inline]
     fn decode<'a>(
         &self,

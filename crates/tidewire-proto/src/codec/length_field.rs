@@ -173,10 +173,6 @@ impl Codec for LengthField {
         false
     }
 
-    fn has_handshake(&self) -> bool {
-        false
-    }
-
     #[inline(always)]
     fn decode<'a>(
         &self,

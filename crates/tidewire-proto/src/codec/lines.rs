@@ -33,10 +33,6 @@ impl Codec for Lines {
         false
     }
 
-    fn has_handshake(&self) -> bool {
-        false
-    }
-
     fn is_typed(&self) -> bool {
         true
     }

@@ -16,10 +16,9 @@
 //!
 //! # A codec of one's own
 //!
-//! Implement [`Codec`] and pass it as [`AnyCodec::custom`] to the builders of servers and clients. Four methods are
-//! needed: a name, whether there is a handshake (only the native protocol's frames can carry it, so the answer is no),
-//! `decode` and `encode`. Whatever else the format can say, such as ids of requests or errors, has a method with a
-//! default that refuses it. `encode` decides by [`Message::kind`]: it writes the kinds that its peers understand and
+//! Implement [`Codec`] and pass it as [`AnyCodec::custom`] to the builders of servers and clients. Three methods are
+//! needed: a name, `decode` and `encode`. Whatever else the format can say, such as ids of requests, pings or errors, has a
+//! method with a default that refuses it. `encode` decides by [`Message::kind`]: it writes the kinds that its peers understand and
 //! refuses the others with [`EncodeError::Unsupported`]. Without ids a client's requests arrive there as
 //! [`Kind::OneWay`], and what the server answers does too.
 //!
@@ -39,10 +38,6 @@
 //! impl Codec for Short {
 //!     fn name(&self) -> &'static str {
 //!         "short"
-//!     }
-//!
-//!     fn has_handshake(&self) -> bool {
-//!         false
 //!     }
 //!
 //!     fn repeats_names(&self) -> bool {
@@ -213,16 +208,38 @@ pub trait Codec: Send + Sync + 'static {
     /// The name used in flags, logs and reports.
     fn name(&self) -> &'static str;
 
-    /// Whether a connection starts with `Hello` and `Welcome` and answers `Ping`.
-    fn has_handshake(&self) -> bool;
+    /// Whether a connection begins with [`Hello`](Kind::Hello) and [`Welcome`](Kind::Welcome). Both are frames of the native
+    /// protocol, so only a codec that reads those can say yes. The defaults of the next four questions follow from it.
+    fn begins_with_hello(&self) -> bool {
+        false
+    }
 
-    /// How replies find their requests. With a handshake the default is ids of 32 bits, without one none.
+    /// Whether both sides answer [`Ping`](Kind::Ping) by [`Pong`](Kind::Pong), so that silence can be told from absence.
+    fn has_pings(&self) -> bool {
+        self.begins_with_hello()
+    }
+
+    /// Whether peers can tell a [`GoAway`](Kind::GoAway) from an answer. A codec that says no may still write one, for
+    /// example as a line for people. A client does not send it then, and a server sends it only if no answer is pending.
+    fn has_go_away(&self) -> bool {
+        self.begins_with_hello()
+    }
+
+    /// Whether an address over UDP is proved by a challenge: a ping, which a client returns in front of its hello. Without
+    /// it a server sends an address no more than came from there, unless it trusts all of them.
+    fn proves_addresses(&self) -> bool {
+        self.begins_with_hello() && self.has_pings()
+    }
+
+    /// Whether [`Join`](Kind::Join), [`Say`](Kind::Say) and [`Leave`](Kind::Leave) are frames. Otherwise a chat takes every
+    /// message for a line that somebody typed.
+    fn has_room_frames(&self) -> bool {
+        self.begins_with_hello()
+    }
+
+    /// How replies find their requests. The default is by their order.
     fn ids(&self) -> RequestIds {
-        if self.has_handshake() {
-            RequestIds::Bits32
-        } else {
-            RequestIds::None
-        }
+        RequestIds::None
     }
 
     /// Whether requests and replies carry ids; see [`Codec::ids`].
@@ -237,6 +254,12 @@ pub trait Codec: Send + Sync + 'static {
 
     /// Whether people type frames, key by key. Such a frame may take as long as a login.
     fn is_typed(&self) -> bool {
+        false
+    }
+
+    /// Whether the programs that speak this format pass numbers as bytes, little-endian, and not as text. A service for such
+    /// programs and for people asks it.
+    fn has_binary_arguments(&self) -> bool {
         false
     }
 

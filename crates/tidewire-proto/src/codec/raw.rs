@@ -25,10 +25,6 @@ impl Codec for Raw {
         false
     }
 
-    fn has_handshake(&self) -> bool {
-        false
-    }
-
     fn fills_datagrams(&self) -> bool {
         true
     }

@@ -95,10 +95,6 @@ impl Codec for Srmp {
         false
     }
 
-    fn has_handshake(&self) -> bool {
-        false
-    }
-
     #[inline]
     fn ids(&self) -> RequestIds {
         RequestIds::Bits8

@@ -122,10 +122,6 @@ impl Codec for SrmpRpc {
         NAME
     }
 
-    fn has_handshake(&self) -> bool {
-        false
-    }
-
     #[inline]
     fn ids(&self) -> RequestIds {
         RequestIds::Bits8

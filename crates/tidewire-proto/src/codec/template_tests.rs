@@ -13,10 +13,6 @@ impl Codec for Says {
         "says"
     }
 
-    fn has_handshake(&self) -> bool {
-        false
-    }
-
     fn decode<'a>(&self, _: &'a [u8], _: usize) -> Result<Decoded<'a>, DecodeError> {
         Err(DecodeError::MalformedFrame)
     }

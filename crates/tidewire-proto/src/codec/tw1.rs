@@ -19,7 +19,7 @@
 //! carry their own; the load instrument puts one into its payloads).
 
 use super::frame::Head;
-use super::{Codec, Decoded, FrameLayout, Presence};
+use super::{Codec, Decoded, FrameLayout, Presence, RequestIds};
 use crate::body::{GapBody, PresenceBody, Reader, push_short_text};
 use crate::error::{DecodeError, EncodeError};
 use crate::message::{FLAG_NAMED, Kind, Message};
@@ -83,8 +83,13 @@ impl Codec for Tw1 {
         false
     }
 
-    fn has_handshake(&self) -> bool {
+    fn begins_with_hello(&self) -> bool {
         true
+    }
+
+    #[inline]
+    fn ids(&self) -> RequestIds {
+        RequestIds::Bits32
     }
 
     #[inline(always)]

@@ -93,7 +93,7 @@ impl Connection {
         self.timing.note_input(now_ns);
         self.timing.begin_handshake(now_ns);
         self.phase = match self.side {
-            _ if !rules.has_handshake => Phase::Open,
+            _ if !rules.begins_with_hello => Phase::Open,
             Side::Connecting => {
                 self.pending.hello = true;
                 Phase::AwaitWelcome
@@ -270,7 +270,7 @@ impl Connection {
         };
         // Without a frame of its own a farewell looks like a reply, and would be matched with the next request; from a
         // client it would be a request.
-        let is_mistaken = keeps_order || (!rules.has_handshake && self.side == Side::Connecting);
+        let is_mistaken = keeps_order || (!rules.has_go_away && self.side == Side::Connecting);
         let may_be_written = matches!(
             self.outbound,
             Outbound::Writing {

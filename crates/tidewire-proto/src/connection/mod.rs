@@ -10,8 +10,8 @@
 //!
 //!  Connecting ── handle_connected ──▶ AwaitWelcome      AwaitHello ◀── handle_connected ── Securing
 //!      │   └─ secure ─▶ Securing ──┘       │ welcome        │ hello
-//!      │ codec without handshake           ▼                ▼
-//!      └───────────────────────────────▶ Open ◀──── codec without handshake
+//!      │ codec without hello               ▼                ▼
+//!      └───────────────────────────────▶ Open ◀──── codec without hello
 //!                                          │
 //!           any phase ── close, error, timeout ──▶ Closed(reason)
 //!
@@ -62,8 +62,12 @@ use crate::body::GoAwayCode;
 /// Settings of all connections of a server or client. Times are in nanoseconds.
 #[derive(Clone, Copy, Debug)]
 pub struct Rules {
-    /// Whether connections begin with a hello and a welcome, and answer pings.
-    pub has_handshake: bool,
+    /// Whether connections begin with a hello and a welcome; see [`Codec::begins_with_hello`](crate::codec::Codec::begins_with_hello).
+    pub begins_with_hello: bool,
+    /// Whether both sides answer pings; see [`Codec::has_pings`](crate::codec::Codec::has_pings).
+    pub has_pings: bool,
+    /// Whether peers know a go-away from an answer; see [`Codec::has_go_away`](crate::codec::Codec::has_go_away).
+    pub has_go_away: bool,
     /// Largest whole frame that this side takes, in bytes.
     pub frame_bytes_max: usize,
     /// From the beginning to the end of the handshake.
@@ -156,10 +160,10 @@ impl Connection {
         Self::new(rules, Side::Connecting, delivery, Phase::Connecting, now_ns)
     }
 
-    /// A connection that a peer made. Without a handshake it is open at once.
+    /// A connection that a peer made. Without a hello it is open at once.
     #[must_use]
     pub fn accepted(rules: &Rules, delivery: Delivery, now_ns: u64) -> Self {
-        let phase = if rules.has_handshake {
+        let phase = if rules.begins_with_hello {
             Phase::AwaitHello
         } else {
             Phase::Open
@@ -411,7 +415,7 @@ impl Connection {
         }
         match self.side {
             // A server that this side connected to needs no word: the end of the stream says it.
-            Side::Accepting if rules.has_handshake => {
+            Side::Accepting if rules.has_go_away => {
                 self.tell_going(GoAwayCode::Shutdown);
                 self.new_work = if self.partial.has_frames() {
                     NewWork::ServedToBacklog
@@ -419,7 +423,7 @@ impl Connection {
                     NewWork::Refused
                 };
             }
-            _ if self.delivery == Delivery::Lossy && !rules.has_handshake => {
+            _ if self.delivery == Delivery::Lossy && !rules.has_go_away => {
                 // The peer need not know that it should answer this side's end with its own.
                 self.is_going_told = true;
                 self.finish(CloseReason::Shutdown);
@@ -464,8 +468,8 @@ impl Connection {
         has_layers: bool,
         now_ns: u64,
     ) -> Written {
-        if !rules.has_handshake && self.delivery == Delivery::Reliable {
-            // There are no pings. A listener that never types is not idle while it takes what it is sent.
+        if !rules.has_pings && self.delivery == Delivery::Reliable {
+            // A listener that never types is not idle while it takes what it is sent.
             self.timing.note_input(now_ns);
         }
         let Outbound::Writing { then, .. } = self.outbound else {

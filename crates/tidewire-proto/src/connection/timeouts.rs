@@ -233,7 +233,7 @@ impl Connection {
                 ..
             }
         );
-        rules.has_handshake && rules.heartbeat_ns > 0 && may_write && self.is_open()
+        rules.has_pings && rules.heartbeat_ns > 0 && may_write && self.is_open()
     }
 
     /// Whether a ping was sent since the last input.

@@ -26,7 +26,9 @@ const MILLISECOND: u64 = 1_000_000;
 const SECOND: u64 = 1_000 * MILLISECOND;
 
 const RULES: Rules = Rules {
-    has_handshake: true,
+    begins_with_hello: true,
+    has_pings: true,
+    has_go_away: true,
     frame_bytes_max: 4096,
     handshake_timeout_ns: 5 * SECOND,
     idle_timeout_ns: 60 * SECOND,
@@ -35,6 +37,21 @@ const RULES: Rules = Rules {
     frame_timeout_ns: 10 * SECOND,
     frame_bytes_per_second_min: 1024,
     control_frames_per_second_max: 100,
+};
+
+/// Those of a codec that has bare payloads only. There are no pings, so a person may think for longer.
+const BARE_RULES: Rules = Rules {
+    begins_with_hello: false,
+    has_pings: false,
+    has_go_away: false,
+    idle_timeout_ns: 200 * SECOND,
+    ..RULES
+};
+
+/// Those of a codec with pings and go-away whose connections are open at once.
+const GREETLESS_RULES: Rules = Rules {
+    begins_with_hello: false,
+    ..RULES
 };
 
 /// A fault of the link of a run.
@@ -81,10 +98,11 @@ impl Plan {
         } else {
             Delivery::Reliable
         };
-        let name = if random.u32(0..4) == 0 {
-            "length-field"
-        } else {
-            "tw1"
+        let (name, rules) = match random.u32(0..8) {
+            0 | 1 => ("length-field", BARE_RULES),
+            // Every frame but hello and welcome, as a protocol above WebSocket has them.
+            2 => ("tw1", GREETLESS_RULES),
+            _ => ("tw1", RULES),
         };
         let codec = AnyCodec::by_name(name).unwrap();
         let latency_max_ns = [1, 50, 400][random.usize(..3)] * MILLISECOND;
@@ -107,9 +125,9 @@ impl Plan {
             Delivery::Lossy => 0,
         };
         // Each layer takes a round trip more.
-        let base = Rules {
-            handshake_timeout_ns: RULES.handshake_timeout_ns * (1 + u64::from(layers)),
-            ..RULES
+        let rules = Rules {
+            handshake_timeout_ns: rules.handshake_timeout_ns * (1 + u64::from(layers)),
+            ..rules
         };
         Self {
             layers,
@@ -118,16 +136,7 @@ impl Plan {
                 latency_ns: 0..=latency_max_ns,
                 lost_percent: if delivery == Delivery::Lossy { 5 } else { 0 },
             },
-            rules: if codec.has_handshake() {
-                base
-            } else {
-                // There are no pings, so a person may think for longer.
-                Rules {
-                    has_handshake: false,
-                    idle_timeout_ns: 200 * SECOND,
-                    ..base
-                }
-            },
+            rules,
             codec,
             fault,
             fault_at_ns: random.u64(0..40 * SECOND),

@@ -94,7 +94,7 @@ impl Owner {
                 .poll_transmit(&self.rules, &identity, &self.codec, &mut self.output)
         {
             // A codec without go-aways says so.
-            assert!(sent.is_ok() || !self.rules.has_handshake);
+            assert!(sent.is_ok() || !self.rules.has_go_away);
         }
         assert!(!self.connection.has_transmit());
         assert!(self.output.len() - before < 1024, "control frames pile up");

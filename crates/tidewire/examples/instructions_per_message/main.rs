@@ -25,7 +25,6 @@ mod datagrams;
 use std::error::Error;
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 
 use tidewire::io::poller::{PollerChoice, PollerKind};
@@ -55,7 +54,7 @@ fn main() -> Result<(), Failure> {
         rounds: argument(2).parse()?,
         codec: match argument(3) {
             "" => AnyCodec::by_name("tw1")?,
-            "custom" => AnyCodec::Custom(Arc::new(Own)),
+            "custom" => AnyCodec::custom(Own),
             name => AnyCodec::by_name(name)?,
         },
     };
@@ -213,7 +212,7 @@ impl Plan {
     /// A connection that the server has welcomed, if its codec knows a welcome.
     fn connect(&self, server: &Server) -> Result<TcpStream, Failure> {
         let mut peer = TcpStream::connect(server.to_string().trim_start_matches("tcp://"))?;
-        if self.codec.has_handshake() {
+        if self.codec.begins_with_hello() {
             greet(&mut peer)?;
         }
         Ok(peer)
@@ -382,10 +381,6 @@ struct Own;
 impl Codec for Own {
     fn name(&self) -> &'static str {
         "own"
-    }
-
-    fn has_handshake(&self) -> bool {
-        false
     }
 
     fn repeats_names(&self) -> bool {

@@ -377,7 +377,7 @@ impl ServerBuilder {
 
     /// Whether UDP peers that cannot prove their address are trusted not to lie about it. Default no: such an address is
     /// sent no more bytes than came from it, so that nobody can make the server flood somebody else, and it can
-    /// neither join rooms nor subscribe. Codecs with a handshake need no trust, their addresses are proved. Turn it
+    /// neither join rooms nor subscribe. Codecs that prove addresses need no trust. Turn it
     /// on in closed networks only, for codecs whose replies are larger than their requests.
     #[must_use]
     pub fn trust_datagram_peers(mut self, trusted: bool) -> Self {

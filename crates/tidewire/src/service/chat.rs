@@ -136,7 +136,7 @@ impl Chat {
 
 impl Service for Chat {
     fn on_open(&mut self, cx: &mut Context<'_>) {
-        if !cx.codec().has_handshake() {
+        if !cx.codec().has_room_frames() {
             prompt(cx);
             cx.await_login(true);
         }
@@ -151,7 +151,7 @@ impl Service for Chat {
                 cx.reply(&[])
             }
             Kind::Request => self.call(cx, &message),
-            Kind::OneWay if !cx.codec().has_handshake() => self.line(cx, message.payload),
+            Kind::OneWay if !cx.codec().has_room_frames() => self.line(cx, message.payload),
             // A caller gave up on a reply; every reply here is immediate, so there is nothing to cancel.
             Kind::Cancel => Ok(()),
             _ => Err(HandlerError::new(

@@ -352,10 +352,6 @@ impl Codec for Panicking {
         "panicking"
     }
 
-    fn has_handshake(&self) -> bool {
-        false
-    }
-
     fn decode<'a>(&self, input: &'a [u8], limit: usize) -> Result<Decoded<'a>, DecodeError> {
         self.0.decode(input, limit)
     }

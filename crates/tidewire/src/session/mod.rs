@@ -222,12 +222,9 @@ impl Traced for Session {
 #[cfg(test)]
 pub(crate) fn open_connection() -> Connection {
     use tidewire_proto::codec::{AnyCodec, Raw};
-    use tidewire_proto::connection::{Delivery, Rules};
+    use tidewire_proto::connection::Delivery;
 
-    let rules = Rules {
-        has_handshake: false,
-        ..crate::limits::Limits::default().rules(&AnyCodec::Raw(Raw))
-    };
+    let rules = crate::limits::Limits::default().rules(&AnyCodec::Raw(Raw));
     Connection::accepted(&rules, Delivery::Reliable, 0)
 }
 

@@ -1,4 +1,4 @@
-//! Datagrams with the address of somebody else as their source, where the codec has no handshake.
+//! Datagrams with the address of somebody else as their source, where the codec proves no addresses.
 
 use std::collections::HashSet;
 use std::net::{SocketAddr, UdpSocket};

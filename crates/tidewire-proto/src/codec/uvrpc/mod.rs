@@ -98,10 +98,6 @@ impl Codec for Uvrpc {
         false
     }
 
-    fn has_handshake(&self) -> bool {
-        false
-    }
-
     #[inline]
     fn ids(&self) -> RequestIds {
         RequestIds::Bits32
@@ -109,6 +105,10 @@ impl Codec for Uvrpc {
 
     fn fills_datagrams(&self) -> bool {
         self.framing == Framing::Datagram
+    }
+
+    fn has_binary_arguments(&self) -> bool {
+        true
     }
 
     fn registers_subscribers(&self) -> bool {

@@ -1,10 +1,10 @@
 //! Whom to make a session for.
 //!
 //! Problem: the sender of a datagram may write any address into it. Sessions for addresses that nobody has would fill
-//! the server, and answers to addresses of others would make it a weapon. Approach, where the codec has a handshake:
+//! the server, and answers to addresses of others would make it a weapon. Approach, where the codec proves addresses:
 //! nothing is kept of a stranger. Its hello is answered by a challenge, a ping of 16 bytes whose payload is
 //! computed from the address with a secret key; whoever returns it, with the hello again behind it, receives at that
-//! address and gets a session. Without a handshake the first datagram that begins with a whole frame makes the session,
+//! address and gets a session. With other codecs the first datagram that begins with a whole frame makes the session,
 //! and the address is sent no more bytes than it sent, unless the server was told to trust. What comes with an address of
 //! this server as its source is answered by nothing at all, or the server would answer itself for ever.
 //!
@@ -112,7 +112,7 @@ impl Core {
             self.note_refusal(Some(&endpoint));
             self.sessions.drop_datagram(DatagramDrop::Refused);
             let mut stream = Carrier::from(peer);
-            if codec.has_handshake() {
+            if codec.has_go_away() {
                 let text = "a limit on the number of sessions is reached";
                 self.turn_away(stream, GoAwayCode::LimitReached, text);
             } else {
@@ -125,7 +125,7 @@ impl Core {
             Delivery::Lossy,
             self.sessions.reactor.now_ns,
         );
-        let is_unvalidated = connection.is_open() && !self.config.trusts_datagram_peers;
+        let is_unvalidated = !codec.proves_addresses() && !self.config.trusts_datagram_peers;
         if is_unvalidated {
             peer.budget = Some(0);
             self.evict_unvalidated();
@@ -155,7 +155,7 @@ impl Core {
             return First::Stray(DatagramDrop::Truncated);
         }
         let bytes = datagram.bytes;
-        if !codec.has_handshake() {
+        if !codec.proves_addresses() {
             return match codec.decode(bytes, self.config.limits.frame_bytes_max) {
                 Ok(Decoded::Frame { .. }) => First::Welcome,
                 Ok(Decoded::Incomplete { .. }) => First::Stray(DatagramDrop::Unfinished),
@@ -193,7 +193,7 @@ impl Core {
             .make(peer.address, self.sessions.reactor.now_ns);
         let mut frame = self.sessions.outbox.buffers.take();
         let ping = Message::new(Kind::Ping, 0, &cookie);
-        // A codec with a handshake has pings; a socket without room has none for the next one either.
+        // A codec that proves addresses has pings; a socket without room has none for the next one either.
         let is_fair =
             self.config.codec.encode(&ping, &mut frame).is_ok() && frame.len() <= bytes_max;
         if is_fair && peer.write(&frame).is_ok() {

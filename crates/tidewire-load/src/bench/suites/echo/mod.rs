@@ -3,7 +3,7 @@
 //! In most rows the driver is the bare client for both sides, so that a row compares servers alone. Three kinds of rows
 //! compare more: `lane` has Tidewire's own lane as the client, `client` the threaded `Client` with its futures, and within
 //! a process there are lanes at both ends anyway. Over UDP Tidewire's driver is its lane with TW1, too, since that server asks an
-//! address for a proof that a bare client does not give; with codecs without a handshake it is the bare client.
+//! address for a proof that a bare client does not give; with codecs that prove no addresses it is the bare client.
 
 mod client;
 
