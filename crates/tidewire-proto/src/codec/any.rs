@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use super::{
     Codec, CodecSpecError, Decoded, Delimited, FrameLayout, LengthField, Lines, MethodCase,
-    Presence, Raw, RequestIds, Said, Srmp, SrmpRpc, Tw1, Uvrpc, spec,
+    Presence, Raw, RequestIds, Said, Srmp, SrmpRpc, Subscription, Tw1, Uvrpc, spec,
 };
 use crate::body::ErrorBody;
 use crate::error::{DecodeError, EncodeError};
@@ -264,6 +264,14 @@ impl Codec for AnyCodec {
 
     fn encode_gap(&self, channel: u16, lost: u64, out: &mut Vec<u8>) -> Result<(), EncodeError> {
         each!(self, codec => codec.encode_gap(channel, lost, out))
+    }
+
+    fn delivery_header_bytes_max(&self) -> usize {
+        each!(self, codec => codec.delivery_header_bytes_max())
+    }
+
+    fn delivery_header(&self, subscription: Subscription, shared: &[u8], out: &mut Vec<u8>) {
+        each!(self, codec => codec.delivery_header(subscription, shared, out));
     }
 
     fn encode_error(

@@ -21,7 +21,7 @@
 
 use thiserror::Error;
 
-use super::{Codec, Decoded, FrameTemplate};
+use super::{Codec, Decoded, FrameTemplate, Subscription};
 use crate::error::{DecodeError, EncodeError};
 use crate::limits::FRAME_BYTES_MAX;
 use crate::message::Message;
@@ -113,6 +113,12 @@ pub enum BrokenContract {
         index: usize,
         /// Why.
         error: EncodeError,
+    },
+    /// [`Codec::delivery_header`] is longer than said, differs from call to call, or makes no whole frame with what follows it.
+    #[error("the header of delivery {index} is too long, changes, or is not part of its frame")]
+    DeliveryHeader {
+        /// Index of the delivery.
+        index: usize,
     },
     /// Encoding changed what was in the output before, or left something there with an error.
     #[error("encoding message {index} changes what was in the output")]
@@ -243,6 +249,58 @@ pub fn check_every_cut<C: Codec + ?Sized>(
         check_encoded(codec, messages, &stream, &[cut, stream.len()])?;
     }
     Ok(())
+}
+
+/// Puts the header of each of `subscriptions` in front of each of `messages`, and checks that both are one frame, whole
+/// and in pieces of `piece_bytes`, taken in turn. Returns the deliveries, one behind the other.
+///
+/// # Errors
+/// The codec breaks its contract, or refuses one of the messages.
+pub fn check_deliveries<C: Codec + ?Sized>(
+    codec: &C,
+    subscriptions: &[Subscription],
+    messages: &[Message<'_>],
+    piece_bytes: &[usize],
+) -> Result<Vec<u8>, BrokenContract> {
+    let mut stream = Vec::new();
+    let mut ends = Vec::new();
+    for (message, subscription) in messages.iter().flat_map(|message| {
+        let pairs = subscriptions.iter();
+        pairs.map(move |subscription| (message, *subscription))
+    }) {
+        let index = ends.len();
+        let shared = encode_all(codec, &[*message])?;
+        let headers = [(); 2].map(|()| {
+            let mut header = Vec::new();
+            codec.delivery_header(subscription, &shared, &mut header);
+            header
+        });
+        let is_short = headers[0].len() <= codec.delivery_header_bytes_max();
+        let before = stream.clone();
+        codec.delivery_header(subscription, &shared, &mut stream);
+        if !is_short || headers[0] != headers[1] || stream != [&before[..], &headers[0]].concat() {
+            return Err(BrokenContract::DeliveryHeader { index });
+        }
+        stream.extend_from_slice(&shared);
+        ends.push(stream.len());
+    }
+    let (found, end) = check_pieces(codec, &stream, FRAME_BYTES_MAX, piece_bytes)?;
+    let mut at = 0;
+    let mut found = found.iter().map(|(_, frame)| {
+        at += frame.len();
+        at
+    });
+    for (index, end) in ends.into_iter().enumerate() {
+        if found.next() != Some(end) {
+            return Err(BrokenContract::DeliveryHeader { index });
+        }
+    }
+    match (found.next(), end) {
+        (None, Ok(())) => Ok(stream),
+        _ => Err(BrokenContract::Leftover {
+            messages: messages.len(),
+        }),
+    }
 }
 
 fn encode_all<C: Codec + ?Sized>(

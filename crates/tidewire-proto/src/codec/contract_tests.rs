@@ -170,6 +170,70 @@ fn bytes_that_are_no_frames_end_the_stream_and_break_nothing() {
     assert_eq!((frames.len(), end), (0, Ok(())));
 }
 
+/// The shared bytes are a payload; in front of them stand its length and the number of the subscription, with one fault.
+struct Headed(HeaderFault);
+
+#[derive(Clone, Copy, PartialEq)]
+enum HeaderFault {
+    None,
+    LongerThanSaid,
+    LengthWithoutNumber,
+    ClearsOutput,
+}
+
+impl Codec for Headed {
+    fn name(&self) -> &'static str {
+        "headed"
+    }
+
+    fn decode<'a>(&self, input: &'a [u8], limit: usize) -> Result<Decoded<'a>, DecodeError> {
+        Faulty(Fault::None).decode(input, limit)
+    }
+
+    fn encode(&self, message: &Message<'_>, out: &mut Vec<u8>) -> Result<(), EncodeError> {
+        out.extend_from_slice(message.payload);
+        Ok(())
+    }
+
+    fn delivery_header_bytes_max(&self) -> usize {
+        if self.0 == HeaderFault::LongerThanSaid {
+            1
+        } else {
+            2
+        }
+    }
+
+    fn delivery_header(&self, subscription: Subscription, shared: &[u8], out: &mut Vec<u8>) {
+        if self.0 == HeaderFault::ClearsOutput {
+            out.clear();
+        }
+        let counted = shared.len() + usize::from(self.0 != HeaderFault::LengthWithoutNumber);
+        out.extend_from_slice(&[counted as u8, subscription.number as u8]);
+    }
+}
+
+#[test]
+fn a_header_of_a_delivery_is_part_of_its_frame() {
+    let subscriptions = [7, 8].map(|number| Subscription { number, channel: 1 });
+    let messages = [&b"hello"[..], b"you"].map(|it| Message::new(Kind::Deliver, 1, it));
+    let check = |fault| check_deliveries(&Headed(fault), &subscriptions, &messages, &[1, 3]);
+    let stream = check(HeaderFault::None).unwrap();
+    assert_eq!(stream, b"\x06\x07hello\x06\x08hello\x04\x07you\x04\x08you");
+    let broken = |index| Err(BrokenContract::DeliveryHeader { index });
+    assert_eq!(check(HeaderFault::LongerThanSaid), broken(0));
+    assert_eq!(check(HeaderFault::LengthWithoutNumber), broken(0));
+    assert_eq!(check(HeaderFault::ClearsOutput), broken(1));
+    // A codec without headers has deliveries, too.
+    let without = check_deliveries(&Tw1, &subscriptions, &messages, &[1]).unwrap();
+    assert_eq!(
+        check_deliveries(&Tw1, &[subscriptions[0]], &messages, &[1])
+            .unwrap()
+            .len()
+            * 2,
+        without.len()
+    );
+}
+
 /// A codec behind a pointer is checked like any other.
 #[test]
 fn any_codec_can_be_checked() {

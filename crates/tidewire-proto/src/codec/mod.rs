@@ -171,6 +171,15 @@ pub struct Presence<'a> {
     pub event: PresenceEvent,
 }
 
+/// The subscription, or the place in a room, that a delivery goes to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Subscription {
+    /// The id of the message that asked for it, by which the subscriber knows it. 0 if none asked, or the codec has no ids.
+    pub number: u32,
+    /// Alias of the room or topic pattern.
+    pub channel: u16,
+}
+
 /// How the replies of a codec find their requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RequestIds {
@@ -366,6 +375,24 @@ pub trait Codec: Send + Sync + 'static {
     fn encode_gap(&self, channel: u16, lost: u64, out: &mut Vec<u8>) -> Result<(), EncodeError> {
         let _ = (channel, lost, out);
         Err(unsupported(self.name(), Kind::Gap))
+    }
+
+    /// Most bytes that [`Codec::delivery_header`] appends; 0 if deliveries have no header. Messages in rooms and topics may be
+    /// shorter by that much than the largest frame.
+    fn delivery_header_bytes_max(&self) -> usize {
+        0
+    }
+
+    /// Appends what stands in front of `shared` for this subscriber, for example the subscription's own number. A subscriber
+    /// is sent header and shared bytes as one frame.
+    ///
+    /// The shared bytes are encoded once for all members of a room or subscribers of a pattern and kept in its log:
+    /// [`Codec::encode_said`], [`Codec::encode_presence`], and [`Codec::encode`] of a [`Kind::Deliver`]. Notices of gaps
+    /// and the roster of a room get a header, too. A whisper gets none, because it is encoded for one member.
+    ///
+    /// It is called again if the subscriber took nothing, so the same arguments give the same bytes.
+    fn delivery_header(&self, subscription: Subscription, shared: &[u8], out: &mut Vec<u8>) {
+        let _ = (subscription, shared, out);
     }
 
     /// Appends the frame that refuses `request`, of which the kind and the payload do not matter.

@@ -16,14 +16,17 @@
 //!   so that dropping, joining and leaving never meet half a frame.
 //! - A segment counts the cursors inside it and is recycled when the last one leaves, so memory is bounded
 //!   by the slowest cursor, and the slowest cursor by its [`Policy`].
+//! - A codec may put a header of the subscriber in front of each message; see [`Deliveries`].
 //! - A subscriber's own messages are skipped by position: the publisher remembers where they lie.
 
 mod coalesce;
+mod deliveries;
 mod log;
 mod policy;
 mod subscriber;
 
 pub use coalesce::Coalescer;
+pub use deliveries::{Deliveries, Taken};
 pub use log::{Cursor, RoomLog};
 pub use policy::{LagLimits, Policy, PolicyParseError, Verdict};
 pub use subscriber::{Advance, Subscriber};
