@@ -12,6 +12,8 @@ use crate::limits::{Limits, RoomDefaults};
 pub(crate) struct Config {
     pub(crate) codec: AnyCodec,
     pub(crate) limits: Limits,
+    /// Largest frame of a room or topic, in bytes: with the header of a subscriber it is a whole frame.
+    pub(crate) shared_frame_bytes_max: usize,
     /// Settings of all connections.
     pub(crate) rules: Rules,
     pub(crate) room_defaults: RoomDefaults,

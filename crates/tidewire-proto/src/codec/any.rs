@@ -9,8 +9,8 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use super::{
-    Codec, CodecSpecError, Decoded, Delimited, FrameLayout, LengthField, Lines, MethodCase,
-    Presence, Raw, RequestIds, Said, Srmp, SrmpRpc, Subscription, Tw1, Uvrpc, spec,
+    Codec, CodecSpecError, ConnectionState, Decoded, Delimited, FrameLayout, LengthField, Lines,
+    MethodCase, Presence, Raw, RequestIds, Said, Srmp, SrmpRpc, Subscription, Tw1, Uvrpc, spec,
 };
 use crate::body::ErrorBody;
 use crate::error::{DecodeError, EncodeError};
@@ -229,6 +229,25 @@ impl Codec for AnyCodec {
     }
 
     #[inline]
+    fn keeps_state(&self) -> bool {
+        each!(self, codec => codec.keeps_state())
+    }
+
+    fn decode_with_state<'a>(
+        &self,
+        state: &mut ConnectionState,
+        input: &'a [u8],
+        searched: usize,
+        frame_bytes_max: usize,
+    ) -> Result<Decoded<'a>, DecodeError> {
+        each!(self, codec => codec.decode_with_state(state, input, searched, frame_bytes_max))
+    }
+
+    fn adapt_frame(&self, state: &mut ConnectionState, frame: &[u8], out: &mut Vec<u8>) {
+        each!(self, codec => codec.adapt_frame(state, frame, out));
+    }
+
+    #[inline]
     fn layout(&self, frame: &[u8], message: &Message<'_>) -> Option<FrameLayout> {
         each!(self, codec => codec.layout(frame, message))
     }
@@ -353,6 +372,8 @@ mod tests {
             ("registers", codec.registers_subscribers()),
             ("fills", codec.fills_datagrams()),
             ("repeats", codec.repeats_names()),
+            ("state", codec.keeps_state()),
+            ("headers", codec.delivery_header_bytes_max() > 0),
             ("lower", codec.method_case() == MethodCase::Lower),
         ];
         let yes = answers.iter().filter(|(_, is_true)| *is_true);

@@ -19,7 +19,11 @@
 //!
 //! Rejected: panics, which would not let a fuzzer or a property test say what it had in its hands.
 
+mod state;
+
 use thiserror::Error;
+
+pub use state::check_connection;
 
 use super::{Codec, Decoded, FrameTemplate, Subscription};
 use crate::error::{DecodeError, EncodeError};

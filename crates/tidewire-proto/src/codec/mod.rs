@@ -3,7 +3,8 @@
 //! # The contract of a codec
 //!
 //! - **Decoding is pure**: the same input gives the same answer, whatever was decoded before. A codec
-//!   keeps its configuration but no state of a connection, so one instance serves a whole server.
+//!   keeps its configuration but no state of a connection, so one instance serves a whole server. What it
+//!   must know of a connection is in a [`ConnectionState`]; see [below](#state-of-a-connection).
 //! - `decode` looks at the *front* of `input` and consumes at most one frame. It never reads past
 //!   `input`, never panics, and never asks for more than `frame_bytes_max` allows: a frame that would
 //!   be longer is [`DecodeError::FrameTooLarge`] as soon as its header says so.
@@ -81,6 +82,25 @@
 //! # Ok::<(), contract::BrokenContract>(())
 //! ```
 //!
+//! # State of a connection
+//!
+//! A codec says by [`Codec::keeps_state`] that it has sequence numbers, header tables or an agreed version, and a lane
+//! keeps a [`ConnectionState`] for each session.
+//!
+//! | call | state | why |
+//! |---|---|---|
+//! | [`Codec::decode_with_state`] | yes | each frame that a session sends, once and in order |
+//! | [`Codec::adapt_frame`] | yes | each frame that a stream is sent, once and in order, whatever made it |
+//! | [`Codec::encode`] and the other ones that encode | no | what is said in a room is encoded once for all members, and other threads encode without the connection |
+//! | [`Codec::delivery_header`] | no | it is called again after a write that took nothing |
+//! | [`Codec::layout`] | no | a lane reads and writes frames alike without the codec, so a frame that depends on the state has no layout |
+//! | [`Codec::decode`] | no | finds the end of a frame, or looks at the first one of an address |
+//!
+//! So `encode` makes a frame as it would be the first of a connection, and `adapt_frame` makes of it what this connection
+//! is sent. `decode` reads what `encode` made. Where a frame ends does not depend on the state. The state is memory that
+//! a peer can make grow, so the codec bounds it. Frames over UDP are decoded with the state, and sent as they were
+//! encoded: both sides cannot agree on a state when datagrams are lost.
+//!
 //! # What a foreign format cannot say
 //!
 //! The vocabulary is that of the native protocol; a foreign codec maps as much of it as its peers would
@@ -102,10 +122,12 @@ mod inline;
 mod length_field;
 mod lines;
 mod raw;
+mod room;
 mod scan;
 mod spec;
 mod srmp;
 mod srmp_rpc;
+mod state;
 mod template;
 mod tw1;
 pub mod uvrpc;
@@ -115,16 +137,18 @@ pub use delimited::Delimited;
 pub use length_field::{LengthField, LengthSize};
 pub use lines::Lines;
 pub use raw::Raw;
+pub use room::{Presence, Said, Subscription};
 pub use spec::{CodecSpecError, InvalidParameter};
 pub use srmp::{ONE_WAY_SEQUENCE, PayloadKind, Srmp};
 pub use srmp_rpc::{RpcPayload, SrmpRpc};
+pub use state::ConnectionState;
 pub use template::{FrameLayout, FrameTemplate};
 pub use tw1::{ID_HEADER_BYTES, ONE_WAY_HEADER_BYTES, Tw1};
 pub use uvrpc::Uvrpc;
 
 use crate::body::ErrorBody;
 use crate::error::{DecodeError, EncodeError};
-use crate::message::{FLAG_PRIVATE, Kind, MemberId, Message, PresenceEvent};
+use crate::message::{FLAG_PRIVATE, Kind, Message};
 
 /// What `decode` found at the front of its input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -141,43 +165,6 @@ pub enum Decoded<'a> {
         /// How many bytes of the input it took.
         consumed: usize,
     },
-}
-
-/// Something said in a room, ready to be framed for its receivers.
-#[derive(Clone, Copy, Debug)]
-pub struct Said<'a> {
-    /// Alias of the room.
-    pub channel: u16,
-    /// Who said it.
-    pub member: MemberId,
-    /// Their name, for codecs that have no member numbers.
-    pub name: &'a str,
-    /// Whether only one receiver gets it.
-    pub private: bool,
-    /// What was said.
-    pub payload: &'a [u8],
-}
-
-/// A member's coming, staying or going, ready to be framed.
-#[derive(Clone, Copy, Debug)]
-pub struct Presence<'a> {
-    /// Alias of the room.
-    pub channel: u16,
-    /// Whose.
-    pub member: MemberId,
-    /// Their name.
-    pub name: &'a str,
-    /// What happened.
-    pub event: PresenceEvent,
-}
-
-/// The subscription, or the place in a room, that a delivery goes to.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Subscription {
-    /// The id of the message that asked for it, by which the subscriber knows it. 0 if none asked, or the codec has no ids.
-    pub number: u32,
-    /// Alias of the room or topic pattern.
-    pub channel: u16,
 }
 
 /// How the replies of a codec find their requests.
@@ -315,6 +302,36 @@ pub trait Codec: Send + Sync + 'static {
     ) -> Result<Decoded<'a>, DecodeError> {
         let _ = searched;
         self.decode(input, frame_bytes_max)
+    }
+
+    /// Whether the codec keeps a [`ConnectionState`]. Without it neither of the next two methods is called.
+    #[inline(always)]
+    fn keeps_state(&self) -> bool {
+        false
+    }
+
+    /// As [`Codec::decode_grown`], for the next frame of this connection. An answer that is no frame leaves the state as it
+    /// was.
+    ///
+    /// # Errors
+    /// As [`Codec::decode`].
+    #[inline(always)]
+    fn decode_with_state<'a>(
+        &self,
+        state: &mut ConnectionState,
+        input: &'a [u8],
+        searched: usize,
+        frame_bytes_max: usize,
+    ) -> Result<Decoded<'a>, DecodeError> {
+        let _ = state;
+        self.decode_grown(input, searched, frame_bytes_max)
+    }
+
+    /// Appends `frame`, which was encoded for any connection, as this one is to be sent it. Called once for each frame, in
+    /// the order in which they leave.
+    fn adapt_frame(&self, state: &mut ConnectionState, frame: &[u8], out: &mut Vec<u8>) {
+        let _ = state;
+        out.extend_from_slice(frame);
     }
 
     /// Where id and payload stand in `frame`, which [`Codec::decode`] makes `message` of or [`Codec::encode`] made of it.

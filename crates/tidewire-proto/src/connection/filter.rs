@@ -1,7 +1,7 @@
 //! Which frames may come, as two numbers that a loop over frames keeps in registers.
 
 use super::{CloseReason, Connection, Rules};
-use crate::codec::Codec;
+use crate::codec::{Codec, ConnectionState};
 use crate::error::DecodeError;
 use crate::handshake::classify_garbage;
 use crate::limits::HELLO_BYTES_MAX;
@@ -34,8 +34,13 @@ impl FrameFilter {
     /// Why a connection ends when `rest` does not decode. Before the end of the handshake, such bytes most likely come
     /// from a program that speaks something else.
     #[must_use]
-    pub fn refuse<C: Codec + ?Sized>(self, codec: &C, rest: &[u8]) -> CloseReason {
-        let error = match codec.decode(rest, self.frame_bytes_max) {
+    pub fn refuse<C: Codec + ?Sized>(
+        self,
+        codec: &C,
+        state: &mut ConnectionState,
+        rest: &[u8],
+    ) -> CloseReason {
+        let error = match codec.decode_with_state(state, rest, 0, self.frame_bytes_max) {
             Err(error) => error,
             // A codec that changes its mind: bytes that it refused once would otherwise be kept for ever.
             Ok(_) => DecodeError::MalformedFrame,

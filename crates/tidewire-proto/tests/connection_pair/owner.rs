@@ -3,7 +3,7 @@
 use std::io::IoSlice;
 
 use fastrand::Rng;
-use tidewire_proto::codec::{AnyCodec, Codec, Decoded};
+use tidewire_proto::codec::{AnyCodec, Codec, ConnectionState, Decoded};
 use tidewire_proto::connection::{
     CloseReason, Connection, Delivery, Handled, Identity, Inbound, Overdue, PauseReason, Phase,
     Rules, Written,
@@ -119,7 +119,7 @@ impl Owner {
         while self.connection.may_read() && !rest.is_empty() {
             let decoded = self.codec.decode(rest, filter.frame_bytes_max);
             let Ok(decoded) = decoded else {
-                let reason = filter.refuse(&self.codec, rest);
+                let reason = filter.refuse(&self.codec, &mut ConnectionState::default(), rest);
                 return self.connection.close(reason);
             };
             let Decoded::Frame { message, consumed } = decoded else {

@@ -2,7 +2,7 @@
 
 use std::io::ErrorKind;
 
-use tidewire_proto::codec::{AnyCodec, Codec, Decoded, FrameTemplate};
+use tidewire_proto::codec::{AnyCodec, Codec, ConnectionState, Decoded, FrameTemplate};
 use tidewire_proto::connection::{FrameFilter, Handled, Inbound, PauseReason};
 use tidewire_proto::message::Message;
 
@@ -305,12 +305,19 @@ pub(super) fn decode_frames<S: Service, C: Codec + ?Sized, const IS_DATAGRAM: bo
     let mut filter = progress.filter;
     let (mut rest, mut frames) = (input, 0);
     let mut searched = std::mem::take(&mut progress.searched);
+    let keeps_state = codec.keeps_state();
     let flow = loop {
         if rest.is_empty() {
             break Flow::Continue;
         }
         let searched = std::mem::take(&mut searched);
-        let decoded = codec.decode_grown(rest, searched, filter.frame_bytes_max);
+        let limit = filter.frame_bytes_max;
+        let decoded = if keeps_state {
+            let state = &mut cx.core.sessions[slot].adapting.state;
+            codec.decode_with_state(state, rest, searched, limit)
+        } else {
+            codec.decode_grown(rest, searched, limit)
+        };
         let (message, consumed) = match decoded {
             Ok(Decoded::Frame { message, consumed }) => (message, consumed),
             Ok(Decoded::Incomplete { .. }) => break Flow::Continue,
@@ -426,7 +433,7 @@ fn serve<S: Service, C: Codec + ?Sized, const IS_DATAGRAM: bool>(
 #[cold]
 #[inline(never)]
 fn refuse_input<C: Codec + ?Sized>(
-    cx: &Context<'_>,
+    cx: &mut Context<'_>,
     codec: &C,
     rest: &[u8],
     filter: FrameFilter,
@@ -440,7 +447,10 @@ fn refuse_input<C: Codec + ?Sized>(
             session.profile.peer.as_deref(),
         );
     }
-    Flow::Close(filter.refuse(codec, rest))
+    let mut none = ConnectionState::default();
+    let session = cx.core.sessions.find_mut(cx.id);
+    let state = session.map_or(&mut none, |session| &mut session.adapting.state);
+    Flow::Close(filter.refuse(codec, state, rest))
 }
 
 fn stop(core: &mut Core, slot: usize, rest: &[u8], flow: Flow) {

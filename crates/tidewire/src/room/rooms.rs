@@ -21,7 +21,9 @@ use super::routes::Routes;
 use crate::limits::nanoseconds;
 use crate::mailbox::{BatchEntry, Exchange};
 use crate::observe::DropReason;
-use crate::session::{Gate, LaneSessions, Member, Membership, Outbox, Session, SessionId};
+use crate::session::{
+    Gate, LaneSessions, Member, Membership, Outbox, Session, SessionId, append_with_header,
+};
 
 /// A room, or the subscribers of one topic pattern, as one lane sees it.
 #[derive(Debug)]
@@ -251,7 +253,7 @@ impl LaneRooms<'_> {
             private: false,
             payload,
         };
-        let limit = config.limits.frame_bytes_max;
+        let limit = config.shared_frame_bytes_max;
         if payload.len() + FRAME_OVERHEAD_BYTES_MAX > limit {
             let (bytes, limit) = (
                 payload.len() as u64,
@@ -378,7 +380,14 @@ impl LaneRooms<'_> {
     }
 
     /// Queues, for the session whose messages are handled and that just joined, the members who are present.
-    pub(crate) fn push_roster(&mut self, joined: &Joined) {
+    pub(crate) fn push_roster(&mut self, id: SessionId, joined: &Joined) {
+        let Some(session) = self.sessions.find(id) else {
+            return;
+        };
+        let Some(membership) = session.room_membership(joined.room) else {
+            return;
+        };
+        let subscription = session.memberships[membership].subscription();
         let directory = &self.table.directory;
         // An error is told for each member.
         let _ = self.sessions.append_to_current(|codec, out| {
@@ -392,7 +401,10 @@ impl LaneRooms<'_> {
                     name,
                     event: PresenceEvent::Here,
                 };
-                if let Err(error) = codec.encode_presence(&presence, out) {
+                let encoded = append_with_header(codec, subscription, out, |out| {
+                    codec.encode_presence(&presence, out)
+                });
+                if let Err(error) = encoded {
                     tracing::debug!(%error, name, "presence not announced");
                 }
             });
@@ -502,6 +514,7 @@ impl LaneRooms<'_> {
         self.sessions[slot].memberships.push(Membership {
             room: alias,
             is_topic: shared.pattern.is_some(),
+            number: 0,
             index,
             subscriber,
         });
@@ -515,6 +528,7 @@ impl LaneRooms<'_> {
             is_topic,
             index,
             subscriber,
+            ..
         } = session.memberships.swap_remove(membership);
         let member = session.profile.member.clone();
         let Some(log) = outbox.logs.get_mut(alias) else {

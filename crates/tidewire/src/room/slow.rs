@@ -15,8 +15,7 @@ use super::directory::SharedRoom;
 use super::rooms::{LaneRooms, Room};
 use crate::limits::nanoseconds;
 use crate::observe::DropReason;
-use crate::session::TimerKey;
-use crate::session::{CloseReason, LaneSessions, Session};
+use crate::session::{CloseReason, LaneSessions, Session, TimerKey, push_delivery};
 
 impl LaneRooms<'_> {
     /// Applies the policy to a subscriber whose socket is full.
@@ -25,6 +24,7 @@ impl LaneRooms<'_> {
             slab,
             outbox,
             counters,
+            config,
             ..
         } = &mut *self.sessions;
         let session = &mut slab[slot];
@@ -34,12 +34,14 @@ impl LaneRooms<'_> {
         let Some(log) = outbox.logs.get_mut(alias) else {
             return;
         };
-        let subscriber = &mut session.memberships[index].subscriber;
+        let membership = &mut session.memberships[index];
+        let subscription = membership.subscription();
+        let subscriber = &mut membership.subscriber;
         let behind = subscriber.messages_behind(log);
         let output = &mut session.output;
         let is_empty = output.is_empty();
         let verdict = subscriber.enforce(log, is_empty, |frame| {
-            output.push_frame(frame);
+            push_delivery(&config.codec, subscription, frame, output);
         });
         match verdict {
             Verdict::Keep { dropped } => {

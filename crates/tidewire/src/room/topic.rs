@@ -144,7 +144,7 @@ impl LaneRooms<'_> {
     ) -> Result<bool, PublishError> {
         validate_topic(topic)?;
         let overhead = FRAME_OVERHEAD_BYTES + topic.len();
-        let limit = self.sessions.config.limits.frame_bytes_max;
+        let limit = self.sessions.config.shared_frame_bytes_max;
         if payload.len() + overhead > limit {
             let (bytes, limit) = (payload.len() as u64, limit.saturating_sub(overhead) as u64);
             return Err(EncodeError::PayloadTooLarge { bytes, limit }.into());

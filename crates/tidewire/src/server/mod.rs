@@ -519,6 +519,10 @@ impl ServerBuilder {
         let config = Config {
             codec: self.codec.clone(),
             limits: self.limits.clone(),
+            shared_frame_bytes_max: self
+                .limits
+                .frame_bytes_max
+                .saturating_sub(self.codec.delivery_header_bytes_max()),
             rules: self.limits.rules(&self.codec),
             room_defaults: self.rooms,
             agent,

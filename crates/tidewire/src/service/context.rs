@@ -440,7 +440,9 @@ impl Context<'_> {
         name: &str,
         policy: Option<Policy>,
     ) -> Result<Joined, JoinError> {
-        self.core.rooms().join(self.id, room, name, policy)
+        let joined = self.core.rooms().join(self.id, room, name, policy)?;
+        self.number_membership(joined.room);
+        Ok(joined)
     }
 
     /// Leaves a room.
@@ -483,7 +485,7 @@ impl Context<'_> {
 
     /// Queues, for the session that just joined, a presence frame for everyone who was there before.
     pub fn push_roster(&mut self, joined: &Joined) {
-        self.core.rooms().push_roster(joined);
+        self.core.rooms().push_roster(self.id, joined);
         self.handle_appended();
     }
 
@@ -498,7 +500,19 @@ impl Context<'_> {
         pattern: &str,
         policy: Option<Policy>,
     ) -> Result<u16, SubscribeError> {
-        self.core.rooms().subscribe(self.id, pattern, policy)
+        let subscription = self.core.rooms().subscribe(self.id, pattern, policy)?;
+        self.number_membership(subscription);
+        Ok(subscription)
+    }
+
+    /// The session has joined or subscribed: it knows that by the id of the message being handled.
+    fn number_membership(&mut self, alias: u16) {
+        let number = self.current.id;
+        if let Some(session) = self.core.sessions.find_mut(self.id)
+            && let Some(index) = session.membership(alias)
+        {
+            session.memberships[index].number = number;
+        }
     }
 
     /// Ends a subscription. What was not written yet is dropped, and counted.

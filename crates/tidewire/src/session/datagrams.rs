@@ -10,7 +10,7 @@ use tidewire_io::datagram::DatagramConnectError;
 use tidewire_proto::connection::Phase;
 
 use super::outbox::Outbox;
-use super::{CloseReason, LaneSessions};
+use super::{CloseReason, LaneSessions, push_delivery};
 use crate::observe::DatagramDrop;
 use crate::transport::{Carrier, Transport};
 
@@ -44,9 +44,19 @@ impl LaneSessions {
     }
 
     /// Brings what rooms have for a session into its output, up to a bound.
-    fn pull_frames(&mut self, slot: usize) {
-        let Self { slab, outbox, .. } = self;
-        let Outbox { logs, buffers, .. } = outbox;
+    pub(super) fn pull_frames(&mut self, slot: usize) {
+        let Self {
+            slab,
+            outbox,
+            config,
+            ..
+        } = self;
+        let Outbox {
+            logs,
+            buffers,
+            has_headers,
+            ..
+        } = outbox;
         let session = &mut slab[slot];
         let output = &mut session.output;
         for membership in &mut session.memberships {
@@ -60,11 +70,20 @@ impl LaneSessions {
                 output.bytes = buffers.take();
             }
             let mut pulled = 0;
-            membership.subscriber.gather_frames(log, |frame| {
-                output.push_frame(frame);
-                pulled += frame.len();
-                output.bytes.len() - output.sent < PULL_BYTES
-            });
+            if *has_headers {
+                let subscription = membership.subscription();
+                membership.subscriber.gather_frames(log, |frame| {
+                    push_delivery(&config.codec, subscription, frame, output);
+                    pulled += frame.len();
+                    output.len() < PULL_BYTES
+                });
+            } else {
+                membership.subscriber.gather_frames(log, |frame| {
+                    output.push_frame(frame);
+                    pulled += frame.len();
+                    output.len() < PULL_BYTES
+                });
+            }
             // Whole frames, so that nothing of one is left over.
             let advance = membership.subscriber.advance(log, pulled, &mut Vec::new());
             output.room_messages += advance.messages;

@@ -45,8 +45,9 @@ impl LaneSessions {
         poller: Box<dyn Poller>,
         spare_frames: Arc<SpareFrames>,
     ) -> Self {
+        let queue_bytes_max = config.limits.queue_bytes_max;
         Self {
-            outbox: Outbox::new(spare_frames, config.limits.queue_bytes_max),
+            outbox: Outbox::new(&config.codec, spare_frames, queue_bytes_max),
             config,
             counters,
             reactor: Reactor::new(poller),

@@ -1,10 +1,12 @@
 //! One connection: its identity, its buffers, and why it ended.
 
+mod adapt;
 mod answer;
 mod broadcast;
 mod buffers;
 mod clock;
 mod datagrams;
+mod deliveries;
 mod lane_sessions;
 mod layers;
 mod limiter;
@@ -29,9 +31,11 @@ use tidewire_proto::room::Subscriber;
 
 pub use tidewire_proto::connection::CloseReason;
 
+pub(crate) use adapt::Adapting;
 pub(crate) use answer::{Answer, Content, SpareFrames, Token};
 pub use broadcast::{Broadcast, BroadcastReport, SessionView};
 pub(crate) use broadcast::{Predicate, Share, prepare};
+pub(crate) use deliveries::{append_with_header, push_delivery};
 pub(crate) use lane_sessions::LaneSessions;
 pub(crate) use layers::close_reason;
 pub(crate) use limiter::{Gate, Shares, TableFull, counted_address};
@@ -95,6 +99,8 @@ pub(crate) struct Membership {
     pub(crate) room: u16,
     /// Whether it is a subscription.
     pub(crate) is_topic: bool,
+    /// The id of the message that asked for it.
+    pub(crate) number: u32,
     /// Index into the room's list of members.
     pub(crate) index: usize,
     pub(crate) subscriber: Subscriber,
@@ -113,6 +119,8 @@ pub(crate) struct Session {
     pub(crate) stream: Carrier,
     pub(crate) id: SessionId,
     pub(crate) connection: Connection,
+    /// What its codec keeps of the connection.
+    pub(crate) adapting: Adapting,
     pub(crate) profile: Profile,
     /// Whether the service has seen `on_open`, and so must see `on_close`.
     pub(crate) announced: bool,
@@ -149,6 +157,7 @@ impl Session {
             stream,
             id,
             connection,
+            adapting: Adapting::default(),
             profile: Profile::default(),
             announced: false,
             output: Output::default(),

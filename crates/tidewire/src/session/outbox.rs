@@ -5,7 +5,8 @@ use std::hint::cold_path;
 use std::mem;
 use std::sync::Arc;
 
-use tidewire_proto::room::RoomLog;
+use tidewire_proto::codec::{AnyCodec, Codec};
+use tidewire_proto::room::{Deliveries, RoomLog};
 
 use super::answer::{SpareFrames, Token};
 use super::buffers::BufferPool;
@@ -28,10 +29,41 @@ pub(crate) struct Outbox {
     current_slot: usize,
     /// Bytes that wait above which an output is full.
     queue_bytes_max: usize,
+    /// The way of streams' output to their transports, which the codec decides.
+    pub(super) way: Way,
+    /// Whether the codec's deliveries have headers.
+    pub(super) has_headers: bool,
+    /// Deliveries with their headers, as one write offers them.
+    pub(super) deliveries: Deliveries,
+}
+
+/// How output gets to the transport of a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    /// As it is, gathered from output and logs.
+    Plain,
+    /// What logs have is copied behind the header of the subscriber.
+    WithHeaders,
+    /// All of it is copied to the output, and adapted to the connection.
+    Adapted,
+}
+
+impl Way {
+    fn of(codec: &AnyCodec) -> Self {
+        match (codec.keeps_state(), codec.delivery_header_bytes_max()) {
+            (true, _) => Self::Adapted,
+            (false, 0) => Self::Plain,
+            (false, _) => Self::WithHeaders,
+        }
+    }
 }
 
 impl Outbox {
-    pub(super) fn new(spare_frames: Arc<SpareFrames>, queue_bytes_max: usize) -> Self {
+    pub(super) fn new(
+        codec: &AnyCodec,
+        spare_frames: Arc<SpareFrames>,
+        queue_bytes_max: usize,
+    ) -> Self {
         Self {
             buffers: BufferPool::default(),
             spare_frames,
@@ -41,6 +73,9 @@ impl Outbox {
             current: Output::default(),
             current_slot: NO_SLOT,
             queue_bytes_max,
+            way: Way::of(codec),
+            has_headers: codec.delivery_header_bytes_max() > 0,
+            deliveries: Deliveries::default(),
         }
     }
 }

@@ -5,14 +5,15 @@ use std::io::{self, ErrorKind, IoSlice};
 use tidewire_proto::codec::Codec;
 use tidewire_proto::connection::{Outbound, PauseReason, Phase, Written};
 
-use super::outbox::{Logs, Outbox};
+use super::deliveries::append_with_header;
+use super::outbox::{Logs, Outbox, Way};
 use super::{CloseReason, LaneSessions, Session};
 use crate::observe::trace::Moving;
 use crate::observe::{DropReason, LaneCounters};
 use crate::transport::{Carrier, Transport};
 
 /// What a write attempt came to.
-enum Wrote {
+pub(super) enum Wrote {
     Bytes(usize),
     Blocked,
     Failed(ErrorKind),
@@ -70,7 +71,11 @@ impl LaneSessions {
             _ => {}
         }
         let sending = Moving::send(&self.slab[slot], &self.config.codec, &self.counters);
-        let flushed = self.write_all(slot);
+        let flushed = match self.outbox.way {
+            Way::Plain => self.write_all(slot),
+            Way::Adapted => self.write_adapted(slot),
+            Way::WithHeaders => self.write_with_headers(slot),
+        };
         sending.end(&self.counters);
         match flushed {
             Ok(true) => self.handle_flushed(slot),
@@ -171,10 +176,12 @@ impl LaneSessions {
             if session.output.bytes.capacity() == 0 {
                 session.output.bytes = outbox.buffers.take();
             }
-            match config
-                .codec
-                .encode_gap(membership.room, lost, &mut session.output.bytes)
-            {
+            let (alias, subscription) = (membership.room, membership.subscription());
+            let output = &mut session.output.bytes;
+            let encoded = append_with_header(&config.codec, subscription, output, |out| {
+                config.codec.encode_gap(alias, lost, out)
+            });
+            match encoded {
                 Ok(()) => {
                     session.output.handle_appended(&config.codec);
                     counters.gaps_announced.add(1);
@@ -224,16 +231,7 @@ impl LaneSessions {
         } = self;
         let Outbox { logs, buffers, .. } = outbox;
         let session = &mut slab[slot];
-        counters.writes.add(1);
-        counters.bytes_out.add(written as u64);
-        let own = written.min(session.output.len());
-        session.output.consume(own);
-        session.release_outside();
-        let mut delivered = 0;
-        if session.output.is_empty() {
-            delivered = std::mem::take(&mut session.output.room_messages);
-        }
-        let mut rest = written - own;
+        let (mut rest, mut delivered) = account_own(session, counters, written);
         for membership in &mut session.memberships {
             if rest == 0 {
                 break;
@@ -332,6 +330,10 @@ impl LaneSessions {
             // Its end is said to it whatever the reason is, and what is queued goes before that.
             return;
         }
+        if self.outbox.way == Way::Adapted {
+            self.adapt_output(slot);
+        }
+        let session = &mut self.slab[slot];
         // A failed write means the peer is gone, which is what we are about to make true.
         if is_told {
             let _ = session.stream.write(session.output.unsent());
@@ -344,6 +346,26 @@ impl LaneSessions {
     pub(crate) fn count_undelivered(&mut self, messages: u64) {
         self.counters.room_dropped[DropReason::Closed as usize].add(messages);
     }
+}
+
+/// `written` bytes went, first of the session's own output. Returns how many of them were of rooms, and how many messages of
+/// rooms in the output were delivered by that.
+#[inline(always)]
+pub(super) fn account_own(
+    session: &mut Session,
+    counters: &LaneCounters,
+    written: usize,
+) -> (usize, u64) {
+    counters.writes.add(1);
+    counters.bytes_out.add(written as u64);
+    let own = written.min(session.output.len());
+    session.output.consume(own);
+    session.release_outside();
+    let mut delivered = 0;
+    if session.output.is_empty() {
+        delivered = std::mem::take(&mut session.output.room_messages);
+    }
+    (written - own, delivered)
 }
 
 /// Offers what waits for a session in one write. Does nothing if that has more slices than `COUNT`, but with [`SLICES_MAX`]:
@@ -394,7 +416,7 @@ fn write_slices<const COUNT: usize>(
 
 /// Has a stream write, again when a signal came in between.
 #[inline(always)]
-fn attempt(
+pub(super) fn attempt(
     stream: &mut Carrier,
     counters: &LaneCounters,
     mut write: impl FnMut(&mut Carrier) -> io::Result<usize>,

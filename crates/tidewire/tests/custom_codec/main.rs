@@ -1,5 +1,9 @@
 //! A codec of the user's own in a lane: what it is asked, and that it is asked no more than needed.
 
+mod deliveries;
+mod questions;
+mod state;
+
 use std::io::Read;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,0 +1,40 @@
+//! What rooms and topics give a codec to frame.
+
+use crate::message::{MemberId, PresenceEvent};
+
+/// Something said in a room, ready to be framed for its receivers.
+#[derive(Clone, Copy, Debug)]
+pub struct Said<'a> {
+    /// Alias of the room.
+    pub channel: u16,
+    /// Who said it.
+    pub member: MemberId,
+    /// Their name, for codecs that have no member numbers.
+    pub name: &'a str,
+    /// Whether only one receiver gets it.
+    pub private: bool,
+    /// What was said.
+    pub payload: &'a [u8],
+}
+
+/// A member's coming, staying or going, ready to be framed.
+#[derive(Clone, Copy, Debug)]
+pub struct Presence<'a> {
+    /// Alias of the room.
+    pub channel: u16,
+    /// Whose.
+    pub member: MemberId,
+    /// Their name.
+    pub name: &'a str,
+    /// What happened.
+    pub event: PresenceEvent,
+}
+
+/// The subscription, or the place in a room, that a delivery goes to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Subscription {
+    /// The id of the message that asked for it, by which the subscriber knows it. 0 if none asked, or the codec has no ids.
+    pub number: u32,
+    /// Alias of the room or topic pattern.
+    pub channel: u16,
+}

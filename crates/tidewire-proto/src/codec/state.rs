@@ -1,0 +1,58 @@
+//! What a codec keeps of one connection.
+
+use std::any::Any;
+use std::fmt;
+
+/// The place for what a codec keeps of one connection: sequence numbers, tables of headers, a version that was agreed. A
+/// lane makes one for each session and hands it to [`Codec::decode_with_state`](super::Codec::decode_with_state) and
+/// [`Codec::adapt_frame`](super::Codec::adapt_frame). It holds nothing, and no memory, until the codec asks for it.
+///
+/// ```
+/// use tidewire_proto::codec::ConnectionState;
+///
+/// #[derive(Default)]
+/// struct Sequences {
+///     sent: u32,
+/// }
+///
+/// let mut state = ConnectionState::default();
+/// state.of::<Sequences>().sent += 1;
+/// assert_eq!(state.of::<Sequences>().sent, 1);
+/// ```
+#[derive(Default)]
+pub struct ConnectionState(Option<Box<dyn Any + Send>>);
+
+impl ConnectionState {
+    /// The codec's own part. It is made by default the first time; a codec has one type for it.
+    ///
+    /// # Panics
+    /// Never.
+    pub fn of<T: Default + Send + 'static>(&mut self) -> &mut T {
+        let kept = self.0.take().and_then(|kept| kept.downcast::<T>().ok());
+        let kept = self.0.insert(kept.unwrap_or_default());
+        kept.downcast_mut().expect("it was made of this type")
+    }
+}
+
+impl fmt::Debug for ConnectionState {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kept = self.0.as_ref().map_or("nothing", |_| "..");
+        write!(formatter, "ConnectionState({kept})")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_state_keeps_what_its_codec_put_there() {
+        let mut state = ConnectionState::default();
+        assert_eq!(format!("{state:?}"), "ConnectionState(nothing)");
+        state.of::<Vec<u8>>().push(7);
+        state.of::<Vec<u8>>().push(8);
+        assert_eq!(state.of::<Vec<u8>>(), &[7, 8]);
+        assert_eq!(state.of::<u32>(), &0, "another type begins anew");
+        assert_eq!(format!("{state:?}"), "ConnectionState(..)");
+    }
+}

@@ -1,0 +1,242 @@
+//! Rooms and topics of a codec whose deliveries begin with a header of their subscriber.
+//!
+//! The logs hold what all subscribers share; [`Deliveries`] copies it behind the headers for each write. Only lanes with
+//! such a codec write this way.
+
+use std::io::{ErrorKind, IoSlice};
+
+use tidewire_proto::codec::{AnyCodec, Codec, Subscription};
+use tidewire_proto::error::EncodeError;
+use tidewire_proto::room::Deliveries;
+
+use super::outbox::{Logs, Outbox};
+use super::write::{Wrote, account_own, attempt};
+use super::{LaneSessions, Membership, Output, Session};
+use crate::transport::Transport;
+
+impl Membership {
+    /// What a codec is told of it.
+    pub(crate) fn subscription(&self) -> Subscription {
+        Subscription {
+            number: self.number,
+            channel: self.room,
+        }
+    }
+}
+
+/// Appends the frame of one subscriber that is in no log, behind its header if the codec has one.
+#[cold]
+pub(crate) fn append_with_header(
+    codec: &AnyCodec,
+    subscription: Subscription,
+    out: &mut Vec<u8>,
+    encode: impl FnOnce(&mut Vec<u8>) -> Result<(), EncodeError>,
+) -> Result<(), EncodeError> {
+    if codec.delivery_header_bytes_max() == 0 {
+        return encode(out);
+    }
+    let mut shared = Vec::new();
+    encode(&mut shared)?;
+    codec.delivery_header(subscription, &shared, out);
+    out.extend_from_slice(&shared);
+    Ok(())
+}
+
+impl LaneSessions {
+    /// Writes a session's output and what its rooms have for it behind its headers. Returns whether everything went.
+    // Out of line, so that the write of every other codec stays as short as it was.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn write_with_headers(&mut self, slot: usize) -> Result<bool, ErrorKind> {
+        loop {
+            self.announce_gaps(slot);
+            let Outbox {
+                deliveries, logs, ..
+            } = &mut self.outbox;
+            let session = &mut self.slab[slot];
+            gather(deliveries, session, logs, &self.config.codec);
+            let Session { stream, output, .. } = session;
+            let (own, others) = (output.unsent(), deliveries.bytes());
+            let wrote = match (own, others) {
+                ([], []) => return Ok(true),
+                ([], whole) | (whole, []) => {
+                    attempt(stream, &self.counters, |stream| stream.write(whole))
+                }
+                _ => {
+                    let pieces = [own, others].map(IoSlice::new);
+                    attempt(stream, &self.counters, |stream| {
+                        stream.write_vectored(&pieces)
+                    })
+                }
+            };
+            let offered = own.len() + others.len();
+            match wrote {
+                Wrote::Bytes(count) => {
+                    self.account_deliveries(slot, count);
+                    if count < offered {
+                        return Ok(false);
+                    }
+                }
+                Wrote::Blocked => return Ok(false),
+                Wrote::Failed(kind) => return Err(kind),
+            }
+        }
+    }
+
+    /// `written` bytes went: first of the session's own output, then of the deliveries that were gathered. A torn one counts
+    /// when its rest, which is in the output then, has left.
+    fn account_deliveries(&mut self, slot: usize, written: usize) {
+        let Outbox {
+            deliveries,
+            logs,
+            buffers,
+            ..
+        } = &mut self.outbox;
+        let session = &mut self.slab[slot];
+        let (rest, mut delivered) = account_own(session, &self.counters, written);
+        if rest > 0 && session.output.bytes.capacity() == 0 {
+            session.output.bytes = buffers.take();
+        }
+        let mut taken = deliveries.taken(rest);
+        let output = &mut session.output;
+        for membership in &mut session.memberships {
+            if let Some(log) = logs.get_mut(membership.room) {
+                let advance = taken.advance(&mut membership.subscriber, log, &mut output.bytes);
+                delivered += advance.messages;
+                if advance.torn {
+                    delivered -= 1;
+                    output.room_messages += 1;
+                }
+            }
+        }
+        self.counters.room_delivered.add(delivered);
+    }
+}
+
+fn gather(deliveries: &mut Deliveries, session: &Session, logs: &Logs, codec: &AnyCodec) {
+    deliveries.clear();
+    for membership in &session.memberships {
+        if let Some(log) = logs.get(membership.room) {
+            let subscription = membership.subscription();
+            deliveries.gather(&membership.subscriber, log, |shared, out| {
+                codec.delivery_header(subscription, shared, out);
+            });
+        }
+    }
+}
+
+/// Copies a frame of a log to the output of one of its subscribers.
+pub(crate) fn push_delivery(
+    codec: &AnyCodec,
+    subscription: Subscription,
+    shared: &[u8],
+    output: &mut Output,
+) {
+    codec.delivery_header(subscription, shared, &mut output.bytes);
+    output.push_frame(shared);
+}
+
+#[cfg(test)]
+mod tests {
+    use tidewire_proto::codec::Decoded;
+    use tidewire_proto::error::DecodeError;
+    use tidewire_proto::message::Message;
+
+    use super::*;
+    use crate::lane::lane;
+    use crate::server::Server;
+
+    /// Sends payloads; deliveries begin with the number of the subscription.
+    struct Numbered;
+
+    impl Codec for Numbered {
+        fn name(&self) -> &'static str {
+            "numbered"
+        }
+
+        fn decode<'a>(&self, _: &'a [u8], _: usize) -> Result<Decoded<'a>, DecodeError> {
+            Err(DecodeError::MalformedFrame)
+        }
+
+        fn encode(&self, message: &Message<'_>, out: &mut Vec<u8>) -> Result<(), EncodeError> {
+            out.extend_from_slice(message.payload);
+            Ok(())
+        }
+
+        fn delivery_header_bytes_max(&self) -> usize {
+            4
+        }
+
+        fn delivery_header(&self, subscription: Subscription, _: &[u8], out: &mut Vec<u8>) {
+            out.extend_from_slice(&subscription.number.to_le_bytes());
+        }
+    }
+
+    #[test]
+    fn a_write_of_deliveries_may_end_after_every_byte() {
+        let codec = AnyCodec::custom(Numbered);
+        let topics = ["a", "b"];
+        let mut expected = b"own".to_vec();
+        for (topic, number) in topics.iter().zip([7_u32, 8]) {
+            for said in ["one ", "two"] {
+                expected.extend_from_slice(&number.to_le_bytes());
+                expected.extend_from_slice(said.as_bytes());
+                expected.extend_from_slice(topic.as_bytes());
+            }
+        }
+        for cut in 0..=expected.len() {
+            let mut lane = lane(&Server::builder().codec(codec.clone()));
+            let (slot, mut peer) = lane.open_session();
+            let core = &mut lane.core;
+            let id = core.sessions[slot].id;
+            for (topic, number) in topics.into_iter().zip([7, 8]) {
+                let mut cx = core.context(id);
+                cx.current.id = number;
+                cx.subscribe(topic, None).unwrap();
+            }
+            for said in ["one ", "two"] {
+                for topic in topics {
+                    core.rooms()
+                        .publish(id, topic, &[said.as_bytes(), topic.as_bytes()].concat())
+                        .unwrap();
+                }
+            }
+            core.sessions[slot].output.bytes = b"own".to_vec();
+            let mut deliveries = Deliveries::default();
+            let session = &core.sessions[slot];
+            gather(&mut deliveries, session, &core.sessions.outbox.logs, &codec);
+            let mut stream = [b"own", deliveries.bytes()].concat();
+            assert_eq!(stream, expected);
+            // The socket took this much of it.
+            stream.truncate(cut);
+            core.sessions.outbox.deliveries = deliveries;
+            core.sessions.account_deliveries(slot, cut);
+            core.sessions.flush(slot);
+            let mut rest = vec![0; expected.len() - cut];
+            let mut arrived = 0;
+            while arrived < rest.len() {
+                arrived += peer.read(&mut rest[arrived..]).unwrap();
+            }
+            stream.append(&mut rest);
+            assert_eq!(stream, expected, "cut {cut}");
+            assert_eq!(core.counters.room_delivered.read(), 4, "cut {cut}");
+            assert_eq!(core.counters.bytes_out.read(), expected.len() as u64);
+            assert!(core.sessions[slot].output.is_empty());
+        }
+    }
+
+    #[test]
+    fn a_message_leaves_room_for_its_headers() {
+        let builder = Server::builder().codec(AnyCodec::custom(Numbered));
+        let mut lane = lane(&builder);
+        let (slot, _peer) = lane.open_session();
+        let id = lane.core.sessions[slot].id;
+        lane.core.rooms().subscribe(id, "a", None).unwrap();
+        let limit = lane.core.config.limits.frame_bytes_max;
+        assert_eq!(lane.core.config.shared_frame_bytes_max, limit - 4);
+        let refused = lane.core.rooms().publish(id, "a", &vec![0; limit - 4]);
+        assert!(refused.is_err(), "with its own header it is too long");
+        let payload = vec![0; limit - 64];
+        assert_eq!(lane.core.rooms().publish(id, "a", &payload), Ok(false));
+    }
+}

@@ -1,0 +1,330 @@
+//! A codec that numbers every frame of a connection, in both directions, and ends one in which a number is missing.
+
+use std::thread;
+use std::time::Duration;
+
+use tidewire::proto::codec::{Codec, ConnectionState, Decoded, RequestIds, Tw1, contract};
+use tidewire::proto::error::{DecodeError, EncodeError};
+use tidewire::{
+    AnyCodec, Client, Context, Event, HandlerResult, Kind, Limits, Message, Policy, PubSub, Server,
+    Service, TopicEvent,
+};
+use tidewire_testkit::TestServer;
+
+/// A number of four bytes, then a frame of the native protocol.
+struct Sequenced;
+
+#[derive(Default)]
+struct Sequences {
+    sent: u32,
+    received: u32,
+}
+
+const NUMBER_BYTES: usize = 4;
+
+/// Writes a frame with the number that is first on a connection.
+fn numbered(
+    out: &mut Vec<u8>,
+    encode: impl FnOnce(&mut Vec<u8>) -> Result<(), EncodeError>,
+) -> Result<(), EncodeError> {
+    let before = out.len();
+    out.extend_from_slice(&[0; NUMBER_BYTES]);
+    let result = encode(out);
+    if result.is_err() {
+        out.truncate(before);
+    }
+    result
+}
+
+/// The number and the frame at the front.
+fn split(input: &[u8], limit: usize) -> Result<(u32, Decoded<'_>), DecodeError> {
+    let Some((number, frame)) = input.split_first_chunk::<NUMBER_BYTES>() else {
+        return Ok((0, Decoded::Incomplete { frame_bytes: 0 }));
+    };
+    let decoded = match Tw1.decode(frame, limit - NUMBER_BYTES)? {
+        Decoded::Frame { message, consumed } => Decoded::Frame {
+            message,
+            consumed: consumed + NUMBER_BYTES,
+        },
+        Decoded::Incomplete { frame_bytes: 0 } => Decoded::Incomplete { frame_bytes: 0 },
+        Decoded::Incomplete { frame_bytes } => Decoded::Incomplete {
+            frame_bytes: frame_bytes + NUMBER_BYTES,
+        },
+    };
+    Ok((u32::from_le_bytes(*number), decoded))
+}
+
+impl Codec for Sequenced {
+    fn name(&self) -> &'static str {
+        "sequenced"
+    }
+
+    fn has_pings(&self) -> bool {
+        true
+    }
+
+    fn has_go_away(&self) -> bool {
+        true
+    }
+
+    fn has_room_frames(&self) -> bool {
+        true
+    }
+
+    fn ids(&self) -> RequestIds {
+        RequestIds::Bits32
+    }
+
+    fn repeats_names(&self) -> bool {
+        false
+    }
+
+    fn decode<'a>(&self, input: &'a [u8], limit: usize) -> Result<Decoded<'a>, DecodeError> {
+        split(input, limit).map(|(_, decoded)| decoded)
+    }
+
+    fn keeps_state(&self) -> bool {
+        true
+    }
+
+    fn decode_with_state<'a>(
+        &self,
+        state: &mut ConnectionState,
+        input: &'a [u8],
+        _: usize,
+        limit: usize,
+    ) -> Result<Decoded<'a>, DecodeError> {
+        let (number, decoded) = split(input, limit)?;
+        let state = state.of::<Sequences>();
+        if matches!(decoded, Decoded::Frame { .. }) {
+            if number != state.received {
+                return Err(DecodeError::MalformedFrame);
+            }
+            state.received += 1;
+        }
+        Ok(decoded)
+    }
+
+    fn adapt_frame(&self, state: &mut ConnectionState, frame: &[u8], out: &mut Vec<u8>) {
+        let state = state.of::<Sequences>();
+        assert_eq!(frame[..NUMBER_BYTES], [0; NUMBER_BYTES], "adapted twice");
+        out.extend_from_slice(&state.sent.to_le_bytes());
+        out.extend_from_slice(&frame[NUMBER_BYTES..]);
+        state.sent += 1;
+    }
+
+    fn encode(&self, message: &Message<'_>, out: &mut Vec<u8>) -> Result<(), EncodeError> {
+        numbered(out, |out| Tw1.encode(message, out))
+    }
+
+    fn encode_gap(&self, channel: u16, lost: u64, out: &mut Vec<u8>) -> Result<(), EncodeError> {
+        numbered(out, |out| Tw1.encode_gap(channel, lost, out))
+    }
+}
+
+fn codec() -> AnyCodec {
+    AnyCodec::custom(Sequenced)
+}
+
+#[test]
+fn the_contract_knows_codecs_with_a_state() {
+    let messages = [&b"one"[..], b"", &[7; 300]];
+    let messages = messages.map(|payload| Message::with_id(Kind::Request, 0, 9, payload));
+    for piece_bytes in [1, 7, 1_000] {
+        let checked = contract::check_connection(&Sequenced, &messages, &[piece_bytes]);
+        assert!(checked.is_ok(), "{checked:?}");
+    }
+    assert_eq!(contract::check_every_cut(&Sequenced, &messages), Ok(()));
+}
+
+/// Answers at once, later, and by a sender; publishes what it is asked to.
+#[derive(Default)]
+struct Everything(PubSub);
+
+impl Service for Everything {
+    fn on_message(&mut self, cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
+        match (message.kind, message.payload) {
+            (Kind::Request, b"later") => {
+                let deferred = cx.defer();
+                thread::spawn(move || {
+                    // The session is there until the answer has come.
+                    let _ = deferred.reply(b"later");
+                });
+                Ok(())
+            }
+            (Kind::Request, b"by sender") => {
+                let id = cx.session();
+                cx.with_sender(id, |sender| {
+                    (0..100_u8).try_for_each(|number| {
+                        sender.send(&Message::new(Kind::OneWay, 0, &[number; 16]))
+                    })
+                })??;
+                cx.flush(id);
+                cx.reply(b"by sender")
+            }
+            (Kind::Request, b"malformed") => Err(tidewire::HandlerError::new(
+                tidewire::proto::body::ErrorCode::MalformedBody,
+                "told to",
+            )),
+            (Kind::Request, payload) if !payload.is_empty() => cx.reply(payload),
+            _ => self.0.on_message(cx, message),
+        }
+    }
+}
+
+/// Every way in which a frame gets into an output; a number that is missing, doubled or late ends the connection.
+#[test]
+fn every_frame_of_a_connection_passes_its_state_once_and_in_order() {
+    let codec = codec();
+    let limits = Limits {
+        heartbeat: Duration::from_millis(5),
+        ..Limits::default()
+    };
+    let builder = || Server::builder().limits(limits.clone()).lanes(2);
+    for server in [
+        TestServer::over_tcp(builder(), &codec, |_| Everything::default()),
+        TestServer::over_inproc(builder(), &codec, |_| Everything::default()),
+    ] {
+        let clients = [(); 3].map(|()| {
+            let builder = Client::builder()
+                .codec(codec.clone())
+                .limits(limits.clone());
+            builder.connect(&server.url()).unwrap()
+        });
+        let subscriptions = clients
+            .each_ref()
+            .map(|client| client.subscribe("news").unwrap());
+        let sessions = server.server().sessions();
+        for round in 0..50_u32 {
+            let payload = round.to_le_bytes();
+            for client in &clients {
+                // Alike, so that a lane would write them by a template.
+                let requests = [(); 50].map(|()| client.request(&payload));
+                let later = [(); 5].map(|()| client.request(b"later"));
+                let by_sender = client.request(b"by sender");
+                client.publish("news", &payload).unwrap();
+                for request in requests {
+                    assert_eq!(request.wait().unwrap().payload(), payload);
+                }
+                for request in later {
+                    assert_eq!(request.wait().unwrap().payload(), b"later");
+                }
+                assert_eq!(by_sender.wait().unwrap().payload(), b"by sender");
+                assert!(client.request_blocking(b"malformed").is_err());
+            }
+            let message = Message::new(Kind::OneWay, 0, b"from another thread");
+            for session in sessions.list() {
+                session.send(&message).unwrap();
+            }
+            let broadcast = sessions.broadcast_where(|_| true, &message).unwrap();
+            assert_eq!(broadcast.wait().queued, 3);
+            for subscription in &subscriptions {
+                for _ in 0..3 {
+                    let TopicEvent::Message(message) = subscription.next() else {
+                        panic!("no message");
+                    };
+                    assert_eq!(message.payload, payload);
+                }
+            }
+        }
+        for client in &clients {
+            let mut messages = 0;
+            while messages < 50 * 102 {
+                match client.next_event() {
+                    Event::Message(_) => messages += 1,
+                    Event::Opened { .. } => {}
+                    event => panic!("{event:?} after {messages}"),
+                }
+            }
+            client.close();
+        }
+        let metrics = server.stop();
+        assert_eq!(metrics.closed_by("decode"), 0);
+        assert_eq!(metrics.room_delivered, 3 * 3 * 50);
+    }
+}
+
+/// What a policy drops is never numbered, and a write that ends inside a frame goes on behind it.
+#[test]
+fn a_slow_subscriber_misses_messages_and_no_number() {
+    let codec = codec();
+    let limits = Limits {
+        lag_bytes_max: 16 * 1024,
+        ..Limits::default()
+    };
+    for policy in [Policy::DropOldest, Policy::DropNewest, Policy::Conflate] {
+        let builder = Server::builder().limits(limits.clone());
+        let server = TestServer::over_tcp(builder, &codec, |_| Everything::default());
+        let mut slow = server.narrow_peer();
+        let mut body = Vec::new();
+        let subscribe = tidewire::proto::body::SubscribeBody {
+            pattern: "news",
+            policy: Some(policy),
+        };
+        subscribe.encode(&mut body);
+        slow.send(&Message::with_id(Kind::Subscribe, 0, 1, &body));
+        let publisher = Client::builder().codec(codec.clone());
+        let publisher = publisher.connect(&server.url()).unwrap();
+        let mut published = 0_u64;
+        while server.metrics().room_dropped_total() == 0 || !published.is_multiple_of(1_000) {
+            let mut payload = published.to_le_bytes().to_vec();
+            payload.resize(8 + (published * 7 % 290) as usize, b'x');
+            publisher.publish("news", &payload).unwrap();
+            published += 1;
+            if published.is_multiple_of(50) {
+                publisher.flush().wait().unwrap();
+            }
+        }
+        // The peer of the tests keeps no state, so it looks at the numbers itself.
+        let mut wire = slow.into_wire();
+        let (mut state, mut input) = (ConnectionState::default(), Vec::new());
+        let (mut passed, mut lost) = (0, 0);
+        while passed < published {
+            let decoded = Sequenced.decode_with_state(&mut state, &input, 0, 1 << 20);
+            let Decoded::Frame { message, consumed } = decoded.expect("the next number") else {
+                let mut piece = [0; 1_777];
+                let count = std::io::Read::read(&mut wire, &mut piece).unwrap();
+                assert!(count > 0, "the end");
+                input.extend_from_slice(&piece[..count]);
+                continue;
+            };
+            match message.kind {
+                Kind::Gap => {
+                    let count = u64::from_le_bytes(message.payload[..8].try_into().unwrap());
+                    (passed, lost) = (passed + count, lost + count);
+                }
+                Kind::Deliver => {
+                    assert_eq!(message.payload[..8], passed.to_le_bytes(), "{policy}");
+                    passed += 1;
+                }
+                _ => {}
+            }
+            input.drain(..consumed);
+        }
+        drop(wire);
+        publisher.close();
+        let metrics = server.stop();
+        assert_eq!(metrics.room_dropped_total(), lost, "{policy}");
+    }
+}
+
+/// The farewell of a session that is closed at once is written apart from everything else.
+#[test]
+fn the_last_words_of_a_server_have_their_number_too() {
+    let codec = codec();
+    let server = TestServer::over_tcp(Server::builder(), &codec, |_| Everything::default());
+    let mut peer = server.peer();
+    peer.ask(b"the first");
+    assert_eq!(peer.answer().payload, b"the first");
+    // It has the number of the first one again.
+    peer.ask(b"the second");
+    let mut rest = Vec::new();
+    let mut wire = peer.into_wire();
+    std::io::Read::read_to_end(&mut wire, &mut rest).unwrap();
+    let (number, decoded) = split(&rest, 1 << 20).unwrap();
+    let Decoded::Frame { message, .. } = decoded else {
+        panic!("no farewell");
+    };
+    assert_eq!((number, message.kind), (1, Kind::GoAway));
+    assert_eq!(server.stop().closed_by("decode"), 1);
+}
