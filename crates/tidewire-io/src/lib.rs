@@ -9,6 +9,8 @@
 //! allocator that counts [`allocation`]s, how a small message is [`append`]ed to others, and [`words`] in which one thread
 //! leaves a few bytes for another.
 //!
+//! The [`memory`] that the process may use is read from the system's files, and bounds what a server holds.
+//!
 //! For transports that are not streams of the kernel there are the in-process byte [`ring`] and UDP
 //! [`datagram`]s.
 //!
@@ -34,6 +36,7 @@ pub mod clock;
 pub mod datagram;
 pub mod descriptors;
 pub mod doorbell;
+pub mod memory;
 pub mod poller;
 pub mod ring;
 pub mod socket;

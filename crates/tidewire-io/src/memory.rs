@@ -1,0 +1,154 @@
+//! How much memory this process may use: that of the machine, or less where a control group bounds it.
+//!
+//! Problem: a limit that follows the machine must follow the container first, which the machine's own figures do not show.
+//! Approach: read `/proc/meminfo` and the limits of the process's control groups, and take the smallest. Both versions of
+//! control groups nest, and every group above bounds those below it, so each is asked from the process's own up to the root.
+//! A container that sees its own group as the root is served by the same walk: groups that are not there are passed over.
+//!
+//! Rejected: asking the C library (`sysconf`), which knows the machine only, and `memory.high`, above which the kernel slows a
+//! process down but does not end it.
+
+use std::fs;
+use std::path::{Component, Path, PathBuf};
+
+/// Bytes of memory that this process can have at most: the machine's, or the smallest limit of its control groups. Nothing
+/// where `/proc` does not tell.
+#[must_use]
+pub fn memory_bytes() -> Option<u64> {
+    let read = |path: &Path| fs::read_to_string(path).ok();
+    let machine = read(Path::new("/proc/meminfo")).and_then(|text| machine_bytes(&text));
+    let groups = read(Path::new("/proc/self/cgroup")).and_then(|text| group_bytes(&text, read));
+    machine.into_iter().chain(groups).min()
+}
+
+/// The machine's memory, from the text of `/proc/meminfo`.
+fn machine_bytes(meminfo: &str) -> Option<u64> {
+    let line = meminfo
+        .lines()
+        .find_map(|line| line.strip_prefix("MemTotal:"))?;
+    let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    kibibytes.checked_mul(1024)
+}
+
+/// The smallest limit of the control groups that the text of `/proc/self/cgroup` names. `read` returns the text of a file.
+fn group_bytes(groups: &str, mut read: impl FnMut(&Path) -> Option<String>) -> Option<u64> {
+    let mut smallest = None;
+    for line in groups.lines() {
+        let mut fields = line.splitn(3, ':').skip(1);
+        let (Some(controllers), Some(group)) = (fields.next(), fields.next()) else {
+            continue;
+        };
+        // Version 2 has one hierarchy, whose list of controllers is empty.
+        let (root, file) = match controllers {
+            "" => (VERSION_2_ROOT, VERSION_2_FILE),
+            list if list.split(',').any(|name| name == "memory") => {
+                (VERSION_1_ROOT, VERSION_1_FILE)
+            }
+            _ => continue,
+        };
+        let names = Path::new(group).components().skip(1);
+        if names.clone().any(|name| name == Component::ParentDir) {
+            // The group is outside of what the container sees, and so are those above it.
+            continue;
+        }
+        let mut directory = PathBuf::from(root);
+        directory.extend(names);
+        let inside = directory.ancestors().take_while(|it| it.starts_with(root));
+        for directory in inside {
+            let limit = read(&directory.join(file)).and_then(|text| text.trim().parse().ok());
+            smallest = smallest.into_iter().chain(limit).min();
+        }
+    }
+    smallest
+}
+
+const VERSION_1_ROOT: &str = "/sys/fs/cgroup/memory";
+const VERSION_1_FILE: &str = "memory.limit_in_bytes";
+
+const VERSION_2_ROOT: &str = "/sys/fs/cgroup";
+/// It holds `max` where there is no limit.
+const VERSION_2_FILE: &str = "memory.max";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MEMINFO: &str = "MemTotal:       24552080 kB\nMemFree:         6291456 kB\nSwapTotal: 0 kB\n";
+
+    /// The limit that these groups and files lead to.
+    fn limit(groups: &str, files: &[(&str, &str)]) -> Option<u64> {
+        group_bytes(groups, |path| {
+            let file = files.iter().find(|(name, _)| Path::new(name) == path);
+            file.map(|(_, text)| (*text).to_owned())
+        })
+    }
+
+    #[test]
+    fn the_machine_tells_kibibytes() {
+        assert_eq!(machine_bytes(MEMINFO), Some(24_552_080 * 1024));
+        for text in ["", "MemTotal:", "MemTotal: many kB", "MemTotal: 5"] {
+            assert_eq!(machine_bytes(text), None, "{text}");
+        }
+        assert!(memory_bytes().is_some_and(|bytes| bytes > 1 << 20));
+    }
+
+    #[test]
+    fn version_2_is_asked_up_to_the_root_and_max_is_no_limit() {
+        let groups = "0::/system.slice/tidewire.service\n";
+        let own = "/sys/fs/cgroup/system.slice/tidewire.service/memory.max";
+        let slice = "/sys/fs/cgroup/system.slice/memory.max";
+        assert_eq!(limit(groups, &[(own, "max\n")]), None);
+        assert_eq!(limit(groups, &[(own, "67108864\n")]), Some(64 << 20));
+        let both = [(own, "67108864\n"), (slice, "33554432\n")];
+        assert_eq!(
+            limit(groups, &both),
+            Some(32 << 20),
+            "the outer one is smaller"
+        );
+        assert_eq!(
+            limit(groups, &[(own, "max\n"), (slice, "4096\n")]),
+            Some(4096)
+        );
+    }
+
+    #[test]
+    fn a_container_sees_its_group_as_the_root() {
+        let root = [("/sys/fs/cgroup/memory.max", "1048576\n")];
+        assert_eq!(limit("0::/\n", &root), Some(1 << 20));
+        // The path is the host's where the name space of groups is not the container's own.
+        assert_eq!(limit("0::/docker/0123abcd\n", &root), Some(1 << 20));
+        assert_eq!(
+            limit("0::/../sibling\n", &root),
+            None,
+            "outside of what is seen"
+        );
+    }
+
+    #[test]
+    fn version_1_is_found_among_the_controllers() {
+        let groups = "12:cpu,cpuacct:/a\n11:hugetlb,memory:/docker/0123/inner\n1:name=systemd:/a\n0::/a\n";
+        let inner = "/sys/fs/cgroup/memory/docker/0123/inner/memory.limit_in_bytes";
+        let root = "/sys/fs/cgroup/memory/memory.limit_in_bytes";
+        let unlimited = "9223372036854771712\n";
+        assert_eq!(
+            limit(groups, &[(inner, "536870912\n"), (root, unlimited)]),
+            Some(512 << 20)
+        );
+        assert_eq!(
+            limit(groups, &[(root, unlimited)]),
+            Some(9_223_372_036_854_771_712)
+        );
+        assert_eq!(
+            limit("3:cpu:/a\n", &[(root, "1\n")]),
+            None,
+            "not of memory"
+        );
+    }
+
+    #[test]
+    fn what_is_no_list_of_groups_has_no_limit() {
+        for groups in ["", "\n\n", "nonsense", "5:memory", ":::"] {
+            assert_eq!(limit(groups, &[]), None, "{groups:?}");
+        }
+    }
+}
