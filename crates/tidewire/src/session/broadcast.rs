@@ -1,6 +1,6 @@
 //! One message for all sessions that a predicate chooses.
 //!
-//! The message is framed once by whoever sends it. Each lane gets one letter with the frame and the predicate, looks at
+//! The message is framed once by whoever sends it. Each lane gets one message with the frame and the predicate, looks at
 //! its own sessions, and adds what came of it to the report; so the predicate sees sessions as they are, and no lane
 //! knows anything of another's. The sender may wait for the report, await it, or let it go.
 //!
