@@ -73,7 +73,8 @@ const VERSION_2_FILE: &str = "memory.max";
 mod tests {
     use super::*;
 
-    const MEMINFO: &str = "MemTotal:       24552080 kB\nMemFree:         6291456 kB\nSwapTotal: 0 kB\n";
+    const MEMINFO: &str =
+        "MemTotal:       24552080 kB\nMemFree:         6291456 kB\nSwapTotal: 0 kB\n";
 
     /// The limit that these groups and files lead to.
     fn limit(groups: &str, files: &[(&str, &str)]) -> Option<u64> {
@@ -126,7 +127,8 @@ mod tests {
 
     #[test]
     fn version_1_is_found_among_the_controllers() {
-        let groups = "12:cpu,cpuacct:/a\n11:hugetlb,memory:/docker/0123/inner\n1:name=systemd:/a\n0::/a\n";
+        let groups =
+            "12:cpu,cpuacct:/a\n11:hugetlb,memory:/docker/0123/inner\n1:name=systemd:/a\n0::/a\n";
         let inner = "/sys/fs/cgroup/memory/docker/0123/inner/memory.limit_in_bytes";
         let root = "/sys/fs/cgroup/memory/memory.limit_in_bytes";
         let unlimited = "9223372036854771712\n";
@@ -138,11 +140,7 @@ mod tests {
             limit(groups, &[(root, unlimited)]),
             Some(9_223_372_036_854_771_712)
         );
-        assert_eq!(
-            limit("3:cpu:/a\n", &[(root, "1\n")]),
-            None,
-            "not of memory"
-        );
+        assert_eq!(limit("3:cpu:/a\n", &[(root, "1\n")]), None, "not of memory");
     }
 
     #[test]

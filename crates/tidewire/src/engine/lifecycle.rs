@@ -99,7 +99,7 @@ impl Core {
             let packing = Packing::new(&self.config.codec, bytes_max);
             session.output.packing = Some(Box::new(packing));
         }
-        session.connecting = Connecting::of(&session, &self.config.codec);
+        session.profile.connecting = Connecting::of(&session, &self.config.codec);
         session.interest = session.wanted_interest();
         let interest = session.interest;
         if let Err(error) =

@@ -32,7 +32,7 @@ pub(crate) fn handle(cx: &mut Context<'_>, slot: usize, message: &Message<'_>) -
         Handled::Opened => {
             let session = &mut core.sessions[slot];
             session.announced = true;
-            session.connecting.end();
+            session.profile.connecting.end();
             core.enter(slot);
             core.sessions.arm_timer(slot);
         }

@@ -129,7 +129,7 @@ impl<S: Service> Lane<S> {
 pub(super) fn announce<S: Service>(core: &mut Core, service: &mut S, slot: usize) {
     core.sessions[slot].announced = true;
     core.enter(slot);
-    core.sessions[slot].connecting.end();
+    core.sessions[slot].profile.connecting.end();
     let id = core.sessions[slot].id;
     service.on_open(&mut core.context(id));
 }

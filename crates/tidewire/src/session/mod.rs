@@ -133,8 +133,6 @@ pub(crate) struct Session {
     pub(crate) unanswered: Option<Box<Unanswered>>,
     /// Listed for the flush at the end of the turn.
     pub(crate) dirty: bool,
-    /// The span from its beginning until it is open for messages.
-    pub(crate) connecting: Connecting,
 }
 
 /// Who a session's peer is, and what others know it by.
@@ -149,6 +147,8 @@ pub(crate) struct Profile {
     pub(crate) card: Option<Arc<SessionCard>>,
     /// Its name in rooms, from the first one that it joined.
     pub(crate) member: Option<Box<Member>>,
+    /// The span from its beginning until it is open for messages.
+    pub(crate) connecting: Connecting,
 }
 
 impl Session {
@@ -166,7 +166,6 @@ impl Session {
             interest: Interest::NONE,
             unanswered: None,
             dirty: false,
-            connecting: Connecting::none(),
         }
     }
 

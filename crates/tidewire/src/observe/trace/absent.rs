@@ -8,7 +8,7 @@ use super::Traced;
 use crate::observe::LaneCounters;
 
 /// A connection being made.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Connecting;
 
 /// Something being done to a session: handling a message, closing.
@@ -22,11 +22,6 @@ pub(crate) struct Entered;
 pub(crate) struct Moving;
 
 impl Connecting {
-    #[inline(always)]
-    pub(crate) fn none() -> Self {
-        Self
-    }
-
     #[inline(always)]
     pub(crate) fn of(_session: &impl Traced, _codec: &AnyCodec) -> Self {
         Self

@@ -10,7 +10,7 @@ use super::Traced;
 use crate::observe::LaneCounters;
 
 /// A connection being made. It lasts over many turns, so it is the one span that a session keeps.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Connecting(Option<Box<Span>>);
 
 /// Something being done to a session: handling a message, closing.
@@ -34,11 +34,6 @@ enum Direction {
 }
 
 impl Connecting {
-    /// Not yet, or no more.
-    pub(crate) fn none() -> Self {
-        Self(None)
-    }
-
     pub(crate) fn of(session: &impl Traced, codec: &AnyCodec) -> Self {
         let span = tracing::debug_span!(
             target: TARGET,
