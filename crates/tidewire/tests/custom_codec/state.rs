@@ -3,7 +3,9 @@
 use std::thread;
 use std::time::Duration;
 
-use tidewire::proto::codec::{Codec, ConnectionState, Decoded, RequestIds, Tw1, contract};
+use tidewire::proto::codec::{
+    Codec, ConnectionState, Decoded, RequestIds, Subscription, Tw1, contract,
+};
 use tidewire::proto::error::{DecodeError, EncodeError};
 use tidewire::{
     AnyCodec, Client, Context, Event, HandlerResult, Kind, Limits, Message, Policy, PubSub, Server,
@@ -12,7 +14,13 @@ use tidewire::{
 use tidewire_testkit::TestServer;
 
 /// A number of four bytes, then a frame of the native protocol.
-struct Sequenced;
+struct Sequenced {
+    /// The number of a delivery is the header of its subscriber.
+    has_headers: bool,
+}
+
+const PLAIN: Sequenced = Sequenced { has_headers: false };
+const WITH_HEADERS: Sequenced = Sequenced { has_headers: true };
 
 #[derive(Default)]
 struct Sequences {
@@ -114,16 +122,28 @@ impl Codec for Sequenced {
     }
 
     fn encode(&self, message: &Message<'_>, out: &mut Vec<u8>) -> Result<(), EncodeError> {
+        if self.has_headers && message.kind == Kind::Deliver {
+            return Tw1.encode(message, out);
+        }
         numbered(out, |out| Tw1.encode(message, out))
     }
 
     fn encode_gap(&self, channel: u16, lost: u64, out: &mut Vec<u8>) -> Result<(), EncodeError> {
+        if self.has_headers {
+            return Tw1.encode_gap(channel, lost, out);
+        }
         numbered(out, |out| Tw1.encode_gap(channel, lost, out))
     }
-}
 
-fn codec() -> AnyCodec {
-    AnyCodec::custom(Sequenced)
+    fn delivery_header_bytes_max(&self) -> usize {
+        if self.has_headers { NUMBER_BYTES } else { 0 }
+    }
+
+    fn delivery_header(&self, _: Subscription, _: &[u8], out: &mut Vec<u8>) {
+        if self.has_headers {
+            out.extend_from_slice(&[0; NUMBER_BYTES]);
+        }
+    }
 }
 
 #[test]
@@ -131,10 +151,10 @@ fn the_contract_knows_codecs_with_a_state() {
     let messages = [&b"one"[..], b"", &[7; 300]];
     let messages = messages.map(|payload| Message::with_id(Kind::Request, 0, 9, payload));
     for piece_bytes in [1, 7, 1_000] {
-        let checked = contract::check_connection(&Sequenced, &messages, &[piece_bytes]);
+        let checked = contract::check_connection(&PLAIN, &messages, &[piece_bytes]);
         assert!(checked.is_ok(), "{checked:?}");
     }
-    assert_eq!(contract::check_every_cut(&Sequenced, &messages), Ok(()));
+    assert_eq!(contract::check_every_cut(&PLAIN, &messages), Ok(()));
 }
 
 /// Answers at once, later, and by a sender; publishes what it is asked to.
@@ -175,7 +195,8 @@ impl Service for Everything {
 /// Every way in which a frame gets into an output; a number that is missing, doubled or late ends the connection.
 #[test]
 fn every_frame_of_a_connection_passes_its_state_once_and_in_order() {
-    let codec = codec();
+    let codec = AnyCodec::custom(PLAIN);
+    let with_headers = AnyCodec::custom(WITH_HEADERS);
     let limits = Limits {
         heartbeat: Duration::from_millis(5),
         ..Limits::default()
@@ -184,6 +205,7 @@ fn every_frame_of_a_connection_passes_its_state_once_and_in_order() {
     for server in [
         TestServer::over_tcp(builder(), &codec, |_| Everything::default()),
         TestServer::over_inproc(builder(), &codec, |_| Everything::default()),
+        TestServer::over_tcp(builder(), &with_headers, |_| Everything::default()),
     ] {
         let clients = [(); 3].map(|()| {
             let builder = Client::builder()
@@ -247,7 +269,7 @@ fn every_frame_of_a_connection_passes_its_state_once_and_in_order() {
 /// What a policy drops is never numbered, and a write that ends inside a frame goes on behind it.
 #[test]
 fn a_slow_subscriber_misses_messages_and_no_number() {
-    let codec = codec();
+    let codec = AnyCodec::custom(WITH_HEADERS);
     let limits = Limits {
         lag_bytes_max: 16 * 1024,
         ..Limits::default()
@@ -280,7 +302,7 @@ fn a_slow_subscriber_misses_messages_and_no_number() {
         let (mut state, mut input) = (ConnectionState::default(), Vec::new());
         let (mut passed, mut lost) = (0, 0);
         while passed < published {
-            let decoded = Sequenced.decode_with_state(&mut state, &input, 0, 1 << 20);
+            let decoded = WITH_HEADERS.decode_with_state(&mut state, &input, 0, 1 << 20);
             let Decoded::Frame { message, consumed } = decoded.expect("the next number") else {
                 let mut piece = [0; 1_777];
                 let count = std::io::Read::read(&mut wire, &mut piece).unwrap();
@@ -311,7 +333,7 @@ fn a_slow_subscriber_misses_messages_and_no_number() {
 /// The farewell of a session that is closed at once is written apart from everything else.
 #[test]
 fn the_last_words_of_a_server_have_their_number_too() {
-    let codec = codec();
+    let codec = AnyCodec::custom(PLAIN);
     let server = TestServer::over_tcp(Server::builder(), &codec, |_| Everything::default());
     let mut peer = server.peer();
     peer.ask(b"the first");
