@@ -210,7 +210,8 @@ pub trait Codec: Send + Sync + 'static {
         false
     }
 
-    /// Whether both sides answer [`Ping`](Kind::Ping) by [`Pong`](Kind::Pong), so that silence can be told from absence.
+    /// Whether both sides answer [`Ping`](Kind::Ping) by [`Pong`](Kind::Pong), so that a silent peer can be told from
+    /// one that is gone.
     fn has_pings(&self) -> bool {
         self.begins_with_hello()
     }
