@@ -368,10 +368,14 @@ impl Connection {
         }
     }
 
-    /// Closes the connection now. What was not written is lost. The first reason stays.
+    /// Closes the connection now. What was not written is lost. The first reason stays, also that of a connection which only
+    /// waits for the last bytes of its transport.
     pub fn close(&mut self, reason: CloseReason) {
         if !self.is_closed() {
-            self.phase = Phase::Closed(reason);
+            self.phase = Phase::Closed(match self.outbound {
+                Outbound::Ending(first) => first,
+                _ => reason,
+            });
         }
     }
 

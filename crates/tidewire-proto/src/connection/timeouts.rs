@@ -127,7 +127,7 @@ impl Connection {
                 return self.ask(now_ns);
             } else {
                 self.close(reason);
-                return Overdue::Closed(reason);
+                return Overdue::Closed(self.close_reason().unwrap_or(reason));
             }
         } else if self.answers_pings(rules) && self.silence_ns(now_ns) >= rules.heartbeat_ns {
             return self.ask(now_ns);
