@@ -102,21 +102,17 @@ impl<S: Service> Lane<S> {
             &self.core.config.codec,
             &self.core.counters,
         );
-        let stream = &self.core.sessions[slot].stream;
-        if stream.preserves_boundaries() {
+        if self.core.sessions[slot].stream.preserves_boundaries() {
             self.read_datagrams(slot);
-        } else if stream.has_layers() {
-            self.read_layers(slot);
         } else {
-            self.read_stream(slot);
+            let (core, service) = (&mut self.core, &mut self.service);
+            let receive = self.receive.as_mut_slice();
+            with_codec!(core.sessions.input_codec(slot), codec => read_with(core, service, codec, slot, receive));
+            if self.core.sessions[slot].stream.has_layers() {
+                self.settle_layers(slot);
+            }
         }
         receiving.end(&self.core.counters);
-    }
-
-    pub(super) fn read_stream(&mut self, slot: usize) {
-        let (core, service) = (&mut self.core, &mut self.service);
-        let receive = self.receive.as_mut_slice();
-        with_codec!(core.sessions.input_codec(slot), codec => read_with(core, service, codec, slot, receive));
     }
 
     /// Gives a session its first call.

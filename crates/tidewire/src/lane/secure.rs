@@ -23,17 +23,16 @@ impl<S: Service> Lane<S> {
         }
     }
 
-    /// As for any stream, and then sees to what the layers hold.
-    pub(super) fn read_layers(&mut self, slot: usize) {
-        let was_awake = self.core.sessions[slot].stream.is_awake();
-        self.read_stream(slot);
-        let stream = &self.core.sessions[slot].stream;
-        let is_awake = stream.is_awake();
+    /// Sees to what the layers of a session hold that was read.
+    #[cold]
+    pub(super) fn settle_layers(&mut self, slot: usize) {
+        let stream = &mut self.core.sessions[slot].stream;
+        let wakes = stream.wake();
         if stream.pending_bytes() > 0 {
             // An answer of a layer is output like any other.
             self.core.sessions.mark_dirty(slot);
         }
-        if is_awake && !was_awake {
+        if wakes {
             self.note_awake(slot);
         }
     }

@@ -156,6 +156,11 @@ pub(crate) trait Transport: AsFd {
         false
     }
 
+    /// Notes that plaintext is left in the layers, and that it is awake for that. Returns whether it was not before.
+    fn wake(&mut self) -> bool {
+        false
+    }
+
     /// Whether the handshakes of all layers are over.
     fn is_secured(&self) -> bool {
         true
@@ -373,7 +378,11 @@ impl Transport for Carrier {
 
     #[inline]
     fn is_awake(&self) -> bool {
-        each!(self, stream => stream.is_awake())
+        match self {
+            Self::Layered(layered) => layered.is_awake(),
+            Self::Inproc(stream) => stream.is_awake(),
+            Self::Socket(_) | Self::Unframed(_) | Self::Datagram(_) => false,
+        }
     }
 
     #[inline]
@@ -384,6 +393,10 @@ impl Transport for Carrier {
     #[inline]
     fn has_layers(&self) -> bool {
         matches!(self, Self::Layered(_))
+    }
+
+    fn wake(&mut self) -> bool {
+        each!(self, stream => stream.wake())
     }
 
     fn is_secured(&self) -> bool {

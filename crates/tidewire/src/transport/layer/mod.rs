@@ -88,7 +88,6 @@ impl Transport for LayeredStream {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         loop {
             let count = self.stack.read(buffer).map_err(failure)?;
-            self.is_awake |= self.stack.has_plain();
             if count > 0 || self.stack.has_ended() {
                 return Ok(count);
             }
@@ -164,6 +163,12 @@ impl Transport for LayeredStream {
     fn settle(&mut self, _sleeps: bool) -> bool {
         self.is_awake = self.stack.has_plain();
         self.is_awake && self.is_read
+    }
+
+    fn wake(&mut self) -> bool {
+        let wakes = self.stack.has_plain() && !self.is_awake;
+        self.is_awake |= wakes;
+        wakes
     }
 
     fn has_layers(&self) -> bool {

@@ -83,9 +83,10 @@ fn a_socket_that_takes_little_holds_a_bounded_output_and_loses_nothing() {
 fn plaintext_that_is_left_keeps_the_stream_awake_while_it_is_read() {
     let (mut near, mut far) = secured();
     assert_eq!(near.write(&[7; 1_000]).unwrap(), 1_000);
-    assert!(!far.is_awake());
+    assert!(!far.wake() && !far.is_awake());
     far.is_read = true;
     assert_eq!(far.read(&mut [0; 600]).unwrap(), 600);
+    assert!(far.wake() && !far.wake(), "it is told once");
     assert!(far.is_awake() && far.settle(true));
     far.is_read = false;
     assert!(!far.settle(true), "nobody reads");
