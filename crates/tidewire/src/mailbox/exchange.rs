@@ -75,7 +75,7 @@ impl Exchange {
         }
     }
 
-    /// Appends frames to the output of any session of the server.
+    /// Appends frames to the output of any session of the server but the one whose messages are handled.
     #[inline(always)]
     pub(crate) fn send_to(
         &mut self,

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use tidewire_io::timer::TimerId;
 use tidewire_proto::body::validate_name;
-use tidewire_proto::codec::{Codec, Presence, Said};
+use tidewire_proto::codec::{AnyCodec, Codec, Presence, Said};
 use tidewire_proto::error::EncodeError;
 use tidewire_proto::message::{MemberId, PresenceEvent};
 use tidewire_proto::room::{Coalescer, Policy, Subscriber};
@@ -299,9 +299,18 @@ impl LaneRooms<'_> {
             private: true,
             payload,
         };
-        Ok(self.exchange.send_to(self.sessions, target, |codec, out| {
-            codec.encode_said(&said, out)
-        })?)
+        let Self {
+            sessions, exchange, ..
+        } = self;
+        let encode = |codec: &AnyCodec, out: &mut Vec<u8>| codec.encode_said(&said, out);
+        let sent = match target.lane() == exchange.lane {
+            // The receiver may be this very session.
+            true => sessions.with_output_in_place(target.slot(), |sessions| {
+                exchange.send_to(sessions, target, encode)
+            }),
+            false => exchange.send_to(sessions, target, encode),
+        };
+        Ok(sent?)
     }
 
     /// An entry of a batch from another lane.

@@ -28,7 +28,7 @@ pub(crate) struct Outbox {
     /// The slot of that session, or [`NO_SLOT`].
     current_slot: usize,
     /// Bytes that wait above which an output is full.
-    queue_bytes_max: usize,
+    pub(super) queue_bytes_max: usize,
     /// The way of streams' output to their transports, which the codec decides.
     pub(super) way: Way,
     /// Whether the codec's deliveries have headers.
@@ -104,7 +104,7 @@ impl LaneSessions {
     }
 
     /// Runs `work` while this session has its output, as every other session has.
-    pub(super) fn with_output_in_place<T>(
+    pub(crate) fn with_output_in_place<T>(
         &mut self,
         slot: usize,
         work: impl FnOnce(&mut Self) -> T,

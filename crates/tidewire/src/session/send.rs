@@ -92,13 +92,16 @@ impl LaneSessions {
 
     /// Appends frames that are within the limit to the output of a session of this lane.
     pub(crate) fn send_frames(&mut self, id: SessionId, frames: &[u8]) -> Result<(), SendError> {
-        self.append_to(id, |_, _, out| {
-            out.extend_from_slice(frames);
-            Ok(())
+        self.with_output_in_place(id.slot(), |sessions| {
+            sessions.append_to(id, |_, _, out| {
+                out.extend_from_slice(frames);
+                Ok(())
+            })
         })
     }
 
-    /// Appends what `encode` writes, which is told the largest frame that the session takes.
+    /// Appends what `encode` writes, which is told the largest frame that the session takes. Not for the session whose messages
+    /// are handled: see [`Self::with_output_in_place`].
     #[inline(always)]
     pub(crate) fn append_to(
         &mut self,
@@ -119,24 +122,26 @@ impl LaneSessions {
             _ => return Err(self.refuse_to_send(SendError::NotOpen)),
         };
         let slot = id.slot();
-        let (output, buffers) = outbox.of(slot, &mut session.output);
-        if output.len() > config.limits.queue_bytes_max {
+        debug_assert!(!outbox.is_current(slot), "its output is elsewhere");
+        let output = &mut session.output;
+        if output.len() > outbox.queue_bytes_max {
             return Err(self.refuse_to_send(SendError::QueueFull));
         }
         let limit = session.connection.frame_bytes_max();
         let result = append_frames(
             output,
-            buffers,
+            &mut outbox.buffers,
             config,
             counters,
             #[inline(always)]
             |codec, out| encode(limit, codec, out),
         );
+        let holds_a_block = output.len() >= WRITE_BYTES;
         if !session.dirty {
             session.dirty = true;
             outbox.dirty.push(slot);
         }
-        if session.holds_a_block() {
+        if holds_a_block && session.may_be_written() {
             self.flush(slot);
         }
         Ok(result?)
