@@ -258,7 +258,7 @@ fn run(seed: u64, policy: Policy) {
         assert_eq!(peer.subscriber.unwrap().detach(&mut world.log), 0);
     }
     assert!(
-        world.log.retained_bytes() < 4 << 20,
+        world.log.held_bytes() < 4 << 20,
         "no cursor is left, so almost nothing is held"
     );
 }

@@ -20,6 +20,20 @@ impl PartialFrame {
         &self.bytes
     }
 
+    /// Memory held: the capacity of the buffer.
+    #[inline]
+    #[must_use]
+    pub fn held_bytes(&self) -> usize {
+        self.bytes.capacity()
+    }
+
+    /// Frees what the buffer holds beyond its bytes, if that is much.
+    pub fn shrink(&mut self) {
+        if self.bytes.capacity() > 2 * self.bytes.len() + SHRINK_BYTES_MIN {
+            self.bytes.shrink_to_fit();
+        }
+    }
+
     /// Whether there are no bytes.
     #[inline]
     #[must_use]
@@ -74,3 +88,6 @@ impl PartialFrame {
         (std::mem::take(&mut self.bytes), has_frames)
     }
 }
+
+/// Memory that is not worth a smaller copy of a buffer.
+const SHRINK_BYTES_MIN: usize = 1_024;

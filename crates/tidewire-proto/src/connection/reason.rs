@@ -34,6 +34,9 @@ pub enum CloseReason {
     Decode(DecodeError),
     /// Fell behind in a room whose policy disconnects.
     SlowSubscriber,
+    /// The server was near its memory limit, and this session among those that pay first: the newest that had not finished
+    /// their handshake or a frame, or those that were furthest behind.
+    MemoryLimit,
     /// More control frames than allowed.
     ControlFlood,
     /// Sent a request with the id of another one that it still waits for, so that their replies could not be told apart.
@@ -54,7 +57,7 @@ pub enum CloseReason {
 
 impl CloseReason {
     /// Names of all reasons, in the order of their counters.
-    pub const NAMES: [&'static str; 18] = [
+    pub const NAMES: [&'static str; 19] = [
         "peer_closed",
         "peer_reset",
         "service",
@@ -66,6 +69,7 @@ impl CloseReason {
         "handshake",
         "decode",
         "slow_subscriber",
+        "memory_limit",
         "control_flood",
         "request_id_reused",
         "lane_failed",
@@ -90,13 +94,14 @@ impl CloseReason {
             Self::Handshake(_) => 8,
             Self::Decode(_) => 9,
             Self::SlowSubscriber => 10,
-            Self::ControlFlood => 11,
-            Self::RequestIdReused => 12,
-            Self::LaneFailed => 13,
-            Self::Unvalidated => 14,
-            Self::Evicted => 15,
-            Self::Layer(_) => 16,
-            Self::Io(_) => 17,
+            Self::MemoryLimit => 11,
+            Self::ControlFlood => 12,
+            Self::RequestIdReused => 13,
+            Self::LaneFailed => 14,
+            Self::Unvalidated => 15,
+            Self::Evicted => 16,
+            Self::Layer(_) => 17,
+            Self::Io(_) => 18,
         }
     }
 
@@ -125,7 +130,7 @@ impl CloseReason {
                 Some(GoAwayCode::ProtocolError)
             }
             Self::SlowSubscriber => Some(GoAwayCode::SlowSubscriber),
-            Self::ControlFlood => Some(GoAwayCode::LimitReached),
+            Self::MemoryLimit | Self::ControlFlood => Some(GoAwayCode::LimitReached),
             // An unvalidated address did not ask.
             Self::Unvalidated | Self::Evicted => None,
             // A layer that failed carries nothing any more.
@@ -155,6 +160,9 @@ impl fmt::Display for CloseReason {
             Self::Handshake(error) => write!(formatter, "handshake failed: {error}"),
             Self::Decode(error) => write!(formatter, "not a frame of this codec: {error}"),
             Self::SlowSubscriber => formatter.write_str("fell too far behind in a room"),
+            Self::MemoryLimit => formatter.write_str(
+                "the server was near its memory limit, and this session was slow or new",
+            ),
             Self::ControlFlood => formatter.write_str("too many control frames"),
             Self::RequestIdReused => {
                 formatter.write_str("a request has the id of one that is still being worked on")

@@ -73,6 +73,8 @@ pub enum PauseReason {
     Answers = 1 << 2,
     /// The service asked for it.
     Service = 1 << 3,
+    /// What it sends makes the memory grow that the server is short of.
+    Memory = 1 << 4,
 }
 
 /// Reasons not to read. While there is one, nothing is read.
@@ -160,6 +162,7 @@ impl fmt::Debug for PauseReasons {
             PauseReason::Room,
             PauseReason::Answers,
             PauseReason::Service,
+            PauseReason::Memory,
         ];
         let reasons = all.into_iter().filter(|reason| self.contains(*reason));
         formatter.debug_set().entries(reasons).finish()

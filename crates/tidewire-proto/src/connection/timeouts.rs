@@ -274,6 +274,7 @@ impl Connection {
                 reasons.contains(PauseReason::Room)
                     || reasons.contains(PauseReason::Answers)
                     || reasons.contains(PauseReason::Service)
+                    || reasons.contains(PauseReason::Memory)
             }
             _ => false,
         }

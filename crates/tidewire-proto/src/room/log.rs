@@ -13,6 +13,8 @@ pub struct RoomLog {
     front_serial: u64,
     /// Emptied segments kept for reuse, so that a steady room allocates nothing.
     spare: Vec<Segment>,
+    /// Memory of all segments but the last, which alone can grow.
+    fixed_bytes: usize,
     head_position: u64,
     head_message: u64,
 }
@@ -63,6 +65,7 @@ impl RoomLog {
             segments: VecDeque::from([Segment::starting_at(0, 0)]),
             front_serial: 0,
             spare: Vec::new(),
+            fixed_bytes: 0,
             head_position: 0,
             head_message: 0,
         }
@@ -80,14 +83,26 @@ impl RoomLog {
         self.head_message
     }
 
-    /// Bytes held for cursors that have not passed them, and for reuse.
+    /// Memory held for cursors that have not passed it, and for reuse: the capacity of all buffers.
+    #[inline]
     #[must_use]
-    pub fn retained_bytes(&self) -> usize {
-        self.segments
-            .iter()
-            .chain(&self.spare)
-            .map(|segment| segment.bytes.capacity())
-            .sum()
+    pub fn held_bytes(&self) -> usize {
+        self.fixed_bytes + self.last().held_bytes()
+    }
+
+    /// Whether appending a frame of so many bytes would take more memory.
+    #[must_use]
+    pub fn must_grow_for(&self, bytes: usize) -> bool {
+        let last = self.last();
+        let has_place = last.ends.len() < last.ends.capacity();
+        !has_place || last.bytes.len() + bytes > last.bytes.capacity().min(SEGMENT_BYTES)
+    }
+
+    /// Frees the segments kept for reuse.
+    pub fn release_spare(&mut self) {
+        let spare: usize = self.spare.iter().map(Segment::held_bytes).sum();
+        self.fixed_bytes -= spare;
+        self.spare = Vec::new();
     }
 
     /// Appends one frame, written by `encode` behind what is there. Returns the frame's position and length.
@@ -287,6 +302,9 @@ impl RoomLog {
             .spare
             .pop()
             .unwrap_or_else(|| Segment::starting_at(0, 0));
+        self.fixed_bytes += self.last().held_bytes();
+        // It was counted among the spare ones, or is new and holds nothing yet.
+        self.fixed_bytes -= segment.held_bytes();
         segment.start = self.head_position;
         segment.first_message = self.head_message;
         self.segments.push_back(segment);
@@ -304,6 +322,8 @@ impl RoomLog {
                 segment.bytes.clear();
                 segment.ends.clear();
                 self.spare.push(segment);
+            } else {
+                self.fixed_bytes -= segment.held_bytes();
             }
         }
     }
@@ -318,6 +338,11 @@ impl Segment {
             ends: Vec::new(),
             cursors: 0,
         }
+    }
+
+    #[inline]
+    fn held_bytes(&self) -> usize {
+        self.bytes.capacity() + self.ends.capacity() * size_of::<u32>()
     }
 
     #[inline]
@@ -378,8 +403,39 @@ mod tests {
         );
         log.detach(slow);
         assert_eq!(log.segments.len(), 1);
-        assert!(log.retained_bytes() <= (SPARE_SEGMENTS_MAX + 1) * 2 * SEGMENT_BYTES);
+        assert!(log.held_bytes() <= (SPARE_SEGMENTS_MAX + 1) * 2 * SEGMENT_BYTES);
+        log.release_spare();
+        assert!(log.held_bytes() <= 2 * SEGMENT_BYTES);
         log.detach(fast);
+    }
+
+    #[test]
+    fn held_memory_is_the_capacity_of_all_segments() {
+        let mut log = RoomLog::new();
+        let mut random = 7_u32;
+        let (mut slow, mut cursors) = (log.attach(), Vec::new());
+        for step in 0..4_000 {
+            random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            let before = log.held_bytes();
+            let bytes = (random >> 16) as usize % 2_000;
+            let must_grow = log.must_grow_for(bytes);
+            append(&mut log, &vec![1; bytes]);
+            assert!(must_grow || log.held_bytes() <= before, "step {step}");
+            match random >> 28 {
+                0 => cursors.push(log.attach()),
+                1 => cursors.drain(..).for_each(|cursor| log.detach(cursor)),
+                2 if step % 9 == 0 => {
+                    let (position, message) = (log.head_position(), log.head_message());
+                    log.seek(&mut slow, position, message);
+                }
+                3 if step % 5 == 0 => log.release_spare(),
+                _ => {}
+            }
+            let segments = log.segments.iter().chain(&log.spare);
+            let held: usize = segments.map(Segment::held_bytes).sum();
+            assert_eq!(log.held_bytes(), held, "step {step}");
+        }
+        log.detach(slow);
     }
 
     #[test]

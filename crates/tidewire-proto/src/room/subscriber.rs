@@ -101,6 +101,12 @@ impl Subscriber {
         }
     }
 
+    /// Memory held for runs of the subscriber's own messages.
+    #[must_use]
+    pub fn held_bytes(&self) -> usize {
+        self.own.capacity() * size_of::<OwnRun>()
+    }
+
     /// Messages lost and not yet announced; announcing them is the caller's, so it is reset.
     pub fn take_gap(&mut self) -> u64 {
         std::mem::take(&mut self.gap)
@@ -243,7 +249,9 @@ impl Subscriber {
         self.skip_to(log, position, message)
     }
 
-    fn drop_all(&mut self, log: &mut RoomLog) -> u64 {
+    /// Skips everything that the subscriber has not been given. Returns how many messages of others that was; they are part
+    /// of the next gap.
+    pub fn drop_all(&mut self, log: &mut RoomLog) -> u64 {
         let (position, message) = (log.head_position(), log.head_message());
         self.skip_to(log, position, message)
     }
