@@ -71,6 +71,7 @@ mod engine;
 mod lane;
 mod limits;
 mod mailbox;
+mod memory;
 mod observe;
 mod room;
 mod server;

@@ -2,8 +2,10 @@
 //!
 //! Passing a limit is a typed, counted close or refusal: never a panic, never unbounded memory.
 
+use std::sync::OnceLock;
 use std::time::Duration;
 
+use tidewire_io::memory::memory_bytes;
 use tidewire_proto::codec::{AnyCodec, Codec};
 use tidewire_proto::connection::Rules;
 use tidewire_proto::limits as wire;
@@ -12,6 +14,12 @@ use tidewire_proto::room::{LagLimits, Policy};
 /// Limits and timings of a server or client. Start from `Limits::default()` and change what you must.
 #[derive(Clone, Debug)]
 pub struct Limits {
+    /// Bytes that all lanes of the server hold for its peers: outputs, logs of rooms and topics, partial frames, messages
+    /// between lanes, sessions and subscriptions, each with the capacity of its buffers. Near the limit the newest connections
+    /// and the slowest subscribers pay, see [`CloseReason::MemoryLimit`](crate::CloseReason::MemoryLimit). Not counted are
+    /// code, stacks, a receive buffer of 256 KiB a lane, and the kernel's buffers. Default a quarter of the memory of the
+    /// machine, or of its control group if that has less: the kernel's buffers of as many sockets take about as much again.
+    pub memory_bytes_max: usize,
     /// Largest frame accepted, whole, in bytes. Default 1 MiB.
     pub frame_bytes_max: usize,
     /// Sessions of the whole server. Default 65,536; the descriptor limit is usually lower.
@@ -50,8 +58,9 @@ pub struct Limits {
     /// batches between lanes, so that lanes that were busy for a moment are not behind for a second.
     pub broadcast_bytes_max: usize,
     /// Requests of one session whose answers are deferred, and answers that wait for them where replies are matched
-    /// by their order. A session with so many is not read. Default 1,024: a worker pool is busy with fewer, and
-    /// with small replies a session costs a few hundred kilobytes at most.
+    /// by their order. A session with so many is not read, nor one for which such answers of more than `queue_bytes_max`
+    /// bytes wait. Default 1,024: a worker pool is busy with fewer, and with small replies a session costs a few hundred
+    /// kilobytes at most.
     pub deferred_per_session_max: usize,
     /// Unsent bytes of a room above which a subscriber counts as slow. Default 8 MiB: about a second of a busy
     /// room (200,000 messages of 40 bytes), so that a short stall costs nobody the connection.
@@ -109,6 +118,7 @@ pub struct Limits {
 impl Default for Limits {
     fn default() -> Self {
         Self {
+            memory_bytes_max: memory_bytes_max_default(),
             frame_bytes_max: wire::FRAME_BYTES_MAX,
             sessions_max: 65_536,
             sessions_per_address_max: 16_384,
@@ -179,6 +189,18 @@ impl Limits {
         }
     }
 }
+
+/// A quarter of what the process can have at most; read once, because the files of the system are many.
+fn memory_bytes_max_default() -> usize {
+    static DEFAULT: OnceLock<usize> = OnceLock::new();
+    *DEFAULT.get_or_init(|| {
+        let quarter = memory_bytes().map_or(MEMORY_BYTES_MAX_UNKNOWN, |bytes| bytes / 4);
+        usize::try_from(quarter).unwrap_or(usize::MAX)
+    })
+}
+
+/// The memory limit where the system does not tell how much there is: small machines have four times this.
+const MEMORY_BYTES_MAX_UNKNOWN: u64 = 1 << 30;
 
 /// Largest frame over UDP, in bytes: the 65,535 of an IPv4 packet without the headers of IP and UDP. A server that
 /// listens on UDP takes none larger over any transport, because what is said in a room is framed once for all.

@@ -111,6 +111,12 @@ pub(crate) struct ServeArguments {
     #[arg(long, value_name = "SECONDS", value_parser = parse_seconds, allow_negative_numbers = true)]
     timeout: Option<Duration>,
 
+    /// Bytes that the server holds for its peers at most: outputs, logs of rooms and topics, partial frames, sessions and
+    /// subscriptions [default: a quarter of the machine's memory, or of its control group's]. Near it the newest connections
+    /// and the slowest subscribers are closed
+    #[arg(long, visible_alias = "memory-max", value_name = "BYTES", value_parser = parse_memory_bytes)]
+    memory_bytes_max: Option<usize>,
+
     /// Print a JSON object when ready, {"event":"ready","addresses":…}, and one at the end, {"event":"served",…}
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, action = ArgAction::Set)]
     #[arg(
@@ -250,7 +256,7 @@ fn start(arguments: &ServeArguments) -> anyhow::Result<Server> {
         .codec(arguments.codec.clone())
         .lanes(lanes)
         .poller(arguments.poller)
-        .limits(limits(arguments.timeout))
+        .limits(limits(arguments.timeout, arguments.memory_bytes_max))
         .coalesce_max(arguments.coalesce_ms_max)
         .slow_subscribers(arguments.slow_subscriber)
         .trust_datagram_peers(arguments.trust_datagram_peers);
@@ -290,12 +296,13 @@ fn start(arguments: &ServeArguments) -> anyhow::Result<Server> {
     Ok(server)
 }
 
-/// The limits with the `--timeout` that was given. People need longer for a name than programs for a hello, so it only
-/// ever lengthens their time.
-fn limits(timeout: Option<Duration>) -> Limits {
+/// The limits with the `--timeout` and the `--memory-bytes-max` that were given. People need longer for a name than programs
+/// for a hello, so the timeout only ever lengthens their time.
+fn limits(timeout: Option<Duration>, memory_bytes_max: Option<usize>) -> Limits {
     let defaults = Limits::default();
     let handshake_timeout = timeout.unwrap_or(defaults.handshake_timeout);
     Limits {
+        memory_bytes_max: memory_bytes_max.unwrap_or(defaults.memory_bytes_max),
         handshake_timeout,
         login_timeout: handshake_timeout.max(defaults.login_timeout),
         ..defaults
@@ -391,6 +398,18 @@ fn parse_poller(text: &str) -> Result<PollerChoice, ParsePollerError> {
     }
 }
 
+fn parse_memory_bytes(text: &str) -> Result<usize, String> {
+    let bytes: usize = text
+        .parse()
+        .map_err(|_| format!("{text:?} is not a number of bytes"))?;
+    if bytes < MEMORY_BYTES_MAX_MIN {
+        return Err(format!(
+            "{text} bytes are too few to serve with; use {MEMORY_BYTES_MAX_MIN} or more"
+        ));
+    }
+    Ok(bytes)
+}
+
 fn parse_milliseconds(text: &str) -> Result<Duration, String> {
     let milliseconds: f64 = text
         .parse()
@@ -402,6 +421,9 @@ fn parse_milliseconds(text: &str) -> Result<Duration, String> {
     }
     Ok(Duration::from_secs_f64(milliseconds / 1_000.0))
 }
+
+/// Below this a lane's spare buffers and a handful of connections would be all there is room for.
+const MEMORY_BYTES_MAX_MIN: usize = 16 << 20;
 
 /// An hour: longer waits are mistakes.
 const MILLISECONDS_MAX: f64 = 3_600_000.0;
@@ -438,7 +460,7 @@ mod tests {
     fn a_timeout_never_shortens_the_time_to_give_a_name() {
         let seconds = Duration::from_secs;
         for (timeout, hello, name) in [(None, 5, 60), (Some(5), 5, 60), (Some(90), 90, 90)] {
-            let limits = limits(timeout.map(seconds));
+            let limits = limits(timeout.map(seconds), None);
             assert_eq!(limits.handshake_timeout, seconds(hello));
             assert_eq!(limits.login_timeout, seconds(name));
         }

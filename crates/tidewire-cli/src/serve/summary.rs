@@ -41,6 +41,16 @@ fn summary(metrics: &Metrics) -> String {
         // Writing to a string cannot fail.
         let _ = write!(text, " mail_undelivered={}", metrics.mail_undelivered);
     }
+    if metrics.memory_pressure_changes > 0 {
+        // Writing to a string cannot fail.
+        let _ = write!(
+            text,
+            " memory_pressure_changes={} memory_refused_sessions={} memory_refused_messages={}",
+            metrics.memory_pressure_changes,
+            metrics.memory_refused_sessions,
+            metrics.memory_refused_messages
+        );
+    }
     if metrics.published > 0 {
         // Writing to a string cannot fail.
         let _ = write!(text, " published={}", metrics.published);
@@ -92,6 +102,9 @@ fn object(metrics: &Metrics) -> Value {
         "sessions": metrics.sessions_opened,
         "refused": metrics.sessions_refused,
         "messages_refused": metrics.refused,
+        "memory_pressure_changes": metrics.memory_pressure_changes,
+        "memory_refused_sessions": metrics.memory_refused_sessions,
+        "memory_refused_messages": metrics.memory_refused_messages,
         "cut_off": metrics.sessions_cut_off,
         "mail_undelivered": metrics.mail_undelivered,
         "frames_in": metrics.frames_in,
@@ -132,7 +145,7 @@ mod tests {
         );
         assert_eq!(
             object(&metrics).to_string(),
-            r#"{"challenges":0,"closed_by":{"peer_closed":3},"cut_off":0,"datagrams_dropped_by":{},"datagrams_in":0,"datagrams_out":0,"delivered":3,"dropped":1,"dropped_by":{"closed":1},"event":"served","frames_in":0,"kernel_drops":0,"mail_undelivered":0,"messages_refused":0,"offered":4,"published":0,"refused":0,"said":2,"sessions":3}"#
+            r#"{"challenges":0,"closed_by":{"peer_closed":3},"cut_off":0,"datagrams_dropped_by":{},"datagrams_in":0,"datagrams_out":0,"delivered":3,"dropped":1,"dropped_by":{"closed":1},"event":"served","frames_in":0,"kernel_drops":0,"mail_undelivered":0,"memory_pressure_changes":0,"memory_refused_messages":0,"memory_refused_sessions":0,"messages_refused":0,"offered":4,"published":0,"refused":0,"said":2,"sessions":3}"#
         );
     }
 

@@ -18,6 +18,7 @@ use tidewire_proto::message::{Kind, Message};
 use super::Core;
 use crate::address::Endpoint;
 use crate::mailbox::LaneMessage;
+use crate::memory::Pressure;
 use crate::transport::StreamListener;
 use crate::transport::{Carrier, Transport};
 use std::os::fd::AsFd;
@@ -32,6 +33,32 @@ pub(crate) struct Acceptor {
     accept_error_quiet_until_ns: u64,
     /// Until then peers refused for a limit are counted but not logged.
     refusal_quiet_until_ns: u64,
+}
+
+/// The reason that a newcomer is turned away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// There are as many sessions as may be, in all or from its address.
+    Sessions,
+    /// The server is near its memory limit, and newcomers pay first.
+    Memory,
+}
+
+impl Refusal {
+    /// What the peer is told.
+    pub(crate) fn text(self) -> &'static str {
+        match self {
+            Self::Sessions => "a limit on the number of sessions is reached",
+            Self::Memory => "the server is short of memory",
+        }
+    }
+
+    fn remedy(self) -> &'static str {
+        match self {
+            Self::Sessions => "raise `sessions_max` or `sessions_per_address_max`",
+            Self::Memory => "raise `memory_bytes_max` if this is no attack",
+        }
+    }
 }
 
 impl Core {
@@ -90,10 +117,8 @@ impl Core {
 
     /// Counts a connection in and gives it to the lane whose turn it is.
     pub(crate) fn place(&mut self, arrival: Arrival, ready: &mut Vec<usize>) {
-        if !self.shared.limiter.enter(arrival.peer.as_ref()) {
-            self.note_refusal(arrival.peer.as_ref());
-            let text = "a limit on the number of sessions is reached";
-            return self.turn_away(arrival.stream, GoAwayCode::LimitReached, text);
+        if let Err(refusal) = self.count_in(arrival.peer.as_ref()) {
+            return self.turn_away(arrival.stream, GoAwayCode::LimitReached, refusal.text());
         }
         let shared = Arc::clone(&self.shared);
         let lanes = shared.lanes.get().map_or(&[][..], Vec::as_slice);
@@ -118,17 +143,28 @@ impl Core {
         }
     }
 
-    /// Counts a peer that the gate refused, and says so now and then: a flood of them must not become one of lines.
-    pub(crate) fn note_refusal(&mut self, peer: Option<&Endpoint>) {
+    /// Counts a peer in, unless there are too many or memory is short. Says so now and then: a flood of refusals must not
+    /// become one of lines.
+    pub(crate) fn count_in(&mut self, peer: Option<&Endpoint>) -> Result<(), Refusal> {
+        let refusal = if self.sessions.relief.memory.refresh() != Pressure::Normal {
+            self.counters.memory_refused_sessions.add(1);
+            Refusal::Memory
+        } else if self.shared.limiter.enter(peer) {
+            return Ok(());
+        } else {
+            Refusal::Sessions
+        };
         self.counters.sessions_refused.add(1);
         if self.sessions.reactor.now_ns >= self.acceptor.refusal_quiet_until_ns {
             self.acceptor.refusal_quiet_until_ns = self.sessions.reactor.now_ns + REFUSAL_QUIET_NS;
             tracing::warn!(
                 ?peer,
-                "session limit reached, raise `sessions_max` or `sessions_per_address_max`; refusing peers, of whom the \
-                 next are not logged for 10 s"
+                "{}, {}; refusing peers, of whom the next are not logged for 10 s",
+                refusal.text(),
+                refusal.remedy()
             );
         }
+        Err(refusal)
     }
 
     /// Takes up a connection that the gate has counted.

@@ -117,6 +117,7 @@ impl Core {
         // All sessions may be awake at once; that must not be the moment to allocate.
         self.sessions.awake.reserve(self.sessions.len());
         self.sessions.arm_timer(slot);
+        self.sessions.relief.charge_session(slot);
         self.counters.sessions_opened.add(1);
         Ok(slot)
     }
@@ -153,6 +154,7 @@ impl Core {
         if !session.connection.is_outgoing() {
             self.shared.limiter.leave(session.profile.peer.as_deref());
         }
+        self.sessions.relief.release_session(slot);
         self.sessions.outbox.buffers.put(session.output.bytes);
         self.sessions
             .outbox

@@ -26,6 +26,7 @@ pub(crate) use replies::{Origin, Replies};
 
 use crate::config::Config;
 use crate::mailbox::{Exchange, Lanes, Mailbox, MessageQueue};
+use crate::memory::{LaneMemory, MemoryAccount, Pressure};
 use crate::observe::LaneCounters;
 use crate::room::{Directory, LaneRooms, RoomTable};
 use crate::session::{Gate, LaneSessions, SessionTable, SpareFrames};
@@ -39,6 +40,8 @@ pub(crate) struct Shared {
     pub(crate) outgoing_layers: Option<Layers>,
     pub(crate) directory: Arc<Directory>,
     pub(crate) limiter: Arc<Gate>,
+    /// What the lanes hold together.
+    pub(crate) memory: Arc<MemoryAccount>,
     /// Where other threads find the open sessions.
     pub(crate) sessions: SessionTable,
     /// Bytes of the broadcasts under way.
@@ -73,6 +76,7 @@ impl Shared {
         Self {
             directory: Arc::new(Directory::new(limits)),
             limiter: Arc::new(Gate::new(limits)),
+            memory: Arc::new(MemoryAccount::new(limits.memory_bytes_max)),
             sessions: SessionTable::new(lanes),
             broadcast_bytes: Arc::default(),
             cookies: Cookies::default(),
@@ -99,6 +103,7 @@ impl Core {
             Arc::clone(&counters),
             poller,
             spare_frames,
+            LaneMemory::new(Arc::clone(&shared.memory)),
         );
         Self {
             sessions,
@@ -123,6 +128,16 @@ impl Core {
             table: &mut self.rooms,
             sessions: &mut self.sessions,
             exchange: &mut self.exchange,
+        }
+    }
+
+    /// Charges what changed since the last turn, and relieves the server if it must. Once a turn.
+    #[inline]
+    pub(crate) fn settle_memory(&mut self) {
+        let mail_bytes = self.exchange.held_bytes();
+        if self.sessions.settle_memory(mail_bytes) != Pressure::Normal {
+            // Lanes that sleep release their shares, too.
+            self.exchange.wake_others();
         }
     }
 

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! Nothing on that way allocates in the steady state, takes a lock, or makes a system call per message. The lane drives the
-//! components of [`Core`], which own its state. `read` and `datagrams` bring messages to the service, `control` speaks the
+//! components of [`Core`], which own its state. `read`, `partial` and `datagrams` bring messages to the service, `control` speaks the
 //! handshake and heartbeats, `messages` takes what other threads posted, `timers` works off what is due, `wait` decides whether to look for
 //! work or to sleep, `ending` is the last exchange of lanes, `thread` is what its server has of it to wait for its end.
 
@@ -16,6 +16,7 @@ mod control;
 mod datagrams;
 mod ending;
 mod messages;
+mod partial;
 mod read;
 mod secure;
 #[cfg(test)]
@@ -152,7 +153,7 @@ impl<S: Service> Lane<S> {
 
     /// Everything of a turn but reading: messages of other threads, timers, the service's own work, flushes and sweeps. Returns when
     /// the next turn is due at the latest.
-    fn turn(&mut self) -> Option<u64> {
+    pub(crate) fn turn(&mut self) -> Option<u64> {
         self.core.sessions.reactor.read_clock();
         self.take_messages();
         self.handle_timers();
@@ -163,6 +164,7 @@ impl<S: Service> Lane<S> {
         self.core.exchange.post_batches();
         self.core.watch_port_waiters();
         self.core.count_planned_drops();
+        self.core.settle_memory();
         let service_called = self.remove_closed();
         self.check_drained();
         self.count_allocations();
@@ -223,6 +225,7 @@ impl<S: Service> Lane<S> {
                     let session = &mut self.core.sessions[slot];
                     session.connection.handle_writable(now_ns);
                     self.core.sessions.flush(slot);
+                    self.core.sessions.charge_rooms_of(slot);
                 }
                 if event.readable && !self.core.sessions[slot].connection.is_closed() {
                     self.read_session(slot);

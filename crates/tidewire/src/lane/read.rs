@@ -3,10 +3,11 @@
 use std::io::ErrorKind;
 
 use tidewire_proto::codec::{AnyCodec, Codec, ConnectionState, Decoded, FrameTemplate};
-use tidewire_proto::connection::{FrameFilter, Handled, Inbound, PauseReason};
+use tidewire_proto::connection::{FrameFilter, Handled};
 use tidewire_proto::message::Message;
 
 use super::control;
+use super::partial::{keep_tail, pause, read_into_tail};
 use super::{Core, Lane};
 use crate::observe::trace::{Entered, Moving};
 use crate::service::Service;
@@ -87,7 +88,7 @@ macro_rules! with_codec {
 pub(super) use with_codec;
 
 /// Outcome of one read.
-enum Read {
+pub(super) enum Read {
     Bytes(usize),
     Nothing,
     End,
@@ -191,56 +192,7 @@ fn read_with<S: Service, C: Codec + ?Sized>(
     }
 }
 
-/// Reads a long unfinished frame straight into the session's own tail, so that a peer that sends it in small
-/// pieces cannot make the lane copy it again for each of them.
-fn read_into_tail<S: Service, C: Codec + ?Sized>(
-    core: &mut Core,
-    service: &mut S,
-    codec: &C,
-    slot: usize,
-    mut budget: usize,
-) {
-    let (mut tail, mut try_first) = core.sessions[slot].connection.partial.take();
-    loop {
-        let searched = if try_first { 0 } else { tail.len() };
-        let mut short = false;
-        if !std::mem::take(&mut try_first) {
-            let held = tail.len();
-            tail.resize(held + TAIL_STEP_BYTES, 0);
-            let read = read_once(core, slot, &mut tail[held..]);
-            let count = if let Read::Bytes(count) = read {
-                count
-            } else {
-                0
-            };
-            tail.truncate(held + count);
-            match read {
-                Read::Bytes(_) => {}
-                Read::Nothing => break,
-                Read::End => return end(core, slot),
-                Read::Failed(reason) => return core.sessions.close(slot, reason),
-            }
-            budget = budget.saturating_sub(count);
-            short = count < TAIL_STEP_BYTES && core.sessions[slot].stream.is_dry_after_short_read();
-        }
-        let (used, flow) = handle_bytes(core, service, codec, slot, &tail, searched);
-        if !matches!(flow, Flow::Continue) {
-            return stop(core, slot, &tail[used..], flow);
-        }
-        core.sessions[slot].connection.handle_backlog_served();
-        tail.drain(..used);
-        if short
-            || budget == 0
-            || tail.len() < TAIL_DIRECT_BYTES
-            || !core.sessions[slot].connection.may_read()
-        {
-            break;
-        }
-    }
-    keep_tail(core, slot, &tail);
-}
-
-fn read_once(core: &mut Core, slot: usize, buffer: &mut [u8]) -> Read {
+pub(super) fn read_once(core: &mut Core, slot: usize, buffer: &mut [u8]) -> Read {
     let LaneSessions {
         slab,
         reactor,
@@ -267,7 +219,7 @@ fn read_once(core: &mut Core, slot: usize, buffer: &mut [u8]) -> Read {
 
 /// Decodes and handles every whole frame of `input`, the first `searched` bytes of which are known to hold none.
 /// Returns how many bytes were used; on [`Flow::Continue`] the rest holds no whole frame.
-fn handle_bytes<S: Service, C: Codec + ?Sized>(
+pub(super) fn handle_bytes<S: Service, C: Codec + ?Sized>(
     core: &mut Core,
     service: &mut S,
     codec: &C,
@@ -281,9 +233,13 @@ fn handle_bytes<S: Service, C: Codec + ?Sized>(
     let outcome = decode_frames::<S, C, false>(&mut cx, service, codec, slot, input, &mut progress);
     drop(cx);
     core.counters.frames_in.add(progress.frames);
+    let session = &mut core.sessions[slot];
     if outcome.0 > 0 {
         // What is left is the beginning of another frame.
-        core.sessions[slot].connection.partial.restart_clock();
+        session.connection.partial.restart_clock();
+    }
+    if session.output.bytes.capacity() >= LARGE_OUTPUT_BYTES || session.unanswered.is_some() {
+        core.sessions.charge_kept(slot);
     }
     outcome
 }
@@ -449,41 +405,12 @@ fn refuse_input<C: Codec + ?Sized>(
     Flow::Close(filter.refuse(codec, state, rest))
 }
 
-fn stop(core: &mut Core, slot: usize, rest: &[u8], flow: Flow) {
+pub(super) fn stop(core: &mut Core, slot: usize, rest: &[u8], flow: Flow) {
     match flow {
         Flow::Close(reason) => core.sessions.close(slot, reason),
         Flow::Continue => keep_tail(core, slot, rest),
         Flow::Stop => pause(core, slot, rest),
     }
-}
-
-/// Reading stopped within what was read: keeps the rest until it may go on.
-fn pause(core: &mut Core, slot: usize, rest: &[u8]) {
-    let is_full = core.sessions[slot].output.len() > core.config.limits.queue_bytes_max;
-    let LaneSessions { slab, outbox, .. } = &mut core.sessions;
-    let connection = &mut slab[slot].connection;
-    if connection.inbound() == Inbound::Ended || connection.is_closed() {
-        return;
-    }
-    if is_full || !connection.is_paused() {
-        connection.pause(PauseReason::Output);
-    }
-    let mut kept = outbox.buffers.take();
-    kept.extend_from_slice(rest);
-    connection.partial.keep_frames(kept);
-    core.counters.reads_paused.add(1);
-    core.sessions.update_interest(slot);
-}
-
-/// Remembers the unfinished end of what was read.
-fn keep_tail(core: &mut Core, slot: usize, rest: &[u8]) {
-    if rest.is_empty() {
-        return;
-    }
-    let mut kept = core.sessions.outbox.buffers.take();
-    kept.extend_from_slice(rest);
-    let now_ns = core.sessions.reactor.now_ns;
-    core.sessions[slot].connection.partial.keep(kept, now_ns);
 }
 
 /// The peer will send no more; what we still have for it is written first.
@@ -495,7 +422,7 @@ pub(super) fn end(core: &mut Core, slot: usize) {
 }
 
 /// From this length on an unfinished frame is read into its own buffer instead of the lane's.
-const TAIL_DIRECT_BYTES: usize = 16 * 1024;
+pub(super) const TAIL_DIRECT_BYTES: usize = 16 * 1024;
 
-/// How much is read at once into a long unfinished frame.
-const TAIL_STEP_BYTES: usize = 64 * 1024;
+/// An output from here on is charged before the turn ends: a turn may give such a one to each of many sessions.
+const LARGE_OUTPUT_BYTES: usize = 256 * 1024;

@@ -45,6 +45,8 @@ pub(crate) struct Exchange {
     pub(crate) lanes: Arc<Lanes>,
     /// What this turn produced for each other lane, see [`BatchEntry`].
     pub(crate) batches: Vec<Vec<u8>>,
+    /// Capacity of the batches.
+    batch_bytes: usize,
 }
 
 impl Lanes {
@@ -72,6 +74,7 @@ impl Exchange {
             mailbox,
             lanes,
             batches: Vec::new(),
+            batch_bytes: 0,
         }
     }
 
@@ -112,10 +115,28 @@ impl Exchange {
             self.batches.resize_with(lane + 1, Vec::new);
         }
         let batch = &mut self.batches[lane];
-        if batch.capacity() == 0 {
+        let before = batch.capacity();
+        if before == 0 {
             *batch = self.lanes.spare_batches.take();
         }
         entry.encode(batch);
+        self.batch_bytes += batch.capacity() - before;
+    }
+
+    /// Memory of what waits for other lanes, and of what they have left here.
+    #[inline]
+    pub(crate) fn held_bytes(&self) -> usize {
+        self.batch_bytes + self.mailbox.held_bytes()
+    }
+
+    /// Wakes the other lanes if they sleep.
+    #[cold]
+    pub(crate) fn wake_others(&self) {
+        for (number, lane) in self.lanes.all().iter().enumerate() {
+            if number != self.lane {
+                lane.doorbell.ring();
+            }
+        }
     }
 
     /// Posts what this turn collected for other lanes. What finds a full mailbox stays and grows.
@@ -132,8 +153,10 @@ impl Exchange {
                 batch.clear();
                 continue;
             };
+            self.batch_bytes -= batch.capacity();
             let message = LaneMessage::Batch(std::mem::take(batch));
             if let Err(LaneMessage::Batch(back)) = target.post(message) {
+                self.batch_bytes += back.capacity();
                 *batch = back;
             }
         }

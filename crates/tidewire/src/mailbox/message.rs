@@ -65,6 +65,15 @@ impl LaneMessage {
         }
     }
 
+    /// Memory of the frames that a message carries.
+    pub(super) fn held_bytes(&self) -> usize {
+        match self {
+            Self::Send { frame, .. } | Self::Batch(frame) => frame.capacity(),
+            Self::Answer(answer) => answer.held_bytes(),
+            _ => 0,
+        }
+    }
+
     /// Counts a message that its lane, which has ended, did not take.
     pub(super) fn count_undelivered(&self, counters: &LaneCounters) {
         match self {

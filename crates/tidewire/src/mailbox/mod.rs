@@ -25,7 +25,7 @@ mod hand_over;
 mod message;
 mod queue;
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crossbeam_utils::CachePadded;
@@ -47,6 +47,8 @@ pub(crate) struct Mailbox {
     queue: CachePadded<Mutex<MessageQueue>>,
     /// Whether the queue has messages, for the lane to see without the lock. Written under it.
     has_messages: AtomicBool,
+    /// Memory of the frames in the queue, for the lane's account. Written under the lock.
+    held_bytes: AtomicUsize,
     /// The lane has ended; nobody will take what is posted. Written under the lock.
     retired: AtomicBool,
     pub(crate) doorbell: Arc<Doorbell>,
@@ -58,6 +60,7 @@ impl Mailbox {
         Ok(Arc::new(Self {
             queue: CachePadded::default(),
             has_messages: AtomicBool::new(false),
+            held_bytes: AtomicUsize::new(0),
             retired: AtomicBool::new(false),
             doorbell: Arc::new(Doorbell::new()?),
             counters,
@@ -75,6 +78,7 @@ impl Mailbox {
             self.has_messages.store(true, Ordering::Relaxed);
         }
         queue.push(message);
+        self.held_bytes.store(queue.held_bytes(), Ordering::Relaxed);
         drop(queue);
         self.doorbell.ring();
         Ok(())
@@ -89,12 +93,19 @@ impl Mailbox {
         let mut queue = self.lock();
         taken.append(&mut queue);
         self.has_messages.store(false, Ordering::Relaxed);
+        self.held_bytes.store(0, Ordering::Relaxed);
     }
 
     /// Whether nothing was posted. The doorbell orders this against a message that comes while the lane falls asleep.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         !self.has_messages.load(Ordering::Relaxed)
+    }
+
+    /// Memory of the frames that the lane has not taken.
+    #[inline]
+    pub(crate) fn held_bytes(&self) -> usize {
+        self.held_bytes.load(Ordering::Relaxed)
     }
 
     fn lock(&self) -> MutexGuard<'_, MessageQueue> {

@@ -12,6 +12,8 @@ pub(crate) struct MessageQueue {
     unreserved: usize,
     /// Bytes of the batches: their number alone would bound them at a thousand times any batch.
     batch_bytes: usize,
+    /// Memory of all frames.
+    held_bytes: usize,
 }
 
 impl Default for MessageQueue {
@@ -20,6 +22,7 @@ impl Default for MessageQueue {
             messages: VecDeque::with_capacity(PLACES_FIRST),
             unreserved: 0,
             batch_bytes: 0,
+            held_bytes: 0,
         }
     }
 }
@@ -39,6 +42,7 @@ impl MessageQueue {
     pub(super) fn push(&mut self, message: LaneMessage) {
         self.unreserved += usize::from(!message.is_reserved());
         self.batch_bytes += message.batch_bytes();
+        self.held_bytes += message.held_bytes();
         self.messages.push_back(message);
     }
 
@@ -47,6 +51,7 @@ impl MessageQueue {
         let message = self.messages.pop_front()?;
         self.unreserved -= usize::from(!message.is_reserved());
         self.batch_bytes -= message.batch_bytes();
+        self.held_bytes -= message.held_bytes();
         Some(message)
     }
 
@@ -58,6 +63,7 @@ impl MessageQueue {
         self.messages.append(&mut other.messages);
         self.unreserved += std::mem::take(&mut other.unreserved);
         self.batch_bytes += std::mem::take(&mut other.batch_bytes);
+        self.held_bytes += std::mem::take(&mut other.held_bytes);
     }
 
     /// Gives back the memory of a flood that is over.
@@ -65,6 +71,11 @@ impl MessageQueue {
         if self.is_empty() && self.messages.capacity() > PLACES_KEPT {
             *self = Self::default();
         }
+    }
+
+    /// Memory of the frames in it.
+    pub(super) fn held_bytes(&self) -> usize {
+        self.held_bytes
     }
 
     pub(crate) fn is_empty(&self) -> bool {

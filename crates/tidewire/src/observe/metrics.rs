@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crossbeam_utils::CachePadded;
 
+use crate::memory::MemoryAccount;
 use tidewire_proto::connection::CloseReason;
 
 /// A number that one thread changes and any thread reads.
@@ -49,11 +50,13 @@ pub enum DropReason {
     Policy,
     /// The subscriber left the room before the message was written.
     Left,
+    /// The server was near its memory limit: the subscriber was among those furthest behind, or the log could not grow.
+    Memory,
 }
 
 impl DropReason {
     /// Names of all reasons, in the order of their counters.
-    pub const NAMES: [&'static str; 3] = ["closed", "policy", "left"];
+    pub const NAMES: [&'static str; 4] = ["closed", "policy", "left", "memory"];
 }
 
 /// Why a datagram, or the rest of one, did not go where it was to go. All but the last two are about what came.
@@ -117,6 +120,13 @@ macro_rules! counters {
         #[derive(Clone, Debug, Default, PartialEq, Eq)]
         pub struct Metrics {
             $($(#[$doc])* pub $name: u64,)*
+            /// Bytes that the server's lanes hold for its peers, less than 64 KiB a lane from what they have settled; see
+            /// [`Limits::memory_bytes_max`](crate::Limits::memory_bytes_max).
+            pub memory_bytes: u64,
+            /// The limit of those bytes.
+            pub memory_bytes_max: u64,
+            /// How often the memory pressure rose or fell by a level. The levels are normal, high and full.
+            pub memory_pressure_changes: u64,
             /// Sessions closed, by reason; see [`CloseReason::NAMES`].
             pub closed: [u64; CloseReason::NAMES.len()],
             /// Room messages a subscriber did not get, by reason; see [`DropReason::NAMES`].
@@ -195,6 +205,11 @@ counters! {
     /// Events that a client dropped because the application did not take them; see
     /// [`WhenEventsFull`](crate::WhenEventsFull).
     events_dropped,
+    /// Connections refused because the server was near its memory limit. They are counted in `sessions_refused`, too.
+    memory_refused_sessions,
+    /// Messages for rooms and topics refused because the server was at its memory limit, and those of other lanes that were
+    /// dropped for it.
+    memory_refused_messages,
     /// Messages a service refused with a typed error.
     refused,
     /// Direct sends refused because the receiver's queue was full or it was gone.
@@ -286,19 +301,29 @@ impl Metrics {
 #[derive(Clone, Debug)]
 pub struct MetricsReader {
     lanes: Arc<[Arc<CachePadded<LaneCounters>>]>,
+    memory: Arc<MemoryAccount>,
 }
 
 impl MetricsReader {
-    pub(crate) fn new(lanes: Vec<Arc<CachePadded<LaneCounters>>>) -> Self {
+    pub(crate) fn new(
+        lanes: Vec<Arc<CachePadded<LaneCounters>>>,
+        memory: Arc<MemoryAccount>,
+    ) -> Self {
         Self {
             lanes: lanes.into(),
+            memory,
         }
     }
 
     /// The sum over all lanes, now.
     #[must_use]
     pub fn read(&self) -> Metrics {
-        let mut sum = Metrics::default();
+        let mut sum = Metrics {
+            memory_bytes: self.memory.bytes() as u64,
+            memory_bytes_max: self.memory.bytes_max() as u64,
+            memory_pressure_changes: self.memory.pressure_changes(),
+            ..Metrics::default()
+        };
         for lane in self.lanes.iter() {
             lane.add_to(&mut sum);
         }

@@ -20,6 +20,8 @@ pub enum ReachedLimit {
     Address,
     /// The server has as many as it may. Take one that exists, or try again later.
     Server,
+    /// The server is at its memory limit. Try again later.
+    Memory,
 }
 
 impl From<TableFull> for ReachedLimit {
@@ -44,6 +46,7 @@ fn room_limit(limit: ReachedLimit) -> &'static str {
         ReachedLimit::Server => {
             "the server has as many rooms as it may (rooms_max); join a room that exists, or try again later"
         }
+        ReachedLimit::Memory => OUT_OF_MEMORY,
     }
 }
 
@@ -61,6 +64,7 @@ fn pattern_limit(limit: ReachedLimit) -> &'static str {
         ReachedLimit::Server => {
             "the server has as many patterns as it may (topics_max); subscribe to one that exists, or try again later"
         }
+        ReachedLimit::Memory => OUT_OF_MEMORY,
     }
 }
 
@@ -73,8 +77,12 @@ fn registration_limit(limit: ReachedLimit) -> &'static str {
         ReachedLimit::Server => {
             "the server has as many registrations as it may (registrations_max)"
         }
+        ReachedLimit::Memory => OUT_OF_MEMORY,
     }
 }
+
+/// The remedy for a peer whose server may not grow.
+const OUT_OF_MEMORY: &str = "the server is at its memory limit (memory_bytes_max); try again later";
 
 /// A room could not be joined. Those about names may be retried with another name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -128,6 +136,9 @@ pub enum RoomError {
     /// Nobody has that name.
     #[error("nobody has that name")]
     NoSuchMember,
+    /// The server is at its memory limit. Try again later.
+    #[error("{OUT_OF_MEMORY}")]
+    OutOfMemory,
     /// The message could not be handed over.
     #[error(transparent)]
     Send(#[from] SendError),
@@ -178,6 +189,9 @@ pub enum PublishError {
     /// The text is not a topic; correct it.
     #[error(transparent)]
     Topic(#[from] TopicError),
+    /// The server is at its memory limit. Try again later.
+    #[error("{OUT_OF_MEMORY}")]
+    OutOfMemory,
     /// The codec cannot express the message, or it is too large.
     #[error(transparent)]
     Encode(#[from] EncodeError),

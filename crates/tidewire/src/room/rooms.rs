@@ -20,9 +20,11 @@ use super::refusal::{JoinError, ReachedLimit, RoomError};
 use super::routes::Routes;
 use crate::limits::nanoseconds;
 use crate::mailbox::{BatchEntry, Exchange};
+use crate::memory::Pressure;
 use crate::observe::DropReason;
 use crate::session::{
-    Gate, LaneSessions, Member, Membership, Outbox, Session, SessionId, append_with_header,
+    Gate, LaneSessions, MEMBERSHIP_BYTES, Member, Membership, Outbox, Session, SessionId,
+    append_with_header,
 };
 
 /// A room, or the subscribers of one topic pattern, as one lane sees it.
@@ -146,6 +148,9 @@ impl LaneRooms<'_> {
         if rooms.filter(|room| !room.is_topic).count() >= config.limits.rooms_per_session_max {
             return Err(JoinError::LimitReached(ReachedLimit::Session));
         }
+        if self.sessions.relief.memory.pressure() == Pressure::Full {
+            return Err(JoinError::LimitReached(ReachedLimit::Memory));
+        }
         let owner = session.owner();
         if session.connection.frame_bytes_max() < config.limits.frame_bytes_max {
             // What is said is framed once for all. One member with a small limit must neither be cut off by the
@@ -224,7 +229,35 @@ impl LaneRooms<'_> {
     }
 
     /// Appends what `id` says to the room's log. Returns whether the publisher must stop for now.
+    #[inline]
     pub(crate) fn say(
+        &mut self,
+        id: SessionId,
+        alias: u16,
+        payload: &[u8],
+    ) -> Result<bool, RoomError> {
+        match self.sessions.is_short_of_memory() {
+            false => self.append_said(id, alias, payload),
+            true => self.say_while_short(id, alias, payload),
+        }
+    }
+
+    /// The same while memory is short: it may be refused, and the publisher must stop until the end of the turn.
+    #[cold]
+    fn say_while_short(
+        &mut self,
+        id: SessionId,
+        alias: u16,
+        payload: &[u8],
+    ) -> Result<bool, RoomError> {
+        if !self.sessions.may_grow() {
+            return Err(RoomError::OutOfMemory);
+        }
+        let must_stop = self.append_said(id, alias, payload)?;
+        Ok(self.sessions.wait_for_memory(id) || must_stop)
+    }
+
+    fn append_said(
         &mut self,
         id: SessionId,
         alias: u16,
@@ -270,7 +303,7 @@ impl LaneRooms<'_> {
             .skip_own(log, position, bytes);
         let held = room.shared.is_congested().then(|| Arc::clone(&room.shared));
         self.sessions.counters.said.add(1);
-        self.handle_appended(alias, bytes, 1);
+        self.handle_appended(alias, position, bytes, 1);
         if let Some(room) = &held {
             self.hold(slot, room);
         }
@@ -327,6 +360,9 @@ impl LaneRooms<'_> {
                 }
             }
             BatchEntry::Room { alias, frame } => {
+                if self.sessions.is_short_of_memory() && !self.may_deliver(alias, frame.len()) {
+                    return self.drop_for_memory(alias);
+                }
                 let Some(log) = self.sessions.outbox.logs.get_mut(alias) else {
                     return;
                 };
@@ -334,11 +370,27 @@ impl LaneRooms<'_> {
                     out.extend_from_slice(frame);
                     Ok(())
                 });
-                if appended.is_ok() {
-                    self.count_and_plan(alias, 0);
+                if let Ok((position, bytes)) = appended {
+                    self.count_and_plan(alias, position, bytes, 0);
                 }
             }
         }
+    }
+
+    /// Whether a message from another lane may be appended to the log of a room.
+    #[cold]
+    fn may_deliver(&mut self, alias: u16, bytes: usize) -> bool {
+        let log = self.sessions.outbox.logs.get(alias);
+        log.is_none_or(|log| !log.must_grow_for(bytes)) || self.sessions.may_grow()
+    }
+
+    /// Counts a message from another lane that the log of a room may not grow for.
+    #[cold]
+    fn drop_for_memory(&self, alias: u16) {
+        let members = self.table.get(alias).map_or(0, |room| room.members.len());
+        let counters = &self.sessions.counters;
+        counters.room_offered.add(members as u64);
+        counters.room_dropped[DropReason::Memory as usize].add(members as u64);
     }
 
     /// Runs every sweep that is planned, because no later one will be.
@@ -386,6 +438,7 @@ impl LaneRooms<'_> {
         };
         room.coalescer
             .handle_sweep(started_ns, self.sessions.reactor.clock.now_ns());
+        self.sessions.charge_log(alias);
     }
 
     /// Queues, for the session whose messages are handled and that just joined, the members who are present.
@@ -439,15 +492,15 @@ impl LaneRooms<'_> {
             config.codec.encode_presence(&presence, out)
         });
         match appended {
-            Ok((_, bytes)) => self.handle_appended(alias, bytes, 0),
+            Ok((position, bytes)) => self.handle_appended(alias, position, bytes, 0),
             Err(error) => tracing::debug!(%error, "presence not announced"),
         }
     }
 
     /// The newest frame of a room's log goes to the lanes that have members, and a sweep is planned here.
     /// `own` is 1 if its author is a subscriber of this lane's log, else 0.
-    pub(super) fn handle_appended(&mut self, alias: u16, bytes: usize, own: u64) {
-        let others = self.count_and_plan(alias, own);
+    pub(super) fn handle_appended(&mut self, alias: u16, position: u64, bytes: usize, own: u64) {
+        let others = self.count_and_plan(alias, position, bytes, own);
         if others != 0 {
             self.pass_on(alias, bytes, others);
         }
@@ -474,10 +527,12 @@ impl LaneRooms<'_> {
             self.exchange
                 .batch(lane, &BatchEntry::Room { alias, frame });
         }
+        // One message may go to many logs, so this must not wait for the end of the turn.
+        self.sessions.charge_common(self.exchange.held_bytes());
     }
 
     /// Counts a message for the members on this lane, and plans a sweep. Returns the other lanes with members, as bits.
-    fn count_and_plan(&mut self, alias: u16, own: u64) -> u64 {
+    fn count_and_plan(&mut self, alias: u16, position: u64, bytes: usize, own: u64) -> u64 {
         let Some(Some(room)) = self.table.rooms.get_mut(usize::from(alias)) else {
             return 0;
         };
@@ -485,8 +540,13 @@ impl LaneRooms<'_> {
             .counters
             .room_offered
             .add(room.members.len() as u64 - own);
+        let mut must_charge = (position ^ (position + bytes as u64)) >= CHARGE_STEP_BYTES;
         if let Some(due_ns) = room.coalescer.handle_append(self.sessions.reactor.now_ns) {
             self.table.due.push(Reverse((due_ns, alias)));
+            must_charge = true;
+        }
+        if must_charge {
+            self.sessions.charge_log(alias);
         }
         room.shared.other_lanes(self.exchange.lane)
     }
@@ -497,7 +557,7 @@ impl LaneRooms<'_> {
             self.table.rooms.resize_with(index + 1, || None);
         }
         let interval_max_ns = nanoseconds(self.sessions.config.room_defaults.coalesce_max);
-        self.sessions.outbox.logs.open(shared.alias);
+        self.sessions.open_log(shared.alias);
         self.table.rooms[index].get_or_insert_with(|| {
             Box::new(Room {
                 shared: Arc::clone(shared),
@@ -520,8 +580,10 @@ impl LaneRooms<'_> {
         let subscriber = Subscriber::attach(log, policy, limits);
         let index = room.members.len();
         room.members.push(slot);
+        self.sessions.relief.memory.resize(0, MEMBERSHIP_BYTES);
         self.sessions[slot].memberships.push(Membership {
             room: alias,
+            held_bytes: MEMBERSHIP_BYTES,
             is_topic: shared.pattern.is_some(),
             number: 0,
             index,
@@ -530,10 +592,16 @@ impl LaneRooms<'_> {
     }
 
     pub(super) fn detach(&mut self, slot: usize, membership: usize, reason: DropReason) {
-        let LaneSessions { slab, outbox, .. } = &mut *self.sessions;
+        let LaneSessions {
+            slab,
+            outbox,
+            relief,
+            ..
+        } = &mut *self.sessions;
         let session = &mut slab[slot];
         let Membership {
             room: alias,
+            held_bytes,
             is_topic,
             index,
             subscriber,
@@ -547,6 +615,8 @@ impl LaneRooms<'_> {
             return;
         };
         let undelivered = subscriber.detach(log);
+        relief.memory.resize(held_bytes, 0);
+        outbox.logs.charge(alias, &mut relief.memory);
         room.members.swap_remove(index);
         if let Some(moved) = room.members.get(index).copied()
             && let Some(membership) = self.sessions[moved].membership(alias)
@@ -575,7 +645,7 @@ impl LaneRooms<'_> {
         if empty {
             self.unblock(alias);
             self.table.rooms[usize::from(alias)] = None;
-            self.sessions.outbox.logs.close(alias);
+            self.sessions.close_log(alias);
         }
     }
 }
@@ -602,6 +672,9 @@ impl Session {
             .position(|membership| membership.room == alias)
     }
 }
+
+/// A log is charged once in so many bytes, a power of two, and whenever a sweep is planned or done.
+const CHARGE_STEP_BYTES: u64 = 16 * 1024;
 
 /// Most a codec adds to a payload in a room: a header, or brackets and a name.
 const FRAME_OVERHEAD_BYTES_MAX: usize = 96;

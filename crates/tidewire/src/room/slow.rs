@@ -15,7 +15,9 @@ use super::directory::SharedRoom;
 use super::rooms::{LaneRooms, Room};
 use crate::limits::nanoseconds;
 use crate::observe::DropReason;
-use crate::session::{CloseReason, LaneSessions, Session, TimerKey, push_delivery};
+use crate::session::{
+    CloseReason, LaneSessions, MEMBERSHIP_BYTES, Session, TimerKey, push_delivery,
+};
 
 impl LaneRooms<'_> {
     /// Applies the policy to a subscriber whose socket is full.
@@ -25,6 +27,7 @@ impl LaneRooms<'_> {
             outbox,
             counters,
             config,
+            relief,
             ..
         } = &mut *self.sessions;
         let session = &mut slab[slot];
@@ -36,6 +39,9 @@ impl LaneRooms<'_> {
         };
         let membership = &mut session.memberships[index];
         let subscription = membership.subscription();
+        let held_bytes = MEMBERSHIP_BYTES + membership.subscriber.held_bytes();
+        relief.memory.resize(membership.held_bytes, held_bytes);
+        membership.held_bytes = held_bytes;
         let subscriber = &mut membership.subscriber;
         let behind = subscriber.messages_behind(log);
         let output = &mut session.output;
@@ -48,6 +54,7 @@ impl LaneRooms<'_> {
                 counters.room_dropped[DropReason::Policy as usize].add(dropped);
                 let spilled = behind - subscriber.messages_behind(log) - dropped;
                 session.output.room_messages += spilled;
+                self.sessions.charge_buffers(slot);
             }
             Verdict::Disconnect => {
                 warn_of_slow(session, Some(behind), "slow subscriber disconnected");

@@ -21,6 +21,7 @@ use super::directory::SharedRoom;
 use super::refusal::{NotSubscribed, PublishError, ReachedLimit, SubscribeError};
 use super::rooms::LaneRooms;
 use crate::limits::REFUSAL_QUIET_NS;
+use crate::memory::Pressure;
 use crate::observe::DropReason;
 use crate::session::{LaneSessions, SessionId};
 
@@ -100,6 +101,9 @@ impl LaneRooms<'_> {
         if count >= self.sessions.config.limits.subscriptions_per_session_max {
             return Err(SubscribeError::LimitReached(ReachedLimit::Session));
         }
+        if self.sessions.relief.memory.pressure() == Pressure::Full {
+            return Err(SubscribeError::LimitReached(ReachedLimit::Memory));
+        }
         let owner = self.sessions[slot].owner();
         let directory = Arc::clone(&self.table.directory);
         let limiter = Arc::clone(&self.table.limiter);
@@ -149,6 +153,9 @@ impl LaneRooms<'_> {
             let (bytes, limit) = (payload.len() as u64, limit.saturating_sub(overhead) as u64);
             return Err(EncodeError::PayloadTooLarge { bytes, limit }.into());
         }
+        if self.sessions.is_short_of_memory() && !self.sessions.may_grow() {
+            return Err(PublishError::OutOfMemory);
+        }
         self.table.directory.refresh(&mut self.table.routes);
         // Collected first, because appending needs all of the lane. The list is kept for the next message.
         let mut matched = std::mem::take(&mut self.table.matched);
@@ -166,12 +173,13 @@ impl LaneRooms<'_> {
         result?;
         self.sessions.counters.published.add(1);
         // One of them is enough to hold it for; when that is clear, its next message meets the others.
+        let must_wait = self.sessions.is_short_of_memory() && self.sessions.wait_for_memory(id);
         match (congested, self.sessions.slot_of(id)) {
             (Some(room), Some(slot)) => {
                 self.hold(slot, &room);
                 Ok(true)
             }
-            _ => Ok(false),
+            _ => Ok(must_wait),
         }
     }
 
@@ -188,8 +196,8 @@ impl LaneRooms<'_> {
         let codec = &config.codec;
         if let Some(log) = outbox.logs.get_mut(shared.alias) {
             let expected = FRAME_OVERHEAD_BYTES + name.len() + payload.len();
-            let (_, bytes) = log.append_with(expected, |out| codec.encode(&message, out))?;
-            self.handle_appended(shared.alias, bytes, 0);
+            let (position, bytes) = log.append_with(expected, |out| codec.encode(&message, out))?;
+            self.handle_appended(shared.alias, position, bytes, 0);
             return Ok(());
         }
         let others = shared.other_lanes(self.exchange.lane);

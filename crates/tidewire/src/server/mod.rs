@@ -471,7 +471,7 @@ impl ServerBuilder {
             threads: Vec::new(),
             addresses: bound.addresses,
             names: Vec::new(),
-            metrics: MetricsReader::new(counters.clone()),
+            metrics: MetricsReader::new(counters.clone(), Arc::clone(&shared.memory)),
             poller: kind,
         };
         server.take_names()?;

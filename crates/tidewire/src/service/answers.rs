@@ -154,14 +154,13 @@ impl Context<'_> {
     }
 
     fn line_up(&mut self, place: Place) {
-        let limit = self.core.config.limits.deferred_per_session_max;
         let Some(session) = self.core.sessions.find_mut(self.id) else {
             return;
         };
         let ends = matches!(place, Place::Inexpressible);
-        if let Some(Unanswered::Ordered { places, .. }) = session.unanswered.as_deref_mut() {
-            places.push_back(place);
-            if ends || places.len() >= limit.max(1) {
+        if let Some(unanswered) = session.unanswered.as_deref_mut() {
+            unanswered.line_up(place);
+            if ends || unanswered.is_full(&self.core.config.limits) {
                 session.connection.pause(PauseReason::Answers);
                 self.stopped = true;
             }

@@ -17,7 +17,9 @@ impl From<RoomError> for HandlerError {
         let code = match error {
             RoomError::NotJoined => ErrorCode::NotJoined,
             RoomError::NoSuchMember => ErrorCode::NotFound,
-            RoomError::Send(SendError::QueueFull) => ErrorCode::LimitReached,
+            RoomError::Send(SendError::QueueFull) | RoomError::OutOfMemory => {
+                ErrorCode::LimitReached
+            }
             RoomError::Send(SendError::NotOpen) => ErrorCode::NotFound,
             RoomError::Send(SendError::Encode(_)) | RoomError::Encode(_) => ErrorCode::LimitReached,
         };
@@ -41,7 +43,9 @@ impl From<PublishError> for HandlerError {
     fn from(error: PublishError) -> Self {
         let code = match error {
             PublishError::Topic(error) => error.code(),
-            PublishError::Encode(_) | PublishError::HandOver(_) => ErrorCode::LimitReached,
+            PublishError::Encode(_) | PublishError::HandOver(_) | PublishError::OutOfMemory => {
+                ErrorCode::LimitReached
+            }
         };
         Self::new(code, error.to_string())
     }

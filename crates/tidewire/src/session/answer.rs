@@ -34,6 +34,16 @@ pub(crate) enum Content {
     Inexpressible,
 }
 
+impl Answer {
+    /// Memory of its frame.
+    pub(crate) fn held_bytes(&self) -> usize {
+        match &self.content {
+            Content::Frame(frame) => frame.capacity(),
+            Content::Nothing | Content::Inexpressible => 0,
+        }
+    }
+}
+
 impl Token {
     pub(crate) fn cancel(&self) {
         self.cancelled.store(true, Ordering::Relaxed);

@@ -4,10 +4,21 @@
 //! already large enough, so the steady state allocates nothing.
 
 /// A stack of empty buffers, bounded in number and bytes.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct BufferPool {
     spare: Vec<Vec<u8>>,
     bytes: usize,
+    bytes_max: usize,
+}
+
+impl Default for BufferPool {
+    fn default() -> Self {
+        Self {
+            spare: Vec::new(),
+            bytes: 0,
+            bytes_max: BYTES_MAX,
+        }
+    }
 }
 
 impl BufferPool {
@@ -27,12 +38,29 @@ impl BufferPool {
     #[inline]
     pub(crate) fn put(&mut self, mut buffer: Vec<u8>) {
         let capacity = buffer.capacity();
-        if capacity == 0 || self.spare.len() == BUFFERS_MAX || self.bytes + capacity > BYTES_MAX {
+        if capacity == 0
+            || self.spare.len() == BUFFERS_MAX
+            || self.bytes + capacity > self.bytes_max
+        {
             return;
         }
         buffer.clear();
         self.bytes += capacity;
         self.spare.push(buffer);
+    }
+
+    /// Memory of the buffers that nobody uses.
+    #[inline]
+    pub(crate) fn held_bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Whether buffers are kept. If not, those that are spare are freed now.
+    pub(crate) fn keep_spare(&mut self, keep: bool) {
+        self.bytes_max = if keep { BYTES_MAX } else { 0 };
+        if !keep {
+            (self.spare, self.bytes) = (Vec::new(), 0);
+        }
     }
 }
 
@@ -53,6 +81,19 @@ mod tests {
         let buffer = pool.take();
         assert!(buffer.is_empty() && buffer.capacity() >= 9);
         assert_eq!(pool.take().capacity(), 0);
+    }
+
+    #[test]
+    fn nothing_is_kept_while_memory_is_short() {
+        let mut pool = BufferPool::default();
+        pool.put(vec![0; 100]);
+        pool.keep_spare(false);
+        assert_eq!(pool.held_bytes(), 0);
+        pool.put(vec![0; 100]);
+        assert_eq!(pool.take().capacity(), 0);
+        pool.keep_spare(true);
+        pool.put(vec![0; 100]);
+        assert_eq!(pool.held_bytes(), 100);
     }
 
     #[test]

@@ -12,8 +12,10 @@ use tidewire_proto::connection::{Connection, Identity, Rules};
 use super::answer::SpareFrames;
 use super::outbox::Outbox;
 use super::reactor::Reactor;
+use super::relief::Relief;
 use super::{CloseReason, Session, SessionId};
 use crate::config::Config;
+use crate::memory::LaneMemory;
 use crate::observe::LaneCounters;
 use crate::transport::{ConnectFailure, Transport};
 
@@ -24,6 +26,8 @@ pub(crate) struct LaneSessions {
     pub(crate) counters: Arc<CachePadded<LaneCounters>>,
     pub(crate) reactor: Reactor,
     pub(crate) outbox: Outbox,
+    /// What the lane holds, and who gives way.
+    pub(crate) relief: Relief,
     pub(crate) slab: Slab<Session>,
     /// Sessions to remove at the end of the turn.
     pub(crate) closed: Vec<usize>,
@@ -35,7 +39,7 @@ pub(crate) struct LaneSessions {
     pub(crate) port_waiters: Vec<(usize, usize)>,
     pub(crate) connect_failures: Vec<(SessionId, ConnectFailure)>,
     /// The part of session numbers that tells apart those that had the same slot.
-    generation: u32,
+    pub(super) generation: u32,
 }
 
 impl LaneSessions {
@@ -44,6 +48,7 @@ impl LaneSessions {
         counters: Arc<CachePadded<LaneCounters>>,
         poller: Box<dyn Poller>,
         spare_frames: Arc<SpareFrames>,
+        memory: LaneMemory,
     ) -> Self {
         let queue_bytes_max = config.limits.queue_bytes_max;
         Self {
@@ -51,6 +56,7 @@ impl LaneSessions {
             config,
             counters,
             reactor: Reactor::new(poller),
+            relief: Relief::new(memory),
             slab: Slab::new(),
             closed: Vec::new(),
             resumed: Vec::new(),

@@ -14,6 +14,7 @@ mod outbox;
 mod output;
 mod pending;
 mod reactor;
+mod relief;
 mod send;
 mod shared;
 mod timeouts;
@@ -43,6 +44,7 @@ pub(crate) use outbox::Outbox;
 pub(crate) use output::Output;
 pub(crate) use pending::{NOWHERE, Place, Unanswered};
 pub(crate) use reactor::TimerKey;
+pub(crate) use relief::MEMBERSHIP_BYTES;
 pub use send::SendError;
 pub(crate) use send::{Taken, encode_within};
 pub(crate) use shared::{SessionCard, SessionTable};
@@ -78,6 +80,11 @@ impl SessionId {
         self.0
     }
 
+    /// How many sessions of its lane are newer, if that has counted to `generation`.
+    pub(crate) fn age(self, generation: u32) -> u32 {
+        generation.wrapping_sub((self.0 >> 32) as u32)
+    }
+
     pub(crate) fn lane(self) -> usize {
         (self.0 >> SLOT_BITS & LANE_MASK) as usize
     }
@@ -97,6 +104,8 @@ impl fmt::Display for SessionId {
 #[derive(Debug)]
 pub(crate) struct Membership {
     pub(crate) room: u16,
+    /// Memory it is charged for.
+    pub(crate) held_bytes: usize,
     /// Whether it is a subscription.
     pub(crate) is_topic: bool,
     /// The id of the message that asked for it.

@@ -11,6 +11,7 @@ use tidewire_proto::room::{Deliveries, RoomLog};
 use super::answer::{SpareFrames, Token};
 use super::buffers::BufferPool;
 use super::{LaneSessions, Output};
+use crate::memory::{LaneMemory, Pressure};
 
 /// See the module.
 #[derive(Debug)]
@@ -171,35 +172,76 @@ impl Outbox {
 
 /// The lane's logs of rooms and topics, by alias.
 #[derive(Debug, Default)]
-pub(crate) struct Logs(Vec<Option<Box<RoomLog>>>);
+pub(crate) struct Logs(Vec<Option<Box<ChargedLog>>>);
+
+/// A log, and the part of its memory that is charged.
+#[derive(Debug, Default)]
+struct ChargedLog {
+    log: RoomLog,
+    bytes: usize,
+}
+
+impl ChargedLog {
+    /// Charges what the log holds. While memory is short it keeps nothing to reuse.
+    #[inline]
+    fn charge(&mut self, memory: &mut LaneMemory) {
+        if memory.pressure() != Pressure::Normal {
+            self.log.release_spare();
+        }
+        let held = self.log.held_bytes();
+        memory.resize(self.bytes, held);
+        self.bytes = held;
+    }
+}
 
 impl Logs {
     #[inline]
     pub(crate) fn get(&self, alias: u16) -> Option<&RoomLog> {
-        self.0.get(usize::from(alias))?.as_deref()
+        Some(&self.0.get(usize::from(alias))?.as_deref()?.log)
     }
 
     #[inline]
     pub(crate) fn get_mut(&mut self, alias: u16) -> Option<&mut RoomLog> {
-        self.0.get_mut(usize::from(alias))?.as_deref_mut()
+        Some(&mut self.0.get_mut(usize::from(alias))?.as_deref_mut()?.log)
+    }
+
+    /// Charges a log for what it holds since it was appended to, or read from.
+    #[inline]
+    pub(crate) fn charge(&mut self, alias: u16, memory: &mut LaneMemory) {
+        if let Some(Some(log)) = self.0.get_mut(usize::from(alias)) {
+            log.charge(memory);
+        }
+    }
+
+    /// Charges all logs.
+    pub(super) fn charge_all(&mut self, memory: &mut LaneMemory) {
+        for log in self.0.iter_mut().flatten() {
+            log.charge(memory);
+        }
     }
 
     /// Adds the log of a room, unless it has one.
-    pub(crate) fn open(&mut self, alias: u16) {
+    pub(crate) fn open(&mut self, alias: u16, memory: &mut LaneMemory) {
         let index = usize::from(alias);
         if self.0.len() <= index {
             self.0.resize_with(index + 1, || None);
         }
-        self.0[index].get_or_insert_with(|| Box::new(RoomLog::new()));
+        self.0[index].get_or_insert_with(|| {
+            memory.resize(0, ROOM_BYTES);
+            Box::default()
+        });
     }
 
     /// Drops the log of a room that has no subscriber any more.
-    pub(crate) fn close(&mut self, alias: u16) {
-        if let Some(log) = self.0.get_mut(usize::from(alias)) {
-            *log = None;
+    pub(crate) fn close(&mut self, alias: u16, memory: &mut LaneMemory) {
+        if let Some(log) = self.0.get_mut(usize::from(alias)).and_then(Option::take) {
+            memory.resize(ROOM_BYTES + log.bytes, 0);
         }
     }
 }
 
 /// No session's messages are handled.
 const NO_SLOT: usize = usize::MAX;
+
+/// Memory of a room, or of a pattern, on a lane beside its log, and of its part in the server's tables.
+const ROOM_BYTES: usize = 1_024;

@@ -12,6 +12,7 @@ use tidewire_proto::connection::PauseReason;
 
 use super::answer::{Answer, Content, Token};
 use super::{CloseReason, LaneSessions, Session};
+use crate::limits::Limits;
 
 /// The requests of a session that are not answered yet.
 #[derive(Debug)]
@@ -27,6 +28,8 @@ pub(crate) enum Unanswered {
         places: VecDeque<Place>,
         /// Number of the first place, counted over the life of the session.
         first: u64,
+        /// Memory of the answers among them.
+        bytes: usize,
     },
 }
 
@@ -52,6 +55,7 @@ impl Unanswered {
             Self::Ordered {
                 places: VecDeque::new(),
                 first: 0,
+                bytes: 0,
             }
         } else {
             Self::Unordered {
@@ -78,11 +82,33 @@ impl Unanswered {
                 }
                 Some(entries.insert(Entry { request_id, token }) as u64)
             }
-            Self::Ordered { places, first } => {
+            Self::Ordered { places, first, .. } => {
                 places.push_back(Place::Deferred(token));
                 Some(*first + places.len() as u64 - 1)
             }
         }
+    }
+
+    /// Adds the place of a request that is answered already, if there is a line.
+    pub(crate) fn line_up(&mut self, place: Place) {
+        if let Self::Ordered { places, bytes, .. } = self {
+            *bytes += place.held_bytes();
+            places.push_back(place);
+        }
+    }
+
+    /// Memory of the answers that wait in line.
+    pub(super) fn held_bytes(&self) -> usize {
+        match self {
+            Self::Unordered { .. } => 0,
+            Self::Ordered { bytes, .. } => *bytes,
+        }
+    }
+
+    /// Whether the session is not read until some are answered: there are many, or much waits in line.
+    pub(crate) fn is_full(&self, limits: &Limits) -> bool {
+        self.len() >= limits.deferred_per_session_max.max(1)
+            || self.held_bytes() > limits.queue_bytes_max
     }
 
     /// Whether the session ends when what was asked so far is answered.
@@ -106,6 +132,15 @@ impl Unanswered {
                     }
                 }
             }
+        }
+    }
+}
+
+impl Place {
+    fn held_bytes(&self) -> usize {
+        match self {
+            Self::Answered(frame) => frame.capacity(),
+            Self::Deferred(_) | Self::Inexpressible => 0,
         }
     }
 }
@@ -188,7 +223,11 @@ impl LaneSessions {
                 }
                 true
             }
-            Some(Unanswered::Ordered { places, first }) => {
+            Some(Unanswered::Ordered {
+                places,
+                first,
+                bytes,
+            }) => {
                 let index = usize::try_from(place.wrapping_sub(*first)).ok();
                 let Some(waiting) = index.and_then(|index| places.get_mut(index)) else {
                     self.keep_frame(content);
@@ -199,6 +238,7 @@ impl LaneSessions {
                     Content::Nothing => Place::Answered(Vec::new()),
                     Content::Inexpressible => Place::Inexpressible,
                 };
+                *bytes += waiting.held_bytes();
                 self.advance_line(slot);
                 true
             }
@@ -209,8 +249,11 @@ impl LaneSessions {
     /// Sends what stands answered at the front of a session's line.
     fn advance_line(&mut self, slot: usize) {
         loop {
-            let Some(Unanswered::Ordered { places, first }) =
-                self.slab[slot].unanswered.as_deref_mut()
+            let Some(Unanswered::Ordered {
+                places,
+                first,
+                bytes,
+            }) = self.slab[slot].unanswered.as_deref_mut()
             else {
                 return;
             };
@@ -220,7 +263,10 @@ impl LaneSessions {
             }
             *first += 1;
             match places.pop_front() {
-                Some(Place::Answered(frame)) => self.append(slot, frame),
+                Some(Place::Answered(frame)) => {
+                    *bytes -= frame.capacity();
+                    self.append(slot, frame);
+                }
                 _ => return self.finish(slot, CloseReason::Service),
             }
         }
@@ -240,14 +286,14 @@ impl LaneSessions {
 
     /// Something was answered: reading may go on, and an end that waited for it may come.
     fn handle_answered(&mut self, slot: usize) {
-        let limit = self.config.limits.deferred_per_session_max.max(1);
         let session = &mut self.slab[slot];
         let waiting = session.unanswered_count();
-        let ends = session
+        let limits = &self.config.limits;
+        let must_wait = session
             .unanswered
             .as_ref()
-            .is_some_and(|unanswered| unanswered.is_ending());
-        if waiting < limit && !ends && session.connection.resume(PauseReason::Answers) {
+            .is_some_and(|unanswered| unanswered.is_ending() || unanswered.is_full(limits));
+        if !must_wait && session.connection.resume(PauseReason::Answers) {
             self.resumed.push(slot);
         }
         if waiting == 0 {

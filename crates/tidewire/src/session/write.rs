@@ -28,6 +28,8 @@ impl LaneSessions {
                 session.dirty = false;
                 if !session.connection.outbound().is_blocked() {
                     self.flush(slot);
+                } else {
+                    self.charge_buffers(slot);
                 }
             }
         }
@@ -66,6 +68,7 @@ impl LaneSessions {
             _ if session.stream.preserves_boundaries() => {
                 let sending = Moving::send(&self.slab[slot], &self.config.codec, &self.counters);
                 self.flush_datagrams(slot);
+                self.charge_buffers(slot);
                 return sending.end(&self.counters);
             }
             _ => {}
@@ -78,9 +81,18 @@ impl LaneSessions {
         };
         sending.end(&self.counters);
         match flushed {
-            Ok(true) => self.handle_flushed(slot),
-            Ok(false) => self.block(slot),
-            Err(kind) => self.handle_write_failure(slot, kind),
+            Ok(true) => {
+                self.handle_flushed(slot);
+                self.charge_kept_nothing(slot);
+            }
+            Ok(false) => {
+                self.block(slot);
+                self.charge_buffers(slot);
+            }
+            Err(kind) => {
+                self.handle_write_failure(slot, kind);
+                self.charge_buffers(slot);
+            }
         }
     }
 
@@ -155,6 +167,8 @@ impl LaneSessions {
         buffers.put(session.output.take_buffer());
         session.release_outside();
         self.count_undelivered(dropped);
+        self.charge_buffers(slot);
+        self.charge_rooms_of(slot);
         self.unpause(slot);
     }
 

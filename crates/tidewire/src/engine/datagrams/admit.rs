@@ -108,13 +108,11 @@ impl Core {
             }
         }
         let endpoint = Endpoint::Udp(datagram.peer);
-        if !self.shared.limiter.enter(Some(&endpoint)) {
-            self.note_refusal(Some(&endpoint));
+        if let Err(refusal) = self.count_in(Some(&endpoint)) {
             self.sessions.drop_datagram(DatagramDrop::Refused);
             let mut stream = Carrier::from(peer);
             if codec.has_go_away() {
-                let text = "a limit on the number of sessions is reached";
-                self.turn_away(stream, GoAwayCode::LimitReached, text);
+                self.turn_away(stream, GoAwayCode::LimitReached, refusal.text());
             } else {
                 let _ = stream.shutdown_write();
             }

@@ -1,0 +1,105 @@
+//! What is kept of a read: the beginning of a frame, or whole frames that may not be handled yet.
+//!
+//! A short rest is copied, and read on behind in the lane's receive buffer. A long one has a buffer of its own, into which the
+//! rest of its frame is read, so that a peer that sends it in small pieces cannot make the lane copy it for each of them.
+
+use tidewire_proto::codec::Codec;
+use tidewire_proto::connection::{Inbound, PauseReason};
+
+use super::read::{Flow, Read, TAIL_DIRECT_BYTES, end, handle_bytes, read_once, stop};
+use crate::engine::Core;
+use crate::service::Service;
+use crate::session::LaneSessions;
+use crate::transport::Transport;
+
+/// Reads a long unfinished frame straight into the session's own buffer.
+pub(super) fn read_into_tail<S: Service, C: Codec + ?Sized>(
+    core: &mut Core,
+    service: &mut S,
+    codec: &C,
+    slot: usize,
+    mut budget: usize,
+) {
+    let (mut tail, mut try_first) = core.sessions[slot].connection.partial.take();
+    loop {
+        // Not doubled: what is kept of a frame should cost what has come of it.
+        if tail.capacity() - tail.len() < TAIL_STEP_BYTES {
+            tail.reserve_exact(TAIL_STEP_BYTES.max(tail.len() / 4));
+        }
+        let searched = if try_first { 0 } else { tail.len() };
+        let mut short = false;
+        if !std::mem::take(&mut try_first) {
+            let held = tail.len();
+            tail.resize(held + TAIL_STEP_BYTES, 0);
+            let read = read_once(core, slot, &mut tail[held..]);
+            let count = if let Read::Bytes(count) = read {
+                count
+            } else {
+                0
+            };
+            tail.truncate(held + count);
+            match read {
+                Read::Bytes(_) => {}
+                Read::Nothing => break,
+                Read::End => return end(core, slot),
+                Read::Failed(reason) => return core.sessions.close(slot, reason),
+            }
+            budget = budget.saturating_sub(count);
+            short = count < TAIL_STEP_BYTES && core.sessions[slot].stream.is_dry_after_short_read();
+        }
+        let (used, flow) = handle_bytes(core, service, codec, slot, &tail, searched);
+        if !matches!(flow, Flow::Continue) {
+            return stop(core, slot, &tail[used..], flow);
+        }
+        core.sessions[slot].connection.handle_backlog_served();
+        tail.drain(..used);
+        if short
+            || budget == 0
+            || tail.len() < TAIL_DIRECT_BYTES
+            || !core.sessions[slot].connection.may_read()
+        {
+            break;
+        }
+    }
+    if tail.len() < TAIL_DIRECT_BYTES {
+        keep_tail(core, slot, &tail);
+        return core.sessions.outbox.buffers.put(tail);
+    }
+    let now_ns = core.sessions.reactor.now_ns;
+    core.sessions[slot].connection.partial.keep(tail, now_ns);
+    core.sessions.charge_kept(slot);
+}
+
+/// Reading stopped within what was read: keeps the rest until it may go on.
+pub(super) fn pause(core: &mut Core, slot: usize, rest: &[u8]) {
+    let is_full = core.sessions[slot].output.len() > core.config.limits.queue_bytes_max;
+    let LaneSessions { slab, outbox, .. } = &mut core.sessions;
+    let connection = &mut slab[slot].connection;
+    if connection.inbound() == Inbound::Ended || connection.is_closed() {
+        return;
+    }
+    if is_full || !connection.is_paused() {
+        connection.pause(PauseReason::Output);
+    }
+    let mut kept = outbox.buffers.take();
+    kept.extend_from_slice(rest);
+    connection.partial.keep_frames(kept);
+    core.counters.reads_paused.add(1);
+    core.sessions.charge_kept(slot);
+    core.sessions.update_interest(slot);
+}
+
+/// Remembers the unfinished end of what was read.
+pub(super) fn keep_tail(core: &mut Core, slot: usize, rest: &[u8]) {
+    if rest.is_empty() {
+        return core.sessions.charge_kept_nothing(slot);
+    }
+    let mut kept = core.sessions.outbox.buffers.take();
+    kept.extend_from_slice(rest);
+    let now_ns = core.sessions.reactor.now_ns;
+    core.sessions[slot].connection.partial.keep(kept, now_ns);
+    core.sessions.charge_kept(slot);
+}
+
+/// How much is read at once into a long unfinished frame.
+const TAIL_STEP_BYTES: usize = 64 * 1024;

@@ -1,0 +1,381 @@
+//! The memory account of a server: how much its lanes hold, and how near that is to the limit.
+//!
+//! Problem: every limit of a session bounds what that session holds, and the product of all limits is more than any machine
+//! has. Approach: each lane counts the bytes it holds in a plain integer, and settles the difference with one shared number in
+//! steps of 64 KiB, so that nothing is atomic per message. Whoever settles finds out how near the limit is. That is a level with
+//! hysteresis, the [`Pressure`], which every lane reads once a turn and where it wants to grow.
+//!
+//! What is counted is capacity and not length, since a buffer costs what it can hold. The processes' fixed costs (code, stacks,
+//! one receive buffer a lane) and the kernel's socket buffers are not counted.
+//!
+//! Rejected: asking the allocator, which counts for the whole process, with the memory of the application, and only where it
+//! is one that counts; and a share of the limit for each lane, which would refuse a busy lane what idle ones do not need.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
+
+use crossbeam_utils::CachePadded;
+
+/// How near a server is to its memory limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub(crate) enum Pressure {
+    /// There is room.
+    Normal,
+    /// Three quarters are held: what is slow or unknown gives way.
+    High,
+    /// Fifteen sixteenths are held: nothing grows any more.
+    Full,
+}
+
+impl Pressure {
+    /// The level that follows this one when so many sixteenths of the limit are held. It falls later than it rises, so that a
+    /// server at a border does not go back and forth.
+    fn next(self, sixteenths: usize) -> Self {
+        match self {
+            _ if sixteenths >= FULL_AT => Self::Full,
+            Self::Full if sixteenths >= FULL_UNTIL => Self::Full,
+            Self::Full | Self::High if sixteenths >= RELIEVED_BELOW => Self::High,
+            Self::Normal if sixteenths >= HIGH_AT => Self::High,
+            _ => Self::Normal,
+        }
+    }
+
+    fn from_number(number: u8) -> Self {
+        match number {
+            0 => Self::Normal,
+            1 => Self::High,
+            _ => Self::Full,
+        }
+    }
+}
+
+/// What all lanes of a server hold together.
+#[derive(Debug)]
+pub(crate) struct MemoryAccount {
+    bytes_max: usize,
+    bytes: CachePadded<AtomicUsize>,
+    pressure: AtomicU8,
+    pressure_changes: AtomicU64,
+}
+
+impl MemoryAccount {
+    pub(crate) fn new(bytes_max: usize) -> Self {
+        Self {
+            bytes_max: bytes_max.max(BYTES_MAX_MIN),
+            bytes: CachePadded::default(),
+            pressure: AtomicU8::new(Pressure::Normal as u8),
+            pressure_changes: AtomicU64::new(0),
+        }
+    }
+
+    pub(crate) fn bytes_max(&self) -> usize {
+        self.bytes_max
+    }
+
+    /// Bytes that the lanes have settled: less than 64 KiB a lane from what they hold.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes.load(Ordering::SeqCst)
+    }
+
+    /// How often the level rose or fell.
+    pub(crate) fn pressure_changes(&self) -> u64 {
+        self.pressure_changes.load(Ordering::Relaxed)
+    }
+
+    /// The level now. As long as it is normal that is one read.
+    #[inline]
+    pub(crate) fn pressure(&self) -> Pressure {
+        match self.pressure.load(Ordering::SeqCst) {
+            0 => Pressure::Normal,
+            _ => self.update_pressure(),
+        }
+    }
+
+    /// Brings the level up to date. Another lane may settle meanwhile, so this goes on until the level fits what is held then.
+    #[cold]
+    fn update_pressure(&self) -> Pressure {
+        loop {
+            let found = self.pressure.load(Ordering::SeqCst);
+            let pressure = Pressure::from_number(found);
+            let next = pressure.next(self.bytes() / (self.bytes_max / SIXTEENTHS));
+            if next == pressure {
+                return next;
+            }
+            let changed = self.pressure.compare_exchange(
+                found,
+                next as u8,
+                Ordering::SeqCst,
+                Ordering::SeqCst,
+            );
+            if changed.is_ok() {
+                self.pressure_changes.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Bytes above the amount at which the pressure ends.
+    pub(crate) fn excess(&self) -> usize {
+        let relieved = self.bytes_max / SIXTEENTHS * RELIEVED_BELOW;
+        // One byte less than the border is below it.
+        (self.bytes() + 1).saturating_sub(relieved)
+    }
+}
+
+/// What one lane holds, counted by the lane alone.
+#[derive(Debug)]
+pub(crate) struct LaneMemory {
+    account: Arc<MemoryAccount>,
+    bytes: usize,
+    /// The part of `bytes` that the account knows.
+    settled: usize,
+    /// A fall that is worth giving memory back to the system for.
+    fall_bytes: usize,
+    /// The most since memory was given back to the system.
+    peak: usize,
+    /// The level when it was read last.
+    pressure: Pressure,
+}
+
+impl LaneMemory {
+    pub(crate) fn new(account: Arc<MemoryAccount>) -> Self {
+        let fall_bytes = (account.bytes_max / FALL_PARTS).max(FALL_BYTES_MIN);
+        Self {
+            account,
+            fall_bytes,
+            bytes: 0,
+            settled: 0,
+            peak: 0,
+            pressure: Pressure::Normal,
+        }
+    }
+
+    /// Something that cost `before` bytes costs `after` now.
+    #[inline]
+    pub(crate) fn resize(&mut self, before: usize, after: usize) {
+        if before != after {
+            self.change(before, after);
+        }
+    }
+
+    #[cold]
+    fn change(&mut self, before: usize, after: usize) {
+        debug_assert!(self.bytes + after >= before, "more given back than held");
+        self.bytes = (self.bytes + after).saturating_sub(before);
+        self.peak = self.peak.max(self.bytes);
+        if self.bytes.abs_diff(self.settled) >= STEP_BYTES {
+            self.settle();
+        }
+    }
+
+    /// Tells the account all that changed, and reads the level.
+    pub(crate) fn settle(&mut self) -> Pressure {
+        let account = &self.account;
+        if self.bytes > self.settled {
+            let more = self.bytes - self.settled;
+            account.bytes.fetch_add(more, Ordering::SeqCst);
+        } else if self.bytes < self.settled {
+            let less = self.settled - self.bytes;
+            account.bytes.fetch_sub(less, Ordering::SeqCst);
+        }
+        self.settled = self.bytes;
+        self.pressure = self.account.update_pressure();
+        self.pressure
+    }
+
+    /// Reads the level.
+    #[inline]
+    pub(crate) fn refresh(&mut self) -> Pressure {
+        self.pressure = self.account.pressure();
+        self.pressure
+    }
+
+    /// The level when it was read last.
+    #[inline]
+    pub(crate) fn pressure(&self) -> Pressure {
+        self.pressure
+    }
+
+    /// Whether there is nothing to do for memory: no pressure, and no peak that is over.
+    #[inline]
+    pub(crate) fn is_calm(&self) -> bool {
+        self.pressure == Pressure::Normal
+            && self.bytes + self.fall_bytes >= self.peak
+            && self.account.pressure.load(Ordering::SeqCst) == Pressure::Normal as u8
+    }
+
+    /// Whether the lane holds so much less than once that the difference should go back to the system. Forgets the peak then.
+    pub(crate) fn has_fallen(&mut self) -> bool {
+        let has_fallen = self.bytes < self.peak / 2 && self.bytes + self.fall_bytes <= self.peak;
+        if has_fallen {
+            self.peak = self.bytes;
+        }
+        has_fallen
+    }
+
+    /// Bytes that the lane holds.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// How many bytes of the server's excess this lane should release: in proportion to what it holds.
+    pub(crate) fn excess_share(&self) -> usize {
+        let total = self.account.bytes().max(1);
+        let share = self.account.excess() as u128 * self.bytes as u128 / total as u128;
+        // It is at most the excess, and rounded up so that small shares do not stay for ever.
+        share as usize + 1
+    }
+}
+
+impl Drop for LaneMemory {
+    fn drop(&mut self) {
+        self.bytes = 0;
+        self.settle();
+    }
+}
+
+/// A difference that a lane settles: less is not worth an atomic operation.
+const STEP_BYTES: usize = 64 * 1024;
+
+/// Memory that is worth giving back to the system, and the part of the limit that is: an allocator may keep less than that for
+/// what comes next.
+const FALL_BYTES_MIN: usize = 8 << 20;
+const FALL_PARTS: usize = 64;
+
+/// The least limit. Below it, what a lane keeps to reuse would be all there is.
+const BYTES_MAX_MIN: usize = 1 << 20;
+
+const SIXTEENTHS: usize = 16;
+const FULL_AT: usize = 15;
+const FULL_UNTIL: usize = 13;
+const HIGH_AT: usize = 12;
+const RELIEVED_BELOW: usize = 10;
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use super::*;
+
+    const SIXTEENTH: usize = 1 << 20;
+
+    fn account() -> Arc<MemoryAccount> {
+        Arc::new(MemoryAccount::new(SIXTEENTHS * SIXTEENTH))
+    }
+
+    #[test]
+    fn pressure_rises_at_its_borders_and_falls_later() {
+        let mut lane = LaneMemory::new(account());
+        let mut held = 0;
+        let mut hold = |lane: &mut LaneMemory, sixteenths: usize| {
+            lane.resize(held, sixteenths * SIXTEENTH);
+            held = sixteenths * SIXTEENTH;
+            lane.pressure()
+        };
+        use Pressure::{Full, High, Normal};
+        for (sixteenths, expected) in [
+            (11, Normal),
+            (12, High),
+            (11, High),
+            (10, High),
+            (9, Normal),
+            (11, Normal),
+            (15, Full),
+            (14, Full),
+            (13, Full),
+            (12, High),
+            (15, Full),
+            (9, Normal),
+        ] {
+            assert_eq!(hold(&mut lane, sixteenths), expected, "{sixteenths}");
+        }
+        assert_eq!(lane.account.pressure_changes(), 6);
+    }
+
+    #[test]
+    fn a_small_change_stays_with_the_lane_until_it_settles() {
+        let account = account();
+        let mut lane = LaneMemory::new(Arc::clone(&account));
+        lane.resize(0, STEP_BYTES - 1);
+        assert_eq!(account.bytes(), 0);
+        lane.resize(0, 1);
+        assert_eq!(account.bytes(), STEP_BYTES);
+        lane.resize(10, 0);
+        assert_eq!(account.bytes(), STEP_BYTES);
+        lane.settle();
+        assert_eq!(account.bytes(), STEP_BYTES - 10);
+    }
+
+    #[test]
+    fn memory_goes_back_after_a_peak_and_once() {
+        let mut lane = LaneMemory::new(account());
+        lane.resize(0, 12 << 20);
+        assert!(!lane.has_fallen());
+        lane.resize(5 << 20, 0);
+        assert!(!lane.has_fallen(), "more than half is left");
+        lane.resize(6 << 20, 0);
+        assert!(lane.has_fallen());
+        assert!(!lane.has_fallen());
+        lane.resize(0, 6 << 20);
+        lane.resize(6 << 20, 0);
+        assert!(!lane.has_fallen(), "not worth it");
+    }
+
+    #[test]
+    fn the_excess_is_shared_in_proportion() {
+        let account = account();
+        let mut lanes = [(); 2].map(|()| LaneMemory::new(Arc::clone(&account)));
+        lanes[0].resize(0, 9 * SIXTEENTH);
+        lanes[1].resize(0, 3 * SIXTEENTH);
+        assert_eq!(account.excess(), 2 * SIXTEENTH + 1);
+        let shares = lanes.each_ref().map(LaneMemory::excess_share);
+        assert!(shares[0] >= 3 * shares[1] - 3 && shares[1] > SIXTEENTH / 3);
+        lanes[0].resize(2 * SIXTEENTH + 1, 0);
+        assert_eq!(account.excess(), 0);
+        assert_eq!(account.pressure(), Pressure::Normal);
+    }
+
+    /// A limit that no lane can work with does not divide by zero, and is always full.
+    #[test]
+    fn a_limit_of_nothing_is_the_least_one() {
+        assert_eq!(MemoryAccount::new(0).bytes_max(), BYTES_MAX_MIN);
+        assert_eq!(MemoryAccount::new(0).pressure(), Pressure::Normal);
+    }
+
+    #[test]
+    fn the_sum_is_right_when_all_have_settled() {
+        const LANES: usize = 4;
+        const CHANGES: usize = 20_000;
+        let account = account();
+        let left: usize = thread::scope(|scope| {
+            let lanes: Vec<_> = (0..LANES)
+                .map(|seed| {
+                    let mut lane = LaneMemory::new(Arc::clone(&account));
+                    scope.spawn(move || {
+                        let mut random = fastrand::Rng::with_seed(seed as u64);
+                        let mut held = [0; 16];
+                        for _ in 0..CHANGES {
+                            let entry = &mut held[random.usize(..16)];
+                            let next = random.usize(..SIXTEENTH / 8);
+                            lane.resize(*entry, next);
+                            *entry = next;
+                        }
+                        lane.settle();
+                        assert_eq!(lane.bytes(), held.iter().sum::<usize>());
+                        lane
+                    })
+                })
+                .collect();
+            let lanes: Vec<_> = lanes.into_iter().map(|lane| lane.join().unwrap()).collect();
+            let held = lanes.iter().map(LaneMemory::bytes).sum();
+            assert_eq!(account.bytes(), held);
+            held
+        });
+        assert!(left > 0);
+        assert_eq!(
+            account.bytes(),
+            0,
+            "lanes that ended have given everything back"
+        );
+    }
+}

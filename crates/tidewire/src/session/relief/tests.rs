@@ -1,0 +1,299 @@
+use tidewire_io::socket::Stream;
+use tidewire_proto::connection::{Connection, Delivery, Phase};
+use tidewire_proto::room::Policy;
+
+use crate::lane::{Lane, lane};
+use crate::limits::Limits;
+use crate::memory::Pressure;
+use crate::observe::DropReason;
+use crate::room::{PublishError, ReachedLimit, SubscribeError};
+use crate::server::Server;
+use crate::service::Service;
+use crate::session::CloseReason;
+use crate::transport::Arrival;
+
+const SIXTEENTH: usize = 1 << 20;
+const ENDED: Phase = Phase::Closed(CloseReason::MemoryLimit);
+
+/// A lane of a server with a limit of 16 MiB.
+fn small_lane() -> Lane<impl Service> {
+    let limits = Limits {
+        memory_bytes_max: 16 * SIXTEENTH,
+        lag_bytes_max: u64::MAX,
+        ..Limits::default()
+    };
+    lane(&Server::builder().limits(limits))
+}
+
+/// Subscribes a session whose socket is full.
+fn stall<S: Service>(lane: &mut Lane<S>, topic: &str, policy: Policy) -> (usize, Stream) {
+    let (slot, far) = lane.open_session();
+    let id = lane.core.sessions[slot].id;
+    lane.core
+        .rooms()
+        .subscribe(id, topic, Some(policy))
+        .unwrap();
+    lane.core.sessions[slot].connection.handle_blocked();
+    (slot, far)
+}
+
+/// Publishes this much, from nobody.
+fn publish<S: Service>(lane: &mut Lane<S>, topic: &str, bytes: usize) {
+    const PIECE: usize = 32 * 1024 - 64;
+    for _ in 0..bytes.div_ceil(PIECE) {
+        let nobody = crate::session::SessionId::NONE;
+        lane.core
+            .rooms()
+            .publish(nobody, topic, &[7; PIECE])
+            .unwrap();
+    }
+}
+
+fn phase<S: Service>(lane: &Lane<S>, slot: usize) -> Phase {
+    lane.core.sessions[slot].connection.phase()
+}
+
+#[test]
+fn who_is_furthest_behind_pays_and_the_others_stay() {
+    let mut lane = small_lane();
+    let (far_behind, _far) = stall(&mut lane, "a", Policy::Disconnect);
+    let (behind, _near) = stall(&mut lane, "b", Policy::Disconnect);
+    let (keeps_up, _end) = lane.open_session();
+    publish(&mut lane, "a", 9 * SIXTEENTH);
+    publish(&mut lane, "b", 2 * SIXTEENTH);
+    lane.core.settle_memory();
+    assert_eq!(phase(&lane, far_behind), Phase::Open, "there is room");
+    publish(&mut lane, "b", SIXTEENTH + SIXTEENTH / 2);
+    assert_eq!(lane.core.sessions.relief.memory.refresh(), Pressure::High);
+    lane.core.settle_memory();
+    assert_eq!(phase(&lane, far_behind), ENDED);
+    assert_eq!(phase(&lane, behind), Phase::Open);
+    assert_eq!(phase(&lane, keeps_up), Phase::Open);
+    assert_eq!(lane.core.sessions.relief.memory.refresh(), Pressure::Normal);
+    let counters = &lane.core.counters;
+    assert!(counters.room_dropped[DropReason::Memory as usize].read() > 0);
+}
+
+#[test]
+fn a_subscriber_whose_policy_drops_loses_messages_and_stays() {
+    for policy in [Policy::DropOldest, Policy::DropNewest, Policy::Conflate] {
+        let mut lane = small_lane();
+        let (slot, _far) = stall(&mut lane, "a", policy);
+        publish(&mut lane, "a", 13 * SIXTEENTH);
+        lane.core.settle_memory();
+        assert_eq!(phase(&lane, slot), Phase::Open, "{policy}");
+        assert_eq!(lane.core.sessions.relief.memory.refresh(), Pressure::Normal);
+        let counters = &lane.core.counters;
+        let dropped = counters.room_dropped[DropReason::Memory as usize].read();
+        assert_eq!(dropped, counters.room_offered.read());
+        // It learns what it lost before anything else.
+        lane.core.sessions[slot].connection.handle_writable(1);
+        lane.core.sessions.flush(slot);
+        assert_eq!(lane.core.counters.gaps_announced.read(), 1);
+    }
+}
+
+#[test]
+fn the_newest_half_frames_go_first_and_those_that_are_small_stay() {
+    let mut lane = small_lane();
+    let mut slots = Vec::new();
+    let mut ends = Vec::new();
+    for number in 0..14 {
+        let (slot, far) = lane.open_session();
+        let bytes = if number == 13 { 100 } else { SIXTEENTH };
+        let connection = &mut lane.core.sessions[slot].connection;
+        connection.partial.keep(vec![7; bytes], 1);
+        lane.core.sessions.charge_kept(slot);
+        slots.push(slot);
+        ends.push(far);
+    }
+    lane.core.settle_memory();
+    let phases: Vec<Phase> = slots.iter().map(|slot| phase(&lane, *slot)).collect();
+    assert!(phases[..9].iter().all(|phase| *phase == Phase::Open));
+    assert!(phases[9..13].iter().all(|phase| *phase == ENDED));
+    assert_eq!(phases[13], Phase::Open, "a small one releases nothing");
+}
+
+#[test]
+fn the_kind_that_holds_most_pays_and_of_handshakes_the_newest() {
+    let mut lane = small_lane();
+    let (behind, _far) = stall(&mut lane, "a", Policy::Disconnect);
+    publish(&mut lane, "a", SIXTEENTH);
+    let mut ends = Vec::new();
+    let mut strangers = Vec::new();
+    for _ in 0..100 {
+        let (near, far) = Stream::pair().unwrap();
+        assert!(lane.core.shared.limiter.enter(None));
+        let connection = Connection::accepted(&lane.core.config.rules, Delivery::Reliable, 1);
+        let slot = lane.core.insert(near.into(), None, connection).unwrap();
+        let connection = &mut lane.core.sessions[slot].connection;
+        connection.partial.keep(vec![7; SIXTEENTH / 8], 1);
+        lane.core.sessions.charge_buffers(slot);
+        strangers.push(slot);
+        ends.push(far);
+    }
+    lane.core.settle_memory();
+    assert_eq!(phase(&lane, behind), Phase::Open);
+    let closed = |slot: &usize| phase(&lane, *slot) == ENDED;
+    let first = strangers.iter().position(closed).unwrap();
+    assert!((60..80).contains(&first), "{first}");
+    assert!(strangers[first..].iter().all(closed), "the newest ones");
+}
+
+#[test]
+fn at_the_limit_logs_and_subscriptions_do_not_grow_and_then_they_do_again() {
+    let mut lane = small_lane();
+    let (slot, _far) = lane.open_session();
+    let id = lane.core.sessions[slot].id;
+    lane.core.rooms().subscribe(id, "a", None).unwrap();
+    // Held by what cannot give way.
+    let memory = &mut lane.core.sessions.relief.memory;
+    memory.resize(0, 16 * SIXTEENTH);
+    let refused = lane.core.rooms().publish(id, "a", b"news");
+    assert_eq!(refused, Err(PublishError::OutOfMemory));
+    let refused = lane.core.rooms().subscribe(id, "b", None);
+    let limit = SubscribeError::LimitReached(ReachedLimit::Memory);
+    assert_eq!(refused, Err(limit));
+    assert_eq!(lane.core.counters.memory_refused_messages.read(), 1);
+    let memory = &mut lane.core.sessions.relief.memory;
+    memory.resize(16 * SIXTEENTH, 0);
+    assert_eq!(lane.core.rooms().publish(id, "a", b"news"), Ok(false));
+    assert!(lane.core.rooms().subscribe(id, "b", None).is_ok());
+    assert_eq!(phase(&lane, slot), Phase::Open);
+}
+
+#[test]
+fn a_publisher_waits_for_the_end_of_the_turn_while_memory_is_short() {
+    let mut lane = small_lane();
+    let (slot, _far) = lane.open_session();
+    let id = lane.core.sessions[slot].id;
+    lane.core.rooms().subscribe(id, "a", None).unwrap();
+    lane.core.sessions.relief.memory.resize(0, 13 * SIXTEENTH);
+    assert_eq!(lane.core.rooms().publish(id, "a", b"news"), Ok(true));
+    assert!(!lane.core.sessions[slot].connection.may_read());
+    lane.core.settle_memory();
+    assert!(lane.core.sessions[slot].connection.may_read());
+    assert_eq!(lane.core.sessions.resumed, [slot]);
+    lane.core.sessions.relief.memory.resize(13 * SIXTEENTH, 0);
+}
+
+/// Relief in the middle of a turn ended the pressure, and the end of the turn found nothing to do.
+#[test]
+fn buffers_are_kept_again_when_the_pressure_ended_within_a_turn() {
+    let mut lane = small_lane();
+    let (_slot, _far) = stall(&mut lane, "a", Policy::Disconnect);
+    publish(&mut lane, "a", 13 * SIXTEENTH);
+    lane.core.sessions.relieve();
+    assert_eq!(
+        lane.core.sessions.relief.memory.pressure(),
+        Pressure::Normal
+    );
+    lane.turn();
+    lane.core.sessions.outbox.buffers.put(vec![0; 100]);
+    assert!(lane.core.sessions.outbox.buffers.held_bytes() >= 100);
+}
+
+#[test]
+fn newcomers_are_told_and_counted_while_memory_is_short() {
+    let mut lane = small_lane();
+    let (near, mut far) = Stream::pair().unwrap();
+    lane.core.sessions.relief.memory.resize(0, 12 * SIXTEENTH);
+    let arrival = Arrival {
+        stream: near.into(),
+        peer: None,
+        listener: None,
+    };
+    lane.core.place(arrival, &mut Vec::new());
+    assert!(lane.core.sessions.is_empty());
+    let counters = &lane.core.counters;
+    assert_eq!(counters.memory_refused_sessions.read(), 1);
+    assert_eq!(counters.sessions_refused.read(), 1);
+    let mut told = [0; 256];
+    let count = far.read(&mut told).unwrap();
+    let text = String::from_utf8_lossy(&told[..count]);
+    assert!(text.contains("short of memory"), "{text:?}");
+    lane.core.sessions.relief.memory.resize(12 * SIXTEENTH, 0);
+}
+
+/// Up to 1,024 replies of any size waited behind one that was deferred, a gigabyte for one session.
+#[test]
+fn replies_that_wait_in_line_are_bounded_in_bytes() {
+    let limits = Limits {
+        queue_bytes_max: SIXTEENTH,
+        ..Limits::default()
+    };
+    let codec = tidewire_proto::codec::AnyCodec::by_name("length-field").unwrap();
+    let mut lane = lane(&Server::builder().codec(codec).limits(limits));
+    let (slot, _far) = lane.open_session();
+    let id = lane.core.sessions[slot].id;
+    let mut cx = lane.core.context(id);
+    let first = cx.defer();
+    let mut replies = 0;
+    while !cx.stopped {
+        cx.reply(&[7; 60_000]).unwrap();
+        replies += 1;
+    }
+    drop(cx);
+    assert!(replies <= 18, "{replies}");
+    assert!(!lane.core.sessions[slot].connection.may_read());
+    lane.core.sessions.charge_kept(slot);
+    assert!(lane.core.sessions.relief.memory.bytes() > SIXTEENTH);
+    first.reply(b"at last").unwrap();
+    lane.turn();
+    assert_eq!(lane.core.sessions[slot].unanswered_count(), 0);
+    assert!(lane.core.sessions[slot].connection.may_read());
+}
+
+/// Whatever was charged is given back: a difference would add up over the life of a server.
+#[test]
+fn nothing_stays_charged_when_all_sessions_are_gone() {
+    let mut lane = small_lane();
+    let mut random = fastrand::Rng::with_seed(7);
+    let mut sessions = Vec::new();
+    for step in 0..3_000 {
+        if sessions.len() < 12 {
+            let (slot, far) = lane.open_session();
+            sessions.push((slot, lane.core.sessions[slot].id, far));
+        }
+        let (slot, id, _) = sessions[random.usize(..sessions.len())];
+        let topic = ["a", "b", "c"][random.usize(..3)];
+        let policy = Policy::ALL[random.usize(..4)];
+        // Each may be refused: the session is closed, or subscribed already.
+        match random.u8(..10) {
+            0 => drop(lane.core.rooms().subscribe(id, topic, Some(policy))),
+            1 => drop(lane.core.rooms().join(id, topic, &slot.to_string(), None)),
+            2..6 => drop(
+                lane.core
+                    .rooms()
+                    .publish(id, topic, &vec![7; random.usize(..60_000)]),
+            ),
+            6 => lane.core.sessions[slot].connection.handle_blocked(),
+            7 => {
+                let session = &mut lane.core.sessions[slot];
+                session.connection.handle_writable(1);
+                lane.core.sessions.flush(slot);
+                lane.core.sessions.charge_rooms_of(slot);
+            }
+            8 => {
+                let kept = vec![7; random.usize(..200_000)];
+                lane.core.sessions[slot].connection.partial.keep(kept, 1);
+                lane.core.sessions.charge_kept(slot);
+            }
+            _ if step % 7 == 0 => lane.core.sessions.close(slot, CloseReason::Service),
+            _ => {}
+        }
+        if step % 5 == 0 {
+            let now_ns = lane.core.sessions.now_ns();
+            lane.core.sessions.reactor.set_time(now_ns + 10_000_000);
+            lane.turn();
+            let slab = &lane.core.sessions.slab;
+            sessions.retain(|(slot, id, _)| slab.get(*slot).is_some_and(|it| it.id == *id));
+        }
+    }
+    assert!(lane.core.counters.closed[CloseReason::MemoryLimit.index()].read() > 0);
+    lane.close_all();
+    lane.core.sessions.outbox.buffers.keep_spare(false);
+    lane.core.settle_memory();
+    assert_eq!(lane.core.sessions.relief.memory.bytes(), 0);
+    assert_eq!(lane.core.shared.memory.bytes(), 0);
+}
