@@ -6,7 +6,7 @@
 use tidewire_proto::codec::Codec;
 use tidewire_proto::connection::{Inbound, PauseReason};
 
-use super::read::{Flow, Read, TAIL_DIRECT_BYTES, end, handle_bytes, read_once, stop};
+use super::read::{Flow, Read, TAIL_DIRECT_BYTES, end, fail, handle_bytes, read_once, stop};
 use crate::engine::Core;
 use crate::service::Service;
 use crate::session::LaneSessions;
@@ -42,7 +42,7 @@ pub(super) fn read_into_tail<S: Service, C: Codec + ?Sized>(
                 Read::Bytes(_) => {}
                 Read::Nothing => break,
                 Read::End => return end(core, slot),
-                Read::Failed(reason) => return core.sessions.close(slot, reason),
+                Read::Failed(error) => return fail(core, slot, &error),
             }
             budget = budget.saturating_sub(count);
             short = count < TAIL_STEP_BYTES && core.sessions[slot].stream.is_dry_after_short_read();

@@ -1,6 +1,6 @@
 //! From the socket to the service: read until a short read, decode in place, keep only the unfinished tail.
 
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 
 use tidewire_proto::codec::{AnyCodec, Codec, ConnectionState, Decoded, FrameTemplate};
 use tidewire_proto::connection::{FrameFilter, Handled};
@@ -92,7 +92,7 @@ pub(super) enum Read {
     Bytes(usize),
     Nothing,
     End,
-    Failed(CloseReason),
+    Failed(io::Error),
 }
 
 impl<S: Service> Lane<S> {
@@ -103,13 +103,15 @@ impl<S: Service> Lane<S> {
             &self.core.config.codec,
             &self.core.counters,
         );
-        if self.core.sessions[slot].stream.preserves_boundaries() {
+        let stream = &self.core.sessions[slot].stream;
+        if stream.preserves_boundaries() {
             self.read_datagrams(slot);
         } else {
+            let has_layers = stream.has_layers();
             let (core, service) = (&mut self.core, &mut self.service);
             let receive = self.receive.as_mut_slice();
             with_codec!(core.sessions.input_codec(slot), codec => read_with(core, service, codec, slot, receive));
-            if self.core.sessions[slot].stream.has_layers() {
+            if has_layers {
                 self.settle_layers(slot);
             }
         }
@@ -171,7 +173,7 @@ fn read_with<S: Service, C: Codec + ?Sized>(
             Read::Bytes(count) => count,
             Read::Nothing => return keep_tail(core, slot, &receive[..held]),
             Read::End => return end(core, slot),
-            Read::Failed(reason) => return core.sessions.close(slot, reason),
+            Read::Failed(error) => return fail(core, slot, &error),
         };
         let filled = held + count;
         match handle_bytes(core, service, codec, slot, &receive[..filled], held) {
@@ -212,7 +214,7 @@ pub(super) fn read_once(core: &mut Core, slot: usize, buffer: &mut [u8]) -> Read
             }
             Err(error) if error.kind() == ErrorKind::WouldBlock => return Read::Nothing,
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            Err(error) => return Read::Failed(close_reason(&error)),
+            Err(error) => return Read::Failed(error),
         }
     }
 }
@@ -419,6 +421,11 @@ pub(super) fn end(core: &mut Core, slot: usize) {
         .change(slot, |connection, _| connection.handle_input_end());
     core.sessions.update_interest(slot);
     core.sessions.mark_dirty(slot);
+}
+
+#[cold]
+pub(super) fn fail(core: &mut Core, slot: usize, error: &io::Error) {
+    core.sessions.close(slot, close_reason(error));
 }
 
 /// From this length on an unfinished frame is read into its own buffer instead of the lane's.

@@ -36,17 +36,17 @@ impl LaneSessions {
             let Session { stream, output, .. } = &mut *session;
             let offered = output.len();
             if offered == 0 {
-                return Ok(true);
+                return self.flush_layers(slot);
             }
             let wrote = attempt(stream, &self.counters, |stream| {
                 stream.write(output.unsent())
             });
             match wrote {
-                Wrote::Bytes(count) => {
+                Wrote::Bytes(count) | Wrote::Held(count) => {
                     let (_, delivered) = account_own(session, &self.counters, count);
                     session.adapting.adapted_bytes = session.output.len();
                     self.counters.room_delivered.add(delivered);
-                    if count < offered {
+                    if count < offered || matches!(wrote, Wrote::Held(_)) {
                         return Ok(false);
                     }
                 }

@@ -58,7 +58,7 @@ impl LaneSessions {
             let Session { stream, output, .. } = session;
             let (own, others) = (output.unsent(), deliveries.bytes());
             let wrote = match (own, others) {
-                ([], []) => return Ok(true),
+                ([], []) => return self.flush_layers(slot),
                 ([], whole) | (whole, []) => {
                     attempt(stream, &self.counters, |stream| stream.write(whole))
                 }
@@ -71,9 +71,9 @@ impl LaneSessions {
             };
             let offered = own.len() + others.len();
             match wrote {
-                Wrote::Bytes(count) => {
+                Wrote::Bytes(count) | Wrote::Held(count) => {
                     self.account_deliveries(slot, count);
-                    if count < offered {
+                    if count < offered || matches!(wrote, Wrote::Held(_)) {
                         return Ok(false);
                     }
                 }
@@ -223,6 +223,38 @@ mod tests {
             assert_eq!(core.counters.bytes_out.read(), expected.len() as u64);
             assert!(core.sessions[slot].output.is_empty());
         }
+    }
+
+    #[test]
+    fn deliveries_wait_for_what_layers_hold() {
+        const MESSAGES: usize = 200;
+        let mut lane = lane(&Server::builder().codec(AnyCodec::custom(Numbered)));
+        let (slot, mut far) = lane.open_layered_session();
+        let core = &mut lane.core;
+        let id = core.sessions[slot].id;
+        core.rooms().subscribe(id, "a", None).unwrap();
+        for _ in 0..MESSAGES {
+            core.rooms().publish(id, "a", &[7; 1_000]).unwrap();
+        }
+        core.sessions.flush(slot);
+        let (mut received, mut buffer) = (0, vec![0; 1 << 16]);
+        while received < MESSAGES * 1_004 {
+            let sessions = &mut lane.core.sessions;
+            let is_blocked = sessions[slot].connection.outbound().is_blocked();
+            let holds = sessions[slot].stream.pending_bytes() > 0;
+            assert!(is_blocked || !holds, "what layers hold is output");
+            match far.read(&mut buffer) {
+                Ok(count) => received += count,
+                Err(error) => {
+                    assert_eq!(error.kind(), ErrorKind::WouldBlock);
+                    assert!(is_blocked, "nothing is left, and not all came");
+                    sessions[slot].connection.handle_writable(0);
+                    sessions.flush(slot);
+                }
+            }
+        }
+        assert_eq!(received, MESSAGES * 1_004);
+        assert_eq!(lane.core.counters.room_delivered.read(), MESSAGES as u64);
     }
 
     #[test]

@@ -9,9 +9,15 @@ use super::{CloseReason, LaneSessions};
 use crate::transport::Transport;
 
 impl LaneSessions {
-    /// Writes what the layers of a session hold, when the session has nothing for them. Returns whether all of it went.
+    /// Writes what the layers of a session hold, when the session has nothing for them. Returns whether all of it went. Without
+    /// layers there is nothing.
+    #[inline]
     pub(super) fn flush_layers(&mut self, slot: usize) -> Result<bool, ErrorKind> {
-        match self.slab[slot].stream.flush() {
+        let stream = &mut self.slab[slot].stream;
+        if stream.pending_bytes() == 0 {
+            return Ok(true);
+        }
+        match stream.flush() {
             Ok(()) => Ok(true),
             Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(false),
             Err(error) => Err(error.kind()),

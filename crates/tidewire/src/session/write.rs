@@ -15,6 +15,8 @@ use crate::transport::{Carrier, Transport};
 /// What a write attempt came to.
 pub(super) enum Wrote {
     Bytes(usize),
+    /// The layers of the stream accepted so many bytes, and hold some of them.
+    Held(usize),
     Blocked,
     Failed(ErrorKind),
 }
@@ -103,21 +105,22 @@ impl LaneSessions {
             self.announce_gaps(slot);
             let (offered, wrote) = self.write_once(slot);
             if offered == 0 {
-                return match self.slab[slot].stream.pending_bytes() {
-                    0 => Ok(true),
-                    _ => self.flush_layers(slot),
-                };
+                return self.flush_layers(slot);
             }
             match wrote {
                 Wrote::Bytes(count) => {
                     self.account(slot, count);
-                    if count < offered || self.slab[slot].stream.pending_bytes() > 0 {
+                    if count < offered {
                         return Ok(false);
                     }
                     if self.slab[slot].memberships.is_empty() {
                         // Only rooms can have more than one write takes.
                         return Ok(true);
                     }
+                }
+                Wrote::Held(count) => {
+                    self.account(slot, count);
+                    return Ok(false);
                 }
                 Wrote::Blocked => return Ok(false),
                 Wrote::Failed(kind) => return Err(kind),
@@ -438,6 +441,7 @@ pub(super) fn attempt(
     loop {
         counters.system_calls.add(stream.system_calls());
         match write(stream) {
+            Ok(written) if stream.pending_bytes() > 0 => return Wrote::Held(written),
             Ok(written) => return Wrote::Bytes(written),
             Err(error) if error.kind() == ErrorKind::WouldBlock => return Wrote::Blocked,
             Err(error) if error.kind() == ErrorKind::Interrupted => {}

@@ -368,7 +368,11 @@ impl Transport for Carrier {
 
     #[inline]
     fn is_dry_after_short_read(&self) -> bool {
-        each!(self, stream => stream.is_dry_after_short_read())
+        match self {
+            Self::Socket(_) | Self::Unframed(_) | Self::Datagram(_) => true,
+            Self::Layered(layered) => layered.is_dry_after_short_read(),
+            Self::Inproc(stream) => stream.is_dry_after_short_read(),
+        }
     }
 
     #[inline]

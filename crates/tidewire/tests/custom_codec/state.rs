@@ -11,7 +11,7 @@ use tidewire::{
     AnyCodec, Client, Context, Event, HandlerResult, Kind, Limits, Message, Policy, PubSub, Server,
     Service, TopicEvent,
 };
-use tidewire_testkit::TestServer;
+use tidewire_testkit::{TestServer, XorLayer, layers_of};
 
 /// A number of four bytes, then a frame of the native protocol.
 struct Sequenced {
@@ -274,9 +274,16 @@ fn a_slow_subscriber_misses_messages_and_no_number() {
         lag_bytes_max: 16 * 1024,
         ..Limits::default()
     };
-    for policy in [Policy::DropOldest, Policy::DropNewest, Policy::Conflate] {
+    for (policy, layers) in [
+        (Policy::DropOldest, 0),
+        (Policy::DropNewest, 0),
+        (Policy::Conflate, 0),
+        (Policy::DropOldest, 1),
+    ] {
         let builder = Server::builder().limits(limits.clone());
+        let builder = builder.layers(move |_| layers_of(layers, XorLayer::accepting));
         let server = TestServer::over_tcp(builder, &codec, |_| Everything::default());
+        let server = server.with_layers(layers);
         let mut slow = server.narrow_peer();
         let mut body = Vec::new();
         let subscribe = tidewire::proto::body::SubscribeBody {
@@ -286,6 +293,7 @@ fn a_slow_subscriber_misses_messages_and_no_number() {
         subscribe.encode(&mut body);
         slow.send(&Message::with_id(Kind::Subscribe, 0, 1, &body));
         let publisher = Client::builder().codec(codec.clone());
+        let publisher = publisher.layers(move |_| layers_of(layers, XorLayer::connecting));
         let publisher = publisher.connect(&server.url()).unwrap();
         let mut published = 0_u64;
         while server.metrics().room_dropped_total() == 0 || !published.is_multiple_of(1_000) {
