@@ -14,7 +14,7 @@ mod link;
 mod owner;
 
 use fastrand::Rng;
-use tidewire_proto::codec::{AnyCodec, Codec};
+use tidewire_proto::codec::AnyCodec;
 use tidewire_proto::connection::{CloseReason, Connection, Delivery, Rules};
 use tidewire_proto::layer::Stack;
 use tidewire_testkit::{XorLayer, layers_of};
