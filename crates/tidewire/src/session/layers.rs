@@ -13,11 +13,15 @@ impl LaneSessions {
     /// layers there is nothing.
     #[inline]
     pub(super) fn flush_layers(&mut self, slot: usize) -> Result<bool, ErrorKind> {
-        let stream = &mut self.slab[slot].stream;
-        if stream.pending_bytes() == 0 {
-            return Ok(true);
+        match self.slab[slot].stream.pending_bytes() {
+            0 => Ok(true),
+            _ => self.flush_pending(slot),
         }
-        match stream.flush() {
+    }
+
+    #[cold]
+    fn flush_pending(&mut self, slot: usize) -> Result<bool, ErrorKind> {
+        match self.slab[slot].stream.flush() {
             Ok(()) => Ok(true),
             Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(false),
             Err(error) => Err(error.kind()),

@@ -108,19 +108,15 @@ impl LaneSessions {
                 return self.flush_layers(slot);
             }
             match wrote {
-                Wrote::Bytes(count) => {
+                Wrote::Bytes(count) | Wrote::Held(count) => {
                     self.account(slot, count);
-                    if count < offered {
+                    if count < offered || matches!(wrote, Wrote::Held(_)) {
                         return Ok(false);
                     }
                     if self.slab[slot].memberships.is_empty() {
                         // Only rooms can have more than one write takes.
                         return Ok(true);
                     }
-                }
-                Wrote::Held(count) => {
-                    self.account(slot, count);
-                    return Ok(false);
                 }
                 Wrote::Blocked => return Ok(false),
                 Wrote::Failed(kind) => return Err(kind),
@@ -239,6 +235,7 @@ impl LaneSessions {
     }
 
     /// `written` bytes went: first of the session's own output, then of its rooms in their order.
+    #[inline(always)]
     fn account(&mut self, slot: usize, written: usize) {
         let Self {
             slab,
