@@ -30,22 +30,35 @@ struct Level {
     output: Buffer,
 }
 
+impl From<Box<dyn Layer>> for Stack {
+    fn from(layer: Box<dyn Layer>) -> Self {
+        Self {
+            levels: vec![Level::new(layer)],
+            plain: Buffer::default(),
+            has_backlog: false,
+            is_closed: false,
+        }
+    }
+}
+
+impl Level {
+    fn new(layer: Box<dyn Layer>) -> Self {
+        Self {
+            layer,
+            input: Buffer::default(),
+            output: Buffer::default(),
+        }
+    }
+}
+
 impl Stack {
     /// Chains these layers, of which the first is next to the network. `None` if there are none.
     #[must_use]
     pub fn new(layers: Vec<Box<dyn Layer>>) -> Option<Self> {
-        let levels = layers.into_iter().map(|layer| Level {
-            layer,
-            input: Buffer::default(),
-            output: Buffer::default(),
-        });
-        let levels: Vec<Level> = levels.collect();
-        (!levels.is_empty()).then_some(Self {
-            levels,
-            plain: Buffer::default(),
-            has_backlog: false,
-            is_closed: false,
-        })
+        let mut layers = layers.into_iter();
+        let mut stack = Self::from(layers.next()?);
+        stack.levels.extend(layers.map(Level::new));
+        Some(stack)
     }
 
     /// Begins the handshakes: after it, [`Self::unsent`] may have something. Further calls do nothing.

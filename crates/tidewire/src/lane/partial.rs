@@ -87,6 +87,8 @@ pub(super) fn pause(core: &mut Core, slot: usize, rest: &[u8]) {
     core.counters.reads_paused.add(1);
     core.sessions.charge_kept(slot);
     core.sessions.update_interest(slot);
+    // Reading goes on when the output is written. A handler may have written it already.
+    core.sessions.mark_dirty(slot);
 }
 
 /// Remembers the unfinished end of what was read.

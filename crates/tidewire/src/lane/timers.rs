@@ -1,7 +1,4 @@
-//! Ends what stays silent: handshakes, half frames, idle sessions. Wakes paused listeners and blocked rooms.
-//!
-//! A session has one timer. It is not moved when bytes come; when it fires it looks how long the session has
-//! been silent and sleeps again for the rest. So timeouts cost nothing per message.
+//! Works off the timers that fired: of silent sessions, paused listeners and blocked rooms.
 
 use crate::session::TimerKey;
 

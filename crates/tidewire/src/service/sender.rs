@@ -32,7 +32,6 @@ use crate::transport::datagram::Packing;
 ///
 /// Whoever sends much to many sessions had better give each a whole block in its turn than a little to all: a write of 16 KiB
 /// costs twice as much for each byte as one of 32 KiB or more. [`Context::queued_bytes`] tells what waits meanwhile.
-
 #[derive(Debug)]
 pub struct SessionSender<'a> {
     place: Place<'a>,

@@ -8,7 +8,7 @@ use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 
 use slab::Slab;
-use tidewire_proto::connection::PauseReason;
+use tidewire_proto::connection::{Inbound, PauseReason};
 
 use super::answer::{Answer, Content, Token};
 use super::{CloseReason, LaneSessions, Session};
@@ -298,6 +298,14 @@ impl LaneSessions {
         }
         if waiting == 0 {
             self.mark_dirty(slot);
+        }
+        // A peer that asks and does not take the answers is read no further, as after replies at once.
+        let is_full = self.output(slot).len() > self.outbox.queue_bytes_max;
+        let connection = &mut self.slab[slot].connection;
+        if is_full && connection.inbound() != Inbound::Ended && !connection.is_closed() {
+            connection.pause(PauseReason::Output);
+            self.counters.reads_paused.add(1);
+            self.update_interest(slot);
         }
     }
 

@@ -301,7 +301,7 @@ impl LaneSessions {
             let age = session.id.age(self.generation);
             let held = SESSION_BYTES + self.relief.kept_bytes[slot];
             let partial = &connection.partial;
-            if connection.phase() == Phase::AwaitHello {
+            if matches!(connection.phase(), Phase::Securing | Phase::AwaitHello) {
                 strangers.add(slot, held, u64::from(age));
             } else if connection.outbound().is_blocked() {
                 let behind_bytes = self.bytes_behind(slot, session);

@@ -15,9 +15,9 @@
 //! the peer's name, so it is counted and the session goes on; only what a peer says in whole frames ends it. Nothing
 //! makes a sender wait: what comes for a session that may not be read now is dropped and counted.
 //!
-//! `admit` decides whom to make a session for, `unvalidated` keeps the addresses that proved nothing within bounds, `loops`
-//! ends servers' answers to each other, `receive` decodes, `send` packs and sends, `drops` counts what the kernel had no room
-//! for.
+//! `admit` decides whom to make a session for, `unvalidated` keeps the addresses that proved nothing within bounds, `drops`
+//! counts what the kernel had no room for. The lane decodes (`lane/datagrams`), sessions send (`session/datagrams`), and the
+//! transport ends servers' answers to each other (`transport/datagram/loops`).
 
 mod admit;
 mod drops;

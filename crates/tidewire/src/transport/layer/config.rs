@@ -1,10 +1,11 @@
 //! How the layers of new connections are made.
 
 use std::fmt;
+use std::io::IoSlice;
 use std::sync::Arc;
 
 use tidewire_io::socket::Stream;
-use tidewire_proto::layer::{Layer, Stack};
+use tidewire_proto::layer::{Layer, LayerError, Stack};
 
 use super::LayeredStream;
 use crate::address::Address;
@@ -43,11 +44,37 @@ impl LayerFactory {
 impl Layers {
     /// A socket with its layers. It may still be connecting.
     pub(crate) fn over(&self, stream: Stream) -> Carrier {
-        match Stack::new((self.factory.0)(&self.address)) {
-            Some(stack) => Carrier::Layered(Box::new(LayeredStream::new(stream, stack))),
-            None => stream.into(),
-        }
+        let stack = Stack::new((self.factory.0)(&self.address));
+        let stack = stack.unwrap_or_else(|| Stack::from(Box::new(Missing) as Box<dyn Layer>));
+        Carrier::Layered(Box::new(LayeredStream::new(stream, stack)))
     }
+}
+
+/// Stands for layers that were not made for a connection of an address that has some. It refuses the connection, which must not
+/// become one without layers.
+#[derive(Debug)]
+struct Missing;
+
+impl Layer for Missing {
+    fn receive(&mut self, _: &[u8], _: &mut Vec<u8>) -> Result<usize, LayerError> {
+        Err(LayerError::Refused)
+    }
+
+    fn send(&mut self, _: &[IoSlice<'_>], _: &mut Vec<u8>) -> Result<usize, LayerError> {
+        Err(LayerError::Refused)
+    }
+
+    fn transmit(&mut self, _: &mut Vec<u8>) {}
+
+    fn is_ready(&self) -> bool {
+        false
+    }
+
+    fn has_ended(&self) -> bool {
+        false
+    }
+
+    fn close(&mut self, _: &mut Vec<u8>) {}
 }
 
 impl fmt::Debug for LayerFactory {

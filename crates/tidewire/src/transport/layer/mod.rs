@@ -39,6 +39,8 @@ pub(crate) struct LayeredStream {
     is_read: bool,
     /// The socket ends when it has taken all that is sealed.
     is_ending: bool,
+    /// Reading has answered that the peer's layers have ended.
+    is_end_told: bool,
 }
 
 impl LayeredStream {
@@ -50,6 +52,7 @@ impl LayeredStream {
             is_awake: false,
             is_read: false,
             is_ending: false,
+            is_end_told: false,
         }
     }
 
@@ -74,6 +77,12 @@ impl LayeredStream {
         })
     }
 
+    /// Whether a read would answer without the socket: by plaintext, or by the end of the layers, which no report of the poller
+    /// announces where the peer waits for our end before it ends the socket.
+    fn has_news(&self) -> bool {
+        self.stack.has_plain() || (self.stack.has_ended() && !self.is_end_told)
+    }
+
     /// Has the layers accept plaintext. The socket must have taken all that they accepted before.
     fn seal(&mut self, plain: &[IoSlice<'_>]) -> io::Result<usize> {
         match self.stack.write(plain).map_err(failure)? {
@@ -86,12 +95,21 @@ impl LayeredStream {
 
 impl Transport for LayeredStream {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        loop {
+        for _ in 0..READS_WITHOUT_PLAINTEXT_MAX {
             let count = self.stack.read(buffer).map_err(failure)?;
-            if count > 0 || self.stack.has_ended() {
+            if count > 0 {
                 return Ok(count);
             }
+            if self.stack.has_ended() {
+                self.is_end_told = true;
+                return Ok(0);
+            }
             self.receive(buffer)?;
+        }
+        match self.stack.read(buffer).map_err(failure)? {
+            // The poller reports what is left, after others had their turn.
+            0 => Err(ErrorKind::WouldBlock.into()),
+            count => Ok(count),
         }
     }
 
@@ -153,7 +171,7 @@ impl Transport for LayeredStream {
     }
 
     fn is_dry_after_short_read(&self) -> bool {
-        self.is_dry && !self.stack.has_plain()
+        self.is_dry && !self.has_news()
     }
 
     fn is_awake(&self) -> bool {
@@ -161,12 +179,12 @@ impl Transport for LayeredStream {
     }
 
     fn settle(&mut self, _sleeps: bool) -> bool {
-        self.is_awake = self.stack.has_plain();
+        self.is_awake = self.has_news();
         self.is_awake && self.is_read
     }
 
     fn wake(&mut self) -> bool {
-        let wakes = self.stack.has_plain() && !self.is_awake;
+        let wakes = self.has_news() && !self.is_awake;
         self.is_awake |= wakes;
         wakes
     }
@@ -199,8 +217,12 @@ impl Transport for LayeredStream {
                 received => received?,
             }
         }
+        match self.flush() {
+            Err(error) if is_blocked(&error) => {}
+            flushed => flushed?,
+        }
         // The poller reports what is left, after others had their turn.
-        Ok(false)
+        Ok(self.stack.is_ready())
     }
 
     fn pending_bytes(&self) -> usize {
@@ -258,6 +280,9 @@ fn failure(error: LayerError) -> io::Error {
 
 /// Bytes that are read from the socket at once, which bounds the plaintext that waits.
 const READ_BYTES_MAX: usize = 64 << 10;
+
+/// Reads of the socket for one read of plaintext, so that a peer which sends records without any does not hold the lane up.
+const READS_WITHOUT_PLAINTEXT_MAX: usize = 8;
 
 /// Slices that are sealed at once: as many as the lane gathers for one write.
 const SLICES_MAX: usize = 32;

@@ -150,3 +150,44 @@ fn garbage_names_its_cause() {
     let cause = error.get_ref().and_then(|cause| cause.downcast_ref());
     assert_eq!(cause, Some(&LayerError::RecordTooLong));
 }
+
+/// A peer that waits for our end before it ends its socket causes no other report: its end was noticed by the idle timeout.
+#[test]
+fn the_end_of_layers_is_noticed_although_the_socket_goes_on() {
+    let (mut near, mut far) = secured();
+    far.is_read = true;
+    assert_eq!(near.write(b"last").unwrap(), 4);
+    near.stack.close().unwrap();
+    near.flush().unwrap();
+    let mut buffer = [0; 1_000];
+    assert_eq!(far.read(&mut buffer).unwrap(), 4);
+    assert!(far.is_dry && !far.is_dry_after_short_read());
+    assert!(far.wake() && far.settle(true));
+    assert_eq!(far.read(&mut buffer).unwrap(), 0);
+    assert!(!far.settle(true) && !far.is_awake(), "it is told once");
+}
+
+#[test]
+fn a_connection_whose_layers_were_forgotten_does_not_become_plaintext() {
+    let makes = std::sync::atomic::AtomicUsize::new(0);
+    let factory = LayerFactory::new(move |_| {
+        // Those of the first look, and none for connections.
+        match makes.fetch_add(1, std::sync::atomic::Ordering::Relaxed) {
+            0 => vec![Box::new(XorLayer::connecting(1)) as Box<dyn Layer>],
+            _ => Vec::new(),
+        }
+    });
+    let layers = factory
+        .layers(&"tcp://127.0.0.1:1".parse().unwrap())
+        .unwrap();
+    let (near, mut far) = Stream::pair().unwrap();
+    let mut carrier = layers.over(near);
+    assert!(carrier.has_layers() && !carrier.is_secured());
+    assert_eq!(
+        carrier.write(b"secret").unwrap_err().kind(),
+        ErrorKind::WouldBlock
+    );
+    assert_eq!(far.write(b"hello").unwrap(), 5);
+    let error = carrier.secure().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidData);
+}
