@@ -499,6 +499,7 @@ impl LaneRooms<'_> {
 
     /// The newest frame of a room's log goes to the lanes that have members, and a sweep is planned here.
     /// `own` is 1 if its author is a subscriber of this lane's log, else 0.
+    #[inline]
     pub(super) fn handle_appended(&mut self, alias: u16, position: u64, bytes: usize, own: u64) {
         let others = self.count_and_plan(alias, position, bytes, own);
         if others != 0 {
@@ -532,6 +533,7 @@ impl LaneRooms<'_> {
     }
 
     /// Counts a message for the members on this lane, and plans a sweep. Returns the other lanes with members, as bits.
+    #[inline(always)]
     fn count_and_plan(&mut self, alias: u16, position: u64, bytes: usize, own: u64) -> u64 {
         let Some(Some(room)) = self.table.rooms.get_mut(usize::from(alias)) else {
             return 0;
