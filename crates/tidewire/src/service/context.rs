@@ -490,7 +490,7 @@ impl Context<'_> {
     }
 
     /// Subscribes this session to a [pattern](tidewire_proto::topic). From now on it gets what is published to matching
-    /// topics as [`Kind::Deliver`] with the returned alias as the channel, its own publications included. Without a
+    /// topics as [`Kind::Deliver`](crate::Kind::Deliver) with the returned alias as the channel, its own publications included. Without a
     /// policy it is the server's.
     ///
     /// # Errors
