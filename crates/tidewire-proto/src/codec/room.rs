@@ -1,4 +1,4 @@
-//! What rooms and topics give a codec to frame.
+//! Messages and events of rooms and topics, as a codec gets them to frame.
 
 use crate::message::{MemberId, PresenceEvent};
 
@@ -7,13 +7,13 @@ use crate::message::{MemberId, PresenceEvent};
 pub struct Said<'a> {
     /// Alias of the room.
     pub channel: u16,
-    /// Who said it.
+    /// The member who said it.
     pub member: MemberId,
     /// Their name, for codecs that have no member numbers.
     pub name: &'a str,
     /// Whether only one receiver gets it.
     pub private: bool,
-    /// What was said.
+    /// The bytes that the member said.
     pub payload: &'a [u8],
 }
 
@@ -22,11 +22,11 @@ pub struct Said<'a> {
 pub struct Presence<'a> {
     /// Alias of the room.
     pub channel: u16,
-    /// Whose.
+    /// The member this event is about.
     pub member: MemberId,
     /// Their name.
     pub name: &'a str,
-    /// What happened.
+    /// The kind of event: joined, here or left.
     pub event: PresenceEvent,
 }
 

@@ -1,4 +1,4 @@
-//! What a codec keeps of one connection.
+//! The state that a codec keeps for one connection.
 
 use std::any::Any;
 use std::fmt;

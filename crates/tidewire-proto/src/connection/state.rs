@@ -73,7 +73,7 @@ pub enum PauseReason {
     Answers = 1 << 2,
     /// The service asked for it.
     Service = 1 << 3,
-    /// What it sends makes the memory grow that the server is short of.
+    /// The server is short of memory, and messages of this peer take more of it.
     Memory = 1 << 4,
 }
 

@@ -289,7 +289,7 @@ fn receive_all(
     let outcome = loop {
         let offered = &bytes[used..];
         if layer.has_ended() {
-            // What follows the end says nothing.
+            // Bytes behind the end of the layer are ignored.
             return (bytes.len(), Ok(false));
         }
         if offered.is_empty() {

@@ -32,7 +32,7 @@ use crate::room::{Directory, LaneRooms, RoomTable};
 use crate::session::{Gate, LaneSessions, SessionTable, SpareFrames};
 use crate::transport::Layers;
 
-/// What all lanes of a server share. Nothing in it is touched per message.
+/// The state that all lanes of a server share. No message touches it.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) config: Arc<Config>,

@@ -1,4 +1,4 @@
-//! What the replies of a lane have in common from one message to the next.
+//! The pattern that replies of a lane share from one message to the next.
 
 use tidewire_io::append::FramePattern;
 use tidewire_proto::message::Kind;
@@ -23,7 +23,7 @@ impl Default for Replies {
     }
 }
 
-/// What the last replies of a lane had in common.
+/// The pattern of the last replies of a lane.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LastReply {
     /// Of the messages that were answered.

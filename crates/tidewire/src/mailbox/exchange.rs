@@ -1,4 +1,4 @@
-//! What a lane has for the other lanes of its server.
+//! Messages of a lane for the other lanes of its server.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -35,7 +35,7 @@ impl SilentLanes {
     }
 }
 
-/// What one lane has for the others: its own mailbox, and a batch for each of theirs.
+/// The mailbox of one lane, and a batch for each other lane.
 #[derive(Debug)]
 pub(crate) struct Exchange {
     /// The number of this lane.
@@ -43,7 +43,7 @@ pub(crate) struct Exchange {
     /// The mailbox of this lane.
     pub(crate) mailbox: Arc<Mailbox>,
     pub(crate) lanes: Arc<Lanes>,
-    /// What this turn produced for each other lane, see [`BatchEntry`].
+    /// Messages of this turn for each other lane, see [`BatchEntry`].
     pub(crate) batches: Vec<Vec<u8>>,
     /// Capacity of the batches.
     batch_bytes: usize,

@@ -1,4 +1,4 @@
-//! What a lane says of itself: counters, log lines, spans. Every other module may use these; they use none of them.
+//! Counters, log lines and spans of a lane. Every other module may use these; they use none of the others.
 
 #[cfg(feature = "log")]
 pub mod log;

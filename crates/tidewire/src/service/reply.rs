@@ -11,6 +11,7 @@ use tidewire_proto::message::{Kind, Message};
 
 use super::Context;
 use crate::service::{HandlerError, HandlerResult};
+use crate::session::Outbox;
 
 /// The pattern of frames like this one, which the codec has encoded the message to. Answers that are no replies all have the
 /// same id, 0; other ids vary.
@@ -81,9 +82,10 @@ impl Context<'_> {
     #[inline(never)]
     fn reply_by_pattern(&mut self, payload: &[u8]) -> HandlerResult {
         if payload.len() == self.core.replies.last_reply.payload_bytes {
-            if self.core.sessions.outbox.current.bytes.capacity() == 0 {
-                self.core.sessions.outbox.current.bytes = self.core.sessions.outbox.buffers.take();
-            }
+            let Outbox {
+                current, buffers, ..
+            } = &mut self.core.sessions.outbox;
+            current.ensure_buffer(buffers);
             let (pattern, out) = (
                 &self.core.replies.last_reply.pattern,
                 &mut self.core.sessions.outbox.current.bytes,

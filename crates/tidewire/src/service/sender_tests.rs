@@ -363,7 +363,7 @@ impl Codec for Panicking {
     }
 }
 
-/// What waited for the session went with the codec, and the session ended of it.
+/// The codec took along the bytes that waited for the session, which then ended.
 #[test]
 fn a_codec_that_panics_costs_a_sender_its_message_and_nothing_else() {
     let (whole, panics) = (&b"whole"[..], &b"panic"[..]);

@@ -7,7 +7,7 @@ use crossbeam_queue::ArrayQueue;
 
 use super::SessionId;
 
-/// What a lane and the holder of a [`Deferred`](crate::Deferred) share.
+/// The state that a lane and the holder of a [`Deferred`](crate::Deferred) share.
 #[derive(Debug, Default)]
 pub(crate) struct Token {
     cancelled: AtomicBool,
@@ -24,7 +24,7 @@ pub(crate) struct Answer {
     pub(crate) content: Content,
 }
 
-/// What a deferred answer says.
+/// The content of a deferred answer.
 #[derive(Debug)]
 pub(crate) enum Content {
     Frame(Vec<u8>),

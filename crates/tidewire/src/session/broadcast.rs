@@ -325,9 +325,7 @@ impl LaneSessions {
                 part.too_large += 1;
             } else {
                 part.queued += 1;
-                if output.bytes.capacity() == 0 {
-                    output.bytes = buffers.take();
-                }
+                output.ensure_buffer(buffers);
                 output.bytes.extend_from_slice(frame);
                 output.handle_appended(&config.codec);
                 if !std::mem::replace(&mut session.dirty, true) {

@@ -66,9 +66,7 @@ impl LaneSessions {
             if output.len() >= PULL_BYTES {
                 return;
             }
-            if output.bytes.capacity() == 0 {
-                output.bytes = buffers.take();
-            }
+            output.ensure_buffer(buffers);
             let mut pulled = 0;
             if *has_headers {
                 let subscription = membership.subscription();

@@ -94,8 +94,8 @@ impl LaneSessions {
         } = &mut self.outbox;
         let session = &mut self.slab[slot];
         let (rest, mut delivered) = account_own(session, &self.counters, written);
-        if rest > 0 && session.output.bytes.capacity() == 0 {
-            session.output.bytes = buffers.take();
+        if rest > 0 {
+            session.output.ensure_buffer(buffers);
         }
         let mut taken = deliveries.taken(rest);
         let output = &mut session.output;

@@ -180,9 +180,7 @@ impl LaneSessions {
         };
         let (output, buffers) = outbox.of(slot, &mut session.output);
         while session.connection.has_transmit() {
-            if output.bytes.capacity() == 0 {
-                output.bytes = buffers.take();
-            }
+            output.ensure_buffer(buffers);
             let sent = session
                 .connection
                 .poll_transmit(rules, &identity, codec, &mut output.bytes);

@@ -144,7 +144,7 @@ pub(crate) struct Session {
     pub(crate) dirty: bool,
 }
 
-/// Who a session's peer is, and what others know it by.
+/// The identity of a session's peer, and how others find the session.
 #[derive(Debug, Default)]
 pub(crate) struct Profile {
     pub(crate) peer: Option<Box<Endpoint>>,
@@ -152,7 +152,7 @@ pub(crate) struct Profile {
     pub(crate) listener: Option<Arc<ListenerTerms>>,
     /// The number that the service attached.
     pub(crate) tag: u64,
-    /// What other threads know of it; there is none before it opens.
+    /// The part of the session that other threads see; there is none before it opens.
     pub(crate) card: Option<Arc<SessionCard>>,
     /// Its name in rooms, from the first one that it joined.
     pub(crate) member: Option<Box<Member>>,

@@ -1,5 +1,5 @@
-//! What all outputs of a lane share: buffers, the list of those to flush, and the logs of rooms and topics, of which every
-//! subscriber is written its part.
+//! The state that all outputs of a lane share: buffers, the list of outputs to flush, and the logs of rooms and topics. Each
+//! subscriber is written its part of a log.
 
 use std::hint::cold_path;
 use std::mem;

@@ -1,7 +1,8 @@
-//! What waits to be written to a session.
+//! Bytes that wait to be written to a session.
 
 use tidewire_proto::codec::AnyCodec;
 
+use super::buffers::BufferPool;
 use crate::transport::datagram::Packing;
 
 /// Bytes waiting for the socket. `sent` of them already went.
@@ -38,6 +39,14 @@ impl Output {
     pub(crate) fn handle_appended(&mut self, codec: &AnyCodec) {
         if let Some(packing) = &mut self.packing {
             packing.handle_appended(&self.bytes, codec);
+        }
+    }
+
+    /// Takes a buffer from the pool, unless the output has one.
+    #[inline(always)]
+    pub(crate) fn ensure_buffer(&mut self, buffers: &mut BufferPool) {
+        if self.bytes.capacity() == 0 {
+            self.bytes = buffers.take();
         }
     }
 

@@ -275,9 +275,7 @@ impl LaneSessions {
     /// Adds a frame to a session's output and keeps its buffer.
     pub(crate) fn append(&mut self, slot: usize, frame: Vec<u8>) {
         let (output, buffers) = self.outbox.of(slot, &mut self.slab[slot].output);
-        if output.bytes.capacity() == 0 {
-            output.bytes = buffers.take();
-        }
+        output.ensure_buffer(buffers);
         output.bytes.extend_from_slice(&frame);
         output.handle_appended(&self.config.codec);
         self.outbox.spare_frames.put(frame);

@@ -1,4 +1,4 @@
-//! What a lane waits with: its poller, its timers, its clock.
+//! The poller, the timers and the clock of a lane.
 
 use tidewire_io::poller::Poller;
 use tidewire_io::timer::TimerWheel;
@@ -16,7 +16,7 @@ pub(crate) struct Reactor {
     pub(crate) now_ns: u64,
 }
 
-/// What a timer is for.
+/// The purpose of a timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TimerKey {
     /// Look at how long this session has been silent.

@@ -4,7 +4,7 @@
 //! the end of the turn, with every one of them. Approach: all of it is done on one look at the session, and a
 //! [`SessionSender`](crate::SessionSender) does it once for many messages. An output that holds a block is written at once
 //! and not at the end of the turn: more would leave the processor's cache before the kernel copies it. Not so that of the
-//! session whose message is being handled, which the handler's context has: it is not read while its output is full.
+//! session whose message is being handled, which is the current one of the outbox: it is not read while its output is full.
 
 use std::mem;
 
@@ -54,7 +54,7 @@ pub(crate) fn encode_within(
     Ok(())
 }
 
-/// What a [`SessionSender`](crate::SessionSender) works on: the bytes of a session's output.
+/// The output of a session while a [`SessionSender`](crate::SessionSender) works on it.
 #[derive(Debug)]
 pub(crate) struct Taken {
     /// Without capacity there are none.
@@ -147,7 +147,7 @@ impl LaneSessions {
         Ok(result?)
     }
 
-    /// Takes the output of a session of this lane for a sender, which always gives it back with [`Self::put_back`]. The session
+    /// Takes the output of a session of this lane for a sender, which always gives it back with [`Self::put_back_and_write`]. The session
     /// whose messages are handled is not read while its output is full, so that its own messages need no refusal.
     pub(crate) fn take_output(&mut self, id: SessionId) -> Result<Taken, SendError> {
         let slot = id.slot();
@@ -265,9 +265,7 @@ fn append_frames(
     counters: &LaneCounters,
     encode: impl FnOnce(&AnyCodec, &mut Vec<u8>) -> Result<(), EncodeError>,
 ) -> Result<(), EncodeError> {
-    if output.bytes.capacity() == 0 {
-        lend_buffer(output, buffers);
-    }
+    output.ensure_buffer(buffers);
     let result = encode(&config.codec, &mut output.bytes);
     if let Err(EncodeError::PayloadTooLarge { .. }) = &result {
         counters.sends_too_large.add(1);
@@ -275,11 +273,6 @@ fn append_frames(
     // Before a frame that failed there may be others.
     output.handle_appended(&config.codec);
     result
-}
-
-#[cold]
-fn lend_buffer(output: &mut Output, buffers: &mut BufferPool) {
-    output.bytes = buffers.take();
 }
 
 /// Bytes of output that are written at once: the calls to the kernel hardly cost less for larger ones, and two of them fit

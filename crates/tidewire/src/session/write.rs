@@ -186,9 +186,7 @@ impl LaneSessions {
             if lost == 0 {
                 continue;
             }
-            if session.output.bytes.capacity() == 0 {
-                session.output.bytes = outbox.buffers.take();
-            }
+            session.output.ensure_buffer(&mut outbox.buffers);
             let (alias, subscription) = (membership.room, membership.subscription());
             let output = &mut session.output.bytes;
             let encoded = append_with_header(&config.codec, subscription, output, |out| {
@@ -256,9 +254,9 @@ impl LaneSessions {
             let behind = membership.subscriber.bytes_behind(log);
             let part = rest.min(usize::try_from(behind).unwrap_or(usize::MAX));
             rest -= part;
-            if (part as u64) < behind && session.output.bytes.capacity() == 0 {
+            if (part as u64) < behind {
                 // The rest of a torn frame goes there.
-                session.output.bytes = buffers.take();
+                session.output.ensure_buffer(buffers);
             }
             let advance = membership
                 .subscriber
