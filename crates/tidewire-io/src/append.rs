@@ -273,6 +273,15 @@ impl Appender {
     }
 }
 
+impl Appender {
+    /// Appends a frame of another pattern, whatever its header. Returns whether there is room for it without growing.
+    #[inline(always)]
+    #[must_use]
+    pub fn append_other(&mut self, pattern: &FramePattern, id: u32, payload: &[u8]) -> bool {
+        pattern.append(id, payload, &mut self.bytes)
+    }
+}
+
 /// The bytes in front of payloads, if they are no more than a word, or the word and an id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Header {

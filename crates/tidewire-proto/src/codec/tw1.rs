@@ -150,14 +150,16 @@ impl Codec for Tw1 {
 
     #[inline(always)]
     fn layout(&self, frame: &[u8], message: &Message<'_>) -> Option<FrameLayout> {
-        // A name would be one more part of variable length.
-        if !message.name.is_empty() {
-            return None;
-        }
-        Some(if message.kind.has_id() {
-            FrameLayout::new(ID_HEADER_BYTES..frame.len()).with_id(ONE_WAY_HEADER_BYTES)
+        let name_bytes = if message.name.is_empty() || !message.kind.has_name() {
+            0
         } else {
-            FrameLayout::new(ONE_WAY_HEADER_BYTES..frame.len())
+            1 + message.name.len()
+        };
+        Some(if message.kind.has_id() {
+            FrameLayout::new(ID_HEADER_BYTES + name_bytes..frame.len())
+                .with_id(ONE_WAY_HEADER_BYTES)
+        } else {
+            FrameLayout::new(ONE_WAY_HEADER_BYTES + name_bytes..frame.len())
         })
     }
 

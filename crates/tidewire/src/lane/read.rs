@@ -317,10 +317,23 @@ pub(super) fn decode_frames<S: Service, C: Codec + ?Sized, const IS_DATAGRAM: bo
     (input.len() - rest.len(), flow)
 }
 
-/// Length, kind and channel of a frame, which those that a template reads agree in.
+/// Length, kind, channel and name of a frame, which those that a template reads agree in.
 #[inline(always)]
 fn like_of(message: &Message<'_>, frame_bytes: usize) -> u64 {
-    frame_bytes as u64 ^ u64::from(message.kind as u8) << 40 ^ u64::from(message.channel) << 48
+    let head =
+        frame_bytes as u64 ^ u64::from(message.kind as u8) << 40 ^ u64::from(message.channel) << 48;
+    match message.name.as_bytes() {
+        [] => head,
+        name => head ^ checksum(name),
+    }
+}
+
+/// Tells most names apart. A wrong guess costs one comparison.
+fn checksum(name: &[u8]) -> u64 {
+    let end = name.len().saturating_sub(size_of::<u64>());
+    let fold = |sum: u64, byte: &u8| sum.rotate_left(8) ^ u64::from(*byte);
+    let last = name.iter().skip(end).fold(0, fold);
+    last.wrapping_mul(0x9E37_79B9_7F4A_7C15)
 }
 
 /// Serves the frames at the front of `input` that are like the one that `message` was decoded from, until no further message
@@ -331,6 +344,25 @@ fn like_of(message: &Message<'_>, frame_bytes: usize) -> u64 {
 /// common.
 #[inline(never)]
 fn serve_alike<'a, S: Service, C: Codec + ?Sized, const IS_DATAGRAM: bool>(
+    cx: &mut Context<'_>,
+    service: &mut S,
+    codec: &C,
+    slot: usize,
+    (frame, message): (&'a [u8], &Message<'a>),
+    input: &'a [u8],
+) -> &'a [u8] {
+    if message.name.is_empty() {
+        let name = "";
+        let message = Message { name, ..*message };
+        serve_like::<S, C, IS_DATAGRAM>(cx, service, codec, slot, (frame, &message), input)
+    } else {
+        serve_like::<S, C, IS_DATAGRAM>(cx, service, codec, slot, (frame, message), input)
+    }
+}
+
+/// See [`serve_alike`], which has this once for messages without a name, whose headers are short.
+#[inline(always)]
+fn serve_like<'a, S: Service, C: Codec + ?Sized, const IS_DATAGRAM: bool>(
     cx: &mut Context<'_>,
     service: &mut S,
     codec: &C,

@@ -17,7 +17,7 @@ use tidewire_proto::room::{Coalescer, Policy, Subscriber};
 
 use super::directory::{Directory, EnterError, NameConflict, SharedRoom};
 use super::refusal::{JoinError, ReachedLimit, RoomError};
-use super::routes::Routes;
+use super::routes::{RecentTopic, Routes};
 use crate::limits::nanoseconds;
 use crate::mailbox::{BatchEntry, Exchange};
 use crate::memory::Pressure;
@@ -53,8 +53,8 @@ pub(crate) struct RoomTable {
     pub(super) held: Vec<(SessionId, Arc<SharedRoom>)>,
     /// Where messages for topics go.
     pub(super) routes: Routes,
-    /// Scratch list of the patterns that a message matches.
-    pub(super) matched: Vec<Arc<SharedRoom>>,
+    /// Where the last message went.
+    pub(super) recent: RecentTopic,
     /// Rooms in which a subscriber of this lane holds the publishers.
     pub(super) blocked_rooms: Vec<u16>,
     /// Until then registrations that are refused are counted but not logged.
@@ -80,7 +80,7 @@ impl RoomTable {
             due: BinaryHeap::new(),
             held: Vec::new(),
             routes: Routes::default(),
-            matched: Vec::new(),
+            recent: RecentTopic::default(),
             blocked_rooms: Vec::new(),
             registration_quiet_until_ns: 0,
         }

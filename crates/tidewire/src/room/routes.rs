@@ -14,6 +14,7 @@ use std::sync::Arc;
 use tidewire_proto::topic::{Pattern, PatternIndex};
 
 use super::directory::{LaneCounts, SharedRoom};
+use crate::session::RepeatedFrame;
 
 /// The patterns of a server, and their latest changes. Behind the directory's mutex.
 #[derive(Debug, Default)]
@@ -29,6 +30,45 @@ pub(super) struct Topics {
 pub(crate) struct Routes {
     version: u64,
     index: PatternIndex<Arc<SharedRoom>>,
+}
+
+/// The topic of the last message, and the subscriptions that match it: most publishers stay with a topic for a while.
+#[derive(Debug, Default)]
+pub(super) struct RecentTopic {
+    topic: String,
+    /// Of the routes when it was looked up.
+    version: u64,
+    pub(super) matches: Vec<Match>,
+}
+
+/// A subscription that matches the topic.
+#[derive(Debug)]
+pub(super) struct Match {
+    pub(super) shared: Arc<SharedRoom>,
+    /// The last delivery of the topic.
+    pub(super) delivery: RepeatedFrame,
+}
+
+impl RecentTopic {
+    /// Whether this is the topic, and nothing has changed since. There is no topic without a name.
+    #[inline]
+    pub(super) fn is(&self, topic: &str, routes: &Routes) -> bool {
+        self.version == routes.version && !topic.is_empty() && self.topic == topic
+    }
+
+    /// Looks up which subscriptions match a topic, which must be a valid one.
+    pub(super) fn look_up(&mut self, topic: &str, routes: &Routes) {
+        self.topic.clear();
+        self.topic.push_str(topic);
+        self.version = routes.version;
+        self.matches.clear();
+        routes.each_match(topic, |shared| {
+            self.matches.push(Match {
+                shared: Arc::clone(shared),
+                delivery: RepeatedFrame::default(),
+            });
+        });
+    }
 }
 
 #[derive(Debug)]

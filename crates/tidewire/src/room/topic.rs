@@ -17,9 +17,9 @@ use tidewire_proto::message::{Kind, Message};
 use tidewire_proto::room::Policy;
 use tidewire_proto::topic::{Pattern, validate_topic};
 
-use super::directory::SharedRoom;
 use super::refusal::{NotSubscribed, PublishError, ReachedLimit, SubscribeError};
 use super::rooms::LaneRooms;
+use super::routes::Match;
 use crate::limits::REFUSAL_QUIET_NS;
 use crate::memory::Pressure;
 use crate::observe::DropReason;
@@ -146,7 +146,11 @@ impl LaneRooms<'_> {
         topic: &str,
         payload: &[u8],
     ) -> Result<bool, PublishError> {
-        validate_topic(topic)?;
+        self.table.directory.refresh(&mut self.table.routes);
+        if !self.table.recent.is(topic, &self.table.routes) {
+            validate_topic(topic)?;
+            self.table.recent.look_up(topic, &self.table.routes);
+        }
         let overhead = FRAME_OVERHEAD_BYTES + topic.len();
         let limit = self.sessions.config.shared_frame_bytes_max;
         if payload.len() + overhead > limit {
@@ -156,20 +160,16 @@ impl LaneRooms<'_> {
         if self.sessions.is_short_of_memory() && !self.sessions.may_grow() {
             return Err(PublishError::OutOfMemory);
         }
-        self.table.directory.refresh(&mut self.table.routes);
-        // Collected first, because appending needs all of the lane. The list is kept for the next message.
-        let mut matched = std::mem::take(&mut self.table.matched);
-        self.table
-            .routes
-            .each_match(topic, |shared| matched.push(Arc::clone(shared)));
+        // Taken out, because appending needs all of the lane.
+        let mut matches = std::mem::take(&mut self.table.recent.matches);
         let (mut congested, mut result) = (None, Ok(()));
-        for shared in matched.drain(..) {
-            result = result.and(self.append_published(&shared, topic, payload));
-            if congested.is_none() && shared.is_congested() {
-                congested = Some(shared);
+        for found in &mut matches {
+            result = result.and(self.append_published(found, topic, payload));
+            if congested.is_none() && found.shared.is_congested() {
+                congested = Some(Arc::clone(&found.shared));
             }
         }
-        self.table.matched = matched;
+        self.table.recent.matches = matches;
         result?;
         self.sessions.counters.published.add(1);
         // One of them is enough to hold it for; when that is clear, its next message meets the others.
@@ -186,17 +186,19 @@ impl LaneRooms<'_> {
     /// Frames a message once for the subscribers of one pattern, on this lane and the others.
     fn append_published(
         &mut self,
-        shared: &SharedRoom,
+        found: &mut Match,
         topic: &str,
         payload: &[u8],
     ) -> Result<(), EncodeError> {
+        let Match { shared, delivery } = found;
         let name = if shared.is_wildcard { topic } else { "" };
         let message = Message::new(Kind::Deliver, shared.alias, payload).with_name(name);
         let LaneSessions { outbox, config, .. } = &mut *self.sessions;
         let codec = &config.codec;
         if let Some(log) = outbox.logs.get_mut(shared.alias) {
             let expected = FRAME_OVERHEAD_BYTES + name.len() + payload.len();
-            let (position, bytes) = log.append_with(expected, |out| codec.encode(&message, out))?;
+            let (position, bytes) =
+                log.append_with(expected, |out| delivery.encode(codec, &message, out))?;
             self.handle_appended(shared.alias, position, bytes, 0);
             return Ok(());
         }

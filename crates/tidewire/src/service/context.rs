@@ -212,7 +212,21 @@ impl Context<'_> {
     /// The codec cannot express it, or its frame is larger than what both sides agreed to take.
     #[inline(never)]
     pub fn send(&mut self, message: &Message<'_>) -> Result<(), SendError> {
-        self.send_at_once(message)
+        match message.name {
+            "" => self.send_at_once(message),
+            _ => self.send_named(message),
+        }
+    }
+
+    /// Sends a message with a name, which is often that of the last one.
+    fn send_named(&mut self, message: &Message<'_>) -> Result<(), SendError> {
+        if self.id == SessionId::NONE {
+            return Err(SendError::NotOpen);
+        }
+        let sessions = &mut self.core.sessions;
+        let appended = sessions.append_named_to_current(self.frame_bytes_max, message);
+        self.handle_appended();
+        Ok(appended?)
     }
 
     #[inline(always)]

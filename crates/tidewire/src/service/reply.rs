@@ -5,31 +5,12 @@
 //! one like them is a few comparisons and a copy. Kept is what came twice in a row: where lengths vary, nothing is.
 //! Rejected: keeping it for each session, which every read would have to set up for what is the same in all of them.
 
-use tidewire_io::append::FramePattern;
-use tidewire_proto::codec::{AnyCodec, Codec, FrameTemplate};
-use tidewire_proto::message::{Kind, Message};
+use tidewire_proto::codec::Codec;
+use tidewire_proto::message::Kind;
 
 use super::Context;
 use crate::service::{HandlerError, HandlerResult};
-use crate::session::Outbox;
-
-/// The pattern of frames like this one, which the codec has encoded the message to. Answers that are no replies all have the
-/// same id, 0; other ids vary.
-pub(crate) fn pattern_of(
-    codec: &AnyCodec,
-    frame: &[u8],
-    message: &Message<'_>,
-    id_varies: bool,
-) -> Option<FramePattern> {
-    let template = FrameTemplate::learn(codec, frame, message)?;
-    let layout = template.layout();
-    let (id, first_id) = if id_varies {
-        (layout.id(), layout.first_id())
-    } else {
-        (0..0, 0)
-    };
-    FramePattern::of(frame, &id, first_id, &layout.payload())
-}
+use crate::session::{Outbox, frame_pattern};
 
 impl Context<'_> {
     /// Answers the message being handled: a request with a reply of the same id, anything else with a one-way
@@ -141,7 +122,8 @@ impl Context<'_> {
             if answer.kind == Kind::Reply || !codec.has_ids() {
                 last.without_layout_from = payload.len();
             }
-        } else if let Some(pattern) = pattern_of(codec, frame, &answer, answer.kind == Kind::Reply)
+        } else if let Some(pattern) =
+            frame_pattern(codec, frame, &answer, answer.kind == Kind::Reply)
         {
             last.frame_bytes = frame.len();
             last.pattern = pattern;

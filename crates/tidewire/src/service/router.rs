@@ -47,6 +47,8 @@ pub struct Router {
     name_bytes_max: usize,
     /// A received name in lower case.
     folded: String,
+    /// The name called last, as it came, and its method: most callers stay with one for a while.
+    recent: Option<(String, Place)>,
 }
 
 /// Several methods that share one value, each under a number: what `#[tidewire::service]` makes of a type.
@@ -119,6 +121,7 @@ impl Router {
     }
 
     fn add(&mut self, names: &[&str], handler: Handler) {
+        self.recent = None;
         let handler_index = self.handlers.len();
         self.handlers.push(handler);
         for (number, name) in names.iter().enumerate() {
@@ -144,6 +147,20 @@ impl Router {
         if name.is_empty() || name.len() > self.name_bytes_max {
             return None;
         }
+        if let Some((recent, place)) = &self.recent
+            && recent == name
+        {
+            return Some(*place);
+        }
+        let place = self.look_up(name, case)?;
+        let (recent, found) = self.recent.get_or_insert((String::new(), place));
+        recent.clear();
+        recent.push_str(name);
+        *found = place;
+        Some(place)
+    }
+
+    fn look_up(&mut self, name: &str, case: MethodCase) -> Option<Place> {
         let found = match case {
             MethodCase::Exact => self.exact.get(name),
             MethodCase::Lower => {

@@ -13,15 +13,14 @@
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use tidewire_io::append::Appender;
-use tidewire_proto::codec::Codec;
+use tidewire_proto::codec::{AnyCodec, Codec};
 use tidewire_proto::error::EncodeError;
 use tidewire_proto::message::Message;
 
-use super::reply::pattern_of;
 use crate::engine::Core;
 use crate::service::Context;
 use crate::session::SessionId;
-use crate::session::{SendError, Taken, encode_within};
+use crate::session::{SendError, Taken, encode_within, frame_pattern};
 use crate::transport::datagram::Packing;
 
 /// Sends messages to one session; see [`Context::with_sender`].
@@ -93,11 +92,13 @@ impl<'a> SessionSender<'a> {
     // Compiled into the loop of whoever sends, where most of the message is known.
     #[inline(always)]
     pub fn send(&mut self, message: &Message<'_>) -> Result<(), SendError> {
-        if message.name.is_empty()
-            && self
-                .output
-                .append(key_of(message), message.id, message.payload)
-        {
+        let is_sent = if message.name.is_empty() {
+            let key = key_of(message);
+            self.output.append(key, message.id, message.payload)
+        } else {
+            self.append_named(message)
+        };
+        if is_sent {
             return Ok(());
         }
         // The copies leave the message and the sender themselves in registers.
@@ -105,6 +106,18 @@ impl<'a> SessionSender<'a> {
         let mut output = self.output.take();
         let sent = self.place.lend().send_apart(&mut output, &message);
         self.go_on(output, sent)
+    }
+
+    /// Appends the frame of a message with a name, if it is like the last one of the lane. Returns whether it is.
+    #[inline(always)]
+    fn append_named(&mut self, message: &Message<'_>) -> bool {
+        let (place, output) = (&self.place, &mut self.output);
+        let repeated = &place.core.sessions.outbox.repeated;
+        place.packing.is_none()
+            && output.bytes().len() <= place.full_above
+            && repeated.is_within(place.frame_bytes_max)
+            && repeated.is_like(message)
+            && output.append_other(&repeated.pattern, message.id, message.payload)
     }
 
     /// Whether the session's output takes another message. A full one is written for that, as it is by sending, but nothing
@@ -212,15 +225,17 @@ impl Place<'_> {
             let refused = self.core.sessions.refuse_to_send(SendError::QueueFull);
             return self.apart(output, bytes, Err(refused));
         }
-        let Core {
-            config, counters, ..
-        } = &mut *self.core;
+        let core = &mut *self.core;
+        let (config, counters) = (&core.config, &core.counters);
+        let repeated = &mut core.sessions.outbox.repeated;
+        let has_name = !message.name.is_empty();
         let before = bytes.len();
         // A codec of one's own may panic, and a handler may go on after that: the bytes must not be lost, and a part of a frame
         // must not stay.
         let encoded = catch_unwind(AssertUnwindSafe(|| {
-            encode_within(self.frame_bytes_max, &mut bytes, |out| {
-                config.codec.encode(message, out)
+            encode_within(self.frame_bytes_max, &mut bytes, |out| match has_name {
+                true => repeated.encode(&config.codec, message, out),
+                false => config.codec.encode(message, out),
             })
         }));
         let encoded = match encoded {
@@ -244,11 +259,11 @@ impl Place<'_> {
             None => Some(usize::MAX),
         };
         match (&encoded, length_max) {
-            (Ok(()), Some(length_max)) => {
+            // The lane keeps the pattern of those.
+            (Ok(()), Some(length_max)) if !has_name => {
                 if !is_alike {
                     let frame = bytes.get(before..).unwrap_or_default();
-                    let pattern = pattern_of(&config.codec, frame, message, true);
-                    output.set_pattern(pattern.as_ref(), key_of(message), message.payload.len());
+                    learn(output, &config.codec, frame, message);
                 }
                 output.resume(bytes, message.id, length_max.min(self.full_above));
             }
@@ -314,6 +329,12 @@ impl Place<'_> {
             sessions.put_back_and_write(slot, bytes, self.packing);
         }
     }
+}
+
+/// Has messages like this one, whose frame this is, appended without the codec.
+fn learn(output: &mut Appender, codec: &AnyCodec, frame: &[u8], message: &Message<'_>) {
+    let pattern = frame_pattern(codec, frame, message, true);
+    output.set_pattern(pattern.as_ref(), key_of(message), message.payload.len());
 }
 
 /// Kind, flags and channel, which messages of one pattern agree in. No message has 0.

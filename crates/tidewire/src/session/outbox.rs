@@ -10,7 +10,7 @@ use tidewire_proto::room::{Deliveries, RoomLog};
 
 use super::answer::{SpareFrames, Token};
 use super::buffers::BufferPool;
-use super::{LaneSessions, Output};
+use super::{LaneSessions, Output, RepeatedFrame};
 use crate::memory::{LaneMemory, Pressure};
 
 /// See the module.
@@ -24,6 +24,8 @@ pub(crate) struct Outbox {
     /// Sessions with output to write at the end of the turn.
     pub(super) dirty: Vec<usize>,
     pub(crate) logs: Logs,
+    /// The last frame with a name that a sender sent.
+    pub(crate) repeated: RepeatedFrame,
     /// The output of the session whose messages are handled, within reach of every reply.
     pub(crate) current: Output,
     /// The slot of that session, or [`NO_SLOT`].
@@ -71,6 +73,7 @@ impl Outbox {
             spare_tokens: Vec::new(),
             dirty: Vec::new(),
             logs: Logs::default(),
+            repeated: RepeatedFrame::default(),
             current: Output::default(),
             current_slot: NO_SLOT,
             queue_bytes_max,

@@ -11,6 +11,7 @@ use std::mem;
 use thiserror::Error;
 use tidewire_proto::codec::AnyCodec;
 use tidewire_proto::error::EncodeError;
+use tidewire_proto::message::Message;
 
 use super::buffers::BufferPool;
 use super::outbox::Outbox;
@@ -88,6 +89,31 @@ impl LaneSessions {
             current, buffers, ..
         } = &mut self.outbox;
         append_frames(current, buffers, &self.config, &self.counters, encode)
+    }
+
+    /// Appends the frame of a message with a name to the output of the session whose messages are handled.
+    pub(crate) fn append_named_to_current(
+        &mut self,
+        frame_bytes_max: usize,
+        message: &Message<'_>,
+    ) -> Result<(), EncodeError> {
+        let Outbox {
+            current,
+            buffers,
+            repeated,
+            ..
+        } = &mut self.outbox;
+        append_frames(
+            current,
+            buffers,
+            &self.config,
+            &self.counters,
+            |codec, out| {
+                encode_within(frame_bytes_max, out, |out| {
+                    repeated.encode(codec, message, out)
+                })
+            },
+        )
     }
 
     /// Appends frames that are within the limit to the output of a session of this lane.

@@ -77,16 +77,22 @@ impl Exchange {
             return;
         };
         for (publisher, &session) in self.publishers.iter().enumerate() {
-            for _ in 0..flow.room(publisher) {
-                if cx.is_full(session) {
-                    break;
+            let room = flow.room(publisher);
+            if room == 0 || cx.is_full(session) {
+                continue;
+            }
+            let payload = &mut self.payload;
+            let sent = cx.with_sender(session, |publisher_session| {
+                for _ in 0..room {
+                    payload.clear();
+                    flow.append(publisher, now_ns, payload);
+                    let message = Message::new(Kind::Publish, 0, payload).with_name(TOPIC);
+                    publisher_session.send(&message)?;
                 }
-                self.payload.clear();
-                flow.append(publisher, now_ns, &mut self.payload);
-                let message = Message::new(Kind::Publish, 0, &self.payload).with_name(TOPIC);
-                if let Err(error) = cx.send_to(session, &message) {
-                    return tell(&self.sender, News::Failed(describe(&error)));
-                }
+                Ok(())
+            });
+            if let Err(error) = sent.and_then(|sent| sent) {
+                return tell(&self.sender, News::Failed(describe(&error)));
             }
         }
     }
@@ -180,12 +186,16 @@ impl Service for Exchange {
 /// What a delivery carries if its head is that of a publication of the topic, and nothing, which is never right, if it is not.
 /// The bare subscriber compares the same bytes before they are decoded. The topic has no wildcard, so that its alias says it.
 fn published<'m>(message: &Message<'m>, alias: u16) -> &'m [u8] {
-    let head = Message {
-        payload: &[],
-        ..*message
-    };
-    if head == Message::with_id(Kind::Deliver, alias, 0, &[]) {
-        message.payload
+    let Message {
+        kind,
+        flags,
+        channel,
+        id,
+        name,
+        payload,
+    } = *message;
+    if (kind, flags, channel, id, name.is_empty()) == (Kind::Deliver, 0, alias, 0, true) {
+        payload
     } else {
         &[]
     }
