@@ -91,7 +91,7 @@ impl Peer {
                 self.delivered += before - subscriber.messages_behind(log) - dropped;
                 true
             }
-            Verdict::Disconnect | Verdict::Block => false,
+            Verdict::Disconnect | Verdict::Block | Verdict::Conflate => false,
         }
     }
 

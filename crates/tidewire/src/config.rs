@@ -1,9 +1,12 @@
 //! The settings of a server, which all its lanes share and none of them changes.
 
+use thiserror::Error;
 use tidewire_io::datagram::DatagramOptions;
 use tidewire_io::socket::SocketOptions;
-use tidewire_proto::codec::AnyCodec;
+use tidewire_proto::codec::{AnyCodec, Codec};
 use tidewire_proto::connection::Rules;
+use tidewire_proto::message::{Kind, Message};
+use tidewire_proto::room::Policy;
 
 use crate::limits::{Limits, RoomDefaults};
 
@@ -17,6 +20,8 @@ pub(crate) struct Config {
     /// Settings of all connections.
     pub(crate) rules: Rules,
     pub(crate) room_defaults: RoomDefaults,
+    /// The policies for slow subscribers that the codec can serve.
+    pub(crate) policies: Policies,
     /// How the server names itself in its welcome.
     pub(crate) agent: String,
     /// Addresses over UDP that cannot prove themselves may be sent more than they sent.
@@ -25,4 +30,114 @@ pub(crate) struct Config {
     pub(crate) socket_options: SocketOptions,
     /// Options of the server's UDP sockets and of those that lanes open.
     pub(crate) datagram_options: DatagramOptions,
+}
+
+/// The codec cannot do what a policy for slow subscribers needs of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum PolicyError {
+    /// The policy drops messages, and the codec has no frame that tells a subscriber how many. Choose one that drops none.
+    #[error(
+        "codec {codec} cannot tell a subscriber how many messages {policy} drops; use disconnect or block"
+    )]
+    Unannounced {
+        /// The policy that was asked for.
+        policy: Policy,
+        /// The name of the codec.
+        codec: &'static str,
+    },
+    /// Deliveries of the codec do not show their topics, which `conflate_by_topic` tells apart. Choose another policy.
+    #[error(
+        "deliveries of codec {codec} do not show their topics, which conflate_by_topic needs; use another policy"
+    )]
+    TopicsHidden {
+        /// The name of the codec.
+        codec: &'static str,
+    },
+}
+
+/// What a codec can do for the policies. It is asked once, by framing probes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Policies {
+    codec: &'static str,
+    announces_gaps: bool,
+    shows_topics: bool,
+}
+
+impl Policies {
+    pub(crate) fn of(codec: &AnyCodec) -> Self {
+        const TOPIC: &str = "t";
+        let mut frame = Vec::new();
+        let announces_gaps = codec.encode_gap(1, 1, &mut frame).is_ok();
+        frame.clear();
+        let delivery = Message::new(Kind::Deliver, 1, b"").with_name(TOPIC);
+        let shows_topics =
+            codec.encode(&delivery, &mut frame).is_ok() && codec.delivery_topic(&frame) == TOPIC;
+        Self {
+            codec: codec.name(),
+            announces_gaps,
+            shows_topics,
+        }
+    }
+
+    /// Whether a subscriber, or a handler for it, may choose the policy.
+    pub(crate) fn check(&self, policy: Policy) -> Result<(), PolicyError> {
+        let codec = self.codec;
+        if policy.drops() && !self.announces_gaps {
+            return Err(PolicyError::Unannounced { policy, codec });
+        }
+        self.check_default(policy)
+    }
+
+    /// Whether the policy may be the server's own. One that drops messages may be: losses that the codec cannot announce are
+    /// counted, and whoever runs the server has chosen that.
+    pub(crate) fn check_default(&self, policy: Policy) -> Result<(), PolicyError> {
+        let codec = self.codec;
+        match policy {
+            Policy::ConflateByTopic if !self.shows_topics => {
+                Err(PolicyError::TopicsHidden { codec })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether what the policy drops cannot be announced.
+    pub(crate) fn is_silent(&self, policy: Policy) -> bool {
+        policy.drops() && !self.announces_gaps
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_policy_needs_a_codec_that_can_announce_what_it_drops() {
+        let named = AnyCodec::NAMES.map(|name| AnyCodec::by_name(name).unwrap());
+        let over_udp = AnyCodec::by_name("uvrpc").unwrap().for_datagrams();
+        for codec in named.iter().chain([&over_udp]) {
+            let policies = Policies::of(codec);
+            for policy in Policy::ALL {
+                let name = codec.name();
+                let can_announce = matches!(name, "tw1" | "lines") || !policy.drops();
+                let has_topics = name == "tw1" || codec.registers_subscribers();
+                let can_tell_apart = policy != Policy::ConflateByTopic || has_topics;
+                let checked = policies.check(policy);
+                assert_eq!(
+                    checked.is_ok(),
+                    can_announce && can_tell_apart,
+                    "{name}: {policy}"
+                );
+                assert_eq!(
+                    policies.check_default(policy).is_ok(),
+                    can_tell_apart,
+                    "{name}"
+                );
+                assert_eq!(policies.is_silent(policy), !can_announce, "{name}");
+                if let Err(error) = checked {
+                    assert!(error.to_string().contains(name), "{error}");
+                }
+            }
+        }
+    }
 }

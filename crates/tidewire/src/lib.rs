@@ -87,6 +87,7 @@ pub use client::{
     Backoff, Call, Client, ClientBuilder, ConnectError, Event, OwnedMessage, Reply, Request,
     RequestError, Subscription, TopicEvent, TopicMessage, WhenEventsFull, WhenWindowFull,
 };
+pub use config::PolicyError;
 pub use lane::LaneError;
 pub use limits::{DATAGRAM_FRAME_BYTES_MAX, Limits, RoomDefaults};
 pub use mailbox::HandOverError;

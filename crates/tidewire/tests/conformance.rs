@@ -54,7 +54,8 @@ const CHAT: [&str; 6] = [
 ];
 
 /// Rooms and topics as only the native protocol has them.
-const NATIVE: [&str; 6] = [
+const NATIVE: [&str; 7] = [
+    "stalled_subscribers_hear_the_newest_of_each_topic",
     "subscriptions_are_made_again_after_a_restart",
     "members_are_listed",
     "whispers_reach_one_member",
@@ -64,7 +65,8 @@ const NATIVE: [&str; 6] = [
 ];
 
 /// Behaviours that a peer must be waited for or frames cut in pieces for.
-const STREAMS_ONLY: [&str; 6] = [
+const STREAMS_ONLY: [&str; 7] = [
+    "stalled_subscribers_hear_the_newest_of_each_topic",
     "a_server_with_its_hands_full_reads_no_more",
     "one_byte_at_a_time",
     "frames_split_anywhere",

@@ -71,8 +71,8 @@ pub(crate) struct ServeArguments {
     #[arg(value_parser = parse_milliseconds)]
     coalesce_ms_max: Duration,
 
-    /// What happens to a subscriber that does not keep up: disconnect, drop_oldest, drop_newest, conflate
-    /// or block
+    /// What happens to a subscriber that does not keep up: disconnect, drop_oldest, drop_newest, conflate,
+    /// conflate_by_topic (the latest of each topic) or block
     #[arg(long, value_name = "POLICY", default_value_t)]
     slow_subscriber: Policy,
 

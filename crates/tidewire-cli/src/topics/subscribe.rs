@@ -50,8 +50,8 @@ pub(crate) struct SubArguments {
     #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
     duration: Option<Duration>,
 
-    /// What happens if this subscriber does not keep up: disconnect, drop_oldest, drop_newest, conflate or
-    /// block; the server chooses if it is left out
+    /// What happens if this subscriber does not keep up: disconnect, drop_oldest, drop_newest, conflate,
+    /// conflate_by_topic (the latest of each topic) or block; the server chooses if it is left out
     #[arg(long, value_name = "POLICY")]
     policy: Option<Policy>,
 
@@ -327,7 +327,7 @@ Examples:
   tidewire sub 127.0.0.1:8080 build.done --count 1 --duration 600 && deploy
 
 If nobody reads the output, the connection is not read either, and the server does what its policy, or --policy, says. \
-With drop_oldest, drop_newest and conflate a note on stderr says how many messages are missing. With disconnect, the \
+With drop_oldest, drop_newest, conflate and conflate_by_topic a note on stderr says how many messages are missing. With disconnect, the \
 usual policy of a server, the connection is closed and made again; the messages until then are missing, and nothing says \
 how many. Over udp:// the oldest messages are dropped here.
 

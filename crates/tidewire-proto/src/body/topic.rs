@@ -8,7 +8,7 @@ use crate::room::Policy;
 /// Body of a `Subscribe`: which topics to hear, and what may happen if they come too fast.
 ///
 /// Layout: u8 policy, then the pattern to the end of the payload. The policies are 0 for the server's choice, 1
-/// `disconnect`, 2 `drop_oldest`, 3 `drop_newest`, 4 `conflate`, 5 `block`.
+/// `disconnect`, 2 `drop_oldest`, 3 `drop_newest`, 4 `conflate`, 5 `block`, 6 `conflate_by_topic`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SubscribeBody<'a> {
     /// What happens if the subscriber does not keep up; `None` leaves it to the server.
@@ -65,7 +65,7 @@ mod tests {
 
     #[test]
     fn broken_subscriptions_are_malformed() {
-        for payload in [&b""[..], b"\x06a", b"\xFFa", b"\0\xFF"] {
+        for payload in [&b""[..], b"\x07a", b"\xFFa", b"\0\xFF"] {
             assert_eq!(
                 SubscribeBody::decode(payload),
                 Err(malformed(Kind::Subscribe)),

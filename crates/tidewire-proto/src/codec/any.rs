@@ -285,6 +285,10 @@ impl Codec for AnyCodec {
         each!(self, codec => codec.encode_gap(channel, lost, out))
     }
 
+    fn delivery_topic<'a>(&self, shared: &'a [u8]) -> &'a str {
+        each!(self, codec => codec.delivery_topic(shared))
+    }
+
     fn delivery_header_bytes_max(&self) -> usize {
         each!(self, codec => codec.delivery_header_bytes_max())
     }

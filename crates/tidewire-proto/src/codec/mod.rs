@@ -413,6 +413,16 @@ pub trait Codec: Send + Sync + 'static {
         let _ = (subscription, shared, out);
     }
 
+    /// The topic of a delivery as it is in a log, which is a [`Kind::Deliver`] without its [header](Codec::delivery_header).
+    /// Empty if it shows none. A codec that has names and headers should find it there, so that
+    /// [`Policy::ConflateByTopic`](crate::room::Policy::ConflateByTopic) works.
+    fn delivery_topic<'a>(&self, shared: &'a [u8]) -> &'a str {
+        match self.decode(shared, usize::MAX) {
+            Ok(Decoded::Frame { message, .. }) if message.kind == Kind::Deliver => message.name,
+            _ => "",
+        }
+    }
+
     /// Appends the frame that refuses `request`, of which the kind and the payload do not matter.
     ///
     /// [`Codec::encode`] sends the payload of a [`Kind::Error`] as it is. Foreign codecs have layouts of

@@ -2,6 +2,9 @@
 
 use std::collections::VecDeque;
 
+use super::latest::Latest;
+use super::policy::LagLimits;
+
 /// Framed messages of one room on one lane, kept until the slowest cursor has passed them.
 ///
 /// Positions are absolute byte counts since the log was made. They never repeat, so a cursor is two numbers
@@ -17,6 +20,8 @@ pub struct RoomLog {
     fixed_bytes: usize,
     head_position: u64,
     head_message: u64,
+    /// The newest message of each topic, while a subscriber needs it.
+    latest: Option<Box<Latest>>,
 }
 
 /// A place between two frames of a log. Made by [`RoomLog::attach`], given back to [`RoomLog::detach`].
@@ -68,6 +73,7 @@ impl RoomLog {
             fixed_bytes: 0,
             head_position: 0,
             head_message: 0,
+            latest: None,
         }
     }
 
@@ -87,7 +93,8 @@ impl RoomLog {
     #[inline]
     #[must_use]
     pub fn held_bytes(&self) -> usize {
-        self.fixed_bytes + self.last().held_bytes()
+        let latest = self.latest.as_deref().map_or(0, Latest::held_bytes);
+        self.fixed_bytes + self.last().held_bytes() + latest
     }
 
     /// Whether appending a frame of so many bytes would take more memory.
@@ -156,6 +163,12 @@ impl RoomLog {
             message: self.head_message,
             serial,
         }
+    }
+
+    /// A new cursor where another one is.
+    fn attach_at(&mut self, other: &Cursor) -> Cursor {
+        self.segment_mut(other.serial).cursors += 1;
+        Cursor { ..*other }
     }
 
     /// Takes a cursor back, so that the log no longer keeps what lay before it.
@@ -240,6 +253,62 @@ impl RoomLog {
             self.segment_mut(serial).cursors += 1;
             cursor.serial = serial;
             self.recycle_front();
+        }
+    }
+
+    /// The frames behind a cursor.
+    pub(super) fn frames<'a>(
+        &'a self,
+        cursor: &Cursor,
+    ) -> impl Iterator<Item = &'a [u8]> + use<'a> {
+        let from = cursor.message;
+        let segments = self.segments.range(self.index(cursor.serial)..);
+        segments.flat_map(move |segment| {
+            let passed = from.saturating_sub(segment.first_message) as usize;
+            let frames = passed..segment.ends.len();
+            frames.map(move |frame| {
+                let start = frame
+                    .checked_sub(1)
+                    .map_or(0, |before| segment.ends[before]);
+                &segment.bytes[start as usize..segment.ends[frame] as usize]
+            })
+        })
+    }
+
+    /// A subscriber at `cursor` falls behind: from now on it needs the newest message of each topic from there on.
+    pub(super) fn follow_latest(
+        &mut self,
+        cursor: &Cursor,
+        limits: LagLimits,
+        topic_of: &impl Fn(&[u8]) -> &str,
+    ) {
+        let mut latest = match self.latest.take() {
+            Some(latest) => latest,
+            None => Box::new(Latest::new(self.attach_at(cursor), limits)),
+        };
+        latest.add_follower();
+        latest.read_back(self, cursor, topic_of);
+        self.latest = Some(latest);
+    }
+
+    /// Brings the newest messages of all topics up to the head.
+    pub(super) fn update_latest(&mut self, topic_of: &impl Fn(&[u8]) -> &str) {
+        if let Some(mut latest) = self.latest.take() {
+            latest.catch_up(self, topic_of);
+            self.latest = Some(latest);
+        }
+    }
+
+    /// The newest message of each topic, while a subscriber follows it.
+    pub(super) fn latest(&self) -> Option<&Latest> {
+        self.latest.as_deref()
+    }
+
+    /// A subscriber is not behind any more, or leaves.
+    pub(super) fn unfollow_latest(&mut self) {
+        let is_last = |latest: &mut Box<Latest>| latest.remove_follower();
+        if let Some(latest) = self.latest.take_if(is_last) {
+            self.detach(latest.into_cursor());
         }
     }
 

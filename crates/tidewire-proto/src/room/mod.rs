@@ -16,11 +16,14 @@
 //!   so that dropping, joining and leaving never meet half a frame.
 //! - A segment counts the cursors inside it and is recycled when the last one leaves, so memory is bounded
 //!   by the slowest cursor, and the slowest cursor by its [`Policy`].
+//! - A subscriber by [`Policy::ConflateByTopic`] that is behind lets go of the log. It is told the newest message of each
+//!   topic from a table that all such subscribers of the log share.
 //! - A codec may put a header of the subscriber in front of each message; see [`Deliveries`].
 //! - A subscriber's own messages are skipped by position: the publisher remembers where they lie.
 
 mod coalesce;
 mod deliveries;
+mod latest;
 mod log;
 mod policy;
 mod subscriber;
@@ -29,4 +32,4 @@ pub use coalesce::Coalescer;
 pub use deliveries::{Deliveries, Taken};
 pub use log::{Cursor, RoomLog};
 pub use policy::{LagLimits, Policy, PolicyParseError, Verdict};
-pub use subscriber::{Advance, Subscriber};
+pub use subscriber::{Advance, LatestPiece, Subscriber, ToldLatest};

@@ -21,6 +21,13 @@ pub enum Policy {
     /// Stop reading from the publishers of the room until the subscriber caught up or the deadline passed;
     /// then disconnect it.
     Block,
+    /// Keep the newest message of each topic while the subscriber cannot take more, and tell them in the order of their last
+    /// updates. It is meant for patterns with a wildcard; a room, or a pattern without one, has one topic, so that this is
+    /// [`Self::Conflate`] there.
+    ///
+    /// All subscribers of a pattern that are behind share one table of these messages. [`LagLimits`] bound it: beyond them the
+    /// topic that was updated longest ago is dropped.
+    ConflateByTopic,
 }
 
 /// How far a subscriber may fall behind: whichever of the two is reached first.
@@ -44,21 +51,26 @@ pub enum Verdict {
     Disconnect,
     /// Over its limits: hold the publishers.
     Block,
+    /// Behind: call [`Subscriber::conflate`](super::Subscriber::conflate).
+    Conflate,
 }
 
 /// The text is not the name of a policy.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("unknown policy {0:?}; use one of disconnect, drop_oldest, drop_newest, conflate, block")]
+#[error(
+    "unknown policy {0:?}; use one of disconnect, drop_oldest, drop_newest, conflate, block, conflate_by_topic"
+)]
 pub struct PolicyParseError(String);
 
 impl Policy {
     /// Every policy.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self::Disconnect,
         Self::DropOldest,
         Self::DropNewest,
         Self::Conflate,
         Self::Block,
+        Self::ConflateByTopic,
     ];
 
     /// The name used in flags, logs and reports.
@@ -70,6 +82,7 @@ impl Policy {
             Self::DropNewest => "drop_newest",
             Self::Conflate => "conflate",
             Self::Block => "block",
+            Self::ConflateByTopic => "conflate_by_topic",
         }
     }
 
@@ -82,8 +95,15 @@ impl Policy {
             3 => Some(Self::DropNewest),
             4 => Some(Self::Conflate),
             5 => Some(Self::Block),
+            6 => Some(Self::ConflateByTopic),
             _ => None,
         }
+    }
+
+    /// Whether messages may be lost while the subscription goes on, so that the subscriber must be told how many.
+    #[must_use]
+    pub const fn drops(self) -> bool {
+        !matches!(self, Self::Disconnect | Self::Block)
     }
 
     /// The policy's number on the wire, which is never 0.
@@ -95,6 +115,7 @@ impl Policy {
             Self::DropNewest => 3,
             Self::Conflate => 4,
             Self::Block => 5,
+            Self::ConflateByTopic => 6,
         }
     }
 }

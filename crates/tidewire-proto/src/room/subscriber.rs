@@ -21,6 +21,26 @@ pub struct Subscriber {
     gap: u64,
     /// `drop_newest` has its backlog in the session's output; until that is sent, what is new is dropped.
     spilled: bool,
+    /// The first message, before the cursor, of those that it is told by the newest of each topic; none if it is not behind.
+    latest_from: Option<u64>,
+}
+
+/// A part of what a subscriber by [`Policy::ConflateByTopic`] is told when it takes messages again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LatestPiece<'a> {
+    /// So many messages are lost before the last of the frames that follow.
+    Gap(u64),
+    /// A frame of the log.
+    Frame(&'a [u8]),
+}
+
+/// What [`Subscriber::tell_latest`] did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ToldLatest {
+    /// Frames that the subscriber was told.
+    pub messages: u64,
+    /// Messages that newer ones replaced, and others that it will not be told.
+    pub lost: u64,
 }
 
 /// What [`Subscriber::advance`] did.
@@ -52,12 +72,16 @@ impl Subscriber {
             limits,
             gap: 0,
             spilled: false,
+            latest_from: None,
         }
     }
 
     /// Leaves `log`. Returns how many messages of others it had not been given.
     pub fn detach(self, log: &mut RoomLog) -> u64 {
         let behind = self.messages_behind(log);
+        if self.is_conflated() {
+            log.unfollow_latest();
+        }
         log.detach(self.cursor);
         behind
     }
@@ -68,7 +92,7 @@ impl Subscriber {
         self.policy
     }
 
-    /// Bytes of others not yet given to this subscriber.
+    /// Bytes of others that the log keeps for this subscriber.
     #[inline]
     #[must_use]
     pub fn bytes_behind(&self, log: &RoomLog) -> u64 {
@@ -79,7 +103,25 @@ impl Subscriber {
     #[inline]
     #[must_use]
     pub fn messages_behind(&self, log: &RoomLog) -> u64 {
-        log.messages_behind(&self.cursor) - self.own_messages
+        let conflated = self
+            .latest_from
+            .map_or(0, |from| self.cursor.message() - from);
+        log.messages_behind(&self.cursor) - self.own_messages + conflated
+    }
+
+    /// As [`Self::bytes_behind`], with what is kept of topics while it is conflated.
+    #[must_use]
+    pub fn held_back_bytes(&self, log: &RoomLog) -> u64 {
+        let latest = self.latest_from.zip(log.latest());
+        self.bytes_behind(log) + latest.map_or(0, |(from, latest)| latest.bytes_from(from))
+    }
+
+    /// Whether the subscriber is told the newest message of each topic next. Then [`Self::conflate`] and [`Self::tell_latest`]
+    /// come before anything is gathered from the log.
+    #[inline]
+    #[must_use]
+    pub fn is_conflated(&self) -> bool {
+        self.latest_from.is_some()
     }
 
     /// The subscriber itself appended the newest message, at `position`; it will not hear it.
@@ -208,6 +250,7 @@ impl Subscriber {
         let dropped = match self.policy {
             Policy::Disconnect if over => return Verdict::Disconnect,
             Policy::Block if over => return Verdict::Block,
+            Policy::ConflateByTopic if messages > 1 => return Verdict::Conflate,
             Policy::DropOldest if over => self.keep_newest(log),
             Policy::Conflate if messages > 1 => self.keep_last(log),
             Policy::DropNewest => {
@@ -252,8 +295,71 @@ impl Subscriber {
     /// Skips everything that the subscriber has not been given. Returns how many messages of others that was; they are part
     /// of the next gap.
     pub fn drop_all(&mut self, log: &mut RoomLog) -> u64 {
+        let conflated = self.latest_from.take().map_or(0, |from| {
+            log.unfollow_latest();
+            self.cursor.message() - from
+        });
+        self.gap += conflated;
         let (position, message) = (log.head_position(), log.head_message());
-        self.skip_to(log, position, message)
+        conflated + self.skip_to(log, position, message)
+    }
+
+    /// A subscriber by [`Policy::ConflateByTopic`] cannot take more: what lies before it is told later, by the newest
+    /// message of each topic. `topic_of` finds the topic of a frame of the log. The subscriber must have said nothing in the
+    /// log itself, which only members of rooms do.
+    pub fn conflate(&mut self, log: &mut RoomLog, topic_of: impl Fn(&[u8]) -> &str) {
+        debug_assert!(self.own.is_empty(), "a publisher hears what it publishes");
+        if self.latest_from.is_none() {
+            self.latest_from = Some(self.cursor.message());
+            log.follow_latest(&self.cursor, self.limits, &topic_of);
+        }
+        log.update_latest(&topic_of);
+        let (position, message) = (log.head_position(), log.head_message());
+        log.seek(&mut self.cursor, position, message);
+    }
+
+    /// Tells a conflated subscriber the next of the newest messages, up to the first one with which they have `bytes_max`
+    /// bytes, and before them how many were lost. Call [`Self::conflate`] first. With the last of them the subscriber goes on
+    /// with the log.
+    pub fn tell_latest(
+        &mut self,
+        log: &mut RoomLog,
+        bytes_max: usize,
+        mut tell: impl FnMut(LatestPiece<'_>),
+    ) -> ToldLatest {
+        let (Some(from), Some(latest)) = (self.latest_from, log.latest()) else {
+            return ToldLatest::default();
+        };
+        let end = self.cursor.message();
+        let mut told = ToldLatest::default();
+        let (mut next, mut bytes) = (from, 0);
+        for (message, frame) in latest.from(from) {
+            if bytes >= bytes_max {
+                break;
+            }
+            next = message + 1;
+            bytes += frame.len();
+            told.messages += 1;
+        }
+        if bytes < bytes_max {
+            // There are no more, so what comes behind the last one was evicted.
+            next = end;
+        }
+        told.lost = next - from - told.messages;
+        let gap = told.lost + self.take_gap();
+        if gap > 0 {
+            tell(LatestPiece::Gap(gap));
+        }
+        for (_, frame) in latest.from(from).take(told.messages as usize) {
+            tell(LatestPiece::Frame(frame));
+        }
+        if next < end {
+            self.latest_from = Some(next);
+        } else {
+            self.latest_from = None;
+            log.unfollow_latest();
+        }
+        told
     }
 
     /// Copies the oldest whole messages that fit the limits to the output. One copy for one stall: while the output

@@ -2,7 +2,7 @@
 
 use super::shared::Cell;
 use super::{Behaviour, Need, Run, Setup};
-use super::{delivery, echo, flow, lifecycle, requests, rooms, sessions, spans};
+use super::{delivery, echo, flow, lifecycle, newest, requests, rooms, sessions, spans};
 
 /// Everything a cell must do.
 pub const BEHAVIOURS: &[Behaviour] = &[
@@ -51,6 +51,16 @@ pub const BEHAVIOURS: &[Behaviour] = &[
         "dribbling_readers_get_everything",
         flow::dribbling_readers_get_everything,
         &[Need::Frames, Need::Waiting],
+    ),
+    alone(
+        "stalled_subscribers_hear_the_newest_of_each_topic",
+        newest::stalled_subscribers_hear_the_newest_of_each_topic,
+        &[
+            Need::Frames,
+            Need::Waiting,
+            Need::Subscribe,
+            Need::Wildcards,
+        ],
     ),
     alone(
         "draining_answers_what_was_accepted",

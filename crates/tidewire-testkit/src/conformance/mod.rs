@@ -13,6 +13,7 @@ mod delivery;
 mod echo;
 mod flow;
 mod lifecycle;
+mod newest;
 mod requests;
 mod rooms;
 mod sessions;
@@ -328,6 +329,7 @@ macro_rules! conformance_suite {
             messages_of_one_turn_share_a_write
             peers_that_read_nothing_are_paused
             dribbling_readers_get_everything
+            stalled_subscribers_hear_the_newest_of_each_topic
             draining_answers_what_was_accepted
             clients_reconnect_after_a_restart
             subscriptions_are_made_again_after_a_restart

@@ -52,11 +52,14 @@ pub enum DropReason {
     Left,
     /// The server was near its memory limit: the subscriber was among those furthest behind, or the log could not grow.
     Memory,
+    /// By the policy `conflate_by_topic`: a newer message of the topic took its place before the subscriber could take it, or
+    /// there were more topics than the limits of a lagging subscriber allow.
+    Replaced,
 }
 
 impl DropReason {
     /// Names of all reasons, in the order of their counters.
-    pub const NAMES: [&'static str; 4] = ["closed", "policy", "left", "memory"];
+    pub const NAMES: [&'static str; 5] = ["closed", "policy", "left", "memory", "replaced"];
 }
 
 /// Why a datagram, or the rest of one, did not go where it was to go. All but the last two are about what came.

@@ -5,6 +5,7 @@ use tidewire_proto::body::{ErrorCode, NameError};
 use tidewire_proto::error::EncodeError;
 use tidewire_proto::topic::TopicError;
 
+use crate::config::PolicyError;
 use crate::mailbox::HandOverError;
 use crate::session::SendError;
 use crate::session::TableFull;
@@ -115,6 +116,9 @@ pub enum JoinError {
     /// The session agreed on smaller frames than a room may carry. Connect again with the server's limit.
     #[error("this connection's frame limit is below the server's; rooms need the whole")]
     FrameLimit,
+    /// The codec cannot do what the policy needs. Choose another one.
+    #[error(transparent)]
+    Policy(#[from] PolicyError),
     /// The session's UDP address has not proved itself, so it may not be sent what it did not ask for. The server may
     /// trust its peers.
     #[error(
@@ -166,6 +170,9 @@ pub enum SubscribeError {
     /// The session agreed on smaller frames than a topic may carry. Connect again with the server's limit.
     #[error("this connection's frame limit is below the server's; topics need the whole")]
     FrameLimit,
+    /// The codec cannot do what the policy needs. Choose another one.
+    #[error(transparent)]
+    Policy(#[from] PolicyError),
     /// The session's UDP address has not proved itself, so it may not be sent what it did not ask for. The server may
     /// trust its peers.
     #[error(
@@ -210,7 +217,7 @@ impl JoinError {
             Self::NameFixed => ErrorCode::NameInvalid,
             Self::AlreadyJoined => ErrorCode::AlreadyJoined,
             Self::LimitReached(_) | Self::FrameLimit => ErrorCode::LimitReached,
-            Self::Unproven => ErrorCode::Unsupported,
+            Self::Unproven | Self::Policy(_) => ErrorCode::Unsupported,
             Self::NotOpen => ErrorCode::Draining,
         }
     }
@@ -231,7 +238,7 @@ impl SubscribeError {
             Self::LimitReached(_) | Self::TooManyRegistrations(_) | Self::FrameLimit => {
                 ErrorCode::LimitReached
             }
-            Self::Unproven => ErrorCode::Unsupported,
+            Self::Unproven | Self::Policy(_) => ErrorCode::Unsupported,
             Self::NotOpen => ErrorCode::Draining,
         }
     }

@@ -139,6 +139,9 @@ impl LaneRooms<'_> {
         let directory = Arc::clone(&self.table.directory);
         let config = Arc::clone(&self.sessions.config);
         validate_name(room).map_err(JoinError::RoomName)?;
+        if let Some(policy) = policy {
+            config.policies.check(policy)?;
+        }
         let slot = self.sessions.slot_of(id).ok_or(JoinError::NotOpen)?;
         let session = &self.sessions[slot];
         if session.stream.is_unproven() {
@@ -578,6 +581,10 @@ impl LaneRooms<'_> {
         };
         let Some(Some(room)) = self.table.rooms.get_mut(usize::from(alias)) else {
             return;
+        };
+        let policy = match policy {
+            Policy::ConflateByTopic if !shared.is_wildcard => Policy::Conflate,
+            other => other,
         };
         let subscriber = Subscriber::attach(log, policy, limits);
         let index = room.members.len();

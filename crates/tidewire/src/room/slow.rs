@@ -8,8 +8,9 @@
 
 use std::sync::Arc;
 
+use tidewire_proto::codec::Codec;
 use tidewire_proto::connection::{Inbound, PauseReason};
-use tidewire_proto::room::Verdict;
+use tidewire_proto::room::{Policy, Verdict};
 
 use super::directory::SharedRoom;
 use super::rooms::{LaneRooms, Room};
@@ -61,6 +62,9 @@ impl LaneRooms<'_> {
                 self.sessions.close(slot, CloseReason::SlowSubscriber);
             }
             Verdict::Block => self.begin_block(alias),
+            Verdict::Conflate => {
+                subscriber.conflate(log, |frame| config.codec.delivery_topic(frame));
+            }
         }
     }
 
@@ -108,8 +112,9 @@ impl LaneRooms<'_> {
         session.connection.outbound().is_blocked()
             && session.membership(alias).is_some_and(|index| {
                 let subscriber = &session.memberships[index].subscriber;
-                subscriber.bytes_behind(log) > limits.bytes_max
-                    || subscriber.messages_behind(log) > limits.messages_max
+                let is_over = subscriber.bytes_behind(log) > limits.bytes_max
+                    || subscriber.messages_behind(log) > limits.messages_max;
+                is_over && subscriber.policy() == Policy::Block
             })
     }
 

@@ -76,6 +76,9 @@ impl LaneRooms<'_> {
         policy: Option<Policy>,
     ) -> Result<u16, SubscribeError> {
         let pattern = Pattern::parse(pattern)?;
+        if let Some(policy) = policy {
+            self.sessions.config.policies.check(policy)?;
+        }
         let slot = self.sessions.slot_of(id).ok_or(SubscribeError::NotOpen)?;
         if self.sessions[slot].stream.is_unproven() {
             return Err(SubscribeError::Unproven);

@@ -1,6 +1,6 @@
 //! Starting, watching and stopping a server.
 
-use crate::config::Config;
+use crate::config::{Config, Policies, PolicyError};
 mod bind;
 
 use std::fmt;
@@ -97,6 +97,9 @@ pub enum ServeError {
         /// Name of the codec.
         codec: &'static str,
     },
+    /// The codec cannot do what the policy for slow subscribers needs.
+    #[error(transparent)]
+    Policy(#[from] PolicyError),
     /// Layers were asked for where they cannot be.
     #[error(
         "layers such as TLS are not possible at {address}: they need tcp:// or ipc://, and where listeners differ in \
@@ -323,7 +326,11 @@ impl ServerBuilder {
         self
     }
 
-    /// What happens to slow subscribers unless a service asks for something else. Default: disconnect.
+    /// What happens to slow subscribers unless they, or a service for them, ask for something else. Default: disconnect.
+    ///
+    /// With a codec that cannot tell subscribers of losses, what this policy drops is counted and told to nobody; the log says
+    /// so when the server starts. With [`Policy::ConflateByTopic`] and a codec whose deliveries show no topics, the server does
+    /// not start.
     #[must_use]
     pub fn slow_subscribers(mut self, policy: Policy) -> Self {
         self.rooms.policy = policy;
@@ -441,6 +448,7 @@ impl ServerBuilder {
         let is_udp: Vec<bool> = self.addresses.iter().map(Address::is_udp).collect();
         self.codec = frame(&mut self.addresses, self.codec)?;
         self.codec = adapt(&is_udp, self.codec, &mut self.limits)?;
+        self.check_policy()?;
         let bound = Bound::bind(
             &self.addresses,
             &self.codec,
@@ -496,6 +504,20 @@ impl ServerBuilder {
         Ok(server)
     }
 
+    /// Checks that the codec can do what the policy for slow subscribers needs, and says what it cannot tell them.
+    fn check_policy(&self) -> Result<(), PolicyError> {
+        let (policies, policy) = (Policies::of(&self.codec), self.rooms.policy);
+        policies.check_default(policy)?;
+        if policies.is_silent(policy) {
+            tracing::warn!(
+                codec = self.codec.name(),
+                %policy,
+                "the codec cannot tell slow subscribers what is dropped for them; it is only counted"
+            );
+        }
+        Ok(())
+    }
+
     /// Starts a single lane with the one service that `take` has.
     pub(crate) fn start_one<S: Service>(
         self,
@@ -525,6 +547,7 @@ impl ServerBuilder {
                 .saturating_sub(self.codec.delivery_header_bytes_max()),
             rules: self.limits.rules(&self.codec),
             room_defaults: self.rooms,
+            policies: Policies::of(&self.codec),
             agent,
             trusts_datagram_peers: self.trusts_datagram_peers,
             socket_options: self.sockets.clone(),

@@ -8,6 +8,7 @@ mod clock;
 mod datagrams;
 mod deliveries;
 mod lane_sessions;
+mod latest;
 mod layers;
 mod limiter;
 mod outbox;

@@ -317,7 +317,7 @@ impl LaneSessions {
     fn bytes_behind(&self, slot: usize, session: &Session) -> usize {
         let logs = session.memberships.iter().map(|membership| {
             let log = self.outbox.logs.get(membership.room);
-            log.map_or(0, |log| membership.subscriber.bytes_behind(log))
+            log.map_or(0, |log| membership.subscriber.held_back_bytes(log))
         });
         self.relief.kept_bytes[slot] + logs.sum::<u64>() as usize
     }
@@ -341,7 +341,7 @@ impl LaneSessions {
             let Some(log) = outbox.logs.get_mut(*room) else {
                 continue;
             };
-            if subscriber.bytes_behind(log) > 0 {
+            if subscriber.messages_behind(log) > 0 {
                 is_behind = true;
                 may_stay &= !matches!(subscriber.policy(), Policy::Disconnect | Policy::Block);
             }

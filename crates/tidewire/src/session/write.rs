@@ -6,6 +6,7 @@ use tidewire_proto::codec::Codec;
 use tidewire_proto::connection::{Outbound, PauseReason, Phase, Written};
 
 use super::deliveries::append_with_header;
+use super::latest::tell_latest;
 use super::outbox::{Logs, Outbox, Way};
 use super::{CloseReason, LaneSessions, Session};
 use crate::observe::trace::Moving;
@@ -159,6 +160,9 @@ impl LaneSessions {
                 continue;
             };
             let subscriber = &mut membership.subscriber;
+            if subscriber.is_conflated() {
+                dropped += subscriber.drop_all(log);
+            }
             let behind = usize::try_from(subscriber.bytes_behind(log)).unwrap_or(usize::MAX);
             let advance = subscriber.advance(log, behind, &mut session.output.bytes);
             dropped += advance.messages;
@@ -171,7 +175,7 @@ impl LaneSessions {
         self.unpause(slot);
     }
 
-    /// Losses come before what follows them.
+    /// Losses come before what follows them, and what a conflated subscriber is told before the log.
     pub(super) fn announce_gaps(&mut self, slot: usize) {
         let Self {
             slab,
@@ -182,6 +186,11 @@ impl LaneSessions {
         } = self;
         let session = &mut slab[slot];
         for membership in &mut session.memberships {
+            if membership.subscriber.is_conflated() {
+                let output = &mut session.output;
+                tell_latest(membership, output, outbox, config, counters);
+                continue;
+            }
             let lost = membership.subscriber.take_gap();
             if lost == 0 {
                 continue;

@@ -14,6 +14,7 @@ use tidewire::{
 use tidewire_testkit::{TestServer, XorLayer, layers_of};
 
 /// A number of four bytes, then a frame of the native protocol.
+#[derive(Clone, Copy)]
 struct Sequenced {
     /// The number of a delivery is the header of its subscriber.
     has_headers: bool,
@@ -133,6 +134,11 @@ impl Codec for Sequenced {
             return Tw1.encode_gap(channel, lost, out);
         }
         numbered(out, |out| Tw1.encode_gap(channel, lost, out))
+    }
+
+    fn delivery_topic<'a>(&self, shared: &'a [u8]) -> &'a str {
+        let number_bytes = if self.has_headers { 0 } else { NUMBER_BYTES };
+        Tw1.delivery_topic(&shared[number_bytes..])
     }
 
     fn delivery_header_bytes_max(&self) -> usize {
@@ -357,4 +363,68 @@ fn the_last_words_of_a_server_have_their_number_too() {
     };
     assert_eq!((number, message.kind), (1, Kind::GoAway));
     assert_eq!(server.stop().closed_by("decode"), 1);
+}
+
+/// What is told by the newest of each topic is copied into the output, and numbered there like everything else.
+#[test]
+fn a_conflated_subscriber_hears_the_newest_of_each_topic_under_the_next_numbers() {
+    const TOPICS: u64 = 50;
+    for kind in [PLAIN, WITH_HEADERS] {
+        let codec = AnyCodec::custom(kind);
+        let server = TestServer::over_tcp(Server::builder(), &codec, |_| Everything::default());
+        let mut slow = server.narrow_peer();
+        let mut body = Vec::new();
+        let subscribe = tidewire::proto::body::SubscribeBody {
+            pattern: "md.>",
+            policy: Some(Policy::ConflateByTopic),
+        };
+        subscribe.encode(&mut body);
+        slow.send(&Message::with_id(Kind::Subscribe, 0, 1, &body));
+        let publisher = Client::builder().codec(codec.clone());
+        let publisher = publisher.connect(&server.url()).unwrap();
+        // More than the buffers of both ends take, however much they grow.
+        let published = 20_000_u64;
+        for number in 0..published {
+            let topic = format!("md.{}", number % TOPICS);
+            let mut payload = number.to_le_bytes().to_vec();
+            payload.resize(500, b'x');
+            publisher.publish(&topic, &payload).unwrap();
+            if number % 50 == 49 {
+                publisher.flush().wait().unwrap();
+            }
+        }
+        let mut wire = slow.into_wire();
+        let (mut state, mut input) = (ConnectionState::default(), Vec::new());
+        let (mut heard, mut lost, mut newest) = (0, 0, std::collections::BTreeMap::new());
+        while heard + lost < published {
+            let decoded = kind.decode_with_state(&mut state, &input, 0, 1 << 20);
+            let Decoded::Frame { message, consumed } = decoded.expect("the next number") else {
+                let mut piece = [0; 1_777];
+                let count = std::io::Read::read(&mut wire, &mut piece).unwrap();
+                assert!(count > 0, "the end");
+                input.extend_from_slice(&piece[..count]);
+                continue;
+            };
+            let number = message.payload.first_chunk().copied();
+            match (message.kind, number.map(u64::from_le_bytes)) {
+                (Kind::Gap, Some(count)) => lost += count,
+                (Kind::Deliver, Some(number)) => {
+                    assert_eq!(message.name, format!("md.{}", number % TOPICS));
+                    assert!(newest.insert(number % TOPICS, number) < Some(number));
+                    heard += 1;
+                }
+                _ => {}
+            }
+            input.drain(..consumed);
+        }
+        assert!(lost > 0, "it was behind");
+        let last = (0..TOPICS).map(|topic| (topic, published - TOPICS + topic));
+        assert!(newest.into_iter().eq(last));
+        publisher.close();
+        drop(wire);
+        let metrics = server.stop();
+        assert_eq!(metrics.room_offered, published);
+        assert_eq!(metrics.room_delivered, heard);
+        assert_eq!(metrics.room_dropped_total(), lost);
+    }
 }

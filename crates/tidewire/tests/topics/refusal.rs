@@ -3,7 +3,8 @@
 use tidewire::proto::body::{ErrorBody, ErrorCode};
 use tidewire::proto::handshake::{Hello, PROTOCOL_VERSION};
 use tidewire::{
-    Client, Kind, Limits, Message, Policy, PubSub, PublishError, RequestError, Server, TopicError,
+    AnyCodec, Client, Context, JoinError, Kind, Limits, Message, Policy, PolicyError, PubSub,
+    PublishError, RequestError, ServeError, Server, SubscribeError, TopicError,
 };
 use tidewire_testkit::{Peer, TestServer, wait_until};
 
@@ -219,4 +220,53 @@ fn other_services_and_other_requests_are_refused() {
     assert_eq!(peer.receive().unwrap().kind, Kind::Error);
     drop(peer);
     chat.stop();
+}
+
+#[test]
+fn a_policy_that_the_codec_cannot_announce_is_refused() {
+    let uvrpc = AnyCodec::by_name("uvrpc").unwrap();
+    let server = TestServer::over_tcp(Server::builder(), &uvrpc, |_| {
+        |cx: &mut Context<'_>, message: Message<'_>| {
+            let policy = message.name.parse().expect("a policy");
+            let subscribed = cx.subscribe("a.*", Some(policy)).map(drop);
+            let joined = cx.join("lobby", "ada", Some(policy)).map(drop);
+            if policy.drops() {
+                let codec = "uvrpc";
+                let error = PolicyError::Unannounced { policy, codec };
+                assert_eq!(subscribed, Err(SubscribeError::Policy(error)));
+                assert_eq!(joined, Err(JoinError::Policy(error)));
+            }
+            cx.reply(if subscribed.is_ok() { b"ok" } else { b"no" })
+        }
+    });
+    let client = Client::builder().codec(uvrpc.clone());
+    for policy in Policy::ALL {
+        let client = client.clone().connect(&server.url()).unwrap();
+        let reply = client.call_method(policy.name(), b"").wait().unwrap();
+        let expected: &[u8] = if policy.drops() { b"no" } else { b"ok" };
+        assert_eq!(reply.payload(), expected, "{policy}");
+        client.close();
+    }
+    server.stop();
+}
+
+#[test]
+fn a_server_does_not_start_with_a_policy_that_needs_topics_which_the_codec_hides() {
+    let builder = |policy| {
+        let codec = AnyCodec::by_name("srmp").unwrap();
+        let builder = Server::builder().codec(codec).slow_subscribers(policy);
+        builder.start(|_| PubSub::new()).map(drop)
+    };
+    let failed = builder(Policy::ConflateByTopic);
+    assert!(
+        matches!(
+            failed,
+            Err(ServeError::Policy(PolicyError::TopicsHidden {
+                codec: "srmp"
+            }))
+        ),
+        "{failed:?}"
+    );
+    // Losses by the operator's own choice are counted, and the log says that nobody is told.
+    assert!(builder(Policy::DropOldest).is_ok());
 }

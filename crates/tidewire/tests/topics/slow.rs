@@ -1,7 +1,7 @@
 //! A subscriber that stops reading: its own policy decides, and it is told exactly what it missed.
 
 use tidewire::proto::body::GapBody;
-use tidewire::{Kind, Limits, Policy, PubSub, Server};
+use tidewire::{Client, DropReason, Kind, Limits, Policy, PubSub, Server, TopicEvent};
 use tidewire_testkit::{Peer, TestServer, XorLayer, layers_of};
 
 use crate::{ask, publish, subscribe, tw1};
@@ -185,4 +185,96 @@ fn a_blocking_policy_holds_publishers_until_the_slow_one_has_everything() {
         assert_eq!(metrics.room_dropped_total(), 0);
         assert_eq!(metrics.room_delivered as usize, 2 * MESSAGES);
     }
+}
+
+/// The subscriber and the publishers are on three lanes, each of which has a log of the pattern or none.
+#[test]
+fn a_subscriber_on_another_lane_is_told_the_newest_of_each_topic() {
+    const SYMBOLS: usize = 500;
+    const ROUNDS: usize = 40;
+    let builder = Server::builder().lanes(3);
+    let server = TestServer::over_ipc(builder, &tw1(), |_| PubSub::new());
+    let mut publishers = [(); 2].map(|()| server.peer());
+    let mut slow = server.peer();
+    subscribe(&mut slow, "md.>", Some(Policy::ConflateByTopic)).unwrap();
+    for round in 0..ROUNDS {
+        for symbol in 0..SYMBOLS {
+            let topic = format!("md.{symbol}");
+            publish(&mut publishers[symbol % 2], &topic, &payload(round));
+        }
+    }
+    for publisher in &mut publishers {
+        ask(publisher, Kind::Request, 0, &[]).unwrap();
+    }
+    let (mut heard, mut lost, mut newest) = (0, 0, vec![0; SYMBOLS]);
+    while heard + lost < SYMBOLS * ROUNDS {
+        let message = slow.receive().expect("the slow one stays");
+        if message.kind == Kind::Gap {
+            lost += GapBody::decode(&message.payload).unwrap().lost as usize;
+        } else {
+            let symbol: usize = message.name[3..].parse().unwrap();
+            newest[symbol] = number_of(&message.payload);
+            heard += 1;
+        }
+    }
+    assert!(lost > 0 && newest.iter().all(|round| *round == ROUNDS - 1));
+    drop((publishers, slow));
+    let metrics = server.stop();
+    assert_eq!(metrics.room_delivered, heard as u64);
+    assert_eq!(
+        metrics.room_dropped[DropReason::Replaced as usize],
+        lost as u64
+    );
+    assert_eq!(metrics.room_in_flight(), 0);
+}
+
+/// What it was not told counts by the reason for which it goes, and the table goes with it.
+#[test]
+fn a_conflated_subscriber_that_leaves_or_closes_is_accounted_for() {
+    for leaves in [true, false] {
+        let server = TestServer::over_ipc(Server::builder(), &tw1(), |_| PubSub::new());
+        let (mut publisher, mut slow) = (server.peer(), server.peer());
+        let alias = subscribe(&mut slow, "md.>", Some(Policy::ConflateByTopic)).unwrap();
+        for number in 0..MESSAGES {
+            publish(
+                &mut publisher,
+                &format!("md.{}", number % 10),
+                &payload(number),
+            );
+        }
+        ask(&mut publisher, Kind::Request, 0, &[]).unwrap();
+        if leaves {
+            slow.send(&tidewire::Message::with_id(
+                Kind::Unsubscribe,
+                alias,
+                2,
+                b"",
+            ));
+            while slow.receive().expect("an answer, not the end").kind != Kind::Reply {}
+        }
+        drop((slow, publisher));
+        let metrics = server.stop();
+        assert_eq!(metrics.room_offered as usize, MESSAGES);
+        assert_eq!(metrics.room_in_flight(), 0, "{metrics:?}");
+        assert!(metrics.room_dropped_total() > 0);
+    }
+}
+
+/// The server's own choice, and what a client sees of it. A pattern without a wildcard has one topic.
+#[test]
+fn conflation_by_topic_may_be_the_choice_of_the_server() {
+    let builder = Server::builder().slow_subscribers(Policy::ConflateByTopic);
+    let server = TestServer::over_tcp(builder, &tw1(), |_| PubSub::new());
+    let client = Client::connect(&server.url()).unwrap();
+    for pattern in ["md.*", "md.a"] {
+        let subscription = client.subscribe(pattern).unwrap();
+        client.publish("md.a", b"1").unwrap();
+        let TopicEvent::Message(message) = subscription.next() else {
+            panic!("no message");
+        };
+        assert_eq!((&*message.topic, &message.payload[..]), ("md.a", &b"1"[..]));
+        client.flush().wait().unwrap();
+    }
+    client.close();
+    assert_eq!(server.stop().room_dropped_total(), 0);
 }

@@ -76,7 +76,7 @@ fn who_is_furthest_behind_pays_and_the_others_stay() {
 
 #[test]
 fn a_subscriber_whose_policy_drops_loses_messages_and_stays() {
-    for policy in [Policy::DropOldest, Policy::DropNewest, Policy::Conflate] {
+    for policy in Policy::ALL.into_iter().filter(|policy| policy.drops()) {
         let mut lane = small_lane();
         let (slot, _far) = stall(&mut lane, "a", policy);
         publish(&mut lane, "a", 13 * SIXTEENTH);
@@ -91,6 +91,38 @@ fn a_subscriber_whose_policy_drops_loses_messages_and_stays() {
         lane.core.sessions.flush(slot);
         assert_eq!(lane.core.counters.gaps_announced.read(), 1);
     }
+}
+
+/// The table of the newest of each topic is counted, and goes with the last subscriber that pays.
+#[test]
+fn a_conflated_subscriber_pays_with_what_is_kept_of_each_topic() {
+    let mut lane = small_lane();
+    let (slot, _far) = stall(&mut lane, "md.>", Policy::ConflateByTopic);
+    let before = lane.core.sessions.relief.memory.bytes();
+    for number in 0..8 {
+        publish(&mut lane, &format!("md.{number}"), SIXTEENTH);
+        let reactor = &mut lane.core.sessions.reactor;
+        reactor.set_time(reactor.now_ns + 1_000_000_000);
+        lane.core.rooms().sweep_due();
+    }
+    // Of each megabyte one message lives.
+    let held = lane.core.sessions.relief.memory.bytes() - before;
+    assert!((8 * 32 * 1024..4 * SIXTEENTH).contains(&held), "{held}");
+    let mut number = 0;
+    while lane.core.sessions.relief.memory.refresh() == Pressure::Normal {
+        publish(&mut lane, &format!("md.x{number}"), 1);
+        lane.core.rooms().sweep_all();
+        number += 1;
+    }
+    lane.core.settle_memory();
+    assert_eq!(phase(&lane, slot), Phase::Open);
+    assert_eq!(lane.core.sessions.relief.memory.refresh(), Pressure::Normal);
+    let counters = &lane.core.counters;
+    let dropped = counters.room_dropped[DropReason::Memory as usize].read();
+    assert_eq!(dropped, counters.room_offered.read());
+    lane.core.sessions[slot].connection.handle_writable(1);
+    lane.core.sessions.flush(slot);
+    assert_eq!(lane.core.counters.gaps_announced.read(), 1);
 }
 
 #[test]
