@@ -132,6 +132,7 @@ fn topic_examples() -> Vec<(Kind, Vec<u8>)> {
     vec![
         subscribe(4, None, "temp.*"),
         subscribe(8, Some(Policy::DropOldest), "temp"),
+        subscribe(10, Some(Policy::ConflateByTopic), "md.>"),
         frame(K::Reply, 5, 4, |_| ()),
         frame(K::Unsubscribe, 5, 6, |_| ()),
         named(K::Publish, 0, "temp.hall", b"21C"),
