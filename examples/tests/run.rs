@@ -15,8 +15,14 @@ struct Running(Child);
 impl Running {
     /// Starts a server on a free port and returns it with its address, the last word of what it prints.
     fn start(program: &str) -> (Self, String) {
+        Self::start_with(program, &[])
+    }
+
+    /// The same with more arguments.
+    fn start_with(program: &str, arguments: &[&str]) -> (Self, String) {
         let mut child = Command::new(program)
             .arg("tcp://127.0.0.1:0")
+            .args(arguments)
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
@@ -109,6 +115,21 @@ fn the_worker_server_answers_methods_by_name() {
 }
 
 #[test]
+fn the_forwarding_gateway_asks_its_backend_and_outlives_it() {
+    let (backend, backend_address) = Running::start(env!("CARGO_BIN_EXE_worker_server"));
+    let gateway = env!("CARGO_BIN_EXE_forwarding_gateway");
+    let (_gateway, address) = Running::start_with(gateway, &[&backend_address]);
+    let client = Client::connect(&address).unwrap();
+    let call = |method| client.call_method(method, b"hello").wait();
+    assert_eq!(call("echo").unwrap().payload(), b"hello");
+    assert_eq!(call("twice").unwrap().payload(), b"hellohello");
+    drop(backend);
+    for _ in 0..5 {
+        assert!(call("echo").is_err() && call("twice").is_err());
+    }
+}
+
+#[test]
 fn the_typed_client_shops_at_the_typed_server() {
     let (_server, address) = Running::start(env!("CARGO_BIN_EXE_typed_server"));
     let output = Command::new(env!("CARGO_BIN_EXE_typed_client"))
@@ -130,6 +151,7 @@ fn what_goes_wrong_is_told_in_words() {
         env!("CARGO_BIN_EXE_room_server"),
         env!("CARGO_BIN_EXE_worker_server"),
         env!("CARGO_BIN_EXE_typed_server"),
+        env!("CARGO_BIN_EXE_forwarding_gateway"),
     ] {
         let output = Command::new(server).arg(&address).output().unwrap();
         let text = String::from_utf8(output.stderr).unwrap();

@@ -100,7 +100,8 @@ pub use room::{
 pub use server::{ServeError, Server, ServerBuilder, Stopped, serve};
 pub use service::{
     Chat, Context, Deferred, HandlerError, HandlerResult, Methods, NotOpen, PubSub, Router,
-    Service, SessionHandle, SessionSender, Sessions, SharedService,
+    Service, SessionHandle, SessionSender, Sessions, SharedService, Upstream, UpstreamAddressError,
+    UpstreamError,
 };
 pub use session::{Broadcast, BroadcastReport, CloseReason, SendError, SessionId, SessionView};
 pub use transport::inproc::{InprocBindError, InprocConnectError};

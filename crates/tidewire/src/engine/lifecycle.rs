@@ -126,6 +126,10 @@ impl Core {
     pub(crate) fn enter(&mut self, slot: usize) {
         let now_ns = self.sessions.now_ns();
         let session = &mut self.sessions[slot];
+        if session.profile.is_upstream {
+            // What is sent to clients must not reach it.
+            return;
+        }
         let card = Arc::new(SessionCard::new(session, now_ns));
         session.profile.card = Some(Arc::clone(&card));
         self.shared.sessions.enter(card);

@@ -6,6 +6,7 @@
 //! over to another lane.
 
 mod accept;
+mod attachment;
 mod datagrams;
 mod delivery;
 mod draining;
@@ -20,6 +21,7 @@ use crossbeam_utils::CachePadded;
 use tidewire_io::poller::Poller;
 
 pub(crate) use accept::Acceptor;
+pub(crate) use attachment::Attachment;
 pub(crate) use datagrams::{Cookies, Ports};
 pub(crate) use draining::Ending;
 pub(crate) use replies::{Origin, Replies};
@@ -68,6 +70,8 @@ pub(crate) struct Core {
     pub(crate) ports: Ports,
     pub(crate) replies: Replies,
     pub(crate) ending: Ending,
+    /// The upstreams of the service.
+    pub(crate) upstreams: Attachment,
 }
 
 impl Shared {
@@ -114,6 +118,7 @@ impl Core {
             ports: Ports::default(),
             replies: Replies::default(),
             ending: Ending::default(),
+            upstreams: Attachment::default(),
             counters,
             config,
             shared,

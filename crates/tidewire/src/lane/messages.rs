@@ -8,7 +8,7 @@
 use super::Lane;
 use crate::engine::Core;
 use crate::mailbox::LaneMessage;
-use crate::service::Service;
+use crate::service::{Service, end_idle_upstreams};
 use crate::session::Session;
 use crate::transport::Arrival;
 
@@ -70,6 +70,7 @@ impl<S: Service> Lane<S> {
             LaneMessage::Drain { deadline_ns } => {
                 self.read_what_came();
                 self.core.drain(deadline_ns);
+                end_idle_upstreams(&mut self.core);
             }
             LaneMessage::Stop => {
                 self.core.ending.server_ends = true;

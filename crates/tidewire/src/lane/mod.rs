@@ -43,7 +43,7 @@ pub(crate) use wait::Spin;
 
 use crate::engine::Core;
 use crate::observe::trace;
-use crate::service::Service;
+use crate::service::{Service, forget_asker, handle_upstream_end, run_answers};
 use crate::session::{CloseReason, TimerKey};
 use crate::transport::{ConnectFailure, Transport};
 use wait::Patience;
@@ -297,8 +297,15 @@ impl<S: Service> Lane<S> {
         };
         let (announced, id) = (session.announced, session.id);
         let outgoing = session.connection.is_outgoing();
+        let is_upstream = session.profile.is_upstream;
         let closing = trace::Entered::close(session, &self.core.config.codec, reason);
-        if announced {
+        if is_upstream {
+            self.core
+                .sessions
+                .connect_failures
+                .retain(|(failed, _)| *failed != id);
+            handle_upstream_end(&mut self.core, id, reason);
+        } else if announced {
             let mut context = self.core.context(id);
             self.service.on_close(&mut context, reason);
         } else if outgoing {
@@ -315,6 +322,8 @@ impl<S: Service> Lane<S> {
         }
         self.core.dismantle(slot, reason);
         closing.end();
+        forget_asker(&mut self.core, id);
+        run_answers(&mut self.core);
     }
 
     pub(crate) fn close_all(&mut self) {

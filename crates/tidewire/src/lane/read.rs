@@ -1,6 +1,7 @@
 //! From the socket to the service: read until a short read, decode in place, keep only the unfinished tail.
 
 use std::io::{self, ErrorKind};
+use std::sync::Arc;
 
 use tidewire_proto::codec::{AnyCodec, Codec, ConnectionState, Decoded, FrameTemplate};
 use tidewire_proto::connection::{FrameFilter, Handled};
@@ -10,8 +11,7 @@ use super::control;
 use super::partial::{keep_tail, pause, read_into_tail};
 use super::{Core, Lane};
 use crate::observe::trace::{Entered, Moving};
-use crate::service::Service;
-use crate::service::{Context, Current};
+use crate::service::{Context, Current, Service, UpstreamSessions, run_answers};
 use crate::session::{CloseReason, LaneSessions, close_reason};
 use crate::transport::Transport;
 
@@ -110,7 +110,11 @@ impl<S: Service> Lane<S> {
             let has_layers = stream.has_layers();
             let (core, service) = (&mut self.core, &mut self.service);
             let receive = self.receive.as_mut_slice();
-            with_codec!(core.sessions.input_codec(slot), codec => read_with(core, service, codec, slot, receive));
+            if core.sessions[slot].profile.is_upstream {
+                read_upstream(core, slot, receive);
+            } else {
+                with_codec!(core.sessions.input_codec(slot), codec => read_with(core, service, codec, slot, receive));
+            }
             if has_layers {
                 self.settle_layers(slot);
             }
@@ -124,12 +128,25 @@ impl<S: Service> Lane<S> {
     }
 }
 
+/// Reads a session whose peer the service asks. Any codec is as good here: most of the time it has a few answers.
+#[cold]
+#[inline(never)]
+fn read_upstream(core: &mut Core, slot: usize, receive: &mut [u8]) {
+    let config = Arc::clone(&core.config);
+    read_with(core, &mut UpstreamSessions, &config.codec, slot, receive);
+    run_answers(core);
+}
+
 /// See [`Lane::announce`].
 pub(super) fn announce<S: Service>(core: &mut Core, service: &mut S, slot: usize) {
     core.sessions[slot].announced = true;
     core.enter(slot);
     core.sessions[slot].profile.connecting.end();
     let id = core.sessions[slot].id;
+    if core.sessions[slot].profile.is_upstream {
+        UpstreamSessions.on_open(&mut core.context(id));
+        return run_answers(core);
+    }
     service.on_open(&mut core.context(id));
 }
 

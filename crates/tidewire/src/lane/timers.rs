@@ -3,7 +3,7 @@
 use crate::session::TimerKey;
 
 use super::Lane;
-use crate::service::Service;
+use crate::service::{Service, handle_upstream_timer, run_answers};
 
 impl<S: Service> Lane<S> {
     pub(crate) fn handle_timers(&mut self) {
@@ -17,6 +17,10 @@ impl<S: Service> Lane<S> {
             match key {
                 TimerKey::Session(id) => self.core.sessions.check_session(id),
                 TimerKey::Listener(index) => self.core.resume_listener(index),
+                TimerKey::Upstream(number) => {
+                    handle_upstream_timer(&mut self.core, number);
+                    run_answers(&mut self.core);
+                }
                 TimerKey::BlockedRoom(alias) => self.core.rooms().end_block(alias),
             }
         }

@@ -249,6 +249,21 @@ counters! {
     deferred_answered,
     /// Deferred answers that nobody wanted any more: the session had ended or the caller had cancelled.
     deferred_undelivered,
+    /// Requests to upstreams that were sent, or wait for a connection. Each is answered, failed, timed out, cancelled or
+    /// still in flight.
+    upstream_requests,
+    /// Requests to upstreams that were refused at once: too many waited, or the upstream was down.
+    upstream_refused,
+    /// Requests that upstreams answered, by a reply or a refusal.
+    upstream_answered,
+    /// Requests whose upstream could not be reached, or whose connection ended before the answer.
+    upstream_failed,
+    /// Requests that upstreams did not answer in time.
+    upstream_timed_out,
+    /// Requests to upstreams that were taken back, because the session that asked had ended.
+    upstream_cancelled,
+    /// Connections made to upstreams.
+    upstream_connections,
     /// Messages of other threads brought into their session's output.
     sends_taken,
     /// Messages of other threads whose session had ended when its lane came to them.

@@ -10,6 +10,7 @@ mod reply;
 mod router;
 mod sender;
 mod sessions;
+mod upstream;
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -28,6 +29,11 @@ pub use pubsub::PubSub;
 pub use router::{Methods, Router};
 pub use sender::SessionSender;
 pub use sessions::{NotOpen, SessionHandle, Sessions};
+pub use upstream::{Upstream, UpstreamAddressError, UpstreamError};
+pub(crate) use upstream::{
+    UpstreamSessions, end_idle_upstreams, forget_asker, handle_upstream_end, handle_upstream_timer,
+    run_answers,
+};
 
 use crate::session::CloseReason;
 use crate::transport::ConnectFailure;

@@ -153,6 +153,8 @@ pub(crate) struct Profile {
     pub(crate) peer: Option<Box<Endpoint>>,
     /// The terms of its listener, if a socket's listener accepted it.
     pub(crate) listener: Option<Arc<ListenerTerms>>,
+    /// The service asks its peer, and gets nothing of it but answers.
+    pub(crate) is_upstream: bool,
     /// The number that the service attached.
     pub(crate) tag: u64,
     /// The part of the session that other threads see; there is none before it opens.

@@ -23,6 +23,8 @@ pub(crate) enum TimerKey {
     Session(SessionId),
     /// Accept again.
     Listener(usize),
+    /// Requests of the upstream with this number may have passed their deadlines.
+    Upstream(u64),
     /// The slow subscribers of this room had their time.
     BlockedRoom(u16),
 }

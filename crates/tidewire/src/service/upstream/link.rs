@@ -1,0 +1,387 @@
+//! The connection of one lane to one upstream, and the requests that wait for it.
+
+use std::collections::VecDeque;
+use std::fmt;
+
+use tidewire_io::timer::TimerId;
+use tidewire_proto::codec::{AnyCodec, Codec};
+use tidewire_proto::correlate::Correlator;
+use tidewire_proto::message::{Kind, Message};
+
+use super::{PAUSE_FIRST, Upstream, UpstreamError};
+use crate::engine::Core;
+use crate::limits::nanoseconds;
+use crate::service::{Context, Deferred};
+use crate::session::{SendError, SessionId, TimerKey};
+
+/// What is called with an answer.
+pub(super) type Callback = Box<dyn FnOnce(&mut Context<'_>, Result<&[u8], UpstreamError>) + Send>;
+
+/// What is done with an answer.
+pub(super) enum Then {
+    /// It answers a request of the session that asked.
+    Reply(Deferred),
+    Call(Callback),
+}
+
+impl fmt::Debug for Then {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::Reply(_) => "Reply(..)",
+            Self::Call(_) => "Call(..)",
+        })
+    }
+}
+
+/// A request, sent or not.
+#[derive(Debug)]
+pub(super) struct Asked {
+    pub(super) asker: SessionId,
+    pub(super) channel: u16,
+    pub(super) deadline_ns: u64,
+    pub(super) then: Then,
+}
+
+/// A request that waits to be sent.
+#[derive(Debug)]
+struct Waiting {
+    asked: Asked,
+    method: String,
+    payload: Vec<u8>,
+}
+
+impl Waiting {
+    fn bytes(&self) -> usize {
+        size_of::<Self>() + self.method.capacity() + self.payload.capacity()
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Idle,
+    Connecting(SessionId),
+    Open(SessionId),
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Link {
+    pub(super) upstream: Upstream,
+    state: State,
+    sent: Correlator<Asked>,
+    /// In the order in which they came.
+    waiting: VecDeque<Waiting>,
+    waiting_bytes: usize,
+    timer: Option<TimerId>,
+    /// Attempts to connect that failed since the last one that did not.
+    attempts: u32,
+    /// No attempt is made before this.
+    retry_ns: u64,
+}
+
+impl Link {
+    pub(super) fn new(upstream: &Upstream, codec: &AnyCodec) -> Self {
+        Self {
+            upstream: upstream.clone(),
+            state: State::Idle,
+            sent: Correlator::for_ids(codec.ids(), upstream.0.terms.in_flight_max),
+            waiting: VecDeque::new(),
+            waiting_bytes: 0,
+            timer: None,
+            attempts: 0,
+            retry_ns: 0,
+        }
+    }
+
+    pub(super) fn session(&self) -> Option<SessionId> {
+        match self.state {
+            State::Idle => None,
+            State::Connecting(id) | State::Open(id) => Some(id),
+        }
+    }
+
+    /// Whether an answer may still come, without ids that is for any message.
+    pub(super) fn awaits_answer(&self) -> bool {
+        self.sent.owed() > 0
+    }
+
+    /// Whether nobody waits for it.
+    pub(super) fn is_idle(&self) -> bool {
+        self.sent.is_empty() && self.waiting.is_empty()
+    }
+
+    /// Whether nobody else has the upstream, and nobody waits for it.
+    pub(super) fn is_forgotten(&self) -> bool {
+        std::sync::Arc::strong_count(&self.upstream.0) == 1 && self.is_idle()
+    }
+
+    /// Sends a request, or has it wait for the connection.
+    pub(super) fn submit(
+        &mut self,
+        core: &mut Core,
+        call: &Message<'_>,
+        asked: Asked,
+    ) -> Result<(), (UpstreamError, Then)> {
+        let queue_bytes_max = core.config.limits.queue_bytes_max;
+        let is_full = self.sent.len() + self.waiting.len() >= self.upstream.0.terms.in_flight_max;
+        if is_full || self.waiting_bytes > queue_bytes_max {
+            return Err((UpstreamError::TooMany, asked.then));
+        }
+        if core.ending.server_ends {
+            return Err((UpstreamError::ShuttingDown, asked.then));
+        }
+        let limit = core.config.limits.frame_bytes_max;
+        let bytes = call.payload.len() + call.name.len();
+        if bytes > limit {
+            let (bytes, limit) = (bytes as u64, limit as u64);
+            let error = tidewire_proto::error::EncodeError::PayloadTooLarge { bytes, limit };
+            return Err((error.into(), asked.then));
+        }
+        if self.state == State::Idle && !self.connect(core) {
+            return Err((UpstreamError::Down, asked.then));
+        }
+        let deadline_ns = asked.deadline_ns;
+        let asked = match self.state {
+            State::Open(id) if self.waiting.is_empty() && !is_going(core, id) => {
+                match self.send(core, id, call, asked) {
+                    Ok(()) => None,
+                    Err((None, asked)) => Some(asked),
+                    Err((Some(error), asked)) => return Err((error, asked.then)),
+                }
+            }
+            _ => Some(asked),
+        };
+        if let Some(asked) = asked {
+            let waiting = Waiting {
+                asked,
+                method: call.name.to_owned(),
+                payload: call.payload.to_vec(),
+            };
+            self.charge(core, waiting.bytes(), true);
+            self.waiting.push_back(waiting);
+        }
+        self.arm_timer(core, deadline_ns);
+        Ok(())
+    }
+
+    /// Sends a request now. Without an error in the outcome there is no room for it at the moment.
+    fn send(
+        &mut self,
+        core: &mut Core,
+        id: SessionId,
+        call: &Message<'_>,
+        asked: Asked,
+    ) -> Result<(), (Option<UpstreamError>, Asked)> {
+        let number = self
+            .sent
+            .insert(asked)
+            .map_err(|(_, asked)| (None, asked))?;
+        let message = Message {
+            id: number,
+            ..*call
+        };
+        let Core {
+            sessions, exchange, ..
+        } = core;
+        let sent = sessions.with_output_in_place(id.slot(), |sessions| {
+            exchange.send_to(sessions, id, |codec, out| codec.encode(&message, out))
+        });
+        let Err(error) = sent else { return Ok(()) };
+        let error = match error {
+            SendError::Encode(error) => Some(error.into()),
+            SendError::QueueFull | SendError::NotOpen => None,
+        };
+        match self.sent.take(number) {
+            Some(asked) => Err((error, asked)),
+            None => Ok(()),
+        }
+    }
+
+    /// Sends what waits, as far as there is room. Returns those that cannot be sent at all.
+    pub(super) fn send_waiting(&mut self, core: &mut Core) -> Vec<(UpstreamError, Asked)> {
+        let mut failed = Vec::new();
+        let State::Open(id) = self.state else {
+            return failed;
+        };
+        while !is_going(core, id)
+            && let Some(waiting) = self.waiting.pop_front()
+        {
+            self.charge(core, waiting.bytes(), false);
+            let Waiting {
+                asked,
+                method,
+                payload,
+            } = waiting;
+            let call = Message::new(Kind::Request, asked.channel, &payload).with_name(&method);
+            match self.send(core, id, &call, asked) {
+                Ok(()) => {}
+                Err((Some(error), asked)) => failed.push((error, asked)),
+                Err((None, asked)) => {
+                    let waiting = Waiting {
+                        asked,
+                        method,
+                        payload,
+                    };
+                    self.charge(core, waiting.bytes(), true);
+                    self.waiting.push_front(waiting);
+                    break;
+                }
+            }
+        }
+        failed
+    }
+
+    /// Starts a connection if that may be tried now. Returns whether one is being made.
+    fn connect(&mut self, core: &mut Core) -> bool {
+        if core.sessions.reactor.now_ns < self.retry_ns {
+            return false;
+        }
+        loop {
+            // Each address of the host once before the first pause.
+            let endpoints = &self.upstream.0.endpoints;
+            let endpoint = &endpoints[self.attempts as usize % endpoints.len()];
+            match core.connect(endpoint, 0, false) {
+                Ok(id) => {
+                    if let Some(session) = core.sessions.find_mut(id) {
+                        session.profile.is_upstream = true;
+                    }
+                    self.state = State::Connecting(id);
+                    return true;
+                }
+                Err(error) => {
+                    tracing::debug!(upstream = ?self.upstream, %error, "cannot connect");
+                    if !self.note_failure(core) {
+                        return false;
+                    }
+                }
+            }
+        }
+    }
+
+    /// An attempt failed. Returns whether another address may be tried at once.
+    fn note_failure(&mut self, core: &Core) -> bool {
+        self.attempts = self.attempts.saturating_add(1);
+        let endpoints = self.upstream.0.endpoints.len() as u32;
+        if !self.attempts.is_multiple_of(endpoints) {
+            return true;
+        }
+        let rounds = (self.attempts / endpoints - 1).min(20);
+        let max = self.upstream.0.terms.pause_max;
+        let pause = nanoseconds(PAUSE_FIRST.saturating_mul(1 << rounds).min(max));
+        let pause = pause / 2 + fastrand::u64(..=pause / 2);
+        self.retry_ns = core.sessions.reactor.now_ns.saturating_add(pause);
+        false
+    }
+
+    pub(super) fn handle_open(&mut self, id: SessionId) {
+        self.state = State::Open(id);
+        self.attempts = 0;
+        self.retry_ns = 0;
+    }
+
+    /// The connection ended, or was not made. Returns whom to tell what.
+    pub(super) fn handle_end(
+        &mut self,
+        core: &mut Core,
+        error: UpstreamError,
+    ) -> Vec<(UpstreamError, Asked)> {
+        let was_open = matches!(self.state, State::Open(_));
+        self.state = State::Idle;
+        let sent = self.sent.drain();
+        let mut failed: Vec<_> = sent.map(|asked| (error.clone(), asked)).collect();
+        let may_go_on = was_open || self.note_failure(core);
+        let error = match core.ending.server_ends || core.ending.stop {
+            true => UpstreamError::ShuttingDown,
+            false if self.waiting.is_empty() || (may_go_on && self.connect(core)) => return failed,
+            false => UpstreamError::Down,
+        };
+        self.charge(core, self.waiting_bytes, false);
+        let waiting = self.waiting.drain(..);
+        failed.extend(waiting.map(|waiting| (error.clone(), waiting.asked)));
+        failed
+    }
+
+    pub(super) fn take_answered(&mut self, number: u32) -> Option<Asked> {
+        self.sent.answer(number)
+    }
+
+    /// Takes back the requests for which `is_over` says so: those that were sent, whose answers may still come, and those that
+    /// were not.
+    pub(super) fn give_up(
+        &mut self,
+        core: &mut Core,
+        is_over: impl Fn(&Asked) -> bool,
+    ) -> Vec<Asked> {
+        let sent = self.sent.iter().filter(|(_, asked)| is_over(asked));
+        let numbers: Vec<u32> = sent.map(|(number, _)| number).collect();
+        let mut over = Vec::new();
+        for number in numbers {
+            let Some(asked) = self.sent.give_up(number) else {
+                continue;
+            };
+            if let State::Open(id) = self.state {
+                let cancel = Message::with_id(Kind::Cancel, asked.channel, number, &[]);
+                let Core {
+                    sessions, exchange, ..
+                } = &mut *core;
+                // A codec without cancel, or an upstream that takes nothing, answers in vain.
+                let _ = sessions.with_output_in_place(id.slot(), |sessions| {
+                    exchange.send_to(sessions, id, |codec, out| codec.encode(&cancel, out))
+                });
+            }
+            over.push(asked);
+        }
+        let mut index = 0;
+        while let Some(waiting) = self.waiting.get(index) {
+            if !is_over(&waiting.asked) {
+                index += 1;
+            } else if let Some(waiting) = self.waiting.remove(index) {
+                self.charge(core, waiting.bytes(), false);
+                over.push(waiting.asked);
+            }
+        }
+        over
+    }
+
+    /// Has the timer fire at a deadline, unless it fires before.
+    fn arm_timer(&mut self, core: &mut Core, deadline_ns: u64) {
+        if self.timer.is_none() {
+            let key = TimerKey::Upstream(self.upstream.0.number);
+            self.timer = Some(core.sessions.reactor.timers.insert(deadline_ns, key));
+        }
+    }
+
+    /// The timer fired. It is armed again for the next deadline; all requests have the same time, so none has an earlier one.
+    pub(super) fn handle_timer(&mut self, core: &mut Core) {
+        self.timer = None;
+        let sent = self.sent.iter().map(|(_, asked)| asked);
+        let waiting = self.waiting.iter().map(|waiting| &waiting.asked);
+        let next = sent.chain(waiting).map(|asked| asked.deadline_ns).min();
+        if let Some(next) = next {
+            self.arm_timer(core, next);
+        }
+    }
+
+    pub(super) fn stop_timer(&mut self, core: &mut Core) {
+        if let Some(timer) = self.timer.take() {
+            core.sessions.reactor.timers.cancel(timer);
+        }
+    }
+
+    /// Counts bytes that wait, or wait no more, here and in the account of the server's memory.
+    fn charge(&mut self, core: &mut Core, bytes: usize, more: bool) {
+        let before = self.waiting_bytes;
+        self.waiting_bytes = match more {
+            true => before + bytes,
+            false => before - bytes,
+        };
+        let memory = &mut core.sessions.relief.memory;
+        memory.resize(before, self.waiting_bytes);
+    }
+}
+
+/// Whether the other side takes no new requests any more.
+fn is_going(core: &Core, id: SessionId) -> bool {
+    let session = core.sessions.find(id);
+    session.is_some_and(|session| session.connection.is_peer_going())
+}

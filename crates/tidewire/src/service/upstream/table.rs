@@ -1,0 +1,294 @@
+//! The upstreams of a lane: what handlers ask them, and what becomes of it.
+
+use tidewire_proto::body::ErrorCode;
+use tidewire_proto::codec::Codec;
+use tidewire_proto::message::{Kind, Message};
+
+use super::link::{Asked, Callback, Link, Then};
+use super::{Upstream, UpstreamError};
+use crate::engine::Core;
+use crate::limits::nanoseconds;
+use crate::service::{Context, HandlerError, HandlerResult, Service};
+use crate::session::{CloseReason, SessionId};
+
+/// See the module. The lane's core keeps it.
+#[derive(Debug, Default)]
+struct Upstreams {
+    /// A few; a search is a comparison of numbers.
+    links: Vec<Link>,
+    answers: Vec<Answer>,
+}
+
+/// An answer for a callback, which is called when no other session's message is being handled.
+struct Answer {
+    asker: SessionId,
+    call: Callback,
+    result: Result<Vec<u8>, UpstreamError>,
+}
+
+impl std::fmt::Debug for Answer {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "Answer({})", self.asker)
+    }
+}
+
+/// Sends a request of `asker`, or has it wait for a connection.
+pub(super) fn submit(
+    core: &mut Core,
+    upstream: &Upstream,
+    asker: SessionId,
+    call: &Message<'_>,
+    then: Then,
+) -> Result<(), (UpstreamError, Then)> {
+    let mut upstreams: Box<Upstreams> = core.upstreams.take().unwrap_or_default();
+    let timeout_ns = nanoseconds(upstream.0.terms.timeout);
+    let asked = Asked {
+        asker,
+        channel: call.channel,
+        deadline_ns: core.sessions.reactor.now_ns.saturating_add(timeout_ns),
+        then,
+    };
+    let result = upstreams.link(core, upstream).submit(core, call, asked);
+    core.upstreams.put(upstreams);
+    let counter = match result {
+        Ok(()) => &core.counters.upstream_requests,
+        Err(_) => &core.counters.upstream_refused,
+    };
+    counter.add(1);
+    result
+}
+
+/// Runs `work` on the upstreams and the lane, if there are any.
+fn with(core: &mut Core, work: impl FnOnce(&mut Upstreams, &mut Core)) {
+    if let Some(mut upstreams) = core.upstreams.take::<Upstreams>() {
+        work(&mut upstreams, core);
+        core.upstreams.put(upstreams);
+    }
+}
+
+impl Upstreams {
+    fn link(&mut self, core: &mut Core, upstream: &Upstream) -> &mut Link {
+        let number = upstream.0.number;
+        let found = self.position(|link| link.upstream.0.number == number);
+        let index = found.unwrap_or_else(|| {
+            self.forget_unused(core);
+            self.links.push(Link::new(upstream, &core.config.codec));
+            self.links.len() - 1
+        });
+        &mut self.links[index]
+    }
+
+    fn position(&self, is_it: impl Fn(&Link) -> bool) -> Option<usize> {
+        self.links.iter().position(is_it)
+    }
+
+    fn of_session(&mut self, id: SessionId) -> Option<&mut Link> {
+        let index = self.position(|link| link.session() == Some(id))?;
+        Some(&mut self.links[index])
+    }
+
+    /// Forgets upstreams that nobody can ask any more, and ends their connections.
+    fn forget_unused(&mut self, core: &mut Core) {
+        self.links.retain_mut(|link| {
+            if !link.is_forgotten() {
+                return true;
+            }
+            link.stop_timer(core);
+            let session = link.session().and_then(|id| core.sessions.slot_of(id));
+            if let Some(slot) = session {
+                core.sessions.finish(slot, CloseReason::Service);
+            }
+            false
+        });
+    }
+
+    fn fail_all(&mut self, core: &Core, failed: Vec<(UpstreamError, Asked)>) {
+        for (error, asked) in failed {
+            core.counters.upstream_failed.add(1);
+            self.answer(asked, Err(error));
+        }
+    }
+
+    /// Answers the request that waits for it, or leaves that for [`run_answers`].
+    fn answer(&mut self, asked: Asked, result: Result<&[u8], UpstreamError>) {
+        match (asked.then, result) {
+            (Then::Reply(deferred), Ok(payload)) => {
+                if let Err(error) = deferred.reply(payload) {
+                    tracing::debug!(session = %asked.asker, %error, "an answer cannot be passed on");
+                }
+            }
+            (Then::Reply(deferred), Err(error)) => {
+                error.with_words(|code, text| deferred.refuse(code, text));
+            }
+            (Then::Call(call), result) => self.answers.push(Answer {
+                asker: asked.asker,
+                call,
+                result: result.map(<[u8]>::to_vec),
+            }),
+        }
+    }
+}
+
+/// The service of the sessions with upstreams.
+#[derive(Debug)]
+pub(crate) struct UpstreamSessions;
+
+impl Service for UpstreamSessions {
+    fn on_open(&mut self, cx: &mut Context<'_>) {
+        let id = cx.session();
+        cx.core.counters.upstream_connections.add(1);
+        with(cx.core, |upstreams, core| {
+            if let Some(link) = upstreams.of_session(id) {
+                link.handle_open(id);
+                let failed = link.send_waiting(core);
+                upstreams.fail_all(core, failed);
+            }
+        });
+    }
+
+    fn on_message(&mut self, cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
+        let has_ids = cx.codec().has_ids();
+        let is_answer = match message.kind {
+            Kind::Reply => true,
+            Kind::Error => !has_ids || message.id != 0,
+            Kind::Request if has_ids => {
+                let text = "requests are taken from clients only";
+                return Err(HandlerError::new(ErrorCode::Unsupported, text));
+            }
+            _ => !has_ids,
+        };
+        if !is_answer {
+            return Ok(());
+        }
+        let refusal = (message.kind == Kind::Error).then(|| refusal(cx, &message));
+        let id = cx.session();
+        with(cx.core, |upstreams, core| {
+            let Some(link) = upstreams.of_session(id) else {
+                return;
+            };
+            if !link.awaits_answer() && !has_ids {
+                return;
+            }
+            let Some(asked) = link.take_answered(message.id) else {
+                core.counters.replies_unmatched.add(1);
+                return;
+            };
+            let failed = link.send_waiting(core);
+            core.counters.upstream_answered.add(1);
+            upstreams.answer(asked, refusal.map_or(Ok(message.payload), Err));
+            upstreams.fail_all(core, failed);
+        });
+        end_idle_upstreams(cx.core);
+        Ok(())
+    }
+}
+
+/// What a refusal says.
+fn refusal(cx: &Context<'_>, message: &Message<'_>) -> UpstreamError {
+    let Ok(body) = cx.codec().decode_error(message) else {
+        let (code, text) = (ErrorCode::Internal, "the upstream's refusal is malformed");
+        let text = text.to_owned();
+        return UpstreamError::Refused { code, text };
+    };
+    let code = body.code;
+    let text = match body.text {
+        "" => code.to_string(),
+        text => text.to_owned(),
+    };
+    UpstreamError::Refused { code, text }
+}
+
+/// Ends the connections of a lane that drains and has nothing to ask any more: an upstream would not end them.
+pub(crate) fn end_idle_upstreams(core: &mut Core) {
+    if !core.ending.server_ends {
+        return;
+    }
+    with(core, |upstreams, core| {
+        let idle = upstreams.links.iter().filter(|link| link.is_idle());
+        for id in idle.filter_map(Link::session) {
+            if let Some(slot) = core.sessions.slot_of(id) {
+                core.sessions.close(slot, CloseReason::Shutdown);
+            }
+        }
+    });
+}
+
+/// A session with an upstream ended, or did not come about.
+pub(crate) fn handle_upstream_end(core: &mut Core, id: SessionId, reason: CloseReason) {
+    with(core, |upstreams, core| {
+        if let Some(link) = upstreams.of_session(id) {
+            tracing::debug!(upstream = ?link.upstream, %reason, "no connection");
+            let failed = link.handle_end(core, UpstreamError::Closed(reason));
+            upstreams.fail_all(core, failed);
+        }
+    });
+}
+
+/// Requests of an upstream may have passed their deadlines.
+pub(crate) fn handle_upstream_timer(core: &mut Core, number: u64) {
+    with(core, |upstreams, core| {
+        let found = upstreams.position(|link| link.upstream.0.number == number);
+        let Some(index) = found else { return };
+        let now_ns = core.sessions.reactor.now_ns;
+        let link = &mut upstreams.links[index];
+        let over = link.give_up(core, |asked| asked.deadline_ns <= now_ns);
+        link.handle_timer(core);
+        let failed = link.send_waiting(core);
+        for asked in over {
+            core.counters.upstream_timed_out.add(1);
+            upstreams.answer(asked, Err(UpstreamError::TimedOut));
+        }
+        upstreams.fail_all(core, failed);
+    });
+    end_idle_upstreams(core);
+}
+
+/// A session ended: what it asked is taken back.
+#[inline]
+pub(crate) fn forget_asker(core: &mut Core, id: SessionId) {
+    if core.upstreams.is_empty() {
+        return;
+    }
+    with(core, |upstreams, core| {
+        for link in &mut upstreams.links {
+            // Dropping what was to be done answers nobody: the session is gone.
+            let over = link.give_up(core, |asked| asked.asker == id);
+            core.counters.upstream_cancelled.add(over.len() as u64);
+        }
+    });
+    end_idle_upstreams(core);
+}
+
+/// Calls what waits for answers that have come. No session's message may be handled meanwhile.
+#[inline]
+pub(crate) fn run_answers(core: &mut Core) {
+    if core.upstreams.is_empty() {
+        return;
+    }
+    // Those that the calls bring about are called as well.
+    loop {
+        let mut answers = Vec::new();
+        with(core, |upstreams, _| {
+            std::mem::swap(&mut answers, &mut upstreams.answers)
+        });
+        if answers.is_empty() {
+            return;
+        }
+        for answer in answers {
+            answer.run(core);
+        }
+    }
+}
+
+impl Answer {
+    fn run(self, core: &mut Core) {
+        let mut context = match core.sessions.find(self.asker) {
+            Some(session) if !session.connection.is_closed() => core.context(self.asker),
+            _ if self.asker == SessionId::NONE => core.context_without_session(),
+            // It ended in this turn.
+            _ => return,
+        };
+        let result = self.result.as_deref().map_err(Clone::clone);
+        (self.call)(&mut context, result);
+    }
+}

@@ -1,0 +1,39 @@
+//! Servers that ask other servers: what comes back, what a backend that is slow, down or dying does, and that every request is
+//! accounted for.
+
+#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+mod failing;
+mod forwarding;
+
+use tidewire::{
+    AnyCodec, Client, Context, HandlerResult, Message, Metrics, Server, Service, Upstream,
+};
+use tidewire_testkit::TestServer;
+use tidewire_testkit::fixtures::tw1;
+
+/// Passes every request on.
+fn gateway(upstream: &Upstream) -> impl Service + use<> {
+    let upstream = upstream.clone();
+    move |cx: &mut Context<'_>, message: Message<'_>| -> HandlerResult {
+        cx.forward(&upstream, &message)
+    }
+}
+
+fn serve<S: Service>(codec: &AnyCodec, make: impl FnMut(usize) -> S) -> TestServer {
+    TestServer::over_tcp(Server::builder(), codec, make)
+}
+
+fn client(codec: &AnyCodec, server: &TestServer) -> Client {
+    let builder = Client::builder().codec(codec.clone());
+    builder.connect(&server.url()).unwrap()
+}
+
+/// Every request to an upstream has one fate.
+fn assert_conserved(metrics: &Metrics) {
+    let resolved = metrics.upstream_answered
+        + metrics.upstream_failed
+        + metrics.upstream_timed_out
+        + metrics.upstream_cancelled;
+    assert_eq!(metrics.upstream_requests, resolved, "{metrics:#?}");
+}
