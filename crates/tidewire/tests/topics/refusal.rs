@@ -239,7 +239,7 @@ fn a_policy_that_the_codec_cannot_announce_is_refused() {
             cx.reply(if subscribed.is_ok() { b"ok" } else { b"no" })
         }
     });
-    let client = Client::builder().codec(uvrpc.clone());
+    let client = Client::builder().codec(uvrpc);
     for policy in Policy::ALL {
         let client = client.clone().connect(&server.url()).unwrap();
         let reply = client.call_method(policy.name(), b"").wait().unwrap();

@@ -12,7 +12,7 @@ use super::{PAUSE_FIRST, Upstream, UpstreamError};
 use crate::engine::Core;
 use crate::limits::nanoseconds;
 use crate::service::{Context, Deferred};
-use crate::session::{SendError, SessionId, TimerKey};
+use crate::session::{CloseReason, SendError, SessionId, TimerKey};
 
 /// What is called with an answer.
 pub(super) type Callback = Box<dyn FnOnce(&mut Context<'_>, Result<&[u8], UpstreamError>) + Send>;
@@ -283,12 +283,14 @@ impl Link {
     pub(super) fn handle_end(
         &mut self,
         core: &mut Core,
-        error: UpstreamError,
+        reason: CloseReason,
     ) -> Vec<(UpstreamError, Asked)> {
         let was_open = matches!(self.state, State::Open(_));
         self.state = State::Idle;
         let sent = self.sent.drain();
-        let mut failed: Vec<_> = sent.map(|asked| (error.clone(), asked)).collect();
+        let mut failed: Vec<_> = sent
+            .map(|asked| (UpstreamError::Closed(reason), asked))
+            .collect();
         let may_go_on = was_open || self.note_failure(core);
         let error = match core.ending.server_ends || core.ending.stop {
             true => UpstreamError::ShuttingDown,

@@ -218,7 +218,7 @@ pub(crate) fn handle_upstream_end(core: &mut Core, id: SessionId, reason: CloseR
     with(core, |upstreams, core| {
         if let Some(link) = upstreams.of_session(id) {
             tracing::debug!(upstream = ?link.upstream, %reason, "no connection");
-            let failed = link.handle_end(core, UpstreamError::Closed(reason));
+            let failed = link.handle_end(core, reason);
             upstreams.fail_all(core, failed);
         }
     });
@@ -269,7 +269,7 @@ pub(crate) fn run_answers(core: &mut Core) {
     loop {
         let mut answers = Vec::new();
         with(core, |upstreams, _| {
-            std::mem::swap(&mut answers, &mut upstreams.answers)
+            answers = std::mem::take(&mut upstreams.answers);
         });
         if answers.is_empty() {
             return;
