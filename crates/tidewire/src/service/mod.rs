@@ -18,7 +18,7 @@ use std::sync::Arc;
 use thiserror::Error;
 use tidewire_proto::body::ErrorCode;
 use tidewire_proto::error::{DecodeError, EncodeError};
-use tidewire_proto::message::Message;
+use tidewire_proto::message::{Kind, Message};
 
 pub use chat::Chat;
 pub use context::Context;
@@ -53,11 +53,69 @@ pub trait Service: Send + 'static {
         let _ = cx;
     }
 
-    /// A message came. It borrows the lane's receive buffer and is gone when this returns.
+    /// A message came, of whatever kind. It borrows the lane's receive buffer and is gone when this returns.
+    ///
+    /// As provided it calls [`Self::on_request`] or [`Self::on_one_way`] and refuses every other kind with
+    /// [`ErrorCode::Unsupported`]. Implement either this method or those two: a service that implements this one is
+    /// called here only.
     ///
     /// # Errors
     /// A [`HandlerError`] is counted and, if the message was a request, sent back as a typed error.
-    fn on_message(&mut self, cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult;
+    fn on_message(&mut self, cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
+        match message.kind {
+            Kind::Request => self.on_request(cx, message),
+            Kind::OneWay => self.on_one_way(cx, message),
+            _ => Err(not_handled(NO_SUCH_KIND)),
+        }
+    }
+
+    /// A request came: its sender waits for [`Context::reply`], now or through [`Context::defer`].
+    ///
+    /// As provided it refuses the request with [`ErrorCode::Unsupported`]. Codecs whose messages have no kinds, such as
+    /// `lines` and `raw`, bring everything to [`Self::on_one_way`].
+    ///
+    /// ```
+    /// use tidewire::{Client, Context, HandlerResult, Message, Server, Service};
+    ///
+    /// #[derive(Default)]
+    /// struct Sum(u64);
+    ///
+    /// impl Service for Sum {
+    ///     fn on_request(&mut self, cx: &mut Context<'_>, _: Message<'_>) -> HandlerResult {
+    ///         cx.reply(self.0.to_string().as_bytes())
+    ///     }
+    ///
+    ///     fn on_one_way(&mut self, _: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
+    ///         self.0 += message.payload.len() as u64;
+    ///         Ok(())
+    ///     }
+    /// }
+    ///
+    /// let server = Server::builder().listen("tcp://127.0.0.1:0")?.start(|_| Sum::default())?;
+    /// let client = Client::connect(&server.to_string())?;
+    /// client.try_send(b"12345")?;
+    /// assert_eq!(client.request_blocking(b"how many bytes?")?.payload(), b"5");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As those of [`Self::on_message`].
+    fn on_request(&mut self, cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
+        let _ = (cx, message);
+        Err(not_handled(NO_REQUESTS))
+    }
+
+    /// A one-way message came. Nobody waits for an answer, but where the codec cannot tell it from a request.
+    ///
+    /// As provided it refuses the message, which counts it in [`Metrics::refused`](crate::Metrics::refused).
+    ///
+    /// # Errors
+    /// A [`HandlerError`] is counted. It is sent to the peer only where the codec has no ids, because there the sender may
+    /// wait for an answer.
+    fn on_one_way(&mut self, cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
+        let _ = (cx, message);
+        Err(not_handled(NO_ONE_WAY))
+    }
 
     /// A session that was open ended. Sends to it are ignored from now on.
     fn on_close(&mut self, cx: &mut Context<'_>, reason: CloseReason) {
@@ -129,7 +187,31 @@ pub trait SharedService: Send + Sync + 'static {
     ///
     /// # Errors
     /// A [`HandlerError`] is counted and, if the message was a request, sent back as a typed error.
-    fn on_message(&self, cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult;
+    fn on_message(&self, cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
+        match message.kind {
+            Kind::Request => self.on_request(cx, message),
+            Kind::OneWay => self.on_one_way(cx, message),
+            _ => Err(not_handled(NO_SUCH_KIND)),
+        }
+    }
+
+    /// As [`Service::on_request`].
+    ///
+    /// # Errors
+    /// As those of [`Service::on_message`].
+    fn on_request(&self, cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
+        let _ = (cx, message);
+        Err(not_handled(NO_REQUESTS))
+    }
+
+    /// As [`Service::on_one_way`].
+    ///
+    /// # Errors
+    /// As those of [`Service::on_one_way`].
+    fn on_one_way(&self, cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
+        let _ = (cx, message);
+        Err(not_handled(NO_ONE_WAY))
+    }
 
     /// As [`Service::on_close`].
     fn on_close(&self, cx: &mut Context<'_>, reason: CloseReason) {
@@ -211,6 +293,16 @@ where
     fn on_message(&mut self, cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
         self(cx, message)
     }
+
+    #[inline]
+    fn on_request(&mut self, cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
+        self(cx, message)
+    }
+
+    #[inline]
+    fn on_one_way(&mut self, cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
+        self(cx, message)
+    }
 }
 
 impl<F> SharedService for F
@@ -219,6 +311,16 @@ where
 {
     #[inline]
     fn on_message(&self, cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
+        self(cx, message)
+    }
+
+    #[inline]
+    fn on_request(&self, cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
+        self(cx, message)
+    }
+
+    #[inline]
+    fn on_one_way(&self, cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
         self(cx, message)
     }
 }
@@ -231,6 +333,14 @@ impl<S: SharedService + ?Sized> Service for Arc<S> {
     #[inline]
     fn on_message(&mut self, cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
         (**self).on_message(cx, message)
+    }
+
+    fn on_request(&mut self, cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
+        (**self).on_request(cx, message)
+    }
+
+    fn on_one_way(&mut self, cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
+        (**self).on_one_way(cx, message)
     }
 
     fn on_close(&mut self, cx: &mut Context<'_>, reason: CloseReason) {
@@ -249,3 +359,15 @@ impl<S: SharedService + ?Sized> Service for Arc<S> {
         (**self).has_work()
     }
 }
+
+/// The refusal of a message that the service has no method for.
+#[cold]
+fn not_handled(text: &'static str) -> HandlerError {
+    HandlerError::new(ErrorCode::Unsupported, text)
+}
+
+const NO_REQUESTS: &str = "this service takes no requests";
+
+const NO_ONE_WAY: &str = "this service takes no one-way messages";
+
+const NO_SUCH_KIND: &str = "this service takes requests and one-way messages only";
