@@ -103,7 +103,9 @@ pub use service::{
     Service, SessionHandle, SessionSender, Sessions, SharedService, Upstream, UpstreamAddressError,
     UpstreamError,
 };
-pub use session::{Broadcast, BroadcastReport, CloseReason, SendError, SessionId, SessionView};
+pub use session::{
+    Broadcast, BroadcastReport, CloseReason, SendError, SessionId, SessionView, TimerError, TimerId,
+};
 pub use transport::inproc::{InprocBindError, InprocConnectError};
 pub use transport::{ConnectFailure, TransportKind};
 pub use workers::{PoolFull, WhenFull, WorkerMetrics, WorkerPool};

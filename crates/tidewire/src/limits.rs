@@ -102,6 +102,12 @@ pub struct Limits {
     /// `idle_timeout_without_heartbeat`. At most half of `sessions_max` are. Default 10 s: longer than a peer waits for an
     /// answer before it asks again.
     pub unvalidated_timeout: Duration,
+    /// Timers of one session that have not fired; see [`Context::set_timer`](crate::Context::set_timer). Default 64: one for
+    /// each request that a device has under way, and a mistake in a loop is found before it costs memory.
+    pub timers_per_session_max: usize,
+    /// Timers of one lane that belong to no session and have not fired; see
+    /// [`Context::set_lane_timer`](crate::Context::set_lane_timer). Default 65,536, about 5 MB.
+    pub timers_per_lane_max: usize,
     /// Largest room in which coming and going is announced and the roster is pushed at joining. Default 1,024:
     /// announcements grow with the square of the members. Above it, ask for the list.
     pub presence_members_max: usize,
@@ -145,6 +151,8 @@ impl Default for Limits {
             registrations_per_address_max: 64,
             unvalidated_max: 4_096,
             unvalidated_timeout: Duration::from_secs(10),
+            timers_per_session_max: 64,
+            timers_per_lane_max: 65_536,
             presence_members_max: 1_024,
             control_frames_per_second_max: 100,
             datagram_bytes_max: 1_472,

@@ -146,6 +146,7 @@ impl Core {
         self.sessions.say_end(slot, reason);
         self.forget_peer(slot);
         self.sessions.cancel_all(slot);
+        self.sessions.end_service_timers(slot);
         let Some(mut session) = self.sessions.slab.try_remove(slot) else {
             return;
         };

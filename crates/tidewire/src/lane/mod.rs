@@ -20,6 +20,8 @@ mod partial;
 mod read;
 mod secure;
 #[cfg(test)]
+mod service_timers;
+#[cfg(test)]
 mod testing;
 mod thread;
 mod timers;
@@ -37,7 +39,7 @@ use tidewire_io::poller::{Event, Events, PollerError, RegisterError, Token, Wait
 use tidewire_proto::connection::Phase;
 
 #[cfg(test)]
-pub(crate) use testing::{lane, lanes, received};
+pub(crate) use testing::{lane, lane_of, lanes, received};
 pub(crate) use thread::LaneThread;
 pub(crate) use wait::Spin;
 

@@ -12,7 +12,7 @@ use crate::engine::Core;
 use crate::mailbox::Mailbox;
 use crate::server::ServerBuilder;
 use crate::service::Context;
-use crate::service::HandlerResult;
+use crate::service::{HandlerResult, Service};
 use crate::session::open_connection;
 use crate::transport::datagram::DatagramPeer;
 use crate::transport::{Carrier, LayerFactory, Transport};
@@ -28,6 +28,23 @@ pub(crate) fn lane(builder: &ServerBuilder) -> Lane<Handler> {
 
 /// The same of a server with so many lanes.
 pub(crate) fn lanes(builder: &ServerBuilder, count: usize) -> Vec<Lane<Handler>> {
+    let echo: Handler = |cx, message| cx.reply(message.payload);
+    lanes_of(builder, count, |_| echo)
+}
+
+/// The only lane of such a server with this service.
+pub(crate) fn lane_of<S>(builder: &ServerBuilder, service: S) -> Lane<S>
+where
+    S: Service + Clone,
+{
+    lanes_of(builder, 1, |_| service.clone()).remove(0)
+}
+
+fn lanes_of<S: Service>(
+    builder: &ServerBuilder,
+    count: usize,
+    make: impl Fn(usize) -> S,
+) -> Vec<Lane<S>> {
     let open_poller = |_| open(PollerChoice::Auto).unwrap();
     let pollers: Vec<_> = (0..count).map(open_poller).collect();
     let shared = Arc::new(builder.clone().lanes(count).share(pollers[0].kind()));
@@ -35,12 +52,11 @@ pub(crate) fn lanes(builder: &ServerBuilder, count: usize) -> Vec<Lane<Handler>>
     let mailboxes = counters.iter().map(Arc::clone).map(Mailbox::new);
     let mailboxes: Vec<_> = mailboxes.map(Result::unwrap).collect();
     shared.lanes.set(mailboxes.clone());
-    let echo: Handler = |cx, message| cx.reply(message.payload);
     let parts = pollers.into_iter().zip(mailboxes).zip(counters).enumerate();
     let lane = |(index, ((poller, mailbox), counters))| {
         let mut core = Core::new(index, Arc::clone(&shared), mailbox, poller, counters);
         core.sessions.reactor.set_time(core.sessions.reactor.now_ns);
-        Lane::new(core, echo, Spin::Never)
+        Lane::new(core, make(index), Spin::Never)
     };
     parts.map(lane).collect()
 }

@@ -1,6 +1,6 @@
 //! Works off the timers that fired: of silent sessions, paused listeners and blocked rooms.
 
-use crate::session::TimerKey;
+use crate::session::{ServiceTimer, SessionId, TimerKey};
 
 use super::Lane;
 use crate::service::{Service, handle_upstream_timer, run_answers};
@@ -22,9 +22,22 @@ impl<S: Service> Lane<S> {
                     run_answers(&mut self.core);
                 }
                 TimerKey::BlockedRoom(alias) => self.core.rooms().end_block(alias),
+                TimerKey::Service(timer) => self.handle_service_timer(timer),
             }
         }
         self.expired = expired;
+    }
+
+    fn handle_service_timer(&mut self, timer: ServiceTimer) {
+        let Some((id, token)) = self.core.sessions.fire_service_timer(timer) else {
+            return;
+        };
+        let mut context = if id == SessionId::NONE {
+            self.core.context_without_session()
+        } else {
+            self.core.context(id)
+        };
+        self.service.on_timer(&mut context, token);
     }
 }
 

@@ -186,7 +186,9 @@ impl Context<'_> {
         self.core.counters.replies_unmatched.add(1);
     }
 
-    /// The number that the service attached to the session; 0 at first.
+    /// The number of the session: the one given to [`Context::connect`] for a connection that this lane made, or that of
+    /// [`Context::set_tag`]; 0 at first. It tells which connection [failed](crate::Service::on_connect_failed), and other
+    /// threads see it. What a service keeps with a session goes into [`Context::set_state`].
     #[inline]
     #[must_use]
     pub fn tag(&self) -> u64 {
@@ -196,7 +198,7 @@ impl Context<'_> {
             .map_or(0, |session| session.profile.tag)
     }
 
-    /// Attaches a number to the session, typically an index into the service's own table.
+    /// Attaches a number to the session that also other threads see, by [`SessionHandle::tag`](crate::SessionHandle::tag).
     pub fn set_tag(&mut self, tag: u64) {
         if let Some(session) = self.core.sessions.find_mut(self.id) {
             session.profile.tag = tag;

@@ -10,6 +10,8 @@ mod reply;
 mod router;
 mod sender;
 mod sessions;
+mod state;
+mod timers;
 mod upstream;
 
 use std::borrow::Cow;
@@ -117,6 +119,13 @@ pub trait Service: Send + 'static {
         Err(not_handled(NO_ONE_WAY))
     }
 
+    /// A timer fired that [`Context::set_timer`] or [`Context::set_lane_timer`] set with this token. The call is about the
+    /// session that the timer belongs to; [`Context::session`] is [`SessionId::NONE`](crate::SessionId::NONE) for one of the
+    /// lane.
+    fn on_timer(&mut self, cx: &mut Context<'_>, token: u64) {
+        let _ = (cx, token);
+    }
+
     /// A session that was open ended. Sends to it are ignored from now on.
     fn on_close(&mut self, cx: &mut Context<'_>, reason: CloseReason) {
         let _ = (cx, reason);
@@ -211,6 +220,11 @@ pub trait SharedService: Send + Sync + 'static {
     fn on_one_way(&self, cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
         let _ = (cx, message);
         Err(not_handled(NO_ONE_WAY))
+    }
+
+    /// As [`Service::on_timer`].
+    fn on_timer(&self, cx: &mut Context<'_>, token: u64) {
+        let _ = (cx, token);
     }
 
     /// As [`Service::on_close`].
@@ -341,6 +355,10 @@ impl<S: SharedService + ?Sized> Service for Arc<S> {
 
     fn on_one_way(&mut self, cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
         (**self).on_one_way(cx, message)
+    }
+
+    fn on_timer(&mut self, cx: &mut Context<'_>, token: u64) {
+        (**self).on_timer(cx, token);
     }
 
     fn on_close(&mut self, cx: &mut Context<'_>, reason: CloseReason) {

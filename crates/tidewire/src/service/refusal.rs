@@ -3,8 +3,9 @@
 use tidewire_proto::body::ErrorCode;
 
 use super::HandlerError;
+use super::timers::code_of;
 use crate::room::{JoinError, NotSubscribed, PublishError, RoomError, SubscribeError};
-use crate::session::SendError;
+use crate::session::{SendError, TimerError};
 
 impl From<JoinError> for HandlerError {
     fn from(error: JoinError) -> Self {
@@ -36,6 +37,12 @@ impl From<SubscribeError> for HandlerError {
 impl From<NotSubscribed> for HandlerError {
     fn from(error: NotSubscribed) -> Self {
         Self::new(ErrorCode::NotJoined, error.to_string())
+    }
+}
+
+impl From<TimerError> for HandlerError {
+    fn from(error: TimerError) -> Self {
+        Self::new(code_of(error), error.to_string())
     }
 }
 

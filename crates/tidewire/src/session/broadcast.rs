@@ -7,6 +7,7 @@
 //! Rejected: choosing on the sender's side, from the table of sessions, which would have to carry names and rooms of
 //! every session up to date for everybody and still could not tell whose output is full.
 
+use std::any::Any;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
@@ -100,6 +101,12 @@ impl SessionView<'_> {
     #[must_use]
     pub fn tag(&self) -> u64 {
         self.session.profile.tag
+    }
+
+    /// The state of this type that the service attached with [`Context::set_state`](crate::Context::set_state).
+    #[must_use]
+    pub fn state<T: Any>(&self) -> Option<&T> {
+        self.session.profile.attached.as_ref()?.state()
     }
 
     /// The peer's address, if it has one.

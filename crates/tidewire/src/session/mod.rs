@@ -2,6 +2,7 @@
 
 mod adapt;
 mod answer;
+mod attached;
 mod broadcast;
 mod buffers;
 mod clock;
@@ -18,6 +19,7 @@ mod reactor;
 mod relief;
 mod repeated;
 mod send;
+mod service_timers;
 mod shared;
 mod timeouts;
 mod write;
@@ -27,7 +29,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use tidewire_io::poller::Interest;
-use tidewire_io::timer::TimerId;
+use tidewire_io::timer::TimerId as WheelTimer;
 use tidewire_proto::connection::{Connection, Wants};
 use tidewire_proto::message::MemberId;
 use tidewire_proto::room::Subscriber;
@@ -36,6 +38,7 @@ pub use tidewire_proto::connection::CloseReason;
 
 pub(crate) use adapt::Adapting;
 pub(crate) use answer::{Answer, Content, SpareFrames, Token};
+pub(crate) use attached::Attached;
 pub use broadcast::{Broadcast, BroadcastReport, SessionView};
 pub(crate) use broadcast::{Predicate, Share, prepare};
 pub(crate) use deliveries::{append_with_header, push_delivery};
@@ -50,6 +53,8 @@ pub(crate) use relief::MEMBERSHIP_BYTES;
 pub(crate) use repeated::{RepeatedFrame, frame_pattern};
 pub use send::SendError;
 pub(crate) use send::{Taken, encode_within};
+pub(crate) use service_timers::{ServiceTimer, ServiceTimers};
+pub use service_timers::{TimerError, TimerId};
 pub(crate) use shared::{SessionCard, SessionTable};
 
 use crate::address::Endpoint;
@@ -139,7 +144,7 @@ pub(crate) struct Session {
     /// While a message of the session is handled, it is the lane's [`Outbox`](outbox::Outbox) that has it.
     pub(crate) output: Output,
     pub(crate) memberships: Vec<Membership>,
-    pub(crate) timer: Option<TimerId>,
+    pub(crate) timer: Option<WheelTimer>,
     pub(crate) interest: Interest,
     /// Requests whose answers are deferred; none until the first one.
     pub(crate) unanswered: Option<Box<Unanswered>>,
@@ -155,6 +160,8 @@ pub(crate) struct Profile {
     pub(crate) listener: Option<Arc<ListenerTerms>>,
     /// The service asks its peer, and gets nothing of it but answers.
     pub(crate) is_upstream: bool,
+    /// What the service attached beside the number; none until it does.
+    pub(crate) attached: Option<Box<Attached>>,
     /// The number that the service attached.
     pub(crate) tag: u64,
     /// The part of the session that other threads see; there is none before it opens.
@@ -163,6 +170,12 @@ pub(crate) struct Profile {
     pub(crate) member: Option<Box<Member>>,
     /// The span from its beginning until it is open for messages.
     pub(crate) connecting: Connecting,
+}
+
+impl Profile {
+    pub(crate) fn attach(&mut self) -> &mut Attached {
+        self.attached.get_or_insert_default()
+    }
 }
 
 impl Session {

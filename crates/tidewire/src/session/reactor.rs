@@ -3,14 +3,16 @@
 use tidewire_io::poller::Poller;
 use tidewire_io::timer::TimerWheel;
 
-use super::SessionId;
 use super::clock::Clock;
+use super::{ServiceTimer, ServiceTimers, SessionId};
 
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Reactor {
     pub(crate) poller: Box<dyn Poller>,
     pub(crate) timers: TimerWheel<TimerKey>,
+    /// Those of the timers that the service set.
+    pub(crate) service_timers: ServiceTimers,
     pub(crate) clock: Clock,
     /// The time when the clock was read last: at the beginning of a turn, and after each read of a socket.
     pub(crate) now_ns: u64,
@@ -27,6 +29,8 @@ pub(crate) enum TimerKey {
     Upstream(u64),
     /// The slow subscribers of this room had their time.
     BlockedRoom(u16),
+    /// The service set it.
+    Service(ServiceTimer),
 }
 
 impl Reactor {
@@ -36,6 +40,7 @@ impl Reactor {
         Self {
             poller,
             timers: TimerWheel::new(now_ns, TIMER_TICK_NS),
+            service_timers: ServiceTimers::default(),
             clock,
             now_ns,
         }

@@ -1,5 +1,6 @@
-//! What a handler can be and do: methods for each kind of message.
+//! What a handler can be and do: methods by kind, state and timers of sessions, ordinary errors.
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 mod kinds;
+mod state;

@@ -1,0 +1,195 @@
+//! Timers of services, under a clock of the test's own.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use super::{Lane, lane_of};
+use crate::limits::Limits;
+use crate::server::Server;
+use crate::service::{Context, HandlerResult, Service};
+use crate::session::{CloseReason, SessionId, TimerError, TimerId};
+use tidewire_proto::message::Message;
+
+const SECOND_NS: u64 = 1_000_000_000;
+const SECOND: Duration = Duration::from_secs(1);
+
+/// Keeps what it is told. Token 9 cancels the timer it was given, and token 8 sets itself again.
+#[derive(Clone, Debug, Default)]
+struct Log(Arc<Mutex<State>>);
+
+#[derive(Debug, Default)]
+struct State {
+    fired: Vec<(SessionId, u64)>,
+    at_close: Vec<Result<TimerId, TimerError>>,
+    to_cancel: Option<TimerId>,
+}
+
+impl Log {
+    fn fired(&self) -> Vec<(SessionId, u64)> {
+        std::mem::take(&mut self.0.lock().unwrap().fired)
+    }
+}
+
+impl Service for Log {
+    fn on_message(&mut self, _: &mut Context<'_>, _: Message<'_>) -> HandlerResult {
+        Ok(())
+    }
+
+    fn on_timer(&mut self, cx: &mut Context<'_>, token: u64) {
+        let mut state = self.0.lock().unwrap();
+        state.fired.push((cx.session(), token));
+        match token {
+            8 => {
+                cx.set_timer(Duration::ZERO, 8).unwrap();
+            }
+            9 => {
+                let other = state.to_cancel.take().unwrap();
+                assert!(cx.cancel_timer(other), "it was not told yet");
+                assert!(!cx.cancel_timer(other));
+            }
+            _ => {}
+        }
+    }
+
+    fn on_close(&mut self, cx: &mut Context<'_>, _: CloseReason) {
+        let mut state = self.0.lock().unwrap();
+        state.at_close.push(cx.set_timer(SECOND, 1));
+        cx.set_lane_timer(SECOND, 2).unwrap();
+    }
+}
+
+fn set_up(limits: Limits) -> (Lane<Log>, Log, u64) {
+    let log = Log::default();
+    let lane = lane_of(&Server::builder().limits(limits), log.clone());
+    let started_ns = lane.core.sessions.reactor.now_ns;
+    (lane, log, started_ns)
+}
+
+fn turn_at(lane: &mut Lane<Log>, at_ns: u64) {
+    lane.core.sessions.reactor.set_time(at_ns);
+    lane.turn();
+}
+
+#[test]
+fn timers_of_sessions_and_of_the_lane_fire_once_and_never_early() {
+    let (mut lane, log, started_ns) = set_up(Limits::default());
+    let (slot, _far) = lane.open_session();
+    let id = lane.core.sessions[slot].id;
+    lane.core.context(id).set_timer(SECOND, 1).unwrap();
+    lane.core.context(id).set_lane_timer(SECOND, 2).unwrap();
+    let at_ns = started_ns + 3 * SECOND_NS;
+    let mut context = lane.core.context_without_session();
+    context.set_timer_at(at_ns, 3).unwrap();
+    drop(context);
+    turn_at(&mut lane, started_ns + SECOND_NS - 1);
+    assert_eq!(log.fired(), []);
+    turn_at(&mut lane, started_ns + SECOND_NS + 10_000_000);
+    let mut fired = log.fired();
+    fired.sort_by_key(|(_, token)| *token);
+    assert_eq!(fired, [(id, 1), (SessionId::NONE, 2)]);
+    turn_at(&mut lane, at_ns + 10_000_000);
+    assert_eq!(log.fired(), [(SessionId::NONE, 3)]);
+}
+
+#[test]
+fn a_timer_that_sets_itself_again_fires_once_a_turn() {
+    let (mut lane, log, started_ns) = set_up(Limits::default());
+    let (slot, _far) = lane.open_session();
+    let id = lane.core.sessions[slot].id;
+    lane.core.context(id).set_timer(Duration::ZERO, 8).unwrap();
+    for _ in 0..3 {
+        turn_at(&mut lane, started_ns);
+        assert_eq!(log.fired(), [(id, 8)]);
+        let wake_ns = lane.core.wake_ns();
+        assert!(
+            wake_ns.is_some_and(|at| at <= started_ns),
+            "no sleep before the next"
+        );
+    }
+}
+
+/// Both had fired in one step of the wheel, which no longer knew the second one.
+#[test]
+fn a_timer_cancelled_in_the_step_in_which_it_fires_is_not_told() {
+    let (mut lane, log, started_ns) = set_up(Limits::default());
+    let (slot, _far) = lane.open_session();
+    let id = lane.core.sessions[slot].id;
+    lane.core.context(id).set_timer(SECOND, 9).unwrap();
+    let other = lane.core.context(id).set_timer(2 * SECOND, 1).unwrap();
+    log.0.lock().unwrap().to_cancel = Some(other);
+    turn_at(&mut lane, started_ns + 5 * SECOND_NS);
+    assert_eq!(log.fired(), [(id, 9)]);
+    // Its place is used again; the former name finds nothing there.
+    lane.core.context(id).set_timer(SECOND, 5).unwrap();
+    assert!(!lane.core.context(id).cancel_timer(other));
+    let foreign = TimerId { lane: 1, ..other };
+    assert!(!lane.core.context(id).cancel_timer(foreign));
+    turn_at(&mut lane, started_ns + 7 * SECOND_NS);
+    assert_eq!(log.fired(), [(id, 5)]);
+}
+
+#[test]
+fn the_timers_of_a_session_end_with_it() {
+    let (mut lane, log, started_ns) = set_up(Limits::default());
+    let (slot, _far) = lane.open_session();
+    let id = lane.core.sessions[slot].id;
+    lane.core.context(id).set_timer(SECOND, 1).unwrap();
+    // It fires in the turn in which the session ends: the service has not heard of the end yet.
+    lane.core.sessions.close(slot, CloseReason::Service);
+    turn_at(&mut lane, started_ns + 2 * SECOND_NS);
+    assert_eq!(log.fired(), []);
+    let at_close = std::mem::take(&mut log.0.lock().unwrap().at_close);
+    assert_eq!(
+        at_close,
+        [Err(TimerError::NotOpen)],
+        "it would never be told"
+    );
+    assert_eq!(
+        lane.core.context(id).set_timer(SECOND, 1),
+        Err(TimerError::NotOpen)
+    );
+    // That of the lane goes on.
+    turn_at(&mut lane, started_ns + 4 * SECOND_NS);
+    assert_eq!(log.fired(), [(SessionId::NONE, 2)]);
+
+    let (slot, _far) = lane.open_session();
+    let id = lane.core.sessions[slot].id;
+    let before = lane.core.sessions.reactor.timers.len();
+    for token in 0..10 {
+        lane.core.context(id).set_timer(SECOND, token).unwrap();
+    }
+    lane.core.sessions.close(slot, CloseReason::Service);
+    lane.turn();
+    // The session's own timer went, and the one that `on_close` set came.
+    assert_eq!(lane.core.sessions.reactor.timers.len(), before);
+}
+
+#[test]
+fn timers_are_bounded_for_each_session_and_for_the_lane() {
+    let (mut lane, log, started_ns) = set_up(Limits {
+        timers_per_session_max: 2,
+        timers_per_lane_max: 1,
+        ..Limits::default()
+    });
+    let (slot, _far) = lane.open_session();
+    let (other, _other_far) = lane.open_session();
+    let (id, other) = (lane.core.sessions[slot].id, lane.core.sessions[other].id);
+    let mut context = lane.core.context(id);
+    let first = context.set_timer(SECOND, 1).unwrap();
+    context.set_timer(SECOND, 2).unwrap();
+    assert_eq!(context.set_timer(SECOND, 3), Err(TimerError::TooMany(2)));
+    context.set_lane_timer(SECOND, 4).unwrap();
+    assert_eq!(
+        context.set_lane_timer(SECOND, 5),
+        Err(TimerError::TooMany(1))
+    );
+    drop(context);
+    lane.core.context(other).set_timer(SECOND, 6).unwrap();
+    assert!(lane.core.context(id).cancel_timer(first));
+    lane.core.context(id).set_timer(SECOND, 7).unwrap();
+    turn_at(&mut lane, started_ns + 2 * SECOND_NS);
+    let mut tokens: Vec<u64> = log.fired().into_iter().map(|(_, token)| token).collect();
+    tokens.sort_unstable();
+    assert_eq!(tokens, [2, 4, 6, 7]);
+    lane.core.context(id).set_lane_timer(SECOND, 8).unwrap();
+}

@@ -1,0 +1,46 @@
+//! What a service keeps with a session: state of its own types, and timers.
+//!
+//! A session that has none of it pays for an empty pointer. States are told apart by their types, so that services which
+//! are put together keep theirs beside each other without knowing of each other. There are as many as the program has types
+//! for them, a handful, so they are looked for one by one.
+//!
+//! Rejected: a type parameter of the session, which would run through every part of the lane; and a table in the service
+//! with the session's number as its key, which each user would have to clean up.
+
+use std::any::Any;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(crate) struct Attached {
+    states: Vec<Box<dyn Any + Send>>,
+    /// Indices of the session's timers among those of the lane.
+    pub(super) timers: Vec<u32>,
+}
+
+impl Attached {
+    pub(crate) fn state<T: Any>(&self) -> Option<&T> {
+        self.states.iter().find_map(|state| state.downcast_ref())
+    }
+
+    pub(crate) fn state_mut<T: Any>(&mut self) -> Option<&mut T> {
+        let mut states = self.states.iter_mut();
+        states.find_map(|state| state.downcast_mut())
+    }
+
+    /// Returns the state that it replaces.
+    pub(crate) fn set_state<T: Any + Send>(&mut self, state: T) -> Option<T> {
+        match self.state_mut() {
+            Some(former) => Some(std::mem::replace(former, state)),
+            None => {
+                self.states.push(Box::new(state));
+                None
+            }
+        }
+    }
+
+    pub(crate) fn take_state<T: Any>(&mut self) -> Option<T> {
+        let index = self.states.iter().position(|state| state.is::<T>())?;
+        let state = self.states.swap_remove(index).downcast().ok()?;
+        Some(*state)
+    }
+}
