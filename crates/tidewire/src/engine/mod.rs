@@ -10,6 +10,7 @@ mod attachment;
 mod datagrams;
 mod delivery;
 mod draining;
+mod failures;
 mod handover;
 mod lifecycle;
 mod replies;
@@ -24,6 +25,7 @@ pub(crate) use accept::Acceptor;
 pub(crate) use attachment::Attachment;
 pub(crate) use datagrams::{Cookies, Ports};
 pub(crate) use draining::Ending;
+use failures::FailureLog;
 pub(crate) use replies::{Origin, Replies};
 
 use crate::config::Config;
@@ -69,6 +71,7 @@ pub(crate) struct Core {
     pub(crate) acceptor: Acceptor,
     pub(crate) ports: Ports,
     pub(crate) replies: Replies,
+    pub(crate) failures: FailureLog,
     pub(crate) ending: Ending,
     /// The upstreams of the service.
     pub(crate) upstreams: Attachment,
@@ -117,6 +120,7 @@ impl Core {
             acceptor: Acceptor::default(),
             ports: Ports::default(),
             replies: Replies::default(),
+            failures: FailureLog::default(),
             ending: Ending::default(),
             upstreams: Attachment::default(),
             counters,

@@ -60,7 +60,7 @@ impl Service for Log {
 
 fn set_up(limits: Limits) -> (Lane<Log>, Log, u64) {
     let log = Log::default();
-    let lane = lane_of(&Server::builder().limits(limits), log.clone());
+    let lane = lane_of(&Server::builder().limits(limits), &log);
     let started_ns = lane.core.sessions.reactor.now_ns;
     (lane, log, started_ns)
 }

@@ -33,7 +33,7 @@ pub(crate) fn lanes(builder: &ServerBuilder, count: usize) -> Vec<Lane<Handler>>
 }
 
 /// The only lane of such a server with this service.
-pub(crate) fn lane_of<S>(builder: &ServerBuilder, service: S) -> Lane<S>
+pub(crate) fn lane_of<S>(builder: &ServerBuilder, service: &S) -> Lane<S>
 where
     S: Service + Clone,
 {

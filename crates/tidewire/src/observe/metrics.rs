@@ -215,6 +215,8 @@ counters! {
     memory_refused_messages,
     /// Messages a service refused with a typed error.
     refused,
+    /// Of these, messages whose handler failed with an error of its own. The peer was told no details; the log has them.
+    handler_failures,
     /// Direct sends refused because the receiver's queue was full or it was gone.
     sends_refused,
     /// Messages refused at the sender because they fit no frame that the receiver takes.

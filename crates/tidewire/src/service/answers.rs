@@ -93,6 +93,9 @@ impl Context<'_> {
     )]
     pub(crate) fn refuse(&mut self, error: HandlerError) {
         self.core.counters.refused.add(1);
+        if let Some(cause) = error.cause() {
+            self.note_failure(cause);
+        }
         let has_ids = self.codec().has_ids();
         // A token answers in its own time, be it by being dropped.
         if self.current.deferred || !self.current.wants_refusal(has_ids) {

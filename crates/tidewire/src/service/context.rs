@@ -5,7 +5,6 @@ use crate::engine::Origin;
 use crate::session::SendError;
 use crate::session::encode_within;
 use tidewire_io::socket::PeerCredentials;
-use tidewire_proto::body::ErrorCode;
 use tidewire_proto::codec::{AnyCodec, Codec};
 use tidewire_proto::connection::PauseReason;
 use tidewire_proto::error::EncodeError;
@@ -16,7 +15,6 @@ use crate::address::Endpoint;
 use crate::engine::Core;
 use crate::limits::nanoseconds;
 use crate::room::{JoinError, Joined, NotSubscribed, PublishError, RoomError, SubscribeError};
-use crate::service::HandlerError;
 use crate::service::SessionSender;
 use crate::session::{CloseReason, SessionId};
 use crate::transport::ConnectFailure;
@@ -93,17 +91,6 @@ impl Core {
             current: NO_MESSAGE,
             keeps_order: false,
             stopped: false,
-        }
-    }
-}
-
-impl From<SendError> for HandlerError {
-    #[cold]
-    fn from(error: SendError) -> Self {
-        match error {
-            SendError::NotOpen => Self::new(ErrorCode::NotFound, "the session is not open"),
-            SendError::QueueFull => Self::new(ErrorCode::LimitReached, "the output queue is full"),
-            SendError::Encode(error) => Self::new(ErrorCode::Internal, error.to_string()),
         }
     }
 }

@@ -4,8 +4,8 @@ mod answers;
 mod chat;
 mod context;
 mod deferred;
+mod error;
 mod pubsub;
-mod refusal;
 mod reply;
 mod router;
 mod sender;
@@ -14,12 +14,9 @@ mod state;
 mod timers;
 mod upstream;
 
-use std::borrow::Cow;
 use std::sync::Arc;
 
-use thiserror::Error;
 use tidewire_proto::body::ErrorCode;
-use tidewire_proto::error::{DecodeError, EncodeError};
 use tidewire_proto::message::{Kind, Message};
 
 pub use chat::Chat;
@@ -27,6 +24,7 @@ pub use context::Context;
 pub(crate) use context::Current;
 pub use deferred::Deferred;
 pub(crate) use deferred::Ticket;
+pub use error::{HandlerError, HandlerResult};
 pub use pubsub::PubSub;
 pub use router::{Methods, Router};
 pub use sender::SessionSender;
@@ -246,56 +244,6 @@ pub trait SharedService: Send + Sync + 'static {
     /// As [`Service::has_work`], asked by every lane for itself.
     fn has_work(&self) -> bool {
         false
-    }
-}
-
-/// What a handler returns.
-pub type HandlerResult = Result<(), HandlerError>;
-
-/// Why a message was refused. Boxed, so that the way without errors returns a single word.
-#[derive(Debug, Error)]
-#[error("{0}")]
-pub struct HandlerError(Box<Refusal>);
-
-#[derive(Debug, Error)]
-#[error("{code}: {text}")]
-struct Refusal {
-    code: ErrorCode,
-    text: Cow<'static, str>,
-}
-
-impl HandlerError {
-    /// An error with a code for programs and a text for people.
-    #[must_use]
-    pub fn new(code: ErrorCode, text: impl Into<Cow<'static, str>>) -> Self {
-        Self(Box::new(Refusal {
-            code,
-            text: text.into(),
-        }))
-    }
-
-    /// The code for programs.
-    #[must_use]
-    pub fn code(&self) -> ErrorCode {
-        self.0.code
-    }
-
-    /// The text for people.
-    #[must_use]
-    pub fn text(&self) -> &str {
-        &self.0.text
-    }
-}
-
-impl From<DecodeError> for HandlerError {
-    fn from(error: DecodeError) -> Self {
-        Self::new(ErrorCode::MalformedBody, error.to_string())
-    }
-}
-
-impl From<EncodeError> for HandlerError {
-    fn from(error: EncodeError) -> Self {
-        Self::new(ErrorCode::Internal, error.to_string())
     }
 }
 

@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use tidewire_proto::body::ErrorCode;
-
 use super::Context;
 use crate::limits::nanoseconds;
 use crate::session::{SessionId, TimerError, TimerId};
@@ -91,13 +89,5 @@ impl Context<'_> {
             lane: self.lane(),
             key,
         })
-    }
-}
-
-/// The code that tells a peer why its message could not have a timer.
-pub(super) fn code_of(error: TimerError) -> ErrorCode {
-    match error {
-        TimerError::NotOpen => ErrorCode::NotFound,
-        TimerError::TooMany(_) => ErrorCode::LimitReached,
     }
 }

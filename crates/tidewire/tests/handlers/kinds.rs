@@ -27,8 +27,6 @@ impl Service for OneWays {
     }
 }
 
-/// Counts by itself, so that it can be shared.
-#[derive(Default)]
 struct Shared;
 
 impl SharedService for Shared {

@@ -1,0 +1,301 @@
+//! Errors of handlers, and what a peer is told of them.
+//!
+//! Errors of this library become refusals with a code of their own and a text for the peer. Every other error is the handler's
+//! own trouble: the peer learns that it failed, and the details go to the log.
+//!
+//! One conversion takes them all, so that `?` works on them. It tells the errors of this library apart by their types.
+//! [`HandlerError`] itself is no [`Error`](std::error::Error) for that reason: the conversion would collide with that of a
+//! type into itself. Rejected: a conversion for each type of error, which would leave out all that users have; and the text of
+//! any error for the peer, which would tell paths, addresses and queries.
+
+use std::any::Any;
+use std::borrow::Cow;
+use std::error::Error;
+use std::fmt;
+
+use tidewire_proto::body::ErrorCode;
+use tidewire_proto::error::{DecodeError, EncodeError};
+use tidewire_proto::text::escaped;
+
+use super::{Context, NotOpen};
+use crate::room::{JoinError, NotSubscribed, PublishError, RoomError, SubscribeError};
+use crate::session::{SendError, TimerError};
+
+/// What a handler returns.
+pub type HandlerResult = Result<(), HandlerError>;
+
+/// Why a message was refused: a code for programs and a text for people. If the message was a request, both are sent to the
+/// peer.
+///
+/// Any error becomes one by `?`. Errors of this library keep what they say, with a code that fits. The details of any other
+/// error are not for the peer: it gets [`ErrorCode::Internal`] and a general text. They are logged, at level warn but not
+/// more than once in ten seconds on a lane, and counted in
+/// [`Metrics::handler_failures`](crate::Metrics::handler_failures). For another code or text use [`HandlerError::new`]:
+///
+/// ```
+/// use tidewire::proto::body::ErrorCode;
+/// use tidewire::{Client, Context, HandlerError, HandlerResult, Message, RequestError, Server};
+///
+/// fn read(cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
+///     let name = std::str::from_utf8(message.payload)
+///         .map_err(|_| HandlerError::new(ErrorCode::MalformedBody, "the name is not UTF-8"))?;
+///     let text = std::fs::read("/no/such/directory".to_owned() + name)?;
+///     cx.reply(&text)
+/// }
+///
+/// let server = Server::builder().listen("tcp://127.0.0.1:0")?.start(|_| read)?;
+/// let client = Client::connect(&server.to_string())?;
+/// let Err(RequestError::Refused { code, text, .. }) = client.request_blocking(b"news") else { panic!() };
+/// assert_eq!((code, &text[..]), (ErrorCode::Internal, "the service failed to handle this"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// What is no [`Error`], as `Box<dyn Error + Send + Sync>` and `anyhow::Error`, goes through
+/// [`HandlerError::internal`]: `.map_err(HandlerError::internal)?`.
+pub struct HandlerError(Box<Refusal>);
+
+/// Boxed, so that the way without errors returns a single word.
+#[derive(Debug)]
+struct Refusal {
+    code: ErrorCode,
+    text: Cow<'static, str>,
+    cause: Option<Box<dyn Error + Send + Sync>>,
+}
+
+impl HandlerError {
+    /// An error with a code for programs and a text for people.
+    #[must_use]
+    pub fn new(code: ErrorCode, text: impl Into<Cow<'static, str>>) -> Self {
+        Self(Box::new(Refusal {
+            code,
+            text: text.into(),
+            cause: None,
+        }))
+    }
+
+    /// A failure whose details are for the log and not for the peer, which gets [`ErrorCode::Internal`].
+    #[must_use]
+    #[cold]
+    pub fn internal(cause: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        Self(Box::new(Refusal {
+            code: ErrorCode::Internal,
+            text: Cow::Borrowed(FAILED),
+            cause: Some(cause.into()),
+        }))
+    }
+
+    /// The code for programs.
+    #[must_use]
+    pub fn code(&self) -> ErrorCode {
+        self.0.code
+    }
+
+    /// The text for people at the other end.
+    #[must_use]
+    pub fn text(&self) -> &str {
+        &self.0.text
+    }
+
+    /// The error that the peer is not told of, if it is one of those.
+    #[must_use]
+    pub fn cause(&self) -> Option<&(dyn Error + Send + Sync + 'static)> {
+        self.0.cause.as_deref()
+    }
+}
+
+impl<E: Error + Send + Sync + 'static> From<E> for HandlerError {
+    #[cold]
+    fn from(error: E) -> Self {
+        match code_of(&error) {
+            Some(code) => Self::new(code, error.to_string()),
+            None => Self::internal(error),
+        }
+    }
+}
+
+impl From<HandlerError> for Box<dyn Error + Send + Sync> {
+    fn from(error: HandlerError) -> Self {
+        let text = error.to_string();
+        error.0.cause.unwrap_or_else(|| text.into())
+    }
+}
+
+impl fmt::Display for HandlerError {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Refusal { code, text, .. } = &*self.0;
+        write!(formatter, "{code}: {text}")
+    }
+}
+
+impl fmt::Debug for HandlerError {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.0, formatter)
+    }
+}
+
+/// The code of an error whose text may be told to the peer.
+fn code_of(error: &dyn Any) -> Option<ErrorCode> {
+    macro_rules! find {
+        ($($error:ty => $code:expr,)*) => {
+            $(if let Some(error) = error.downcast_ref::<$error>() {
+                let code: fn(&$error) -> ErrorCode = $code;
+                return Some(code(error));
+            })*
+        };
+    }
+    find! {
+        SendError => |error| match error {
+            SendError::NotOpen => ErrorCode::NotFound,
+            SendError::QueueFull => ErrorCode::LimitReached,
+            SendError::Encode(_) => ErrorCode::Internal,
+        },
+        DecodeError => |_| ErrorCode::MalformedBody,
+        EncodeError => |_| ErrorCode::Internal,
+        JoinError => |error| error.code(),
+        SubscribeError => |error| error.code(),
+        NotSubscribed => |_| ErrorCode::NotJoined,
+        NotOpen => |_| ErrorCode::NotFound,
+        TimerError => |error| match error {
+            TimerError::NotOpen => ErrorCode::NotFound,
+            TimerError::TooMany(_) => ErrorCode::LimitReached,
+        },
+        RoomError => |error| match error {
+            RoomError::NotJoined => ErrorCode::NotJoined,
+            RoomError::NoSuchMember | RoomError::Send(SendError::NotOpen) => ErrorCode::NotFound,
+            RoomError::Send(SendError::QueueFull | SendError::Encode(_))
+            | RoomError::OutOfMemory
+            | RoomError::Encode(_) => ErrorCode::LimitReached,
+        },
+        PublishError => |error| match error {
+            PublishError::Topic(error) => error.code(),
+            PublishError::Encode(_) | PublishError::HandOver(_) | PublishError::OutOfMemory => {
+                ErrorCode::LimitReached
+            }
+        },
+    }
+    None
+}
+
+impl Context<'_> {
+    /// Counts and logs what the peer is not told.
+    pub(super) fn note_failure(&mut self, cause: &(dyn Error + 'static)) {
+        self.core.counters.handler_failures.add(1);
+        let now_ns = self.now_ns();
+        let cause = described(cause);
+        match self.core.failures.may_log(now_ns) {
+            Some(unlogged) => {
+                tracing::warn!(session = %self.id, unlogged, "a handler failed: {cause}");
+            }
+            None => tracing::debug!(session = %self.id, "a handler failed: {cause}"),
+        }
+    }
+}
+
+/// An error with its causes, fit for a log. The text may be a peer's, so it is made safe and has a limit.
+pub(super) fn described(error: &(dyn Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        cause = error.source();
+        if text.len() > LOGGED_BYTES_MAX {
+            break;
+        }
+    }
+    text.truncate(text.floor_char_boundary(LOGGED_BYTES_MAX));
+    escaped(text.as_bytes())
+}
+
+/// What the peer reads in place of the details.
+const FAILED: &str = "the service failed to handle this";
+
+/// Most that is logged of an error: a few lines of a terminal.
+const LOGGED_BYTES_MAX: usize = 512;
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use tidewire_proto::codec::Codec;
+    use tidewire_proto::message::{Kind, Message};
+
+    use super::*;
+    use crate::lane::lane_of;
+    use crate::observe::logged;
+    use crate::server::Server;
+
+    #[test]
+    fn errors_of_the_library_keep_code_and_text() {
+        let precise = [
+            (
+                HandlerError::from(DecodeError::MalformedFrame),
+                ErrorCode::MalformedBody,
+            ),
+            (SendError::QueueFull.into(), ErrorCode::LimitReached),
+            (SendError::NotOpen.into(), ErrorCode::NotFound),
+            (NotSubscribed.into(), ErrorCode::NotJoined),
+            (NotOpen.into(), ErrorCode::NotFound),
+            (RoomError::OutOfMemory.into(), ErrorCode::LimitReached),
+            (TimerError::TooMany(64).into(), ErrorCode::LimitReached),
+        ];
+        for (error, code) in precise {
+            assert_eq!(error.code(), code, "{error}");
+            assert!(error.cause().is_none() && error.text() != FAILED, "{error}");
+        }
+    }
+
+    #[test]
+    fn the_details_of_other_errors_are_not_in_the_text() {
+        let error = HandlerError::from(io::Error::other("/etc/secret"));
+        assert_eq!((error.code(), error.text()), (ErrorCode::Internal, FAILED));
+        assert_eq!(error.cause().unwrap().to_string(), "/etc/secret");
+        assert_eq!(
+            Box::<dyn Error + Send + Sync>::from(error).to_string(),
+            "/etc/secret"
+        );
+        let boxed: Box<dyn Error + Send + Sync> = "text".into();
+        assert_eq!(HandlerError::internal(boxed).code(), ErrorCode::Internal);
+    }
+
+    /// Each message made a line in the log, as fast as a peer could send them.
+    #[test]
+    fn failures_are_logged_safely_and_not_for_every_message() {
+        let handler = |_: &mut Context<'_>, message: Message<'_>| -> HandlerResult {
+            let text = String::from_utf8_lossy(message.payload).into_owned();
+            Err(io::Error::other(text))?
+        };
+        let mut lane = lane_of(&Server::builder(), &handler);
+        let (slot, mut far) = lane.open_session();
+        let payload = b"\x1b[2Jcleared\nforged".as_slice();
+        let mut frame = Vec::new();
+        let message = Message::new(Kind::OneWay, 0, payload);
+        lane.core.config.codec.encode(&message, &mut frame).unwrap();
+        let mut read = |count: usize| {
+            assert_eq!(
+                far.write(&frame.repeat(count)).unwrap(),
+                count * frame.len()
+            );
+            logged(|| lane.read_session(slot))
+        };
+        let lines = read(100);
+        assert_eq!(lines.matches("a handler failed").count(), 1, "{lines}");
+        assert!(
+            lines.contains(r"\u{1b}[2Jcleared\nforged") && !lines.contains('\x1b'),
+            "{lines}"
+        );
+        assert_eq!(lane.core.counters.handler_failures.read(), 100);
+        assert_eq!(lane.core.counters.refused.read(), 100);
+        let later_ns = lane.core.sessions.reactor.now_ns + 11_000_000_000;
+        lane.core.sessions.reactor.set_time(later_ns);
+        assert_eq!(far.write(&frame).unwrap(), frame.len());
+        let lines = logged(|| lane.read_session(slot));
+        assert!(lines.contains("unlogged=99"), "{lines}");
+    }
+
+    #[test]
+    fn a_long_error_is_cut() {
+        let error = io::Error::other("ä".repeat(5_000));
+        assert_eq!(described(&error).chars().count(), LOGGED_BYTES_MAX / 2);
+    }
+}
