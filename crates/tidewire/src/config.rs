@@ -8,7 +8,7 @@ use tidewire_proto::connection::Rules;
 use tidewire_proto::message::{Kind, Message};
 use tidewire_proto::room::Policy;
 
-use crate::limits::{Limits, RoomDefaults};
+use crate::limits::{Limits, Rate, RoomDefaults};
 
 /// See the module.
 #[derive(Debug)]
@@ -19,6 +19,8 @@ pub(crate) struct Config {
     pub(crate) shared_frame_bytes_max: usize,
     /// Settings of all connections.
     pub(crate) rules: Rules,
+    /// What each session may send in a second.
+    pub(crate) rate: Option<Rate>,
     pub(crate) room_defaults: RoomDefaults,
     /// The policies for slow subscribers that the codec can serve.
     pub(crate) policies: Policies,

@@ -89,7 +89,9 @@ pub use client::{
 };
 pub use config::PolicyError;
 pub use lane::LaneError;
-pub use limits::{DATAGRAM_FRAME_BYTES_MAX, Limits, RoomDefaults};
+pub use limits::{
+    DATAGRAM_FRAME_BYTES_MAX, Limits, RateLimit, RateLimitError, RoomDefaults, WhenExceeded,
+};
 pub use mailbox::HandOverError;
 #[cfg(feature = "log")]
 pub use observe::log;

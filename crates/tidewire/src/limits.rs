@@ -2,6 +2,8 @@
 //!
 //! Passing a limit is a typed, counted close or refusal: never a panic, never unbounded memory.
 
+mod rate;
+
 use std::sync::OnceLock;
 use std::time::Duration;
 
@@ -10,6 +12,9 @@ use tidewire_proto::codec::{AnyCodec, Codec};
 use tidewire_proto::connection::Rules;
 use tidewire_proto::limits as wire;
 use tidewire_proto::room::{LagLimits, Policy};
+
+pub(crate) use rate::{Bucket, Rate};
+pub use rate::{RateLimit, RateLimitError, WhenExceeded};
 
 /// Limits and timings of a server or client. Start from `Limits::default()` and change what you must.
 #[derive(Clone, Debug)]

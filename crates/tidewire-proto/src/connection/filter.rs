@@ -12,7 +12,8 @@ use crate::message::Kind;
 pub struct FrameFilter {
     /// Largest whole frame, in bytes.
     pub frame_bytes_max: usize,
-    /// One bit for the number of every kind that goes to the service.
+    /// One bit for the number of every kind that goes to the service. No kind has the number 0: its bit tells that the owner is
+    /// to be asked for every frame.
     service_kinds: u32,
 }
 
@@ -22,6 +23,24 @@ impl FrameFilter {
     #[must_use]
     pub const fn serves(self, kind: Kind) -> bool {
         self.service_kinds >> kind as u8 & 1 != 0
+    }
+
+    /// The same for an owner that looks at every frame before it serves it, as one that limits the rate of a session does.
+    /// Before the end of the handshake it is this filter.
+    #[must_use]
+    pub const fn asking(self) -> Self {
+        let service_kinds = if self.is_open() { ASKING } else { 0 };
+        Self {
+            service_kinds,
+            ..self
+        }
+    }
+
+    /// Whether no frame goes to the service unasked. Those that may go are told by [`Connection::serves`].
+    #[inline(always)]
+    #[must_use]
+    pub const fn is_asking(self) -> bool {
+        self.service_kinds == ASKING
     }
 
     /// Whether the handshake is over.
@@ -62,17 +81,28 @@ impl Connection {
         if self.is_open() {
             FrameFilter {
                 frame_bytes_max: rules.frame_bytes_max,
-                service_kinds: if self.new_work.is_refused() {
-                    SERVICE_KINDS & !NEW_WORK_KINDS
-                } else {
-                    SERVICE_KINDS
-                },
+                service_kinds: self.service_kinds(),
             }
         } else {
             FrameFilter {
                 frame_bytes_max: HELLO_BYTES_MAX,
                 service_kinds: 0,
             }
+        }
+    }
+
+    /// Whether frames of this kind go to the service now.
+    #[must_use]
+    pub const fn serves(&self, kind: Kind) -> bool {
+        self.is_open() && self.service_kinds() >> kind as u8 & 1 != 0
+    }
+
+    #[inline(always)]
+    const fn service_kinds(&self) -> u32 {
+        if self.new_work.is_refused() {
+            SERVICE_KINDS & !NEW_WORK_KINDS
+        } else {
+            SERVICE_KINDS
         }
     }
 }
@@ -84,6 +114,9 @@ pub(super) const fn is_new_work(kind: Kind) -> bool {
         Kind::Request | Kind::OneWay | Kind::Subscribe | Kind::Publish | Kind::Join | Kind::Say
     )
 }
+
+/// The bit of no kind.
+const ASKING: u32 = 1;
 
 /// The kinds that are refused when this side is about to close.
 const NEW_WORK_KINDS: u32 = {
@@ -112,3 +145,48 @@ const SERVICE_KINDS: u32 = {
     }
     kinds
 };
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::connection::Delivery;
+
+    fn rules(begins_with_hello: bool) -> Rules {
+        Rules {
+            begins_with_hello,
+            has_pings: true,
+            has_go_away: true,
+            frame_bytes_max: 1 << 20,
+            handshake_timeout_ns: 1,
+            idle_timeout_ns: 1,
+            heartbeat_ns: 0,
+            unvalidated_timeout_ns: 1,
+            frame_timeout_ns: 1,
+            frame_bytes_per_second_min: 1,
+            control_frames_per_second_max: 1,
+        }
+    }
+
+    #[test]
+    fn a_filter_that_asks_serves_nothing_and_stays_open() {
+        let rules = rules(false);
+        let connection = Connection::accepted(&rules, Delivery::Reliable, 0);
+        let filter = connection.filter(&rules);
+        let asking = filter.asking();
+        assert!(!filter.is_asking() && asking.is_asking() && asking.is_open());
+        assert_eq!(asking.frame_bytes_max, filter.frame_bytes_max);
+        for kind in Kind::ALL {
+            assert!(!asking.serves(kind));
+            assert_eq!(connection.serves(kind), filter.serves(kind), "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn before_the_handshake_nobody_is_asked() {
+        let rules = rules(true);
+        let connection = Connection::accepted(&rules, Delivery::Reliable, 0);
+        let asking = connection.filter(&rules).asking();
+        assert!(!asking.is_asking() && !asking.is_open());
+        assert!(!connection.serves(Kind::Request));
+    }
+}

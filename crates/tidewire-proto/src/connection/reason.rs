@@ -39,6 +39,8 @@ pub enum CloseReason {
     MemoryLimit,
     /// More control frames than allowed.
     ControlFlood,
+    /// Sent more messages or bytes in a second than the server's rate limit allows, which closes those that do.
+    RateLimit,
     /// Sent a request with the id of another one that it still waits for, so that their replies could not be told apart.
     RequestIdReused,
     /// The lane failed: its service panicked or its poller did.
@@ -57,7 +59,7 @@ pub enum CloseReason {
 
 impl CloseReason {
     /// Names of all reasons, in the order of their counters.
-    pub const NAMES: [&'static str; 19] = [
+    pub const NAMES: [&'static str; 20] = [
         "peer_closed",
         "peer_reset",
         "service",
@@ -71,6 +73,7 @@ impl CloseReason {
         "slow_subscriber",
         "memory_limit",
         "control_flood",
+        "rate_limit",
         "request_id_reused",
         "lane_failed",
         "unvalidated",
@@ -96,12 +99,13 @@ impl CloseReason {
             Self::SlowSubscriber => 10,
             Self::MemoryLimit => 11,
             Self::ControlFlood => 12,
-            Self::RequestIdReused => 13,
-            Self::LaneFailed => 14,
-            Self::Unvalidated => 15,
-            Self::Evicted => 16,
-            Self::Layer(_) => 17,
-            Self::Io(_) => 18,
+            Self::RateLimit => 13,
+            Self::RequestIdReused => 14,
+            Self::LaneFailed => 15,
+            Self::Unvalidated => 16,
+            Self::Evicted => 17,
+            Self::Layer(_) => 18,
+            Self::Io(_) => 19,
         }
     }
 
@@ -130,7 +134,9 @@ impl CloseReason {
                 Some(GoAwayCode::ProtocolError)
             }
             Self::SlowSubscriber => Some(GoAwayCode::SlowSubscriber),
-            Self::MemoryLimit | Self::ControlFlood => Some(GoAwayCode::LimitReached),
+            Self::MemoryLimit | Self::ControlFlood | Self::RateLimit => {
+                Some(GoAwayCode::LimitReached)
+            }
             // An unvalidated address did not ask.
             Self::Unvalidated | Self::Evicted => None,
             // A layer that failed carries nothing any more.
@@ -164,6 +170,7 @@ impl fmt::Display for CloseReason {
                 "the server was near its memory limit, and this session was slow or new",
             ),
             Self::ControlFlood => formatter.write_str("too many control frames"),
+            Self::RateLimit => formatter.write_str("sent more in a second than it may"),
             Self::RequestIdReused => {
                 formatter.write_str("a request has the id of one that is still being worked on")
             }

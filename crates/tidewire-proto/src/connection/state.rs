@@ -75,6 +75,8 @@ pub enum PauseReason {
     Service = 1 << 3,
     /// The server is short of memory, and messages of this peer take more of it.
     Memory = 1 << 4,
+    /// The peer has used up what it may send in a second.
+    Rate = 1 << 5,
 }
 
 /// Reasons not to read. While there is one, nothing is read.
@@ -163,6 +165,7 @@ impl fmt::Debug for PauseReasons {
             PauseReason::Answers,
             PauseReason::Service,
             PauseReason::Memory,
+            PauseReason::Rate,
         ];
         let reasons = all.into_iter().filter(|reason| self.contains(*reason));
         formatter.debug_set().entries(reasons).finish()

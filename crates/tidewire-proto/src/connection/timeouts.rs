@@ -275,6 +275,7 @@ impl Connection {
                     || reasons.contains(PauseReason::Answers)
                     || reasons.contains(PauseReason::Service)
                     || reasons.contains(PauseReason::Memory)
+                    || reasons.contains(PauseReason::Rate)
             }
             _ => false,
         }

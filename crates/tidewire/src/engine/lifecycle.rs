@@ -147,6 +147,7 @@ impl Core {
         self.forget_peer(slot);
         self.sessions.cancel_all(slot);
         self.sessions.end_service_timers(slot);
+        self.sessions.end_meter(slot);
         let Some(mut session) = self.sessions.slab.try_remove(slot) else {
             return;
         };
@@ -165,6 +166,8 @@ impl Core {
             .outbox
             .buffers
             .put(session.connection.partial.take().0);
+        // Whoever sees the session counted may rely on its state being dropped.
+        drop(session.profile.attached.take());
         self.counters.closed[reason.index()].add(1);
         tracing::debug!(session = %session.id, %reason, "session closed");
     }

@@ -16,6 +16,7 @@ mod control;
 mod datagrams;
 mod ending;
 mod messages;
+mod metered;
 mod partial;
 mod read;
 mod secure;

@@ -7,9 +7,9 @@ use tidewire_proto::codec::{AnyCodec, Codec, ConnectionState, Decoded, FrameTemp
 use tidewire_proto::connection::{FrameFilter, Handled};
 use tidewire_proto::message::Message;
 
-use super::control;
 use super::partial::{keep_tail, pause, read_into_tail};
 use super::{Core, Lane};
+use super::{control, metered};
 use crate::observe::trace::{Entered, Moving};
 use crate::service::{Context, Current, Service, UpstreamSessions, run_answers};
 use crate::session::{CloseReason, LaneSessions, close_reason};
@@ -40,7 +40,7 @@ impl Progress {
     pub(super) fn new(core: &Core, slot: usize) -> Self {
         Self {
             frames: 0,
-            filter: core.sessions[slot].connection.filter(&core.config.rules),
+            filter: metered::filter(core, slot),
             searched: 0,
         }
     }
@@ -311,6 +311,10 @@ pub(super) fn decode_frames<S: Service, C: Codec + ?Sized, const IS_DATAGRAM: bo
                 frames += ((rest.len() - behind.len()) / consumed) as u64;
                 rest = behind;
             }
+        } else if filter.is_asking() && cx.core.sessions[slot].connection.serves(message.kind) {
+            metered::serve_metered::<S, C, IS_DATAGRAM>(
+                cx, service, codec, slot, message, consumed,
+            );
         } else {
             // What is lent to a call lies in memory; the copy leaves the other messages in registers. None of the
             // lane's kinds has a name.
@@ -318,8 +322,7 @@ pub(super) fn decode_frames<S: Service, C: Codec + ?Sized, const IS_DATAGRAM: bo
             match control::handle(cx, slot, &Message { name, ..message }) {
                 Handled::Done | Handled::Early | Handled::Refused => {}
                 Handled::Opened => {
-                    let connection = &cx.core.sessions[slot].connection;
-                    filter = connection.filter(&cx.core.config.rules);
+                    filter = metered::filter(cx.core, slot);
                     service.on_open(cx);
                 }
                 Handled::Closed(reason) => break Flow::Close(reason),
@@ -405,7 +408,7 @@ fn serve_like<'a, S: Service, C: Codec + ?Sized, const IS_DATAGRAM: bool>(
 
 /// Hands a message to the service.
 #[inline(always)]
-fn serve<S: Service, C: Codec + ?Sized, const IS_DATAGRAM: bool>(
+pub(super) fn serve<S: Service, C: Codec + ?Sized, const IS_DATAGRAM: bool>(
     cx: &mut Context<'_>,
     service: &mut S,
     codec: &C,

@@ -73,7 +73,7 @@ pub enum DatagramDrop {
     Unfinished,
     /// It was larger than is taken, and was not looked at.
     Truncated,
-    /// Its session may not be read for now: output, a room or deferred answers hold it back.
+    /// Its session may not be read for now: output, a room, deferred answers, its rate or the service hold it back.
     Paused,
     /// A limit on the number of sessions was reached.
     Refused,
@@ -217,6 +217,10 @@ counters! {
     refused,
     /// Of these, messages whose handler failed with an error of its own. The peer was told no details; the log has them.
     handler_failures,
+    /// Times that a session was not read because it had used up its [`RateLimit`](crate::RateLimit).
+    rate_paused,
+    /// Of the refused messages, those above the rate limit of their session.
+    rate_refused,
     /// Direct sends refused because the receiver's queue was full or it was gone.
     sends_refused,
     /// Messages refused at the sender because they fit no frame that the receiver takes.

@@ -22,7 +22,7 @@ use tidewire_proto::room::Policy;
 use crate::address::{Address, AddressError, Endpoint};
 use crate::engine::{Core, Shared};
 use crate::lane::{Lane, LaneError, LaneThread, Spin};
-use crate::limits::{Limits, RoomDefaults, nanoseconds};
+use crate::limits::{Limits, RateLimit, RateLimitError, RoomDefaults, nanoseconds};
 use crate::mailbox::{LaneMessage, Mailbox};
 use crate::observe::{LaneCounters, Metrics, MetricsReader};
 use crate::room::LANES_MAX;
@@ -56,6 +56,7 @@ pub struct ServerBuilder {
     poller: PollerChoice,
     limits: Limits,
     rooms: RoomDefaults,
+    rate_limit: Option<RateLimit>,
     sockets: SocketOptions,
     spin_us: Option<u32>,
     datagrams: DatagramOptions,
@@ -115,6 +116,9 @@ pub enum ServeError {
     /// A lane could not start.
     #[error("cannot start a lane")]
     Lane(#[from] LaneError),
+    /// The rate limit lets nothing through, or limits nothing.
+    #[error("bad rate limit")]
+    RateLimit(#[from] RateLimitError),
     /// More lanes than the bits of a room's lane mask, or none.
     #[error("{0} lanes are not possible; use 1 to {LANES_MAX}")]
     LaneCount(usize),
@@ -270,6 +274,7 @@ impl Default for ServerBuilder {
             poller: PollerChoice::default(),
             limits: Limits::default(),
             rooms: RoomDefaults::default(),
+            rate_limit: None,
             sockets: SocketOptions::default(),
             spin_us: None,
             datagrams: default_datagram_options(),
@@ -316,6 +321,13 @@ impl ServerBuilder {
     #[must_use]
     pub fn limits(mut self, limits: Limits) -> Self {
         self.limits = limits;
+        self
+    }
+
+    /// How much each session may send in a second, and what happens to one that sends more. Default: no limit.
+    #[must_use]
+    pub fn rate_limit(mut self, limit: RateLimit) -> Self {
+        self.rate_limit = Some(limit);
         self
     }
 
@@ -445,6 +457,7 @@ impl ServerBuilder {
         if self.lanes == 0 || self.lanes > LANES_MAX {
             return Err(ServeError::LaneCount(self.lanes));
         }
+        self.rate_limit.as_ref().map(RateLimit::rate).transpose()?;
         let is_udp: Vec<bool> = self.addresses.iter().map(Address::is_udp).collect();
         self.codec = frame(&mut self.addresses, self.codec)?;
         self.codec = adapt(&is_udp, self.codec, &mut self.limits)?;
@@ -546,6 +559,7 @@ impl ServerBuilder {
                 .frame_bytes_max
                 .saturating_sub(self.codec.delivery_header_bytes_max()),
             rules: self.limits.rules(&self.codec),
+            rate: self.rate_limit.and_then(|limit| limit.rate().ok()),
             room_defaults: self.rooms,
             policies: Policies::of(&self.codec),
             agent,

@@ -1,4 +1,4 @@
-//! What a service keeps with a session: state of its own types, and timers.
+//! What only some sessions have: state and timers of the service, and a measured rate.
 //!
 //! A session that has none of it pays for an empty pointer. States are told apart by their types, so that services which
 //! are put together keep theirs beside each other without knowing of each other. There are as many as the program has types
@@ -9,12 +9,15 @@
 
 use std::any::Any;
 
+use super::meter::Meter;
+
 /// See the module.
 #[derive(Debug, Default)]
 pub(crate) struct Attached {
     states: Vec<Box<dyn Any + Send>>,
     /// Indices of the session's timers among those of the lane.
     pub(super) timers: Vec<u32>,
+    pub(super) meter: Meter,
 }
 
 impl Attached {

@@ -12,6 +12,7 @@ mod lane_sessions;
 mod latest;
 mod layers;
 mod limiter;
+mod meter;
 mod outbox;
 mod output;
 mod pending;
@@ -160,7 +161,7 @@ pub(crate) struct Profile {
     pub(crate) listener: Option<Arc<ListenerTerms>>,
     /// The service asks its peer, and gets nothing of it but answers.
     pub(crate) is_upstream: bool,
-    /// What the service attached beside the number; none until it does.
+    /// What few sessions have; none until one does.
     pub(crate) attached: Option<Box<Attached>>,
     /// The number that the service attached.
     pub(crate) tag: u64,

@@ -29,6 +29,8 @@ pub(crate) enum TimerKey {
     Upstream(u64),
     /// The slow subscribers of this room had their time.
     BlockedRoom(u16),
+    /// This session may send again.
+    Rate(SessionId),
     /// The service set it.
     Service(ServiceTimer),
 }

@@ -3,4 +3,5 @@
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 mod kinds;
+mod rates;
 mod state;

@@ -1,0 +1,233 @@
+//! Messages of servers with a rate limit. They take this way because their filter lets no kind through unasked, so that
+//! other servers pay nothing.
+
+use tidewire_proto::body::ErrorCode;
+use tidewire_proto::codec::Codec;
+use tidewire_proto::connection::FrameFilter;
+use tidewire_proto::message::Message;
+
+use super::read::serve;
+use crate::engine::Core;
+use crate::limits::WhenExceeded;
+use crate::service::{Context, Current, HandlerError, Service};
+use crate::session::CloseReason;
+
+/// The limits of the next frame of a session.
+#[inline]
+pub(super) fn filter(core: &Core, slot: usize) -> FrameFilter {
+    let connection = &core.sessions[slot].connection;
+    let filter = connection.filter(&core.config.rules);
+    match core.config.rate {
+        Some(_) if !connection.is_outgoing() => filter.asking(),
+        _ => filter,
+    }
+}
+
+/// Hands a message to the service if it is within the rate of its session, and does what the limit says if not.
+#[inline(never)]
+pub(super) fn serve_metered<S: Service, C: Codec + ?Sized, const IS_DATAGRAM: bool>(
+    cx: &mut Context<'_>,
+    service: &mut S,
+    codec: &C,
+    slot: usize,
+    message: Message<'_>,
+    frame_bytes: usize,
+) {
+    let Some(rate) = cx.core.config.rate else {
+        return;
+    };
+    if cx.core.sessions.meter(slot, &rate, frame_bytes) {
+        serve::<S, C, IS_DATAGRAM>(cx, service, codec, slot, message, frame_bytes);
+        // The handler may have closed the session.
+        if rate.when_exceeded == WhenExceeded::Pause
+            && cx.core.sessions.slot_of(cx.id).is_some()
+            && cx.core.sessions.pause_for_rate(slot, &rate)
+        {
+            cx.stopped = true;
+        }
+    } else if rate.when_exceeded == WhenExceeded::Refuse {
+        cx.core.counters.rate_refused.add(1);
+        cx.current = Current::of(&message);
+        if !message.name.is_empty() && codec.repeats_names() {
+            cx.remember_name(message.name);
+        }
+        cx.refuse(HandlerError::new(ErrorCode::LimitReached, TOO_FAST));
+    } else {
+        cx.stopped = true;
+        cx.core.sessions.finish(slot, CloseReason::RateLimit);
+    }
+}
+
+const TOO_FAST: &str = "this session sends more than it may; send more slowly";
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use tidewire_proto::codec::Decoded;
+    use tidewire_proto::connection::{Inbound, Phase};
+    use tidewire_proto::message::Kind;
+
+    use super::*;
+    use crate::lane::{Lane, lane};
+    use crate::limits::{Limits, RateLimit};
+    use crate::server::Server;
+
+    const SECOND_NS: u64 = 1_000_000_000;
+
+    /// A lane whose sessions may send 10 messages a second, and frames of that many requests.
+    fn limited(when: WhenExceeded, requests: u32) -> (Lane<impl Service>, Vec<u8>) {
+        let limit = RateLimit::new(when).messages_per_second(10);
+        let limits = Limits {
+            heartbeat: Duration::ZERO,
+            ..Limits::default()
+        };
+        let lane = lane(&Server::builder().limits(limits).rate_limit(limit));
+        let mut frames = Vec::new();
+        for id in 1..=requests {
+            let request = Message::with_id(Kind::Request, 0, id, b"question");
+            lane.core
+                .config
+                .codec
+                .encode(&request, &mut frames)
+                .unwrap();
+        }
+        (lane, frames)
+    }
+
+    fn turn_at(lane: &mut Lane<impl Service>, at_ns: u64) {
+        lane.core.sessions.reactor.set_time(at_ns);
+        lane.turn();
+    }
+
+    #[test]
+    fn a_session_above_its_rate_is_read_at_its_rate() {
+        let (mut lane, frames) = limited(WhenExceeded::Pause, 35);
+        let (slot, mut far) = lane.open_session();
+        let started_ns = lane.core.sessions.reactor.now_ns;
+        assert_eq!(far.write(&frames).unwrap(), frames.len());
+        lane.read_session(slot);
+        let counters = Arc::clone(&lane.core.counters);
+        assert_eq!(counters.frames_in.read(), 10, "the burst");
+        for tenths in 1..=25 {
+            // A tick late at most.
+            turn_at(&mut lane, started_ns + tenths * SECOND_NS / 10 + 10_000_000);
+            assert_eq!(counters.frames_in.read(), 10 + tenths);
+        }
+        assert_eq!(counters.rate_paused.read(), 26);
+        assert_eq!(
+            (counters.refused.read(), counters.rate_refused.read()),
+            (0, 0)
+        );
+        // All was read, also by the socket: the pause ends, and the session is idle.
+        turn_at(&mut lane, started_ns + 10 * SECOND_NS);
+        assert_eq!(
+            lane.core.sessions[slot].connection.inbound(),
+            Inbound::Reading
+        );
+    }
+
+    /// The pause is not the peer's silence.
+    #[test]
+    fn a_session_paused_for_its_rate_is_not_idle() {
+        let (mut lane, frames) = limited(WhenExceeded::Pause, 11);
+        let limit = RateLimit::new(WhenExceeded::Pause).bytes_per_second(1);
+        let (slot, mut far) = lane.open_session();
+        let rate = limit.rate().unwrap();
+        lane.core.sessions.meter(slot, &rate, 1_000);
+        assert!(lane.core.sessions.pause_for_rate(slot, &rate));
+        assert_eq!(far.write(&frames).unwrap(), frames.len());
+        let started_ns = lane.core.sessions.reactor.now_ns;
+        for seconds in [100, 500, 900, 998] {
+            turn_at(&mut lane, started_ns + seconds * SECOND_NS);
+            let connection = &lane.core.sessions[slot].connection;
+            assert_eq!(connection.phase(), Phase::Open);
+            assert_eq!(lane.core.counters.frames_in.read(), 0);
+        }
+        turn_at(&mut lane, started_ns + 1_001 * SECOND_NS);
+        assert_eq!(lane.core.counters.frames_in.read(), 10);
+        let timers = lane.core.sessions.reactor.timers.len();
+        lane.core.sessions.close(slot, CloseReason::Service);
+        lane.turn();
+        let left = lane.core.sessions.reactor.timers.len();
+        assert_eq!(timers - left, 2, "those of silence and of the rate");
+    }
+
+    #[test]
+    fn messages_above_the_rate_are_refused_and_the_session_goes_on() {
+        let (mut lane, frames) = limited(WhenExceeded::Refuse, 15);
+        let (slot, mut far) = lane.open_session();
+        let started_ns = lane.core.sessions.reactor.now_ns;
+        assert_eq!(far.write(&frames).unwrap(), frames.len());
+        lane.read_session(slot);
+        let counters = Arc::clone(&lane.core.counters);
+        assert_eq!(counters.frames_in.read(), 15);
+        assert_eq!(
+            (counters.refused.read(), counters.rate_refused.read()),
+            (5, 5)
+        );
+        lane.core
+            .sessions
+            .reactor
+            .set_time(started_ns + SECOND_NS / 2);
+        assert_eq!(far.write(&frames).unwrap(), frames.len());
+        lane.read_session(slot);
+        assert_eq!(counters.rate_refused.read(), 15, "5 were within the rate");
+        lane.turn();
+        let mut received = vec![0; 10_000];
+        let count = far.read(&mut received).unwrap();
+        let mut rest = &received[..count];
+        let mut kinds = Vec::new();
+        while !rest.is_empty() {
+            let codec = &lane.core.config.codec;
+            let decoded = codec.decode(rest, 10_000).unwrap();
+            let Decoded::Frame { message, consumed } = decoded else {
+                panic!("half a frame");
+            };
+            kinds.push(message.kind);
+            rest = &rest[consumed..];
+        }
+        let errors = kinds.iter().filter(|kind| **kind == Kind::Error).count();
+        assert_eq!((kinds.len(), errors), (30, 15));
+    }
+
+    #[test]
+    fn a_session_above_its_rate_is_closed_after_its_replies() {
+        let (mut lane, frames) = limited(WhenExceeded::Close, 15);
+        let (slot, mut far) = lane.open_session();
+        assert_eq!(far.write(&frames).unwrap(), frames.len());
+        lane.read_session(slot);
+        lane.turn();
+        let counters = Arc::clone(&lane.core.counters);
+        let closed = counters.closed[CloseReason::RateLimit.index()].read();
+        assert_eq!((counters.frames_in.read(), closed), (11, 1));
+        let mut received = vec![0; 10_000];
+        let count = far.read(&mut received).unwrap();
+        let text = String::from_utf8_lossy(&received[..count]);
+        assert_eq!(text.matches("question").count(), 10);
+        assert_eq!(far.read(&mut received).unwrap(), 0, "and then the end");
+    }
+
+    #[test]
+    fn the_rest_of_a_datagram_above_the_rate_waits() {
+        let (mut lane, frames) = limited(WhenExceeded::Pause, 15);
+        let (slot, far) = lane.open_datagram_session();
+        let near = lane.core.sessions[slot].stream.datagram().unwrap();
+        let near = near.socket.local_address();
+        let send = |bytes: &[u8]| {
+            far.send(near, bytes.len(), bytes).unwrap();
+        };
+        send(&frames);
+        lane.read_session(slot);
+        let counters = Arc::clone(&lane.core.counters);
+        assert_eq!(
+            counters.frames_in.read(),
+            10,
+            "the rest of the datagram waits"
+        );
+        let now_ns = lane.core.sessions.reactor.now_ns;
+        turn_at(&mut lane, now_ns + 2 * SECOND_NS);
+        assert_eq!(counters.frames_in.read(), 15);
+    }
+}

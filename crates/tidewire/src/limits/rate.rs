@@ -1,0 +1,267 @@
+//! How much a session may send in a second.
+//!
+//! A token bucket for messages and one for bytes, each kept as one time: the moment at which the bucket is full again. What
+//! comes moves it on by its cost; it may lie as far ahead as the burst is long. So a bucket is never filled up by a timer, and
+//! a session that sends nothing costs nothing. The last message may take more bytes than there are; the next one waits for
+//! them, or a frame larger than the burst could never come.
+
+use std::time::Duration;
+
+use thiserror::Error;
+
+use super::nanoseconds;
+
+/// How many messages and bytes a session may send in a second, and what happens to one that sends more. For
+/// [`ServerBuilder::rate_limit`](crate::ServerBuilder::rate_limit).
+///
+/// Counted are the frames that go to the service, each with all its bytes, of each session that a peer opened. Pings and
+/// other control frames have a limit of their own,
+/// [`Limits::control_frames_per_second_max`](crate::Limits::control_frames_per_second_max). A peer that connects again begins
+/// anew, see [`Limits::sessions_per_address_max`](crate::Limits::sessions_per_address_max).
+///
+/// ```
+/// use std::time::Duration;
+/// use tidewire::{Client, Context, Message, RateLimit, RequestError, Server, WhenExceeded};
+///
+/// let server = Server::builder()
+///     .rate_limit(
+///         RateLimit::new(WhenExceeded::Refuse)
+///             .messages_per_second(2)
+///             .bytes_per_second(1 << 20)
+///             .burst(Duration::from_secs(2)),
+///     )
+///     .listen("tcp://127.0.0.1:0")?
+///     .start(|_| |cx: &mut Context<'_>, message: Message<'_>| cx.reply(message.payload))?;
+/// let client = Client::connect(&server.to_string())?;
+/// let refused = (0..10).filter(|_| {
+///     let result = client.request_blocking(b"hello");
+///     matches!(result, Err(RequestError::Refused { .. }))
+/// });
+/// assert!(refused.count() > 0);
+/// assert!(server.metrics().rate_refused > 0);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RateLimit {
+    messages_per_second: Option<u64>,
+    bytes_per_second: Option<u64>,
+    burst: Duration,
+    when_exceeded: WhenExceeded,
+}
+
+/// What happens to a session that sends more than its [`RateLimit`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum WhenExceeded {
+    /// It is not read until it may send again; [`Metrics::rate_paused`](crate::Metrics::rate_paused) counts that. Nothing is
+    /// lost over streams: the transport holds the peer back. A datagram cannot be held back, so over UDP those that come
+    /// meanwhile are dropped, and counted as [`DatagramDrop::Paused`](crate::DatagramDrop::Paused).
+    Pause,
+    /// Each message too many is refused with [`ErrorCode::LimitReached`](crate::proto::body::ErrorCode::LimitReached): a
+    /// request is answered with it, other messages are dropped. Counted in
+    /// [`Metrics::rate_refused`](crate::Metrics::rate_refused).
+    Refuse,
+    /// It is closed with [`CloseReason::RateLimit`](crate::CloseReason::RateLimit), after what it was sent has been written.
+    Close,
+}
+
+/// A rate limit that no session could keep, or that limits nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum RateLimitError {
+    /// A rate is zero, so that nothing could ever come.
+    #[error("a limit of 0 {0} a second lets nothing through; use 1 or more, or leave it out")]
+    Zero(&'static str),
+    /// Neither messages nor bytes are limited.
+    #[error(
+        "a rate limit without a rate limits nothing; give messages_per_second or bytes_per_second"
+    )]
+    Nothing,
+}
+
+impl RateLimit {
+    /// A limit that has no rates yet; give one or both.
+    #[must_use]
+    pub fn new(when_exceeded: WhenExceeded) -> Self {
+        Self {
+            messages_per_second: None,
+            bytes_per_second: None,
+            burst: Duration::from_secs(1),
+            when_exceeded,
+        }
+    }
+
+    /// Messages a second. 0 is refused when the server starts.
+    #[must_use]
+    pub fn messages_per_second(mut self, messages: u64) -> Self {
+        self.messages_per_second = Some(messages);
+        self
+    }
+
+    /// Bytes of whole frames a second. 0 is refused when the server starts. A frame is taken if any byte is left, and the next
+    /// one waits until what it took too much has come in again.
+    #[must_use]
+    pub fn bytes_per_second(mut self, bytes: u64) -> Self {
+        self.bytes_per_second = Some(bytes);
+        self
+    }
+
+    /// How much a session that was silent may send at once: what the rates allow in this time, and one message at least.
+    /// Default 1 s. Less than 20 ms count as 20 ms, because a paused session is looked at every 10 ms.
+    #[must_use]
+    pub fn burst(mut self, burst: Duration) -> Self {
+        self.burst = burst;
+        self
+    }
+
+    /// The limit as lanes use it.
+    pub(crate) fn rate(&self) -> Result<Rate, RateLimitError> {
+        let Self {
+            messages_per_second: messages,
+            bytes_per_second: bytes,
+            ..
+        } = *self;
+        match (messages, bytes) {
+            (Some(0), _) => Err(RateLimitError::Zero("messages")),
+            (_, Some(0)) => Err(RateLimitError::Zero("bytes")),
+            (None, None) => Err(RateLimitError::Nothing),
+            _ => Ok(Rate {
+                messages,
+                bytes,
+                burst_ns: nanoseconds(self.burst).max(BURST_NS_MIN),
+                when_exceeded: self.when_exceeded,
+            }),
+        }
+    }
+}
+
+/// A checked [`RateLimit`].
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rate {
+    messages: Option<u64>,
+    bytes: Option<u64>,
+    burst_ns: u64,
+    pub(crate) when_exceeded: WhenExceeded,
+}
+
+/// What a session has used of its rate: when each bucket is full again.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Bucket {
+    messages_full_ns: u64,
+    bytes_full_ns: u64,
+}
+
+impl Rate {
+    /// When another message may come. In the past if one may come now.
+    pub(crate) fn free_ns(&self, bucket: Bucket) -> u64 {
+        let message_ns = cost_ns(1, self.messages);
+        // One message must fit, however small the burst is.
+        let ahead_ns = self.burst_ns.max(message_ns) - message_ns;
+        let message_free_ns = bucket.messages_full_ns.saturating_sub(ahead_ns);
+        let byte_free_ns = bucket
+            .bytes_full_ns
+            .saturating_add(1)
+            .saturating_sub(self.burst_ns);
+        message_free_ns.max(byte_free_ns)
+    }
+
+    /// A message of so many bytes came.
+    pub(crate) fn take(&self, bucket: &mut Bucket, bytes: usize, now_ns: u64) {
+        let message_ns = cost_ns(1, self.messages);
+        let bytes_ns = cost_ns(bytes as u64, self.bytes);
+        let full_ns = bucket.messages_full_ns.max(now_ns);
+        bucket.messages_full_ns = full_ns.saturating_add(message_ns);
+        bucket.bytes_full_ns = bucket.bytes_full_ns.max(now_ns).saturating_add(bytes_ns);
+    }
+}
+
+/// How long it takes until this much has come in again.
+fn cost_ns(amount: u64, rate: Option<u64>) -> u64 {
+    rate.map_or(0, |rate| {
+        amount.saturating_mul(1_000_000_000).div_ceil(rate)
+    })
+}
+
+/// Two ticks of the lane's timers: with less, a paused session could not use its rate.
+const BURST_NS_MIN: u64 = 20_000_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND_NS: u64 = 1_000_000_000;
+
+    fn limit() -> RateLimit {
+        RateLimit::new(WhenExceeded::Pause)
+    }
+
+    /// How many messages of so many bytes are within the rate at this moment.
+    fn taken(rate: Rate, bucket: &mut Bucket, bytes: usize, now_ns: u64) -> usize {
+        let mut count = 0;
+        while rate.free_ns(*bucket) <= now_ns {
+            rate.take(bucket, bytes, now_ns);
+            count += 1;
+        }
+        count
+    }
+
+    #[test]
+    fn a_rate_of_zero_and_a_limit_of_nothing_are_refused() {
+        let zero = |limit: RateLimit| limit.rate().unwrap_err();
+        assert_eq!(
+            zero(limit().messages_per_second(0)),
+            RateLimitError::Zero("messages")
+        );
+        let limit_bytes = limit().messages_per_second(5).bytes_per_second(0);
+        assert_eq!(zero(limit_bytes), RateLimitError::Zero("bytes"));
+        assert_eq!(zero(limit()), RateLimitError::Nothing);
+    }
+
+    #[test]
+    fn messages_come_at_once_up_to_the_burst_and_then_at_the_rate() {
+        let rate = limit().messages_per_second(100).rate().unwrap();
+        let (mut bucket, mut now_ns) = (Bucket::default(), 77 * SECOND_NS);
+        assert_eq!(taken(rate, &mut bucket, 1_000_000, now_ns), 100);
+        now_ns += SECOND_NS / 4;
+        assert_eq!(taken(rate, &mut bucket, 0, now_ns), 25);
+        // However long the silence is.
+        now_ns += 1_000 * SECOND_NS;
+        assert_eq!(taken(rate, &mut bucket, 0, now_ns), 100);
+        let free_ns = rate.free_ns(bucket);
+        assert_eq!(
+            free_ns - now_ns,
+            SECOND_NS / 100,
+            "one more comes in after 10 ms"
+        );
+        assert_eq!(taken(rate, &mut bucket, 0, free_ns), 1);
+    }
+
+    #[test]
+    fn a_frame_may_take_more_bytes_than_are_left_and_the_next_one_waits() {
+        let rate = limit().bytes_per_second(1_000).rate().unwrap();
+        let (mut bucket, now_ns) = (Bucket::default(), 77 * SECOND_NS);
+        assert_eq!(taken(rate, &mut bucket, 600, now_ns), 2);
+        let waits_ns = rate.free_ns(bucket) - now_ns;
+        assert_eq!(waits_ns / 1_000_000, 200);
+        let mut bucket = Bucket::default();
+        assert_eq!(taken(rate, &mut bucket, 10_000, now_ns), 1);
+        assert_eq!((rate.free_ns(bucket) - now_ns) / SECOND_NS, 9);
+    }
+
+    #[test]
+    fn any_rate_lets_single_messages_through_and_nothing_overflows() {
+        let burst = Duration::ZERO;
+        let slow = limit().messages_per_second(1).burst(burst).rate().unwrap();
+        let mut bucket = Bucket::default();
+        assert_eq!(taken(slow, &mut bucket, 0, 77 * SECOND_NS), 1);
+        let fast = limit()
+            .messages_per_second(u64::MAX)
+            .bytes_per_second(u64::MAX)
+            .burst(Duration::MAX);
+        let mut bucket = Bucket::default();
+        fast.rate()
+            .unwrap()
+            .take(&mut bucket, usize::MAX, u64::MAX - 1);
+        assert!(fast.rate().unwrap().free_ns(bucket) < u64::MAX);
+    }
+}
