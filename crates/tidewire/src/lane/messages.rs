@@ -53,6 +53,7 @@ impl<S: Service> Lane<S> {
             LaneMessage::Answer(answer) => self.core.sessions.deliver_answer(answer),
             LaneMessage::Send { card, frame } => self.core.deliver_send(&card, frame),
             LaneMessage::Close { id } => self.core.deliver_close(id),
+            LaneMessage::Reading { id } => self.core.deliver_reading(id),
             LaneMessage::Broadcast(share) => self.core.sessions.deliver_broadcast(share),
             LaneMessage::Batch(batch) => self.core.deliver_batch(batch),
             LaneMessage::Adopt(arrival) => self.core.adopt(*arrival, &mut self.ready),

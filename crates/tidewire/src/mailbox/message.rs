@@ -19,6 +19,8 @@ pub(crate) enum LaneMessage {
     },
     /// The end of one session.
     Close { id: SessionId },
+    /// One session is to be read, or not, as its [`SessionCard`] says.
+    Reading { id: SessionId },
     /// A frame for all sessions that its predicate chooses.
     Broadcast(Share),
     /// Encoded [entries](super::BatchEntry): what a turn of another lane has for sessions and rooms of this one.
@@ -43,10 +45,15 @@ impl LaneMessage {
     pub(crate) const OVERHEAD_BYTES: usize = 64;
 
     /// Whether its sender took room for it before, so that it always finds a place: an answer has that of its request, a
-    /// frame the bytes of its session, a broadcast its bytes, and a session is closed once.
+    /// frame the bytes of its session, a broadcast its bytes, a session is closed once, and one message is under way for it
+    /// that tells whether to read it.
     pub(super) fn is_reserved(&self) -> bool {
         match self {
-            Self::Answer(_) | Self::Send { .. } | Self::Close { .. } | Self::Broadcast(_) => true,
+            Self::Answer(_)
+            | Self::Send { .. }
+            | Self::Close { .. }
+            | Self::Reading { .. }
+            | Self::Broadcast(_) => true,
             Self::Batch(_)
             | Self::Adopt(_)
             | Self::Arrive { .. }
@@ -82,6 +89,7 @@ impl LaneMessage {
             Self::Batch(batch) => super::batch::count_undelivered(batch, counters),
             // The session has ended as it should, a broadcast reports it itself, and the rest is no message of a session.
             Self::Close { .. }
+            | Self::Reading { .. }
             | Self::Broadcast(_)
             | Self::Adopt(_)
             | Self::Arrive { .. }

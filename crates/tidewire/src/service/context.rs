@@ -6,7 +6,6 @@ use crate::session::SendError;
 use crate::session::encode_within;
 use tidewire_io::socket::PeerCredentials;
 use tidewire_proto::codec::{AnyCodec, Codec};
-use tidewire_proto::connection::PauseReason;
 use tidewire_proto::error::EncodeError;
 use tidewire_proto::message::{MemberId, Message};
 use tidewire_proto::room::Policy;
@@ -368,36 +367,6 @@ impl Context<'_> {
         }
         if let Some(slot) = self.core.sessions.slot_of(id) {
             self.core.sessions.finish(slot, CloseReason::Service);
-        }
-    }
-
-    /// Reads no more from the session this call is about, until [`Context::resume_reading`]. The peer is held back by its
-    /// transport; over UDP the system drops what comes. Pings go on, and silence does not end the session meanwhile.
-    pub(crate) fn pause_reading(&mut self) {
-        self.stopped = true;
-        let Some(slot) = self.core.sessions.slot_of(self.id) else {
-            return;
-        };
-        let connection = &mut self.core.sessions[slot].connection;
-        if connection.pause(PauseReason::Service) {
-            self.core.sessions.update_interest(slot);
-        }
-    }
-
-    /// Reads on from a session of this lane whose reading was paused by [`Context::pause_reading`].
-    pub(crate) fn resume_reading(&mut self, id: SessionId) {
-        let Some(slot) = self.core.sessions.slot_of(id) else {
-            return;
-        };
-        let now_ns = self.core.sessions.reactor.now_ns;
-        let connection = &mut self.core.sessions[slot].connection;
-        let is_paused = connection.is_paused_by(PauseReason::Service);
-        if is_paused {
-            // Silence counts from now on.
-            connection.note_input(now_ns);
-        }
-        if connection.resume(PauseReason::Service) {
-            self.core.sessions.resumed.push(slot);
         }
     }
 

@@ -6,6 +6,7 @@ mod context;
 mod deferred;
 mod error;
 mod pubsub;
+mod reading;
 mod reply;
 mod router;
 mod sender;

@@ -71,7 +71,7 @@ pub struct Sessions {
 #[derive(Clone, Debug)]
 pub struct SessionHandle {
     shared: Arc<Shared>,
-    card: Arc<SessionCard>,
+    pub(super) card: Arc<SessionCard>,
 }
 
 /// The session ended, or never was.
@@ -259,7 +259,7 @@ impl SessionHandle {
         self.post(LaneMessage::Close { id: self.card.id })
     }
 
-    fn post(&self, message: LaneMessage) -> Result<(), NotOpen> {
+    pub(super) fn post(&self, message: LaneMessage) -> Result<(), NotOpen> {
         let lanes = self.shared.lanes.all();
         let lane = lanes.get(self.lane()).ok_or(NotOpen)?;
         lane.post(message).map_err(|_| NotOpen)

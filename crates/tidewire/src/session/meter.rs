@@ -36,30 +36,23 @@ impl LaneSessions {
         if free_ns <= self.reactor.now_ns {
             return false;
         }
-        session.connection.pause(PauseReason::Rate);
         let key = TimerKey::Rate(session.id);
         let timer = self.reactor.timers.insert(free_ns, key);
         if let Some(former) = meter.timer.replace(timer) {
             self.reactor.timers.cancel(former);
         }
         self.counters.rate_paused.add(1);
-        self.update_interest(slot);
+        self.pause_reading(slot, PauseReason::Rate);
         true
     }
 
     /// A session may send again.
     pub(crate) fn resume_for_rate(&mut self, id: SessionId) {
         let Some(slot) = self.slot_of(id) else { return };
-        let now_ns = self.reactor.now_ns;
-        let session = &mut self.slab[slot];
-        if let Some(attached) = &mut session.profile.attached {
+        if let Some(attached) = &mut self.slab[slot].profile.attached {
             attached.meter.timer = None;
         }
-        // Silence counts from now on.
-        session.connection.note_input(now_ns);
-        if session.connection.resume(PauseReason::Rate) {
-            self.resumed.push(slot);
-        }
+        self.resume_reading(slot, PauseReason::Rate);
     }
 
     /// Stops the timer of a session that is taken apart.

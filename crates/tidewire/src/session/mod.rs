@@ -17,6 +17,7 @@ mod outbox;
 mod output;
 mod pending;
 mod reactor;
+mod reading;
 mod relief;
 mod repeated;
 mod send;

@@ -7,7 +7,7 @@
 //! Rejected: asking the lane, which would make every look-up a wait that a handler may not do, and a concurrent map,
 //! which costs a dependency where a slot's index is all the key there is.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tidewire_io::socket::PeerCredentials;
@@ -38,6 +38,8 @@ pub(crate) struct SessionCard {
     pub(crate) frame_bytes_max: usize,
     is_open: AtomicBool,
     is_closing: AtomicBool,
+    /// Whether other threads wish the session to be read, and whether its lane is to look.
+    reading: AtomicU8,
     tag: AtomicU64,
     /// Bytes from other threads that have not left the session's output yet.
     waiting_bytes: AtomicUsize,
@@ -103,6 +105,7 @@ impl SessionCard {
             frame_bytes_max: session.connection.frame_bytes_max(),
             is_open: AtomicBool::new(true),
             is_closing: AtomicBool::new(false),
+            reading: AtomicU8::new(0),
             tag: AtomicU64::new(session.profile.tag),
             waiting_bytes: AtomicUsize::new(0),
         }
@@ -120,6 +123,17 @@ impl SessionCard {
     /// Whether the caller is the first to ask for the session's end.
     pub(crate) fn begin_close(&self) -> bool {
         !self.is_closing.swap(true, Ordering::AcqRel)
+    }
+
+    /// Keeps a wish for the lane. Returns whether the lane must be told of it: not if it has not looked since the last time.
+    pub(crate) fn wish_reading(&self, reads: bool) -> bool {
+        let wish = READING_TOLD | if reads { READING_WISHED } else { 0 };
+        self.reading.swap(wish, Ordering::AcqRel) & READING_TOLD == 0
+    }
+
+    /// The last wish: whether the session is to be read.
+    pub(crate) fn take_reading_wish(&self) -> bool {
+        self.reading.swap(0, Ordering::AcqRel) & READING_WISHED != 0
     }
 
     pub(crate) fn tag(&self) -> u64 {
@@ -146,6 +160,12 @@ impl SessionCard {
         self.waiting_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 }
+
+/// The bit of [`SessionCard::reading`] for a wish that the session is read.
+const READING_WISHED: u8 = 1 << 0;
+
+/// The bit for a message on its way to the lane.
+const READING_TOLD: u8 = 1 << 1;
 
 fn lock(lane: &Mutex<Slots>) -> MutexGuard<'_, Slots> {
     // Every change is a single store, so a panic elsewhere leaves nothing half done.
@@ -188,5 +208,18 @@ mod tests {
         card.release(60);
         assert!(card.reserve(60, 100));
         assert!(card.begin_close() && !card.begin_close());
+    }
+
+    /// Threads that pause and resume a session without an end would fill the mailbox of a busy lane.
+    #[test]
+    fn one_message_tells_the_last_of_many_wishes() {
+        let card = card(0, 0, 1);
+        assert!(card.wish_reading(false));
+        for reads in [true, false, true] {
+            assert!(!card.wish_reading(reads));
+        }
+        assert!(card.take_reading_wish());
+        assert!(card.wish_reading(false));
+        assert!(!card.take_reading_wish());
     }
 }

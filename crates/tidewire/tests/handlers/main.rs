@@ -4,4 +4,5 @@
 
 mod kinds;
 mod rates;
+mod reading;
 mod state;

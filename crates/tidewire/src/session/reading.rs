@@ -1,0 +1,93 @@
+//! Pausing what is read of a session, and going on.
+
+use tidewire_proto::connection::PauseReason;
+
+use super::LaneSessions;
+
+impl LaneSessions {
+    /// Reads no more from a session, until this reason is gone.
+    pub(crate) fn pause_reading(&mut self, slot: usize, reason: PauseReason) {
+        if self.slab[slot].connection.pause(reason) {
+            self.update_interest(slot);
+        }
+    }
+
+    /// A reason not to read is gone, if there was one. What was read before is served in this turn or the next.
+    pub(crate) fn resume_reading(&mut self, slot: usize, reason: PauseReason) {
+        let now_ns = self.reactor.now_ns;
+        let connection = &mut self.slab[slot].connection;
+        if connection.is_paused_by(reason) {
+            // Silence counts from now on.
+            connection.note_input(now_ns);
+        }
+        if connection.resume(reason) {
+            self.resumed.push(slot);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tidewire_proto::codec::Codec;
+    use tidewire_proto::connection::Phase;
+    use tidewire_proto::message::{Kind, Message};
+
+    use crate::lane::{Lane, lane};
+    use crate::limits::Limits;
+    use crate::server::Server;
+
+    const SECOND_NS: u64 = 1_000_000_000;
+
+    /// The application is slow, and not the peer.
+    #[test]
+    fn a_session_that_the_service_paused_is_not_idle_and_its_half_frame_not_late() {
+        let limits = Limits {
+            idle_timeout: Duration::from_secs(60),
+            frame_timeout: Duration::from_secs(10),
+            heartbeat: Duration::ZERO,
+            ..Limits::default()
+        };
+        let mut lane = lane(&Server::builder().limits(limits));
+        let (slot, mut far) = lane.open_session();
+        let id = lane.core.sessions[slot].id;
+        let started_ns = lane.core.sessions.reactor.now_ns;
+        let mut frames = Vec::new();
+        for id in 1..=2 {
+            let request = Message::with_id(Kind::Request, 0, id, b"question");
+            let codec = &lane.core.config.codec;
+            codec.encode(&request, &mut frames).unwrap();
+        }
+        let half = frames.len() / 4;
+        assert_eq!(far.write(&frames[..half]).unwrap(), half);
+        lane.read_session(slot);
+        lane.core.context(id).pause_reading();
+        assert_eq!(far.write(&frames[half..]).unwrap(), frames.len() - half);
+        for seconds in [100, 200, 1_000] {
+            lane.core
+                .sessions
+                .reactor
+                .set_time(started_ns + seconds * SECOND_NS);
+            lane.turn();
+            lane.read_session(slot);
+            let phase = lane.core.sessions[slot].connection.phase();
+            assert_eq!(phase, Phase::Open);
+            assert_eq!(lane.core.counters.frames_in.read(), 0);
+        }
+        lane.core.context(id).resume_reading(id);
+        lane.turn();
+        assert_eq!(lane.core.counters.frames_in.read(), 2);
+        let resumed_ns = started_ns + 1_000 * SECOND_NS;
+        let is_open_at = |lane: &mut Lane<_>, seconds: u64| {
+            let at_ns = resumed_ns + seconds * SECOND_NS;
+            lane.core.sessions.reactor.set_time(at_ns);
+            lane.turn();
+            lane.core.sessions.slot_of(id).is_some()
+        };
+        assert!(is_open_at(&mut lane, 59), "silence counts from then on");
+        // A check that comes late lets the lane read once more.
+        let is_open = (60..65).map(|seconds| is_open_at(&mut lane, seconds));
+        assert!(!is_open.last().unwrap());
+    }
+}

@@ -1,0 +1,128 @@
+//! Services that take no more of a session for a while.
+
+use std::sync::mpsc::{Sender, channel};
+
+use tidewire::{
+    Client, Context, HandlerResult, Kind, Message, NotOpen, Server, Service, SessionHandle,
+    SessionId,
+};
+use tidewire_testkit::fixtures::{echo, tw1};
+use tidewire_testkit::{DEADLINE, TestServer};
+
+/// Pauses whoever says so, and lets a session go on when another one says its number.
+struct Valve {
+    paused: Sender<SessionId>,
+}
+
+impl Service for Valve {
+    fn on_message(&mut self, cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
+        match message.payload.split_first() {
+            Some((b'p', _)) => {
+                cx.pause_reading();
+                // Once is enough to pause, and once to go on.
+                cx.pause_reading();
+                self.paused.send(cx.session()).unwrap();
+            }
+            Some((b'r', number)) => {
+                let number = std::str::from_utf8(number).unwrap().parse().unwrap();
+                cx.resume_reading(SessionId::from_number(number));
+            }
+            _ => {}
+        }
+        cx.reply(message.payload)
+    }
+}
+
+fn valve() -> (
+    impl FnMut(usize) -> Valve,
+    std::sync::mpsc::Receiver<SessionId>,
+) {
+    let (sender, paused) = channel();
+    let make = move |_| Valve {
+        paused: sender.clone(),
+    };
+    (make, paused)
+}
+
+#[test]
+fn a_paused_session_is_served_in_order_when_another_one_lets_it_go_on() {
+    for transport in [
+        TestServer::over_tcp,
+        TestServer::over_ipc,
+        TestServer::over_inproc,
+    ] {
+        let (make, paused) = valve();
+        let server = transport(Server::builder(), &tw1(), make);
+        let mut peer = server.peer();
+        // What follows in the same write is read with the message that pauses, and what follows later is not.
+        let mut frames = Vec::new();
+        for payload in ["pause", "one", "two"] {
+            frames.extend(peer.request_frame(payload.as_bytes()));
+        }
+        peer.write(&frames);
+        assert_eq!(peer.answer().payload, b"pause");
+        let id = paused.recv_timeout(DEADLINE).unwrap();
+        peer.ask(b"three");
+        let other = Client::connect(&server.url()).unwrap();
+        for _ in 0..20 {
+            // The lane handles others meanwhile.
+            other.request_blocking(b"hello").unwrap();
+        }
+        assert_eq!(server.metrics().frames_in, 1 + 1 + 1 + 20, "two hellos");
+        let resume = format!("r{}", id.number());
+        other.request_blocking(resume.as_bytes()).unwrap();
+        for payload in ["one", "two", "three"] {
+            assert_eq!(peer.answer().payload, payload.as_bytes());
+        }
+        // Neither a session that goes on nor one that never was is disturbed.
+        for number in [id.number(), SessionId::NONE.number(), 12_345] {
+            let resume = format!("r{number}");
+            other.request_blocking(resume.as_bytes()).unwrap();
+        }
+        drop(peer);
+        other.close();
+        server.stop();
+    }
+}
+
+#[test]
+fn a_handle_pauses_and_resumes_from_another_thread() {
+    let server = TestServer::over_tcp(Server::builder().lanes(2), &tw1(), |_| echo);
+    let mut peers: Vec<_> = (0..2).map(|_| server.peer()).collect();
+    let sessions = server.server().sessions();
+    let handles: Vec<SessionHandle> = sessions.list();
+    assert_eq!(handles.len(), peers.len());
+    for handle in &handles {
+        handle.pause_reading().unwrap();
+    }
+    // A broadcast comes after the pause in the lane's mailbox.
+    let news = Message::new(Kind::OneWay, 0, b"paused");
+    let report = sessions.broadcast_where(|_| true, &news).unwrap().wait();
+    assert_eq!(report.queued, 2);
+    for peer in &mut peers {
+        peer.ask(b"hello");
+        assert_eq!(peer.receive().unwrap().payload, b"paused");
+    }
+    let metrics = server.metrics();
+    assert_eq!(metrics.frames_in, 2, "the hellos: {metrics:#?}");
+    // The lane may see any of these wishes, and the last one counts.
+    for _ in 0..1_000 {
+        for handle in &handles {
+            handle.resume_reading().unwrap();
+            handle.pause_reading().unwrap();
+        }
+    }
+    for handle in &handles {
+        handle.resume_reading().unwrap();
+    }
+    for peer in &mut peers {
+        assert_eq!(peer.answer().payload, b"hello");
+    }
+    drop(peers);
+    server.wait_for("the sessions ended", |metrics| {
+        metrics.sessions_closed() == 2
+    });
+    assert_eq!(handles[0].pause_reading(), Err(NotOpen));
+    assert_eq!(handles[0].resume_reading(), Err(NotOpen));
+    server.stop();
+}
