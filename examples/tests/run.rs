@@ -114,6 +114,36 @@ fn the_worker_server_answers_methods_by_name() {
     assert!(call("whisper").is_err());
 }
 
+/// A hundred requests that sleep are under way together, and an error tells no details.
+#[test]
+fn async_handlers_answer_from_tokio() {
+    let (_server, address) = Running::start(env!("CARGO_BIN_EXE_async_handlers"));
+    let client = Client::connect(&address).unwrap();
+    let words: Vec<String> = (0..100).map(|number| format!("word {number}")).collect();
+    let requests: Vec<_> = words
+        .iter()
+        .map(|word| client.call_method("shout", word.as_bytes()))
+        .collect();
+    for (request, word) in requests.into_iter().zip(&words) {
+        let answer = request.wait().unwrap();
+        assert_eq!(answer.payload(), word.to_uppercase().as_bytes());
+    }
+    let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");
+    let text = client.call_method("read", manifest.as_bytes()).wait();
+    assert!(text.unwrap().payload().starts_with(b"[package]"));
+    let refused = |method, payload: &[u8]| {
+        let error = client.call_method(method, payload).wait().unwrap_err();
+        error.to_string()
+    };
+    let error = refused("read", b"/no/such/file");
+    assert!(
+        error.contains("the service failed to handle this"),
+        "{error}"
+    );
+    assert!(!error.contains("No such file"), "{error}");
+    assert!(refused("whisper", b"").contains("there is no method"));
+}
+
 #[test]
 fn the_forwarding_gateway_asks_its_backend_and_outlives_it() {
     let (backend, backend_address) = Running::start(env!("CARGO_BIN_EXE_worker_server"));
@@ -152,6 +182,7 @@ fn what_goes_wrong_is_told_in_words() {
         env!("CARGO_BIN_EXE_worker_server"),
         env!("CARGO_BIN_EXE_typed_server"),
         env!("CARGO_BIN_EXE_forwarding_gateway"),
+        env!("CARGO_BIN_EXE_async_handlers"),
     ] {
         let output = Command::new(server).arg(&address).output().unwrap();
         let text = String::from_utf8(output.stderr).unwrap();

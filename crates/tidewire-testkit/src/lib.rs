@@ -27,6 +27,6 @@ pub use layered_wire::LayeredWire;
 pub use peer::{Heard, Peer, challenge_answer, hello_frame};
 pub use ring_wire::RingWire;
 pub use terminal::open_terminal;
-pub use wait::{DEADLINE, wait_until};
+pub use wait::{DEADLINE, block_on, wait_until};
 pub use wire::Wire;
 pub use xor_layer::{XorLayer, layers_of};

@@ -1,6 +1,19 @@
 //! Waiting for facts, with a deadline that fails with words.
 
+use std::future::IntoFuture;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::Thread;
 use std::time::{Duration, Instant};
+
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
 
 /// Blocks until `probe` has an answer, giving up the processor in between.
 ///
@@ -17,6 +30,19 @@ pub fn wait_until<T>(what: &str, mut probe: impl FnMut() -> Option<T>) -> T {
             "waited {DEADLINE:?} in vain: {what}"
         );
         std::thread::yield_now();
+    }
+}
+
+/// The smallest executor there is: runs a future on this thread to its end.
+pub fn block_on<F: IntoFuture>(future: F) -> F::Output {
+    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+    let mut cx = Context::from_waker(&waker);
+    let mut future = pin!(future.into_future());
+    loop {
+        match future.as_mut().poll(&mut cx) {
+            Poll::Ready(output) => return output,
+            Poll::Pending => std::thread::park(),
+        }
     }
 }
 

@@ -101,9 +101,9 @@ pub use room::{
 };
 pub use server::{ServeError, Server, ServerBuilder, Stopped, serve};
 pub use service::{
-    Chat, Context, Deferred, HandlerError, HandlerResult, Methods, NotOpen, PubSub, Router,
-    Service, SessionHandle, SessionSender, Sessions, SharedService, Upstream, UpstreamAddressError,
-    UpstreamError,
+    AsyncRequest, AsyncService, Chat, Context, Deferred, HandlerError, HandlerResult, Methods,
+    NotOpen, PubSub, Router, Service, SessionHandle, SessionSender, Sessions, SharedService, Task,
+    Upstream, UpstreamAddressError, UpstreamError,
 };
 pub use session::{
     Broadcast, BroadcastReport, CloseReason, SendError, SessionId, SessionView, TimerError, TimerId,

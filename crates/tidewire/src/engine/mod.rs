@@ -25,7 +25,7 @@ pub(crate) use accept::Acceptor;
 pub(crate) use attachment::Attachment;
 pub(crate) use datagrams::{Cookies, Ports};
 pub(crate) use draining::Ending;
-use failures::FailureLog;
+pub(crate) use failures::FailureLog;
 pub(crate) use replies::{Origin, Replies};
 
 use crate::config::Config;

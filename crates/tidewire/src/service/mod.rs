@@ -1,6 +1,7 @@
 //! What a user writes: the service that handles messages.
 
 mod answers;
+mod async_service;
 mod chat;
 mod context;
 mod deferred;
@@ -20,6 +21,7 @@ use std::sync::Arc;
 use tidewire_proto::body::ErrorCode;
 use tidewire_proto::message::{Kind, Message};
 
+pub use async_service::{AsyncRequest, AsyncService, Task};
 pub use chat::Chat;
 pub use context::Context;
 pub(crate) use context::Current;

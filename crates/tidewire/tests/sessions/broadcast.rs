@@ -1,17 +1,14 @@
 //! One message for all sessions that a predicate chooses.
 
-use std::future::Future;
-use std::pin::pin;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Barrier};
-use std::task::{Context as TaskContext, Poll, Wake, Waker};
 
 use tidewire::proto::handshake::{Hello, PROTOCOL_VERSION};
 use tidewire::{
     Broadcast, Context, HandlerResult, Kind, Limits, Message, SendError, Server, Service,
     SessionHandle, SessionId, TransportKind,
 };
-use tidewire_testkit::{Peer, wait_until};
+use tidewire_testkit::{Peer, block_on, wait_until};
 
 use crate::{Scene, TRANSPORTS, assert_broadcasts_conserved, news, next_news, patient, serve, tw1};
 
@@ -213,27 +210,6 @@ impl Service for Holding {
             self.barrier.wait();
         }
         cx.reply(message.payload)
-    }
-}
-
-struct Unpark(std::thread::Thread);
-
-impl Wake for Unpark {
-    fn wake(self: Arc<Self>) {
-        self.0.unpark();
-    }
-}
-
-/// Awaits without an executor.
-fn block_on<F: Future>(future: F) -> F::Output {
-    let mut future = pin!(future);
-    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
-    let mut task = TaskContext::from_waker(&waker);
-    loop {
-        match future.as_mut().poll(&mut task) {
-            Poll::Ready(output) => return output,
-            Poll::Pending => std::thread::park(),
-        }
     }
 }
 

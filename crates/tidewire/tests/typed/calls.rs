@@ -1,40 +1,14 @@
 //! Calls that are answered: every shape of method, awaited and waited for, with the choices of a call.
 
-use std::future::{Future, IntoFuture};
-use std::pin::pin;
-use std::sync::Arc;
-use std::task::{Context, Poll, Wake, Waker};
-use std::thread::Thread;
 use std::time::Duration;
 
 use tidewire::typed::CallError;
 use tidewire::{AnyCodec, Backoff, Client, RequestError, Router, Server, WhenWindowFull};
-use tidewire_testkit::{DEADLINE, TestServer, wait_until};
+use tidewire_testkit::{DEADLINE, TestServer, block_on, wait_until};
 
 use crate::{CalculatorClient, CalculatorError, Point, Running, everywhere};
 
-struct Unpark(Thread);
-
-impl Wake for Unpark {
-    fn wake(self: Arc<Self>) {
-        self.0.unpark();
-    }
-}
-
 fn assert_sendable<T: Send + 'static>(_: &T) {}
-
-/// The smallest executor there is.
-fn block_on<F: IntoFuture>(future: F) -> F::Output {
-    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
-    let mut cx = Context::from_waker(&waker);
-    let mut future = pin!(future.into_future());
-    loop {
-        match future.as_mut().poll(&mut cx) {
-            Poll::Ready(output) => return output,
-            Poll::Pending => std::thread::park(),
-        }
-    }
-}
 
 fn point(x: f64, y: f64, label: Option<&str>) -> Point {
     Point {

@@ -1,0 +1,52 @@
+//! Handlers that await, on tokio: `cargo run -p tidewire-examples --bin async_handlers`
+//!
+//! The lane hands each request to tokio as a task and goes on at once. The task may await whatever tokio has; what it
+//! returns is the answer. The core knows no runtime: another executor takes another `spawn`.
+
+use std::time::Duration;
+
+use tidewire::proto::body::ErrorCode;
+use tidewire::{AsyncRequest, AsyncService, HandlerError, Server};
+
+async fn handle(request: AsyncRequest) -> Result<Vec<u8>, HandlerError> {
+    // Whatever fails below with `?` is logged here, and the caller is told no details.
+    match &request.name[..] {
+        "shout" => {
+            let text = String::from_utf8(request.payload)?;
+            // A database, another service.
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            Ok(text.to_uppercase().into_bytes())
+        }
+        "read" => {
+            let path = String::from_utf8(request.payload)?;
+            let file = tokio::task::spawn_blocking(move || std::fs::read(path));
+            Ok(file.await??)
+        }
+        name => {
+            let text = format!("there is no method {name:?}");
+            Err(HandlerError::new(ErrorCode::NotFound, text))
+        }
+    }
+}
+
+fn main() -> std::process::ExitCode {
+    tidewire_examples::report(run())
+}
+
+fn run() -> Result<(), Box<dyn std::error::Error>> {
+    let address = std::env::args().nth(1);
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_time()
+        .build()?;
+    let handle_of_runtime = runtime.handle().clone();
+    let spawn = move |task| drop(handle_of_runtime.spawn(task));
+    // More than 1,000 requests at once are refused.
+    let service = AsyncService::new(spawn, handle).in_flight_max(1_000);
+    let server = Server::builder()
+        .listen(address.as_deref().unwrap_or("tcp://127.0.0.1:7000"))?
+        .start(|_| service.clone())?;
+    println!("listening on {server}");
+    loop {
+        std::thread::park();
+    }
+}
