@@ -16,7 +16,7 @@ conformance_suite! {
 }
 
 /// Behaviours that need a server of their own, over any codec with frames.
-const OWN_SERVER: [&str; 13] = [
+const OWN_SERVER: [&str; 16] = [
     "echo_of_many_sizes",
     "pipelined_requests_get_their_own_replies",
     "many_sessions_at_once",
@@ -30,6 +30,9 @@ const OWN_SERVER: [&str; 13] = [
     "clients_reconnect_after_a_restart",
     "what_threads_send_arrives",
     "broadcasts_reach_whom_they_choose",
+    "state_and_timers_belong_to_a_session",
+    "a_paused_session_goes_on_where_it_stopped",
+    "a_session_above_its_rate_waits",
 ];
 
 /// Behaviours that share a server, over any codec with frames.
@@ -65,7 +68,7 @@ const NATIVE: [&str; 7] = [
 ];
 
 /// Behaviours that a peer must be waited for or frames cut in pieces for.
-const STREAMS_ONLY: [&str; 7] = [
+const STREAMS_ONLY: [&str; 9] = [
     "stalled_subscribers_hear_the_newest_of_each_topic",
     "a_server_with_its_hands_full_reads_no_more",
     "one_byte_at_a_time",
@@ -73,6 +76,8 @@ const STREAMS_ONLY: [&str; 7] = [
     "peers_that_read_nothing_are_paused",
     "dribbling_readers_get_everything",
     "streams_come_back_whole",
+    "a_paused_session_goes_on_where_it_stopped",
+    "a_session_above_its_rate_waits",
 ];
 
 /// Behaviours with a peer that writes many frames at once, which over UDP are one datagram.
@@ -102,6 +107,9 @@ fn expected(setup: &Setup) -> Vec<&'static str> {
         CodecKind::Raw => {}
         _ if own_server => names.extend(OWN_SERVER),
         _ => {}
+    }
+    if own_server && names.contains(&REFUSALS) {
+        names.push("messages_above_the_rate_are_refused");
     }
     if setup.transport == Transport::Udp {
         names.retain(|name| !STREAMS_ONLY.contains(name));

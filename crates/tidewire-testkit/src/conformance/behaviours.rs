@@ -2,7 +2,7 @@
 
 use super::shared::Cell;
 use super::{Behaviour, Need, Run, Setup};
-use super::{delivery, echo, flow, lifecycle, newest, requests, rooms, sessions, spans};
+use super::{delivery, echo, flow, handlers, lifecycle, newest, requests, rooms, sessions, spans};
 
 /// Everything a cell must do.
 pub const BEHAVIOURS: &[Behaviour] = &[
@@ -136,6 +136,26 @@ pub const BEHAVIOURS: &[Behaviour] = &[
         "broadcasts_reach_whom_they_choose",
         sessions::broadcasts_reach_whom_they_choose,
         &[Need::Frames],
+    ),
+    alone(
+        "state_and_timers_belong_to_a_session",
+        handlers::state_and_timers_belong_to_a_session,
+        &[Need::Frames],
+    ),
+    alone(
+        "a_paused_session_goes_on_where_it_stopped",
+        handlers::a_paused_session_goes_on_where_it_stopped,
+        &[Need::Frames, Need::Together, Need::Waiting],
+    ),
+    alone(
+        "a_session_above_its_rate_waits",
+        handlers::a_session_above_its_rate_waits,
+        &[Need::Frames, Need::Together, Need::Waiting],
+    ),
+    alone(
+        "messages_above_the_rate_are_refused",
+        handlers::messages_above_the_rate_are_refused,
+        &[Need::Errors],
     ),
     shared(
         "replies_of_any_order_find_their_requests",

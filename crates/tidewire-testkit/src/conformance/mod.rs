@@ -12,6 +12,7 @@ mod codec;
 mod delivery;
 mod echo;
 mod flow;
+mod handlers;
 mod lifecycle;
 mod newest;
 mod requests;
@@ -345,6 +346,10 @@ macro_rules! conformance_suite {
             whispers_cross_lanes
             what_threads_send_arrives
             broadcasts_reach_whom_they_choose
+            state_and_timers_belong_to_a_session
+            a_paused_session_goes_on_where_it_stopped
+            a_session_above_its_rate_waits
+            messages_above_the_rate_are_refused
         );
     };
     (@tests $module:ident, $transport:ident $layers:literal, $poller:ident, $codec:ident, $($name:ident)*) => {

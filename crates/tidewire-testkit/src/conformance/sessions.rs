@@ -114,7 +114,7 @@ pub(super) fn broadcasts_reach_whom_they_choose(setup: &Setup) {
 }
 
 /// Checks what comes next, heartbeats aside.
-fn hear(peer: &mut Peer, text: &str) {
+pub(super) fn hear(peer: &mut Peer, text: &str) {
     let message = std::iter::from_fn(|| peer.receive()).find(|message| message.kind != Kind::Ping);
     let message = message.expect("a message, not the end");
     // UVRPC sends it as a request whose answer is ignored.
