@@ -1,7 +1,7 @@
 //! The frames that a connection sends and handles itself: hello, welcome, ping, pong and go-away.
 
 use super::filter::is_new_work;
-use super::{CloseReason, Connection, Delivery, Outbound, Phase, Rules, Side};
+use super::{CloseReason, Connection, Delivery, Outbound, PeerAgent, Phase, Rules, Side};
 use crate::body::{ErrorBody, GoAwayBody, GoAwayCode};
 use crate::codec::Codec;
 use crate::error::{DecodeError, EncodeError};
@@ -204,7 +204,7 @@ impl Connection {
     fn accept_welcome(&mut self, message: &Message<'_>) -> Result<Option<Agreed>, HandshakeError> {
         let welcome = Welcome::decode(message.payload)?;
         self.limit_frames(welcome.frame_bytes_max as usize);
-        self.peer_agent = Some(welcome.agent.into());
+        self.peer_agent = Some(Box::new(PeerAgent(welcome.agent.into())));
         Ok(None)
     }
 

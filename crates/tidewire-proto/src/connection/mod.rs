@@ -126,6 +126,10 @@ pub enum Written {
     Closed,
 }
 
+/// Boxed once more in the connection, because connections that peers make have none and are many.
+#[derive(Debug)]
+struct PeerAgent(Box<str>);
+
 /// One connection. See the [module](self) for how it is driven.
 #[derive(Debug)]
 pub struct Connection {
@@ -148,7 +152,7 @@ pub struct Connection {
     /// The server of this connection is shutting down.
     is_draining: bool,
     /// The server's name and version, from its welcome.
-    peer_agent: Option<Box<str>>,
+    peer_agent: Option<Box<PeerAgent>>,
     /// The beginning of a frame whose rest has not come, and whole frames that may not be handled yet.
     pub partial: PartialFrame,
 }
@@ -313,7 +317,7 @@ impl Connection {
     /// The server's name and version, on the connecting side.
     #[must_use]
     pub fn peer_agent(&self) -> Option<&str> {
-        self.peer_agent.as_deref()
+        self.peer_agent.as_ref().map(|agent| &*agent.0)
     }
 
     /// The events to wait for at the transport. They change with every call that takes `&mut self`.

@@ -64,3 +64,20 @@ impl Reactor {
 
 /// Resolution of timeouts. They are seconds long, so 10 ms is exact enough and keeps the wheel small.
 const TIMER_TICK_NS: u64 = 10_000_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::session::Session;
+
+    /// Every idle session has a timer, so what services add to the keys would be paid for by all. And a session of a power of
+    /// two is found in the slab by a shift.
+    #[test]
+    fn what_services_keep_makes_no_session_and_no_timer_larger() {
+        assert_eq!(size_of::<TimerKey>(), 16);
+        // Spans take more.
+        if !cfg!(feature = "trace") {
+            assert_eq!(size_of::<Session>(), 512);
+        }
+    }
+}
