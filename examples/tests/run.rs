@@ -69,10 +69,12 @@ fn every_question_of_the_pipelined_client_is_answered() {
 #[test]
 fn the_newsroom_passes_messages_to_all_the_others() {
     let (_server, address) = Running::start(env!("CARGO_BIN_EXE_room_server"));
-    let clients: Vec<Client> = (0..3).map(|_| Client::connect(&address).unwrap()).collect();
+    let clients: Vec<Client> = (0..3)
+        .map(|_| Client::connect(&address).wait().unwrap())
+        .collect();
     // A refusal means that the server has dealt with the opening before it: everyone is in the room.
     for client in &clients {
-        let error = client.request_blocking(b"?").unwrap_err();
+        let error = client.request(b"?").wait().unwrap_err();
         assert!(error.to_string().contains("one-way"), "{error}");
     }
     clients[0].try_send(b"extra!").unwrap();
@@ -86,7 +88,7 @@ fn the_newsroom_passes_messages_to_all_the_others() {
 
 fn next_delivery(client: &Client) -> Vec<u8> {
     loop {
-        match client.next_event() {
+        match client.next_event().wait() {
             Event::Message(message) if message.kind == Kind::Deliver => return message.payload,
             Event::Ended | Event::Closed { .. } => panic!("the connection ended"),
             _ => {}
@@ -107,8 +109,8 @@ fn the_thermometer_speaks_a_codec_of_its_own() {
 #[test]
 fn the_worker_server_answers_methods_by_name() {
     let (_server, address) = Running::start(env!("CARGO_BIN_EXE_worker_server"));
-    let client = Client::connect(&address).unwrap();
-    let call = |method| client.call_method(method, b"hello").wait();
+    let client = Client::connect(&address).wait().unwrap();
+    let call = |method| client.request(b"hello").method(method).wait();
     assert_eq!(call("echo").unwrap().payload(), b"hello");
     assert_eq!(call("shout").unwrap().payload(), b"HELLO");
     assert!(call("whisper").is_err());

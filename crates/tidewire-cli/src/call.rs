@@ -71,9 +71,9 @@ pub(crate) fn run(arguments: &CallArguments) -> anyhow::Result<ExitCode> {
     let client = if arguments.retry {
         connection.connect_patiently()?
     } else {
-        connection.client()?.connect(&connection.address)?
+        connection.client()?.connect(&connection.address).wait()?
     };
-    let mut call = client.prepare(&payload).method(&arguments.method);
+    let mut call = client.request(&payload).method(&arguments.method);
     if arguments.retry {
         call = call.idempotent();
     }
@@ -118,7 +118,7 @@ pub(crate) fn run(arguments: &CallArguments) -> anyhow::Result<ExitCode> {
 /// Why the connection ended, if its client has ended.
 fn why_ended(client: &Client) -> Option<CloseReason> {
     loop {
-        match client.next_event_within(Duration::ZERO)? {
+        match client.next_event().wait_for(Duration::ZERO)? {
             Event::Closed { reason } => return Some(reason),
             Event::Ended => return None,
             _ => {}

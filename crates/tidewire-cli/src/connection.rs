@@ -90,7 +90,12 @@ impl ConnectionArguments {
         let deadline = Instant::now() + self.timeout;
         let backoff = Backoff::default();
         for attempt in 0.. {
-            let error = match self.client()?.reconnect(backoff).connect(&self.address) {
+            let error = match self
+                .client()?
+                .reconnect(backoff)
+                .connect(&self.address)
+                .wait()
+            {
                 Ok(client) => return Ok(client),
                 Err(error) => error,
             };

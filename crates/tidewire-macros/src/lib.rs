@@ -66,7 +66,7 @@ use proc_macro::TokenStream;
 ///     .listen("tcp://127.0.0.1:0")?
 ///     .start(|_| Router::new().mount(CalculatorServer::new(Abacus)))?;
 ///
-/// let calculator = CalculatorClient::new(Client::connect(&server.to_string())?);
+/// let calculator = CalculatorClient::new(Client::connect(&server.to_string()).wait()?);
 /// assert_eq!(calculator.add(1, 2).wait()?, 3); // or `.await?` in a task
 /// assert!(matches!(calculator.add(i64::MAX, 1).wait(), Err(CallError::Failed(Overflow))));
 /// assert_eq!(calculator.greet("Ada".into()).wait()?, "hello Ada, this is lane 0");

@@ -11,8 +11,8 @@
 //!     cx.reply(message.payload)
 //! })?;
 //!
-//! let client = Client::connect(&server.to_string())?;
-//! assert_eq!(client.request_blocking(b"hello")?.payload(), b"hello");
+//! let client = Client::connect(&server.to_string()).wait()?;
+//! assert_eq!(client.request(b"hello").wait()?.payload(), b"hello");
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
@@ -52,8 +52,8 @@
 //!     }
 //! })?;
 //!
-//! let client = Client::connect(&server.to_string())?;
-//! assert_eq!(client.request_blocking(b"hello")?.payload(), b"HELLO");
+//! let client = Client::connect(&server.to_string()).wait()?;
+//! assert_eq!(client.request(b"hello").wait()?.payload(), b"HELLO");
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
@@ -84,8 +84,9 @@ mod workers;
 
 pub use address::{Address, AddressError, Endpoint, InprocName};
 pub use client::{
-    Backoff, Call, Client, ClientBuilder, ConnectError, Event, OwnedMessage, Reply, Request,
-    RequestError, Subscription, TopicEvent, TopicMessage, WhenEventsFull, WhenWindowFull,
+    Backoff, Call, Client, ClientBuilder, Closing, ConnectError, Connecting, Event, Events,
+    NextEvent, Operation, OwnedMessage, Reply, Request, RequestError, Subscribe, Subscription,
+    TopicEvent, TopicMessage, WhenEventsFull, WhenWindowFull,
 };
 pub use config::PolicyError;
 pub use lane::LaneError;

@@ -36,12 +36,12 @@ fn a_server_without_descriptors_says_so_and_serves_again_when_some_are_free() {
     let mut late = Peer::greet(wire, &codec);
     late.ask(b"in at last");
     assert_eq!(late.answer().payload, b"in at last");
-    let client = tidewire::Client::connect(&server.url()).unwrap();
+    let client = tidewire::Client::connect(&server.url()).wait().unwrap();
     assert_eq!(
-        client.request_blocking(b"me too").unwrap().payload(),
+        client.request(b"me too").wait().unwrap().payload(),
         b"me too"
     );
-    client.close();
+    client.close().wait();
     drop((early, late));
     let metrics = server.stop();
     assert_eq!(metrics.sessions_opened, 3);

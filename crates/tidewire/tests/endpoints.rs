@@ -22,11 +22,14 @@ fn serve(address: &str, options: SocketOptions) -> Result<Server, ServeError> {
 
 /// Asks something through `address`, and stops the server.
 fn ask(server: Server, address: &str, options: SocketOptions) {
-    let client = Client::builder().socket_options(options).connect(address);
+    let client = Client::builder()
+        .socket_options(options)
+        .connect(address)
+        .wait();
     let client = client.unwrap();
-    let answer = client.request_blocking(b"anybody there?").unwrap();
+    let answer = client.request(b"anybody there?").wait().unwrap();
     assert_eq!(answer.payload(), b"anybody there?");
-    client.close();
+    client.close().wait();
     let stopped = server.shutdown(DEADLINE);
     assert_conserved(&stopped);
     assert_eq!(stopped.metrics.sessions_opened, 1);
@@ -123,7 +126,7 @@ fn options_that_cannot_be_name_themselves() {
     }
     let server = serve("tcp://127.0.0.1:0", SocketOptions::default()).unwrap();
     let client = Client::builder().socket_options(options);
-    match client.connect(&server.to_string()) {
+    match client.connect(&server.to_string()).wait() {
         Err(ConnectError::Failed(ConnectFailure::Stream(
             error @ StreamConnectError::Options { .. },
         ))) => assert!(is_named(error.source().unwrap()), "{error:?}"),
@@ -151,12 +154,12 @@ fn a_socket_file_of_a_dead_server_is_replaced_and_that_of_a_live_one_refused() {
         }
         other => panic!("{other:?}"),
     }
-    let client = Client::connect(&address).unwrap();
+    let client = Client::connect(&address).wait().unwrap();
     assert_eq!(
-        client.request_blocking(b"unharmed").unwrap().payload(),
+        client.request(b"unharmed").wait().unwrap().payload(),
         b"unharmed"
     );
-    client.close();
+    client.close().wait();
     // The second server's question whether somebody listens was a connection, too.
     assert_conserved(&server.shutdown(DEADLINE));
     assert!(!path.exists());
@@ -195,16 +198,16 @@ fn lanes_may_spin_before_they_sleep() {
             .unwrap();
         let clients = [50, 0].map(|spin_us| {
             let client = Client::builder().spin_us(spin_us);
-            client.connect(&server.to_string()).unwrap()
+            client.connect(&server.to_string()).wait().unwrap()
         });
         for number in 0..500_u32 {
             for client in &clients {
-                let answer = client.request_blocking(&number.to_le_bytes()).unwrap();
+                let answer = client.request(&number.to_le_bytes()).wait().unwrap();
                 assert_eq!(answer.payload(), number.to_le_bytes());
             }
         }
         for client in &clients {
-            client.close();
+            client.close().wait();
         }
         let stopped = server.shutdown(DEADLINE);
         assert_conserved(&stopped);
@@ -227,9 +230,9 @@ fn lanes_look_for_work_by_themselves_only_within_the_process() {
         ),
     ] {
         let server = serve(address, SocketOptions::default()).unwrap();
-        let client = Client::connect(&server.to_string()).unwrap();
+        let client = Client::connect(&server.to_string()).wait().unwrap();
         for number in 0..100_u32 {
-            let answer = client.request_blocking(&number.to_le_bytes()).unwrap();
+            let answer = client.request(&number.to_le_bytes()).wait().unwrap();
             assert_eq!(answer.payload(), number.to_le_bytes());
         }
         if looks {
@@ -238,7 +241,7 @@ fn lanes_look_for_work_by_themselves_only_within_the_process() {
                 (server.metrics().spins > 0).then_some(())
             });
         }
-        client.close();
+        client.close().wait();
         let stopped = server.shutdown(DEADLINE);
         assert_conserved(&stopped);
         let metrics = &stopped.metrics;

@@ -152,14 +152,18 @@ fn one_server_serves_uvrpc_peers_over_tcp_and_a_unix_socket() {
 
         let client = |address: &str| {
             let uvrpc = AnyCodec::by_name("uvrpc").unwrap();
-            Client::builder().codec(uvrpc).connect(address).unwrap()
+            Client::builder()
+                .codec(uvrpc)
+                .connect(address)
+                .wait()
+                .unwrap()
         };
         let large = vec![7; 500_000];
         for address in [&unframed, &tcp] {
             let client = client(address);
-            let reply = client.call_method("echo", &large).wait().unwrap();
+            let reply = client.request(&large).method("echo").wait().unwrap();
             assert_eq!(reply.payload(), large);
-            client.close();
+            client.close().wait();
         }
         drop((over_tcp, over_ipc));
         let metrics = server.shutdown(Duration::from_secs(5)).metrics;

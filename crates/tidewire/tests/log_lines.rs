@@ -22,16 +22,16 @@ fn talk(rounds: usize) {
         },
     )
     .unwrap();
-    let client = Client::connect(&server.to_string()).unwrap();
+    let client = Client::connect(&server.to_string()).wait().unwrap();
     let too_large = vec![0; 2 << 20];
     for _ in 0..rounds {
-        assert!(client.request_blocking(b"echo").is_ok());
-        assert!(client.request_blocking(b"refuse").is_err());
+        assert!(client.request(b"echo").wait().is_ok());
+        assert!(client.request(b"refuse").wait().is_err());
         client.try_send(b"one way").unwrap();
         assert!(client.try_send(&too_large).is_err());
     }
-    assert!(client.request_blocking(b"the end").is_ok());
-    client.close();
+    assert!(client.request(b"the end").wait().is_ok());
+    client.close().wait();
     let metrics = server.shutdown(std::time::Duration::from_secs(10)).metrics;
     assert_eq!(metrics.refused, rounds as u64);
 }

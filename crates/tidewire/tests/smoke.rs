@@ -10,15 +10,12 @@ use tidewire_testkit::fixtures::echo;
 #[test]
 fn echo_over_tcp() {
     let server = tidewire::serve("tcp://127.0.0.1:0", echo).unwrap();
-    let client = Client::connect(&server.to_string()).unwrap();
+    let client = Client::connect(&server.to_string()).wait().unwrap();
     for size in [0, 1, 100, 70_000, 1_000_000] {
         let payload = vec![7; size];
-        assert_eq!(
-            client.request_blocking(&payload).unwrap().payload(),
-            payload
-        );
+        assert_eq!(client.request(&payload).wait().unwrap().payload(), payload);
     }
-    client.close();
+    client.close().wait();
     let stopped = server.shutdown(Duration::from_secs(5));
     assert!(stopped.failures.is_empty());
     assert_eq!(stopped.metrics.sessions_closed(), 1);
@@ -32,15 +29,15 @@ fn two_clients_chat() {
         .start(|_| Chat::new())
         .unwrap();
     let address = server.to_string();
-    let alice = Client::connect(&address).unwrap();
-    let bob = Client::connect(&address).unwrap();
-    let a = alice.join("lobby", "alice").unwrap();
-    let b = bob.join("lobby", "bob").unwrap();
+    let alice = Client::connect(&address).wait().unwrap();
+    let bob = Client::connect(&address).wait().unwrap();
+    let a = alice.join("lobby", "alice").wait().unwrap();
+    let b = bob.join("lobby", "bob").wait().unwrap();
     assert_eq!((a.members, b.members), (1, 2));
-    assert!(bob.join("other", "alice").is_err());
+    assert!(bob.join("other", "alice").wait().is_err());
     alice.say(a.room, b"hello").unwrap();
     loop {
-        match bob.next_event() {
+        match bob.next_event().wait() {
             Event::Message(message) if message.kind == proto::message::Kind::Deliver => {
                 assert_eq!(message.payload, b"hello");
                 break;
@@ -49,12 +46,12 @@ fn two_clients_chat() {
             _ => {}
         }
     }
-    assert_eq!(bob.list(b.room).unwrap().len(), 2);
-    bob.whisper(b.room, "alice", b"psst").unwrap();
-    assert!(bob.whisper(b.room, "carol", b"psst").is_err());
-    bob.leave(b.room).unwrap();
-    alice.close();
-    bob.close();
+    assert_eq!(bob.list(b.room).wait().unwrap().len(), 2);
+    bob.whisper(b.room, "alice", b"psst").wait().unwrap();
+    assert!(bob.whisper(b.room, "carol", b"psst").wait().is_err());
+    bob.leave(b.room).wait().unwrap();
+    alice.close().wait();
+    bob.close().wait();
     let stopped = server.shutdown(Duration::from_secs(5));
     assert_eq!(stopped.metrics.room_in_flight(), 0, "{:?}", stopped.metrics);
 }

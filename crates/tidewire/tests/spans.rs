@@ -172,11 +172,8 @@ fn a_request_leaves_the_five_spans_of_its_session() {
 #[test]
 fn a_client_leaves_them_too() {
     let server = serve("tw1");
-    let client = Client::connect(&server.url()).unwrap();
-    assert_eq!(
-        client.request_blocking(b"hello").unwrap().payload(),
-        b"hello"
-    );
+    let client = Client::connect(&server.url()).wait().unwrap();
+    assert_eq!(client.request(b"hello").wait().unwrap().payload(), b"hello");
     let address = server.url();
     client.close();
     // Its own counters: the server may say good-bye to a client that has gone.

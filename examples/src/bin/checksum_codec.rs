@@ -27,15 +27,15 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
         .listen("tcp://127.0.0.1:0")?
         .start(|_lane| thermometer)?;
     let address = server.to_string();
-    let client = Client::builder().codec(codec).connect(&address)?;
-    let reply = client.request_blocking(b"temperature")?;
+    let client = Client::builder().codec(codec).connect(&address).wait()?;
+    let reply = client.request(b"temperature").wait()?;
     println!("temperature: {}", String::from_utf8_lossy(reply.payload()));
 
     // A frame with a flipped bit ends its own connection, and is counted.
     let mut noisy = TcpStream::connect(address.trim_start_matches("tcp://"))?;
     noisy.write_all(&[0xAA, 1, 1, 0, 1, b'?', 0, 0])?;
     noisy.read_to_end(&mut Vec::new())?;
-    client.close();
+    client.close().wait();
     let stopped = server.shutdown(Duration::from_secs(5));
     let damaged = stopped.metrics.closed_by("decode");
     println!("connections ended by damaged frames: {damaged}");

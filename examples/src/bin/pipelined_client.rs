@@ -14,7 +14,7 @@ fn main() -> std::process::ExitCode {
 
 fn run() -> Result<(), Box<dyn std::error::Error>> {
     let address = std::env::args().nth(1);
-    let client = Client::connect(address.as_deref().unwrap_or("tcp://127.0.0.1:7000"))?;
+    let client = Client::connect(address.as_deref().unwrap_or("tcp://127.0.0.1:7000")).wait()?;
     let mut waiting: VecDeque<(u32, Request)> = VecDeque::with_capacity(WINDOW);
     let mut answered = 0;
     for number in 0..QUESTIONS {
@@ -31,7 +31,7 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
                 waiting.pop_front();
             }
         }
-        waiting.push_back((number, client.request(&number.to_le_bytes())));
+        waiting.push_back((number, client.request(&number.to_le_bytes()).send()));
     }
     for (asked, request) in waiting {
         check(asked, &request.wait()?)?;

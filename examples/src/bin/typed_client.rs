@@ -12,7 +12,7 @@ fn main() -> std::process::ExitCode {
 
 fn run() -> Result<(), Box<dyn std::error::Error>> {
     let address = std::env::args().nth(1);
-    let client = Client::connect(address.as_deref().unwrap_or("tcp://127.0.0.1:7000"))?;
+    let client = Client::connect(address.as_deref().unwrap_or("tcp://127.0.0.1:7000")).wait()?;
     let shop = ShopClient::new(client);
 
     shop.restock("apple".into(), 3)?;

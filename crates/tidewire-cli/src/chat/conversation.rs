@@ -150,7 +150,7 @@ impl Conversation {
             return Ok(());
         }
         // Only the answer matters, which comes after a refusal of anything before it; a refused list is one too.
-        match self.client.list(self.alias) {
+        match self.client.list(self.alias).wait() {
             Ok(_) | Err(RequestError::Refused { .. }) => Ok(()),
             Err(error) => {
                 let lines = self.unanswered + self.unconfirmed;
@@ -288,7 +288,7 @@ impl Conversation {
             return Ok(());
         }
         let to = &*typed_name(to);
-        match self.client.whisper(self.alias, to, text.as_bytes()) {
+        match self.client.whisper(self.alias, to, text.as_bytes()).wait() {
             Ok(()) => {
                 self.confirm();
                 let line = self.view.whisper_sent(to, text);
@@ -316,7 +316,7 @@ impl Conversation {
         if !self.may_send("")? {
             return Ok(());
         }
-        match self.client.list(self.alias) {
+        match self.client.list(self.alias).wait() {
             Ok(list) => {
                 self.confirm();
                 self.learn(&list);
@@ -337,11 +337,11 @@ impl Conversation {
         if room == self.room {
             return self.notice("you are in that room already");
         }
-        let joined = match self.client.join(room, &self.name) {
+        let joined = match self.client.join(room, &self.name).wait() {
             Ok(joined) => joined,
             Err(error) => return self.not_done("you stay where you are", &error),
         };
-        let left = self.client.leave(self.alias);
+        let left = self.client.leave(self.alias).wait();
         self.room = room.to_owned();
         self.members.change_room();
         self.handle_entered(&joined)?;
@@ -353,7 +353,7 @@ impl Conversation {
 
     /// Goes back into the room on a new connection.
     fn enter_again(&mut self, refusals: u32) -> Result {
-        let error = match self.client.join(&self.room, &self.name) {
+        let error = match self.client.join(&self.room, &self.name).wait() {
             Ok(joined) => return self.handle_entered(&joined),
             Err(error) => error,
         };
@@ -418,7 +418,7 @@ impl Conversation {
 
     /// Asks who is here. `None` if the server does not say, which a large room's may not.
     fn fetch_names(&mut self) -> Option<Vec<(MemberId, String)>> {
-        let list = self.client.list(self.alias);
+        let list = self.client.list(self.alias).wait();
         self.unanswered_bytes = 0;
         match list {
             Ok(list) => {

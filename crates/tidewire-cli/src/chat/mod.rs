@@ -102,9 +102,10 @@ pub(crate) fn run(arguments: &ChatArguments) -> anyhow::Result<ExitCode> {
     let client = connection
         .client()?
         .reconnect(Backoff::default())
-        .connect(&connection.address)?;
+        .connect(&connection.address)
+        .wait()?;
     let Some((name, joined)) = enter(&client, &mut terminal, arguments)? else {
-        client.close();
+        client.close().wait();
         return Ok(ExitCode::SUCCESS);
     };
 
@@ -195,7 +196,7 @@ fn enter(
             }
         };
         let asked = typed_name(&asked).into_owned();
-        match client.join(room, &asked) {
+        match client.join(room, &asked).wait() {
             Ok(joined) => return Ok(Some((asked, joined))),
             Err(RequestError::Refused { code, text, .. }) if is_about_name(code, &text) => {
                 let shown = visible(asked.as_bytes());
@@ -289,7 +290,7 @@ fn pump_events(client: Client, events: Sender<Happening>) -> io::Result<()> {
         .name("tidewire-events".to_owned())
         .spawn(move || {
             loop {
-                let event = client.next_event();
+                let event = client.next_event().wait();
                 let last = event == Event::Ended;
                 let (handled, until_handled) = mpsc::channel();
                 if events.send(Happening::Event { event, handled }).is_err() || last {
@@ -309,9 +310,8 @@ fn conclude(
     client: &Client,
     happenings: &Receiver<Happening>,
 ) -> anyhow::Result<()> {
-    if client.begin_close().is_err() {
-        return Ok(());
-    }
+    // Its end is an event like the others.
+    drop(client.close());
     let deadline = Instant::now() + CLOSE_TIMEOUT;
     loop {
         let left = deadline.saturating_duration_since(Instant::now());

@@ -54,7 +54,7 @@ pub(crate) fn run(arguments: &PubArguments) -> anyhow::Result<ExitCode> {
     tidewire::proto::topic::validate_topic(topic).map_err(|error| bad_topic(topic, error))?;
     let connection = &arguments.connection;
     Need::Topics.check(&connection.codec(), "`tidewire pub`")?;
-    let client = connection.client()?.connect(&connection.address)?;
+    let client = connection.client()?.connect(&connection.address).wait()?;
     let mut publisher = Publisher {
         client: &client,
         topic,
@@ -133,7 +133,7 @@ impl Publisher<'_> {
     fn confirm(&mut self) -> anyhow::Result<()> {
         let confirmed = self.client.flush().wait();
         // A refusal came before the confirmation, on the same connection.
-        while let Some(event) = self.client.next_event_within(Duration::ZERO) {
+        while let Some(event) = self.client.next_event().wait_for(Duration::ZERO) {
             match event {
                 Event::Message(message) if message.kind == Kind::Error => {
                     let text = ErrorBody::decode(&message.payload)

@@ -99,12 +99,13 @@ pub(crate) fn run(arguments: &SubArguments) -> anyhow::Result<ExitCode> {
         .reconnect(Backoff::default())
         .when_events_full(when_events_full)
         .event_bytes_max((EVENT_BYTES_MAX / arguments.patterns.len()).max(EVENT_BYTES_MIN))
-        .connect(&connection.address)?;
+        .connect(&connection.address)
+        .wait()?;
     take_client_events(client.clone())?;
     for (index, pattern) in arguments.patterns.iter().enumerate() {
         let subscription = match arguments.policy {
-            Some(policy) => client.subscribe_with(pattern, policy),
-            None => client.subscribe(pattern),
+            Some(policy) => client.subscribe(pattern).policy(policy).wait(),
+            None => client.subscribe(pattern).wait(),
         };
         let what = format!("the subscription to {pattern:?}");
         let subscription = subscription.map_err(|error| request_failure(&what, error))?;
@@ -259,7 +260,7 @@ fn watch_signals(
 
 /// Takes the client's own events, of which those of the subscriptions say enough, so that they fill no queue.
 fn take_client_events(client: Client) -> io::Result<()> {
-    let take = move || while client.next_event() != Event::Ended {};
+    let take = move || while client.next_event().wait() != Event::Ended {};
     let name = "tidewire-events".to_owned();
     std::thread::Builder::new().name(name).spawn(take)?;
     Ok(())
@@ -278,13 +279,13 @@ fn pump(
             let mut is_over = false;
             while !is_over {
                 let (mut events, mut bytes) = (Vec::new(), 0);
-                let mut next = Some(subscription.next());
+                let mut next = Some(subscription.next_event().wait());
                 while let Some(event) = next.take() {
                     is_over = event == TopicEvent::Ended;
                     bytes += EVENT_BYTES + payload_bytes(&event);
                     events.push(event);
                     if !is_over && bytes < BATCH_BYTES_MAX {
-                        next = subscription.next_within(Duration::ZERO);
+                        next = subscription.next_event().wait_for(Duration::ZERO);
                     }
                 }
                 if happenings.send(Happening::Events(index, events)).is_err() {

@@ -85,8 +85,8 @@ fn rooms_are_changed_and_kept_apart() {
 #[test]
 fn what_is_piped_in_is_said_whole_before_the_client_ends() {
     let (_server, address) = Process::server(&[]);
-    let listener = Client::connect(&address).unwrap();
-    listener.join("lobby", "ear").unwrap();
+    let listener = Client::connect(&address).wait().unwrap();
+    listener.join("lobby", "ear").wait().unwrap();
     let mut ann = Process::start(&["chat", &address, "--name", "ann"]);
     let lines = 20_000_u32;
     let filler = "x".repeat(100);
@@ -98,7 +98,7 @@ fn what_is_piped_in_is_said_whole_before_the_client_ends() {
     ann.end_input();
     let mut next = 0;
     loop {
-        match listener.next_event() {
+        match listener.next_event().wait() {
             Event::Message(message) if message.kind == Kind::Deliver => {
                 assert_eq!(message.flags & FLAG_PRIVATE, 0);
                 assert_eq!(message.payload, format!("{next} {filler}").into_bytes());
@@ -352,14 +352,14 @@ fn a_name_held_by_somebody_else_is_asked_for_again_until_it_is_free() {
     let mut server = Process::start(&["serve", "--bind", &address]);
     server.expect("ready codec=");
     // Whoever is faster: if ann is in already, this name is refused and the test has nothing to show.
-    let thief = Client::connect(&address).unwrap();
-    if let Ok(joined) = thief.join("lobby", "ann") {
+    let thief = Client::connect(&address).wait().unwrap();
+    if let Ok(joined) = thief.join("lobby", "ann").wait() {
         let line = ann.expect("! not in the room yet; trying again in ");
         assert!(line.ends_with(": the name is taken"), "{line}");
         ann.type_line("hello?");
         ann.expect("! not connected; this was not sent");
-        thief.leave(joined.room).unwrap();
-        thief.close();
+        thief.leave(joined.room).wait().unwrap();
+        thief.close().wait();
     }
     ann.expect("* you are in lobby as ann; ");
 }

@@ -68,8 +68,8 @@ fn a_log_that_fails_later_is_counted_and_said_once() {
     server.expect("ready codec=");
     let address = address.trim_start_matches("listening on ");
     for _ in 0..20 {
-        let client = tidewire::Client::connect(address).unwrap();
-        client.close();
+        let client = tidewire::Client::connect(address).wait().unwrap();
+        client.close().wait();
     }
     server.signal(Signal::INT);
     let told = server.expect("2: log: offered=");

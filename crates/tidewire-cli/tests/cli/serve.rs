@@ -45,18 +45,21 @@ fn it_says_where_it_listens_and_then_that_it_is_ready() {
     let address = |line: &String| line.trim_start_matches("listening on ").to_owned();
     let clients: Vec<Client> = said[..3]
         .iter()
-        .map(|line| Client::connect(&address(line)).unwrap())
+        .map(|line| Client::connect(&address(line)).wait().unwrap())
         .collect();
     for (index, client) in clients.iter().enumerate() {
-        let joined = client.join("lobby", &format!("user{index}")).unwrap();
+        let joined = client
+            .join("lobby", &format!("user{index}"))
+            .wait()
+            .unwrap();
         assert_eq!(joined.members, index + 1);
     }
-    let room = clients[2].join("hall", "").unwrap().room;
-    let met = clients[1].join("hall", "").unwrap();
+    let room = clients[2].join("hall", "").wait().unwrap().room;
+    let met = clients[1].join("hall", "").wait().unwrap();
     assert_eq!((met.room, met.members), (room, 2));
     clients[2].say(room, b"hello").unwrap();
     loop {
-        match clients[1].next_event() {
+        match clients[1].next_event().wait() {
             Event::Message(message) if message.kind == Kind::Deliver => {
                 assert_eq!((message.channel, &*message.payload), (room, &b"hello"[..]));
                 break;
@@ -145,18 +148,18 @@ fn a_person_with_netcat_is_let_in_under_a_free_name() {
 fn signals_drain_and_the_summary_accounts_for_every_message() {
     for signal in [Signal::INT, Signal::TERM] {
         let (mut server, address) = Process::server(&["--drain-ms", "20000"]);
-        let client = Client::connect(&address).unwrap();
-        let other = Client::connect(&address).unwrap();
-        let room = client.join("lobby", "al").unwrap().room;
-        other.join("lobby", "bo").unwrap();
+        let client = Client::connect(&address).wait().unwrap();
+        let other = Client::connect(&address).wait().unwrap();
+        let room = client.join("lobby", "al").wait().unwrap().room;
+        other.join("lobby", "bo").wait().unwrap();
         for _ in 0..10 {
             client.say(room, b"last words").unwrap();
         }
-        assert_eq!(client.list(room).unwrap().len(), 2);
+        assert_eq!(client.list(room).wait().unwrap().len(), 2);
         server.signal(signal);
         let mut heard = 0;
         loop {
-            match other.next_event() {
+            match other.next_event().wait() {
                 Event::Message(message) if message.kind == Kind::Deliver => heard += 1,
                 Event::Ended => break,
                 _ => {}
@@ -229,11 +232,13 @@ fn programs_read_where_it_listens_and_what_became_of_everything() {
     let mut server = Process::start(&["serve", "--json", "--bind", "tcp://127.0.0.1:0"]);
     let ready: serde_json::Value = serde_json::from_str(&server.expect("ready")).unwrap();
     assert_eq!(ready["codec"], "tw1");
-    let client = Client::connect(ready["addresses"][0].as_str().unwrap()).unwrap();
-    let room = client.join("lobby", "al").unwrap().room;
+    let client = Client::connect(ready["addresses"][0].as_str().unwrap())
+        .wait()
+        .unwrap();
+    let room = client.join("lobby", "al").wait().unwrap().room;
     client.say(room, b"to nobody").unwrap();
-    assert_eq!(client.list(room).unwrap().len(), 1);
-    client.close();
+    assert_eq!(client.list(room).wait().unwrap().len(), 1);
+    client.close().wait();
     server.signal(Signal::INT);
     let served: serde_json::Value = serde_json::from_str(&server.expect("served")).unwrap();
     assert_eq!(served["said"], 1);
@@ -273,7 +278,7 @@ fn it_tells_its_parent_what_its_lanes_did() {
         serde_json::from_str(&line[line.find('{').unwrap()..]).unwrap()
     };
     let before = ask();
-    let client = Client::connect(&address).unwrap();
+    let client = Client::connect(&address).wait().unwrap();
     for _ in 0..100 {
         assert_eq!(client.request(b"again").wait().unwrap().payload(), b"again");
     }
@@ -286,7 +291,7 @@ fn it_tells_its_parent_what_its_lanes_did() {
         grown("allocations") > 0 && grown("allocated_bytes") > 0,
         "{after}"
     );
-    client.close();
+    client.close().wait();
     server.end_input();
     assert_eq!(server.wait().status.code(), Some(0));
 }
@@ -295,8 +300,8 @@ fn it_tells_its_parent_what_its_lanes_did() {
 fn an_end_of_stdin_means_nothing_otherwise() {
     let (mut server, address) = Process::server(&[]);
     server.end_input();
-    let client = Client::connect(&address).unwrap();
-    assert!(client.join("lobby", "al").is_ok());
+    let client = Client::connect(&address).wait().unwrap();
+    assert!(client.join("lobby", "al").wait().is_ok());
     server.signal(Signal::TERM);
     assert_eq!(server.wait().status.code(), Some(0));
 }
@@ -317,13 +322,13 @@ fn nobody_reading_its_output_is_no_reason_to_end() {
         .unwrap();
     let deadline = std::time::Instant::now() + crate::process::DEADLINE;
     let client = loop {
-        match Client::connect(&ipc) {
+        match Client::connect(&ipc).wait() {
             Ok(client) => break client,
             Err(error) => assert!(std::time::Instant::now() < deadline, "{error:?}"),
         }
         std::thread::yield_now();
     };
-    assert!(client.join("lobby", "al").is_ok());
+    assert!(client.join("lobby", "al").wait().is_ok());
     drop(child.stdin.take());
     assert_eq!(child.wait().unwrap().code(), Some(0));
 }

@@ -78,8 +78,8 @@ fn a_server_with_a_blocked_stderr_ends_by_a_signal() {
         let mut server = Stuck::start(command(&arguments).stdout(Stdio::piped()).stderr(stderr));
         let address = ready(&mut server);
         for _ in 0..3 {
-            let client = tidewire::Client::connect(&address).unwrap();
-            client.close();
+            let client = tidewire::Client::connect(&address).wait().unwrap();
+            client.close().wait();
         }
         server.signal(Signal::TERM);
         assert_eq!(server.code(), Some(0), "{lossy}");
@@ -134,7 +134,7 @@ fn a_subscriber_with_a_blocked_stdout_ends_by_a_signal() {
     let (reader, stdout) = full_pipe();
     let mut sub = command(&["sub", &server.url(), "news"]);
     let sub = Stuck::start(sub.stdout(stdout).stderr(Stdio::null()));
-    let publisher = tidewire::Client::connect(&server.url()).unwrap();
+    let publisher = tidewire::Client::connect(&server.url()).wait().unwrap();
     server.wait_for("it has something to print", |metrics| {
         publisher.publish("news", b"told").unwrap();
         publisher.flush().wait().unwrap();
@@ -144,7 +144,7 @@ fn a_subscriber_with_a_blocked_stdout_ends_by_a_signal() {
     // 0 if the signal came before the first line.
     assert!(matches!(sub.code(), Some(0 | 143)));
     drop(reader);
-    publisher.close();
+    publisher.close().wait();
     server.stop();
 }
 

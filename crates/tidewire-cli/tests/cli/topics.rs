@@ -21,7 +21,7 @@ fn subscriber(address: &str, arguments: &[&str]) -> Process {
 
 /// Publishes until `sub` prints the first message, so that what follows is heard.
 fn reach(process: &mut Process, address: &str, topic: &str, expected: &str) {
-    let client = Client::connect(address).unwrap();
+    let client = Client::connect(address).wait().unwrap();
     let stop = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
     let stopped = std::sync::Arc::clone(&stop);
     let topic = topic.to_owned();
@@ -126,7 +126,7 @@ fn a_reader_that_has_enough_ends_it_politely() {
         .spawn()
         .unwrap();
     let mut line = String::new();
-    let client = Client::connect(&address).unwrap();
+    let client = Client::connect(&address).wait().unwrap();
     let stop = std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -153,7 +153,7 @@ fn stalled(address: &str) -> (Child, Lines<BufReader<ChildStdout>>) {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    let client = Client::connect(address).unwrap();
+    let client = Client::connect(address).wait().unwrap();
     let mut lines = BufReader::new(sub.stdout.take().unwrap()).lines();
     let stop = std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -171,7 +171,7 @@ fn stalled(address: &str) -> (Child, Lines<BufReader<ChildStdout>>) {
 
 /// Publishes `count` messages, all of which the server takes.
 fn flood(address: &str, count: u64, payload_bytes: usize) {
-    let client = Client::connect(address).unwrap();
+    let client = Client::connect(address).wait().unwrap();
     let payload = vec![b'x'; payload_bytes];
     for number in 1..=count {
         client.publish("flood", &payload).unwrap();
@@ -335,8 +335,14 @@ fn the_servers_policy_is_the_default() {
     for policy in [Policy::DropOldest, Policy::Block] {
         let (_server, address) =
             Process::server(&["--app", "pubsub", "--slow-subscriber", policy.name()]);
-        let client = Client::connect(&address).unwrap();
-        assert!(client.subscribe("a").is_ok());
-        assert!(client.subscribe_with("b", Policy::Conflate).is_ok());
+        let client = Client::connect(&address).wait().unwrap();
+        assert!(client.subscribe("a").wait().is_ok());
+        assert!(
+            client
+                .subscribe("b")
+                .policy(Policy::Conflate)
+                .wait()
+                .is_ok()
+        );
     }
 }

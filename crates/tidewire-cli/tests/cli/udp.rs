@@ -37,7 +37,7 @@ fn people_chat_over_udp() {
 fn topics_go_over_udp() {
     let (server, address) = Process::server_at(ANY_PORT, &["--app", "pubsub"]);
     let mut subscriber = Process::start(&["sub", &address, "news.*"]);
-    let client = Client::connect(&address).unwrap();
+    let client = Client::connect(&address).wait().unwrap();
     // Until it is subscribed, what is published passes it by.
     let mut heard = false;
     while !heard {
@@ -45,7 +45,7 @@ fn topics_go_over_udp() {
         client.flush().wait().unwrap();
         heard = subscriber.has_line("sunny");
     }
-    client.close();
+    client.close().wait();
     subscriber.signal(Signal::INT);
     assert_eq!(subscriber.wait().status.code(), Some(0));
     drop(server);

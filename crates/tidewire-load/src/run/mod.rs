@@ -347,19 +347,20 @@ fn try_out(scenario: &Scenario, address: &str, options: &RunOptions) -> Result<(
         .limits(limits)
         .request_timeout(options.answer_timeout)
         .connect(address)
+        .wait()
         .map_err(|source| RunError::Target {
             address: address.to_owned(),
             source,
         })?;
     let needs_rooms = |step: &Step| step.pattern == Pattern::Chat;
     if !scenario.steps.iter().any(needs_rooms) {
-        client.close();
+        client.close().wait();
         return Ok(());
     }
     // A server with rooms knows this question, though its answer to somebody who is in none is a refusal. To join would
     // be one login more than the report accounts for.
-    let asked = client.list(0);
-    client.close();
+    let asked = client.list(0).wait();
+    client.close().wait();
     match asked {
         Err(
             source @ (RequestError::Refused {

@@ -30,7 +30,7 @@ pub(super) fn one_way_messages_all_arrive_before_what_follows(cell: &Cell<'_>) {
         client.try_send(b"#").expect("a place in the queue");
     }
     assert_eq!(counted(cell, &client), before + MESSAGES);
-    client.close();
+    client.close().wait();
 }
 
 pub(super) fn exact_topics_reach_subscribers(cell: &Cell<'_>) {

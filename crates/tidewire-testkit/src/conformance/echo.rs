@@ -18,11 +18,11 @@ pub(super) fn of_many_sizes(setup: &Setup) {
     let client = connect(setup, &server.url());
     for (seed, size) in setup.payload_sizes().into_iter().enumerate() {
         let payload = payload_of(seed, size);
-        let request = client.prepare(&payload).method(setup.codec.method());
+        let request = client.request(&payload).method(setup.codec.method());
         let reply = request.wait().expect("an answer");
         assert!(reply.payload() == payload, "{size} bytes came back changed");
     }
-    client.close();
+    client.close().wait();
     let metrics = server.stop();
     assert_eq!(metrics.sessions_opened, 1);
 }
@@ -37,12 +37,13 @@ pub(super) fn pipelined_requests_get_their_own_replies(setup: &Setup) {
         .pending_max(100)
         .when_window_full(WhenWindowFull::Wait)
         .connect(&server.url())
+        .wait()
         .expect("the server welcomes the client");
     let payload = |seed: usize| payload_of(seed, seed * 37 % 700);
     let requests: Vec<_> = (0..REQUESTS)
         .map(|seed| {
             let payload = payload(seed);
-            let request = client.prepare(&payload).method(setup.codec.method());
+            let request = client.request(&payload).method(setup.codec.method());
             // Not all fit the ids of all codecs at once.
             request.when_full(WhenWindowFull::Wait).send()
         })
@@ -58,7 +59,7 @@ pub(super) fn pipelined_requests_get_their_own_replies(setup: &Setup) {
     }
     assert_eq!(answered, REQUESTS);
     assert_eq!(client.metrics().replies_unmatched, 0);
-    client.close();
+    client.close().wait();
     server.stop();
 }
 
@@ -131,5 +132,6 @@ pub(super) fn connect(setup: &Setup, address: &str) -> Client {
         .client()
         .request_timeout(DEADLINE)
         .connect(address)
+        .wait()
         .expect("the server welcomes the client")
 }

@@ -57,9 +57,10 @@ pub(super) fn clients_reconnect_after_a_restart(setup: &Setup) {
         .request_timeout(DEADLINE)
         .reconnect(SOON)
         .connect(&address)
+        .wait()
         .expect("the server welcomes the client");
     let ask = |client: &Client, payload: &[u8]| {
-        let request = client.prepare(payload).method(setup.codec.method());
+        let request = client.request(payload).method(setup.codec.method());
         request.wait().expect("an answer")
     };
     assert_eq!(ask(&client, b"before").payload(), b"before");
@@ -89,7 +90,7 @@ pub(super) fn clients_reconnect_after_a_restart(setup: &Setup) {
         matches!(event, Event::Opened { .. })
     });
     assert_eq!(ask(&client, b"after").payload(), b"after");
-    client.close();
+    client.close().wait();
     assert_conserved(&restarted.shutdown(DEADLINE));
     drop(directory);
 }
@@ -97,11 +98,11 @@ pub(super) fn clients_reconnect_after_a_restart(setup: &Setup) {
 pub(super) fn subscriptions_are_made_again_after_a_restart(setup: &Setup) {
     let server = setup.serve(|_| PubSub::new());
     let address = server.url();
-    let client = setup.client().reconnect(SOON).connect(&address);
+    let client = setup.client().reconnect(SOON).connect(&address).wait();
     let client = client.expect("the server welcomes the client");
-    let exact = client.subscribe("a.b").expect("a pattern");
-    let wildcard = client.subscribe("a.>").expect("a pattern");
-    let dropped = client.subscribe("c").expect("a pattern");
+    let exact = client.subscribe("a.b").wait().expect("a pattern");
+    let wildcard = client.subscribe("a.>").wait().expect("a pattern");
+    let dropped = client.subscribe("c").wait().expect("a pattern");
     client.publish("a.b", b"before").expect("a topic");
     assert_eq!(heard(&exact), ("a.b".to_owned(), b"before".to_vec()));
     assert_eq!(heard(&wildcard), ("a.b".to_owned(), b"before".to_vec()));
@@ -109,7 +110,7 @@ pub(super) fn subscriptions_are_made_again_after_a_restart(setup: &Setup) {
 
     let directory = server.stop_for_restart();
     for subscription in [&exact, &wildcard] {
-        let event = subscription.next_within(DEADLINE);
+        let event = subscription.next_event().wait_for(DEADLINE);
         let interrupted = matches!(
             event,
             Some(TopicEvent::Interrupted {
@@ -124,16 +125,16 @@ pub(super) fn subscriptions_are_made_again_after_a_restart(setup: &Setup) {
     let restarted = restarted.expect("the address is free again");
     for subscription in [&exact, &wildcard] {
         assert_eq!(
-            subscription.next_within(DEADLINE),
+            subscription.next_event().wait_for(DEADLINE),
             Some(TopicEvent::Resumed)
         );
     }
     client.publish("a.b", b"after").expect("a topic");
     assert_eq!(heard(&exact), ("a.b".to_owned(), b"after".to_vec()));
     assert_eq!(heard(&wildcard), ("a.b".to_owned(), b"after".to_vec()));
-    client.close();
-    assert_eq!(exact.next(), TopicEvent::Ended);
-    let late = client.subscribe("late");
+    client.close().wait();
+    assert_eq!(exact.next_event().wait(), TopicEvent::Ended);
+    let late = client.subscribe("late").wait();
     assert!(matches!(late, Err(RequestError::Shutdown)), "{late:?}");
     assert_conserved(&restarted.shutdown(DEADLINE));
     drop(directory);
@@ -141,7 +142,7 @@ pub(super) fn subscriptions_are_made_again_after_a_restart(setup: &Setup) {
 
 /// The next message of a subscription, as topic and payload.
 fn heard(subscription: &Subscription) -> (String, Vec<u8>) {
-    match subscription.next_within(DEADLINE) {
+    match subscription.next_event().wait_for(DEADLINE) {
         Some(TopicEvent::Message(message)) => (message.topic.to_string(), message.payload),
         other => panic!("no message: {other:?}"),
     }
@@ -151,7 +152,8 @@ fn heard(subscription: &Subscription) -> (String, Vec<u8>) {
 fn expect_event(client: &Client, what: &str, fits: impl Fn(&Event) -> bool) {
     loop {
         let event = client
-            .next_event_within(DEADLINE)
+            .next_event()
+            .wait_for(DEADLINE)
             .unwrap_or_else(|| panic!("no event in time: {what}"));
         if fits(&event) {
             return;

@@ -36,7 +36,7 @@ pub(super) fn replies_of_any_order_find_their_requests(cell: &Cell<'_>) {
         );
     }
     assert_eq!(client.metrics().replies_unmatched, 0);
-    client.close();
+    client.close().wait();
 }
 
 pub(super) fn refusals_find_their_requests(cell: &Cell<'_>) {
@@ -63,7 +63,7 @@ pub(super) fn refusals_find_their_requests(cell: &Cell<'_>) {
         }
     }
     assert_eq!(client.metrics().replies_unmatched, 0);
-    client.close();
+    client.close().wait();
 }
 
 /// What comes without having been asked for is counted as a reply or told as a message, and shifts nothing.
@@ -79,7 +79,7 @@ pub(super) fn replies_to_nothing_match_nothing(cell: &Cell<'_>) {
         });
     } else {
         let stray = loop {
-            match client.next_event() {
+            match client.next_event().wait() {
                 Event::Message(message) => break message.payload,
                 Event::Opened { .. } => {}
                 other => panic!("waiting for a message: {other:?}"),
@@ -89,7 +89,7 @@ pub(super) fn replies_to_nothing_match_nothing(cell: &Cell<'_>) {
     }
     let after = cell.ask(&client, b"=after").wait().expect("a reply");
     assert_eq!(after.payload(), b"after");
-    client.close();
+    client.close().wait();
 }
 
 /// The client's window: what does not fit is refused, or waits for its turn, as its caller chose.
@@ -101,7 +101,7 @@ pub(super) fn a_full_window_refuses_or_lets_wait(cell: &Cell<'_>) {
     let refused = cell.ask(&client, b"=c").wait();
     assert_eq!(refused, Err(RequestError::WindowFull));
     let waiting = client
-        .prepare(b"=d")
+        .request(b"=d")
         .method(cell.setup.codec.method())
         .when_full(WhenWindowFull::Wait)
         .send();
@@ -112,8 +112,8 @@ pub(super) fn a_full_window_refuses_or_lets_wait(cell: &Cell<'_>) {
         assert_eq!(request.wait().expect("a reply").payload(), expected);
     }
     assert_eq!(waiting.wait().expect("a reply").payload(), b"d");
-    client.close();
-    control.close();
+    client.close().wait();
+    control.close().wait();
 }
 
 /// The server's window: a session with too many unanswered requests is not read, and nothing of it is lost.
@@ -138,8 +138,8 @@ pub(super) fn a_server_with_its_hands_full_reads_no_more(cell: &Cell<'_>) {
         let reply = request.wait().expect("a reply");
         assert!(reply.payload() == &command(b'<', number)[1..], "{number}");
     }
-    client.close();
-    control.close();
+    client.close().wait();
+    control.close().wait();
 }
 
 pub(super) fn cancelled_requests_are_not_answered(cell: &Cell<'_>) {
@@ -161,8 +161,8 @@ pub(super) fn cancelled_requests_are_not_answered(cell: &Cell<'_>) {
     let next = cell.ask(&client, b"=wanted").wait().expect("a reply");
     assert_eq!(next.payload(), b"wanted");
     assert_eq!(client.metrics().replies_unmatched, 0);
-    client.close();
-    control.close();
+    client.close().wait();
+    control.close().wait();
 }
 
 pub(super) fn late_replies_are_counted(cell: &Cell<'_>) {
@@ -170,7 +170,7 @@ pub(super) fn late_replies_are_counted(cell: &Cell<'_>) {
     let client = cell.client();
     let before = cell.server.metrics().deferred;
     let impatient = client
-        .prepare(b"<late")
+        .request(b"<late")
         .method(cell.setup.codec.method())
         .timeout(Duration::from_millis(1))
         .wait();
@@ -183,6 +183,6 @@ pub(super) fn late_replies_are_counted(cell: &Cell<'_>) {
     wait_until("the late reply is counted", || {
         (client.metrics().replies_unmatched == 1).then_some(())
     });
-    client.close();
-    control.close();
+    client.close().wait();
+    control.close().wait();
 }

@@ -30,6 +30,7 @@ impl Cell<'_> {
         builder
             .request_timeout(DEADLINE)
             .connect(&self.server.url())
+            .wait()
             .expect("the server welcomes the client")
     }
 
@@ -40,7 +41,7 @@ impl Cell<'_> {
     /// Sends a request, by name where the codec's peers expect one.
     pub(super) fn ask(&self, client: &Client, payload: &[u8]) -> Request {
         let method = self.setup.codec.method();
-        client.prepare(payload).method(method).send()
+        client.request(payload).method(method).send()
     }
 
     /// Has everything that is held answered, and waits until it is.

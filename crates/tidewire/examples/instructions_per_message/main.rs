@@ -175,11 +175,12 @@ impl Plan {
         let client = Client::builder()
             .poller(PollerChoice::Only(PollerKind::Poll))
             .codec(self.codec.clone())
-            .connect(&server.to_string())?;
+            .connect(&server.to_string())
+            .wait()?;
         let mut waiting = Vec::new();
         for _ in 0..self.rounds {
             for _ in 0..self.batch {
-                waiting.push(client.request(&PAYLOAD));
+                waiting.push(client.request(&PAYLOAD).send());
             }
             for request in waiting.drain(..) {
                 if request.wait()?.payload() != PAYLOAD {

@@ -168,21 +168,19 @@ impl Address {
 
     /// Has a stream's address say this about framing unless it says something.
     pub(crate) fn set_usual_framing(&mut self, framing: StreamFraming) {
-        if matches!(self.kind, AddressKind::Tcp { .. } | AddressKind::Ipc(_)) {
+        if self.is_stream_socket() {
             self.framing.get_or_insert(framing);
         }
+    }
+
+    /// Whether bytes travel through a TCP or Unix socket.
+    pub(crate) fn is_stream_socket(&self) -> bool {
+        matches!(self.kind, AddressKind::Tcp { .. } | AddressKind::Ipc(_))
     }
 
     /// Whether messages travel as datagrams.
     pub(crate) fn is_udp(&self) -> bool {
         matches!(self.kind, AddressKind::Udp { .. })
-    }
-}
-
-impl Endpoint {
-    /// Whether messages travel as datagrams.
-    pub(crate) fn is_udp(&self) -> bool {
-        matches!(self, Self::Udp(_))
     }
 }
 

@@ -1,5 +1,6 @@
 //! A request with choices of its own: method, deadline, repetition, a full window.
 
+use std::future::IntoFuture;
 use std::time::Duration;
 
 use tidewire_io::clock::coarse_now_ns;
@@ -12,16 +13,17 @@ use super::request::Request;
 use super::submissions::{RequestHead, WhenWindowFull};
 use crate::limits::nanoseconds;
 
-/// A request to be sent, made by [`Client::prepare`].
+/// A request to be sent, made by [`Client::request`]. Await it, [`wait`](Self::wait) for it, or [`send`](Self::send) it and
+/// look for the reply later.
 ///
 /// ```
 /// # use std::time::Duration;
 /// # let server = tidewire::serve("tcp://127.0.0.1:0", |cx: &mut tidewire::Context<'_>, message: tidewire::Message<'_>| {
 /// #     cx.reply(message.payload)
 /// # })?;
-/// # let client = tidewire::Client::connect(&server.to_string())?;
+/// # let client = tidewire::Client::connect(&server.to_string()).wait()?;
 /// let reply = client
-///     .prepare(b"42")
+///     .request(b"42")
 ///     .method("lookup")
 ///     .timeout(Duration::from_secs(1))
 ///     .idempotent()
@@ -30,7 +32,7 @@ use crate::limits::nanoseconds;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
-#[must_use = "nothing is sent before `send` or `wait`"]
+#[must_use = "nothing is sent before `send`, `wait` or `.await`"]
 pub struct Call<'a> {
     client: &'a Client,
     payload: Payload<'a>,
@@ -51,11 +53,12 @@ pub(crate) enum Payload<'a> {
 }
 
 impl<'a> Call<'a> {
-    pub(crate) fn new(client: &'a Client, kind: Kind, payload: Payload<'a>) -> Self {
+    #[inline]
+    pub(crate) fn new(client: &'a Client, payload: Payload<'a>) -> Self {
         Self {
             client,
             payload,
-            kind,
+            kind: Kind::Request,
             channel: 0,
             name: "",
             timeout: client.inner.request_timeout,
@@ -70,14 +73,21 @@ impl<'a> Call<'a> {
         self
     }
 
-    /// On this channel.
+    /// A frame of this kind in place of [`Kind::Request`]. It must be one that is answered.
+    pub fn kind(mut self, kind: Kind) -> Self {
+        self.kind = kind;
+        self
+    }
+
+    /// On this channel: a room's or method's alias. Default 0.
     pub fn channel(mut self, channel: u16) -> Self {
         self.channel = channel;
         self
     }
 
     /// How long it may take, counted from [`Call::send`], waiting and repetitions included. It fails at most two ticks of
-    /// the system's timer later, some milliseconds, and never earlier.
+    /// the system's timer later, some milliseconds, and never earlier. Default:
+    /// [`ClientBuilder::request_timeout`](super::ClientBuilder::request_timeout).
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
@@ -98,6 +108,7 @@ impl<'a> Call<'a> {
     }
 
     /// Sends it; the reply is awaited or waited for.
+    #[inline]
     pub fn send(self) -> Request {
         let inner = &self.client.inner;
         if !inner.matches_replies {
@@ -134,5 +145,14 @@ impl<'a> Call<'a> {
     /// See [`RequestError`].
     pub fn wait(self) -> Result<Reply, RequestError> {
         self.send().wait()
+    }
+}
+
+impl IntoFuture for Call<'_> {
+    type Output = Result<Reply, RequestError>;
+    type IntoFuture = Request;
+
+    fn into_future(self) -> Request {
+        self.send()
     }
 }

@@ -52,6 +52,12 @@ pub enum RequestError {
     /// There is no connection now; nothing was sent.
     #[error("not connected")]
     NotConnected,
+    /// There is no connection, because the last attempt to make one failed; nothing was sent. Try again later.
+    #[error("cannot connect: {cause}")]
+    CannotConnect {
+        /// Why, for people.
+        cause: String,
+    },
     /// As many requests wait as allowed, in number or in [bytes](crate::Limits::queue_bytes_max); nothing was sent. Try again
     /// after a reply.
     #[error("too many requests are waiting for their replies")]

@@ -1,10 +1,17 @@
-//! What happens at a client without being asked for: messages, opening, closing, reconnecting.
+//! What happens at a client without being asked for: messages, opening, closing, reconnecting. How events are taken, those of
+//! clients and those of subscriptions.
 
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
+use futures_core::{FusedStream, Stream};
 use tidewire_proto::message::{Kind, Message};
 
-use super::event_queue::Queued;
+use super::Client;
+use super::event_queue::{EventQueue, Queued, Waiter};
 use crate::session::CloseReason;
 
 /// Something that happened at a client.
@@ -56,6 +63,132 @@ pub struct OwnedMessage {
     pub payload: Vec<u8>,
 }
 
+/// The next event of a client or of a subscription, as [`Client::next_event`] and
+/// [`Subscription::next_event`](crate::Subscription::next_event) give it: a future for any executor, with blocking twins.
+///
+/// After the end it is [`Event::Ended`] or [`TopicEvent::Ended`](crate::TopicEvent::Ended), at once and every time.
+///
+/// # Cancel safety
+/// An event is taken when the future is ready, and not before. Dropping it earlier loses none.
+#[derive(Debug)]
+#[must_use = "it takes no event unless it is awaited or waited for"]
+pub struct NextEvent<'a, E: Queued> {
+    queue: &'a EventQueue<E>,
+    waiter: Waiter,
+}
+
+/// The events of a client as a stream, made by [`Client::events`]. It keeps its client alive.
+///
+/// It ends in place of [`Event::Ended`]: polled after the end it says again that it has ended.
+///
+/// # Cancel safety
+/// An event is taken when a poll is ready with it. A `next()` of it that is dropped earlier loses none.
+#[derive(Debug)]
+pub struct Events {
+    client: Client,
+    waiter: Waiter,
+    has_ended: bool,
+}
+
+impl<'a, E: Queued> NextEvent<'a, E> {
+    pub(super) fn new(queue: &'a EventQueue<E>) -> Self {
+        Self {
+            queue,
+            waiter: Waiter::default(),
+        }
+    }
+
+    /// Blocks until there is an event. Never call it on a lane.
+    #[must_use]
+    pub fn wait(self) -> E {
+        self.queue.next(None).unwrap_or_else(E::ended)
+    }
+
+    /// Blocks until there is an event, or for so long: then it is `None`. With [`Duration::ZERO`] it does not block.
+    #[must_use]
+    pub fn wait_for(self, timeout: Duration) -> Option<E> {
+        self.queue.next(Some(timeout))
+    }
+}
+
+impl<E: Queued> Future for NextEvent<'_, E> {
+    type Output = E;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<E> {
+        let queue = self.queue;
+        queue.poll_next(&mut self.waiter, cx)
+    }
+}
+
+impl<E: Queued> Drop for NextEvent<'_, E> {
+    fn drop(&mut self) {
+        self.queue.forget(&mut self.waiter);
+    }
+}
+
+impl Client {
+    /// The next event: await it, or wait for it. Several threads or tasks share the events; each goes to one of them.
+    ///
+    /// ```
+    /// # use tidewire::{Client, Event};
+    /// # let server = tidewire::serve("tcp://127.0.0.1:0", |_: &mut tidewire::Context<'_>, _: tidewire::Message<'_>| Ok(()))?;
+    /// let client = Client::connect(&server.to_string()).wait()?;
+    /// assert!(matches!(client.next_event().wait(), Event::Opened { .. }));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn next_event(&self) -> NextEvent<'_, Event> {
+        NextEvent::new(&self.inner.link.events)
+    }
+
+    /// The events as a stream. One thread can serve many clients by it: an executor polls the streams of all of them, and is
+    /// woken for the one that has something.
+    pub fn events(&self) -> Events {
+        Events {
+            client: self.clone(),
+            waiter: Waiter::default(),
+            has_ended: false,
+        }
+    }
+}
+
+impl Stream for Events {
+    type Item = Event;
+
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Event>> {
+        let Self {
+            client,
+            waiter,
+            has_ended,
+        } = self.get_mut();
+        poll_stream(&client.inner.link.events, waiter, has_ended, cx)
+    }
+}
+
+impl FusedStream for Events {
+    fn is_terminated(&self) -> bool {
+        self.has_ended
+    }
+}
+
+impl Drop for Events {
+    fn drop(&mut self) {
+        self.client.inner.link.events.forget(&mut self.waiter);
+    }
+}
+
+/// The next item of a stream of this queue.
+pub(super) fn poll_stream<E: Queued>(
+    queue: &EventQueue<E>,
+    waiter: &mut Waiter,
+    has_ended: &mut bool,
+    cx: &mut Context<'_>,
+) -> Poll<Option<E>> {
+    queue.poll_next(waiter, cx).map(|event| {
+        *has_ended = event == E::ended();
+        (!*has_ended).then_some(event)
+    })
+}
+
 impl From<Message<'_>> for OwnedMessage {
     fn from(message: Message<'_>) -> Self {
         Self {
@@ -91,5 +224,9 @@ impl Queued for Event {
             Self::Message(message) => message.name.len() + message.payload.len(),
             Self::Closed { .. } | Self::Lost { .. } | Self::Ended => 0,
         }
+    }
+
+    fn topic(&self) -> Option<&Arc<str>> {
+        None
     }
 }

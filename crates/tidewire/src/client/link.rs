@@ -1,14 +1,14 @@
 //! State that a client's lane shares with the application's threads: the request table, events, and how the client begins and ends.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
 
 use tidewire_io::doorbell::Doorbell;
-
 use tidewire_proto::room::Policy;
 
 use super::error::ConnectError;
-use super::event_queue::{EventBounds, EventQueue, Queued, WhenEventsFull};
+use super::event_queue::{EventBounds, EventQueue, Queued};
 use super::events::Event;
 use super::reading::Reading;
 use super::slots::SlotId;
@@ -16,6 +16,7 @@ use super::submissions;
 use super::subscription::TopicQueue;
 use super::sync::LaneWaker;
 use super::table::RequestTable;
+use crate::address::{AddressError, Endpoint};
 use crate::mailbox::HandOverError;
 
 /// See the module.
@@ -27,8 +28,17 @@ pub(crate) struct Link {
     /// When the client ends, whatever still waits; never, before somebody closed it.
     close_at_ns: AtomicU64,
     pub(crate) events: EventQueue<Event>,
-    first: Mutex<Option<Result<(), ConnectError>>>,
-    first_ready: Condvar,
+    first: Mutex<First>,
+}
+
+/// A client's way to its first connection.
+#[derive(Debug, Default)]
+struct First {
+    outcome: Option<Result<(), ConnectError>>,
+    /// Of who waits for the outcome.
+    waker: Option<Waker>,
+    /// Endpoints of the server that the lane has not taken.
+    found: Option<Result<Vec<Endpoint>, AddressError>>,
 }
 
 /// A command to a client's lane that is no request and no message.
@@ -69,8 +79,7 @@ impl Link {
             close_at_ns: AtomicU64::new(u64::MAX),
             events: EventQueue::new(event_bounds, Arc::clone(&reading)),
             reading,
-            first: Mutex::new(None),
-            first_ready: Condvar::new(),
+            first: Mutex::default(),
         }
     }
 
@@ -78,6 +87,8 @@ impl Link {
     pub(super) fn set_doorbell(&self, doorbell: &Arc<Doorbell>) {
         self.table.waker().set(doorbell);
         self.reading.waker().set(doorbell);
+        // Nobody heard a wake before this, and a host may have been looked up meanwhile.
+        self.table.waker().wake();
     }
 
     /// Ends the client at this time, or an earlier one that was set before, and closes its connection.
@@ -97,9 +108,14 @@ impl Link {
         (at_ns < u64::MAX).then_some(at_ns)
     }
 
+    /// The bounds of a queue for which nobody asks for others.
+    pub(super) fn event_bounds(&self) -> EventBounds {
+        self.event_bounds
+    }
+
     /// A queue for the events of a subscription.
-    pub(super) fn new_queue<E: Queued + PartialEq>(&self) -> EventQueue<E> {
-        EventQueue::new(self.event_bounds, Arc::clone(&self.reading))
+    pub(super) fn new_queue<E: Queued>(&self, bounds: EventBounds) -> EventQueue<E> {
+        EventQueue::new(bounds, Arc::clone(&self.reading))
     }
 
     /// Whether nothing may be read for now, because the application does not take what there is.
@@ -110,7 +126,7 @@ impl Link {
 
     /// Whether reading may be held, so that an answer may wait unread for any time.
     pub(super) fn may_hold_reading(&self) -> bool {
-        self.event_bounds.when_full == WhenEventsFull::PauseReading
+        self.reading.may_be_held()
     }
 
     /// Events dropped so far because the application did not take them.
@@ -118,25 +134,44 @@ impl Link {
         self.reading.dropped()
     }
 
-    /// Blocks until the first attempt to connect succeeded or failed.
-    pub(crate) fn wait_first(&self) -> Result<(), ConnectError> {
-        let mut first = self.first.lock().unwrap_or_else(PoisonError::into_inner);
-        loop {
-            if let Some(result) = first.take() {
-                return result;
+    /// Ready when the first attempt to connect succeeded or failed. One future asks it.
+    pub(super) fn poll_first(&self, cx: &mut Context<'_>) -> Poll<Result<(), ConnectError>> {
+        let mut first = self.lock_first();
+        match first.outcome.take() {
+            Some(outcome) => Poll::Ready(outcome),
+            None => {
+                let replaced = first.waker.replace(cx.waker().clone());
+                // Dropping a waker may run code of its executor, which must find the lock free.
+                drop(first);
+                drop(replaced);
+                Poll::Pending
             }
-            first = self
-                .first_ready
-                .wait(first)
-                .unwrap_or_else(PoisonError::into_inner);
         }
     }
 
-    /// Answers [`wait_first`](Self::wait_first); the first answer counts.
-    pub(super) fn complete_first(&self, result: Result<(), ConnectError>) {
-        let mut first = self.first.lock().unwrap_or_else(PoisonError::into_inner);
-        first.get_or_insert(result);
+    /// Answers [`poll_first`](Self::poll_first); the first answer counts.
+    pub(super) fn complete_first(&self, outcome: Result<(), ConnectError>) {
+        let mut first = self.lock_first();
+        first.outcome.get_or_insert(outcome);
+        let waker = first.waker.take();
         drop(first);
-        self.first_ready.notify_all();
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    /// The server's name was looked up.
+    pub(super) fn set_found(&self, found: Result<Vec<Endpoint>, AddressError>) {
+        self.lock_first().found = Some(found);
+        self.table.waker().wake();
+    }
+
+    /// Takes what was found.
+    pub(super) fn take_found(&self) -> Option<Result<Vec<Endpoint>, AddressError>> {
+        self.lock_first().found.take()
+    }
+
+    fn lock_first(&self) -> MutexGuard<'_, First> {
+        self.first.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

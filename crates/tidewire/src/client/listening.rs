@@ -300,7 +300,9 @@ impl ClientService {
     }
 
     fn register(&mut self, cx: &mut Context<'_>) -> Result<(), RequestError> {
-        let session = self.pending.session.ok_or(RequestError::NotConnected)?;
+        let Some(session) = self.pending.session else {
+            return Err(self.pending.not_connected());
+        };
         self.listening.register_at_ns = now_ns().saturating_add(nanoseconds(REGISTER_INTERVAL));
         let registration = Message::new(Kind::Subscribe, 0, &[]);
         cx.send_to(session, &registration)

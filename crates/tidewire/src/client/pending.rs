@@ -40,6 +40,8 @@ pub(super) struct Pending {
     pub(super) completions: Completions,
     /// The session, while it is open.
     pub(super) session: Option<SessionId>,
+    /// The reason why there is no session, if the last attempt to connect failed.
+    pub(super) unreachable: Option<Arc<str>>,
     /// Whether another connection follows when this one ends.
     pub(super) reconnects: bool,
 }
@@ -98,6 +100,7 @@ impl Pending {
             expired: Vec::new(),
             completions: Completions::default(),
             session: None,
+            unreachable: None,
             reconnects,
         }
     }
@@ -125,7 +128,7 @@ impl Pending {
                 Err(not_sent) if self.may_wait(head, &not_sent) => {
                     self.enqueue(Kept::new(head, name, payload));
                 }
-                Err(not_sent) => self.completions.fail(head.slot, not_sent.into()),
+                Err(not_sent) => self.completions.fail(head.slot, self.error(not_sent)),
             }
             list.pass();
         }
@@ -139,8 +142,8 @@ impl Pending {
         payload: &[u8],
     ) -> Result<(), RequestError> {
         let mut block = Block::begin(cx, self.session);
-        self.send(&mut block, head, "", payload)?;
-        Ok(())
+        let sent = self.send(&mut block, head, "", payload);
+        sent.map(drop).map_err(|not_sent| self.error(not_sent))
     }
 
     /// Sends what is queued, block by block, as far as the window and the session's output allow.
@@ -171,7 +174,7 @@ impl Pending {
                     self.queued.push_front(kept);
                     return false;
                 }
-                Err(not_sent) => self.fail_queued(head.slot, not_sent.into()),
+                Err(not_sent) => self.fail_queued(head.slot, self.error(not_sent)),
             }
         }
         true
@@ -215,6 +218,27 @@ impl Pending {
         self.index.note_sent(head.slot, id);
         self.note_deadline(head.deadline_ns);
         Ok(id)
+    }
+
+    /// The error of a request that is not sent and does not wait.
+    fn error(&self, not_sent: NotSent) -> RequestError {
+        match not_sent {
+            NotSent::WindowFull | NotSent::OutputFull => RequestError::WindowFull,
+            NotSent::Encode(error) => RequestError::Encode(error),
+            NotSent::NoSession => self.not_connected(),
+            // Nobody reads this.
+            NotSent::Abandoned => RequestError::Shutdown,
+        }
+    }
+
+    /// The error where there is no session.
+    pub(super) fn not_connected(&self) -> RequestError {
+        match &self.unreachable {
+            Some(cause) => RequestError::CannotConnect {
+                cause: cause.as_ref().to_owned(),
+            },
+            None => RequestError::NotConnected,
+        }
     }
 
     /// Whether a request is sent again when the connection ends.
@@ -313,7 +337,10 @@ impl Pending {
     pub(super) fn abandon(&mut self, cx: &mut Context<'_>, slot: SlotId) {
         let sent = self.index.sent_id(slot).filter(|id| {
             let sent = self.sent.find_mut(*id);
-            sent.is_some_and(|sent| sent.head.slot == Some(slot))
+            // What the server says to a subscription must be heard, or nobody unsubscribes from it.
+            sent.is_some_and(|sent| {
+                sent.head.slot == Some(slot) && sent.head.subscription.is_none()
+            })
         });
         match sent {
             Some(id) => self.give_up(cx, id, RequestError::Shutdown),
@@ -444,18 +471,6 @@ impl From<SendError> for NotSent {
             SendError::QueueFull => Self::OutputFull,
             SendError::Encode(error) => Self::Encode(error),
             SendError::NotOpen => Self::NoSession,
-        }
-    }
-}
-
-impl From<NotSent> for RequestError {
-    fn from(not_sent: NotSent) -> Self {
-        match not_sent {
-            NotSent::WindowFull | NotSent::OutputFull => Self::WindowFull,
-            NotSent::Encode(error) => Self::Encode(error),
-            NotSent::NoSession => Self::NotConnected,
-            // Nobody reads this.
-            NotSent::Abandoned => Self::Shutdown,
         }
     }
 }

@@ -5,7 +5,7 @@
 //! after each event, so it stops after the one that filled a queue; the thread that takes the last full queue's count
 //! back wakes the lane.
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use super::sync::{LaneWaker, OnceWaker};
 
@@ -13,6 +13,8 @@ use super::sync::{LaneWaker, OnceWaker};
 #[derive(Debug, Default)]
 pub(crate) struct Reading {
     full_queues: AtomicUsize,
+    /// There was a queue that may count itself in.
+    may_be_held: AtomicBool,
     /// Events that queues dropped because the application did not take them.
     dropped: AtomicU64,
     waker: OnceWaker,
@@ -27,6 +29,16 @@ impl Reading {
     #[inline]
     pub(super) fn is_held(&self) -> bool {
         self.full_queues.load(Ordering::Relaxed) > 0
+    }
+
+    /// A queue that holds reading when it is full exists from now on.
+    pub(super) fn note_pausing(&self) {
+        self.may_be_held.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether reading may be held, so that an answer may wait unread for any time.
+    pub(super) fn may_be_held(&self) -> bool {
+        self.may_be_held.load(Ordering::Relaxed)
     }
 
     pub(super) fn count_dropped(&self, events: u64) {

@@ -9,9 +9,9 @@ use std::cell::RefCell;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Wake, Waker};
-use std::thread::{self, Thread};
+use std::task::{Context, Poll, Waker};
 
+use super::blocking::block_on;
 use super::error::RequestError;
 use super::link::Link;
 use super::reply::{PIECES_MAX, Reply};
@@ -39,9 +39,6 @@ enum State {
     /// Its result was taken.
     Done,
 }
-
-/// Wakes a thread that waits for a reply.
-struct SleepingThread(Thread);
 
 impl Request {
     /// A request whose answer will be in the link's slot, or that could not be handed over.
@@ -73,7 +70,7 @@ impl Request {
     pub fn wait(mut self) -> Result<Reply, RequestError> {
         match self.fetch_reply() {
             Some(reply) => Ok(reply),
-            None => self.wait_asleep(),
+            None => block_on(self),
         }
     }
 
@@ -88,27 +85,6 @@ impl Request {
         match self.fetch_reply() {
             Some(reply) => Some(Ok(reply)),
             None => self.fetch_or_wait(None),
-        }
-    }
-
-    #[inline(never)]
-    fn wait_asleep(mut self) -> Result<Reply, RequestError> {
-        let waited = THIS_THREAD.try_with(|here| self.wait_as(here));
-        // A thread that ends has no such variables any more.
-        waited.unwrap_or_else(|_| self.wait_as(&SleepingThread::here()))
-    }
-
-    /// Blocks the thread that this waker unparks.
-    fn wait_as(&mut self, here: &Waker) -> Result<Reply, RequestError> {
-        loop {
-            if let Some(result) = self.fetch_or_wait(Some(here)) {
-                return result;
-            }
-            thread::park();
-            // Woken by anybody else it asks again.
-            if let Some(reply) = self.fetch_reply() {
-                return Ok(reply);
-            }
         }
     }
 
@@ -172,22 +148,6 @@ impl Drop for Request {
     }
 }
 
-impl SleepingThread {
-    fn here() -> Waker {
-        Waker::from(Arc::new(Self(thread::current())))
-    }
-}
-
-impl Wake for SleepingThread {
-    fn wake(self: Arc<Self>) {
-        self.0.unpark();
-    }
-
-    fn wake_by_ref(self: &Arc<Self>) {
-        self.0.unpark();
-    }
-}
-
 /// A reference to this link: one that was given back, or one more.
 #[inline]
 pub(super) fn share(link: &Arc<Link>) -> Arc<Link> {
@@ -230,20 +190,21 @@ fn drop_last_while(links: &RefCell<Vec<Arc<Link>>>, is_unwanted: impl Fn(&Arc<Li
 
 thread_local! {
     static LINKS: RefCell<Vec<Arc<Link>>> = const { RefCell::new(Vec::new()) };
-
-    /// Wakes this thread. Kept, because the lane knows by it that several answers are for one thread.
-    static THIS_THREAD: Waker = SleepingThread::here();
 }
 
 #[cfg(test)]
 mod tests {
+    use std::task::Wake;
+    use std::thread;
+
     use tidewire_proto::message::Message;
 
     use super::super::completions::Completions;
     use super::super::submissions::RequestHead;
     use super::super::table::RequestTable;
     use super::*;
-    use crate::client::{Client, Event, EventBounds};
+    use crate::client::event_queue::EventBounds;
+    use crate::client::{Client, Event};
     use crate::server::Server;
 
     fn link() -> Arc<Link> {
@@ -304,7 +265,7 @@ mod tests {
     fn a_client_that_is_dropped_leaves_nothing_with_its_thread() {
         let (client, _server) = client();
         let link = Arc::downgrade(&client.inner.link);
-        client.request_blocking(b"x").unwrap();
+        client.request(b"x").wait().unwrap();
         drop(client);
         assert_eq!(link.strong_count(), 0);
     }
@@ -314,7 +275,7 @@ mod tests {
         let (client, _server) = client();
         // As other threads do.
         let held = Arc::clone(&client.inner.link);
-        let request = client.request(b"x");
+        let request = client.request(b"x").send();
         drop(client);
         assert_eq!(held.events.next(None), Some(Event::Ended));
         // Its answer may have come before.
@@ -331,7 +292,7 @@ mod tests {
             |cx: &mut crate::service::Context<'_>, message: Message<'_>| cx.reply(message.payload),
         )
         .unwrap();
-        let client = Client::connect(&server.to_string()).unwrap();
+        let client = Client::connect(&server.to_string()).wait().unwrap();
         (client, server)
     }
 

@@ -7,7 +7,7 @@ use tidewire_proto::body::ErrorCode;
 use tidewire_proto::codec::{Codec, RequestIds};
 use tidewire_proto::message::{Kind, Message};
 
-use super::backoff::Backoff;
+use super::dialing::Dialing;
 use super::error::{ConnectError, RequestError};
 use super::events::Event;
 use super::link::{Control, Link, Subscribe};
@@ -15,8 +15,6 @@ use super::listening::{Listening, Step};
 use super::pending::Pending;
 use super::submissions::{Range, Submission, Submissions};
 use super::table::TakenBytes;
-use crate::address::Endpoint;
-use crate::limits::nanoseconds;
 use crate::service::Context;
 use crate::service::{HandlerResult, Service};
 use crate::session::SendError;
@@ -25,25 +23,17 @@ use crate::transport::ConnectFailure;
 
 #[derive(Debug)]
 pub(crate) struct ClientService {
-    link: Arc<Link>,
-    /// Where the server may be, in the order to try; never none.
-    endpoints: Vec<Endpoint>,
-    /// Which of them is being tried.
-    endpoint: usize,
-    wait_for_server: bool,
-    backoff: Option<Backoff>,
-    session: Option<SessionId>,
-    started: bool,
-    ever_open: bool,
-    /// The session's output is full, so submissions wait.
+    pub(super) link: Arc<Link>,
+    pub(super) dialing: Dialing,
+    pub(super) session: Option<SessionId>,
+    pub(super) ever_open: bool,
+    /// The session's output is full or the connection not open yet, so submissions wait.
     is_backed_up: bool,
     /// Nothing is read, because the application does not take its events.
     is_reading_paused: bool,
     /// Submissions taken from the application.
     list: Submissions<Control>,
-    closing: bool,
-    attempts: u32,
-    retry_at_ns: Option<u64>,
+    pub(super) closing: bool,
     pub(super) pending: Pending,
     pub(super) listening: Listening,
 }
@@ -51,85 +41,22 @@ pub(crate) struct ClientService {
 impl ClientService {
     pub(crate) fn new(
         link: Arc<Link>,
-        endpoints: Vec<Endpoint>,
-        wait_for_server: bool,
-        backoff: Option<Backoff>,
+        dialing: Dialing,
         ids: RequestIds,
         pending_max: usize,
     ) -> Self {
-        let pending = Pending::new(Arc::clone(&link), ids, pending_max, backoff.is_some());
+        let pending = Pending::new(Arc::clone(&link), ids, pending_max, dialing.reconnects());
         Self {
             link,
-            endpoints,
-            endpoint: 0,
-            wait_for_server,
-            backoff,
+            dialing,
             session: None,
-            started: false,
             ever_open: false,
             is_backed_up: false,
             is_reading_paused: false,
             list: Submissions::default(),
             closing: false,
-            attempts: 0,
-            retry_at_ns: None,
             pending,
             listening: Listening::default(),
-        }
-    }
-
-    fn connect(&mut self, cx: &mut Context<'_>) {
-        self.retry_at_ns = None;
-        self.endpoint = 0;
-        self.connect_to_endpoint(cx);
-    }
-
-    fn connect_to_endpoint(&mut self, cx: &mut Context<'_>) {
-        let endpoint = &self.endpoints[self.endpoint];
-        let session = if self.wait_for_server {
-            cx.connect_when_bound(endpoint, 0)
-        } else {
-            cx.connect(endpoint, 0)
-        };
-        match session {
-            Ok(session) => self.session = Some(session),
-            Err(failure) => self.handle_failure(cx, failure),
-        }
-    }
-
-    fn handle_failure(&mut self, cx: &mut Context<'_>, failure: ConnectFailure) {
-        self.session = None;
-        // A server that answered and refused is the one that was meant.
-        let is_nobody_there = matches!(
-            failure,
-            ConnectFailure::Stream(_)
-                | ConnectFailure::Datagram(_)
-                | ConnectFailure::Closed(CloseReason::HandshakeTimeout)
-        );
-        if is_nobody_there && !self.closing && self.endpoint + 1 < self.endpoints.len() {
-            tracing::debug!(endpoint = %self.endpoints[self.endpoint], %failure, "trying the next address");
-            self.endpoint += 1;
-            return self.connect_to_endpoint(cx);
-        }
-        if self.ever_open {
-            let source = std::error::Error::source(&failure).map(ToString::to_string);
-            self.retry(cx, source.unwrap_or_else(|| failure.to_string()));
-        } else {
-            self.link.complete_first(Err(ConnectError::Failed(failure)));
-            cx.stop_lane();
-        }
-    }
-
-    /// Plans the next attempt, or ends the client if it is not to reconnect.
-    fn retry(&mut self, cx: &mut Context<'_>, cause: String) {
-        match &self.backoff {
-            Some(backoff) if !self.closing => {
-                let delay = backoff.delay(self.attempts, fastrand::f64());
-                self.attempts = self.attempts.saturating_add(1);
-                self.retry_at_ns = Some(now_ns().saturating_add(nanoseconds(delay)));
-                self.link.events.push(Event::Reconnecting { delay, cause });
-            }
-            _ => cx.stop_lane(),
         }
     }
 
@@ -191,12 +118,16 @@ impl ClientService {
         loop {
             // What was accepted must not be dropped because the server is slow: it stays in the queue, and the queue tells
             // whoever adds to it. An output still full after a flush waits for the socket, whose event is a turn again.
-            self.is_backed_up = self.session.is_some_and(|session| {
-                cx.is_full(session) && {
-                    cx.flush(session);
-                    cx.is_full(session)
+            self.is_backed_up = match self.pending.session {
+                // Closing is one of the submissions.
+                None => self.dialing.holds_submissions() && self.link.close_at_ns().is_none(),
+                Some(session) => {
+                    cx.is_full(session) && {
+                        cx.flush(session);
+                        cx.is_full(session)
+                    }
                 }
-            });
+            };
             if self.is_backed_up {
                 return;
             }
@@ -267,7 +198,8 @@ impl Service for ClientService {
     fn on_open(&mut self, cx: &mut Context<'_>) {
         self.pending.session = Some(cx.session());
         self.link.table.set_frame_bytes_max(cx.frame_bytes_max);
-        self.attempts = 0;
+        self.pending.unreachable = None;
+        self.dialing.note_open();
         self.listening.handle_open();
         let agent = cx.peer_agent().unwrap_or_default().to_owned();
         self.link.events.push(Event::Opened { agent });
@@ -351,19 +283,13 @@ impl Service for ClientService {
 
     fn on_turn(&mut self, cx: &mut Context<'_>) -> Option<u64> {
         let now_ns = now_ns();
-        if !self.started {
-            self.started = true;
-            self.connect(cx);
-        }
         let close_at_ns = self.link.close_at_ns();
         if close_at_ns.is_some_and(|at| at <= now_ns) {
             tracing::debug!("the server took too long to take what waited for it");
             cx.stop_lane();
             return None;
         }
-        if self.retry_at_ns.is_some_and(|at| at <= now_ns) {
-            self.connect(cx);
-        }
+        self.dial_if_due(cx, now_ns);
         if self
             .pending
             .session
@@ -394,7 +320,7 @@ impl Service for ClientService {
         let register_at_ns = self.register_due(cx, now_ns);
         [
             close_at_ns,
-            self.retry_at_ns,
+            self.dialing.retry_at_ns(),
             waiting_deadline_ns,
             self.pending.next_deadline_ns(),
             register_at_ns,
@@ -432,83 +358,5 @@ impl Drop for ClientService {
             self.link.complete_first(Err(ConnectError::Ended));
         }
         self.link.events.push(Event::Ended);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::net::TcpListener;
-
-    use tidewire_io::socket::StreamConnectError;
-
-    use super::*;
-    use crate::client::Client;
-
-    /// A port on which nobody listens, and will not as long as the listener lives that holds it.
-    fn dead_end() -> (TcpListener, Endpoint) {
-        let holder = TcpListener::bind("127.0.0.1:0").unwrap();
-        // The same port of another address of this machine.
-        let address = (
-            std::net::Ipv4Addr::new(127, 0, 0, 99),
-            holder.local_addr().unwrap().port(),
-        );
-        (holder, std::net::SocketAddr::from(address).into())
-    }
-
-    /// A UDP port that nobody has is known by the kernel's word, too, and ended the search.
-    #[test]
-    fn the_addresses_of_a_name_are_tried_in_order_over_udp() {
-        let server = crate::serve(
-            "udp://127.0.0.1:0",
-            |cx: &mut Context<'_>, message: Message<'_>| cx.reply(message.payload),
-        )
-        .unwrap();
-        let held = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
-        let port = held.local_addr().unwrap().port();
-        let dead = Endpoint::Udp((std::net::Ipv4Addr::new(127, 0, 0, 99), port).into());
-        let endpoints = vec![dead.clone(), server.addresses()[0].clone()];
-        let client = Client::builder().connect_to(endpoints, None).unwrap();
-        let reply = client.request_blocking(b"found").unwrap();
-        assert_eq!(reply.payload(), b"found");
-        client.close();
-
-        let outcome = Client::builder().connect_to(vec![dead.clone(), dead], None);
-        assert!(
-            matches!(
-                outcome,
-                Err(ConnectError::Failed(ConnectFailure::Datagram(_)))
-            ),
-            "{outcome:?}"
-        );
-    }
-
-    #[test]
-    fn the_addresses_of_a_name_are_tried_in_order() {
-        let server = crate::serve(
-            "tcp://127.0.0.1:0",
-            |cx: &mut Context<'_>, message: Message<'_>| cx.reply(message.payload),
-        )
-        .unwrap();
-        let (_held, dead) = dead_end();
-        let live = server.addresses()[0].clone();
-        let nobody = || dead.clone();
-        let endpoints = vec![nobody(), nobody(), live, nobody()];
-        let client = Client::builder().connect_to(endpoints, None).unwrap();
-        assert_eq!(
-            client.request_blocking(b"found").unwrap().payload(),
-            b"found"
-        );
-        client.close();
-
-        let outcome = Client::builder().connect_to(vec![nobody(), nobody()], None);
-        assert!(
-            matches!(
-                outcome,
-                Err(ConnectError::Failed(ConnectFailure::Stream(
-                    StreamConnectError::Refused { .. }
-                )))
-            ),
-            "{outcome:?}"
-        );
     }
 }

@@ -116,6 +116,15 @@ impl<C> Default for Submissions<C> {
 }
 
 impl<C: Control> Submissions<C> {
+    /// Whether something in it is for the server: anything but what ends something.
+    pub(crate) fn wants_connection(&self) -> bool {
+        self.list.iter().any(|submission| match submission {
+            Submission::Requests { .. } | Submission::Messages { .. } => true,
+            Submission::Control(control) => control.deadline().is_some(),
+            Submission::Abandon(_) => false,
+        })
+    }
+
     /// Whether there is no room for another submission.
     #[inline]
     pub(crate) fn is_full(&self) -> bool {

@@ -1,8 +1,11 @@
 //! Topics at a client: publishing, and subscriptions that outlive their connection.
 
+use std::future::IntoFuture;
+use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
+use std::task::{Context, Poll};
 
+use futures_core::{FusedStream, Stream};
 use tidewire_io::clock::now_ns;
 use tidewire_proto::message::{Kind, Message};
 use tidewire_proto::room::Policy;
@@ -10,8 +13,10 @@ use tidewire_proto::topic::{Pattern, validate_topic};
 
 use super::Client;
 use super::error::RequestError;
-use super::event_queue::{EventQueue, Queued};
-use super::link::{Control, Subscribe};
+use super::event_queue::{EventBounds, EventQueue, Queued, Waiter, WhenEventsFull};
+use super::events::{NextEvent, poll_stream};
+use super::link::{self, Control};
+use super::operation::Operation;
 use super::request::Request;
 use crate::limits::nanoseconds;
 use crate::room::PublishError;
@@ -21,11 +26,28 @@ use crate::session::CloseReason;
 ///
 /// It keeps its client alive. When the client reconnects by itself, the subscription is made again; what was
 /// published in between is lost, which [`TopicEvent::Interrupted`] and [`TopicEvent::Resumed`] enclose.
+///
+/// It is a stream of its events, too, which ends in place of [`TopicEvent::Ended`]: polled after the end it says again that it
+/// has ended. An event is taken when a poll is ready with it, so a `next()` of the stream that is dropped earlier loses none.
 #[derive(Debug)]
 pub struct Subscription {
     client: Client,
     pattern: Arc<str>,
     queue: Arc<TopicQueue>,
+    /// As a stream.
+    waiter: Waiter,
+    has_ended: bool,
+}
+
+/// A subscription to be made, with choices of its own: see [`Client::subscribe`]. Await it, [`wait`](Self::wait) for it, or
+/// [`send`](Self::send) it and look for the outcome later.
+#[derive(Debug)]
+#[must_use = "nothing is sent before `send`, `wait` or `.await`"]
+pub struct Subscribe<'a> {
+    client: &'a Client,
+    pattern: &'a str,
+    policy: Option<Policy>,
+    bounds: EventBounds,
 }
 
 /// Something that happened to a subscription.
@@ -70,28 +92,36 @@ pub struct TopicMessage {
 pub(super) type TopicQueue = EventQueue<TopicEvent>;
 
 impl Client {
-    /// Subscribes to a [pattern](tidewire_proto::topic) and blocks until the server agreed. The server chooses what
-    /// happens if this client does not keep up.
+    /// Subscribes to a [pattern](tidewire_proto::topic), with choices: who does not make any gets those of the server and of
+    /// the client's builder. It is done when the server agreed.
     ///
     /// With the codec of UVRPC over UDP the client registers for all that is published, repeats that every 15 seconds,
     /// and picks out what matches. Nobody confirms a registration, so this does not wait for one.
     ///
-    /// # Errors
-    /// It is no pattern, this client is subscribed to it already, or the request failed.
-    pub fn subscribe(&self, pattern: &str) -> Result<Subscription, RequestError> {
-        self.subscribe_as(pattern, None)
-    }
-
-    /// Subscribes like [`Client::subscribe`], choosing what happens if this client does not keep up.
+    /// ```
+    /// use tidewire::{Client, Policy, TopicEvent, WhenEventsFull};
+    /// # let server = tidewire::Server::builder().listen("tcp://127.0.0.1:0")?.start(|_| tidewire::PubSub::new())?;
+    /// # let client = Client::connect(&server.to_string()).wait()?;
+    /// let prices = client
+    ///     .subscribe("price.>")
+    ///     .policy(Policy::Conflate) // at the server, if the connection is slow
+    ///     .when_events_full(WhenEventsFull::ConflateByTopic) // here, if this program is
+    ///     .wait()?;
+    /// client.publish("price.oil", b"71")?;
+    /// let TopicEvent::Message(message) = prices.next_event().wait() else { panic!() };
+    /// assert_eq!((&*message.topic, &message.payload[..]), ("price.oil", &b"71"[..]));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
-    /// As [`Client::subscribe`], and the server may refuse the policy.
-    pub fn subscribe_with(
-        &self,
-        pattern: &str,
-        policy: Policy,
-    ) -> Result<Subscription, RequestError> {
-        self.subscribe_as(pattern, Some(policy))
+    /// It is no pattern, this client is subscribed to it already, the server refuses the policy, or the request failed.
+    pub fn subscribe<'a>(&'a self, pattern: &'a str) -> Subscribe<'a> {
+        Subscribe {
+            client: self,
+            pattern,
+            policy: None,
+            bounds: self.inner.link.event_bounds(),
+        }
     }
 
     /// Publishes a message to everyone who is subscribed to a pattern that matches `topic`, this client included. It is
@@ -109,20 +139,54 @@ impl Client {
     /// Asks a publish/subscribe server to answer once everything published before has been passed on to the
     /// subscriptions. A publisher that waits for this now and then never runs ahead of its server.
     pub fn flush(&self) -> Request {
-        self.request(&[])
+        self.request(&[]).send()
+    }
+}
+
+impl Subscribe<'_> {
+    /// What the server does if this client does not read fast enough. Default: the server chooses.
+    pub fn policy(mut self, policy: Policy) -> Self {
+        self.policy = Some(policy);
+        self
     }
 
-    fn subscribe_as(
-        &self,
-        pattern: &str,
-        policy: Option<Policy>,
-    ) -> Result<Subscription, RequestError> {
-        let pattern: Arc<str> = Pattern::parse(pattern)?.text().into();
-        let link = &self.inner.link;
-        let queue: Arc<TopicQueue> = Arc::new(link.new_queue());
-        let deadline_ns = now_ns().saturating_add(nanoseconds(self.inner.request_timeout));
+    /// What happens when the application does not take the events of this subscription fast enough. Default:
+    /// [`ClientBuilder::when_events_full`](super::ClientBuilder::when_events_full).
+    pub fn when_events_full(mut self, choice: WhenEventsFull) -> Self {
+        self.bounds.when_full = choice;
+        self
+    }
+
+    /// How many events its queue holds. Default: [`ClientBuilder::events_max`](super::ClientBuilder::events_max).
+    pub fn events_max(mut self, events: usize) -> Self {
+        self.bounds.events_max = events;
+        self
+    }
+
+    /// Bytes that its queue holds. Default: [`ClientBuilder::event_bytes_max`](super::ClientBuilder::event_bytes_max), which
+    /// says how they count.
+    pub fn event_bytes_max(mut self, bytes: usize) -> Self {
+        self.bounds.bytes_max = bytes;
+        self
+    }
+
+    /// Sends it; the subscription is awaited or waited for.
+    pub fn send(self) -> Operation<Subscription> {
+        let Self {
+            client,
+            pattern,
+            policy,
+            bounds,
+        } = self;
+        let pattern: Arc<str> = match Pattern::parse(pattern) {
+            Ok(pattern) => pattern.text().into(),
+            Err(error) => return Operation::failed(error),
+        };
+        let link = &client.inner.link;
+        let queue: Arc<TopicQueue> = Arc::new(link.new_queue(bounds));
+        let deadline_ns = now_ns().saturating_add(nanoseconds(client.inner.request_timeout));
         let sent = link.table.submit_control(|slot| {
-            Control::Subscribe(Box::new(Subscribe {
+            Control::Subscribe(Box::new(link::Subscribe {
                 pattern: Arc::clone(&pattern),
                 policy,
                 queue: Arc::clone(&queue),
@@ -130,12 +194,35 @@ impl Client {
                 slot,
             }))
         });
-        Request::new(link, sent).wait()?;
-        Ok(Subscription {
-            client: self.clone(),
+        if let Err(error) = sent {
+            return Operation::failed(error);
+        }
+        // From now on it is unsubscribed from when it is dropped, whatever became of it.
+        let subscription = Subscription {
+            client: client.clone(),
             pattern,
             queue,
-        })
+            waiter: Waiter::default(),
+            has_ended: false,
+        };
+        Operation::new(Request::new(link, sent), move |_| Ok(subscription))
+    }
+
+    /// Sends it and blocks until the server agreed. Never call it on a lane.
+    ///
+    /// # Errors
+    /// As [`Client::subscribe`].
+    pub fn wait(self) -> Result<Subscription, RequestError> {
+        self.send().wait()
+    }
+}
+
+impl IntoFuture for Subscribe<'_> {
+    type Output = Result<Subscription, RequestError>;
+    type IntoFuture = Operation<Subscription>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        self.send()
     }
 }
 
@@ -146,21 +233,29 @@ impl Subscription {
         &self.pattern
     }
 
-    /// The next event, blocking until there is one.
-    #[must_use]
-    pub fn next(&self) -> TopicEvent {
-        self.queue.next(None).unwrap_or(TopicEvent::Ended)
+    /// The next event: await it, or wait for it.
+    pub fn next_event(&self) -> NextEvent<'_, TopicEvent> {
+        NextEvent::new(&self.queue)
     }
+}
 
-    /// The next event, or `None` if none came within `timeout`.
-    #[must_use]
-    pub fn next_within(&self, timeout: Duration) -> Option<TopicEvent> {
-        self.queue.next(Some(timeout))
+impl Stream for Subscription {
+    type Item = TopicEvent;
+
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<TopicEvent>> {
+        let Self {
+            queue,
+            waiter,
+            has_ended,
+            ..
+        } = self.get_mut();
+        poll_stream(queue, waiter, has_ended, cx)
     }
+}
 
-    /// The next event, for async tasks.
-    pub async fn event(&self) -> TopicEvent {
-        self.queue.next_async().await
+impl FusedStream for Subscription {
+    fn is_terminated(&self) -> bool {
+        self.has_ended
     }
 }
 
@@ -168,6 +263,7 @@ impl Drop for Subscription {
     fn drop(&mut self) {
         // First, so that a full queue no longer keeps the client from reading.
         self.queue.discard();
+        self.queue.forget(&mut self.waiter);
         // If the client has ended there is nothing to unsubscribe from.
         let unsubscribe = Control::Unsubscribe(Arc::clone(&self.queue));
         let _ = self.client.inner.link.table.control(unsubscribe);
@@ -188,6 +284,13 @@ impl Queued for TopicEvent {
             Self::Gap { lost } => *lost,
             Self::Lost { count } => *count,
             _ => 0,
+        }
+    }
+
+    fn topic(&self) -> Option<&Arc<str>> {
+        match self {
+            Self::Message(message) => Some(&message.topic),
+            _ => None,
         }
     }
 

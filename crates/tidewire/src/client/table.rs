@@ -255,6 +255,11 @@ impl<C: Control, P: Primitives> RequestTable<C, P> {
         matches!(self.news.load(Ordering::Acquire), SEEN | NEW)
     }
 
+    /// Whether something waits that needs a connection.
+    pub(super) fn wants_connection(&self) -> bool {
+        self.is_occupied() && self.shared.lock().submissions.wants_connection()
+    }
+
     /// Whether something came since the last [`next`](Self::next) or [`expire`](Self::expire).
     pub(super) fn has_news(&self) -> bool {
         self.news.load(Ordering::Acquire) == NEW

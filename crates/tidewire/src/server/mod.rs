@@ -140,8 +140,8 @@ pub struct Stopped {
 /// let server = tidewire::serve("tcp://127.0.0.1:0", |cx: &mut tidewire::Context<'_>, message: tidewire::Message<'_>| {
 ///     cx.reply(message.payload)
 /// })?;
-/// let client = tidewire::Client::connect(&server.addresses()[0].to_string())?;
-/// assert_eq!(client.request_blocking(b"hello")?.payload(), b"hello");
+/// let client = tidewire::Client::connect(&server.addresses()[0].to_string()).wait()?;
+/// assert_eq!(client.request(b"hello").wait()?.payload(), b"hello");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///

@@ -181,9 +181,9 @@ pub trait Service: Send + 'static {
 ///     .lanes(2)
 ///     .listen("tcp://127.0.0.1:0")?
 ///     .start(|_| Arc::clone(&visitors))?;
-/// let _first = Client::connect(&server.to_string())?;
-/// let second = Client::connect(&server.to_string())?;
-/// assert_eq!(second.request_blocking(b"how many?")?.payload(), b"2");
+/// let _first = Client::connect(&server.to_string()).wait()?;
+/// let second = Client::connect(&server.to_string()).wait()?;
+/// assert_eq!(second.request(b"how many?").wait()?.payload(), b"2");
 /// assert_eq!(visitors.0.load(Ordering::Relaxed), 2);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

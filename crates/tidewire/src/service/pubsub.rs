@@ -21,8 +21,8 @@ use crate::service::{HandlerError, HandlerResult, Service};
 /// use tidewire::{Client, PubSub, Server, TopicEvent};
 ///
 /// let server = Server::builder().listen("tcp://127.0.0.1:0")?.start(|_| PubSub::new())?;
-/// let client = Client::connect(&server.to_string())?;
-/// let readings = client.subscribe("sensor.>")?;
+/// let client = Client::connect(&server.to_string()).wait()?;
+/// let readings = client.subscribe("sensor.>").wait()?;
 ///
 /// client.publish("sensor.7.temperature", b"21")?;
 ///

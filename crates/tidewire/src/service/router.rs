@@ -31,9 +31,9 @@ use crate::service::{HandlerError, HandlerResult, Service};
 ///         .on("echo", |cx, message| cx.reply(message.payload))
 ///         .on("version", |cx, _| cx.reply(b"1"))
 /// })?;
-/// let client = Client::connect(&server.to_string())?;
-/// assert_eq!(client.call_method("version", b"").wait()?.payload(), b"1");
-/// assert!(client.call_method("unheard", b"").wait().is_err());
+/// let client = Client::connect(&server.to_string()).wait()?;
+/// assert_eq!(client.request(b"").method("version").wait()?.payload(), b"1");
+/// assert!(client.request(b"").method("unheard").wait().is_err());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Default)]

@@ -51,13 +51,13 @@ use crate::transport::TransportKind;
 ///         cx.reply(message.payload)
 ///     }
 /// })?;
-/// let client = Client::connect(&server.to_string())?;
-/// client.request_blocking(b"hello")?;
+/// let client = Client::connect(&server.to_string()).wait()?;
+/// client.request(b"hello").wait()?;
 ///
 /// let session = server.sessions().find(ids.recv()?).expect("it is open");
 /// session.send(&Message::new(Kind::OneWay, 0, b"news"))?;
 /// let news = loop {
-///     if let Event::Message(message) = client.next_event() { break message };
+///     if let Event::Message(message) = client.next_event().wait() { break message };
 /// };
 /// assert_eq!(news.payload, b"news");
 /// # Ok::<(), Box<dyn std::error::Error>>(())

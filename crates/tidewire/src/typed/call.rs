@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tidewire_proto::message::Kind;
 
 use super::{CallError, Format, FormatError};
 use crate::client::reply::{give_back, take_memory_to_write};
@@ -146,7 +145,7 @@ pub fn call<'a, F: Format, T, E>(
 ) -> TypedCall<'a, T, E> {
     let mut payload = take_memory_to_write();
     let call = F::encode(arguments, &mut payload)
-        .map(|()| Call::new(client, Kind::Request, Payload::Spare(payload)).method(method));
+        .map(|()| Call::new(client, Payload::Spare(payload)).method(method));
     TypedCall {
         method,
         call,

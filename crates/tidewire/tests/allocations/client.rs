@@ -17,6 +17,7 @@ fn a_client_allocates_nothing_per_request() {
     let client = Client::builder()
         .limits(without_pings())
         .connect(&server.to_string())
+        .wait()
         .unwrap();
     let mut waiting: VecDeque<Request> = VecDeque::with_capacity(100);
     mark_this_thread();
@@ -26,7 +27,7 @@ fn a_client_allocates_nothing_per_request() {
         let mut exchange = |rounds: usize| {
             let mut replies = 0;
             for number in 0..rounds {
-                let call = client.prepare(payload).method(["a", "b"][number % 2]);
+                let call = client.request(payload).method(["a", "b"][number % 2]);
                 waiting.push_back(call.send());
                 if waiting.len() == in_flight {
                     let reply = waiting.pop_front().unwrap().wait().unwrap();

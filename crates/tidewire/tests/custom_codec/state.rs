@@ -217,19 +217,19 @@ fn every_frame_of_a_connection_passes_its_state_once_and_in_order() {
             let builder = Client::builder()
                 .codec(codec.clone())
                 .limits(limits.clone());
-            builder.connect(&server.url()).unwrap()
+            builder.connect(&server.url()).wait().unwrap()
         });
         let subscriptions = clients
             .each_ref()
-            .map(|client| client.subscribe("news").unwrap());
+            .map(|client| client.subscribe("news").wait().unwrap());
         let sessions = server.server().sessions();
         for round in 0..50_u32 {
             let payload = round.to_le_bytes();
             for client in &clients {
                 // Alike, so that a lane would write them by a template.
-                let requests = [(); 50].map(|()| client.request(&payload));
-                let later = [(); 5].map(|()| client.request(b"later"));
-                let by_sender = client.request(b"by sender");
+                let requests = [(); 50].map(|()| client.request(&payload).send());
+                let later = [(); 5].map(|()| client.request(b"later").send());
+                let by_sender = client.request(b"by sender").send();
                 client.publish("news", &payload).unwrap();
                 for request in requests {
                     assert_eq!(request.wait().unwrap().payload(), payload);
@@ -238,7 +238,7 @@ fn every_frame_of_a_connection_passes_its_state_once_and_in_order() {
                     assert_eq!(request.wait().unwrap().payload(), b"later");
                 }
                 assert_eq!(by_sender.wait().unwrap().payload(), b"by sender");
-                assert!(client.request_blocking(b"malformed").is_err());
+                assert!(client.request(b"malformed").wait().is_err());
             }
             let message = Message::new(Kind::OneWay, 0, b"from another thread");
             for session in sessions.list() {
@@ -248,7 +248,7 @@ fn every_frame_of_a_connection_passes_its_state_once_and_in_order() {
             assert_eq!(broadcast.wait().queued, 3);
             for subscription in &subscriptions {
                 for _ in 0..3 {
-                    let TopicEvent::Message(message) = subscription.next() else {
+                    let TopicEvent::Message(message) = subscription.next_event().wait() else {
                         panic!("no message");
                     };
                     assert_eq!(message.payload, payload);
@@ -258,13 +258,13 @@ fn every_frame_of_a_connection_passes_its_state_once_and_in_order() {
         for client in &clients {
             let mut messages = 0;
             while messages < 50 * 102 {
-                match client.next_event() {
+                match client.next_event().wait() {
                     Event::Message(_) => messages += 1,
                     Event::Opened { .. } => {}
                     event => panic!("{event:?} after {messages}"),
                 }
             }
-            client.close();
+            client.close().wait();
         }
         let metrics = server.stop();
         assert_eq!(metrics.closed_by("decode"), 0);
@@ -300,7 +300,7 @@ fn a_slow_subscriber_misses_messages_and_no_number() {
         slow.send(&Message::with_id(Kind::Subscribe, 0, 1, &body));
         let publisher = Client::builder().codec(codec.clone());
         let publisher = publisher.layers(move |_| layers_of(layers, XorLayer::connecting));
-        let publisher = publisher.connect(&server.url()).unwrap();
+        let publisher = publisher.connect(&server.url()).wait().unwrap();
         let mut published = 0_u64;
         while server.metrics().room_dropped_total() == 0 || !published.is_multiple_of(1_000) {
             let mut payload = published.to_le_bytes().to_vec();
@@ -338,7 +338,7 @@ fn a_slow_subscriber_misses_messages_and_no_number() {
             input.drain(..consumed);
         }
         drop(wire);
-        publisher.close();
+        publisher.close().wait();
         let metrics = server.stop();
         assert_eq!(metrics.room_dropped_total(), lost, "{policy}");
     }

@@ -33,6 +33,7 @@ fn client(server: &TestServer) -> Client {
     Client::builder()
         .codec(AnyCodec::by_name("uvrpc").unwrap())
         .connect(&server.url())
+        .wait()
         .unwrap()
 }
 
@@ -51,7 +52,7 @@ fn who_is_registered_gets_a_datagram_for_each_publication() {
             metrics.frames_in == 6 && metrics.registrations == 2
         });
         let publisher = client(&server);
-        publisher.call_method("t", b"hi").wait().unwrap();
+        publisher.request(b"hi").method("t").wait().unwrap();
         for socket in &subscribers {
             // The example of the format's description.
             let vector = "04000000E4FFFFFF080000000C000000010000007400000002000000686900000800\
@@ -64,7 +65,7 @@ fn who_is_registered_gets_a_datagram_for_each_publication() {
         }
         for number in 0..MESSAGES {
             let payload = number.to_le_bytes();
-            publisher.call_method("a.b", &payload).wait().unwrap();
+            publisher.request(&payload).method("a.b").wait().unwrap();
         }
         for socket in &subscribers {
             for number in 0..MESSAGES {
@@ -79,8 +80,12 @@ fn who_is_registered_gets_a_datagram_for_each_publication() {
             socket.send(&[]).unwrap();
         }
         server.wait_for("both are gone", |metrics| metrics.sessions_closed() == 2);
-        publisher.call_method("t", b"nobody hears").wait().unwrap();
-        publisher.close();
+        publisher
+            .request(b"nobody hears")
+            .method("t")
+            .wait()
+            .unwrap();
+        publisher.close().wait();
         let metrics = server.stop();
         assert_eq!(metrics.room_offered, 2 * (MESSAGES + 1));
         assert_eq!(metrics.room_delivered, 2 * (MESSAGES + 1));
@@ -91,21 +96,22 @@ fn who_is_registered_gets_a_datagram_for_each_publication() {
 fn a_client_picks_its_topics_and_registers_again_with_a_new_connection() {
     let server = serve(Server::builder());
     let subscriber = client(&server);
-    let sensors = subscriber.subscribe("sensor.*").unwrap();
-    let all = subscriber.subscribe(">").unwrap();
+    let sensors = subscriber.subscribe("sensor.*").wait().unwrap();
+    let all = subscriber.subscribe(">").wait().unwrap();
     server.wait_for("it is registered", |metrics| {
         (metrics.registrations, metrics.frames_in) == (1, 2)
     });
     let publisher = client(&server);
     for topic in ["sensor.1", "news", "sensor.1.raw", "sensor.2"] {
         publisher
-            .call_method(topic, topic.as_bytes())
+            .request(topic.as_bytes())
+            .method(topic)
             .wait()
             .unwrap();
     }
     let topics = |subscription: &tidewire::Subscription, count: usize| -> Vec<String> {
         (0..count)
-            .map(|_| match subscription.next_within(DEADLINE) {
+            .map(|_| match subscription.next_event().wait_for(DEADLINE) {
                 Some(TopicEvent::Message(message)) => {
                     assert_eq!(message.topic.as_bytes(), message.payload);
                     message.topic.to_string()
@@ -122,12 +128,13 @@ fn a_client_picks_its_topics_and_registers_again_with_a_new_connection() {
     // A subscription that is dropped hears no more, the other one does.
     drop(sensors);
     publisher
-        .call_method("sensor.3", b"sensor.3")
+        .request(b"sensor.3")
+        .method("sensor.3")
         .wait()
         .unwrap();
     assert_eq!(topics(&all, 1), ["sensor.3"]);
-    publisher.close();
-    subscriber.close();
+    publisher.close().wait();
+    subscriber.close().wait();
     let metrics = server.stop();
     assert_eq!(metrics.room_offered, metrics.room_delivered);
 }
@@ -161,10 +168,10 @@ fn registrations_are_capped_expire_and_need_trust() {
         (metrics.registrations > REGISTRATIONS as u64).then_some(())
     });
     let publisher = client(&server);
-    publisher.call_method("t", b"hi").wait().unwrap();
+    publisher.request(b"hi").method("t").wait().unwrap();
     let message = received(&late);
     assert_eq!(BroadcastMessage::decode(&message).unwrap().topic, "t");
-    publisher.close();
+    publisher.close().wait();
     server.stop();
 
     let strict = TestServer::over_udp(Server::builder(), &codec("uvrpc"), |_| PubSub::new());

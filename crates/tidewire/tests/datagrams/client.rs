@@ -68,16 +68,16 @@ fn a_hello_is_repeated_until_the_welcome_comes_and_duplicates_do_no_harm() {
             }
         }
     });
-    let client = Client::connect(&address).unwrap();
-    assert!(matches!(client.next_event(), Event::Opened { .. }));
-    let Some(Event::Message(message)) = client.next_event_within(DEADLINE) else {
+    let client = Client::connect(&address).wait().unwrap();
+    assert!(matches!(client.next_event().wait(), Event::Opened { .. }));
+    let Some(Event::Message(message)) = client.next_event().wait_for(DEADLINE) else {
         panic!("nothing came");
     };
     assert_eq!(message.payload, b"in order");
     let metrics = client.metrics();
     assert!(metrics.hellos_repeated >= 3, "{metrics:#?}");
     assert_eq!(metrics.sessions_opened, 1);
-    client.close();
+    client.close().wait();
     server.join().unwrap();
     assert!(tw1.begins_with_hello());
 }
@@ -88,7 +88,9 @@ fn a_server_that_is_not_there_is_reported_at_once_and_a_silent_one_in_time() {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         socket.local_addr().unwrap()
     };
-    let error = Client::connect(&format!("udp://{nobody}")).unwrap_err();
+    let error = Client::connect(&format!("udp://{nobody}"))
+        .wait()
+        .unwrap_err();
     assert!(
         matches!(&error, ConnectError::Failed(ConnectFailure::Datagram(_))),
         "{error:?}"
@@ -110,6 +112,7 @@ fn a_server_that_is_not_there_is_reported_at_once_and_a_silent_one_in_time() {
     let error = Client::builder()
         .limits(limits)
         .connect(&address)
+        .wait()
         .unwrap_err();
     let timed_out = ConnectFailure::Closed(CloseReason::HandshakeTimeout).to_string();
     assert!(
@@ -123,10 +126,14 @@ fn requests_to_a_server_that_went_without_a_word_fail() {
     let codec = codec("srmp");
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     let address = format!("udp://{}", socket.local_addr().unwrap());
-    let client = Client::builder().codec(codec).connect(&address).unwrap();
-    assert!(matches!(client.next_event(), Event::Opened { .. }));
+    let client = Client::builder()
+        .codec(codec)
+        .connect(&address)
+        .wait()
+        .unwrap();
+    assert!(matches!(client.next_event().wait(), Event::Opened { .. }));
     drop(socket);
-    let failure = client.request_blocking(b"anybody?").unwrap_err();
+    let failure = client.request(b"anybody?").wait().unwrap_err();
     let reset = matches!(failure, RequestError::Closed(CloseReason::PeerReset));
     assert!(reset, "{failure:?}");
 }
@@ -142,8 +149,9 @@ fn a_client_finds_its_server_again_that_forgot_it() {
             max: Duration::from_millis(20),
         })
         .connect(&address)
+        .wait()
         .unwrap();
-    assert_eq!(client.request_blocking(b"one").unwrap().payload(), b"one");
+    assert_eq!(client.request(b"one").wait().unwrap().payload(), b"one");
     drop(server);
     let again = Server::builder()
         .listen(&address)
@@ -153,12 +161,13 @@ fn a_client_finds_its_server_again_that_forgot_it() {
     let mut opened = 0;
     while opened < 2 {
         let event = client
-            .next_event_within(DEADLINE)
+            .next_event()
+            .wait_for(DEADLINE)
             .expect("an event in time");
         opened += usize::from(matches!(event, Event::Opened { .. }));
     }
-    assert_eq!(client.request_blocking(b"two").unwrap().payload(), b"two");
-    client.close();
+    assert_eq!(client.request(b"two").wait().unwrap().payload(), b"two");
+    client.close().wait();
     tidewire_testkit::assert_conserved(&again.shutdown(DEADLINE));
 }
 
@@ -174,23 +183,24 @@ fn requests_are_refused_where_a_lost_reply_would_shift_the_others() {
         let client = Client::builder()
             .codec(codec)
             .connect(&server.url())
+            .wait()
             .unwrap();
-        let refused = client.request_blocking(b"?");
+        let refused = client.request(b"?").wait();
         assert_eq!(refused, Err(RequestError::CannotMatch), "{name}");
         client.try_send(b"!").unwrap();
         assert!(
             matches!(
-                client.next_event_within(DEADLINE),
+                client.next_event().wait_for(DEADLINE),
                 Some(Event::Opened { .. })
             ),
             "{name}"
         );
         // What needs no matching goes: the echo comes as a message.
-        let Some(Event::Message(message)) = client.next_event_within(DEADLINE) else {
+        let Some(Event::Message(message)) = client.next_event().wait_for(DEADLINE) else {
             panic!("{name}: no echo");
         };
         assert_eq!(message.payload, b"!", "{name}");
-        client.close();
+        client.close().wait();
         assert_eq!(server.stop().frames_in, 1, "{name}");
     }
 }

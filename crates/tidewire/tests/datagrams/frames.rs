@@ -194,14 +194,15 @@ fn uvrpc_over_udp_speaks_datagrams_of_one_frame() {
     let client = tidewire::Client::builder()
         .codec(tidewire::AnyCodec::by_name("uvrpc").unwrap())
         .connect(&server.url())
+        .wait()
         .unwrap();
     let requests: Vec<_> = (0..20)
-        .map(|number: u8| client.call_method("echo", &[number]))
+        .map(|number: u8| client.request(&[number]).method("echo").send())
         .collect();
     for (number, request) in requests.into_iter().enumerate() {
         assert_eq!(request.wait().unwrap().payload(), [number as u8]);
     }
-    client.close();
+    client.close().wait();
     let metrics = server.stop();
     assert_eq!(metrics.datagrams_in, 21, "twenty requests and the end");
 }

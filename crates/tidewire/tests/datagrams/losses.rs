@@ -67,17 +67,18 @@ fn nothing_is_missing_where_nothing_was_lost() {
         let client = Client::builder()
             .codec(codec)
             .connect(&server.url())
+            .wait()
             .unwrap();
         for round in 0..600_u32 {
             let requests: Vec<_> = (0..4)
-                .map(|number| client.request(&(round * 4 + number).to_le_bytes()))
+                .map(|number| client.request(&(round * 4 + number).to_le_bytes()).send())
                 .collect();
             for (number, request) in (0_u32..).zip(requests) {
                 let reply = request.wait().unwrap();
                 assert_eq!(reply.payload(), (round * 4 + number).to_le_bytes());
             }
         }
-        client.close();
+        client.close().wait();
         let metrics = server.stop();
         assert_eq!(
             (metrics.requests_missing, metrics.requests_late),

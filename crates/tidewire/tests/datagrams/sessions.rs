@@ -76,11 +76,11 @@ fn every_lane_has_its_share_of_the_port_and_all_are_served() {
         .unwrap();
     let address = server.to_string();
     let clients: Vec<_> = (0..CLIENTS)
-        .map(|_| Client::connect(&address).unwrap())
+        .map(|_| Client::connect(&address).wait().unwrap())
         .collect();
     for (index, client) in clients.iter().enumerate() {
         let text = index.to_string();
-        let reply = client.request_blocking(text.as_bytes()).unwrap();
+        let reply = client.request(text.as_bytes()).wait().unwrap();
         assert_eq!(reply.payload(), text.as_bytes());
     }
     // A port that is shared within a server is not shared with another one.
@@ -92,7 +92,7 @@ fn every_lane_has_its_share_of_the_port_and_all_are_served() {
         .unwrap_err();
     assert!(matches!(taken, ServeError::Datagram(_)), "{taken:?}");
     for client in &clients {
-        client.close();
+        client.close().wait();
     }
     let stopped = server.shutdown(DEADLINE);
     tidewire_testkit::assert_conserved(&stopped);
@@ -113,10 +113,12 @@ fn both_families_and_all_addresses_are_served() {
             .unwrap();
         let address = server.to_string();
         let (_, port) = address.rsplit_once(':').unwrap();
-        let client = Client::connect(&format!("{connect}:{port}")).unwrap();
-        let reply = client.request_blocking(b"hello").unwrap();
+        let client = Client::connect(&format!("{connect}:{port}"))
+            .wait()
+            .unwrap();
+        let reply = client.request(b"hello").wait().unwrap();
         assert_eq!(reply.payload(), b"hello", "{bind}");
-        client.close();
+        client.close().wait();
         tidewire_testkit::assert_conserved(&server.shutdown(DEADLINE));
     }
 }
@@ -126,10 +128,10 @@ fn a_draining_server_takes_nobody_up_and_tells_who_is_there() {
     let tw1 = codec("tw1");
     let server = TestServer::over_udp(Server::builder(), &tw1, |_| echo);
     let reader = server.server().metrics_reader();
-    let client = Client::connect(&server.url()).unwrap();
-    assert!(matches!(client.next_event(), Event::Opened { .. }));
+    let client = Client::connect(&server.url()).wait().unwrap();
+    assert!(matches!(client.next_event().wait(), Event::Opened { .. }));
     let metrics = server.stop();
-    assert!(matches!(client.next_event(), Event::Closed { .. }));
+    assert!(matches!(client.next_event().wait(), Event::Closed { .. }));
     assert_eq!(metrics.sessions_closed(), 1);
     assert_eq!(reader.read(), metrics);
 }
@@ -157,9 +159,9 @@ fn a_codec_that_frames_datagrams_otherwise_is_not_mixed() {
         .start(|_| echo)
         .unwrap();
     for address in server.addresses() {
-        let client = Client::connect(&address.to_string()).unwrap();
-        assert_eq!(client.request_blocking(b"hi").unwrap().payload(), b"hi");
-        client.close();
+        let client = Client::connect(&address.to_string()).wait().unwrap();
+        assert_eq!(client.request(b"hi").wait().unwrap().payload(), b"hi");
+        client.close().wait();
     }
     tidewire_testkit::assert_conserved(&server.shutdown(DEADLINE));
 }

@@ -265,22 +265,25 @@ fn a_client_sends_nothing_new_after_go_away() {
     let (held, is_held) = mpsc::channel();
     let server = TestServer::over_ipc(Server::builder(), &tw1(), |_| holding(held.clone()));
     let url = server.url();
-    let client = Client::connect(&url).unwrap();
+    let client = Client::connect(&url).wait().unwrap();
     let patient = Client::builder()
         .request_timeout(DEADLINE)
         .reconnect(Backoff {
             first: Duration::from_millis(1),
             max: Duration::from_millis(20),
         });
-    let patient = patient.connect(&url).unwrap();
-    let pending = [client.request(b"hold"), patient.request(b"hold")];
+    let patient = patient.connect(&url).wait().unwrap();
+    let pending = [
+        client.request(b"hold").send(),
+        patient.request(b"hold").send(),
+    ];
     let answers = [(); 2].map(|()| is_held.recv_timeout(DEADLINE).unwrap());
     let mut directory = None;
     thread::scope(|scope| {
         let stopping = scope.spawn(|| server.stop_for_restart());
         for client in [&client, &patient] {
             wait_until("nothing new is sent", || {
-                match client.request_blocking(b"new") {
+                match client.request(b"new").wait() {
                     Err(RequestError::NotConnected) => Some(()),
                     // It crossed the go-away, or came before it.
                     Err(RequestError::Refused {
@@ -292,7 +295,7 @@ fn a_client_sends_nothing_new_after_go_away() {
                 }
             });
         }
-        let waiting = patient.prepare(b"again").idempotent().send();
+        let waiting = patient.request(b"again").idempotent().send();
         for answer in answers {
             answer.reply(b"done").unwrap();
         }
@@ -306,7 +309,7 @@ fn a_client_sends_nothing_new_after_go_away() {
             .start(|_| echo)
             .unwrap();
         assert_eq!(waiting.wait().unwrap().payload(), b"again");
-        patient.close();
+        patient.close().wait();
         assert_conserved(&restarted.shutdown(DEADLINE));
     });
     drop(directory);

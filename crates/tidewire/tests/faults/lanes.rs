@@ -48,9 +48,9 @@ fn lane_of(peer: &mut Peer) -> u8 {
 #[test]
 fn a_service_that_panics_hangs_neither_its_clients_nor_the_shutdown() {
     let server = TestServer::over_tcp(Server::builder(), &tw1(), |_| Fragile);
-    let client = Client::connect(&server.url()).unwrap();
+    let client = Client::connect(&server.url()).wait().unwrap();
     let mut bystander = server.peer();
-    let error = client.request_blocking(b"panic").unwrap_err();
+    let error = client.request(b"panic").wait().unwrap_err();
     assert!(
         matches!(
             error,
@@ -259,8 +259,8 @@ fn the_last_client_may_go_with_a_waker_on_its_own_lane() {
         cx.reply(message.payload)
     });
     let server = TestServer::over_tcp(Server::builder(), &tw1(), |_| service.take().unwrap());
-    let client = Client::connect(&server.url()).unwrap();
-    let mut request = client.request(b"the only one");
+    let client = Client::connect(&server.url()).wait().unwrap();
+    let mut request = client.request(b"the only one").send();
     let (ended, is_ended) = mpsc::channel();
     let client = Some(client);
     let waker = Waker::from(Arc::new(Task { client, ended }));

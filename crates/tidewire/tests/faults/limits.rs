@@ -14,7 +14,7 @@ fn sessions_beyond_the_limit_are_refused_with_a_reason_and_places_come_back() {
     let mut second = server.peer();
     let mut third = Peer::silent(server.wire(), &tw1());
     assert_eq!(last_words(&third.drain()), Some(GoAwayCode::LimitReached));
-    let error = Client::connect(&server.url()).unwrap_err();
+    let error = Client::connect(&server.url()).wait().unwrap_err();
     assert!(matches!(error, ConnectError::Failed(_)), "{error:?}");
     let story = whole_story(&error);
     assert!(story.contains("limit"), "{story}");
@@ -39,21 +39,19 @@ fn sessions_of_one_address_are_limited_and_others_are_not() {
     let server = TestServer::over_tcp(builder, &tw1(), |_| echo);
     // The first address is the Unix socket, the second the port.
     let port = server.server().addresses()[1].to_string();
-    let first = Client::connect(&port).unwrap();
-    let second = Client::connect(&port).unwrap();
-    assert!(Client::connect(&port).is_err());
-    let local = Client::connect(&path).unwrap();
-    assert_eq!(
-        local.request_blocking(b"hello").unwrap().payload(),
-        b"hello"
-    );
-    first.close();
+    let first = Client::connect(&port).wait().unwrap();
+    let second = Client::connect(&port).wait().unwrap();
+    assert!(Client::connect(&port).wait().is_err());
+    let local = Client::connect(&path).wait().unwrap();
+    assert_eq!(local.request(b"hello").wait().unwrap().payload(), b"hello");
+    first.close().wait();
     wait_until("the address has a place again", || {
-        Client::connect(&port).ok()
+        Client::connect(&port).wait().ok()
     })
-    .close();
-    second.close();
-    local.close();
+    .close()
+    .wait();
+    second.close().wait();
+    local.close().wait();
     let metrics = server.stop();
     assert!(metrics.sessions_refused >= 1);
 }
@@ -65,8 +63,8 @@ fn rooms_are_limited_for_a_session_and_for_the_server() {
         limits.rooms_max = 3;
     });
     let server = TestServer::over_tcp(builder, &tw1(), |_| Chat::new());
-    let ada = Client::connect(&server.url()).unwrap();
-    let bob = Client::connect(&server.url()).unwrap();
+    let ada = Client::connect(&server.url()).wait().unwrap();
+    let bob = Client::connect(&server.url()).wait().unwrap();
     let limit_reached = |result: Result<tidewire::Joined, RequestError>| {
         matches!(
             result,
@@ -76,15 +74,21 @@ fn rooms_are_limited_for_a_session_and_for_the_server() {
             })
         )
     };
-    let one = ada.join("one", "ada").unwrap();
-    ada.join("two", "").unwrap();
-    assert!(limit_reached(ada.join("three", "")), "two rooms are enough");
-    bob.join("three", "bob").unwrap();
-    assert!(limit_reached(bob.join("four", "")), "the server has three");
-    ada.leave(one.room).unwrap();
-    bob.join("four", "").unwrap();
-    ada.close();
-    bob.close();
+    let one = ada.join("one", "ada").wait().unwrap();
+    ada.join("two", "").wait().unwrap();
+    assert!(
+        limit_reached(ada.join("three", "").wait()),
+        "two rooms are enough"
+    );
+    bob.join("three", "bob").wait().unwrap();
+    assert!(
+        limit_reached(bob.join("four", "").wait()),
+        "the server has three"
+    );
+    ada.leave(one.room).wait().unwrap();
+    bob.join("four", "").wait().unwrap();
+    ada.close().wait();
+    bob.close().wait();
     server.stop();
 }
 
@@ -109,28 +113,30 @@ fn one_address_cannot_take_the_rooms_of_all() {
         }
         other => panic!("not refused: {other:?}"),
     };
-    let greedy: Vec<_> = (0..2).map(|_| Client::connect(&port).unwrap()).collect();
-    let first = greedy[0].join("a", "ada").unwrap();
-    greedy[0].join("b", "").unwrap();
-    let text = refusal(greedy[0].join("c", ""));
+    let greedy: Vec<_> = (0..2)
+        .map(|_| Client::connect(&port).wait().unwrap())
+        .collect();
+    let first = greedy[0].join("a", "ada").wait().unwrap();
+    greedy[0].join("b", "").wait().unwrap();
+    let text = refusal(greedy[0].join("c", "").wait());
     assert!(text.contains("rooms_per_session_max"), "{text}");
-    greedy[1].join("c", "bob").unwrap();
-    let text = refusal(greedy[1].join("d", ""));
+    greedy[1].join("c", "bob").wait().unwrap();
+    let text = refusal(greedy[1].join("d", "").wait());
     assert!(text.contains("rooms_per_address_max"), "{text}");
-    greedy[1].join("a", "").unwrap();
+    greedy[1].join("a", "").wait().unwrap();
     // Somebody else still has a room, and no more than there are.
-    let other = Client::connect(&path).unwrap();
-    other.join("d", "eve").unwrap();
-    let text = refusal(other.join("e", ""));
+    let other = Client::connect(&path).wait().unwrap();
+    other.join("d", "eve").wait().unwrap();
+    let text = refusal(other.join("e", "").wait());
     assert!(text.contains("rooms_max"), "{text}");
     // A room counts for who opened it until it is empty.
-    greedy[0].leave(first.room).unwrap();
-    let third = Client::connect(&port).unwrap();
-    refusal(third.join("f", "fay"));
-    greedy[1].leave(first.room).unwrap();
-    third.join("f", "fay").unwrap();
+    greedy[0].leave(first.room).wait().unwrap();
+    let third = Client::connect(&port).wait().unwrap();
+    refusal(third.join("f", "fay").wait());
+    greedy[1].leave(first.room).wait().unwrap();
+    third.join("f", "fay").wait().unwrap();
     for client in greedy.into_iter().chain([other, third]) {
-        client.close();
+        client.close().wait();
     }
     server.stop();
 }

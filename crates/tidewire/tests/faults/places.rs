@@ -24,11 +24,8 @@ fn a_port_in_use_is_named_with_its_remedy() {
         assert!(story.contains(part), "{part} is missing: {story}");
     }
     // The one that has it is unharmed.
-    let client = Client::connect(&first.to_string()).unwrap();
-    assert_eq!(
-        client.request_blocking(b"hello").unwrap().payload(),
-        b"hello"
-    );
+    let client = Client::connect(&first.to_string()).wait().unwrap();
+    assert_eq!(client.request(b"hello").wait().unwrap().payload(), b"hello");
 }
 
 #[test]
@@ -40,12 +37,9 @@ fn the_socket_file_of_a_dead_server_is_replaced() {
     assert!(path.exists());
     let address = format!("ipc://{}", path.display());
     let server = serve(&address).unwrap();
-    let client = Client::connect(&address).unwrap();
-    assert_eq!(
-        client.request_blocking(b"hello").unwrap().payload(),
-        b"hello"
-    );
-    client.close();
+    let client = Client::connect(&address).wait().unwrap();
+    assert_eq!(client.request(b"hello").wait().unwrap().payload(), b"hello");
+    client.close().wait();
     drop(server);
     assert!(!path.exists(), "an orderly end removes the file");
 }
@@ -60,12 +54,9 @@ fn the_socket_of_a_live_server_is_refused_and_left_alone() {
         matches!(error, ServeError::Bind(BindError::InUse { .. })),
         "{error:?}"
     );
-    let client = Client::connect(&address).unwrap();
-    assert_eq!(
-        client.request_blocking(b"hello").unwrap().payload(),
-        b"hello"
-    );
-    client.close();
+    let client = Client::connect(&address).wait().unwrap();
+    assert_eq!(client.request(b"hello").wait().unwrap().payload(), b"hello");
+    client.close().wait();
     drop(first);
 }
 
@@ -87,6 +78,6 @@ fn nobody_at_an_address_is_named_with_its_remedy() {
     let server = serve("tcp://127.0.0.1:0").unwrap();
     let address = server.to_string();
     drop(server);
-    let story = whole_story(&Client::connect(&address).unwrap_err());
+    let story = whole_story(&Client::connect(&address).wait().unwrap_err());
     assert!(story.contains("is the server running?"), "{story}");
 }

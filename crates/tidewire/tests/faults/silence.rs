@@ -193,11 +193,8 @@ fn a_heartbeat_keeps_a_quiet_client_alive() {
         limits.idle_timeout = idle_timeout;
     });
     let server = TestServer::over_tcp(builder, &tw1(), |_| echo);
-    let client = Client::connect(&server.url()).unwrap();
-    assert_eq!(
-        client.request_blocking(b"hello").unwrap().payload(),
-        b"hello"
-    );
+    let client = Client::connect(&server.url()).wait().unwrap();
+    assert_eq!(client.request(b"hello").wait().unwrap().payload(), b"hello");
     let quiet_since = Instant::now();
     server.wait_for("pongs for longer than the idle timeout", |_| {
         quiet_since.elapsed() > idle_timeout * 3 / 2
@@ -207,11 +204,8 @@ fn a_heartbeat_keeps_a_quiet_client_alive() {
         0,
         "the pongs kept it open"
     );
-    assert_eq!(
-        client.request_blocking(b"again").unwrap().payload(),
-        b"again"
-    );
-    client.close();
+    assert_eq!(client.request(b"again").wait().unwrap().payload(), b"again");
+    client.close().wait();
     let metrics = server.stop();
     // Hello, two requests, and a pong for each of at least a few pings.
     assert!(metrics.frames_in > 6, "{metrics:#?}");

@@ -39,15 +39,15 @@ fn a_dropped_peer_is_a_close() {
 #[test]
 fn a_dropped_server_is_a_close() {
     let server = serve("inproc://leaving", echo).unwrap();
-    let client = Client::connect("inproc://leaving").unwrap();
-    assert!(matches!(client.next_event(), Event::Opened { .. }));
+    let client = Client::connect("inproc://leaving").wait().unwrap();
+    assert!(matches!(client.next_event().wait(), Event::Opened { .. }));
     drop(server);
     let reason = CloseReason::GoAway(GoAwayCode::Shutdown);
     assert_eq!(
-        client.next_event_within(DEADLINE),
+        client.next_event().wait_for(DEADLINE),
         Some(Event::Closed { reason })
     );
-    assert_eq!(client.next_event_within(DEADLINE), Some(Event::Ended));
+    assert_eq!(client.next_event().wait_for(DEADLINE), Some(Event::Ended));
 }
 
 #[test]
@@ -145,7 +145,7 @@ fn the_limit_of_sessions_holds() {
     let builder = Server::builder().limits(limits);
     let server = TestServer::over_inproc(builder, &codec("tw1"), |_| echo);
     let first = server.peer();
-    let outcome = Client::connect(&server.url());
+    let outcome = Client::connect(&server.url()).wait();
     let reason = CloseReason::GoAway(GoAwayCode::LimitReached);
     let Err(ConnectError::Failed(ConnectFailure::Refused {
         reason: found,

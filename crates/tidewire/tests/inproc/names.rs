@@ -12,15 +12,17 @@ use crate::{connect_failure, echo, stop};
 fn the_address_alone_switches_the_transport() {
     let server = serve("inproc://switch", echo).unwrap();
     assert_eq!(server.to_string(), "inproc://switch");
-    let client = Client::connect(&server.addresses()[0].to_string()).unwrap();
-    assert_eq!(client.request_blocking(b"hi").unwrap().payload(), b"hi");
-    client.close();
+    let client = Client::connect(&server.addresses()[0].to_string())
+        .wait()
+        .unwrap();
+    assert_eq!(client.request(b"hi").wait().unwrap().payload(), b"hi");
+    client.close().wait();
     assert_eq!(stop(server).metrics.sessions_opened, 1);
 }
 
 #[test]
 fn connecting_before_binding_fails_and_says_what_to_do() {
-    let error = connect_failure(Client::connect("inproc://nobody"));
+    let error = connect_failure(Client::connect("inproc://nobody").wait());
     assert!(matches!(error, InprocConnectError::NotListening { .. }));
     let text = error.to_string();
     for part in [
@@ -46,14 +48,14 @@ fn a_name_has_one_server_and_is_free_when_it_stops() {
     assert!(matches!(&error, InprocBindError::InUse { name } if name.as_str() == "single"));
     assert!(error.to_string().contains("choose another name"), "{error}");
     // Neither did the failed attempt take the name away from the server that has it.
-    let client = Client::connect("inproc://single").unwrap();
-    client.close();
+    let client = Client::connect("inproc://single").wait().unwrap();
+    client.close().wait();
     stop(first);
     let second = bind().unwrap();
     drop(second);
     let third = bind().unwrap();
     stop(third);
-    let error = connect_failure(Client::connect("inproc://single"));
+    let error = connect_failure(Client::connect("inproc://single").wait());
     assert!(matches!(error, InprocConnectError::NotListening { .. }));
 }
 
@@ -77,24 +79,24 @@ fn panics(_: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
 #[test]
 fn a_failed_lane_closes_its_sessions_and_gives_up_its_name() {
     let failed = serve("inproc://failing", panics).unwrap();
-    let client = Client::connect("inproc://failing").unwrap();
+    let client = Client::connect("inproc://failing").wait().unwrap();
     assert!(
-        client.request_blocking(b"panic").is_err(),
+        client.request(b"panic").wait().is_err(),
         "it fails, it does not hang"
     );
     wait_until("the lane has ended", || {
         (!failed.is_running()).then_some(())
     });
-    let error = connect_failure(Client::connect("inproc://failing"));
+    let error = connect_failure(Client::connect("inproc://failing").wait());
     assert!(matches!(error, InprocConnectError::NotListening { .. }));
     let next = serve("inproc://failing", echo).unwrap();
     // The end of the former server does not take the name away from the new one.
     drop(failed);
-    let client = Client::connect("inproc://failing").unwrap();
+    let client = Client::connect("inproc://failing").wait().unwrap();
     assert_eq!(
-        client.request_blocking(b"better").unwrap().payload(),
+        client.request(b"better").wait().unwrap().payload(),
         b"better"
     );
-    client.close();
+    client.close().wait();
     stop(next);
 }

@@ -44,10 +44,11 @@ fn a_client_waits_for_its_server() {
         let client = Client::builder()
             .wait_for_server()
             .connect("inproc://awaited")
+            .wait()
             .unwrap();
-        let reply = client.request_blocking(b"at last").unwrap();
+        let reply = client.request(b"at last").wait().unwrap();
         assert_eq!(reply.payload(), b"at last");
-        client.close();
+        client.close().wait();
     });
     let server = serve("inproc://awaited", echo).unwrap();
     waiting.join().unwrap();
@@ -65,15 +66,19 @@ fn a_client_that_reconnects_waits_again() {
             max: Duration::from_millis(1),
         })
         .connect("inproc://restarted")
+        .wait()
         .unwrap();
-    assert!(matches!(client.next_event(), Event::Opened { .. }));
+    assert!(matches!(client.next_event().wait(), Event::Opened { .. }));
     stop(server);
-    assert!(matches!(client.next_event(), Event::Closed { .. }));
-    assert!(matches!(client.next_event(), Event::Reconnecting { .. }));
+    assert!(matches!(client.next_event().wait(), Event::Closed { .. }));
+    assert!(matches!(
+        client.next_event().wait(),
+        Event::Reconnecting { .. }
+    ));
     let server = serve("inproc://restarted", echo).unwrap();
     // Whether it came before the server or after, it needed one attempt.
-    assert!(matches!(client.next_event(), Event::Opened { .. }));
-    client.close();
+    assert!(matches!(client.next_event().wait(), Event::Opened { .. }));
+    client.close().wait();
     stop(server);
 }
 
@@ -90,7 +95,8 @@ fn waiting_ends_with_the_handshake_timeout() {
             .codec(codec(name))
             .limits(limits)
             .wait_for_server()
-            .connect(&target);
+            .connect(&target)
+            .wait();
         let error = connect_failure(outcome);
         assert!(
             matches!(error, InprocConnectError::WaitedInVain { .. }),
@@ -110,7 +116,8 @@ fn waiting_ends_with_the_handshake_timeout() {
 fn only_names_of_this_process_can_be_waited_for() {
     let outcome = Client::builder()
         .wait_for_server()
-        .connect("tcp://127.0.0.1:9");
+        .connect("tcp://127.0.0.1:9")
+        .wait();
     assert!(matches!(
         connect_failure(outcome),
         InprocConnectError::CannotWait

@@ -31,9 +31,9 @@ fn the_client_tells_an_end_from_a_cut() {
     for in_order in [true, false] {
         let (address, serving) = end_after_the_handshake(in_order);
         let client = Client::builder().codec(lines()).layers(connecting);
-        let client = client.connect(&address).unwrap();
+        let client = client.connect(&address).wait().unwrap();
         let reason = loop {
-            match client.next_event() {
+            match client.next_event().wait() {
                 Event::Closed { reason } => break reason,
                 Event::Ended => panic!("it ended without a reason"),
                 _ => {}

@@ -67,7 +67,8 @@ fn a_handshake_of_a_layer_that_never_ends_is_timed_out_on_both_sides() {
     let outcome = Client::builder()
         .limits(limits)
         .layers(connecting)
-        .connect(&deaf.local_addr().unwrap().to_string());
+        .connect(&deaf.local_addr().unwrap().to_string())
+        .wait();
     let failure = ConnectFailure::Closed(CloseReason::HandshakeTimeout);
     assert_eq!(failed(outcome).to_string(), failure.to_string());
 }
@@ -77,7 +78,10 @@ fn a_client_whose_layers_the_server_refuses_learns_why_it_failed() {
     let server = serve(Server::builder(), 1);
     let client = Client::builder().layers(|_| layers_of(2, XorLayer::connecting));
     // The second layer's handshake is no frame of the protocol.
-    let outcome = client.request_timeout(DEADLINE).connect(&server.url());
+    let outcome = client
+        .request_timeout(DEADLINE)
+        .connect(&server.url())
+        .wait();
     let expected = ConnectFailure::Closed(CloseReason::Layer(LayerError::Malformed));
     assert_eq!(failed(outcome).to_string(), expected.to_string());
     server.stop();
@@ -179,7 +183,7 @@ fn layers_where_there_is_no_byte_stream_are_refused_at_the_start() {
         let builder = Server::builder().layers(make).listen(address).unwrap();
         let error = builder.start(|_| echo).unwrap_err();
         assert!(matches!(error, ServeError::Layers { .. }), "{error}");
-        let outcome = Client::builder().layers(connecting).connect(address);
+        let outcome = Client::builder().layers(connecting).connect(address).wait();
         let is_refused = matches!(outcome, Err(ConnectError::Start(ServeError::Layers { .. })));
         assert!(is_refused, "{address}");
     }

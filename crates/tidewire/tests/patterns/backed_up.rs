@@ -27,6 +27,7 @@ fn backed_up(name: &str) -> (Client, UnixStream, u64) {
         .limits(limits)
         .close_timeout(Duration::from_millis(20))
         .connect(&format!("ipc://@{name}"))
+        .wait()
         .unwrap();
     let (server, _) = listener.accept().unwrap();
     let (mut accepted, mut refused_in_a_row) = (0, 0);
@@ -50,11 +51,11 @@ fn backed_up(name: &str) -> (Client, UnixStream, u64) {
 fn requests_behind_a_full_output_fail_at_their_deadlines() {
     let (client, server, _) = backed_up("deadlines");
     let patient = client
-        .prepare(b"patient")
+        .request(b"patient")
         .timeout(Duration::from_secs(3600))
         .send();
     for _ in 0..3 {
-        let hasty = client.prepare(b"hasty").timeout(Duration::from_millis(20));
+        let hasty = client.request(b"hasty").timeout(Duration::from_millis(20));
         assert_eq!(hasty.wait().unwrap_err(), RequestError::TimedOut);
     }
     // Its own deadline is far, so it is the end of the connection that ends its waiting.
@@ -67,10 +68,10 @@ fn requests_behind_a_full_output_fail_at_their_deadlines() {
 #[test]
 fn a_server_that_takes_nothing_holds_up_a_closing_client_only_so_long() {
     let (client, mut server, accepted) = backed_up("closing");
-    client.begin_close().unwrap();
+    drop(client.close());
     let mut lost = 0;
     loop {
-        match client.next_event() {
+        match client.next_event().wait() {
             Event::Lost { count } => lost += count,
             Event::Ended => break,
             _ => {}

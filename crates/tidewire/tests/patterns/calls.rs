@@ -29,7 +29,7 @@ fn a_late_reply_is_counted_and_matches_nothing() {
         } else {
             ""
         };
-        let first = client.prepare(b"first").method(method).timeout(SOON);
+        let first = client.request(b"first").method(method).timeout(SOON);
         assert_eq!(first.wait(), Err(RequestError::TimedOut), "{name}");
         let second = ask(&client, name, b"second");
         let (late, timely) = (desk.take(), desk.take());
@@ -48,7 +48,7 @@ fn a_late_reply_is_counted_and_matches_nothing() {
                 (client.metrics().replies_unmatched == 1).then_some(())
             });
         }
-        client.close();
+        client.close().wait();
         desk.server.stop();
     }
 }
@@ -67,7 +67,7 @@ fn a_reply_that_crosses_with_its_cancel_is_counted() {
         service.take().unwrap()
     });
     let client = client_of(&server, "tw1");
-    let given_up = client.request(b"given up");
+    let given_up = client.request(b"given up").send();
     is_started.recv_timeout(DEADLINE).unwrap();
     let before = client.metrics().bytes_out;
     drop(given_up);
@@ -77,10 +77,10 @@ fn a_reply_that_crosses_with_its_cancel_is_counted() {
     // The lane answers before it reads the cancel.
     open.send(()).unwrap();
     open.send(()).unwrap();
-    let next = client.request(b"next");
+    let next = client.request(b"next").send();
     assert_eq!(next.wait().unwrap().payload(), b"next");
     assert_eq!(client.metrics().replies_unmatched, 1);
-    client.close();
+    client.close().wait();
     assert_eq!(server.stop().requests_cancelled, 1);
 }
 
@@ -115,7 +115,7 @@ fn a_full_window_refuses_or_lets_wait_as_chosen() {
         } else {
             ""
         };
-        let prepare = |payload| client.prepare(payload).method(method);
+        let prepare = |payload| client.request(payload).method(method);
         let first = prepare(b"1").send();
         let (held, _) = desk.take();
         let refused = prepare(b"2").wait();
@@ -137,7 +137,7 @@ fn a_full_window_refuses_or_lets_wait_as_chosen() {
         for (request, expected) in waiting.into_iter().zip([b"3", b"4"]) {
             assert_eq!(request.wait().unwrap().payload(), expected);
         }
-        client.close();
+        client.close().wait();
         desk.server.stop();
     }
 }
@@ -150,12 +150,12 @@ fn a_client_can_let_all_its_requests_wait() {
         .when_window_full(WhenWindowFull::Wait);
     let client = connect(builder, &server, "tw1");
     let requests: Vec<_> = (0..1000_u32)
-        .map(|number| client.request(&number.to_le_bytes()))
+        .map(|number| client.request(&number.to_le_bytes()).send())
         .collect();
     for (number, request) in (0..1000_u32).zip(requests) {
         assert_eq!(request.wait().unwrap().payload(), number.to_le_bytes());
     }
-    client.close();
+    client.close().wait();
     server.stop();
 }
 
@@ -186,7 +186,7 @@ fn what_is_idempotent_is_sent_again_after_a_reconnect() {
         } else {
             ""
         };
-        let again = client.prepare(b"again").method(method).idempotent();
+        let again = client.request(b"again").method(method).idempotent();
         assert_eq!(again.wait().unwrap().payload(), b"again", "{name}");
         assert_eq!(seen.load(Ordering::SeqCst), 3, "{name}");
         let once = ask(&client, name, b"once").wait();
@@ -195,7 +195,7 @@ fn what_is_idempotent_is_sent_again_after_a_reconnect() {
             "{name}: {once:?}"
         );
         assert_eq!(seen.load(Ordering::SeqCst), 4, "{name}: sent once only");
-        client.close();
+        client.close().wait();
         server.stop();
     }
 }
@@ -205,15 +205,15 @@ fn without_a_connection_only_the_idempotent_wait_and_not_for_ever() {
     let server = TestServer::over_tcp(Server::builder(), &codec("tw1"), |_| echo);
     let client = connect(Client::builder().reconnect(patient()), &server, "tw1");
     drop(server);
-    while !matches!(client.next_event(), Event::Reconnecting { .. }) {}
+    while !matches!(client.next_event().wait(), Event::Reconnecting { .. }) {}
     assert_eq!(
-        client.request_blocking(b"now"),
+        client.request(b"now").wait(),
         Err(RequestError::NotConnected)
     );
-    let waiting = client.prepare(b"soon").idempotent().timeout(SOON);
+    let waiting = client.request(b"soon").idempotent().timeout(SOON);
     assert_eq!(waiting.wait(), Err(RequestError::TimedOut));
-    let left = client.prepare(b"left").idempotent().send();
-    client.close();
+    let left = client.request(b"left").idempotent().send();
+    client.close().wait();
     assert_eq!(left.wait(), Err(RequestError::Shutdown));
 }
 
@@ -222,7 +222,7 @@ fn without_a_connection_only_the_idempotent_wait_and_not_for_ever() {
 fn an_idempotent_request_fails_with_the_only_connection() {
     let desk = Desk::open("tw1");
     let client = client_of(&desk.server, "tw1");
-    let request = client.prepare(b"hello").idempotent().send();
+    let request = client.request(b"hello").idempotent().send();
     let _held = desk.take();
     drop(desk.server);
     assert!(matches!(request.wait(), Err(RequestError::Closed(_))));
@@ -240,7 +240,7 @@ fn a_client_of_lines_that_ends_says_nothing_more() {
         }
     });
     let client = client_of(&server, "lines");
-    client.request_blocking(b"hello").unwrap();
+    client.request(b"hello").wait().unwrap();
     drop(client);
     server.wait_for("the end", |metrics| metrics.sessions_closed() == 1);
     server.stop();

@@ -15,13 +15,13 @@ fn an_answer_from_another_thread_wakes_the_lane() {
     let desk = Desk::open("tw1");
     let client = client_of(&desk.server, "tw1");
     for round in 0..20_u8 {
-        let request = client.request(&[round]);
+        let request = client.request(&[round]).send();
         let (deferred, payload) = desk.take();
         assert!(!deferred.is_cancelled());
         deferred.reply(&payload).unwrap();
         assert_eq!(request.wait().unwrap().payload(), [round]);
     }
-    client.close();
+    client.close().wait();
     let metrics = desk.server.stop();
     assert_eq!((metrics.deferred, metrics.deferred_answered), (20, 20));
 }
@@ -50,7 +50,7 @@ fn a_token_dropped_without_an_answer_answers_with_an_error() {
             }
             (_, result) => panic!("{name}: {result:?}"),
         }
-        client.close();
+        client.close().wait();
         desk.server.stop();
     }
 }
@@ -59,7 +59,7 @@ fn a_token_dropped_without_an_answer_answers_with_an_error() {
 fn an_error_is_given_by_code_and_text() {
     let desk = Desk::open("tw1");
     let client = client_of(&desk.server, "tw1");
-    let request = client.request(b"hello");
+    let request = client.request(b"hello").send();
     desk.take().0.refuse(ErrorCode::Draining, "not now");
     let refused = RequestError::Refused {
         code: ErrorCode::Draining,
@@ -67,7 +67,7 @@ fn an_error_is_given_by_code_and_text() {
         text: "not now".to_owned(),
     };
     assert_eq!(request.wait(), Err(refused));
-    client.close();
+    client.close().wait();
     desk.server.stop();
 }
 
@@ -91,7 +91,7 @@ fn an_answer_to_a_session_that_ended_is_counted() {
 fn a_request_dropped_by_its_caller_is_cancelled() {
     let desk = Desk::open("tw1");
     let client = client_of(&desk.server, "tw1");
-    let request = client.request(b"never mind");
+    let request = client.request(b"never mind").send();
     let (deferred, _) = desk.take();
     assert!(!deferred.is_cancelled());
     drop(request);
@@ -99,13 +99,13 @@ fn a_request_dropped_by_its_caller_is_cancelled() {
     desk.server
         .wait_for("the cancel arrives", |_| deferred.is_cancelled());
     deferred.reply(b"too late").unwrap();
-    let request = client.request(b"hello");
+    let request = client.request(b"hello").send();
     let (deferred, _) = desk.take();
     assert!(!deferred.is_cancelled(), "a token used again starts anew");
     deferred.reply(b"in time").unwrap();
     assert_eq!(request.wait().unwrap().payload(), b"in time");
     assert_eq!(client.metrics().replies_unmatched, 0);
-    client.close();
+    client.close().wait();
     let metrics = desk.server.stop();
     assert_eq!(
         (metrics.deferred_answered, metrics.deferred_undelivered),
@@ -293,7 +293,7 @@ fn a_draining_lane_keeps_a_session_that_is_owed_an_answer() {
 fn an_answer_that_fits_no_frame_is_an_error_on_both_sides() {
     let desk = Desk::with(limited(|limits| limits.frame_bytes_max = 600), "tw1");
     let client = client_of(&desk.server, "tw1");
-    let request = client.request(b"much?");
+    let request = client.request(b"much?").send();
     assert!(desk.take().0.reply(&[7; 600]).is_err());
     let refused = request.wait();
     let code = ErrorCode::Internal;
@@ -301,7 +301,7 @@ fn an_answer_that_fits_no_frame_is_an_error_on_both_sides() {
         matches!(&refused, Err(RequestError::Refused { code: is, .. }) if *is == code),
         "{refused:?}"
     );
-    client.close();
+    client.close().wait();
     desk.server.stop();
 }
 
@@ -365,10 +365,10 @@ fn a_refusal_without_words_waits_for_its_turn() {
 fn an_answer_after_the_end_of_the_server_goes_nowhere() {
     let desk = Desk::open("tw1");
     let client = client_of(&desk.server, "tw1");
-    let request = client.request(b"hello");
+    let request = client.request(b"hello").send();
     let (deferred, _) = desk.take();
     let Desk { server, taken } = desk;
-    client.close();
+    client.close().wait();
     assert!(request.wait().is_err());
     // At once: a shutdown would wait for the answer until its deadline.
     drop((server, taken));

@@ -35,15 +35,19 @@ fn client_of(server: &TestServer, name: &str) -> Client {
 }
 
 fn connect(builder: ClientBuilder, server: &TestServer, name: &str) -> Client {
-    builder.codec(codec(name)).connect(&server.url()).unwrap()
+    builder
+        .codec(codec(name))
+        .connect(&server.url())
+        .wait()
+        .unwrap()
 }
 
 /// Sends a request, by name where the codec's peers expect one.
 fn ask(client: &Client, name: &str, payload: &[u8]) -> Request {
     if CODECS_WITH_NAMES.contains(&name) {
-        client.call_method("ask", payload)
+        client.request(payload).method("ask").send()
     } else {
-        client.request(payload)
+        client.request(payload).send()
     }
 }
 

@@ -23,7 +23,7 @@ fn serve(name: &str) -> TestServer {
 }
 
 fn call(client: &Client, method: &str) -> Result<Vec<u8>, RequestError> {
-    let reply = client.call_method(method, b"hi").wait()?;
+    let reply = client.request(b"hi").method(method).wait()?;
     Ok(reply.into_payload())
 }
 
@@ -51,7 +51,7 @@ fn each_name_finds_its_method_and_no_other() {
                 assert!(is_not_found(&result), "{name}: {result:?}");
             }
         }
-        client.close();
+        client.close().wait();
         assert_eq!(server.stop().refused, 9, "{name}");
     }
 }
@@ -69,7 +69,7 @@ fn case_matters_except_in_uvrpc() {
                 assert!(is_not_found(&result), "{name}: {result:?}");
             }
         }
-        client.close();
+        client.close().wait();
         server.stop();
     }
 }
@@ -95,9 +95,9 @@ fn a_codec_without_names_refuses_to_call_something_else() {
             ),
             "{name}: {refused:?}"
         );
-        let reply = client.request_blocking(b"hi").unwrap();
+        let reply = client.request(b"hi").wait().unwrap();
         assert_eq!(reply.payload(), b"by no name", "{name}");
-        client.close();
+        client.close().wait();
         server.stop();
     }
 }

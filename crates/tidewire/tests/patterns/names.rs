@@ -41,7 +41,7 @@ fn a_name_cannot_forge_a_whisper() {
 #[test]
 fn members_and_rooms_are_refused_by_the_same_rule() {
     let server = TestServer::over_tcp(Server::builder(), &codec("tw1"), |_| Chat::new());
-    let client = Client::connect(&server.url()).unwrap();
+    let client = Client::connect(&server.url()).wait().unwrap();
     for name in [FORGED, "p\u{430}ypal", "Zoe\u{308}", "a\u{202e}b", "🐙"] {
         let why = validate_name(name).unwrap_err().to_string();
         let refused = |text: String| {
@@ -49,10 +49,13 @@ fn members_and_rooms_are_refused_by_the_same_rule() {
             let number = i32::from(code.to_wire());
             Err(RequestError::Refused { code, number, text })
         };
-        assert_eq!(client.join("lobby", name), refused(why.clone()));
-        assert_eq!(client.join(name, "ann"), refused(format!("room: {why}")));
+        assert_eq!(client.join("lobby", name).wait(), refused(why.clone()));
+        assert_eq!(
+            client.join(name, "ann").wait(),
+            refused(format!("room: {why}"))
+        );
     }
-    client.close();
+    client.close().wait();
     server.stop();
 }
 
@@ -61,10 +64,10 @@ fn members_and_rooms_are_refused_by_the_same_rule() {
 fn names_that_look_alike_are_not_present_together() {
     let server = TestServer::over_tcp(Server::builder(), &codec("tw1"), |_| Chat::new());
     let (real, fake) = (
-        Client::connect(&server.url()).unwrap(),
-        Client::connect(&server.url()).unwrap(),
+        Client::connect(&server.url()).wait().unwrap(),
+        Client::connect(&server.url()).wait().unwrap(),
     );
-    real.join("den1", "admin1").unwrap();
+    real.join("den1", "admin1").wait().unwrap();
     let refused = |text: &str| {
         Err(RequestError::Refused {
             code: ErrorCode::NameTaken,
@@ -73,18 +76,18 @@ fn names_that_look_alike_are_not_present_together() {
         })
     };
     assert_eq!(
-        fake.join("den1", "adminl"),
+        fake.join("den1", "adminl").wait(),
         refused("the name looks like one that is in use")
     );
     assert_eq!(
-        fake.join("denl", "bob"),
+        fake.join("denl", "bob").wait(),
         refused("room: the name looks like that of another room")
     );
     // The refused room gave the name back.
-    let joined = fake.join("den1", "bob").unwrap();
+    let joined = fake.join("den1", "bob").wait().unwrap();
     assert_eq!(joined.members, 2);
-    real.close();
-    fake.close();
+    real.close().wait();
+    fake.close().wait();
     let metrics = server.stop();
     assert_eq!(metrics.room_in_flight(), 0, "{metrics:?}");
 }

@@ -25,7 +25,7 @@ fn check_pairs(server: &TestServer, name: &str) {
         assert_eq!(reply.payload(), answer(&question(number)), "{name}");
     }
     assert_eq!(client.metrics().replies_unmatched, 0, "{name}");
-    client.close();
+    client.close().wait();
 }
 
 #[test]
@@ -117,14 +117,14 @@ fn more_requests_than_ids_wait_for_a_free_one() {
         let requests: Vec<_> = (0..1000)
             .map(|number| {
                 let payload = question(number);
-                let call = client.prepare(&payload).method(method);
+                let call = client.request(&payload).method(method);
                 call.when_full(WhenWindowFull::Wait).send()
             })
             .collect();
         for (number, request) in requests.into_iter().enumerate() {
             assert_eq!(request.wait().unwrap().payload(), question(number));
         }
-        client.close();
+        client.close().wait();
         server.stop();
     }
 }

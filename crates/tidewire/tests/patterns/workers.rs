@@ -58,7 +58,7 @@ fn a_panic_in_a_worker_is_an_error_reply_and_nothing_else() {
                 assert_eq!(reply.payload(), format!("TASK {number}").as_bytes());
             }
         }
-        client.close();
+        client.close().wait();
         let metrics = server.stop();
         assert_eq!(
             (metrics.deferred, metrics.deferred_answered),
@@ -88,16 +88,16 @@ fn a_full_pool_refuses_with_a_code_to_act_on() {
     let (pool, is_started, open) = gated();
     let server = serve(&pool, "tw1");
     let client = client_of(&server, "tw1");
-    let first = client.request(b"runs");
+    let first = client.request(b"runs").send();
     is_started.recv_timeout(DEADLINE).unwrap();
-    let second = client.request(b"waits");
-    let third = client.request(b"finds no place");
+    let second = client.request(b"waits").send();
+    let third = client.request(b"finds no place").send();
     assert_eq!(code_of(third.wait()), ErrorCode::LimitReached);
     open.send(()).unwrap();
     open.send(()).unwrap();
     assert_eq!(first.wait().unwrap().payload(), b"runs");
     assert_eq!(second.wait().unwrap().payload(), b"waits");
-    client.close();
+    client.close().wait();
     server.stop();
     assert_eq!(pool.metrics().refused, 1);
 }

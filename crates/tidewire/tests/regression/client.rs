@@ -14,12 +14,12 @@ fn closing_a_client_takes_no_events() {
             cx.reply(message.payload)
         }
     });
-    let client = Client::connect(&server.url()).unwrap();
-    client.request_blocking(b"").unwrap();
-    client.close();
+    let client = Client::connect(&server.url()).wait().unwrap();
+    client.request(b"").wait().unwrap();
+    client.close().wait();
     let mut seen = Vec::new();
     loop {
-        match client.next_event() {
+        match client.next_event().wait() {
             Event::Ended => break,
             Event::Message(message) => seen.push(message.payload),
             Event::Opened { .. } | Event::Closed { .. } => {}
@@ -39,10 +39,10 @@ fn a_message_for_a_method_keeps_its_name_among_the_events() {
             cx.reply(message.payload)
         }
     });
-    let client = Client::connect(&server.url()).unwrap();
-    client.request_blocking(b"").unwrap();
+    let client = Client::connect(&server.url()).wait().unwrap();
+    client.request(b"").wait().unwrap();
     let message = loop {
-        if let Event::Message(message) = client.next_event() {
+        if let Event::Message(message) = client.next_event().wait() {
             break message;
         }
     };
@@ -50,6 +50,6 @@ fn a_message_for_a_method_keeps_its_name_among_the_events() {
         (&message.name[..], &message.payload[..]),
         ("sensor", &b"21.5"[..])
     );
-    client.close();
+    client.close().wait();
     server.stop();
 }

@@ -110,12 +110,10 @@ fn durations_of_centuries_switch_limits_off() {
         .limits(limits)
         .request_timeout(Duration::MAX)
         .connect(&server.url())
+        .wait()
         .unwrap();
-    assert_eq!(
-        client.request_blocking(b"hello").unwrap().payload(),
-        b"hello"
-    );
-    client.close();
+    assert_eq!(client.request(b"hello").wait().unwrap().payload(), b"hello");
+    client.close().wait();
     server.stop();
 }
 
@@ -168,13 +166,14 @@ fn a_frame_larger_than_agreed_is_an_error_at_its_sender() {
     let client = Client::builder()
         .limits(limits)
         .connect(&server.url())
+        .wait()
         .unwrap();
-    let reply = client.request_blocking(b"much?");
+    let reply = client.request(b"much?").wait();
     assert!(
         matches!(reply, Err(RequestError::Refused { .. })),
         "{reply:?}"
     );
-    let request = client.request_blocking(&[7; 1000]);
+    let request = client.request(&[7; 1000]).wait();
     assert!(
         matches!(request, Err(RequestError::Encode(_))),
         "{request:?}"
@@ -184,7 +183,7 @@ fn a_frame_larger_than_agreed_is_an_error_at_its_sender() {
         0,
         "the connection goes on"
     );
-    client.close();
+    client.close().wait();
     assert_eq!(server.stop().refused, 1);
 }
 
@@ -270,7 +269,7 @@ fn what_a_peer_said_before_it_closed_is_heard_although_it_cannot_be_written_to()
 fn requests_that_race_with_the_end_of_their_client_all_resolve() {
     for _ in 0..50 {
         let server = tidewire::serve("tcp://127.0.0.1:0", echo).unwrap();
-        let client = Client::connect(&server.to_string()).unwrap();
+        let client = Client::connect(&server.to_string()).wait().unwrap();
         let asking: Vec<_> = (0..2)
             .map(|_| {
                 let client = client.clone();
@@ -278,7 +277,7 @@ fn requests_that_race_with_the_end_of_their_client_all_resolve() {
                     let mut answered = 0;
                     // Ends when the client has ended; a request that never resolves would hang here.
                     loop {
-                        match client.request_blocking(b"still there?") {
+                        match client.request(b"still there?").wait() {
                             Ok(_) => answered += 1,
                             Err(RequestError::Shutdown) => return answered,
                             Err(_) => {}
@@ -287,7 +286,7 @@ fn requests_that_race_with_the_end_of_their_client_all_resolve() {
                 })
             })
             .collect();
-        client.request_blocking(b"first").unwrap();
+        client.request(b"first").wait().unwrap();
         drop(server);
         for thread in asking {
             let _answered: u64 = thread.join().unwrap();
@@ -430,9 +429,9 @@ fn a_block_ends_when_the_subscriber_catches_up_although_the_publisher_is_on_anot
 fn a_lane_that_panicked_is_counted_out() {
     let panics = |_: &mut Context<'_>, _: Message<'_>| -> HandlerResult { panic!("told to") };
     let server = TestServer::over_tcp(Server::builder(), &tw1(), |_| panics);
-    let client = Client::connect(&server.url()).unwrap();
+    let client = Client::connect(&server.url()).wait().unwrap();
     assert!(matches!(
-        client.request_blocking(b"go"),
+        client.request(b"go").wait(),
         Err(RequestError::Closed(CloseReason::GoAway(_)))
     ));
     let stopped = server.stop_unchecked();
@@ -453,26 +452,27 @@ fn a_connection_with_smaller_frames_is_refused_by_rooms_and_not_cut_off_by_them(
     let small = Client::builder()
         .limits(limits)
         .connect(&server.url())
+        .wait()
         .unwrap();
     assert!(matches!(
-        small.join("lobby", "bob"),
+        small.join("lobby", "bob").wait(),
         Err(RequestError::Refused {
             code: ErrorCode::LimitReached,
             ..
         })
     ));
-    let ada = Client::connect(&server.url()).unwrap();
-    let room = ada.join("lobby", "ada").unwrap().room;
+    let ada = Client::connect(&server.url()).wait().unwrap();
+    let room = ada.join("lobby", "ada").wait().unwrap().room;
     ada.say(room, &[1; 10_000]).unwrap();
-    assert_eq!(ada.list(room).unwrap().len(), 1);
+    assert_eq!(ada.list(room).wait().unwrap().len(), 1);
     // The connection that was refused is none the worse, and the name it asked for was not kept.
-    assert!(ada.whisper(room, "bob", b"are you there?").is_err());
+    assert!(ada.whisper(room, "bob", b"are you there?").wait().is_err());
     assert!(matches!(
-        small.join("lobby", ""),
+        small.join("lobby", "").wait(),
         Err(RequestError::Refused { .. })
     ));
-    small.close();
-    ada.close();
+    small.close().wait();
+    ada.close().wait();
     server.stop();
 }
 
@@ -525,6 +525,7 @@ fn a_slow_server_costs_a_client_patience_and_no_messages() {
     let client = Client::builder()
         .limits(limits)
         .connect(&server.url())
+        .wait()
         .unwrap();
     let (mut release, mut refused) = (Some(release), 0);
     for _ in 0..MESSAGES {
@@ -545,10 +546,10 @@ fn a_slow_server_costs_a_client_patience_and_no_messages() {
             "message {number}"
         );
     }
-    let lost = std::iter::from_fn(|| client.next_event_within(Duration::ZERO))
+    let lost = std::iter::from_fn(|| client.next_event().wait_for(Duration::ZERO))
         .any(|event| matches!(event, tidewire::Event::Lost { .. }));
     assert!(!lost);
-    client.close();
+    client.close().wait();
     server.stop();
 }
 
@@ -586,8 +587,9 @@ fn dropping_a_subscription_does_not_wait_for_a_slow_server() {
         .limits(limits)
         .pending_max(10_000)
         .connect(&server.url())
+        .wait()
         .unwrap();
-    let subscription = client.subscribe("a.b").unwrap();
+    let subscription = client.subscribe("a.b").wait().unwrap();
     let mut refused = 0;
     // The lane may have taken what waited just now, so one refusal alone says little.
     while refused < REFUSED_IN_A_ROW {
@@ -599,7 +601,7 @@ fn dropping_a_subscription_does_not_wait_for_a_slow_server() {
     }
     let mut waiting = Vec::new();
     loop {
-        let mut request = client.request(b"");
+        let mut request = client.request(b"").send();
         match request.try_wait() {
             None => waiting.push(request),
             Some(outcome) => {
@@ -614,7 +616,7 @@ fn dropping_a_subscription_does_not_wait_for_a_slow_server() {
     for request in waiting {
         request.wait().unwrap();
     }
-    drop(client.subscribe("a.b").unwrap());
-    client.close();
+    drop(client.subscribe("a.b").wait().unwrap());
+    client.close().wait();
     server.stop();
 }

@@ -87,15 +87,15 @@ impl Service for Curious {
 #[test]
 fn a_handler_finds_sessions_of_other_lanes() {
     let server = TestServer::over_ipc(Server::builder().lanes(2), &tw1(), |_| Curious);
-    let asking = Client::connect(&server.url()).unwrap();
-    let other = Client::connect(&server.url()).unwrap();
-    let number = other.request_blocking(b"").unwrap().payload().to_vec();
-    let answer = asking.request_blocking(&number).unwrap();
+    let asking = Client::connect(&server.url()).wait().unwrap();
+    let other = Client::connect(&server.url()).wait().unwrap();
+    let number = other.request(b"").wait().unwrap().payload().to_vec();
+    let answer = asking.request(&number).wait().unwrap();
     assert_eq!(answer.payload(), [1]);
-    other.close();
+    other.close().wait();
     server.wait_for("it ends", |metrics| metrics.sessions_closed() == 1);
-    let answer = asking.request_blocking(&number).unwrap();
+    let answer = asking.request(&number).wait().unwrap();
     assert_eq!(answer.payload(), [0]);
-    asking.close();
+    asking.close().wait();
     server.stop();
 }

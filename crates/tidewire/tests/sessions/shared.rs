@@ -92,10 +92,12 @@ fn a_closure_can_be_shared_as_it_is() {
         })
         .unwrap();
     for expected in 0..6_u64 {
-        let client = tidewire::Client::connect(&server.to_string()).unwrap();
-        let answer = client.request_blocking(b"").unwrap();
+        let client = tidewire::Client::connect(&server.to_string())
+            .wait()
+            .unwrap();
+        let answer = client.request(b"").wait().unwrap();
         assert_eq!(answer.payload(), expected.to_le_bytes());
-        client.close();
+        client.close().wait();
     }
     assert_conserved(&server.shutdown(DEADLINE));
 }

@@ -12,11 +12,11 @@ fn pair(topic: &str, text: &str) -> (String, String) {
 #[test]
 fn each_subscription_that_matches_gets_a_message_once_even_of_one_session() {
     let server = serve(1);
-    let client = Client::connect(&server.url()).unwrap();
-    let exact = client.subscribe("a.b").unwrap();
-    let one = client.subscribe("a.*").unwrap();
-    let more = client.subscribe("a.>").unwrap();
-    let all = client.subscribe(">").unwrap();
+    let client = Client::connect(&server.url()).wait().unwrap();
+    let exact = client.subscribe("a.b").wait().unwrap();
+    let one = client.subscribe("a.*").wait().unwrap();
+    let more = client.subscribe("a.>").wait().unwrap();
+    let all = client.subscribe(">").wait().unwrap();
     for (topic, text) in [("a.b", "1"), ("a.b.c", "2"), ("b", "3"), ("a.c", "4")] {
         client.publish(topic, text.as_bytes()).unwrap();
     }
@@ -46,7 +46,7 @@ fn each_subscription_that_matches_gets_a_message_once_even_of_one_session() {
         }
     }
     drop((exact, one, more, all));
-    client.close();
+    client.close().wait();
     let metrics = server.stop();
     // 4 of a.b, 2 of a.b.c, 1 of b, 3 of a.c, 4 of the last.
     assert_eq!((metrics.published, metrics.room_offered), (5, 14));
@@ -56,9 +56,9 @@ fn each_subscription_that_matches_gets_a_message_once_even_of_one_session() {
 #[test]
 fn who_publishes_need_not_be_subscribed_and_hears_its_own_if_it_is() {
     let server = serve(1);
-    let listener = Client::connect(&server.url()).unwrap();
-    let speaker = Client::connect(&server.url()).unwrap();
-    let news = listener.subscribe("news").unwrap();
+    let listener = Client::connect(&server.url()).wait().unwrap();
+    let speaker = Client::connect(&server.url()).wait().unwrap();
+    let news = listener.subscribe("news").wait().unwrap();
     speaker.publish("news", b"from afar").unwrap();
     assert_eq!(heard(&news), pair("news", "from afar"));
     listener.publish("news", b"my own").unwrap();
@@ -70,14 +70,14 @@ fn who_publishes_need_not_be_subscribed_and_hears_its_own_if_it_is() {
 #[test]
 fn after_unsubscribing_nothing_comes_until_one_subscribes_again() {
     let server = serve(1);
-    let client = Client::connect(&server.url()).unwrap();
+    let client = Client::connect(&server.url()).wait().unwrap();
     // Somebody else keeps the pattern, and so its alias, alive.
-    let other = Client::connect(&server.url()).unwrap();
-    let _kept = other.subscribe("a").unwrap();
-    let first = client.subscribe("a").unwrap();
+    let other = Client::connect(&server.url()).wait().unwrap();
+    let _kept = other.subscribe("a").wait().unwrap();
+    let first = client.subscribe("a").wait().unwrap();
     drop(first);
     client.publish("a", b"unheard").unwrap();
-    let second = client.subscribe("a").unwrap();
+    let second = client.subscribe("a").wait().unwrap();
     client.publish("a", b"heard").unwrap();
     assert_eq!(heard(&second), pair("a", "heard"));
     client.flush().wait().unwrap();
@@ -94,14 +94,14 @@ fn topics_span_lanes_in_order_and_nothing_is_lost() {
     const MESSAGES: usize = 200;
     let server = serve(LANES);
     let clients: Vec<Client> = (0..CLIENTS)
-        .map(|_| Client::connect(&server.url()).unwrap())
+        .map(|_| Client::connect(&server.url()).wait().unwrap())
         .collect();
     let subscriptions: Vec<_> = clients
         .iter()
         .enumerate()
         .map(|(index, client)| {
             let pattern = ["count.*", "count.>", ">"][index / LANES];
-            client.subscribe(pattern).unwrap()
+            client.subscribe(pattern).wait().unwrap()
         })
         .collect();
     for number in 0..MESSAGES {

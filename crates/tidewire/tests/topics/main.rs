@@ -20,7 +20,7 @@ fn serve(lanes: usize) -> TestServer {
 
 /// The next message of a subscription, as topic and text.
 fn heard(subscription: &Subscription) -> (String, String) {
-    match subscription.next() {
+    match subscription.next_event().wait() {
         TopicEvent::Message(message) => (
             message.topic.to_string(),
             String::from_utf8(message.payload).unwrap(),

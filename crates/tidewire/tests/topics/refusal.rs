@@ -52,16 +52,16 @@ fn broken_patterns_and_topics_are_refused_by_name() {
 #[test]
 fn a_client_refuses_what_is_broken_before_it_sends_it() {
     let server = serve(1);
-    let client = Client::connect(&server.url()).unwrap();
+    let client = Client::connect(&server.url()).wait().unwrap();
     assert_eq!(
-        client.subscribe("a.*.b").unwrap_err(),
+        client.subscribe("a.*.b").wait().unwrap_err(),
         RequestError::Pattern(TopicError::WildcardMisplaced)
     );
     assert_eq!(
         client.publish("a.*", b"x"),
         Err(PublishError::Topic(TopicError::WildcardInTopic))
     );
-    client.close();
+    client.close().wait();
     assert_eq!(server.stop().refused, 0);
 }
 
@@ -123,7 +123,7 @@ fn one_address_cannot_take_the_patterns_of_all() {
     let builder = Server::builder().limits(limits).listen(&path).unwrap();
     let server = TestServer::over_tcp(builder, &tw1(), |_| PubSub::new());
     let port = server.server().addresses()[1].to_string();
-    let refusal = |client: &Client, pattern| match client.subscribe(pattern) {
+    let refusal = |client: &Client, pattern| match client.subscribe(pattern).wait() {
         Err(RequestError::Refused { code, text, .. }) => {
             assert_eq!(code, ErrorCode::LimitReached);
             text
@@ -131,24 +131,27 @@ fn one_address_cannot_take_the_patterns_of_all() {
         other => panic!("not refused: {other:?}"),
     };
     let (one, two) = (
-        Client::connect(&port).unwrap(),
-        Client::connect(&port).unwrap(),
+        Client::connect(&port).wait().unwrap(),
+        Client::connect(&port).wait().unwrap(),
     );
-    let _held = [one.subscribe("a").unwrap(), one.subscribe("b").unwrap()];
+    let _held = [
+        one.subscribe("a").wait().unwrap(),
+        one.subscribe("b").wait().unwrap(),
+    ];
     let text = refusal(&one, "c");
     assert!(text.contains("subscriptions_per_session_max"), "{text}");
-    let third = two.subscribe("c").unwrap();
+    let third = two.subscribe("c").wait().unwrap();
     let text = refusal(&two, "d");
     assert!(text.contains("topics_per_address_max"), "{text}");
-    let other = Client::connect(&path).unwrap();
-    let _last = other.subscribe("d").unwrap();
+    let other = Client::connect(&path).wait().unwrap();
+    let _last = other.subscribe("d").wait().unwrap();
     let text = refusal(&other, "e");
     assert!(text.contains("topics_max"), "{text}");
     // What is given up is free again.
     drop(third);
-    wait_until("it is unsubscribed from", || two.subscribe("e").ok());
+    wait_until("it is unsubscribed from", || two.subscribe("e").wait().ok());
     for client in [one, two, other] {
-        client.close();
+        client.close().wait();
     }
     server.stop();
 }
@@ -161,8 +164,8 @@ fn a_message_too_large_for_a_frame_is_refused_and_others_pass() {
     };
     let builder = Server::builder().limits(limits);
     let server = TestServer::over_tcp(builder, &tw1(), |_| PubSub::new());
-    let client = Client::connect(&server.url()).unwrap();
-    let subscription = client.subscribe("a.>").unwrap();
+    let client = Client::connect(&server.url()).wait().unwrap();
+    let subscription = client.subscribe("a.>").wait().unwrap();
     // With its topic, the delivery is larger than the publication by the id: this one fits only without.
     let mut peer = server.peer();
     publish(&mut peer, "a.b", &[b'x'; 1024 - 12]);
@@ -195,8 +198,8 @@ fn a_connection_with_smaller_frames_may_publish_but_not_subscribe() {
         subscribe(&mut peer, "a", None),
         Err(ErrorCode::LimitReached)
     );
-    let client = Client::connect(&server.url()).unwrap();
-    let subscription = client.subscribe("a").unwrap();
+    let client = Client::connect(&server.url()).wait().unwrap();
+    let subscription = client.subscribe("a").wait().unwrap();
     publish(&mut peer, "a", b"small");
     assert_eq!(heard(&subscription).1, "small");
     drop((subscription, client, peer));

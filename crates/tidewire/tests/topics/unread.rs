@@ -28,7 +28,7 @@ fn impatient() -> TestServer {
 
 fn client(server: &TestServer, change: impl FnOnce(ClientBuilder) -> ClientBuilder) -> Client {
     let builder = Client::builder().event_bytes_max(EVENT_BYTES_MAX);
-    change(builder).connect(&server.url()).unwrap()
+    change(builder).connect(&server.url()).wait().unwrap()
 }
 
 fn wait_for(what: &str, mut fact: impl FnMut() -> bool) {
@@ -49,7 +49,7 @@ fn flood(peer: &mut Peer, topic: &str) {
 fn account(subscription: &Subscription) -> [u64; 3] {
     let mut counts = [0; 3];
     while counts.iter().sum::<u64>() < PUBLISHED {
-        match subscription.next() {
+        match subscription.next_event().wait() {
             TopicEvent::Message(_) => counts[0] += 1,
             TopicEvent::Gap { lost } => counts[1] += lost,
             TopicEvent::Lost { count } => counts[2] += count,
@@ -67,18 +67,18 @@ fn a_client_that_pauses_reading_leaves_it_to_the_servers_policy() {
     let client = client(&server, |builder| {
         builder.when_events_full(WhenEventsFull::PauseReading)
     });
-    let subscription = client.subscribe("a.b").unwrap();
+    let subscription = client.subscribe("a.b").wait().unwrap();
     flood(&mut server.peer(), "a.b");
     wait_for("reading pauses", || client.metrics().reads_paused > 0);
     // No reply is read meanwhile, which is what this policy says.
     let short = Duration::from_millis(50);
-    let unread = client.prepare(b"").timeout(short).wait().unwrap_err();
+    let unread = client.request(b"").timeout(short).wait().unwrap_err();
     assert_eq!(unread, RequestError::TimedOut);
     let [_, gaps, lost] = account(&subscription);
     assert!(gaps > 0, "the server dropped nothing");
     assert_eq!((lost, client.metrics().events_dropped), (0, 0));
-    client.request_blocking(b"").unwrap();
-    client.close();
+    client.request(b"").wait().unwrap();
+    client.close().wait();
 }
 
 /// With a client that waits for its application, a thread that waits for a reply before it takes events waits for ever.
@@ -86,17 +86,17 @@ fn a_client_that_pauses_reading_leaves_it_to_the_servers_policy() {
 fn by_default_replies_come_while_nobody_takes_events() {
     let server = serve(1);
     let client = client(&server, |builder| builder);
-    let subscription = client.subscribe("a.b").unwrap();
+    let subscription = client.subscribe("a.b").wait().unwrap();
     flood(&mut server.peer(), "a.b");
     // With the welcome and the reply to the subscription. What came later would find the room that taking events makes.
     let frames = PUBLISHED + 2;
     wait_for("all has come", || client.metrics().frames_in >= frames);
     assert!(client.metrics().events_dropped > 0);
-    client.request_blocking(b"").unwrap();
+    client.request(b"").wait().unwrap();
     let [delivered, _, lost] = account(&subscription);
     assert_eq!(client.metrics().events_dropped, lost);
     assert!(delivered * (PAYLOAD_BYTES as u64) <= EVENT_BYTES_MAX as u64);
-    client.close();
+    client.close().wait();
 }
 
 #[test]
@@ -105,13 +105,13 @@ fn a_full_subscription_that_is_dropped_lets_its_client_read_on() {
     let client = client(&server, |builder| {
         builder.when_events_full(WhenEventsFull::PauseReading)
     });
-    let [full, other] = ["a.b", "c.d"].map(|pattern| client.subscribe(pattern).unwrap());
+    let [full, other] = ["a.b", "c.d"].map(|pattern| client.subscribe(pattern).wait().unwrap());
     flood(&mut server.peer(), "a.b");
     wait_for("reading pauses", || client.metrics().reads_paused > 0);
     drop(full);
     publish(&mut server.peer(), "c.d", b"heard");
     assert_eq!(super::heard(&other), ("c.d".into(), "heard".into()));
-    client.close();
+    client.close().wait();
 }
 
 /// Silence ended a session that its own client did not read.
@@ -127,7 +127,7 @@ fn a_client_that_pauses_reading_does_not_take_the_silence_for_the_servers() {
                 ..Limits::default()
             })
     });
-    let subscription = client.subscribe("a.b").unwrap();
+    let subscription = client.subscribe("a.b").wait().unwrap();
     flood(&mut server.peer(), "a.b");
     wait_for("reading pauses", || client.metrics().reads_paused > 0);
     let before = server.metrics().frames_in;
@@ -135,6 +135,6 @@ fn a_client_that_pauses_reading_does_not_take_the_silence_for_the_servers() {
         server.metrics().frames_in >= before + 10
     });
     account(&subscription);
-    client.request_blocking(b"").unwrap();
-    client.close();
+    client.request(b"").wait().unwrap();
+    client.close().wait();
 }

@@ -147,7 +147,7 @@ fn workers_answer_and_their_panics_are_contained() {
                 ),
             }
         }
-        client.close();
+        client.close().wait();
         let metrics = server.stop();
         assert_eq!((metrics.deferred, metrics.deferred_answered), (100, 100));
         let pool = Arc::into_inner(pool)
@@ -271,7 +271,7 @@ fn what_has_no_spelling_or_no_room_is_an_error_and_not_a_silence() {
         let typed = odd.r#type(7).wait();
         assert_eq!(typed.unwrap(), 7, "{name}");
 
-        client.close();
+        client.close().wait();
         let metrics = server.stop();
         // What was deferred is answered by its token, so only the immediate answers count as refused.
         assert_eq!(

@@ -151,6 +151,7 @@ fn an_idempotent_call_is_made_again_after_a_reconnect() {
         })
         .request_timeout(DEADLINE)
         .connect(&running.server.url())
+        .wait()
         .unwrap();
     let calculator = CalculatorClient::new(client.clone());
     assert_eq!(calculator.flaky(7).idempotent().wait().unwrap(), 7);
@@ -173,6 +174,7 @@ fn a_full_window_refuses_or_is_waited_for() {
         .codec(codec)
         .pending_max(1)
         .connect(&running.server.url())
+        .wait()
         .unwrap();
     let calculator = CalculatorClient::new(client.clone());
     let first = calculator.factors(2).send();
@@ -197,7 +199,7 @@ fn the_client_below_stays_within_reach() {
     let running = Running::start("inproc", "tw1");
     let calculator = running.calculator();
     let client: &Client = calculator.as_ref();
-    let reply = client.call_method("Repeat", b"\x02hi").wait().unwrap();
+    let reply = client.request(b"\x02hi").method("Repeat").wait().unwrap();
     assert_eq!(reply.payload(), b"\x02hi");
     let client = client.clone();
     running.finish(&client);
@@ -220,6 +222,6 @@ fn a_codec_without_names_refuses() {
         matches!(refused, Err(CallError::Request(RequestError::Encode(_)))),
         "{refused:?}"
     );
-    client.close();
+    client.close().wait();
     assert_eq!(server.stop().frames_in, 0);
 }

@@ -97,7 +97,7 @@ fn garbage_is_refused_and_counted_everywhere() {
         let middle = CalculatorClient::METHODS[2];
         let mut offered = 0;
         let mut refuse = |client: &Client, payload: &[u8]| {
-            let result = client.call_method(middle, payload).wait();
+            let result = client.request(payload).method(middle).wait();
             assert!(
                 matches!(
                     result,
@@ -123,7 +123,7 @@ fn garbage_is_refused_and_counted_everywhere() {
         // A list of more points than there is memory.
         refuse(&client, b"\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF\x01");
         refuse(&client, &[0xFF; 100]);
-        let reply = client.call_method(middle, whole).wait().unwrap();
+        let reply = client.request(whole).method(middle).wait().unwrap();
         assert_eq!(reply.payload()[16..], *b"\x01\x02ok", "{place}");
         assert_eq!(running.finish(&client).refused, offered, "{place}");
     });
@@ -157,9 +157,9 @@ fn versions_live_side_by_side_on_one_router() {
         );
         assert_eq!(old.greet("Ada".into()).wait().unwrap(), "hello Ada");
         assert_eq!(new.greet("Ada".into()).wait().unwrap(), "good day, Ada");
-        let echo = client.call_method("echo", b"hi").wait().unwrap();
+        let echo = client.request(b"hi").method("echo").wait().unwrap();
         assert_eq!(echo.payload(), b"hi");
-        client.close();
+        client.close().wait();
         assert_eq!(server.stop().refused, 0, "{name}");
     }
 }
@@ -179,6 +179,6 @@ fn a_server_without_the_service_has_not_found_its_methods() {
         error.to_string(),
         format!("the server has no method `{method}`, or only another version of it")
     );
-    client.close();
+    client.close().wait();
     assert_eq!(server.stop().refused, 1);
 }

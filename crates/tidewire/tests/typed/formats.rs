@@ -70,7 +70,7 @@ fn a_service_in_json_answers_typed_and_untyped_clients() {
             "{name}: {failed:?}"
         );
         let call =
-            |method, arguments: &str| client.call_method(method, arguments.as_bytes()).wait();
+            |method, arguments: &str| client.request(arguments.as_bytes()).method(method).wait();
         let text = |method, arguments| {
             let reply = call(method, arguments).unwrap().into_payload();
             String::from_utf8(reply).unwrap()
@@ -94,7 +94,7 @@ fn a_service_in_json_answers_typed_and_untyped_clients() {
                 "{name}: {garbage:?}: {refused:?}"
             );
         }
-        client.close();
+        client.close().wait();
         assert_eq!(server.stop().refused, 5, "{name}");
     }
 }

@@ -180,7 +180,7 @@ impl Running {
     /// Ends the client, then the server, and checks that every message found its place: no request was lost on the
     /// way, no reply came for nothing, and nothing but replies came to the client. Returns the server's counters.
     fn finish(self, client: &Client) -> Metrics {
-        client.close();
+        client.close().wait();
         assert_eq!(client.metrics().replies_unmatched, 0);
         let metrics = self.server.stop();
         assert_eq!(
@@ -195,6 +195,7 @@ fn connect(server: &TestServer, codec: &AnyCodec) -> Client {
     Client::builder()
         .codec(codec.clone())
         .connect(&server.url())
+        .wait()
         .unwrap()
 }
 

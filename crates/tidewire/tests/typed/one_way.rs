@@ -18,7 +18,7 @@ fn one_way_calls_arrive_in_order_and_nothing_comes_back() {
         }
         // The answer to a later request: whatever the notes had brought back would be here before it.
         assert_eq!(calculator.notes().wait().unwrap(), lines, "{place}");
-        while let Some(event) = client.next_event_within(Duration::ZERO) {
+        while let Some(event) = client.next_event().wait_for(Duration::ZERO) {
             assert!(matches!(event, Event::Opened { .. }), "{place}: {event:?}");
         }
         assert_eq!(running.finish(&client).refused, 0, "{place}");
@@ -31,7 +31,7 @@ fn a_one_way_method_called_as_a_request_is_acknowledged() {
     everywhere(|place, running| {
         let client = running.client();
         let note = CalculatorClient::METHODS[6];
-        let reply = client.call_method(note, b"\x02hi").wait().unwrap();
+        let reply = client.request(b"\x02hi").method(note).wait().unwrap();
         assert_eq!(reply.payload(), b"", "{place}");
         let calculator = CalculatorClient::new(client.clone());
         assert_eq!(calculator.notes().wait().unwrap(), ["hi"], "{place}");
@@ -58,7 +58,7 @@ fn a_method_called_one_way_runs_and_does_not_answer() {
         assert_eq!(reply.session(), tidewire::SessionId::NONE);
         reply.send(Ok(vec![])).unwrap();
         calculator.ping().wait().unwrap();
-        while let Some(event) = client.next_event_within(Duration::ZERO) {
+        while let Some(event) = client.next_event().wait_for(Duration::ZERO) {
             assert!(matches!(event, Event::Opened { .. }), "{place}: {event:?}");
         }
         assert_eq!(running.finish(&client).deferred, 0, "{place}");

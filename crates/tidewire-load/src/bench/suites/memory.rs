@@ -123,7 +123,9 @@ fn drive(_: Side, address: &str, work: &Work, stage: &mut Stage) -> Result<(), R
         Some(server) => server.to_string(),
         None => super::full_address(work, address),
     };
-    let control = Client::connect(&address).map_err(RoleError::failed("connect"))?;
+    let control = Client::connect(&address)
+        .wait()
+        .map_err(RoleError::failed("connect"))?;
     let shared = Arc::new(Shared::default());
     let endpoint = super::endpoint(&address)?;
     let at_once = match work.transport.as_str() {
@@ -183,7 +185,8 @@ fn drive(_: Side, address: &str, work: &Work, stage: &mut Stage) -> Result<(), R
 fn resident_bytes(control: &Client) -> Result<u64, RoleError> {
     let what = "ask the server for its memory";
     let reply = control
-        .request_blocking(&[])
+        .request(&[])
+        .wait()
         .map_err(RoleError::failed(what))?;
     let bytes = reply.payload().try_into();
     let bytes = bytes.map_err(RoleError::failed(what))?;

@@ -107,7 +107,7 @@ mod tests {
             })
             .unwrap();
         let address = server.addresses()[0].to_string();
-        let clients = [(); 2].map(|()| Client::connect(&address).unwrap());
+        let clients = [(); 2].map(|()| Client::connect(&address).wait().unwrap());
         // By client and number; 2 is missing of the first, 0 comes twice of the second, and one is too short.
         let mut expected = 0;
         for (client, number, is_right) in [
@@ -120,12 +120,13 @@ mod tests {
             (0, 2, false),
         ] {
             clients[client]
-                .request_blocking(&number.to_le_bytes())
+                .request(&number.to_le_bytes())
+                .wait()
                 .unwrap();
             expected += u64::from(is_right);
             assert_eq!(right.load(Ordering::Relaxed), expected, "{client} {number}");
         }
-        clients[0].request_blocking(b"short").unwrap();
+        clients[0].request(b"short").wait().unwrap();
         assert_eq!(right.load(Ordering::Relaxed), expected);
     }
 }

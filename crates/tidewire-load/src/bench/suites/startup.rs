@@ -139,13 +139,14 @@ fn reconnect(work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
             max: Duration::from_millis(10),
         })
         .connect(&address)
+        .wait()
         .map_err(RoleError::failed("connect"))?;
     measure(work, stage, || {
         let from_ns = now_ns();
         drop(local.take());
         local = Some(Local::start(Side::Tidewire, &address)?);
         loop {
-            match client.request_blocking(WORD) {
+            match client.request(WORD).wait() {
                 Ok(reply) if reply.payload() == WORD => return Ok(now_ns() - from_ns),
                 Ok(_) => return Err(wrong_reply()),
                 Err(error) if now_ns() - from_ns > PATIENCE_NS => {
@@ -162,9 +163,12 @@ fn reconnect(work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
 fn first_reply(side: Side, address: &str) -> Result<(), RoleError> {
     match side {
         Side::Tidewire => {
-            let client = Client::connect(address).map_err(RoleError::failed("connect"))?;
+            let client = Client::connect(address)
+                .wait()
+                .map_err(RoleError::failed("connect"))?;
             let reply = client
-                .request_blocking(WORD)
+                .request(WORD)
+                .wait()
                 .map_err(RoleError::failed("get the first reply"))?;
             (reply.payload() == WORD)
                 .then_some(())

@@ -3,12 +3,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Wake;
 
 use super::*;
-use crate::client::{Event, OwnedMessage};
+use crate::client::{Event, NextEvent, OwnedMessage};
 use crate::{Kind, Message};
 
-const EVERY_POLICY: [WhenEventsFull; 3] = [
+const EVERY_POLICY: [WhenEventsFull; 4] = [
     WhenEventsFull::DropOldest,
     WhenEventsFull::DropNewest,
+    WhenEventsFull::ConflateByTopic,
     WhenEventsFull::PauseReading,
 ];
 
@@ -208,11 +209,11 @@ fn every_task_that_waits_is_woken() {
     let counts = [(); 3].map(|()| Arc::new(Count(AtomicUsize::new(0))));
     let mut tasks = counts.clone().map(|count| {
         let waker = Waker::from(count);
-        (waker, Box::pin(queue.next_async()))
+        (waker, Box::pin(NextEvent::new(&queue)))
     });
     for (waker, task) in &mut tasks {
         // A future that was let go takes its waker with it.
-        let mut dropped = Box::pin(queue.next_async());
+        let mut dropped = Box::pin(NextEvent::new(&queue));
         let polled = dropped.as_mut().poll(&mut Context::from_waker(waker));
         assert_eq!(polled, Poll::Pending);
         drop(dropped);

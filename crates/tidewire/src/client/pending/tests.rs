@@ -4,7 +4,7 @@ use tidewire_io::socket::Stream;
 
 use super::*;
 use crate::Limits;
-use crate::client::EventBounds;
+use crate::client::event_queue::EventBounds;
 use crate::client::submissions::Submission;
 use crate::client::table::RequestTable;
 use crate::engine::Core;

@@ -61,6 +61,7 @@ impl Caller {
                 Client::builder()
                     .codec(codec(work)?)
                     .connect(address)
+                    .wait()
                     .map_err(RoleError::failed("connect"))
             })
             .collect::<Result<Vec<_>, RoleError>>()?;
@@ -84,7 +85,7 @@ impl Caller {
         self.next += 1;
         self.payload[..8].copy_from_slice(&number.to_le_bytes());
         self.waiting.push_back(Waiting {
-            request: self.clients[client].request(&self.payload),
+            request: self.clients[client].request(&self.payload).send(),
             client,
             number,
             sent_ns: now_ns,

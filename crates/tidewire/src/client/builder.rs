@@ -1,0 +1,279 @@
+//! Everything about a client before it connects.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tidewire_io::clock::coarse_tick_ns;
+use tidewire_io::poller::PollerChoice;
+use tidewire_io::socket::SocketOptions;
+use tidewire_proto::codec::{AnyCodec, Codec, RequestIds, Tw1};
+use tidewire_proto::layer::Layer;
+
+use super::backoff::Backoff;
+use super::connecting::Connecting;
+use super::dialing::{Dialing, Target};
+use super::error::ConnectError;
+use super::event_queue::{EventBounds, WhenEventsFull};
+use super::link::Link;
+use super::service::ClientService;
+use super::submissions::WhenWindowFull;
+use super::table::RequestTable;
+use super::{Client, Inner};
+use crate::address::Address;
+use crate::limits::Limits;
+use crate::server::{ServeError, Server, adapt, frame};
+use crate::transport::LayerFactory;
+
+/// Everything about a client before it connects.
+#[derive(Clone, Debug)]
+pub struct ClientBuilder {
+    codec: AnyCodec,
+    poller: PollerChoice,
+    limits: Limits,
+    request_timeout: Duration,
+    close_timeout: Duration,
+    pending_max: usize,
+    when_window_full: WhenWindowFull,
+    event_bounds: EventBounds,
+    backoff: Option<Backoff>,
+    wait_for_server: bool,
+    sockets: SocketOptions,
+    spin_us: Option<u32>,
+    layers: Option<LayerFactory>,
+}
+
+impl Default for ClientBuilder {
+    fn default() -> Self {
+        Self {
+            codec: AnyCodec::Tw1(Tw1),
+            poller: PollerChoice::default(),
+            limits: Limits::default(),
+            request_timeout: Duration::from_secs(10),
+            close_timeout: Duration::from_secs(5),
+            pending_max: 4096,
+            when_window_full: WhenWindowFull::default(),
+            event_bounds: EventBounds::default(),
+            backoff: None,
+            wait_for_server: false,
+            sockets: SocketOptions::default(),
+            spin_us: None,
+            layers: None,
+        }
+    }
+}
+
+impl ClientBuilder {
+    /// The codec. Default: the native protocol.
+    #[must_use]
+    pub fn codec(mut self, codec: AnyCodec) -> Self {
+        self.codec = codec;
+        self
+    }
+
+    /// The poller. Default: the best that works here.
+    #[must_use]
+    pub fn poller(mut self, choice: PollerChoice) -> Self {
+        self.poller = choice;
+        self
+    }
+
+    /// The limits; `handshake_timeout` bounds the connecting to each address of the server.
+    #[must_use]
+    pub fn limits(mut self, limits: Limits) -> Self {
+        self.limits = limits;
+        self
+    }
+
+    /// How long a request waits for its reply. Default 10 s.
+    #[must_use]
+    pub fn request_timeout(mut self, timeout: Duration) -> Self {
+        self.request_timeout = timeout;
+        self
+    }
+
+    /// How long [`Client::close`] lets the server take what is waiting. Default 5 s.
+    #[must_use]
+    pub fn close_timeout(mut self, timeout: Duration) -> Self {
+        self.close_timeout = timeout;
+        self
+    }
+
+    /// How many requests may wait for their replies. Default 4,096, or 255 where ids have 8 bits.
+    #[must_use]
+    pub fn pending_max(mut self, requests: usize) -> Self {
+        self.pending_max = requests;
+        self
+    }
+
+    /// What happens to a request when as many wait for their replies as allowed. Default: it is refused.
+    #[must_use]
+    pub fn when_window_full(mut self, choice: WhenWindowFull) -> Self {
+        self.when_window_full = choice;
+        self
+    }
+
+    /// Bytes that each queue of events holds for an application that does not take them: payloads, and 128 for each event.
+    /// Default 8 MiB. The client's own events have a queue, and each [`Subscription`](super::Subscription) has one, which may
+    /// have [bounds of its own](super::Subscribe::event_bytes_max). A single event is taken however large it is.
+    #[must_use]
+    pub fn event_bytes_max(mut self, bytes: usize) -> Self {
+        self.event_bounds.bytes_max = bytes;
+        self
+    }
+
+    /// How many events each queue holds for an application that does not take them. Default 65,536.
+    #[must_use]
+    pub fn events_max(mut self, events: usize) -> Self {
+        self.event_bounds.events_max = events;
+        self
+    }
+
+    /// What happens when a queue of events reaches one of its bounds. Default: the oldest event is dropped.
+    #[must_use]
+    pub fn when_events_full(mut self, choice: WhenEventsFull) -> Self {
+        self.event_bounds.when_full = choice;
+        self
+    }
+
+    /// Reconnects by itself after a connection that was open ends. Topics are subscribed to again. Only
+    /// requests marked as [idempotent](super::Call::idempotent) are repeated; rooms are not joined again: an
+    /// [`Event::Opened`](super::Event::Opened) says when to.
+    #[must_use]
+    pub fn reconnect(mut self, backoff: Backoff) -> Self {
+        self.backoff = Some(backoff);
+        self
+    }
+
+    /// Waits for the server of an `inproc://` name that nobody listens on yet, up to
+    /// [`Limits::handshake_timeout`], instead of failing at once. With any other address connecting then fails with
+    /// [`InprocConnectError::CannotWait`](crate::InprocConnectError::CannotWait).
+    #[must_use]
+    pub fn wait_for_server(mut self) -> Self {
+        self.wait_for_server = true;
+        self
+    }
+
+    /// Options of the connection's socket.
+    #[must_use]
+    pub fn socket_options(mut self, options: SocketOptions) -> Self {
+        self.sockets = options;
+        self
+    }
+
+    /// How long the client's lane looks for work before it sleeps; see
+    /// [`ServerBuilder::spin_us`](crate::ServerBuilder::spin_us).
+    #[must_use]
+    pub fn spin_us(mut self, microseconds: u32) -> Self {
+        self.spin_us = Some(microseconds);
+        self
+    }
+
+    /// Puts layers such as TLS between the socket and the codec. `make` is called for every connection with the address of the
+    /// server, host name included, as it was given; it returns the layers, of which the first is next to the network.
+    #[must_use]
+    pub fn layers(
+        mut self,
+        make: impl Fn(&Address) -> Vec<Box<dyn Layer>> + Send + Sync + 'static,
+    ) -> Self {
+        self.layers = Some(LayerFactory::new(make));
+        self
+    }
+
+    /// Connects. Of the addresses of a host name, each is tried in turn until one answers. Await the client, or
+    /// [`wait`](Connecting::wait) for it. A host name is looked up on a thread of its own, so nothing here blocks.
+    ///
+    /// # Errors
+    /// See [`ConnectError`]; of several addresses that fail, the last one's. The first attempt is never repeated.
+    pub fn connect(self, address: &str) -> Connecting {
+        Connecting::new(self.start(address, false))
+    }
+
+    /// A client that connects when something is asked of it: the first request, message or subscription. Nothing here blocks,
+    /// and the server need not be there yet.
+    ///
+    /// What is asked while it connects waits for the outcome, requests within their deadlines. If the attempt fails, they fail
+    /// with [`RequestError::CannotConnect`](crate::RequestError::CannotConnect), and [`Event::Lost`](crate::Event::Lost) tells
+    /// how many messages are lost; the next request tries again. If the server does not even answer, requests fail with
+    /// [`RequestError::TimedOut`](crate::RequestError::TimedOut) at their deadlines.
+    ///
+    /// When its connection ends, the client stays, and connects again at its next use, which resumes its subscriptions. With
+    /// [`reconnect`](Self::reconnect) it does not wait for that. Only closing or dropping it ends it.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tidewire::{Client, RequestError};
+    ///
+    /// let free = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?; // nobody listens there any more
+    /// let backend = Client::builder().connect_lazy(&format!("tcp://{free}"))?;
+    /// let down = backend.request(b"anybody?").timeout(Duration::from_secs(1)).wait();
+    /// assert!(matches!(down, Err(RequestError::CannotConnect { .. })));
+    ///
+    /// # // Another process may have taken the port meanwhile.
+    /// # let Ok(_server) = tidewire::serve(&format!("tcp://{free}"), |cx: &mut tidewire::Context<'_>, message: tidewire::Message<'_>| {
+    /// #     cx.reply(message.payload)
+    /// # }) else { return Ok(()) };
+    /// // The server starts, and the next request finds it.
+    /// assert_eq!(backend.request(b"anybody?").wait()?.payload(), b"anybody?");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The text is no address, its layers are not possible, or the client's own lane cannot start.
+    pub fn connect_lazy(self, address: &str) -> Result<Client, ConnectError> {
+        self.start(address, true)
+    }
+
+    fn start(mut self, address: &str, is_lazy: bool) -> Result<Client, ConnectError> {
+        let address: Address = address.parse()?;
+        self.codec = frame(&mut [address.clone()], self.codec)?;
+        self.start_to(Target::of(address)?, is_lazy)
+    }
+
+    /// Starts a client of this server.
+    pub(super) fn start_to(
+        mut self,
+        target: Target,
+        is_lazy: bool,
+    ) -> Result<Client, ConnectError> {
+        let address = target.address();
+        let layers = self.layers.take();
+        let layers = layers.and_then(|factory| factory.layers(address));
+        if layers.is_some() && !address.is_stream_socket() {
+            let address = address.clone();
+            return Err(ServeError::Layers { address }.into());
+        }
+        let is_udp = address.is_udp();
+        self.codec = adapt(&[is_udp], self.codec, &mut self.limits)?;
+        let is_single = is_udp && self.codec.fills_datagrams();
+        let ids = self.codec.ids();
+        let table = RequestTable::new(self.limits.queue_bytes_max, is_single);
+        let link = Arc::new(Link::new(table, self.event_bounds));
+        let codec = self.codec;
+        let dialing = Dialing::new(target, self.wait_for_server, self.backoff, is_lazy);
+        let service = ClientService::new(Arc::clone(&link), dialing, ids, self.pending_max);
+        let mut service = Some(service);
+        let agent = concat!("tidewire/", env!("CARGO_PKG_VERSION"));
+        let lane = Server::builder()
+            .codec(codec.clone())
+            .poller(self.poller)
+            .limits(self.limits)
+            .socket_options(self.sockets)
+            .spin_as(self.spin_us)
+            .outgoing_layers(layers)
+            .agent(agent)
+            .start_one(|| service.take())?;
+        link.set_doorbell(&lane.doorbell(0));
+        Ok(Client {
+            inner: Arc::new(Inner {
+                link,
+                codec,
+                matches_replies: !is_udp || ids != RequestIds::None,
+                request_timeout: self.request_timeout,
+                close_timeout: self.close_timeout,
+                when_window_full: self.when_window_full,
+                coarse_tick_ns: coarse_tick_ns(),
+                lane,
+            }),
+        })
+    }
+}

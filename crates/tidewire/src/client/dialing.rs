@@ -1,0 +1,258 @@
+//! Connecting to a server, again and again: which of its addresses, when, and what becomes of a failure.
+//!
+//! ```text
+//!            lazy ┌──────── something is asked ───────┐
+//!   start ──▶ Idle                                    ▼
+//!     └─────── at once ──────────────▶ Resolving ──▶ Connecting ──▶ Open
+//!                                          │            │             │
+//!      Idle (lazy), Waiting (backoff) ◀────┴── failed ──┴── closed ───┘
+//! ```
+//!
+//! A host name is looked up on a thread of its own, because a resolver may take seconds and the lane has deadlines to keep.
+
+use std::error::Error;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::thread;
+
+use tidewire_io::clock::now_ns;
+
+use super::backoff::Backoff;
+use super::error::ConnectError;
+use super::events::Event;
+use super::link::Link;
+use super::service::ClientService;
+use crate::address::{Address, AddressError, Endpoint};
+use crate::limits::nanoseconds;
+use crate::service::Context;
+use crate::session::CloseReason;
+use crate::transport::ConnectFailure;
+
+/// Where a server is.
+#[derive(Debug)]
+pub(super) struct Target {
+    address: Address,
+    /// In the order to try; none as long as the name of the host was not looked up.
+    endpoints: Vec<Endpoint>,
+}
+
+/// A client's attempts to connect.
+#[derive(Debug)]
+pub(super) struct Dialing {
+    target: Target,
+    /// Which of the endpoints is being tried.
+    endpoint: usize,
+    wait_for_server: bool,
+    backoff: Option<Backoff>,
+    /// It connects when something is asked of it.
+    is_lazy: bool,
+    state: State,
+    attempts: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Idle,
+    /// The name of the host is being looked up.
+    Resolving,
+    Connecting,
+    Open,
+    /// An attempt has failed, and what waited for it is to be told before the next one.
+    Failed,
+    /// The next attempt is at this time.
+    Waiting {
+        until_ns: u64,
+    },
+}
+
+impl Target {
+    /// Looks nothing up that takes time.
+    pub(super) fn of(address: Address) -> Result<Self, AddressError> {
+        let is_name = |host: &str| host != "*" && host.parse::<IpAddr>().is_err();
+        let endpoints = match address.host().is_some_and(is_name) {
+            true => Vec::new(),
+            false => address.resolve_all()?,
+        };
+        Ok(Self { address, endpoints })
+    }
+
+    pub(super) fn address(&self) -> &Address {
+        &self.address
+    }
+}
+
+impl Dialing {
+    pub(super) fn new(
+        target: Target,
+        wait_for_server: bool,
+        backoff: Option<Backoff>,
+        is_lazy: bool,
+    ) -> Self {
+        Self {
+            target,
+            endpoint: 0,
+            wait_for_server,
+            backoff,
+            is_lazy,
+            state: State::Idle,
+            attempts: 0,
+        }
+    }
+
+    /// Whether another connection follows by itself when one ends.
+    pub(super) fn reconnects(&self) -> bool {
+        self.backoff.is_some()
+    }
+
+    /// When the next attempt is.
+    pub(super) fn retry_at_ns(&self) -> Option<u64> {
+        match self.state {
+            State::Waiting { until_ns } => Some(until_ns),
+            _ => None,
+        }
+    }
+
+    /// Whether what is asked for waits for the attempt that is under way.
+    pub(super) fn holds_submissions(&self) -> bool {
+        self.is_lazy && matches!(self.state, State::Resolving | State::Connecting)
+    }
+
+    pub(super) fn note_open(&mut self) {
+        self.state = State::Open;
+        self.attempts = 0;
+    }
+}
+
+impl ClientService {
+    /// Begins an attempt to connect, if it is time for one.
+    pub(super) fn dial_if_due(&mut self, cx: &mut Context<'_>, now_ns: u64) {
+        match self.dialing.state {
+            State::Idle if !self.dialing.is_lazy || self.link.table.wants_connection() => {
+                self.dial(cx);
+            }
+            State::Waiting { until_ns } if until_ns <= now_ns => self.dial(cx),
+            State::Failed => self.dialing.state = State::Idle,
+            State::Resolving => {
+                if let Some(found) = self.link.take_found() {
+                    self.handle_found(cx, found);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn dial(&mut self, cx: &mut Context<'_>) {
+        self.dialing.endpoint = 0;
+        if !self.dialing.target.endpoints.is_empty() {
+            return self.connect_to_endpoint(cx);
+        }
+        self.dialing.state = State::Resolving;
+        let address = self.dialing.target.address.clone();
+        if let Err(error) = look_up(&self.link, address.clone()) {
+            tracing::debug!(%error, "cannot start a thread; the host is looked up here");
+            self.handle_found(cx, address.resolve_all());
+        }
+    }
+
+    fn handle_found(&mut self, cx: &mut Context<'_>, found: Result<Vec<Endpoint>, AddressError>) {
+        match found {
+            Ok(endpoints) => {
+                self.dialing.target.endpoints = endpoints;
+                self.connect_to_endpoint(cx);
+            }
+            Err(error) => self.handle_unreachable(cx, ConnectError::Address(error)),
+        }
+    }
+
+    fn connect_to_endpoint(&mut self, cx: &mut Context<'_>) {
+        let dialing = &mut self.dialing;
+        dialing.state = State::Connecting;
+        let endpoint = &dialing.target.endpoints[dialing.endpoint];
+        let session = if dialing.wait_for_server {
+            cx.connect_when_bound(endpoint, 0)
+        } else {
+            cx.connect(endpoint, 0)
+        };
+        match session {
+            Ok(session) => self.session = Some(session),
+            Err(failure) => self.handle_failure(cx, failure),
+        }
+    }
+
+    pub(super) fn handle_failure(&mut self, cx: &mut Context<'_>, failure: ConnectFailure) {
+        self.session = None;
+        // A server that answered and refused is the one that was meant.
+        let is_nobody_there = matches!(
+            failure,
+            ConnectFailure::Stream(_)
+                | ConnectFailure::Datagram(_)
+                | ConnectFailure::Closed(CloseReason::HandshakeTimeout)
+        );
+        let dialing = &mut self.dialing;
+        let endpoints = &dialing.target.endpoints;
+        if is_nobody_there && !self.closing && dialing.endpoint + 1 < endpoints.len() {
+            tracing::debug!(endpoint = %endpoints[dialing.endpoint], %failure, "trying the next address");
+            dialing.endpoint += 1;
+            return self.connect_to_endpoint(cx);
+        }
+        self.handle_unreachable(cx, ConnectError::Failed(failure));
+    }
+
+    /// An attempt has failed.
+    fn handle_unreachable(&mut self, cx: &mut Context<'_>, error: ConnectError) {
+        if !self.dialing.is_lazy && !self.ever_open {
+            self.link.complete_first(Err(error));
+            cx.stop_lane();
+            return;
+        }
+        let cause = innermost(&error);
+        self.pending.unreachable = Some(cause.as_str().into());
+        self.retry(cx, cause);
+        if self.dialing.state == State::Idle {
+            self.dialing.state = State::Failed;
+        }
+    }
+
+    /// Plans the next attempt, or ends the client if there is to be none.
+    pub(super) fn retry(&mut self, cx: &mut Context<'_>, cause: String) {
+        let dialing = &mut self.dialing;
+        dialing.state = State::Idle;
+        match &dialing.backoff {
+            Some(backoff) if !self.closing => {
+                let delay = backoff.delay(dialing.attempts, fastrand::f64());
+                dialing.attempts = dialing.attempts.saturating_add(1);
+                let until_ns = now_ns().saturating_add(nanoseconds(delay));
+                dialing.state = State::Waiting { until_ns };
+                self.link.events.push(Event::Reconnecting { delay, cause });
+            }
+            None if dialing.is_lazy && !self.closing => {}
+            _ => cx.stop_lane(),
+        }
+    }
+}
+
+/// Looks a host up on a thread of its own, which leaves what it found with the link.
+fn look_up(link: &Arc<Link>, address: Address) -> std::io::Result<()> {
+    let link = Arc::downgrade(link);
+    let look = move || {
+        let found = address.resolve_all();
+        // The client may have gone meanwhile.
+        if let Some(link) = link.upgrade() {
+            link.set_found(found);
+        }
+    };
+    let thread = thread::Builder::new().name("tidewire-resolve".to_owned());
+    thread.spawn(look).map(drop)
+}
+
+/// The text of the error that says the most: the one that caused all others.
+fn innermost(error: &ConnectError) -> String {
+    let mut cause: &dyn Error = error;
+    while let Some(source) = cause.source() {
+        cause = source;
+    }
+    cause.to_string()
+}
+
+#[cfg(test)]
+mod tests;

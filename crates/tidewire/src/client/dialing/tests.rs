@@ -1,0 +1,80 @@
+use std::net::TcpListener;
+
+use tidewire_io::socket::StreamConnectError;
+
+use super::*;
+use crate::Message;
+use crate::client::{Client, Connecting};
+use crate::service::Context;
+
+/// Connects to a host that stands for all of these.
+fn connect_to(endpoints: Vec<Endpoint>) -> Connecting {
+    let address = endpoints[0].clone().into();
+    let target = Target { address, endpoints };
+    Connecting::new(Client::builder().start_to(target, false))
+}
+
+/// A port on which nobody listens, and will not as long as the listener lives that holds it.
+fn dead_end() -> (TcpListener, Endpoint) {
+    let holder = TcpListener::bind("127.0.0.1:0").unwrap();
+    // The same port of another address of this machine.
+    let address = (
+        std::net::Ipv4Addr::new(127, 0, 0, 99),
+        holder.local_addr().unwrap().port(),
+    );
+    (holder, std::net::SocketAddr::from(address).into())
+}
+
+/// A UDP port that nobody has is known by the kernel's word, too, and ended the search.
+#[test]
+fn the_addresses_of_a_name_are_tried_in_order_over_udp() {
+    let server = crate::serve(
+        "udp://127.0.0.1:0",
+        |cx: &mut Context<'_>, message: Message<'_>| cx.reply(message.payload),
+    )
+    .unwrap();
+    let held = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    let port = held.local_addr().unwrap().port();
+    let dead = Endpoint::Udp((std::net::Ipv4Addr::new(127, 0, 0, 99), port).into());
+    let endpoints = vec![dead.clone(), server.addresses()[0].clone()];
+    let client = connect_to(endpoints).wait().unwrap();
+    let reply = client.request(b"found").wait().unwrap();
+    assert_eq!(reply.payload(), b"found");
+    client.close().wait();
+
+    let outcome = connect_to(vec![dead.clone(), dead]).wait();
+    assert!(
+        matches!(
+            outcome,
+            Err(ConnectError::Failed(ConnectFailure::Datagram(_)))
+        ),
+        "{outcome:?}"
+    );
+}
+
+#[test]
+fn the_addresses_of_a_name_are_tried_in_order() {
+    let server = crate::serve(
+        "tcp://127.0.0.1:0",
+        |cx: &mut Context<'_>, message: Message<'_>| cx.reply(message.payload),
+    )
+    .unwrap();
+    let (_held, dead) = dead_end();
+    let live = server.addresses()[0].clone();
+    let nobody = || dead.clone();
+    let endpoints = vec![nobody(), nobody(), live, nobody()];
+    let client = connect_to(endpoints).wait().unwrap();
+    assert_eq!(client.request(b"found").wait().unwrap().payload(), b"found");
+    client.close().wait();
+
+    let outcome = connect_to(vec![nobody(), nobody()]).wait();
+    assert!(
+        matches!(
+            outcome,
+            Err(ConnectError::Failed(ConnectFailure::Stream(
+                StreamConnectError::Refused { .. }
+            )))
+        ),
+        "{outcome:?}"
+    );
+}

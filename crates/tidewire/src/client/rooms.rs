@@ -1,0 +1,93 @@
+//! Rooms at a client: entering, leaving, talking, asking who is there.
+
+use tidewire_proto::body::{JoinBody, JoinedBody, RoomCall, Roster};
+use tidewire_proto::error::EncodeError;
+use tidewire_proto::message::{Kind, MemberId, Message};
+
+use super::Client;
+use super::error::RequestError;
+use super::operation::Operation;
+use super::reply::Reply;
+use crate::mailbox::HandOverError;
+use crate::room::Joined;
+
+impl Client {
+    /// Enters a room under a name.
+    ///
+    /// # Errors
+    /// The name is empty, malformed or taken (try another), or the request failed.
+    pub fn join(&self, room: &str, name: &str) -> Operation<Joined> {
+        let mut body = Vec::new();
+        let encoded = JoinBody { room, name }.encode(&mut body);
+        self.operate(Kind::Join, 0, encoded, &body, |reply| {
+            let joined =
+                JoinedBody::decode(reply.payload()).map_err(|_| RequestError::MalformedReply)?;
+            Ok(Joined {
+                room: reply.channel(),
+                member: joined.member,
+                members: joined.members as usize,
+                presence: true,
+            })
+        })
+    }
+
+    /// Leaves a room.
+    ///
+    /// # Errors
+    /// See [`RequestError`].
+    pub fn leave(&self, room: u16) -> Operation<()> {
+        self.operate(Kind::Leave, room, Ok(()), &[], |_| Ok(()))
+    }
+
+    /// Says something to everyone else in a room. Nobody answers, so there is nothing to wait for.
+    ///
+    /// # Errors
+    /// As [`Client::try_send`].
+    pub fn say(&self, room: u16, payload: &[u8]) -> Result<(), HandOverError> {
+        self.send(&Message::new(Kind::Say, room, payload))
+    }
+
+    /// Lists the members of a room.
+    ///
+    /// # Errors
+    /// See [`RequestError`].
+    pub fn list(&self, room: u16) -> Operation<Vec<(MemberId, String)>> {
+        let mut body = Vec::new();
+        let encoded = RoomCall::List.encode(&mut body);
+        self.operate(Kind::Request, room, encoded, &body, |reply| {
+            let roster =
+                Roster::decode(reply.payload()).map_err(|_| RequestError::MalformedReply)?;
+            let members = roster.entries();
+            Ok(members
+                .map(|(member, name)| (member, name.to_owned()))
+                .collect())
+        })
+    }
+
+    /// Says something to one member only. It is done when the server passed it on.
+    ///
+    /// # Errors
+    /// Nobody has that name, or the request failed.
+    pub fn whisper(&self, room: u16, to: &str, text: &[u8]) -> Operation<()> {
+        let mut body = Vec::new();
+        let encoded = RoomCall::Whisper { to, text }.encode(&mut body);
+        self.operate(Kind::Request, room, encoded, &body, |_| Ok(()))
+    }
+
+    fn operate<T>(
+        &self,
+        kind: Kind,
+        room: u16,
+        encoded: Result<(), EncodeError>,
+        body: &[u8],
+        finish: fn(Reply) -> Result<T, RequestError>,
+    ) -> Operation<T>
+    where
+        T: 'static,
+    {
+        match encoded {
+            Ok(()) => Operation::new(self.request(body).kind(kind).channel(room).send(), finish),
+            Err(error) => Operation::failed(error),
+        }
+    }
+}
