@@ -21,7 +21,7 @@ use super::request::Request;
 /// subscription that the server agrees to afterwards is unsubscribed from; a room that was joined is not left.
 ///
 /// ```
-/// # let server = tidewire::Server::builder().listen("tcp://127.0.0.1:0")?.start(|_| tidewire::Chat::new("lobby"))?;
+/// # let server = tidewire::Server::builder().listen("tcp://127.0.0.1:0")?.start(|_| tidewire::Chat::new())?;
 /// # let client = tidewire::Client::connect(&server.to_string()).wait()?;
 /// let room = client.join("lobby", "ada").wait()?.room;
 /// let members = client.list(room); // on its way already

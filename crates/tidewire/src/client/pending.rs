@@ -72,7 +72,7 @@ struct Block<'a> {
 }
 
 /// Why a request was not sent.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 enum NotSent {
     WindowFull,
     /// The session's output is full.

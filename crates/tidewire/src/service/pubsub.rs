@@ -26,7 +26,7 @@ use crate::service::{HandlerError, HandlerResult, Service};
 ///
 /// client.publish("sensor.7.temperature", b"21")?;
 ///
-/// let TopicEvent::Message(message) = readings.next() else { panic!("no message") };
+/// let TopicEvent::Message(message) = readings.next_event().wait() else { panic!("no message") };
 /// assert_eq!((&*message.topic, &message.payload[..]), ("sensor.7.temperature", &b"21"[..]));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

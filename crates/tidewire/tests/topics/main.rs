@@ -6,6 +6,7 @@ mod delivery;
 mod reconnect;
 mod refusal;
 mod slow;
+mod stalled;
 mod unread;
 
 use tidewire::proto::body::{ErrorBody, ErrorCode, SubscribeBody};

@@ -12,10 +12,10 @@ use super::{publish, serve, tw1};
 
 const PAYLOAD_BYTES: usize = 1_000;
 const EVENT_BYTES_MAX: usize = 100_000;
-const PUBLISHED: u64 = 20_000;
+pub(super) const PUBLISHED: u64 = 20_000;
 
 /// A server that drops the oldest messages of a subscriber that is a little behind.
-fn impatient() -> TestServer {
+pub(super) fn impatient() -> TestServer {
     let limits = Limits {
         lag_bytes_max: 1 << 20,
         ..Limits::default()
@@ -31,12 +31,12 @@ fn client(server: &TestServer, change: impl FnOnce(ClientBuilder) -> ClientBuild
     change(builder).connect(&server.url()).wait().unwrap()
 }
 
-fn wait_for(what: &str, mut fact: impl FnMut() -> bool) {
+pub(super) fn wait_for(what: &str, mut fact: impl FnMut() -> bool) {
     wait_until(what, || fact().then_some(()));
 }
 
 /// Publishes more than the sockets between the server and a client hold, and waits until the server has handled it.
-fn flood(peer: &mut Peer, topic: &str) {
+pub(super) fn flood(peer: &mut Peer, topic: &str) {
     for _ in 0..PUBLISHED / 100 {
         for _ in 0..100 {
             publish(peer, topic, &[7; PAYLOAD_BYTES]);
@@ -46,7 +46,7 @@ fn flood(peer: &mut Peer, topic: &str) {
 }
 
 /// Takes events until all of a flood is accounted for. Returns what came, what the server dropped, what the client did.
-fn account(subscription: &Subscription) -> [u64; 3] {
+pub(super) fn account(subscription: &Subscription) -> [u64; 3] {
     let mut counts = [0; 3];
     while counts.iter().sum::<u64>() < PUBLISHED {
         match subscription.next_event().wait() {

@@ -3,7 +3,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Wake;
 
 use super::*;
-use crate::client::{Event, NextEvent, OwnedMessage};
+use crate::client::{Event, NextEvent, OwnedMessage, TopicEvent, TopicMessage};
 use crate::{Kind, Message};
 
 const EVERY_POLICY: [WhenEventsFull; 4] = [
@@ -240,5 +240,97 @@ fn the_end_is_no_lost_event() {
         queue.push(message(2, 0));
         assert_eq!(queue.next(None), Some(message(1, 0)));
         assert_eq!(queue.next(None), Some(Event::Ended));
+    }
+}
+
+/// Whatever comes in whatever order, and however little room there is: each message is delivered or told as lost once, and no
+/// topic goes back.
+#[test]
+fn conflation_loses_nothing_untold() {
+    let mut random = fastrand::Rng::with_seed(7);
+    for _ in 0..200 {
+        let (events_max, bytes_max) = (random.usize(1..20), random.usize(200..5_000));
+        let bounds = EventBounds {
+            events_max,
+            bytes_max,
+            when_full: WhenEventsFull::ConflateByTopic,
+        };
+        let queue: EventQueue<TopicEvent> = EventQueue::new(bounds, Arc::default());
+        let (mut pushed, mut told) = (0, 0);
+        let mut latest = [0_u64; 8];
+        let mut take = |told: &mut u64| match queue.next(Some(Duration::ZERO)) {
+            Some(TopicEvent::Message(message)) => {
+                *told += 1;
+                let topic: usize = message.topic.parse().unwrap();
+                let (number, _) = message.payload.split_first_chunk().unwrap();
+                let number = u64::from_le_bytes(*number);
+                assert!(number > latest[topic], "it goes back");
+                latest[topic] = number;
+                true
+            }
+            Some(TopicEvent::Gap { lost } | TopicEvent::Lost { count: lost }) => {
+                *told += lost;
+                true
+            }
+            Some(TopicEvent::Resumed) => {
+                *told += 1;
+                true
+            }
+            Some(other) => panic!("{other:?}"),
+            None => false,
+        };
+        for number in 1..=500_u64 {
+            match random.u8(..20) {
+                0 => {
+                    let lost = random.u64(1..5);
+                    queue.push(TopicEvent::Gap { lost });
+                    pushed += lost;
+                }
+                1 => {
+                    queue.push(TopicEvent::Resumed);
+                    pushed += 1;
+                }
+                _ => {
+                    let topic = random.u8(..8).to_string().into();
+                    let mut payload = number.to_le_bytes().to_vec();
+                    payload.resize(8 + random.usize(..300), 0);
+                    queue.push(TopicEvent::Message(TopicMessage { topic, payload }));
+                    pushed += 1;
+                }
+            }
+            assert!(queue.lock().events.len() <= events_max);
+            if random.u8(..4) == 0 {
+                take(&mut told);
+            }
+        }
+        while take(&mut told) {}
+        assert_eq!(told, pushed, "delivered + told as lost");
+        assert_eq!(queue.lock().bytes, 0);
+    }
+}
+
+/// A value from after a connection's end took the place of one from before it.
+#[test]
+fn nothing_is_conflated_across_the_end_of_a_connection() {
+    let bounds = EventBounds {
+        events_max: 3,
+        when_full: WhenEventsFull::ConflateByTopic,
+        ..EventBounds::default()
+    };
+    let queue = EventQueue::new(bounds, Arc::default());
+    let message = |payload: u8| {
+        let (topic, payload) = ("a".into(), vec![payload]);
+        TopicEvent::Message(TopicMessage { topic, payload })
+    };
+    for number in 1..=4 {
+        queue.push(message(number));
+    }
+    queue.push(TopicEvent::Resumed);
+    for number in 5..=6 {
+        queue.push(message(number));
+    }
+    let lost = TopicEvent::Lost { count: 4 };
+    for expected in [lost, message(4), TopicEvent::Resumed, message(6)] {
+        assert_eq!(queue.next(Some(Duration::ZERO)), Some(expected));
     }
 }

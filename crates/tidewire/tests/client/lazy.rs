@@ -1,0 +1,163 @@
+//! Clients that connect at their first use, and what they say of a server that is not there.
+
+use std::net::{SocketAddr, TcpListener};
+use std::time::Duration;
+
+use tidewire::{
+    Backoff, Client, ConnectError, Event, HandOverError, Limits, PubSub, RequestError, Server,
+    TopicEvent,
+};
+use tidewire_testkit::fixtures::{echo, tw1};
+use tidewire_testkit::{DEADLINE, TestServer};
+
+use super::executor::run_one;
+
+/// An address at which nobody listens, and will not as long as the listener lives that holds its port.
+fn dead_end() -> (TcpListener, String) {
+    let holder = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = holder.local_addr().unwrap().port();
+    (holder, format!("tcp://127.0.0.99:{port}"))
+}
+
+#[test]
+fn a_lazy_client_connects_at_its_first_use() {
+    let server = TestServer::over_tcp(Server::builder(), &tw1(), |_| echo);
+    let unused = Client::builder().connect_lazy(&server.url()).unwrap();
+    let client = Client::builder().connect_lazy(&server.url()).unwrap();
+    assert_eq!(client.next_event().wait_for(Duration::ZERO), None);
+    let reply = run_one(client.request(b"hello").into_future()).unwrap();
+    assert_eq!(reply.payload(), b"hello");
+    assert!(matches!(client.next_event().wait(), Event::Opened { .. }));
+    client.close().wait();
+    unused.close().wait();
+    assert_eq!(unused.next_event().wait(), Event::Ended);
+    assert_eq!(server.stop().sessions_opened, 1, "one was never used");
+}
+
+#[test]
+fn the_first_request_to_a_dead_address_fails_with_the_cause() {
+    let (_held, address) = dead_end();
+    let client = Client::builder().connect_lazy(&address).unwrap();
+    for _ in 0..3 {
+        let requests = [client.request(b"one").send(), client.request(b"two").send()];
+        for request in requests {
+            match request.wait() {
+                Err(RequestError::CannotConnect { cause }) => {
+                    assert!(cause.contains("nothing listens"), "{cause}");
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+    let subscription = client.subscribe("a").wait().unwrap_err();
+    assert!(
+        matches!(subscription, RequestError::CannotConnect { .. }),
+        "{subscription}"
+    );
+    client.try_send(b"nobody hears").unwrap();
+    assert_eq!(client.next_event().wait(), Event::Lost { count: 1 });
+    client.close().wait();
+    assert_eq!(client.next_event().wait(), Event::Ended);
+}
+
+/// A server that accepts and says nothing must not hold a request for longer than its deadline.
+#[test]
+fn the_first_request_to_a_silent_address_fails_at_its_deadline() {
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = silent.local_addr().unwrap().to_string();
+    let client = Client::builder()
+        .limits(Limits {
+            handshake_timeout: Duration::from_secs(3600),
+            ..Limits::default()
+        })
+        .connect_lazy(&address)
+        .unwrap();
+    let request = client.request(b"?").timeout(Duration::from_millis(20));
+    assert_eq!(request.wait(), Err(RequestError::TimedOut));
+    // Closing does not wait for the attempt, nor does what was asked for last.
+    let request = client
+        .request(b"?")
+        .timeout(Duration::from_secs(3600))
+        .send();
+    client.close().wait();
+    assert!(request.wait().is_err());
+    drop(client);
+    let client = Client::builder().connect_lazy(&address).unwrap();
+    let request = client
+        .request(b"?")
+        .timeout(Duration::from_secs(3600))
+        .send();
+    drop(client);
+    assert!(request.wait().is_err(), "a dropped client waited");
+}
+
+#[test]
+fn a_host_without_an_address_is_the_cause_that_a_client_tells() {
+    let unknown = "tcp://nobody.invalid:1";
+    let lazy = Client::builder().connect_lazy(unknown).unwrap();
+    match lazy.request(b"?").timeout(DEADLINE).wait() {
+        Err(RequestError::CannotConnect { cause }) => {
+            assert!(cause.contains("nobody.invalid"), "{cause}");
+        }
+        other => panic!("{other:?}"),
+    }
+    let eager = Client::connect(unknown).wait().unwrap_err();
+    assert!(matches!(eager, ConnectError::Address(_)), "{eager}");
+    let malformed = Client::builder().connect_lazy("carrier-pigeon://coop");
+    assert!(matches!(malformed, Err(ConnectError::Address(_))));
+}
+
+#[test]
+fn a_lazy_client_connects_again_at_its_next_use() {
+    let server = TestServer::over_tcp(Server::builder(), &tw1(), |_| PubSub::new());
+    let address = server.url();
+    let client = Client::builder().connect_lazy(&address).unwrap();
+    let heard = client.subscribe("a").wait().unwrap();
+    server.stop();
+    assert!(matches!(
+        heard.next_event().wait(),
+        TopicEvent::Interrupted { .. }
+    ));
+    assert!(matches!(client.next_event().wait(), Event::Opened { .. }));
+    assert!(matches!(client.next_event().wait(), Event::Closed { .. }));
+    let down = client.request(b"").wait().unwrap_err();
+    assert!(matches!(down, RequestError::CannotConnect { .. }), "{down}");
+    let server = Server::builder().listen(&address).unwrap();
+    let server = server.start(|_| PubSub::new()).unwrap();
+    client.request(b"").wait().unwrap();
+    assert_eq!(heard.next_event().wait(), TopicEvent::Resumed);
+    client.publish("a", b"again").unwrap();
+    assert!(matches!(heard.next_event().wait(), TopicEvent::Message(_)));
+    client.close().wait();
+    assert_eq!(client.try_send(b""), Err(HandOverError::Ended));
+    drop(server);
+}
+
+/// With pauses to wait for, what may be repeated waits for the server, and all else is told at once why there is none.
+#[test]
+fn a_lazy_client_that_reconnects_goes_on_trying() {
+    let (held, address) = dead_end();
+    let pause = Duration::from_millis(1);
+    let client = Client::builder()
+        .reconnect(Backoff {
+            first: pause,
+            max: pause,
+        })
+        .connect_lazy(&address)
+        .unwrap();
+    let down = client.request(b"once").wait().unwrap_err();
+    assert!(matches!(down, RequestError::CannotConnect { .. }), "{down}");
+    let patient = client
+        .request(b"again")
+        .idempotent()
+        .timeout(DEADLINE)
+        .send();
+    let there: SocketAddr = address["tcp://".len()..].parse().unwrap();
+    drop(held);
+    // Another process may have taken the port in between.
+    if let Ok(server) = tidewire::serve(&format!("tcp://{there}"), echo) {
+        assert_eq!(patient.wait().unwrap().payload(), b"again");
+        client.close().wait();
+        drop(server);
+    }
+}
