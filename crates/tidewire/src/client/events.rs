@@ -142,6 +142,24 @@ impl Client {
 
     /// The events as a stream. One thread can serve many clients by it: an executor polls the streams of all of them, and is
     /// woken for the one that has something.
+    ///
+    /// ```
+    /// use std::future::poll_fn;
+    /// use std::pin::Pin;
+    ///
+    /// use futures_core::Stream; // `StreamExt` of other crates has `next`
+    /// use tidewire::{Client, Event};
+    ///
+    /// async fn count_messages(client: &Client) -> usize {
+    ///     let mut events = client.events();
+    ///     let mut messages = 0;
+    ///     while let Some(event) = poll_fn(|cx| Pin::new(&mut events).poll_next(cx)).await {
+    ///         messages += usize::from(matches!(event, Event::Message(_)));
+    ///     }
+    ///     messages
+    /// }
+    /// ```
+    #[must_use]
     pub fn events(&self) -> Events {
         Events {
             client: self.clone(),

@@ -295,7 +295,8 @@ impl ClientService {
             self.register(cx)?;
         }
         self.listening.settle(key, step);
-        self.pending.reply(slot, 0, &[]);
+        let completions = &mut self.pending.completions;
+        self.link.table.reply(completions, slot, 0, &[]);
         Ok(())
     }
 

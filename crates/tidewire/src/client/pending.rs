@@ -326,13 +326,6 @@ impl Pending {
         true
     }
 
-    /// A reply came for this request, if anybody waits for it.
-    #[inline]
-    pub(super) fn reply(&mut self, slot: Option<SlotId>, channel: u16, payload: &[u8]) {
-        let table = &self.link.table;
-        table.reply(&mut self.completions, slot, channel, payload);
-    }
-
     /// The application abandoned a request. One that is queued goes with the next [`send_queued`](Self::send_queued).
     pub(super) fn abandon(&mut self, cx: &mut Context<'_>, slot: SlotId) {
         let sent = self.index.sent_id(slot).filter(|id| {

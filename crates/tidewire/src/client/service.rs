@@ -256,11 +256,15 @@ impl Service for ClientService {
         if let Some(key) = head.subscription {
             self.listening.handle_answer(key.index(), &result);
         }
+        let completions = &mut self.pending.completions;
         match result {
-            Ok(channel) => self.pending.reply(head.slot, channel, message.payload),
-            Err(error) => self.pending.completions.fail(head.slot, error),
+            Ok(channel) => {
+                let table = &self.link.table;
+                table.reply(completions, head.slot, channel, message.payload);
+            }
+            Err(error) => completions.fail(head.slot, error),
         }
-        if self.pending.completions.is_block() {
+        if completions.is_block() {
             self.complete(cx);
         }
         Ok(())

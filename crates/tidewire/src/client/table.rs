@@ -113,18 +113,16 @@ impl<C: Control, P: Primitives> RequestTable<C, P> {
         if name.len().max(payload.len()) > limit {
             return Err(too_large(name, payload, limit).into());
         }
-        let mut shared = self.shared.lock();
-        self.admit(&shared)?;
-        if shared.submissions.request_bytes() >= self.queue_bytes_max {
-            return Err(HandOverError::QueueFull);
-        }
-        let slot = self.slots.open(&mut shared.cursor);
-        head.slot = Some(slot);
-        shared.submissions.push_request(head, name, payload);
-        let is_new = self.note_news();
-        drop(shared);
-        self.wake_if(is_new);
-        Ok(slot)
+        self.add(|shared| {
+            let submissions = &mut shared.submissions;
+            if submissions.is_full() || submissions.request_bytes() >= self.queue_bytes_max {
+                return Err(HandOverError::QueueFull);
+            }
+            let slot = self.slots.open(&mut shared.cursor);
+            head.slot = Some(slot);
+            submissions.push_request(head, name, payload);
+            Ok(slot)
+        })
     }
 
     /// Submits what is no request and has a slot for its outcome, which `make` is told. Wakes the lane if it sleeps.
@@ -132,28 +130,23 @@ impl<C: Control, P: Primitives> RequestTable<C, P> {
         &self,
         make: impl FnOnce(SlotId) -> C,
     ) -> Result<SlotId, HandOverError> {
-        let mut shared = self.shared.lock();
-        self.admit(&shared)?;
-        let slot = self.slots.open(&mut shared.cursor);
-        shared.submissions.push(Submission::Control(make(slot)));
-        let is_new = self.note_news();
-        drop(shared);
-        self.wake_if(is_new);
-        Ok(slot)
+        self.add(|shared| {
+            if shared.submissions.is_full() {
+                return Err(HandOverError::QueueFull);
+            }
+            let slot = self.slots.open(&mut shared.cursor);
+            shared.submissions.push(Submission::Control(make(slot)));
+            Ok(slot)
+        })
     }
 
     /// Tells the lane something that always has a place: it is bounded by what was accepted before, as the end of a
     /// subscription is by its beginning. Wakes the lane if it sleeps.
     pub(super) fn control(&self, control: C) -> Result<(), HandOverError> {
-        let mut shared = self.shared.lock();
-        if self.has_ended() {
-            return Err(HandOverError::Ended);
-        }
-        shared.submissions.push(Submission::Control(control));
-        let is_new = self.note_news();
-        drop(shared);
-        self.wake_if(is_new);
-        Ok(())
+        self.add(|shared| {
+            shared.submissions.push(Submission::Control(control));
+            Ok(())
+        })
     }
 
     /// Sends the one-way message that `encode` appends, and wakes the lane if it sleeps.
@@ -161,16 +154,33 @@ impl<C: Control, P: Primitives> RequestTable<C, P> {
         &self,
         encode: impl FnOnce(&mut Vec<u8>) -> Result<(), EncodeError>,
     ) -> Result<(), HandOverError> {
+        self.add(|shared| {
+            let submissions = &mut shared.submissions;
+            if submissions.is_full() || submissions.message_bytes() >= self.queue_bytes_max {
+                return Err(HandOverError::QueueFull);
+            }
+            submissions.push_message(self.is_single, encode)?;
+            Ok(())
+        })
+    }
+
+    /// Adds a submission as `push` says, unless the lane has ended, and wakes the lane if it sleeps.
+    #[inline(always)]
+    fn add<T>(
+        &self,
+        push: impl FnOnce(&mut Shared<C>) -> Result<T, HandOverError>,
+    ) -> Result<T, HandOverError> {
         let mut shared = self.shared.lock();
-        self.admit(&shared)?;
-        if shared.submissions.message_bytes() >= self.queue_bytes_max {
-            return Err(HandOverError::QueueFull);
+        if self.has_ended() {
+            return Err(HandOverError::Ended);
         }
-        shared.submissions.push_message(self.is_single, encode)?;
+        let added = push(&mut shared)?;
         let is_new = self.note_news();
         drop(shared);
-        self.wake_if(is_new);
-        Ok(())
+        if is_new {
+            self.waker.wake();
+        }
+        Ok(added)
     }
 
     /// Takes a short reply, if it is there.
@@ -230,7 +240,7 @@ impl<C: Control, P: Primitives> RequestTable<C, P> {
             self.slots.note_abandoned(slot);
             self.count_abandoned(1);
             // If the queue is full, the request's deadline will give it up.
-            if self.admit(&shared).is_ok() {
+            if !self.has_ended() && !shared.submissions.is_full() {
                 shared.submissions.push(Submission::Abandon(slot));
                 is_new = self.note_news();
             }
@@ -239,7 +249,9 @@ impl<C: Control, P: Primitives> RequestTable<C, P> {
         }
         drop(shared);
         drop(held);
-        self.wake_if(is_new);
+        if is_new {
+            self.waker.wake();
+        }
     }
 
     /// Whether the request was abandoned. A lane that does not see it yet sends a request that it might have spared itself.
@@ -442,18 +454,6 @@ impl<C: Control, P: Primitives> RequestTable<C, P> {
         }
     }
 
-    /// Whether a submission may be added. Call it with the lock.
-    #[inline]
-    fn admit(&self, shared: &Shared<C>) -> Result<(), HandOverError> {
-        if self.has_ended() {
-            return Err(HandOverError::Ended);
-        }
-        if shared.submissions.is_full() {
-            return Err(HandOverError::QueueFull);
-        }
-        Ok(())
-    }
-
     /// There is a new submission. Returns whether the lane must be woken for it. Call it with the lock.
     ///
     /// While `news` says `NEW` already, the thread that said so has woken the lane or is about to; and a lane that takes the
@@ -467,13 +467,6 @@ impl<C: Control, P: Primitives> RequestTable<C, P> {
             self.news.store(NEW, Ordering::Relaxed);
         }
         is_new
-    }
-
-    #[inline(always)]
-    fn wake_if(&self, is_new: bool) {
-        if is_new {
-            self.waker.wake();
-        }
     }
 
     /// Counts a request that was abandoned, or one less. Call it with the lock.

@@ -325,7 +325,10 @@ fn a_request_is_not_given_up_for_the_one_before_it_in_its_slot() {
         assert_eq!(answered.slot, Some(first), "{ids:?}");
         // The application abandons it just before the reply is there.
         rig.link.table.abandon(first);
-        rig.pending.reply(answered.slot, 0, b"reply");
+        let completions = &mut rig.pending.completions;
+        rig.link
+            .table
+            .reply(completions, answered.slot, 0, b"reply");
         rig.end_turn(core);
         // Other slots have their turn before it is used again.
         let others = std::iter::from_fn(|| Some(rig.ask()).filter(|slot| *slot != first)).count();
