@@ -117,6 +117,13 @@ impl Dialing {
         self.is_lazy && matches!(self.state, State::Resolving | State::Connecting)
     }
 
+    /// What waited for an attempt that failed has been told so. What is asked from now on begins another one.
+    pub(super) fn note_told(&mut self) {
+        if self.state == State::Failed {
+            self.state = State::Idle;
+        }
+    }
+
     pub(super) fn note_open(&mut self) {
         self.state = State::Open;
         self.attempts = 0;
@@ -131,7 +138,6 @@ impl ClientService {
                 self.dial(cx);
             }
             State::Waiting { until_ns } if until_ns <= now_ns => self.dial(cx),
-            State::Failed => self.dialing.state = State::Idle,
             State::Resolving => {
                 if let Some(found) = self.link.take_found() {
                     self.handle_found(cx, found);

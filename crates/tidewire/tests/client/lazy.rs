@@ -60,6 +60,25 @@ fn the_first_request_to_a_dead_address_fails_with_the_cause() {
     assert_eq!(client.next_event().wait(), Event::Ended);
 }
 
+/// An attempt that failed at once, within a turn of the lane, was taken for that of the next request.
+#[test]
+fn a_request_after_a_failure_is_an_attempt_of_its_own() {
+    let directory = tempfile::tempdir().unwrap();
+    let ipc = format!("ipc://{}", directory.path().join("s").display());
+    for address in ["inproc://lazily-late", &ipc] {
+        let client = Client::builder().connect_lazy(address).unwrap();
+        for _ in 0..3 {
+            let down = client.request(b"?").wait().unwrap_err();
+            assert!(matches!(down, RequestError::CannotConnect { .. }), "{down}");
+        }
+        let server = tidewire::serve(address, echo).unwrap();
+        let reply = client.request(b"there?").wait().unwrap();
+        assert_eq!(reply.payload(), b"there?");
+        client.close().wait();
+        drop(server);
+    }
+}
+
 /// A server that accepts and says nothing must not hold a request for longer than its deadline.
 #[test]
 fn the_first_request_to_a_silent_address_fails_at_its_deadline() {
