@@ -16,7 +16,7 @@ conformance_suite! {
 }
 
 /// Behaviours that need a server of their own, over any codec with frames.
-const OWN_SERVER: [&str; 16] = [
+const OWN_SERVER: [&str; 17] = [
     "echo_of_many_sizes",
     "pipelined_requests_get_their_own_replies",
     "many_sessions_at_once",
@@ -28,6 +28,7 @@ const OWN_SERVER: [&str; 16] = [
     "dribbling_readers_get_everything",
     "draining_answers_what_was_accepted",
     "clients_reconnect_after_a_restart",
+    "lazy_clients_connect_at_their_first_use",
     "what_threads_send_arrives",
     "broadcasts_reach_whom_they_choose",
     "state_and_timers_belong_to_a_session",

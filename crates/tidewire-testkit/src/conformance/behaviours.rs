@@ -73,6 +73,11 @@ pub const BEHAVIOURS: &[Behaviour] = &[
         &[Need::Frames],
     ),
     alone(
+        "lazy_clients_connect_at_their_first_use",
+        lifecycle::lazy_clients_connect_at_their_first_use,
+        &[Need::Frames],
+    ),
+    alone(
         "subscriptions_are_made_again_after_a_restart",
         lifecycle::subscriptions_are_made_again_after_a_restart,
         &[Need::Subscribe],

@@ -95,6 +95,17 @@ pub(super) fn clients_reconnect_after_a_restart(setup: &Setup) {
     drop(directory);
 }
 
+pub(super) fn lazy_clients_connect_at_their_first_use(setup: &Setup) {
+    let server = setup.serve(|_| echo);
+    let client = setup.client().request_timeout(DEADLINE);
+    let client = client.connect_lazy(&server.url()).expect("a client");
+    assert_eq!(server.metrics().sessions_opened, 0);
+    let request = client.request(b"first").method(setup.codec.method());
+    assert_eq!(request.wait().expect("an answer").payload(), b"first");
+    client.close().wait();
+    assert_eq!(server.stop().sessions_opened, 1);
+}
+
 pub(super) fn subscriptions_are_made_again_after_a_restart(setup: &Setup) {
     let server = setup.serve(|_| PubSub::new());
     let address = server.url();

@@ -333,6 +333,7 @@ macro_rules! conformance_suite {
             stalled_subscribers_hear_the_newest_of_each_topic
             draining_answers_what_was_accepted
             clients_reconnect_after_a_restart
+            lazy_clients_connect_at_their_first_use
             subscriptions_are_made_again_after_a_restart
             everyone_but_the_sender_hears
             names_are_unique_and_may_be_retried
