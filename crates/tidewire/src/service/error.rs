@@ -17,7 +17,7 @@ use tidewire_proto::body::ErrorCode;
 use tidewire_proto::error::{DecodeError, EncodeError};
 use tidewire_proto::text::escaped;
 
-use super::{Context, NotOpen};
+use super::{Context, NotOpen, UpstreamError};
 use crate::room::{JoinError, NotSubscribed, PublishError, RoomError, SubscribeError};
 use crate::session::{SendError, TimerError};
 
@@ -166,6 +166,7 @@ fn code_of(error: &dyn Any) -> Option<ErrorCode> {
             | RoomError::OutOfMemory
             | RoomError::Encode(_) => ErrorCode::LimitReached,
         },
+        UpstreamError => |error| error.with_words(|code, _| code),
         PublishError => |error| match error {
             PublishError::Topic(error) => error.code(),
             PublishError::Encode(_) | PublishError::HandOver(_) | PublishError::OutOfMemory => {

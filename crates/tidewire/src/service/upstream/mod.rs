@@ -31,7 +31,6 @@ pub(crate) use table::{
     run_answers,
 };
 
-use super::HandlerError;
 use crate::address::{Address, AddressError, Endpoint};
 use crate::session::CloseReason;
 
@@ -198,20 +197,13 @@ impl fmt::Debug for Upstream {
 
 impl UpstreamError {
     /// What whoever asked for the request is told.
-    fn with_words<T>(&self, tell: impl FnOnce(ErrorCode, &str) -> T) -> T {
+    pub(super) fn with_words<T>(&self, tell: impl FnOnce(ErrorCode, &str) -> T) -> T {
         match self {
             Self::Refused { code, text } => tell(*code, text),
             Self::TooMany => tell(ErrorCode::LimitReached, &self.to_string()),
             Self::ShuttingDown => tell(ErrorCode::Draining, &self.to_string()),
             _ => tell(ErrorCode::Internal, &self.to_string()),
         }
-    }
-}
-
-impl From<UpstreamError> for HandlerError {
-    #[cold]
-    fn from(error: UpstreamError) -> Self {
-        error.with_words(|code, text| Self::new(code, text.to_owned()))
     }
 }
 
