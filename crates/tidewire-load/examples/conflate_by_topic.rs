@@ -158,7 +158,7 @@ fn subscriber(address: &str) -> Result<TcpStream, Failure> {
     };
     let mut frames = Vec::new();
     let mut body = Vec::new();
-    hello.encode(&mut frames)?;
+    hello.encode_frame(&mut frames)?;
     let subscribe = SubscribeBody {
         policy: None,
         pattern: "md.>",
