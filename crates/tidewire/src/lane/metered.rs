@@ -24,20 +24,21 @@ pub(super) fn filter(core: &Core, slot: usize) -> FrameFilter {
 }
 
 /// Hands a message to the service if it is within the rate of its session, and does what the limit says if not.
+#[cold]
 #[inline(never)]
 pub(super) fn serve_metered<S: Service, C: Codec + ?Sized, const IS_DATAGRAM: bool>(
     cx: &mut Context<'_>,
     service: &mut S,
     codec: &C,
     slot: usize,
-    message: Message<'_>,
+    message: &Message<'_>,
     frame_bytes: usize,
 ) {
     let Some(rate) = cx.core.config.rate else {
         return;
     };
     if cx.core.sessions.meter(slot, &rate, frame_bytes) {
-        serve::<S, C, IS_DATAGRAM>(cx, service, codec, slot, message, frame_bytes);
+        serve::<S, C, IS_DATAGRAM>(cx, service, codec, slot, *message, frame_bytes);
         // The handler may have closed the session.
         if rate.when_exceeded == WhenExceeded::Pause
             && cx.core.sessions.slot_of(cx.id).is_some()
@@ -47,7 +48,7 @@ pub(super) fn serve_metered<S: Service, C: Codec + ?Sized, const IS_DATAGRAM: bo
         }
     } else if rate.when_exceeded == WhenExceeded::Refuse {
         cx.core.counters.rate_refused.add(1);
-        cx.current = Current::of(&message);
+        cx.current = Current::of(message);
         if !message.name.is_empty() && codec.repeats_names() {
             cx.remember_name(message.name);
         }

@@ -312,9 +312,9 @@ pub(super) fn decode_frames<S: Service, C: Codec + ?Sized, const IS_DATAGRAM: bo
                 rest = behind;
             }
         } else if filter.is_asking() && cx.core.sessions[slot].connection.serves(message.kind) {
-            metered::serve_metered::<S, C, IS_DATAGRAM>(
-                cx, service, codec, slot, message, consumed,
-            );
+            // A copy, as below.
+            let copy = Message { ..message };
+            metered::serve_metered::<S, C, IS_DATAGRAM>(cx, service, codec, slot, &copy, consumed);
         } else {
             // What is lent to a call lies in memory; the copy leaves the other messages in registers. None of the
             // lane's kinds has a name.
