@@ -120,21 +120,21 @@ fn the_worker_server_answers_methods_by_name() {
 #[test]
 fn async_handlers_answer_from_tokio() {
     let (_server, address) = Running::start(env!("CARGO_BIN_EXE_async_handlers"));
-    let client = Client::connect(&address).unwrap();
+    let client = Client::connect(&address).wait().unwrap();
     let words: Vec<String> = (0..100).map(|number| format!("word {number}")).collect();
     let requests: Vec<_> = words
         .iter()
-        .map(|word| client.call_method("shout", word.as_bytes()))
+        .map(|word| client.request(word.as_bytes()).method("shout").send())
         .collect();
     for (request, word) in requests.into_iter().zip(&words) {
         let answer = request.wait().unwrap();
         assert_eq!(answer.payload(), word.to_uppercase().as_bytes());
     }
     let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");
-    let text = client.call_method("read", manifest.as_bytes()).wait();
+    let text = client.request(manifest.as_bytes()).method("read").wait();
     assert!(text.unwrap().payload().starts_with(b"[package]"));
     let refused = |method, payload: &[u8]| {
-        let error = client.call_method(method, payload).wait().unwrap_err();
+        let error = client.request(payload).method(method).wait().unwrap_err();
         error.to_string()
     };
     let error = refused("read", b"/no/such/file");
@@ -151,8 +151,8 @@ fn the_forwarding_gateway_asks_its_backend_and_outlives_it() {
     let (backend, backend_address) = Running::start(env!("CARGO_BIN_EXE_worker_server"));
     let gateway = env!("CARGO_BIN_EXE_forwarding_gateway");
     let (_gateway, address) = Running::start_with(gateway, &[&backend_address]);
-    let client = Client::connect(&address).unwrap();
-    let call = |method| client.call_method(method, b"hello").wait();
+    let client = Client::connect(&address).wait().unwrap();
+    let call = |method| client.request(b"hello").method(method).wait();
     assert_eq!(call("echo").unwrap().payload(), b"hello");
     assert_eq!(call("twice").unwrap().payload(), b"hellohello");
     drop(backend);

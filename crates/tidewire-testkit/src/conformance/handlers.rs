@@ -136,11 +136,15 @@ pub(super) fn messages_above_the_rate_are_refused(setup: &Setup) {
         .messages_per_second(1)
         .burst(Duration::from_secs(BURST));
     let server = setup.serve_with(setup.builder().rate_limit(limit), |_| echo);
-    let client = setup.client().connect(&server.url()).expect("a welcome");
+    let client = setup
+        .client()
+        .connect(&server.url())
+        .wait()
+        .expect("a welcome");
     let (mut answered, mut refused) = (0, 0);
     for _ in 0..REQUESTS {
         let method = setup.codec.method();
-        match client.prepare(b"hello").method(method).send().wait() {
+        match client.request(b"hello").method(method).wait() {
             Ok(reply) => {
                 assert_eq!(reply.payload(), b"hello");
                 answered += 1;
@@ -152,7 +156,7 @@ pub(super) fn messages_above_the_rate_are_refused(setup: &Setup) {
             Err(error) => panic!("{error}"),
         }
     }
-    client.close();
+    client.close().wait();
     let metrics = server.stop();
     assert_eq!(answered + refused, REQUESTS);
     assert_eq!((metrics.refused, metrics.rate_refused), (refused, refused));

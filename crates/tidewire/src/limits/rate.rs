@@ -32,9 +32,9 @@ use super::nanoseconds;
 ///     )
 ///     .listen("tcp://127.0.0.1:0")?
 ///     .start(|_| |cx: &mut Context<'_>, message: Message<'_>| cx.reply(message.payload))?;
-/// let client = Client::connect(&server.to_string())?;
+/// let client = Client::connect(&server.to_string()).wait()?;
 /// let refused = (0..10).filter(|_| {
-///     let result = client.request_blocking(b"hello");
+///     let result = client.request(b"hello").wait();
 ///     matches!(result, Err(RequestError::Refused { .. }))
 /// });
 /// assert!(refused.count() > 0);

@@ -44,8 +44,8 @@ pub type HandlerResult = Result<(), HandlerError>;
 /// }
 ///
 /// let server = Server::builder().listen("tcp://127.0.0.1:0")?.start(|_| read)?;
-/// let client = Client::connect(&server.to_string())?;
-/// let Err(RequestError::Refused { code, text, .. }) = client.request_blocking(b"news") else { panic!() };
+/// let client = Client::connect(&server.to_string()).wait()?;
+/// let Err(RequestError::Refused { code, text, .. }) = client.request(b"news").wait() else { panic!() };
 /// assert_eq!((code, &text[..]), (ErrorCode::Internal, "the service failed to handle this"));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

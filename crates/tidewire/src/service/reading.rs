@@ -25,8 +25,8 @@ impl Context<'_> {
     ///         cx.reply(message.payload)
     ///     }
     /// })?;
-    /// let client = Client::connect(&server.to_string())?;
-    /// assert_eq!(client.request_blocking(b"one")?.payload(), b"one");
+    /// let client = Client::connect(&server.to_string()).wait()?;
+    /// assert_eq!(client.request(b"one").wait()?.payload(), b"one");
     /// let mut waiting = client.request(b"two");
     /// assert!(waiting.try_wait().is_none());
     /// for session in server.sessions().list() {

@@ -39,10 +39,10 @@ impl Context<'_> {
     /// }
     ///
     /// let server = Server::builder().listen("tcp://127.0.0.1:0")?.start(|_| Gateway)?;
-    /// let (one, other) = (Client::connect(&server.to_string())?, Client::connect(&server.to_string())?);
-    /// one.request_blocking(b"21 degrees")?;
-    /// assert_eq!(one.request_blocking(b"22 degrees")?.payload(), b"2");
-    /// assert_eq!(other.request_blocking(b"17 degrees")?.payload(), b"1");
+    /// let (one, other) = (Client::connect(&server.to_string()).wait()?, Client::connect(&server.to_string()).wait()?);
+    /// one.request(b"21 degrees").wait()?;
+    /// assert_eq!(one.request(b"22 degrees").wait()?.payload(), b"2");
+    /// assert_eq!(other.request(b"17 degrees").wait()?.payload(), b"1");
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn set_state<T: Any + Send>(&mut self, state: T) -> Option<T> {

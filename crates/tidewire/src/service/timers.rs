@@ -34,8 +34,8 @@ impl Context<'_> {
     /// }
     ///
     /// let server = Server::builder().listen("tcp://127.0.0.1:0")?.start(|_| Reminder)?;
-    /// let client = Client::connect(&server.to_string())?;
-    /// client.request_blocking(b"remind me")?;
+    /// let client = Client::connect(&server.to_string()).wait()?;
+    /// client.request(b"remind me").wait()?;
     /// let news = loop {
     ///     if let Event::Message(message) = client.next_event() { break message };
     /// };

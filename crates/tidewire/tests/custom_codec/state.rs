@@ -381,7 +381,7 @@ fn a_conflated_subscriber_hears_the_newest_of_each_topic_under_the_next_numbers(
         subscribe.encode(&mut body);
         slow.send(&Message::with_id(Kind::Subscribe, 0, 1, &body));
         let publisher = Client::builder().codec(codec.clone());
-        let publisher = publisher.connect(&server.url()).unwrap();
+        let publisher = publisher.connect(&server.url()).wait().unwrap();
         // More than the buffers of both ends take, however much they grow.
         let published = 20_000_u64;
         for number in 0..published {
@@ -420,7 +420,7 @@ fn a_conflated_subscriber_hears_the_newest_of_each_topic_under_the_next_numbers(
         assert!(lost > 0, "it was behind");
         let last = (0..TOPICS).map(|topic| (topic, published - TOPICS + topic));
         assert!(newest.into_iter().eq(last));
-        publisher.close();
+        publisher.close().wait();
         drop(wire);
         let metrics = server.stop();
         assert_eq!(metrics.room_offered, published);

@@ -48,7 +48,7 @@ fn futures_answer_in_any_order_and_refuse_with_what_they_say() {
         let (service, tasks) = by_hand(shout);
         let server = serve(name, &service);
         let builder = Client::builder().codec(codec(name));
-        let client = builder.connect(&server.url()).unwrap();
+        let client = builder.connect(&server.url()).wait().unwrap();
         let requests: Vec<_> = ["one", "two", "three"]
             .map(|text| client.request(text.as_bytes()))
             .into();
@@ -64,7 +64,7 @@ fn futures_answer_in_any_order_and_refuse_with_what_they_say() {
             assert_eq!(request.wait().unwrap().payload(), text.as_bytes());
         }
         assert_eq!(service.in_flight(), 0);
-        client.close();
+        client.close().wait();
         let metrics = server.stop();
         assert_eq!((metrics.deferred, metrics.deferred_answered), (3, 3));
     }
@@ -74,17 +74,17 @@ fn futures_answer_in_any_order_and_refuse_with_what_they_say() {
 fn errors_of_futures_are_refusals_and_details_stay_here() {
     let (service, tasks) = by_hand(shout);
     let server = serve("tw1", &service);
-    let client = Client::connect(&server.url()).unwrap();
+    let client = Client::connect(&server.url()).wait().unwrap();
     let runner = thread::spawn(move || tasks.iter().for_each(block_on));
-    let (code, text) = refused(client.request_blocking(b"refuse"));
+    let (code, text) = refused(client.request(b"refuse").wait());
     assert_eq!(code, ErrorCode::NotFound);
     assert!(text.starts_with("not on session"), "{text}");
     assert_eq!(service.failures(), 0);
-    let (code, text) = refused(client.request_blocking(b"\xff\xfe"));
+    let (code, text) = refused(client.request(b"\xff\xfe").wait());
     assert_eq!(code, ErrorCode::Internal);
     assert_eq!(text, "the service failed to handle this");
     assert_eq!(service.failures(), 1);
-    client.close();
+    client.close().wait();
     server.stop();
     drop(service);
     runner.join().unwrap();
@@ -98,7 +98,7 @@ fn a_future_that_is_dropped_or_panics_answers_with_an_error() {
     };
     let (service, tasks) = by_hand(handler);
     let server = serve("tw1", &service);
-    let client = Client::connect(&server.url()).unwrap();
+    let client = Client::connect(&server.url()).wait().unwrap();
     let dropped = client.request(b"drop");
     drop(tasks.recv_timeout(DEADLINE).unwrap());
     assert_eq!(refused(dropped.wait()).0, ErrorCode::Internal);
@@ -108,7 +108,7 @@ fn a_future_that_is_dropped_or_panics_answers_with_an_error() {
     assert!(result.is_err());
     assert_eq!(refused(panicked.wait()).0, ErrorCode::Internal);
     assert_eq!(service.in_flight(), 0);
-    client.close();
+    client.close().wait();
     server.stop();
 }
 
@@ -117,12 +117,12 @@ fn requests_above_the_limit_are_refused_until_one_ends() {
     let (service, tasks) = by_hand(shout);
     let service = service.in_flight_max(2);
     let server = serve("tw1", &service);
-    let client = Client::connect(&server.url()).unwrap();
+    let client = Client::connect(&server.url()).wait().unwrap();
     let (one, two) = (client.request(b"one"), client.request(b"two"));
     let taken: Vec<Task> = (0..2)
         .map(|_| tasks.recv_timeout(DEADLINE).unwrap())
         .collect();
-    let (code, text) = refused(client.request_blocking(b"three"));
+    let (code, text) = refused(client.request(b"three").wait());
     assert_eq!(code, ErrorCode::LimitReached);
     assert!(text.contains("under way"), "{text}");
     taken.into_iter().for_each(block_on);
@@ -131,7 +131,7 @@ fn requests_above_the_limit_are_refused_until_one_ends() {
     let three = client.request(b"three");
     block_on(tasks.recv_timeout(DEADLINE).unwrap());
     assert_eq!(three.wait().unwrap().payload(), b"THREE");
-    client.close();
+    client.close().wait();
     assert_eq!(server.stop().refused, 1);
 }
 
@@ -139,7 +139,7 @@ fn requests_above_the_limit_are_refused_until_one_ends() {
 fn a_cancelled_request_gives_its_future_up() {
     let (service, tasks) = by_hand(|_| pending::<Result<Vec<u8>, HandlerError>>());
     let server = serve("tw1", &service);
-    let client = Client::connect(&server.url()).unwrap();
+    let client = Client::connect(&server.url()).wait().unwrap();
     let request = client.request(b"forget me");
     let mut task = tasks.recv_timeout(DEADLINE).unwrap();
     let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
@@ -148,7 +148,7 @@ fn a_cancelled_request_gives_its_future_up() {
     server.wait_for("the cancel came", |metrics| metrics.requests_cancelled == 1);
     assert_eq!(task.as_mut().poll(&mut cx), Poll::Ready(()));
     assert_eq!(service.in_flight(), 0);
-    client.close();
+    client.close().wait();
     let metrics = server.stop();
     assert_eq!((metrics.deferred, metrics.deferred_undelivered), (1, 1));
 }
@@ -157,9 +157,9 @@ fn a_cancelled_request_gives_its_future_up() {
 fn one_way_messages_are_refused_where_they_can_be_told_apart() {
     let (service, _tasks) = by_hand(shout);
     let server = TestServer::over_tcp(Server::builder(), &tw1(), |_| service.clone());
-    let client = Client::connect(&server.url()).unwrap();
+    let client = Client::connect(&server.url()).wait().unwrap();
     client.try_send(b"hello").unwrap();
     server.wait_for("it was refused", |metrics| metrics.refused == 1);
-    client.close();
+    client.close().wait();
     server.stop();
 }

@@ -70,15 +70,15 @@ fn a_service_of_requests_refuses_and_counts_the_other_kinds() {
 #[test]
 fn a_service_of_one_way_messages_refuses_requests_with_a_typed_error() {
     let server = serve(&tw1(), |_| OneWays);
-    let client = tidewire::Client::connect(&server.url()).unwrap();
-    match client.request_blocking(b"hello") {
+    let client = tidewire::Client::connect(&server.url()).wait().unwrap();
+    match client.request(b"hello").wait() {
         Err(RequestError::Refused { code, text, .. }) => {
             assert_eq!(code, ErrorCode::Unsupported);
             assert_eq!(text, "this service takes no requests");
         }
         other => panic!("{other:?}"),
     }
-    client.close();
+    client.close().wait();
     let mut peer = server.peer();
     peer.send(&Message::new(Kind::OneWay, 0, b"hello"));
     assert_eq!(peer.receive().unwrap().payload, b"a message");

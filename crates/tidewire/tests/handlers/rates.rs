@@ -54,14 +54,14 @@ fn a_paused_session_loses_nothing_over_any_stream() {
             let builder = Server::builder().rate_limit(limit);
             let server = transport(builder, &codec, |_| echo);
             let builder = Client::builder().codec(codec.clone());
-            let client = builder.connect(&server.url()).unwrap();
+            let client = builder.connect(&server.url()).wait().unwrap();
             let requests: Vec<_> = (0..MESSAGES)
-                .map(|number| client.request(&number.to_le_bytes()))
+                .map(|number| client.request(&number.to_le_bytes()).send())
                 .collect();
             for (number, request) in (0..MESSAGES).zip(requests) {
                 assert_eq!(request.wait().unwrap().payload(), number.to_le_bytes());
             }
-            client.close();
+            client.close().wait();
             let metrics = server.stop();
             assert!(metrics.rate_paused > 0, "{metrics:#?}");
             assert_eq!((metrics.refused, metrics.rate_refused), (0, 0));
@@ -75,10 +75,10 @@ fn refused_requests_are_answered_and_refused_messages_counted() {
         .messages_per_second(1)
         .burst(std::time::Duration::from_secs(3_600));
     let server = TestServer::over_tcp(Server::builder().rate_limit(limit), &tw1(), |_| echo);
-    let client = Client::connect(&server.url()).unwrap();
+    let client = Client::connect(&server.url()).wait().unwrap();
     let (mut answered, mut refused) = (0, 0);
     for _ in 0..3_700 {
-        match client.request_blocking(b"hello") {
+        match client.request(b"hello").wait() {
             Ok(_) => answered += 1,
             Err(RequestError::Refused { code, .. }) => {
                 assert_eq!(code, ErrorCode::LimitReached);
@@ -88,7 +88,7 @@ fn refused_requests_are_answered_and_refused_messages_counted() {
         }
     }
     assert!(answered >= 3_600 && refused > 0, "{answered} and {refused}");
-    client.close();
+    client.close().wait();
     let metrics = server.stop();
     assert_eq!(metrics.rate_refused, refused);
     assert_eq!(metrics.refused, refused);

@@ -63,24 +63,24 @@ fn a_paused_session_is_served_in_order_when_another_one_lets_it_go_on() {
         assert_eq!(peer.answer().payload, b"pause");
         let id = paused.recv_timeout(DEADLINE).unwrap();
         peer.ask(b"three");
-        let other = Client::connect(&server.url()).unwrap();
+        let other = Client::connect(&server.url()).wait().unwrap();
         for _ in 0..20 {
             // The lane handles others meanwhile.
-            other.request_blocking(b"hello").unwrap();
+            other.request(b"hello").wait().unwrap();
         }
         assert_eq!(server.metrics().frames_in, 1 + 1 + 1 + 20, "two hellos");
         let resume = format!("r{}", id.number());
-        other.request_blocking(resume.as_bytes()).unwrap();
+        other.request(resume.as_bytes()).wait().unwrap();
         for payload in ["one", "two", "three"] {
             assert_eq!(peer.answer().payload, payload.as_bytes());
         }
         // Neither a session that goes on nor one that never was is disturbed.
         for number in [id.number(), SessionId::NONE.number(), 12_345] {
             let resume = format!("r{number}");
-            other.request_blocking(resume.as_bytes()).unwrap();
+            other.request(resume.as_bytes()).wait().unwrap();
         }
         drop(peer);
-        other.close();
+        other.close().wait();
         server.stop();
     }
 }

@@ -89,11 +89,11 @@ fn a_session_has_one_state_of_each_type_until_it_ends() {
         closed: Arc::clone(&closed),
     });
     let (one, other) = (
-        Client::connect(&server.url()).unwrap(),
-        Client::connect(&server.url()).unwrap(),
+        Client::connect(&server.url()).wait().unwrap(),
+        Client::connect(&server.url()).wait().unwrap(),
     );
     let ask = |client: &Client, name: &str| {
-        let reply = client.request_blocking(name.as_bytes()).unwrap();
+        let reply = client.request(name.as_bytes()).wait().unwrap();
         String::from_utf8(reply.payload().to_vec()).unwrap()
     };
     assert_eq!(ask(&one, "bob"), "none 1");
@@ -102,7 +102,7 @@ fn a_session_has_one_state_of_each_type_until_it_ends() {
     assert_eq!(ask(&one, "ada"), "none 4");
     assert_eq!(ask(&other, "ada"), "none 1");
     assert_eq!(alive.load(Ordering::SeqCst), 2);
-    one.close();
+    one.close().wait();
     server.wait_for("the session ended", |metrics| {
         metrics.sessions_closed() == 1
     });

@@ -244,11 +244,11 @@ fn a_policy_that_the_codec_cannot_announce_is_refused() {
     });
     let client = Client::builder().codec(uvrpc);
     for policy in Policy::ALL {
-        let client = client.clone().connect(&server.url()).unwrap();
-        let reply = client.call_method(policy.name(), b"").wait().unwrap();
+        let client = client.clone().connect(&server.url()).wait().unwrap();
+        let reply = client.request(b"").method(policy.name()).wait().unwrap();
         let expected: &[u8] = if policy.drops() { b"no" } else { b"ok" };
         assert_eq!(reply.payload(), expected, "{policy}");
-        client.close();
+        client.close().wait();
     }
     server.stop();
 }

@@ -265,16 +265,16 @@ fn a_conflated_subscriber_that_leaves_or_closes_is_accounted_for() {
 fn conflation_by_topic_may_be_the_choice_of_the_server() {
     let builder = Server::builder().slow_subscribers(Policy::ConflateByTopic);
     let server = TestServer::over_tcp(builder, &tw1(), |_| PubSub::new());
-    let client = Client::connect(&server.url()).unwrap();
+    let client = Client::connect(&server.url()).wait().unwrap();
     for pattern in ["md.*", "md.a"] {
-        let subscription = client.subscribe(pattern).unwrap();
+        let subscription = client.subscribe(pattern).wait().unwrap();
         client.publish("md.a", b"1").unwrap();
-        let TopicEvent::Message(message) = subscription.next() else {
+        let TopicEvent::Message(message) = subscription.next_event().wait() else {
             panic!("no message");
         };
         assert_eq!((&*message.topic, &message.payload[..]), ("md.a", &b"1"[..]));
         client.flush().wait().unwrap();
     }
-    client.close();
+    client.close().wait();
     assert_eq!(server.stop().room_dropped_total(), 0);
 }

@@ -32,7 +32,7 @@ fn wait_asked(kept: &Mutex<Vec<Deferred>>, count: usize) {
 }
 
 fn refusal(client: &Client) -> (ErrorCode, String) {
-    match client.request_blocking(b"?").unwrap_err() {
+    match client.request(b"?").wait().unwrap_err() {
         RequestError::Refused { code, text, .. } => (code, text),
         error => panic!("{error}"),
     }
@@ -59,10 +59,8 @@ fn a_backend_that_is_down_fails_fast_and_is_asked_again_when_it_is_up() {
     let backend = backend
         .start(|_| |cx: &mut Context<'_>, message: Message<'_>| cx.reply(message.payload))
         .unwrap();
-    wait_until("the backend is found", || {
-        client.request_blocking(b"?").ok()
-    });
-    client.close();
+    wait_until("the backend is found", || client.request(b"?").wait().ok());
+    client.close().wait();
     let metrics = server.stop();
     assert!(metrics.upstream_refused + metrics.upstream_failed >= 20);
     assert_conserved(&metrics);
@@ -94,7 +92,7 @@ fn requests_have_a_deadline_and_what_comes_late_matches_nothing() {
         let text = UpstreamError::TimedOut.to_string();
         for _ in 0..2 {
             assert_eq!(
-                client.request_blocking(b"?").unwrap().payload(),
+                client.request(b"?").wait().unwrap().payload(),
                 text.as_bytes()
             );
         }
@@ -111,7 +109,7 @@ fn requests_have_a_deadline_and_what_comes_late_matches_nothing() {
             reply.payload() == b"in time" || reply.payload() == text.as_bytes(),
             "{name}"
         );
-        client.close();
+        client.close().wait();
         let metrics = server.stop();
         assert!(metrics.upstream_timed_out >= 2);
         assert_conserved(&metrics);
@@ -138,7 +136,7 @@ fn no_more_requests_are_on_their_way_than_allowed() {
     for request in waiting {
         assert_eq!(request.wait().unwrap().payload(), b"done");
     }
-    client.close();
+    client.close().wait();
     let metrics = server.stop();
     assert_eq!(
         (metrics.upstream_requests, metrics.upstream_refused),
@@ -193,7 +191,7 @@ fn requests_fail_with_their_connection_and_the_next_ones_make_another() {
             metrics.upstream_failed == round
         });
     }
-    client.close();
+    client.close().wait();
     let metrics = server.stop();
     assert_eq!(metrics.upstream_connections, 3);
     assert_conserved(&metrics);

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tidewire::proto::body::ErrorCode;
 use tidewire::{
-    AnyCodec, Client, Context, HandlerError, HandlerResult, Kind, Message, OwnedMessage,
-    RequestError, Server, Service, SessionId, Upstream, UpstreamAddressError,
+    AnyCodec, Context, HandlerError, HandlerResult, Kind, Message, OwnedMessage, RequestError,
+    Server, Service, SessionId, Upstream, UpstreamAddressError,
 };
 use tidewire_testkit::TestServer;
 use tidewire_testkit::fixtures::echo;
@@ -37,7 +37,10 @@ fn replies_of_every_codec_find_their_way_back() {
                 .map(|number| {
                     let payload = format!("{round}/{number}");
                     let client = &clients[number % 3];
-                    (client.call_method(method, payload.as_bytes()), payload)
+                    (
+                        client.request(payload.as_bytes()).method(method).send(),
+                        payload,
+                    )
                 })
                 .collect();
             for (request, payload) in requests {
@@ -48,7 +51,7 @@ fn replies_of_every_codec_find_their_way_back() {
                 );
             }
         }
-        clients.iter().for_each(Client::close);
+        clients.iter().for_each(|client| client.close().wait());
         let metrics = server.stop();
         assert_eq!(metrics.upstream_requests, 1_000, "{name}");
         assert_eq!(metrics.upstream_answered, 1_000, "{name}");
@@ -71,12 +74,9 @@ fn an_upstream_is_reached_over_every_stream() {
             TestServer::over_tcp(Server::builder().lanes(2), &tw1(), |_| gateway(&upstream));
         let clients = [(); 2].map(|()| client(&tw1(), &server));
         for client in &clients {
-            assert_eq!(
-                client.request_blocking(b"hello").unwrap().payload(),
-                b"hello"
-            );
+            assert_eq!(client.request(b"hello").wait().unwrap().payload(), b"hello");
         }
-        clients.iter().for_each(Client::close);
+        clients.iter().for_each(|client| client.close().wait());
         let metrics = server.stop();
         assert_eq!(metrics.upstream_connections, 2, "one of each lane");
         assert_conserved(&metrics);
@@ -100,12 +100,12 @@ fn a_refusal_comes_back_with_its_code_and_text() {
     let upstream = Upstream::new(&backend.url()).unwrap();
     let server = serve(&tw1(), |_| gateway(&upstream));
     let client = client(&tw1(), &server);
-    let error = client.request_blocking(b"?").unwrap_err();
+    let error = client.request(b"?").wait().unwrap_err();
     let RequestError::Refused { code, text, .. } = error else {
         panic!("{error}");
     };
     assert_eq!((code, &*text), (ErrorCode::NotFound, "no such thing"));
-    client.close();
+    client.close().wait();
     assert_conserved(&server.stop());
     backend.stop();
 }

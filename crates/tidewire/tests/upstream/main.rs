@@ -26,7 +26,7 @@ fn serve<S: Service>(codec: &AnyCodec, make: impl FnMut(usize) -> S) -> TestServ
 
 fn client(codec: &AnyCodec, server: &TestServer) -> Client {
     let builder = Client::builder().codec(codec.clone());
-    builder.connect(&server.url()).unwrap()
+    builder.connect(&server.url()).wait().unwrap()
 }
 
 /// Every request to an upstream has one fate.

@@ -52,8 +52,8 @@ use crate::session::CloseReason;
 ///     move |cx: &mut Context<'_>, message: Message<'_>| cx.forward(&upstream, &message)
 /// })?;
 ///
-/// let client = Client::connect(&gateway.to_string())?;
-/// assert_eq!(client.request_blocking(b"hello")?.payload(), b"hello");
+/// let client = Client::connect(&gateway.to_string()).wait()?;
+/// assert_eq!(client.request(b"hello").wait()?.payload(), b"hello");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone)]
