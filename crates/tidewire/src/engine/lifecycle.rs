@@ -126,7 +126,7 @@ impl Core {
     pub(crate) fn enter(&mut self, slot: usize) {
         let now_ns = self.sessions.now_ns();
         let session = &mut self.sessions[slot];
-        if session.profile.is_upstream {
+        if session.profile.is_upstream() {
             // What is sent to clients must not reach it.
             return;
         }

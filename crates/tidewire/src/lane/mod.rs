@@ -300,7 +300,7 @@ impl<S: Service> Lane<S> {
         };
         let (announced, id) = (session.announced, session.id);
         let outgoing = session.connection.is_outgoing();
-        let is_upstream = session.profile.is_upstream;
+        let is_upstream = session.profile.is_upstream();
         let closing = trace::Entered::close(session, &self.core.config.codec, reason);
         if is_upstream {
             self.core

@@ -110,7 +110,7 @@ impl<S: Service> Lane<S> {
             let has_layers = stream.has_layers();
             let (core, service) = (&mut self.core, &mut self.service);
             let receive = self.receive.as_mut_slice();
-            if core.sessions[slot].profile.is_upstream {
+            if core.sessions[slot].profile.is_upstream() {
                 read_upstream(core, slot, receive);
             } else {
                 with_codec!(core.sessions.input_codec(slot), codec => read_with(core, service, codec, slot, receive));
@@ -143,7 +143,7 @@ pub(super) fn announce<S: Service>(core: &mut Core, service: &mut S, slot: usize
     core.enter(slot);
     core.sessions[slot].profile.connecting.end();
     let id = core.sessions[slot].id;
-    if core.sessions[slot].profile.is_upstream {
+    if core.sessions[slot].profile.is_upstream() {
         UpstreamSessions.on_open(&mut core.context(id));
         return run_answers(core);
     }

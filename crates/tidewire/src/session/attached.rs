@@ -18,6 +18,8 @@ pub(crate) struct Attached {
     /// Indices of the session's timers among those of the lane.
     pub(super) timers: Vec<u32>,
     pub(super) meter: Meter,
+    /// See [`Profile::is_upstream`](super::Profile::is_upstream).
+    pub(crate) is_upstream: bool,
 }
 
 impl Attached {

@@ -160,8 +160,6 @@ pub(crate) struct Profile {
     pub(crate) peer: Option<Box<Endpoint>>,
     /// The terms of its listener, if a socket's listener accepted it.
     pub(crate) listener: Option<Arc<ListenerTerms>>,
-    /// The service asks its peer, and gets nothing of it but answers.
-    pub(crate) is_upstream: bool,
     /// What few sessions have; none until one does.
     pub(crate) attached: Option<Box<Attached>>,
     /// The number that the service attached.
@@ -177,6 +175,13 @@ pub(crate) struct Profile {
 impl Profile {
     pub(crate) fn attach(&mut self) -> &mut Attached {
         self.attached.get_or_insert_default()
+    }
+
+    /// Whether the service asks the peer, and gets nothing of it but answers.
+    #[inline]
+    pub(crate) fn is_upstream(&self) -> bool {
+        let attached = self.attached.as_ref();
+        attached.is_some_and(|attached| attached.is_upstream)
     }
 }
 

@@ -243,7 +243,7 @@ impl Link {
             match core.connect(endpoint, 0, false) {
                 Ok(id) => {
                     if let Some(session) = core.sessions.find_mut(id) {
-                        session.profile.is_upstream = true;
+                        session.profile.attach().is_upstream = true;
                     }
                     self.state = State::Connecting(id);
                     return true;
