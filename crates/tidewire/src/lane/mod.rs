@@ -194,7 +194,12 @@ impl<S: Service> Lane<S> {
                     }
                     self.core.accept(usize::MAX - 1 - number, &mut self.ready);
                 }
-                Token(slot) => self.handle_session_event(slot, event),
+                Token(slot) => {
+                    self.handle_session_event(slot, event);
+                    if index + 1 < self.events.len() {
+                        self.core.sessions.flush_early(slot);
+                    }
+                }
             }
         }
         // Sessions accepted in this turn, and those whose reading was paused with frames left over.

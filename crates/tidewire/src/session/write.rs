@@ -51,6 +51,19 @@ impl LaneSessions {
         !self.slab[slot].connection.is_closed()
     }
 
+    /// Writes the answers of a session whose messages were just handled while others of the turn still wait for theirs, if
+    /// they are worth a write: its peer then works on them meanwhile. With little, a write at the end of the turn is cheaper,
+    /// because more may come for the session from the others.
+    #[inline]
+    pub(crate) fn flush_early(&mut self, slot: usize) {
+        let Some(session) = self.slab.get(slot) else {
+            return;
+        };
+        if session.output.len() >= EARLY_BYTES && session.connection.may_write_early() {
+            self.flush(slot);
+        }
+    }
+
     /// Writes what waits for a session until it is all gone or the socket takes no more.
     pub(crate) fn flush(&mut self, slot: usize) {
         self.with_output_in_place(slot, |sessions| sessions.flush_in_place(slot));
@@ -460,6 +473,9 @@ const SLICES_USUAL: usize = 3;
 /// Most slices of one gathered write: own messages in between cut a sweep up.
 const SLICES_MAX: usize = 32;
 
+/// Bytes of answers that are written before the end of a turn.
+const EARLY_BYTES: usize = 1024;
+
 #[cfg(test)]
 mod tests {
     use tidewire_proto::codec::Decoded;
@@ -468,6 +484,23 @@ mod tests {
     use super::*;
     use crate::lane::lane;
     use crate::server::Server;
+
+    #[test]
+    fn answers_worth_a_write_go_before_the_turn_ends_and_less_does_not() {
+        let mut lane = lane(&Server::builder());
+        let (slot, mut far) = lane.open_session();
+        let mut bytes = vec![0; 4 * EARLY_BYTES];
+        for (length, is_early) in [(EARLY_BYTES - 1, false), (EARLY_BYTES, true)] {
+            let sessions = &mut lane.core.sessions;
+            sessions[slot].output.bytes.extend(vec![7; length]);
+            sessions.mark_dirty(slot);
+            sessions.flush_early(slot);
+            assert_eq!(far.read(&mut bytes).is_ok(), is_early);
+            sessions.flush_dirty();
+            assert_eq!(far.read(&mut bytes).is_ok(), !is_early);
+            assert!(sessions[slot].output.is_empty());
+        }
+    }
 
     /// Two members in turn, so that each one's own messages cut up what the other says: usual writes, many slices, and more
     /// than one write takes.
