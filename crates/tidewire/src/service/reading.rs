@@ -27,7 +27,7 @@ impl Context<'_> {
     /// })?;
     /// let client = Client::connect(&server.to_string()).wait()?;
     /// assert_eq!(client.request(b"one").wait()?.payload(), b"one");
-    /// let mut waiting = client.request(b"two");
+    /// let mut waiting = client.request(b"two").send();
     /// assert!(waiting.try_wait().is_none());
     /// for session in server.sessions().list() {
     ///     session.resume_reading()?;

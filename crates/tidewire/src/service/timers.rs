@@ -37,7 +37,7 @@ impl Context<'_> {
     /// let client = Client::connect(&server.to_string()).wait()?;
     /// client.request(b"remind me").wait()?;
     /// let news = loop {
-    ///     if let Event::Message(message) = client.next_event() { break message };
+    ///     if let Event::Message(message) = client.next_event().wait() { break message };
     /// };
     /// assert_eq!(news.payload, b"timer 7");
     /// # Ok::<(), Box<dyn std::error::Error>>(())

@@ -50,7 +50,7 @@ fn futures_answer_in_any_order_and_refuse_with_what_they_say() {
         let builder = Client::builder().codec(codec(name));
         let client = builder.connect(&server.url()).wait().unwrap();
         let requests: Vec<_> = ["one", "two", "three"]
-            .map(|text| client.request(text.as_bytes()))
+            .map(|text| client.request(text.as_bytes()).send())
             .into();
         let mut taken: Vec<Task> = requests
             .iter()
@@ -99,10 +99,10 @@ fn a_future_that_is_dropped_or_panics_answers_with_an_error() {
     let (service, tasks) = by_hand(handler);
     let server = serve("tw1", &service);
     let client = Client::connect(&server.url()).wait().unwrap();
-    let dropped = client.request(b"drop");
+    let dropped = client.request(b"drop").send();
     drop(tasks.recv_timeout(DEADLINE).unwrap());
     assert_eq!(refused(dropped.wait()).0, ErrorCode::Internal);
-    let panicked = client.request(b"panic");
+    let panicked = client.request(b"panic").send();
     let task = tasks.recv_timeout(DEADLINE).unwrap();
     let result = thread::spawn(|| block_on(task)).join();
     assert!(result.is_err());
@@ -118,7 +118,7 @@ fn requests_above_the_limit_are_refused_until_one_ends() {
     let service = service.in_flight_max(2);
     let server = serve("tw1", &service);
     let client = Client::connect(&server.url()).wait().unwrap();
-    let (one, two) = (client.request(b"one"), client.request(b"two"));
+    let (one, two) = (client.request(b"one").send(), client.request(b"two").send());
     let taken: Vec<Task> = (0..2)
         .map(|_| tasks.recv_timeout(DEADLINE).unwrap())
         .collect();
@@ -128,7 +128,7 @@ fn requests_above_the_limit_are_refused_until_one_ends() {
     taken.into_iter().for_each(block_on);
     assert_eq!(one.wait().unwrap().payload(), b"ONE");
     assert_eq!(two.wait().unwrap().payload(), b"TWO");
-    let three = client.request(b"three");
+    let three = client.request(b"three").send();
     block_on(tasks.recv_timeout(DEADLINE).unwrap());
     assert_eq!(three.wait().unwrap().payload(), b"THREE");
     client.close().wait();
@@ -140,7 +140,7 @@ fn a_cancelled_request_gives_its_future_up() {
     let (service, tasks) = by_hand(|_| pending::<Result<Vec<u8>, HandlerError>>());
     let server = serve("tw1", &service);
     let client = Client::connect(&server.url()).wait().unwrap();
-    let request = client.request(b"forget me");
+    let request = client.request(b"forget me").send();
     let mut task = tasks.recv_timeout(DEADLINE).unwrap();
     let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
     assert_eq!(task.as_mut().poll(&mut cx), Poll::Pending);
