@@ -12,7 +12,7 @@ use clap::Args;
 use clap::builder::NonEmptyStringValueParser;
 use serde_json::{Map, Value, json};
 use tidewire::proto::text::escaped;
-use tidewire::{Client, CloseReason, Event, RequestError};
+use tidewire::{Client, Disconnected, Event, RequestError};
 
 use crate::connection::{ConnectionArguments, Need};
 use crate::logging::LogArguments;
@@ -116,10 +116,10 @@ pub(crate) fn run(arguments: &CallArguments) -> anyhow::Result<ExitCode> {
 }
 
 /// Why the connection ended, if its client has ended.
-fn why_ended(client: &Client) -> Option<CloseReason> {
+fn why_ended(client: &Client) -> Option<Disconnected> {
     loop {
         match client.next_event().wait_for(Duration::ZERO)? {
-            Event::Closed { reason } => return Some(reason),
+            Event::Closed { reason, text } => return Some(Disconnected { reason, text }),
             Event::Ended => return None,
             _ => {}
         }

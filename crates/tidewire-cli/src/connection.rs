@@ -101,17 +101,13 @@ impl ConnectionArguments {
             };
             let pause = backoff.delay(attempt, fastrand::f64());
             // A server that goes away lets nobody in, but the next one at its address may.
-            let may_pass = matches!(
-                error,
-                ConnectError::Failed(
-                    ConnectFailure::Stream(_)
-                        | ConnectFailure::Closed(_)
-                        | ConnectFailure::Refused {
-                            reason: CloseReason::GoAway(_),
-                            ..
-                        }
-                )
-            );
+            let may_pass = match &error {
+                ConnectError::Failed(ConnectFailure::Stream(_) | ConnectFailure::Closed(_)) => true,
+                ConnectError::Failed(ConnectFailure::Refused { reason, .. }) => {
+                    matches!(reason, CloseReason::GoAway(code) if !code.is_final())
+                }
+                _ => false,
+            };
             if !may_pass || Instant::now() + pause >= deadline {
                 return Err(error.into());
             }

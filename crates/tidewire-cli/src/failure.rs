@@ -31,7 +31,8 @@ use tidewire::proto::error::EncodeError;
 use tidewire::proto::handshake::HandshakeError;
 use tidewire::proto::text::escaped;
 use tidewire::{
-    AddressError, CloseReason, ConnectError, ConnectFailure, LaneError, RequestError, ServeError,
+    AddressError, CloseReason, ConnectError, ConnectFailure, GoAwayCode, LaneError, RequestError,
+    ServeError,
 };
 use tidewire_load::compare::{CompareError, NoiseError, RunSetError};
 
@@ -179,17 +180,23 @@ fn classify_request(error: &RequestError) -> (u8, &'static str) {
             "wait longer with --timeout, or check that the server speaks this --codec and is not overloaded; over \
              udp:// with a codec other than tw1, longer answers need its --trust-datagram-peers",
         ),
-        RequestError::Closed(CloseReason::HandshakeTimeout) => (TIMED_OUT, ""),
-        RequestError::Closed(CloseReason::Decode(_) | CloseReason::GoAway(_)) => {
-            (UNREACHABLE, "start both sides with the same --codec")
-        }
-        RequestError::Closed(_) | RequestError::NotConnected | RequestError::Shutdown => (
-            UNREACHABLE,
-            "check that the server still runs and speaks this --codec; its log says why it closed",
-        ),
+        RequestError::Closed(end) => classify_end(end.reason),
+        RequestError::NotConnected | RequestError::Shutdown => (UNREACHABLE, IS_IT_RUNNING),
         RequestError::Encode(EncodeError::PayloadTooLarge { .. }) => (CONFIGURATION, TOO_LARGE),
         RequestError::Encode(_) | RequestError::Pattern(_) => (CONFIGURATION, ""),
         _ => (OTHER, ""),
+    }
+}
+
+/// The end of a connection on which a request was waiting.
+fn classify_end(reason: CloseReason) -> (u8, &'static str) {
+    match reason {
+        CloseReason::HandshakeTimeout => (TIMED_OUT, ""),
+        CloseReason::GoAway(GoAwayCode::ProtocolError) | CloseReason::Decode(_) => {
+            (UNREACHABLE, "start both sides with the same --codec")
+        }
+        reason if reason.is_final() => (REFUSED, "ask whoever runs the server"),
+        _ => (UNREACHABLE, IS_IT_RUNNING),
     }
 }
 
@@ -282,6 +289,10 @@ fn classify_connect(error: &ConnectError) -> (u8, &'static str) {
         _ => (OTHER, ""),
     }
 }
+
+/// The remedy for a connection that ended, or is not there.
+const IS_IT_RUNNING: &str =
+    "check that the server still runs and speaks this --codec; its log says why it closed";
 
 const OTHER: u8 = 1;
 /// The same as clap's, for a wrong usage.

@@ -84,9 +84,9 @@ mod workers;
 
 pub use address::{Address, AddressError, Endpoint, InprocName};
 pub use client::{
-    Backoff, Call, Client, ClientBuilder, Closing, ConnectError, Connecting, Event, Events,
-    NextEvent, Operation, OwnedMessage, Reply, Request, RequestError, Subscribe, Subscription,
-    TopicEvent, TopicMessage, WhenEventsFull, WhenWindowFull,
+    Backoff, Call, Client, ClientBuilder, Closing, ConnectError, Connecting, Disconnected, Event,
+    Events, NextEvent, Operation, OwnedMessage, Reply, Request, RequestError, Subscribe,
+    Subscription, TopicEvent, TopicMessage, WhenEventsFull, WhenWindowFull,
 };
 pub use config::PolicyError;
 pub use lane::LaneError;
@@ -117,7 +117,9 @@ pub use tidewire_io as io;
 #[cfg(feature = "typed")]
 pub use tidewire_macros::service;
 pub use tidewire_proto as proto;
+pub use tidewire_proto::body::GoAwayCode;
 pub use tidewire_proto::codec::{AnyCodec, StreamFraming};
+pub use tidewire_proto::connection::Farewell;
 pub use tidewire_proto::layer;
 pub use tidewire_proto::message::{Kind, MemberId, Message};
 pub use tidewire_proto::room::Policy;

@@ -40,6 +40,12 @@ pub struct Limits {
     /// Silence after which a session whose codec has no pings is closed. Default 20 min: a person may think. Over UDP
     /// only what the peer sends counts, elsewhere also that it takes what it is sent.
     pub idle_timeout_without_heartbeat: Duration,
+    /// Time without anything from the peer after which a session is closed, whatever the peer takes, in every codec; zero for
+    /// never, the default. It is for devices that must report: the other timeouts take it for a sign of life that the peer's
+    /// system takes what it is sent, which it also does while the program behind it hangs. An answered ping counts as
+    /// something from the peer, so with pings keep `heartbeat` below it. What is not read because of this side does not
+    /// count as silence.
+    pub receive_timeout: Duration,
     /// Silence after which a ping is sent, zero for never. Default 20 s: two of them fit into the idle timeout.
     pub heartbeat: Duration,
     /// From the prompt of a service that asks people who they are until they are known, where the codec has no hello
@@ -136,6 +142,7 @@ impl Default for Limits {
             handshake_timeout: Duration::from_secs(5),
             idle_timeout: Duration::from_secs(60),
             idle_timeout_without_heartbeat: Duration::from_secs(20 * 60),
+            receive_timeout: Duration::ZERO,
             heartbeat: Duration::from_secs(20),
             login_timeout: Duration::from_secs(60),
             frame_timeout: Duration::from_secs(10),
@@ -181,6 +188,7 @@ impl Limits {
             } else {
                 self.idle_timeout_without_heartbeat
             }),
+            receive_timeout_ns: nanoseconds(self.receive_timeout),
             heartbeat_ns: nanoseconds(self.heartbeat),
             unvalidated_timeout_ns: nanoseconds(self.unvalidated_timeout),
             frame_timeout_ns: nanoseconds(if codec.is_typed() {

@@ -12,7 +12,7 @@ use anyhow::Context;
 use clap::Args;
 use serde_json::json;
 use tidewire::proto::body::ErrorBody;
-use tidewire::{Client, Event, HandOverError, Kind, PublishError};
+use tidewire::{Client, Disconnected, Event, HandOverError, Kind, PublishError};
 
 use super::{bad_topic, refused, request_failure};
 use crate::connection::{ConnectionArguments, Need};
@@ -147,8 +147,8 @@ impl Publisher<'_> {
                         "messages must fit a frame, which is 1 MiB unless the server says less";
                     return Err(Failure::other(what, remedy).into());
                 }
-                Event::Closed { reason } => {
-                    let what = format!("the connection ended: {reason}");
+                Event::Closed { reason, text } => {
+                    let what = format!("the connection ended: {}", Disconnected { reason, text });
                     let remedy = "check that the server still runs; what was published since the last \
                                   confirmation may be lost";
                     return Err(Failure::unreachable(what, remedy).into());

@@ -114,11 +114,27 @@ pub enum GoAwayCode {
     LimitReached,
     /// The receiver read more slowly than its subscriptions' policy allows.
     SlowSubscriber,
-    /// A code of a newer version.
+    /// The peer does not want this session any more; do not connect again.
+    Removed,
+    /// A code of a newer version, or of the application: those from 4000 to 4999 are for applications, and of these the
+    /// ones from 4500 ask the receiver not to connect again.
     Other(u16),
 }
 
 impl GoAwayCode {
+    /// Whether the receiver should not connect again: [`Removed`](Self::Removed), and the numbers from 4500 to 4999.
+    ///
+    /// ```
+    /// use tidewire_proto::body::GoAwayCode;
+    ///
+    /// assert!(GoAwayCode::Removed.is_final() && GoAwayCode::Other(4500).is_final());
+    /// assert!(!GoAwayCode::Shutdown.is_final() && !GoAwayCode::Other(4499).is_final());
+    /// ```
+    #[must_use]
+    pub const fn is_final(self) -> bool {
+        matches!(self, Self::Removed | Self::Other(4500..=4999))
+    }
+
     /// The code with this number.
     #[must_use]
     pub const fn from_wire(number: u16) -> Self {
@@ -129,6 +145,7 @@ impl GoAwayCode {
             4 => Self::ProtocolError,
             5 => Self::LimitReached,
             6 => Self::SlowSubscriber,
+            7 => Self::Removed,
             other => Self::Other(other),
         }
     }
@@ -143,6 +160,7 @@ impl GoAwayCode {
             Self::ProtocolError => 4,
             Self::LimitReached => 5,
             Self::SlowSubscriber => 6,
+            Self::Removed => 7,
             Self::Other(number) => number,
         }
     }
@@ -157,6 +175,7 @@ impl fmt::Display for GoAwayCode {
             Self::ProtocolError => "the protocol was violated",
             Self::LimitReached => "a limit was passed",
             Self::SlowSubscriber => "the subscriber reads too slowly",
+            Self::Removed => "the peer removed this session for good",
             Self::Other(number) => return write!(formatter, "go-away code {number}"),
         })
     }
@@ -180,7 +199,7 @@ mod tests {
         assert_eq!(ErrorCode::from_wire(12), ErrorCode::Other(12));
         assert_eq!(ErrorCode::Other(12).to_string(), "error code 12");
         assert_eq!(ErrorCode::UNKNOWN.to_string(), "the peer gave no reason");
-        assert_eq!(GoAwayCode::from_wire(7), GoAwayCode::Other(7));
-        assert_eq!(GoAwayCode::Other(7).to_string(), "go-away code 7");
+        assert_eq!(GoAwayCode::from_wire(8), GoAwayCode::Other(8));
+        assert_eq!(GoAwayCode::Other(8).to_string(), "go-away code 8");
     }
 }

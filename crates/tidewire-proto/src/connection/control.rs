@@ -1,7 +1,7 @@
 //! The frames that a connection sends and handles itself: hello, welcome, ping, pong and go-away.
 
 use super::filter::is_new_work;
-use super::{CloseReason, Connection, Delivery, Outbound, PeerAgent, Phase, Rules, Side};
+use super::{CloseReason, Connection, Delivery, Farewell, Outbound, PeerAgent, Phase, Rules, Side};
 use crate::body::{ErrorBody, GoAwayBody, GoAwayCode};
 use crate::codec::Codec;
 use crate::error::{DecodeError, EncodeError};
@@ -41,7 +41,7 @@ pub(super) struct Pending {
     welcome: Option<Agreed>,
     pub(super) ping: bool,
     pong: Option<Pong>,
-    go_away: Option<(GoAwayCode, Farewell)>,
+    go_away: Option<(GoAwayCode, Words)>,
 }
 
 /// The answer to the newest ping.
@@ -52,10 +52,11 @@ struct Pong {
 }
 
 /// The text of a go-away.
-#[derive(Clone, Copy, Debug)]
-enum Farewell {
+#[derive(Debug)]
+enum Words {
     ShuttingDown,
     Reason(CloseReason),
+    Own(Box<str>),
 }
 
 /// How many control frames came in the second that began at `window_ns`.
@@ -90,7 +91,7 @@ impl Connection {
     /// The transport is connected, and its layers are ready if it has some. Returns whether the connection is open at once;
     /// otherwise a hello comes first.
     pub fn handle_connected(&mut self, rules: &Rules, now_ns: u64) -> bool {
-        self.timing.note_input(now_ns);
+        self.note_input(now_ns);
         self.timing.begin_handshake(now_ns);
         self.phase = match self.side {
             _ if !rules.begins_with_hello => Phase::Open,
@@ -233,10 +234,11 @@ impl Connection {
                 kind: Kind::GoAway,
             }));
         };
+        let farewell = Some(Box::new(Farewell::new(body.code, body.text)));
+        self.peer_going = farewell;
         if !self.is_open() || matches!(self.outbound, Outbound::HalfClosed) {
             return Handled::Closed(CloseReason::GoAway(body.code));
         }
-        self.peer_going = Some(body.code);
         if self.side == Side::Connecting {
             // All that was sent so far is written, then this side ends; the server answers what it has read until then.
             self.half_close();
@@ -257,7 +259,7 @@ impl Connection {
 
     /// Has the peer told that this side will close. It is told once.
     pub(super) fn tell_going(&mut self, code: GoAwayCode) {
-        self.tell(code, Farewell::ShuttingDown);
+        self.tell(code, Words::ShuttingDown);
     }
 
     /// Has the peer told why the connection closes, if this side may still say it, and the reason is one to be told.
@@ -281,13 +283,19 @@ impl Connection {
         if is_mistaken || !may_be_written || self.is_going_told {
             return false;
         }
-        self.tell(code, Farewell::Reason(reason));
+        self.tell(code, Words::Reason(reason));
         true
     }
 
-    fn tell(&mut self, code: GoAwayCode, farewell: Farewell) {
+    /// Has the peer told the last words of the service. They count more than a go-away that was told before.
+    pub(super) fn tell_farewell(&mut self, farewell: Farewell) {
+        self.is_going_told = true;
+        self.pending.go_away = Some((farewell.code, Words::Own(farewell.text)));
+    }
+
+    fn tell(&mut self, code: GoAwayCode, words: Words) {
         if !std::mem::replace(&mut self.is_going_told, true) {
-            self.pending.go_away = Some((code, farewell));
+            self.pending.go_away = Some((code, words));
         }
     }
 
@@ -342,10 +350,11 @@ impl Connection {
         if std::mem::take(&mut self.pending.ping) {
             return Some(codec.encode(&Message::new(Kind::Ping, 0, &[]), out));
         }
-        let (code, farewell) = self.pending.go_away.take()?;
-        let text = match farewell {
-            Farewell::ShuttingDown => "the server is shutting down".to_owned(),
-            Farewell::Reason(reason) => reason.to_string(),
+        let (code, words) = self.pending.go_away.take()?;
+        let text = match words {
+            Words::ShuttingDown => "the server is shutting down".into(),
+            Words::Reason(reason) => reason.to_string().into(),
+            Words::Own(text) => text,
         };
         let mut body = Vec::new();
         GoAwayBody { code, text: &text }.encode(&mut body);

@@ -41,6 +41,7 @@
 //! borrow of the connection: it copies the [`FrameFilter`], which changes only when `handle_frame` opens the connection.
 
 mod control;
+mod farewell;
 mod filter;
 mod partial;
 mod reason;
@@ -48,6 +49,7 @@ mod state;
 mod timeouts;
 
 pub use control::{Handled, Identity};
+pub use farewell::Farewell;
 pub use filter::FrameFilter;
 pub use partial::PartialFrame;
 pub use reason::CloseReason;
@@ -74,6 +76,8 @@ pub struct Rules {
     pub handshake_timeout_ns: u64,
     /// Silence that ends an open connection.
     pub idle_timeout_ns: u64,
+    /// Silence that ends an open connection whatever its peer takes: only what the peer sends counts. 0 for never.
+    pub receive_timeout_ns: u64,
     /// Silence after which a ping is sent; 0 for never.
     pub heartbeat_ns: u64,
     /// Silence that ends a connection of an address that is not validated.
@@ -119,6 +123,8 @@ pub struct Wants {
 pub enum Written {
     /// Nothing.
     GoOn,
+    /// Call [`Connection::poll_transmit`] and write what it appends: the last words of the service.
+    Transmit,
     /// End this side of the transport. If [`Connection::is_ending`] then, call [`Connection::handle_ended`] when the transport
     /// has written its last bytes.
     ShutdownWrite,
@@ -146,7 +152,9 @@ pub struct Connection {
     /// Largest whole frame that both sides take, in bytes.
     frame_bytes_max: usize,
     /// The peer said that it will close.
-    peer_going: Option<GoAwayCode>,
+    peer_going: Option<Box<Farewell>>,
+    /// Told to the peer when all output is written.
+    farewell: Option<Box<Farewell>>,
     /// The peer was told that this side will close.
     is_going_told: bool,
     /// The server of this connection is shutting down.
@@ -188,6 +196,7 @@ impl Connection {
             control_budget: ControlBudget::default(),
             frame_bytes_max: rules.frame_bytes_max,
             peer_going: None,
+            farewell: None,
             is_going_told: false,
             is_draining: false,
             peer_agent: None,
@@ -373,11 +382,13 @@ impl Connection {
     }
 
     /// Closes the connection now. What was not written is lost. The first reason stays, also that of a connection which only
-    /// waits for the last bytes of its transport.
+    /// waits for the last bytes of its transport. A peer that said why it closes may do so by a reset, because it did not read
+    /// what crossed its words.
     pub fn close(&mut self, reason: CloseReason) {
         if !self.is_closed() {
-            self.phase = Phase::Closed(match self.outbound {
-                Outbound::Ending(first) => first,
+            self.phase = Phase::Closed(match (self.outbound, reason, &self.peer_going) {
+                (Outbound::Ending(first), ..) => first,
+                (_, CloseReason::PeerReset, Some(farewell)) => CloseReason::GoAway(farewell.code),
                 _ => reason,
             });
         }
@@ -463,7 +474,7 @@ impl Connection {
         if let Outbound::Writing { is_blocked, .. } = &mut self.outbound
             && std::mem::take(is_blocked)
         {
-            self.timing.note_input(now_ns);
+            self.timing.note_taken(now_ns);
         }
     }
 
@@ -478,7 +489,7 @@ impl Connection {
     ) -> Written {
         if !rules.has_pings && self.delivery == Delivery::Reliable {
             // A listener that never types is not idle while it takes what it is sent.
-            self.timing.note_input(now_ns);
+            self.timing.note_taken(now_ns);
         }
         let Outbound::Writing { then, .. } = self.outbound else {
             return Written::GoOn;
@@ -489,6 +500,10 @@ impl Connection {
         };
         match then {
             Then::Close(reason) if !(owes_answers && reason.waits_for_answers()) => {
+                if let Some(farewell) = self.farewell.take() {
+                    self.tell_farewell(*farewell);
+                    return Written::Transmit;
+                }
                 if has_layers {
                     self.outbound = Outbound::Ending(reason);
                     return Written::ShutdownWrite;
@@ -565,9 +580,9 @@ impl Connection {
 
     /// Why the connection ends when its peer has nothing more to say.
     #[must_use]
-    pub const fn end_reason(&self) -> CloseReason {
-        match self.peer_going {
-            Some(code) => CloseReason::GoAway(code),
+    pub fn end_reason(&self) -> CloseReason {
+        match &self.peer_going {
+            Some(farewell) => CloseReason::GoAway(farewell.code),
             None if self.is_draining => CloseReason::Shutdown,
             None => CloseReason::PeerClosed,
         }

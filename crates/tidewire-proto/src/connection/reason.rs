@@ -22,7 +22,7 @@ pub enum CloseReason {
     Shutdown,
     /// The peer announced that it would close.
     GoAway(GoAwayCode),
-    /// Nothing came for the idle timeout.
+    /// Nothing came for the idle timeout, or for the receive timeout.
     IdleTimeout,
     /// A frame began and did not end in time.
     FrameTimeout,
@@ -115,11 +115,20 @@ impl CloseReason {
         Self::NAMES[self.index()]
     }
 
-    /// Whether a connection that ends for this reason waits for the answers that it owes: the peer, or the whole server,
-    /// only said that no more requests follow.
+    /// Whether a connection that ends for this reason waits for the answers that it owes: the peer, the service or the whole
+    /// server only said that no more requests follow.
     #[must_use]
     pub const fn waits_for_answers(self) -> bool {
-        matches!(self, Self::PeerClosed | Self::Shutdown | Self::GoAway(_))
+        matches!(
+            self,
+            Self::PeerClosed | Self::Service | Self::Shutdown | Self::GoAway(_)
+        )
+    }
+
+    /// Whether the peer asked not to connect again; see [`GoAwayCode::is_final`].
+    #[must_use]
+    pub const fn is_final(self) -> bool {
+        matches!(self, Self::GoAway(code) if code.is_final())
     }
 
     /// The code that tells the peer before closing, if its codec can carry it and the peer may still listen.

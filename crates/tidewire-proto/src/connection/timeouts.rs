@@ -34,9 +34,11 @@ pub(super) struct Timing {
     /// When the handshake began.
     began_ns: u64,
     last_input_ns: u64,
-    /// When the first ping since the last input was sent; before that input if there was none.
+    /// When the peer last took output, which is a sign of life like input.
+    last_taken_ns: u64,
+    /// When the first ping since the last sign of life was sent; before that sign if there was none.
     asked_ns: u64,
-    /// When a check since the last input came too late to judge; before that input if there was none.
+    /// When a check since the last sign of life came too late to judge; before that sign if there was none.
     excused_ns: u64,
     /// When the owner was to call.
     due_ns: u64,
@@ -51,6 +53,7 @@ impl Timing {
         Self {
             began_ns: now_ns,
             last_input_ns: now_ns,
+            last_taken_ns: now_ns,
             asked_ns: 0,
             excused_ns: 0,
             due_ns: u64::MAX,
@@ -59,9 +62,15 @@ impl Timing {
         }
     }
 
+    /// The peer took output.
     #[inline]
-    pub(super) fn note_input(&mut self, now_ns: u64) {
-        self.last_input_ns = self.last_input_ns.max(now_ns);
+    pub(super) fn note_taken(&mut self, now_ns: u64) {
+        self.last_taken_ns = self.last_taken_ns.max(now_ns);
+    }
+
+    /// When the peer last showed that it lives.
+    fn last_sign_ns(&self) -> u64 {
+        self.last_input_ns.max(self.last_taken_ns)
     }
 
     pub(super) const fn begin_handshake(&mut self, now_ns: u64) {
@@ -70,7 +79,7 @@ impl Timing {
 }
 
 impl Connection {
-    /// Input came, or the peer showed in another way that it lives.
+    /// Input came, or its absence counts from now on.
     #[inline]
     pub fn note_input(&mut self, now_ns: u64) {
         self.timing.last_input_ns = now_ns;
@@ -123,13 +132,16 @@ impl Connection {
         if let Some(reason) = self.overdue_reason(rules, now_ns, is_unvalidated) {
             if self.is_late(now_ns) && !self.is_excused() {
                 self.timing.excused_ns = now_ns;
-            } else if reason == CloseReason::IdleTimeout && self.is_to_be_asked(rules, now_ns) {
+            } else if reason == CloseReason::IdleTimeout
+                && !self.is_unheard_too_long(rules, now_ns)
+                && self.is_to_be_asked(rules, now_ns)
+            {
                 return self.ask(now_ns);
             } else {
                 self.close(reason);
                 return Overdue::Closed(self.close_reason().unwrap_or(reason));
             }
-        } else if self.answers_pings(rules) && self.silence_ns(now_ns) >= rules.heartbeat_ns {
+        } else if self.answers_pings(rules) && self.unheard_ns(now_ns) >= rules.heartbeat_ns {
             return self.ask(now_ns);
         }
         Overdue::Nothing
@@ -173,6 +185,9 @@ impl Connection {
         if silent_ns >= rules.idle_timeout_ns && !self.is_held() {
             return Some(CloseReason::IdleTimeout);
         }
+        if self.is_unheard_too_long(rules, now_ns) {
+            return Some(CloseReason::IdleTimeout);
+        }
         if is_unvalidated && silent_ns >= rules.unvalidated_timeout_ns && !self.is_held() {
             return Some(CloseReason::Unvalidated);
         }
@@ -187,21 +202,26 @@ impl Connection {
 
     /// When an open connection is to be looked at again.
     fn silence_end_ns(&self, rules: &Rules, now_ns: u64, is_unvalidated: bool) -> u64 {
-        let since_ns = self.timing.last_input_ns;
+        let since_ns = self.timing.last_sign_ns();
         if self.awaits_lossy_end() {
             return since_ns.saturating_add(rules.handshake_timeout_ns);
         }
         // A time that has passed already comes again after the whole interval.
-        let next_ns = |after_ns: u64| match since_ns.saturating_add(after_ns) {
+        let next_after_ns = |since_ns: u64, after_ns: u64| match since_ns.saturating_add(after_ns) {
             at_ns if at_ns > now_ns => at_ns,
             _ => now_ns.saturating_add(after_ns),
         };
+        let next_ns = |after_ns| next_after_ns(since_ns, after_ns);
+        let unheard_ns = self.timing.last_input_ns;
         let mut end_ns = next_ns(rules.idle_timeout_ns);
+        if rules.receive_timeout_ns > 0 {
+            end_ns = end_ns.min(next_after_ns(unheard_ns, rules.receive_timeout_ns));
+        }
         if self.was_asked() {
             end_ns = end_ns.min(self.answer_due_ns(rules).max(now_ns));
         }
         if self.answers_pings(rules) {
-            end_ns = end_ns.min(next_ns(rules.heartbeat_ns));
+            end_ns = end_ns.min(next_after_ns(unheard_ns, rules.heartbeat_ns));
         }
         // A frame that begins later must be looked at in time, though the timer is not moved for it.
         let frame_end_ns = self.frame_end_ns(rules);
@@ -220,8 +240,21 @@ impl Connection {
             .saturating_add(rules.handshake_timeout_ns)
     }
 
+    /// How long the peer has given no sign of life.
     fn silence_ns(&self, now_ns: u64) -> u64 {
+        now_ns.saturating_sub(self.timing.last_sign_ns())
+    }
+
+    /// How long the peer has sent nothing, whatever it took.
+    fn unheard_ns(&self, now_ns: u64) -> u64 {
         now_ns.saturating_sub(self.timing.last_input_ns)
+    }
+
+    /// Whether the peer sent nothing for as long as its receive timeout, although this side listened.
+    fn is_unheard_too_long(&self, rules: &Rules, now_ns: u64) -> bool {
+        rules.receive_timeout_ns > 0
+            && self.unheard_ns(now_ns) >= rules.receive_timeout_ns
+            && !self.is_held()
     }
 
     /// Whether pings may be sent and would be answered.
@@ -236,9 +269,9 @@ impl Connection {
         rules.has_pings && rules.heartbeat_ns > 0 && may_write && self.is_open()
     }
 
-    /// Whether a ping was sent since the last input.
+    /// Whether a ping was sent since the last sign of life.
     fn was_asked(&self) -> bool {
-        self.timing.asked_ns > self.timing.last_input_ns
+        self.timing.asked_ns > self.timing.last_sign_ns()
     }
 
     /// Until when a ping is to be answered.
@@ -247,7 +280,7 @@ impl Connection {
         let asked_end_ns = self.timing.asked_ns.saturating_add(answer_ns);
         asked_end_ns.max(
             self.timing
-                .last_input_ns
+                .last_sign_ns()
                 .saturating_add(rules.idle_timeout_ns),
         )
     }
@@ -262,9 +295,9 @@ impl Connection {
         now_ns.saturating_sub(self.timing.due_ns) >= LATE_NS
     }
 
-    /// Whether a late check was excused since the last input.
-    const fn is_excused(&self) -> bool {
-        self.timing.excused_ns > self.timing.last_input_ns
+    /// Whether a late check was excused since the last sign of life.
+    fn is_excused(&self) -> bool {
+        self.timing.excused_ns > self.timing.last_sign_ns()
     }
 
     /// Whether reading pauses for something that is not the peer's doing.

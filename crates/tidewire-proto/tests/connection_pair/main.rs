@@ -14,8 +14,9 @@ mod link;
 mod owner;
 
 use fastrand::Rng;
+use tidewire_proto::body::GoAwayCode;
 use tidewire_proto::codec::AnyCodec;
-use tidewire_proto::connection::{CloseReason, Connection, Delivery, Rules};
+use tidewire_proto::connection::{CloseReason, Connection, Delivery, Farewell, Rules};
 use tidewire_proto::layer::Stack;
 use tidewire_testkit::{XorLayer, layers_of};
 
@@ -32,6 +33,7 @@ const RULES: Rules = Rules {
     frame_bytes_max: 4096,
     handshake_timeout_ns: 5 * SECOND,
     idle_timeout_ns: 60 * SECOND,
+    receive_timeout_ns: 0,
     heartbeat_ns: 20 * SECOND,
     unvalidated_timeout_ns: 10 * SECOND,
     frame_timeout_ns: 10 * SECOND,
@@ -261,7 +263,10 @@ fn end(plan: &Plan, client: &mut Owner, server: &mut Owner, now_ns: u64) {
         client.connection.finish(CloseReason::Service);
     }
     if matches!(plan.ending, Ending::ServerCloses | Ending::BothClose) {
-        server.connection.finish(CloseReason::Service);
+        let farewell = Farewell::new(GoAwayCode::Removed, FAREWELL);
+        server
+            .connection
+            .finish_with(&plan.rules, CloseReason::Service, farewell);
     }
     if plan.ending == Ending::ServerDrains {
         server.connection.drain(&plan.rules);
@@ -349,6 +354,13 @@ fn check(plan: &Plan, client: &Owner, server: &Owner, now_ns: u64) {
             "a clean end lost messages"
         );
     }
+    if is_quiet && plan.ending == Ending::ServerCloses && plan.rules.has_go_away {
+        let told = client.connection.peer_farewell();
+        let expected = Farewell::new(GoAwayCode::Removed, FAREWELL);
+        assert_eq!(told, Some(&expected), "the last words got lost");
+        assert_eq!(client.received.len() as u32, server.sent, "they came early");
+        assert!(client.closed.is_some_and(CloseReason::is_final));
+    }
     for owner in [client, server] {
         let checks_max = 40 + now_ns / SECOND;
         assert!(
@@ -358,6 +370,9 @@ fn check(plan: &Plan, client: &Owner, server: &Owner, now_ns: u64) {
         );
     }
 }
+
+/// The text of a server that closes.
+const FAREWELL: &str = "no spam here";
 
 #[test]
 fn two_connections_agree_under_every_seed() {

@@ -295,6 +295,7 @@ impl Owner {
             .handle_written(&self.rules, false, has_layers, now_ns);
         match written {
             Written::GoOn | Written::Closed => {}
+            Written::Transmit => self.transmit(),
             Written::ShutdownWrite => {
                 assert!(!self.has_shut_down, "ended twice");
                 self.shut_down(pipe, link, now_ns, random);

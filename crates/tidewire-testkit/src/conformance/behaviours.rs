@@ -2,7 +2,9 @@
 
 use super::shared::Cell;
 use super::{Behaviour, Need, Run, Setup};
-use super::{delivery, echo, flow, handlers, lifecycle, newest, requests, rooms, sessions, spans};
+use super::{
+    closing, delivery, echo, flow, handlers, lifecycle, newest, requests, rooms, sessions, spans,
+};
 
 /// Everything a cell must do.
 pub const BEHAVIOURS: &[Behaviour] = &[
@@ -66,6 +68,16 @@ pub const BEHAVIOURS: &[Behaviour] = &[
         "draining_answers_what_was_accepted",
         lifecycle::draining_answers_what_was_accepted,
         &[Need::Frames, Need::Together],
+    ),
+    alone(
+        "closes_follow_what_came_before",
+        closing::closes_follow_what_came_before,
+        &[Need::Frames],
+    ),
+    alone(
+        "silent_peers_are_closed_whatever_they_are_sent",
+        closing::silent_peers_are_closed_whatever_they_are_sent,
+        &[],
     ),
     alone(
         "clients_reconnect_after_a_restart",

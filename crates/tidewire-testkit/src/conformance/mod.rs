@@ -8,6 +8,7 @@
 //! A transport is added as a variant of [`Transport`], with a way to start a server, and a line in the call of the macro.
 
 mod behaviours;
+mod closing;
 mod codec;
 mod delivery;
 mod echo;
@@ -332,6 +333,8 @@ macro_rules! conformance_suite {
             dribbling_readers_get_everything
             stalled_subscribers_hear_the_newest_of_each_topic
             draining_answers_what_was_accepted
+            closes_follow_what_came_before
+            silent_peers_are_closed_whatever_they_are_sent
             clients_reconnect_after_a_restart
             lazy_clients_connect_at_their_first_use
             subscriptions_are_made_again_after_a_restart

@@ -187,6 +187,9 @@ impl ClientService {
 
     pub(super) fn handle_failure(&mut self, cx: &mut Context<'_>, failure: ConnectFailure) {
         self.session = None;
+        if let ConnectFailure::Refused { reason, .. } | ConnectFailure::Closed(reason) = &failure {
+            self.stay_away_if_told(*reason);
+        }
         // A server that answered and refused is the one that was meant.
         let is_nobody_there = matches!(
             failure,
@@ -216,6 +219,15 @@ impl ClientService {
         self.retry(cx, cause);
         if self.dialing.state == State::Idle {
             self.dialing.state = State::Failed;
+        }
+    }
+
+    /// Connects never again if the server asked for that, not even when something is asked of the client.
+    pub(super) fn stay_away_if_told(&mut self, reason: CloseReason) {
+        if reason.is_final() {
+            self.dialing.backoff = None;
+            self.dialing.is_lazy = false;
+            self.pending.reconnects = false;
         }
     }
 

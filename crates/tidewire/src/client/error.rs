@@ -5,10 +5,10 @@ use tidewire_proto::body::ErrorCode;
 use tidewire_proto::error::EncodeError;
 use tidewire_proto::topic::TopicError;
 
+use super::disconnected::Disconnected;
 use crate::address::AddressError;
 use crate::mailbox::HandOverError;
 use crate::server::ServeError;
-use crate::session::CloseReason;
 use crate::transport::ConnectFailure;
 
 /// The connection did not come about.
@@ -46,9 +46,9 @@ pub enum RequestError {
     /// No reply within the deadline. The request may have had its effect.
     #[error("no reply within the deadline")]
     TimedOut,
-    /// The connection ended first. The request may have had its effect.
+    /// The connection ended first. The request may have had its effect. If the server said why, so does this.
     #[error("the connection ended before the reply: {0}")]
-    Closed(CloseReason),
+    Closed(Disconnected),
     /// There is no connection now; nothing was sent.
     #[error("not connected")]
     NotConnected,
@@ -77,7 +77,8 @@ pub enum RequestError {
     /// The reply was not what this kind of request answers with.
     #[error("the reply is malformed")]
     MalformedReply,
-    /// The client was shut down.
+    /// The client has ended: it was shut down, its connection ended and it does not reconnect, or the server asked it
+    /// [not to](crate::GoAwayCode::is_final). [`Event::Closed`](crate::Event::Closed) said why.
     #[error("the client was shut down")]
     Shutdown,
 }

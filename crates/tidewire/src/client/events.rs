@@ -27,8 +27,11 @@ pub enum Event {
     Message(OwnedMessage),
     /// The connection ended.
     Closed {
-        /// Why.
+        /// Why. If it [is final](CloseReason::is_final), no attempt to reconnect follows.
         reason: CloseReason,
+        /// The words of the server, if it said why; else empty. They are foreign text: pass them through
+        /// [`visible`](tidewire_proto::text::visible) before they are shown.
+        text: Arc<str>,
     },
     /// The next attempt to connect follows after a pause.
     Reconnecting {
@@ -240,7 +243,8 @@ impl Queued for Event {
         match self {
             Self::Opened { agent: text } | Self::Reconnecting { cause: text, .. } => text.len(),
             Self::Message(message) => message.name.len() + message.payload.len(),
-            Self::Closed { .. } | Self::Lost { .. } | Self::Ended => 0,
+            Self::Closed { text, .. } => text.len(),
+            Self::Lost { .. } | Self::Ended => 0,
         }
     }
 

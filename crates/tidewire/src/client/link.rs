@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use tidewire_io::doorbell::Doorbell;
+use tidewire_proto::connection::Farewell;
 use tidewire_proto::room::Policy;
 
 use super::error::ConnectError;
@@ -46,7 +47,8 @@ struct First {
 pub(crate) enum Control {
     Subscribe(Box<Subscribe>),
     Unsubscribe(Arc<TopicQueue>),
-    Close,
+    /// With what the server is told.
+    Close(Option<Box<Farewell>>),
 }
 
 /// A subscription to be made.
@@ -64,7 +66,7 @@ impl submissions::Control for Control {
     fn deadline(&self) -> Option<(u64, SlotId)> {
         match self {
             Self::Subscribe(subscribe) => Some((subscribe.deadline_ns, subscribe.slot)),
-            Self::Unsubscribe(_) | Self::Close => None,
+            Self::Unsubscribe(_) | Self::Close(_) => None,
         }
     }
 }
@@ -92,14 +94,18 @@ impl Link {
     }
 
     /// Ends the client at this time, or an earlier one that was set before, and closes its connection.
-    pub(crate) fn close_by(&self, at_ns: u64) -> Result<(), HandOverError> {
+    pub(crate) fn close_by(
+        &self,
+        at_ns: u64,
+        farewell: Option<Box<Farewell>>,
+    ) -> Result<(), HandOverError> {
         let before_ns = self.close_at_ns.fetch_min(at_ns, Ordering::SeqCst);
         // Whoever came first has told the lane to close.
         if before_ns < u64::MAX && !self.table.has_ended() {
             self.table.waker().wake();
             return Ok(());
         }
-        self.table.control(Control::Close)
+        self.table.control(Control::Close(farewell))
     }
 
     /// When the client ends, once somebody has closed it.

@@ -11,6 +11,7 @@ mod call;
 mod completions;
 mod connecting;
 mod dialing;
+mod disconnected;
 mod error;
 mod event_queue;
 mod events;
@@ -34,7 +35,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidewire_io::clock::now_ns;
+use tidewire_proto::body::GoAwayCode;
 use tidewire_proto::codec::{AnyCodec, Codec};
+use tidewire_proto::connection::Farewell;
 use tidewire_proto::message::{Kind, Message};
 
 pub use backoff::Backoff;
@@ -42,6 +45,7 @@ pub use builder::ClientBuilder;
 pub use call::Call;
 pub(crate) use call::Payload;
 pub use connecting::{Closing, Connecting};
+pub use disconnected::Disconnected;
 pub use error::{ConnectError, RequestError};
 pub use event_queue::WhenEventsFull;
 pub use events::{Event, Events, NextEvent, OwnedMessage};
@@ -149,7 +153,19 @@ impl Client {
         let timeout_ns = nanoseconds(self.inner.close_timeout);
         let at_ns = now_ns().saturating_add(timeout_ns);
         // A client that has ended needs no closing.
-        let _ = self.inner.link.close_by(at_ns);
+        let _ = self.inner.link.close_by(at_ns, None);
+        Closing::new(self.clone())
+    }
+
+    /// As [`Client::close`], and tells the server why: a code for programs, and a text for people of at most 255 bytes, which
+    /// is cut if it is longer. Its service sees [`CloseReason::GoAway`](crate::CloseReason::GoAway) with the code, and the
+    /// text by [`Context::peer_farewell`](crate::Context::peer_farewell). Codecs but `tw1` have no words for it: there it is
+    /// a plain close. The first close of a client counts.
+    pub fn close_with(&self, code: GoAwayCode, text: &str) -> Closing {
+        let timeout_ns = nanoseconds(self.inner.close_timeout);
+        let at_ns = now_ns().saturating_add(timeout_ns);
+        let farewell = Some(Box::new(Farewell::new(code, text)));
+        let _ = self.inner.link.close_by(at_ns, farewell);
         Closing::new(self.clone())
     }
 

@@ -12,6 +12,7 @@ use tidewire_proto::error::EncodeError;
 use tidewire_proto::message::{Kind, Message};
 
 use super::completions::Completions;
+use super::disconnected::Disconnected;
 use super::error::RequestError;
 use super::link::{Control, Link};
 use super::request_index::RequestIndex;
@@ -20,7 +21,7 @@ use super::submissions::{RequestHead, Submissions, WhenWindowFull};
 use crate::service::Context;
 use crate::service::SessionSender;
 use crate::session::SendError;
-use crate::session::{CloseReason, SessionId};
+use crate::session::SessionId;
 
 #[derive(Debug)]
 pub(super) struct Pending {
@@ -411,7 +412,7 @@ impl Pending {
     }
 
     /// The connection ended: what may be repeated waits for the next one, the rest fails.
-    pub(super) fn handle_close(&mut self, reason: CloseReason) {
+    pub(super) fn handle_close(&mut self, end: &Disconnected) {
         self.session = None;
         self.drop_abandoned();
         let queued = std::mem::take(&mut self.queued);
@@ -421,14 +422,14 @@ impl Pending {
                 Some(kept) => again.push(*kept),
                 None => self
                     .completions
-                    .fail(head.slot, RequestError::Closed(reason)),
+                    .fail(head.slot, RequestError::Closed(end.clone())),
             }
         }
         for kept in again.into_iter().chain(queued) {
             if kept.head.idempotent && self.reconnects {
                 self.enqueue(kept);
             } else {
-                self.fail_queued(kept.head.slot, RequestError::Closed(reason));
+                self.fail_queued(kept.head.slot, RequestError::Closed(end.clone()));
             }
         }
     }

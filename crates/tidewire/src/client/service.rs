@@ -8,6 +8,7 @@ use tidewire_proto::codec::{Codec, RequestIds};
 use tidewire_proto::message::{Kind, Message};
 
 use super::dialing::Dialing;
+use super::disconnected::Disconnected;
 use super::error::{ConnectError, RequestError};
 use super::events::Event;
 use super::link::{Control, Link, Subscribe};
@@ -71,11 +72,11 @@ impl ClientService {
                 // Now, so that it stays in front of a new subscription to the same pattern.
                 self.ask_due(cx);
             }
-            Submission::Control(Control::Close) => {
+            Submission::Control(Control::Close(farewell)) => {
                 self.closing = true;
                 self.pending.reconnects = false;
                 match self.session {
-                    Some(session) => cx.close_session(session),
+                    Some(session) => cx.end_session(session, farewell),
                     None => cx.stop_lane(),
                 }
             }
@@ -273,12 +274,18 @@ impl Service for ClientService {
     fn on_close(&mut self, cx: &mut Context<'_>, reason: CloseReason) {
         self.session = None;
         self.is_reading_paused = false;
-        self.pending.handle_close(reason);
+        self.stay_away_if_told(reason);
+        let farewell = cx.peer_farewell();
+        let text = Arc::from(farewell.map_or("", |farewell| &farewell.text));
+        let end = Disconnected { reason, text };
+        self.pending.handle_close(&end);
         if !self.closing {
             self.listening.handle_close(reason);
         }
-        self.link.events.push(Event::Closed { reason });
-        self.retry(cx, reason.to_string());
+        let cause = end.to_string();
+        let Disconnected { reason, text } = end;
+        self.link.events.push(Event::Closed { reason, text });
+        self.retry(cx, cause);
     }
 
     fn on_connect_failed(&mut self, cx: &mut Context<'_>, failure: ConnectFailure) {

@@ -1,8 +1,10 @@
 //! Takes messages of other threads out of the mailbox, and delivers those for sessions and rooms.
 
+use tidewire_proto::connection::Farewell;
+
 use super::Core;
 use crate::mailbox::{BatchEntry, LaneMessage};
-use crate::session::{CloseReason, SessionCard, SessionId};
+use crate::session::{SessionCard, SessionId};
 
 impl Core {
     /// The next message that another thread posted.
@@ -39,9 +41,9 @@ impl Core {
         self.sessions.append(slot, frame);
     }
 
-    pub(crate) fn deliver_close(&mut self, id: SessionId) {
+    pub(crate) fn deliver_close(&mut self, id: SessionId, farewell: Option<Box<Farewell>>) {
         if let Some(slot) = self.sessions.slot_of(id) {
-            self.sessions.finish(slot, CloseReason::Service);
+            self.sessions.end_by_service(slot, farewell);
         }
     }
 }

@@ -151,7 +151,7 @@ mod tests {
             LaneMessage::Batch(batch),
             LaneMessage::Adopt(Box::new(arrival)),
             LaneMessage::Send { card, frame },
-            LaneMessage::Close { id },
+            LaneMessage::Close { id, farewell: None },
         ] {
             assert!(failed.core.exchange.mailbox.post(message).is_ok());
         }

@@ -52,7 +52,7 @@ impl<S: Service> Lane<S> {
         match message {
             LaneMessage::Answer(answer) => self.core.sessions.deliver_answer(answer),
             LaneMessage::Send { card, frame } => self.core.deliver_send(&card, frame),
-            LaneMessage::Close { id } => self.core.deliver_close(id),
+            LaneMessage::Close { id, farewell } => self.core.deliver_close(id, farewell),
             LaneMessage::Reading { id } => self.core.deliver_reading(id),
             LaneMessage::Broadcast(share) => self.core.sessions.deliver_broadcast(share),
             LaneMessage::Batch(batch) => self.core.deliver_batch(batch),
@@ -141,7 +141,7 @@ mod tests {
             send(b"first "),
             LaneMessage::Batch(batch),
             send(b"third"),
-            LaneMessage::Close { id },
+            LaneMessage::Close { id, farewell: None },
         ] {
             assert!(lane.core.exchange.mailbox.post(message).is_ok());
         }

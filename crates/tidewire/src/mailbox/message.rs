@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use tidewire_proto::connection::Farewell;
+
 use crate::observe::LaneCounters;
 use crate::session::{Answer, SessionCard, SessionId, Share};
 use crate::transport::{Arrival, Carrier, StreamListener};
@@ -18,7 +20,11 @@ pub(crate) enum LaneMessage {
         frame: Vec<u8>,
     },
     /// The end of one session.
-    Close { id: SessionId },
+    Close {
+        id: SessionId,
+        /// What its peer is told.
+        farewell: Option<Box<Farewell>>,
+    },
     /// One session is to be read, or not, as its [`SessionCard`] says.
     Reading { id: SessionId },
     /// A frame for all sessions that its predicate chooses.

@@ -223,7 +223,11 @@ mod tests {
         let mailbox = mailbox();
         while mailbox.post(LaneMessage::Stop).is_ok() {}
         let id = SessionId::NONE;
-        assert!(mailbox.post(LaneMessage::Close { id }).is_ok());
+        assert!(
+            mailbox
+                .post(LaneMessage::Close { id, farewell: None })
+                .is_ok()
+        );
         let taken = take_all(&mailbox);
         assert_eq!(taken.len(), UNRESERVED_MAX + 1);
         assert!(matches!(taken.last(), Some(LaneMessage::Close { .. })));
@@ -278,6 +282,7 @@ mod tests {
         let post_all = || {
             let message = || LaneMessage::Close {
                 id: SessionId::NONE,
+                farewell: None,
             };
             (0..EACH)
                 .filter(|_| mailbox.post(message()).is_err())
@@ -305,7 +310,11 @@ mod tests {
         for (messages, most) in [(100, 256), (100_000, 1 << 17), (1, 8192), (1, 8192)] {
             for _ in 0..messages {
                 let id = SessionId::NONE;
-                assert!(mailbox.post(LaneMessage::Close { id }).is_ok());
+                assert!(
+                    mailbox
+                        .post(LaneMessage::Close { id, farewell: None })
+                        .is_ok()
+                );
             }
             mailbox.take_all(&mut taken);
             let count = std::iter::from_fn(|| taken.pop()).count();

@@ -15,7 +15,7 @@ use crate::engine::Core;
 use crate::limits::nanoseconds;
 use crate::room::{JoinError, Joined, NotSubscribed, PublishError, RoomError, SubscribeError};
 use crate::service::SessionSender;
-use crate::session::{CloseReason, SessionId};
+use crate::session::SessionId;
 use crate::transport::ConnectFailure;
 use crate::transport::TransportKind;
 
@@ -349,24 +349,6 @@ impl Context<'_> {
         let connection = &mut self.core.sessions[slot].connection;
         if connection.await_login(deadline_ns) {
             self.core.sessions.arm_timer(slot);
-        }
-    }
-
-    /// Closes the session this call is about, after what was sent to it has been written.
-    pub fn close(&mut self) {
-        self.stopped = true;
-        if let Some(slot) = self.core.sessions.slot_of(self.id) {
-            self.core.sessions.finish(slot, CloseReason::Service);
-        }
-    }
-
-    /// Closes any session of this lane, after what was sent to it has been written.
-    pub fn close_session(&mut self, id: SessionId) {
-        if id == self.id {
-            return self.close();
-        }
-        if let Some(slot) = self.core.sessions.slot_of(id) {
-            self.core.sessions.finish(slot, CloseReason::Service);
         }
     }
 

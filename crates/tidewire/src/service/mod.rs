@@ -3,6 +3,7 @@
 mod answers;
 mod async_service;
 mod chat;
+mod closing;
 mod context;
 mod deferred;
 mod error;

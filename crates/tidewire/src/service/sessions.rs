@@ -23,6 +23,7 @@ use thiserror::Error;
 use tidewire_io::clock::now_ns;
 use tidewire_io::socket::PeerCredentials;
 use tidewire_proto::codec::{AnyCodec, Codec};
+use tidewire_proto::connection::Farewell;
 use tidewire_proto::message::Message;
 
 use crate::address::Endpoint;
@@ -243,12 +244,17 @@ impl SessionHandle {
         self.post(message).map_err(|NotOpen| SendError::NotOpen)
     }
 
-    /// Closes the session after what was sent to it has been written. Its service sees
-    /// [`CloseReason::Service`](crate::CloseReason::Service).
+    /// Closes the session after what was sent to it has been written, and after the answers that it is owed, also deferred
+    /// ones. Its service sees [`CloseReason::Service`](crate::CloseReason::Service).
+    /// [`SessionHandle::close_with`] tells the peer why.
     ///
     /// # Errors
     /// It is not open.
     pub fn close(&self) -> Result<(), NotOpen> {
+        self.end(None)
+    }
+
+    pub(super) fn end(&self, farewell: Option<Box<Farewell>>) -> Result<(), NotOpen> {
         if !self.card.is_open() {
             return Err(NotOpen);
         }
@@ -256,7 +262,8 @@ impl SessionHandle {
             // Somebody else asked for it already.
             return Ok(());
         }
-        self.post(LaneMessage::Close { id: self.card.id })
+        let id = self.card.id;
+        self.post(LaneMessage::Close { id, farewell })
     }
 
     pub(super) fn post(&self, message: LaneMessage) -> Result<(), NotOpen> {

@@ -7,7 +7,7 @@ use crossbeam_utils::CachePadded;
 use slab::Slab;
 use tidewire_io::poller::{Poller, Token};
 use tidewire_proto::codec::AnyCodec;
-use tidewire_proto::connection::{Connection, Identity, Rules};
+use tidewire_proto::connection::{Connection, Farewell, Identity, Rules};
 
 use super::answer::SpareFrames;
 use super::outbox::Outbox;
@@ -164,8 +164,24 @@ impl LaneSessions {
         self.mark_dirty(slot);
     }
 
+    /// Ends a session because the service wants it to, as [`Self::finish`] does, and tells the peer why.
+    pub(crate) fn end_by_service(&mut self, slot: usize, farewell: Option<Box<Farewell>>) {
+        self.change(slot, |connection, rules| match farewell {
+            Some(farewell) => connection.finish_with(rules, CloseReason::Service, *farewell),
+            None => connection.finish(CloseReason::Service),
+        });
+        self.update_interest(slot);
+        self.mark_dirty(slot);
+    }
+
     /// Appends the frames that a connection itself has to send to its session's output.
     pub(crate) fn transmit(&mut self, slot: usize) {
+        self.append_control(slot);
+        self.mark_dirty(slot);
+    }
+
+    /// The same for whoever writes the output itself.
+    pub(super) fn append_control(&mut self, slot: usize) {
         let Self {
             slab,
             config,
@@ -192,7 +208,6 @@ impl LaneSessions {
                 None => {}
             }
         }
-        self.mark_dirty(slot);
     }
 
     /// Tells the poller what the session now waits for, if that changed.

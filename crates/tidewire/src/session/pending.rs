@@ -267,7 +267,11 @@ impl LaneSessions {
                     *bytes -= frame.capacity();
                     self.append(slot, frame);
                 }
-                _ => return self.finish(slot, CloseReason::Service),
+                _ => {
+                    // Answers behind the one that is missing would be taken for it.
+                    self.cancel_all(slot);
+                    return self.finish(slot, CloseReason::Service);
+                }
             }
         }
     }

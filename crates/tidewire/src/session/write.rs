@@ -316,6 +316,11 @@ impl LaneSessions {
         match written {
             Written::GoOn => {}
             Written::Closed => return,
+            Written::Transmit => {
+                self.append_control(slot);
+                // Nothing is left but these words, so it ends at the second look.
+                return self.flush_in_place(slot);
+            }
             Written::ShutdownWrite => {
                 let session = &mut self.slab[slot];
                 if let Some(card) = &session.profile.card {

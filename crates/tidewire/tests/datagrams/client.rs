@@ -134,8 +134,8 @@ fn requests_to_a_server_that_went_without_a_word_fail() {
     assert!(matches!(client.next_event().wait(), Event::Opened { .. }));
     drop(socket);
     let failure = client.request(b"anybody?").wait().unwrap_err();
-    let reset = matches!(failure, RequestError::Closed(CloseReason::PeerReset));
-    assert!(reset, "{failure:?}");
+    let reset = RequestError::Closed(CloseReason::PeerReset.into());
+    assert_eq!(failure, reset);
 }
 
 #[test]

@@ -8,8 +8,8 @@ use std::task::{Wake, Waker};
 use tidewire::proto::body::PresenceBody;
 use tidewire::proto::message::PresenceEvent;
 use tidewire::{
-    Client, CloseReason, Context, HandlerResult, Kind, Message, Policy, RequestError, Server,
-    Service,
+    Client, CloseReason, Context, Disconnected, HandlerResult, Kind, Message, Policy, RequestError,
+    Server, Service,
 };
 use tidewire_testkit::{DEADLINE, Peer, TestServer, assert_conserved};
 
@@ -54,9 +54,10 @@ fn a_service_that_panics_hangs_neither_its_clients_nor_the_shutdown() {
     assert!(
         matches!(
             error,
-            RequestError::Closed(
-                CloseReason::GoAway(_) | CloseReason::PeerReset | CloseReason::PeerClosed
-            )
+            RequestError::Closed(Disconnected {
+                reason: CloseReason::GoAway(_) | CloseReason::PeerReset | CloseReason::PeerClosed,
+                ..
+            })
         ),
         "{error:?}"
     );

@@ -45,7 +45,10 @@ fn a_dropped_server_is_a_close() {
     let reason = CloseReason::GoAway(GoAwayCode::Shutdown);
     assert_eq!(
         client.next_event().wait_for(DEADLINE),
-        Some(Event::Closed { reason })
+        Some(Event::Closed {
+            reason,
+            text: "the server shut down".into()
+        })
     );
     assert_eq!(client.next_event().wait_for(DEADLINE), Some(Event::Ended));
 }

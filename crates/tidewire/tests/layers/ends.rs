@@ -34,7 +34,7 @@ fn the_client_tells_an_end_from_a_cut() {
         let client = client.connect(&address).wait().unwrap();
         let reason = loop {
             match client.next_event().wait() {
-                Event::Closed { reason } => break reason,
+                Event::Closed { reason, .. } => break reason,
                 Event::Ended => panic!("it ended without a reason"),
                 _ => {}
             }

@@ -432,7 +432,7 @@ fn a_lane_that_panicked_is_counted_out() {
     let client = Client::connect(&server.url()).wait().unwrap();
     assert!(matches!(
         client.request(b"go").wait(),
-        Err(RequestError::Closed(CloseReason::GoAway(_)))
+        Err(RequestError::Closed(end)) if matches!(end.reason, CloseReason::GoAway(_))
     ));
     let stopped = server.stop_unchecked();
     assert_eq!(stopped.metrics.closed_by("lane_failed"), 1);

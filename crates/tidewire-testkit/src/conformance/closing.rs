@@ -1,0 +1,92 @@
+//! Sessions that the service closes, and peers that fall silent.
+
+use std::sync::mpsc;
+use std::time::Duration;
+
+use tidewire::{Context, GoAwayCode, HandlerResult, Kind, Message};
+use tidewire_proto::body::GoAwayBody;
+use tidewire_proto::codec::Codec;
+
+use super::{CodecKind, Setup};
+use crate::wait::DEADLINE;
+
+/// A reply and a close behind a request whose answer was deferred ended the session at once, and both answers were lost.
+pub(super) fn closes_follow_what_came_before(setup: &Setup) {
+    let (sender, taken) = mpsc::channel();
+    let mut service = Some(move |cx: &mut Context<'_>, message: Message<'_>| {
+        if message.payload == b"later" {
+            let _ = sender.send(Some(cx.defer()));
+            return Ok(());
+        }
+        cx.reply(message.payload)?;
+        cx.close_with(GoAwayCode::Removed, "enough");
+        let _ = sender.send(None);
+        Ok(())
+    });
+    let builder = setup.builder().lanes(1);
+    let server = setup.serve_with(builder, |_| service.take().expect("one lane"));
+    let mut peer = server.peer();
+    peer.ask(b"later");
+    peer.ask(b"now");
+    let deferred = taken.recv_timeout(DEADLINE).expect("the first request");
+    let closed = taken.recv_timeout(DEADLINE).expect("the second one");
+    assert!(closed.is_none(), "the close");
+    let answer = deferred.expect("a token").reply(b"later");
+    answer.expect("the answer fits a frame");
+
+    let mut said = peer.drain();
+    let farewell = match setup.codec {
+        CodecKind::Tw1 | CodecKind::Lines => said.pop(),
+        _ => None,
+    };
+    let answers: Vec<&[u8]> = said.iter().map(|message| &message.payload[..]).collect();
+    if setup.codec().has_ids() {
+        assert_eq!(answers, [b"now", &b"later"[..]]);
+    } else {
+        assert_eq!(answers, [b"later", &b"now"[..]]);
+    }
+    match farewell {
+        Some(message) if message.kind == Kind::GoAway => {
+            let body = GoAwayBody::decode(&message.payload).expect("a go-away");
+            assert_eq!((body.code, body.text), (GoAwayCode::Removed, "enough"));
+        }
+        Some(line) => assert_eq!(line.payload, b"! enough"),
+        None => {}
+    }
+    drop(peer);
+    let metrics = server.stop();
+    assert_eq!(metrics.closed_by("service"), 1);
+    assert_eq!(metrics.deferred_answered, 1);
+}
+
+/// What a server sent counted as a sign of life of a device that only took it.
+pub(super) fn silent_peers_are_closed_whatever_they_are_sent(setup: &Setup) {
+    let mut builder = setup.builder();
+    builder = builder.limits(tidewire::Limits {
+        receive_timeout: Duration::from_millis(100),
+        ..tidewire::Limits::default()
+    });
+    let (sender, sessions) = mpsc::channel();
+    let server = setup.serve_with(builder, |_| {
+        let sender = sender.clone();
+        move |cx: &mut Context<'_>, _: Message<'_>| -> HandlerResult {
+            let _ = sender.send(cx.session());
+            Ok(())
+        }
+    });
+    let mut peer = server.peer();
+    peer.send(&Message::new(Kind::OneWay, 0, b"here").with_name(setup.codec.method()));
+    let id = sessions.recv_timeout(DEADLINE).expect("its only message");
+    let device = server.server().sessions().find(id).expect("it is open");
+    let command = Message::new(Kind::OneWay, 0, b"do").with_name(setup.codec.method());
+    let commands = std::thread::spawn(move || {
+        // It is over when the session is.
+        while device.send(&command).is_ok() {
+            std::thread::yield_now();
+        }
+    });
+    peer.drain();
+    commands.join().expect("the sender ends");
+    drop(peer);
+    assert_eq!(server.stop().closed_by("idle_timeout"), 1);
+}
