@@ -429,6 +429,13 @@ fn rendered(event: &str) -> Vec<u8> {
         "whispered" => Lines
             .encode_said(&said(true, b"psst"), &mut out)
             .expect("fits"),
+        "announced" => {
+            let announced = Said {
+                name: "",
+                ..said(false, b"we close soon")
+            };
+            Lines.encode_said(&announced, &mut out).expect("fits");
+        }
         "joined" | "left" | "here" => {
             let event = match event {
                 "joined" => PresenceEvent::Joined,

@@ -98,13 +98,14 @@ pub use mailbox::HandOverError;
 pub use observe::log;
 pub use observe::{DatagramDrop, DropReason, Metrics, MetricsReader};
 pub use room::{
-    JoinError, Joined, NotSubscribed, PublishError, ReachedLimit, RoomError, SubscribeError,
+    History, JoinError, Joined, NotSubscribed, PublishError, ReachedLimit, RoomError,
+    SubscribeError,
 };
 pub use server::{ServeError, Server, ServerBuilder, Stopped, serve};
 pub use service::{
-    AsyncRequest, AsyncService, Chat, Context, Deferred, HandlerError, HandlerResult, Methods,
-    NotOpen, PubSub, Router, Service, SessionHandle, SessionSender, Sessions, SharedService, Task,
-    Upstream, UpstreamAddressError, UpstreamError,
+    AsyncRequest, AsyncService, Chat, ChatMessage, Context, Deferred, HandlerError, HandlerResult,
+    Methods, NotOpen, Part, PubSub, Router, Service, SessionHandle, SessionSender, Sessions,
+    SharedService, Task, Upstream, UpstreamAddressError, UpstreamError,
 };
 pub use session::{
     Broadcast, BroadcastReport, CloseReason, SendError, SessionId, SessionView, TimerError, TimerId,
@@ -117,7 +118,7 @@ pub use tidewire_io as io;
 #[cfg(feature = "typed")]
 pub use tidewire_macros::service;
 pub use tidewire_proto as proto;
-pub use tidewire_proto::body::GoAwayCode;
+pub use tidewire_proto::body::{ErrorCode, GoAwayCode};
 pub use tidewire_proto::codec::{AnyCodec, StreamFraming};
 pub use tidewire_proto::connection::Farewell;
 pub use tidewire_proto::layer;

@@ -11,7 +11,8 @@ use tidewire::proto::body::{ErrorBody, ErrorCode, GapBody, PresenceBody, typed_n
 use tidewire::proto::message::{FLAG_PRIVATE, PresenceEvent};
 use tidewire::proto::text::visible;
 use tidewire::{
-    Backoff, Client, Event, HandOverError, Joined, Kind, MemberId, OwnedMessage, RequestError,
+    Backoff, Client, Disconnected, Event, HandOverError, Joined, Kind, MemberId, OwnedMessage,
+    RequestError,
 };
 
 use super::command::{Command, HELP};
@@ -182,7 +183,11 @@ impl Conversation {
                 self.enter_again(0)?;
             }
             Event::Message(message) => self.handle_message(&message)?,
-            Event::Closed { .. } => {
+            Event::Closed { reason, text } => {
+                if reason.is_final() {
+                    let why = Disconnected { reason, text };
+                    self.problem(&format!("the connection ended: {why}"))?;
+                }
                 // Some of what was said last may not have arrived, which nobody will ever know.
                 self.unconfirmed += std::mem::take(&mut self.unanswered);
                 self.inside = false;
@@ -204,8 +209,16 @@ impl Conversation {
 
     fn handle_message(&mut self, message: &OwnedMessage) -> Result {
         match message.kind {
+            Kind::Deliver if message.id == 0 && message.name.is_empty() => {
+                let text = visible(&message.payload);
+                self.notice(&format!("the room says: {text}"))
+            }
             Kind::Deliver => {
-                let name = self.name_of(MemberId(message.id));
+                let name = match &*message.name {
+                    "" => self.name_of(MemberId(message.id)),
+                    // It was said before we came, and its author may have left.
+                    name => name.to_owned(),
+                };
                 let line = if message.flags & FLAG_PRIVATE == 0 {
                     self.view.said(&name, &message.payload)
                 } else {

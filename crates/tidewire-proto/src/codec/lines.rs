@@ -98,6 +98,9 @@ impl Codec for Lines {
     }
 
     fn encode_said(&self, said: &Said<'_>, out: &mut Vec<u8>) -> Result<(), EncodeError> {
+        if said.name.is_empty() {
+            return encode_announced(said.payload, out);
+        }
         let address: &[u8] = if said.private { b" -> you]: " } else { b"]: " };
         let name = displayed_name(said.name);
         let frame_bytes = 1 + name.len() + address.len() + said.payload.len() + 1;
@@ -153,6 +156,17 @@ fn encode_verbatim(payload: &[u8], out: &mut Vec<u8>) -> Result<(), EncodeError>
     Ok(())
 }
 
+/// Appends what a room says itself, as a notice: no name of a member can hold its first characters.
+fn encode_announced(payload: &[u8], out: &mut Vec<u8>) -> Result<(), EncodeError> {
+    let frame_bytes = NOTICE.len() + payload.len() + 1;
+    check_line_bytes(payload.len(), frame_bytes)?;
+    out.reserve(frame_bytes);
+    out.extend_from_slice(NOTICE);
+    push_visible(payload, out);
+    out.push(b'\n');
+    Ok(())
+}
+
 /// Appends a refusal or a farewell: the text, or the code's own words where there is none.
 fn encode_reason(text: &str, code: &dyn std::fmt::Display, out: &mut Vec<u8>) {
     if text.is_empty() {
@@ -184,6 +198,9 @@ fn check_line_bytes(payload_bytes: usize, frame_bytes: usize) -> Result<(), Enco
 }
 
 const NAME: &str = "lines";
+
+/// The first characters of a notice.
+const NOTICE: &[u8] = b"* ";
 
 #[cfg(test)]
 mod tests {

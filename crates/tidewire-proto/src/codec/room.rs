@@ -7,9 +7,9 @@ use crate::message::{MemberId, PresenceEvent};
 pub struct Said<'a> {
     /// Alias of the room.
     pub channel: u16,
-    /// The member who said it.
+    /// The member who said it; 0 for the room itself.
     pub member: MemberId,
-    /// Their name, for codecs that have no member numbers.
+    /// Their name, for codecs that have no member numbers; empty for the room itself.
     pub name: &'a str,
     /// Whether only one receiver gets it.
     pub private: bool,

@@ -42,18 +42,41 @@ impl SpareBatches {
 pub(crate) enum BatchEntry<'a> {
     /// A frame for every member of a room.
     Room { alias: u16, frame: &'a [u8] },
+    /// The same, of a message that the room's history has under this number.
+    Recorded {
+        alias: u16,
+        number: u64,
+        frame: &'a [u8],
+    },
     /// A frame for one session.
     Session { id: SessionId, frame: &'a [u8] },
+    /// A session that is to leave a room.
+    Remove { id: SessionId, alias: u16 },
 }
 
 impl<'a> BatchEntry<'a> {
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
-        let (target, frame) = match self {
-            Self::Room { alias, frame } => (ROOM_TARGET | u64::from(*alias), frame),
-            Self::Session { id, frame } => (id.number(), frame),
+        let of_room = |kind: u64, alias: &u16| kind | u64::from(*alias);
+        let (number, of_session);
+        let (target, head, frame): (u64, &[u8], &[u8]) = match self {
+            Self::Room { alias, frame } => (of_room(ROOM_TARGET, alias), &[], frame),
+            Self::Session { id, frame } => (id.number(), &[], frame),
+            Self::Recorded {
+                alias,
+                number: of_record,
+                frame,
+            } => {
+                number = of_record.to_le_bytes();
+                (of_room(RECORDED_TARGET, alias), &number, frame)
+            }
+            Self::Remove { id, alias } => {
+                of_session = id.number().to_le_bytes();
+                (of_room(REMOVE_TARGET, alias), &of_session, &[])
+            }
         };
         out.extend_from_slice(&target.to_le_bytes());
-        out.extend_from_slice(&(frame.len() as u64).to_le_bytes());
+        out.extend_from_slice(&((head.len() + frame.len()) as u64).to_le_bytes());
+        out.extend_from_slice(head);
         out.extend_from_slice(frame);
     }
 
@@ -64,17 +87,28 @@ impl<'a> BatchEntry<'a> {
         let (frame, rest) = rest.split_at_checked(u64::from_le_bytes(*length) as usize)?;
         *batch = rest;
         let target = u64::from_le_bytes(*target);
-        Some(if target & ROOM_TARGET_MASK == ROOM_TARGET {
-            Self::Room {
-                alias: (target & 0xFFFF) as u16,
-                frame,
+        let alias = (target & 0xFFFF) as u16;
+        match target & ROOM_TARGET_MASK {
+            ROOM_TARGET => Some(Self::Room { alias, frame }),
+            RECORDED_TARGET => {
+                let (number, frame) = frame.split_first_chunk::<8>()?;
+                let number = u64::from_le_bytes(*number);
+                Some(Self::Recorded {
+                    alias,
+                    number,
+                    frame,
+                })
             }
-        } else {
-            Self::Session {
+            REMOVE_TARGET => {
+                let number = u64::from_le_bytes(*frame.first_chunk::<8>()?);
+                let id = SessionId::from_number(number);
+                Some(Self::Remove { id, alias })
+            }
+            _ => Some(Self::Session {
                 id: SessionId::from_number(target),
                 frame,
-            }
-        })
+            }),
+        }
     }
 }
 
@@ -93,8 +127,12 @@ const SPARE_BATCHES_MAX: usize = 64;
 /// First capacity of a batch: a turn's worth of small messages.
 const BATCH_RESERVE_BYTES: usize = 64 * 1024;
 
-/// A target with these upper bits is a room; session generations never reach them.
+/// A target with these upper bits is a room; session generations never reach them, nor the next two.
 const ROOM_TARGET: u64 = 0xFFFF_FFFF_FFFF_0000;
+/// That of a room whose history has the message.
+const RECORDED_TARGET: u64 = 0xFFFF_FFFF_FFFE_0000;
+/// That of a room which a session is to leave.
+const REMOVE_TARGET: u64 = 0xFFFF_FFFF_FFFD_0000;
 const ROOM_TARGET_MASK: u64 = 0xFFFF_FFFF_FFFF_0000;
 
 #[cfg(test)]
@@ -115,6 +153,15 @@ mod tests {
             BatchEntry::Room {
                 alias: u16::MAX,
                 frame: b"x",
+            },
+            BatchEntry::Recorded {
+                alias: 9,
+                number: u64::MAX,
+                frame: b"said",
+            },
+            BatchEntry::Remove {
+                id: SessionId::new(63, 9, 5),
+                alias: 1,
             },
         ];
         let mut bytes = Vec::new();

@@ -6,12 +6,13 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use tidewire_proto::body::name_skeleton;
 use tidewire_proto::message::MemberId;
 use tidewire_proto::topic::Pattern;
 
+use super::history::{Histories, RoomHistory};
 use super::routes::{Routes, Topics};
 use crate::limits::Limits;
 use crate::session::{Member, SessionId};
@@ -24,6 +25,8 @@ pub(crate) struct Directory {
     /// Version of the topics in `state`, for lanes to compare without the lock.
     topics_version: AtomicU64,
     limits: TableLimits,
+    /// What was said in rooms, for those who join later.
+    pub(super) histories: Histories,
 }
 
 /// How many entries the tables have, in all and for one address.
@@ -49,6 +52,8 @@ pub(crate) struct SharedRoom {
     lanes: AtomicU64,
     /// Bit n is set while a subscriber on lane n holds the room's publishers.
     congested: AtomicU64,
+    /// The room's history, from the first join that asked for one.
+    pub(super) history: OnceLock<Arc<RoomHistory>>,
 }
 
 /// Members or subscribers by lane.
@@ -110,6 +115,7 @@ impl Directory {
         Self {
             state: Mutex::default(),
             topics_version: AtomicU64::new(0),
+            histories: Histories::default(),
             limits: TableLimits {
                 rooms: limits.rooms_max,
                 rooms_per_address: limits.rooms_per_address_max,
@@ -223,6 +229,29 @@ impl Directory {
         self.lock().rooms.get(room).map(|entry| entry.shared.alias)
     }
 
+    /// The room of this alias, and its name.
+    pub(super) fn by_alias(&self, alias: u16) -> Option<(Arc<SharedRoom>, Box<str>)> {
+        let state = self.lock();
+        let name = state.by_alias.get(&alias)?;
+        let entry = state.rooms.get(name)?;
+        Some((Arc::clone(&entry.shared), name.clone()))
+    }
+
+    /// The room of this name, if it has members.
+    pub(super) fn by_name(&self, room: &str) -> Option<Arc<SharedRoom>> {
+        let state = self.lock();
+        state.rooms.get(room).map(|entry| Arc::clone(&entry.shared))
+    }
+
+    /// The session of this name, and the room of that name, if it is a member there.
+    pub(super) fn member_of(&self, room: &str, name: &str) -> Option<(SessionId, u16)> {
+        let state = self.lock();
+        let entry = state.rooms.get(room)?;
+        let (member, session) = state.names.get(name)?;
+        let is_member = entry.members.contains_key(member);
+        is_member.then_some((*session, entry.shared.alias))
+    }
+
     /// Members of a room, in the order of their numbers.
     pub(crate) fn roster(&self, alias: u16, mut visit: impl FnMut(MemberId, &str)) {
         let state = self.lock();
@@ -299,6 +328,7 @@ impl SharedRoom {
             owner,
             lanes: AtomicU64::new(0),
             congested: AtomicU64::new(0),
+            history: OnceLock::new(),
         }
     }
 

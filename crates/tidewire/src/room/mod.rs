@@ -1,12 +1,16 @@
 //! Rooms and topics on a lane: membership, fan-out, slow subscribers, and the directory of the whole server.
 
 mod directory;
+mod history;
+mod members;
+mod recorded;
 mod refusal;
 mod rooms;
 mod routes;
 mod slow;
 mod topic;
 
+pub use history::History;
 pub use refusal::{
     JoinError, NotSubscribed, PublishError, ReachedLimit, RoomError, SubscribeError,
 };

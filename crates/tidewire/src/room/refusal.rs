@@ -137,9 +137,12 @@ pub enum RoomError {
     /// The session is not in the room.
     #[error("not in that room")]
     NotJoined,
-    /// Nobody has that name.
+    /// Nobody has that name, or not in that room.
     #[error("nobody has that name")]
     NoSuchMember,
+    /// The room has no members.
+    #[error("there is no such room")]
+    NoSuchRoom,
     /// The server is at its memory limit. Try again later.
     #[error("{OUT_OF_MEMORY}")]
     OutOfMemory,

@@ -16,6 +16,7 @@ use tidewire_proto::message::{MemberId, PresenceEvent};
 use tidewire_proto::room::{Coalescer, Policy, Subscriber};
 
 use super::directory::{Directory, EnterError, NameConflict, SharedRoom};
+use super::recorded::Recording;
 use super::refusal::{JoinError, ReachedLimit, RoomError};
 use super::routes::{RecentTopic, Routes};
 use crate::limits::nanoseconds;
@@ -57,6 +58,8 @@ pub(crate) struct RoomTable {
     pub(super) recent: RecentTopic,
     /// Rooms in which a subscriber of this lane holds the publishers.
     pub(super) blocked_rooms: Vec<u16>,
+    /// The message of a history that is being said.
+    pub(super) recording: Option<Recording>,
     /// Until then registrations that are refused are counted but not logged.
     pub(super) registration_quiet_until_ns: u64,
 }
@@ -82,6 +85,7 @@ impl RoomTable {
             routes: Routes::default(),
             recent: RecentTopic::default(),
             blocked_rooms: Vec::new(),
+            recording: None,
             registration_quiet_until_ns: 0,
         }
     }
@@ -362,6 +366,15 @@ impl LaneRooms<'_> {
                     tracing::trace!(session = %id, %error, "a message from another lane was refused");
                 }
             }
+            BatchEntry::Recorded {
+                alias,
+                number,
+                frame,
+            } => {
+                self.note_arrival(alias, number);
+                self.deliver_entry(&BatchEntry::Room { alias, frame });
+            }
+            BatchEntry::Remove { id, alias } => self.remove(id, alias),
             BatchEntry::Room { alias, frame } => {
                 if self.sessions.is_short_of_memory() && !self.may_deliver(alias, frame.len()) {
                     return self.drop_for_memory(alias);
@@ -519,17 +532,21 @@ impl LaneRooms<'_> {
         };
         let mut frame = buffers.take();
         frame.extend_from_slice(log.newest(bytes));
-        self.send_to_lanes(others, alias, &frame);
+        self.send_said(others, alias, &frame);
         self.sessions.outbox.buffers.put(frame);
     }
 
     /// Hands a frame for all members of a room to the lanes whose bits are set.
-    pub(super) fn send_to_lanes(&mut self, mut lanes: u64, alias: u16, frame: &[u8]) {
+    pub(super) fn send_to_lanes(&mut self, lanes: u64, alias: u16, frame: &[u8]) {
+        self.send_entry(lanes, &BatchEntry::Room { alias, frame });
+    }
+
+    /// Hands an entry to the lanes whose bits are set.
+    pub(super) fn send_entry(&mut self, mut lanes: u64, entry: &BatchEntry<'_>) {
         while lanes != 0 {
             let lane = lanes.trailing_zeros() as usize;
             lanes &= lanes - 1;
-            self.exchange
-                .batch(lane, &BatchEntry::Room { alias, frame });
+            self.exchange.batch(lane, entry);
         }
         // One message may go to many logs, so this must not wait for the end of the turn.
         self.sessions.charge_common(self.exchange.held_bytes());
@@ -537,7 +554,13 @@ impl LaneRooms<'_> {
 
     /// Counts a message for the members on this lane, and plans a sweep. Returns the other lanes with members, as bits.
     #[inline(always)]
-    fn count_and_plan(&mut self, alias: u16, position: u64, bytes: usize, own: u64) -> u64 {
+    pub(super) fn count_and_plan(
+        &mut self,
+        alias: u16,
+        position: u64,
+        bytes: usize,
+        own: u64,
+    ) -> u64 {
         let Some(Some(room)) = self.table.rooms.get_mut(usize::from(alias)) else {
             return 0;
         };
@@ -662,7 +685,7 @@ impl LaneRooms<'_> {
 impl Session {
     /// The index of the session's place in a room that is not a topic's.
     #[inline]
-    fn room_membership(&self, alias: u16) -> Option<usize> {
+    pub(crate) fn room_membership(&self, alias: u16) -> Option<usize> {
         self.membership(alias)
             .filter(|index| !self.memberships[*index].is_topic)
     }
@@ -686,4 +709,4 @@ impl Session {
 const CHARGE_STEP_BYTES: u64 = 16 * 1024;
 
 /// Most a codec adds to a payload in a room: a header, or brackets and a name.
-const FRAME_OVERHEAD_BYTES_MAX: usize = 96;
+pub(super) const FRAME_OVERHEAD_BYTES_MAX: usize = 96;

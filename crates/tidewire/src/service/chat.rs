@@ -4,19 +4,30 @@
 //! every refusal is a typed error with the request's id. Over `lines` the server asks for a name first, and
 //! from then on every line is said in the lobby.
 
+use std::fmt;
+
 use tidewire_proto::body::{ErrorCode, JoinBody, JoinedBody, RoomCall, Roster, typed_name};
 use tidewire_proto::codec::Codec;
 use tidewire_proto::message::{Kind, Message};
 use tidewire_proto::room::Policy;
 
-use crate::service::Context;
-use crate::service::{HandlerError, HandlerResult, Service};
+use super::chat_hooks::Hooks;
+use crate::room::{History, Joined, RoomError};
+use crate::service::{Context, HandlerError, HandlerResult, Part, Service};
+use crate::session::CloseReason;
 
 /// A chat server's service. Give every lane a clone.
-#[derive(Clone, Debug)]
+///
+/// It can have [hooks](Chat::on_join) for who comes, what is said and who leaves, and a [history](Chat::history). Handlers can
+/// [announce](Context::announce) something as the room, [remove](Context::remove_member) a member, and
+/// [close](Context::close_member) a member's session for good. With [`Router::with`](crate::Router::with) it shares a server
+/// with methods and topics.
+#[derive(Clone)]
 pub struct Chat {
     policy: Policy,
     lobby: String,
+    pub(super) history: Option<History>,
+    pub(super) hooks: Hooks,
     scratch: Vec<u8>,
 }
 
@@ -25,6 +36,8 @@ impl Default for Chat {
         Self {
             policy: Policy::default(),
             lobby: DEFAULT_ROOM.to_owned(),
+            history: None,
+            hooks: Hooks::default(),
             scratch: Vec::new(),
         }
     }
@@ -53,6 +66,11 @@ impl Chat {
 
     fn join(&mut self, cx: &mut Context<'_>, message: &Message<'_>) -> HandlerResult {
         let body = JoinBody::decode(message.payload)?;
+        if let Some(hook) = &self.hooks.join {
+            // A session that has a name need not give it.
+            let name = cx.member_name().filter(|_| body.name.is_empty());
+            hook(cx, body.room, name.as_deref().unwrap_or(body.name))?;
+        }
         let joined = cx.join(body.room, body.name, Some(self.policy))?;
         let members = u32::try_from(joined.members).unwrap_or(u32::MAX);
         self.scratch.clear();
@@ -63,10 +81,30 @@ impl Chat {
         .encode(&mut self.scratch);
         let reply = Message::with_id(Kind::Reply, joined.room, message.id, &self.scratch);
         cx.send(&reply)?;
-        if joined.presence {
-            cx.push_roster(&joined);
-        }
+        self.welcome(cx, &joined);
         Ok(())
+    }
+
+    /// Tells a new member who is there and what was said before.
+    fn welcome(&self, cx: &mut Context<'_>, joined: &Joined) {
+        if joined.presence {
+            cx.push_roster(joined);
+        }
+        if let Some(history) = self.history {
+            cx.push_history(joined, history);
+        }
+    }
+
+    /// Says something that the hook has seen.
+    fn say(&self, cx: &mut Context<'_>, room: u16, payload: &[u8]) -> HandlerResult {
+        let is_recorded = self.history.is_some();
+        self.with_message(cx, room, None, payload, |cx, payload| {
+            match is_recorded {
+                true => cx.say_recorded(room, payload)?,
+                false => cx.say(room, payload)?,
+            }
+            Ok(())
+        })
     }
 
     fn call(&mut self, cx: &mut Context<'_>, message: &Message<'_>) -> HandlerResult {
@@ -87,7 +125,10 @@ impl Chat {
                 cx.reply(&self.scratch)
             }
             RoomCall::Whisper { to, text } => {
-                cx.whisper(message.channel, to, text)?;
+                let room = message.channel;
+                self.with_message(cx, room, Some(to), text, |cx, text| {
+                    Ok(cx.whisper(room, to, text)?)
+                })?;
                 cx.reply(&[])
             }
             _ => Err(HandlerError::new(
@@ -99,25 +140,29 @@ impl Chat {
 
     /// A line: the name while there is none, then something to say.
     fn line(&mut self, cx: &mut Context<'_>, text: &[u8]) -> HandlerResult {
-        if let Ok(room) = u16::try_from(cx.tag())
-            && room != NO_ROOM
-        {
-            return Ok(cx.say(room, text)?);
+        if let Some(room) = cx.first_room() {
+            return self.say(cx, room, text);
+        }
+        if cx.member_name().is_some() {
+            return Err(RoomError::NotJoined.into());
         }
         let text = String::from_utf8_lossy(text);
         let name = typed_name(&text);
+        if let Some(hook) = &self.hooks.join
+            && let Err(refusal) = hook(cx, &self.lobby, &name)
+        {
+            prompt_again(cx, refusal.text())?;
+            return Ok(());
+        }
         match cx.join(&self.lobby, &name, Some(self.policy)) {
             Ok(joined) => {
-                cx.set_tag(u64::from(joined.room));
                 cx.await_login(false);
                 let welcome = match joined.members {
                     1 => format!("Welcome, {name}! You are alone."),
                     count => format!("Welcome, {name}! {count} people are here."),
                 };
                 cx.send(&Message::new(Kind::OneWay, 0, welcome.as_bytes()))?;
-                if joined.presence {
-                    cx.push_roster(&joined);
-                }
+                self.welcome(cx, &joined);
             }
             Err(error) => {
                 let remedy = if error.is_about_name() {
@@ -125,9 +170,7 @@ impl Chat {
                 } else {
                     ""
                 };
-                let refusal = format!("! {error}{remedy}");
-                cx.send(&Message::new(Kind::OneWay, 0, refusal.as_bytes()))?;
-                prompt(cx);
+                prompt_again(cx, &format!("{error}{remedy}"))?;
             }
         }
         Ok(())
@@ -144,9 +187,10 @@ impl Service for Chat {
 
     fn on_message(&mut self, cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
         match message.kind {
-            Kind::Say => Ok(cx.say(message.channel, message.payload)?),
+            Kind::Say => self.say(cx, message.channel, message.payload),
             Kind::Join => self.join(cx, &message),
             Kind::Leave => {
+                self.note_leave(cx, message.channel);
                 cx.leave(message.channel)?;
                 cx.reply(&[])
             }
@@ -160,6 +204,44 @@ impl Service for Chat {
             )),
         }
     }
+
+    fn on_close(&mut self, cx: &mut Context<'_>, _: CloseReason) {
+        if self.hooks.leave.is_some() {
+            for room in cx.rooms_of() {
+                self.note_leave(cx, room);
+            }
+        }
+    }
+}
+
+impl Part for Chat {
+    fn takes(&self, cx: &Context<'_>, message: &Message<'_>) -> bool {
+        match message.kind {
+            Kind::Say | Kind::Join | Kind::Leave => true,
+            Kind::Request => message.name.is_empty() && cx.is_in_room(message.channel),
+            Kind::OneWay => cx.codec().is_typed(),
+            _ => false,
+        }
+    }
+}
+
+impl fmt::Debug for Chat {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("Chat")
+            .field("policy", &self.policy)
+            .field("lobby", &self.lobby)
+            .field("history", &self.history)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Says why a name was refused, and asks for another one.
+fn prompt_again(cx: &mut Context<'_>, refusal: &str) -> HandlerResult {
+    let refusal = format!("! {refusal}");
+    cx.send(&Message::new(Kind::OneWay, 0, refusal.as_bytes()))?;
+    prompt(cx);
+    Ok(())
 }
 
 fn prompt(cx: &mut Context<'_>) {
@@ -173,9 +255,6 @@ const DEFAULT_ROOM: &str = "lobby";
 
 /// The line that a person with a line client sees first. It is a whole line, because programs wait for its end.
 const PROMPT: &[u8] = b"Enter username: ";
-
-/// No room has this alias, so a tag of 0 means that the session has no name yet.
-const NO_ROOM: u16 = 0;
 
 /// Header and slack of a frame that carries a roster.
 const ROSTER_MARGIN_BYTES: usize = 16;

@@ -161,7 +161,9 @@ fn code_of(error: &dyn Any) -> Option<ErrorCode> {
         },
         RoomError => |error| match error {
             RoomError::NotJoined => ErrorCode::NotJoined,
-            RoomError::NoSuchMember | RoomError::Send(SendError::NotOpen) => ErrorCode::NotFound,
+            RoomError::NoSuchMember
+            | RoomError::NoSuchRoom
+            | RoomError::Send(SendError::NotOpen) => ErrorCode::NotFound,
             RoomError::Send(SendError::QueueFull | SendError::Encode(_))
             | RoomError::OutOfMemory
             | RoomError::Encode(_) => ErrorCode::LimitReached,

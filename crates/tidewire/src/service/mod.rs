@@ -3,10 +3,13 @@
 mod answers;
 mod async_service;
 mod chat;
+mod chat_hooks;
 mod closing;
 mod context;
 mod deferred;
 mod error;
+mod members;
+mod part;
 mod pubsub;
 mod reading;
 mod reply;
@@ -24,11 +27,13 @@ use tidewire_proto::message::{Kind, Message};
 
 pub use async_service::{AsyncRequest, AsyncService, Task};
 pub use chat::Chat;
+pub use chat_hooks::ChatMessage;
 pub use context::Context;
 pub(crate) use context::Current;
 pub use deferred::Deferred;
 pub(crate) use deferred::Ticket;
 pub use error::{HandlerError, HandlerResult};
+pub use part::Part;
 pub use pubsub::PubSub;
 pub use router::{Methods, Router};
 pub use sender::SessionSender;

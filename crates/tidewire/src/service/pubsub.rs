@@ -3,6 +3,9 @@
 //! A client subscribes to patterns and publishes to topics, in any order and without being known by a name. Every
 //! refusal is a typed error. `docs/protocol.md` has the frames, [`tidewire_proto::topic`] the patterns.
 
+use std::fmt;
+use std::sync::Arc;
+
 use tidewire_proto::body::{ErrorCode, SubscribeBody};
 use tidewire_proto::codec::Codec;
 use tidewire_proto::message::{Kind, Message};
@@ -10,7 +13,7 @@ use tidewire_proto::room::Policy;
 
 use crate::room::SubscribeError;
 use crate::service::Context;
-use crate::service::{HandlerError, HandlerResult, Service};
+use crate::service::{HandlerError, HandlerResult, Part, Service};
 
 /// A publish/subscribe server's service. Give every lane a clone.
 ///
@@ -30,10 +33,16 @@ use crate::service::{HandlerError, HandlerResult, Service};
 /// assert_eq!((&*message.topic, &message.payload[..]), ("sensor.7.temperature", &b"21"[..]));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub struct PubSub {
     blocking_allowed: bool,
+    before_subscribe: Option<SubscribeHook>,
+    before_publish: Option<PublishHook>,
 }
+
+type SubscribeHook = Arc<dyn Fn(&mut Context<'_>, &str) -> HandlerResult + Send + Sync>;
+
+type PublishHook = Arc<dyn Fn(&mut Context<'_>, &str, &[u8]) -> HandlerResult + Send + Sync>;
 
 impl PubSub {
     /// A service whose subscribers may choose any policy but [`Policy::Block`].
@@ -50,11 +59,61 @@ impl PubSub {
         self
     }
 
+    /// Calls `hook` with each pattern before a session subscribes to it. An error refuses the subscription; its code and text
+    /// are the subscriber's answer. It runs on the lane's thread and must not block, like a handler.
+    ///
+    /// A pattern with a wildcard covers every topic that it matches, also those that are published later: a hook that
+    /// protects topics must refuse the wildcards that cover them, as this one does.
+    ///
+    /// ```
+    /// use tidewire::{Client, ErrorCode, HandlerError, PubSub, RequestError, Server};
+    ///
+    /// let server = Server::builder().listen("tcp://127.0.0.1:0")?.start(|_| {
+    ///     PubSub::new().on_subscribe(|_, pattern| match pattern.split('.').next() {
+    ///         Some("public") => Ok(()),
+    ///         _ => Err(HandlerError::new(ErrorCode::Unsupported, "only public topics here")),
+    ///     })
+    /// })?;
+    /// let client = Client::connect(&server.to_string())?;
+    /// assert!(client.subscribe("public.>").is_ok());
+    /// assert!(matches!(client.subscribe("*.keys"), Err(RequestError::Refused { .. })));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn on_subscribe(
+        mut self,
+        hook: impl Fn(&mut Context<'_>, &str) -> HandlerResult + Send + Sync + 'static,
+    ) -> Self {
+        self.before_subscribe = Some(Arc::new(hook));
+        self
+    }
+
+    /// Calls `hook` with topic and payload of each message that a session publishes, before anybody gets it. An error refuses
+    /// the message; its code and text go to the publisher. It runs as that of [`PubSub::on_subscribe`].
+    #[must_use]
+    pub fn on_publish(
+        mut self,
+        hook: impl Fn(&mut Context<'_>, &str, &[u8]) -> HandlerResult + Send + Sync + 'static,
+    ) -> Self {
+        self.before_publish = Some(Arc::new(hook));
+        self
+    }
+
+    fn publish(&self, cx: &mut Context<'_>, message: &Message<'_>) -> HandlerResult {
+        if let Some(hook) = &self.before_publish {
+            hook(cx, message.name, message.payload)?;
+        }
+        Ok(cx.publish(message.name, message.payload)?)
+    }
+
     fn subscribe(&self, cx: &mut Context<'_>, message: &Message<'_>) -> HandlerResult {
         let body = SubscribeBody::decode(message.payload)?;
         if body.policy == Some(Policy::Block) && !self.blocking_allowed {
             let text = "subscribers may not hold publishers here; choose another policy";
             return Err(HandlerError::new(ErrorCode::Unsupported, text));
+        }
+        if let Some(hook) = &self.before_subscribe {
+            hook(cx, body.pattern)?;
         }
         if message.id == 0 {
             // A registration, which comes again and again and is never answered.
@@ -71,7 +130,7 @@ impl PubSub {
 impl Service for PubSub {
     fn on_message(&mut self, cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
         match message.kind {
-            Kind::Publish => Ok(cx.publish(message.name, message.payload)?),
+            Kind::Publish => self.publish(cx, &message),
             Kind::Subscribe => self.subscribe(cx, &message),
             Kind::Unsubscribe => {
                 cx.unsubscribe(message.channel)?;
@@ -80,7 +139,7 @@ impl Service for PubSub {
             Kind::Request | Kind::OneWay
                 if !message.name.is_empty() && cx.codec().registers_subscribers() =>
             {
-                cx.publish(message.name, message.payload)?;
+                self.publish(cx, &message)?;
                 cx.reply(&[])
             }
             // Frames of one session are handled in order, so this answer says that all before it were.
@@ -92,5 +151,27 @@ impl Service for PubSub {
                 "a publish/subscribe server has no such request",
             )),
         }
+    }
+}
+
+impl Part for PubSub {
+    fn takes(&self, cx: &Context<'_>, message: &Message<'_>) -> bool {
+        match message.kind {
+            Kind::Publish | Kind::Subscribe | Kind::Unsubscribe => true,
+            Kind::Request | Kind::OneWay if !message.name.is_empty() => {
+                cx.codec().registers_subscribers()
+            }
+            Kind::Request => message.channel == 0 && message.payload.is_empty(),
+            _ => false,
+        }
+    }
+}
+
+impl fmt::Debug for PubSub {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("PubSub")
+            .field("blocking_allowed", &self.blocking_allowed)
+            .finish_non_exhaustive()
     }
 }

@@ -19,7 +19,9 @@ use tidewire_proto::codec::{Codec, MethodCase};
 use tidewire_proto::message::Message;
 
 use crate::service::Context;
-use crate::service::{HandlerError, HandlerResult, Service};
+use crate::service::{HandlerError, HandlerResult, Part, Service};
+use crate::session::CloseReason;
+use crate::transport::ConnectFailure;
 
 /// A service made of methods. One per lane, like every service.
 ///
@@ -43,6 +45,9 @@ pub struct Router {
     exact: HashMap<Box<str>, usize>,
     lower: HashMap<Box<str>, usize>,
     otherwise: Option<Otherwise>,
+    /// Runs in front of every message.
+    before: Option<Before>,
+    parts: Vec<Box<dyn Part>>,
     /// Length of the longest name: a longer one need not be looked up.
     name_bytes_max: usize,
     /// A received name in lower case.
@@ -72,6 +77,8 @@ struct Place {
 }
 
 type Handler = Box<dyn FnMut(usize, &mut Context<'_>, Message<'_>) -> HandlerResult + Send>;
+
+type Before = Box<dyn FnMut(&mut Context<'_>, &Message<'_>) -> HandlerResult + Send>;
 
 type Otherwise = Box<dyn FnMut(&mut Context<'_>, Message<'_>) -> HandlerResult + Send>;
 
@@ -117,6 +124,71 @@ impl Router {
         handler: impl FnMut(&mut Context<'_>, Message<'_>) -> HandlerResult + Send + 'static,
     ) -> Self {
         self.otherwise = Some(Box::new(handler));
+        self
+    }
+
+    /// Adds a part, such as [`Chat`](crate::Chat) or [`PubSub`](crate::PubSub), so that one server has methods, rooms and topics.
+    /// The order is: a method of that name, the first part that [takes](Part::takes) the message, then
+    /// [`Router::otherwise`].
+    ///
+    /// ```
+    /// use tidewire::{Chat, Client, Context, PubSub, Router, Server, TopicEvent};
+    ///
+    /// let server = Server::builder().listen("tcp://127.0.0.1:0")?.start(|_| {
+    ///     Router::new()
+    ///         .on("close", |cx, message| {
+    ///             cx.announce("lobby", b"we close in a minute")?;
+    ///             cx.publish("state", message.payload)?;
+    ///             cx.reply(b"done")
+    ///         })
+    ///         .with(Chat::new())
+    ///         .with(PubSub::new())
+    /// })?;
+    /// let client = Client::connect(&server.to_string())?;
+    /// client.join("lobby", "ada")?;
+    /// let states = client.subscribe("state")?;
+    /// assert_eq!(client.call_method("close", b"closing").wait()?.payload(), b"done");
+    /// let TopicEvent::Message(state) = states.next() else { panic!("no message") };
+    /// assert_eq!(state.payload, b"closing");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn with(mut self, part: impl Part) -> Self {
+        self.parts.push(Box::new(part));
+        self
+    }
+
+    /// Calls `hook` in front of every message that comes to this router, also of those for its parts. An error refuses the
+    /// message. A later hook runs after an earlier one.
+    ///
+    /// ```
+    /// use tidewire::{Client, ErrorCode, HandlerError, Router, Server};
+    ///
+    /// let server = Server::builder().listen("tcp://127.0.0.1:0")?.start(|_| {
+    ///     Router::new()
+    ///         .before(|_, message| match message.payload {
+    ///             [] => Err(HandlerError::new(ErrorCode::MalformedBody, "say something")),
+    ///             _ => Ok(()),
+    ///         })
+    ///         .on("echo", |cx, message| cx.reply(message.payload))
+    /// })?;
+    /// let client = Client::connect(&server.to_string())?;
+    /// assert!(client.call_method("echo", b"hi").wait().is_ok());
+    /// assert!(client.call_method("echo", b"").wait().is_err());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn before(
+        mut self,
+        mut hook: impl FnMut(&mut Context<'_>, &Message<'_>) -> HandlerResult + Send + 'static,
+    ) -> Self {
+        self.before = Some(match self.before.take() {
+            None => Box::new(hook),
+            Some(mut first) => Box::new(move |cx, message| {
+                first(cx, message)?;
+                hook(cx, message)
+            }),
+        });
         self
     }
 
@@ -176,12 +248,55 @@ impl Router {
 
 impl Service for Router {
     fn on_message(&mut self, cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
-        let case = cx.codec().method_case();
-        match (self.find(message.name, case), &mut self.otherwise) {
-            (Some(Place { handler, number }), _) => self.handlers[handler](number, cx, message),
-            (None, Some(handler)) => handler(cx, message),
-            (None, None) => Err(HandlerError::new(ErrorCode::NotFound, NO_SUCH_METHOD)),
+        if let Some(hook) = &mut self.before {
+            hook(cx, &message)?;
         }
+        let case = cx.codec().method_case();
+        if let Some(Place { handler, number }) = self.find(message.name, case) {
+            return self.handlers[handler](number, cx, message);
+        }
+        for part in &mut self.parts {
+            if part.takes(cx, &message) {
+                return part.on_message(cx, message);
+            }
+        }
+        match &mut self.otherwise {
+            Some(handler) => handler(cx, message),
+            None => Err(HandlerError::new(ErrorCode::NotFound, NO_SUCH_METHOD)),
+        }
+    }
+
+    fn on_open(&mut self, cx: &mut Context<'_>) {
+        self.parts.iter_mut().for_each(|part| part.on_open(cx));
+    }
+
+    fn on_close(&mut self, cx: &mut Context<'_>, reason: CloseReason) {
+        self.parts
+            .iter_mut()
+            .for_each(|part| part.on_close(cx, reason));
+    }
+
+    /// Every part is told, so parts of one router need tokens of their own.
+    fn on_timer(&mut self, cx: &mut Context<'_>, token: u64) {
+        self.parts
+            .iter_mut()
+            .for_each(|part| part.on_timer(cx, token));
+    }
+
+    fn on_connect_failed(&mut self, cx: &mut Context<'_>, error: ConnectFailure) {
+        let mut parts = self.parts.iter_mut();
+        if let Some(part) = parts.find(|part| part.takes_connection(cx)) {
+            part.on_connect_failed(cx, error);
+        }
+    }
+
+    fn on_turn(&mut self, cx: &mut Context<'_>) -> Option<u64> {
+        let due = self.parts.iter_mut().filter_map(|part| part.on_turn(cx));
+        due.min()
+    }
+
+    fn has_work(&self) -> bool {
+        self.parts.iter().any(|part| part.has_work())
     }
 }
 

@@ -1,0 +1,85 @@
+//! What a service asks of a room's members: which rooms a session is in, who is who, and that somebody leaves.
+
+use std::sync::Arc;
+
+use tidewire_proto::codec::{AnyCodec, Codec, Presence};
+use tidewire_proto::message::PresenceEvent;
+
+use super::refusal::RoomError;
+use super::rooms::LaneRooms;
+use crate::mailbox::BatchEntry;
+use crate::observe::DropReason;
+use crate::session::{SessionId, append_with_header};
+
+impl LaneRooms<'_> {
+    /// The name of a room that has members.
+    pub(crate) fn name_of(&self, alias: u16) -> Option<Box<str>> {
+        let (_, name) = self.table.directory.by_alias(alias)?;
+        Some(name)
+    }
+
+    /// The session of a member, on whatever lane.
+    pub(crate) fn session_of(&self, name: &str) -> Option<SessionId> {
+        self.table.directory.find(name)
+    }
+
+    /// Takes a member out of a room, on whatever lane.
+    pub(crate) fn remove_member(&mut self, room: &str, name: &str) -> Result<(), RoomError> {
+        let found = self.table.directory.member_of(room, name);
+        let (id, alias) = found.ok_or(RoomError::NoSuchMember)?;
+        if id.lane() == self.exchange.lane {
+            self.remove(id, alias);
+        } else {
+            let entry = BatchEntry::Remove { id, alias };
+            self.exchange.batch(id.lane(), &entry);
+        }
+        Ok(())
+    }
+
+    /// Takes a session of this lane out of a room, and tells it by the presence frame of its own leaving.
+    pub(super) fn remove(&mut self, id: SessionId, alias: u16) {
+        let Some(slot) = self.sessions.slot_of(id) else {
+            return;
+        };
+        let Some(index) = self.sessions[slot].room_membership(alias) else {
+            return;
+        };
+        let session = &self.sessions[slot];
+        let subscription = session.memberships[index].subscription();
+        if let Some(member) = session.profile.member.clone() {
+            let left = Presence {
+                channel: alias,
+                member: member.id,
+                name: &member.name,
+                event: PresenceEvent::Left,
+            };
+            let exchange = &mut *self.exchange;
+            let encode = |codec: &AnyCodec, out: &mut Vec<u8>| {
+                append_with_header(codec, subscription, out, |out| {
+                    codec.encode_presence(&left, out)
+                })
+            };
+            let told = self
+                .sessions
+                .with_output_in_place(slot, |sessions| exchange.send_to(sessions, id, encode));
+            if let Err(error) = told {
+                tracing::debug!(session = %id, %error, "a member was not told of its removal");
+            }
+        }
+        self.detach(slot, index, DropReason::Left);
+    }
+
+    /// The rooms that a session of this lane is in.
+    pub(crate) fn rooms_of(&self, id: SessionId) -> impl Iterator<Item = u16> {
+        let session = self.sessions.find(id);
+        let memberships = session.map_or(&[][..], |session| &session.memberships);
+        let rooms = memberships.iter().filter(|membership| !membership.is_topic);
+        rooms.map(|membership| membership.room)
+    }
+
+    /// The name of a session of this lane as a member.
+    pub(crate) fn member_name(&self, id: SessionId) -> Option<Arc<str>> {
+        let member = self.sessions.find(id)?.profile.member.as_deref()?;
+        Some(Arc::clone(&member.name))
+    }
+}

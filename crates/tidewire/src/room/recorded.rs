@@ -1,0 +1,219 @@
+//! Saying things that a room's history keeps, and telling it to those who join.
+
+use std::sync::Arc;
+
+use tidewire_proto::codec::{AnyCodec, Codec, Said};
+use tidewire_proto::error::EncodeError;
+use tidewire_proto::message::{Kind, MemberId, Message};
+
+use super::directory::SharedRoom;
+use super::history::{History, Remembered, RoomHistory};
+use super::refusal::RoomError;
+use super::rooms::{FRAME_OVERHEAD_BYTES_MAX, Joined, LaneRooms};
+use crate::mailbox::BatchEntry;
+use crate::session::{LaneSessions, SessionId, append_with_header};
+
+/// A message that is being said and recorded.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Recording {
+    /// Its number in the history.
+    number: u64,
+    /// Other lanes that it was sent to, as bits.
+    lanes: u64,
+}
+
+impl LaneRooms<'_> {
+    /// As `say`, and the room's history keeps it, if it has one.
+    pub(crate) fn say_recorded(
+        &mut self,
+        id: SessionId,
+        alias: u16,
+        payload: &[u8],
+    ) -> Result<bool, RoomError> {
+        let session = self.sessions.find(id);
+        let member = session.and_then(|session| session.profile.member.as_deref().cloned());
+        let (Some(history), Some(member)) = (self.history_here(alias), member) else {
+            return self.say(id, alias, payload);
+        };
+        let said = Remembered {
+            member: member.id,
+            name: (&*member.name).into(),
+            payload: payload.into(),
+        };
+        self.recorded(&history, alias, said, |rooms| rooms.say(id, alias, payload))
+    }
+
+    /// Says something as the room itself: to all its members, of whom none need be on this lane.
+    pub(crate) fn announce(&mut self, room: &str, payload: &[u8]) -> Result<(), RoomError> {
+        let shared = self.table.directory.by_name(room);
+        let shared = shared.ok_or(RoomError::NoSuchRoom)?;
+        if self.sessions.is_short_of_memory() && !self.sessions.may_grow() {
+            return Err(RoomError::OutOfMemory);
+        }
+        let limit = self.sessions.config.shared_frame_bytes_max;
+        if payload.len() + FRAME_OVERHEAD_BYTES_MAX > limit {
+            let limit = limit.saturating_sub(FRAME_OVERHEAD_BYTES_MAX) as u64;
+            let bytes = payload.len() as u64;
+            return Err(EncodeError::PayloadTooLarge { bytes, limit }.into());
+        }
+        let Some(history) = shared.history.get() else {
+            return self.append_announced(&shared, payload);
+        };
+        let said = Remembered {
+            member: NOBODY,
+            name: "".into(),
+            payload: payload.into(),
+        };
+        self.recorded(history, shared.alias, said, |rooms| {
+            rooms.append_announced(&shared, payload)
+        })
+    }
+
+    fn append_announced(&mut self, shared: &SharedRoom, payload: &[u8]) -> Result<(), RoomError> {
+        let alias = shared.alias;
+        let said = Said {
+            channel: alias,
+            member: NOBODY,
+            name: "",
+            private: false,
+            payload,
+        };
+        let LaneSessions { outbox, config, .. } = &mut *self.sessions;
+        if let Some(log) = outbox.logs.get_mut(alias) {
+            let expected = payload.len() + FRAME_OVERHEAD_BYTES_MAX;
+            let (position, bytes) =
+                log.append_with(expected, |out| config.codec.encode_said(&said, out))?;
+            self.sessions.counters.said.add(1);
+            self.handle_appended(alias, position, bytes, 0);
+            return Ok(());
+        }
+        let mut frame = outbox.buffers.take();
+        let encoded = config.codec.encode_said(&said, &mut frame);
+        if encoded.is_ok() {
+            self.sessions.counters.said.add(1);
+            self.send_said(shared.other_lanes(self.exchange.lane), alias, &frame);
+        }
+        self.sessions.outbox.buffers.put(frame);
+        Ok(encoded?)
+    }
+
+    /// Says something while its history is locked, and records it with the lanes that it was sent to.
+    fn recorded<T>(
+        &mut self,
+        history: &RoomHistory,
+        alias: u16,
+        said: Remembered,
+        say: impl FnOnce(&mut Self) -> Result<T, RoomError>,
+    ) -> Result<T, RoomError> {
+        let mut records = history.lock();
+        self.table.recording = Some(Recording {
+            number: records.next,
+            lanes: 0,
+        });
+        let result = say(self);
+        let recording = self.table.recording.take();
+        if result.is_ok() {
+            let lanes = recording.map_or(0, |recording| recording.lanes);
+            history.record(&mut records, said, alias, lanes);
+            self.table.directory.histories.touch(history);
+        }
+        result
+    }
+
+    /// Hands the frame of what was just said to the lanes whose bits are set.
+    pub(super) fn send_said(&mut self, lanes: u64, alias: u16, frame: &[u8]) {
+        let Some(recording) = &mut self.table.recording else {
+            return self.send_to_lanes(lanes, alias, frame);
+        };
+        recording.lanes = lanes;
+        let number = recording.number;
+        let entry = BatchEntry::Recorded {
+            alias,
+            number,
+            frame,
+        };
+        self.send_entry(lanes, &entry);
+    }
+
+    /// A message of a history has come from another lane.
+    pub(super) fn note_arrival(&self, alias: u16, number: u64) {
+        let lane = self.exchange.lane;
+        if let Some(history) = self.history_here(alias) {
+            return history.lock().note_arrival(number, lane);
+        }
+        // The members of this lane have left, but others may come.
+        if let Some((shared, _)) = self.table.directory.by_alias(alias)
+            && let Some(history) = shared.history.get()
+        {
+            history.lock().note_arrival(number, lane);
+        }
+    }
+
+    /// Tells a session that has just joined what was said before, into its own output, and has the room keep a history
+    /// from now on.
+    pub(crate) fn tell_history(&mut self, id: SessionId, joined: &Joined, limits: History) {
+        let directory = Arc::clone(&self.table.directory);
+        let Some((shared, name)) = directory.by_alias(joined.room) else {
+            return;
+        };
+        let history = shared
+            .history
+            .get_or_init(|| directory.histories.open(&name, limits));
+        let told = history.lock().told_on(self.exchange.lane, joined.room);
+        let Some(session) = self.sessions.find(id) else {
+            return;
+        };
+        let Some(membership) = session.room_membership(joined.room) else {
+            return;
+        };
+        let subscription = session.memberships[membership].subscription();
+        // An error is told for each message.
+        let _ = self.sessions.append_to_current(|codec, out| {
+            for said in &told {
+                let encoded = append_with_header(codec, subscription, out, |out| {
+                    encode_remembered(codec, joined.room, said, out)
+                });
+                if let Err(error) = encoded {
+                    tracing::debug!(%error, "a message of the history was not told");
+                }
+            }
+            Ok(())
+        });
+    }
+
+    /// The history of a room that has members on this lane.
+    fn history_here(&self, alias: u16) -> Option<Arc<RoomHistory>> {
+        self.table.get(alias)?.shared.history.get().cloned()
+    }
+}
+
+/// Frames a message of a history. Its author may have left, so a codec whose frames have names says who it was.
+fn encode_remembered(
+    codec: &AnyCodec,
+    alias: u16,
+    said: &Remembered,
+    out: &mut Vec<u8>,
+) -> Result<(), EncodeError> {
+    let Remembered {
+        member,
+        name,
+        payload,
+    } = said;
+    if codec.has_room_frames() && !name.is_empty() {
+        let message = Message::with_id(Kind::Deliver, alias, member.0, payload);
+        if codec.encode(&message.with_name(name), out).is_ok() {
+            return Ok(());
+        }
+    }
+    let said = Said {
+        channel: alias,
+        member: *member,
+        name,
+        private: false,
+        payload,
+    };
+    codec.encode_said(&said, out)
+}
+
+/// The member number of the room itself.
+const NOBODY: MemberId = MemberId(0);

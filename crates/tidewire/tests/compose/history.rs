@@ -1,0 +1,166 @@
+//! What was said before somebody joined: once, in order, without a gap, on any lane.
+
+use std::collections::HashMap;
+
+use tidewire::{Chat, Client, Event, History, Kind, Server};
+use tidewire_testkit::fixtures::{lines, tw1};
+use tidewire_testkit::{DEADLINE, TestServer};
+
+use crate::message;
+
+fn with_history(lanes: usize, history: History) -> TestServer {
+    let builder = Server::builder().lanes(lanes);
+    TestServer::over_tcp(builder, &tw1(), move |_| Chat::new().history(history))
+}
+
+#[test]
+fn the_last_messages_come_before_live_ones_with_their_authors_names() {
+    for lanes in 1..=3 {
+        let server = with_history(lanes, History::last(3));
+        let ada = Client::connect(&server.url()).unwrap();
+        let room = ada.join("lobby", "ada").unwrap().room;
+        for number in 0..5_u8 {
+            ada.say(room, &[number]).unwrap();
+        }
+        ada.list(room).unwrap();
+        // The author is gone, and the room with its last member.
+        ada.close();
+        server.wait_for("ada is gone", |metrics| metrics.sessions_closed() == 1);
+        let [bob, eve] = [(); 2].map(|()| Client::connect(&server.url()).unwrap());
+        let room = bob.join("lobby", "bob").unwrap().room;
+        bob.say(room, b"live").unwrap();
+        for number in 2..5 {
+            let told = message(&bob, Kind::Deliver);
+            assert_eq!((&*told.name, &told.payload[..]), ("ada", &[number][..]));
+            assert_eq!(told.channel, room);
+        }
+        bob.list(room).unwrap();
+        eve.join("lobby", "eve").unwrap();
+        for expected in [("ada", &[3][..]), ("ada", &[4]), ("bob", b"live")] {
+            let told = message(&eve, Kind::Deliver);
+            assert_eq!((&*told.name, &told.payload[..]), expected);
+        }
+        bob.say(room, b"hello, eve").unwrap();
+        let live = message(&eve, Kind::Deliver);
+        assert_eq!((&*live.name, &live.payload[..]), ("", &b"hello, eve"[..]));
+        bob.close();
+        eve.close();
+        server.stop();
+    }
+}
+
+#[test]
+fn a_chat_without_history_tells_nothing_and_whispers_are_not_kept() {
+    let server = with_history(1, History::default());
+    let [ada, bob, eve] = [(); 3].map(|()| Client::connect(&server.url()).unwrap());
+    let room = ada.join("lobby", "ada").unwrap().room;
+    bob.join("lobby", "bob").unwrap();
+    ada.whisper(room, "bob", b"secret").unwrap();
+    ada.say(room, b"aloud").unwrap();
+    ada.list(room).unwrap();
+    eve.join("lobby", "eve").unwrap();
+    assert_eq!(message(&eve, Kind::Deliver).payload, b"aloud");
+    for client in [ada, bob, eve] {
+        client.close();
+    }
+    server.stop();
+}
+
+#[test]
+fn lines_have_a_history_too() {
+    let server = TestServer::over_tcp(Server::builder(), &lines(), |_| {
+        Chat::new().history(History::last(2))
+    });
+    let (mut ada, mut bob) = (server.peer(), server.peer());
+    ada.join("lobby", "ada").unwrap();
+    for text in [b"one", b"two", b"six"] {
+        ada.say(text);
+    }
+    server.wait_for("it is said", |metrics| metrics.said == 3);
+    bob.join("lobby", "bob").unwrap();
+    for text in [b"two", b"six"] {
+        assert_eq!(bob.hear_said(), ("ada".to_owned(), text.to_vec()));
+    }
+    drop((ada, bob));
+    server.stop();
+}
+
+/// Members of all lanes talk while others join: each newcomer hears all that each speaker says, from the history or live.
+#[test]
+fn who_joins_while_others_talk_misses_nothing_and_hears_nothing_twice() {
+    const MESSAGES: u32 = 400;
+    const NEWCOMERS: usize = 24;
+    for lanes in 1..=3 {
+        let history = History {
+            messages_max: 10_000,
+            bytes_max: 512 * 1024,
+            ..History::default()
+        };
+        let server = with_history(lanes, history);
+        let speakers: Vec<Client> = (0..3)
+            .map(|_| Client::connect(&server.url()).unwrap())
+            .collect();
+        let newcomers: Vec<Client> = (0..NEWCOMERS)
+            .map(|_| Client::connect(&server.url()).unwrap())
+            .collect();
+        let mut room = 0;
+        for (number, speaker) in speakers.iter().enumerate() {
+            let joined = speaker.join("lobby", &format!("speaker{number}"));
+            room = joined.unwrap().room;
+        }
+        std::thread::scope(|scope| {
+            for (number, speaker) in speakers.iter().enumerate() {
+                scope.spawn(move || {
+                    for count in 0..MESSAGES {
+                        speaker.say(room, &words(number, count)).unwrap();
+                        if count % 8 == 0 {
+                            // Not all at once, or everybody would join before or after.
+                            speaker.list(room).unwrap();
+                        }
+                    }
+                });
+            }
+            for (number, newcomer) in newcomers.iter().enumerate() {
+                newcomer
+                    .join("lobby", &format!("newcomer{number}"))
+                    .unwrap();
+            }
+        });
+        for newcomer in &newcomers {
+            check_rows(newcomer, speakers.len(), MESSAGES);
+            newcomer.close();
+        }
+        speakers.iter().for_each(Client::close);
+        server.stop();
+    }
+}
+
+fn words(speaker: usize, count: u32) -> Vec<u8> {
+    let mut payload = vec![u8::try_from(speaker).unwrap()];
+    payload.extend_from_slice(&count.to_le_bytes());
+    payload
+}
+
+/// Hears every speaker to the end.
+fn check_rows(newcomer: &Client, speakers: usize, messages: u32) {
+    let mut next: HashMap<u8, u32> = HashMap::new();
+    let mut ended = 0;
+    while ended < speakers {
+        let event = newcomer.next_event_within(DEADLINE);
+        let Some(Event::Message(heard)) = event else {
+            assert!(
+                event.is_some(),
+                "a speaker was not heard to the end: {next:?}"
+            );
+            continue;
+        };
+        if heard.kind != Kind::Deliver {
+            continue;
+        }
+        let (speaker, count) = heard.payload.split_first().unwrap();
+        let count = u32::from_le_bytes(count.try_into().unwrap());
+        let expected = next.insert(*speaker, count + 1).unwrap_or(0);
+        assert_eq!(count, expected, "of speaker {speaker}");
+        ended += usize::from(count + 1 == messages);
+    }
+}

@@ -1,0 +1,21 @@
+//! Services that share a server, with their hooks, and what a chat does beyond passing messages on.
+
+#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+mod chat;
+mod history;
+mod parts;
+
+use tidewire::{Client, Event, Kind, OwnedMessage};
+use tidewire_testkit::DEADLINE;
+
+/// The next message of this kind.
+fn message(client: &Client, kind: Kind) -> OwnedMessage {
+    loop {
+        match client.next_event_within(DEADLINE) {
+            Some(Event::Message(message)) if message.kind == kind => return message,
+            Some(_) => {}
+            None => panic!("no {kind:?} came"),
+        }
+    }
+}
