@@ -189,10 +189,7 @@ fn what_goes_wrong_is_told_in_words() {
         let output = Command::new(server).arg(&address).output().unwrap();
         let text = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(1), "{text}");
-        assert!(
-            text.starts_with("error: cannot listen\n  because: "),
-            "{text}"
-        );
+        assert!(text.starts_with("error: cannot listen on "), "{text}");
         assert!(text.contains("is in use"), "{text}");
     }
     drop(free);
@@ -200,5 +197,5 @@ fn what_goes_wrong_is_told_in_words() {
     let output = Command::new(client).arg(&address).output().unwrap();
     let text = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(1), "{text}");
-    assert!(text.contains("  because: nothing listens on "), "{text}");
+    assert!(text.starts_with("error: cannot connect to "), "{text}");
 }

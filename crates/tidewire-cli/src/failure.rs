@@ -31,8 +31,8 @@ use tidewire::proto::error::EncodeError;
 use tidewire::proto::handshake::HandshakeError;
 use tidewire::proto::text::escaped;
 use tidewire::{
-    AddressError, CloseReason, ConnectError, ConnectFailure, GoAwayCode, LaneError, RequestError,
-    ServeError,
+    AddressError, CloseReason, ConnectError, ConnectFailure, GoAwayCode, HandOverError, LaneError,
+    RequestError, ServeError,
 };
 use tidewire_load::compare::{CompareError, NoiseError, RunSetError};
 
@@ -140,7 +140,11 @@ fn classify(error: &anyhow::Error) -> (u8, &str) {
         if cause.is::<OutputError>() {
             return Some((OTHER, OUTPUT));
         }
-        if let Some(EncodeError::PayloadTooLarge { .. }) = cause.downcast_ref() {
+        let encode = match cause.downcast_ref() {
+            Some(HandOverError::Encode(error)) => Some(error),
+            _ => cause.downcast_ref::<EncodeError>(),
+        };
+        if let Some(EncodeError::PayloadTooLarge { .. }) = encode {
             return Some((CONFIGURATION, TOO_LARGE));
         }
         if cause.is::<AddressError>()
@@ -345,8 +349,7 @@ mod tests {
         let error = anyhow::Error::from(ConnectError::from(ConnectFailure::from(refused)));
         assert_eq!(
             printed(&error),
-            "error: cannot connect\n  \
-             because: nothing listens on tcp://127.0.0.1:9; is the server running?\n  \
+            "error: cannot connect to tcp://127.0.0.1:9: connection refused; is the server running?\n  \
              remedy: start a server with `tidewire serve`, or check the address\n"
         );
         assert_eq!(classify(&error).0, UNREACHABLE);

@@ -61,20 +61,7 @@ pub fn known_milliseconds(value: Option<f64>) -> String {
 /// A figure of which nothing is known, as opposed to one that is 0.
 pub(crate) const NOT_KNOWN: &str = "n/a";
 
-/// An error with all its causes, on one line. Some levels only pass on what the next one says; that is said once.
-#[must_use]
-pub fn describe(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let said = error.to_string();
-        if !text.ends_with(&said) {
-            text = format!("{text}: {said}");
-        }
-        cause = error.source();
-    }
-    text
-}
+pub use tidewire::describe;
 
 /// How many of something there are for each of something else, which may be far below one.
 pub(crate) fn few(value: f64) -> String {
@@ -160,23 +147,6 @@ mod tests {
     fn wall_time_is_rfc_3339_with_milliseconds() {
         let time = SystemTime::UNIX_EPOCH + Duration::from_millis(1_700_000_000_120);
         assert_eq!(utc(time), "2023-11-14T22:13:20.120Z");
-    }
-
-    #[test]
-    fn an_error_is_described_with_all_its_causes_once_each() {
-        #[derive(Debug, thiserror::Error)]
-        enum Level {
-            #[error("cannot start")]
-            Top(#[source] Box<Level>),
-            #[error(transparent)]
-            PassedOn(Box<Level>),
-            #[error("no room")]
-            Middle(#[source] std::io::Error),
-        }
-        let bottom = std::io::Error::other("disk full");
-        let middle = Level::PassedOn(Box::new(Level::Middle(bottom)));
-        let error = Level::Top(Box::new(middle));
-        assert_eq!(describe(&error), "cannot start: no room: disk full");
     }
 
     #[test]

@@ -67,6 +67,7 @@
 mod address;
 mod client;
 mod config;
+mod describe;
 mod engine;
 mod lane;
 mod limits;
@@ -89,6 +90,7 @@ pub use client::{
     Subscription, TopicEvent, TopicMessage, WhenEventsFull, WhenWindowFull,
 };
 pub use config::PolicyError;
+pub use describe::describe;
 pub use lane::LaneError;
 pub use limits::{
     DATAGRAM_FRAME_BYTES_MAX, Limits, RateLimit, RateLimitError, RoomDefaults, WhenExceeded,

@@ -254,11 +254,11 @@ fn everything_that_goes_wrong_has_its_code() {
         .unwrap()
         .local_addr()
         .unwrap();
-    refused(&[&free.to_string(), "echo"], 3, "nothing listens on");
+    refused(&[&free.to_string(), "echo"], 3, "connection refused");
     refused(
         &[&free.to_string(), "echo", "--retry", "--timeout", "0.3"],
         3,
-        "nothing listens on",
+        "connection refused",
     );
     let output = call(&[&address, "echo", "-"], &vec![b'x'; 2 << 20]);
     assert_eq!(output.status.code(), Some(2), "{output:?}");

@@ -97,7 +97,10 @@ fn a_port_in_use_is_named_with_its_remedy() {
     let ended = run(&["serve", "--bind", &address]);
     assert_eq!(ended.status.code(), Some(2));
     let text = ended.text();
-    assert!(text.contains(&format!("{address} is in use")), "{text}");
+    assert!(
+        text.contains(&format!("cannot listen on {address}: it is in use")),
+        "{text}"
+    );
     assert!(
         text.contains("2:   remedy: listen elsewhere with --bind"),
         "{text}"
@@ -115,9 +118,8 @@ fn an_unreachable_server_has_a_code_of_its_own() {
     assert_eq!(
         ended.transcript,
         [
-            "2: error: cannot connect".to_owned(),
             format!(
-                "2:   because: nothing listens on tcp://127.0.0.1:{port}; is the server running?"
+                "2: error: cannot connect to tcp://127.0.0.1:{port}: connection refused; is the server running?"
             ),
             "2:   remedy: start a server with `tidewire serve`, or check the address".to_owned(),
         ]

@@ -12,7 +12,8 @@ use rustix::io::Errno;
 pub enum DatagramBindError {
     /// Somebody receives there already.
     #[error(
-        "udp://{address} is in use; choose another port or stop the process that holds it (ss -lunp)"
+        "cannot receive on udp://{address}: it is in use; choose another port or stop the process that holds it \
+         (ss -lunp)"
     )]
     InUse {
         /// The address asked for.
@@ -22,7 +23,7 @@ pub enum DatagramBindError {
     },
     /// This process may not receive there: a port below 1,024.
     #[error(
-        "receiving on udp://{address} is not permitted; choose a port from 1024 up, or grant the \
+        "cannot receive on udp://{address}: permission denied; choose a port from 1024 up, or grant the \
          capability CAP_NET_BIND_SERVICE"
     )]
     PermissionDenied {
@@ -33,7 +34,7 @@ pub enum DatagramBindError {
     },
     /// The IP address belongs to no interface of this machine.
     #[error(
-        "udp://{address} is no address of this machine; list them with `ip address`, or bind to 0.0.0.0 \
+        "cannot receive on udp://{address}: it is no address of this machine; list them with `ip address`, or bind to 0.0.0.0 \
          or [::]"
     )]
     AddressNotAvailable {
@@ -51,7 +52,7 @@ pub enum DatagramBindError {
         hard: u64,
     },
     /// Anything else.
-    #[error("cannot receive on udp://{address}")]
+    #[error("cannot receive on udp://{address}: {source}")]
     Io {
         /// The address asked for.
         address: SocketAddr,
@@ -80,7 +81,7 @@ impl DatagramBindError {
 #[non_exhaustive]
 pub enum DatagramConnectError {
     /// Its machine says that nobody receives there.
-    #[error("nobody receives on udp://{peer}; is the server running?")]
+    #[error("cannot connect to udp://{peer}: nobody receives there; is the server running?")]
     Refused {
         /// The peer asked for.
         peer: SocketAddr,
@@ -88,7 +89,9 @@ pub enum DatagramConnectError {
         source: io::Error,
     },
     /// There is no way to its network.
-    #[error("no way leads to udp://{peer}; check the address and the routes (ip route)")]
+    #[error(
+        "cannot connect to udp://{peer}: there is no route; check the address and the routes (ip route)"
+    )]
     Unreachable {
         /// The peer asked for.
         peer: SocketAddr,
@@ -104,7 +107,7 @@ pub enum DatagramConnectError {
         hard: u64,
     },
     /// Anything else.
-    #[error("cannot send to udp://{peer}")]
+    #[error("cannot send to udp://{peer}: {source}")]
     Io {
         /// The peer asked for.
         peer: SocketAddr,
@@ -156,7 +159,7 @@ mod tests {
         let in_use = shown(Errno::ADDRINUSE);
         assert_eq!(
             in_use.to_string(),
-            "udp://127.0.0.1:53 is in use; choose another port or stop the process that holds it \
+            "cannot receive on udp://127.0.0.1:53: it is in use; choose another port or stop the process that holds it \
              (ss -lunp)"
         );
         assert!(in_use.source().is_some());

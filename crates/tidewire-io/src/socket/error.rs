@@ -12,7 +12,10 @@ use crate::descriptors::{DescriptorLimit, descriptor_limit};
 #[non_exhaustive]
 pub enum BindError {
     /// Somebody listens there already.
-    #[error("{address} is in use; choose another {}", in_use_remedy(address))]
+    #[error(
+        "cannot listen on {address}: it is in use; choose another {}",
+        in_use_remedy(address)
+    )]
     InUse {
         /// The address asked for.
         address: SocketAddress,
@@ -21,7 +24,7 @@ pub enum BindError {
     },
     /// This process may not listen there: a port below 1,024, or a directory it may not write to.
     #[error(
-        "listening on {address} is not permitted; {}",
+        "cannot listen on {address}: permission denied; {}",
         permission_remedy(address)
     )]
     PermissionDenied {
@@ -32,7 +35,7 @@ pub enum BindError {
     },
     /// The IP address belongs to no interface of this machine.
     #[error(
-        "{address} is no address of this machine; list them with `ip address`, or bind to 0.0.0.0 or [::]"
+        "cannot listen on {address}: it is no address of this machine; list them with `ip address`, or bind to 0.0.0.0 or [::]"
     )]
     AddressNotAvailable {
         /// The address asked for.
@@ -42,14 +45,14 @@ pub enum BindError {
     },
     /// The path names a file that is not a socket, which is left alone.
     #[error(
-        "{address} exists and is not a socket; choose another path or remove the file yourself"
+        "cannot listen on {address}: the file is not a socket; choose another path or remove the file yourself"
     )]
     NotASocket {
         /// The address asked for.
         address: SocketAddress,
     },
     /// The directory of the path does not exist.
-    #[error("the directory of {address} does not exist; create it first")]
+    #[error("cannot listen on {address}: its directory does not exist; create it first")]
     NoDirectory {
         /// The address asked for.
         address: SocketAddress,
@@ -57,13 +60,15 @@ pub enum BindError {
         source: io::Error,
     },
     /// The path is longer than a socket's address can hold.
-    #[error("the path of {address} is longer than 107 bytes; choose a shorter one")]
+    #[error("cannot listen on {address}: the path is longer than 107 bytes; choose a shorter one")]
     PathTooLong {
         /// The address asked for.
         address: SocketAddress,
     },
     /// The process has no descriptor left.
-    #[error("no descriptor is left (limit {soft}, hard limit {hard}); raise it with `ulimit -n`")]
+    #[error(
+        "cannot listen: no descriptor is left (limit {soft}, hard limit {hard}); raise it with `ulimit -n`"
+    )]
     DescriptorsExhausted {
         /// The limit in force.
         soft: u64,
@@ -71,7 +76,7 @@ pub enum BindError {
         hard: u64,
     },
     /// The socket options cannot be.
-    #[error("cannot listen on {address} with these socket options")]
+    #[error("cannot listen on {address} with these socket options: {source}")]
     Options {
         /// The address asked for.
         address: SocketAddress,
@@ -79,7 +84,7 @@ pub enum BindError {
         source: SocketOptionsError,
     },
     /// Anything else.
-    #[error("cannot listen on {address}")]
+    #[error("cannot listen on {address}: {source}")]
     Io {
         /// The address asked for.
         address: SocketAddress,
@@ -163,20 +168,22 @@ impl AcceptError {
 #[non_exhaustive]
 pub enum StreamConnectError {
     /// The machine answered that nobody listens.
-    #[error("nothing listens on {address}; is the server running?")]
+    #[error("cannot connect to {address}: connection refused; is the server running?")]
     Refused {
         /// The address asked for.
         address: SocketAddress,
     },
     /// The path of a Unix socket does not exist.
-    #[error("{address} does not exist; is the server running, and is the path right?")]
+    #[error(
+        "cannot connect to {address}: the socket does not exist; is the server running, and is the path right?"
+    )]
     NotFound {
         /// The address asked for.
         address: SocketAddress,
     },
     /// Nobody answered.
     #[error(
-        "{address} did not answer in time; is the address right, and does a firewall drop the packets?"
+        "cannot connect to {address}: no answer in time; is the address right, and does a firewall drop the packets?"
     )]
     TimedOut {
         /// The address asked for.
@@ -185,7 +192,7 @@ pub enum StreamConnectError {
         source: io::Error,
     },
     /// There is no way to the machine.
-    #[error("there is no route to {address}; check the address and the network")]
+    #[error("cannot connect to {address}: there is no route; check the address and the network")]
     Unreachable {
         /// The address asked for.
         address: SocketAddress,
@@ -194,7 +201,7 @@ pub enum StreamConnectError {
     },
     /// A firewall rule or the mode of the socket file forbids it.
     #[error(
-        "connecting to {address} is not permitted; check the socket file's mode or the local firewall"
+        "cannot connect to {address}: permission denied; check the socket file's mode or the local firewall"
     )]
     PermissionDenied {
         /// The address asked for.
@@ -204,14 +211,16 @@ pub enum StreamConnectError {
     },
     /// The queue of a Unix listener is full; unlike TCP, the kernel does not wait for room. Try again
     /// shortly.
-    #[error("{address} has more waiting connections than its backlog holds; try again shortly")]
+    #[error(
+        "cannot connect to {address}: more connections wait than its backlog holds; try again shortly"
+    )]
     Busy {
         /// The address asked for.
         address: SocketAddress,
     },
     /// Every local port is used up for this peer.
     #[error(
-        "no local port is left for connections to {address}; widen net.ipv4.ip_local_port_range \
+        "cannot connect to {address}: no local port is left; widen net.ipv4.ip_local_port_range \
          or let the server listen on several addresses"
     )]
     PortsExhausted {
@@ -221,7 +230,9 @@ pub enum StreamConnectError {
         source: io::Error,
     },
     /// The process has no descriptor left.
-    #[error("no descriptor is left (limit {soft}, hard limit {hard}); raise it with `ulimit -n`")]
+    #[error(
+        "cannot connect: no descriptor is left (limit {soft}, hard limit {hard}); raise it with `ulimit -n`"
+    )]
     DescriptorsExhausted {
         /// The limit in force.
         soft: u64,
@@ -236,7 +247,7 @@ pub enum StreamConnectError {
         address: SocketAddress,
     },
     /// The socket options cannot be.
-    #[error("cannot connect to {address} with these socket options")]
+    #[error("cannot connect to {address} with these socket options: {source}")]
     Options {
         /// The address asked for.
         address: SocketAddress,
@@ -244,7 +255,7 @@ pub enum StreamConnectError {
         source: SocketOptionsError,
     },
     /// Anything else.
-    #[error("cannot connect to {address}")]
+    #[error("cannot connect to {address}: {source}")]
     Io {
         /// The address asked for.
         address: SocketAddress,
@@ -302,11 +313,11 @@ mod tests {
     }
 
     #[test]
-    fn messages_name_the_cause_and_the_remedy_and_leave_the_source_to_source() {
+    fn messages_name_what_failed_why_and_the_remedy() {
         let in_use = BindError::new(&tcp(), Errno::ADDRINUSE);
         assert_eq!(
             in_use.to_string(),
-            "tcp://127.0.0.1:80 is in use; choose another port or stop the process that holds it \
+            "cannot listen on tcp://127.0.0.1:80: it is in use; choose another port or stop the process that holds it \
              (ss -ltnp)"
         );
         assert!(in_use.source().is_some());
@@ -315,7 +326,7 @@ mod tests {
         let refused = StreamConnectError::new(&tcp(), Errno::CONNREFUSED);
         assert_eq!(
             refused.to_string(),
-            "nothing listens on tcp://127.0.0.1:80; is the server running?"
+            "cannot connect to tcp://127.0.0.1:80: connection refused; is the server running?"
         );
     }
 

@@ -10,7 +10,6 @@
 //!
 //! A host name is looked up on a thread of its own, because a resolver may take seconds and the lane has deadlines to keep.
 
-use std::error::Error;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::thread;
@@ -214,7 +213,7 @@ impl ClientService {
             cx.stop_lane();
             return;
         }
-        let cause = innermost(&error);
+        let cause = error.to_string();
         self.pending.unreachable = Some(cause.as_str().into());
         self.retry(cx, cause);
         if self.dialing.state == State::Idle {
@@ -261,15 +260,6 @@ fn look_up(link: &Arc<Link>, address: Address) -> std::io::Result<()> {
     };
     let thread = thread::Builder::new().name("tidewire-resolve".to_owned());
     thread.spawn(look).map(drop)
-}
-
-/// The text of the error that says the most: the one that caused all others.
-fn innermost(error: &ConnectError) -> String {
-    let mut cause: &dyn Error = error;
-    while let Some(source) = cause.source() {
-        cause = source;
-    }
-    cause.to_string()
 }
 
 #[cfg(test)]

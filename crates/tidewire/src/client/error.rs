@@ -16,13 +16,13 @@ use crate::transport::ConnectFailure;
 #[non_exhaustive]
 pub enum ConnectError {
     /// The text is not an address, or its host is unknown.
-    #[error("bad address")]
+    #[error(transparent)]
     Address(#[from] AddressError),
     /// The client's own lane could not start.
-    #[error("cannot start the client")]
+    #[error(transparent)]
     Start(#[from] ServeError),
     /// The server refused, did not answer, or speaks something else.
-    #[error("cannot connect")]
+    #[error(transparent)]
     Failed(#[from] ConnectFailure),
     /// The lane ended before the connection was made.
     #[error("the client ended before it was connected")]
@@ -53,7 +53,7 @@ pub enum RequestError {
     #[error("not connected")]
     NotConnected,
     /// There is no connection, because the last attempt to make one failed; nothing was sent. Try again later.
-    #[error("cannot connect: {cause}")]
+    #[error("{cause}")]
     CannotConnect {
         /// Why, for people.
         cause: String,
@@ -69,7 +69,7 @@ pub enum RequestError {
     )]
     CannotMatch,
     /// The codec cannot express the request; nothing was sent.
-    #[error("the codec cannot express the request")]
+    #[error(transparent)]
     Encode(#[from] EncodeError),
     /// The text is not a pattern; nothing was sent. Correct it.
     #[error(transparent)]

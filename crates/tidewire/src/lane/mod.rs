@@ -75,19 +75,19 @@ pub(crate) struct Lane<S> {
 #[non_exhaustive]
 pub enum LaneError {
     /// The chosen poller does not work here.
-    #[error("cannot open the poller")]
+    #[error(transparent)]
     Poller(#[from] PollerError),
     /// A descriptor could not be watched.
-    #[error("cannot watch a descriptor")]
+    #[error("a lane cannot watch a descriptor: {0}")]
     Register(#[from] RegisterError),
     /// Waiting for events failed.
-    #[error("cannot wait for events")]
+    #[error("a lane cannot wait for events: {0}")]
     Wait(#[from] WaitError),
     /// The service panicked. Its sessions were closed; those of other lanes go on.
     #[error("the service panicked: {0}")]
     ServicePanicked(String),
     /// The lane's doorbell or thread could not be made.
-    #[error("cannot start the lane")]
+    #[error("cannot start a lane: {0}")]
     Io(#[from] io::Error),
 }
 

@@ -14,6 +14,6 @@ pub enum HandOverError {
     #[error("the client has ended")]
     Ended,
     /// The codec cannot express the message, or it is larger than what both sides take.
-    #[error("the codec cannot express the message")]
+    #[error(transparent)]
     Encode(#[from] EncodeError),
 }

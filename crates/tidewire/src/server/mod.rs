@@ -73,13 +73,13 @@ pub struct ServerBuilder {
 #[non_exhaustive]
 pub enum ServeError {
     /// An address is malformed or unknown.
-    #[error("bad address")]
+    #[error(transparent)]
     Address(#[from] AddressError),
     /// An address could not be bound.
-    #[error("cannot listen")]
+    #[error(transparent)]
     Bind(#[from] BindError),
     /// A UDP port could not be bound.
-    #[error("cannot listen")]
+    #[error(transparent)]
     Datagram(#[from] DatagramBindError),
     /// The codec frames datagrams in another way than streams, and a server has one codec.
     #[error(
@@ -111,10 +111,10 @@ pub enum ServeError {
         address: Address,
     },
     /// An in-process name could not be taken.
-    #[error("cannot listen")]
+    #[error(transparent)]
     Inproc(#[from] InprocBindError),
     /// A lane could not start.
-    #[error("cannot start a lane")]
+    #[error(transparent)]
     Lane(#[from] LaneError),
     /// The rate limit lets nothing through, or limits nothing.
     #[error("bad rate limit")]

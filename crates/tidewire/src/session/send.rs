@@ -31,7 +31,7 @@ pub enum SendError {
     #[error("the session's output queue is full")]
     QueueFull,
     /// The codec cannot express the message.
-    #[error("the codec cannot express the message")]
+    #[error(transparent)]
     Encode(#[from] EncodeError),
 }
 

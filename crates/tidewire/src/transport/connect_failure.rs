@@ -4,6 +4,7 @@ use thiserror::Error;
 use tidewire_io::datagram::DatagramConnectError;
 use tidewire_io::socket::StreamConnectError;
 use tidewire_proto::connection::CloseReason;
+use tidewire_proto::text::escaped;
 
 use super::inproc::InprocConnectError;
 
@@ -12,20 +13,21 @@ use super::inproc::InprocConnectError;
 #[non_exhaustive]
 pub enum ConnectFailure {
     /// The system refused or gave up.
-    #[error("cannot connect")]
+    #[error(transparent)]
     Stream(#[from] StreamConnectError),
     /// Nobody receives at that UDP port, or no way leads there.
-    #[error("cannot connect")]
+    #[error(transparent)]
     Datagram(#[from] DatagramConnectError),
     /// There is no server of that name in this process, or it takes no more.
-    #[error("cannot connect")]
+    #[error(transparent)]
     Inproc(#[from] InprocConnectError),
     /// The server would not let this side in, and said why.
-    #[error("the server refused the connection: {text}")]
+    #[error("the server refused the connection: {}", escaped(text.as_bytes()))]
     Refused {
         /// Why, for programs: how the session ended.
         reason: CloseReason,
-        /// Why, for people, in the server's words. They are a stranger's: see [`tidewire_proto::text`].
+        /// Why, for people, in the server's words. They are foreign text, see [`tidewire_proto::text`]; the `Display` of this
+        /// error escapes them.
         text: String,
     },
     /// The lane's codec frames streams, and datagrams of it look different: build the server that connects with
@@ -36,6 +38,6 @@ pub enum ConnectFailure {
         codec: &'static str,
     },
     /// Connected, but the session ended before it was open.
-    #[error("{0}")]
+    #[error("the connection ended before it was open: {0}")]
     Closed(CloseReason),
 }

@@ -32,14 +32,14 @@ pub enum CallError<E = Infallible> {
         method: &'static str,
     },
     /// The arguments cannot be encoded; nothing was sent.
-    #[error("the arguments cannot be sent")]
+    #[error("the arguments cannot be sent: {0}")]
     Arguments(#[source] FormatError),
     /// The method ran, and its answer cannot be read. A type that both sides use is not the same in both.
-    #[error("the answer cannot be read")]
+    #[error("the answer cannot be read: {0}")]
     MalformedAnswer(#[source] FormatError),
     /// There was no answer, or a refusal for a reason that is not the method's: see [`RequestError`].
-    #[error("the call failed")]
-    Request(#[source] RequestError),
+    #[error(transparent)]
+    Request(RequestError),
 }
 
 impl<E> CallError<E> {

@@ -79,7 +79,7 @@ struct Terms {
 #[non_exhaustive]
 pub enum UpstreamAddressError {
     /// The text is not an address, or its host is unknown.
-    #[error("bad address")]
+    #[error(transparent)]
     Address(#[from] AddressError),
     /// Datagrams may be lost, and nobody would repeat a request. Use `tcp://`, `ipc://` or `inproc://`.
     #[error("an upstream cannot be asked over udp://; use tcp://, ipc:// or inproc://")]
@@ -113,7 +113,7 @@ pub enum UpstreamError {
     #[error("too many requests wait for the upstream")]
     TooMany,
     /// The codec cannot express the request. Nothing was sent.
-    #[error("the codec cannot express the request")]
+    #[error(transparent)]
     Encode(#[from] EncodeError),
     /// The server that asks is shutting down. Nothing was sent.
     #[error("the server is shutting down")]

@@ -50,7 +50,7 @@ pub(crate) struct InprocStream {
 pub enum InprocBindError {
     /// Another server of this process has the name, until it is shut down or dropped.
     #[error(
-        "{name} is in use by another server of this process; choose another name or stop that server first"
+        "cannot listen on {name}: it is in use by another server of this process; choose another name or stop that server first"
     )]
     InUse {
         /// The name asked for.
@@ -64,7 +64,7 @@ pub enum InprocBindError {
 pub enum InprocConnectError {
     /// No server of this process listens on the name.
     #[error(
-        "nothing in this process listens on {name}; start the server first, or let the client wait for it; inproc \
+        "cannot connect to {name}: nothing in this process listens on it; start the server first, or let the client wait for it; inproc \
          names are per process, so use ipc:// or tcp:// to reach a server in another one"
     )]
     NotListening {
@@ -73,7 +73,7 @@ pub enum InprocConnectError {
     },
     /// No server listened on the name in time.
     #[error(
-        "no server of this process listened on {name} within the handshake timeout; is it started, and under this \
+        "cannot connect to {name}: no server of this process listened on it within the handshake timeout; is it started, and under this \
          name? Inproc names are per process"
     )]
     WaitedInVain {
@@ -82,7 +82,7 @@ pub enum InprocConnectError {
     },
     /// More connections of this process wait for their servers than one should need.
     #[error(
-        "too many connections already wait for servers, so this one to {name} may not; start the server first"
+        "cannot connect to {name}: too many connections already wait for servers; start the server first"
     )]
     TooManyWaiting {
         /// The name asked for.
@@ -90,7 +90,7 @@ pub enum InprocConnectError {
     },
     /// The server has more connections to take up than its queue holds. Try again shortly.
     #[error(
-        "the server on {name} has more new connections than its queue holds; try again shortly"
+        "cannot connect to {name}: its server has more new connections than its queue holds; try again shortly"
     )]
     Busy {
         /// The name asked for.
@@ -103,7 +103,7 @@ pub enum InprocConnectError {
     CannotWait,
     /// The rings could not be made.
     #[error(
-        "cannot make the rings of a connection to {name}; most likely descriptors (`ulimit -n`) or memory mappings \
+        "cannot connect to {name}: no rings can be made; most likely descriptors (`ulimit -n`) or memory mappings \
          (`sysctl vm.max_map_count`) are used up: raise the limit"
     )]
     Rings {

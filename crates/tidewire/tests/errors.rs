@@ -1,0 +1,105 @@
+//! What an error says where a program prints it: what failed, why, and what to do.
+
+use std::error::Error;
+use std::net::TcpListener;
+
+use tidewire::{
+    Client, CloseReason, ConnectError, ConnectFailure, Context, GoAwayCode, HandOverError, Message,
+    RequestError, SendError, Server, describe,
+};
+use tidewire_proto::error::EncodeError;
+
+fn echo(cx: &mut Context<'_>, message: Message<'_>) -> tidewire::HandlerResult {
+    cx.reply(message.payload)
+}
+
+/// Says its text by itself, and no cause says it again.
+fn says(error: &(dyn Error + 'static), expected: &str) {
+    assert_eq!(error.to_string(), expected);
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let said = error.to_string();
+        assert!(
+            expected.ends_with(&said) || !expected.contains(&said),
+            "{said}"
+        );
+        cause = error.source();
+    }
+}
+
+/// It said "cannot connect", and only its cause said to what, and why.
+#[test]
+fn a_connection_that_is_refused_says_to_whom_and_why() {
+    let holder = TcpListener::bind("127.0.0.1:0").unwrap();
+    // The same port of another address of this machine, where nobody listens.
+    let address = format!("tcp://127.0.0.99:{}", holder.local_addr().unwrap().port());
+    let error = Client::connect(&address).unwrap_err();
+    let expected =
+        format!("cannot connect to {address}: connection refused; is the server running?");
+    says(&error, &expected);
+    assert_eq!(describe(&error), expected);
+
+    let error = Client::connect("ipc:///nowhere/at/all.sock").unwrap_err();
+    let expected = "cannot connect to ipc:///nowhere/at/all.sock: the socket does not exist; is the server running, and \
+                    is the path right?";
+    says(&error, expected);
+
+    let error = Client::connect("inproc://nobody-here").unwrap_err();
+    let text = error.to_string();
+    assert!(
+        text.starts_with("cannot connect to inproc://nobody-here: nothing in this process"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_server_that_cannot_start_says_where_and_why() {
+    let first = tidewire::serve("tcp://127.0.0.1:0", echo).unwrap();
+    let error = tidewire::serve(&first.to_string(), echo).unwrap_err();
+    let text = error.to_string();
+    let expected = format!("cannot listen on {first}: it is in use; choose another port");
+    assert!(text.starts_with(&expected), "{text}");
+    let error = Server::builder().lanes(0).listen("tcp://127.0.0.1:0");
+    let error = error.unwrap().start(|_| echo).unwrap_err();
+    assert!(error.to_string().contains("use 1 to "), "{error}");
+    let error = Server::builder().listen("http://localhost:80").unwrap_err();
+    assert!(error.to_string().starts_with("unknown transport \"http\""));
+}
+
+#[test]
+fn what_a_server_said_is_escaped() {
+    let refused = ConnectFailure::Refused {
+        reason: CloseReason::GoAway(GoAwayCode::Removed),
+        text: "no\x1b[2J entry".to_owned(),
+    };
+    let error = ConnectError::from(refused);
+    says(
+        &error,
+        "the server refused the connection: no\\u{1b}[2J entry",
+    );
+}
+
+#[test]
+fn what_cannot_be_sent_says_why() {
+    let encode = EncodeError::PayloadTooLarge {
+        bytes: 70_000,
+        limit: 65_507,
+    };
+    let text = "payload of 70000 bytes does not fit a frame (limit 65507)";
+    says(&RequestError::from(encode), text);
+    says(&SendError::from(encode), text);
+    says(&HandOverError::from(encode), text);
+    says(&tidewire::PublishError::from(encode), text);
+    says(
+        &RequestError::Closed(CloseReason::IdleTimeout.into()),
+        "the connection ended before the reply: nothing came within the idle timeout",
+    );
+}
+
+#[cfg(feature = "typed")]
+#[test]
+fn a_typed_call_that_has_no_answer_says_why() {
+    use tidewire::typed::CallError;
+    let error: CallError = CallError::Request(RequestError::TimedOut);
+    says(&error, "no reply within the deadline");
+}
