@@ -2,6 +2,7 @@
 
 use crate::config::{Config, Policies, PolicyError};
 mod bind;
+mod wait;
 
 use std::fmt;
 use std::time::Duration;

@@ -1,7 +1,9 @@
 //! Closing sessions, with and without words for their peers.
 //!
-//! A close comes after everything that the session was sent before it and after every answer that it is owed, also those that
-//! are deferred. Nothing more is read from the peer meanwhile. The words go last: in the native protocol as a go-away, in
+//! A close comes after everything that the session was sent before it, and after every answer that was given before it, also
+//! those that wait in line for an earlier request whose answer is deferred, and so after that one's. Requests that nobody has
+//! answered are given up otherwise: a peer that is closed should not stay for as long as a slow backend takes. Nothing more
+//! is read from the peer meanwhile. The words go last: in the native protocol as a go-away, in
 //! `lines` as a line. No other codec has words for it, and there a close with words is a plain close.
 //!
 //! | code | what the clients of this project do |
@@ -16,8 +18,9 @@ use super::{Context, NotOpen, SessionHandle, Sessions};
 use crate::session::SessionId;
 
 impl Context<'_> {
-    /// Closes the session this call is about, after what was sent to it has been written, and after the answers that it is
-    /// owed, also deferred ones. Within [`Service::on_close`](crate::Service::on_close) it does nothing, because that session
+    /// Closes the session this call is about, after what was sent to it and the answers that were given before. An answer that
+    /// waits for an earlier one, where replies are matched by their order, is waited for; other requests whose answers are
+    /// deferred are [given up](crate::Deferred::is_cancelled). Within [`Service::on_close`](crate::Service::on_close) it does nothing, because that session
     /// has ended already.
     pub fn close(&mut self) {
         self.close_session(self.id);
@@ -80,6 +83,11 @@ impl Context<'_> {
         }
         if let Some(slot) = self.core.sessions.slot_of(id) {
             self.core.sessions.end_by_service(slot, farewell);
+            if id == self.id {
+                // Nothing may be left for a further reply to wait for.
+                self.keeps_order = self.core.sessions[slot].must_keep_order();
+                self.settle_replies();
+            }
         }
     }
 }

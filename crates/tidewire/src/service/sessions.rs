@@ -244,8 +244,7 @@ impl SessionHandle {
         self.post(message).map_err(|NotOpen| SendError::NotOpen)
     }
 
-    /// Closes the session after what was sent to it has been written, and after the answers that it is owed, also deferred
-    /// ones. Its service sees [`CloseReason::Service`](crate::CloseReason::Service).
+    /// Closes the session after what was sent to it and answered before, as [`Context::close`] does. Its service sees [`CloseReason::Service`](crate::CloseReason::Service).
     /// [`SessionHandle::close_with`] tells the peer why.
     ///
     /// # Errors

@@ -164,8 +164,9 @@ impl LaneSessions {
         self.mark_dirty(slot);
     }
 
-    /// Ends a session because the service wants it to, as [`Self::finish`] does, and tells the peer why.
+    /// Ends a session because the service wants it to, after what is answered so far, and tells the peer why.
     pub(crate) fn end_by_service(&mut self, slot: usize, farewell: Option<Box<Farewell>>) {
+        self.keep_answered(slot);
         self.change(slot, |connection, rules| match farewell {
             Some(farewell) => connection.finish_with(rules, CloseReason::Service, *farewell),
             None => connection.finish(CloseReason::Service),

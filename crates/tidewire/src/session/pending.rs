@@ -119,6 +119,20 @@ impl Unanswered {
         }
     }
 
+    /// Gives up every request that is not answered, unless an answer waits behind it in line. Returns whether one does.
+    fn give_up_behind_answers(&mut self) -> bool {
+        match self {
+            Self::Unordered { .. } => false,
+            Self::Ordered { places, .. } => {
+                while let Some(Place::Deferred(token)) = places.back() {
+                    token.cancel();
+                    places.pop_back();
+                }
+                !places.is_empty()
+            }
+        }
+    }
+
     /// Calls `visit` for every token that is out.
     fn tokens(&self, mut visit: impl FnMut(&Token)) {
         match self {
@@ -308,6 +322,14 @@ impl LaneSessions {
             connection.pause(PauseReason::Output);
             self.counters.reads_paused.add(1);
             self.update_interest(slot);
+        }
+    }
+
+    /// The session will end: requests that nobody has answered are given up, but those that answers wait for in line.
+    pub(super) fn keep_answered(&mut self, slot: usize) {
+        let unanswered = self.slab[slot].unanswered.as_deref_mut();
+        if !unanswered.is_some_and(Unanswered::give_up_behind_answers) {
+            self.cancel_all(slot);
         }
     }
 

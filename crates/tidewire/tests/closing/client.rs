@@ -97,50 +97,49 @@ fn a_client_that_is_turned_away_for_good_while_it_reconnects_stays_away() {
     drop(directory);
 }
 
+/// Those that are idempotent, too: there is no next connection for them.
 #[test]
 fn requests_that_wait_learn_why_the_server_closed() {
     let (server, taken) = keeper();
     let client = persistent(&server);
     let plain = client.request(b"plain");
-    let again = client.prepare(b"again").idempotent();
-    let again = again.send();
+    let again = client.prepare(b"again").idempotent().send();
     let tokens = [(); 2].map(|()| taken.recv_timeout(DEADLINE).unwrap());
-    // What is owed comes before the close, so these are given up first.
     let session = server.server().sessions().list().pop().unwrap();
     session.close_with(GoAwayCode::Removed, "spam").unwrap();
-    let [plain_token, again_token] = tokens;
-    plain_token.reply(b"answered").unwrap();
-    assert_eq!(plain.wait().unwrap().payload(), b"answered");
-    again_token.reply(b"answered too").unwrap();
-    assert_eq!(again.wait().unwrap().payload(), b"answered too");
+    for request in [plain, again] {
+        match request.wait().unwrap_err() {
+            RequestError::Closed(end) => {
+                assert!(end.reason.is_final(), "{end}");
+                assert_eq!(&*end.text, "spam");
+            }
+            error => panic!("{error}"),
+        }
+    }
+    assert!(tokens.iter().all(Deferred::is_cancelled));
     event(&client, |event| (event == Event::Ended).then_some(()));
-    server.stop();
+    assert_eq!(server.stop().sessions_opened, 1);
 }
 
-/// What was sent when the server had closed already is not answered, and not repeated either. The server does not read it, so
-/// its system resets the connection, which was taken for an accident: the kicked client came back.
+/// The server does not read what crosses its words, so its system resets the connection, which was taken for an accident: the
+/// kicked client came back.
 #[test]
-fn requests_that_cross_a_kick_fail_with_its_words() {
-    let (server, taken) = keeper();
-    let client = persistent(&server);
-    let first = client.request(b"first");
-    let token = taken.recv_timeout(DEADLINE).unwrap();
-    let session = server.server().sessions().list().pop().unwrap();
-    session.close_with(GoAwayCode::Removed, "spam").unwrap();
-    // It reaches a server that reads no more.
-    let crossing = client.prepare(b"crossing").idempotent();
-    let crossing = crossing.send();
-    token.reply(b"answered").unwrap();
-    assert_eq!(first.wait().unwrap().payload(), b"answered");
-    match crossing.wait().unwrap_err() {
-        RequestError::Closed(end) => {
-            assert!(end.reason.is_final(), "{end}");
-            assert_eq!(&*end.text, "spam");
+fn a_kick_lasts_for_a_client_whose_messages_cross_it() {
+    for _ in 0..20 {
+        let server = TestServer::over_tcp(Server::builder(), &tw1(), |_| {
+            |cx: &mut Context<'_>, _: Message<'_>| {
+                cx.close_with(GoAwayCode::Removed, "spam");
+                Ok(())
+            }
+        });
+        let client = persistent(&server);
+        let crossing = [(); 50].map(|()| client.prepare(&[0; 5_000]).idempotent().send());
+        for request in crossing {
+            assert!(request.wait().is_err());
         }
-        // It was still on its way to the lane.
-        error => assert_eq!(error, RequestError::Shutdown),
+        event(&client, |event| (event == Event::Ended).then_some(()));
+        assert_eq!(server.stop().sessions_opened, 1);
     }
-    server.stop();
 }
 
 #[test]

@@ -1,0 +1,102 @@
+//! Waiting for the end of a server: of its own accord, or by a signal.
+
+use std::io;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use tidewire_io::clock::now_ns;
+
+use super::{Server, Stopped};
+use crate::lane::LaneThread;
+use crate::limits::nanoseconds;
+use crate::mailbox::{LaneMessage, Mailbox};
+
+impl Server {
+    /// Blocks until all lanes have ended: each because its poller failed, its service panicked, or its service called
+    /// [`Context::stop_lane`](crate::Context::stop_lane). A lane that ends leaves the others running, and this goes on waiting for
+    /// them. Do not call it on a lane of this server.
+    ///
+    /// ```
+    /// use tidewire::{Client, Context, Message};
+    ///
+    /// let server = tidewire::serve("tcp://127.0.0.1:0", |cx: &mut Context<'_>, message: Message<'_>| {
+    ///     cx.stop_lane();
+    ///     cx.reply(message.payload)
+    /// })?;
+    /// let client = Client::connect(&server.to_string())?;
+    /// assert_eq!(client.request_blocking(b"the end")?.payload(), b"the end");
+    /// assert!(server.wait().failures.is_empty());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn wait(mut self) -> Stopped {
+        let failures = self.threads.drain(..).filter_map(LaneThread::join);
+        let failures = failures.collect();
+        Stopped {
+            metrics: self.metrics.read(),
+            failures,
+        }
+    }
+
+    /// Blocks until SIGINT (Ctrl-C) or SIGTERM comes, and shuts the server down as [`Server::shutdown`] does, with `deadline` for
+    /// its peers. A second signal ends it at once. It also returns when all lanes have ended by themselves, as
+    /// [`Server::wait`] does. Do not call it on a lane of this server.
+    ///
+    /// From this call on, these two signals no longer end the process by themselves, also after it has returned. Nothing else
+    /// in this library touches signals.
+    ///
+    /// ```no_run
+    /// use std::time::Duration;
+    /// use tidewire::{Context, Message};
+    ///
+    /// let server = tidewire::serve("tcp://127.0.0.1:8080", |cx: &mut Context<'_>, message: Message<'_>| {
+    ///     cx.reply(message.payload)
+    /// })?;
+    /// let stopped = server.wait_for_signals(Duration::from_secs(10))?;
+    /// println!("{} sessions were served", stopped.metrics.sessions_opened);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The system refused the handlers or the thread that waits for the lanes. The server has stopped then.
+    pub fn wait_for_signals(mut self, deadline: Duration) -> io::Result<Stopped> {
+        let mut signals = Signals::new([SIGINT, SIGTERM])?;
+        let handle = signals.handle();
+        let lanes = self.lanes.clone();
+        let mut names = std::mem::take(&mut self.names);
+        let waiter = thread::Builder::new()
+            .name("tidewire-wait".to_owned())
+            .spawn(move || {
+                let mut server = self;
+                let failures = server.threads.drain(..).filter_map(LaneThread::join);
+                let failures = failures.collect();
+                let metrics = server.metrics.read();
+                handle.close();
+                Stopped { metrics, failures }
+            })?;
+        let mut is_first = true;
+        for _ in signals.forever() {
+            names.clear();
+            let deadline_ns = now_ns().saturating_add(nanoseconds(deadline));
+            let message = || match is_first {
+                true => LaneMessage::Drain { deadline_ns },
+                false => LaneMessage::Stop,
+            };
+            tell(&lanes, message);
+            is_first = false;
+        }
+        waiter
+            .join()
+            .map_err(|_| io::Error::other("the thread that waits for the lanes panicked"))
+    }
+}
+
+fn tell(lanes: &[Arc<Mailbox>], message: impl Fn() -> LaneMessage) {
+    for lane in lanes {
+        // One that has ended takes nothing.
+        lane.post_waiting(message());
+    }
+}

@@ -1,0 +1,153 @@
+//! A server that ends by a signal, in a process of its own.
+
+#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpStream;
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::Duration;
+
+use tidewire::io::socket::SocketAddress;
+use tidewire::{Client, Context, Endpoint, Message, Server};
+
+/// Set for the process that is the server.
+const IS_SERVER: &str = "TIDEWIRE_TEST_SIGNALS";
+
+/// Not a test of its own: what the child process of the others does.
+#[test]
+fn the_server_of_a_child_process() {
+    let Ok(kind) = std::env::var(IS_SERVER) else {
+        return;
+    };
+    let server = Server::builder().lanes(2).listen("tcp://127.0.0.1:0");
+    let mut kept = Vec::new();
+    let (sender, taken) = std::sync::mpsc::channel();
+    let server = server.unwrap().start(|_| {
+        let sender = sender.clone();
+        move |cx: &mut Context<'_>, message: Message<'_>| {
+            if message.payload == b"stop" {
+                cx.stop_lane();
+            }
+            if message.payload == b"keep" {
+                sender.send(cx.defer()).unwrap();
+                return Ok(());
+            }
+            cx.reply(message.payload)
+        }
+    });
+    let server = server.unwrap();
+    println!("address {server}");
+    std::io::stdout().flush().unwrap();
+    let Endpoint::Socket(SocketAddress::Tcp(address)) = server.addresses()[0] else {
+        panic!("a TCP address");
+    };
+    let answers = std::thread::spawn(move || {
+        for deferred in taken {
+            println!("kept");
+            std::io::stdout().flush().unwrap();
+            if kind == "hold" {
+                kept.push(deferred);
+                continue;
+            }
+            // The drain has begun when nobody listens any more.
+            while TcpStream::connect(address).is_ok() {
+                std::thread::yield_now();
+            }
+            deferred.reply(b"kept").unwrap();
+        }
+    });
+    let stopped = server.wait_for_signals(Duration::from_secs(600)).unwrap();
+    println!("stopped {}", stopped.failures.len());
+    std::io::stdout().flush().unwrap();
+    drop(answers);
+    std::process::exit(0);
+}
+
+struct Process {
+    child: Child,
+    lines: std::io::Lines<BufReader<ChildStdout>>,
+}
+
+impl Process {
+    fn start(kind: &str) -> Self {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "the_server_of_a_child_process", "--nocapture"])
+            .env(IS_SERVER, kind)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let stdout = child.stdout.take().unwrap();
+        let lines = BufReader::new(stdout).lines();
+        Self { child, lines }
+    }
+
+    /// The rest of the line that begins so, which may stand behind what the test harness prints.
+    fn line(&mut self, beginning: &str) -> String {
+        loop {
+            let line = self.lines.next().expect("the line comes").unwrap();
+            if let Some(at) = line.find(beginning) {
+                return line[at + beginning.len()..].trim().to_owned();
+            }
+        }
+    }
+
+    fn signal(&self, name: &str) {
+        let id = self.child.id().to_string();
+        let sent = Command::new("kill").args([name, &id]).status().unwrap();
+        assert!(sent.success());
+    }
+
+    fn end(mut self) {
+        assert!(self.child.wait().unwrap().success());
+    }
+}
+
+#[test]
+fn a_signal_ends_a_server_in_order() {
+    for signal in ["-INT", "-TERM"] {
+        let mut process = Process::start("drain");
+        let client = Client::connect(&process.line("address ")).unwrap();
+        let request = client.request(b"keep");
+        process.line("kept");
+        process.signal(signal);
+        assert_eq!(request.wait().unwrap().payload(), b"kept");
+        assert_eq!(process.line("stopped "), "0");
+        process.end();
+    }
+}
+
+#[test]
+fn a_second_signal_ends_it_at_once() {
+    let mut process = Process::start("hold");
+    let client = Client::connect(&process.line("address ")).unwrap();
+    let request = client.request(b"keep");
+    process.line("kept");
+    process.signal("-TERM");
+    // The drain waits for an answer that never comes; whoever sees it has seen the first signal.
+    loop {
+        match client.next_event() {
+            tidewire::Event::Opened { .. } => {}
+            event => panic!("{event:?}"),
+        }
+        if client.request_blocking(b"new work").is_err() {
+            break;
+        }
+    }
+    process.signal("-TERM");
+    assert!(request.wait().is_err());
+    assert_eq!(process.line("stopped "), "0");
+    process.end();
+}
+
+#[test]
+fn a_server_whose_lanes_end_by_themselves_is_waited_for() {
+    let mut process = Process::start("drain");
+    let address = process.line("address ");
+    // One session for each lane.
+    let clients = [(); 2].map(|()| Client::connect(&address).unwrap());
+    for client in &clients {
+        assert_eq!(client.request_blocking(b"stop").unwrap().payload(), b"stop");
+    }
+    assert_eq!(process.line("stopped "), "0");
+    process.end();
+}
