@@ -1,8 +1,12 @@
 //! A server that ends by a signal, in a process of its own.
 
-#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a failed unwrap is a failed test, and a child process tells its parent by its output"
+)]
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader};
 use std::net::TcpStream;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Duration;
@@ -37,14 +41,12 @@ fn the_server_of_a_child_process() {
     });
     let server = server.unwrap();
     println!("address {server}");
-    std::io::stdout().flush().unwrap();
     let Endpoint::Socket(SocketAddress::Tcp(address)) = server.addresses()[0] else {
         panic!("a TCP address");
     };
     let answers = std::thread::spawn(move || {
         for deferred in taken {
             println!("kept");
-            std::io::stdout().flush().unwrap();
             if kind == "hold" {
                 kept.push(deferred);
                 continue;
@@ -58,7 +60,6 @@ fn the_server_of_a_child_process() {
     });
     let stopped = server.wait_for_signals(Duration::from_secs(600)).unwrap();
     println!("stopped {}", stopped.failures.len());
-    std::io::stdout().flush().unwrap();
     drop(answers);
     std::process::exit(0);
 }
