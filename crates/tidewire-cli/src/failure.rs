@@ -32,7 +32,7 @@ use tidewire::proto::handshake::HandshakeError;
 use tidewire::proto::text::escaped;
 use tidewire::{
     AddressError, CloseReason, ConnectError, ConnectFailure, GoAwayCode, HandOverError, LaneError,
-    RequestError, ServeError,
+    PublishError, RequestError, ServeError,
 };
 use tidewire_load::compare::{CompareError, NoiseError, RunSetError};
 
@@ -141,7 +141,9 @@ fn classify(error: &anyhow::Error) -> (u8, &str) {
             return Some((OTHER, OUTPUT));
         }
         let encode = match cause.downcast_ref() {
-            Some(HandOverError::Encode(error)) => Some(error),
+            Some(
+                PublishError::HandOver(HandOverError::Encode(error)) | PublishError::Encode(error),
+            ) => Some(error),
             _ => cause.downcast_ref::<EncodeError>(),
         };
         if let Some(EncodeError::PayloadTooLarge { .. }) = encode {

@@ -143,7 +143,7 @@ mod tests {
         let refused = DatagramConnectError::new(peer, Errno::CONNREFUSED.into());
         assert_eq!(
             refused.to_string(),
-            "nobody receives on udp://127.0.0.1:53; is the server running?"
+            "cannot connect to udp://127.0.0.1:53: nobody receives there; is the server running?"
         );
         assert!(refused.source().is_some());
         let lost = DatagramConnectError::new(peer, Errno::NETUNREACH.into());

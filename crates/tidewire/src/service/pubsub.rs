@@ -76,7 +76,7 @@ impl PubSub {
     /// })?;
     /// let client = Client::connect(&server.to_string())?;
     /// assert!(client.subscribe("public.>").is_ok());
-    /// assert!(matches!(client.subscribe("*.keys"), Err(RequestError::Refused { .. })));
+    /// assert!(matches!(client.subscribe(">"), Err(RequestError::Refused { .. })));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
