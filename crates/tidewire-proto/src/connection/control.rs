@@ -52,11 +52,12 @@ struct Pong {
 }
 
 /// The text of a go-away.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 enum Words {
     ShuttingDown,
     Reason(CloseReason),
-    Own(Box<str>),
+    /// Those of the service, which are among the connection's last words.
+    Own,
 }
 
 /// How many control frames came in the second that began at `window_ns`.
@@ -234,8 +235,7 @@ impl Connection {
                 kind: Kind::GoAway,
             }));
         };
-        let farewell = Some(Box::new(Farewell::new(body.code, body.text)));
-        self.peer_going = farewell;
+        self.note_peer_farewell(Farewell::new(body.code, body.text));
         if !self.is_open() || matches!(self.outbound, Outbound::HalfClosed) {
             return Handled::Closed(CloseReason::GoAway(body.code));
         }
@@ -288,9 +288,14 @@ impl Connection {
     }
 
     /// Has the peer told the last words of the service. They count more than a go-away that was told before.
-    pub(super) fn tell_farewell(&mut self, farewell: Farewell) {
+    /// Returns whether there are some that were not told yet.
+    pub(super) fn tell_farewell(&mut self) -> bool {
+        let Some(code) = self.take_untold_code() else {
+            return false;
+        };
         self.is_going_told = true;
-        self.pending.go_away = Some((farewell.code, Words::Own(farewell.text)));
+        self.pending.go_away = Some((code, Words::Own));
+        true
     }
 
     fn tell(&mut self, code: GoAwayCode, words: Words) {
@@ -354,7 +359,7 @@ impl Connection {
         let text = match words {
             Words::ShuttingDown => "the server is shutting down".into(),
             Words::Reason(reason) => reason.to_string().into(),
-            Words::Own(text) => text,
+            Words::Own => self.own_text(),
         };
         let mut body = Vec::new();
         GoAwayBody { code, text: &text }.encode(&mut body);

@@ -14,6 +14,15 @@ pub struct Farewell {
     pub text: Box<str>,
 }
 
+/// The words with which the sides of a connection close it.
+#[derive(Debug, Default)]
+pub(super) struct LastWords {
+    pub(super) peer: Option<Farewell>,
+    own: Option<Farewell>,
+    /// This side's go-away is written, or among the frames to transmit.
+    is_own_told: bool,
+}
+
 impl Farewell {
     /// A farewell whose text is cut to 255 bytes.
     #[must_use]
@@ -34,8 +43,11 @@ impl Connection {
     pub fn finish_with(&mut self, rules: &Rules, reason: CloseReason, farewell: Farewell) {
         let is_mistaken = !rules.has_go_away && self.side == Side::Connecting;
         let is_writing = matches!(self.outbound, Outbound::Writing { .. });
-        if self.is_open() && is_writing && !is_mistaken && self.farewell.is_none() {
-            self.farewell = Some(Box::new(farewell));
+        if self.is_open() && is_writing && !is_mistaken {
+            self.last_words
+                .get_or_insert_default()
+                .own
+                .get_or_insert(farewell);
         }
         self.finish(reason);
     }
@@ -43,6 +55,26 @@ impl Connection {
     /// The last words of the peer, if it said why it closes.
     #[must_use]
     pub fn peer_farewell(&self) -> Option<&Farewell> {
-        self.peer_going.as_deref()
+        self.last_words.as_ref()?.peer.as_ref()
+    }
+
+    pub(super) fn note_peer_farewell(&mut self, farewell: Farewell) {
+        self.last_words.get_or_insert_default().peer = Some(farewell);
+    }
+
+    /// The code of this side's farewell, once.
+    pub(super) fn take_untold_code(&mut self) -> Option<GoAwayCode> {
+        let words = self.last_words.as_deref_mut()?;
+        let code = words.own.as_ref()?.code;
+        (!std::mem::replace(&mut words.is_own_told, true)).then_some(code)
+    }
+
+    /// The text of this side's farewell.
+    pub(super) fn own_text(&self) -> Box<str> {
+        let own = self
+            .last_words
+            .as_ref()
+            .and_then(|words| words.own.as_ref());
+        own.map_or_else(|| "".into(), |own| own.text.clone())
     }
 }

@@ -50,6 +50,7 @@ mod timeouts;
 
 pub use control::{Handled, Identity};
 pub use farewell::Farewell;
+use farewell::LastWords;
 pub use filter::FrameFilter;
 pub use partial::PartialFrame;
 pub use reason::CloseReason;
@@ -151,10 +152,8 @@ pub struct Connection {
     control_budget: ControlBudget,
     /// Largest whole frame that both sides take, in bytes.
     frame_bytes_max: usize,
-    /// The peer said that it will close.
-    peer_going: Option<Box<Farewell>>,
-    /// Told to the peer when all output is written.
-    farewell: Option<Box<Farewell>>,
+    /// The words with which either side closes; none for most of its life, so they are kept apart.
+    last_words: Option<Box<LastWords>>,
     /// The peer was told that this side will close.
     is_going_told: bool,
     /// The server of this connection is shutting down.
@@ -195,8 +194,7 @@ impl Connection {
             new_work: NewWork::Served,
             control_budget: ControlBudget::default(),
             frame_bytes_max: rules.frame_bytes_max,
-            peer_going: None,
-            farewell: None,
+            last_words: None,
             is_going_told: false,
             is_draining: false,
             peer_agent: None,
@@ -386,7 +384,7 @@ impl Connection {
     /// what crossed its words.
     pub fn close(&mut self, reason: CloseReason) {
         if !self.is_closed() {
-            self.phase = Phase::Closed(match (self.outbound, reason, &self.peer_going) {
+            self.phase = Phase::Closed(match (self.outbound, reason, self.peer_farewell()) {
                 (Outbound::Ending(first), ..) => first,
                 (_, CloseReason::PeerReset, Some(farewell)) => CloseReason::GoAway(farewell.code),
                 _ => reason,
@@ -473,6 +471,7 @@ impl Connection {
     pub fn handle_writable(&mut self, now_ns: u64) {
         if let Outbound::Writing { is_blocked, .. } = &mut self.outbound
             && std::mem::take(is_blocked)
+            && self.is_open()
         {
             self.timing.note_taken(now_ns);
         }
@@ -487,7 +486,7 @@ impl Connection {
         has_layers: bool,
         now_ns: u64,
     ) -> Written {
-        if !rules.has_pings && self.delivery == Delivery::Reliable {
+        if !rules.has_pings && self.delivery == Delivery::Reliable && self.is_open() {
             // A listener that never types is not idle while it takes what it is sent.
             self.timing.note_taken(now_ns);
         }
@@ -500,8 +499,7 @@ impl Connection {
         };
         match then {
             Then::Close(reason) if !(owes_answers && reason.waits_for_answers()) => {
-                if let Some(farewell) = self.farewell.take() {
-                    self.tell_farewell(*farewell);
+                if self.tell_farewell() {
                     return Written::Transmit;
                 }
                 if has_layers {
@@ -575,13 +573,13 @@ impl Connection {
     /// Whether the peer has said that it will close.
     #[must_use]
     pub const fn is_peer_going(&self) -> bool {
-        self.peer_going.is_some()
+        matches!(&self.last_words, Some(words) if words.peer.is_some())
     }
 
     /// Why the connection ends when its peer has nothing more to say.
     #[must_use]
     pub fn end_reason(&self) -> CloseReason {
-        match &self.peer_going {
+        match self.peer_farewell() {
             Some(farewell) => CloseReason::GoAway(farewell.code),
             None if self.is_draining => CloseReason::Shutdown,
             None => CloseReason::PeerClosed,

@@ -31,11 +31,10 @@ pub enum Overdue {
 /// When things happened, in nanoseconds on the owner's clock.
 #[derive(Debug)]
 pub(super) struct Timing {
-    /// When the handshake began.
-    began_ns: u64,
+    /// When the handshake began; once the connection is open, when the peer last took output, which is a sign of life like
+    /// input.
+    began_or_taken_ns: u64,
     last_input_ns: u64,
-    /// When the peer last took output, which is a sign of life like input.
-    last_taken_ns: u64,
     /// When the first ping since the last sign of life was sent; before that sign if there was none.
     asked_ns: u64,
     /// When a check since the last sign of life came too late to judge; before that sign if there was none.
@@ -51,9 +50,8 @@ pub(super) struct Timing {
 impl Timing {
     pub(super) const fn new(now_ns: u64) -> Self {
         Self {
-            began_ns: now_ns,
+            began_or_taken_ns: now_ns,
             last_input_ns: now_ns,
-            last_taken_ns: now_ns,
             asked_ns: 0,
             excused_ns: 0,
             due_ns: u64::MAX,
@@ -62,19 +60,19 @@ impl Timing {
         }
     }
 
-    /// The peer took output.
+    /// The peer of an open connection took output.
     #[inline]
     pub(super) fn note_taken(&mut self, now_ns: u64) {
-        self.last_taken_ns = self.last_taken_ns.max(now_ns);
+        self.began_or_taken_ns = self.began_or_taken_ns.max(now_ns);
     }
 
     /// When the peer last showed that it lives.
     fn last_sign_ns(&self) -> u64 {
-        self.last_input_ns.max(self.last_taken_ns)
+        self.last_input_ns.max(self.began_or_taken_ns)
     }
 
     pub(super) const fn begin_handshake(&mut self, now_ns: u64) {
-        self.began_ns = now_ns;
+        self.began_or_taken_ns = now_ns;
     }
 }
 
@@ -236,7 +234,7 @@ impl Connection {
 
     fn handshake_end_ns(&self, rules: &Rules) -> u64 {
         self.timing
-            .began_ns
+            .began_or_taken_ns
             .saturating_add(rules.handshake_timeout_ns)
     }
 
