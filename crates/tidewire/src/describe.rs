@@ -14,7 +14,7 @@ use tidewire_proto::text::escaped;
 /// use tidewire::Client;
 ///
 /// // Nobody listens on this port.
-/// let error = Client::connect("tcp://127.0.0.1:1").unwrap_err();
+/// let error = Client::connect("tcp://127.0.0.1:1").wait().unwrap_err();
 /// assert_eq!(
 ///     tidewire::describe(&error),
 ///     "cannot connect to tcp://127.0.0.1:1: connection refused; is the server running?"

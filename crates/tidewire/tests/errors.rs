@@ -33,18 +33,20 @@ fn a_connection_that_is_refused_says_to_whom_and_why() {
     let holder = TcpListener::bind("127.0.0.1:0").unwrap();
     // The same port of another address of this machine, where nobody listens.
     let address = format!("tcp://127.0.0.99:{}", holder.local_addr().unwrap().port());
-    let error = Client::connect(&address).unwrap_err();
+    let error = Client::connect(&address).wait().unwrap_err();
     let expected =
         format!("cannot connect to {address}: connection refused; is the server running?");
     says(&error, &expected);
     assert_eq!(describe(&error), expected);
 
-    let error = Client::connect("ipc:///nowhere/at/all.sock").unwrap_err();
+    let error = Client::connect("ipc:///nowhere/at/all.sock")
+        .wait()
+        .unwrap_err();
     let expected = "cannot connect to ipc:///nowhere/at/all.sock: the socket does not exist; is the server running, and \
                     is the path right?";
     says(&error, expected);
 
-    let error = Client::connect("inproc://nobody-here").unwrap_err();
+    let error = Client::connect("inproc://nobody-here").wait().unwrap_err();
     let text = error.to_string();
     assert!(
         text.starts_with("cannot connect to inproc://nobody-here: nothing in this process"),

@@ -107,8 +107,8 @@ impl Process {
 fn a_signal_ends_a_server_in_order() {
     for signal in ["-INT", "-TERM"] {
         let mut process = Process::start("drain");
-        let client = Client::connect(&process.line("address ")).unwrap();
-        let request = client.request(b"keep");
+        let client = Client::connect(&process.line("address ")).wait().unwrap();
+        let request = client.request(b"keep").send();
         process.line("kept");
         process.signal(signal);
         assert_eq!(request.wait().unwrap().payload(), b"kept");
@@ -120,20 +120,12 @@ fn a_signal_ends_a_server_in_order() {
 #[test]
 fn a_second_signal_ends_it_at_once() {
     let mut process = Process::start("hold");
-    let client = Client::connect(&process.line("address ")).unwrap();
-    let request = client.request(b"keep");
+    let client = Client::connect(&process.line("address ")).wait().unwrap();
+    let request = client.request(b"keep").send();
     process.line("kept");
     process.signal("-TERM");
     // The drain waits for an answer that never comes; whoever sees it has seen the first signal.
-    loop {
-        match client.next_event() {
-            tidewire::Event::Opened { .. } => {}
-            event => panic!("{event:?}"),
-        }
-        if client.request_blocking(b"new work").is_err() {
-            break;
-        }
-    }
+    while client.request(b"new work").wait().is_ok() {}
     process.signal("-TERM");
     assert!(request.wait().is_err());
     assert_eq!(process.line("stopped "), "0");
@@ -145,9 +137,9 @@ fn a_server_whose_lanes_end_by_themselves_is_waited_for() {
     let mut process = Process::start("drain");
     let address = process.line("address ");
     // One session for each lane.
-    let clients = [(); 2].map(|()| Client::connect(&address).unwrap());
+    let clients = [(); 2].map(|()| Client::connect(&address).wait().unwrap());
     for client in &clients {
-        assert_eq!(client.request_blocking(b"stop").unwrap().payload(), b"stop");
+        assert_eq!(client.request(b"stop").wait().unwrap().payload(), b"stop");
     }
     assert_eq!(process.line("stopped "), "0");
     process.end();

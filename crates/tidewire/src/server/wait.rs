@@ -26,8 +26,8 @@ impl Server {
     ///     cx.stop_lane();
     ///     cx.reply(message.payload)
     /// })?;
-    /// let client = Client::connect(&server.to_string())?;
-    /// assert_eq!(client.request_blocking(b"the end")?.payload(), b"the end");
+    /// let client = Client::connect(&server.to_string()).wait()?;
+    /// assert_eq!(client.request(b"the end").wait()?.payload(), b"the end");
     /// assert!(server.wait().failures.is_empty());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```

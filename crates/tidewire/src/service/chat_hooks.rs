@@ -51,15 +51,15 @@ impl Chat {
     /// let server = Server::builder()
     ///     .listen("tcp://127.0.0.1:0")?
     ///     .start(|_| Chat::new().history(History::last(50)))?;
-    /// let ada = Client::connect(&server.to_string())?;
-    /// let room = ada.join("lobby", "ada")?.room;
+    /// let ada = Client::connect(&server.to_string()).wait()?;
+    /// let room = ada.join("lobby", "ada").wait()?.room;
     /// ada.say(room, b"is anybody here?")?;
-    /// ada.list(room)?; // What ada said is said by now.
+    /// ada.list(room).wait()?; // What ada said is said by now.
     ///
-    /// let bob = Client::connect(&server.to_string())?;
-    /// bob.join("lobby", "bob")?;
+    /// let bob = Client::connect(&server.to_string()).wait()?;
+    /// bob.join("lobby", "bob").wait()?;
     /// let told = loop {
-    ///     if let Event::Message(message) = bob.next_event()
+    ///     if let Event::Message(message) = bob.next_event().wait()
     ///         && message.kind == Kind::Deliver { break message };
     /// };
     /// assert_eq!((&*told.name, &told.payload[..]), ("ada", &b"is anybody here?"[..]));
@@ -84,9 +84,9 @@ impl Chat {
     ///         _ => Ok(()),
     ///     })
     /// })?;
-    /// let client = Client::connect(&server.to_string())?;
-    /// assert!(client.join("lobby", "eve").is_err());
-    /// assert!(client.join("lobby", "ada").is_ok());
+    /// let client = Client::connect(&server.to_string()).wait()?;
+    /// assert!(client.join("lobby", "eve").wait().is_err());
+    /// assert!(client.join("lobby", "ada").wait().is_ok());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]

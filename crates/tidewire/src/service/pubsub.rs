@@ -74,9 +74,9 @@ impl PubSub {
     ///         _ => Err(HandlerError::new(ErrorCode::Unsupported, "only public topics here")),
     ///     })
     /// })?;
-    /// let client = Client::connect(&server.to_string())?;
-    /// assert!(client.subscribe("public.>").is_ok());
-    /// assert!(matches!(client.subscribe(">"), Err(RequestError::Refused { .. })));
+    /// let client = Client::connect(&server.to_string()).wait()?;
+    /// assert!(client.subscribe("public.>").wait().is_ok());
+    /// assert!(matches!(client.subscribe(">").wait(), Err(RequestError::Refused { .. })));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]

@@ -144,11 +144,11 @@ impl Router {
     ///         .with(Chat::new())
     ///         .with(PubSub::new())
     /// })?;
-    /// let client = Client::connect(&server.to_string())?;
-    /// client.join("lobby", "ada")?;
-    /// let states = client.subscribe("state")?;
-    /// assert_eq!(client.call_method("close", b"closing").wait()?.payload(), b"done");
-    /// let TopicEvent::Message(state) = states.next() else { panic!("no message") };
+    /// let client = Client::connect(&server.to_string()).wait()?;
+    /// client.join("lobby", "ada").wait()?;
+    /// let states = client.subscribe("state").wait()?;
+    /// assert_eq!(client.request(b"closing").method("close").wait()?.payload(), b"done");
+    /// let TopicEvent::Message(state) = states.next_event().wait() else { panic!("no message") };
     /// assert_eq!(state.payload, b"closing");
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -172,9 +172,9 @@ impl Router {
     ///         })
     ///         .on("echo", |cx, message| cx.reply(message.payload))
     /// })?;
-    /// let client = Client::connect(&server.to_string())?;
-    /// assert!(client.call_method("echo", b"hi").wait().is_ok());
-    /// assert!(client.call_method("echo", b"").wait().is_err());
+    /// let client = Client::connect(&server.to_string()).wait()?;
+    /// assert!(client.request(b"hi").method("echo").wait().is_ok());
+    /// assert!(client.request(b"").method("echo").wait().is_err());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]

@@ -102,8 +102,8 @@ fn a_client_that_is_turned_away_for_good_while_it_reconnects_stays_away() {
 fn requests_that_wait_learn_why_the_server_closed() {
     let (server, taken) = keeper();
     let client = persistent(&server);
-    let plain = client.request(b"plain");
-    let again = client.prepare(b"again").idempotent().send();
+    let plain = client.request(b"plain").send();
+    let again = client.request(b"again").idempotent().send();
     let tokens = [(); 2].map(|()| taken.recv_timeout(DEADLINE).unwrap());
     let session = server.server().sessions().list().pop().unwrap();
     session.close_with(GoAwayCode::Removed, "spam").unwrap();
@@ -133,7 +133,7 @@ fn a_kick_lasts_for_a_client_whose_messages_cross_it() {
             }
         });
         let client = persistent(&server);
-        let crossing = [(); 50].map(|()| client.prepare(&[0; 5_000]).idempotent().send());
+        let crossing = [(); 50].map(|()| client.request(&[0; 5_000]).idempotent().send());
         for request in crossing {
             assert!(request.wait().is_err());
         }

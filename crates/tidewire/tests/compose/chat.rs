@@ -42,11 +42,11 @@ fn moderated() -> Chat {
 #[test]
 fn hooks_refuse_and_change_what_comes_over_tw1() {
     let server = TestServer::over_tcp(Server::builder(), &tw1(), |_| moderated());
-    let [ada, bob, eve] = [(); 3].map(|()| Client::connect(&server.url()).unwrap());
-    let room = ada.join("lobby", "ada").unwrap().room;
-    bob.join("lobby", "bob").unwrap();
+    let [ada, bob, eve] = [(); 3].map(|()| Client::connect(&server.url()).wait().unwrap());
+    let room = ada.join("lobby", "ada").wait().unwrap().room;
+    bob.join("lobby", "bob").wait().unwrap();
     for (client, room, name) in [(&eve, "lobby", "eve"), (&bob, "staff", "")] {
-        match client.join(room, name).unwrap_err() {
+        match client.join(room, name).wait().unwrap_err() {
             RequestError::Refused { code, .. } => assert_eq!(code, ErrorCode::NameInvalid),
             error => panic!("{error}"),
         }
@@ -55,11 +55,11 @@ fn hooks_refuse_and_change_what_comes_over_tw1() {
     ada.say(room, b"hello!!").unwrap();
     assert_eq!(message(&bob, Kind::Deliver).payload, b"ada@lobby: hello");
     assert_eq!(message(&ada, Kind::Error).channel, room);
-    assert!(ada.whisper(room, "bob", b"spam").is_err());
-    ada.whisper(room, "bob", b"psst!").unwrap();
+    assert!(ada.whisper(room, "bob", b"spam").wait().is_err());
+    ada.whisper(room, "bob", b"psst!").wait().unwrap();
     assert_eq!(message(&bob, Kind::Deliver).payload, b"ada@lobby: psst");
     for client in [ada, bob, eve] {
-        client.close();
+        client.close().wait();
     }
     assert_eq!(server.stop().said, 1);
 }
@@ -88,13 +88,13 @@ fn whoever_leaves_or_closes_is_told_to_the_hook() {
         sender.send(format!("{name} left {room}")).unwrap();
     });
     let server = TestServer::over_tcp(Server::builder(), &tw1(), |_| chat.clone());
-    let client = Client::connect(&server.url()).unwrap();
-    let lobby = client.join("lobby", "ada").unwrap().room;
-    client.join("garden", "").unwrap();
-    client.leave(lobby).unwrap();
-    assert!(client.leave(lobby).is_err(), "she is not there");
+    let client = Client::connect(&server.url()).wait().unwrap();
+    let lobby = client.join("lobby", "ada").wait().unwrap().room;
+    client.join("garden", "").wait().unwrap();
+    client.leave(lobby).wait().unwrap();
+    assert!(client.leave(lobby).wait().is_err(), "she is not there");
     assert_eq!(left.recv_timeout(DEADLINE).unwrap(), "ada left lobby");
-    client.close();
+    client.close().wait();
     assert_eq!(left.recv_timeout(DEADLINE).unwrap(), "ada left garden");
     server.stop();
     assert!(left.try_recv().is_err());
@@ -126,7 +126,7 @@ fn moderated_server(lanes: usize) -> (TestServer, Client, [Client; 3]) {
     let connect = |()| {
         let reconnect = Backoff::default();
         let client = Client::builder().reconnect(reconnect);
-        client.connect(&server.url()).unwrap()
+        client.connect(&server.url()).wait().unwrap()
     };
     let moderator = connect(());
     let members = [(); 3].map(connect);
@@ -137,18 +137,18 @@ fn moderated_server(lanes: usize) -> (TestServer, Client, [Client; 3]) {
 fn a_room_speaks_to_its_members_on_all_lanes() {
     for lanes in 1..=3 {
         let (server, moderator, members) = moderated_server(lanes);
-        let call = |name, payload| moderator.call_method(name, payload).wait();
+        let call = |name, payload| moderator.request(payload).method(name).wait();
         assert!(call("announce", b"anybody?").is_err(), "no such room");
         for (client, name) in members.iter().zip(["ada", "bob", "eve"]) {
-            client.join("lobby", name).unwrap();
+            client.join("lobby", name).wait().unwrap();
         }
         call("announce", b"closing soon").unwrap();
         for client in &members {
             let heard = message(client, Kind::Deliver);
             assert_eq!((heard.id, &heard.payload[..]), (0, &b"closing soon"[..]));
         }
-        members.iter().for_each(Client::close);
-        moderator.close();
+        members.iter().for_each(|client| client.close().wait());
+        moderator.close().wait();
         let metrics = server.stop();
         assert_eq!((metrics.said, metrics.room_delivered >= 3), (1, true));
     }
@@ -160,9 +160,9 @@ fn a_removed_member_is_told_and_may_come_again() {
         let (server, moderator, members) = moderated_server(lanes);
         let mut room = 0;
         for (client, name) in members.iter().zip(["ada", "bob", "eve"]) {
-            room = client.join("lobby", name).unwrap().room;
+            room = client.join("lobby", name).wait().unwrap().room;
         }
-        let call = |name, payload| moderator.call_method(name, payload).wait();
+        let call = |name, payload| moderator.request(payload).method(name).wait();
         assert!(call("remove", b"nobody").is_err());
         for (client, name) in members.iter().zip(["ada", "bob"]) {
             call("remove", name.as_bytes()).unwrap();
@@ -176,13 +176,13 @@ fn a_removed_member_is_told_and_may_come_again() {
                     }
                 }
             }
-            assert!(client.list(room).is_err(), "{name} is out");
+            assert!(client.list(room).wait().is_err(), "{name} is out");
         }
-        assert_eq!(members[2].list(room).unwrap().len(), 1);
-        members[0].join("lobby", "").unwrap();
-        assert_eq!(members[2].list(room).unwrap().len(), 2);
-        members.iter().for_each(Client::close);
-        moderator.close();
+        assert_eq!(members[2].list(room).wait().unwrap().len(), 1);
+        members[0].join("lobby", "").wait().unwrap();
+        assert_eq!(members[2].list(room).wait().unwrap().len(), 2);
+        members.iter().for_each(|client| client.close().wait());
+        moderator.close().wait();
         server.stop();
     }
 }
@@ -192,13 +192,13 @@ fn a_closed_member_stays_away() {
     for lanes in 1..=3 {
         let (server, moderator, members) = moderated_server(lanes);
         for (client, name) in members.iter().zip(["ada", "bob", "eve"]) {
-            client.join("lobby", name).unwrap();
+            client.join("lobby", name).wait().unwrap();
         }
         for (client, name) in members.iter().zip(["ada", "bob", "eve"]) {
-            let close = moderator.call_method("close", name.as_bytes());
+            let close = moderator.request(name.as_bytes()).method("close");
             close.wait().unwrap();
             let text = loop {
-                match client.next_event_within(DEADLINE).unwrap() {
+                match client.next_event().wait_for(DEADLINE).unwrap() {
                     Event::Closed { reason, text } => {
                         assert!(reason.is_final());
                         break text;
@@ -208,9 +208,9 @@ fn a_closed_member_stays_away() {
                 }
             };
             assert_eq!(&*text, "spam");
-            assert_eq!(client.next_event_within(DEADLINE), Some(Event::Ended));
+            assert_eq!(client.next_event().wait_for(DEADLINE), Some(Event::Ended));
         }
-        moderator.close();
+        moderator.close().wait();
         assert_eq!(server.stop().sessions_opened, 4);
     }
 }

@@ -17,25 +17,25 @@ fn with_history(lanes: usize, history: History) -> TestServer {
 fn the_last_messages_come_before_live_ones_with_their_authors_names() {
     for lanes in 1..=3 {
         let server = with_history(lanes, History::last(3));
-        let ada = Client::connect(&server.url()).unwrap();
-        let room = ada.join("lobby", "ada").unwrap().room;
+        let ada = Client::connect(&server.url()).wait().unwrap();
+        let room = ada.join("lobby", "ada").wait().unwrap().room;
         for number in 0..5_u8 {
             ada.say(room, &[number]).unwrap();
         }
-        ada.list(room).unwrap();
+        ada.list(room).wait().unwrap();
         // The author is gone, and the room with its last member.
-        ada.close();
+        ada.close().wait();
         server.wait_for("ada is gone", |metrics| metrics.sessions_closed() == 1);
-        let [bob, eve] = [(); 2].map(|()| Client::connect(&server.url()).unwrap());
-        let room = bob.join("lobby", "bob").unwrap().room;
+        let [bob, eve] = [(); 2].map(|()| Client::connect(&server.url()).wait().unwrap());
+        let room = bob.join("lobby", "bob").wait().unwrap().room;
         bob.say(room, b"live").unwrap();
         for number in 2..5 {
             let told = message(&bob, Kind::Deliver);
             assert_eq!((&*told.name, &told.payload[..]), ("ada", &[number][..]));
             assert_eq!(told.channel, room);
         }
-        bob.list(room).unwrap();
-        eve.join("lobby", "eve").unwrap();
+        bob.list(room).wait().unwrap();
+        eve.join("lobby", "eve").wait().unwrap();
         for expected in [("ada", &[3][..]), ("ada", &[4]), ("bob", b"live")] {
             let told = message(&eve, Kind::Deliver);
             assert_eq!((&*told.name, &told.payload[..]), expected);
@@ -43,8 +43,8 @@ fn the_last_messages_come_before_live_ones_with_their_authors_names() {
         bob.say(room, b"hello, eve").unwrap();
         let live = message(&eve, Kind::Deliver);
         assert_eq!((&*live.name, &live.payload[..]), ("", &b"hello, eve"[..]));
-        bob.close();
-        eve.close();
+        bob.close().wait();
+        eve.close().wait();
         server.stop();
     }
 }
@@ -52,16 +52,16 @@ fn the_last_messages_come_before_live_ones_with_their_authors_names() {
 #[test]
 fn a_chat_without_history_tells_nothing_and_whispers_are_not_kept() {
     let server = with_history(1, History::default());
-    let [ada, bob, eve] = [(); 3].map(|()| Client::connect(&server.url()).unwrap());
-    let room = ada.join("lobby", "ada").unwrap().room;
-    bob.join("lobby", "bob").unwrap();
-    ada.whisper(room, "bob", b"secret").unwrap();
+    let [ada, bob, eve] = [(); 3].map(|()| Client::connect(&server.url()).wait().unwrap());
+    let room = ada.join("lobby", "ada").wait().unwrap().room;
+    bob.join("lobby", "bob").wait().unwrap();
+    ada.whisper(room, "bob", b"secret").wait().unwrap();
     ada.say(room, b"aloud").unwrap();
-    ada.list(room).unwrap();
-    eve.join("lobby", "eve").unwrap();
+    ada.list(room).wait().unwrap();
+    eve.join("lobby", "eve").wait().unwrap();
     assert_eq!(message(&eve, Kind::Deliver).payload, b"aloud");
     for client in [ada, bob, eve] {
-        client.close();
+        client.close().wait();
     }
     server.stop();
 }
@@ -98,14 +98,14 @@ fn who_joins_while_others_talk_misses_nothing_and_hears_nothing_twice() {
         };
         let server = with_history(lanes, history);
         let speakers: Vec<Client> = (0..3)
-            .map(|_| Client::connect(&server.url()).unwrap())
+            .map(|_| Client::connect(&server.url()).wait().unwrap())
             .collect();
         let newcomers: Vec<Client> = (0..NEWCOMERS)
-            .map(|_| Client::connect(&server.url()).unwrap())
+            .map(|_| Client::connect(&server.url()).wait().unwrap())
             .collect();
         let mut room = 0;
         for (number, speaker) in speakers.iter().enumerate() {
-            let joined = speaker.join("lobby", &format!("speaker{number}"));
+            let joined = speaker.join("lobby", &format!("speaker{number}")).wait();
             room = joined.unwrap().room;
         }
         std::thread::scope(|scope| {
@@ -115,7 +115,7 @@ fn who_joins_while_others_talk_misses_nothing_and_hears_nothing_twice() {
                         speaker.say(room, &words(number, count)).unwrap();
                         if count % 8 == 0 {
                             // Not all at once, or everybody would join before or after.
-                            speaker.list(room).unwrap();
+                            speaker.list(room).wait().unwrap();
                         }
                     }
                 });
@@ -123,14 +123,15 @@ fn who_joins_while_others_talk_misses_nothing_and_hears_nothing_twice() {
             for (number, newcomer) in newcomers.iter().enumerate() {
                 newcomer
                     .join("lobby", &format!("newcomer{number}"))
+                    .wait()
                     .unwrap();
             }
         });
         for newcomer in &newcomers {
             check_rows(newcomer, speakers.len(), MESSAGES);
-            newcomer.close();
+            newcomer.close().wait();
         }
-        speakers.iter().for_each(Client::close);
+        speakers.iter().for_each(|client| client.close().wait());
         server.stop();
     }
 }
@@ -146,7 +147,7 @@ fn check_rows(newcomer: &Client, speakers: usize, messages: u32) {
     let mut next: HashMap<u8, u32> = HashMap::new();
     let mut ended = 0;
     while ended < speakers {
-        let event = newcomer.next_event_within(DEADLINE);
+        let event = newcomer.next_event().wait_for(DEADLINE);
         let Some(Event::Message(heard)) = event else {
             assert!(
                 event.is_some(),

@@ -12,7 +12,7 @@ use tidewire_testkit::DEADLINE;
 /// The next message of this kind.
 fn message(client: &Client, kind: Kind) -> OwnedMessage {
     loop {
-        match client.next_event_within(DEADLINE) {
+        match client.next_event().wait_for(DEADLINE) {
             Some(Event::Message(message)) if message.kind == kind => return message,
             Some(_) => {}
             None => panic!("no {kind:?} came"),

@@ -27,31 +27,31 @@ fn refused(result: Result<impl Sized, RequestError>) -> ErrorCode {
 #[test]
 fn one_server_has_methods_rooms_and_topics() {
     let server = TestServer::over_tcp(Server::builder(), &tw1(), everything);
-    let [ada, bob] = [(); 2].map(|()| Client::connect(&server.url()).unwrap());
-    let echoed = ada.call_method("echo", b"hi").wait().unwrap();
+    let [ada, bob] = [(); 2].map(|()| Client::connect(&server.url()).wait().unwrap());
+    let echoed = ada.request(b"hi").method("echo").wait().unwrap();
     assert_eq!(echoed.payload(), b"hi");
     assert_eq!(
-        refused(ada.call_method("none", b"").wait()),
+        refused(ada.request(b"").method("none").wait()),
         ErrorCode::NotFound
     );
 
-    let room = ada.join("lobby", "ada").unwrap().room;
-    bob.join("lobby", "bob").unwrap();
+    let room = ada.join("lobby", "ada").wait().unwrap().room;
+    bob.join("lobby", "bob").wait().unwrap();
     ada.say(room, b"hello").unwrap();
     assert_eq!(message(&bob, Kind::Deliver).payload, b"hello");
-    assert_eq!(ada.list(room).unwrap().len(), 2);
+    assert_eq!(ada.list(room).wait().unwrap().len(), 2);
 
-    let news = bob.subscribe("news.>").unwrap();
+    let news = bob.subscribe("news.>").wait().unwrap();
     ada.publish("news.today", b"rain").unwrap();
-    let TopicEvent::Message(today) = news.next_within(DEADLINE).unwrap() else {
+    let TopicEvent::Message(today) = news.next_event().wait_for(DEADLINE).unwrap() else {
         panic!("no message");
     };
     assert_eq!(today.payload, b"rain");
     ada.flush().wait().unwrap();
     // A request for a room that the session is not in, without a name, is nobody's.
     assert_eq!(refused(bob.request_on(room + 1_000)), ErrorCode::NotFound);
-    ada.close();
-    bob.close();
+    ada.close().wait();
+    bob.close().wait();
     server.stop();
 }
 
@@ -61,7 +61,7 @@ trait RequestOn {
 
 impl RequestOn for Client {
     fn request_on(&self, channel: u16) -> Result<tidewire::Reply, RequestError> {
-        self.prepare(&[1]).channel(channel).wait()
+        self.request(&[1]).channel(channel).wait()
     }
 }
 
@@ -83,12 +83,12 @@ fn methods_come_before_topics_where_both_are_names() {
     let builder = Server::builder().trust_datagram_peers(true);
     let server = TestServer::over_udp(builder, &codec("uvrpc"), everything);
     let builder = Client::builder().codec(codec("uvrpc"));
-    let client = builder.connect(&server.url()).unwrap();
-    let reply = client.call_method("echo", b"hi").wait().unwrap();
+    let client = builder.connect(&server.url()).wait().unwrap();
+    let reply = client.request(b"hi").method("echo").wait().unwrap();
     assert_eq!(reply.payload(), b"hi");
-    let reply = client.call_method("news", b"rain").wait().unwrap();
+    let reply = client.request(b"rain").method("news").wait().unwrap();
     assert_eq!(reply.payload(), b"", "published");
-    client.close();
+    client.close().wait();
     assert_eq!(server.stop().published, 1);
 }
 
@@ -106,11 +106,17 @@ fn middleware_sees_every_message_in_order() {
                 _ => Ok(()),
             })
     });
-    let client = Client::connect(&server.url()).unwrap();
-    assert!(client.call_method("echo", b"").wait().is_ok());
-    assert_eq!(refused(client.join("a", "ada")), ErrorCode::LimitReached);
-    assert_eq!(refused(client.subscribe("a")), ErrorCode::Unsupported);
-    client.close();
+    let client = Client::connect(&server.url()).wait().unwrap();
+    assert!(client.request(b"").method("echo").wait().is_ok());
+    assert_eq!(
+        refused(client.join("a", "ada").wait()),
+        ErrorCode::LimitReached
+    );
+    assert_eq!(
+        refused(client.subscribe("a").wait()),
+        ErrorCode::Unsupported
+    );
+    client.close().wait();
     assert_eq!(server.stop().refused, 2);
 }
 
@@ -130,9 +136,12 @@ fn topics_are_authorized() {
                 }
             })
     });
-    let client = Client::connect(&server.url()).unwrap();
-    assert_eq!(refused(client.subscribe(">")), ErrorCode::Unsupported);
-    let public = client.subscribe("public.>").unwrap();
+    let client = Client::connect(&server.url()).wait().unwrap();
+    assert_eq!(
+        refused(client.subscribe(">").wait()),
+        ErrorCode::Unsupported
+    );
+    let public = client.subscribe("public.>").wait().unwrap();
     for (topic, payload) in [
         ("public.read", &b"x"[..]),
         ("public.write", b"bad"),
@@ -140,11 +149,11 @@ fn topics_are_authorized() {
     ] {
         client.publish(topic, payload).unwrap();
     }
-    let TopicEvent::Message(heard) = public.next_within(DEADLINE).unwrap() else {
+    let TopicEvent::Message(heard) = public.next_event().wait_for(DEADLINE).unwrap() else {
         panic!("no message");
     };
     assert_eq!(heard.payload, b"good");
-    client.close();
+    client.close().wait();
     let metrics = server.stop();
     assert_eq!((metrics.published, metrics.refused), (1, 3));
 }
@@ -186,14 +195,14 @@ fn parts_are_told_of_sessions_and_take_messages_in_order() {
             .with(part(b"b"))
             .otherwise(|cx, _| cx.reply(b"otherwise"))
     });
-    let client = Client::connect(&server.url()).unwrap();
-    let other = Client::connect(&server.url()).unwrap();
-    let ask = |payload: &[u8]| client.request_blocking(payload).unwrap().into_payload();
+    let client = Client::connect(&server.url()).wait().unwrap();
+    let other = Client::connect(&server.url()).wait().unwrap();
+    let ask = |payload: &[u8]| client.request(payload).wait().unwrap().into_payload();
     assert_eq!(ask(b"abc"), b"a 2");
-    other.close();
+    other.close().wait();
     server.wait_for("it has left", |metrics| metrics.sessions_closed() == 1);
     assert_eq!(ask(b"b"), b"b 1");
     assert_eq!(ask(b"c"), b"otherwise");
-    client.close();
+    client.close().wait();
     server.stop();
 }
