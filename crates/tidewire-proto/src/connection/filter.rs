@@ -159,6 +159,7 @@ mod tests {
             frame_bytes_max: 1 << 20,
             handshake_timeout_ns: 1,
             idle_timeout_ns: 1,
+            receive_timeout_ns: 0,
             heartbeat_ns: 0,
             unvalidated_timeout_ns: 1,
             frame_timeout_ns: 1,
