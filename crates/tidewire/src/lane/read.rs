@@ -307,12 +307,7 @@ pub(super) fn decode_frames<S: Service, C: Codec + ?Sized, const IS_DATAGRAM: bo
             serve::<S, C, IS_DATAGRAM>(cx, service, codec, slot, message, consumed);
             if is_expected && !cx.stopped {
                 let like = (frame, &message);
-                let behind = match message.name {
-                    "" => serve_alike::<S, C, IS_DATAGRAM>(cx, service, codec, slot, like, rest),
-                    _ => {
-                        serve_alike_named::<S, C, IS_DATAGRAM>(cx, service, codec, slot, like, rest)
-                    }
-                };
+                let behind = serve_alike::<S, C, IS_DATAGRAM>(cx, service, codec, slot, like, rest);
                 frames += ((rest.len() - behind.len()) / consumed) as u64;
                 rest = behind;
             }
@@ -376,9 +371,17 @@ fn serve_alike<'a, S: Service, C: Codec + ?Sized, const IS_DATAGRAM: bool>(
     (frame, message): (&'a [u8], &Message<'a>),
     input: &'a [u8],
 ) -> &'a [u8] {
-    let name = "";
-    let message = Message { name, ..*message };
-    serve_like::<S, C, IS_DATAGRAM>(cx, service, codec, slot, (frame, &message), input)
+    if !message.name.is_empty() {
+        return serve_alike_named::<S, C, IS_DATAGRAM>(
+            cx,
+            service,
+            codec,
+            slot,
+            (frame, message),
+            input,
+        );
+    }
+    serve_like::<S, C, IS_DATAGRAM>(cx, service, codec, slot, (frame, message), input)
 }
 
 /// As [`serve_alike`], for messages with a name. Apart, so that the loop over the others is as short as if there were none.
