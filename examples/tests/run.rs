@@ -185,6 +185,8 @@ fn what_goes_wrong_is_told_in_words() {
         env!("CARGO_BIN_EXE_typed_server"),
         env!("CARGO_BIN_EXE_forwarding_gateway"),
         env!("CARGO_BIN_EXE_async_handlers"),
+        env!("CARGO_BIN_EXE_device_gateway"),
+        env!("CARGO_BIN_EXE_market_data"),
     ] {
         let output = Command::new(server).arg(&address).output().unwrap();
         let text = String::from_utf8(output.stderr).unwrap();

@@ -1,0 +1,148 @@
+//! Market data to readers of which some are slow: `cargo run --release -p tidewire-examples --bin market_data`
+//!
+//! A feed publishes 200,000 updates a second of 10,000 symbols to 100 subscribers. Each tenth of them wants all symbols, the
+//! others want one exchange. Who cannot keep up is told the latest update of each symbol, and how many it has missed.
+//! The first subscriber takes nothing until the feed is over, as a program does that was stopped in a debugger.
+//!
+//! Arguments: address, symbols, updates of each symbol, updates a second, subscribers.
+
+use std::collections::HashMap;
+use std::error::Error;
+use std::time::{Duration, Instant};
+
+use tidewire::io::socket::SocketOptions;
+use tidewire::{Client, Policy, PubSub, Server, Subscription, TopicEvent, WhenEventsFull};
+use tokio_stream::StreamExt;
+
+/// What is published.
+#[derive(Clone, Copy)]
+struct Feed {
+    symbols: u64,
+    /// Updates of each symbol.
+    rounds: u64,
+    updates_per_second: u64,
+}
+
+impl Feed {
+    async fn run(self, client: &Client) -> Result<(), Box<dyn Error>> {
+        let topic = |symbol| format!("md.{}.{symbol}", symbol % EXCHANGES);
+        let topics: Vec<String> = (0..self.symbols).map(topic).collect();
+        let updates_per_tick = self.updates_per_second.div_ceil(TICKS_PER_SECOND);
+        let mut ticks = tokio::time::interval(Duration::from_secs(1) / TICKS_PER_SECOND as u32);
+        let mut published = 0;
+        for round in 1..=self.rounds {
+            for topic in &topics {
+                // The round stands for a price.
+                client.publish(topic, &round.to_be_bytes())?;
+                published += 1;
+                if published % updates_per_tick == 0 {
+                    // A feed that waits for this never runs ahead of its server.
+                    client.flush().await?;
+                    ticks.tick().await;
+                }
+            }
+        }
+        client.flush().await?;
+        Ok(())
+    }
+
+    /// What the subscriber with this number wants: a pattern, and how many symbols match it.
+    fn pattern(self, subscriber: u64) -> (String, u64) {
+        match subscriber % EXCHANGES {
+            0 => ("md.>".to_owned(), self.symbols),
+            exchange => {
+                let matching = (0..self.symbols).filter(|symbol| symbol % EXCHANGES == exchange);
+                (format!("md.{exchange}.*"), matching.count() as u64)
+            }
+        }
+    }
+
+    /// Takes updates until each is here or known to be lost. Returns how it went.
+    async fn follow(self, mut events: Subscription, symbols: u64) -> String {
+        let (mut latest, mut delivered, mut lost) = (HashMap::new(), 0, 0);
+        let published = symbols * self.rounds;
+        while delivered + lost < published {
+            match events.next().await {
+                Some(TopicEvent::Message(update)) => {
+                    let round = update.payload.try_into().map_or(0, u64::from_be_bytes);
+                    latest.insert(update.topic, round);
+                    delivered += 1;
+                }
+                // Here the server dropped some, there this client.
+                Some(TopicEvent::Gap { lost: count } | TopicEvent::Lost { count }) => lost += count,
+                // The connection ended. How much is lost meanwhile is not known.
+                Some(_) | None => break,
+            }
+        }
+        let newest = latest.values().filter(|round| **round == self.rounds);
+        format!(
+            "{}: {} of {symbols} symbols at their newest, {delivered} delivered + {lost} told as lost of {published}",
+            events.pattern(),
+            newest.count(),
+        )
+    }
+}
+
+async fn subscribe(address: &str, pattern: &str) -> Result<Subscription, Box<dyn Error>> {
+    let client = Client::builder().socket_options(small_buffers());
+    let client = client.connect(address).await?;
+    let events = client
+        .subscribe(pattern)
+        .policy(Policy::ConflateByTopic)
+        // So that the server does it: it knows the topics already, and sends nothing that is old.
+        .when_events_full(WhenEventsFull::PauseReading)
+        .events_max(1_000);
+    Ok(events.await?)
+}
+
+/// What waits in the buffers of sockets cannot be replaced by what is newer.
+fn small_buffers() -> SocketOptions {
+    SocketOptions {
+        send_buffer_bytes: Some(64 * 1024),
+        receive_buffer_bytes: Some(64 * 1024),
+        ..SocketOptions::default()
+    }
+}
+
+async fn run(arguments: &[String]) -> Result<(), Box<dyn Error>> {
+    let number = |index: usize, default| arguments.get(index).map_or(Ok(default), |it| it.parse());
+    let feed = Feed {
+        symbols: number(1, 10_000)?,
+        rounds: number(2, 100)?,
+        updates_per_second: number(3, 200_000)?,
+    };
+    let address = arguments
+        .first()
+        .map_or("tcp://127.0.0.1:0", String::as_str);
+    let server = Server::builder().socket_options(small_buffers());
+    let server = server.listen(address)?.start(|_| PubSub::new())?;
+    println!("listening on {server}");
+    let address = server.to_string();
+    let stalled = subscribe(&address, &feed.pattern(0).0).await?;
+    let mut others = Vec::new();
+    for subscriber in 1..number(4, 100)? {
+        let (pattern, symbols) = feed.pattern(subscriber);
+        let events = subscribe(&address, &pattern).await?;
+        others.push(tokio::spawn(feed.follow(events, symbols)));
+    }
+    let start = Instant::now();
+    feed.run(&Client::connect(&address).await?).await?;
+    println!("published in {:.1} s", start.elapsed().as_secs_f64());
+    println!("{}", feed.follow(stalled, feed.symbols).await);
+    for other in others {
+        println!("{}", other.await?);
+    }
+    Ok(())
+}
+
+fn main() -> std::process::ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let runtime = tokio::runtime::Runtime::new();
+    tidewire_examples::report(match runtime {
+        Ok(runtime) => runtime.block_on(run(&arguments)),
+        Err(error) => Err(error.into()),
+    })
+}
+
+const EXCHANGES: u64 = 10;
+const TICKS_PER_SECOND: u64 = 100;
