@@ -7,8 +7,7 @@
 //! The checksum is Fletcher's over everything between the first byte and itself. Kinds: 0 one-way, 1 request, 2 reply,
 //! 3 error. A frame that fails its checksum ends the connection: whatever its length was, it cannot be trusted either.
 
-use tidewire::proto::codec::{Codec, Decoded, RequestIds};
-use tidewire::proto::error::{DecodeError, EncodeError};
+use tidewire::codec::{Codec, DecodeError, Decoded, EncodeError, RequestIds};
 use tidewire::{Kind, Message};
 
 /// The codec. It has no state: one instance serves all connections of a server.
@@ -123,7 +122,7 @@ const ERROR: u8 = 3;
 
 #[cfg(test)]
 mod tests {
-    use tidewire::proto::codec::contract;
+    use tidewire::codec::contract;
 
     use super::*;
 

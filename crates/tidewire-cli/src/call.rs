@@ -11,8 +11,8 @@ use anyhow::Context;
 use clap::Args;
 use clap::builder::NonEmptyStringValueParser;
 use serde_json::{Map, Value, json};
-use tidewire::proto::text::escaped;
 use tidewire::{Client, Disconnected, Event, RequestError};
+use tidewire_proto::text::escaped;
 
 use crate::connection::{ConnectionArguments, Need};
 use crate::logging::LogArguments;

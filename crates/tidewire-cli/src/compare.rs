@@ -5,9 +5,9 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::{Args, ValueEnum};
-use tidewire::proto::text::escape_json;
 use tidewire_load::compare::{Comparison, NoiseRecord, Pairing, RunSet, Verdict};
 use tidewire_load::statistics::Bootstrap;
+use tidewire_proto::text::escape_json;
 
 use crate::failure::Failure;
 

@@ -6,12 +6,12 @@
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use tidewire::io::poller::PollerChoice;
-use tidewire::proto::codec::Codec;
 use tidewire::{
     AnyCodec, Backoff, Client, ClientBuilder, CloseReason, ConnectError, ConnectFailure, Kind,
     Limits, Message,
 };
+use tidewire_io::poller::PollerChoice;
+use tidewire_proto::codec::Codec;
 
 use crate::failure::Failure;
 

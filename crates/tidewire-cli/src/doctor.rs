@@ -4,8 +4,8 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::Args;
-use tidewire::proto::text::escape_json;
 use tidewire_load::doctor::Examination;
+use tidewire_proto::text::escape_json;
 
 /// Examine this machine for what would spoil a measurement, and say how to fix it. Takes about three seconds and
 /// changes nothing.

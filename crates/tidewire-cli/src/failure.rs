@@ -22,19 +22,19 @@ use std::fmt;
 use std::io::Write;
 use std::process::ExitCode;
 
-use tidewire::io::datagram::{DatagramBindError, DatagramConnectError};
-use tidewire::io::poller::PollerVariableError;
-use tidewire::io::socket::{BindError, SocketAddress, StreamConnectError};
 use tidewire::log::LogError;
-use tidewire::proto::body::ErrorCode;
-use tidewire::proto::error::EncodeError;
-use tidewire::proto::handshake::HandshakeError;
-use tidewire::proto::text::escaped;
 use tidewire::{
     AddressError, CloseReason, ConnectError, ConnectFailure, GoAwayCode, HandOverError, LaneError,
     PublishError, RequestError, ServeError,
 };
+use tidewire_io::datagram::{DatagramBindError, DatagramConnectError};
+use tidewire_io::poller::PollerVariableError;
+use tidewire_io::socket::{BindError, SocketAddress, StreamConnectError};
 use tidewire_load::compare::{CompareError, NoiseError, RunSetError};
+use tidewire_proto::body::ErrorCode;
+use tidewire_proto::error::EncodeError;
+use tidewire_proto::handshake::HandshakeError;
+use tidewire_proto::text::escaped;
 
 use crate::config::ConfigError;
 use crate::output::OutputError;

@@ -30,8 +30,8 @@ use std::process::ExitCode;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 use mimalloc::MiMalloc;
-use tidewire::io::allocation::CountingAllocator;
 use tidewire::log::Log;
+use tidewire_io::allocation::CountingAllocator;
 
 use logging::LogArguments;
 
@@ -136,7 +136,7 @@ fn matches_with_file(path: &Path) -> anyhow::Result<ArgMatches> {
 
 fn run(command: Command) -> anyhow::Result<ExitCode> {
     // A session costs a descriptor, and the usual soft limit of 1,024 is for programs that use a fixed set.
-    if let Err(error) = tidewire::io::descriptors::raise_descriptor_limit() {
+    if let Err(error) = tidewire_io::descriptors::raise_descriptor_limit() {
         tracing::warn!(%error, "the descriptor limit stays as it is; raise it with `ulimit -n`");
     }
     match command {

@@ -1,12 +1,12 @@
 //! How bytes of strangers become JSON.
 //!
 //! JSON may stand on a terminal, too, which obeys control characters. How they are kept from people's terminals
-//! otherwise is told in [`tidewire::proto::text`].
+//! otherwise is told in [`tidewire_proto::text`].
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value};
-use tidewire::proto::text::escape_json;
+use tidewire_proto::text::escape_json;
 
 /// The JSON of a value, for a line that may stand on a terminal.
 pub(crate) fn json_text(value: &Value) -> String {

@@ -13,9 +13,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 
 use serde_json::Value;
-use tidewire::io::descriptors::raise_descriptor_limit;
-use tidewire::proto::body::{GapBody, SubscribeBody};
 use tidewire::{AnyCodec, Endpoint, Kind, Message, OwnedMessage, Policy};
+use tidewire_io::descriptors::raise_descriptor_limit;
+use tidewire_proto::body::{GapBody, SubscribeBody};
 use tidewire_testkit::{Peer, Wire, hello_frame, wait_until};
 
 /// One stalled subscriber with 256 topics cost 2.35 GB, and each half-sent frame 1.1 MB.
@@ -233,7 +233,7 @@ fn send_half(server: &Server) -> Option<TcpStream> {
     let payload = vec![7; HALF_FRAME_BYTES * 2];
     let codec = tw1();
     let message = Message::new(Kind::OneWay, 0, &payload);
-    tidewire::proto::codec::Codec::encode(&codec, &message, &mut frame).unwrap();
+    tidewire_proto::codec::Codec::encode(&codec, &message, &mut frame).unwrap();
     stream.write_all(&frame[..HALF_FRAME_BYTES]).ok()?;
     Some(stream)
 }

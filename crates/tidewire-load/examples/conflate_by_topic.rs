@@ -10,14 +10,14 @@ use std::net::TcpStream;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use tidewire::io::affinity::pin_to_core;
-use tidewire::io::clock::now_ns;
-use tidewire::proto::body::SubscribeBody;
-use tidewire::proto::codec::{Codec, Tw1};
-use tidewire::proto::handshake::{Hello, PROTOCOL_VERSION};
-use tidewire::proto::limits::FRAME_BYTES_MAX;
 use tidewire::{Context, HandlerResult, Kind, Message, Policy, PubSub, Server, Service};
+use tidewire_io::affinity::pin_to_core;
+use tidewire_io::clock::now_ns;
 use tidewire_load::process::ProcessSample;
+use tidewire_proto::body::SubscribeBody;
+use tidewire_proto::codec::{Codec, Tw1};
+use tidewire_proto::handshake::{Hello, PROTOCOL_VERSION};
+use tidewire_proto::limits::FRAME_BYTES_MAX;
 
 type Failure = Box<dyn std::error::Error>;
 

@@ -11,10 +11,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use tidewire::io::affinity::pin_to_core;
-use tidewire::proto::body::JoinBody;
 use tidewire::{Address, Chat, Context, Endpoint, HandlerResult, Kind, Message, Server, Service};
+use tidewire_io::affinity::pin_to_core;
 use tidewire_load::process::ProcessSample;
+use tidewire_proto::body::JoinBody;
 
 type Failure = Box<dyn std::error::Error>;
 

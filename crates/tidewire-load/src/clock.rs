@@ -13,7 +13,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use tidewire::io::clock::now_ns;
+use tidewire_io::clock::now_ns;
 
 /// The clocks of a run.
 #[derive(Clone, Debug, Default)]

@@ -3,7 +3,7 @@
 use std::time::SystemTime;
 
 use jiff::Timestamp;
-use tidewire::proto::text::is_hazardous;
+use tidewire_proto::text::is_hazardous;
 
 /// A wall-clock time in RFC 3339, UTC, with milliseconds.
 pub(crate) fn utc(time: SystemTime) -> String {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use tidewire::Metrics;
-use tidewire::io::allocation::is_counting;
+use tidewire_io::allocation::is_counting;
 
 /// What all lanes of a process have done so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -14,7 +14,7 @@
 //! every delivery, tens of millions a second.
 
 use thiserror::Error;
-use tidewire::io::checksum::crc32c_of_words;
+use tidewire_io::checksum::crc32c_of_words;
 
 /// Who sent a message, which one it is and when it was due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

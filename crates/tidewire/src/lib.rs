@@ -34,8 +34,7 @@
 //!
 //! ```
 //! use std::sync::Arc;
-//! use tidewire::proto::body::ErrorCode;
-//! use tidewire::{Client, Context, Deferred, Message, PoolFull, Server, WhenFull, WorkerPool};
+//! use tidewire::{Client, Context, Deferred, ErrorCode, Message, PoolFull, Server, WhenFull, WorkerPool};
 //!
 //! let pool = WorkerPool::new(2, 1024, WhenFull::Refuse, |(deferred, text): (Deferred, Vec<u8>)| {
 //!     // An error here means that the answer fits no frame; the caller has been told.
@@ -65,11 +64,14 @@
 //! the feature they are not compiled in.
 
 mod address;
+pub mod body;
 mod client;
+pub mod codec;
 mod config;
 mod describe;
 mod engine;
 mod lane;
+pub mod layer;
 mod limits;
 mod mailbox;
 mod memory;
@@ -78,6 +80,8 @@ mod room;
 mod server;
 mod service;
 mod session;
+pub mod system;
+pub mod text;
 mod transport;
 #[cfg(feature = "typed")]
 pub mod typed;
@@ -110,20 +114,22 @@ pub use service::{
     SharedService, Task, Upstream, UpstreamAddressError, UpstreamError,
 };
 pub use session::{
-    Broadcast, BroadcastReport, CloseReason, SendError, SessionId, SessionView, TimerError, TimerId,
+    Broadcast, BroadcastReport, SendError, SessionId, SessionView, TimerError, TimerId,
 };
 pub use transport::inproc::{InprocBindError, InprocConnectError};
 pub use transport::{ConnectFailure, TransportKind};
 pub use workers::{PoolFull, WhenFull, WorkerMetrics, WorkerPool};
 
-pub use tidewire_io as io;
+pub use tidewire_io::datagram::DatagramOptions;
+pub use tidewire_io::doorbell::Doorbell;
+pub use tidewire_io::poller::{PollerChoice, PollerKind};
+pub use tidewire_io::socket::{KeepAlive, PeerCredentials, SocketAddress, SocketOptions};
 #[cfg(feature = "typed")]
 pub use tidewire_macros::service;
-pub use tidewire_proto as proto;
 pub use tidewire_proto::body::{ErrorCode, GoAwayCode};
 pub use tidewire_proto::codec::{AnyCodec, StreamFraming};
-pub use tidewire_proto::connection::Farewell;
-pub use tidewire_proto::layer;
-pub use tidewire_proto::message::{Kind, MemberId, Message};
-pub use tidewire_proto::room::Policy;
+pub use tidewire_proto::connection::{CloseReason, Farewell};
+pub use tidewire_proto::handshake::HandshakeError;
+pub use tidewire_proto::message::{Kind, MemberId, Message, PresenceEvent};
+pub use tidewire_proto::room::{LagLimits, Policy, PolicyParseError};
 pub use tidewire_proto::topic::TopicError;

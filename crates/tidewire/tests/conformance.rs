@@ -102,7 +102,7 @@ fn expected(setup: &Setup) -> Vec<&'static str> {
         CodecKind::Raw => &[],
     };
     let mut names = of_codec.concat();
-    let own_server = setup.poller == tidewire::io::poller::PollerKind::Epoll
+    let own_server = setup.poller == tidewire_io::poller::PollerKind::Epoll
         || matches!(setup.codec, CodecKind::Tw1 | CodecKind::Lines);
     match setup.codec {
         CodecKind::Raw if own_server => names.push("streams_come_back_whole"),

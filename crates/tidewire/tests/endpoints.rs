@@ -6,10 +6,10 @@ use std::error::Error;
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
-use tidewire::io::socket::{
+use tidewire::{Client, ConnectError, ConnectFailure, ServeError, Server};
+use tidewire_io::socket::{
     BindError, KeepAlive, SocketOptions, SocketOptionsError, StreamConnectError,
 };
-use tidewire::{Client, ConnectError, ConnectFailure, ServeError, Server};
 use tidewire_testkit::fixtures::echo;
 use tidewire_testkit::{DEADLINE, assert_conserved, wait_until};
 
@@ -226,7 +226,7 @@ fn lanes_look_for_work_by_themselves_only_within_the_process() {
         (&ipc, false),
         (
             "inproc://endpoints/looks",
-            tidewire::io::affinity::online_cores() > 1,
+            tidewire_io::affinity::online_cores() > 1,
         ),
     ] {
         let server = serve(address, SocketOptions::default()).unwrap();

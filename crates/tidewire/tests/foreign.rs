@@ -7,11 +7,11 @@ use std::net::{Shutdown, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use tidewire::proto::body::ErrorCode;
-use tidewire::proto::codec::Codec;
 use tidewire::{
     AnyCodec, Client, Context, HandlerError, HandlerResult, Kind, Message, ServeError, Server,
 };
+use tidewire_proto::body::ErrorCode;
+use tidewire_proto::codec::Codec;
 use tidewire_testkit::fixtures::echo;
 use tidewire_testkit::logs::Logs;
 

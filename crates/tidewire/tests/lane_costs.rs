@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use tidewire::io::allocation::CountingAllocator;
-use tidewire::proto::codec::{AnyCodec, Tw1};
 use tidewire::{Context, HandlerResult, Limits, Message, Metrics, Server};
+use tidewire_io::allocation::CountingAllocator;
+use tidewire_proto::codec::{AnyCodec, Tw1};
 use tidewire_testkit::{Peer, TestServer};
 
 #[global_allocator]

@@ -7,8 +7,8 @@
 )]
 
 use tidewire::log::LogBuilder;
-use tidewire::proto::body::ErrorCode;
 use tidewire::{Client, Context, HandlerError, Kind, Message};
+use tidewire_proto::body::ErrorCode;
 use tidewire_testkit::logs::Logs;
 
 /// Sends requests that are answered, requests that are refused, and messages too large to be framed.

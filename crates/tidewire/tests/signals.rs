@@ -11,8 +11,8 @@ use std::net::TcpStream;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
-use tidewire::io::socket::SocketAddress;
 use tidewire::{Client, Context, Endpoint, Message, Server};
+use tidewire_io::socket::SocketAddress;
 
 /// Set for the process that is the server.
 const IS_SERVER: &str = "TIDEWIRE_TEST_SIGNALS";

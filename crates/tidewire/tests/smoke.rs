@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use tidewire::{AnyCodec, Chat, Client, Event, Server, proto};
+use tidewire::{AnyCodec, Chat, Client, Event, Kind, Server};
 use tidewire_testkit::fixtures::echo;
 
 #[test]
@@ -38,7 +38,7 @@ fn two_clients_chat() {
     alice.say(a.room, b"hello").unwrap();
     loop {
         match bob.next_event().wait() {
-            Event::Message(message) if message.kind == proto::message::Kind::Deliver => {
+            Event::Message(message) if message.kind == Kind::Deliver => {
                 assert_eq!(message.payload, b"hello");
                 break;
             }

@@ -6,10 +6,10 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tidewire::io::allocation::{CountingAllocator, mark_this_thread, marked_allocations};
-use tidewire::proto::codec::Codec;
 use tidewire::typed::DeferredReply;
 use tidewire::{AnyCodec, Context, HandlerResult, Kind, Limits, Message, Router, Server, Service};
+use tidewire_io::allocation::{CountingAllocator, mark_this_thread, marked_allocations};
+use tidewire_proto::codec::Codec;
 use tidewire_testkit::TestServer;
 
 #[global_allocator]

@@ -5,8 +5,7 @@
 
 use std::time::Duration;
 
-use tidewire::proto::body::ErrorCode;
-use tidewire::{AsyncRequest, AsyncService, HandlerError, Server};
+use tidewire::{AsyncRequest, AsyncService, ErrorCode, HandlerError, Server};
 
 async fn handle(request: AsyncRequest) -> Result<Vec<u8>, HandlerError> {
     // Whatever fails below with `?` is logged here, and the caller is told no details.

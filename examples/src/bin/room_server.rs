@@ -2,7 +2,7 @@
 //!
 //! `cargo run -p tidewire-examples --bin room_server`, and from a program `client.try_send(b"hello")`.
 
-use tidewire::{Context, HandlerError, HandlerResult, Kind, Message, Server, Service, proto};
+use tidewire::{Context, ErrorCode, HandlerError, HandlerResult, Kind, Message, Server, Service};
 
 /// One instance per lane; the lane's thread is the only one that touches it.
 struct Newsroom;
@@ -21,7 +21,7 @@ impl Service for Newsroom {
         match message.kind {
             Kind::OneWay => Ok(cx.say(room, message.payload)?),
             _ => Err(HandlerError::new(
-                proto::body::ErrorCode::Unsupported,
+                ErrorCode::Unsupported,
                 "send one-way messages here",
             )),
         }

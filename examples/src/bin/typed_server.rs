@@ -5,9 +5,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use tidewire::proto::body::ErrorCode;
 use tidewire::typed::DeferredReply;
-use tidewire::{PoolFull, Router, Server, WhenFull, WorkerPool};
+use tidewire::{ErrorCode, PoolFull, Router, Server, WhenFull, WorkerPool};
 use tidewire_examples::{Parcel, Shop, ShopError, ShopServer};
 
 type Order = (Parcel, DeferredReply<Result<Parcel, ShopError>>);

@@ -4,8 +4,9 @@
 
 use std::sync::Arc;
 
-use tidewire::proto::body::ErrorCode;
-use tidewire::{Context, Deferred, Message, PoolFull, Router, Server, WhenFull, WorkerPool};
+use tidewire::{
+    Context, Deferred, ErrorCode, Message, PoolFull, Router, Server, WhenFull, WorkerPool,
+};
 
 type Pool = WorkerPool<(Deferred, Vec<u8>)>;
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::{Args, ValueEnum};
-use tidewire::io::affinity::available_cores;
+use tidewire_io::affinity::available_cores;
 use tidewire_load::bench::plan::{RowPlan, Side, Suite, choose};
 use tidewire_load::bench::program::{PeerChoice, Program};
 use tidewire_load::bench::report::WrittenBench;

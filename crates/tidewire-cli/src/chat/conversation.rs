@@ -7,13 +7,13 @@
 
 use std::time::{Duration, Instant};
 
-use tidewire::proto::body::{ErrorBody, ErrorCode, GapBody, PresenceBody, typed_name};
-use tidewire::proto::message::{FLAG_PRIVATE, PresenceEvent};
-use tidewire::proto::text::visible;
 use tidewire::{
     Backoff, Client, Disconnected, Event, HandOverError, Joined, Kind, MemberId, OwnedMessage,
     RequestError,
 };
+use tidewire_proto::body::{ErrorBody, ErrorCode, GapBody, PresenceBody, typed_name};
+use tidewire_proto::message::{FLAG_PRIVATE, PresenceEvent};
+use tidewire_proto::text::visible;
 
 use super::command::{Command, HELP};
 use super::members::Members;

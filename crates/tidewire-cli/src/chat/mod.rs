@@ -23,10 +23,10 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use tidewire::proto::body::{ErrorCode, typed_name};
-use tidewire::proto::codec::Codec;
-use tidewire::proto::text::visible;
 use tidewire::{Backoff, Client, Event, Joined, RequestError};
+use tidewire_proto::body::{ErrorCode, typed_name};
+use tidewire_proto::codec::Codec;
+use tidewire_proto::text::visible;
 
 use crate::connection::{ConnectionArguments, Need};
 use crate::failure::{Failure, LIMIT_REMEDY};

@@ -7,8 +7,8 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tidewire::proto::body::displayed_name;
-use tidewire::proto::text::visible;
+use tidewire_proto::body::displayed_name;
+use tidewire_proto::text::visible;
 
 use crate::payload::{insert_payload, json_text};
 

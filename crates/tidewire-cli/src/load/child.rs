@@ -11,9 +11,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use tidewire::io::affinity::pin_to_core;
-use tidewire::io::poller::PollerChoice;
 use tidewire::{Address, Endpoint};
+use tidewire_io::affinity::pin_to_core;
+use tidewire_io::poller::PollerChoice;
 use tidewire_load::lane_account::{LaneAccount, ServerProbe};
 
 use crate::ready::Ready;

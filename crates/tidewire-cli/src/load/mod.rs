@@ -17,11 +17,11 @@ use std::time::SystemTime;
 use anyhow::Context;
 use clap::Args;
 use serde_json::json;
-use tidewire::proto::text::escaped;
 use tidewire_load::describe;
 use tidewire_load::report::{Conclusion, MergeKind, Report, WrittenReport};
 use tidewire_load::scenario::{Scenario, Step};
 use tidewire_load::segment::{Segment, parse_start};
+use tidewire_proto::text::escaped;
 
 pub(crate) use self::merge::{MergeArguments, ReportArguments, run_merge, run_report};
 use self::progress::{Tables, View};

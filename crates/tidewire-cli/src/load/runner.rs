@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
 use clap::{Args, ValueEnum};
-use tidewire::io::affinity::available_cores;
-use tidewire::io::poller::{POLLER_VARIABLE, PollerChoice};
 use tidewire::{Address, Endpoint};
+use tidewire_io::affinity::available_cores;
+use tidewire_io::poller::{POLLER_VARIABLE, PollerChoice};
 use tidewire_load::environment::Environment;
 use tidewire_load::report::Report;
 use tidewire_load::run::{RunError, RunOptions};

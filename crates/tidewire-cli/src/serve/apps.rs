@@ -1,12 +1,12 @@
 //! What can be served: which codecs each app needs, and the services that are a line or two.
 
 use clap::ValueEnum;
-use tidewire::proto::body::ErrorCode;
-use tidewire::proto::codec::Codec;
 use tidewire::{
     AnyCodec, Chat, Context, HandlerError, HandlerResult, Kind, Message, Policy, PubSub, Server,
     ServerBuilder,
 };
+use tidewire_proto::body::ErrorCode;
+use tidewire_proto::codec::Codec;
 
 use super::rpc::Methods;
 use super::sink::Sink;

@@ -17,10 +17,10 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use clap::{ArgAction, Args};
-use tidewire::io::poller::{POLLER_VARIABLE, ParsePollerError, PollerChoice};
-use tidewire::proto::codec::{Codec, StreamFraming};
 use tidewire::{Address, AddressError, AnyCodec, Limits, MetricsReader, Policy, Server, Stopped};
+use tidewire_io::poller::{POLLER_VARIABLE, ParsePollerError, PollerChoice};
 use tidewire_load::lane_account::LaneAccount;
+use tidewire_proto::codec::{Codec, StreamFraming};
 
 use crate::connection::{is_udp, parse_codec, parse_seconds};
 use crate::failure::{self, Failure};

@@ -7,12 +7,12 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use tidewire::proto::body::ErrorCode;
-use tidewire::proto::codec::Codec;
 use tidewire::{
     AnyCodec, Context, Deferred, HandlerError, HandlerResult, Message, PoolFull, Router, WhenFull,
     WorkerPool,
 };
+use tidewire_proto::body::ErrorCode;
+use tidewire_proto::codec::Codec;
 
 /// The workers that sleep, shared by all lanes.
 #[derive(Clone, Debug)]

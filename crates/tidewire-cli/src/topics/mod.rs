@@ -4,8 +4,8 @@ mod publish;
 mod subscribe;
 mod view;
 
-use tidewire::proto::body::ErrorCode;
 use tidewire::{RequestError, TopicError};
+use tidewire_proto::body::ErrorCode;
 
 use crate::failure::{Failure, LIMIT_REMEDY};
 

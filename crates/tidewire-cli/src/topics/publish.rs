@@ -11,8 +11,8 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::Args;
 use serde_json::json;
-use tidewire::proto::body::ErrorBody;
 use tidewire::{Client, Disconnected, Event, HandOverError, Kind, PublishError};
+use tidewire_proto::body::ErrorBody;
 
 use super::{bad_topic, refused, request_failure};
 use crate::connection::{ConnectionArguments, Need};
@@ -51,7 +51,7 @@ pub(crate) struct PubArguments {
 /// The topic is malformed, or the server cannot be reached, refuses, or does not confirm.
 pub(crate) fn run(arguments: &PubArguments) -> anyhow::Result<ExitCode> {
     let topic = &*arguments.topic;
-    tidewire::proto::topic::validate_topic(topic).map_err(|error| bad_topic(topic, error))?;
+    tidewire_proto::topic::validate_topic(topic).map_err(|error| bad_topic(topic, error))?;
     let connection = &arguments.connection;
     Need::Topics.check(&connection.codec(), "`tidewire pub`")?;
     let client = connection.client()?.connect(&connection.address).wait()?;

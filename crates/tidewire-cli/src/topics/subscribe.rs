@@ -16,8 +16,8 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender};
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use tidewire::proto::topic::Pattern;
 use tidewire::{Backoff, Client, Event, Policy, Subscription, TopicEvent, WhenEventsFull};
+use tidewire_proto::topic::Pattern;
 
 use super::view::View;
 use super::{bad_topic, request_failure};

@@ -6,8 +6,8 @@
 use std::io::{self, Write};
 
 use serde_json::{Map, json};
-use tidewire::proto::text::escaped;
 use tidewire::{TopicEvent, TopicMessage};
+use tidewire_proto::text::escaped;
 
 use crate::payload::{insert_payload, json_text};
 

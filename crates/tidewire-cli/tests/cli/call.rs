@@ -7,9 +7,9 @@ use std::thread::JoinHandle;
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
-use tidewire::proto::body::{ErrorBody, ErrorCode, GoAwayBody, GoAwayCode};
-use tidewire::proto::codec::{Codec, Tw1};
 use tidewire::{AnyCodec, Context, HandlerError, HandlerResult, Kind, Message, Server};
+use tidewire_proto::body::{ErrorBody, ErrorCode, GoAwayBody, GoAwayCode};
+use tidewire_proto::codec::{Codec, Tw1};
 
 use crate::process::{Process, command};
 

@@ -1,9 +1,9 @@
 //! The chat client through pipes: two of them, a server, and a server that goes away.
 
 use rustix::process::Signal;
-use tidewire::proto::body::ErrorCode;
-use tidewire::proto::message::FLAG_PRIVATE;
 use tidewire::{Client, Event, Kind};
+use tidewire_proto::body::ErrorCode;
+use tidewire_proto::message::FLAG_PRIVATE;
 
 use crate::process::{Netcat, Process, command};
 

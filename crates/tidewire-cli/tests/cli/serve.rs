@@ -6,8 +6,8 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use rustix::process::Signal;
-use tidewire::proto::handshake::{Hello, PROTOCOL_VERSION};
 use tidewire::{Client, Event, Kind};
+use tidewire_proto::handshake::{Hello, PROTOCOL_VERSION};
 
 use crate::process::{Netcat, Process, command};
 

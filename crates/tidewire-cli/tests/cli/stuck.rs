@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use tidewire::Kind;
-use tidewire::io::descriptors::wait_writable;
+use tidewire_io::descriptors::wait_writable;
 
 use crate::process::command;
 

@@ -4,7 +4,7 @@ use std::net::UdpSocket;
 
 use rustix::process::Signal;
 use tidewire::Client;
-use tidewire::proto::codec::uvrpc::BroadcastMessage;
+use tidewire_proto::codec::uvrpc::BroadcastMessage;
 
 use crate::process::{DEADLINE, Process};
 

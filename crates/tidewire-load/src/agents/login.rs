@@ -1,7 +1,7 @@
 //! Connecting and logging in: what an agent asks of a server before it may send.
 
-use tidewire::proto::body::{ErrorBody, JoinBody, SubscribeBody};
 use tidewire::{ConnectFailure, Context, Kind, Message};
+use tidewire_proto::body::{ErrorBody, JoinBody, SubscribeBody};
 
 use super::{Agents, JOIN_ID};
 use crate::ledger::Ledger;

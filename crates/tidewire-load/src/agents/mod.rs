@@ -19,12 +19,12 @@ use std::collections::BinaryHeap;
 use std::sync::Arc;
 
 use tidewire::Endpoint;
-use tidewire::proto::body::{ErrorBody, GapBody};
-use tidewire::proto::codec::RequestIds;
-use tidewire::proto::correlate::Correlator;
 use tidewire::{
     CloseReason, ConnectFailure, Context, HandlerResult, Kind, Message, Service, SessionId,
 };
+use tidewire_proto::body::{ErrorBody, GapBody};
+use tidewire_proto::codec::RequestIds;
+use tidewire_proto::correlate::Correlator;
 
 use self::flight::Flight;
 use crate::clock::Clock;
@@ -234,7 +234,7 @@ impl Agents {
             return;
         }
         if let Some(core) = self.plan.core
-            && let Err(error) = tidewire::io::affinity::pin_to_core(core)
+            && let Err(error) = tidewire_io::affinity::pin_to_core(core)
         {
             tracing::warn!(core, %error, "the client lane could not be pinned");
         }

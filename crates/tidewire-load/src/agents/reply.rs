@@ -1,7 +1,7 @@
 //! What comes back to its sender: matching, checking, giving up.
 
-use tidewire::proto::body::ErrorBody;
 use tidewire::{Context, Kind, Message};
+use tidewire_proto::body::ErrorBody;
 
 use super::flight::Answered;
 use super::{Agents, JOIN_ID, Pace};

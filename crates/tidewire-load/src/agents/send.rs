@@ -221,7 +221,7 @@ impl Agents {
     /// Requests that the codec's ids can tell apart.
     fn ids_max(&self) -> usize {
         match self.plan.ids {
-            tidewire::proto::codec::RequestIds::Bits8 => 255,
+            tidewire_proto::codec::RequestIds::Bits8 => 255,
             _ => super::PENDING_MAX,
         }
     }

@@ -17,7 +17,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use serde::de::DeserializeOwned;
 use thiserror::Error;
-use tidewire::proto::text::visible;
+use tidewire_proto::text::visible;
 
 /// A program that runs. Dropped, it is told to end, and after its grace killed, with everything it started.
 #[derive(Debug)]

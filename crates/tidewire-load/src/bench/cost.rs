@@ -12,7 +12,7 @@
 use std::collections::HashMap;
 use std::fs;
 
-use tidewire::io::clock::process_cpu_ns;
+use tidewire_io::clock::process_cpu_ns;
 
 use crate::process::ProcessSample;
 
@@ -193,10 +193,10 @@ mod tests {
 
     #[test]
     fn two_programs_on_one_core_wait_for_each_other() {
-        let core = tidewire::io::affinity::available_cores()[0];
+        let core = tidewire_io::affinity::available_cores()[0];
         let start = || {
             let spin = move || {
-                tidewire::io::affinity::pin_to_core(core).unwrap();
+                tidewire_io::affinity::pin_to_core(core).unwrap();
                 Command::new("sh")
                     .args(["-c", "while :; do :; done"])
                     .spawn()

@@ -151,5 +151,5 @@ impl<'s> Window<'s> {
 /// Bytes that this thread has asked its allocator for, where the program counts them.
 #[must_use]
 pub fn allocated_bytes() -> Option<u64> {
-    tidewire::io::allocation::thread_allocations().map(|allocations| allocations.bytes)
+    tidewire_io::allocation::thread_allocations().map(|allocations| allocations.bytes)
 }

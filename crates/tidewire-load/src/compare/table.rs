@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use tidewire::proto::text::visible;
+use tidewire_proto::text::visible;
 
 use super::{Comparison, Metric, MetricComparison, Side, StepComparison, Verdict};
 use crate::statistics::{MedianInterval, Outliers, RatioInterval};

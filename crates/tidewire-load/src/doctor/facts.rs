@@ -5,8 +5,8 @@ use std::path::Path;
 use std::thread;
 
 use serde::Serialize;
-use tidewire::io::affinity::available_cores;
-use tidewire::io::descriptors::descriptor_limit;
+use tidewire_io::affinity::available_cores;
+use tidewire_io::descriptors::descriptor_limit;
 
 use super::timing;
 use crate::environment::Environment;

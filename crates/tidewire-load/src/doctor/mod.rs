@@ -12,7 +12,7 @@ mod timing;
 use std::fmt::Write as _;
 
 use serde::Serialize;
-use tidewire::proto::text::visible;
+use tidewire_proto::text::visible;
 
 pub use self::facts::{ClockFacts, CoreFacts, Facts, LimitFacts, LoopFacts, WakeupFacts};
 

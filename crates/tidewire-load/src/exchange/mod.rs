@@ -9,7 +9,7 @@ mod times;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-use tidewire::io::clock::now_ns;
+use tidewire_io::clock::now_ns;
 
 pub(crate) use self::result::{AgentResult, Confirmed, Counts, LaneResult};
 pub(crate) use self::times::{SentTimes, Times};

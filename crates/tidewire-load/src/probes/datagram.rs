@@ -6,8 +6,8 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use tidewire::io::clock::now_ns;
-use tidewire::io::datagram::{DatagramBatch, DatagramOptions, DatagramSocket};
+use tidewire_io::clock::now_ns;
+use tidewire_io::datagram::{DatagramBatch, DatagramOptions, DatagramSocket};
 
 use super::echo::{EchoClient, EchoLoad, EchoOutcome, measure, publish_allocations};
 use super::wait::WaitSet;

@@ -11,8 +11,8 @@ use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use tidewire::io::clock::now_ns;
-use tidewire::io::datagram::{DatagramBatch, DatagramSocket};
+use tidewire_io::clock::now_ns;
+use tidewire_io::datagram::{DatagramBatch, DatagramSocket};
 
 use super::datagram::{bind, receive, send_all};
 use super::ingest::Received;

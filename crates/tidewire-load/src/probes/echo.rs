@@ -8,12 +8,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use tidewire::Kind;
-use tidewire::io::allocation::thread_allocations;
-use tidewire::io::clock::now_ns;
-use tidewire::io::socket::{Listener, SocketAddress, Stream};
-use tidewire::proto::codec::{Codec, Decoded, Tw1};
-use tidewire::proto::handshake::{Hello, PROTOCOL_VERSION};
-use tidewire::proto::limits::FRAME_BYTES_MAX;
+use tidewire_io::allocation::thread_allocations;
+use tidewire_io::clock::now_ns;
+use tidewire_io::socket::{Listener, SocketAddress, Stream};
+use tidewire_proto::codec::{Codec, Decoded, Tw1};
+use tidewire_proto::handshake::{Hello, PROTOCOL_VERSION};
+use tidewire_proto::limits::FRAME_BYTES_MAX;
 
 use super::wait::{AcceptSet, PATIENCE, WaitSet};
 use super::{BLOCK_BYTES, Edge, Frame};

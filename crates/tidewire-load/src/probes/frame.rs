@@ -180,7 +180,7 @@ const SRMP_ONE_WAY: u8 = 0x41;
 #[cfg(test)]
 mod tests {
     use tidewire::Kind;
-    use tidewire::proto::codec::{AnyCodec, Codec, Decoded};
+    use tidewire_proto::codec::{AnyCodec, Codec, Decoded};
 
     use super::*;
 

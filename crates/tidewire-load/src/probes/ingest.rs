@@ -6,8 +6,8 @@ use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use tidewire::io::clock::now_ns;
-use tidewire::io::socket::{Listener, SocketAddress, Stream};
+use tidewire_io::clock::now_ns;
+use tidewire_io::socket::{Listener, SocketAddress, Stream};
 
 use super::echo::{connect, publish_allocations};
 use super::wait::{AcceptSet, PATIENCE, WaitSet};
@@ -225,7 +225,7 @@ mod tests {
 
     fn listener() -> Listener {
         let address = SocketAddress::Tcp(([127, 0, 0, 1], 0).into());
-        Listener::bind(&address, &tidewire::io::socket::SocketOptions::default()).unwrap()
+        Listener::bind(&address, &tidewire_io::socket::SocketOptions::default()).unwrap()
     }
 
     #[test]

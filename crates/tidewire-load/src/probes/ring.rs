@@ -10,10 +10,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use tidewire::io::affinity::pin_to_core;
-use tidewire::io::clock::now_ns;
-use tidewire::io::poller::Interest;
-use tidewire::io::ring::RingStream;
+use tidewire_io::affinity::pin_to_core;
+use tidewire_io::clock::now_ns;
+use tidewire_io::poller::Interest;
+use tidewire_io::ring::RingStream;
 
 use super::Edge;
 use super::echo::DRAIN;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::io::Errno;
-use tidewire::io::socket::{Listener, Stream};
+use tidewire_io::socket::{Listener, Stream};
 
 /// An epoll set whose members have the numbers of a table.
 #[derive(Debug)]

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use tidewire::proto::text::visible;
+use tidewire_proto::text::visible;
 
 use super::format::thousands;
 use super::table::{LATENCY_COLUMNS, bad_news, facts, latencies, latency_cells};

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use tidewire::proto::text::visible;
+use tidewire_proto::text::visible;
 
 use super::{Percentile, Report, StepReport};
 use crate::format::markup;

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use tidewire::proto::text::visible;
+use tidewire_proto::text::visible;
 
 use super::format::{
     NOT_KNOWN, few, known_milliseconds, mebibytes, milliseconds, per_second, percent, thousands,

@@ -1,7 +1,7 @@
 //! The codec of a step, and what cannot be done with it over UDP.
 
-use tidewire::proto::codec::Codec;
 use tidewire::{AnyCodec, DATAGRAM_FRAME_BYTES_MAX, Endpoint, Kind, Message};
+use tidewire_proto::codec::Codec;
 
 use super::RunError;
 use crate::scenario::{Pattern, Step};

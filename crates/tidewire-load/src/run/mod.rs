@@ -20,14 +20,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use thiserror::Error;
-use tidewire::io::descriptors::descriptor_limit;
-use tidewire::io::poller::PollerChoice;
-use tidewire::proto::body::ErrorCode;
-use tidewire::proto::codec::{Codec, CodecSpecError, Tw1};
 use tidewire::{
     AnyCodec, Client, ConnectError, DATAGRAM_FRAME_BYTES_MAX, Endpoint, Limits, RequestError,
     ServeError,
 };
+use tidewire_io::descriptors::descriptor_limit;
+use tidewire_io::poller::PollerChoice;
+use tidewire_proto::body::ErrorCode;
+use tidewire_proto::codec::{Codec, CodecSpecError, Tw1};
 
 use self::codec::{check_datagrams, codec_of};
 use self::step::StepRun;

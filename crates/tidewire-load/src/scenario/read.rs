@@ -3,7 +3,7 @@
 //! What both versions need is here: a place in the file and ways to read a value from it. What the keys mean is in
 //! `version1` and `version2`.
 
-use tidewire::proto::text::is_hazardous;
+use tidewire_proto::text::is_hazardous;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 

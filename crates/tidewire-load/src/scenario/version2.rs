@@ -4,8 +4,8 @@
 //! because whoever wrote it expects it to do something. In `[defaults]` it is for those steps that it means something
 //! to.
 
-use tidewire::proto::codec::Codec;
 use tidewire::{Address, AnyCodec};
+use tidewire_proto::codec::Codec;
 
 use super::keys::{self, Table};
 use super::read::{Place, Reader, Value};

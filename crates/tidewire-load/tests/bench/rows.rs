@@ -139,7 +139,7 @@ fn what_was_measured_before_a_stop_is_kept() {
 #[test]
 fn a_run_whose_programs_had_to_wait_for_a_core_is_made_again_and_marked() {
     let mut bench = Bench::with_peers(&[]);
-    let core = tidewire::io::affinity::available_cores()[0];
+    let core = tidewire_io::affinity::available_cores()[0];
     // Server and driver are put on one core, and both want all of it.
     bench.options.cores = vec![core, core];
     (bench.options.repeat, bench.options.again_max) = (1, 1);

@@ -1,11 +1,11 @@
 //! The instrument's own clients on every transport and codec: what is legal loses nothing, and what is not is refused at
 //! once, with its reason.
 
-use tidewire::proto::codec::Codec;
 use tidewire::{AnyCodec, Chat, PubSub, Server, ServerBuilder};
 use tidewire_load::report::Report;
 use tidewire_load::run::{RunError, RunOptions, Silent, run};
 use tidewire_load::scenario::Scenario;
+use tidewire_proto::codec::Codec;
 use tidewire_testkit::TestServer;
 use tidewire_testkit::conformance::Transport;
 use tidewire_testkit::fixtures::echo;

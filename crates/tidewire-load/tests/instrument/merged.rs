@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use tidewire::proto::codec::{AnyCodec, Tw1};
 use tidewire::{Endpoint, PubSub, Server};
 use tidewire_load::clock::Clock;
 use tidewire_load::report::{Distribution, MergeKind, Report};
@@ -10,6 +9,7 @@ use tidewire_load::run::{RunError, RunOptions, Silent, run};
 use tidewire_load::scenario::{OnViolation, Scenario};
 use tidewire_load::segment::Segment;
 use tidewire_load::statistics::LatencyHistogram;
+use tidewire_proto::codec::{AnyCodec, Tw1};
 use tidewire_testkit::fault_server::{Disconnect, Every, FaultPlan, FaultServer};
 use tidewire_testkit::fixtures::echo;
 

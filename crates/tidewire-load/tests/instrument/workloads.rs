@@ -189,7 +189,7 @@ fn an_ingest_is_confirmed_by_the_server_and_its_shortfall_is_lost() {
 fn a_sink_that_refuses_requests_has_still_handled_all_before_it() {
     let refuse = |_: &mut Context<'_>, message: Message<'_>| match message.kind {
         Kind::Request => Err(tidewire::HandlerError::new(
-            tidewire::proto::body::ErrorCode::Unsupported,
+            tidewire_proto::body::ErrorCode::Unsupported,
             "no",
         )),
         _ => Ok(()),

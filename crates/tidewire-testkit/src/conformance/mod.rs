@@ -25,8 +25,8 @@ mod spans;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use tidewire::io::poller::{self, PollerChoice, PollerKind};
 use tidewire::{ClientBuilder, Server, ServerBuilder, Service};
+use tidewire_io::poller::{self, PollerChoice, PollerKind};
 use tidewire_proto::codec::{AnyCodec, Codec};
 use tidewire_proto::limits::FRAME_BYTES_MAX;
 
@@ -362,7 +362,7 @@ macro_rules! conformance_suite {
 
             const SETUP: Setup = Setup {
                 transport: Transport::$transport,
-                poller: tidewire::io::poller::PollerKind::$poller,
+                poller: tidewire_io::poller::PollerKind::$poller,
                 codec: CodecKind::$codec,
                 layers: $layers,
             };

@@ -27,14 +27,14 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::sync::mpsc::{Sender, channel};
 
-use tidewire::io::poller::{PollerChoice, PollerKind};
-use tidewire::proto::codec::{Codec, Decoded, FrameLayout};
-use tidewire::proto::error::{DecodeError, EncodeError};
-use tidewire::proto::handshake::{Hello, PROTOCOL_VERSION};
 use tidewire::{
     Address, AnyCodec, Client, Context, Endpoint, HandlerResult, Kind, Message, Server,
     ServerBuilder, Service, SessionId,
 };
+use tidewire_io::poller::{PollerChoice, PollerKind};
+use tidewire_proto::codec::{Codec, Decoded, FrameLayout};
+use tidewire_proto::error::{DecodeError, EncodeError};
+use tidewire_proto::handshake::{Hello, PROTOCOL_VERSION};
 
 type Failure = Box<dyn Error>;
 

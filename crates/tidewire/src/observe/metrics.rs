@@ -185,7 +185,7 @@ counters! {
     /// Of these, times that there was some.
     spins_found,
     /// Allocations of the lane's thread, up to its last turn. 0 in a program whose allocator does not count
-    /// ([`is_counting`](tidewire_io::allocation::is_counting)).
+    /// ([`is_counting`](crate::system::is_counting)).
     allocations,
     /// Bytes of those allocations; of buffers that grew, what was added.
     allocated_bytes,

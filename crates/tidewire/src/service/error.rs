@@ -33,8 +33,7 @@ pub type HandlerResult = Result<(), HandlerError>;
 /// [`Metrics::handler_failures`](crate::Metrics::handler_failures). For another code or text use [`HandlerError::new`]:
 ///
 /// ```
-/// use tidewire::proto::body::ErrorCode;
-/// use tidewire::{Client, Context, HandlerError, HandlerResult, Message, RequestError, Server};
+/// use tidewire::{Client, Context, ErrorCode, HandlerError, HandlerResult, Message, RequestError, Server};
 ///
 /// fn read(cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
 ///     let name = std::str::from_utf8(message.payload)

@@ -15,8 +15,7 @@ impl Context<'_> {
     /// [`Limits::memory_bytes_max`](crate::Limits::memory_bytes_max).
     ///
     /// ```
-    /// use tidewire::proto::body::ErrorCode;
-    /// use tidewire::{Client, Context, HandlerError, HandlerResult, Message, Server, Service};
+    /// use tidewire::{Client, Context, ErrorCode, HandlerError, HandlerResult, Message, Server, Service};
     ///
     /// struct Device {
     ///     readings: u64,

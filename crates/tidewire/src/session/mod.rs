@@ -36,7 +36,7 @@ use tidewire_proto::connection::{Connection, Wants};
 use tidewire_proto::message::MemberId;
 use tidewire_proto::room::Subscriber;
 
-pub use tidewire_proto::connection::CloseReason;
+pub(crate) use tidewire_proto::connection::CloseReason;
 
 pub(crate) use adapt::Adapting;
 pub(crate) use answer::{Answer, Content, SpareFrames, Token};

@@ -26,7 +26,7 @@ pub enum ConnectFailure {
     Refused {
         /// Why, for programs: how the session ended.
         reason: CloseReason,
-        /// Why, for people, in the server's words. They are foreign text, see [`tidewire_proto::text`]; the `Display` of this
+        /// Why, for people, in the server's words. They are foreign text, see [`text`](crate::text); the `Display` of this
         /// error escapes them.
         text: String,
     },

@@ -2,8 +2,8 @@
 
 use std::collections::VecDeque;
 
-use tidewire::io::allocation::{mark_this_thread, marked_allocations};
 use tidewire::{Client, Request};
+use tidewire_io::allocation::{mark_this_thread, marked_allocations};
 
 use crate::{alone, echo, without_pings};
 

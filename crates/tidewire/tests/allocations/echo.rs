@@ -2,8 +2,8 @@
 
 use std::io::{Read, Write};
 
-use tidewire::io::allocation::marked_allocations;
 use tidewire::{Context, HandlerResult, Message, Server, Service};
+use tidewire_io::allocation::marked_allocations;
 use tidewire_testkit::{TestServer, Wire};
 
 use crate::{Counted, alone, echo, tw1, while_held, without_pings};

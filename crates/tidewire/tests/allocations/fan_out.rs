@@ -4,10 +4,10 @@ use std::io::Read;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use tidewire::io::allocation::marked_allocations;
-use tidewire::proto::body::SubscribeBody;
-use tidewire::proto::codec::Codec;
 use tidewire::{Chat, DropReason, Kind, Message, Metrics, PubSub, Server};
+use tidewire_io::allocation::marked_allocations;
+use tidewire_proto::body::SubscribeBody;
+use tidewire_proto::codec::Codec;
 use tidewire_testkit::{Peer, TestServer, Wire, wait_until};
 
 use crate::{Counted, alone, tw1, without_pings};

@@ -13,8 +13,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tidewire::io::allocation::{CountingAllocator, mark_this_thread};
 use tidewire::{CloseReason, Context, HandlerResult, Limits, Message, Service};
+use tidewire_io::allocation::{CountingAllocator, mark_this_thread};
 use tidewire_testkit::fixtures::{echo, tw1};
 use tidewire_testkit::{Peer, wait_until};
 

@@ -3,8 +3,8 @@
 use std::io::{Read, Write};
 use std::process::{Command, Stdio};
 
-use tidewire::io::allocation::bytes_held;
 use tidewire::{Chat, Kind, Message, Server};
+use tidewire_io::allocation::bytes_held;
 use tidewire_testkit::{Peer, TestServer, Wire};
 
 use crate::{Counted, alone, echo, tw1, without_pings};
@@ -16,7 +16,7 @@ fn an_idle_session_costs_at_most_4_kib() {
     const SESSIONS: u64 = 10_000;
     const FIRST: u64 = 100;
     const LIMIT_BYTES: i64 = 4096;
-    tidewire::io::descriptors::raise_descriptor_limit().unwrap();
+    tidewire_io::descriptors::raise_descriptor_limit().unwrap();
     if let Ok(path) = std::env::var(CHILD_VARIABLE) {
         return hold_sessions(&path, SESSIONS as usize);
     }

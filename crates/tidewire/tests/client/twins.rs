@@ -54,7 +54,7 @@ fn a_call_takes_method_kind_and_channel() {
     let server = TestServer::over_tcp(Server::builder(), &tw1(), |_| PubSub::new());
     let client = Client::connect(&server.url()).wait().unwrap();
     // What `subscribe` says, in a frame of one's own: no policy, and the pattern behind its length.
-    let body = tidewire::proto::body::SubscribeBody {
+    let body = tidewire_proto::body::SubscribeBody {
         policy: None,
         pattern: "a",
     };

@@ -1,11 +1,11 @@
 //! Deliveries that begin with the number of their subscription, while the log holds what all subscribers share.
 
-use tidewire::proto::codec::{Codec, Decoded, Presence, RequestIds, Said, Subscription, contract};
-use tidewire::proto::error::{DecodeError, EncodeError};
 use tidewire::{
     AnyCodec, Context, HandlerError, HandlerResult, Kind, Limits, Message, OwnedMessage, Policy,
     Server,
 };
+use tidewire_proto::codec::{Codec, Decoded, Presence, RequestIds, Said, Subscription, contract};
+use tidewire_proto::error::{DecodeError, EncodeError};
 use tidewire_testkit::{Peer, TestServer};
 
 /// The length of kind and payload (u16), an id or the number of the subscription (u32), the kind, the payload. Deliveries

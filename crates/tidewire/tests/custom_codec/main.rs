@@ -8,9 +8,9 @@ use std::io::Read;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use tidewire::proto::codec::{Codec, Decoded, Delimited, FrameLayout, RequestIds, contract};
-use tidewire::proto::error::{DecodeError, EncodeError};
 use tidewire::{AnyCodec, Kind, Message, Server};
+use tidewire_proto::codec::{Codec, Decoded, Delimited, FrameLayout, RequestIds, contract};
+use tidewire_proto::error::{DecodeError, EncodeError};
 use tidewire_testkit::TestServer;
 use tidewire_testkit::fixtures::echo;
 

@@ -3,9 +3,9 @@
 use std::net::UdpSocket;
 use std::time::Duration;
 
-use tidewire::proto::codec::{Codec, Decoded, Tw1};
-use tidewire::proto::error::{DecodeError, EncodeError};
 use tidewire::{AnyCodec, DatagramDrop, Endpoint, Kind, Limits, Message, Server};
+use tidewire_proto::codec::{Codec, Decoded, Tw1};
+use tidewire_proto::error::{DecodeError, EncodeError};
 use tidewire_testkit::{Peer, TestServer, hello_frame};
 
 use crate::echo;

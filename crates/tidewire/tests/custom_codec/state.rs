@@ -3,14 +3,14 @@
 use std::thread;
 use std::time::Duration;
 
-use tidewire::proto::codec::{
-    Codec, ConnectionState, Decoded, RequestIds, Subscription, Tw1, contract,
-};
-use tidewire::proto::error::{DecodeError, EncodeError};
 use tidewire::{
     AnyCodec, Client, Context, Event, HandlerResult, Kind, Limits, Message, Policy, PubSub, Server,
     Service, TopicEvent,
 };
+use tidewire_proto::codec::{
+    Codec, ConnectionState, Decoded, RequestIds, Subscription, Tw1, contract,
+};
+use tidewire_proto::error::{DecodeError, EncodeError};
 use tidewire_testkit::{TestServer, XorLayer, layers_of};
 
 /// A number of four bytes, then a frame of the native protocol.
@@ -189,7 +189,7 @@ impl Service for Everything {
                 cx.reply(b"by sender")
             }
             (Kind::Request, b"malformed") => Err(tidewire::HandlerError::new(
-                tidewire::proto::body::ErrorCode::MalformedBody,
+                tidewire_proto::body::ErrorCode::MalformedBody,
                 "told to",
             )),
             (Kind::Request, payload) if !payload.is_empty() => cx.reply(payload),
@@ -292,7 +292,7 @@ fn a_slow_subscriber_misses_messages_and_no_number() {
         let server = server.with_layers(layers);
         let mut slow = server.narrow_peer();
         let mut body = Vec::new();
-        let subscribe = tidewire::proto::body::SubscribeBody {
+        let subscribe = tidewire_proto::body::SubscribeBody {
             pattern: "news",
             policy: Some(policy),
         };
@@ -374,7 +374,7 @@ fn a_conflated_subscriber_hears_the_newest_of_each_topic_under_the_next_numbers(
         let server = TestServer::over_tcp(Server::builder(), &codec, |_| Everything::default());
         let mut slow = server.narrow_peer();
         let mut body = Vec::new();
-        let subscribe = tidewire::proto::body::SubscribeBody {
+        let subscribe = tidewire_proto::body::SubscribeBody {
             pattern: "md.>",
             policy: Some(Policy::ConflateByTopic),
         };

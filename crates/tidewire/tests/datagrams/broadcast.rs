@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use tidewire::proto::codec::uvrpc::{BroadcastMessage, REGISTRATION};
 use tidewire::{
     AnyCodec, Client, Context, HandlerResult, Kind, Message, PubSub, Server, ServerBuilder,
     Service, TopicEvent,
 };
+use tidewire_proto::codec::uvrpc::{BroadcastMessage, REGISTRATION};
 use tidewire_testkit::{DEADLINE, TestServer, wait_until};
 
 use crate::{arrived, codec, limited, port_of, received, stranger};

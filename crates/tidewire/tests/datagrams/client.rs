@@ -3,12 +3,12 @@
 use std::net::UdpSocket;
 use std::time::Duration;
 
-use tidewire::proto::codec::Codec;
-use tidewire::proto::handshake::{PROTOCOL_VERSION, Welcome};
 use tidewire::{
     Backoff, Client, CloseReason, ConnectError, ConnectFailure, Event, Kind, Limits, Message,
     RequestError, Server,
 };
+use tidewire_proto::codec::Codec;
+use tidewire_proto::handshake::{PROTOCOL_VERSION, Welcome};
 use tidewire_testkit::{DEADLINE, TestServer};
 
 use crate::{codec, echo, frame, payloads};

@@ -5,8 +5,8 @@ use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-use tidewire::io::datagram::{DatagramOptions, DatagramSocket};
 use tidewire::{DatagramDrop, Endpoint, Server};
+use tidewire_io::datagram::{DatagramOptions, DatagramSocket};
 use tidewire_testkit::{DEADLINE, TestServer, wait_until};
 
 use crate::{arrived, codec, echo, limited, one_way, payloads, port_of, received, stranger};

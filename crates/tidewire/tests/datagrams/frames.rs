@@ -1,9 +1,9 @@
 //! Frames and datagrams: several in one, none cut, and what makes no sense.
 
-use tidewire::proto::error::EncodeError;
 use tidewire::{
     Chat, Context, DatagramDrop, HandlerError, HandlerResult, Kind, Message, SendError, Server,
 };
+use tidewire_proto::error::EncodeError;
 use tidewire_testkit::{TestServer, wait_until};
 
 use crate::{arrived, codec, echo, frame, limited, one_way, payloads, port_of, received, stranger};
@@ -169,7 +169,7 @@ fn a_frame_that_no_datagram_holds_is_refused_where_it_is_sent() {
         });
         if too_large != Err(refused) {
             return Err(HandlerError::new(
-                tidewire::proto::body::ErrorCode::Internal,
+                tidewire_proto::body::ErrorCode::Internal,
                 format!("{too_large:?}"),
             ));
         }

@@ -2,9 +2,9 @@
 
 use std::sync::mpsc;
 
-use tidewire::io::datagram::DatagramOptions;
-use tidewire::proto::codec::{AnyCodec, Codec};
 use tidewire::{Client, Context, Kind, Message, Server};
+use tidewire_io::datagram::DatagramOptions;
+use tidewire_proto::codec::{AnyCodec, Codec};
 use tidewire_testkit::{DEADLINE, TestServer};
 
 use crate::{codec, echo, frame, one_way, port_of, received, stranger};

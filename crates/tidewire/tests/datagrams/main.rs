@@ -14,8 +14,8 @@ mod strangers;
 use std::io::ErrorKind;
 use std::net::{SocketAddr, UdpSocket};
 
-use tidewire::proto::codec::{Codec, Decoded};
 use tidewire::{AnyCodec, Endpoint, Kind, Message};
+use tidewire_proto::codec::{Codec, Decoded};
 use tidewire_testkit::fixtures::{echo, limited};
 use tidewire_testkit::{DEADLINE, TestServer};
 

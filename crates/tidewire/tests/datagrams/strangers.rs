@@ -1,7 +1,7 @@
 //! Datagrams of those who have no session, and what an address is sent before it proved itself.
 
-use tidewire::proto::codec::Codec;
 use tidewire::{CloseReason, Context, DatagramDrop, HandlerResult, Kind, Message, Server};
+use tidewire_proto::codec::Codec;
 use tidewire_testkit::{Heard, Peer, TestServer, challenge_answer, hello_frame};
 
 use crate::{arrived, codec, echo, frame, limited, one_way, payloads, port_of, received, stranger};

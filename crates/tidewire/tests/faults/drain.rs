@@ -5,12 +5,12 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use tidewire::proto::body::{ErrorBody, ErrorCode, RoomCall, SubscribeBody};
-use tidewire::proto::codec::Codec;
 use tidewire::{
     AnyCodec, Backoff, Chat, Client, Context, Deferred, Kind, Message, PubSub, RequestError,
     Router, Server, Service,
 };
+use tidewire_proto::body::{ErrorBody, ErrorCode, RoomCall, SubscribeBody};
+use tidewire_proto::codec::Codec;
 use tidewire_testkit::{DEADLINE, Peer, TestServer, assert_conserved, wait_until};
 
 use crate::{echo, limited, tw1};

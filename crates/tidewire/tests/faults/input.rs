@@ -1,7 +1,7 @@
 //! Bytes that are not what was agreed.
 
-use tidewire::proto::body::GoAwayCode;
 use tidewire::{AnyCodec, Chat, Client, ConnectError, Kind, Message, Server};
+use tidewire_proto::body::GoAwayCode;
 use tidewire_testkit::{Heard, Peer, TestServer, hello_frame};
 
 use crate::{echo, last_words, limited, lines, told_why, tw1, whole_story};
@@ -93,7 +93,7 @@ fn a_peer_that_vanishes_is_counted_and_its_room_is_told() {
     bob.join("lobby", "bob").unwrap();
     ada.hear_of("bob");
     bob.into_wire().vanish().unwrap();
-    let left = tidewire::proto::message::PresenceEvent::Left;
+    let left = tidewire_proto::message::PresenceEvent::Left;
     assert_eq!(ada.hear(), Some(Heard::Presence(left, "bob".to_owned())));
     drop(ada);
     let metrics = server.stop();

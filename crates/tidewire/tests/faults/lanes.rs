@@ -5,12 +5,12 @@ use std::pin::Pin;
 use std::sync::{Arc, mpsc};
 use std::task::{Wake, Waker};
 
-use tidewire::proto::body::PresenceBody;
-use tidewire::proto::message::PresenceEvent;
 use tidewire::{
     Client, CloseReason, Context, Disconnected, HandlerResult, Kind, Message, Policy, RequestError,
     Server, Service,
 };
+use tidewire_proto::body::PresenceBody;
+use tidewire_proto::message::PresenceEvent;
 use tidewire_testkit::{DEADLINE, Peer, TestServer, assert_conserved};
 
 use crate::tw1;

@@ -1,7 +1,7 @@
 //! Limits on sessions, rooms and what is said.
 
-use tidewire::proto::body::{ErrorCode, GoAwayCode};
 use tidewire::{Chat, Client, ConnectError, Kind, RequestError, Server};
+use tidewire_proto::body::{ErrorCode, GoAwayCode};
 use tidewire_testkit::{Heard, Peer, TestServer, wait_until};
 
 use crate::{echo, last_words, limited, lines, tw1, whole_story};

@@ -12,8 +12,8 @@ mod slow;
 
 use std::error::Error;
 
-use tidewire::proto::body::{GoAwayBody, GoAwayCode};
 use tidewire::{Kind, OwnedMessage};
+use tidewire_proto::body::{GoAwayBody, GoAwayCode};
 use tidewire_testkit::Peer;
 use tidewire_testkit::fixtures::{echo, limited, lines, tw1};
 

@@ -2,8 +2,8 @@
 
 use std::os::unix::net::UnixListener;
 
-use tidewire::io::socket::BindError;
 use tidewire::{Client, ServeError, Server};
+use tidewire_io::socket::BindError;
 
 use crate::{echo, whole_story};
 

@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use tidewire::proto::body::GoAwayCode;
 use tidewire::{AnyCodec, Chat, Client, Kind};
+use tidewire_proto::body::GoAwayCode;
 use tidewire_testkit::{Peer, TestServer, hello_frame, wait_until};
 
 use crate::{echo, last_words, limited, lines, told_why, tw1};

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use tidewire::proto::room::Policy;
 use tidewire::{AnyCodec, Chat, DropReason, Limits, Metrics, Server};
+use tidewire_proto::room::Policy;
 use tidewire_testkit::{Heard, Peer, TestServer, wait_until};
 
 use crate::{lines, tw1};

@@ -5,10 +5,10 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::task::Poll;
 use std::thread;
 
-use tidewire::proto::body::ErrorCode;
 use tidewire::{
     AsyncRequest, AsyncService, Client, HandlerError, RequestError, Server, Service, Task,
 };
+use tidewire_proto::body::ErrorCode;
 use tidewire_testkit::fixtures::{codec, tw1};
 use tidewire_testkit::{DEADLINE, TestServer, block_on};
 

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use tidewire::proto::body::ErrorCode;
 use tidewire::{
     AnyCodec, Context, HandlerResult, Kind, Message, RequestError, Server, Service, SharedService,
 };
+use tidewire_proto::body::ErrorCode;
 use tidewire_testkit::fixtures::{codec, tw1};
 use tidewire_testkit::{Peer, TestServer};
 
@@ -47,7 +47,7 @@ fn serve<S: Service>(codec: &AnyCodec, make: impl FnMut(usize) -> S) -> TestServ
 fn refused_code(peer: &mut Peer) -> ErrorCode {
     let answer = peer.receive().unwrap();
     assert_eq!(answer.kind, Kind::Error);
-    let body = tidewire::proto::body::ErrorBody::decode(&answer.payload).unwrap();
+    let body = tidewire_proto::body::ErrorBody::decode(&answer.payload).unwrap();
     body.code
 }
 

@@ -2,11 +2,11 @@
 
 use std::error::Error;
 
-use tidewire::proto::body::ErrorCode;
 use tidewire::{
     Client, DatagramDrop, Kind, Message, RateLimit, RateLimitError, RequestError, ServeError,
     Server, WhenExceeded,
 };
+use tidewire_proto::body::ErrorCode;
 use tidewire_testkit::TestServer;
 use tidewire_testkit::fixtures::{codec, echo, lines, tw1};
 

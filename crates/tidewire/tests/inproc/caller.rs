@@ -3,11 +3,11 @@
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use tidewire::proto::codec::Codec;
 use tidewire::{
     AnyCodec, CloseReason, ConnectFailure, Context, Endpoint, HandlerResult, Kind, Limits, Message,
     Server, Service,
 };
+use tidewire_proto::codec::Codec;
 use tidewire_testkit::DEADLINE;
 
 use crate::endpoint;

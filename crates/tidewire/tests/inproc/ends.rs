@@ -2,12 +2,12 @@
 
 use std::sync::mpsc::channel;
 
-use tidewire::proto::body::GoAwayCode;
-use tidewire::proto::codec::Codec;
 use tidewire::{
     Chat, Client, CloseReason, ConnectError, ConnectFailure, Context, Event, HandlerResult, Kind,
     Limits, Message, Policy, Server, Service, serve,
 };
+use tidewire_proto::body::GoAwayCode;
+use tidewire_proto::codec::Codec;
 use tidewire_testkit::{DEADLINE, Heard, Peer, TestServer, Wire};
 
 use crate::caller::{Caller, Told, alone, next};
@@ -25,7 +25,7 @@ fn a_dropped_peer_is_a_close() {
     let frame = bob.say_frame(b"never finished");
     bob.write(&frame[..frame.len() - 1]);
     drop(bob);
-    let left = tidewire::proto::message::PresenceEvent::Left;
+    let left = tidewire_proto::message::PresenceEvent::Left;
     assert_eq!(ada.hear(), Some(Heard::Presence(left, "bob".to_owned())));
     // Before the handshake as well.
     drop(server.wire());

@@ -5,8 +5,8 @@ use std::net::TcpListener;
 use std::thread;
 use std::time::Duration;
 
-use tidewire::layer::Stack;
 use tidewire::{Client, CloseReason, Context, Event, Kind, Message, Server};
+use tidewire_proto::layer::Stack;
 use tidewire_testkit::fixtures::{lines, tw1};
 use tidewire_testkit::{Peer, TestServer, XorLayer, assert_conserved, layers_of};
 

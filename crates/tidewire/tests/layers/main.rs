@@ -9,12 +9,12 @@ use std::io::{IoSlice, Read, Write};
 use std::net::TcpListener;
 use std::time::Duration;
 
-use tidewire::io::poller::{PollerChoice, PollerKind};
 use tidewire::layer::{Layer, LayerError, PLAIN_BYTES_MAX};
 use tidewire::{
     Address, Client, CloseReason, ConnectError, ConnectFailure, Context, Message, ServeError,
     Server, ServerBuilder,
 };
+use tidewire_io::poller::{PollerChoice, PollerKind};
 use tidewire_testkit::fixtures::{codec, echo, limited, lines, tw1};
 use tidewire_testkit::{DEADLINE, Peer, TestServer, Wire, XorLayer, assert_conserved, layers_of};
 

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use tidewire::proto::body::ErrorCode;
 use tidewire::{
     CloseReason, Context, HandlerError, HandlerResult, Kind, Message, RequestError, Server,
 };
+use tidewire_proto::body::ErrorCode;
 use tidewire_testkit::{DEADLINE, TestServer, assert_conserved};
 
 use crate::{CODECS, Desk, ask, client_of, codec, echo, limited};

@@ -2,9 +2,9 @@
 
 use std::io::{Read, Write};
 
-use tidewire::proto::body::ErrorCode;
-use tidewire::proto::error::EncodeError;
 use tidewire::{Client, Kind, Message, RequestError, Router, Server};
+use tidewire_proto::body::ErrorCode;
+use tidewire_proto::error::EncodeError;
 use tidewire_testkit::TestServer;
 
 use crate::{CODECS, CODECS_WITH_NAMES, client_of, codec};

@@ -3,8 +3,8 @@
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
 
-use tidewire::proto::body::{ErrorCode, validate_name};
 use tidewire::{Chat, Client, RequestError, Server};
+use tidewire_proto::body::{ErrorCode, validate_name};
 use tidewire_testkit::{DEADLINE, TestServer};
 
 use super::codec;

@@ -2,8 +2,8 @@
 
 use std::sync::{Arc, mpsc};
 
-use tidewire::proto::body::ErrorCode;
 use tidewire::{Context, Message, PoolFull, RequestError, Server, WhenFull, WorkerPool};
+use tidewire_proto::body::ErrorCode;
 use tidewire_testkit::{DEADLINE, TestServer, assert_conserved};
 
 use crate::{CODECS_WITH_NAMES, Taken, ask, client_of, codec};

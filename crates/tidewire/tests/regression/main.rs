@@ -9,12 +9,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use tidewire::proto::body::{ErrorCode, RoomCall};
-use tidewire::proto::handshake::{Hello, PROTOCOL_VERSION};
 use tidewire::{
     Chat, Client, CloseReason, Context, DropReason, HandOverError, HandlerResult, Kind, Limits,
     Message, Policy, PubSub, RequestError, Server, Service, SessionId,
 };
+use tidewire_proto::body::{ErrorCode, RoomCall};
+use tidewire_proto::handshake::{Hello, PROTOCOL_VERSION};
 use tidewire_testkit::fixtures::{echo, limited, lines, tw1};
 use tidewire_testkit::{DEADLINE, Heard, Peer, TestServer};
 

@@ -3,11 +3,11 @@
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Barrier};
 
-use tidewire::proto::handshake::{Hello, PROTOCOL_VERSION};
 use tidewire::{
     Broadcast, Context, HandlerResult, Kind, Limits, Message, SendError, Server, Service,
     SessionHandle, SessionId, TransportKind,
 };
+use tidewire_proto::handshake::{Hello, PROTOCOL_VERSION};
 use tidewire_testkit::{Peer, block_on, wait_until};
 
 use crate::{Scene, TRANSPORTS, assert_broadcasts_conserved, news, next_news, patient, serve, tw1};

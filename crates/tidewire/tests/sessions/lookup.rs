@@ -2,11 +2,11 @@
 
 use std::collections::HashSet;
 
-use tidewire::proto::codec::Codec;
 use tidewire::{
     Client, Context, HandlerResult, Message, NotOpen, SendError, Server, Service, SessionId,
     TransportKind,
 };
+use tidewire_proto::codec::Codec;
 use tidewire_testkit::{TestServer, wait_until};
 
 use crate::{Scene, TRANSPORTS, news, patient, tw1};

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tidewire::proto::error::EncodeError;
 use tidewire::{
     Context, Limits, Message, SendError, Server, SessionHandle, SessionId, TransportKind,
 };
+use tidewire_proto::error::EncodeError;
 use tidewire_testkit::{Peer, wait_until};
 
 use crate::{Scene, TRANSPORTS, news, next_news, patient, serve};

@@ -9,8 +9,8 @@ mod slow;
 mod stalled;
 mod unread;
 
-use tidewire::proto::body::{ErrorBody, ErrorCode, SubscribeBody};
 use tidewire::{Kind, Message, OwnedMessage, Policy, Server, Subscription, TopicEvent};
+use tidewire_proto::body::{ErrorBody, ErrorCode, SubscribeBody};
 use tidewire_testkit::fixtures::tw1;
 use tidewire_testkit::{Peer, TestServer};
 

@@ -1,11 +1,11 @@
 //! Patterns, topics, policies and numbers that are refused, each with its code, on a connection that goes on.
 
-use tidewire::proto::body::{ErrorBody, ErrorCode};
-use tidewire::proto::handshake::{Hello, PROTOCOL_VERSION};
 use tidewire::{
     AnyCodec, Client, Context, JoinError, Kind, Limits, Message, Policy, PolicyError, PubSub,
     PublishError, RequestError, ServeError, Server, SubscribeError, TopicError,
 };
+use tidewire_proto::body::{ErrorBody, ErrorCode};
+use tidewire_proto::handshake::{Hello, PROTOCOL_VERSION};
 use tidewire_testkit::{Peer, TestServer, wait_until};
 
 use crate::{ask, heard, publish, serve, subscribe, tw1};

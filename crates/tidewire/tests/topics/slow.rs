@@ -1,7 +1,7 @@
 //! A subscriber that stops reading: its own policy decides, and it is told exactly what it missed.
 
-use tidewire::proto::body::GapBody;
 use tidewire::{Client, DropReason, Kind, Limits, Policy, PubSub, Server, TopicEvent};
+use tidewire_proto::body::GapBody;
 use tidewire_testkit::{Peer, TestServer, XorLayer, layers_of};
 
 use crate::{ask, publish, subscribe, tw1};

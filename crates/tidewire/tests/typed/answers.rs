@@ -4,12 +4,12 @@ use std::error::Error;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize, Serializer};
-use tidewire::proto::body::ErrorCode;
 use tidewire::typed::{CallError, DeferredReply, ReplyError};
 use tidewire::{
     AnyCodec, Kind, Limits, Message, PoolFull, RequestError, Router, SendError, Server, WhenFull,
     WorkerPool,
 };
+use tidewire_proto::body::ErrorCode;
 use tidewire_testkit::{DEADLINE, TestServer, wait_until};
 
 use crate::{CODECS, CalculatorClient, CalculatorError, Running, connect, everywhere};

@@ -1,8 +1,8 @@
 //! Two sides that do not agree: another version, another signature, another type under the same name, garbage.
 
-use tidewire::proto::body::ErrorCode;
 use tidewire::typed::CallError;
 use tidewire::{Client, RequestError, Router, Server};
+use tidewire_proto::body::ErrorCode;
 use tidewire_testkit::TestServer;
 
 use crate::{CalculatorClient, everywhere};

@@ -4,9 +4,9 @@ use std::io::{Read, Write};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tidewire::proto::body::ErrorCode;
 use tidewire::typed::{CallError, Format, FormatError};
 use tidewire::{AnyCodec, RequestError, Router, Server};
+use tidewire_proto::body::ErrorCode;
 use tidewire_testkit::TestServer;
 
 use crate::{CODECS, CalculatorError, Point, connect};

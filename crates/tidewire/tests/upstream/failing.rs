@@ -3,11 +3,11 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tidewire::proto::body::ErrorCode;
 use tidewire::{
     AnyCodec, Client, CloseReason, Context, Deferred, HandlerResult, Kind, Message, RequestError,
     Server, Upstream, UpstreamError,
 };
+use tidewire_proto::body::ErrorCode;
 use tidewire_testkit::{TestServer, wait_until};
 
 use crate::{assert_conserved, client, gateway, serve, tw1};

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tidewire::proto::body::ErrorCode;
 use tidewire::{
     AnyCodec, Context, HandlerError, HandlerResult, Kind, Message, OwnedMessage, RequestError,
     Server, Service, SessionId, Upstream, UpstreamAddressError,
 };
+use tidewire_proto::body::ErrorCode;
 use tidewire_testkit::TestServer;
 use tidewire_testkit::fixtures::echo;
 

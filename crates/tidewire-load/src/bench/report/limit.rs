@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use super::markdown::{median, unless_fault};
 use super::{BenchReport, Figures, PeerFigures, Ratio, RowResult};
 use crate::bench::plan::RowPlan;
-use tidewire::proto::text::visible;
+use tidewire_proto::text::visible;
 
 /// The figures of a row's bare loops.
 #[derive(Clone, Debug, Default, PartialEq)]

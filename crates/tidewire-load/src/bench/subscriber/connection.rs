@@ -3,8 +3,8 @@
 use std::io::{self, ErrorKind};
 use std::os::fd::AsFd;
 
-use tidewire::io::clock::now_ns;
-use tidewire::io::socket::Stream;
+use tidewire_io::clock::now_ns;
+use tidewire_io::socket::Stream;
 
 use super::dialect::{Dialect, DialectError, Next, Publish, Role};
 use crate::bench::pace::Pace;

@@ -25,8 +25,8 @@ use std::io;
 use std::time::Duration;
 
 use thiserror::Error;
-use tidewire::io::clock::now_ns;
-use tidewire::io::socket::{SocketAddress, Stream};
+use tidewire_io::clock::now_ns;
+use tidewire_io::socket::{SocketAddress, Stream};
 
 pub use dialect::{DialectError, TOPIC};
 

@@ -1,11 +1,11 @@
 //! TW1, the native protocol: as a client of Tidewire with its handshake, or as the bare publisher writes it, without.
 
 use tidewire::Kind;
-use tidewire::proto::body::{ErrorBody, SubscribeBody};
-use tidewire::proto::codec::{Codec, Decoded};
-use tidewire::proto::handshake::{Hello, PROTOCOL_VERSION};
-use tidewire::proto::limits::FRAME_BYTES_MAX as HELLO_FRAME_BYTES_MAX;
-use tidewire::{Message, proto};
+use tidewire::Message;
+use tidewire_proto::body::{ErrorBody, SubscribeBody};
+use tidewire_proto::codec::{Codec, Decoded};
+use tidewire_proto::handshake::{Hello, PROTOCOL_VERSION};
+use tidewire_proto::limits::FRAME_BYTES_MAX as HELLO_FRAME_BYTES_MAX;
 
 use super::dialect::{Dialect, DialectError, FRAME_BYTES_MAX, Next, Role, TOPIC};
 
@@ -112,7 +112,7 @@ impl Dialect for BareTw1 {
 
 #[inline]
 fn decode(bytes: &[u8]) -> Result<Option<(Message<'_>, usize)>, DialectError> {
-    match proto::codec::Tw1.decode(bytes, FRAME_BYTES_MAX) {
+    match tidewire_proto::codec::Tw1.decode(bytes, FRAME_BYTES_MAX) {
         Ok(Decoded::Frame { message, consumed }) => Ok(Some((message, consumed))),
         Ok(Decoded::Incomplete { .. }) => Ok(None),
         Err(_) => Err(DialectError::Malformed("a broken frame of tw1")),
@@ -121,14 +121,14 @@ fn decode(bytes: &[u8]) -> Result<Option<(Message<'_>, usize)>, DialectError> {
 
 fn push(message: &Message<'_>, out: &mut Vec<u8>) {
     // What a client sends here is far below every limit.
-    let _ = proto::codec::Tw1.encode(message, out);
+    let _ = tidewire_proto::codec::Tw1.encode(message, out);
 }
 
 const SUBSCRIBE_ID: u32 = 1;
 
 #[cfg(test)]
 mod tests {
-    use tidewire::proto::handshake::Welcome;
+    use tidewire_proto::handshake::Welcome;
 
     use super::super::dialect::tests::{error, hear, survives_anything};
     use super::*;
@@ -182,7 +182,7 @@ mod tests {
         let mut input = Vec::new();
         let mut body = Vec::new();
         ErrorBody {
-            code: proto::body::ErrorCode::LimitReached,
+            code: tidewire_proto::body::ErrorCode::LimitReached,
             text: "full",
         }
         .encode(&mut body);

@@ -12,14 +12,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use tidewire::io::socket::{Listener, SocketOptions, Stream};
 use tidewire::log::LogBuilder;
-use tidewire::proto::body::ErrorCode;
-use tidewire::proto::codec::{Codec, Tw1};
 use tidewire::{
     Address, Context, Deferred, Endpoint, HandlerResult, Kind, Message, PoolFull, Server, WhenFull,
     WorkerPool,
 };
+use tidewire_io::socket::{Listener, SocketOptions, Stream};
+use tidewire_proto::body::ErrorCode;
+use tidewire_proto::codec::{Codec, Tw1};
 
 use super::locked_log::LockedLog;
 use super::scratch::ScratchFile;

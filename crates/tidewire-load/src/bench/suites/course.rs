@@ -5,7 +5,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::Duration;
 
-use tidewire::io::clock::now_ns;
+use tidewire_io::clock::now_ns;
 
 use crate::bench::contract::Work;
 use crate::bench::plan::RoleError;

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tidewire::io::affinity::pin_to_core;
 use tidewire::{Context, Endpoint, HandlerResult, Message, Server, ServerBuilder, Service};
+use tidewire_io::affinity::pin_to_core;
 
 use super::lane_client::{LaneClient, Link, Task};
 use super::numbers::Numbers;

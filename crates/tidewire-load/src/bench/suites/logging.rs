@@ -9,8 +9,8 @@ use std::fs;
 use std::sync::Barrier;
 use std::thread;
 
-use tidewire::io::clock::now_ns;
 use tidewire::log::{Log, LogBuilder, LogMetrics};
+use tidewire_io::clock::now_ns;
 use tracing::Dispatch;
 use tracing::dispatcher::DefaultGuard;
 

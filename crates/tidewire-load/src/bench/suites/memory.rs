@@ -13,11 +13,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use tidewire::io::clock::now_ns;
 use tidewire::{
     Client, CloseReason, ConnectFailure, Context, Endpoint, HandlerResult, Kind, Message, Server,
     Service,
 };
+use tidewire_io::clock::now_ns;
 
 use crate::bench::contract::{Account, Measured, Work};
 use crate::bench::plan::{Metric, RoleError, RowPlan, Side, Source, Suite};

@@ -23,10 +23,10 @@ mod workers;
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use tidewire::io::descriptors::descriptor_limit;
 use tidewire::log::LogWriter;
-use tidewire::proto::codec::Codec;
 use tidewire::{Address, AnyCodec, Endpoint, Kind, Limits, Message, Metrics};
+use tidewire_io::descriptors::descriptor_limit;
+use tidewire_proto::codec::Codec;
 use tracing::Dispatch;
 
 use super::contract::{Times, Work};
@@ -183,7 +183,7 @@ pub(super) fn environment(work: &Work) -> &'static [(&'static str, &'static str)
 
 /// Bytes that a server's lanes have allocated, where the program counts them.
 fn lanes_allocated(metrics: &Metrics) -> Option<u64> {
-    tidewire::io::allocation::is_counting().then_some(metrics.allocated_bytes)
+    tidewire_io::allocation::is_counting().then_some(metrics.allocated_bytes)
 }
 
 /// Times of a histogram, as the contract has them.

@@ -10,8 +10,8 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use tidewire::io::clock::now_ns;
-use tidewire::io::poller::{self, Events, Interest, Poller, PollerChoice, PollerKind, Token};
+use tidewire_io::clock::now_ns;
+use tidewire_io::poller::{self, Events, Interest, Poller, PollerChoice, PollerKind, Token};
 
 use crate::bench::contract::{Measured, Work};
 use crate::bench::plan::{Metric, RoleError, RowPlan, Side, Source, Suite};

@@ -12,9 +12,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use tidewire::io::clock::now_ns;
-use tidewire::io::socket::{Listener, SocketAddress, SocketOptions};
 use tidewire::{Address, Backoff, Client, Context, Endpoint, Message, Server};
+use tidewire_io::clock::now_ns;
+use tidewire_io::socket::{Listener, SocketAddress, SocketOptions};
 
 use crate::bench::contract::{Account, Measured, Work};
 use crate::bench::plan::{Metric, RoleError, RowPlan, Side, Source, Suite};

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 
-use tidewire::io::clock::now_ns;
 use tidewire::{WhenFull, WorkerPool};
+use tidewire_io::clock::now_ns;
 
 use crate::bench::contract::{Measured, Work};
 use crate::bench::plan::{Metric, RoleError, RowPlan, Side, Source, Suite};

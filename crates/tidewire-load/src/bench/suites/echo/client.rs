@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use tidewire::io::clock::now_ns;
 use tidewire::{Client, Reply, Request};
+use tidewire_io::clock::now_ns;
 
 use super::super::{codec, lanes_allocated, times};
 use crate::bench::contract::{Measured, Work};

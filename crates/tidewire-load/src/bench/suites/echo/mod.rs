@@ -12,9 +12,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use tidewire::io::socket::{Listener, SocketOptions};
-use tidewire::proto::codec::Codec;
 use tidewire::{Address, Context, Endpoint, Kind, Message, Server};
+use tidewire_io::socket::{Listener, SocketOptions};
+use tidewire_proto::codec::Codec;
 
 use super::inproc::{self, ONE_LANE};
 use super::lane_client::{self, Task};

@@ -12,10 +12,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use tidewire::io::clock::now_ns;
-use tidewire::io::socket::{Listener, SocketOptions, Stream};
-use tidewire::proto::codec::{Codec, Tw1};
 use tidewire::{Address, Endpoint, Kind, Message};
+use tidewire_io::clock::now_ns;
+use tidewire_io::socket::{Listener, SocketOptions, Stream};
+use tidewire_proto::codec::{Codec, Tw1};
 
 use crate::bench::contract::{Account, Work};
 use crate::bench::pace::Pace;

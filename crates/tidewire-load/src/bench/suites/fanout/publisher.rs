@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tidewire::io::clock::now_ns;
 use tidewire::{Context, HandlerResult, Kind, Message, PubSub, Server, Service};
+use tidewire_io::clock::now_ns;
 
 use crate::bench::contract::{Account, Work};
 use crate::bench::pace::{Pace, TICK_NS};

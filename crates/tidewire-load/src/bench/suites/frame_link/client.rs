@@ -7,9 +7,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use tidewire::Endpoint;
-use tidewire::io::datagram::DatagramBatch;
-use tidewire::io::ring::RingStream;
-use tidewire::io::socket::SocketAddress;
+use tidewire_io::datagram::DatagramBatch;
+use tidewire_io::ring::RingStream;
+use tidewire_io::socket::SocketAddress;
 
 use super::rest::Rest;
 use super::{Datagrams, FrameLink, GREETING, Wire, buffer};

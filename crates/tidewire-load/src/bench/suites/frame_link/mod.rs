@@ -14,9 +14,9 @@ use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use tidewire::io::datagram::{DatagramBatch, DatagramSocket};
-use tidewire::io::ring::RingStream;
-use tidewire::io::socket::Stream;
+use tidewire_io::datagram::{DatagramBatch, DatagramSocket};
+use tidewire_io::ring::RingStream;
+use tidewire_io::socket::Stream;
 
 pub(super) use self::client::{Links, Way};
 pub(super) use self::server::Server;

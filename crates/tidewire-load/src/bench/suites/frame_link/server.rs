@@ -7,11 +7,11 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidewire::io::datagram::{DatagramBatch, DatagramSocket};
-use tidewire::io::poller::Interest;
-use tidewire::io::ring::RingStream;
-use tidewire::io::socket::{Listener, SocketOptions};
 use tidewire::{Address, Endpoint};
+use tidewire_io::datagram::{DatagramBatch, DatagramSocket};
+use tidewire_io::poller::Interest;
+use tidewire_io::ring::RingStream;
+use tidewire_io::socket::{Listener, SocketOptions};
 
 use super::client::Way;
 use super::rest::Rest;

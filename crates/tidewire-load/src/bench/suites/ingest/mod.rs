@@ -14,8 +14,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use tidewire::io::socket::{Listener, SocketOptions};
 use tidewire::{Address, Context, Endpoint, HandlerResult, Kind, Message, Server, Service};
+use tidewire_io::socket::{Listener, SocketOptions};
 
 use super::inproc::{self, ONE_LANE};
 use super::lane_client::{self, Task};

@@ -8,7 +8,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use tidewire::io::doorbell::Doorbell;
+use tidewire_io::doorbell::Doorbell;
 
 use crate::bench::contract::{Measured, Work};
 use crate::bench::plan::RoleError;

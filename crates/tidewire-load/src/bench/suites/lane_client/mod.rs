@@ -10,11 +10,11 @@ mod link;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use tidewire::io::clock::now_ns;
 use tidewire::{
     CloseReason, ConnectFailure, Context, Endpoint, HandlerResult, Kind, Limits, Message, Server,
     Service,
 };
+use tidewire_io::clock::now_ns;
 
 use self::backlog::Backlog;
 use self::conversation::Conversation;

@@ -9,10 +9,10 @@ use std::sync::mpsc::Sender;
 use std::thread;
 use std::time::Duration;
 
-use tidewire::io::affinity::pin_to_core;
-use tidewire::io::clock::now_ns;
-use tidewire::proto::codec::{Codec, Tw1};
 use tidewire::{Endpoint, Kind, Message};
+use tidewire_io::affinity::pin_to_core;
+use tidewire_io::clock::now_ns;
+use tidewire_proto::codec::{Codec, Tw1};
 
 use super::super::course::{Course, News, tell};
 use super::super::frame_link::{Links, Server, Way};
@@ -116,7 +116,7 @@ fn drive(
         }
         let mut heard_ns = None;
         links.turn(LOOK_EVERY, |number, frame, _| {
-            let heard_ns = *heard_ns.get_or_insert_with(tidewire::io::clock::now_ns);
+            let heard_ns = *heard_ns.get_or_insert_with(tidewire_io::clock::now_ns);
             // What has another length, kind or topic is not what was published.
             let payload = frame.strip_prefix(&head[..]).unwrap_or_default();
             flow.take(number, payload, heard_ns, course);

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
-use tidewire::io::clock::now_ns;
-use tidewire::proto::body::SubscribeBody;
 use tidewire::{
     CloseReason, ConnectFailure, Context, Endpoint, HandlerResult, Kind, Message, Server, Service,
     SessionId,
 };
+use tidewire_io::clock::now_ns;
+use tidewire_proto::body::SubscribeBody;
 
 use super::super::course::{Course, News, tell};
 use super::LOOK_EVERY_NS;

@@ -7,8 +7,8 @@ use std::sync::mpsc::Sender;
 use std::thread;
 
 use tidewire::Endpoint;
-use tidewire::io::affinity::pin_to_core;
-use tidewire::io::clock::now_ns;
+use tidewire_io::affinity::pin_to_core;
+use tidewire_io::clock::now_ns;
 
 use super::super::course::{Course, News, tell};
 use super::super::frame_link::{Links, Server, Way};
@@ -110,7 +110,7 @@ fn call(
         // Read by the first frame of a turn, so that it is behind its read, and there is none for a turn without frames.
         let mut read_ns = None;
         links.turn(LOOK_EVERY, |number, reply, out| {
-            let now_ns = *read_ns.get_or_insert_with(tidewire::io::clock::now_ns);
+            let now_ns = *read_ns.get_or_insert_with(tidewire_io::clock::now_ns);
             clients[number].take(reply, now_ns, out, course, &mut calls);
         })?;
     }

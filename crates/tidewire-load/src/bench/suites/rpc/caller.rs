@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
-use tidewire::io::clock::now_ns;
 use tidewire::{
     CloseReason, ConnectFailure, Context, Endpoint, HandlerResult, Kind, Message, Server, Service,
 };
+use tidewire_io::clock::now_ns;
 
 use super::super::course::{Course, News, tell};
 use super::{Calls, METHOD, call_timeout_ns, numbers};

@@ -98,7 +98,7 @@ fn add(cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
     let numbers = message.payload.split_first_chunk();
     let Some((&first, Ok(second))) = numbers.map(|(first, rest)| (first, rest.try_into())) else {
         return Err(tidewire::HandlerError::new(
-            tidewire::proto::body::ErrorCode::MalformedBody,
+            tidewire_proto::body::ErrorCode::MalformedBody,
             "two numbers of four bytes each are added",
         ));
     };

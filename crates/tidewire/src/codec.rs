@@ -1,0 +1,25 @@
+//! Codecs: the built-in ones, and all that one of your own needs.
+//!
+//! [`AnyCodec`](crate::AnyCodec) chooses a codec for the builders of servers and clients. To write one, implement
+//! [`Codec`] and pass it as [`AnyCodec::custom`](crate::AnyCodec::custom). The module [`tidewire_proto::codec`] has the
+//! contract with a whole codec, and says when a lane passes the [`ConnectionState`]. [`contract`] checks a codec in tests:
+//!
+//! ```
+//! use tidewire::codec::{LengthField, contract};
+//! use tidewire::{Kind, Message};
+//!
+//! let messages = [&b"some bytes"[..], b"more bytes"].map(|it| Message::new(Kind::OneWay, 0, it));
+//! contract::check_every_cut(&LengthField::default(), &messages)?;
+//! # Ok::<(), contract::BrokenContract>(())
+//! ```
+//!
+//! `examples/src/checksum.rs` in the repository is a codec of a hundred lines with its tests.
+
+pub use tidewire_proto::codec::contract;
+pub use tidewire_proto::codec::{
+    Codec, CodecSpecError, ConnectionState, Decoded, Delimited, FrameLayout, InvalidParameter,
+    LengthField, LengthSize, Lines, MethodCase, PayloadKind, Presence, Raw, RequestIds, RpcPayload,
+    Said, Srmp, SrmpRpc, Subscription, Tw1, Uvrpc,
+};
+pub use tidewire_proto::error::{DecodeError, EncodeError};
+pub use tidewire_proto::message::FLAG_PRIVATE;

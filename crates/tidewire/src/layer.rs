@@ -1,0 +1,9 @@
+//! Layers between the bytes of a socket and the frames of a codec, as TLS and WebSocket are.
+//!
+//! Implement [`Layer`] and give the builders of servers and clients a function that makes one for each connection:
+//! [`ServerBuilder::layers`](crate::ServerBuilder::layers), [`ClientBuilder::layers`](crate::ClientBuilder::layers). The
+//! module [`tidewire_proto::layer`] has the contract. Lengths are in bytes.
+
+pub use tidewire_proto::layer::{
+    Layer, LayerError, OUTPUT_BYTES_MAX, PLAIN_BYTES_MAX, RECORD_BYTES_MAX,
+};
