@@ -63,6 +63,8 @@
 //! brought it. They carry the session's number, its peer and codec, and bytes, the kind of message or the reason. Without
 //! the feature they are not compiled in.
 
+#![deny(missing_docs)]
+
 mod address;
 pub mod body;
 mod client;
