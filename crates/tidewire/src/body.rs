@@ -4,13 +4,14 @@
 //! payloads are a [`PresenceBody`] and a [`GapBody`]. A [codec](crate::codec) of your own translates an [`ErrorBody`].
 //!
 //! ```
-//! use tidewire::PresenceEvent;
 //! use tidewire::body::PresenceBody;
+//! use tidewire::{MemberId, PresenceEvent};
 //!
 //! let mut payload = Vec::new();
-//! PresenceBody { event: PresenceEvent::Joined, name: "ada" }.encode(&mut payload);
-//! assert_eq!(PresenceBody::decode(&payload)?.name, "ada");
-//! # Ok::<(), tidewire::codec::DecodeError>(())
+//! let joined = PresenceBody { event: PresenceEvent::Joined, member: MemberId(7), name: "ada" };
+//! joined.encode(&mut payload)?;
+//! assert_eq!(PresenceBody::decode(&payload)?, joined);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
 pub use tidewire_proto::body::{

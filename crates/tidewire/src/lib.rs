@@ -64,6 +64,7 @@
 //! the feature they are not compiled in.
 
 #![deny(missing_docs)]
+#![warn(clippy::missing_errors_doc, clippy::missing_panics_doc)]
 
 mod address;
 pub mod body;

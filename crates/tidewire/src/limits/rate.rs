@@ -57,7 +57,7 @@ pub enum WhenExceeded {
     /// lost over streams: the transport holds the peer back. A datagram cannot be held back, so over UDP those that come
     /// meanwhile are dropped, and counted as [`DatagramDrop::Paused`](crate::DatagramDrop::Paused).
     Pause,
-    /// Each message too many is refused with [`ErrorCode::LimitReached`](crate::proto::body::ErrorCode::LimitReached): a
+    /// Each message too many is refused with [`ErrorCode::LimitReached`](crate::ErrorCode::LimitReached): a
     /// request is answered with it, other messages are dropped. Counted in
     /// [`Metrics::rate_refused`](crate::Metrics::rate_refused).
     Refuse,

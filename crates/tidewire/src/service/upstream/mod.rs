@@ -86,7 +86,7 @@ pub enum UpstreamAddressError {
     Datagrams,
 }
 
-/// Why an upstream did not answer a request. As a [`HandlerError`] it is a refusal by the upstream's own code and text, or
+/// Why an upstream did not answer a request. As a [`HandlerError`](crate::HandlerError) it is a refusal by the upstream's own code and text, or
 /// [`ErrorCode::LimitReached`] or [`ErrorCode::Internal`] with a text.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
