@@ -17,6 +17,7 @@ pub(crate) use rate::{Bucket, Rate};
 pub use rate::{RateLimit, RateLimitError, WhenExceeded};
 
 /// Limits and timings of a server or client. Start from `Limits::default()` and change what you must.
+/// For [`ServerBuilder::limits`](crate::ServerBuilder::limits) and [`ClientBuilder::limits`](crate::ClientBuilder::limits).
 #[derive(Clone, Debug)]
 pub struct Limits {
     /// Bytes that all lanes of the server hold for its peers: outputs, logs of rooms and topics, partial frames, messages

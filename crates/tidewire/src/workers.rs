@@ -19,7 +19,7 @@ use std::thread::JoinHandle;
 use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
 use thiserror::Error;
 
-/// Threads that run one handler over tasks.
+/// Threads that run one handler over tasks. The crate's [first page](crate) has an example.
 #[derive(Debug)]
 pub struct WorkerPool<T> {
     queue: Option<Sender<Load<T>>>,
@@ -28,7 +28,7 @@ pub struct WorkerPool<T> {
     shared: Arc<Shared<T>>,
 }
 
-/// What happens to a task that finds the queue full.
+/// What happens to a task that finds the queue full. A choice of [`WorkerPool::new`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WhenFull {
@@ -41,12 +41,13 @@ pub enum WhenFull {
     CallerRuns,
 }
 
-/// The queue is full, or the pool has stopped; here is the task.
+/// The queue is full, or the pool has stopped; here is the task. An error of [`WorkerPool::submit`].
 #[derive(Debug, Error)]
 #[error("the worker pool's queue is full")]
 pub struct PoolFull<T>(pub T);
 
 /// What became of the tasks of a pool. Of those accepted, each is completed, panicked or still queued.
+/// Given by [`WorkerPool::metrics`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WorkerMetrics {
     /// Tasks accepted, those that the caller ran included.

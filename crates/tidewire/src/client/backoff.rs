@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 /// Pauses between attempts to reconnect: doubling, with a random part so that a thousand clients of a server
-/// that came back do not come at the same moment.
+/// that came back do not come at the same moment. For [`ClientBuilder::reconnect`](crate::ClientBuilder::reconnect).
 #[derive(Clone, Copy, Debug)]
 pub struct Backoff {
     /// The first pause.

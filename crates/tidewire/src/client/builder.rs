@@ -24,7 +24,7 @@ use crate::limits::Limits;
 use crate::server::{ServeError, Server, adapt, frame};
 use crate::transport::LayerFactory;
 
-/// Everything about a client before it connects.
+/// Everything about a client before it connects. Made by [`Client::builder`].
 #[derive(Clone, Debug)]
 pub struct ClientBuilder {
     codec: AnyCodec,

@@ -11,7 +11,7 @@ use crate::mailbox::HandOverError;
 use crate::server::ServeError;
 use crate::transport::ConnectFailure;
 
-/// The connection did not come about.
+/// The connection did not come about. An error of [`Client::connect`](crate::Client::connect).
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ConnectError {
@@ -29,7 +29,7 @@ pub enum ConnectError {
     Ended,
 }
 
-/// Why a request has no reply.
+/// Why a request has no reply. An error of [`Client::request`](crate::Client::request).
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum RequestError {

@@ -14,7 +14,7 @@ use super::Client;
 use super::event_queue::{EventQueue, Queued, Waiter};
 use crate::session::CloseReason;
 
-/// Something that happened at a client.
+/// Something that happened at a client. [`Client::next_event`] and [`Client::events`] have examples.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Event {
@@ -49,7 +49,7 @@ pub enum Event {
     Ended,
 }
 
-/// A message that owns its name and its payload.
+/// A message that owns its name and its payload. A client gets it in [`Event::Message`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnedMessage {
     /// What the frame is for.

@@ -63,6 +63,7 @@ use crate::session::encode_within;
 use link::Link;
 
 /// A connection to a server, shared by as many threads and tasks as you like.
+/// The crate's [first page](crate) has an example.
 #[derive(Clone, Debug)]
 pub struct Client {
     inner: Arc<Inner>,

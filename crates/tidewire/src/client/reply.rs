@@ -15,7 +15,7 @@ use tidewire_io::words::SharedBytes;
 /// The answer to a request.
 ///
 /// The memory it is in serves another request once it is dropped. That of a short one has room for 120 bytes, unless it is
-/// empty.
+/// empty. [`Call`](crate::Call) has an example.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reply {
     payload: Vec<u8>,

@@ -31,6 +31,7 @@ pub(crate) trait Control: std::fmt::Debug {
 }
 
 /// What happens to a request when as many are waiting for their replies as allowed.
+/// A choice of [`Call::when_full`](crate::Call::when_full).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WhenWindowFull {

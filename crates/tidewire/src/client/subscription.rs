@@ -50,7 +50,7 @@ pub struct Subscribe<'a> {
     bounds: EventBounds,
 }
 
-/// Something that happened to a subscription.
+/// Something that happened to a subscription. [`Client::subscribe`] has an example.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TopicEvent {
@@ -79,7 +79,7 @@ pub enum TopicEvent {
     Ended,
 }
 
-/// A message published to a topic.
+/// A message published to a topic. [`Client::subscribe`] has an example.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TopicMessage {
     /// The topic.

@@ -66,6 +66,7 @@ pub enum WhenExceeded {
 }
 
 /// A rate limit that no session could keep, or that limits nothing.
+/// Starting a server with such a [`RateLimit`] fails with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum RateLimitError {

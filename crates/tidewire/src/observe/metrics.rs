@@ -321,7 +321,7 @@ impl Metrics {
     }
 }
 
-/// The counters of all lanes of a server.
+/// The counters of all lanes of a server. Given by [`Server::metrics_reader`](crate::Server::metrics_reader).
 #[derive(Clone, Debug)]
 pub struct MetricsReader {
     lanes: Arc<[Arc<CachePadded<LaneCounters>>]>,

@@ -86,6 +86,7 @@ fn registration_limit(limit: ReachedLimit) -> &'static str {
 const OUT_OF_MEMORY: &str = "the server is at its memory limit (memory_bytes_max); try again later";
 
 /// A room could not be joined. Those about names may be retried with another name.
+/// An error of [`Context::join`](crate::Context::join).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum JoinError {
@@ -130,7 +131,7 @@ pub enum JoinError {
     NotOpen,
 }
 
-/// A room could not be left, spoken to or listed.
+/// A room could not be left, spoken to or listed. An error of [`Context::say`](crate::Context::say).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum RoomError {
@@ -154,7 +155,7 @@ pub enum RoomError {
     Encode(#[from] EncodeError),
 }
 
-/// A pattern could not be subscribed to.
+/// A pattern could not be subscribed to. An error of [`Context::subscribe`](crate::Context::subscribe).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum SubscribeError {
@@ -193,6 +194,7 @@ pub enum SubscribeError {
 pub struct NotSubscribed;
 
 /// A message could not be published.
+/// An error of [`Context::publish`](crate::Context::publish) and [`Client::publish`](crate::Client::publish).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum PublishError {

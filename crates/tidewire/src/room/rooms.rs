@@ -119,7 +119,7 @@ impl RoomTable {
     }
 }
 
-/// The result of joining a room.
+/// The result of joining a room. Given by [`Context::join`](crate::Context::join).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Joined {
     /// The room's alias, used to say and leave.

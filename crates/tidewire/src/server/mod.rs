@@ -36,6 +36,7 @@ pub(crate) use bind::{adapt, frame};
 
 /// A running server: its lanes, its addresses, its counters. Dropping it stops it at once; on one of its own lanes, without
 /// waiting for that one.
+/// Made by [`serve`](crate::serve) or a [`ServerBuilder`]; the crate's [first page](crate) has examples of both.
 #[derive(Debug)]
 pub struct Server {
     shared: Arc<Shared>,
@@ -49,6 +50,7 @@ pub struct Server {
 }
 
 /// Everything about a server before it runs.
+/// Made by [`Server::builder`]; the crate's [first page](crate) has an example.
 #[derive(Clone, Debug)]
 pub struct ServerBuilder {
     addresses: Vec<Address>,
@@ -69,7 +71,7 @@ pub struct ServerBuilder {
     outgoing_layers: Option<Layers>,
 }
 
-/// A server could not start. Nothing of it runs.
+/// A server could not start. Nothing of it runs. An error of [`serve`](crate::serve) and [`ServerBuilder`].
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ServeError {

@@ -66,7 +66,7 @@ pub struct AsyncService<Spawn, Handler> {
     ledger: Arc<Ledger>,
 }
 
-/// A request with all that its future needs.
+/// A request with all that its future needs. [`AsyncService`] has an example.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct AsyncRequest {

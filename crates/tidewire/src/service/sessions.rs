@@ -69,6 +69,7 @@ pub struct Sessions {
 }
 
 /// One session, for any thread; clones are handles to the same. It does not keep the session open.
+/// [`Sessions`] has an example.
 #[derive(Clone, Debug)]
 pub struct SessionHandle {
     shared: Arc<Shared>,

@@ -24,7 +24,7 @@ use crate::address::Endpoint;
 use crate::config::Config;
 use crate::transport::TransportKind;
 
-/// A session as a predicate sees it, on the session's own lane.
+/// A session as a predicate sees it, on the session's own lane. [`Broadcast`] tells what becomes of it.
 #[derive(Debug)]
 pub struct SessionView<'a> {
     session: &'a Session,
@@ -37,6 +37,7 @@ pub struct Broadcast {
 }
 
 /// What came of a broadcast: every session that matched was served or refused for one reason.
+/// Given by [`Broadcast::wait`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BroadcastReport {

@@ -66,6 +66,7 @@ use crate::transport::{Carrier, ListenerTerms, Transport};
 /// The number of a session, never reused while the server runs.
 ///
 /// It names the lane and the place there, so that a message to it finds its way without a table.
+/// [`Context::session`](crate::Context::session) and [`Sessions`](crate::Sessions) give it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SessionId(u64);
 

@@ -12,7 +12,7 @@ use super::reactor::TimerKey;
 use super::{LaneSessions, SessionId};
 
 /// One timer of a service. It stays harmless after the timer has fired or was cancelled. Only the lane that set the timer
-/// knows it.
+/// knows it. Given by [`Context::set_timer`](crate::Context::set_timer), which has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TimerId {
     pub(crate) lane: usize,

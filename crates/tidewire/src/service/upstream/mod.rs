@@ -74,7 +74,7 @@ struct Terms {
     pause_max: Duration,
 }
 
-/// The text is no address of an upstream.
+/// The text is no address of an upstream. An error of [`Upstream::new`].
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum UpstreamAddressError {
