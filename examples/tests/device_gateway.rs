@@ -13,8 +13,9 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use tidewire::io::descriptors::raise_descriptor_limit;
-use tidewire::proto::body::{ErrorBody, ErrorCode};
+use tidewire::ErrorCode;
+use tidewire::body::ErrorBody;
+use tidewire::system::raise_descriptor_limit;
 
 /// Each has logged in and has had a reading stored.
 #[test]

@@ -15,8 +15,7 @@ use std::error::Error;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tidewire::proto::codec::{Codec, Decoded, RequestIds};
-use tidewire::proto::error::{DecodeError, EncodeError};
+use tidewire::codec::{Codec, DecodeError, Decoded, EncodeError, RequestIds};
 use tidewire::{
     AnyCodec, CloseReason, Context, ErrorCode, HandlerError, HandlerResult, Kind, Limits, Message,
     NotOpen, RateLimit, Server, SessionId, Sessions, SharedService, Upstream, WhenExceeded,
@@ -197,7 +196,7 @@ const KINDS: [Kind; 4] = [Kind::OneWay, Kind::Request, Kind::Reply, Kind::Error]
 
 #[cfg(test)]
 mod tests {
-    use tidewire::proto::codec::contract;
+    use tidewire::codec::contract;
 
     use super::*;
 

@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::error::Error;
 use std::time::{Duration, Instant};
 
-use tidewire::io::socket::SocketOptions;
+use tidewire::SocketOptions;
 use tidewire::{Client, Policy, PubSub, Server, Subscription, TopicEvent, WhenEventsFull};
 use tokio_stream::StreamExt;
 
