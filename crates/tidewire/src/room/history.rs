@@ -63,6 +63,9 @@ impl Default for History {
     }
 }
 
+/// A message of a former run of the program: the name of its author and what was said.
+pub(crate) type PastMessage = (String, Vec<u8>);
+
 /// The histories of a server, by the names of their rooms.
 #[derive(Debug, Default)]
 pub(super) struct Histories {
@@ -146,6 +149,22 @@ impl RoomHistory {
     pub(super) fn lock(&self) -> MutexGuard<'_, Records> {
         // A panic while a message is recorded leaves one that is not there.
         self.records.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Records messages of a former run, if nothing was said here yet.
+    pub(super) fn begin_with(&self, past: Vec<PastMessage>, alias: u16) {
+        let mut records = self.lock();
+        if records.next > 0 {
+            return;
+        }
+        for (name, payload) in past {
+            let said = Remembered {
+                member: MemberId(0),
+                name: name.into(),
+                payload: payload.into(),
+            };
+            self.record(&mut records, said, alias, 0);
+        }
     }
 
     /// Adds the message that was just said and is on its way to these lanes.

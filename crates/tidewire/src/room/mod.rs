@@ -11,6 +11,7 @@ mod slow;
 mod topic;
 
 pub use history::History;
+pub(crate) use history::PastMessage;
 pub use refusal::{
     JoinError, NotSubscribed, PublishError, ReachedLimit, RoomError, SubscribeError,
 };

@@ -7,7 +7,7 @@ use tidewire_proto::error::EncodeError;
 use tidewire_proto::message::{Kind, MemberId, Message};
 
 use super::directory::SharedRoom;
-use super::history::{History, Remembered, RoomHistory};
+use super::history::{History, PastMessage, Remembered, RoomHistory};
 use super::refusal::RoomError;
 use super::rooms::{FRAME_OVERHEAD_BYTES_MAX, Joined, LaneRooms};
 use crate::mailbox::BatchEntry;
@@ -150,15 +150,24 @@ impl LaneRooms<'_> {
     }
 
     /// Tells a session that has just joined what was said before, into its own output, and has the room keep a history
-    /// from now on.
-    pub(crate) fn tell_history(&mut self, id: SessionId, joined: &Joined, limits: History) {
+    /// from now on. A history that begins here begins with what `past` returns for the room's name.
+    pub(crate) fn tell_history(
+        &mut self,
+        id: SessionId,
+        joined: &Joined,
+        limits: History,
+        past: impl FnOnce(&str) -> Vec<PastMessage>,
+    ) {
         let directory = Arc::clone(&self.table.directory);
         let Some((shared, name)) = directory.by_alias(joined.room) else {
             return;
         };
-        let history = shared
-            .history
-            .get_or_init(|| directory.histories.open(&name, limits));
+        // Other lanes wait here meanwhile, so nothing can be said before the past is complete.
+        let history = shared.history.get_or_init(|| {
+            let history = directory.histories.open(&name, limits);
+            history.begin_with(past(&name), joined.room);
+            history
+        });
         let told = history.lock().told_on(self.exchange.lane, joined.room);
         let Some(session) = self.sessions.find(id) else {
             return;

@@ -12,6 +12,7 @@ use tidewire_proto::message::{Kind, Message};
 use tidewire_proto::room::Policy;
 
 use super::chat_hooks::Hooks;
+use super::chat_past::Past;
 use crate::room::{History, Joined, RoomError};
 use crate::service::{Context, HandlerError, HandlerResult, Part, Service};
 use crate::session::CloseReason;
@@ -27,6 +28,7 @@ pub struct Chat {
     policy: Policy,
     lobby: String,
     pub(super) history: Option<History>,
+    pub(super) past: Past,
     pub(super) hooks: Hooks,
     scratch: Vec<u8>,
 }
@@ -37,6 +39,7 @@ impl Default for Chat {
             policy: Policy::default(),
             lobby: DEFAULT_ROOM.to_owned(),
             history: None,
+            past: Past::default(),
             hooks: Hooks::default(),
             scratch: Vec::new(),
         }
@@ -91,7 +94,7 @@ impl Chat {
             cx.push_roster(joined);
         }
         if let Some(history) = self.history {
-            cx.push_history(joined, history);
+            cx.push_history(joined, history, |room| self.past.take(room));
         }
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tidewire_proto::body::GoAwayCode;
 
 use super::Context;
-use crate::room::{History, Joined, RoomError};
+use crate::room::{History, Joined, PastMessage, RoomError};
 
 impl Context<'_> {
     /// As [`Context::say`], and the room's [history](crate::Chat::history) keeps the message, if the room has one.
@@ -95,8 +95,14 @@ impl Context<'_> {
     }
 
     /// Queues, for the session that just joined, what was said in the room before, and has the room keep it from now on.
-    pub(super) fn push_history(&mut self, joined: &Joined, history: History) {
-        self.core.rooms().tell_history(self.id, joined, history);
+    pub(super) fn push_history(
+        &mut self,
+        joined: &Joined,
+        history: History,
+        past: impl FnOnce(&str) -> Vec<PastMessage>,
+    ) {
+        let mut rooms = self.core.rooms();
+        rooms.tell_history(self.id, joined, history, past);
         self.handle_appended();
     }
 }

@@ -4,6 +4,7 @@ mod answers;
 mod async_service;
 mod chat;
 mod chat_hooks;
+mod chat_past;
 mod closing;
 mod context;
 mod deferred;

@@ -136,6 +136,50 @@ fn who_joins_while_others_talk_misses_nothing_and_hears_nothing_twice() {
     }
 }
 
+/// Many join at once on all lanes, and each is told once what was said in a former run.
+#[test]
+fn a_room_begins_with_what_a_former_run_kept() {
+    for lanes in 1..=3 {
+        let kept = |numbers: std::ops::Range<u8>| {
+            let forged = ("\u{1b}[2J".to_owned(), b"no such name".to_vec());
+            let kept = numbers.map(|number| ("ada".to_owned(), vec![number]));
+            kept.chain([forged]).collect::<Vec<_>>()
+        };
+        let chat = Chat::new()
+            .history(History::last(3))
+            .said_before("lobby", kept(0..5))
+            .said_before("garden", kept(7..8));
+        let builder = Server::builder().lanes(lanes);
+        let server = TestServer::over_tcp(builder, &tw1(), move |_| chat.clone());
+        let clients = [(); 6].map(|()| Client::connect(&server.url()).wait().unwrap());
+        let joins: Vec<_> = clients
+            .iter()
+            .enumerate()
+            .map(|(number, client)| client.join("lobby", &format!("guest{number}")))
+            .collect();
+        let rooms: Vec<u16> = joins
+            .into_iter()
+            .map(|join| join.wait().unwrap().room)
+            .collect();
+        clients[0].say(rooms[0], b"live").unwrap();
+        for client in &clients[1..] {
+            for expected in [
+                ("ada", &[2][..]),
+                ("ada", &[3]),
+                ("ada", &[4]),
+                ("", b"live"),
+            ] {
+                let told = message(client, Kind::Deliver);
+                assert_eq!((&*told.name, &told.payload[..]), expected);
+            }
+        }
+        clients[1].join("garden", "").wait().unwrap();
+        assert_eq!(message(&clients[1], Kind::Deliver).payload, [7]);
+        clients.iter().for_each(|client| client.close().wait());
+        server.stop();
+    }
+}
+
 fn words(speaker: usize, count: u32) -> Vec<u8> {
     let mut payload = vec![u8::try_from(speaker).unwrap()];
     payload.extend_from_slice(&count.to_le_bytes());

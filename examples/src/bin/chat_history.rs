@@ -1,0 +1,161 @@
+//! A chat that remembers: `cargo run -p tidewire-examples --bin chat_history -- ADDRESS FILE TOKEN`
+//!
+//! Whoever joins a room is told its last 50 messages, also after the server was started again. A moderator, who knows TOKEN,
+//! removes a member for good by the method `kick` with the payload `TOKEN NAME`: its client does not reconnect, and nobody
+//! comes in under that name, or under one that looks like it, any more.
+//!
+//! A worker writes everything to FILE, one line each: `say ROOM NAME TEXT` or `kick NAME`, with tabs between. No lane waits for
+//! the disk: while the worker is behind by 10,000 lines, messages are refused, so nothing is heard that is not
+//! queued for the file. The file grows; rotate it while the server is down.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tidewire::body::{name_skeleton, validate_name};
+use tidewire::{
+    Chat, Context, ErrorCode, GoAwayCode, HandlerError, HandlerResult, History, Message, Router,
+    Server, WhenFull, WorkerPool,
+};
+
+/// The last messages of each room: the author's name and the text.
+type Rooms = HashMap<String, VecDeque<(String, Vec<u8>)>>;
+
+/// What a file of former runs says.
+#[derive(Default)]
+struct Past {
+    rooms: Rooms,
+    kicked: HashSet<String>,
+}
+
+impl Past {
+    fn read(lines: &str) -> Self {
+        let mut past = Self::default();
+        for line in lines.lines() {
+            match *line.splitn(4, '\t').collect::<Vec<_>>() {
+                ["say", room, name, text] => {
+                    let said = past.rooms.entry(room.to_owned()).or_default();
+                    said.push_back((name.to_owned(), text.into()));
+                    if said.len() > MESSAGES_MAX {
+                        said.pop_front();
+                    }
+                }
+                ["kick", name] => drop(past.kicked.insert(name_skeleton(name))),
+                // The machine lost power in the middle of it.
+                _ => eprintln!("skipped a damaged line: {line:?}"),
+            }
+        }
+        past
+    }
+}
+
+/// What all lanes share.
+struct Shared {
+    writer: WorkerPool<String>,
+    kicked: Mutex<HashSet<String>>,
+    token: String,
+}
+
+impl Shared {
+    /// Queues a line for the file.
+    fn write(&self, line: String) -> HandlerResult {
+        let full = "the file is behind; say it again later";
+        let queued = self.writer.submit(line);
+        queued.map_err(|_| HandlerError::new(ErrorCode::LimitReached, full))
+    }
+
+    fn admit(&self, name: &str) -> HandlerResult {
+        let kicked = self.kicked.lock().unwrap_or_else(PoisonError::into_inner);
+        match kicked.contains(&name_skeleton(name)) {
+            true => Err(HandlerError::new(ErrorCode::NameInvalid, KICKED)),
+            false => Ok(()),
+        }
+    }
+
+    fn kick(&self, cx: &mut Context<'_>, message: &Message<'_>) -> HandlerResult {
+        let words = std::str::from_utf8(message.payload)?.split_once(' ');
+        let Some((_, name)) = words.filter(|(token, _)| *token == self.token) else {
+            let text = "moderators only: send TOKEN NAME";
+            return Err(HandlerError::new(ErrorCode::Unsupported, text));
+        };
+        // Without this a moderator could write lines of somebody else.
+        validate_name(name)?;
+        self.write(format!("kick\t{name}\n"))?;
+        // Refused from here on, and only then sent away.
+        let mut kicked = self.kicked.lock().unwrap_or_else(PoisonError::into_inner);
+        kicked.insert(name_skeleton(name));
+        drop(kicked);
+        // It may have left already.
+        let _ = cx.close_member(name, GoAwayCode::Removed, KICKED);
+        cx.reply(&[])
+    }
+}
+
+fn chat(shared: &Arc<Shared>, rooms: Rooms) -> Chat {
+    let (joins, says) = (Arc::clone(shared), Arc::clone(shared));
+    let mut chat = Chat::new()
+        .history(History::last(MESSAGES_MAX))
+        .on_join(move |_, _room, name| joins.admit(name))
+        .on_say(move |_, message| {
+            // Who joined in the moment of the kick says nothing either.
+            says.admit(message.from)?;
+            let text = std::str::from_utf8(&message.payload)?;
+            if text.contains(char::is_control) {
+                let text = "one line of text, please";
+                return Err(HandlerError::new(ErrorCode::MalformedBody, text));
+            }
+            match message.to {
+                // Whispers are not kept.
+                Some(_) => Ok(()),
+                None => says.write(format!("say\t{}\t{}\t{text}\n", message.room, message.from)),
+            }
+        });
+    for (room, messages) in rooms {
+        chat = chat.said_before(room, messages);
+    }
+    chat
+}
+
+fn main() -> std::process::ExitCode {
+    tidewire_examples::report(run())
+}
+
+fn run() -> Result<(), Box<dyn std::error::Error>> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [address, path, token] = &arguments[..] else {
+        return Err("usage: chat_history ADDRESS FILE TOKEN".into());
+    };
+    let mut file = OpenOptions::new().create(true).append(true).open(path)?;
+    let lines = String::from_utf8_lossy(&std::fs::read(path)?).into_owned();
+    if !lines.is_empty() && !lines.ends_with('\n') {
+        file.write_all(b"\n")?;
+    }
+    let past = Past::read(&lines);
+    // One thread, so that lines stay in order.
+    let writer = WorkerPool::new(1, LINES_MAX, WhenFull::Refuse, move |line: String| {
+        if let Err(error) = (&file).write_all(line.as_bytes()) {
+            eprintln!("cannot write to the history: {error}");
+        }
+    })?;
+    let shared = Arc::new(Shared {
+        writer,
+        kicked: Mutex::new(past.kicked),
+        token: token.clone(),
+    });
+    let chat = chat(&shared, past.rooms);
+    let server = Server::builder().listen(address)?.lanes(2).start(|_| {
+        let shared = Arc::clone(&shared);
+        let kick = move |cx: &mut Context<'_>, message: Message<'_>| shared.kick(cx, &message);
+        Router::new().on("kick", kick).with(chat.clone())
+    })?;
+    println!("listening on {server}");
+    server.wait_for_signals(Duration::from_secs(5))?;
+    // What is dropped here last is the writer, which first writes what is queued.
+    Ok(())
+}
+
+const MESSAGES_MAX: usize = 50;
+const LINES_MAX: usize = 10_000;
+const KICKED: &str = "you were kicked";

@@ -1,0 +1,185 @@
+//! Runs the chat with history: who comes late, who is kicked, and what a restart keeps.
+#![allow(
+    clippy::unwrap_used,
+    reason = "a failure in a helper fails the test that called it"
+)]
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use tidewire::{Backoff, Client, Event, Kind, RequestError};
+
+/// The running example. Dropping it kills it.
+struct Running {
+    child: Child,
+    address: String,
+}
+
+impl Running {
+    fn start(file: &Path) -> Self {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_chat_history"))
+            .arg("tcp://127.0.0.1:0")
+            .arg(file)
+            .arg("sesame")
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        let stdout = child.stdout.take().unwrap();
+        BufReader::new(stdout).read_line(&mut line).unwrap();
+        let address = line.split_whitespace().last().unwrap().to_owned();
+        Self { child, address }
+    }
+
+    fn connect(&self) -> Client {
+        let client = Client::builder().reconnect(Backoff::default());
+        client.connect(&self.address).wait().unwrap()
+    }
+
+    /// Ends it as an operator does, and waits until it has.
+    fn stop(&mut self) {
+        let id = self.child.id().to_string();
+        let kill = Command::new("kill").arg(id).status().unwrap();
+        assert!(kill.success());
+        assert!(self.child.wait().unwrap().success());
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A file of this test, which is gone afterwards.
+struct Kept(PathBuf);
+
+impl Kept {
+    fn new(name: &str) -> Self {
+        let name = format!("tidewire-{name}-{}", std::process::id());
+        let kept = Self(std::env::temp_dir().join(name));
+        // Of a former process with this number.
+        let _ = std::fs::remove_file(&kept.0);
+        kept
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// The next message of a room, with its author if it is of the history.
+fn heard(client: &Client) -> (String, String) {
+    loop {
+        match client.next_event().wait() {
+            Event::Message(message) if message.kind == Kind::Deliver => {
+                let text = String::from_utf8(message.payload).unwrap();
+                return (message.name.to_string(), text);
+            }
+            Event::Ended | Event::Closed { .. } => panic!("the connection ended"),
+            _ => {}
+        }
+    }
+}
+
+fn said(client: &Client, room: u16, numbers: std::ops::Range<u32>) {
+    for number in numbers {
+        client.say(room, number.to_string().as_bytes()).unwrap();
+    }
+    // What was said is said by the time of this reply.
+    client.list(room).wait().unwrap();
+}
+
+/// Joins, and hears exactly these numbers of ada's before something new.
+fn expect_history(server: &Running, speaker: (&Client, u16), numbers: std::ops::Range<u32>) {
+    let late = server.connect();
+    late.join("lobby", "late").wait().unwrap();
+    let (ada, room) = speaker;
+    ada.say(room, b"live").unwrap();
+    for number in numbers {
+        assert_eq!(heard(&late), ("ada".to_owned(), number.to_string()));
+    }
+    assert_eq!(heard(&late), (String::new(), "live".to_owned()));
+    late.close().wait();
+}
+
+#[test]
+fn who_comes_late_is_told_the_last_50_messages_also_after_a_restart() {
+    let kept = Kept::new("chat-history");
+    let mut server = Running::start(&kept.0);
+    let ada = server.connect();
+    let room = ada.join("lobby", "ada").wait().unwrap().room;
+    said(&ada, room, 0..120);
+    expect_history(&server, (&ada, room), 70..120);
+    ada.close().wait();
+    server.stop();
+
+    // A line that was cut off by a crash costs itself only.
+    let cut = [&std::fs::read(&kept.0).unwrap()[..], b"say\tlob"].concat();
+    std::fs::write(&kept.0, cut).unwrap();
+    let server = Running::start(&kept.0);
+    let ada = server.connect();
+    let room = ada.join("lobby", "ada").wait().unwrap().room;
+    for number in 71..120 {
+        assert_eq!(heard(&ada), ("ada".to_owned(), number.to_string()));
+    }
+    assert_eq!(heard(&ada), ("ada".to_owned(), "live".to_owned()));
+    said(&ada, room, 200..250);
+    expect_history(&server, (&ada, room), 200..250);
+    ada.close().wait();
+}
+
+fn expect_refused(server: &Running, name: &str) {
+    let client = server.connect();
+    let error = client.join("lobby", name).wait().unwrap_err();
+    let RequestError::Refused { .. } = error else {
+        panic!("{error}");
+    };
+    assert!(error.to_string().contains("kicked"), "{error}");
+    client.close().wait();
+}
+
+#[test]
+fn who_is_kicked_stays_away_also_after_a_restart() {
+    let kept = Kept::new("chat-kick");
+    let mut server = Running::start(&kept.0);
+    let [moderator, eve] = [(); 2].map(|()| server.connect());
+    let room = moderator.join("lobby", "ada").wait().unwrap().room;
+    eve.join("lobby", "eve").wait().unwrap();
+    let kick = |payload: &[u8]| moderator.request(payload).method("kick").wait();
+    assert!(kick(b"guess eve").is_err());
+    assert!(kick(b"sesame eve\nsay\tlobby\tada\tforged").is_err());
+    assert_eq!(moderator.list(room).wait().unwrap().len(), 2);
+    kick(b"sesame eve").unwrap();
+
+    loop {
+        match eve.next_event().wait() {
+            Event::Closed { reason, .. } => {
+                assert!(reason.is_final());
+                break;
+            }
+            Event::Ended => panic!("she was not told"),
+            _ => {}
+        }
+    }
+    assert_eq!(
+        eve.next_event().wait(),
+        Event::Ended,
+        "she does not reconnect"
+    );
+    expect_refused(&server, "eve");
+    assert_eq!(moderator.list(room).wait().unwrap().len(), 1);
+    moderator.close().wait();
+    server.stop();
+
+    let server = Running::start(&kept.0);
+    expect_refused(&server, "eve");
+    let bob = server.connect();
+    bob.join("lobby", "bob").wait().unwrap();
+    bob.close().wait();
+}
