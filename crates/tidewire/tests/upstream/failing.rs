@@ -100,7 +100,7 @@ fn requests_have_a_deadline_and_what_comes_late_matches_nothing() {
             late.reply(format!("late {number}").as_bytes()).unwrap();
         }
         // The late ones are read before this one is asked, or before its own answer.
-        let request = client.request(b"?");
+        let request = client.request(b"?").send();
         wait_asked(&kept, 1);
         let token = kept.lock().unwrap().pop().unwrap();
         token.reply(b"in time").unwrap();
@@ -123,7 +123,7 @@ fn no_more_requests_are_on_their_way_than_allowed() {
     let upstream = Upstream::new(&backend.url()).unwrap().in_flight_max(3);
     let server = serve(&tw1(), |_| gateway(&upstream));
     let client = client(&tw1(), &server);
-    let waiting = [(); 3].map(|()| client.request(b"?"));
+    let waiting = [(); 3].map(|()| client.request(b"?").send());
     wait_asked(&kept, 3);
     let (code, text) = refusal(&client);
     assert_eq!(
@@ -177,7 +177,7 @@ fn requests_fail_with_their_connection_and_the_next_ones_make_another() {
     let server = serve(&tw1(), |_| gateway(&upstream));
     let client = client(&tw1(), &server);
     for round in 1..=3 {
-        let request = client.request(b"?");
+        let request = client.request(b"?").send();
         wait_asked(&kept, 1);
         backend.server().sessions().list()[0].close().unwrap();
         let RequestError::Refused { code, text, .. } = request.wait().unwrap_err() else {
@@ -204,7 +204,7 @@ fn a_server_that_stops_resolves_what_it_has_asked() {
     let upstream = Upstream::new(&backend.url()).unwrap();
     let server = serve(&tw1(), |_| gateway(&upstream));
     let client = client(&tw1(), &server);
-    let request = client.request(b"?");
+    let request = client.request(b"?").send();
     wait_asked(&kept, 1);
     let stopped = server.shutdown(Duration::ZERO);
     assert_eq!(stopped.metrics.upstream_requests, 1);
