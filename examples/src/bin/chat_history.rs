@@ -5,8 +5,7 @@
 //! comes in under that name, or under one that looks like it, any more.
 //!
 //! A worker writes everything to FILE, one line each: `say ROOM NAME TEXT` or `kick NAME`, with tabs between. No lane waits for
-//! the disk: while the worker is behind by 10,000 lines, messages are refused, so nothing is heard that is not
-//! queued for the file. The file grows; rotate it while the server is down.
+//! the disk: while the worker is behind by 10,000 lines, messages are refused.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::fs::OpenOptions;
@@ -23,32 +22,22 @@ use tidewire::{
 /// The last messages of each room: the author's name and the text.
 type Rooms = HashMap<String, VecDeque<(String, Vec<u8>)>>;
 
-/// What a file of former runs says.
-#[derive(Default)]
-struct Past {
-    rooms: Rooms,
-    kicked: HashSet<String>,
-}
-
-impl Past {
-    fn read(lines: &str) -> Self {
-        let mut past = Self::default();
-        for line in lines.lines() {
-            match *line.splitn(4, '\t').collect::<Vec<_>>() {
-                ["say", room, name, text] => {
-                    let said = past.rooms.entry(room.to_owned()).or_default();
-                    said.push_back((name.to_owned(), text.into()));
-                    if said.len() > MESSAGES_MAX {
-                        said.pop_front();
-                    }
-                }
-                ["kick", name] => drop(past.kicked.insert(name_skeleton(name))),
-                // The machine lost power in the middle of it.
-                _ => eprintln!("skipped a damaged line: {line:?}"),
+/// What the file says of former runs, and the skeletons of the names that were kicked.
+fn read(lines: &str) -> (Rooms, HashSet<String>) {
+    let (mut rooms, mut kicked) = (Rooms::new(), HashSet::new());
+    for line in lines.lines() {
+        match *line.splitn(4, '\t').collect::<Vec<_>>() {
+            ["say", room, name, text] => {
+                let said = rooms.entry(room.to_owned()).or_default();
+                said.push_back((name.to_owned(), text.into()));
+                said.drain(..said.len().saturating_sub(MESSAGES_MAX));
             }
+            ["kick", name] => drop(kicked.insert(name_skeleton(name))),
+            // The program was killed in the middle of it.
+            _ => eprintln!("skipped a damaged line: {line:?}"),
         }
-        past
     }
+    (rooms, kicked)
 }
 
 /// What all lanes share.
@@ -61,9 +50,8 @@ struct Shared {
 impl Shared {
     /// Queues a line for the file.
     fn write(&self, line: String) -> HandlerResult {
-        let full = "the file is behind; say it again later";
-        let queued = self.writer.submit(line);
-        queued.map_err(|_| HandlerError::new(ErrorCode::LimitReached, full))
+        let busy = |_| HandlerError::new(ErrorCode::LimitReached, "too busy; try again later");
+        self.writer.submit(line).map_err(busy)
     }
 
     fn admit(&self, name: &str) -> HandlerResult {
@@ -132,7 +120,7 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
     if !lines.is_empty() && !lines.ends_with('\n') {
         file.write_all(b"\n")?;
     }
-    let past = Past::read(&lines);
+    let (rooms, kicked) = read(&lines);
     // One thread, so that lines stay in order.
     let writer = WorkerPool::new(1, LINES_MAX, WhenFull::Refuse, move |line: String| {
         if let Err(error) = (&file).write_all(line.as_bytes()) {
@@ -141,10 +129,10 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
     })?;
     let shared = Arc::new(Shared {
         writer,
-        kicked: Mutex::new(past.kicked),
+        kicked: Mutex::new(kicked),
         token: token.clone(),
     });
-    let chat = chat(&shared, past.rooms);
+    let chat = chat(&shared, rooms);
     let server = Server::builder().listen(address)?.lanes(2).start(|_| {
         let shared = Arc::clone(&shared);
         let kick = move |cx: &mut Context<'_>, message: Message<'_>| shared.kick(cx, &message);
