@@ -7,6 +7,7 @@
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use tidewire::{Backoff, Client, Event, Kind, RequestError};
 
@@ -76,12 +77,12 @@ impl Drop for Kept {
 /// The next message of a room, with its author if it is of the history.
 fn heard(client: &Client) -> (String, String) {
     loop {
-        match client.next_event().wait() {
-            Event::Message(message) if message.kind == Kind::Deliver => {
+        match client.next_event().wait_for(DEADLINE) {
+            Some(Event::Message(message)) if message.kind == Kind::Deliver => {
                 let text = String::from_utf8(message.payload).unwrap();
                 return (message.name.to_string(), text);
             }
-            Event::Ended | Event::Closed { .. } => panic!("the connection ended"),
+            None | Some(Event::Ended | Event::Closed { .. }) => panic!("no message came"),
             _ => {}
         }
     }
@@ -185,3 +186,6 @@ fn who_is_kicked_stays_away_also_after_a_restart() {
     bob.join("lobby", "bob").wait().unwrap();
     bob.close().wait();
 }
+
+/// A test that waits longer hangs.
+const DEADLINE: Duration = Duration::from_secs(60);
