@@ -16,5 +16,5 @@
 
 pub use tidewire_proto::body::{
     ErrorBody, GapBody, GoAwayBody, JoinBody, JoinedBody, NameError, PresenceBody, SubscribeBody,
-    displayed_name, validate_name,
+    displayed_name, name_skeleton, validate_name,
 };
