@@ -175,7 +175,7 @@ fn a_client_leaves_them_too() {
     let client = Client::connect(&server.url()).wait().unwrap();
     assert_eq!(client.request(b"hello").wait().unwrap().payload(), b"hello");
     let address = server.url();
-    client.close();
+    client.close().wait();
     // Its own counters: the server may say good-bye to a client that has gone.
     let metrics = client.metrics();
     server.stop();
