@@ -130,14 +130,13 @@ fn async_handlers_answer_from_tokio() {
         let answer = request.wait().unwrap();
         assert_eq!(answer.payload(), word.to_uppercase().as_bytes());
     }
-    let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");
-    let text = client.request(manifest.as_bytes()).method("read").wait();
+    let text = client.request(b"manifest").method("read").wait();
     assert!(text.unwrap().payload().starts_with(b"[package]"));
     let refused = |method, payload: &[u8]| {
         let error = client.request(payload).method(method).wait().unwrap_err();
         error.to_string()
     };
-    let error = refused("read", b"/no/such/file");
+    let error = refused("read", b"missing");
     assert!(
         error.contains("the service failed to handle this"),
         "{error}"

@@ -187,7 +187,9 @@ fn classify_request(error: &RequestError) -> (u8, &'static str) {
              udp:// with a codec other than tw1, longer answers need its --trust-datagram-peers",
         ),
         RequestError::Closed(end) => classify_end(end.reason),
-        RequestError::NotConnected | RequestError::Shutdown => (UNREACHABLE, IS_IT_RUNNING),
+        RequestError::NotConnected
+        | RequestError::CannotConnect { .. }
+        | RequestError::Shutdown => (UNREACHABLE, IS_IT_RUNNING),
         RequestError::Encode(EncodeError::PayloadTooLarge { .. }) => (CONFIGURATION, TOO_LARGE),
         RequestError::Encode(_) | RequestError::Pattern(_) => (CONFIGURATION, ""),
         _ => (OTHER, ""),

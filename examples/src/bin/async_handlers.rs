@@ -17,7 +17,17 @@ async fn handle(request: AsyncRequest) -> Result<Vec<u8>, HandlerError> {
             Ok(text.to_uppercase().into_bytes())
         }
         "read" => {
-            let path = String::from_utf8(request.payload)?;
+            // A name from a list and no path: whoever asks may be anybody.
+            let path = match &request.payload[..] {
+                b"manifest" => concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"),
+                b"missing" => "/no/such/file",
+                _ => {
+                    return Err(HandlerError::new(
+                        ErrorCode::NotFound,
+                        "there is no such file",
+                    ));
+                }
+            };
             let file = tokio::task::spawn_blocking(move || std::fs::read(path));
             Ok(file.await??)
         }

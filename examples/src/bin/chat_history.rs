@@ -33,7 +33,6 @@ fn read(lines: &str) -> (Rooms, HashSet<String>) {
                 said.drain(..said.len().saturating_sub(MESSAGES_MAX));
             }
             ["kick", name] => drop(kicked.insert(name_skeleton(name))),
-            // The program was killed in the middle of it.
             _ => eprintln!("skipped a damaged line: {line:?}"),
         }
     }
@@ -115,12 +114,15 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
     let [address, path, token] = &arguments[..] else {
         return Err("usage: chat_history ADDRESS FILE TOKEN".into());
     };
-    let mut file = OpenOptions::new().create(true).append(true).open(path)?;
-    let lines = String::from_utf8_lossy(&std::fs::read(path)?).into_owned();
-    if !lines.is_empty() && !lines.ends_with('\n') {
-        file.write_all(b"\n")?;
-    }
-    let (rooms, kicked) = read(&lines);
+    let file = OpenOptions::new().create(true).append(true).open(path)?;
+    let bytes = std::fs::read(path)?;
+    // A program that was killed may have written half of a line, which could be read as another one.
+    let whole = bytes
+        .iter()
+        .rposition(|it| *it == b'\n')
+        .map_or(0, |at| at + 1);
+    file.set_len(whole as u64)?;
+    let (rooms, kicked) = read(&String::from_utf8_lossy(&bytes[..whole]));
     // One thread, so that lines stay in order.
     let writer = WorkerPool::new(1, LINES_MAX, WhenFull::Refuse, move |line: String| {
         if let Err(error) = (&file).write_all(line.as_bytes()) {

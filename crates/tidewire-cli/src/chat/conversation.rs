@@ -372,7 +372,10 @@ impl Conversation {
         };
         match error {
             // The connection was lost once more, and its next opening comes here again.
-            RequestError::NotConnected | RequestError::Closed(_) | RequestError::Shutdown => Ok(()),
+            RequestError::NotConnected
+            | RequestError::CannotConnect { .. }
+            | RequestError::Closed(_)
+            | RequestError::Shutdown => Ok(()),
             // This connection was new before the first join, whose answer therefore holds here.
             RequestError::Refused {
                 code: ErrorCode::AlreadyJoined,

@@ -3,6 +3,7 @@
 use thiserror::Error;
 use tidewire_proto::body::ErrorCode;
 use tidewire_proto::error::EncodeError;
+use tidewire_proto::text::escaped;
 use tidewire_proto::topic::TopicError;
 
 use super::disconnected::Disconnected;
@@ -34,7 +35,7 @@ pub enum ConnectError {
 #[non_exhaustive]
 pub enum RequestError {
     /// The server refused it. Whether to try again depends on the code.
-    #[error("{text}")]
+    #[error("{}", escaped(text.as_bytes()))]
     Refused {
         /// Why, for programs.
         code: ErrorCode,

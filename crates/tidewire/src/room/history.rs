@@ -37,8 +37,7 @@ pub struct History {
     /// message that exceeds it alone is not kept.
     pub bytes_max: usize,
     /// Rooms of the server with a history, also those without members. Default 1,024. A further room takes the place
-    /// of the one without members in which the longest time nothing was said; where all have members, its history ends
-    /// with its last member.
+    /// of the one without members in which the longest time nothing was said; where all have members, nothing of it is kept.
     pub rooms_max: usize,
 }
 
@@ -117,11 +116,13 @@ impl Histories {
         if let Some(history) = rooms.get(room) {
             return Arc::clone(history);
         }
-        let history = Arc::new(RoomHistory {
-            limits,
-            records: Mutex::default(),
-            touched: AtomicU64::new(self.clock.fetch_add(1, Ordering::Relaxed)),
-        });
+        let begin = |limits| {
+            Arc::new(RoomHistory {
+                limits,
+                records: Mutex::default(),
+                touched: AtomicU64::new(self.clock.fetch_add(1, Ordering::Relaxed)),
+            })
+        };
         if rooms.len() >= limits.rooms_max {
             // A room that has members holds its history, too.
             let silent = rooms
@@ -130,10 +131,16 @@ impl Histories {
                 .min_by_key(|(_, history)| history.touched.load(Ordering::Relaxed))
                 .map(|(name, _)| name.clone());
             let Some(name) = silent else {
-                return history;
+                // It would be memory beyond all limits.
+                let bytes_max = 0;
+                return begin(History {
+                    bytes_max,
+                    ..limits
+                });
             };
             rooms.remove(&name);
         }
+        let history = begin(limits);
         rooms.insert(room.into(), Arc::clone(&history));
         history
     }
@@ -299,6 +306,7 @@ mod tests {
         let new = histories.open("new", limits);
         let other = histories.open("other", limits);
         say(&other, b"x", 0);
+        assert_eq!(told(&other, 0, 7).len(), 0, "it would be beyond all limits");
         assert_eq!(kept("other"), 0, "all have members: it is not kept");
         drop(new);
     }

@@ -243,7 +243,9 @@ impl LaneSessions {
                 bytes,
             }) => {
                 let index = usize::try_from(place.wrapping_sub(*first)).ok();
-                let Some(waiting) = index.and_then(|index| places.get_mut(index)) else {
+                let place = index.and_then(|index| places.get_mut(index));
+                // That of a cancelled request may be another one's by now.
+                let Some(waiting) = place.filter(|_| !token.is_cancelled()) else {
                     self.keep_frame(content);
                     return false;
                 };

@@ -237,3 +237,38 @@ fn a_drain_waits_for_the_answers_of_upstreams() {
     assert_conserved(&metrics);
     backend.stop();
 }
+
+/// Where answers are matched by order, the place of a request that was taken back is free when its answer comes. Nothing
+/// was sent then, so that others waited for their deadlines.
+#[test]
+fn an_answer_that_nobody_wants_any_more_lets_the_next_request_go() {
+    let codec = AnyCodec::by_name("length-field").unwrap();
+    let (backend, kept) = keeper(&codec);
+    let upstream = Upstream::new(&backend.url()).unwrap().in_flight_max(1);
+    let server = serve(&codec, |_| gateway(&upstream));
+    let hasty = client(&codec, &server);
+    let given_up = hasty.request(b"first").send();
+    wait_asked(&kept, 1);
+    server.server().sessions().list()[0].close().unwrap();
+    assert!(given_up.wait().is_err());
+    server.wait_for("it is taken back", |metrics| {
+        metrics.upstream_cancelled == 1
+    });
+    let patient = client(&codec, &server);
+    let request = patient.request(b"second").send();
+    server.wait_for("it waits", |metrics| metrics.upstream_requests == 2);
+    for answer in [&b"late"[..], b"right"] {
+        wait_until("it is asked", || {
+            (!kept.lock().unwrap().is_empty()).then_some(())
+        });
+        let deferred = kept.lock().unwrap().remove(0);
+        deferred.reply(answer).unwrap();
+    }
+    assert_eq!(request.wait().unwrap().payload(), b"right");
+    hasty.close().wait();
+    patient.close().wait();
+    let metrics = server.stop();
+    assert_eq!(metrics.upstream_timed_out, 0);
+    assert_conserved(&metrics);
+    backend.stop();
+}

@@ -25,6 +25,7 @@ use std::time::Duration;
 use thiserror::Error;
 use tidewire_proto::body::ErrorCode;
 use tidewire_proto::error::EncodeError;
+use tidewire_proto::text::escaped;
 
 pub(crate) use table::{
     UpstreamSessions, end_idle_upstreams, forget_asker, handle_upstream_end, handle_upstream_timer,
@@ -92,7 +93,7 @@ pub enum UpstreamAddressError {
 #[non_exhaustive]
 pub enum UpstreamError {
     /// The upstream refused the request. Whether to try again depends on the code.
-    #[error("{text}")]
+    #[error("{}", escaped(text.as_bytes()))]
     Refused {
         /// Why, for programs.
         code: ErrorCode,

@@ -170,8 +170,10 @@ impl Service for UpstreamSessions {
                 return;
             }
             let Some(asked) = link.take_answered(message.id) else {
+                // That of a request given up, whose place is free now.
                 core.counters.replies_unmatched.add(1);
-                return;
+                let failed = link.send_waiting(core);
+                return upstreams.fail_all(core, failed);
             };
             let failed = link.send_waiting(core);
             core.counters.upstream_answered.add(1);
@@ -250,11 +252,16 @@ pub(crate) fn forget_asker(core: &mut Core, id: SessionId) {
         return;
     }
     with(core, |upstreams, core| {
+        let mut failed = Vec::new();
         for link in &mut upstreams.links {
             // Dropping what was to be done answers nobody: the session is gone.
             let over = link.give_up(core, |asked| asked.asker == id);
             core.counters.upstream_cancelled.add(over.len() as u64);
+            if !over.is_empty() {
+                failed.extend(link.send_waiting(core));
+            }
         }
+        upstreams.fail_all(core, failed);
     });
     end_idle_upstreams(core);
 }
