@@ -1,6 +1,7 @@
 //! Rooms and topics on a lane: membership, fan-out, slow subscribers, and the directory of the whole server.
 
 mod directory;
+mod fanout;
 mod history;
 mod members;
 mod recorded;
