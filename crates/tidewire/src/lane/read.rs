@@ -307,7 +307,8 @@ pub(super) fn decode_frames<S: Service, C: Codec + ?Sized, const IS_DATAGRAM: bo
             serve::<S, C, IS_DATAGRAM>(cx, service, codec, slot, message, consumed);
             if is_expected && !cx.stopped {
                 let like = (frame, &message);
-                let behind = serve_alike::<S, C, IS_DATAGRAM>(cx, service, codec, slot, like, rest);
+                let behind =
+                    serve_alike::<S, C, IS_DATAGRAM, false>(cx, service, codec, slot, like, rest);
                 frames += ((rest.len() - behind.len()) / consumed) as u64;
                 rest = behind;
             }
@@ -361,52 +362,24 @@ fn checksum(name: &[u8]) -> u64 {
 /// looked at again.
 ///
 /// A function of its own, so that its loop has all registers, and the compiler knows what all templates of the codec have in
-/// common.
+/// common. Messages with a name have a copy of it, so that the loop over the others is as short as if there were none.
 #[inline(never)]
-fn serve_alike<'a, S: Service, C: Codec + ?Sized, const IS_DATAGRAM: bool>(
+fn serve_alike<'a, S, C, const IS_DATAGRAM: bool, const IS_NAMED: bool>(
     cx: &mut Context<'_>,
     service: &mut S,
     codec: &C,
     slot: usize,
     (frame, message): (&'a [u8], &Message<'a>),
     input: &'a [u8],
-) -> &'a [u8] {
-    if !message.name.is_empty() {
-        return serve_alike_named::<S, C, IS_DATAGRAM>(
-            cx,
-            service,
-            codec,
-            slot,
-            (frame, message),
-            input,
-        );
+) -> &'a [u8]
+where
+    S: Service,
+    C: Codec + ?Sized,
+{
+    let like = (frame, message);
+    if !IS_NAMED && !message.name.is_empty() {
+        return serve_alike::<S, C, IS_DATAGRAM, true>(cx, service, codec, slot, like, input);
     }
-    serve_like::<S, C, IS_DATAGRAM>(cx, service, codec, slot, (frame, message), input)
-}
-
-/// As [`serve_alike`], for messages with a name. Apart, so that the loop over the others is as short as if there were none.
-#[inline(never)]
-fn serve_alike_named<'a, S: Service, C: Codec + ?Sized, const IS_DATAGRAM: bool>(
-    cx: &mut Context<'_>,
-    service: &mut S,
-    codec: &C,
-    slot: usize,
-    (frame, message): (&'a [u8], &Message<'a>),
-    input: &'a [u8],
-) -> &'a [u8] {
-    serve_like::<S, C, IS_DATAGRAM>(cx, service, codec, slot, (frame, message), input)
-}
-
-/// See [`serve_alike`].
-#[inline(always)]
-fn serve_like<'a, S: Service, C: Codec + ?Sized, const IS_DATAGRAM: bool>(
-    cx: &mut Context<'_>,
-    service: &mut S,
-    codec: &C,
-    slot: usize,
-    (frame, message): (&'a [u8], &Message<'a>),
-    input: &'a [u8],
-) -> &'a [u8] {
     let Some(template) = FrameTemplate::expect(codec, frame, message) else {
         return input;
     };
