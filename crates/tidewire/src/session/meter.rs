@@ -31,7 +31,7 @@ impl LaneSessions {
     /// Reads no more from a session that has used up its rate. Returns whether it has.
     pub(crate) fn pause_for_rate(&mut self, slot: usize, rate: &Rate) -> bool {
         let session = &mut self.slab[slot];
-        let meter = &mut session.profile.attached.get_or_insert_default().meter;
+        let meter = &mut session.profile.attach().meter;
         let free_ns = rate.free_ns(meter.bucket);
         if free_ns <= self.reactor.now_ns {
             return false;

@@ -16,7 +16,7 @@ pub(crate) struct RepeatedFrame {
     channel: u16,
     name: String,
     payload_bytes: usize,
-    /// Bytes of a frame of the pattern.
+    /// Bytes of a frame of the pattern. `usize::MAX` until a pattern was looked for.
     frame_bytes: usize,
     pub(crate) pattern: FramePattern,
 }
@@ -74,7 +74,7 @@ impl RepeatedFrame {
         let before = out.len();
         codec.encode(message, out)?;
         if self.is_like(message) && self.payload_bytes == message.payload.len() {
-            if self.pattern == FramePattern::NONE {
+            if self.frame_bytes == usize::MAX {
                 let frame = out.get(before..).unwrap_or_default();
                 let pattern = frame_pattern(codec, frame, message, true);
                 self.pattern = pattern.unwrap_or(FramePattern::NONE);
@@ -86,7 +86,7 @@ impl RepeatedFrame {
         self.name.clear();
         self.name.push_str(message.name);
         self.payload_bytes = message.payload.len();
-        self.pattern = FramePattern::NONE;
+        (self.pattern, self.frame_bytes) = (FramePattern::NONE, usize::MAX);
         Ok(())
     }
 }
