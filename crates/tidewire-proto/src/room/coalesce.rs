@@ -60,8 +60,9 @@ impl Coalescer {
     pub fn handle_sweep(&mut self, started_ns: u64, ended_ns: u64) {
         let wanted = ended_ns
             .saturating_sub(started_ns)
-            .saturating_mul(SWEEP_COST_MULTIPLE);
-        // Smoothing keeps one preempted sweep from slowing the next ones down.
+            .saturating_mul(SWEEP_COST_MULTIPLE)
+            .min(self.interval_ns * GROWTH_MAX + FIRST_INTERVAL_MAX_NS);
+        // The bound and the smoothing keep one preempted sweep from slowing the next ones down.
         let smoothed = (self.interval_ns * 3 + wanted) / 4;
         self.interval_ns = smoothed.min(self.interval_max_ns);
         self.sweep_started_ns = Some(started_ns);
@@ -72,6 +73,11 @@ impl Coalescer {
 /// The interval is this many times the cost of a sweep: sweeps then take at most half of a lane's time, and the
 /// other half is left for reading what the next sweep will carry.
 const SWEEP_COST_MULTIPLE: u64 = 2;
+
+/// The wanted interval grows at most by this factor from sweep to sweep, and by [`FIRST_INTERVAL_MAX_NS`].
+const GROWTH_MAX: u64 = 4;
+
+const FIRST_INTERVAL_MAX_NS: u64 = 100_000;
 
 #[cfg(test)]
 mod tests {
@@ -106,6 +112,23 @@ mod tests {
         );
         assert_eq!(coalescer.handle_append(last + 3 * MS), None);
         assert_eq!(coalescer.due_ns(), Some(last + interval));
+    }
+
+    #[test]
+    fn one_preempted_sweep_hardly_slows_the_next_ones_down() {
+        let mut coalescer = Coalescer::new(5 * MS);
+        for turn in 0..20 {
+            coalescer.handle_append(turn * MS);
+            coalescer.handle_sweep(turn * MS, turn * MS + MS / 50);
+        }
+        assert_eq!(
+            coalescer.interval_ns() / 1000,
+            39,
+            "twice the cost of 20 us"
+        );
+        coalescer.handle_append(20 * MS);
+        coalescer.handle_sweep(20 * MS, 30 * MS);
+        assert!(coalescer.interval_ns() < MS / 10, "{coalescer:?}");
     }
 
     #[test]
