@@ -224,6 +224,30 @@ impl RoomLog {
         )
     }
 
+    /// The frames from `position` on that have at most `bytes_max` together, or the first one if it has more, but none beyond
+    /// `end`. `position` is a frame boundary, as `end` is.
+    pub(super) fn frames_from(
+        &self,
+        cursor: &Cursor,
+        position: u64,
+        end: u64,
+        bytes_max: usize,
+    ) -> &[u8] {
+        if position >= end {
+            return &[];
+        }
+        let segment = &self.segments[self.index_of(cursor.serial, position)];
+        let from = (position - segment.start) as usize;
+        let until = from.saturating_add(bytes_max);
+        let fitting = segment.ends.partition_point(|end| *end as usize <= until);
+        let last = match fitting.checked_sub(1).map(|last| segment.ends[last]) {
+            Some(last) if last as usize > from => last,
+            _ => segment.ends[fitting],
+        };
+        let to = (last as usize).min((end - segment.start) as usize);
+        &segment.bytes[from..to]
+    }
+
     /// Where message number `message` starts.
     pub(super) fn position_of(&self, cursor: &Cursor, message: u64) -> u64 {
         if message >= self.head_message {

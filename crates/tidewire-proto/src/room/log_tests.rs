@@ -113,3 +113,33 @@ fn a_frame_larger_than_a_segment_has_a_segment_of_its_own() {
     );
     log.detach(cursor);
 }
+
+#[test]
+fn pieces_are_whole_frames_within_their_limit() {
+    let mut log = RoomLog::new();
+    let cursor = log.attach();
+    let mut frames: Vec<Vec<u8>> = Vec::new();
+    let mut random = fastrand::Rng::with_seed(5);
+    for number in 0..5_000_u32 {
+        let frame = vec![number as u8; random.usize(1..300)];
+        append(&mut log, &frame);
+        frames.push(frame);
+    }
+    let end = log.head_position();
+    for bytes_max in [0, 1, 299, 300, 1_400, SEGMENT_BYTES, usize::MAX] {
+        let (mut position, mut rest) = (cursor.position(), frames.iter());
+        while position < end {
+            let piece = log.frames_from(&cursor, position, end, bytes_max);
+            position += piece.len() as u64;
+            let (mut behind, mut count) = (piece, 0);
+            while !behind.is_empty() {
+                let frame = rest.next().unwrap();
+                behind = behind.strip_prefix(&frame[..]).unwrap();
+                count += 1;
+            }
+            assert!(count == 1 || piece.len() <= bytes_max, "{bytes_max}");
+        }
+        assert!(rest.next().is_none(), "{bytes_max}");
+    }
+    log.detach(cursor);
+}

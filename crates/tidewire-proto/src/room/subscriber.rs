@@ -204,16 +204,29 @@ impl Subscriber {
         Advance { messages, torn }
     }
 
-    /// As [`Self::gather`], but frame by frame, for transports that keep borders.
+    /// As [`Self::gather`], but frame by frame. Stops when `take` returns false.
     pub fn gather_frames<'a>(&self, log: &'a RoomLog, mut take: impl FnMut(&'a [u8]) -> bool) {
-        self.gather_frames_to(log, log.head_position(), &mut take);
+        self.gather_whole_frames(log, 0, |frame| take(frame).then_some(0));
     }
 
-    fn gather_frames_to<'a>(
+    /// As [`Self::gather`], but in pieces of whole frames, for transports that preserve boundaries. A piece has at most as many
+    /// bytes as asked for, first by `bytes_max` and then by the last result of `take`, or is one frame that has more. Stops
+    /// when `take` returns `None`.
+    pub fn gather_whole_frames<'a>(
+        &self,
+        log: &'a RoomLog,
+        bytes_max: usize,
+        mut take: impl FnMut(&'a [u8]) -> Option<usize>,
+    ) {
+        self.gather_to(log, log.head_position(), bytes_max, &mut take);
+    }
+
+    fn gather_to<'a>(
         &self,
         log: &'a RoomLog,
         head: u64,
-        take: &mut impl FnMut(&'a [u8]) -> bool,
+        mut bytes_max: usize,
+        take: &mut impl FnMut(&'a [u8]) -> Option<usize>,
     ) {
         let mut position = self.cursor.position();
         let mut own = self.own.iter();
@@ -221,11 +234,11 @@ impl Subscriber {
             let run = own.next();
             let end = run.map_or(head, |run| run.start.min(head));
             while position < end {
-                let (boundary, _) = log.boundary_from(&self.cursor, position + 1);
-                let frame = log.contiguous(&self.cursor, position, boundary);
-                position = boundary;
-                if !take(frame) {
-                    return;
+                let frames = log.frames_from(&self.cursor, position, end, bytes_max);
+                position += frames.len() as u64;
+                match take(frames) {
+                    Some(next_max) => bytes_max = next_max,
+                    None => return,
                 }
             }
             match run {
@@ -379,10 +392,10 @@ impl Subscriber {
             end = log.position_of(&self.cursor, message - 1);
         }
         let mut bytes = 0;
-        self.gather_frames_to(log, end, &mut |frame| {
+        self.gather_to(log, end, 0, &mut |frame| {
             spill(frame);
             bytes += frame.len();
-            true
+            Some(0)
         });
         let advance = self.advance(log, bytes, &mut Vec::new());
         debug_assert!(!advance.torn);

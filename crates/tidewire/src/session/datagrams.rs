@@ -76,10 +76,11 @@ impl LaneSessions {
                     output.len() < PULL_BYTES
                 });
             } else {
-                membership.subscriber.gather_frames(log, |frame| {
-                    output.push_frame(frame);
-                    pulled += frame.len();
-                    output.len() < PULL_BYTES
+                let subscriber = &membership.subscriber;
+                subscriber.gather_whole_frames(log, output.datagram_room(), |frames| {
+                    output.push_frame(frames);
+                    pulled += frames.len();
+                    (output.len() < PULL_BYTES).then(|| output.datagram_room())
                 });
             }
             // Whole frames, so that nothing of one is left over.

@@ -50,7 +50,15 @@ impl Output {
         }
     }
 
-    /// Appends a whole frame.
+    /// Bytes of whole frames that may be appended in one piece: those that the datagram at its end has room for.
+    #[inline]
+    pub(crate) fn datagram_room(&self) -> usize {
+        self.packing
+            .as_ref()
+            .map_or(usize::MAX, |packing| packing.room())
+    }
+
+    /// Appends a whole frame, or several that go into the same datagram.
     pub(crate) fn push_frame(&mut self, frame: &[u8]) {
         self.bytes.extend_from_slice(frame);
         if let Some(packing) = &mut self.packing {

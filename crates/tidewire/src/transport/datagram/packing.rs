@@ -71,6 +71,15 @@ impl Packing {
         self.handle_frame(output.len());
     }
 
+    /// Bytes that the datagram at the end has room for. A frame that has more begins another one.
+    #[inline]
+    pub(crate) fn room(&self) -> usize {
+        match self.is_single {
+            true => 0,
+            false => self.bytes_max.saturating_sub(self.end - self.start),
+        }
+    }
+
     /// A frame was appended, up to here, or several that may not be parted.
     #[inline]
     pub(crate) fn handle_frame(&mut self, end: usize) {
