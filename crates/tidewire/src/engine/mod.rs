@@ -140,6 +140,15 @@ impl Core {
         }
     }
 
+    /// Runs sweeps before the turn ends, of rooms with at least so many bytes for each member: their peers then work on them
+    /// while the lane reads on.
+    #[inline]
+    pub(crate) fn sweep_early(&mut self, waiting_min: u64) {
+        if self.rooms.has_grown() {
+            self.rooms().sweep_grown(waiting_min);
+        }
+    }
+
     /// Charges what changed since the last turn, and relieves the server if it must. Once a turn.
     #[inline]
     pub(crate) fn settle_memory(&mut self) {

@@ -11,6 +11,7 @@ use super::Lane;
 use super::read::{self, Flow, Progress, with_codec};
 use crate::engine::Core;
 use crate::observe::DatagramDrop;
+use crate::room::EARLY_SWEEP_BYTES;
 use crate::service::Context;
 use crate::service::Service;
 use crate::session::CloseReason;
@@ -130,6 +131,7 @@ fn handle_batch<S: Service, C: Codec + ?Sized>(
             Some(slot) => handle_run(core, service, codec, slot, first, &mut datagrams),
             None => datagrams.next(),
         };
+        core.sweep_early(EARLY_SWEEP_BYTES);
     }
 }
 

@@ -46,6 +46,7 @@ pub(crate) use wait::Spin;
 
 use crate::engine::Core;
 use crate::observe::trace;
+use crate::room::EARLY_SWEEP_BYTES;
 use crate::service::{Service, forget_asker, handle_upstream_end, run_answers};
 use crate::session::{CloseReason, TimerKey};
 use crate::transport::{ConnectFailure, Transport};
@@ -199,6 +200,7 @@ impl<S: Service> Lane<S> {
                     if index + 1 < self.events.len() {
                         self.core.sessions.flush_early(slot);
                     }
+                    self.core.sweep_early(EARLY_SWEEP_BYTES);
                 }
             }
         }

@@ -11,6 +11,7 @@ use super::partial::{keep_tail, pause, read_into_tail};
 use super::{Core, Lane};
 use super::{control, metered};
 use crate::observe::trace::{Entered, Moving};
+use crate::room::GROWTH_STEP_BYTES;
 use crate::service::{Context, Current, Service, UpstreamSessions, run_answers};
 use crate::session::{CloseReason, LaneSessions, close_reason};
 use crate::transport::Transport;
@@ -200,8 +201,11 @@ fn read_with<S: Service, C: Codec + ?Sized>(
             }
             (used, flow) => return stop(core, slot, &receive[used..filled], flow),
         }
-        if step_bytes < usize::MAX && !core.sessions.flush_step(slot) {
-            return;
+        if step_bytes < usize::MAX {
+            core.sweep_early(GROWTH_STEP_BYTES);
+            if !core.sessions.flush_step(slot) {
+                return;
+            }
         }
         budget = budget.saturating_sub(count);
         let is_dry = count < room && core.sessions[slot].stream.is_dry_after_short_read();

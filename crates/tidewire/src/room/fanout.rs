@@ -68,18 +68,50 @@ impl LaneRooms<'_> {
 
     /// Runs every sweep that is planned, because no later one will be.
     pub(crate) fn sweep_all(&mut self) {
-        while let Some(Reverse((_, alias))) = self.table.due.pop() {
-            self.sweep(alias);
+        while let Some(Reverse((at, alias))) = self.table.due.pop() {
+            self.sweep_planned(alias, at);
         }
     }
 
     /// Runs every sweep that is due.
     pub(crate) fn sweep_due(&mut self) {
+        self.sweep_grown(EARLY_SWEEP_BYTES);
         while let Some(Reverse((at, alias))) = self.table.due.peek().copied() {
             if at > self.sessions.reactor.now_ns {
                 return;
             }
             self.table.due.pop();
+            self.sweep_planned(alias, at);
+        }
+    }
+
+    /// Runs the sweeps of logs that grew, where at least this many bytes wait, before they are due.
+    #[cold]
+    pub(crate) fn sweep_grown(&mut self, waiting_min: u64) {
+        while let Some(alias) = self.table.grown.pop() {
+            let Some(room) = self.table.get(alias) else {
+                continue;
+            };
+            let waiting = self.log_end(alias) - room.swept;
+            if waiting >= waiting_min && room.coalescer.due_ns().is_some() {
+                self.sweep(alias);
+            }
+        }
+    }
+
+    /// Bytes ever appended to the log of a room.
+    fn log_end(&self, alias: u16) -> u64 {
+        let log = self.sessions.outbox.logs.get(alias);
+        log.map_or(0, |log| log.head_position())
+    }
+
+    /// Runs the sweep that was planned for this time, unless it ran earlier.
+    fn sweep_planned(&mut self, alias: u16, at_ns: u64) {
+        let due_ns = self
+            .table
+            .get(alias)
+            .and_then(|room| room.coalescer.due_ns());
+        if due_ns == Some(at_ns) {
             self.sweep(alias);
         }
     }
@@ -106,9 +138,11 @@ impl LaneRooms<'_> {
             }
         }
         self.sessions.counters.sweeps.add(1);
+        let end = self.log_end(alias);
         let Some(Some(room)) = self.table.rooms.get_mut(usize::from(alias)) else {
             return;
         };
+        room.swept = end;
         room.coalescer
             .handle_sweep(started_ns, self.sessions.reactor.clock.now_ns());
         self.sessions.charge_log(alias);
@@ -169,17 +203,82 @@ impl LaneRooms<'_> {
             .counters
             .room_offered
             .add(room.members.len() as u64 - own);
-        let mut must_charge = (position ^ (position + bytes as u64)) >= CHARGE_STEP_BYTES;
-        if let Some(due_ns) = room.coalescer.handle_append(self.sessions.reactor.now_ns) {
-            self.table.due.push(Reverse((due_ns, alias)));
-            must_charge = true;
+        let due_ns = room.coalescer.handle_append(self.sessions.reactor.now_ns);
+        let others = room.shared.other_lanes(self.exchange.lane);
+        let changed_bits = position ^ (position + bytes as u64);
+        if changed_bits >= GROWTH_STEP_BYTES || due_ns.is_some() {
+            self.note_growth(alias, due_ns, changed_bits);
         }
-        if must_charge {
+        others
+    }
+
+    /// A log grew by a step, or its next sweep is planned.
+    #[inline(never)]
+    fn note_growth(&mut self, alias: u16, due_ns: Option<u64>, changed_bits: u64) {
+        if let Some(due_ns) = due_ns {
+            self.table.due.push(Reverse((due_ns, alias)));
+        }
+        if changed_bits >= GROWTH_STEP_BYTES && self.table.grown.last() != Some(&alias) {
+            self.table.grown.push(alias);
+        }
+        if changed_bits >= CHARGE_STEP_BYTES || due_ns.is_some() {
             self.sessions.charge_log(alias);
         }
-        room.shared.other_lanes(self.exchange.lane)
     }
 }
 
 /// A log is charged once in so many bytes, a power of two, and whenever a sweep is planned or done.
 const CHARGE_STEP_BYTES: u64 = 16 * 1024;
+
+/// A log that grows by so many bytes, a power of two, may be worth a sweep before the next one is due. A ring is written in
+/// steps of this size, without a system call.
+pub(crate) const GROWTH_STEP_BYTES: u64 = 2 * 1024;
+
+/// Bytes that must wait for each subscriber before a sweep runs early. A write of this size spends most of its time on copying,
+/// so that a later sweep would save little.
+pub(crate) const EARLY_SWEEP_BYTES: u64 = 16 * 1024;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lane::lane;
+    use crate::server::Server;
+
+    #[test]
+    fn a_sweep_worth_its_writes_runs_before_the_turn_ends_and_a_small_one_does_not() {
+        let mut lane = lane(&Server::builder());
+        let (writer, _near) = lane.open_session();
+        let (reader, mut far) = lane.open_session();
+        let core = &mut lane.core;
+        let [writer, reader] = [writer, reader].map(|slot| core.sessions[slot].id);
+        let alias = core.context(writer).join("room", "writer", None).unwrap();
+        core.context(reader).join("room", "reader", None).unwrap();
+        core.sessions.flush_dirty();
+        core.rooms().sweep_due();
+        let mut bytes = vec![0; 256 * 1024];
+        let payload = [7; 1000];
+        for (messages, is_early) in [(3, false), (40, true), (3, false)] {
+            let before = (
+                core.counters.sweeps.read(),
+                core.counters.room_offered.read(),
+            );
+            for _ in 0..messages {
+                core.rooms().say(writer, alias.room, &payload).unwrap();
+            }
+            assert!(core.rooms.has_grown());
+            core.sweep_early(EARLY_SWEEP_BYTES);
+            assert!(!core.rooms.has_grown());
+            assert_eq!(far.read(&mut bytes).is_ok(), is_early);
+            // A sweep that ran early is not run again when the planned time comes.
+            core.sessions
+                .reactor
+                .set_time(core.sessions.reactor.now_ns + 1_000_000_000);
+            core.rooms().sweep_due();
+            assert_eq!(far.read(&mut bytes).is_ok(), !is_early);
+            assert_eq!(core.counters.sweeps.read() - before.0, 1);
+            assert_eq!(core.counters.room_offered.read() - before.1, messages);
+        }
+        let delivered = core.counters.room_delivered.read();
+        assert_eq!(delivered, core.counters.room_offered.read());
+    }
+}

@@ -19,4 +19,5 @@ pub use refusal::{
 pub use rooms::Joined;
 
 pub(crate) use directory::{Directory, LANES_MAX};
+pub(crate) use fanout::{EARLY_SWEEP_BYTES, GROWTH_STEP_BYTES};
 pub(crate) use rooms::{LaneRooms, RoomTable};

@@ -33,6 +33,8 @@ use crate::session::{
 pub(crate) struct Room {
     pub(crate) shared: Arc<SharedRoom>,
     pub(super) coalescer: Coalescer,
+    /// End of the log at the last sweep.
+    pub(super) swept: u64,
     /// Slots of the sessions that are in the room, or subscribed.
     pub(super) members: Vec<usize>,
     /// Set while a `block` subscriber of this lane holds the publishers: the timer that ends it.
@@ -50,6 +52,8 @@ pub(crate) struct RoomTable {
     pub(super) rooms: Vec<Option<Box<Room>>>,
     /// Planned sweeps, earliest first.
     pub(super) due: BinaryHeap<Reverse<(u64, u16)>>,
+    /// Rooms whose logs grew by a step in this turn, so that their sweep may be worth its writes already.
+    pub(super) grown: Vec<u16>,
     /// Publishers held by a room that blocks for a slow subscriber.
     pub(super) held: Vec<(SessionId, Arc<SharedRoom>)>,
     /// Where messages for topics go.
@@ -81,6 +85,7 @@ impl RoomTable {
             limiter,
             rooms: Vec::new(),
             due: BinaryHeap::new(),
+            grown: Vec::new(),
             held: Vec::new(),
             routes: Routes::default(),
             recent: RecentTopic::default(),
@@ -111,6 +116,12 @@ impl RoomTable {
     /// When the next sweep is due.
     pub(crate) fn sweep_ns(&self) -> Option<u64> {
         self.due.peek().map(|Reverse((at, _))| *at)
+    }
+
+    /// Whether the log of a room grew by a step in this turn.
+    #[inline]
+    pub(crate) fn has_grown(&self) -> bool {
+        !self.grown.is_empty()
     }
 
     /// Whether a room holds publishers of this lane.
@@ -420,6 +431,7 @@ impl LaneRooms<'_> {
             Box::new(Room {
                 shared: Arc::clone(shared),
                 coalescer: Coalescer::new(interval_max_ns),
+                swept: 0,
                 members: Vec::new(),
                 blocked: None,
             })
