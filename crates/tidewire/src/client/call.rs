@@ -7,6 +7,7 @@ use tidewire_io::clock::coarse_now_ns;
 use tidewire_proto::message::Kind;
 
 use super::Client;
+use super::effect::Effect;
 use super::error::RequestError;
 use super::reply::{Reply, give_back};
 use super::request::Request;
@@ -37,6 +38,7 @@ pub struct Call<'a> {
     client: &'a Client,
     payload: Payload<'a>,
     kind: Kind,
+    effect: Option<Effect>,
     channel: u16,
     name: &'a str,
     timeout: Duration,
@@ -59,6 +61,7 @@ impl<'a> Call<'a> {
             client,
             payload,
             kind: Kind::Request,
+            effect: None,
             channel: 0,
             name: "",
             timeout: client.inner.request_timeout,
@@ -73,9 +76,12 @@ impl<'a> Call<'a> {
         self
     }
 
-    /// A frame of this kind in place of [`Kind::Request`]. It must be one that is answered.
+    /// A frame of this kind in place of [`Kind::Request`]. It must be one that is answered. If a [`Kind::Join`] or
+    /// [`Kind::Subscribe`] is given up and the server agrees to it later, the client takes it back by a [`Kind::Leave`] or
+    /// [`Kind::Unsubscribe`].
     pub fn kind(mut self, kind: Kind) -> Self {
         self.kind = kind;
+        self.effect = Effect::of(kind);
         self
     }
 
@@ -124,7 +130,7 @@ impl<'a> Call<'a> {
                 .saturating_add(nanoseconds(self.timeout)),
             idempotent: self.idempotent,
             when_full: self.when_full,
-            subscription: None,
+            effect: self.effect,
         };
         let link = &inner.link;
         match self.payload {

@@ -6,6 +6,7 @@
 
 use std::task::Waker;
 
+use super::effect::Undo;
 use super::error::RequestError;
 use super::reply::{Pile, Reply};
 use super::slots::SlotId;
@@ -19,8 +20,10 @@ pub(super) type Outcome = Result<Reply, Box<RequestError>>;
 pub(super) struct Completions {
     /// Slots that have their short replies.
     pub(super) replied: Vec<SlotId>,
-    /// All others.
-    pub(super) outcomes: Vec<(SlotId, Outcome)>,
+    /// All others. Replies to requests with an effect are among them, with what takes it back.
+    pub(super) outcomes: Vec<(SlotId, Outcome, Option<Undo>)>,
+    /// Effects of requests that were given up before their replies were there.
+    pub(super) undos: Vec<Undo>,
     /// Memory for replies that do not fit their slots.
     pub(super) memory: Pile,
     /// Those who are to be told.
@@ -31,7 +34,7 @@ impl Completions {
     /// There will be no reply to this request, if anybody waits for it.
     pub(super) fn fail(&mut self, slot: Option<SlotId>, error: RequestError) {
         if let Some(slot) = slot {
-            self.outcomes.push((slot, Err(Box::new(error))));
+            self.outcomes.push((slot, Err(Box::new(error)), None));
         }
     }
 

@@ -16,10 +16,11 @@ use tidewire_proto::message::{Kind, Message};
 use tidewire_proto::room::Policy;
 use tidewire_proto::topic::Pattern;
 
+use super::effect::Effect;
 use super::error::RequestError;
 use super::service::ClientService;
 use super::slots::SlotId;
-use super::submissions::{RequestHead, SubscriptionKey, WhenWindowFull};
+use super::submissions::{RequestHead, WhenWindowFull};
 use super::subscription::{TopicEvent, TopicMessage, TopicQueue};
 use crate::limits::nanoseconds;
 use crate::service::Context;
@@ -131,35 +132,42 @@ impl Listening {
         }
     }
 
-    /// A request about a subscription was answered, on the channel given, or failed.
-    pub(super) fn handle_answer(&mut self, key: usize, result: &Result<u16, RequestError>) {
+    /// A request of this kind about a subscription was answered, on the channel given, or refused. Returns the outcome for
+    /// whoever waits for it.
+    pub(super) fn handle_answer(
+        &mut self,
+        key: usize,
+        kind: Kind,
+        result: Result<u16, RequestError>,
+    ) -> Result<u16, RequestError> {
         let Some(entry) = self.entries.get_mut(key) else {
-            return;
+            return result;
         };
         entry.is_asked = false;
-        if let Some(alias) = entry.alias {
-            // Whatever the server says to being unsubscribed from, there is nothing left to listen to.
-            self.by_alias.remove(&alias);
+        if kind == Kind::Unsubscribe {
+            // Whatever the server says to it, there is nothing left to listen to.
+            if let Some(alias) = entry.alias {
+                self.by_alias.remove(&alias);
+            }
             self.remove(key);
-            return;
+            return result;
         }
-        match result {
-            Ok(alias) => {
-                entry.alias = Some(*alias);
-                self.by_alias.insert(*alias, key);
-                if std::mem::replace(&mut entry.was_agreed, true) {
-                    entry.tell(TopicEvent::Resumed);
-                }
-                if entry.queue.is_none() {
-                    self.due.push(key);
-                }
+        match (&result, entry.alias) {
+            (Ok(alias), _) => self.agree(key, *alias),
+            // The server agreed when it answered the same subscription that was given up, and refuses this one for that.
+            (Err(_), Some(alias)) => {
+                self.unsubscribe_if_unwanted(key);
+                return Ok(alias);
             }
             // The server goes away: the next connection is asked again.
-            Err(RequestError::Refused {
-                code: ErrorCode::Draining,
-                ..
-            }) if entry.was_agreed => {}
-            Err(error) => {
+            (
+                Err(RequestError::Refused {
+                    code: ErrorCode::Draining,
+                    ..
+                }),
+                None,
+            ) if entry.was_agreed => {}
+            (Err(error), None) => {
                 if entry.was_agreed {
                     entry.tell(TopicEvent::Refused(error.clone()));
                     entry.tell(TopicEvent::Ended);
@@ -167,6 +175,63 @@ impl Listening {
                 self.remove(key);
             }
         }
+        result
+    }
+
+    /// The server agreed to a subscription, under this alias.
+    fn agree(&mut self, key: usize, alias: u16) {
+        let key = match self.successor(key) {
+            Some(successor) => {
+                self.remove(key);
+                successor
+            }
+            None => key,
+        };
+        let entry = &mut self.entries[key];
+        if let Some(former) = entry.alias.replace(alias) {
+            self.by_alias.remove(&former);
+        }
+        self.by_alias.insert(alias, key);
+        if std::mem::replace(&mut entry.was_agreed, true) {
+            entry.tell(TopicEvent::Resumed);
+        }
+        self.unsubscribe_if_unwanted(key);
+    }
+
+    /// The same subscription made again, if this one was given up: the server refuses the second, because it agreed to the
+    /// first.
+    fn successor(&self, key: usize) -> Option<usize> {
+        let given_up = self
+            .entries
+            .get(key)
+            .filter(|entry| entry.queue.is_none())?;
+        let is_same = |entry: &Entry| {
+            entry.is_asked
+                && entry.queue.is_some()
+                && entry.alias.is_none()
+                && (&entry.pattern, entry.policy) == (&given_up.pattern, given_up.policy)
+        };
+        let mut entries = self.entries.iter();
+        entries.find_map(|(key, entry)| is_same(entry).then_some(key))
+    }
+
+    fn unsubscribe_if_unwanted(&mut self, key: usize) {
+        if self.entries[key].queue.is_none() {
+            self.due.push(key);
+        }
+    }
+
+    /// The server did not answer a request to subscribe in time. Its answer is listened for all the same, or nobody
+    /// would unsubscribe.
+    pub(super) fn handle_timeout(&mut self, key: usize) {
+        let Some(entry) = self.entries.get_mut(key) else {
+            return;
+        };
+        if entry.was_agreed {
+            entry.tell(TopicEvent::Refused(RequestError::TimedOut));
+            entry.tell(TopicEvent::Ended);
+        }
+        entry.queue = None;
     }
 
     /// Passes on what was published to everybody who is registered.
@@ -276,7 +341,7 @@ impl ClientService {
             deadline_ns,
             idempotent: false,
             when_full: WhenWindowFull::Refuse,
-            subscription: Some(SubscriptionKey::new(key)),
+            effect: Some(Effect::of_subscription(key)),
         };
         self.pending.send_one(cx, &head, &body)?;
         self.listening.note_asked(key);
@@ -335,10 +400,12 @@ impl ClientService {
         while self.pending.session.is_some()
             && let Some((key, step)) = self.listening.next_step()
         {
-            // An answer that waits unread is not missing.
-            let deadline_ns = match self.may_hold_reading() {
-                true => u64::MAX,
-                false => now_ns().saturating_add(nanoseconds(ASK_TIMEOUT)),
+            // An answer that waits unread is not missing, and until the server has confirmed the end of a subscription, its
+            // messages may come.
+            let has_deadline = matches!(step, Step::Subscribe { .. }) && !self.may_hold_reading();
+            let deadline_ns = match has_deadline {
+                true => now_ns().saturating_add(nanoseconds(ASK_TIMEOUT)),
+                false => u64::MAX,
             };
             let asked = self.ask(cx, key, &step, deadline_ns, None);
             if let Err(error) = asked {
@@ -359,84 +426,11 @@ impl Entry {
     }
 }
 
-/// How long the server may take to agree to a subscription made again, or to let one go.
+/// How long the server may take to agree to a subscription made again.
 const ASK_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How often a registration is repeated: often enough that some may be lost before a server forgets within a minute.
 const REGISTER_INTERVAL: Duration = Duration::from_secs(15);
 
 #[cfg(test)]
-mod tests {
-    use super::super::event_queue::EventBounds;
-    use super::*;
-
-    fn new_queue() -> Arc<TopicQueue> {
-        Arc::new(TopicQueue::new(EventBounds::default(), Arc::default()))
-    }
-
-    fn deliver(channel: u16) -> Message<'static> {
-        Message::new(Kind::Deliver, channel, b"x")
-    }
-
-    fn agreed(listening: &mut Listening, alias: u16) -> (usize, Arc<TopicQueue>) {
-        let queue = new_queue();
-        let key = listening.add("a.b".into(), None, Arc::clone(&queue));
-        listening.note_asked(key);
-        listening.handle_answer(key, &Ok(alias));
-        (key, queue)
-    }
-
-    #[test]
-    fn a_dropped_subscription_is_deaf_until_the_server_knows() {
-        let mut listening = Listening::default();
-        let (key, queue) = agreed(&mut listening, 5);
-        listening.give_up(&queue);
-        let step = listening.next_step();
-        assert!(matches!(step, Some((k, Step::Unsubscribe { alias: 5 })) if k == key));
-        listening.note_asked(key);
-        assert!(listening.handle_message(&deliver(5)), "it is nobody else's");
-        assert_eq!(queue.next(Some(Duration::ZERO)), None);
-        listening.handle_answer(key, &Ok(5));
-        assert!(!listening.handle_message(&deliver(5)));
-        assert!(listening.entries.is_empty());
-    }
-
-    #[test]
-    fn one_dropped_before_the_server_agreed_is_given_up_then() {
-        let mut listening = Listening::default();
-        let queue = new_queue();
-        let key = listening.add("a.b".into(), None, Arc::clone(&queue));
-        listening.note_asked(key);
-        listening.give_up(&queue);
-        assert!(listening.next_step().is_none());
-        listening.handle_answer(key, &Ok(5));
-        let step = listening.next_step();
-        assert!(matches!(step, Some((_, Step::Unsubscribe { alias: 5 }))));
-    }
-
-    #[test]
-    fn a_new_connection_asks_again_and_a_refusal_ends_it() {
-        let mut listening = Listening::default();
-        let (key, queue) = agreed(&mut listening, 5);
-        let reason = CloseReason::PeerReset;
-        listening.handle_close(reason);
-        assert!(!listening.handle_message(&deliver(5)));
-        listening.handle_open();
-        assert!(matches!(
-            listening.next_step(),
-            Some((_, Step::Subscribe { .. }))
-        ));
-        listening.note_asked(key);
-        let refusal = RequestError::TimedOut;
-        listening.handle_answer(key, &Err(refusal.clone()));
-        for expected in [
-            TopicEvent::Interrupted { reason },
-            TopicEvent::Refused(refusal),
-            TopicEvent::Ended,
-            TopicEvent::Ended,
-        ] {
-            assert_eq!(queue.next(None), Some(expected));
-        }
-        assert!(listening.entries.is_empty());
-    }
-}
+mod tests;

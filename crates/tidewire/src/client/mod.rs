@@ -12,6 +12,7 @@ mod completions;
 mod connecting;
 mod dialing;
 mod disconnected;
+mod effect;
 mod error;
 mod event_queue;
 mod events;

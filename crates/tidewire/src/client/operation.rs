@@ -18,7 +18,8 @@ use super::request::Request;
 ///
 /// # Cancel safety
 /// Dropping it before it is ready gives the call up: the server may have done it or not, and what it leads to is let go again. A
-/// subscription that the server agrees to afterwards is unsubscribed from; a room that was joined is not left.
+/// subscription that the server agrees to afterwards is unsubscribed from, and a room that it lets the client join is left. The
+/// same happens after [`RequestError::TimedOut`].
 ///
 /// ```
 /// # let server = tidewire::Server::builder().listen("tcp://127.0.0.1:0")?.start(|_| tidewire::Chat::new())?;

@@ -5,7 +5,9 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
+use tidewire_io::clock::now_ns;
 use tidewire_proto::codec::RequestIds;
 use tidewire_proto::correlate::Correlator;
 use tidewire_proto::error::EncodeError;
@@ -13,11 +15,13 @@ use tidewire_proto::message::{Kind, Message};
 
 use super::completions::Completions;
 use super::disconnected::Disconnected;
+use super::effect::Undo;
 use super::error::RequestError;
 use super::link::{Control, Link};
 use super::request_index::RequestIndex;
 use super::slots::SlotId;
 use super::submissions::{RequestHead, Submissions, WhenWindowFull};
+use crate::limits::nanoseconds;
 use crate::service::Context;
 use crate::service::SessionSender;
 use crate::session::SendError;
@@ -331,10 +335,7 @@ impl Pending {
     pub(super) fn abandon(&mut self, cx: &mut Context<'_>, slot: SlotId) {
         let sent = self.index.sent_id(slot).filter(|id| {
             let sent = self.sent.find_mut(*id);
-            // What the server says to a subscription must be heard, or nobody unsubscribes from it.
-            sent.is_some_and(|sent| {
-                sent.head.slot == Some(slot) && sent.head.subscription.is_none()
-            })
+            sent.is_some_and(|sent| sent.head.slot == Some(slot))
         });
         match sent {
             Some(id) => self.give_up(cx, id, RequestError::Shutdown),
@@ -396,8 +397,16 @@ impl Pending {
         self.due_ns = (next_ns < u64::MAX).then(|| next_ns.max(now_ns + DEADLINE_TICK_NS));
     }
 
-    /// Stops waiting for a reply and tells the server, where the codec can say it.
+    /// Stops waiting for a reply and tells the server, where the codec can say it. That of a request with an
+    /// [effect](super::effect) is listened for all the same, for nobody.
     fn give_up(&mut self, cx: &mut Context<'_>, id: u32, error: RequestError) {
+        if let Some(Sent { head, kept }) = self.sent.find_mut(id)
+            && head.effect.is_some()
+        {
+            head.deadline_ns = u64::MAX;
+            *kept = None;
+            return self.completions.fail(head.slot.take(), error);
+        }
         let Some(Sent { head, .. }) = self.sent.give_up(id) else {
             return;
         };
@@ -409,6 +418,25 @@ impl Pending {
                 tracing::trace!(id, %error, "cannot cancel a request");
             }
         }
+    }
+
+    /// Takes the effect of a request back, unless its connection has ended and the effect with it.
+    pub(super) fn undo(&mut self, cx: &mut Context<'_>, undo: Undo) {
+        if self.session != Some(undo.session) {
+            return;
+        }
+        let head = RequestHead {
+            slot: None,
+            kind: undo.kind,
+            channel: undo.channel,
+            deadline_ns: now_ns().saturating_add(nanoseconds(UNDO_TIMEOUT)),
+            idempotent: false,
+            when_full: WhenWindowFull::Wait,
+            effect: None,
+        };
+        self.enqueue(Kept::new(&head, "", &[]));
+        // Now, so that it stays in front of what the application asks for next.
+        self.send_queued(cx);
     }
 
     /// The connection ended: what may be repeated waits for the next one, the rest fails.
@@ -474,6 +502,9 @@ const QUEUED_MAX: usize = 4096;
 
 /// Names and payloads, in bytes, that end a block. An output of as many is written at once.
 const BLOCK_BYTES: usize = 64 << 10;
+
+/// How long the server may take to confirm that an effect was taken back. Nobody waits for it.
+const UNDO_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Resolution of request deadlines.
 const DEADLINE_TICK_NS: u64 = 1_000_000;

@@ -14,6 +14,9 @@ use crate::room::Joined;
 impl Client {
     /// Enters a room under a name.
     ///
+    /// A join that is given up, or that times out, leaves the room again if the server agrees later. Until it has, another
+    /// join of that room is refused with [`ErrorCode::AlreadyJoined`](crate::ErrorCode::AlreadyJoined).
+    ///
     /// # Errors
     /// The name is empty, malformed or taken (try another), or the request failed.
     pub fn join(&self, room: &str, name: &str) -> Operation<Joined> {

@@ -9,6 +9,7 @@ use tidewire_proto::message::{Kind, Message};
 
 use super::dialing::Dialing;
 use super::disconnected::Disconnected;
+use super::effect::Effect;
 use super::error::{ConnectError, RequestError};
 use super::events::Event;
 use super::link::{Control, Link, Subscribe};
@@ -65,6 +66,7 @@ impl ClientService {
         match submission {
             Submission::Requests { .. } => self.pending.send_all(cx, &mut self.list),
             Submission::Abandon(slot) => self.pending.abandon(cx, slot),
+            Submission::Undo(undo) => self.pending.undo(cx, undo),
             Submission::Messages { count, range } => self.send_messages(cx, count, range),
             Submission::Control(Control::Subscribe(subscribe)) => self.subscribe(cx, *subscribe),
             Submission::Control(Control::Unsubscribe(queue)) => {
@@ -91,6 +93,8 @@ impl ClientService {
             deadline_ns,
             slot,
         } = subscribe;
+        // What is to be asked about others waits for a place in the window, and came before.
+        self.ask_due(cx);
         let key = self.listening.add(Arc::clone(&pattern), policy, queue);
         let step = Step::Subscribe { pattern, policy };
         if let Err(error) = self.ask(cx, key, &step, deadline_ns, Some(slot)) {
@@ -185,6 +189,10 @@ impl ClientService {
             return;
         }
         self.link.table.complete(completions);
+        while let Some(undo) = self.pending.completions.undos.pop() {
+            self.pending.undo(cx, undo);
+        }
+        let completions = &mut self.pending.completions;
         if completions.has_wakers() {
             // Before somebody takes the processor who was waiting for this, so that the server has work meanwhile.
             if let Some(session) = self.session {
@@ -254,17 +262,16 @@ impl Service for ClientService {
             cx.count_unmatched_reply();
             return Ok(());
         };
-        if let Some(key) = head.subscription {
-            self.listening.handle_answer(key.index(), &result);
-        }
         let completions = &mut self.pending.completions;
-        match result {
-            Ok(channel) => {
+        match (result, head.effect) {
+            (result, Some(effect)) => self.handle_effect(cx, &head, effect, result, &message),
+            (Ok(channel), None) => {
                 let table = &self.link.table;
                 table.reply(completions, head.slot, channel, message.payload);
             }
-            Err(error) => completions.fail(head.slot, error),
+            (Err(error), None) => completions.fail(head.slot, error),
         }
+        let completions = &self.pending.completions;
         if completions.is_block() {
             self.complete(cx);
         }
@@ -322,8 +329,8 @@ impl Service for ClientService {
             pending, listening, ..
         } = self;
         pending.expire(cx, now_ns, |head| {
-            if let Some(key) = head.subscription {
-                listening.handle_answer(key.index(), &Err(RequestError::TimedOut));
+            if let Some(key) = head.effect.and_then(Effect::subscription) {
+                listening.handle_timeout(key);
             }
         });
         self.pending.send_queued(cx);

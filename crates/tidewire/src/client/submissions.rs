@@ -5,10 +5,9 @@
 //! submission, and so are messages: the lane does what they have in common once for all of them. Lists and bytes go back and
 //! forth between the threads and the lane, and are never allocated anew.
 
-use std::num::NonZeroU32;
-
 use tidewire_proto::message::Kind;
 
+use super::effect::{Effect, Undo};
 use super::slots::SlotId;
 
 /// A submission to a client's lane. `C` is the type of those that are no request and no message.
@@ -18,6 +17,8 @@ pub(crate) enum Submission<C> {
     Requests { count: usize },
     /// The application abandoned a request that was not completed.
     Abandon(SlotId),
+    /// The application dropped a reply that it never took: its effect is to be taken back.
+    Undo(Undo),
     /// One-way messages: so many, encoded in this range of the bytes.
     Messages { count: u64, range: Range },
     /// Anything else, which needs no bytes.
@@ -55,13 +56,9 @@ pub(crate) struct RequestHead {
     pub(crate) deadline_ns: u64,
     pub(crate) idempotent: bool,
     pub(crate) when_full: WhenWindowFull,
-    /// The subscription it is about.
-    pub(crate) subscription: Option<SubscriptionKey>,
+    /// If what it does at the server outlives it.
+    pub(crate) effect: Option<Effect>,
 }
-
-/// The number of a subscription in its client's table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct SubscriptionKey(NonZeroU32);
 
 /// A request in the list: where its bytes are.
 #[derive(Clone, Copy, Debug)]
@@ -122,7 +119,7 @@ impl<C: Control> Submissions<C> {
         self.list.iter().any(|submission| match submission {
             Submission::Requests { .. } | Submission::Messages { .. } => true,
             Submission::Control(control) => control.deadline().is_some(),
-            Submission::Abandon(_) => false,
+            Submission::Abandon(_) | Submission::Undo(_) => false,
         })
     }
 
@@ -325,17 +322,6 @@ impl<C: Control> Submissions<C> {
     }
 }
 
-impl SubscriptionKey {
-    pub(crate) fn new(index: usize) -> Self {
-        // The server gives out an alias of 16 bits for each, so that there are never as many as would wrap.
-        Self(NonZeroU32::MIN.saturating_add(index as u32))
-    }
-
-    pub(crate) fn index(self) -> usize {
-        self.0.get() as usize - 1
-    }
-}
-
 /// Submissions that wait for the lane; messages in a row are one.
 pub(super) const SUBMISSIONS_MAX: usize = 4096;
 
@@ -365,7 +351,7 @@ impl RequestHead {
             deadline_ns,
             idempotent: false,
             when_full: WhenWindowFull::Refuse,
-            subscription: None,
+            effect: None,
         }
     }
 }

@@ -98,6 +98,9 @@ impl Client {
     /// With the codec of UVRPC over UDP the client registers for all that is published, repeats that every 15 seconds,
     /// and picks out what matches. Nobody confirms a registration, so this does not wait for one.
     ///
+    /// A subscription that is given up, or that times out, is unsubscribed from if the server agrees later. It can be made again
+    /// at once, with the same policy.
+    ///
     /// ```
     /// use tidewire::{Client, Policy, TopicEvent, WhenEventsFull};
     /// # let server = tidewire::Server::builder().listen("tcp://127.0.0.1:0")?.start(|_| tidewire::PubSub::new())?;

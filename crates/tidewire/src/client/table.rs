@@ -33,6 +33,7 @@ use std::task::Waker;
 use tidewire_proto::error::EncodeError;
 
 use super::completions::{Completions, Outcome};
+use super::effect::Undo;
 use super::error::{RequestError, too_large};
 use super::reply::{Pile, Reply, give_back, take_memory};
 use super::slots::{Answer, Cursor, SlotId, Slots};
@@ -80,6 +81,8 @@ struct Wait {
     waker: Option<Waker>,
     /// If the slot's answer is long.
     outcome: Option<Outcome>,
+    /// What takes the effect of that back.
+    undo: Option<Undo>,
 }
 
 /// How much a turn has taken, in [weight](Submissions::weight_bytes).
@@ -211,7 +214,9 @@ impl<C: Control, P: Primitives> RequestTable<C, P> {
                 self.poll_reply(slot).map(Ok)
             }
             Answer::Long => {
-                let outcome = shared.wait_of(slot).outcome.take();
+                let wait = shared.wait_of(slot);
+                let outcome = wait.outcome.take();
+                wait.undo = None;
                 self.slots.note_done(slot);
                 let refused = if matches!(outcome, Some(Ok(_))) {
                     shared.memory.push(take_memory())
@@ -246,6 +251,12 @@ impl<C: Control, P: Primitives> RequestTable<C, P> {
             }
         } else {
             self.slots.note_done(slot);
+            if let Some(undo) = held.undo
+                && !self.has_ended()
+            {
+                shared.submissions.push(Submission::Undo(undo));
+                is_new = self.note_news();
+            }
         }
         drop(shared);
         drop(held);
@@ -345,18 +356,19 @@ impl<C: Control, P: Primitives> RequestTable<C, P> {
         if self.slots.reply(slot, channel, payload) {
             completions.replied.push(slot);
         } else {
-            self.reply_long(completions, slot, channel, payload);
+            self.reply_long(completions, slot, channel, payload, None);
         }
     }
 
-    /// A reply that does not fit its slot.
+    /// A reply that does not fit its slot, or whose effect is to be taken back if nobody takes it.
     #[inline(never)]
-    fn reply_long(
+    pub(super) fn reply_long(
         &self,
         completions: &mut Completions,
         slot: SlotId,
         channel: u16,
         payload: &[u8],
+        undo: Option<Undo>,
     ) {
         let pile = &mut completions.memory;
         if pile.is_empty() {
@@ -367,7 +379,7 @@ impl<C: Control, P: Primitives> RequestTable<C, P> {
         memory.reserve_exact(payload.len());
         memory.extend_from_slice(payload);
         let reply = Reply::new(channel, memory);
-        completions.outcomes.push((slot, Ok(reply)));
+        completions.outcomes.push((slot, Ok(reply), undo));
     }
 
     /// Completes a block of requests. Those who wait for them are then to be [woken](Completions::wake).
@@ -382,11 +394,14 @@ impl<C: Control, P: Primitives> RequestTable<C, P> {
         }
         completions.replied.clear();
         let mut unwanted = Vec::new();
-        for (slot, outcome) in completions.outcomes.drain(..) {
+        for (slot, outcome, undo) in completions.outcomes.drain(..) {
             if self.slots.is_abandoned(slot) {
                 unwanted.push(outcome);
+                completions.undos.extend(undo);
             } else {
-                shared.wait_of(slot).outcome = Some(outcome);
+                let wait = shared.wait_of(slot);
+                wait.outcome = Some(outcome);
+                wait.undo = undo;
             }
             self.slots.note_long(slot);
             self.conclude(&mut shared, slot, &mut completions.wakers);

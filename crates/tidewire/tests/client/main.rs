@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 mod executor;
+mod given_up;
 mod lazy;
 mod misuse;
 mod streams;
