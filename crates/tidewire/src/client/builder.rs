@@ -180,7 +180,8 @@ impl ClientBuilder {
     }
 
     /// Connects. Of the addresses of a host name, each is tried in turn until one answers. Await the client, or
-    /// [`wait`](Connecting::wait) for it. A host name is looked up on a thread of its own, so nothing here blocks.
+    /// [`wait`](Connecting::wait) for it. A host name is looked up on a thread of its own, so nothing here blocks. It is looked up
+    /// again after an attempt that failed with each of its addresses.
     ///
     /// # Errors
     /// See [`ConnectError`]; of several addresses that fail, the last one's. The first attempt is never repeated.

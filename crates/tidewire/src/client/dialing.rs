@@ -8,7 +8,8 @@
 //!      Idle (lazy), Waiting (backoff) ◀────┴── failed ──┴── closed ───┘
 //! ```
 //!
-//! A host name is looked up on a thread of its own, because a resolver may take seconds and the lane has deadlines to keep.
+//! A host name is looked up on a thread of its own, because a resolver may take seconds and the lane has deadlines to keep. What
+//! was found is good until an attempt has failed with all of its addresses.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -31,9 +32,14 @@ use crate::transport::ConnectFailure;
 #[derive(Debug)]
 pub(super) struct Target {
     address: Address,
-    /// In the order to try; none as long as the name of the host was not looked up.
+    /// Looks the name of the host up. None if the address has no name.
+    resolver: Option<Resolver>,
+    /// In the order to try; none as long as the name of the host is to be looked up.
     endpoints: Vec<Endpoint>,
 }
+
+/// All addresses of a host. It may take seconds.
+type Resolver = fn(&Address) -> Result<Vec<Endpoint>, AddressError>;
 
 /// A client's attempts to connect.
 #[derive(Debug)]
@@ -68,11 +74,23 @@ impl Target {
     /// Looks nothing up that takes time.
     pub(super) fn of(address: Address) -> Result<Self, AddressError> {
         let is_name = |host: &str| host != "*" && host.parse::<IpAddr>().is_err();
-        let endpoints = match address.host().is_some_and(is_name) {
-            true => Vec::new(),
-            false => address.resolve_all()?,
+        let (resolver, endpoints): (Option<Resolver>, _) = match address.host().is_some_and(is_name)
+        {
+            true => (Some(Address::resolve_all), Vec::new()),
+            false => (None, address.resolve_all()?),
         };
-        Ok(Self { address, endpoints })
+        Ok(Self {
+            address,
+            resolver,
+            endpoints,
+        })
+    }
+
+    /// None of the addresses of the host leads to the server. It may have moved, so its name is looked up anew.
+    fn forget_addresses(&mut self) {
+        if self.resolver.is_some() {
+            self.endpoints.clear();
+        }
     }
 
     pub(super) fn address(&self) -> &Address {
@@ -148,14 +166,19 @@ impl ClientService {
 
     fn dial(&mut self, cx: &mut Context<'_>) {
         self.dialing.endpoint = 0;
-        if !self.dialing.target.endpoints.is_empty() {
+        let Target {
+            address,
+            resolver,
+            endpoints,
+        } = &self.dialing.target;
+        let Some(resolver) = resolver.filter(|_| endpoints.is_empty()) else {
             return self.connect_to_endpoint(cx);
-        }
+        };
+        let address = address.clone();
         self.dialing.state = State::Resolving;
-        let address = self.dialing.target.address.clone();
-        if let Err(error) = look_up(&self.link, address.clone()) {
+        if let Err(error) = look_up(&self.link, address.clone(), resolver) {
             tracing::debug!(%error, "cannot start a thread; the host is looked up here");
-            self.handle_found(cx, address.resolve_all());
+            self.handle_found(cx, resolver(&address));
         }
     }
 
@@ -213,6 +236,7 @@ impl ClientService {
             cx.stop_lane();
             return;
         }
+        self.dialing.target.forget_addresses();
         let cause = error.to_string();
         self.pending.unreachable = Some(cause.as_str().into());
         self.retry(cx, cause);
@@ -249,10 +273,10 @@ impl ClientService {
 }
 
 /// Looks a host up on a thread of its own, which leaves what it found with the link.
-fn look_up(link: &Arc<Link>, address: Address) -> std::io::Result<()> {
+fn look_up(link: &Arc<Link>, address: Address, resolver: Resolver) -> std::io::Result<()> {
     let link = Arc::downgrade(link);
     let look = move || {
-        let found = address.resolve_all();
+        let found = resolver(&address);
         // The client may have gone meanwhile.
         if let Some(link) = link.upgrade() {
             link.set_found(found);

@@ -1,4 +1,6 @@
 use std::net::TcpListener;
+use std::sync::Mutex;
+use std::time::Duration;
 
 use tidewire_io::socket::StreamConnectError;
 
@@ -10,7 +12,11 @@ use crate::service::Context;
 /// Connects to a host that stands for all of these.
 fn connect_to(endpoints: Vec<Endpoint>) -> Connecting {
     let address = endpoints[0].clone().into();
-    let target = Target { address, endpoints };
+    let target = Target {
+        address,
+        resolver: None,
+        endpoints,
+    };
     Connecting::new(Client::builder().start_to(target, false))
 }
 
@@ -77,4 +83,41 @@ fn the_addresses_of_a_name_are_tried_in_order() {
         ),
         "{outcome:?}"
     );
+}
+
+/// The addresses of a name were looked up once, so a server that moved was never found again.
+#[test]
+fn a_host_is_looked_up_again_after_none_of_its_addresses_answered() {
+    static FOUND: Mutex<Vec<Endpoint>> = Mutex::new(Vec::new());
+    let find = |endpoints: Vec<Endpoint>| *FOUND.lock().unwrap() = endpoints;
+    let serve = || {
+        crate::serve(
+            "tcp://127.0.0.1:0",
+            |cx: &mut Context<'_>, message: Message<'_>| cx.reply(message.payload),
+        )
+    };
+    let (_held, dead) = dead_end();
+    let before = serve().unwrap();
+    find(vec![dead, before.addresses()[0].clone()]);
+    let pause = Duration::from_millis(1);
+    let builder = Client::builder().reconnect(Backoff {
+        first: pause,
+        max: pause,
+    });
+    let target = Target {
+        address: "tcp://server.example:7000".parse().unwrap(),
+        resolver: Some(|_| Ok(FOUND.lock().unwrap().clone())),
+        endpoints: Vec::new(),
+    };
+    let client = Connecting::new(builder.start_to(target, false));
+    let client = client.wait().unwrap();
+    assert_eq!(client.request(b"here").wait().unwrap().payload(), b"here");
+
+    let after = serve().unwrap();
+    find(vec![after.addresses()[0].clone()]);
+    drop(before);
+    let moved = client.request(b"there").idempotent();
+    let reply = moved.timeout(Duration::from_secs(60)).wait().unwrap();
+    assert_eq!(reply.payload(), b"there");
+    client.close().wait();
 }
