@@ -147,7 +147,9 @@ impl Client {
 
     /// Writes what is waiting, closes the connection and ends the client, at the latest after
     /// [`ClientBuilder::close_timeout`]: what a server has not taken by then is given up, and [`Event::Lost`] says how many
-    /// one-way messages of it had not left the client's queue. It takes no events: those that are left, and [`Event::Ended`]
+    /// one-way messages of it had not left the client's queue. A client that is [connecting
+    /// lazily](ClientBuilder::connect_lazy) and has taken messages waits for that attempt and sends them; requests do not make it
+    /// wait. It takes no events: those that are left, and [`Event::Ended`]
     /// after them, are for whoever takes events otherwise. Dropping the last clone ends the client at once instead.
     ///
     /// It begins at this call. Await or [`wait`](Closing::wait) for the end, or go on without.

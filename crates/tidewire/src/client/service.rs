@@ -124,8 +124,7 @@ impl ClientService {
             // What was accepted must not be dropped because the server is slow: it stays in the queue, and the queue tells
             // whoever adds to it. An output still full after a flush waits for the socket, whose event is a turn again.
             self.is_backed_up = match self.pending.session {
-                // Closing is one of the submissions.
-                None => self.dialing.holds_submissions() && self.link.close_at_ns().is_none(),
+                None => self.dialing.holds_submissions() && self.may_wait_for_connection(),
                 Some(session) => {
                     cx.is_full(session) && {
                         cx.flush(session);
@@ -142,6 +141,12 @@ impl ClientService {
             };
             self.run(cx, submission);
         }
+    }
+
+    /// Whether what was asked for may wait for the connection. Closing is one of the submissions: it waits for messages that were
+    /// taken before, until its own deadline, and for nothing else.
+    fn may_wait_for_connection(&self) -> bool {
+        self.link.close_at_ns().is_none() || self.link.table.has_messages()
     }
 
     /// Fails requests that wait behind a full output longer than they may. Returns when the next one will have.

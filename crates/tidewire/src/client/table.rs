@@ -283,6 +283,11 @@ impl<C: Control, P: Primitives> RequestTable<C, P> {
         self.is_occupied() && self.shared.lock().submissions.wants_connection()
     }
 
+    /// Whether one-way messages wait.
+    pub(super) fn has_messages(&self) -> bool {
+        self.is_occupied() && self.shared.lock().submissions.messages() > 0
+    }
+
     /// Whether something came since the last [`next`](Self::next) or [`expire`](Self::expire).
     pub(super) fn has_news(&self) -> bool {
         self.news.load(Ordering::Acquire) == NEW

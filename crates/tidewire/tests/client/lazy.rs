@@ -1,11 +1,13 @@
 //! Clients that connect at their first use, and what they say of a server that is not there.
 
 use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tidewire::{
-    Backoff, Client, ConnectError, Event, HandOverError, Limits, PubSub, RequestError, Server,
-    TopicEvent,
+    Backoff, Client, ConnectError, Context, Event, HandOverError, Limits, Message, PubSub,
+    RequestError, Server, TopicEvent,
 };
 use tidewire_testkit::fixtures::{echo, tw1};
 use tidewire_testkit::{DEADLINE, TestServer};
@@ -108,6 +110,57 @@ fn the_first_request_to_a_silent_address_fails_at_its_deadline() {
         .send();
     drop(client);
     assert!(request.wait().is_err(), "a dropped client waited");
+}
+
+/// It was lost, however soon the server would have been there.
+#[test]
+fn closing_a_client_that_connects_waits_for_the_messages_it_took() {
+    const ROUNDS: usize = 20;
+    let delivered: Arc<AtomicUsize> = Arc::default();
+    let counter = Arc::clone(&delivered);
+    let server = TestServer::over_tcp(Server::builder(), &tw1(), move |_| {
+        let counter = Arc::clone(&counter);
+        move |_: &mut Context<'_>, _: Message<'_>| {
+            counter.fetch_add(1, Ordering::Relaxed);
+            Ok(())
+        }
+    });
+    for _ in 0..ROUNDS {
+        let client = Client::builder().connect_lazy(&server.url()).unwrap();
+        for payload in [b"one", b"two", b"six"] {
+            client.try_send(payload).unwrap();
+        }
+        client.close().wait();
+        assert!(matches!(client.next_event().wait(), Event::Opened { .. }));
+        assert!(matches!(client.next_event().wait(), Event::Closed { .. }));
+        assert_eq!(client.next_event().wait(), Event::Ended);
+    }
+    server.stop();
+    assert_eq!(delivered.load(Ordering::Relaxed), 3 * ROUNDS);
+}
+
+/// Whether the server refuses the connection or says nothing until the close may take no longer.
+#[test]
+fn closing_a_client_that_cannot_connect_tells_how_many_messages_are_lost() {
+    let (_held, dead) = dead_end();
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let silent = silent.local_addr().unwrap().to_string();
+    for address in [dead, silent] {
+        let builder = Client::builder().close_timeout(Duration::from_millis(20));
+        let client = builder.connect_lazy(&address).unwrap();
+        client.try_send(b"one").unwrap();
+        client.try_send(b"two").unwrap();
+        client.close().wait();
+        let mut lost = 0;
+        loop {
+            match client.next_event().wait() {
+                Event::Lost { count } => lost += count,
+                Event::Ended => break,
+                other => panic!("{other:?}"),
+            }
+        }
+        assert_eq!(lost, 2);
+    }
 }
 
 #[test]
