@@ -198,7 +198,8 @@ impl ClientBuilder {
     /// [`RequestError::TimedOut`](crate::RequestError::TimedOut) at their deadlines.
     ///
     /// When its connection ends, the client stays, and connects again at its next use, which resumes its subscriptions. With
-    /// [`reconnect`](Self::reconnect) it does not wait for that. Only closing or dropping it ends it.
+    /// [`reconnect`](Self::reconnect) it does not wait for that. Only closing or dropping it ends it, and a server that refuses
+    /// it [for good](crate::CloseReason::is_final), which [`Event::Closed`](crate::Event::Closed) tells.
     ///
     /// ```
     /// use std::time::Duration;

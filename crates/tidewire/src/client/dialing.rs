@@ -6,6 +6,7 @@
 //!     └─────── at once ──────────────▶ Resolving ──▶ Connecting ──▶ Open
 //!                                          │            │             │
 //!      Idle (lazy), Waiting (backoff) ◀────┴── failed ──┴── closed ───┘
+//!                                                       └── refused for good ──▶ Refused, the end
 //! ```
 //!
 //! A host name is looked up on a thread of its own, because a resolver may take seconds and the lane has deadlines to keep. What
@@ -18,6 +19,7 @@ use std::thread;
 use tidewire_io::clock::now_ns;
 
 use super::backoff::Backoff;
+use super::disconnected::Disconnected;
 use super::error::ConnectError;
 use super::events::Event;
 use super::link::Link;
@@ -68,6 +70,8 @@ enum State {
     Waiting {
         until_ns: u64,
     },
+    /// The server asked for no further attempt.
+    Refused,
 }
 
 impl Target {
@@ -132,6 +136,11 @@ impl Dialing {
     /// Whether what is asked for waits for the attempt that is under way.
     pub(super) fn holds_submissions(&self) -> bool {
         self.is_lazy && matches!(self.state, State::Resolving | State::Connecting)
+    }
+
+    /// Whether the server did not let this client in and asked for no further attempt.
+    pub(super) fn is_refused(&self) -> bool {
+        self.state == State::Refused
     }
 
     /// What waited for an attempt that failed has been told so. What is asked from now on begins another one.
@@ -209,8 +218,8 @@ impl ClientService {
 
     pub(super) fn handle_failure(&mut self, cx: &mut Context<'_>, failure: ConnectFailure) {
         self.session = None;
-        if let ConnectFailure::Refused { reason, .. } | ConnectFailure::Closed(reason) = &failure {
-            self.stay_away_if_told(*reason);
+        if let Some(end) = final_end(&failure) {
+            return self.handle_refusal(cx, end, failure);
         }
         // A server that answered and refused is the one that was meant.
         let is_nobody_there = matches!(
@@ -245,6 +254,20 @@ impl ClientService {
         }
     }
 
+    /// The server did not let this client in and asked for no further attempt. What waits fails by that when the lane ends.
+    fn handle_refusal(&mut self, cx: &mut Context<'_>, end: Disconnected, failure: ConnectFailure) {
+        self.stay_away_if_told(end.reason);
+        self.dialing.state = State::Refused;
+        let error = ConnectError::Failed(failure);
+        self.pending.unreachable = Some(error.to_string().into());
+        let Disconnected { reason, text } = end;
+        self.link.events.push(Event::Closed { reason, text });
+        if !self.ever_open {
+            self.link.complete_first(Err(error));
+        }
+        cx.stop_lane();
+    }
+
     /// Connects never again if the server asked for that, not even when something is asked of the client.
     pub(super) fn stay_away_if_told(&mut self, reason: CloseReason) {
         if reason.is_final() {
@@ -270,6 +293,19 @@ impl ClientService {
             _ => cx.stop_lane(),
         }
     }
+}
+
+/// How the server ended an attempt, if it asked for no further one.
+fn final_end(failure: &ConnectFailure) -> Option<Disconnected> {
+    let end = match failure {
+        ConnectFailure::Refused { reason, text } => Disconnected {
+            reason: *reason,
+            text: text.as_str().into(),
+        },
+        ConnectFailure::Closed(reason) => Disconnected::from(*reason),
+        _ => return None,
+    };
+    end.reason.is_final().then_some(end)
 }
 
 /// Looks a host up on a thread of its own, which leaves what it found with the link.

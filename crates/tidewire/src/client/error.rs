@@ -53,7 +53,8 @@ pub enum RequestError {
     /// There is no connection now; nothing was sent.
     #[error("not connected")]
     NotConnected,
-    /// There is no connection, because the last attempt to make one failed; nothing was sent. Try again later.
+    /// There is no connection, because the last attempt to make one failed; nothing was sent. Try again later, unless
+    /// [`Event::Closed`](crate::Event::Closed) says that the server refused it for good.
     #[error("{cause}")]
     CannotConnect {
         /// Why, for people.

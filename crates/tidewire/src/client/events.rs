@@ -25,9 +25,9 @@ pub enum Event {
     },
     /// A message that answers no request.
     Message(OwnedMessage),
-    /// The connection ended.
+    /// The connection ended, or the server refused it for good.
     Closed {
-        /// Why. If it [is final](CloseReason::is_final), no attempt to reconnect follows.
+        /// Why. If it [is final](CloseReason::is_final), no attempt to connect follows.
         reason: CloseReason,
         /// The words of the server, if it said why; else empty. They are foreign text: pass them through
         /// [`visible`](tidewire_proto::text::visible) before they are shown.

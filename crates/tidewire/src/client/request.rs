@@ -253,7 +253,7 @@ mod tests {
         let [first, second, third] = [(); 3].map(|()| share(&link));
         give_back_share(first);
         assert_eq!(Arc::strong_count(&link), 4, "one is spare");
-        assert_eq!(link.table.end(), 0);
+        assert_eq!(link.table.end(&RequestError::Shutdown), 0);
         give_back_share(second);
         assert_eq!(Arc::strong_count(&link), 2, "nor are those from before");
         give_back_share(third);

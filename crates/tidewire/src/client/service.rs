@@ -374,7 +374,11 @@ impl Drop for ClientService {
         let completions = &mut self.pending.completions;
         self.link.table.complete(completions);
         completions.wake();
-        let lost = self.list.messages() + self.link.table.end();
+        let error = match self.dialing.is_refused() {
+            true => self.pending.not_connected(),
+            false => RequestError::Shutdown,
+        };
+        let lost = self.list.messages() + self.link.table.end(&error);
         if lost > 0 {
             self.link.events.push(Event::Lost { count: lost });
         }

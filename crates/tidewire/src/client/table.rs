@@ -415,8 +415,8 @@ impl<C: Control, P: Primitives> RequestTable<C, P> {
         drop(unwanted);
     }
 
-    /// Takes nothing more, and fails all that is pending. Returns the one-way messages that wait, which are lost.
-    pub(super) fn end(&self) -> u64 {
+    /// Takes nothing more, and fails all that is pending by this error. Returns the one-way messages that wait, which are lost.
+    pub(super) fn end(&self, error: &RequestError) -> u64 {
         let mut shared = self.shared.lock();
         self.news.store(ENDED, Ordering::Relaxed);
         let submissions = std::mem::take(&mut shared.submissions);
@@ -425,7 +425,7 @@ impl<C: Control, P: Primitives> RequestTable<C, P> {
             let slot = SlotId::new(index);
             if self.slots.answer(slot) == Answer::Pending {
                 if !self.slots.is_abandoned(slot) {
-                    shared.wait_of(slot).outcome = Some(ended());
+                    shared.wait_of(slot).outcome = Some(Err(Box::new(error.clone())));
                 }
                 self.slots.note_long(slot);
                 self.conclude(&mut shared, slot, &mut wakers);
@@ -538,7 +538,7 @@ impl<C> Shared<C> {
     }
 }
 
-/// The error given to requests that are still pending when their lane ends.
+/// The error given to who asks a second time for an outcome.
 fn ended() -> Outcome {
     Err(Box::new(RequestError::Shutdown))
 }

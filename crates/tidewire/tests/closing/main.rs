@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 mod client;
+mod refused;
 mod service;
 
 use std::time::Duration;

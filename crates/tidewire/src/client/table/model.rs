@@ -219,7 +219,7 @@ fn check<const RELEASE: bool, const FENCE: bool>(
             assert_is(&table.poll(slot, None).unwrap(), payload);
         }
         assert_eq!(table.abandoned.load(Ordering::Relaxed), 0);
-        assert_eq!(table.end(), 0);
+        assert_eq!(table.end(&RequestError::Shutdown), 0);
     });
 }
 
@@ -285,7 +285,7 @@ fn the_end_wakes_whoever_waits() {
             let outcome = far.poll(slot, Some(&Waker::from(Arc::clone(&bell))));
             Some((slot, bell, outcome))
         });
-        table.end();
+        table.end(&RequestError::Shutdown);
         let Some((slot, bell, outcome)) = running.join().unwrap() else {
             return;
         };

@@ -76,13 +76,13 @@ fn it_is_bounded_and_refuses_after_its_end() {
     assert_eq!(refused, Err(HandOverError::QueueFull));
     // This always has a place.
     table.control(Nothing).unwrap();
-    assert_eq!(table.end(), 0);
+    assert_eq!(table.end(&RequestError::Shutdown), 0);
     assert_eq!(table.control(Nothing), Err(HandOverError::Ended));
 
     let table = Table::new(1_000, false);
     message(&table, &[0; 1_000]).unwrap();
     assert_eq!(message(&table, b"x"), Err(HandOverError::QueueFull));
-    assert_eq!(table.end(), 1, "it is lost");
+    assert_eq!(table.end(&RequestError::Shutdown), 1, "it is lost");
     assert_eq!(message(&table, b"x"), Err(HandOverError::Ended));
 }
 
@@ -453,7 +453,7 @@ fn the_end_answers_everybody() {
     let waker = Waker::from(Arc::clone(&count));
     assert!(table.poll(awaited, Some(&waker)).is_none());
     table.abandon(abandoned);
-    assert_eq!(table.end(), 0);
+    assert_eq!(table.end(&RequestError::Shutdown), 0);
     assert_eq!(count.0.load(Ordering::SeqCst), 1);
     assert_eq!(table.abandoned.load(Ordering::Relaxed), 0);
     let shared = table.shared.lock().unwrap();

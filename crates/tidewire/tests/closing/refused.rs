@@ -1,0 +1,104 @@
+//! Servers that refuse a connection before it is open, for good.
+
+use std::io::ErrorKind;
+use std::net::TcpListener;
+
+use tidewire::{
+    Client, CloseReason, ConnectError, Event, GoAwayCode, Kind, Message, RequestError, Server,
+};
+use tidewire_proto::body::GoAwayBody;
+use tidewire_testkit::fixtures::{echo, tw1};
+use tidewire_testkit::{DEADLINE, Peer, TestServer, Wire};
+
+use crate::{event, persistent};
+
+/// Answers the next hello with a go-away, and sees the client off.
+fn refuse_one(listener: &TcpListener, code: GoAwayCode) {
+    let (stream, _) = listener.accept().unwrap();
+    stream.set_read_timeout(Some(DEADLINE)).unwrap();
+    let mut peer = Peer::silent(Wire::Tcp(stream), &tw1());
+    assert_eq!(peer.receive().unwrap().kind, Kind::Hello);
+    let mut body = Vec::new();
+    GoAwayBody { code, text: "spam" }.encode(&mut body);
+    peer.send(&Message::new(Kind::GoAway, 0, &body));
+    peer.finish_writing();
+    peer.drain();
+}
+
+fn assert_nobody_came_back(listener: &TcpListener) {
+    listener.set_nonblocking(true).unwrap();
+    let next = listener.accept().unwrap_err();
+    assert_eq!(next.kind(), ErrorKind::WouldBlock);
+}
+
+fn assert_refused<T: std::fmt::Debug>(result: Result<T, RequestError>) {
+    match result.unwrap_err() {
+        RequestError::CannotConnect { cause } => assert!(cause.contains("spam"), "{cause}"),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// The client ended without a word, and what waited was told that the client was shut down.
+#[test]
+fn a_lazy_client_that_is_refused_for_good_tells_why() {
+    for code in [GoAwayCode::Removed, GoAwayCode::Other(4_500)] {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let client = Client::builder().connect_lazy(&address).unwrap();
+        client.try_send(b"offered").unwrap();
+        let once = client.request(b"once").send();
+        let again = client.request(b"again").idempotent().send();
+        let subscription = client.subscribe("a").send();
+        refuse_one(&listener, code);
+        assert_refused(once.wait());
+        assert_refused(again.wait());
+        assert_refused(subscription.wait());
+        let events: Vec<Event> = [(); 3].map(|()| client.next_event().wait()).into();
+        let closed = Event::Closed {
+            reason: CloseReason::GoAway(code),
+            text: "spam".into(),
+        };
+        assert_eq!(events, [closed, Event::Lost { count: 1 }, Event::Ended]);
+        let late = client.request(b"late").wait().unwrap_err();
+        assert_eq!(late, RequestError::Shutdown);
+        assert_nobody_came_back(&listener);
+    }
+}
+
+/// As above, for a client that had been connected before.
+#[test]
+fn a_client_that_is_refused_for_good_while_it_reconnects_tells_why() {
+    let server = TestServer::over_tcp(Server::builder(), &tw1(), |_| echo);
+    let client = persistent(&server);
+    let again = {
+        let address = server.url();
+        let directory = server.stop_for_restart();
+        let again = client.request(b"again").idempotent().timeout(DEADLINE);
+        let again = again.send();
+        let listener = TcpListener::bind(address.trim_start_matches("tcp://")).unwrap();
+        refuse_one(&listener, GoAwayCode::Removed);
+        assert_nobody_came_back(&listener);
+        drop(directory);
+        again
+    };
+    assert_refused(again.wait());
+    let closed = event(&client, |event| match event {
+        Event::Closed { reason, text } if reason.is_final() => Some((reason, text)),
+        _ => None,
+    });
+    let expected = CloseReason::GoAway(GoAwayCode::Removed);
+    assert_eq!(closed, (expected, "spam".into()));
+    assert_eq!(client.next_event().wait(), Event::Ended);
+}
+
+#[test]
+fn whoever_waits_for_a_connection_that_is_refused_for_good_learns_why() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let connecting = Client::connect(&address);
+    refuse_one(&listener, GoAwayCode::Removed);
+    let error = connecting.wait().unwrap_err();
+    assert!(matches!(error, ConnectError::Failed(_)), "{error}");
+    assert!(error.to_string().contains("spam"), "{error}");
+    assert_nobody_came_back(&listener);
+}
