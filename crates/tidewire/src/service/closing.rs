@@ -3,7 +3,8 @@
 //! A close comes after everything that the session was sent before it, and after every answer that was given before it, also
 //! those that wait in line for an earlier request whose answer is deferred, and so after that one's. Requests that nobody has
 //! answered are given up otherwise: a peer that is closed should not stay for as long as a slow backend takes. Nothing more
-//! is read from the peer meanwhile. The words go last: in the native protocol as a go-away, in
+//! is read from the peer meanwhile. Where replies are matched by their order, a reply behind a request that was given up
+//! would be taken for its answer, so it is not sent: reply first, then close. The words go last: in the native protocol as a go-away, in
 //! `lines` as a line. No other codec has words for it, and there a close with words is a plain close.
 //!
 //! | code | what the clients of this project do |
@@ -20,7 +21,8 @@ use crate::session::SessionId;
 impl Context<'_> {
     /// Closes the session this call is about, after what was sent to it and the answers that were given before. An answer that
     /// waits for an earlier one, where replies are matched by their order, is waited for; other requests whose answers are
-    /// deferred are [given up](crate::Deferred::is_cancelled). Within [`Service::on_close`](crate::Service::on_close) it does nothing, because that session
+    /// deferred are [given up](crate::Deferred::is_cancelled), and a reply that follows in the same handler is not sent if it
+    /// would be taken for one of theirs: reply first, then close. Within [`Service::on_close`](crate::Service::on_close) it does nothing, because that session
     /// has ended already.
     pub fn close(&mut self) {
         self.close_session(self.id);
@@ -83,11 +85,6 @@ impl Context<'_> {
         }
         if let Some(slot) = self.core.sessions.slot_of(id) {
             self.core.sessions.end_by_service(slot, farewell);
-            if id == self.id {
-                // Nothing may be left for a further reply to wait for.
-                self.keeps_order = self.core.sessions[slot].must_keep_order();
-                self.settle_replies();
-            }
         }
     }
 }

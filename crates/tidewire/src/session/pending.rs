@@ -119,16 +119,24 @@ impl Unanswered {
         }
     }
 
-    /// Gives up every request that is not answered, unless an answer waits behind it in line. Returns whether one does.
+    /// Gives up every request that is not answered, unless an answer waits behind it in line. Returns whether one does. The line
+    /// ends where the first one was given up, because the next answer would be taken for that one's.
     fn give_up_behind_answers(&mut self) -> bool {
         match self {
             Self::Unordered { .. } => false,
             Self::Ordered { places, .. } => {
+                let before = places.len();
                 while let Some(Place::Deferred(token)) = places.back() {
                     token.cancel();
                     places.pop_back();
                 }
-                !places.is_empty()
+                if places.is_empty() {
+                    return false;
+                }
+                if places.len() < before {
+                    places.push_back(Place::Inexpressible);
+                }
+                true
             }
         }
     }

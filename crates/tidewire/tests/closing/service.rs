@@ -3,11 +3,12 @@
 use std::sync::mpsc;
 
 use tidewire::{
-    CloseReason, Context, Deferred, GoAwayCode, HandlerResult, Kind, Message, Server, Service,
+    CloseReason, Context, Deferred, GoAwayCode, HandlerResult, Kind, Message, OwnedMessage, Server,
+    Service,
 };
 use tidewire_proto::body::GoAwayBody;
 use tidewire_testkit::fixtures::{codec, tw1};
-use tidewire_testkit::{DEADLINE, TestServer};
+use tidewire_testkit::{DEADLINE, TestServer, wait_until};
 
 /// The answers and the last words of a session whose service defers, replies and closes within a few requests.
 fn said(name: &str, close: fn(&mut Context<'_>)) -> Vec<Vec<u8>> {
@@ -68,10 +69,10 @@ fn the_first_words_of_two_are_the_last() {
     assert_eq!(frames, [b"now"]);
 }
 
-/// What is answered later than the close is not waited for, but a reply of the same handler still goes out.
+/// Without ids it came in the place of the answer to the request that the close had given up.
 #[test]
-fn a_reply_after_the_close_needs_no_place_in_line() {
-    for name in ["tw1", "length-field", "lines"] {
+fn a_reply_after_the_close_is_not_taken_for_an_earlier_one() {
+    for (name, expected) in [("tw1", &["now"][..]), ("length-field", &[]), ("lines", &[])] {
         let server = TestServer::over_tcp(Server::builder(), &codec(name), |_| {
             let mut kept = None;
             move |cx: &mut Context<'_>, message: Message<'_>| {
@@ -87,12 +88,52 @@ fn a_reply_after_the_close_needs_no_place_in_line() {
         let mut peer = server.peer();
         peer.ask(b"later");
         peer.ask(b"now");
-        let payloads = peer.drain().into_iter().map(|message| message.payload);
-        assert_eq!(payloads.collect::<Vec<_>>(), [b"now"], "{name}");
+        assert_eq!(texts(peer.drain()), expected, "{name}");
         drop(peer);
         let metrics = server.stop();
         assert_eq!((metrics.closed_by("service"), metrics.deferred), (1, 1));
     }
+}
+
+/// The late answer to a request that a close had given up stood in the place of another reply.
+#[test]
+fn a_late_answer_to_a_request_given_up_takes_no_place_in_line() {
+    let (sender, taken) = mpsc::channel::<Deferred>();
+    let server = TestServer::over_tcp(Server::builder(), &codec("length-field"), move |_| {
+        let sender = sender.clone();
+        move |cx: &mut Context<'_>, message: Message<'_>| {
+            match message.payload {
+                b"first" | b"given up" => sender.send(cx.defer()).unwrap(),
+                b"last" => {
+                    cx.close();
+                    cx.reply(b"last")?;
+                }
+                payload => cx.reply(payload)?,
+            }
+            Ok(())
+        }
+    });
+    let mut peer = server.peer();
+    for payload in ["first", "second", "given up", "last"] {
+        peer.ask(payload.as_bytes());
+    }
+    let [first, given_up] = [(); 2].map(|()| taken.recv_timeout(DEADLINE).unwrap());
+    wait_until("it is given up", || given_up.is_cancelled().then_some(()));
+    // Both are answered on this thread, so in this order.
+    given_up.reply(b"given up").unwrap();
+    first.reply(b"first").unwrap();
+    assert_eq!(texts(peer.drain()), ["first", "second"]);
+    drop(peer);
+    let metrics = server.stop();
+    let answers = (metrics.deferred_answered, metrics.deferred_undelivered);
+    assert_eq!((metrics.deferred, answers), (2, (1, 1)));
+}
+
+fn texts(messages: Vec<OwnedMessage>) -> Vec<String> {
+    let payloads = messages.into_iter().map(|message| message.payload);
+    payloads
+        .map(|payload| String::from_utf8(payload).unwrap())
+        .collect()
 }
 
 /// A text of any length is cut at a character.
