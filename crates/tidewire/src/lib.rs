@@ -92,9 +92,9 @@ mod workers;
 
 pub use address::{Address, AddressError, Endpoint, InprocName};
 pub use client::{
-    Backoff, Call, Client, ClientBuilder, Closing, ConnectError, Connecting, Disconnected, Event,
-    Events, NextEvent, Operation, OwnedMessage, Reply, Request, RequestError, Subscribe,
-    Subscription, TopicEvent, TopicMessage, WhenEventsFull, WhenWindowFull,
+    Backoff, Call, Client, ClientBuilder, ClientEvent, Closing, ConnectError, Connecting,
+    Disconnected, Event, Events, NextEvent, Operation, OwnedMessage, Reply, Request, RequestError,
+    Subscribe, Subscription, TopicEvent, TopicMessage, WhenEventsFull, WhenWindowFull,
 };
 pub use config::PolicyError;
 pub use describe::describe;

@@ -19,7 +19,8 @@ pub use state::WhenEventsFull;
 
 mod state;
 
-/// An event that travels through an [`EventQueue`].
+/// An event that travels through an [`EventQueue`]. Public, because it seals [`ClientEvent`](super::ClientEvent), and without a
+/// name outside of this crate.
 pub trait Queued: PartialEq {
     /// The application did not take its events; this many are missing.
     fn lost(count: u64) -> Self;

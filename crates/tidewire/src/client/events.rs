@@ -66,6 +66,20 @@ pub struct OwnedMessage {
     pub payload: Vec<u8>,
 }
 
+/// An event that [`NextEvent`] takes: [`Event`] or [`TopicEvent`](crate::TopicEvent). No other type can be one.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use tidewire::{ClientEvent, NextEvent};
+///
+/// /// The next event of a client or of a subscription, within a second.
+/// fn soon<E: ClientEvent>(next: NextEvent<'_, E>) -> Option<E> {
+///     next.wait_for(Duration::from_secs(1))
+/// }
+/// ```
+pub trait ClientEvent: Queued {}
+
 /// The next event of a client or of a subscription, as [`Client::next_event`] and
 /// [`Subscription::next_event`](crate::Subscription::next_event) give it: a future for any executor, with blocking twins.
 ///
@@ -75,7 +89,7 @@ pub struct OwnedMessage {
 /// An event is taken when the future is ready, and not before. Dropping it earlier loses none.
 #[derive(Debug)]
 #[must_use = "it takes no event unless it is awaited or waited for"]
-pub struct NextEvent<'a, E: Queued> {
+pub struct NextEvent<'a, E: ClientEvent> {
     queue: &'a EventQueue<E>,
     waiter: Waiter,
 }
@@ -93,7 +107,7 @@ pub struct Events {
     has_ended: bool,
 }
 
-impl<'a, E: Queued> NextEvent<'a, E> {
+impl<'a, E: ClientEvent> NextEvent<'a, E> {
     pub(super) fn new(queue: &'a EventQueue<E>) -> Self {
         Self {
             queue,
@@ -114,7 +128,7 @@ impl<'a, E: Queued> NextEvent<'a, E> {
     }
 }
 
-impl<E: Queued> Future for NextEvent<'_, E> {
+impl<E: ClientEvent> Future for NextEvent<'_, E> {
     type Output = E;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<E> {
@@ -123,7 +137,7 @@ impl<E: Queued> Future for NextEvent<'_, E> {
     }
 }
 
-impl<E: Queued> Drop for NextEvent<'_, E> {
+impl<E: ClientEvent> Drop for NextEvent<'_, E> {
     fn drop(&mut self) {
         self.queue.forget(&mut self.waiter);
     }
@@ -222,6 +236,8 @@ impl From<Message<'_>> for OwnedMessage {
         }
     }
 }
+
+impl ClientEvent for Event {}
 
 impl Queued for Event {
     fn lost(count: u64) -> Self {

@@ -49,7 +49,7 @@ pub use connecting::{Closing, Connecting};
 pub use disconnected::Disconnected;
 pub use error::{ConnectError, RequestError};
 pub use event_queue::WhenEventsFull;
-pub use events::{Event, Events, NextEvent, OwnedMessage};
+pub use events::{ClientEvent, Event, Events, NextEvent, OwnedMessage};
 pub use operation::Operation;
 pub use reply::Reply;
 pub use request::Request;

@@ -14,7 +14,7 @@ use tidewire_proto::topic::{Pattern, validate_topic};
 use super::Client;
 use super::error::RequestError;
 use super::event_queue::{EventBounds, EventQueue, Queued, Waiter, WhenEventsFull};
-use super::events::{NextEvent, poll_stream};
+use super::events::{ClientEvent, NextEvent, poll_stream};
 use super::link::{self, Control};
 use super::operation::Operation;
 use super::request::Request;
@@ -272,6 +272,8 @@ impl Drop for Subscription {
         let _ = self.client.inner.link.table.control(unsubscribe);
     }
 }
+
+impl ClientEvent for TopicEvent {}
 
 impl Queued for TopicEvent {
     fn lost(count: u64) -> Self {
