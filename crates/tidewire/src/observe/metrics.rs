@@ -282,6 +282,9 @@ counters! {
     broadcast_full,
     /// Of these, sessions that take only smaller frames.
     broadcast_too_large,
+    /// Messages that were said and that the history of their room has no room for: each exceeds
+    /// [`History::bytes_max`](crate::History::bytes_max) alone, or there are too many rooms.
+    history_skipped,
 }
 
 impl Metrics {

@@ -34,10 +34,12 @@ pub struct History {
     pub messages_max: usize,
     /// Bytes of these messages, with the names of those who said them and 64 for each message. Default 64 KiB. Whoever joins
     /// is sent as much at once, so keep it well below [`Limits::queue_bytes_max`](crate::Limits::queue_bytes_max). A
-    /// message that exceeds it alone is not kept.
+    /// message that exceeds it alone is said and not kept, those before it stay, and
+    /// [`Metrics::history_skipped`](crate::Metrics::history_skipped) counts it.
     pub bytes_max: usize,
     /// Rooms of the server with a history, also those without members. Default 1,024. A further room takes the place
-    /// of the one without members in which the longest time nothing was said; where all have members, nothing of it is kept.
+    /// of the one without members in which the longest time nothing was said; where all have members, nothing of it is kept,
+    /// and what is said in it is counted as skipped.
     pub rooms_max: usize,
 }
 
@@ -165,6 +167,9 @@ impl RoomHistory {
             return;
         }
         for (name, payload) in past {
+            if !self.has_room_for(&name, &payload) {
+                continue;
+            }
             let said = Remembered {
                 member: MemberId(0),
                 name: name.into(),
@@ -174,7 +179,13 @@ impl RoomHistory {
         }
     }
 
-    /// Adds the message that was just said and is on its way to these lanes.
+    /// Whether the limits allow the message at all. One that they do not allow must not be recorded: all others would make
+    /// room for it in vain.
+    pub(super) fn has_room_for(&self, name: &str, payload: &[u8]) -> bool {
+        self.limits.messages_max > 0 && held_bytes(name, payload) <= self.limits.bytes_max
+    }
+
+    /// Adds the message that was just said and is on its way to these lanes. The limits [allow](Self::has_room_for) it.
     pub(super) fn record(&self, records: &mut Records, said: Remembered, alias: u16, lanes: u64) {
         records.bytes += said.held_bytes();
         records.records.push_back(Record {
@@ -217,8 +228,12 @@ impl Records {
 
 impl Remembered {
     fn held_bytes(&self) -> usize {
-        self.name.len() + self.payload.len() + RECORD_BYTES
+        held_bytes(&self.name, &self.payload)
     }
+}
+
+fn held_bytes(name: &str, payload: &[u8]) -> usize {
+    name.len() + payload.len() + RECORD_BYTES
 }
 
 /// What a message takes beside its name and its payload.
@@ -239,7 +254,10 @@ mod tests {
     fn say(history: &RoomHistory, payload: &[u8], lanes: u64) -> u64 {
         let mut records = history.lock();
         let number = records.next;
-        history.record(&mut records, remembered(payload), 7, lanes);
+        let said = remembered(payload);
+        if history.has_room_for(&said.name, &said.payload) {
+            history.record(&mut records, said, 7, lanes);
+        }
         number
     }
 
@@ -262,10 +280,22 @@ mod tests {
         assert_eq!(told(&history, 0, 7), [b"2", b"3", b"4"]);
         say(&history, &[b'x'; 200], 0);
         assert_eq!(told(&history, 0, 7), [b"4".to_vec(), vec![b'x'; 200]]);
-        say(&history, &[b'y'; 400], 0);
-        assert_eq!(told(&history, 0, 7).len(), 0, "it has no room for itself");
         say(&history, b"5", 0);
-        assert_eq!(told(&history, 0, 7), [b"5"]);
+        assert_eq!(told(&history, 0, 7), [vec![b'x'; 200], b"5".to_vec()]);
+    }
+
+    /// Every message of a former run made room for one that was too large, so the history began empty.
+    #[test]
+    fn a_message_of_a_former_run_that_is_too_large_leaves_the_others() {
+        let limits = History {
+            bytes_max: 400,
+            ..History::default()
+        };
+        let history = Histories::default().open("lobby", limits);
+        let past = [&b"1"[..], &[b'x'; 400], b"2"];
+        let past = past.map(|payload| ("ada".to_owned(), payload.to_vec()));
+        history.begin_with(past.into(), 7);
+        assert_eq!(told(&history, 0, 7), [b"1", b"2"]);
     }
 
     #[test]

@@ -35,12 +35,10 @@ impl LaneRooms<'_> {
         let (Some(history), Some(member)) = (self.history_here(alias), member) else {
             return self.say(id, alias, payload);
         };
-        let said = Remembered {
-            member: member.id,
-            name: (&*member.name).into(),
-            payload: payload.into(),
-        };
-        self.recorded(&history, alias, said, |rooms| rooms.say(id, alias, payload))
+        let author = (member.id, &*member.name);
+        self.recorded(&history, alias, author, payload, |rooms| {
+            rooms.say(id, alias, payload)
+        })
     }
 
     /// Says something as the room itself: to all its members, of whom none need be on this lane.
@@ -59,12 +57,7 @@ impl LaneRooms<'_> {
         let Some(history) = shared.history.get() else {
             return self.append_announced(&shared, payload);
         };
-        let said = Remembered {
-            member: NOBODY,
-            name: "".into(),
-            payload: payload.into(),
-        };
-        self.recorded(history, shared.alias, said, |rooms| {
+        self.recorded(history, shared.alias, (NOBODY, ""), payload, |rooms| {
             rooms.append_announced(&shared, payload)
         })
     }
@@ -97,14 +90,23 @@ impl LaneRooms<'_> {
         Ok(encoded?)
     }
 
-    /// Says something while its history is locked, and records it with the lanes that it was sent to.
+    /// Says something while its history is locked, and records it with the lanes that it was sent to. What the history
+    /// has no room for is said as it would be without one: a number would count it among what is recorded.
     fn recorded<T>(
         &mut self,
         history: &RoomHistory,
         alias: u16,
-        said: Remembered,
+        (member, name): (MemberId, &str),
+        payload: &[u8],
         say: impl FnOnce(&mut Self) -> Result<T, RoomError>,
     ) -> Result<T, RoomError> {
+        if !history.has_room_for(name, payload) {
+            let result = say(self);
+            if result.is_ok() {
+                self.sessions.counters.history_skipped.add(1);
+            }
+            return result;
+        }
         let mut records = history.lock();
         self.table.recording = Some(Recording {
             number: records.next,
@@ -114,6 +116,11 @@ impl LaneRooms<'_> {
         let recording = self.table.recording.take();
         if result.is_ok() {
             let lanes = recording.map_or(0, |recording| recording.lanes);
+            let said = Remembered {
+                member,
+                name: name.into(),
+                payload: payload.into(),
+            };
             history.record(&mut records, said, alias, lanes);
             self.table.directory.histories.touch(history);
         }

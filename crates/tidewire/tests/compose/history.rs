@@ -66,6 +66,59 @@ fn a_chat_without_history_tells_nothing_and_whispers_are_not_kept() {
     server.stop();
 }
 
+/// Every message of the history made room for one that was too large for it, which was then not kept either. On other lanes
+/// its number was that of the next message.
+#[test]
+fn a_message_too_large_for_a_history_is_said_and_leaves_the_others() {
+    for lanes in 1..=3 {
+        let limits = History {
+            bytes_max: 500,
+            ..History::default()
+        };
+        let builder = Server::builder().lanes(lanes);
+        let service = move |_| {
+            let chat = Chat::new().history(limits);
+            chat.on_say(|cx, message| match &*message.payload {
+                // The room itself says what exceeds the limit.
+                b"announce" => {
+                    cx.announce(message.room, &[b'a'; 500])?;
+                    message.payload = b"it is announced".into();
+                    Ok(())
+                }
+                _ => Ok(()),
+            })
+        };
+        let server = TestServer::over_tcp(builder, &tw1(), service);
+        let [ada, bob, eve] = [(); 3].map(|()| Client::connect(&server.url()).wait().unwrap());
+        let room = ada.join("lobby", "ada").wait().unwrap().room;
+        bob.join("lobby", "bob").wait().unwrap();
+        for payload in [&b"first"[..], &[b'x'; 500], b"announce", b"last"] {
+            ada.say(room, payload).unwrap();
+        }
+        let heard = [(); 5].map(|()| message(&bob, Kind::Deliver).payload);
+        let long = [vec![b'x'; 500], vec![b'a'; 500]];
+        assert_eq!(
+            heard,
+            [
+                &b"first"[..],
+                &long[0],
+                &long[1],
+                b"it is announced",
+                b"last"
+            ]
+        );
+        eve.join("lobby", "eve").wait().unwrap();
+        for expected in [&b"first"[..], b"it is announced", b"last"] {
+            assert_eq!(message(&eve, Kind::Deliver).payload, expected);
+        }
+        for client in [ada, bob, eve] {
+            client.close().wait();
+        }
+        let metrics = server.stop();
+        assert_eq!((metrics.said, metrics.history_skipped), (5, 2));
+    }
+}
+
 #[test]
 fn lines_have_a_history_too() {
     let server = TestServer::over_tcp(Server::builder(), &lines(), |_| {
