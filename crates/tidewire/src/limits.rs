@@ -250,9 +250,6 @@ pub(crate) const LOG_QUEUE_LINES_MAX: usize = 16_384;
 #[cfg(feature = "log")]
 pub(crate) const LOG_STALL_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How long the same failure to accept, or a further refusal, is not logged again.
-pub(crate) const REFUSAL_QUIET_NS: u64 = 10_000_000_000;
-
 /// A duration on the lanes' clock. One of centuries, as people write to switch a limit off, is as long as can be.
 pub(crate) fn nanoseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)

@@ -3,7 +3,7 @@
 //! One lane watches the listeners and hands connections out in turn. Rejected: a listener per lane on the same port,
 //! where the kernel spreads by hash, so that a handful of long-lived sessions may all end on one lane.
 
-use crate::limits::REFUSAL_QUIET_NS;
+use crate::observe::QuietLog;
 use crate::session::TimerKey;
 use crate::transport::Arrival;
 use std::sync::Arc;
@@ -29,10 +29,10 @@ pub(crate) struct Acceptor {
     pub(crate) listeners: Vec<StreamListener>,
     /// Where the next accepted connection goes.
     pub(crate) next_lane: usize,
-    /// Until then failures to accept are counted but not logged.
-    accept_error_quiet_until_ns: u64,
-    /// Until then peers refused for a limit are counted but not logged.
-    refusal_quiet_until_ns: u64,
+    /// When failures to accept, or to receive datagrams, are logged.
+    pub(crate) error_log: QuietLog,
+    /// When peers that are refused for a limit are logged.
+    refusal_log: QuietLog,
 }
 
 /// The reason that a newcomer is turned away.
@@ -101,10 +101,14 @@ impl Core {
                 Err(error) => {
                     let cause = std::error::Error::source(&error).map(ToString::to_string);
                     // Ten attempts a second go on for as long as the cause does; the log needs one line of it.
-                    if self.sessions.reactor.now_ns >= self.acceptor.accept_error_quiet_until_ns {
-                        self.acceptor.accept_error_quiet_until_ns =
-                            self.sessions.reactor.now_ns + REFUSAL_QUIET_NS;
-                        tracing::error!(%error, cause, "cannot accept; trying again every 100 ms");
+                    if let Some(unlogged) = self.acceptor.error_log.may_log(self.sessions.now_ns())
+                    {
+                        tracing::error!(
+                            %error,
+                            cause,
+                            unlogged,
+                            "cannot accept; trying again every 100 ms"
+                        );
                     }
                     // Counted last, so that whoever sees the number finds the line in the log.
                     self.counters.accept_errors.add(1);
@@ -155,10 +159,10 @@ impl Core {
             Refusal::Sessions
         };
         self.counters.sessions_refused.add(1);
-        if self.sessions.reactor.now_ns >= self.acceptor.refusal_quiet_until_ns {
-            self.acceptor.refusal_quiet_until_ns = self.sessions.reactor.now_ns + REFUSAL_QUIET_NS;
+        if let Some(unlogged) = self.acceptor.refusal_log.may_log(self.sessions.now_ns()) {
             tracing::warn!(
                 ?peer,
+                unlogged,
                 "{}, {}; refusing peers, of whom the next are not logged for 10 s",
                 refusal.text(),
                 refusal.remedy()

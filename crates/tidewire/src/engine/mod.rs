@@ -10,7 +10,6 @@ mod attachment;
 mod datagrams;
 mod delivery;
 mod draining;
-mod failures;
 mod handover;
 mod lifecycle;
 mod replies;
@@ -25,13 +24,12 @@ pub(crate) use accept::Acceptor;
 pub(crate) use attachment::Attachment;
 pub(crate) use datagrams::{Cookies, Ports};
 pub(crate) use draining::Ending;
-pub(crate) use failures::FailureLog;
 pub(crate) use replies::{Origin, Replies};
 
 use crate::config::Config;
 use crate::mailbox::{Exchange, Lanes, Mailbox, MessageQueue};
 use crate::memory::{LaneMemory, MemoryAccount, Pressure};
-use crate::observe::LaneCounters;
+use crate::observe::{LaneCounters, QuietLog};
 use crate::room::{Directory, LaneRooms, RoomTable};
 use crate::session::{Gate, LaneSessions, SessionTable, SpareFrames};
 use crate::transport::Layers;
@@ -71,7 +69,8 @@ pub(crate) struct Core {
     pub(crate) acceptor: Acceptor,
     pub(crate) ports: Ports,
     pub(crate) replies: Replies,
-    pub(crate) failures: FailureLog,
+    /// When failures of handlers are logged.
+    pub(crate) failure_log: QuietLog,
     pub(crate) ending: Ending,
     /// The upstreams of the service.
     pub(crate) upstreams: Attachment,
@@ -120,7 +119,7 @@ impl Core {
             acceptor: Acceptor::default(),
             ports: Ports::default(),
             replies: Replies::default(),
-            failures: FailureLog::default(),
+            failure_log: QuietLog::default(),
             ending: Ending::default(),
             upstreams: Attachment::default(),
             counters,

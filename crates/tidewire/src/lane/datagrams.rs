@@ -353,8 +353,10 @@ impl Core {
     fn handle_receive_failure(&mut self, source: Source, error: std::io::Error) {
         match source {
             Source::Port(_) => {
-                // Nothing a peer does makes a shared socket fail; what does will be met again.
-                tracing::error!(%error, "cannot receive datagrams");
+                // Nothing a peer does makes a shared socket fail; what does will be met again, maybe in each turn.
+                if let Some(unlogged) = self.acceptor.error_log.may_log(self.sessions.now_ns()) {
+                    tracing::error!(%error, unlogged, "cannot receive datagrams");
+                }
                 self.counters.accept_errors.add(1);
             }
             Source::Session(slot) => self.sessions.handle_unreachable(slot, error),

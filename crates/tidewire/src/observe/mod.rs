@@ -5,6 +5,7 @@ pub mod log;
 #[cfg(test)]
 mod logged;
 mod metrics;
+mod quiet;
 pub(crate) mod trace;
 
 #[cfg(all(test, feature = "log"))]
@@ -13,3 +14,6 @@ pub(crate) use logged::Kept;
 pub(crate) use logged::logged;
 pub(crate) use metrics::LaneCounters;
 pub use metrics::{DatagramDrop, DropReason, Metrics, MetricsReader};
+#[cfg(test)]
+pub(crate) use quiet::QUIET_NS;
+pub(crate) use quiet::QuietLog;

@@ -22,7 +22,7 @@ use super::routes::{RecentTopic, Routes};
 use crate::limits::nanoseconds;
 use crate::mailbox::Exchange;
 use crate::memory::Pressure;
-use crate::observe::DropReason;
+use crate::observe::{DropReason, QuietLog};
 use crate::session::{
     Gate, LaneSessions, MEMBERSHIP_BYTES, Member, Membership, Session, SessionId,
     append_with_header,
@@ -64,8 +64,8 @@ pub(crate) struct RoomTable {
     pub(super) blocked_rooms: Vec<u16>,
     /// The message of a history that is being said.
     pub(super) recording: Option<Recording>,
-    /// Until then registrations that are refused are counted but not logged.
-    pub(super) registration_quiet_until_ns: u64,
+    /// When registrations that are refused are logged.
+    pub(super) registration_log: QuietLog,
 }
 
 /// The rooms of a lane, with the parts of the lane that they work on.
@@ -91,7 +91,7 @@ impl RoomTable {
             recent: RecentTopic::default(),
             blocked_rooms: Vec::new(),
             recording: None,
-            registration_quiet_until_ns: 0,
+            registration_log: QuietLog::default(),
         }
     }
 

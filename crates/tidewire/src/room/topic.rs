@@ -20,7 +20,6 @@ use tidewire_proto::topic::{Pattern, validate_topic};
 use super::refusal::{NotSubscribed, PublishError, ReachedLimit, SubscribeError};
 use super::rooms::LaneRooms;
 use super::routes::Match;
-use crate::limits::REFUSAL_QUIET_NS;
 use crate::memory::Pressure;
 use crate::observe::DropReason;
 use crate::session::{LaneSessions, SessionId};
@@ -50,9 +49,7 @@ impl LaneRooms<'_> {
     /// Counts a registration that is refused, and logs it now and then: a flood of them must not flood the log. The
     /// subscriber is not told, so the operator should be.
     fn note_registration_refused(&mut self, id: SessionId, error: SubscribeError) {
-        if self.sessions.reactor.now_ns >= self.table.registration_quiet_until_ns {
-            self.table.registration_quiet_until_ns =
-                self.sessions.reactor.now_ns + REFUSAL_QUIET_NS;
+        if let Some(unlogged) = self.table.registration_log.may_log(self.sessions.now_ns()) {
             let peer = self
                 .sessions
                 .find(id)
@@ -61,6 +58,7 @@ impl LaneRooms<'_> {
             tracing::warn!(
                 session = %id,
                 peer,
+                unlogged,
                 %error,
                 "a registration is refused; the next ones are counted, and not logged for 10 s"
             );
@@ -226,7 +224,7 @@ const FRAME_OVERHEAD_BYTES: usize = 13;
 mod tests {
     use super::*;
     use crate::lane::lane;
-    use crate::observe::logged;
+    use crate::observe::{QUIET_NS, logged};
     use crate::server::Server;
 
     /// Each was a line, so that any sender of datagrams filled the log.
@@ -242,7 +240,7 @@ mod tests {
                 }
                 core.sessions
                     .reactor
-                    .set_time(core.sessions.reactor.now_ns + REFUSAL_QUIET_NS);
+                    .set_time(core.sessions.reactor.now_ns + QUIET_NS);
             })
         };
         for text in [refuse(FLOOD), refuse(FLOOD)] {

@@ -22,7 +22,7 @@ use tidewire_proto::message::Message;
 
 use super::error::described;
 use super::{Context, Deferred, HandlerError, HandlerResult, Service};
-use crate::engine::FailureLog;
+use crate::observe::QuietLog;
 use crate::session::SessionId;
 
 /// A future for an executor. It yields nothing: the answer goes its own way.
@@ -85,7 +85,7 @@ pub struct AsyncRequest {
 struct Ledger {
     in_flight: AtomicUsize,
     failures: AtomicU64,
-    log: Mutex<FailureLog>,
+    log: Mutex<QuietLog>,
 }
 
 /// One request under way. Counts itself out when it is dropped, wherever that is.

@@ -184,7 +184,7 @@ impl Context<'_> {
         self.core.counters.handler_failures.add(1);
         let now_ns = self.now_ns();
         let cause = described(cause);
-        match self.core.failures.may_log(now_ns) {
+        match self.core.failure_log.may_log(now_ns) {
             Some(unlogged) => {
                 tracing::warn!(session = %self.id, unlogged, "a handler failed: {cause}");
             }

@@ -20,7 +20,7 @@ use tidewire_proto::room::Policy;
 
 use super::{CloseReason, LaneSessions, Membership, Session, SessionId, Unanswered};
 use crate::memory::{LaneMemory, Pressure};
-use crate::observe::DropReason;
+use crate::observe::{DropReason, QuietLog};
 
 /// What a lane remembers of its memory.
 #[derive(Debug)]
@@ -37,8 +37,8 @@ pub(crate) struct Relief {
     is_active: bool,
     /// Sessions that are not read until the turn ends, because what they send makes memory grow.
     waiting: Vec<SessionId>,
-    /// Until then relief is counted but not logged.
-    quiet_until_ns: u64,
+    /// When relief is logged.
+    log: QuietLog,
 }
 
 impl Relief {
@@ -51,7 +51,7 @@ impl Relief {
             again_at_ns: 0,
             is_active: false,
             waiting: Vec::new(),
-            quiet_until_ns: 0,
+            log: QuietLog::default(),
         }
     }
 
@@ -264,8 +264,7 @@ impl LaneSessions {
         } else {
             self.relief.again_at_bytes = 0;
         }
-        if self.reactor.now_ns >= self.relief.quiet_until_ns {
-            self.relief.quiet_until_ns = self.reactor.now_ns + QUIET_NS;
+        if let Some(unlogged) = self.relief.log.may_log(self.reactor.now_ns) {
             let limit = self.config.limits.memory_bytes_max;
             let released = before.saturating_sub(after);
             tracing::warn!(
@@ -273,6 +272,7 @@ impl LaneSessions {
                 held = after,
                 released,
                 closed,
+                unlogged,
                 "near the memory limit, raise `memory_bytes_max` if these are not attacks; what follows is counted, and not \
                  logged for 10 s"
             );
@@ -384,9 +384,6 @@ const AGAIN_BYTES: usize = 256 * 1024;
 
 /// How much later it looks again.
 const AGAIN_NS: u64 = 100_000_000;
-
-/// How long further relief is not logged.
-const QUIET_NS: u64 = 10_000_000_000;
 
 #[cfg(test)]
 mod tests;

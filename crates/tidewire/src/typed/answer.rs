@@ -117,8 +117,11 @@ pub fn answer<F: Format, R: Serialize>(cx: &mut Context<'_>, outcome: &R) -> Han
         return Ok(());
     }
     with_encoded::<F, _, _>(outcome, |payload| cx.reply(payload)).map_err(|error| {
-        let session = cx.session();
-        tracing::warn!(%session, %error, "an answer cannot be encoded");
+        let (session, now_ns) = (cx.session(), cx.now_ns());
+        // A peer that finds such a call can repeat it as fast as it likes.
+        if let Some(unlogged) = cx.core.failure_log.may_log(now_ns) {
+            tracing::warn!(%session, unlogged, %error, "an answer cannot be encoded");
+        }
         HandlerError::new(ErrorCode::Internal, NO_SPELLING)
     })?
 }

@@ -1,0 +1,40 @@
+//! When to log what may happen for every message: a peer, or a failure that lasts, must not fill the log.
+
+/// Allows one line of a kind in ten seconds, and counts what is not logged meanwhile.
+#[derive(Debug, Default)]
+pub(crate) struct QuietLog {
+    quiet_until_ns: u64,
+    unlogged: u64,
+}
+
+impl QuietLog {
+    /// Whether this one is logged; then also how many before it were not.
+    pub(crate) fn may_log(&mut self, now_ns: u64) -> Option<u64> {
+        if now_ns < self.quiet_until_ns {
+            self.unlogged += 1;
+            return None;
+        }
+        self.quiet_until_ns = now_ns.saturating_add(QUIET_NS);
+        Some(std::mem::take(&mut self.unlogged))
+    }
+}
+
+/// How long the same thing is not logged again: an operator sees at once that it goes on, and a day of it is 8,640 lines.
+pub(crate) const QUIET_NS: u64 = 10_000_000_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_in_ten_seconds_is_logged_and_the_others_are_counted() {
+        let mut log = QuietLog::default();
+        assert_eq!(log.may_log(0), Some(0));
+        assert_eq!(log.may_log(1), None);
+        assert_eq!(log.may_log(QUIET_NS - 1), None);
+        assert_eq!(log.may_log(QUIET_NS), Some(2));
+        assert_eq!(log.may_log(QUIET_NS + 1), None);
+        assert_eq!(log.may_log(u64::MAX - 1), Some(1));
+        assert_eq!(log.may_log(u64::MAX), Some(0), "no later time is left");
+    }
+}
