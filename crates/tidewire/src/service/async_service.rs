@@ -20,7 +20,7 @@ use tidewire_proto::body::ErrorCode;
 use tidewire_proto::codec::Codec;
 use tidewire_proto::message::Message;
 
-use super::error::described;
+use super::error::Described;
 use super::{Context, Deferred, HandlerError, HandlerResult, Service};
 use crate::observe::QuietLog;
 use crate::session::SessionId;
@@ -198,10 +198,13 @@ impl Ledger {
     fn note_failure(&self, session: SessionId, error: &HandlerError) {
         let Some(cause) = error.cause() else { return };
         self.failures.fetch_add(1, Ordering::Relaxed);
-        let cause = described(cause);
+        let cause = Described(cause);
         // A log that panicked has kept what it had.
-        let mut log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
-        match log.may_log(now_ns()) {
+        let log = self.log.lock();
+        let may_log = log
+            .unwrap_or_else(PoisonError::into_inner)
+            .may_log(now_ns());
+        match may_log {
             Some(unlogged) => {
                 tracing::warn!(%session, unlogged, "an async handler failed: {cause}");
             }

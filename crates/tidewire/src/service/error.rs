@@ -15,9 +15,9 @@ use std::fmt;
 
 use tidewire_proto::body::ErrorCode;
 use tidewire_proto::error::{DecodeError, EncodeError};
-use tidewire_proto::text::escaped;
 
 use super::{Context, NotOpen, UpstreamError};
+use crate::describe::describe;
 use crate::room::{JoinError, NotSubscribed, PublishError, RoomError, SubscribeError};
 use crate::session::{SendError, TimerError};
 
@@ -183,7 +183,7 @@ impl Context<'_> {
     pub(super) fn note_failure(&mut self, cause: &(dyn Error + 'static)) {
         self.core.counters.handler_failures.add(1);
         let now_ns = self.now_ns();
-        let cause = described(cause);
+        let cause = Described(cause);
         match self.core.failure_log.may_log(now_ns) {
             Some(unlogged) => {
                 tracing::warn!(session = %self.id, unlogged, "a handler failed: {cause}");
@@ -193,20 +193,16 @@ impl Context<'_> {
     }
 }
 
-/// An error with its causes, fit for a log. The text may be a peer's, so it is made safe and has a limit.
-pub(super) fn described(error: &(dyn Error + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        cause = error.source();
-        if text.len() > LOGGED_BYTES_MAX {
-            break;
-        }
+/// An error with its causes, for a line of the log. It becomes text when the line is written and not before: a peer can make a
+/// handler fail for every message. The text may be a peer's, so it is made safe and has a limit.
+pub(super) struct Described<'a>(pub(super) &'a dyn Error);
+
+impl fmt::Display for Described<'_> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut text = describe(self.0);
+        text.truncate(text.floor_char_boundary(LOGGED_BYTES_MAX));
+        formatter.write_str(&text)
     }
-    text.truncate(text.floor_char_boundary(LOGGED_BYTES_MAX));
-    escaped(text.as_bytes())
 }
 
 /// What the peer reads in place of the details.
@@ -218,6 +214,7 @@ const LOGGED_BYTES_MAX: usize = 512;
 #[cfg(test)]
 mod tests {
     use std::io;
+    use std::sync::atomic::{AtomicUsize, Ordering};
 
     use tidewire_proto::codec::Codec;
     use tidewire_proto::message::{Kind, Message};
@@ -298,6 +295,45 @@ mod tests {
     #[test]
     fn a_long_error_is_cut() {
         let error = io::Error::other("ä".repeat(5_000));
-        assert_eq!(described(&error).chars().count(), LOGGED_BYTES_MAX / 2);
+        let text = Described(&error).to_string();
+        assert_eq!(text.chars().count(), LOGGED_BYTES_MAX / 2);
+    }
+
+    /// Levels that only pass on what the next one says were said twice.
+    #[test]
+    fn a_failure_is_logged_as_a_program_describes_it() {
+        #[derive(Debug, thiserror::Error)]
+        #[error("{0}")]
+        struct PassedOn(#[source] io::Error);
+        let error = PassedOn(io::Error::other("disk full"));
+        assert_eq!(Described(&error).to_string(), "disk full");
+    }
+
+    /// Each failure of a flood was made text, also those that nothing was logged of.
+    #[test]
+    fn only_failures_that_are_logged_become_text() {
+        static DESCRIBED: AtomicUsize = AtomicUsize::new(0);
+        #[derive(Debug)]
+        struct Counted;
+        impl fmt::Display for Counted {
+            fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                DESCRIBED.fetch_add(1, Ordering::Relaxed);
+                formatter.write_str("counted")
+            }
+        }
+        impl Error for Counted {}
+        let mut lane = lane_of(
+            &Server::builder(),
+            &|_: &mut Context<'_>, _: Message<'_>| Ok(()),
+        );
+        let lines = logged(|| {
+            for _ in 0..100 {
+                let mut context = lane.core.context_without_session();
+                context.note_failure(&Counted);
+            }
+        });
+        assert_eq!(lines.matches("counted").count(), 1, "{lines}");
+        assert_eq!(DESCRIBED.load(Ordering::Relaxed), 1);
+        assert_eq!(lane.core.counters.handler_failures.read(), 100);
     }
 }
