@@ -5,6 +5,7 @@ use tidewire_io::datagram::DatagramOptions;
 use tidewire_io::socket::SocketOptions;
 use tidewire_proto::codec::{AnyCodec, Codec};
 use tidewire_proto::connection::Rules;
+use tidewire_proto::error::EncodeError;
 use tidewire_proto::message::{Kind, Message};
 use tidewire_proto::room::Policy;
 
@@ -32,6 +33,25 @@ pub(crate) struct Config {
     pub(crate) socket_options: SocketOptions,
     /// Options of the server's UDP sockets and of those that lanes open.
     pub(crate) datagram_options: DatagramOptions,
+}
+
+impl Config {
+    /// Whether a payload with so much around it fits a frame that all subscribers of a room or topic get.
+    #[inline]
+    pub(crate) fn check_shared_frame(
+        &self,
+        payload_bytes: usize,
+        overhead_bytes: usize,
+    ) -> Result<(), EncodeError> {
+        let limit = self.shared_frame_bytes_max;
+        if payload_bytes + overhead_bytes <= limit {
+            return Ok(());
+        }
+        Err(EncodeError::PayloadTooLarge {
+            bytes: payload_bytes as u64,
+            limit: limit.saturating_sub(overhead_bytes) as u64,
+        })
+    }
 }
 
 /// The codec cannot do what a policy for slow subscribers needs of it.

@@ -48,12 +48,8 @@ impl LaneRooms<'_> {
         if self.sessions.is_short_of_memory() && !self.sessions.may_grow() {
             return Err(RoomError::OutOfMemory);
         }
-        let limit = self.sessions.config.shared_frame_bytes_max;
-        if payload.len() + FRAME_OVERHEAD_BYTES_MAX > limit {
-            let limit = limit.saturating_sub(FRAME_OVERHEAD_BYTES_MAX) as u64;
-            let bytes = payload.len() as u64;
-            return Err(EncodeError::PayloadTooLarge { bytes, limit }.into());
-        }
+        let config = &self.sessions.config;
+        config.check_shared_frame(payload.len(), FRAME_OVERHEAD_BYTES_MAX)?;
         let Some(history) = shared.history.get() else {
             return self.append_announced(&shared, payload);
         };

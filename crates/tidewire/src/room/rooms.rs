@@ -304,14 +304,7 @@ impl LaneRooms<'_> {
             private: false,
             payload,
         };
-        let limit = config.shared_frame_bytes_max;
-        if payload.len() + FRAME_OVERHEAD_BYTES_MAX > limit {
-            let (bytes, limit) = (
-                payload.len() as u64,
-                limit.saturating_sub(FRAME_OVERHEAD_BYTES_MAX) as u64,
-            );
-            return Err(EncodeError::PayloadTooLarge { bytes, limit }.into());
-        }
+        config.check_shared_frame(payload.len(), FRAME_OVERHEAD_BYTES_MAX)?;
         let (position, bytes) = log
             .append_with(payload.len() + FRAME_OVERHEAD_BYTES_MAX, |out| {
                 config.codec.encode_said(&said, out)

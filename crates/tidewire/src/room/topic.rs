@@ -153,11 +153,8 @@ impl LaneRooms<'_> {
             self.table.recent.look_up(topic, &self.table.routes);
         }
         let overhead = FRAME_OVERHEAD_BYTES + topic.len();
-        let limit = self.sessions.config.shared_frame_bytes_max;
-        if payload.len() + overhead > limit {
-            let (bytes, limit) = (payload.len() as u64, limit.saturating_sub(overhead) as u64);
-            return Err(EncodeError::PayloadTooLarge { bytes, limit }.into());
-        }
+        let config = &self.sessions.config;
+        config.check_shared_frame(payload.len(), overhead)?;
         if self.sessions.is_short_of_memory() && !self.sessions.may_grow() {
             return Err(PublishError::OutOfMemory);
         }
