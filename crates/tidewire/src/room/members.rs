@@ -6,10 +6,18 @@ use tidewire_proto::codec::{AnyCodec, Codec, Presence};
 use tidewire_proto::message::PresenceEvent;
 
 use super::refusal::RoomError;
-use super::rooms::LaneRooms;
+use super::rooms::{FRAME_OVERHEAD_BYTES_MAX, LaneRooms};
 use crate::mailbox::BatchEntry;
 use crate::observe::DropReason;
 use crate::session::{SessionId, append_with_header};
+
+/// A member of this lane that a handler has taken out of a room.
+#[derive(Debug)]
+pub(crate) struct Departure {
+    pub(crate) id: SessionId,
+    pub(crate) room: Box<str>,
+    pub(crate) name: Arc<str>,
+}
 
 impl LaneRooms<'_> {
     /// The name of a room that has members.
@@ -44,6 +52,7 @@ impl LaneRooms<'_> {
         let Some(index) = self.sessions[slot].room_membership(alias) else {
             return;
         };
+        self.note_departure(id, alias);
         let session = &self.sessions[slot];
         let subscription = session.memberships[index].subscription();
         if let Some(member) = session.profile.member.clone() {
@@ -67,6 +76,65 @@ impl LaneRooms<'_> {
             }
         }
         self.detach(slot, index, DropReason::Left);
+    }
+
+    /// Takes a session out of a room by a handler's will, which whoever notes departures learns.
+    pub(crate) fn leave_noted(&mut self, id: SessionId, alias: u16) -> Result<(), RoomError> {
+        self.note_departure(id, alias);
+        self.leave(id, alias)
+    }
+
+    /// The oldest departure that was not taken yet, of this session if one is given. Departures are kept from the first call
+    /// on.
+    pub(crate) fn take_departure(&mut self, id: Option<SessionId>) -> Option<Departure> {
+        let departures = self.table.departures.get_or_insert_default();
+        let is_it = |departure: &Departure| id.is_none_or(|id| departure.id == id);
+        let index = departures.iter().position(is_it)?;
+        departures.remove(index)
+    }
+
+    fn note_departure(&mut self, id: SessionId, alias: u16) {
+        if self.table.departures.is_none() {
+            return;
+        }
+        let session = self.sessions.find(id);
+        let is_member = session.is_some_and(|session| session.room_membership(alias).is_some());
+        if is_member
+            && let (Some(room), Some(name)) = (self.name_of(alias), self.member_name(id))
+            && let Some(departures) = &mut self.table.departures
+        {
+            departures.push_back(Departure { id, room, name });
+        }
+    }
+
+    /// Whether the room takes something of so many bytes from this session now.
+    pub(crate) fn check_say(
+        &mut self,
+        id: SessionId,
+        alias: u16,
+        payload_bytes: usize,
+    ) -> Result<(), RoomError> {
+        let session = self.sessions.find(id).ok_or(RoomError::NotJoined)?;
+        session.room_membership(alias).ok_or(RoomError::NotJoined)?;
+        let config = &self.sessions.config;
+        config.check_shared_frame(payload_bytes, FRAME_OVERHEAD_BYTES_MAX)?;
+        match self.sessions.is_short_of_memory() && !self.sessions.may_grow() {
+            true => Err(RoomError::OutOfMemory),
+            false => Ok(()),
+        }
+    }
+
+    /// Whether a session may whisper to somebody of this name, as far as this lane can know.
+    pub(crate) fn check_whisper(
+        &self,
+        id: SessionId,
+        alias: u16,
+        name: &str,
+    ) -> Result<(), RoomError> {
+        let session = self.sessions.find(id).ok_or(RoomError::NotJoined)?;
+        session.room_membership(alias).ok_or(RoomError::NotJoined)?;
+        self.session_of(name).ok_or(RoomError::NoSuchMember)?;
+        Ok(())
     }
 
     /// The rooms that a session of this lane is in.

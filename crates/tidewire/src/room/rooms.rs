@@ -5,7 +5,7 @@
 //! crosses to another lane once, not once per subscriber there.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, VecDeque};
 use std::sync::Arc;
 
 use tidewire_io::timer::TimerId;
@@ -16,6 +16,7 @@ use tidewire_proto::message::{MemberId, PresenceEvent};
 use tidewire_proto::room::{Coalescer, Policy, Subscriber};
 
 use super::directory::{Directory, EnterError, NameConflict, SharedRoom};
+use super::members::Departure;
 use super::recorded::Recording;
 use super::refusal::{JoinError, ReachedLimit, RoomError};
 use super::routes::{RecentTopic, Routes};
@@ -64,6 +65,8 @@ pub(crate) struct RoomTable {
     pub(super) blocked_rooms: Vec<u16>,
     /// The message of a history that is being said.
     pub(super) recording: Option<Recording>,
+    /// Who has left by a handler's will, if somebody wants to know.
+    pub(super) departures: Option<VecDeque<Departure>>,
     /// When registrations that are refused are logged.
     pub(super) registration_log: QuietLog,
 }
@@ -91,6 +94,7 @@ impl RoomTable {
             recent: RecentTopic::default(),
             blocked_rooms: Vec::new(),
             recording: None,
+            departures: None,
             registration_log: QuietLog::default(),
         }
     }

@@ -140,6 +140,21 @@ impl LaneRooms<'_> {
         Ok(())
     }
 
+    /// Whether a message may be published now.
+    pub(crate) fn check_publish(
+        &mut self,
+        topic: &str,
+        payload_bytes: usize,
+    ) -> Result<(), PublishError> {
+        validate_topic(topic)?;
+        let config = &self.sessions.config;
+        config.check_shared_frame(payload_bytes, FRAME_OVERHEAD_BYTES + topic.len())?;
+        match self.sessions.is_short_of_memory() && !self.sessions.may_grow() {
+            true => Err(PublishError::OutOfMemory),
+            false => Ok(()),
+        }
+    }
+
     /// Appends a message to the logs of all patterns that match. Returns whether the publisher must stop for now.
     pub(crate) fn publish(
         &mut self,

@@ -189,12 +189,13 @@ impl Service for Chat {
     }
 
     fn on_message(&mut self, cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
+        self.tell_departures(cx);
         match message.kind {
             Kind::Say => self.say(cx, message.channel, message.payload),
             Kind::Join => self.join(cx, &message),
             Kind::Leave => {
                 self.note_leave(cx, message.channel);
-                cx.leave(message.channel)?;
+                cx.leave_room(message.channel)?;
                 cx.reply(&[])
             }
             Kind::Request => self.call(cx, &message),
@@ -210,10 +211,16 @@ impl Service for Chat {
 
     fn on_close(&mut self, cx: &mut Context<'_>, _: CloseReason) {
         if self.hooks.leave.is_some() {
+            self.tell_departures(cx);
             for room in cx.rooms_of() {
                 self.note_leave(cx, room);
             }
         }
+    }
+
+    fn on_turn(&mut self, cx: &mut Context<'_>) -> Option<u64> {
+        self.tell_departures(cx);
+        None
     }
 }
 

@@ -4,7 +4,8 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use super::{Chat, Context, HandlerResult};
-use crate::room::History;
+use crate::room::{History, RoomError};
+use crate::session::SessionId;
 
 /// Something that a member is about to say in a room.
 #[derive(Debug)]
@@ -100,6 +101,35 @@ impl Chat {
 
     /// Calls `hook` with each message before anybody gets it, whispers too. It may change what is said; an error refuses the
     /// message, and its code and text go to the member who wanted to say it. It runs as that of [`Chat::on_join`].
+    ///
+    /// It sees only what would be said without it: by a member of the room, not too large for it, while there is memory for it, and
+    /// to somebody who is there. What it puts in its place may be refused after it. So may a whisper whose receiver is on
+    /// another lane, or takes no more for now.
+    ///
+    /// ```
+    /// use tidewire::{Chat, Client, ErrorCode, Event, HandlerError, Kind, Server};
+    ///
+    /// let server = Server::builder().listen("tcp://127.0.0.1:0")?.start(|_| {
+    ///     Chat::new().on_say(|_, message| match message.payload.is_empty() {
+    ///         true => Err(HandlerError::new(ErrorCode::MalformedBody, "say something")),
+    ///         false => {
+    ///             message.payload.to_mut().make_ascii_uppercase();
+    ///             Ok(())
+    ///         }
+    ///     })
+    /// })?;
+    /// let [ada, bob] = [(); 2].map(|()| Client::connect(&server.to_string()).wait());
+    /// let (ada, bob) = (ada?, bob?);
+    /// let room = ada.join("lobby", "ada").wait()?.room;
+    /// bob.join("lobby", "bob").wait()?;
+    /// ada.say(room, b"hello")?;
+    /// let heard = loop {
+    ///     if let Event::Message(message) = bob.next_event().wait()
+    ///         && message.kind == Kind::Deliver { break message };
+    /// };
+    /// assert_eq!(heard.payload, b"HELLO");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn on_say(
         mut self,
@@ -109,8 +139,28 @@ impl Chat {
         self
     }
 
-    /// Calls `hook` with the names of the room and of the member when somebody leaves a room or its session ends, just before
-    /// that. It runs as that of [`Chat::on_join`].
+    /// Calls `hook` with the names of the room and of the member when somebody leaves a room, once for each time and each room.
+    /// The call is about the session that leaves. It runs as that of [`Chat::on_join`].
+    ///
+    /// Where the member asks to leave, and where its session ends for whatever reason, that is just before it leaves. Where a
+    /// handler takes it out, by [`Context::remove_member`] or [`Context::leave`], it is soon after that, on the member's own
+    /// lane, and before anything else that the member does. A lane that panics tells nobody.
+    ///
+    /// ```
+    /// use std::sync::mpsc;
+    /// use tidewire::{Chat, Client, Server};
+    ///
+    /// let (sender, left) = mpsc::channel();
+    /// let server = Server::builder().listen("tcp://127.0.0.1:0")?.start(|_| {
+    ///     let sender = sender.clone();
+    ///     Chat::new().on_leave(move |_, room, name| drop(sender.send(format!("{name} left {room}"))))
+    /// })?;
+    /// let client = Client::connect(&server.to_string()).wait()?;
+    /// client.join("lobby", "ada").wait()?;
+    /// client.close().wait();
+    /// assert_eq!(left.recv()?, "ada left lobby");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn on_leave(
         mut self,
@@ -132,10 +182,14 @@ impl Chat {
         let Some(hook) = &self.hooks.message else {
             return say(cx, payload);
         };
-        let names = (cx.is_in_room(room), cx.room_name(room), cx.member_name());
-        let (true, Some(room), Some(from)) = names else {
-            // It is refused for that.
-            return say(cx, payload);
+        // What is refused anyway is not the hook's business.
+        let mut rooms = cx.core.rooms();
+        match to {
+            Some(to) => rooms.check_whisper(cx.id, room, to)?,
+            None => rooms.check_say(cx.id, room, payload.len())?,
+        }
+        let (Some(room), Some(from)) = (cx.room_name(room), cx.member_name()) else {
+            return Err(RoomError::NotJoined.into());
         };
         let mut message = ChatMessage {
             room: &room,
@@ -145,6 +199,20 @@ impl Chat {
         };
         hook(cx, &mut message)?;
         say(cx, &message.payload)
+    }
+
+    /// Tells the hook of the rooms that a handler took the session of this call out of, or, in a call without one, any session.
+    pub(super) fn tell_departures(&self, cx: &mut Context<'_>) {
+        let Some(hook) = &self.hooks.leave else {
+            return;
+        };
+        let only = (cx.id != SessionId::NONE).then_some(cx.id);
+        while let Some(left) = cx.core.rooms().take_departure(only) {
+            match only {
+                Some(_) => hook(cx, &left.room, &left.name),
+                None => hook(&mut cx.core.context(left.id), &left.room, &left.name),
+            }
+        }
     }
 
     /// The session of this call is about to leave a room.

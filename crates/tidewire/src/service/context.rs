@@ -399,12 +399,12 @@ impl Context<'_> {
         Ok(joined)
     }
 
-    /// Leaves a room.
+    /// Leaves a room. The hook of [`Chat::on_leave`](crate::Chat::on_leave) is told.
     ///
     /// # Errors
     /// The session is not in it.
     pub fn leave(&mut self, room: u16) -> Result<(), RoomError> {
-        self.core.rooms().leave(self.id, room)
+        self.core.rooms().leave_noted(self.id, room)
     }
 
     /// Says `payload` to everyone in the room except this session.

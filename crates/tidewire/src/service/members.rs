@@ -33,7 +33,7 @@ impl Context<'_> {
 
     /// Takes the member of this name out of the room of that name, on whatever lane it is. Its session stays open and may join
     /// again; [`Context::close_member`] ends it. The member is told as the others are, by the presence of its own leaving.
-    /// Over `lines` it cannot come back. A [`Chat`](crate::Chat) does not call its hook for who leaves.
+    /// Over `lines` it cannot come back. The hook of [`Chat::on_leave`](crate::Chat::on_leave) is told.
     ///
     /// # Errors
     /// Nobody in that room has the name. If the member leaves at this moment by itself, it is `Ok`.
@@ -80,6 +80,11 @@ impl Context<'_> {
     pub fn is_in_room(&self, room: u16) -> bool {
         let session = self.core.sessions.find(self.id);
         session.is_some_and(|session| session.room_membership(room).is_some())
+    }
+
+    /// The session that this call is about leaves a room, which its chat knows.
+    pub(super) fn leave_room(&mut self, room: u16) -> Result<(), RoomError> {
+        self.core.rooms().leave(self.id, room)
     }
 
     /// A room that this session is in.

@@ -60,7 +60,8 @@ impl PubSub {
     }
 
     /// Calls `hook` with each pattern before a session subscribes to it. An error refuses the subscription; its code and text
-    /// are the subscriber's answer. It runs on the lane's thread and must not block, like a handler.
+    /// are the subscriber's answer. It runs on the lane's thread and must not block, like a handler. Patterns and limits are
+    /// checked after it, so it may see a pattern that is none.
     ///
     /// A pattern with a wildcard covers every topic that it matches, also those that are published later: a hook that
     /// protects topics must refuse the wildcards that cover them, as this one does.
@@ -89,7 +90,8 @@ impl PubSub {
     }
 
     /// Calls `hook` with topic and payload of each message that a session publishes, before anybody gets it. An error refuses
-    /// the message; its code and text go to the publisher. It runs as that of [`PubSub::on_subscribe`].
+    /// the message; its code and text go to the publisher. It runs as that of [`PubSub::on_subscribe`], and sees only what
+    /// would be published without it: to a valid topic, not too large, while there is memory for it.
     #[must_use]
     pub fn on_publish(
         mut self,
@@ -101,6 +103,9 @@ impl PubSub {
 
     fn publish(&self, cx: &mut Context<'_>, message: &Message<'_>) -> HandlerResult {
         if let Some(hook) = &self.before_publish {
+            // What is refused anyway is not the hook's business.
+            let mut rooms = cx.core.rooms();
+            rooms.check_publish(message.name, message.payload.len())?;
             hook(cx, message.name, message.payload)?;
         }
         Ok(cx.publish(message.name, message.payload)?)

@@ -4,10 +4,10 @@ use std::borrow::Cow;
 use std::sync::mpsc;
 
 use tidewire::{
-    Backoff, Chat, Client, ErrorCode, Event, GoAwayCode, HandlerError, Kind, RequestError, Router,
-    Server,
+    Backoff, Chat, Client, ErrorCode, Event, GoAwayCode, HandlerError, Kind, Limits, RequestError,
+    Router, Server,
 };
-use tidewire_proto::body::PresenceBody;
+use tidewire_proto::body::{ErrorBody, PresenceBody};
 use tidewire_proto::message::PresenceEvent;
 use tidewire_testkit::fixtures::{lines, tw1};
 use tidewire_testkit::{DEADLINE, TestServer};
@@ -81,27 +81,105 @@ fn hooks_refuse_and_change_what_comes_over_lines() {
     server.stop();
 }
 
+/// The hook was not told of members whom a handler took out of a room.
 #[test]
-fn whoever_leaves_or_closes_is_told_to_the_hook() {
-    let (sender, left) = mpsc::channel();
-    let chat = Chat::new().on_leave(move |_, room, name| {
-        sender.send(format!("{name} left {room}")).unwrap();
+fn the_hook_is_told_once_for_each_way_of_leaving() {
+    for lanes in 1..=3 {
+        let (sender, left) = mpsc::channel();
+        let service = move |_| {
+            let sender = sender.clone();
+            let chat = Chat::new().on_leave(move |cx, room, name| {
+                let known = cx.member_name();
+                assert_eq!(known.as_deref(), Some(name), "the call is about who leaves");
+                sender.send(format!("{name} left {room}")).unwrap();
+            });
+            let chat = chat.on_say(|cx, message| match &*message.payload {
+                b"/leave" => {
+                    let room = cx.join("other", "", None)?.room;
+                    Ok(cx.leave(room)?)
+                }
+                _ => Ok(()),
+            });
+            with_moderator(chat)
+        };
+        let server = TestServer::over_tcp(Server::builder().lanes(lanes), &tw1(), service);
+        let connect = |()| Client::connect(&server.url()).wait().unwrap();
+        let [moderator, ada, bob, eve] = [(); 4].map(connect);
+        let call = |name, payload| moderator.request(payload).method(name).wait();
+        let expect = |line: &str| assert_eq!(left.recv_timeout(DEADLINE).unwrap(), line);
+        let join = |client: &Client, name| client.join("lobby", name).wait().unwrap().room;
+        join(&ada, "ada");
+        let garden = ada.join("garden", "").wait().unwrap().room;
+        // By the member's own wish.
+        ada.leave(garden).wait().unwrap();
+        expect("ada left garden");
+        assert!(ada.leave(garden).wait().is_err(), "she is not there");
+        // By a handler, on its own lane and on another, and before the member can come again.
+        join(&bob, "bob");
+        for name in ["ada", "bob"] {
+            call("remove", name.as_bytes()).unwrap();
+            assert!(call("remove", name.as_bytes()).is_err() || lanes > 1);
+            expect(&format!("{name} left lobby"));
+        }
+        let lobby = join(&ada, "");
+        ada.say(lobby, b"/leave").unwrap();
+        expect("ada left other");
+        // Closed by a handler, closed by the member, lost, and with the server.
+        call("close", b"ada").unwrap();
+        expect("ada left lobby");
+        join(&bob, "");
+        bob.close().wait();
+        expect("bob left lobby");
+        join(&eve, "eve");
+        drop(eve);
+        expect("eve left lobby");
+        let dan = connect(());
+        join(&dan, "dan");
+        server.stop();
+        expect("dan left lobby");
+        assert_eq!(left.try_recv().ok(), None);
+    }
+}
+
+/// The hook saw, and could act on, what was refused behind it.
+#[test]
+fn the_hook_sees_only_what_will_be_said() {
+    let limits = Limits {
+        frame_bytes_max: 1_000,
+        ..Limits::default()
+    };
+    let (sender, seen) = mpsc::channel();
+    let chat = Chat::new().on_say(move |_, message| {
+        sender.send(message.payload.to_vec()).unwrap();
+        Ok(())
     });
-    let server = TestServer::over_tcp(Server::builder(), &tw1(), |_| chat.clone());
-    let client = Client::connect(&server.url()).wait().unwrap();
-    let lobby = client.join("lobby", "ada").wait().unwrap().room;
-    client.join("garden", "").wait().unwrap();
-    client.leave(lobby).wait().unwrap();
-    assert!(client.leave(lobby).wait().is_err(), "she is not there");
-    assert_eq!(left.recv_timeout(DEADLINE).unwrap(), "ada left lobby");
-    client.close().wait();
-    assert_eq!(left.recv_timeout(DEADLINE).unwrap(), "ada left garden");
+    let builder = Server::builder().limits(limits);
+    let server = TestServer::over_tcp(builder, &tw1(), |_| chat.clone());
+    let [ada, bob] = [(); 2].map(|()| Client::connect(&server.url()).wait().unwrap());
+    let room = ada.join("lobby", "ada").wait().unwrap().room;
+    let refused = |client: &Client, code| {
+        let error = message(client, Kind::Error);
+        assert_eq!(ErrorBody::decode(&error.payload).unwrap().code, code);
+    };
+    ada.say(room, &[b'x'; 950]).unwrap();
+    refused(&ada, ErrorCode::LimitReached);
+    bob.say(room, b"I am not in").unwrap();
+    refused(&bob, ErrorCode::NotJoined);
+    assert!(ada.whisper(room, "nobody", b"psst").wait().is_err());
+    assert!(bob.whisper(room, "ada", b"psst").wait().is_err());
+    ada.say(room, b"said").unwrap();
+    ada.whisper(room, "ada", b"whispered").wait().unwrap();
+    for expected in [&b"said"[..], b"whispered"] {
+        assert_eq!(seen.recv_timeout(DEADLINE).unwrap(), expected);
+    }
+    ada.close().wait();
+    bob.close().wait();
     server.stop();
-    assert!(left.try_recv().is_err());
+    assert_eq!(seen.try_recv().ok(), None);
 }
 
 /// Methods by which a moderator speaks as the room and removes members.
-fn with_moderator(_: usize) -> Router {
+fn with_moderator(chat: Chat) -> Router {
     let text = |payload: &[u8]| String::from_utf8_lossy(payload).into_owned();
     Router::new()
         .on("announce", |cx, message| {
@@ -116,13 +194,13 @@ fn with_moderator(_: usize) -> Router {
             cx.close_member(&text(message.payload), GoAwayCode::Removed, "spam")?;
             cx.reply(b"")
         })
-        .with(Chat::new())
+        .with(chat)
 }
 
 /// Members and moderator on as many lanes as there may be.
 fn moderated_server(lanes: usize) -> (TestServer, Client, [Client; 3]) {
     let builder = Server::builder().lanes(lanes);
-    let server = TestServer::over_tcp(builder, &tw1(), with_moderator);
+    let server = TestServer::over_tcp(builder, &tw1(), |_| with_moderator(Chat::new()));
     let connect = |()| {
         let reconnect = Backoff::default();
         let client = Client::builder().reconnect(reconnect);

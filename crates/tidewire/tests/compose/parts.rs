@@ -1,8 +1,10 @@
 //! Methods, rooms and topics on one server.
 
+use std::sync::mpsc;
+
 use tidewire::{
-    Chat, Client, CloseReason, Context, ErrorCode, HandlerError, HandlerResult, Kind, Message,
-    Part, PubSub, RequestError, Router, Server, Service, TopicEvent,
+    Chat, Client, CloseReason, Context, ErrorCode, HandlerError, HandlerResult, Kind, Limits,
+    Message, Part, PubSub, RequestError, Router, Server, Service, TopicEvent,
 };
 use tidewire_testkit::fixtures::{codec, lines, tw1};
 use tidewire_testkit::{DEADLINE, TestServer};
@@ -156,6 +158,30 @@ fn topics_are_authorized() {
     client.close().wait();
     let metrics = server.stop();
     assert_eq!((metrics.published, metrics.refused), (1, 3));
+}
+
+/// The hook saw, and could act on, what was refused behind it.
+#[test]
+fn the_hook_sees_only_what_will_be_published() {
+    let limits = Limits {
+        frame_bytes_max: 1_000,
+        ..Limits::default()
+    };
+    let (sender, seen) = mpsc::channel();
+    let service = PubSub::new().on_publish(move |_, topic, _| {
+        sender.send(topic.to_owned()).unwrap();
+        Ok(())
+    });
+    let builder = Server::builder().limits(limits);
+    let server = TestServer::over_tcp(builder, &tw1(), |_| service.clone());
+    let client = Client::connect(&server.url()).wait().unwrap();
+    client.publish("too.large", &[b'x'; 980]).unwrap();
+    client.publish("good", b"x").unwrap();
+    client.flush().wait().unwrap();
+    client.close().wait();
+    let metrics = server.stop();
+    assert_eq!((metrics.published, metrics.refused), (1, 1));
+    assert_eq!(seen.try_iter().collect::<Vec<_>>(), ["good"]);
 }
 
 /// Every part is told who comes and goes, and only one takes a message.
