@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use tidewire::{Backoff, Client, Event, Kind, RequestError};
+use tidewire::{Backoff, Client, ErrorCode, Event, Kind, RequestError};
 
 /// The running example. Dropping it kills it.
 struct Running {
@@ -185,6 +185,35 @@ fn who_is_kicked_stays_away_also_after_a_restart() {
     let bob = server.connect();
     bob.join("lobby", "bob").wait().unwrap();
     bob.close().wait();
+}
+
+/// Every kick made the list longer, for as long as the program ran and in its next runs, too.
+#[test]
+fn the_list_of_kicked_names_has_a_bound() {
+    let kept = Kept::new("chat-kicks");
+    let lines: String = (0..999)
+        .map(|number| format!("kick\tname{number}\n"))
+        .collect();
+    std::fs::write(&kept.0, lines).unwrap();
+    let mut server = Running::start(&kept.0);
+    let moderator = server.connect();
+    let kick = |name: &str| {
+        let payload = format!("sesame {name}");
+        moderator.request(payload.as_bytes()).method("kick").wait()
+    };
+    kick("eve").unwrap();
+    match kick("mallory").unwrap_err() {
+        RequestError::Refused { code, .. } => assert_eq!(code, ErrorCode::LimitReached),
+        error => panic!("{error}"),
+    }
+    expect_refused(&server, "eve");
+    let mallory = server.connect();
+    mallory.join("lobby", "mallory").wait().unwrap();
+    mallory.close().wait();
+    moderator.close().wait();
+    server.stop();
+    let text = std::fs::read_to_string(&kept.0).unwrap();
+    assert!(text.ends_with("kick\teve\n"), "the refused one is not kept");
 }
 
 /// A test that waits longer hangs.

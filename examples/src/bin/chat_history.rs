@@ -2,7 +2,7 @@
 //!
 //! Whoever joins a room is told its last 50 messages, also after the server was started again. A moderator, who knows TOKEN,
 //! removes a member for good by the method `kick` with the payload `TOKEN NAME`: its client does not reconnect, and nobody
-//! comes in under that name, or under one that looks like it, any more.
+//! comes in under that name, or under one that looks like it, any more. The server keeps 1,000 such names.
 //!
 //! A worker writes everything to FILE, one line each: `say ROOM NAME TEXT` or `kick NAME`, with tabs between. No lane waits for
 //! the disk: while the worker is behind by 10,000 lines, messages are refused.
@@ -69,11 +69,14 @@ impl Shared {
         };
         // Without this a moderator could write lines of somebody else.
         validate_name(name)?;
-        self.write(format!("kick\t{name}\n"))?;
         // Refused from here on, and only then sent away.
         let mut kicked = self.kicked.lock().unwrap_or_else(PoisonError::into_inner);
+        if kicked.len() >= KICKED_MAX {
+            let text = "the list of kicked names is full; take some out of the file";
+            return Err(HandlerError::new(ErrorCode::LimitReached, text));
+        }
+        self.write(format!("kick\t{name}\n"))?;
         kicked.insert(name_skeleton(name));
-        drop(kicked);
         // It may have left already.
         let _ = cx.close_member(name, GoAwayCode::Removed, KICKED);
         cx.reply(&[])
@@ -82,7 +85,7 @@ impl Shared {
 
 fn chat(shared: &Arc<Shared>, rooms: Rooms) -> Chat {
     let (joins, says) = (Arc::clone(shared), Arc::clone(shared));
-    let mut chat = Chat::new()
+    let chat = Chat::new()
         .history(History::last(MESSAGES_MAX))
         .on_join(move |_, _room, name| joins.admit(name))
         .on_say(move |_, message| {
@@ -99,10 +102,9 @@ fn chat(shared: &Arc<Shared>, rooms: Rooms) -> Chat {
                 None => says.write(format!("say\t{}\t{}\t{text}\n", message.room, message.from)),
             }
         });
-    for (room, messages) in rooms {
-        chat = chat.said_before(room, messages);
-    }
-    chat
+    rooms
+        .into_iter()
+        .fold(chat, |chat, (room, said)| chat.said_before(room, said))
 }
 
 fn main() -> std::process::ExitCode {
@@ -117,10 +119,8 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
     let file = OpenOptions::new().create(true).append(true).open(path)?;
     let bytes = std::fs::read(path)?;
     // A program that was killed may have written half of a line, which could be read as another one.
-    let whole = bytes
-        .iter()
-        .rposition(|it| *it == b'\n')
-        .map_or(0, |at| at + 1);
+    let end = bytes.iter().rposition(|byte| *byte == b'\n');
+    let whole = end.map_or(0, |at| at + 1);
     file.set_len(whole as u64)?;
     let (rooms, kicked) = read(&String::from_utf8_lossy(&bytes[..whole]));
     // One thread, so that lines stay in order.
@@ -148,4 +148,5 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
 
 const MESSAGES_MAX: usize = 50;
 const LINES_MAX: usize = 10_000;
+const KICKED_MAX: usize = 1_000;
 const KICKED: &str = "you were kicked";
