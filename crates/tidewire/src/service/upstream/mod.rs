@@ -10,8 +10,11 @@
 //! - **When the connection ends**, requests that were sent fail, because nobody knows if they had their effect.
 //! - **When the session that asked ends**, its requests are taken back, and the upstream is told if the codec can.
 //!
-//! Rejected: a client with a lane of its own for each upstream, whose answers cross threads twice; and repeating requests
-//! on the next connection, which only the asker can decide.
+//! Rejected: a client with a lane of its own for each upstream, whose answers cross threads twice; repeating requests
+//! on the next connection, which only the asker can decide; and a codec for each upstream. A lane frames, reads, paces and
+//! traces all sessions by one codec, in some thirty places, and its frame templates are of that codec: a choice for each
+//! session would be paid for by every message. Where codecs differ, bytes must be rewritten anyway, and a client beside the
+//! server does that at the price of two thread crossings.
 
 mod ask;
 mod link;
@@ -36,7 +39,8 @@ use crate::address::{Address, AddressError, Endpoint};
 use crate::session::CloseReason;
 
 /// Another server that handlers ask, by [`Context::request`](crate::Context::request) and
-/// [`Context::forward`](crate::Context::forward). It speaks the codec of the server that asks.
+/// [`Context::forward`](crate::Context::forward). It speaks the codec of the server that asks, because a lane has one codec for all
+/// its connections. An [`AsyncService`](crate::AsyncService) can ask a server with another codec, by a client of its own: see below.
 ///
 /// Nothing is connected before the first request of a lane. A clone is the same upstream; every lane that uses it has a
 /// connection of its own.
@@ -54,6 +58,37 @@ use crate::session::CloseReason;
 /// })?;
 ///
 /// let client = Client::connect(&gateway.to_string()).wait()?;
+/// assert_eq!(client.request(b"hello").wait()?.payload(), b"hello");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// People with a line client in front, `tw1` behind:
+///
+/// ```
+/// use std::sync::Arc;
+/// use tidewire::{AnyCodec, AsyncRequest, AsyncService, Client, Context, HandlerError, Message, Server};
+/// # use tidewire_testkit::block_on;
+///
+/// let backend = Server::builder()
+///     .listen("tcp://127.0.0.1:0")?
+///     .start(|_| |cx: &mut Context<'_>, message: Message<'_>| cx.reply(message.payload))?;
+/// let upstream = Arc::new(Client::builder().connect_lazy(&backend.to_string())?);
+/// let ask = move |request: AsyncRequest| {
+///     let upstream = Arc::clone(&upstream);
+///     async move {
+///         let reply = upstream.request(&request.payload).send().await?;
+///         Ok::<_, HandlerError>(reply.payload().to_vec())
+///     }
+/// };
+/// // A runtime would poll these futures; here each has a thread.
+/// let service = AsyncService::new(|task| drop(std::thread::spawn(|| block_on(task))), ask);
+/// let lines = AnyCodec::by_name("lines")?;
+/// let server = Server::builder()
+///     .codec(lines.clone())
+///     .listen("tcp://127.0.0.1:0")?
+///     .start(|_| service.clone())?;
+///
+/// let client = Client::builder().codec(lines).connect(&server.to_string()).wait()?;
 /// assert_eq!(client.request(b"hello").wait()?.payload(), b"hello");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
