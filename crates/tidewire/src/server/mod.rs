@@ -120,7 +120,7 @@ pub enum ServeError {
     #[error(transparent)]
     Lane(#[from] LaneError),
     /// The rate limit lets nothing through, or limits nothing.
-    #[error("bad rate limit")]
+    #[error(transparent)]
     RateLimit(#[from] RateLimitError),
     /// More lanes than the bits of a room's lane mask, or none.
     #[error("{0} lanes are not possible; use 1 to {LANES_MAX}")]
