@@ -55,7 +55,6 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
         .listen(address.as_deref().unwrap_or("tcp://127.0.0.1:7000"))?
         .start(|_| service.clone())?;
     println!("listening on {server}");
-    loop {
-        std::thread::park();
-    }
+    server.wait_for_signals(Duration::from_secs(5))?;
+    Ok(())
 }

@@ -1,5 +1,7 @@
 //! Answers every request with its own payload: `cargo run -p tidewire-examples --bin echo_server`
 
+use std::time::Duration;
+
 use tidewire::{Context, HandlerResult, Message};
 
 fn echo(cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
@@ -14,7 +16,6 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
     let address = std::env::args().nth(1);
     let server = tidewire::serve(address.as_deref().unwrap_or("tcp://127.0.0.1:7000"), echo)?;
     println!("echoing on {server}");
-    loop {
-        std::thread::park();
-    }
+    server.wait_for_signals(Duration::from_secs(5))?;
+    Ok(())
 }

@@ -2,6 +2,8 @@
 //!
 //! `cargo run -p tidewire-examples --bin room_server`, and from a program `client.try_send(b"hello")`.
 
+use std::time::Duration;
+
 use tidewire::{Context, ErrorCode, HandlerError, HandlerResult, Kind, Message, Server, Service};
 
 /// One instance per lane; the lane's thread is the only one that touches it.
@@ -38,7 +40,6 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
         .listen(address.as_deref().unwrap_or("tcp://127.0.0.1:7001"))?
         .start(|_lane| Newsroom)?;
     println!("newsroom on {server}");
-    loop {
-        std::thread::park();
-    }
+    server.wait_for_signals(Duration::from_secs(5))?;
+    Ok(())
 }

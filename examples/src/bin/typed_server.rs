@@ -4,6 +4,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tidewire::typed::DeferredReply;
 use tidewire::{ErrorCode, PoolFull, Router, Server, WhenFull, WorkerPool};
@@ -99,7 +100,6 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
             }))
         })?;
     println!("listening on {server}");
-    loop {
-        std::thread::park();
-    }
+    server.wait_for_signals(Duration::from_secs(5))?;
+    Ok(())
 }

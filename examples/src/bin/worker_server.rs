@@ -3,6 +3,7 @@
 //! The lane never waits: `shout` goes to a worker, which answers when it is done; a full pool refuses at once.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tidewire::{
     Context, Deferred, ErrorCode, Message, PoolFull, Router, Server, WhenFull, WorkerPool,
@@ -46,7 +47,6 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
         .listen(address.as_deref().unwrap_or("tcp://127.0.0.1:7000"))?
         .start(|_| methods(Arc::clone(&pool)))?;
     println!("listening on {server}");
-    loop {
-        std::thread::park();
-    }
+    server.wait_for_signals(Duration::from_secs(5))?;
+    Ok(())
 }
