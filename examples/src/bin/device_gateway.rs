@@ -1,7 +1,7 @@
 //! A gateway for devices: `cargo run -p tidewire-examples --bin device_gateway -- ADDRESS BACKEND SILENCE_MS`
 //!
 //! A device logs in with its first message and sends readings. The backend stores them; a device gets its answer, or a typed
-//! error while it is down. A line `7 restart` on standard input sends `restart` to device 7. All speak this framing:
+//! error while it is down. A line `7 restart` on standard input sends `restart` to device 7. Devices and backend speak this framing:
 //!
 //! ```text
 //!   payload length, u16 | kind, u8 | id, u32 | payload            all numbers big-endian
