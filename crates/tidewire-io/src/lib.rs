@@ -1,7 +1,7 @@
 //! The operating-system layer of Tidewire: everything that makes a system call, and whatever else needs unsafe code.
 //!
 //! A lane is built from these parts: a [`poller`] that says which descriptors are ready, [`socket`]s
-//! that never block, a [`timer`] wheel for deadlines, one receive [`buffer`], and a [`doorbell`] by
+//! that never block, a [`timer`] wheel for deadlines, one receive [`buffer`], and a [`waker`] by
 //! which other threads wake a lane that sleeps. None of them knows about messages, sessions or
 //! protocols, and none spawns a thread.
 //!
@@ -35,10 +35,10 @@ pub mod checksum;
 pub mod clock;
 pub mod datagram;
 pub mod descriptors;
-pub mod doorbell;
 pub mod memory;
 pub mod poller;
 pub mod ring;
 pub mod socket;
 pub mod timer;
+pub mod waker;
 pub mod words;

@@ -124,9 +124,9 @@ pub use transport::{ConnectFailure, TransportKind};
 pub use workers::{PoolFull, WhenFull, WorkerMetrics, WorkerPool};
 
 pub use tidewire_io::datagram::DatagramOptions;
-pub use tidewire_io::doorbell::Doorbell;
 pub use tidewire_io::poller::{PollerChoice, PollerKind};
 pub use tidewire_io::socket::{KeepAlive, PeerCredentials, SocketAddress, SocketOptions};
+pub use tidewire_io::waker::LaneWaker;
 #[cfg(feature = "typed")]
 pub use tidewire_macros::service;
 pub use tidewire_proto::body::{ErrorCode, GoAwayCode};

@@ -22,8 +22,8 @@
 //! reads until there is nothing settles, which costs a system call to drain the bell, if it was lit; the
 //! peer's next commit costs one to light it. As long as the owner does not run dry, neither happens.
 //!
-//! Announcing and committing are the two-flag protocol of [`crate::doorbell`]: each side writes its own,
-//! passes a full fence, then reads the other's. It is not the same type because a doorbell is drained by
+//! Announcing and committing are the two-flag protocol of [`crate::waker`]: each side writes its own,
+//! passes a full fence, then reads the other's. It is not the same type because a waker is drained by
 //! every sleep, while this one stays lit until the work is done, and has two directions on one eventfd.
 //!
 //! A ringer takes the announcement first and writes to the eventfd after. The owner therefore counts how

@@ -3,9 +3,9 @@
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use tidewire_io::doorbell::Doorbell;
 use tidewire_io::poller::{Events, Interest, PollerKind, RegisterError, Token};
 use tidewire_io::socket::{Listener, SocketAddress, SocketOptions, Stream};
+use tidewire_io::waker::LaneWaker;
 
 use crate::{
     BOTH, READABLE, WRITABLE, drain, fill, for_every_poller, nothing, only, poller, ready_now,
@@ -356,15 +356,13 @@ fn a_short_timeout_is_not_rounded_up(kind: PollerKind) {
 
 fn a_wait_without_timeout_is_ended_by_another_thread(kind: PollerKind) {
     let mut poller = poller(kind);
-    let doorbell = Doorbell::new().unwrap();
-    poller
-        .add(doorbell.as_fd(), Token(9), Interest::READ)
-        .unwrap();
+    let waker = LaneWaker::new().unwrap();
+    poller.add(waker.as_fd(), Token(9), Interest::READ).unwrap();
     for _ in 0..200 {
-        doorbell.before_sleep();
+        waker.before_sleep();
         let ringer = {
-            let doorbell = doorbell.clone();
-            std::thread::spawn(move || doorbell.ring())
+            let waker = waker.clone();
+            std::thread::spawn(move || waker.wake())
         };
         let mut events = Events::with_capacity(8);
         while events.is_empty() {
@@ -372,7 +370,7 @@ fn a_wait_without_timeout_is_ended_by_another_thread(kind: PollerKind) {
         }
         assert_eq!(report(&events), only(9, READABLE));
         ringer.join().unwrap();
-        doorbell.after_sleep();
+        waker.after_sleep();
         assert_eq!(ready_now(&mut *poller), nothing());
     }
 }

@@ -493,7 +493,7 @@ fn hindrance(scenario: &Scenario, step: &Step, options: &RunOptions) -> Option<&
 /// Many agents may log in to a server on a busy machine; one that says nothing for so long is silent.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// Descriptors besides the agents': standard streams, pollers, doorbells, files.
+/// Descriptors besides the agents': standard streams, pollers, wakers, files.
 const DESCRIPTORS_RESERVED: u64 = 64;
 
 /// How long receivers of an open fan-out can still find out when a message was sent, in seconds.

@@ -321,10 +321,10 @@ impl<'p> StepRun<'p> {
 
     fn ring(&self) {
         for lane in 0..self.lanes.lanes() {
-            self.lanes.doorbell(lane).ring();
+            self.lanes.waker(lane).wake();
         }
         if let Some(lane) = &self.slow_lane {
-            lane.doorbell(0).ring();
+            lane.waker(0).wake();
         }
     }
 

@@ -20,7 +20,7 @@ impl Plan {
             done: done.clone(),
         })?;
         target.get_or_init(|| server.addresses()[0].clone());
-        server.doorbell(0).ring();
+        server.waker(0).wake();
         Ok(ended.recv()?)
     }
 }

@@ -264,7 +264,7 @@ impl ClientBuilder {
             .outgoing_layers(layers)
             .agent(agent)
             .start_one(|| service.take())?;
-        link.set_doorbell(&lane.doorbell(0));
+        link.set_waker(&lane.waker(0));
         Ok(Client {
             inner: Arc::new(Inner {
                 link,

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-use tidewire_io::doorbell::Doorbell;
+use tidewire_io::waker::LaneWaker;
 use tidewire_proto::connection::Farewell;
 use tidewire_proto::room::Policy;
 
@@ -15,7 +15,7 @@ use super::reading::Reading;
 use super::slots::SlotId;
 use super::submissions;
 use super::subscription::TopicQueue;
-use super::sync::LaneWaker;
+use super::sync::WakeLane;
 use super::table::RequestTable;
 use crate::address::{AddressError, Endpoint};
 use crate::mailbox::HandOverError;
@@ -86,9 +86,9 @@ impl Link {
     }
 
     /// The lane runs, and this wakes it.
-    pub(super) fn set_doorbell(&self, doorbell: &Arc<Doorbell>) {
-        self.table.waker().set(doorbell);
-        self.reading.waker().set(doorbell);
+    pub(super) fn set_waker(&self, waker: &Arc<LaneWaker>) {
+        self.table.waker().set(waker);
+        self.reading.waker().set(waker);
         // Nobody heard a wake before this, and a host may have been looked up meanwhile.
         self.table.waker().wake();
     }

@@ -7,7 +7,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-use super::sync::{LaneWaker, OnceWaker};
+use super::sync::{OnceWaker, WakeLane};
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -25,7 +25,7 @@ impl Reading {
         &self.waker
     }
 
-    /// Whether a queue is full. The order of memory is the doorbell's: it is rung after the count has changed.
+    /// Whether a queue is full. The waker orders memory: the lane is woken after the count has changed.
     #[inline]
     pub(super) fn is_held(&self) -> bool {
         self.full_queues.load(Ordering::Relaxed) > 0

@@ -8,7 +8,7 @@ use std::ops::DerefMut;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
-use tidewire_io::doorbell::Doorbell;
+use tidewire_io::waker::LaneWaker;
 use tidewire_io::words::SharedBytes;
 
 use super::reply::SHORT_WORDS;
@@ -18,7 +18,7 @@ pub(super) trait Primitives: Debug + 'static {
     type Word: Word;
     type Payload: Payload;
     type Lock<T: Debug + Default>: Lock<T>;
-    type Waker: LaneWaker;
+    type Waker: WakeLane;
 
     /// Slots to begin with.
     const SLOTS_MIN: usize;
@@ -48,7 +48,7 @@ pub(super) trait Lock<T>: Debug + Default {
 }
 
 /// Wakes the lane of a table if it sleeps.
-pub(super) trait LaneWaker: Debug + Default {
+pub(super) trait WakeLane: Debug + Default {
     /// Call it after what the lane should find is in place. It begins with a sequentially consistent fence.
     fn wake(&self);
 }
@@ -108,19 +108,19 @@ impl<T: Debug + Default> Lock<T> for Mutex<T> {
 /// The waker of a lane, from when the lane runs. It does not keep the lane's memory: references to a client's link may be
 /// spare for longer than the lane lives.
 #[derive(Debug, Default)]
-pub(super) struct OnceWaker(OnceLock<Weak<Doorbell>>);
+pub(super) struct OnceWaker(OnceLock<Weak<LaneWaker>>);
 
 impl OnceWaker {
-    pub(super) fn set(&self, doorbell: &Arc<Doorbell>) {
+    pub(super) fn set(&self, waker: &Arc<LaneWaker>) {
         // It belongs to one lane, so it was not set before.
-        let _ = self.0.set(Arc::downgrade(doorbell));
+        let _ = self.0.set(Arc::downgrade(waker));
     }
 }
 
-impl LaneWaker for OnceWaker {
+impl WakeLane for OnceWaker {
     fn wake(&self) {
-        if let Some(doorbell) = self.0.get().and_then(Weak::upgrade) {
-            doorbell.ring();
+        if let Some(waker) = self.0.get().and_then(Weak::upgrade) {
+            waker.wake();
         }
     }
 }

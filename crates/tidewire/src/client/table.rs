@@ -38,7 +38,7 @@ use super::error::{RequestError, too_large};
 use super::reply::{Pile, Reply, give_back, take_memory};
 use super::slots::{Answer, Cursor, SlotId, Slots};
 use super::submissions::{Control, RequestHead, Submission, Submissions};
-use super::sync::{LaneWaker, Lock, Native, Primitives, Word};
+use super::sync::{Lock, Native, Primitives, WakeLane, Word};
 use crate::mailbox::HandOverError;
 
 /// See the module.

@@ -252,7 +252,7 @@ const ACCEPT_PAUSE_NS: u64 = 100_000_000;
 /// Connections accepted in one go, so that a connection storm does not starve those already open.
 const ACCEPTS_PER_EVENT: usize = 64;
 
-/// The poller token of a listener: below the doorbell's, above every session's.
+/// The poller token of a listener: below the waker's, above every session's.
 pub(crate) fn listener_token(index: usize) -> Token {
     Token(usize::MAX - 1 - index)
 }

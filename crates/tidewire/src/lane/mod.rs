@@ -4,7 +4,7 @@
 //!   poller.wait ─▶ read each ready session until a short read ─▶ decode in place ─▶ service
 //!        ▲                                                                            │ reply, say
 //!        │                                                                            ▼
-//!   doorbell, timers ◀── sweep due rooms ◀── flush dirty sessions ◀── on_turn ◀── session output, room logs
+//!   waker, timers ◀── sweep due rooms ◀── flush dirty sessions ◀── on_turn ◀── session output, room logs
 //! ```
 //!
 //! Nothing on that way allocates in the steady state, takes a lock, or makes a system call per message. The lane drives the
@@ -87,7 +87,7 @@ pub enum LaneError {
     /// The service panicked. Its sessions were closed; those of other lanes go on.
     #[error("the service panicked: {0}")]
     ServicePanicked(String),
-    /// The lane's doorbell or thread could not be made.
+    /// The lane's waker or thread could not be made.
     #[error("cannot start a lane: {0}")]
     Io(#[from] io::Error),
 }
@@ -141,8 +141,8 @@ impl<S: Service> Lane<S> {
 
     fn serve(&mut self) -> Result<(), LaneError> {
         self.core.sessions.reactor.poller.add(
-            std::os::fd::AsFd::as_fd(&self.core.exchange.mailbox.doorbell),
-            DOORBELL,
+            std::os::fd::AsFd::as_fd(&self.core.exchange.mailbox.waker),
+            WAKER,
             tidewire_io::poller::Interest::READ,
         )?;
         let mut wake_ns = self.turn();
@@ -187,7 +187,7 @@ impl<S: Service> Lane<S> {
         for index in 0..self.events.len() {
             let event = self.events[index];
             match event.token {
-                DOORBELL => {}
+                WAKER => {}
                 Token(number) if number > LISTENER_LAST => {
                     if let Some(port) = self.core.port_of(event.token) {
                         self.handle_port_event(port, event);
@@ -369,8 +369,8 @@ const RECEIVE_BYTES: usize = 256 * 1024;
 /// is due in the meantime (a sweep, a message on schedule) does not wait for milliseconds.
 const EVENTS_PER_WAIT: usize = 128;
 
-/// The doorbell's token.
-const DOORBELL: Token = Token(usize::MAX);
+/// The waker's token.
+const WAKER: Token = Token(usize::MAX);
 
-/// Tokens above this name listeners, counted down from the doorbell's.
+/// Tokens above this name listeners, counted down from the waker's.
 const LISTENER_LAST: usize = usize::MAX - 1024;

@@ -106,15 +106,15 @@ impl<S: Service> Lane<S> {
         {
             return Ok(());
         }
-        let doorbell = std::sync::Arc::clone(&self.core.exchange.mailbox.doorbell);
-        doorbell.before_sleep();
+        let waker = std::sync::Arc::clone(&self.core.exchange.mailbox.waker);
+        waker.before_sleep();
         let timeout = if self.core.has_messages() || self.service.has_work() {
             Some(Duration::ZERO)
         } else {
             until(wake_ns)
         };
         let result = self.poll(timeout);
-        doorbell.after_sleep();
+        waker.after_sleep();
         Ok(result?)
     }
 

@@ -134,7 +134,7 @@ impl Exchange {
     pub(crate) fn wake_others(&self) {
         for (number, lane) in self.lanes.all().iter().enumerate() {
             if number != self.lane {
-                lane.doorbell.ring();
+                lane.waker.wake();
             }
         }
     }

@@ -1,9 +1,9 @@
-//! The one way into a lane for other threads: a queue of messages, and a doorbell that wakes only a sleeper.
+//! The one way into a lane for other threads: a queue of messages, and a waker that wakes only a sleeper.
 //!
 //! ```text
 //!   other lanes ── batches, connections ──┐
 //!   any thread ─── answers, sends, closes ├─▶ Mailbox::post ─▶ queue ─▶ Lane::take_messages, whole, once a turn
-//!   the server ─── drain, stop ───────────┘        └─ doorbell, if the lane sleeps
+//!   the server ─── drain, stop ───────────┘        └─ waker, if the lane sleeps
 //! ```
 //!
 //! Messages of one thread are taken in the order in which it posted them. The queue has no size of its own. It is bounded
@@ -29,8 +29,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crossbeam_utils::CachePadded;
-use tidewire_io::doorbell::Doorbell;
 use tidewire_io::ring::RingStream;
+use tidewire_io::waker::LaneWaker;
 
 pub(crate) use batch::{BatchEntry, SpareBatches};
 pub(crate) use exchange::{Exchange, Lanes};
@@ -51,7 +51,7 @@ pub(crate) struct Mailbox {
     held_bytes: AtomicUsize,
     /// The lane has ended; nobody will take what is posted. Written under the lock.
     retired: AtomicBool,
-    pub(crate) doorbell: Arc<Doorbell>,
+    pub(crate) waker: Arc<LaneWaker>,
     counters: Arc<CachePadded<LaneCounters>>,
 }
 
@@ -62,7 +62,7 @@ impl Mailbox {
             has_messages: AtomicBool::new(false),
             held_bytes: AtomicUsize::new(0),
             retired: AtomicBool::new(false),
-            doorbell: Arc::new(Doorbell::new()?),
+            waker: Arc::new(LaneWaker::new()?),
             counters,
         }))
     }
@@ -80,7 +80,7 @@ impl Mailbox {
         queue.push(message);
         self.held_bytes.store(queue.held_bytes(), Ordering::Relaxed);
         drop(queue);
-        self.doorbell.ring();
+        self.waker.wake();
         Ok(())
     }
 
@@ -96,7 +96,7 @@ impl Mailbox {
         self.held_bytes.store(0, Ordering::Relaxed);
     }
 
-    /// Whether nothing was posted. The doorbell orders this against a message that comes while the lane falls asleep.
+    /// Whether nothing was posted. The waker orders this against a message that comes while the lane falls asleep.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         !self.has_messages.load(Ordering::Relaxed)
@@ -131,7 +131,7 @@ impl Mailbox {
                 return;
             }
             message = back;
-            self.doorbell.ring();
+            self.waker.wake();
             std::thread::yield_now();
         }
     }

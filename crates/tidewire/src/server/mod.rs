@@ -13,9 +13,9 @@ use crossbeam_utils::CachePadded;
 use thiserror::Error;
 use tidewire_io::clock::now_ns;
 use tidewire_io::datagram::{DatagramBindError, DatagramOptions};
-use tidewire_io::doorbell::Doorbell;
 use tidewire_io::poller::{self, PollerChoice, PollerKind};
 use tidewire_io::socket::{BindError, SocketOptions};
+use tidewire_io::waker::LaneWaker;
 use tidewire_proto::codec::{AnyCodec, Codec, Tw1};
 use tidewire_proto::layer::Layer;
 use tidewire_proto::room::Policy;
@@ -207,8 +207,8 @@ impl Server {
     /// # Panics
     /// There is no such lane.
     #[must_use]
-    pub fn doorbell(&self, lane: usize) -> Arc<Doorbell> {
-        Arc::clone(&self.lanes[lane].doorbell)
+    pub fn waker(&self, lane: usize) -> Arc<LaneWaker> {
+        Arc::clone(&self.lanes[lane].waker)
     }
 
     /// Whether every lane still runs. A lane ends early only if its poller fails or its service panics.

@@ -152,7 +152,7 @@ pub trait Service: Send + 'static {
     }
 
     /// Whether another thread has left work for `on_turn`. Asked once more after the lane announced that it
-    /// will sleep, so that a doorbell rung at that moment is not lost.
+    /// will sleep, so that a wake at that moment is not lost.
     fn has_work(&self) -> bool {
         false
     }

@@ -355,14 +355,14 @@ fn a_service_can_close_a_session_that_drains() {
         session: SessionId::NONE,
         quit: Arc::clone(&quit),
     });
-    let doorbell = server.server().doorbell(0);
+    let waker = server.server().waker(0);
     let mut peer = server.peer();
     peer.ask(b"hello");
     assert_eq!(peer.answer().payload, b"hello");
     let stopping = std::thread::spawn(move || server.stop());
     assert_eq!(peer.receive(), None, "our side ends first");
     quit.store(true, Ordering::SeqCst);
-    doorbell.ring();
+    waker.wake();
     let metrics = stopping.join().unwrap();
     assert_eq!(metrics.closed_by("service"), 1, "{metrics:#?}");
 }

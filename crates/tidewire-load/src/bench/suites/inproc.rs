@@ -65,7 +65,7 @@ fn drive_one_lane(work: &Work, stage: &mut Stage) -> Result<Measured, RoleError>
         .map_err(RoleError::failed("start the lane"))?;
     let counted = || link.taken.load(Ordering::Acquire);
     let taken: Option<&dyn Fn() -> u64> = (work.in_flight == 0).then_some(&counted);
-    link.drive(work, &server.doorbell(0), stage, taken)
+    link.drive(work, &server.waker(0), stage, taken)
 }
 
 fn drive_two_lanes(work: &Work, stage: &mut Stage) -> Result<Measured, RoleError> {
@@ -90,7 +90,7 @@ fn drive_two_lanes(work: &Work, stage: &mut Stage) -> Result<Measured, RoleError
     let counted = || taken.load(Ordering::Acquire);
     let taken: Option<&dyn Fn() -> u64> = (work.in_flight == 0).then_some(&counted);
     let before = super::lanes_allocated(&server.metrics());
-    let mut measured = link.drive(work, &client.doorbell(0), stage, taken)?;
+    let mut measured = link.drive(work, &client.waker(0), stage, taken)?;
     // The other lane's share, with its warm-up, in which it takes its buffers: an upper bound.
     let after = super::lanes_allocated(&server.metrics());
     if let (Some(bytes), Some(before), Some(after)) = (&mut measured.allocated_bytes, before, after)

@@ -155,7 +155,7 @@ fn drive(_: Side, address: &str, work: &Work, stage: &mut Stage) -> Result<(), R
     shared
         .is_active
         .store(work.mode == ACTIVE, Ordering::Release);
-    holder.doorbell(0).ring();
+    holder.waker(0).wake();
     thread::sleep(Duration::from_millis(work.measure_ms));
     let after = (resident_bytes(&control)?, kernel_bytes());
     shared.is_active.store(false, Ordering::Release);
@@ -229,7 +229,7 @@ impl Shared {
     /// Waits until so many sessions have had their first reply.
     fn hold(&self, sessions: usize, holder: &Server) -> Result<(), RoleError> {
         self.wanted.store(sessions, Ordering::Release);
-        holder.doorbell(0).ring();
+        holder.waker(0).wake();
         self.wait_until(|| self.answered.load(Ordering::Acquire) >= sessions as u64)
     }
 

@@ -120,7 +120,7 @@ impl<const FENCE: bool> ModelledWaker<FENCE> {
     }
 }
 
-impl<const FENCE: bool> LaneWaker for ModelledWaker<FENCE> {
+impl<const FENCE: bool> WakeLane for ModelledWaker<FENCE> {
     fn wake(&self) {
         Self::fence();
         if self.is_sleeping.load(Ordering::Relaxed)

@@ -8,7 +8,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use tidewire_io::doorbell::Doorbell;
+use tidewire_io::waker::LaneWaker;
 
 use crate::bench::contract::{Measured, Work};
 use crate::bench::plan::RoleError;
@@ -57,27 +57,27 @@ impl Link {
         })
     }
 
-    /// Plays the driver: lets the lane that `doorbell` wakes connect, warm up and work. Returns what it found. Where the
+    /// Plays the driver: lets the lane that `waker` wakes connect, warm up and work. Returns what it found. Where the
     /// receiver of what is sent one way is in this process, `taken` says how much that has.
     pub(in super::super) fn drive(
         &self,
         work: &Work,
-        doorbell: &Doorbell,
+        waker: &LaneWaker,
         stage: &mut Stage,
         taken: Option<&dyn Fn() -> u64>,
     ) -> Result<Measured, RoleError> {
-        doorbell.ring();
+        waker.wake();
         self.wait(CONNECT_MAX, "connect", |news| {
             news.is_connected.then_some(())
         })?;
-        self.enter(Phase::WarmUp, doorbell);
+        self.enter(Phase::WarmUp, waker);
         thread::sleep(Duration::from_millis(work.warm_up_ms));
         stage.started()?;
-        self.enter(Phase::Measuring, doorbell);
+        self.enter(Phase::Measuring, waker);
         let (before, from) = (taken.map(|taken| taken()), Instant::now());
         thread::sleep(Duration::from_millis(work.measure_ms));
         let (after, seconds) = (taken.map(|taken| taken()), from.elapsed().as_secs_f64());
-        self.enter(Phase::Draining, doorbell);
+        self.enter(Phase::Draining, waker);
         stage.stopped()?;
         let mut measured =
             self.wait(RESULT_MAX, "hear from the lane", |news| news.result.take())?;
@@ -103,9 +103,9 @@ impl Link {
         Ok(measured)
     }
 
-    fn enter(&self, phase: Phase, doorbell: &Doorbell) {
+    fn enter(&self, phase: Phase, waker: &LaneWaker) {
         self.phase.store(phase as u8, Ordering::Release);
-        doorbell.ring();
+        waker.wake();
     }
 
     pub(super) fn phase(&self) -> Phase {

@@ -117,7 +117,7 @@ pub(super) fn run(
             )
         })
         .map_err(RoleError::failed("start the client's lane"))?;
-    let mut measured = link.drive(work, &server.doorbell(0), stage, None)?;
+    let mut measured = link.drive(work, &server.waker(0), stage, None)?;
     complete(&mut measured);
     stage.measured(measured)
 }

@@ -30,22 +30,22 @@ use rustix::io::Errno;
 /// Wakes one sleeping lane; clones are handles to the same one.
 ///
 /// Any thread may [`ring`](Self::ring). Only the lane itself calls [`before_sleep`](Self::before_sleep) and
-/// [`after_sleep`](Self::after_sleep), and it registers the doorbell with its poller for reading.
+/// [`after_sleep`](Self::after_sleep), and it registers the waker with its poller for reading.
 #[derive(Clone, Debug)]
-pub struct Doorbell {
+pub struct LaneWaker {
     shared: Arc<Shared>,
 }
 
 #[derive(Debug)]
 struct Shared {
-    gate: SleepGate<AtomicBool>,
-    bell: OwnedFd,
+    sleep: SleepFlag<AtomicBool>,
+    eventfd: OwnedFd,
     /// A ringer decided to ring but had not yet written when the lane looked. Touched by the lane only.
-    is_ring_due: AtomicBool,
+    is_write_due: AtomicBool,
 }
 
-impl Doorbell {
-    /// A doorbell whose lane is awake.
+impl LaneWaker {
+    /// A waker whose lane is awake.
     ///
     /// # Errors
     ///
@@ -54,9 +54,9 @@ impl Doorbell {
     pub fn new() -> io::Result<Self> {
         Ok(Self {
             shared: Arc::new(Shared {
-                gate: SleepGate::new(),
-                bell: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
-                is_ring_due: AtomicBool::new(false),
+                sleep: SleepFlag::new(),
+                eventfd: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+                is_write_due: AtomicBool::new(false),
             }),
         })
     }
@@ -66,9 +66,9 @@ impl Doorbell {
     /// While the lane is awake this costs a fence and a load. Of several ringers, one makes the system
     /// call.
     #[inline]
-    pub fn ring(&self) {
-        if self.shared.gate.must_wake() {
-            self.wake();
+    pub fn wake(&self) {
+        if self.shared.sleep.must_wake() {
+            self.write_eventfd();
         }
     }
 
@@ -76,53 +76,53 @@ impl Doorbell {
     /// only if they are empty.
     #[inline]
     pub fn before_sleep(&self) {
-        self.shared.gate.announce();
+        self.shared.sleep.announce();
     }
 
     /// Takes the announcement back, whether the lane slept or found work, and silences the bell. Call it
     /// after every [`before_sleep`](Self::before_sleep), before looking at the queues.
     #[inline]
     pub fn after_sleep(&self) {
-        let was_rung = self.shared.gate.retract();
+        let was_woken = self.shared.sleep.retract();
         // Awake by anything else, as under load, the lane makes no system call here.
-        if was_rung || self.shared.is_ring_due.load(Ordering::Relaxed) {
-            self.silence();
+        if was_woken || self.shared.is_write_due.load(Ordering::Relaxed) {
+            self.drain();
         }
     }
 
     #[cold]
-    fn wake(&self) {
+    fn write_eventfd(&self) {
         let one = 1_u64.to_ne_bytes();
-        while rustix::io::write(&self.shared.bell, &one) == Err(Errno::INTR) {}
+        while rustix::io::write(&self.shared.eventfd, &one) == Err(Errno::INTR) {}
         // Nothing else can fail: the counter would have to overflow, and then the bell rings already.
     }
 
     #[cold]
-    fn silence(&self) {
+    fn drain(&self) {
         let mut count = [0; 8];
-        let drained = rustix::io::read(&self.shared.bell, &mut count);
+        let drained = rustix::io::read(&self.shared.eventfd, &mut count);
         // Without this memory the write that comes late would leave the bell ringing for ever, since
         // later calls, not having been rung, would not drain it.
         self.shared
-            .is_ring_due
+            .is_write_due
             .store(drained.is_err(), Ordering::Relaxed);
     }
 }
 
-impl AsFd for Doorbell {
-    /// Readable from the first ring until [`Doorbell::after_sleep`].
+impl AsFd for LaneWaker {
+    /// Readable from the first ring until [`LaneWaker::after_sleep`].
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.shared.bell.as_fd()
+        self.shared.eventfd.as_fd()
     }
 }
 
 /// The protocol by itself, over the atomics of the standard library or of the model checker.
 #[derive(Debug)]
-struct SleepGate<F> {
+struct SleepFlag<F> {
     is_sleeping: F,
 }
 
-impl<F: Flag> SleepGate<F> {
+impl<F: Flag> SleepFlag<F> {
     fn new() -> Self {
         Self {
             is_sleeping: F::new(false),
@@ -218,21 +218,21 @@ mod tests {
         // where the errors of such protocols are, and seconds rather than minutes.
         checker.preemption_bound = (ringers > 1).then_some(3);
         checker.check(move || {
-            let gate = loom::sync::Arc::new(SleepGate::<F>::new());
+            let sleep = loom::sync::Arc::new(SleepFlag::<F>::new());
             let queue = loom::sync::Arc::new(loom::sync::atomic::AtomicUsize::new(0));
             let rings = loom::sync::Arc::new(loom::sync::atomic::AtomicUsize::new(0));
             let threads: Vec<_> = (0..ringers)
                 .map(|_| {
-                    let (gate, queue, rings) = (gate.clone(), queue.clone(), rings.clone());
+                    let (sleep, queue, rings) = (sleep.clone(), queue.clone(), rings.clone());
                     loom::thread::spawn(move || {
                         queue.fetch_add(1, Ordering::Release);
-                        if gate.must_wake() {
+                        if sleep.must_wake() {
                             rings.fetch_add(1, Ordering::Relaxed);
                         }
                     })
                 })
                 .collect();
-            gate.announce();
+            sleep.announce();
             let found = queue.load(Ordering::Acquire);
             for thread in threads {
                 thread.join().unwrap();
@@ -244,7 +244,11 @@ mod tests {
                 ringers - found
             );
             assert!(rung <= 1, "one ringer makes the system call");
-            assert_eq!(gate.retract(), rung == 1, "the lane knows whether to drain");
+            assert_eq!(
+                sleep.retract(),
+                rung == 1,
+                "the lane knows whether to drain"
+            );
         });
     }
 
@@ -262,16 +266,16 @@ mod tests {
 
     /// The same where a ringer that finds news already told leaves the ringing to whoever told them, and where the lane takes
     /// what there is once before it sleeps. The news change under the queue's lock only.
-    fn one_ringer_rings_for_all<F: Flag + Send + Sync + 'static>() {
+    fn one_wake_serves_a_batch<F: Flag + Send + Sync + 'static>() {
         let mut checker = loom::model::Builder::new();
         checker.preemption_bound = Some(3);
         checker.check(|| {
-            let gate = loom::sync::Arc::new(SleepGate::<F>::new());
+            let sleep = loom::sync::Arc::new(SleepFlag::<F>::new());
             let queue = loom::sync::Arc::new(loom::sync::Mutex::new(0));
             let news = loom::sync::Arc::new(loom::sync::atomic::AtomicBool::new(false));
             let rings = loom::sync::Arc::new(loom::sync::atomic::AtomicUsize::new(0));
             let threads = [(); 2].map(|()| {
-                let (gate, rings) = (gate.clone(), rings.clone());
+                let (sleep, rings) = (sleep.clone(), rings.clone());
                 let (queue, news) = (queue.clone(), news.clone());
                 loom::thread::spawn(move || {
                     let mut waiting = queue.lock().unwrap();
@@ -279,7 +283,7 @@ mod tests {
                     let is_known = news.load(Ordering::Relaxed);
                     news.store(true, Ordering::Relaxed);
                     drop(waiting);
-                    if !is_known && gate.must_wake() {
+                    if !is_known && sleep.must_wake() {
                         rings.fetch_add(1, Ordering::Relaxed);
                     }
                 })
@@ -288,7 +292,7 @@ mod tests {
             let taken = std::mem::take(&mut *waiting);
             news.store(false, Ordering::Relaxed);
             drop(waiting);
-            gate.announce();
+            sleep.announce();
             let found = news.load(Ordering::Acquire);
             for thread in threads {
                 thread.join().unwrap();
@@ -302,18 +306,18 @@ mod tests {
     }
 
     #[test]
-    fn the_one_who_tells_the_news_rings_for_those_who_add_to_them() {
-        one_ringer_rings_for_all::<Modelled<true>>();
+    fn the_first_message_of_a_batch_wakes_the_lane_for_all() {
+        one_wake_serves_a_batch::<Modelled<true>>();
     }
 
     #[test]
     #[should_panic(expected = "the lane sleeps on what came last")]
-    fn negative_control_without_the_fence_nobody_rings() {
-        one_ringer_rings_for_all::<Modelled<false>>();
+    fn negative_control_without_the_fence_no_thread_wakes_the_lane() {
+        one_wake_serves_a_batch::<Modelled<false>>();
     }
 
-    fn is_ringing(doorbell: &Doorbell) -> bool {
-        let mut asked = [PollFd::new(doorbell, PollFlags::IN)];
+    fn is_readable(waker: &LaneWaker) -> bool {
+        let mut asked = [PollFd::new(waker, PollFlags::IN)];
         let at_once = Timespec {
             tv_sec: 0,
             tv_nsec: 0,
@@ -322,66 +326,66 @@ mod tests {
     }
 
     #[test]
-    fn a_lane_that_is_awake_is_not_rung() {
-        let doorbell = Doorbell::new().unwrap();
-        doorbell.ring();
-        assert!(!is_ringing(&doorbell));
+    fn a_lane_that_is_awake_is_not_woken() {
+        let waker = LaneWaker::new().unwrap();
+        waker.wake();
+        assert!(!is_readable(&waker));
     }
 
     #[test]
-    fn a_sleeping_lane_is_rung_once_and_can_sleep_again() {
-        let doorbell = Doorbell::new().unwrap();
+    fn a_sleeping_lane_is_woken_once_and_can_sleep_again() {
+        let waker = LaneWaker::new().unwrap();
         for _ in 0..3 {
-            doorbell.before_sleep();
-            assert!(!is_ringing(&doorbell));
-            let ringer = doorbell.clone();
-            ringer.ring();
-            ringer.ring();
-            assert!(is_ringing(&doorbell));
-            doorbell.after_sleep();
-            assert!(!is_ringing(&doorbell));
+            waker.before_sleep();
+            assert!(!is_readable(&waker));
+            let ringer = waker.clone();
+            ringer.wake();
+            ringer.wake();
+            assert!(is_readable(&waker));
+            waker.after_sleep();
+            assert!(!is_readable(&waker));
         }
     }
 
     #[test]
-    fn a_ring_that_is_written_late_is_silenced_by_the_sleep_after() {
-        let doorbell = Doorbell::new().unwrap();
-        doorbell.before_sleep();
+    fn a_wake_that_is_written_late_is_drained_by_the_next_sleep() {
+        let waker = LaneWaker::new().unwrap();
+        waker.before_sleep();
         // The ringer is stopped between its decision and its system call.
-        assert!(doorbell.shared.gate.must_wake());
-        doorbell.after_sleep();
-        doorbell.wake();
+        assert!(waker.shared.sleep.must_wake());
+        waker.after_sleep();
+        waker.write_eventfd();
 
-        doorbell.before_sleep();
-        assert!(is_ringing(&doorbell), "a wake too many is allowed");
-        doorbell.after_sleep();
-        assert!(!is_ringing(&doorbell), "a bell that rings for ever is not");
+        waker.before_sleep();
+        assert!(is_readable(&waker), "a wake too many is allowed");
+        waker.after_sleep();
+        assert!(!is_readable(&waker), "a bell that rings for ever is not");
     }
 
     #[test]
     fn no_message_is_left_behind_between_real_threads() {
         use std::sync::atomic::AtomicU64;
         const MESSAGES: u64 = 20_000;
-        let doorbell = Doorbell::new().unwrap();
+        let waker = LaneWaker::new().unwrap();
         let sent = Arc::new(AtomicU64::new(0));
         let ringer = {
-            let (doorbell, sent) = (doorbell.clone(), Arc::clone(&sent));
+            let (waker, sent) = (waker.clone(), Arc::clone(&sent));
             std::thread::spawn(move || {
                 for _ in 0..MESSAGES {
                     sent.fetch_add(1, Ordering::Release);
-                    doorbell.ring();
+                    waker.wake();
                 }
             })
         };
         // A lost wake would block here for ever.
         let mut seen = 0;
         while seen < MESSAGES {
-            doorbell.before_sleep();
+            waker.before_sleep();
             if sent.load(Ordering::Acquire) == seen {
-                let mut asked = [PollFd::new(&doorbell, PollFlags::IN)];
+                let mut asked = [PollFd::new(&waker, PollFlags::IN)];
                 poll(&mut asked, None).unwrap();
             }
-            doorbell.after_sleep();
+            waker.after_sleep();
             seen = sent.load(Ordering::Acquire);
         }
         ringer.join().unwrap();
