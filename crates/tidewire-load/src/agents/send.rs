@@ -208,7 +208,7 @@ impl Agents {
             let owed = agent
                 .correlator
                 .as_ref()
-                .map_or(0, |correlator| correlator.owed());
+                .map_or(0, |correlator| correlator.pending_replies());
             return agent.flight.unanswered() < self.window() && owed < self.ids_max();
         }
         !cx.is_full(agent.session)

@@ -477,12 +477,12 @@ impl Connection {
         }
     }
 
-    /// All output was written. `owes_answers` tells whether requests that were read wait for their answers, and `has_layers`
+    /// All output was written. `has_pending_replies` tells whether requests that were read wait for their answers, and `has_layers`
     /// whether the transport has something of its own to write at the end.
     pub fn handle_written(
         &mut self,
         rules: &Rules,
-        owes_answers: bool,
+        has_pending_replies: bool,
         has_layers: bool,
         now_ns: u64,
     ) -> Written {
@@ -498,7 +498,7 @@ impl Connection {
             then,
         };
         match then {
-            Then::Close(reason) if !(owes_answers && reason.waits_for_answers()) => {
+            Then::Close(reason) if !(has_pending_replies && reason.waits_for_answers()) => {
                 if self.tell_farewell() {
                     return Written::Transmit;
                 }
@@ -510,7 +510,9 @@ impl Connection {
                 Written::Closed
             }
             // Whole frames that wait to be handled were accepted: they are answered before this side ends.
-            Then::HalfClose if self.is_open() && !owes_answers && !self.partial.has_frames() => {
+            Then::HalfClose
+                if self.is_open() && !has_pending_replies && !self.partial.has_frames() =>
+            {
                 self.outbound = Outbound::HalfClosed;
                 if self.side == Side::Accepting {
                     self.new_work = NewWork::Dropped;

@@ -5,9 +5,9 @@
 //! finds the request it is for or nothing, never another one.
 //!
 //! What makes that hard is a request that is given up (its deadline passed, its caller went away) while its
-//! answer may still come. With 32 bits the next user of the place has another id. With 8 bits the sequence
+//! answer may still come. With 32 bits the next user of the slot has another id. With 8 bits the sequence
 //! is soon needed again, and without ids the late answer would shift all that follow. So there a request
-//! given up keeps its place until its answer has come or the connection ends; when no place is left, new
+//! given up keeps its place until its answer has come or the connection ends; when no slot is left, new
 //! requests are refused. A peer that never answers costs the connection, not a wrong match.
 //!
 //! Without ids the promise is worth as much as the order of the answers: where some may be lost or overtake others, as
@@ -17,14 +17,14 @@
 
 mod arrivals;
 mod order;
-mod places;
 mod sequence;
+mod slots;
 
 pub use arrivals::{Arrival, Arrivals};
 
 use order::Order;
-use places::Places;
 use sequence::Sequences;
+use slots::Slots;
 
 use crate::codec::RequestIds;
 
@@ -37,7 +37,7 @@ pub struct Correlator<T> {
 
 #[derive(Debug)]
 enum Matcher<T> {
-    Bits32(Places<T>),
+    Bits32(Slots<T>),
     Bits8(Sequences<T>),
     None(Order<T>),
 }
@@ -62,9 +62,9 @@ impl<T> Correlator<T> {
     #[must_use]
     pub fn for_ids(ids: RequestIds, pending_max: usize) -> Self {
         let (matcher, limit) = match ids {
-            RequestIds::Bits32 => (Matcher::Bits32(Places::new()), places::PENDING_MAX),
+            RequestIds::Bits32 => (Matcher::Bits32(Slots::new()), slots::PENDING_MAX),
             RequestIds::Bits8 => (Matcher::Bits8(Sequences::new()), sequence::PENDING_MAX),
-            RequestIds::None => (Matcher::None(Order::new()), places::PENDING_MAX),
+            RequestIds::None => (Matcher::None(Order::new()), slots::PENDING_MAX),
         };
         Self {
             matcher,
@@ -88,13 +88,13 @@ impl<T> Correlator<T> {
         // With 8 bits requests given up take sequences, of which there may be more than the limit.
         let counted = match &self.matcher {
             Matcher::Bits32(_) | Matcher::Bits8(_) => self.len(),
-            Matcher::None(_) => self.owed(),
+            Matcher::None(_) => self.pending_replies(),
         };
         if counted >= self.pending_max {
             return Err((full, value));
         }
         match &mut self.matcher {
-            Matcher::Bits32(places) => Ok(places.insert(value)),
+            Matcher::Bits32(slots) => Ok(slots.insert(value)),
             Matcher::Bits8(sequences) => sequences.insert(value).map_err(|value| (full, value)),
             Matcher::None(order) => Ok(order.insert(value)),
         }
@@ -104,7 +104,7 @@ impl<T> Correlator<T> {
     /// the request is the oldest. `None` for an answer that nobody waits for, or no longer.
     pub fn answer(&mut self, id: u32) -> Option<T> {
         match &mut self.matcher {
-            Matcher::Bits32(places) => places.take(id),
+            Matcher::Bits32(slots) => slots.take(id),
             Matcher::Bits8(sequences) => sequences.answer(id),
             Matcher::None(order) => order.answer(),
         }
@@ -113,7 +113,7 @@ impl<T> Correlator<T> {
     /// Stops waiting for this request, whose answer may still come and will then match nothing.
     pub fn give_up(&mut self, id: u32) -> Option<T> {
         match &mut self.matcher {
-            Matcher::Bits32(places) => places.take(id),
+            Matcher::Bits32(slots) => slots.take(id),
             Matcher::Bits8(sequences) => sequences.give_up(id),
             Matcher::None(order) => order.give_up(id),
         }
@@ -123,7 +123,7 @@ impl<T> Correlator<T> {
     /// again.
     pub fn take(&mut self, id: u32) -> Option<T> {
         match &mut self.matcher {
-            Matcher::Bits32(places) => places.take(id),
+            Matcher::Bits32(slots) => slots.take(id),
             Matcher::Bits8(sequences) => sequences.take(id),
             Matcher::None(order) => order.take(id),
         }
@@ -132,7 +132,7 @@ impl<T> Correlator<T> {
     /// The request with this id, still waiting.
     pub fn find_mut(&mut self, id: u32) -> Option<&mut T> {
         match &mut self.matcher {
-            Matcher::Bits32(places) => places.find_mut(id),
+            Matcher::Bits32(slots) => slots.find_mut(id),
             Matcher::Bits8(sequences) => sequences.find_mut(id),
             Matcher::None(order) => order.find_mut(id),
         }
@@ -140,12 +140,12 @@ impl<T> Correlator<T> {
 
     /// All waiting requests with their ids, in no particular order.
     pub fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
-        let (places, sequences, order) = match &self.matcher {
-            Matcher::Bits32(places) => (Some(places.iter()), None, None),
+        let (slots, sequences, order) = match &self.matcher {
+            Matcher::Bits32(slots) => (Some(slots.iter()), None, None),
             Matcher::Bits8(sequences) => (None, Some(sequences.iter()), None),
             Matcher::None(order) => (None, None, Some(order.iter())),
         };
-        places
+        slots
             .into_iter()
             .flatten()
             .chain(sequences.into_iter().flatten())
@@ -155,12 +155,12 @@ impl<T> Correlator<T> {
     /// Takes all waiting requests, to fail them because the connection ended. No answer is owed any more.
     pub fn drain(&mut self) -> impl Iterator<Item = T> + '_ {
         // One of the three is there; `chain` keeps the type nameable without a box.
-        let (places, sequences, order) = match &mut self.matcher {
-            Matcher::Bits32(places) => (Some(places.drain()), None, None),
+        let (slots, sequences, order) = match &mut self.matcher {
+            Matcher::Bits32(slots) => (Some(slots.drain()), None, None),
             Matcher::Bits8(sequences) => (None, Some(sequences.drain()), None),
             Matcher::None(order) => (None, None, Some(order.drain())),
         };
-        places
+        slots
             .into_iter()
             .flatten()
             .chain(sequences.into_iter().flatten())
@@ -171,7 +171,7 @@ impl<T> Correlator<T> {
     #[must_use]
     pub fn len(&self) -> usize {
         match &self.matcher {
-            Matcher::Bits32(places) => places.len(),
+            Matcher::Bits32(slots) => slots.len(),
             Matcher::Bits8(sequences) => sequences.waiting(),
             Matcher::None(order) => order.waiting(),
         }
@@ -186,11 +186,11 @@ impl<T> Correlator<T> {
     /// How many answers may still come: those waited for, and those of requests given up. Without ids, a
     /// message that comes while none is owed is no answer at all.
     #[must_use]
-    pub fn owed(&self) -> usize {
+    pub fn pending_replies(&self) -> usize {
         match &self.matcher {
-            Matcher::Bits32(places) => places.len(),
-            Matcher::Bits8(sequences) => sequences.owed(),
-            Matcher::None(order) => order.owed(),
+            Matcher::Bits32(slots) => slots.len(),
+            Matcher::Bits8(sequences) => sequences.pending_replies(),
+            Matcher::None(order) => order.pending_replies(),
         }
     }
 }

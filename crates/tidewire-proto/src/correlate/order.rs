@@ -1,21 +1,21 @@
 //! No ids: first in, first out.
 //!
-//! The queue holds a place for every answer that is still owed. A request given up leaves its place behind, to
+//! The queue holds a slot for every answer that is still owed. A request given up leaves its place behind, to
 //! be used up by its late answer; one that was never sent leaves a hole, which no answer uses up.
 
 use std::collections::VecDeque;
 
 #[derive(Debug)]
 pub(super) struct Order<T> {
-    places: VecDeque<Place<T>>,
-    /// Number of the first place, counted over the life of the connection.
+    slots: VecDeque<Slot<T>>,
+    /// Number of the first slot, counted over the life of the connection.
     first: u64,
     waiting: usize,
     holes: usize,
 }
 
 #[derive(Debug)]
-enum Place<T> {
+enum Slot<T> {
     Waiting(T),
     GivenUp,
     Hole,
@@ -24,7 +24,7 @@ enum Place<T> {
 impl<T> Order<T> {
     pub(super) fn new() -> Self {
         Self {
-            places: VecDeque::new(),
+            slots: VecDeque::new(),
             first: 0,
             waiting: 0,
             holes: 0,
@@ -32,8 +32,8 @@ impl<T> Order<T> {
     }
 
     pub(super) fn insert(&mut self, value: T) -> u32 {
-        let number = self.first + self.places.len() as u64;
-        self.places.push_back(Place::Waiting(value));
+        let number = self.first + self.slots.len() as u64;
+        self.slots.push_back(Slot::Waiting(value));
         self.waiting += 1;
         (number % IDS) as u32 + 1
     }
@@ -41,51 +41,51 @@ impl<T> Order<T> {
     /// The oldest request whose answer is owed, unless it was given up.
     pub(super) fn answer(&mut self) -> Option<T> {
         self.drop_holes();
-        let place = self.places.pop_front()?;
+        let slot = self.slots.pop_front()?;
         self.first += 1;
-        match place {
-            Place::Waiting(value) => {
+        match slot {
+            Slot::Waiting(value) => {
                 self.waiting -= 1;
                 Some(value)
             }
-            Place::GivenUp | Place::Hole => None,
+            Slot::GivenUp | Slot::Hole => None,
         }
     }
 
     pub(super) fn give_up(&mut self, id: u32) -> Option<T> {
-        self.replace(id, Place::GivenUp)
+        self.replace(id, Slot::GivenUp)
     }
 
     pub(super) fn take(&mut self, id: u32) -> Option<T> {
-        let value = self.replace(id, Place::Hole)?;
+        let value = self.replace(id, Slot::Hole)?;
         self.holes += 1;
         self.drop_holes();
         Some(value)
     }
 
     pub(super) fn find_mut(&mut self, id: u32) -> Option<&mut T> {
-        match self.place_mut(id)? {
-            Place::Waiting(value) => Some(value),
-            Place::GivenUp | Place::Hole => None,
+        match self.slot_mut(id)? {
+            Slot::Waiting(value) => Some(value),
+            Slot::GivenUp | Slot::Hole => None,
         }
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
         (self.first..)
-            .zip(&self.places)
-            .filter_map(|(number, place)| match place {
-                Place::Waiting(value) => Some(((number % IDS) as u32 + 1, value)),
-                Place::GivenUp | Place::Hole => None,
+            .zip(&self.slots)
+            .filter_map(|(number, slot)| match slot {
+                Slot::Waiting(value) => Some(((number % IDS) as u32 + 1, value)),
+                Slot::GivenUp | Slot::Hole => None,
             })
     }
 
     pub(super) fn drain(&mut self) -> impl Iterator<Item = T> + '_ {
-        self.first += self.places.len() as u64;
+        self.first += self.slots.len() as u64;
         self.waiting = 0;
         self.holes = 0;
-        self.places.drain(..).filter_map(|place| match place {
-            Place::Waiting(value) => Some(value),
-            Place::GivenUp | Place::Hole => None,
+        self.slots.drain(..).filter_map(|slot| match slot {
+            Slot::Waiting(value) => Some(value),
+            Slot::GivenUp | Slot::Hole => None,
         })
     }
 
@@ -93,41 +93,41 @@ impl<T> Order<T> {
         self.waiting
     }
 
-    pub(super) fn owed(&self) -> usize {
-        self.places.len() - self.holes
+    pub(super) fn pending_replies(&self) -> usize {
+        self.slots.len() - self.holes
     }
 
-    fn place_mut(&mut self, id: u32) -> Option<&mut Place<T>> {
+    fn slot_mut(&mut self, id: u32) -> Option<&mut Slot<T>> {
         let number = u64::from(id.checked_sub(1)?);
         let index = (number + IDS - self.first % IDS) % IDS;
-        self.places.get_mut(usize::try_from(index).ok()?)
+        self.slots.get_mut(usize::try_from(index).ok()?)
     }
 
     /// Puts `with` in place of a waiting request.
-    fn replace(&mut self, id: u32, with: Place<T>) -> Option<T> {
-        let place = self.place_mut(id)?;
-        if !matches!(place, Place::Waiting(_)) {
+    fn replace(&mut self, id: u32, with: Slot<T>) -> Option<T> {
+        let slot = self.slot_mut(id)?;
+        if !matches!(slot, Slot::Waiting(_)) {
             return None;
         }
-        match std::mem::replace(place, with) {
-            Place::Waiting(value) => {
+        match std::mem::replace(slot, with) {
+            Slot::Waiting(value) => {
                 self.waiting -= 1;
                 Some(value)
             }
-            Place::GivenUp | Place::Hole => None,
+            Slot::GivenUp | Slot::Hole => None,
         }
     }
 
     /// Forgets the holes at both ends; one in the middle goes when it gets there.
     fn drop_holes(&mut self) {
-        while let Some(Place::Hole) = self.places.front() {
-            self.places.pop_front();
+        while let Some(Slot::Hole) = self.slots.front() {
+            self.slots.pop_front();
             self.first += 1;
             self.holes -= 1;
         }
         // What comes last has not been sent yet, so its number may be given to the next request.
-        while let Some(Place::Hole) = self.places.back() {
-            self.places.pop_back();
+        while let Some(Slot::Hole) = self.slots.back() {
+            self.slots.pop_back();
             self.holes -= 1;
         }
     }

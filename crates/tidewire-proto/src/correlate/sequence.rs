@@ -5,14 +5,14 @@
 
 #[derive(Debug)]
 pub(super) struct Sequences<T> {
-    places: Vec<Place<T>>,
+    slots: Vec<Slot<T>>,
     last: u8,
     waiting: usize,
     given_up: usize,
 }
 
 #[derive(Debug)]
-enum Place<T> {
+enum Slot<T> {
     Free,
     Waiting(T),
     GivenUp,
@@ -21,7 +21,7 @@ enum Place<T> {
 impl<T> Sequences<T> {
     pub(super) fn new() -> Self {
         Self {
-            places: std::iter::repeat_with(|| Place::Free)
+            slots: std::iter::repeat_with(|| Slot::Free)
                 .take(PENDING_MAX + 1)
                 .collect(),
             last: 0,
@@ -32,14 +32,14 @@ impl<T> Sequences<T> {
 
     /// Registers a request, unless every sequence is taken.
     pub(super) fn insert(&mut self, value: T) -> Result<u32, T> {
-        if self.owed() >= PENDING_MAX {
+        if self.pending_replies() >= PENDING_MAX {
             return Err(value);
         }
         // One of the 255 is free, so this ends.
         loop {
             self.last = self.last.checked_add(1).unwrap_or(1);
-            if let Some(place @ Place::Free) = self.places.get_mut(usize::from(self.last)) {
-                *place = Place::Waiting(value);
+            if let Some(slot @ Slot::Free) = self.slots.get_mut(usize::from(self.last)) {
+                *slot = Slot::Waiting(value);
                 self.waiting += 1;
                 return Ok(u32::from(self.last));
             }
@@ -47,14 +47,14 @@ impl<T> Sequences<T> {
     }
 
     pub(super) fn answer(&mut self, id: u32) -> Option<T> {
-        let place = self.places.get_mut(id as usize)?;
-        match std::mem::replace(place, Place::Free) {
-            Place::Free => None,
-            Place::GivenUp => {
+        let slot = self.slots.get_mut(id as usize)?;
+        match std::mem::replace(slot, Slot::Free) {
+            Slot::Free => None,
+            Slot::GivenUp => {
                 self.given_up -= 1;
                 None
             }
-            Place::Waiting(value) => {
+            Slot::Waiting(value) => {
                 self.waiting -= 1;
                 Some(value)
             }
@@ -63,50 +63,48 @@ impl<T> Sequences<T> {
 
     pub(super) fn give_up(&mut self, id: u32) -> Option<T> {
         let value = self.take(id)?;
-        // `take` found the place, so it is there.
-        self.places[id as usize] = Place::GivenUp;
+        // `take` found the slot, so it is there.
+        self.slots[id as usize] = Slot::GivenUp;
         self.given_up += 1;
         Some(value)
     }
 
     pub(super) fn take(&mut self, id: u32) -> Option<T> {
-        let place = self.places.get_mut(id as usize)?;
-        if !matches!(place, Place::Waiting(_)) {
+        let slot = self.slots.get_mut(id as usize)?;
+        if !matches!(slot, Slot::Waiting(_)) {
             return None;
         }
-        match std::mem::replace(place, Place::Free) {
-            Place::Waiting(value) => {
+        match std::mem::replace(slot, Slot::Free) {
+            Slot::Waiting(value) => {
                 self.waiting -= 1;
                 Some(value)
             }
-            Place::Free | Place::GivenUp => None,
+            Slot::Free | Slot::GivenUp => None,
         }
     }
 
     pub(super) fn find_mut(&mut self, id: u32) -> Option<&mut T> {
-        match self.places.get_mut(id as usize)? {
-            Place::Waiting(value) => Some(value),
-            Place::Free | Place::GivenUp => None,
+        match self.slots.get_mut(id as usize)? {
+            Slot::Waiting(value) => Some(value),
+            Slot::Free | Slot::GivenUp => None,
         }
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
-        (0..)
-            .zip(&self.places)
-            .filter_map(|(id, place)| match place {
-                Place::Waiting(value) => Some((id, value)),
-                Place::Free | Place::GivenUp => None,
-            })
+        (0..).zip(&self.slots).filter_map(|(id, slot)| match slot {
+            Slot::Waiting(value) => Some((id, value)),
+            Slot::Free | Slot::GivenUp => None,
+        })
     }
 
     pub(super) fn drain(&mut self) -> impl Iterator<Item = T> + '_ {
         self.waiting = 0;
         self.given_up = 0;
-        self.places
+        self.slots
             .iter_mut()
-            .filter_map(|place| match std::mem::replace(place, Place::Free) {
-                Place::Waiting(value) => Some(value),
-                Place::Free | Place::GivenUp => None,
+            .filter_map(|slot| match std::mem::replace(slot, Slot::Free) {
+                Slot::Waiting(value) => Some(value),
+                Slot::Free | Slot::GivenUp => None,
             })
     }
 
@@ -114,7 +112,7 @@ impl<T> Sequences<T> {
         self.waiting
     }
 
-    pub(super) fn owed(&self) -> usize {
+    pub(super) fn pending_replies(&self) -> usize {
         self.waiting + self.given_up
     }
 }

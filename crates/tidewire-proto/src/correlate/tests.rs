@@ -36,7 +36,7 @@ fn without_ids_the_first_reply_belongs_to_the_first_request() {
 }
 
 #[test]
-fn a_late_reply_does_not_match_the_next_request_in_the_same_place() {
+fn a_late_reply_does_not_match_the_next_request_in_the_same_slot() {
     let mut correlator = Correlator::new(10);
     let first = correlator.insert("first").unwrap();
     assert_eq!(correlator.give_up(first), Some("first"));
@@ -54,21 +54,21 @@ fn without_ids_a_late_reply_does_not_shift_the_others() {
     correlator.insert("quick").unwrap();
     assert_eq!(correlator.give_up(slow), Some("slow"));
     assert_eq!(correlator.give_up(slow), None);
-    assert_eq!((correlator.len(), correlator.owed()), (1, 2));
+    assert_eq!((correlator.len(), correlator.pending_replies()), (1, 2));
     assert_eq!(correlator.answer(0), None);
     assert_eq!(correlator.answer(0), Some("quick"));
-    assert_eq!(correlator.owed(), 0);
+    assert_eq!(correlator.pending_replies(), 0);
 }
 
 #[test]
-fn without_ids_a_request_that_was_not_sent_is_owed_no_reply() {
+fn without_ids_a_request_that_was_not_sent_has_no_pending_reply() {
     let mut correlator = Correlator::for_ids(RequestIds::None, 10);
     let ids: Vec<u32> = (0..4)
         .map(|value| correlator.insert(value).unwrap())
         .collect();
     assert_eq!(correlator.take(ids[1]), Some(1));
     assert_eq!(correlator.take(ids[3]), Some(3));
-    assert_eq!((correlator.len(), correlator.owed()), (2, 2));
+    assert_eq!((correlator.len(), correlator.pending_replies()), (2, 2));
     assert_eq!(correlator.answer(0), Some(0));
     assert_eq!(correlator.answer(0), Some(2));
     assert_eq!(correlator.answer(0), None);
@@ -116,9 +116,9 @@ fn a_sequence_given_up_is_not_used_before_its_reply_came() {
         assert_ne!(id, given_up);
         assert_eq!(correlator.answer(id), Some(value));
     }
-    assert_eq!((correlator.len(), correlator.owed()), (0, 1));
+    assert_eq!((correlator.len(), correlator.pending_replies()), (0, 1));
     assert_eq!(correlator.answer(given_up), None);
-    assert_eq!(correlator.owed(), 0);
+    assert_eq!(correlator.pending_replies(), 0);
     assert!((0..255).any(|value| correlator.insert(value) == Ok(given_up)));
 }
 
@@ -132,7 +132,7 @@ fn a_peer_that_never_answers_ends_in_a_full_window() {
             sent += 1;
         }
         assert_eq!(sent, if ids == RequestIds::None { 300 } else { 255 });
-        assert_eq!((correlator.len(), correlator.owed()), (0, sent));
+        assert_eq!((correlator.len(), correlator.pending_replies()), (0, sent));
         assert_eq!(correlator.drain().count(), 0);
         assert!(correlator.insert(0).is_ok());
     }
@@ -149,7 +149,7 @@ fn all_waiting_requests_are_drained() {
         let mut drained: Vec<i32> = correlator.drain().collect();
         drained.sort_unstable();
         assert_eq!(drained, [0, 1, 3, 4]);
-        assert_eq!((correlator.len(), correlator.owed()), (0, 0));
+        assert_eq!((correlator.len(), correlator.pending_replies()), (0, 0));
         assert_eq!(correlator.answer(numbers[0]), None);
     }
 }

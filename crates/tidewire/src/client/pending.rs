@@ -309,7 +309,7 @@ impl Pending {
     pub(super) fn answered_id(&self, message: &Message<'_>) -> Option<u32> {
         match message.kind {
             Kind::Reply | Kind::Error if message.id != 0 => Some(message.id),
-            Kind::OneWay if !self.has_ids && self.sent.owed() > 0 => Some(0),
+            Kind::OneWay if !self.has_ids && self.sent.pending_replies() > 0 => Some(0),
             _ => None,
         }
     }

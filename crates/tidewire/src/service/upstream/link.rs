@@ -102,7 +102,7 @@ impl Link {
 
     /// Whether an answer may still come, without ids that is for any message.
     pub(super) fn awaits_answer(&self) -> bool {
-        self.sent.owed() > 0
+        self.sent.pending_replies() > 0
     }
 
     /// Whether nobody waits for it.

@@ -8,25 +8,25 @@
 //! processor has to wait for that, for as long as all else takes that is done here.
 
 #[derive(Debug)]
-pub(super) struct Places<T> {
-    places: Vec<Place<T>>,
-    /// Indices of places without a value.
+pub(super) struct Slots<T> {
+    slots: Vec<Slot<T>>,
+    /// Indices of slots without a value.
     free: Vec<u32>,
     waiting: usize,
     uses: u32,
 }
 
 #[derive(Debug)]
-struct Place<T> {
+struct Slot<T> {
     /// That of the last request in it.
     id: u32,
     value: Option<T>,
 }
 
-impl<T> Places<T> {
+impl<T> Slots<T> {
     pub(super) fn new() -> Self {
         Self {
-            places: Vec::new(),
+            slots: Vec::new(),
             free: Vec::new(),
             waiting: 0,
             uses: 0,
@@ -42,54 +42,54 @@ impl<T> Places<T> {
             Some(index) => index,
             None => self.add(),
         };
-        // Places count from 1 on the wire, because ids start at 1.
-        let id = self.uses << PLACE_BITS | (index + 1);
-        let place = &mut self.places[index as usize];
-        place.id = id;
-        place.value = Some(value);
+        // Slots count from 1 on the wire, because ids start at 1.
+        let id = self.uses << SLOT_BITS | (index + 1);
+        let slot = &mut self.slots[index as usize];
+        slot.id = id;
+        slot.value = Some(value);
         self.waiting += 1;
         id
     }
 
     #[cold]
     fn add(&mut self) -> u32 {
-        let index = self.places.len() as u32;
-        self.places.push(Place { id: 0, value: None });
+        let index = self.slots.len() as u32;
+        self.slots.push(Slot { id: 0, value: None });
         index
     }
 
     #[inline]
     pub(super) fn take(&mut self, id: u32) -> Option<T> {
-        let index = (id & PLACE_MASK).checked_sub(1)?;
-        let place = self.places.get_mut(index as usize)?;
-        if place.id != id {
+        let index = (id & SLOT_MASK).checked_sub(1)?;
+        let slot = self.slots.get_mut(index as usize)?;
+        if slot.id != id {
             return None;
         }
-        let value = place.value.take()?;
+        let value = slot.value.take()?;
         self.free.push(index);
         self.waiting -= 1;
         Some(value)
     }
 
     pub(super) fn find_mut(&mut self, id: u32) -> Option<&mut T> {
-        let index = (id & PLACE_MASK).checked_sub(1)?;
-        let place = self.places.get_mut(index as usize)?;
-        if place.id != id {
+        let index = (id & SLOT_MASK).checked_sub(1)?;
+        let slot = self.slots.get_mut(index as usize)?;
+        if slot.id != id {
             return None;
         }
-        place.value.as_mut()
+        slot.value.as_mut()
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
-        let places = self.places.iter();
-        places.filter_map(|place| Some((place.id, place.value.as_ref()?)))
+        let slots = self.slots.iter();
+        slots.filter_map(|slot| Some((slot.id, slot.value.as_ref()?)))
     }
 
     pub(super) fn drain(&mut self) -> impl Iterator<Item = T> + '_ {
         self.waiting = 0;
         self.free.clear();
-        let places = std::mem::take(&mut self.places).into_iter();
-        places.filter_map(|place| place.value)
+        let slots = std::mem::take(&mut self.slots).into_iter();
+        slots.filter_map(|slot| slot.value)
     }
 
     pub(super) fn len(&self) -> usize {
@@ -97,9 +97,9 @@ impl<T> Places<T> {
     }
 }
 
-const PLACE_BITS: u32 = 16;
-const PLACE_MASK: u32 = (1 << PLACE_BITS) - 1;
-const USES_MAX: u32 = (1 << (32 - PLACE_BITS)) - 1;
+const SLOT_BITS: u32 = 16;
+const SLOT_MASK: u32 = (1 << SLOT_BITS) - 1;
+const USES_MAX: u32 = (1 << (32 - SLOT_BITS)) - 1;
 
-/// Most requests that places can tell apart.
-pub(super) const PENDING_MAX: usize = (1 << PLACE_BITS) - 1;
+/// Most requests that slots can tell apart.
+pub(super) const PENDING_MAX: usize = (1 << SLOT_BITS) - 1;
