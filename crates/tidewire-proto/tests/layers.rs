@@ -35,13 +35,13 @@ fn carry(from: &mut Stack, to: &mut Stack, piece_bytes: usize) -> Result<bool, L
 }
 
 /// Exchanges until neither has anything to say.
-fn settle(one: &mut Stack, other: &mut Stack, piece_bytes: usize) {
+fn exchange_all(one: &mut Stack, other: &mut Stack, piece_bytes: usize) {
     while carry(one, other, piece_bytes).unwrap() | carry(other, one, piece_bytes).unwrap() {}
 }
 
 fn ready(layers: u8) -> (Stack, Stack) {
     let (mut client, mut server) = sides(layers);
-    settle(&mut client, &mut server, usize::MAX);
+    exchange_all(&mut client, &mut server, usize::MAX);
     assert!(client.is_ready() && server.is_ready());
     (client, server)
 }

@@ -7,8 +7,8 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use tidewire_proto::body::{ErrorBody, ErrorCode};
 use tidewire_proto::codec::{
-    AnyCodec, Codec, Decoded, Delimited, LengthField, LengthSize, Lines, PayloadKind, Presence,
-    Raw, Said, Srmp, SrmpRpc, Tw1, Uvrpc, contract,
+    AnyCodec, ChatMessage, Codec, Decoded, Delimited, LengthField, LengthSize, Lines, PayloadKind,
+    Presence, Raw, Srmp, SrmpRpc, Tw1, Uvrpc, contract,
 };
 use tidewire_proto::limits::{FRAME_BYTES_MAX, LINE_BYTES_MAX};
 use tidewire_proto::message::{FLAG_NAMED, Kind, MemberId, Message, PresenceEvent};
@@ -181,14 +181,14 @@ fn frames_of_runs(codec: &AnyCodec, runs: &[(Owned, usize)]) -> Vec<u8> {
 
 /// A FlatBuffer of any layout, the parts of which may lie upon each other, with its length in front.
 fn any_flat_frame() -> impl Strategy<Value = Vec<u8>> {
-    let places = (1..8_usize, 0..24_usize, prop::array::uniform4(0..7_u16));
+    let positions = (1..8_usize, 0..24_usize, prop::array::uniform4(0..7_u16));
     // Mostly such as a type, a number, a count and a reference may be.
     let word = prop_oneof![
         0..4_u32,
         prop::sample::select(vec![4, 8, 12, 20, 40]),
         0..60_u32
     ];
-    let frame = (vec(word, 24..32), places).prop_map(|(mut words, (table, vtable, slots))| {
+    let frame = (vec(word, 24..32), positions).prop_map(|(mut words, (table, vtable, slots))| {
         words[0] = 4 * table as u32;
         let mut flat: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
         let back = 4 * (table as i32 - vtable as i32);
@@ -409,14 +409,14 @@ proptest! {
         let name = "n".repeat(name_bytes);
         let payload = vec![b'x'; payload_bytes];
         let member = MemberId(1);
-        let said = Said { channel: 1, member, name: &name, private: true, payload: &payload };
+        let chat = ChatMessage { channel: 1, member, name: &name, private: true, payload: &payload };
         let presence =
             Presence { channel: 1, member, name: &name, event: PresenceEvent::Left };
         for codec in AnyCodec::NAMES.iter().filter_map(|name| AnyCodec::by_name(name).ok()) {
             let refusal = ErrorBody { code: ErrorCode::NotFound, text: &name };
             let steps: [Step<'_>; 4] = [
                 &|out| codec.encode(&message.message(), out).is_ok(),
-                &|out| codec.encode_said(&said, out).is_ok(),
+                &|out| codec.encode_chat_message(&chat, out).is_ok(),
                 &|out| codec.encode_presence(&presence, out).is_ok(),
                 &|out| codec.encode_error(&message.message(), &refusal, out).is_ok(),
             ];

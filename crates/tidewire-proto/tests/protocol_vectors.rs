@@ -6,7 +6,7 @@ use tidewire_proto::body::{
     ErrorBody, ErrorCode, GapBody, GoAwayBody, GoAwayCode, JoinBody, JoinedBody, PresenceBody,
     RoomCall, Roster, SubscribeBody,
 };
-use tidewire_proto::codec::{Codec, Decoded, Lines, Presence, Said, Tw1};
+use tidewire_proto::codec::{ChatMessage, Codec, Decoded, Lines, Presence, Tw1};
 use tidewire_proto::error::DecodeError;
 use tidewire_proto::handshake::{Hello, Welcome};
 use tidewire_proto::limits;
@@ -405,7 +405,7 @@ fn lines_read_as_the_page_says() {
 /// What the lines codec makes of the event of this name.
 fn rendered(event: &str) -> Vec<u8> {
     let mut out = Vec::new();
-    let said = |private, payload| Said {
+    let message = |private, payload| ChatMessage {
         channel: ROOM,
         member: ADA,
         name: "ada",
@@ -424,17 +424,19 @@ fn rendered(event: &str) -> Vec<u8> {
             Lines.encode(&prompt, &mut out).expect("fits");
         }
         "said" => Lines
-            .encode_said(&said(false, b"hi all"), &mut out)
+            .encode_chat_message(&message(false, b"hi all"), &mut out)
             .expect("fits"),
         "whispered" => Lines
-            .encode_said(&said(true, b"psst"), &mut out)
+            .encode_chat_message(&message(true, b"psst"), &mut out)
             .expect("fits"),
         "announced" => {
-            let announced = Said {
+            let announced = ChatMessage {
                 name: "",
-                ..said(false, b"we close soon")
+                ..message(false, b"we close soon")
             };
-            Lines.encode_said(&announced, &mut out).expect("fits");
+            Lines
+                .encode_chat_message(&announced, &mut out)
+                .expect("fits");
         }
         "joined" | "left" | "here" => {
             let event = match event {

@@ -9,8 +9,9 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use super::{
-    Codec, CodecSpecError, ConnectionState, Decoded, Delimited, FrameLayout, LengthField, Lines,
-    MethodCase, Presence, Raw, RequestIds, Said, Srmp, SrmpRpc, Subscription, Tw1, Uvrpc, spec,
+    ChatMessage, Codec, CodecSpecError, ConnectionState, Decoded, Delimited, FrameLayout,
+    LengthField, Lines, MethodCase, Presence, Raw, RequestIds, Srmp, SrmpRpc, Subscription, Tw1,
+    Uvrpc, spec,
 };
 use crate::body::ErrorBody;
 use crate::error::{DecodeError, EncodeError};
@@ -269,8 +270,12 @@ impl Codec for AnyCodec {
         Ok(())
     }
 
-    fn encode_said(&self, said: &Said<'_>, out: &mut Vec<u8>) -> Result<(), EncodeError> {
-        each!(self, codec => codec.encode_said(said, out))
+    fn encode_chat_message(
+        &self,
+        message: &ChatMessage<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), EncodeError> {
+        each!(self, codec => codec.encode_chat_message(message, out))
     }
 
     fn encode_presence(
@@ -350,7 +355,7 @@ mod tests {
     #[test]
     fn a_custom_codec_answers_for_itself() {
         let custom = AnyCodec::Custom(Arc::new(Lines));
-        let said = Said {
+        let message = ChatMessage {
             channel: 1,
             member: MemberId(2),
             name: "ada",
@@ -358,7 +363,7 @@ mod tests {
             payload: b"hi",
         };
         let mut out = Vec::new();
-        custom.encode_said(&said, &mut out).unwrap();
+        custom.encode_chat_message(&message, &mut out).unwrap();
         // Not the default of the trait, which would be a bare "hi".
         assert_eq!(out, b"[ada]: hi\n");
     }
@@ -409,8 +414,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_in_a_room_reaches_every_codec_and_presence_only_some() {
-        let said = Said {
+    fn every_codec_frames_chat_messages_and_some_frame_presence() {
+        let message = ChatMessage {
             channel: 1,
             member: MemberId(2),
             name: "ada",
@@ -420,7 +425,7 @@ mod tests {
         for name in AnyCodec::NAMES {
             let codec = AnyCodec::by_name(name).unwrap();
             let mut out = Vec::new();
-            codec.encode_said(&said, &mut out).unwrap();
+            codec.encode_chat_message(&message, &mut out).unwrap();
             assert!(!out.is_empty(), "{name}");
             out.clear();
             let told = codec.encode_gap(1, 5, &mut out);

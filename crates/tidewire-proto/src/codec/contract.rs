@@ -365,7 +365,7 @@ fn layout_reads<C: Codec + ?Sized>(
     }
     agrees(frame, message.payload, message.id)
         && agrees(&ignored, message.payload, message.id)
-        && each_alike(&template, |id, payload| {
+        && each_variant(&template, |id, payload| {
             let mut frame = Vec::new();
             let id_read = if has_id { id } else { message.id };
             !template.write(id, payload, &mut frame) || agrees(&frame, payload, id_read)
@@ -387,11 +387,14 @@ fn layout_writes<C: Codec + ?Sized>(codec: &C, frame: &[u8], message: &Message<'
         !template.write(id, payload, &mut written)
             || codec.encode(&message, &mut encoded).is_ok() && written == encoded
     };
-    agrees(message.id, message.payload) && each_alike(&template, agrees)
+    agrees(message.id, message.payload) && each_variant(&template, agrees)
 }
 
 /// Tries ids at the borders of what formats can express, and payloads that look like what is around them.
-fn each_alike(template: &FrameTemplate<'_>, mut is_right: impl FnMut(u32, &[u8]) -> bool) -> bool {
+fn each_variant(
+    template: &FrameTemplate<'_>,
+    mut is_right: impl FnMut(u32, &[u8]) -> bool,
+) -> bool {
     let (frame, message) = (template.frame(), template.message());
     let (head, rest) = frame.split_at(template.layout().payload().start);
     let (payload, tail) = rest.split_at(message.payload.len());

@@ -205,7 +205,7 @@ impl Codec for LengthField {
     fn layout(&self, frame: &[u8], message: &Message<'_>) -> Option<FrameLayout> {
         let header_bytes = frame.len().checked_sub(message.payload.len())?;
         // A longer one costs as much to compare as to read.
-        if header_bytes > HEADER_BYTES_ALIKE_MAX {
+        if header_bytes > TEMPLATE_HEADER_BYTES_MAX {
             return None;
         }
         let offset = self.header.as_slice().len()..self.prefix_bytes();
@@ -266,7 +266,7 @@ const fn varint(mut value: u32) -> (u64, usize) {
 
 const NAME: &str = "length-field";
 /// Longest header for which frames have a template.
-const HEADER_BYTES_ALIKE_MAX: usize = 8;
+const TEMPLATE_HEADER_BYTES_MAX: usize = 8;
 const VARINT_BYTES_MAX: usize = 5;
 const VARINT_LAST_BYTE_MAX: u8 = 0x0F;
 

@@ -11,7 +11,7 @@
 //! Rejected: escaping what people say instead of replacing it (a line within its limit would grow beyond it).
 
 use super::scan::find_byte;
-use super::{Codec, Decoded, Presence, Said, check_unnamed};
+use super::{ChatMessage, Codec, Decoded, Presence, check_unnamed};
 use crate::body::{ErrorBody, GoAwayBody, displayed_name};
 use crate::error::{DecodeError, EncodeError};
 use crate::limits::LINE_BYTES_MAX;
@@ -97,19 +97,27 @@ impl Codec for Lines {
         }
     }
 
-    fn encode_said(&self, said: &Said<'_>, out: &mut Vec<u8>) -> Result<(), EncodeError> {
-        if said.name.is_empty() {
-            return encode_announced(said.payload, out);
+    fn encode_chat_message(
+        &self,
+        message: &ChatMessage<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), EncodeError> {
+        if message.name.is_empty() {
+            return encode_announced(message.payload, out);
         }
-        let address: &[u8] = if said.private { b" -> you]: " } else { b"]: " };
-        let name = displayed_name(said.name);
-        let frame_bytes = 1 + name.len() + address.len() + said.payload.len() + 1;
-        check_line_bytes(said.payload.len(), frame_bytes)?;
+        let address: &[u8] = if message.private {
+            b" -> you]: "
+        } else {
+            b"]: "
+        };
+        let name = displayed_name(message.name);
+        let frame_bytes = 1 + name.len() + address.len() + message.payload.len() + 1;
+        check_line_bytes(message.payload.len(), frame_bytes)?;
         out.reserve(frame_bytes);
         out.push(b'[');
         out.extend_from_slice(name.as_bytes());
         out.extend_from_slice(address);
-        push_visible(said.payload, out);
+        push_visible(message.payload, out);
         out.push(b'\n');
         Ok(())
     }
@@ -220,8 +228,8 @@ mod tests {
         }
     }
 
-    fn said<'a>(name: &'a str, payload: &'a [u8], private: bool) -> Said<'a> {
-        Said {
+    fn chat_message<'a>(name: &'a str, payload: &'a [u8], private: bool) -> ChatMessage<'a> {
+        ChatMessage {
             channel: 3,
             member: MemberId(1),
             name,
@@ -280,10 +288,10 @@ mod tests {
     fn what_is_said_names_its_speaker() {
         let mut out = Vec::new();
         Lines
-            .encode_said(&said("ada", b"hi all", false), &mut out)
+            .encode_chat_message(&chat_message("ada", b"hi all", false), &mut out)
             .unwrap();
         Lines
-            .encode_said(&said("bob", b"psst", true), &mut out)
+            .encode_chat_message(&chat_message("bob", b"psst", true), &mut out)
             .unwrap();
         assert_eq!(out, b"[ada]: hi all\n[bob -> you]: psst\n");
     }
@@ -294,7 +302,7 @@ mod tests {
         // An escape sequence, its one-byte form as UTF-8 and as a raw byte, a forged line, and a tab.
         let text = b"\x1b[2Ja\xC2\x9b2Jb\x9b2Jc\r\n[root]: hi\td";
         Lines
-            .encode_said(&said("e\u{7}ve", text, false), &mut out)
+            .encode_chat_message(&chat_message("e\u{7}ve", text, false), &mut out)
             .unwrap();
         assert_eq!(out, b"[e?ve]: ?[2Ja?2Jb?2Jc??[root]: hi\td\n");
     }
@@ -397,7 +405,7 @@ mod tests {
         }
         let room_for = limit - "[ada]: \n".len() as u64;
         assert_eq!(
-            Lines.encode_said(&said("ada", &long, false), &mut out),
+            Lines.encode_chat_message(&chat_message("ada", &long, false), &mut out),
             Err(EncodeError::PayloadTooLarge {
                 bytes: limit,
                 limit: room_for
@@ -406,7 +414,7 @@ mod tests {
         assert_eq!(out, b"before");
         let fits = &long[..room_for as usize];
         assert_eq!(
-            Lines.encode_said(&said("ada", fits, false), &mut out),
+            Lines.encode_chat_message(&chat_message("ada", fits, false), &mut out),
             Ok(())
         );
         assert_eq!(line_of(&out["before".len()..]).1, LINE_BYTES_MAX);

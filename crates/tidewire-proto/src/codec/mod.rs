@@ -137,7 +137,7 @@ pub use delimited::Delimited;
 pub use length_field::{LengthField, LengthSize};
 pub use lines::Lines;
 pub use raw::Raw;
-pub use room::{Presence, Said, Subscription};
+pub use room::{ChatMessage, Presence, Subscription};
 pub use spec::{CodecSpecError, InvalidParameter};
 pub use srmp::{ONE_WAY_SEQUENCE, PayloadKind, Srmp};
 pub use srmp_rpc::{RpcPayload, SrmpRpc};
@@ -355,18 +355,22 @@ pub trait Codec: Send + Sync + 'static {
     /// This codec cannot express the message; `out` is unchanged.
     fn encode(&self, message: &Message<'_>, out: &mut Vec<u8>) -> Result<(), EncodeError>;
 
-    /// Appends the frame by which a room's member hears `said`.
+    /// Appends the frame by which a room's member receives a chat message.
     ///
     /// # Errors
     /// As [`Codec::encode`].
-    fn encode_said(&self, said: &Said<'_>, out: &mut Vec<u8>) -> Result<(), EncodeError> {
+    fn encode_chat_message(
+        &self,
+        chat: &ChatMessage<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), EncodeError> {
         let message = Message {
             kind: Kind::Deliver,
-            flags: if said.private { FLAG_PRIVATE } else { 0 },
-            channel: said.channel,
-            id: said.member.0,
+            flags: if chat.private { FLAG_PRIVATE } else { 0 },
+            channel: chat.channel,
+            id: chat.member.0,
             name: "",
-            payload: said.payload,
+            payload: chat.payload,
         };
         self.encode(&message, out)
     }
@@ -405,7 +409,7 @@ pub trait Codec: Send + Sync + 'static {
     /// is sent header and shared bytes as one frame.
     ///
     /// The shared bytes are encoded once for all members of a room or subscribers of a pattern and kept in its log:
-    /// [`Codec::encode_said`], [`Codec::encode_presence`], and [`Codec::encode`] of a [`Kind::Deliver`]. Notices of gaps
+    /// [`Codec::encode_chat_message`], [`Codec::encode_presence`], and [`Codec::encode`] of a [`Kind::Deliver`]. Notices of gaps
     /// and the roster of a room get a header, too. A whisper gets none, because it is encoded for one member.
     ///
     /// It is called again if the subscriber took nothing, so the same arguments give the same bytes.

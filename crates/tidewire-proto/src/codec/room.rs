@@ -4,7 +4,7 @@ use crate::message::{MemberId, PresenceEvent};
 
 /// Something said in a room, ready to be framed for its receivers.
 #[derive(Clone, Copy, Debug)]
-pub struct Said<'a> {
+pub struct ChatMessage<'a> {
     /// Alias of the room.
     pub channel: u16,
     /// The member who said it; 0 for the room itself.

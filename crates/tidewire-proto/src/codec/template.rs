@@ -21,13 +21,13 @@ use crate::message::Message;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FrameLayout {
     payload: Range<usize>,
-    id: IdPlace,
+    id: IdPosition,
     ignored: Range<usize>,
 }
 
 /// Where an id stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum IdPlace {
+enum IdPosition {
     Nowhere,
     /// In four bytes.
     Word {
@@ -47,7 +47,7 @@ impl FrameLayout {
     pub const fn new(payload: Range<usize>) -> Self {
         Self {
             payload,
-            id: IdPlace::Nowhere,
+            id: IdPosition::Nowhere,
             ignored: 0..0,
         }
     }
@@ -56,7 +56,7 @@ impl FrameLayout {
     #[inline(always)]
     #[must_use]
     pub const fn with_id(self, at: usize) -> Self {
-        let id = IdPlace::Word { at };
+        let id = IdPosition::Word { at };
         Self { id, ..self }
     }
 
@@ -65,7 +65,7 @@ impl FrameLayout {
     #[inline(always)]
     #[must_use]
     pub const fn with_id_byte(self, at: usize, first: u32) -> Self {
-        let id = IdPlace::Byte { at, first };
+        let id = IdPosition::Byte { at, first };
         Self { id, ..self }
     }
 
@@ -86,9 +86,9 @@ impl FrameLayout {
     #[must_use]
     pub const fn id(&self) -> Range<usize> {
         match self.id {
-            IdPlace::Nowhere => 0..0,
-            IdPlace::Word { at } => at..at.saturating_add(ID_BYTES),
-            IdPlace::Byte { at, .. } => at..at.saturating_add(1),
+            IdPosition::Nowhere => 0..0,
+            IdPosition::Word { at } => at..at.saturating_add(ID_BYTES),
+            IdPosition::Byte { at, .. } => at..at.saturating_add(1),
         }
     }
 
@@ -96,7 +96,7 @@ impl FrameLayout {
     #[must_use]
     pub const fn first_id(&self) -> u32 {
         match self.id {
-            IdPlace::Byte { first, .. } => first,
+            IdPosition::Byte { first, .. } => first,
             _ => 0,
         }
     }
@@ -201,12 +201,12 @@ impl<'a> FrameTemplate<'a> {
         let is_word = header_bytes <= WORD_BYTES;
         // Each form of id in an arm of its own: of a known codec, the compiler then knows what they have in common.
         let (is_header_short, id_bits, id_shift, first_id) = match layout.id {
-            IdPlace::Nowhere => (is_word, 0, 0, 0),
-            IdPlace::Word { at: WORD_BYTES } => (header_bytes == WORD_BYTES + ID_BYTES, 0, 0, 0),
-            IdPlace::Word { at } => (is_word, u32::MAX, bits_before(at), 0),
-            IdPlace::Byte { at, first } => (is_word, 0xFF, bits_before(at), first),
+            IdPosition::Nowhere => (is_word, 0, 0, 0),
+            IdPosition::Word { at: WORD_BYTES } => (header_bytes == WORD_BYTES + ID_BYTES, 0, 0, 0),
+            IdPosition::Word { at } => (is_word, u32::MAX, bits_before(at), 0),
+            IdPosition::Byte { at, first } => (is_word, 0xFF, bits_before(at), first),
         };
-        let is_id_behind = layout.id == IdPlace::Word { at: WORD_BYTES };
+        let is_id_behind = layout.id == IdPosition::Word { at: WORD_BYTES };
         let is_short = is_header_short && layout.payload.end == frame.len();
         let mask = word_bits & !u64::from(id_bits).unbounded_shl(id_shift);
         let parts = if is_short {
@@ -294,9 +294,9 @@ impl<'a> FrameTemplate<'a> {
             }
         };
         let id = match self.layout.id {
-            IdPlace::Nowhere => 0,
-            IdPlace::Word { .. } => id,
-            IdPlace::Byte { .. } => self.id_of(id),
+            IdPosition::Nowhere => 0,
+            IdPosition::Word { .. } => id,
+            IdPosition::Byte { .. } => self.id_of(id),
         };
         let rest = strip(self.parts.middle, rest)?;
         let (payload, tail) = rest.split_at_checked(self.payload_bytes)?;
@@ -315,17 +315,17 @@ impl<'a> FrameTemplate<'a> {
     /// the id one that the frame can express. The same as [`Codec::encode`] writes, only sooner.
     #[must_use]
     pub fn write(&self, id: u32, payload: &[u8], out: &mut Vec<u8>) -> bool {
-        let (place, id_place) = (self.layout.payload(), self.layout.id());
-        let is_byte = id_place.len() == 1;
+        let (payload_range, id_range) = (self.layout.payload(), self.layout.id());
+        let is_byte = id_range.len() == 1;
         if payload.len() != self.payload_bytes || is_byte && id.wrapping_sub(self.first_id) > 0xFF {
             return false;
         }
         let start = out.len();
         out.extend_from_slice(self.frame);
         let frame = &mut out[start..];
-        let id_bytes = id_place.len();
-        frame[id_place].copy_from_slice(&id.to_le_bytes()[..id_bytes]);
-        frame[place].copy_from_slice(payload);
+        let id_bytes = id_range.len();
+        frame[id_range].copy_from_slice(&id.to_le_bytes()[..id_bytes]);
+        frame[payload_range].copy_from_slice(payload);
         true
     }
 

@@ -51,7 +51,7 @@ fn learnt<'a>(layout: &FrameLayout, frame: &'a [u8]) -> Option<FrameTemplate<'a>
 }
 
 #[test]
-fn every_form_of_layout_is_written_and_read_alike() {
+fn every_form_of_layout_round_trips() {
     let bytes: Vec<u8> = (100..140).collect();
     let mut forms = layouts();
     let short = |start: usize| FrameLayout::new(start..40);
@@ -111,7 +111,7 @@ fn another_byte_is_another_frame_but_for_id_payload_and_what_is_ignored() {
         for at in 0..bytes.len() {
             let mut other = bytes.clone();
             other[at] ^= 0x80;
-            let is_free = free.iter().any(|place| place.contains(&at));
+            let is_free = free.iter().any(|range| range.contains(&at));
             assert_eq!(template.read(&other).is_some(), is_free, "{layout:?} {at}");
         }
     }

@@ -101,8 +101,8 @@ impl RoomLog {
     #[must_use]
     pub fn must_grow_for(&self, bytes: usize) -> bool {
         let last = self.last();
-        let has_place = last.ends.len() < last.ends.capacity();
-        !has_place || last.bytes.len() + bytes > last.bytes.capacity().min(SEGMENT_BYTES)
+        let has_free_end = last.ends.len() < last.ends.capacity();
+        !has_free_end || last.bytes.len() + bytes > last.bytes.capacity().min(SEGMENT_BYTES)
     }
 
     /// Frees the segments kept for reuse.

@@ -176,9 +176,9 @@ fn check_stream<'a>(
 
 /// Whatever one person says, another's terminal gets one line without commands in it.
 fn check_rendering(text: &[u8]) {
-    use tidewire_proto::codec::Said;
+    use tidewire_proto::codec::ChatMessage;
     use tidewire_proto::message::MemberId;
-    let said = Said {
+    let message = ChatMessage {
         channel: 1,
         member: MemberId(1),
         name: "ada",
@@ -186,7 +186,7 @@ fn check_rendering(text: &[u8]) {
         payload: text,
     };
     let mut out = Vec::new();
-    match Lines.encode_said(&said, &mut out) {
+    match Lines.encode_chat_message(&message, &mut out) {
         Ok(()) => {
             let line = str::from_utf8(&out).expect("a line is UTF-8");
             let line = line.strip_suffix('\n').expect("a line ends");

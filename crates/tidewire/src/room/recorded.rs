@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tidewire_proto::codec::{AnyCodec, Codec, Said};
+use tidewire_proto::codec::{AnyCodec, ChatMessage, Codec};
 use tidewire_proto::error::EncodeError;
 use tidewire_proto::message::{Kind, MemberId, Message};
 
@@ -60,7 +60,7 @@ impl LaneRooms<'_> {
 
     fn append_announced(&mut self, shared: &SharedRoom, payload: &[u8]) -> Result<(), RoomError> {
         let alias = shared.alias;
-        let said = Said {
+        let said = ChatMessage {
             channel: alias,
             member: NOBODY,
             name: "",
@@ -71,13 +71,13 @@ impl LaneRooms<'_> {
         if let Some(log) = outbox.logs.get_mut(alias) {
             let expected = payload.len() + FRAME_OVERHEAD_BYTES_MAX;
             let (position, bytes) =
-                log.append_with(expected, |out| config.codec.encode_said(&said, out))?;
+                log.append_with(expected, |out| config.codec.encode_chat_message(&said, out))?;
             self.sessions.counters.said.add(1);
             self.handle_appended(alias, position, bytes, 0);
             return Ok(());
         }
         let mut frame = outbox.buffers.take();
-        let encoded = config.codec.encode_said(&said, &mut frame);
+        let encoded = config.codec.encode_chat_message(&said, &mut frame);
         if encoded.is_ok() {
             self.sessions.counters.said.add(1);
             self.send_said(shared.other_lanes(self.exchange.lane), alias, &frame);
@@ -217,14 +217,14 @@ fn encode_remembered(
             return Ok(());
         }
     }
-    let said = Said {
+    let said = ChatMessage {
         channel: alias,
         member: *member,
         name,
         private: false,
         payload,
     };
-    codec.encode_said(&said, out)
+    codec.encode_chat_message(&said, out)
 }
 
 /// The member number of the room itself.

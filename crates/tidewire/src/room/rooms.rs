@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use tidewire_io::timer::TimerId;
 use tidewire_proto::body::validate_name;
-use tidewire_proto::codec::{AnyCodec, Codec, Presence, Said};
+use tidewire_proto::codec::{AnyCodec, ChatMessage, Codec, Presence};
 use tidewire_proto::error::EncodeError;
 use tidewire_proto::message::{MemberId, PresenceEvent};
 use tidewire_proto::room::{Coalescer, Policy, Subscriber};
@@ -301,7 +301,7 @@ impl LaneRooms<'_> {
         let Some(member) = &session.profile.member else {
             return Err(RoomError::NotJoined);
         };
-        let said = Said {
+        let said = ChatMessage {
             channel: alias,
             member: member.id,
             name: &member.name,
@@ -311,7 +311,7 @@ impl LaneRooms<'_> {
         config.check_shared_frame(payload.len(), FRAME_OVERHEAD_BYTES_MAX)?;
         let (position, bytes) = log
             .append_with(payload.len() + FRAME_OVERHEAD_BYTES_MAX, |out| {
-                config.codec.encode_said(&said, out)
+                config.codec.encode_chat_message(&said, out)
             })?;
         session.memberships[index]
             .subscriber
@@ -340,7 +340,7 @@ impl LaneRooms<'_> {
             .directory
             .find(name)
             .ok_or(RoomError::NoSuchMember)?;
-        let said = Said {
+        let said = ChatMessage {
             channel: alias,
             member: member.id,
             name: &member.name,
@@ -350,7 +350,7 @@ impl LaneRooms<'_> {
         let Self {
             sessions, exchange, ..
         } = self;
-        let encode = |codec: &AnyCodec, out: &mut Vec<u8>| codec.encode_said(&said, out);
+        let encode = |codec: &AnyCodec, out: &mut Vec<u8>| codec.encode_chat_message(&said, out);
         let sent = match target.lane() == exchange.lane {
             // The receiver may be this very session.
             true => sessions.with_output_in_place(target.slot(), |sessions| {

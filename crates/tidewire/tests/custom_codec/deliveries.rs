@@ -4,7 +4,9 @@ use tidewire::{
     AnyCodec, Context, HandlerError, HandlerResult, Kind, Limits, Message, OwnedMessage, Policy,
     Server,
 };
-use tidewire_proto::codec::{Codec, Decoded, Presence, RequestIds, Said, Subscription, contract};
+use tidewire_proto::codec::{
+    ChatMessage, Codec, Decoded, Presence, RequestIds, Subscription, contract,
+};
 use tidewire_proto::error::{DecodeError, EncodeError};
 use tidewire_testkit::{Peer, TestServer};
 
@@ -80,10 +82,14 @@ impl Codec for Topical {
         Ok(())
     }
 
-    fn encode_said(&self, said: &Said<'_>, out: &mut Vec<u8>) -> Result<(), EncodeError> {
+    fn encode_chat_message(
+        &self,
+        message: &ChatMessage<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), EncodeError> {
         let mut shared = Vec::new();
-        push_shared(Kind::Deliver, said.payload, &mut shared)?;
-        if said.private {
+        push_shared(Kind::Deliver, message.payload, &mut shared)?;
+        if message.private {
             // It is for one member, and so in no log.
             push_header(PRIVATE, &shared, out);
         }
@@ -91,8 +97,12 @@ impl Codec for Topical {
         Ok(())
     }
 
-    fn encode_presence(&self, said: &Presence<'_>, out: &mut Vec<u8>) -> Result<(), EncodeError> {
-        push_shared(Kind::Presence, said.name.as_bytes(), out)
+    fn encode_presence(
+        &self,
+        presence: &Presence<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), EncodeError> {
+        push_shared(Kind::Presence, presence.name.as_bytes(), out)
     }
 
     fn encode_gap(&self, _: u16, lost: u64, out: &mut Vec<u8>) -> Result<(), EncodeError> {

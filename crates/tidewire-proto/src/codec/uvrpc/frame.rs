@@ -70,8 +70,8 @@ impl<'a> RpcFrame<'a> {
 
     /// Where the number and the parameters of the frame that fills `bytes` lie, if another number and other parameters of
     /// the same length change nothing else that is read.
-    pub(super) fn free_places(bytes: &[u8]) -> Option<(usize, Range<usize>)> {
-        Table::root(bytes).ok()?.free_places(SLOTS)
+    pub(super) fn template_positions(bytes: &[u8]) -> Option<(usize, Range<usize>)> {
+        Table::root(bytes).ok()?.template_positions(SLOTS)
     }
 
     /// How many bytes [`RpcFrame::encode`] appends.

@@ -137,7 +137,7 @@ impl Codec for Uvrpc {
         if self.framing != Framing::Length {
             return None;
         }
-        let (msgid_at, params) = RpcFrame::free_places(frame.get(LENGTH_BYTES..)?)?;
+        let (msgid_at, params) = RpcFrame::template_positions(frame.get(LENGTH_BYTES..)?)?;
         let msgid_at = LENGTH_BYTES + msgid_at;
         let layout = FrameLayout::new(LENGTH_BYTES + params.start..LENGTH_BYTES + params.end);
         Some(if has_msgid(message.kind) {

@@ -127,14 +127,14 @@ impl<'a> Table<'a> {
     /// Where the four bytes of the number in slot `number` and the bytes of the vector in slot `vector` lie, if the number
     /// comes first and nothing else does lie there: neither the table's own references nor the byte in slot `byte` and the
     /// text in slot `text`. Another number and other bytes then change nothing else that is read.
-    pub(super) fn free_places(
+    pub(super) fn template_positions(
         &self,
         [byte, number, text, vector]: [usize; 4],
     ) -> Option<(usize, Range<usize>)> {
         let back = i32::from_le_bytes(array_at(self.bytes, self.position).ok()?);
         let vtable = usize::try_from(self.position as i64 - i64::from(back)).ok()?;
         let field = |slot, bytes| self.field(slot, bytes).ok().flatten();
-        let place = |slot| -> Option<(usize, Range<usize>)> {
+        let target = |slot| -> Option<(usize, Range<usize>)> {
             let at = field(slot, OFFSET_BYTES)?;
             let start = at.checked_add(u32_at(self.bytes, at).ok()? as usize)?;
             let elements = start.checked_add(OFFSET_BYTES)?;
@@ -143,8 +143,8 @@ impl<'a> Table<'a> {
         };
         let nothing = 0..0;
         let number_at = field(number, OFFSET_BYTES)?;
-        let (vector_at, elements) = place(vector)?;
-        let (text_at, text) = match place(text) {
+        let (vector_at, elements) = target(vector)?;
+        let (text_at, text) = match target(text) {
             // With its count in front and the terminator behind it.
             Some((at, text)) => (
                 span(at),
@@ -163,9 +163,9 @@ impl<'a> Table<'a> {
             span(elements.start - OFFSET_BYTES),
         ];
         let number = span(number_at);
-        let is_free = |place: &Range<usize>| {
+        let is_free = |range: &Range<usize>| {
             let overlaps =
-                |other: &Range<usize>| other.start < place.end && place.start < other.end;
+                |other: &Range<usize>| other.start < range.end && range.start < other.end;
             !read.iter().any(overlaps)
         };
         let is_first = number.end <= elements.start && elements.end <= self.bytes.len();
