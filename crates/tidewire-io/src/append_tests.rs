@@ -6,10 +6,10 @@ const ID: u32 = 0xFEFD_FCFB;
 const KEY: u32 = 5;
 
 /// Where id and payload stand in a frame, and how many bytes it has.
-type Place = (Range<usize>, Range<usize>, usize);
+type Layout = (Range<usize>, Range<usize>, usize);
 
 /// Frames of every form, with payloads of every length up to 60.
-fn places() -> Vec<Place> {
+fn layouts() -> Vec<Layout> {
     let ends = [
         (0..0, 0, 0),
         (0..0, 1, 0),
@@ -31,14 +31,14 @@ fn places() -> Vec<Place> {
         (31..32, 32, 16),
         (2..3, 3, 1),
     ];
-    let places = ends.into_iter().flat_map(|(id, start, tail)| {
+    let layouts = ends.into_iter().flat_map(|(id, start, tail)| {
         (0..60).map(move |length| (id.clone(), start..start + length, start + length + tail))
     });
-    places.collect()
+    layouts.collect()
 }
 
 /// The frame with this id and payload in it.
-fn frame_with((id_at, payload_at, count): &Place, id: u32, payload: &[u8]) -> Vec<u8> {
+fn frame_with((id_at, payload_at, count): &Layout, id: u32, payload: &[u8]) -> Vec<u8> {
     let mut frame: Vec<u8> = (100..).take(*count).collect();
     frame[id_at.clone()].copy_from_slice(&id.to_le_bytes()[..id_at.len()]);
     frame[payload_at.clone()].copy_from_slice(payload);
@@ -46,9 +46,9 @@ fn frame_with((id_at, payload_at, count): &Place, id: u32, payload: &[u8]) -> Ve
 }
 
 /// The pattern of such frames, made of another one.
-fn pattern_of(place: &Place) -> FramePattern {
-    let (id, payload, _) = place;
-    let frame = frame_with(place, 77, &vec![0xEE; payload.len()]);
+fn pattern_of(layout: &Layout) -> FramePattern {
+    let (id, payload, _) = layout;
+    let frame = frame_with(layout, 77, &vec![0xEE; payload.len()]);
     FramePattern::of(&frame, id, ID & !0xFF, payload).unwrap()
 }
 
@@ -63,10 +63,10 @@ fn appender_of(pattern: &FramePattern, payload_bytes: usize, room: usize) -> App
 #[test]
 fn every_form_of_frame_is_appended_whole_until_there_is_no_room() {
     let payload: Vec<u8> = (0..60).collect();
-    for place in places() {
-        let payload = &payload[..place.1.len()];
-        let frame = frame_with(&place, ID, payload);
-        let pattern = pattern_of(&place);
+    for layout in layouts() {
+        let payload = &payload[..layout.1.len()];
+        let frame = frame_with(&layout, ID, payload);
+        let pattern = pattern_of(&layout);
         let is_short = pattern.short_payload_bytes == payload.len();
         let is_small = is_short && (16..=32).contains(&payload.len());
         let mut out = Vec::with_capacity(300);
@@ -75,7 +75,7 @@ fn every_form_of_frame_is_appended_whole_until_there_is_no_room() {
         let (mut small, mut expected) = (Vec::with_capacity(400), Vec::new());
         while pattern.append(ID, payload, &mut out) {
             expected.extend_from_slice(&frame);
-            assert_eq!(appender.append(KEY, ID, payload), is_short, "{place:?}");
+            assert_eq!(appender.append(KEY, ID, payload), is_short, "{layout:?}");
             assert_eq!(pattern.append_small(ID, payload, &mut small), is_small);
             assert!(!is_small || small == out);
             assert!(out == expected && (!is_short || appender.bytes() == expected));
@@ -171,7 +171,7 @@ fn nothing_is_appended_without_a_pattern_or_beyond_the_longest() {
 
 /// A layout that lies is found here at the latest.
 #[test]
-fn places_that_are_not_there_are_refused() {
+fn ranges_outside_the_frame_are_refused() {
     let frame: Vec<u8> = (0..100).collect();
     #[expect(clippy::reversed_empty_ranges, reason = "what a caller may say")]
     let wrong = [

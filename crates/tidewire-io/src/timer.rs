@@ -339,7 +339,7 @@ mod tests {
         let first = wheel.insert(TICK_NS, 1);
         assert_eq!(advance(&mut wheel, TICK_NS), [1]);
         let second = wheel.insert(9 * TICK_NS, 2);
-        assert_eq!(first.index, second.index, "the place is used again");
+        assert_eq!(first.index, second.index, "the slot is used again");
         assert_eq!(wheel.cancel(first), None);
         assert_eq!(wheel.cancel(second), Some(2));
         assert_eq!(wheel.cancel(second), None);
@@ -428,8 +428,8 @@ mod tests {
                         .insert((oracle.tick_of(deadline_ns), value), id);
                 }
                 5..=6 => {
-                    let place = random.usize(..oracle.pending.len().max(1));
-                    if let Some((&key, &id)) = oracle.pending.iter().nth(place) {
+                    let index = random.usize(..oracle.pending.len().max(1));
+                    if let Some((&key, &id)) = oracle.pending.iter().nth(index) {
                         oracle.pending.remove(&key);
                         assert_eq!(wheel.cancel(id), Some(key.1), "seed {seed}");
                         stale.push(id);

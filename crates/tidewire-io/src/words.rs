@@ -84,10 +84,10 @@ impl<W: Word, const WORDS: usize> Words<W, WORDS> {
             memory
         };
         let to = memory.as_mut_ptr().cast::<u64>();
-        for (place, word) in self.0[..count.div_ceil(8)].iter().enumerate() {
+        for (index, word) in self.0[..count.div_ceil(8)].iter().enumerate() {
             let word = word.load_relaxed().to_le();
-            // SAFETY: `place` is less than `WORDS`, and there is room for as many words.
-            unsafe { to.add(place).write_unaligned(word) };
+            // SAFETY: `index` is less than `WORDS`, and there is room for as many words.
+            unsafe { to.add(index).write_unaligned(word) };
         }
         // SAFETY: there is room for `count` bytes, and the words that were written are no fewer.
         unsafe { memory.set_len(count) };
@@ -133,9 +133,9 @@ mod tests {
             assert_eq!(shared.load(count, Vec::new()), kept);
             assert_eq!(shared.load(count, vec![7; 3]), kept);
             let memory = vec![7; 60];
-            let place = memory.as_ptr();
+            let address = memory.as_ptr();
             let loaded = shared.load(count, memory);
-            assert_eq!((loaded.as_slice(), loaded.as_ptr()), (kept, place));
+            assert_eq!((loaded.as_slice(), loaded.as_ptr()), (kept, address));
         }
     }
 
@@ -145,9 +145,9 @@ mod tests {
         let shared = SharedBytes::<5>::default();
         assert_eq!(shared.load(0, Vec::new()).capacity(), 0);
         let memory = vec![7; 3];
-        let place = memory.as_ptr();
+        let address = memory.as_ptr();
         let loaded = shared.load(0, memory);
-        assert!(loaded.is_empty() && loaded.as_ptr() == place);
+        assert!(loaded.is_empty() && loaded.as_ptr() == address);
         assert!(shared.load(1, loaded).capacity() >= 40);
     }
 

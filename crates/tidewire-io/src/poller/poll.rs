@@ -40,8 +40,8 @@ pub(super) struct PollPoller {
 struct Registration {
     token: Token,
     interest: Interest,
-    /// The place in `watched`; none while silent.
-    place: Option<usize>,
+    /// The index in `watched`; none while silent.
+    index: Option<usize>,
 }
 
 impl PollPoller {
@@ -55,7 +55,7 @@ impl PollPoller {
         }
     }
 
-    /// Puts a descriptor on the kernel's list and returns its place.
+    /// Puts a descriptor on the kernel's list and returns its index.
     fn watch(&mut self, descriptor: RawFd, owner: usize, interest: Interest) -> usize {
         self.watched.push(entry(descriptor, interest));
         self.owners.push(owner);
@@ -63,13 +63,13 @@ impl PollPoller {
     }
 
     /// Takes an entry off the kernel's list; the last one moves into its place.
-    fn unwatch(&mut self, place: usize) {
-        self.watched.swap_remove(place);
-        self.owners.swap_remove(place);
-        if let Some(&moved) = self.owners.get(place)
+    fn unwatch(&mut self, index: usize) {
+        self.watched.swap_remove(index);
+        self.owners.swap_remove(index);
+        if let Some(&moved) = self.owners.get(index)
             && let Some(registration) = self.registered.find_mut(moved)
         {
-            registration.place = Some(place);
+            registration.index = Some(index);
         }
     }
 
@@ -84,19 +84,19 @@ impl PollPoller {
             if self.uncollected == 0 || events.is_full() {
                 return;
             }
-            let place = if start + step < length {
+            let index = if start + step < length {
                 start + step
             } else {
                 start + step - length
             };
-            let entry = &mut self.watched[place];
+            let entry = &mut self.watched[index];
             let seen = entry.revents();
             if seen.is_empty() {
                 continue;
             }
             entry.clear_revents();
             self.uncollected -= 1;
-            let Some(registration) = self.registered.find(self.owners[place]) else {
+            let Some(registration) = self.registered.find(self.owners[index]) else {
                 continue;
             };
             let event = registration.interest.event(
@@ -107,7 +107,7 @@ impl PollPoller {
             );
             if let Some(event) = event {
                 events.push(event);
-                self.cursor = place + 1;
+                self.cursor = index + 1;
             }
         }
         // Some were changed or taken off the list since.
@@ -131,7 +131,7 @@ impl Poller for PollPoller {
             Registration {
                 token,
                 interest: Interest::NONE,
-                place: None,
+                index: None,
             },
         )?;
         self.modify(descriptor, token, interest)
@@ -143,30 +143,30 @@ impl Poller for PollPoller {
         token: Token,
         interest: Interest,
     ) -> Result<(), RegisterError> {
-        let before = self.registered.require(descriptor)?.place;
-        let place = match (before, interest) {
+        let before = self.registered.require(descriptor)?.index;
+        let index = match (before, interest) {
             (None, Interest::NONE) => None,
-            (Some(place), Interest::NONE) => {
-                self.unwatch(place);
+            (Some(index), Interest::NONE) => {
+                self.unwatch(index);
                 None
             }
             (None, _) => Some(self.watch(descriptor.as_raw_fd(), index_of(descriptor), interest)),
-            (Some(place), _) => {
-                self.watched[place] = entry(descriptor.as_raw_fd(), interest);
-                Some(place)
+            (Some(index), _) => {
+                self.watched[index] = entry(descriptor.as_raw_fd(), interest);
+                Some(index)
             }
         };
         *self.registered.require(descriptor)? = Registration {
             token,
             interest,
-            place,
+            index,
         };
         Ok(())
     }
 
     fn remove(&mut self, descriptor: BorrowedFd<'_>) -> Result<(), RegisterError> {
-        if let Some(place) = self.registered.remove(descriptor)?.place {
-            self.unwatch(place);
+        if let Some(index) = self.registered.remove(descriptor)?.index {
+            self.unwatch(index);
         }
         Ok(())
     }
@@ -236,8 +236,8 @@ mod tests {
                     .iter()
                     .all(|entry| entry.as_fd().as_raw_fd() != number)
             );
-            for (place, &owner) in poller.owners.iter().enumerate() {
-                assert_eq!(poller.registered.find(owner).unwrap().place, Some(place));
+            for (index, &owner) in poller.owners.iter().enumerate() {
+                assert_eq!(poller.registered.find(owner).unwrap().index, Some(index));
             }
         }
 

@@ -242,9 +242,9 @@ impl UringPoller {
         let Some(event) = registration.event(seen) else {
             return;
         };
-        let (wait_number, place) = registration.reported;
+        let (wait_number, index) = registration.reported;
         if wait_number == self.wait_number {
-            let earlier = &mut events.list[place];
+            let earlier = &mut events.list[index];
             earlier.readable |= event.readable;
             earlier.writable |= event.writable;
         } else if !events.is_full() {
@@ -270,15 +270,15 @@ impl UringPoller {
                 }
             }
             ask(&mut self.asked)?;
-            for place in 0..self.asking.len() {
-                let request = self.asking[place];
+            for index in 0..self.asking.len() {
+                let request = self.asking[index];
                 let Some(registration) = request.find(&mut self.registered) else {
                     continue;
                 };
                 let seen = if registration.is_broken {
                     BROKEN
                 } else {
-                    self.asked[place].revents()
+                    self.asked[index].revents()
                 };
                 if let Some(event) = registration.event(seen) {
                     registration.reported = (self.wait_number, events.len());

@@ -1,12 +1,12 @@
-//! A level-triggered bell: how an end of a [`RingStream`](super::RingStream) is told, and only when it
+//! A level-triggered signal: how an end of a [`RingStream`](super::RingStream) is told, and only when it
 //! sleeps.
 //!
 //! A poller watches an eventfd, which is readable while its counter is not zero. The contract of the pollers
-//! is level-triggered, so the bell must be *lit* whenever the owner could go on in a direction it watches;
+//! is level-triggered, so the signal must be *lit* whenever the owner could go on in a direction it watches;
 //! but lighting it is a system call, and 5 to 10 µs when it wakes a thread, so it must not happen for every
-//! message. Hence one invariant, which holds whenever the owner is not inside [`Watch::settle`]:
+//! message. Hence one invariant, which holds whenever the owner is not inside [`Watch::rearm`]:
 //!
-//! > Either the bell is lit, or about to be, or the owner has announced every direction it watches and was
+//! > Either the signal is lit, or about to be, or the owner has announced every direction it watches and was
 //! > not ready in any of them when it looked after the announcement.
 //!
 //! ```text
@@ -18,8 +18,8 @@
 //!            └── the peer, having committed or consumed, takes the announcement and rings ──┘
 //! ```
 //!
-//! A lane that stops in the middle, its turn used up, leaves the bell lit and is told again. One that
-//! reads until there is nothing settles, which costs a system call to drain the bell, if it was lit; the
+//! A lane that stops in the middle, its turn used up, leaves the signal lit and is told again. One that
+//! reads until there is nothing settles, which costs a system call to drain the signal, if it was lit; the
 //! peer's next commit costs one to light it. As long as the owner does not run dry, neither happens.
 //!
 //! Announcing and committing are the two-flag protocol of [`crate::waker`]: each side writes its own,
@@ -28,7 +28,7 @@
 //!
 //! A ringer takes the announcement first and writes to the eventfd after. The owner therefore counts how
 //! many rings it is *owed*, of which the drained counter tells how many have arrived, so that one that comes
-//! late is drained by a later settle rather than keeping the bell lit for ever.
+//! late is drained by a later settle rather than keeping the signal lit for ever.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{self, AtomicUsize, Ordering};
@@ -37,16 +37,16 @@ use rustix::io::Errno;
 
 use super::index::CacheLine;
 
-/// One end's announcement and its bell, of which both ends have a hand.
+/// One end's announcement and its signal, of which both ends have a hand.
 #[derive(Debug)]
-pub(super) struct Bell<F, C> {
+pub(super) struct ReadySignal<F, C> {
     /// The directions in which the owner sleeps. The peer looks at it with every commit, so nothing that
     /// changes shares its line.
     announced: CacheLine<F>,
     counter: C,
 }
 
-impl<F: Flags, C: Counter> Bell<F, C> {
+impl<F: Flags, C: Counter> ReadySignal<F, C> {
     pub(super) fn new(counter: C) -> Self {
         Self {
             announced: CacheLine(F::new(0)),
@@ -60,12 +60,12 @@ impl<F: Flags, C: Counter> Bell<F, C> {
     pub(super) fn wake(&self, directions: usize) {
         F::fence();
         if self.announced.0.load() & directions != 0 {
-            self.ring_sleeper();
+            self.signal_sleeper();
         }
     }
 
     #[cold]
-    fn ring_sleeper(&self) {
+    fn signal_sleeper(&self) {
         // The owner may have announced something else meanwhile, or nothing: a ring too many is allowed.
         if self.announced.0.swap(0) != 0 {
             self.counter.increment();
@@ -77,74 +77,74 @@ impl<F: Flags, C: Counter> Bell<F, C> {
     }
 }
 
-/// What the owner remembers of its bell.
+/// What the owner remembers of its signal.
 #[derive(Debug, Default)]
 pub(super) struct Watch {
     /// What was announced last, unless taken back since. The peer may have taken it.
     announced: usize,
     /// Rings made, or about to be made, that were not drained yet.
-    owed: u64,
+    undrained: u64,
 }
 
 impl Watch {
-    /// Whether the bell is dark, the announcement of `wanted` still stands, and no ring is on its way.
+    /// Whether the signal is dark, the announcement of `wanted` still stands, and no ring is on its way.
     /// Then there is nothing to settle.
     #[inline]
-    pub(super) fn is_settled<F: Flags, C: Counter>(
+    pub(super) fn is_armed<F: Flags, C: Counter>(
         &self,
-        bell: &Bell<F, C>,
+        signal: &ReadySignal<F, C>,
         wanted: usize,
     ) -> bool {
-        self.owed == 0 && self.announced == wanted && bell.announced.0.load() == wanted
+        self.undrained == 0 && self.announced == wanted && signal.announced.0.load() == wanted
     }
 
-    /// Makes the bell lit if the owner is ready in one of the directions it wants, and otherwise dark, with
+    /// Makes the signal lit if the owner is ready in one of the directions it wants, and otherwise dark, with
     /// these directions announced. Returns the directions it is ready in.
     ///
     /// `ready` looks at both rings anew each time it is called.
-    pub(super) fn settle<F: Flags, C: Counter>(
+    pub(super) fn rearm<F: Flags, C: Counter>(
         &mut self,
-        bell: &Bell<F, C>,
+        signal: &ReadySignal<F, C>,
         wanted: usize,
         ready: impl Fn() -> usize,
     ) -> usize {
-        self.retract(bell);
-        if self.owed > 0 {
+        self.retract(signal);
+        if self.undrained > 0 {
             let found = ready() & wanted;
             if found != 0 {
                 // Lit already, or about to be, and rightly so.
                 return found;
             }
-            self.owed -= bell.counter.drain().min(self.owed);
+            self.undrained -= signal.counter.drain().min(self.undrained);
         }
         if wanted == 0 {
             return 0;
         }
         // Like every other change a read-modify-write, so that there is one order of them in which it is plain
         // who took which announcement.
-        bell.announced.0.swap(wanted);
+        signal.announced.0.swap(wanted);
         F::fence();
         self.announced = wanted;
         let found = ready() & wanted;
         if found != 0 {
-            self.light(bell);
+            self.set(signal);
         }
         found
     }
 
-    /// Takes the announcement back and makes sure that the bell is lit, or about to be.
-    fn light<F: Flags, C: Counter>(&mut self, bell: &Bell<F, C>) {
-        let owed = self.owed;
-        self.retract(bell);
-        if self.owed == owed {
-            bell.counter.increment();
-            self.owed += 1;
+    /// Takes the announcement back and makes sure that the signal is lit, or about to be.
+    fn set<F: Flags, C: Counter>(&mut self, signal: &ReadySignal<F, C>) {
+        let before = self.undrained;
+        self.retract(signal);
+        if self.undrained == before {
+            signal.counter.increment();
+            self.undrained += 1;
         }
     }
 
-    fn retract<F: Flags, C: Counter>(&mut self, bell: &Bell<F, C>) {
-        if self.announced != 0 && bell.announced.0.swap(0) == 0 {
-            self.owed += 1;
+    fn retract<F: Flags, C: Counter>(&mut self, signal: &ReadySignal<F, C>) {
+        if self.announced != 0 && signal.announced.0.swap(0) == 0 {
+            self.undrained += 1;
         }
         self.announced = 0;
     }
@@ -193,7 +193,7 @@ impl Counter for OwnedFd {
     fn increment(&self) {
         let one = 1_u64.to_ne_bytes();
         while rustix::io::write(self, &one) == Err(Errno::INTR) {}
-        // Nothing else can fail: the counter would have to overflow, and then the bell is lit already.
+        // Nothing else can fail: the counter would have to overflow, and then the signal is lit already.
     }
 
     #[cold]
@@ -263,21 +263,21 @@ mod tests {
     }
 
     /// An owner that works off what it finds and settles `rounds` times, against a peer that commits and
-    /// consumes as often as `work` says. At the end, the bell is lit exactly when there is work left that
+    /// consumes as often as `work` says. At the end, the signal is lit exactly when there is work left that
     /// the owner watches for, and the peer did not ring more often than the owner announced.
-    fn the_bell_tells_of_all_work<F: Flags + Send + Sync + 'static>(
+    fn the_signal_reports_all_work<F: Flags + Send + Sync + 'static>(
         work: &'static [usize],
         rounds: usize,
     ) {
         let mut checker = loom::model::Builder::new();
         checker.preemption_bound = Some(4);
         checker.check(move || {
-            let bell = Arc::new(Bell::<F, _>::new(ModelledU64::new(0)));
+            let signal = Arc::new(ReadySignal::<F, _>::new(ModelledU64::new(0)));
             let rings = Arc::new(Rings {
                 incoming: ModelledUsize::new(0),
                 room: ModelledUsize::new(0),
             });
-            let (far_bell, far_rings) = (bell.clone(), rings.clone());
+            let (far_signal, far_rings) = (signal.clone(), rings.clone());
             let peer = loom::thread::spawn(move || {
                 for &direction in work {
                     let made = match direction {
@@ -285,7 +285,7 @@ mod tests {
                         _ => &far_rings.room,
                     };
                     made.fetch_add(1, Ordering::Release);
-                    far_bell.wake(direction);
+                    far_signal.wake(direction);
                 }
             });
             let mut watch = Watch::default();
@@ -297,42 +297,42 @@ mod tests {
             };
             let wanted = READ | WRITE;
             for _ in 0..rounds {
-                let found = watch.settle(&bell, wanted, || ready(done));
+                let found = watch.rearm(&signal, wanted, || ready(done));
                 // One unit of each kind, as a lane whose turn is then used up.
                 done[0] += usize::from(found & READ != 0);
                 done[1] += usize::from(found & WRITE != 0);
             }
             peer.join().unwrap();
-            let is_lit = bell.counter.load(Ordering::Relaxed) > 0;
+            let is_set = signal.counter.load(Ordering::Relaxed) > 0;
             assert!(
-                is_lit || ready(done) == 0,
+                is_set || ready(done) == 0,
                 "the owner sleeps on work that is there"
             );
             // And what is lit for nothing goes dark with the next look, for otherwise the lane would spin.
-            let left = watch.settle(&bell, wanted, || ready(done));
+            let left = watch.rearm(&signal, wanted, || ready(done));
             assert_eq!(left, ready(done));
-            let is_lit = bell.counter.load(Ordering::Relaxed) > 0;
+            let is_set = signal.counter.load(Ordering::Relaxed) > 0;
             assert_eq!(
-                is_lit,
+                is_set,
                 left != 0,
-                "the bell is lit exactly when there is work"
+                "the signal is lit exactly when there is work"
             );
         });
     }
 
     #[test]
     fn no_interleaving_leaves_the_owner_asleep_on_work() {
-        the_bell_tells_of_all_work::<Modelled<true>>(&[READ], 1);
-        the_bell_tells_of_all_work::<Modelled<true>>(&[READ, WRITE], 1);
-        the_bell_tells_of_all_work::<Modelled<true>>(&[READ], 2);
-        the_bell_tells_of_all_work::<Modelled<true>>(&[WRITE, READ], 2);
-        the_bell_tells_of_all_work::<Modelled<true>>(&[READ, READ], 3);
+        the_signal_reports_all_work::<Modelled<true>>(&[READ], 1);
+        the_signal_reports_all_work::<Modelled<true>>(&[READ, WRITE], 1);
+        the_signal_reports_all_work::<Modelled<true>>(&[READ], 2);
+        the_signal_reports_all_work::<Modelled<true>>(&[WRITE, READ], 2);
+        the_signal_reports_all_work::<Modelled<true>>(&[READ, READ], 3);
     }
 
     #[test]
     #[should_panic(expected = "the owner sleeps on work that is there")]
     fn negative_control_without_the_fences_the_owner_sleeps_on_work() {
-        the_bell_tells_of_all_work::<Modelled<false>>(&[READ], 1);
+        the_signal_reports_all_work::<Modelled<false>>(&[READ], 1);
     }
 
     /// A counter that can be looked at.
@@ -349,55 +349,55 @@ mod tests {
         }
     }
 
-    fn bell() -> Bell<AtomicUsize, Counted> {
-        Bell::new(Counted::default())
+    fn new_signal() -> ReadySignal<AtomicUsize, Counted> {
+        ReadySignal::new(Counted::default())
     }
 
     #[test]
     fn only_a_sleeper_is_rung_and_only_for_what_it_announced() {
-        let (bell, mut watch) = (bell(), Watch::default());
-        bell.wake(READ | WRITE);
-        assert_eq!(bell.counter.0.get(), 0, "awake");
-        assert_eq!(watch.settle(&bell, READ, || 0), 0);
-        assert!(watch.is_settled(&bell, READ));
-        bell.wake(WRITE);
-        assert_eq!(bell.counter.0.get(), 0, "not what it waits for");
-        bell.wake(READ);
-        bell.wake(READ);
-        assert_eq!(bell.counter.0.get(), 1, "once is enough");
-        assert!(!watch.is_settled(&bell, READ));
+        let (signal, mut watch) = (new_signal(), Watch::default());
+        signal.wake(READ | WRITE);
+        assert_eq!(signal.counter.0.get(), 0, "awake");
+        assert_eq!(watch.rearm(&signal, READ, || 0), 0);
+        assert!(watch.is_armed(&signal, READ));
+        signal.wake(WRITE);
+        assert_eq!(signal.counter.0.get(), 0, "not what it waits for");
+        signal.wake(READ);
+        signal.wake(READ);
+        assert_eq!(signal.counter.0.get(), 1, "once is enough");
+        assert!(!watch.is_armed(&signal, READ));
     }
 
     #[test]
-    fn the_bell_stays_lit_until_the_work_is_done() {
-        let (bell, mut watch) = (bell(), Watch::default());
-        assert_eq!(watch.settle(&bell, READ | WRITE, || 0), 0);
-        bell.wake(WRITE);
-        assert_eq!(watch.settle(&bell, READ | WRITE, || WRITE), WRITE);
-        assert_eq!(bell.counter.0.get(), 1);
-        assert_eq!(watch.settle(&bell, READ | WRITE, || 0), 0);
-        assert_eq!(bell.counter.0.get(), 0);
-        assert!(watch.is_settled(&bell, READ | WRITE));
+    fn the_signal_stays_set_until_the_work_is_done() {
+        let (signal, mut watch) = (new_signal(), Watch::default());
+        assert_eq!(watch.rearm(&signal, READ | WRITE, || 0), 0);
+        signal.wake(WRITE);
+        assert_eq!(watch.rearm(&signal, READ | WRITE, || WRITE), WRITE);
+        assert_eq!(signal.counter.0.get(), 1);
+        assert_eq!(watch.rearm(&signal, READ | WRITE, || 0), 0);
+        assert_eq!(signal.counter.0.get(), 0);
+        assert!(watch.is_armed(&signal, READ | WRITE));
         // Not interested any more: dark even though there is work, and nobody rings.
-        assert_eq!(watch.settle(&bell, 0, || WRITE), 0);
-        bell.wake(WRITE);
-        assert_eq!(bell.counter.0.get(), 0);
+        assert_eq!(watch.rearm(&signal, 0, || WRITE), 0);
+        signal.wake(WRITE);
+        assert_eq!(signal.counter.0.get(), 0);
         // Interested again: told of what is there already.
-        assert_eq!(watch.settle(&bell, WRITE, || WRITE), WRITE);
-        assert_eq!(bell.counter.0.get(), 1);
+        assert_eq!(watch.rearm(&signal, WRITE, || WRITE), WRITE);
+        assert_eq!(signal.counter.0.get(), 1);
     }
 
     #[test]
-    fn a_ring_that_comes_late_is_drained_by_a_later_settle() {
-        let (bell, mut watch) = (bell(), Watch::default());
-        watch.settle(&bell, READ, || 0);
+    fn a_signal_that_comes_late_is_drained_by_a_later_rearm() {
+        let (signal, mut watch) = (new_signal(), Watch::default());
+        watch.rearm(&signal, READ, || 0);
         // The peer is stopped between taking the announcement and its system call.
-        assert_eq!(bell.announced.0.swap(0, Ordering::AcqRel), READ);
-        assert_eq!(watch.settle(&bell, READ, || 0), 0);
-        assert!(!watch.is_settled(&bell, READ), "a ring is owed");
-        bell.counter.increment();
-        assert_eq!(watch.settle(&bell, READ, || 0), 0);
-        assert_eq!(bell.counter.0.get(), 0);
-        assert!(watch.is_settled(&bell, READ));
+        assert_eq!(signal.announced.0.swap(0, Ordering::AcqRel), READ);
+        assert_eq!(watch.rearm(&signal, READ, || 0), 0);
+        assert!(!watch.is_armed(&signal, READ), "a ring is owed");
+        signal.counter.increment();
+        assert_eq!(watch.rearm(&signal, READ, || 0), 0);
+        assert_eq!(signal.counter.0.get(), 0);
+        assert!(watch.is_armed(&signal, READ));
     }
 }

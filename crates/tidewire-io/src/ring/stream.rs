@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicUsize;
 
 use rustix::event::{EventfdFlags, eventfd};
 
-use super::sleep::{Bell, READ, WRITE, Watch};
+use super::sleep::{READ, ReadySignal, WRITE, Watch};
 use super::{Consumer, Producer, ring};
 use crate::poller::Interest;
 
@@ -28,7 +28,7 @@ use crate::poller::Interest;
 ///
 /// A read or write that has `WouldBlock` for an answer announces that this end will sleep, if it is
 /// interested in that direction, and only then does the peer ring: a system call for it, and one for this
-/// end to silence the bell. A lane should therefore read until `WouldBlock` rather than until a short
+/// end to silence the signal. A lane should therefore read until `WouldBlock` rather than until a short
 /// read, which would only be told again. A lane that spins instead of sleeping takes its interest back
 /// while it spins ([`Interest::NONE`]): neither end then makes system calls.
 ///
@@ -59,8 +59,8 @@ use crate::poller::Interest;
 pub struct RingStream {
     outgoing: Producer,
     incoming: Consumer,
-    own: Arc<EventBell>,
-    peer: Arc<EventBell>,
+    own: Arc<EventFdSignal>,
+    peer: Arc<EventFdSignal>,
     watch: Watch,
     /// The directions of interest.
     wanted: usize,
@@ -86,17 +86,17 @@ impl RingStream {
     pub fn pair(capacity: usize) -> io::Result<(Self, Self)> {
         let (near_out, far_in) = ring(capacity)?;
         let (far_out, near_in) = ring(capacity)?;
-        let (near_bell, far_bell) = (Arc::new(bell()?), Arc::new(bell()?));
-        let near = Self::new(near_out, near_in, &near_bell, &far_bell);
-        let far = Self::new(far_out, far_in, &far_bell, &near_bell);
+        let (near_signal, far_signal) = (Arc::new(new_signal()?), Arc::new(new_signal()?));
+        let near = Self::new(near_out, near_in, &near_signal, &far_signal);
+        let far = Self::new(far_out, far_in, &far_signal, &near_signal);
         Ok((near, far))
     }
 
     fn new(
         outgoing: Producer,
         incoming: Consumer,
-        own: &Arc<EventBell>,
-        peer: &Arc<EventBell>,
+        own: &Arc<EventFdSignal>,
+        peer: &Arc<EventFdSignal>,
     ) -> Self {
         let mut stream = Self {
             outgoing,
@@ -250,7 +250,7 @@ impl RingStream {
             + usize::from(interest.is_writable()) * WRITE;
         if wanted != self.wanted {
             self.wanted = wanted;
-            self.settle();
+            self.rearm();
         }
     }
 
@@ -268,7 +268,7 @@ impl RingStream {
     /// For which directions of interest the descriptor was reported; the lane asks when it was. When there
     /// are none, since a report may come late, the descriptor is silenced.
     pub fn poll_ready(&mut self) -> Readiness {
-        let found = self.settle();
+        let found = self.rearm();
         Readiness {
             readable: found & READ != 0,
             writable: found & WRITE != 0,
@@ -308,8 +308,8 @@ impl RingStream {
     /// all.
     fn sleep_on(&mut self, direction: usize) -> io::Result<()> {
         let is_ready = self.wanted & direction != 0
-            && !self.watch.is_settled(&self.own, self.wanted)
-            && self.settle() & direction != 0;
+            && !self.watch.is_armed(&self.own, self.wanted)
+            && self.rearm() & direction != 0;
         if is_ready {
             Ok(())
         } else {
@@ -317,9 +317,9 @@ impl RingStream {
         }
     }
 
-    fn settle(&mut self) -> usize {
+    fn rearm(&mut self) -> usize {
         let (outgoing, incoming) = (&self.outgoing, &self.incoming);
-        self.watch.settle(&self.own, self.wanted, || {
+        self.watch.rearm(&self.own, self.wanted, || {
             let is_readable = !incoming.is_empty() || incoming.is_closed();
             let is_writable =
                 outgoing.is_closed() || outgoing.free() >= low_water(outgoing.capacity());
@@ -365,11 +365,11 @@ impl Drop for RingStream {
     }
 }
 
-type EventBell = Bell<AtomicUsize, OwnedFd>;
+type EventFdSignal = ReadySignal<AtomicUsize, OwnedFd>;
 
-fn bell() -> io::Result<EventBell> {
+fn new_signal() -> io::Result<EventFdSignal> {
     let counter = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-    Ok(Bell::new(counter))
+    Ok(ReadySignal::new(counter))
 }
 
 /// The room from which on a sleeping writer is woken. A wake costs microseconds, so it should be good for many

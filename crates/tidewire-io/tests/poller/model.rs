@@ -77,8 +77,8 @@ fn step(
         Interest::WRITE,
         Interest::READ_WRITE,
     ];
-    let place = random.usize(..connections.len());
-    let connection = &mut connections[place];
+    let index = random.usize(..connections.len());
+    let connection = &mut connections[index];
     match random.u32(0..20) {
         0..=5 => connection.register(poller, token, interests[random.usize(..4)]),
         6 => connection.unregister(poller),

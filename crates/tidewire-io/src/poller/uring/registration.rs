@@ -17,7 +17,7 @@ pub(super) struct Registration {
     pub(super) is_listed: bool,
     /// Whether the kernel refused to poll it; it is then reported until it is removed.
     pub(super) is_broken: bool,
-    /// The wait that reported it last, and the place of that event.
+    /// The wait that reported it last, and the index of that event.
     pub(super) reported: (u64, usize),
 }
 

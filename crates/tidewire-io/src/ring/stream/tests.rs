@@ -1,11 +1,11 @@
-//! One thread, so that every state of the bell is seen; sleeping threads are in `tests/ring_stream.rs`.
+//! One thread, so that every state of the signal is seen; sleeping threads are in `tests/ring_stream.rs`.
 
 use super::*;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::param::page_size;
 use std::io::ErrorKind;
 
-fn is_lit(stream: &RingStream) -> bool {
+fn is_set(stream: &RingStream) -> bool {
     let mut asked = [PollFd::new(stream, PollFlags::IN)];
     let at_once = Timespec {
         tv_sec: 0,
@@ -78,9 +78,9 @@ fn empty_reads_and_writes_are_nothing() {
 #[test]
 fn only_a_sleeper_is_rung() {
     let (mut near, far) = pair();
-    assert!(!is_lit(&far));
+    assert!(!is_set(&far));
     near.write(b"one").unwrap();
-    assert!(is_lit(&far), "a new end sleeps");
+    assert!(is_set(&far), "a new end sleeps");
     let rung = far.own.counter();
     for _ in 0..10 {
         near.write(b"more").unwrap();
@@ -95,38 +95,38 @@ fn a_lane_that_stops_in_the_middle_is_told_again() {
     let (mut near, mut far) = pair();
     near.write(b"four bytes at a time").unwrap();
     for _ in 0..5 {
-        assert!(is_lit(&far));
+        assert!(is_set(&far));
         assert!(far.poll_ready().readable);
         assert_eq!(far.read(&mut [0; 4]).unwrap(), 4);
     }
-    assert!(is_lit(&far), "not settled yet");
+    assert!(is_set(&far), "not settled yet");
     would_block(far.read(&mut [0; 4]));
-    assert!(!is_lit(&far));
+    assert!(!is_set(&far));
     near.write(b"again").unwrap();
-    assert!(is_lit(&far));
+    assert!(is_set(&far));
 }
 
 #[test]
 fn a_writer_without_room_is_told_when_there_is_enough() {
     let (mut near, mut far) = pair();
     assert_eq!(fill(&mut near), page_size());
-    assert!(!is_lit(&near), "not interested in writing");
+    assert!(!is_set(&near), "not interested in writing");
     near.set_interest(Interest::READ_WRITE);
-    assert!(!is_lit(&near));
+    assert!(!is_set(&near));
     let quarter = page_size() / 4;
     let mut buffer = vec![0; page_size()];
     far.read(&mut buffer[..quarter - 1]).unwrap();
-    assert!(!is_lit(&near), "not worth a wake");
+    assert!(!is_set(&near), "not worth a wake");
     far.read(&mut buffer[..1]).unwrap();
-    assert!(is_lit(&near));
+    assert!(is_set(&near));
     let ready = near.poll_ready();
     assert!(ready.writable && !ready.readable);
     assert_eq!(fill(&mut near), quarter);
-    assert!(!is_lit(&near));
+    assert!(!is_set(&near));
     // Satisfied: room alone is no reason to report any more.
     near.set_interest(Interest::READ);
     far.read(&mut buffer).unwrap();
-    assert!(!is_lit(&near));
+    assert!(!is_set(&near));
     assert_eq!(near.interest(), Interest::READ);
 }
 
@@ -135,20 +135,20 @@ fn interest_alone_decides_what_is_reported() {
     let (mut near, mut far) = pair();
     near.set_interest(Interest::NONE);
     far.write(b"bytes").unwrap();
-    assert!(!is_lit(&near), "back-pressure");
+    assert!(!is_set(&near), "back-pressure");
     near.set_interest(Interest::WRITE);
-    assert!(is_lit(&near), "there is room");
+    assert!(is_set(&near), "there is room");
     let ready = near.poll_ready();
     assert!(ready.writable && !ready.readable);
     near.set_interest(Interest::READ);
-    assert!(is_lit(&near), "told of what came before");
+    assert!(is_set(&near), "told of what came before");
     assert!(near.poll_ready().readable);
     near.set_interest(Interest::NONE);
-    assert!(!is_lit(&near));
+    assert!(!is_set(&near));
     drop(far);
-    assert!(!is_lit(&near), "not even of a close");
+    assert!(!is_set(&near), "not even of a close");
     near.set_interest(Interest::READ);
-    assert!(is_lit(&near));
+    assert!(is_set(&near));
 }
 
 #[test]
@@ -156,9 +156,9 @@ fn a_report_for_nothing_is_silenced() {
     let (mut near, mut far) = pair();
     near.write(b"read before it is reported").unwrap();
     far.read(&mut [0; 64]).unwrap();
-    assert!(is_lit(&far));
+    assert!(is_set(&far));
     assert_eq!(far.poll_ready(), NOTHING);
-    assert!(!is_lit(&far));
+    assert!(!is_set(&far));
 }
 
 #[test]
@@ -166,14 +166,14 @@ fn a_peer_that_is_dropped_is_reported_in_every_direction() {
     let (mut near, far) = pair();
     fill(&mut near);
     near.set_interest(Interest::READ_WRITE);
-    assert!(!is_lit(&near));
+    assert!(!is_set(&near));
     drop(far);
-    assert!(is_lit(&near));
+    assert!(is_set(&near));
     let ready = near.poll_ready();
     assert!(ready.readable && ready.writable);
     assert_eq!(near.read(&mut [0; 8]).unwrap(), 0);
     assert_eq!(near.write(b"x").unwrap_err().kind(), ErrorKind::BrokenPipe);
-    assert!(is_lit(&near), "like a socket, until it is closed");
+    assert!(is_set(&near), "like a socket, until it is closed");
 }
 
 #[test]
@@ -186,7 +186,7 @@ fn a_peer_that_dies_in_the_middle_of_a_write_is_an_end_after_what_it_committed()
         panic!("on purpose");
     });
     assert!(dies.join().is_err());
-    assert!(is_lit(&far));
+    assert!(is_set(&far));
     assert_eq!(far.readable().unwrap(), b"whole");
     far.consume(5);
     assert_eq!(far.readable().unwrap(), b"");
@@ -201,8 +201,8 @@ fn a_spinning_end_costs_neither_side_a_system_call() {
         near.write(b"ping").unwrap();
         assert_eq!(far.read(&mut [0; 8]).unwrap(), 4);
     }
-    assert!(!is_lit(&far), "nobody rang");
+    assert!(!is_set(&far), "nobody rang");
     near.write(b"ping").unwrap();
     far.set_interest(Interest::READ);
-    assert!(is_lit(&far), "going to sleep finds what is there");
+    assert!(is_set(&far), "going to sleep finds what is there");
 }
