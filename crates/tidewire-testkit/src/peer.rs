@@ -28,7 +28,7 @@ pub struct Peer {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Heard {
     /// Somebody said something.
-    Said {
+    Message {
         /// Who; `#number` if the native protocol never told the name.
         from: String,
         /// What.
@@ -59,7 +59,7 @@ impl Peer {
         if codec.begins_with_hello() {
             peer.write(&hello_frame());
             let mut welcome = peer.receive().expect("a welcome, not the end");
-            if welcome.kind == Kind::Ping && peer.wire.keeps_borders() {
+            if welcome.kind == Kind::Ping && peer.wire.preserves_boundaries() {
                 peer.wire
                     .write_all(&challenge_answer(&welcome.payload))
                     .expect("the server takes what is written");
@@ -107,7 +107,7 @@ impl Peer {
     /// # Panics
     /// The server is gone or takes nothing.
     pub fn write(&mut self, bytes: &[u8]) {
-        if self.wire.keeps_borders() {
+        if self.wire.preserves_boundaries() {
             return self.write_datagrams(bytes);
         }
         self.wire
@@ -262,7 +262,7 @@ impl Peer {
             return Ok(());
         }
         let name = Message::new(Kind::OneWay, 0, name.as_bytes());
-        if self.wire.keeps_borders() {
+        if self.wire.preserves_boundaries() {
             // Over UDP nobody is there before having sent something.
             self.send(&name);
             self.expect_text(PROMPT);
@@ -344,10 +344,10 @@ impl Peer {
     ///
     /// # Panics
     /// The end or anything else comes first.
-    pub fn hear_said(&mut self) -> (String, Vec<u8>) {
+    pub fn next_message(&mut self) -> (String, Vec<u8>) {
         loop {
             match self.hear() {
-                Some(Heard::Said {
+                Some(Heard::Message {
                     from,
                     payload,
                     private: false,
@@ -403,7 +403,7 @@ impl Peer {
 
     fn understand_tw1(&mut self, message: OwnedMessage) -> Heard {
         match message.kind {
-            Kind::Deliver => Heard::Said {
+            Kind::Deliver => Heard::Message {
                 from: self
                     .names
                     .get(&message.id)
@@ -512,7 +512,7 @@ fn understand_line(message: OwnedMessage) -> Heard {
         .and_then(|rest| rest.split_once("]: "))
     {
         let name = from.strip_suffix(" -> you");
-        return Heard::Said {
+        return Heard::Message {
             from: name.unwrap_or(from).to_owned(),
             payload: said.as_bytes().to_vec(),
             private: name.is_some(),

@@ -53,7 +53,7 @@ impl Wire {
 
     /// Whether each write is a message of its own.
     #[must_use]
-    pub fn keeps_borders(&self) -> bool {
+    pub fn preserves_boundaries(&self) -> bool {
         matches!(self, Self::Udp(_))
     }
 

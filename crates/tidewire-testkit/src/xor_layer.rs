@@ -16,7 +16,7 @@ use tidewire_proto::layer::{Layer, LayerError};
 pub struct XorLayer {
     key: u8,
     /// Its hello is still to be sent. The accepting side has none before it was greeted.
-    owes_hello: bool,
+    must_send_hello: bool,
     is_connecting: bool,
     is_greeted: bool,
     has_ended: bool,
@@ -46,7 +46,7 @@ impl XorLayer {
     fn new(key: u8, is_connecting: bool) -> Self {
         Self {
             key,
-            owes_hello: is_connecting,
+            must_send_hello: is_connecting,
             is_connecting,
             is_greeted: false,
             has_ended: false,
@@ -66,7 +66,7 @@ impl XorLayer {
         match (kind, self.is_greeted) {
             (HELLO, false) if payload.iter().map(|byte| byte ^ self.key).eq(*GREETING) => {
                 self.is_greeted = true;
-                self.owes_hello = !self.is_connecting;
+                self.must_send_hello = !self.is_connecting;
             }
             (HELLO, false) => return Err(LayerError::Refused),
             (DATA, true) => plain.extend(payload.iter().map(|byte| byte ^ self.key)),
@@ -120,13 +120,13 @@ impl Layer for XorLayer {
     }
 
     fn transmit(&mut self, network: &mut Vec<u8>) {
-        if std::mem::take(&mut self.owes_hello) {
+        if std::mem::take(&mut self.must_send_hello) {
             self.record(HELLO, GREETING, network);
         }
     }
 
     fn is_ready(&self) -> bool {
-        self.is_greeted && !self.owes_hello
+        self.is_greeted && !self.must_send_hello
     }
 
     fn has_ended(&self) -> bool {

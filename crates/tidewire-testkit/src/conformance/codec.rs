@@ -30,7 +30,7 @@ pub enum CodecKind {
 /// What a behaviour needs, and some codecs cannot do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
-    /// Messages have borders.
+    /// Messages have boundaries.
     Frames,
     /// Messages have none.
     Stream,
@@ -168,10 +168,10 @@ impl CodecKind {
             (frame.len() <= frame_bytes_max).then_some(frame.len())
         };
         let overhead = frame_bytes(1).map_or(0, |bytes| bytes - 1);
-        let borders = [
+        let boundaries = [
             1, 12, 32, 255, 256, 1_460, 4096, 8191, 16_372, 65_535, 262_132, 262_144,
         ];
-        let mut sizes: Vec<usize> = borders
+        let mut sizes: Vec<usize> = boundaries
             .into_iter()
             .flat_map(|size| [size - 1, size, size + 1])
             .chain([frame_bytes_max - overhead - 1, frame_bytes_max - overhead])

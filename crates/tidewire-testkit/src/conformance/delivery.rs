@@ -101,7 +101,7 @@ pub(super) fn rooms_reach_every_codec(cell: &Cell<'_>) {
     let hear = |member: &mut Peer| match cell.setup.codec {
         // These two tell who comes and who speaks, too.
         CodecKind::Tw1 | CodecKind::Lines => {
-            String::from_utf8_lossy(&member.hear_said().1).into_owned()
+            String::from_utf8_lossy(&member.next_message().1).into_owned()
         }
         _ => delivered(member),
     };

@@ -9,7 +9,7 @@ use crate::wait::DEADLINE;
 /// Bytes that depend on their place and on `seed`, and fit a line.
 pub(super) fn payload_of(seed: usize, bytes: usize) -> Vec<u8> {
     (0..bytes)
-        .map(|place| b'!' + ((seed * 31 + place * 7) % 90) as u8)
+        .map(|position| b'!' + ((seed * 31 + position * 7) % 90) as u8)
         .collect()
 }
 

@@ -39,7 +39,7 @@ pub(super) fn everyone_but_the_sender_hears(setup: &Setup) {
         // Each speaker's messages come in order; a message of one's own would be one too many.
         let mut next = [0; NAMES.len()];
         for _ in 0..ROUNDS * (NAMES.len() - 1) {
-            let (from, payload) = peer.hear_said();
+            let (from, payload) = peer.next_message();
             let speaker = NAMES
                 .iter()
                 .position(|name| *name == from)
@@ -118,7 +118,7 @@ pub(super) fn whispers_reach_one_member(setup: &Setup) {
     let mut peers = room_of(&server, &["ada", "bob", "cleo"]);
     let whisper = |to| RoomCall::Whisper { to, text: b"psst" };
     peers[0].call(&whisper("bob")).expect("bob is here");
-    let private = Heard::Said {
+    let private = Heard::Message {
         from: "ada".to_owned(),
         payload: b"psst".to_vec(),
         private: true,
@@ -130,7 +130,10 @@ pub(super) fn whispers_reach_one_member(setup: &Setup) {
     assert!(nobody.contains("nobody has that name"), "{nobody}");
     // Cleo's next message is the public one: the whisper passed her by.
     peers[0].say(b"aloud");
-    assert_eq!(peers[2].hear_said(), ("ada".to_owned(), b"aloud".to_vec()));
+    assert_eq!(
+        peers[2].next_message(),
+        ("ada".to_owned(), b"aloud".to_vec())
+    );
     drop(peers);
     server.stop();
 }
@@ -142,7 +145,7 @@ pub(super) fn leaving_ends_delivery(setup: &Setup) {
     let left = Heard::Presence(PresenceEvent::Left, "bob".to_owned());
     assert_eq!(peers[0].hear(), Some(left));
     peers[0].say(b"is bob gone?");
-    assert_eq!(peers[2].hear_said().1, b"is bob gone?");
+    assert_eq!(peers[2].next_message().1, b"is bob gone?");
     // Bob hears the answer to his own request next, and nothing of what was said before it.
     let again = peers[1].leave().expect_err("bob has left");
     assert!(again.contains("not in"), "{again}");
@@ -152,7 +155,7 @@ pub(super) fn leaving_ends_delivery(setup: &Setup) {
     peers[0].hear_of("bob");
     peers[0].say(b"welcome back");
     peers[1].hear_of("cleo");
-    assert_eq!(peers[1].hear_said().1, b"welcome back");
+    assert_eq!(peers[1].next_message().1, b"welcome back");
     drop(peers);
     server.stop();
 }
@@ -165,7 +168,7 @@ pub(super) fn members_who_close_have_left(setup: &Setup) {
     bob.say(b"bye");
     bob.finish_writing();
     for peer in &mut peers {
-        assert_eq!(peer.hear_said(), ("bob".to_owned(), b"bye".to_vec()));
+        assert_eq!(peer.next_message(), ("bob".to_owned(), b"bye".to_vec()));
         let left = Heard::Presence(PresenceEvent::Left, "bob".to_owned());
         assert_eq!(peer.hear(), Some(left));
     }

@@ -32,7 +32,7 @@ pub(super) fn whispers_cross_lanes(setup: &Setup) {
             text: &text,
         };
         ada.call(&whisper).expect("bob is here");
-        let private = Heard::Said {
+        let private = Heard::Message {
             from: "ada".to_owned(),
             payload: text.to_vec(),
             private: true,
@@ -69,7 +69,7 @@ fn rooms_span_lanes(setup: &Setup, lanes: usize) {
                 }
                 let mut next: HashMap<String, usize> = HashMap::new();
                 for _ in 0..MESSAGES * (MEMBERS - 1) {
-                    let (from, payload) = peer.hear_said();
+                    let (from, payload) = peer.next_message();
                     assert_ne!(from, format!("m{index}"), "heard itself");
                     let next = next.entry(from).or_default();
                     assert_eq!(String::from_utf8_lossy(&payload), next.to_string());

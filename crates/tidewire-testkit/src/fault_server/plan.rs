@@ -292,7 +292,7 @@ mod tests {
 
     #[test]
     fn a_corruption_changes_exactly_one_bit_anywhere() {
-        let mut places = std::collections::HashSet::new();
+        let mut positions = std::collections::HashSet::new();
         for seed in 0..200 {
             let mut chooser = Chooser::new(&FaultPlan {
                 seed,
@@ -302,9 +302,9 @@ mod tests {
             chooser.corrupt(&mut payload);
             let bits: u32 = payload.iter().map(|byte| byte.count_ones()).sum();
             assert_eq!(bits, 1);
-            places.extend(payload.iter().position(|byte| *byte > 0));
+            positions.extend(payload.iter().position(|byte| *byte > 0));
         }
-        assert!(places.len() > 30, "{places:?}");
+        assert!(positions.len() > 30, "{positions:?}");
         Chooser::new(&FaultPlan::default()).corrupt(&mut []);
     }
 }

@@ -47,7 +47,7 @@ struct Member {
 }
 
 /// A message on its way to several members.
-struct Said<'p> {
+struct OutgoingMessage<'p> {
     plan: &'p FaultPlan,
     alias: u16,
     header_bytes: usize,
@@ -128,7 +128,7 @@ impl Rooms {
         let room = self.rooms.get_mut(&alias).ok_or(ErrorCode::NotJoined)?;
         let sender = room.find(peer.connection).ok_or(ErrorCode::NotJoined)?.id;
         let frame = frame(&Message::with_id(Kind::Deliver, alias, sender.0, payload));
-        let said = Said {
+        let message = OutgoingMessage {
             plan: &self.plan,
             alias,
             header_bytes: frame.len() - payload.len(),
@@ -145,10 +145,10 @@ impl Rooms {
         for member in &mut room.members {
             if member.id != sender {
                 ledger.offered += 1;
-                member.owe(&said, &mut self.chooser, ledger);
+                member.deliver(&message, &mut self.chooser, ledger);
             } else if echoes {
                 ledger.echoed += 1;
-                member.send(said.delivery.clone(), ledger);
+                member.send(message.delivery.clone(), ledger);
             }
         }
         Ok(())
@@ -314,8 +314,13 @@ fn cut(frame: &mut Vec<u8>, header_bytes: usize) {
 
 impl Member {
     /// Sends a message to one of those it is owed to, unless a fault is due.
-    fn owe(&mut self, said: &Said<'_>, chooser: &mut Chooser, ledger: &mut FaultLedger) {
-        let mut delivery = said.delivery.clone();
+    fn deliver(
+        &mut self,
+        message: &OutgoingMessage<'_>,
+        chooser: &mut Chooser,
+        ledger: &mut FaultLedger,
+    ) {
+        let mut delivery = message.delivery.clone();
         delivery.due += self.lag;
         let sender = delivery.sender;
         let earlier = self.last_unharmed.get(&sender).cloned();
@@ -323,8 +328,8 @@ impl Member {
         match (chooser.next_fault(earlier.is_some()), earlier) {
             (Some(Fault::Drop), _) => {
                 ledger.dropped += 1;
-                if said.plan.announces_drops {
-                    self.control(gap(said.alias));
+                if message.plan.announces_drops {
+                    self.control(gap(message.alias));
                 }
                 return;
             }
@@ -337,25 +342,25 @@ impl Member {
             (Some(Fault::Corrupt), _) => {
                 ledger.corrupted += 1;
                 let mut bytes = delivery.frame.to_vec();
-                chooser.corrupt(&mut bytes[said.header_bytes..]);
+                chooser.corrupt(&mut bytes[message.header_bytes..]);
                 delivery.frame = bytes.into();
                 delivery.is_intact = false;
             }
             (Some(Fault::Cut), _) => {
                 ledger.cut += 1;
                 let mut bytes = delivery.frame.to_vec();
-                cut(&mut bytes, said.header_bytes);
+                cut(&mut bytes, message.header_bytes);
                 delivery.frame = bytes.into();
                 delivery.is_intact = false;
             }
             (Some(Fault::Duplicate), _) => {
                 ledger.duplicated += 1;
                 self.send(delivery.clone(), ledger);
-                self.note_unharmed(said);
+                self.note_unharmed(message);
             }
             (Some(Fault::Substitute) | None, _) => {
                 delivery.swap = self.swap.take();
-                self.note_unharmed(said);
+                self.note_unharmed(message);
             }
         }
         self.send(delivery, ledger);
@@ -374,9 +379,9 @@ impl Member {
         let _ = self.queue.send(Outgoing::Control(frame));
     }
 
-    fn note_unharmed(&mut self, said: &Said<'_>) {
-        if said.plan.substitute.is_some() {
-            let delivery = &said.delivery;
+    fn note_unharmed(&mut self, message: &OutgoingMessage<'_>) {
+        if message.plan.substitute.is_some() {
+            let delivery = &message.delivery;
             self.last_unharmed
                 .insert(delivery.sender, Arc::clone(&delivery.frame));
         }

@@ -135,7 +135,7 @@ impl Client {
     }
 
     /// Returns when the server has handled everything this client sent.
-    fn settle(&mut self) {
+    fn wait_until_handled(&mut self) {
         self.read_all_deliveries();
     }
 }
@@ -152,10 +152,10 @@ fn pair(plan: FaultPlan) -> (FaultServer, Client, Client) {
 }
 
 /// What `bob` got when `ada` said the numbers from 1 to `count`, and what the server says it did.
-fn said_and_heard(plan: FaultPlan, count: u32) -> (Vec<u32>, FaultLedger) {
+fn sent_and_received(plan: FaultPlan, count: u32) -> (Vec<u32>, FaultLedger) {
     let (server, mut ada, mut bob) = pair(plan);
     ada.say(1..=count);
-    ada.settle();
+    ada.wait_until_handled();
     let heard = bob.read_all_deliveries();
     let ledger = server.finish();
     assert!(ledger.is_conserved() && ledger.queued == 0, "{ledger:?}");
@@ -174,9 +174,9 @@ fn without_a_plan_everyone_but_the_sender_hears_everything_in_order() {
         .map(|name| Client::member(&server, name))
         .collect();
     clients[0].say(1..=100);
-    clients[0].settle();
+    clients[0].wait_until_handled();
     clients[1].say(101..=110);
-    clients[1].settle();
+    clients[1].wait_until_handled();
     assert_eq!(
         clients[0].read_all_deliveries(),
         (101..=110).collect::<Vec<_>>()
@@ -221,7 +221,7 @@ fn rooms_refuse_list_and_let_go_as_the_protocol_says() {
     bob.send(&Message::with_id(Kind::Leave, bob.room, 10, b""));
     assert_eq!(bob.read().unwrap().kind, Kind::Reply);
     ada.say(1..=5);
-    ada.settle();
+    ada.wait_until_handled();
     assert!(bob.read_all_deliveries().is_empty());
     let ledger = server.finish();
     assert_eq!((ledger.messages, ledger.offered), (5, 0));
@@ -254,7 +254,7 @@ fn drops_are_counted_and_nothing_else_is_missing() {
             drop: Some(Every::nth(100)),
             ..FaultPlan::default()
         };
-        let (heard, ledger) = said_and_heard(plan, 1_000);
+        let (heard, ledger) = sent_and_received(plan, 1_000);
         assert_eq!((heard.len(), ledger.dropped), (990, 10), "seed {seed}");
         assert!(heard.is_sorted());
     }
@@ -282,7 +282,7 @@ fn a_dropped_delivery_is_announced_on_request() {
 }
 
 #[test]
-fn an_echo_reaches_the_sender_and_is_owed_to_nobody() {
+fn an_echo_reaches_the_sender_and_is_offered_to_no_member() {
     let (server, mut ada, mut bob) = pair(FaultPlan {
         echo: Some(Every::nth(5)),
         ..FaultPlan::default()
@@ -304,7 +304,7 @@ fn duplicates_come_right_after_the_first_copy() {
         duplicate: Some(Every::nth(10)),
         ..FaultPlan::default()
     };
-    let (heard, ledger) = said_and_heard(plan, 200);
+    let (heard, ledger) = sent_and_received(plan, 200);
     assert_eq!((heard.len(), ledger.duplicated), (220, 20));
     assert_eq!(
         heard.windows(2).filter(|pair| pair[0] == pair[1]).count(),
@@ -319,7 +319,7 @@ fn a_substitution_keeps_the_number_of_arrivals() {
         substitute: Some(Every::nth(10)),
         ..FaultPlan::default()
     };
-    let (heard, ledger) = said_and_heard(plan, 200);
+    let (heard, ledger) = sent_and_received(plan, 200);
     assert_eq!(heard.len(), 200);
     let mut distinct = heard;
     distinct.dedup();
@@ -334,7 +334,7 @@ fn a_corruption_spares_the_frame_and_hurts_the_payload() {
         corrupt: Some(Every::nth(20)),
         ..FaultPlan::default()
     };
-    let (heard, ledger) = said_and_heard(plan, 400);
+    let (heard, ledger) = sent_and_received(plan, 400);
     assert_eq!((heard.len(), ledger.corrupted), (400, 20));
     let wrong = (1..=400).zip(&heard).filter(|(said, heard)| said != *heard);
     assert_eq!(wrong.count(), 20);
@@ -408,7 +408,7 @@ fn refused_joins_are_counted_and_may_be_repeated() {
 }
 
 #[test]
-fn a_receiver_that_is_cut_off_gets_exactly_its_share_and_is_still_owed_the_rest() {
+fn a_receiver_that_is_cut_off_gets_exactly_its_share_and_is_still_offered_the_rest() {
     let (server, mut ada, mut bob) = pair(FaultPlan {
         disconnect: Some(Disconnect {
             receiver: 1,
@@ -422,9 +422,9 @@ fn a_receiver_that_is_cut_off_gets_exactly_its_share_and_is_still_owed_the_rest(
         assert_ne!(frame.kind, Kind::Deliver);
     }
     drop(bob);
-    ada.settle();
+    ada.wait_until_handled();
     ada.say(101..=110);
-    ada.settle();
+    ada.wait_until_handled();
     let ledger = server.finish();
     assert!(ledger.is_conserved(), "{ledger:?}");
     assert_eq!((ledger.offered, ledger.delivered), (110, 37));

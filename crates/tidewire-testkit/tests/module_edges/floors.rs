@@ -37,12 +37,12 @@ impl Floors {
 /// The places where a crate does not keep to its floors, a sentence for each.
 pub(crate) fn violations(sources: &Sources, floors: &Floors) -> Vec<String> {
     let mut found = Vec::new();
-    let place = &sources.place;
+    let directory = &sources.directory;
     let mut listed: Vec<&String> = floors.0.iter().flatten().collect();
     listed.sort();
     for pair in listed.windows(2).filter(|pair| pair[0] == pair[1]) {
         found.push(format!(
-            "ARCHITECTURE.md lists `{}` of {place} twice",
+            "ARCHITECTURE.md lists `{}` of {directory} twice",
             pair[0]
         ));
     }
@@ -50,14 +50,14 @@ pub(crate) fn violations(sources: &Sources, floors: &Floors) -> Vec<String> {
     for name in &listed {
         if !sources.modules.contains(*name) {
             found.push(format!(
-                "ARCHITECTURE.md lists `{name}`, which is no module of {place}"
+                "ARCHITECTURE.md lists `{name}`, which is no module of {directory}"
             ));
         }
     }
     for module in &sources.modules {
         if !listed.contains(&module) {
             found.push(format!(
-                "ARCHITECTURE.md lists no floor for `{module}` of {place}; add it above all that it uses"
+                "ARCHITECTURE.md lists no floor for `{module}` of {directory}; add it above all that it uses"
             ));
         }
     }

@@ -19,7 +19,7 @@ use crate::syntax::{Leaf, is_for_tests, leaves};
 #[derive(Debug)]
 pub(crate) struct Sources {
     /// The crate's directory below the repository's.
-    pub(crate) place: String,
+    pub(crate) directory: String,
     /// The modules that the root declares, without those for tests.
     pub(crate) modules: BTreeSet<String>,
     pub(crate) edges: BTreeSet<Edge>,
@@ -45,9 +45,9 @@ pub(crate) enum Target {
 }
 
 impl Sources {
-    /// Reads the crate in the directory `place` below `repository`.
-    pub(crate) fn read(repository: &Path, place: &str) -> Self {
-        let src = repository.join(place).join("src");
+    /// Reads the crate in the directory `directory` below `repository`.
+    pub(crate) fn read(repository: &Path, directory: &str) -> Self {
+        let src = repository.join(directory).join("src");
         let mut root = src.join("lib.rs");
         if !root.is_file() {
             root = src.join("main.rs");
@@ -65,7 +65,7 @@ impl Sources {
             edges.append(&mut finder.edges);
         }
         Self {
-            place: place.to_owned(),
+            directory: directory.to_owned(),
             modules: names.modules,
             edges,
         }

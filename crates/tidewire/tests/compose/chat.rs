@@ -76,7 +76,7 @@ fn hooks_refuse_and_change_what_comes_over_lines() {
     assert_eq!(ada.receive().unwrap().payload, b"! no spam");
     ada.say(b"hello!");
     let heard = ("ada".to_owned(), b"ada@lobby: hello".to_vec());
-    assert_eq!(bob.hear_said(), heard);
+    assert_eq!(bob.next_message(), heard);
     drop((ada, bob));
     server.stop();
 }

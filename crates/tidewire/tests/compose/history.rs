@@ -132,7 +132,7 @@ fn lines_have_a_history_too() {
     server.wait_for("it is said", |metrics| metrics.said == 3);
     bob.join("lobby", "bob").unwrap();
     for text in [b"two", b"six"] {
-        assert_eq!(bob.hear_said(), ("ada".to_owned(), text.to_vec()));
+        assert_eq!(bob.next_message(), ("ada".to_owned(), text.to_vec()));
     }
     drop((ada, bob));
     server.stop();

@@ -74,7 +74,7 @@ fn lines_reach_the_chat_of_a_composed_server() {
     ada.join("lobby", "ada").unwrap();
     bob.join("lobby", "bob").unwrap();
     ada.say(b"hello");
-    assert_eq!(bob.hear_said(), ("ada".to_owned(), b"hello".to_vec()));
+    assert_eq!(bob.next_message(), ("ada".to_owned(), b"hello".to_vec()));
     drop((ada, bob));
     server.stop();
 }

@@ -170,7 +170,7 @@ fn saying_too_much_is_refused_and_the_session_goes_on() {
         other => panic!("not refused: {other:?}"),
     }
     ada.say(b"shorter");
-    assert_eq!(bob.hear_said().1, b"shorter");
+    assert_eq!(bob.next_message().1, b"shorter");
     drop((ada, bob));
     assert_eq!(server.stop().refused, 1);
 }
@@ -186,7 +186,7 @@ fn a_line_that_fits_alone_but_not_behind_its_name_is_refused() {
     ada.say(&vec![b'x'; 8190]);
     assert!(matches!(ada.hear(), Some(Heard::Refused(_))));
     ada.say(b"shorter");
-    assert_eq!(bob.hear_said().1, b"shorter");
+    assert_eq!(bob.next_message().1, b"shorter");
     drop((ada, bob));
     assert_eq!(server.stop().refused, 1);
 }

@@ -105,7 +105,7 @@ impl Scene {
             heard.push(Arc::clone(&count));
             readers.push(std::thread::spawn(move || {
                 for number in 0..MESSAGES {
-                    let (_, payload) = peer.hear_said();
+                    let (_, payload) = peer.next_message();
                     assert_eq!(number_of(&payload), number, "reader {index}");
                     count.store(number + 1, Ordering::SeqCst);
                 }
@@ -164,7 +164,7 @@ fn catch_up(peer: &mut Peer, total: usize) -> (usize, usize, usize) {
     let (mut heard, mut lost, mut last) = (0, 0, 0);
     while heard + lost < total {
         match peer.hear() {
-            Some(Heard::Said { payload, .. }) => {
+            Some(Heard::Message { payload, .. }) => {
                 assert_eq!(
                     number_of(&payload),
                     heard + lost,
@@ -219,7 +219,7 @@ fn disconnects(stage: &Stage) {
     let mut next = 0;
     while let Some(heard) = scene.stalled.hear() {
         match heard {
-            Heard::Said { payload, .. } => {
+            Heard::Message { payload, .. } => {
                 assert_eq!(number_of(&payload), next);
                 next += 1;
             }

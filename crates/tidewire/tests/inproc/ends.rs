@@ -238,7 +238,7 @@ fn a_stalled_subscriber_is_dropped_or_thrown_out_and_nobody_else_notices() {
         let payload = [b'x'; 400];
         for _ in 0..MESSAGES {
             members[0].say(&payload);
-            assert_eq!(members[1].hear_said().1, payload);
+            assert_eq!(members[1].next_message().1, payload);
         }
         if policy == Policy::Disconnect {
             server.wait_for("the policy fires", |metrics| metrics.closed_by(reason) == 1);
@@ -246,7 +246,7 @@ fn a_stalled_subscriber_is_dropped_or_thrown_out_and_nobody_else_notices() {
             let (mut heard, mut lost) = (0, 0);
             while heard + lost < MESSAGES {
                 match stalled.hear() {
-                    Some(Heard::Said { .. }) => heard += 1,
+                    Some(Heard::Message { .. }) => heard += 1,
                     Some(Heard::Gap(count)) => lost += count as usize,
                     other => panic!("{other:?}"),
                 }
@@ -283,11 +283,14 @@ fn one_server_serves_sockets_and_names_alike() {
     ina.hear_of("tina");
     ina.say(b"from within");
     assert_eq!(
-        tina.hear_said(),
+        tina.next_message(),
         ("ina".to_owned(), b"from within".to_vec())
     );
     tina.say(b"from afar");
-    assert_eq!(ina.hear_said(), ("tina".to_owned(), b"from afar".to_vec()));
+    assert_eq!(
+        ina.next_message(),
+        ("tina".to_owned(), b"from afar".to_vec())
+    );
     drop((tina, ina));
     stop(server);
 }

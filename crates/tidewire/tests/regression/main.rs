@@ -406,7 +406,7 @@ fn a_block_ends_when_the_subscriber_catches_up_although_the_publisher_is_on_anot
     reader.hear_of("publisher");
     let mut heard = 0;
     loop {
-        let (_, text) = reader.hear_said();
+        let (_, text) = reader.next_message();
         if text == END {
             break;
         }
