@@ -59,7 +59,7 @@ fn write_all(stream: Stream, text: Vec<u8>, is_ending: impl Fn() -> bool) -> io:
             Err(RecvTimeoutError::Disconnected) => break,
         }
     }
-    is_done.recv_timeout(PATIENCE).unwrap_or_else(|_| {
+    is_done.recv_timeout(REPLY_WAIT_MAX).unwrap_or_else(|_| {
         is_stuck.store(true, Ordering::Relaxed);
         Err(io::ErrorKind::TimedOut.into())
     })
@@ -83,4 +83,4 @@ static IS_ENDING: AtomicBool = AtomicBool::new(false);
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// How long somebody may take to read what stands before.
-const PATIENCE: Duration = Duration::from_secs(2);
+const REPLY_WAIT_MAX: Duration = Duration::from_secs(2);

@@ -147,8 +147,8 @@ impl<'a> Series<'a> {
         for pair in 0..pairs {
             for side in order(pair) {
                 let label = format!("{phase} {}/{pairs}, {}", pair + 1, names[side]);
-                let place = [&first, &second][side];
-                match self.run_one(place, usize::from(pair), &label)? {
+                let chosen = [&first, &second][side];
+                match self.run_one(chosen, usize::from(pair), &label)? {
                     Some(report) => sets[side].add_file(&report)?,
                     None => return Ok(None),
                 }

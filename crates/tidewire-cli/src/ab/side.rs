@@ -44,7 +44,7 @@ impl Side<'_> {
             .arg(scenario)
             .arg("--serve")
             .arg("--out")
-            .arg(self.place(pair))
+            .arg(self.run_directory(pair))
             .args(further);
         command
     }
@@ -57,9 +57,10 @@ impl Side<'_> {
         longest: Duration,
         stop: &AtomicBool,
     ) -> anyhow::Result<Ended> {
-        let place = self.place(pair);
-        let output = place.join(OUTPUT_FILE);
-        fs::create_dir_all(&place).with_context(|| format!("cannot create {}", place.display()))?;
+        let directory = self.run_directory(pair);
+        let output = directory.join(OUTPUT_FILE);
+        fs::create_dir_all(&directory)
+            .with_context(|| format!("cannot create {}", directory.display()))?;
         let file =
             File::create(&output).with_context(|| format!("cannot write {}", output.display()))?;
         let started = Instant::now();
@@ -76,7 +77,7 @@ impl Side<'_> {
         if stop.load(Ordering::Relaxed) {
             return Ok(Ended::Stopped);
         }
-        let report = place.join(JSON_FILE);
+        let report = directory.join(JSON_FILE);
         match status {
             // It says by its exit code what it found; whether it found anything says the report.
             Some(_) if report.is_file() => Ok(Ended::Reported {
@@ -88,7 +89,7 @@ impl Side<'_> {
         }
     }
 
-    fn place(&self, pair: usize) -> PathBuf {
+    fn run_directory(&self, pair: usize) -> PathBuf {
         // Numbered so that the order of the names is that of the runs.
         self.directory.join(format!("{:03}", pair + 1))
     }
@@ -129,8 +130,8 @@ impl Running {
         }
         // It closes its step and writes what it has; a terminal's Ctrl-C has reached it anyway.
         let _ = kill_process(Pid::from_child(&self.0), Signal::TERM);
-        let patience = Instant::now() + STOP_MAX;
-        while Instant::now() < patience && self.0.try_wait()?.is_none() {
+        let deadline = Instant::now() + STOP_MAX;
+        while Instant::now() < deadline && self.0.try_wait()?.is_none() {
             thread::sleep(LOOK_EVERY);
         }
         Ok(None)

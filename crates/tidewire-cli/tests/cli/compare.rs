@@ -30,9 +30,9 @@ fn report(factor: f64) -> String {
 fn runs(directory: &Path, name: &str, factor: f64, count: usize) -> String {
     let side = directory.join(name);
     for run in 0..count {
-        let place = side.join(run.to_string());
-        fs::create_dir_all(&place).unwrap();
-        fs::write(place.join("report.json"), report(factor)).unwrap();
+        let directory = side.join(run.to_string());
+        fs::create_dir_all(&directory).unwrap();
+        fs::write(directory.join("report.json"), report(factor)).unwrap();
     }
     side.display().to_string()
 }
