@@ -1,4 +1,4 @@
-//! Keeping a lane on one core, so that its caches stay warm and measurements repeat.
+//! Binds a lane to one core, so that its caches stay warm and measurements repeat.
 
 use std::io;
 
@@ -20,7 +20,8 @@ pub fn pin_to_core(core: usize) -> io::Result<()> {
     Ok(sched_setaffinity(None, &cores)?)
 }
 
-/// The numbers of the cores the calling thread may run on, ascending. Empty when the system will not say.
+/// Returns the numbers of the cores that the calling thread may run on, in ascending order. Empty when the system does
+/// not say.
 #[must_use]
 pub fn available_cores() -> Vec<usize> {
     sched_getaffinity(None).map_or_else(
@@ -33,15 +34,15 @@ pub fn available_cores() -> Vec<usize> {
     )
 }
 
-/// How many cores of the machine are in use, whichever of them this thread may run on: others may run on the rest. 1 when
-/// the system will not say.
+/// Returns how many cores of the machine are online, including those that this thread may not run on. Returns 1 when
+/// the system does not say.
 #[must_use]
 #[expect(
     unsafe_code,
     reason = "the standard library asks for the calling thread's cores only"
 )]
 pub fn online_cores() -> usize {
-    // SAFETY: the call takes a number and returns one; it touches no memory of ours.
+    // SAFETY: the call takes a number and returns one; it touches no memory of this process.
     let cores = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
     usize::try_from(cores).map_or(1, |cores| cores.max(1))
 }
@@ -54,7 +55,7 @@ mod tests {
     fn a_pinned_thread_may_run_on_its_core_only() {
         let cores = available_cores();
         let last = *cores.last().unwrap();
-        // On a thread of its own: the affinity of the test's thread belongs to the harness.
+        // A thread of its own runs this, because the affinity of the test's thread belongs to the harness.
         std::thread::spawn(move || {
             pin_to_core(last).unwrap();
             assert_eq!(available_cores(), [last]);

@@ -1,19 +1,19 @@
-//! Counting allocations: how many each thread makes, and how many bytes the process holds.
+//! Counts allocations: how many each thread makes, and how many bytes the process holds.
 //!
-//! Problem: "allocates nothing per message" must be asserted by tests and shown in reports, not hoped for. Approach: an
-//! allocator that forwards to another one and counts on the way. Each thread counts for itself, in two numbers that only
-//! it writes, so that counting costs a few additions and no locked instruction; a lane publishes its own among its
-//! metrics. Besides, threads can be marked by code that runs on them ([`mark_this_thread`]), which for a lane means its
-//! service, and what marked threads allocate can be read by any other: neither a test's own threads nor the test runner
-//! then disturb the count. The bytes that the process holds are one number for all threads, since memory is freed by other
-//! threads than those that took it; each adds to it what has gathered when that exceeds 4 KiB.
+//! Problem: tests must assert "allocates nothing per message", and reports must show it. Approach: an allocator that
+//! forwards to another one and counts. Each thread counts for itself in two numbers that only it writes, so counting
+//! costs a few additions and no locked instruction; a lane publishes its own numbers among its metrics. Code can also
+//! mark the thread it runs on ([`mark_this_thread`]), which for a lane means its service. Any thread can read what
+//! marked threads allocate, so a test's own threads and the test runner do not disturb that count. The bytes that the
+//! process holds are one number for all threads, because one thread frees what another allocated. Each thread adds its
+//! share to that number when the share exceeds 4 KiB.
 //!
-//! Rejected: counting by thread name (finding the name inside an allocator may allocate); one count for the whole
+//! Rejected: counting by thread name (to find the name inside an allocator may allocate); one count for the whole
 //! process (peers and coordinators allocate); locked additions for every allocation (20 ns on top of the 6 of a good
-//! allocator, even to a cache line of one's own); and a list of all threads' counts, which would have to be taken apart
-//! while threads end.
+//! allocator, even on a cache line of its own); and a list of all threads' counts, which threads would have to leave
+//! while they end.
 //!
-//! Where no [`CountingAllocator`] is the global one, nothing is counted, and [`thread_allocations`] says so.
+//! When no [`CountingAllocator`] is the global one, nothing is counted, and [`thread_allocations`] says so.
 
 #![expect(
     unsafe_code,
@@ -24,13 +24,13 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
-/// An allocator that counts and leaves the work to another one, by default the system's. Install it with
-/// `#[global_allocator]`, at most one in a program: the counts are the program's.
+/// An allocator that counts and forwards to another one, by default the system's. Install it with
+/// `#[global_allocator]`, once per program: the counts belong to the program.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CountingAllocator<A = System>(A);
 
 impl CountingAllocator {
-    /// Counts what the system's allocator does.
+    /// Counts the allocations of the system's allocator.
     #[must_use]
     pub const fn new() -> Self {
         Self(System)
@@ -38,19 +38,19 @@ impl CountingAllocator {
 }
 
 impl<A> CountingAllocator<A> {
-    /// Counts what `allocator` does.
+    /// Counts the allocations of `allocator`.
     pub const fn over(allocator: A) -> Self {
         Self(allocator)
     }
 }
 
-// SAFETY: every call is forwarded unchanged to the allocator within, which keeps the contract; counting touches only
+// SAFETY: every call is forwarded unchanged to the inner allocator, which keeps the contract. Counting touches only
 // atomics and thread-locals without destructors, so it neither allocates nor unwinds.
 unsafe impl<A: GlobalAlloc> GlobalAlloc for CountingAllocator<A> {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size());
         hold(layout.size() as i64);
-        // SAFETY: the caller's promises are the ones the allocator within asks for.
+        // SAFETY: the caller's promises are those that the inner allocator requires.
         unsafe { self.0.alloc(layout) }
     }
 
@@ -63,7 +63,7 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for CountingAllocator<A> {
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
         hold(-(layout.size() as i64));
-        // SAFETY: as above; the pointer came from the allocator within, since every allocation here does.
+        // SAFETY: as above; the pointer came from the inner allocator, because every allocation here does.
         unsafe { self.0.dealloc(pointer, layout) }
     }
 
@@ -75,16 +75,16 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for CountingAllocator<A> {
     }
 }
 
-/// What one thread has allocated since it started. Freeing is not counted.
+/// The allocations of one thread since it started. Freeing is not counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Allocations {
-    /// How often. Growing or shrinking a buffer counts as once.
+    /// The number of allocations. A buffer that grows or shrinks counts once.
     pub count: u64,
-    /// Bytes asked for; of a buffer that grew, those that were added.
+    /// The bytes requested; for a buffer that grew, the bytes added.
     pub bytes: u64,
 }
 
-/// What the calling thread has allocated since it started; nothing where the program does not count.
+/// Returns the allocations of the calling thread since it started, or `None` when the program does not count.
 #[must_use]
 pub fn thread_allocations() -> Option<Allocations> {
     is_counting().then(|| Allocations {
@@ -93,7 +93,7 @@ pub fn thread_allocations() -> Option<Allocations> {
     })
 }
 
-/// Whether the program's allocator counts.
+/// Returns whether the program's allocator counts.
 #[must_use]
 pub fn is_counting() -> bool {
     IS_COUNTING.load(Ordering::Relaxed)
@@ -104,20 +104,20 @@ pub fn mark_this_thread() {
     MARKED.set(true);
 }
 
-/// Allocations made by marked threads so far.
+/// Returns the allocations that marked threads made so far.
 #[must_use]
 pub fn marked_allocations() -> u64 {
     MARKED_COUNT.load(Ordering::SeqCst)
 }
 
-/// Bytes the process has allocated and not freed, within 4 KiB for each thread it has had.
+/// Returns the bytes that the process has allocated and not freed, within 4 KiB for each thread it has had.
 #[must_use]
 pub fn bytes_held() -> i64 {
     HELD.load(Ordering::SeqCst)
 }
 
 fn count(bytes: usize) {
-    // These have no destructors, so they can be reached until the thread has ended.
+    // These have no destructors, so they stay reachable until the thread has ended.
     let before = COUNT.replace(COUNT.get().wrapping_add(1));
     if before == 0 {
         IS_COUNTING.store(true, Ordering::Relaxed);
@@ -128,8 +128,8 @@ fn count(bytes: usize) {
     }
 }
 
-/// Notes that the process holds this many bytes more. What one thread takes another may free, so what a thread keeps to
-/// itself can be below zero.
+/// Notes that the process holds this many bytes more. One thread may free what another allocated, so a thread's own
+/// share can be below zero.
 fn hold(bytes: i64) {
     let unpublished = UNPUBLISHED.get() + bytes;
     if unpublished.unsigned_abs() < UNPUBLISHED_MAX {
@@ -151,6 +151,6 @@ thread_local! {
     static UNPUBLISHED: Cell<i64> = const { Cell::new(0) };
 }
 
-/// How far a thread's bytes may stray before it tells the process: much more than a message, so that nothing in a steady
-/// state touches the shared number, and little beside what a process holds.
+/// The share that a thread keeps before it adds it to the process's number: much more than a message, so that a steady
+/// state does not touch the shared number, and little compared with what a process holds.
 const UNPUBLISHED_MAX: u64 = 4_096;

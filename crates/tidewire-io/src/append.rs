@@ -1,12 +1,12 @@
-//! Appending many small frames that differ in nothing but id and payload, each in two dozen instructions.
+//! Appends many small frames that differ only in id and payload, each in two dozen instructions.
 //!
-//! Problem: a header and a payload of some twenty bytes, appended to a vector one after the other, are two checks for room
-//! and a call of the C library's copying, which is most of what it costs to send such a message. Approach: what is the
-//! same in all of them, header, length and room, is settled once; then one comparison says whether there is room, and
-//! small payloads are copied in place. Their first bytes, which are often a number that was just written, are copied by
-//! themselves: a wider load would have to wait until that write has left the processor, which takes longer than all the
-//! rest. Rejected: the same in safe code, where every piece is checked for room again, and where neighbouring loads become
-//! one.
+//! Problem: to append a header and a payload of some twenty bytes to a vector, one after the other, takes two capacity
+//! checks and a call of the C library's copy function. That is most of the cost of sending such a message. Approach:
+//! header, length and required room are the same for all frames of a pattern and are computed once. One comparison then
+//! checks the capacity, and small payloads are copied inline. The first bytes of a payload are often a number that was
+//! just written, so they are copied by themselves: a wider load would have to wait until that write has left the
+//! processor, which takes longer than all the rest. Rejected: the same in safe code, which checks the capacity again
+//! for every piece, and where the compiler merges neighbouring loads.
 #![expect(
     unsafe_code,
     reason = "writes into the spare room of a vector, piece by piece, after one check"
@@ -14,24 +14,24 @@
 
 use std::ops::Range;
 
-/// All of a frame but an id and a payload of one length, ready to be appended with each of them.
+/// A frame without its id and its payload of one length, ready to be appended with any id and payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FramePattern {
     header: Header,
-    /// Of any payload, or longer than any slice.
+    /// The payload length of any frame, or a length that no slice has.
     payload_bytes: usize,
-    /// The same for frames that are a header of this kind and the payload.
+    /// The payload length if the frame is a short header and the payload; otherwise a length that no slice has.
     short_payload_bytes: usize,
-    /// The same for such frames with a small payload.
+    /// The payload length if the frame is a short header and a small payload; otherwise a length that no slice has.
     small_payload_bytes: usize,
-    /// Room that it takes to append a frame.
+    /// Free capacity that appending a frame requires.
     room_bytes: usize,
     /// The bytes around the payload in all other frames.
     around: Around,
 }
 
 impl FramePattern {
-    /// No payload has the length of this one.
+    /// A pattern that matches no payload.
     pub const NONE: Self = Self {
         header: Header::NONE,
         payload_bytes: NO_PAYLOAD_BYTES,
@@ -41,9 +41,10 @@ impl FramePattern {
         around: Around::NONE,
     };
 
-    /// All of `frame` but the bytes of `payload` and those of `id`, little-endian, which lie in front of them: none, one or
-    /// four. One byte is the lowest of the 256 ids from `first_id` on, and no others can be appended. Headers of more than
-    /// 32 bytes and ends of more than 16 are not kept, nor are places that are not there.
+    /// Learns `frame` without the bytes of `payload` and `id`. The id is little-endian, lies in front of the payload,
+    /// and has no, one or four bytes. An id of one byte is the lowest byte of the 256 ids from `first_id` on, and no
+    /// other ids can be appended. Returns `None` for headers of more than 32 bytes, for more than 16 bytes behind the
+    /// payload, and for ranges outside the frame.
     #[must_use]
     pub fn of(
         frame: &[u8],
@@ -107,8 +108,8 @@ impl FramePattern {
         })
     }
 
-    /// Appends the frame with this id and payload, if it is one of this pattern and there is room without growing. Returns
-    /// whether that could be done.
+    /// Appends the frame with this id and payload, if the pattern has such a frame and the vector has the capacity.
+    /// Returns whether it was appended.
     #[inline(always)]
     #[must_use]
     pub fn append(&self, id: u32, payload: &[u8], out: &mut Vec<u8>) -> bool {
@@ -118,7 +119,7 @@ impl FramePattern {
         {
             return false;
         }
-        // SAFETY: there is room for a header of this form and the payload, and for the longest end behind it.
+        // SAFETY: the vector has room for a header of this form, the payload, and the longest end behind it.
         unsafe {
             if payload.len() == self.short_payload_bytes {
                 self.header.append_within(id, payload, out);
@@ -129,7 +130,7 @@ impl FramePattern {
         true
     }
 
-    /// As [`FramePattern::append`], for frames of a header of twelve bytes at most and a payload of 16 to 32.
+    /// As [`FramePattern::append`], for frames with a header of at most twelve bytes and a payload of 16 to 32.
     #[inline(always)]
     #[must_use]
     pub fn append_small(&self, id: u32, payload: &[u8], out: &mut Vec<u8>) -> bool {
@@ -139,8 +140,8 @@ impl FramePattern {
         {
             return false;
         }
-        // SAFETY: there is room for `HEADER_BYTES_MAX` bytes and the longest of small payloads, which this one is: it has a
-        // length that `of` saw to be small.
+        // SAFETY: the vector has room for `HEADER_BYTES_MAX` bytes and the longest small payload. This payload is
+        // small, because `of` saw that its length is.
         unsafe {
             std::hint::assert_unchecked(is_small(payload.len()));
             self.header.append_within(id, payload, out);
@@ -149,29 +150,29 @@ impl FramePattern {
     }
 }
 
-/// A vector that frames of one pattern are appended to, if their headers have twelve bytes at most.
+/// A vector to which frames of one pattern are appended, if their headers have at most twelve bytes.
 #[derive(Debug)]
 pub struct Appender {
     bytes: Vec<u8>,
-    /// That of the pattern, if it has such frames; else nothing is ever armed.
+    /// The header of the pattern, if it has such frames; otherwise nothing is ever armed.
     header: Header,
     has_header: bool,
     /// The caller's number for messages with frames of the pattern, and the length of their payloads.
     key: u32,
     payload_bytes: usize,
-    /// The same length as long as the vector has room, else longer than any slice.
+    /// The same length while the vector has room; otherwise a length that no slice has.
     armed_payload_bytes: usize,
-    /// The bits of an id that matter, and what they must be: an id of one byte must be the last one, because most messages
-    /// have the same one, and to look for its range takes longer.
+    /// The bits of an id that matter, and their required value. An id of one byte must equal the last one, because most
+    /// messages have the same id, and a range check takes longer.
     id_mask: u32,
     id: u32,
-    /// Longest vector to which something is appended: behind that its capacity has room for [`HEADER_BYTES_MAX`] bytes and
-    /// the payload.
+    /// The longest vector to which a frame is appended. Behind that length its capacity has room for
+    /// [`HEADER_BYTES_MAX`] bytes and the payload.
     length_max: usize,
 }
 
 impl Appender {
-    /// Appends to these bytes; nothing before a pattern is set.
+    /// Appends to these bytes; nothing is appended before a pattern is set.
     #[must_use]
     pub const fn new(bytes: Vec<u8>) -> Self {
         Self {
@@ -187,14 +188,14 @@ impl Appender {
         }
     }
 
-    /// All of it, which leaves nothing here.
+    /// Takes the whole appender and leaves an empty one.
     #[inline(always)]
     #[must_use]
     pub fn take(&mut self) -> Self {
         std::mem::replace(self, Self::new(Vec::new()))
     }
 
-    /// Takes out the vector with all that was appended. The pattern is left here, without room for its frames.
+    /// Takes the vector with all appended frames. The pattern stays, without room for its frames.
     #[inline(always)]
     #[must_use]
     pub fn take_bytes(&mut self) -> Vec<u8> {
@@ -202,8 +203,8 @@ impl Appender {
         std::mem::take(&mut self.bytes)
     }
 
-    /// Frames are appended to these bytes from now on, if there was a pattern, none when there are more than `length_max`
-    /// bytes, and ids of one byte must be this one.
+    /// Appends frames of the present pattern to these bytes from now on. Nothing is appended when they are more than
+    /// `length_max` bytes, and an id of one byte must be this one.
     pub fn resume(&mut self, bytes: Vec<u8>, id: u32, length_max: usize) {
         self.armed_payload_bytes = NO_PAYLOAD_BYTES;
         self.bytes = bytes;
@@ -211,8 +212,8 @@ impl Appender {
         let _ = self.set_length_max(length_max);
     }
 
-    /// From now on frames of this pattern are appended, for messages with this key and payloads of this length, once there
-    /// are [bytes](Appender::resume) to append to.
+    /// Sets the pattern for messages with this key and payloads of this length. Frames are appended once there are
+    /// [bytes](Appender::resume) to append to.
     pub fn set_pattern(&mut self, pattern: Option<&FramePattern>, key: u32, payload_bytes: usize) {
         self.armed_payload_bytes = NO_PAYLOAD_BYTES;
         let pattern = pattern.filter(|pattern| pattern.short_payload_bytes == payload_bytes);
@@ -226,8 +227,8 @@ impl Appender {
         (self.key, self.payload_bytes) = (key, payload_bytes);
     }
 
-    /// With the same pattern, nothing is appended from now on when there are more than `length_max` bytes. Returns whether
-    /// there is a pattern, and room for it.
+    /// Limits the vector: nothing is appended when it has more than `length_max` bytes. Returns whether there is a
+    /// pattern, and room for its frames.
     #[must_use]
     pub fn set_length_max(&mut self, length_max: usize) -> bool {
         let room = HEADER_BYTES_MAX.saturating_add(self.payload_bytes);
@@ -241,7 +242,7 @@ impl Appender {
         }
     }
 
-    /// What was appended to and what was appended.
+    /// The bytes so far, with the appended frames.
     #[inline(always)]
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
@@ -254,8 +255,8 @@ impl Appender {
         self.key == key && self.payload_bytes == payload_bytes
     }
 
-    /// Appends the frame with this id and payload for a message with this key, if it is one of the pattern. Returns whether
-    /// that could be done here.
+    /// Appends the frame with this id and payload for a message with this key, if the pattern matches. Returns whether
+    /// it was appended.
     #[inline(always)]
     #[must_use]
     pub fn append(&mut self, key: u32, id: u32, payload: &[u8]) -> bool {
@@ -266,15 +267,16 @@ impl Appender {
         {
             return false;
         }
-        // SAFETY: `set_length_max` saw that behind the first `length_max` bytes there is room for `HEADER_BYTES_MAX` bytes and
-        // such a payload. Whatever changes the vector's capacity or the pattern sets a length that no payload has.
+        // SAFETY: `set_length_max` saw that behind the first `length_max` bytes there is room for `HEADER_BYTES_MAX`
+        // bytes and such a payload. Every change of the vector's capacity or of the pattern sets a length that no
+        // payload has.
         unsafe { self.header.append_within(id, payload, &mut self.bytes) };
         true
     }
 }
 
 impl Appender {
-    /// Appends a frame of another pattern, whatever its header. Returns whether there is room for it without growing.
+    /// Appends a frame of another pattern with any header. Returns whether the vector had the capacity.
     #[inline(always)]
     #[must_use]
     pub fn append_other(&mut self, pattern: &FramePattern, id: u32, payload: &[u8]) -> bool {
@@ -282,15 +284,15 @@ impl Appender {
     }
 }
 
-/// The bytes in front of payloads, if they are no more than a word, or the word and an id.
+/// The bytes in front of payloads, if they are at most a word, or a word and an id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Header {
     /// The first eight bytes, little-endian.
     word: u64,
-    /// The bits of an id that are in them, and the unit that they are multiplied by to get there.
+    /// The bits of an id that the word holds, and the factor that shifts them to their position.
     id_bits: u32,
     id_unit: u64,
-    /// The smallest id, and the bits that must be 0 in how much larger others are.
+    /// The smallest id, and the bits that must be 0 in the difference of any id to it.
     first_id: u32,
     other_id_bits: u32,
     /// At most [`HEADER_BYTES_MAX`].
@@ -320,7 +322,7 @@ impl Header {
     #[inline(always)]
     unsafe fn append_within(self, id: u32, payload: &[u8], out: &mut Vec<u8>) {
         let start = out.len();
-        // SAFETY: there is room, as the caller says. The first two writes take `HEADER_BYTES_MAX` bytes, and the payload
+        // SAFETY: the caller promises the room. The first two writes take `HEADER_BYTES_MAX` bytes, and the payload
         // goes behind `self.bytes`, which `of` saw to be no more. `payload` is borrowed, so it does not overlap the
         // vector. All bytes up to the new length are written.
         unsafe {
@@ -334,15 +336,15 @@ impl Header {
     }
 }
 
-/// The bytes around payloads, but for an id in front of them.
+/// The bytes around payloads, without an id in front of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Around {
     head: [u8; AROUND_HEAD_BYTES_MAX],
     /// At most [`AROUND_HEAD_BYTES_MAX`].
     head_bytes: usize,
-    /// At most the same.
+    /// At most [`AROUND_HEAD_BYTES_MAX`].
     id_at: usize,
-    /// The four bytes there, little-endian, without those of the id, and which those are.
+    /// The four bytes at `id_at`, little-endian, without those of the id; and a mask of the id's bits.
     id_word: u32,
     id_bits: u32,
     tail: [u8; AROUND_TAIL_BYTES_MAX],
@@ -361,7 +363,8 @@ impl Around {
         tail_bytes: 0,
     };
 
-    /// The bytes in front of a payload and behind it; the id is these bits of the four bytes from `id_at` on.
+    /// Copies the bytes in front of a payload and behind it. The id is the bits `id_bits` of the four bytes from
+    /// `id_at` on.
     fn of(before: &[u8], behind: &[u8], id_at: usize, id_bits: u32) -> Option<Self> {
         let mut around = Self {
             head_bytes: before.len(),
@@ -388,10 +391,11 @@ impl Around {
     unsafe fn append_within(&self, id: u32, payload: &[u8], out: &mut Vec<u8>) {
         let start = out.len();
         let id = self.id_word | id & self.id_bits;
-        // SAFETY: there is room for all of both arrays and the payload. `of` saw that the head is within the first array and
-        // the tail within the second, so that each piece begins where the one before ends or earlier. The id begins within
-        // the head, and what it writes behind that is within the room, and is written again or left out. `payload` is
-        // borrowed, so it does not overlap the vector. All bytes up to the new length are written.
+        // SAFETY: there is room for all of both arrays and the payload. `of` saw that the head fits the first array and
+        // the tail the second, so each piece begins where the one before ends, or earlier. The id begins within the
+        // head. Its bytes behind the head are within the room, and later writes replace them or the new length leaves
+        // them out. `payload` is borrowed, so it does not overlap the vector. All bytes up to the new length are
+        // written.
         unsafe {
             let at = out.as_mut_ptr().add(start);
             at.cast::<[u8; AROUND_HEAD_BYTES_MAX]>().write(self.head);
@@ -410,17 +414,17 @@ impl Around {
 /// Copies `from` to `to`.
 ///
 /// # Safety
-/// There is room for as many bytes at `to`, which `from` does not overlap.
+/// There is room for as many bytes at `to`, and `from` does not overlap them.
 #[inline(always)]
 unsafe fn copy(from: &[u8], to: *mut u8) {
     let (count, from) = (from.len(), from.as_ptr());
     if !is_small(count) {
-        // SAFETY: as the caller says.
+        // SAFETY: the caller promises it.
         return unsafe { from.copy_to_nonoverlapping(to, count) };
     }
     let last_at = count - SMALL_BYTES_MIN;
-    // SAFETY: `from` has 16 bytes at least, of which the first two pieces are the first 16, and the last one is the last
-    // 16; `to` has room for as many.
+    // SAFETY: `from` has at least 16 bytes. The first two pieces are its first 16, and the last piece is its last 16.
+    // `to` has room for as many.
     unsafe {
         let first = from.cast::<u64>().read_unaligned();
         let second = from.add(8).cast::<u64>().read_unaligned();
@@ -436,38 +440,38 @@ const fn is_small(count: usize) -> bool {
     count.wrapping_sub(SMALL_BYTES_MIN) <= SMALL_BYTES_MAX - SMALL_BYTES_MIN
 }
 
-/// The same word, which the compiler does not load together with its neighbour.
+/// Returns the same word and keeps the compiler from loading it together with its neighbour.
 #[cfg(target_pointer_width = "64")]
 #[inline(always)]
 fn kept_apart(mut word: u64) -> u64 {
-    // SAFETY: there is no instruction in it.
+    // SAFETY: the block contains no instruction.
     unsafe {
         std::arch::asm!("/* {0} */", inout(reg) word, options(pure, nomem, nostack, preserves_flags));
     }
     word
 }
 
-/// The same word. It fits no register here, so that there is nothing to keep the compiler from.
+/// Returns the same word. It does not fit a register here, so nothing keeps the compiler from loading it as it likes.
 #[cfg(not(target_pointer_width = "64"))]
 #[inline(always)]
 fn kept_apart(word: u64) -> u64 {
     word
 }
 
-/// Most bytes of a header that is a word, or a word and an id.
+/// Maximum bytes of a header that is a word, or a word and an id.
 const HEADER_BYTES_MAX: usize = WORD_BYTES + ID_BYTES;
 const WORD_BYTES: usize = size_of::<u64>();
 const ID_BYTES: usize = size_of::<u32>();
 
-/// Most bytes in front of a payload and behind it: UVRPC's replies have 28 and 15, and whole registers are copied.
+/// Maximum bytes in front of a payload and behind it: UVRPC's replies have 28 and 15, and whole registers are copied.
 const AROUND_HEAD_BYTES_MAX: usize = 32;
 const AROUND_TAIL_BYTES_MAX: usize = 16;
 const AROUND_BYTES_MAX: usize = AROUND_HEAD_BYTES_MAX + AROUND_TAIL_BYTES_MAX;
 
-/// No slice is so long.
+/// A length that no slice has.
 const NO_PAYLOAD_BYTES: usize = usize::MAX;
 
-/// Payloads of so many bytes, and up to twice as many, are copied in place: in two pieces of 16, which may overlap.
+/// Payloads from this length up to twice this length are copied inline, in two pieces of 16 bytes that may overlap.
 const SMALL_BYTES_MIN: usize = 16;
 const SMALL_BYTES_MAX: usize = 2 * SMALL_BYTES_MIN;
 

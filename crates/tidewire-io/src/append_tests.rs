@@ -1,11 +1,11 @@
-//! Tests of appending: what is written, where there is room and where not.
+//! Tests of appending: the bytes that are written, with and without room.
 
 use super::*;
 
 const ID: u32 = 0xFEFD_FCFB;
 const KEY: u32 = 5;
 
-/// Where id and payload stand in a frame, and how many bytes it has.
+/// The ranges of id and payload in a frame, and the frame's length.
 type Layout = (Range<usize>, Range<usize>, usize);
 
 /// Frames of every form, with payloads of every length up to 60.
@@ -45,7 +45,7 @@ fn frame_with((id_at, payload_at, count): &Layout, id: u32, payload: &[u8]) -> V
     frame
 }
 
-/// The pattern of such frames, made of another one.
+/// Learns the pattern of such frames from another frame.
 fn pattern_of(layout: &Layout) -> FramePattern {
     let (id, payload, _) = layout;
     let frame = frame_with(layout, 77, &vec![0xEE; payload.len()]);
@@ -169,23 +169,23 @@ fn nothing_is_appended_without_a_pattern_or_beyond_the_longest() {
     assert!(!crowded.append(KEY, ID, b"a"), "there is no room for any");
 }
 
-/// A layout that lies is found here at the latest.
+/// A layout with wrong ranges is found here at the latest.
 #[test]
 fn ranges_outside_the_frame_are_refused() {
     let frame: Vec<u8> = (0..100).collect();
     #[expect(clippy::reversed_empty_ranges, reason = "what a caller may say")]
     let wrong = [
-        // A head or a tail that is too long.
+        // The head or the tail is too long.
         (0..4, 33..93),
         (0..4, 30..83),
-        // An id beyond the head, or of another length.
+        // The id lies beyond the head, or has another length.
         (1..5, 4..94),
         (4..5, 4..94),
         (0..2, 4..94),
         (0..5, 8..94),
         (3..1, 4..94),
         (usize::MAX - 1..usize::MAX, 4..94),
-        // A payload beyond the frame.
+        // The payload lies beyond the frame.
         (0..4, 4..101),
         (0..0, 101..101),
         (0..0, usize::MAX..usize::MAX),

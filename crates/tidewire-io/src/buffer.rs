@@ -1,8 +1,8 @@
-//! One receive buffer a lane.
+//! One receive buffer for each lane.
 //!
-//! All sessions of a lane read into the same memory, one after the other, and frames are decoded in place;
-//! a session keeps only its unfinished tail. Ten thousand idle sessions then cost no buffer at all, and the
-//! buffer stays in the cache. A buffer per session was rejected for both reasons.
+//! All sessions of a lane read into the same memory, one after the other, and frames are decoded in place. A session
+//! keeps only its partial frame. Ten thousand idle sessions then cost no buffer, and the buffer stays in the cache. A
+//! buffer for each session was rejected for both reasons.
 
 /// Memory of a fixed size to read into.
 pub struct ReceiveBuffer {
@@ -10,7 +10,7 @@ pub struct ReceiveBuffer {
 }
 
 impl ReceiveBuffer {
-    /// A zeroed buffer of this many bytes.
+    /// Creates a zeroed buffer of this many bytes.
     #[must_use]
     pub fn new(bytes: usize) -> Self {
         Self {
@@ -18,13 +18,13 @@ impl ReceiveBuffer {
         }
     }
 
-    /// The whole of it. What earlier reads left is still there.
+    /// The whole buffer. It still holds what earlier reads left.
     #[inline]
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
         &mut self.bytes
     }
 
-    /// Its size in bytes.
+    /// The size in bytes.
     #[inline]
     #[must_use]
     pub fn capacity(&self) -> usize {
@@ -34,7 +34,7 @@ impl ReceiveBuffer {
 
 impl std::fmt::Debug for ReceiveBuffer {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // Not the content, which is other people's messages.
+        // The content is left out, because it is other people's messages.
         formatter
             .debug_struct("ReceiveBuffer")
             .field("capacity", &self.bytes.len())

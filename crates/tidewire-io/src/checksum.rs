@@ -1,8 +1,9 @@
 //! CRC-32C of a few words, for checks that run tens of millions of times a second.
 //!
-//! The kept libraries are made for long inputs: before the first byte they choose between strides and tables, which
-//! for 24 bytes costs several times the checksum itself, and was a fifth of all time of a load test. The processor has
-//! an instruction that takes eight bytes; three of them are the whole work. Where it is missing, the library does it.
+//! The established libraries are made for long inputs: before the first byte they choose between strides and tables.
+//! For 24 bytes this choice costs several times the checksum itself, and it was a fifth of all processor time of a load
+//! test. The processor has an instruction that takes eight bytes, and three of them are the whole work. On a processor
+//! without it, the library does the work.
 #![cfg_attr(
     target_arch = "x86_64",
     expect(unsafe_code, reason = "calls what only some processors have")
@@ -14,7 +15,7 @@
 pub fn crc32c_of_words<const WORDS: usize>(words: &[u64; WORDS]) -> u32 {
     #[cfg(target_arch = "x86_64")]
     if std::arch::is_x86_feature_detected!("sse4.2") {
-        // SAFETY: the function needs nothing but SSE 4.2, which this processor was just found to have.
+        // SAFETY: the function requires only SSE 4.2, and this processor was just found to have it.
         return unsafe { by_instruction(words) };
     }
     by_library(words)
@@ -41,7 +42,8 @@ mod tests {
 
     #[test]
     fn agrees_with_the_published_check_value_and_the_library() {
-        // The check value of the algorithm is that of "123456789"; of whole words, iSCSI publishes 32 bytes.
+        // The usual check value is that of "123456789", which is no whole number of words; iSCSI publishes the value of
+        // 32 bytes.
         assert_eq!(crc32c_of_words(&[0; 4]), 0x8A91_36AA);
         assert_eq!(crc32c_of_words(&[u64::MAX; 4]), 0x62A8_AB43);
         let mut random = fastrand::Rng::with_seed(7);

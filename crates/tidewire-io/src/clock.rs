@@ -1,21 +1,21 @@
 //! Clocks that mean the same in every process: the time of the machine, and the processor time of any process.
 //!
-//! Latency is measured from the intended send time in one process to the decoding in another, so the
-//! clock must be monotonic, comparable between processes, and cheap: `CLOCK_MONOTONIC` counts from the
-//! machine's start and is read without a system call through the vDSO. `std::time::Instant` reads the
-//! same clock but hides its value; the wall clock is comparable but jumps.
+//! Latency is measured from the intended send time in one process to the decoding in another. The clock must therefore
+//! be monotonic, comparable between processes, and cheap. `CLOCK_MONOTONIC` counts from the machine's start, and the
+//! vDSO reads it without a system call. `std::time::Instant` reads the same clock but hides its value; the wall clock
+//! is comparable but jumps.
 //!
-//! What a process has cost is asked of its own clock, which counts all of its threads, also those that have ended, in
-//! nanoseconds. The texts in `/proc` are an alternative for one or the other only: `stat` counts ended threads, but in
-//! ticks of usually 10 ms; `schedstat` counts nanoseconds, but of threads that live.
+//! The processor time of a process comes from its own clock, which counts all of its threads in nanoseconds, including
+//! those that have ended. The texts in `/proc` give only one of the two: `stat` counts ended threads, but in ticks of
+//! usually 10 ms; `schedstat` counts nanoseconds, but only of threads that live.
 
 use std::io;
 
 use rustix::io::Errno;
 use rustix::time::{ClockId, clock_getres, clock_gettime};
 
-/// Nanoseconds since the machine started (time asleep not counted). Never decreases, and means the same
-/// in every process of the machine.
+/// Returns the nanoseconds since the machine started, without the time it was asleep. The value never decreases, and
+/// means the same in every process of the machine.
 #[inline]
 #[must_use]
 pub fn now_ns() -> u64 {
@@ -24,8 +24,8 @@ pub fn now_ns() -> u64 {
     now.tv_sec.cast_unsigned() * NS_PER_SEC + now.tv_nsec.cast_unsigned()
 }
 
-/// The time of [`now_ns`] when the system's timer last ticked: at most [`coarse_tick_ns`] ago, and never later than now. It
-/// costs a sixth of the exact time, because the kernel keeps it in memory and no counter of the processor is read.
+/// Returns the time of [`now_ns`] at the system's last timer tick: at most [`coarse_tick_ns`] ago, and never later than
+/// now. It costs a sixth of the exact time, because the kernel keeps it in memory and no processor counter is read.
 #[inline]
 #[must_use]
 pub fn coarse_now_ns() -> u64 {
@@ -33,19 +33,19 @@ pub fn coarse_now_ns() -> u64 {
     now.tv_sec.cast_unsigned() * NS_PER_SEC + now.tv_nsec.cast_unsigned()
 }
 
-/// How far [`coarse_now_ns`] may be behind, in nanoseconds: 1 to 10 ms, as the kernel was built.
+/// Returns how far [`coarse_now_ns`] may be behind, in nanoseconds: 1 to 10 ms, depending on how the kernel was built.
 #[must_use]
 pub fn coarse_tick_ns() -> u64 {
     let tick = clock_getres(ClockId::MonotonicCoarse);
     tick.tv_sec.cast_unsigned() * NS_PER_SEC + tick.tv_nsec.cast_unsigned()
 }
 
-/// Processor time that this process has used since it began, in nanoseconds: user and system time of all its threads,
-/// ended ones included, its child processes not. Any process may be asked about, whoever owns it.
+/// Returns the processor time that this process has used since it began, in nanoseconds: user and system time of all
+/// its threads, including ended ones, without its child processes. Any process can be queried, whoever owns it.
 ///
 /// # Errors
 ///
-/// `EINVAL` or `ESRCH` when there is no such process (any more).
+/// `EINVAL` or `ESRCH` when no such process exists (any more).
 #[expect(
     unsafe_code,
     reason = "the clocks of other processes have no safe call"
@@ -53,7 +53,7 @@ pub fn coarse_tick_ns() -> u64 {
 pub fn process_cpu_ns(pid: u32) -> io::Result<u64> {
     let pid = libc::pid_t::try_from(pid).map_err(|_too_large| Errno::SRCH)?;
     let mut clock: libc::clockid_t = 0;
-    // SAFETY: the call writes one clock's number to the place it is given, which outlives it.
+    // SAFETY: the call writes one clock's number to the address it is given, which outlives it.
     let refused = unsafe { libc::clock_getcpuclockid(pid, &raw mut clock) };
     if refused != 0 {
         return Err(io::Error::from_raw_os_error(refused));
@@ -62,7 +62,8 @@ pub fn process_cpu_ns(pid: u32) -> io::Result<u64> {
         tv_sec: 0,
         tv_nsec: 0,
     };
-    // SAFETY: the call writes one time to the place it is given, which outlives it; a number that no clock has is an error.
+    // SAFETY: the call writes one time to the address it is given, which outlives it; the number of a clock that does
+    // not exist is an error.
     if unsafe { libc::clock_gettime(clock, &raw mut used) } != 0 {
         return Err(io::Error::last_os_error());
     }
@@ -95,7 +96,7 @@ mod tests {
             assert!(coarse_ns >= last_ns && coarse_ns <= now_ns());
             last_ns = coarse_ns;
         }
-        // And it goes on.
+        // The clock goes on.
         while coarse_now_ns() == last_ns {}
     }
 
@@ -104,11 +105,11 @@ mod tests {
         let now_secs = now_ns() as f64 / 1e9;
         let uptime = std::fs::read_to_string("/proc/uptime").unwrap();
         let uptime_secs: f64 = uptime.split(' ').next().unwrap().parse().unwrap();
-        // The file was written later, counts the time asleep as well, and is cut to hundredths.
+        // The file was written later, counts the time asleep as well, and is cut to hundredths of a second.
         assert!(now_secs <= uptime_secs + 0.01);
     }
 
-    /// Works until it has used so much processor time, by its thread's own clock.
+    /// Works until the thread's own clock shows so much processor time.
     fn work_for_ns(time_ns: u64) {
         let used_ns = || {
             let used = clock_gettime(ClockId::ThreadCPUTime);
@@ -127,7 +128,7 @@ mod tests {
             .unwrap();
         let between_ns = process_cpu_ns(own).unwrap();
         assert!(between_ns - before_ns >= 30_000_000);
-        // Finer than the ticks of other accounts.
+        // The clock is finer than the ticks of other accounts.
         work_for_ns(100_000);
         assert!(process_cpu_ns(own).unwrap() - between_ns >= 100_000);
     }
@@ -138,7 +139,7 @@ mod tests {
             .args(["-c", "while :; do :; done"])
             .spawn()
             .unwrap();
-        // How long 5 ms of processor time take is the machine's affair.
+        // The test does not know how long the machine takes for 5 ms of processor time.
         while process_cpu_ns(other.id()).unwrap() < 5_000_000 {
             std::thread::yield_now();
         }

@@ -1,7 +1,8 @@
-//! How many descriptors this process may have open, and whether one can be written now.
+//! How many descriptors this process may have open, and whether one is writable now.
 //!
-//! A session costs one. The soft limit is 1,024 on most machines and the hard limit far higher, for the
-//! sake of programs that use a fixed `fd_set`; this crate does not, so a server raises the one to the other.
+//! A session costs one descriptor. The soft limit is 1,024 on most machines, for the sake of programs that use a fixed
+//! `fd_set`, and the hard limit is far higher. This crate uses no fixed `fd_set`, so a server raises the soft limit to
+//! the hard one.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -13,13 +14,13 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 /// The limits on the number of open descriptors (`RLIMIT_NOFILE`).
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub struct DescriptorLimit {
-    /// The number in force; `u64::MAX` where there is no limit.
+    /// The limit in force; `u64::MAX` means none.
     pub soft: u64,
-    /// How far an unprivileged process may raise it; `u64::MAX` where there is no limit.
+    /// The limit up to which an unprivileged process may raise it; `u64::MAX` means none.
     pub hard: u64,
 }
 
-/// The limits in force.
+/// Returns the limits in force.
 #[must_use]
 pub fn descriptor_limit() -> DescriptorLimit {
     let limit = getrlimit(Resource::Nofile);
@@ -29,11 +30,11 @@ pub fn descriptor_limit() -> DescriptorLimit {
     }
 }
 
-/// Raises the soft limit to the hard limit and returns what is in force then.
+/// Raises the soft limit to the hard limit and returns the limits then in force.
 ///
 /// # Errors
 ///
-/// The kernel's refusal, which a sandbox may cause; the limits are then as before.
+/// The kernel refuses, for example in a sandbox; the limits are then unchanged.
 pub fn raise_descriptor_limit() -> io::Result<DescriptorLimit> {
     let limit = getrlimit(Resource::Nofile);
     if limit.current != limit.maximum {
@@ -48,12 +49,12 @@ pub fn raise_descriptor_limit() -> io::Result<DescriptorLimit> {
     Ok(descriptor_limit())
 }
 
-/// Waits until a descriptor can be written, or has failed, which the write then says. Returns false if it could not within
-/// `timeout`. A pipe that can be written takes 4,096 bytes at least.
+/// Waits until a descriptor is writable or has failed; the next write then reports the failure. Returns false if
+/// `timeout` ends first. A writable pipe takes at least 4,096 bytes.
 ///
 /// # Errors
 ///
-/// The kernel's.
+/// The error of the kernel's call.
 pub fn wait_writable(descriptor: BorrowedFd<'_>, timeout: Duration) -> io::Result<bool> {
     let mut descriptors = [PollFd::from_borrowed_fd(descriptor, PollFlags::OUT)];
     let timeout = Timespec {

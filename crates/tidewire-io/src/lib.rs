@@ -1,23 +1,23 @@
-//! The operating-system layer of Tidewire: everything that makes a system call, and whatever else needs unsafe code.
+//! The operating-system layer of Tidewire: every system call and all unsafe code of the workspace.
 //!
 //! A lane is built from these parts: a [`poller`] that says which descriptors are ready, [`socket`]s
 //! that never block, a [`timer`] wheel for deadlines, one receive [`buffer`], and a [`waker`] by
 //! which other threads wake a lane that sleeps. None of them knows about messages, sessions or
 //! protocols, and none spawns a thread.
 //!
-//! Four things are here without a system call: a [`checksum`] that takes an instruction of the processor, an
-//! allocator that counts [`allocation`]s, how a small message is [`append`]ed to others, and [`words`] in which one thread
-//! leaves a few bytes for another.
+//! Four modules make no system call: [`checksum`] uses an instruction of the processor, [`allocation`] counts
+//! allocations, [`append`] appends small messages to a vector, and [`words`] passes a few bytes from one thread to
+//! another.
 //!
-//! The [`memory`] that the process may use is read from the system's files, and bounds what a server holds.
+//! [`memory`] reads from the system's files how much memory the process may use. A server derives its limit from it.
 //!
 //! For transports that are not streams of the kernel there are the in-process byte [`ring`] and UDP
 //! [`datagram`]s.
 //!
 //! This is the only crate of the workspace that holds unsafe code. Each block is in the small module that
-//! needs it, says why it is sound, and has a test that fails when it is not. System calls go
-//! through `rustix`, which is safe but for the few places where a kernel interface keeps a descriptor
-//! number after the call returns.
+//! This is the only crate of the workspace that holds unsafe code. Each block is in a small module of its own, says why
+//! it is sound, and has a test that fails when it is not. System calls go through `rustix`, which is safe except where
+//! a kernel interface keeps a descriptor number after the call returns.
 //!
 //! Linux only, from kernel 5.11 for epoll with sub-millisecond timeouts and 5.13 for `io_uring`; on older
 //! kernels the poll and select backends remain.

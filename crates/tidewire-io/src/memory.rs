@@ -1,18 +1,19 @@
-//! How much memory this process may use: that of the machine, or less where a control group bounds it.
+//! How much memory this process may use: that of the machine, or less if a control group limits it.
 //!
-//! Problem: a limit that follows the machine must follow the container first, which the machine's own figures do not show.
-//! Approach: read `/proc/meminfo` and the limits of the process's control groups, and take the smallest. Both versions of
-//! control groups nest, and every group above bounds those below it, so each is asked from the process's own up to the root.
-//! A container that sees its own group as the root is served by the same walk: groups that are not there are passed over.
+//! Problem: a limit that follows the machine must follow the container first, and the machine's own figures do not show
+//! the container's limit. Approach: read `/proc/meminfo` and the limits of the process's control groups, and take the
+//! smallest. Both versions of control groups nest, and every group limits the groups below it, so the walk reads each
+//! group from the process's own up to the root. A container that sees its own group as the root takes the same walk:
+//! groups that do not exist are skipped.
 //!
-//! Rejected: asking the C library (`sysconf`), which knows the machine only, and `memory.high`, above which the kernel slows a
+//! Rejected: the C library (`sysconf`), which knows only the machine; and `memory.high`, above which the kernel slows a
 //! process down but does not end it.
 
 use std::fs;
 use std::path::{Component, Path, PathBuf};
 
-/// Bytes of memory that this process can have at most: the machine's, or the smallest limit of its control groups. Nothing
-/// where `/proc` does not tell.
+/// Returns the bytes of memory that this process can have at most: the machine's, or the smallest limit of its control
+/// groups. Returns `None` if `/proc` does not say.
 #[must_use]
 pub fn memory_bytes() -> Option<u64> {
     let read = |path: &Path| fs::read_to_string(path).ok();
@@ -21,13 +22,13 @@ pub fn memory_bytes() -> Option<u64> {
     machine.into_iter().chain(groups).min()
 }
 
-/// Gives memory back to the system that this process has freed and its allocator keeps: that of the calling thread, and what
-/// threads share. It takes a walk over the allocator's memory, so it is for the end of a peak. It works with the system's
-/// allocator where that is glibc's, and with mimalloc where the feature `mimalloc` is on; elsewhere it does nothing.
+/// Gives freed memory that the allocator still keeps back to the system: that of the calling thread, and that which
+/// threads share. It walks the allocator's memory, so call it only after a peak. It works with glibc's allocator, and
+/// with mimalloc when the feature `mimalloc` is on; with any other allocator it does nothing.
 #[expect(unsafe_code, reason = "allocators have no safe interface for this")]
 pub fn release_unused() {
     #[cfg(target_env = "gnu")]
-    // SAFETY: it takes no pointer, and may be called by any thread at any time.
+    // SAFETY: the call takes no pointer, and any thread may make it at any time.
     unsafe {
         libc::malloc_trim(0);
     }
@@ -38,7 +39,7 @@ pub fn release_unused() {
     }
 }
 
-/// The machine's memory, from the text of `/proc/meminfo`.
+/// Parses the machine's memory from the text of `/proc/meminfo`.
 fn machine_bytes(meminfo: &str) -> Option<u64> {
     let line = meminfo
         .lines()
@@ -47,7 +48,8 @@ fn machine_bytes(meminfo: &str) -> Option<u64> {
     kibibytes.checked_mul(1024)
 }
 
-/// The smallest limit of the control groups that the text of `/proc/self/cgroup` names. `read` returns the text of a file.
+/// Returns the smallest limit of the control groups that the text of `/proc/self/cgroup` names. `read` returns the text
+/// of a file.
 fn group_bytes(groups: &str, mut read: impl FnMut(&Path) -> Option<String>) -> Option<u64> {
     let mut smallest = None;
     for line in groups.lines() {
@@ -65,7 +67,7 @@ fn group_bytes(groups: &str, mut read: impl FnMut(&Path) -> Option<String>) -> O
         };
         let names = Path::new(group).components().skip(1);
         if names.clone().any(|name| name == Component::ParentDir) {
-            // The group is outside of what the container sees, and so are those above it.
+            // The group lies outside of what the container sees, and so do all groups above it.
             continue;
         }
         let mut directory = PathBuf::from(root);
@@ -83,7 +85,7 @@ const VERSION_1_ROOT: &str = "/sys/fs/cgroup/memory";
 const VERSION_1_FILE: &str = "memory.limit_in_bytes";
 
 const VERSION_2_ROOT: &str = "/sys/fs/cgroup";
-/// It holds `max` where there is no limit.
+/// Parses a limit. The file holds `max` when there is no limit.
 const VERSION_2_FILE: &str = "memory.max";
 
 #[cfg(test)]
@@ -93,7 +95,7 @@ mod tests {
     const MEMINFO: &str =
         "MemTotal:       24552080 kB\nMemFree:         6291456 kB\nSwapTotal: 0 kB\n";
 
-    /// The limit that these groups and files lead to.
+    /// Returns the limit that these groups and files lead to.
     fn limit(groups: &str, files: &[(&str, &str)]) -> Option<u64> {
         group_bytes(groups, |path| {
             let file = files.iter().find(|(name, _)| Path::new(name) == path);
@@ -133,7 +135,7 @@ mod tests {
     fn a_container_sees_its_group_as_the_root() {
         let root = [("/sys/fs/cgroup/memory.max", "1048576\n")];
         assert_eq!(limit("0::/\n", &root), Some(1 << 20));
-        // The path is the host's where the name space of groups is not the container's own.
+        // The path is the host's when the container has no name space of groups of its own.
         assert_eq!(limit("0::/docker/0123abcd\n", &root), Some(1 << 20));
         assert_eq!(
             limit("0::/../sibling\n", &root),

@@ -1,33 +1,32 @@
 //! Deadlines by the thousand: a hierarchical timer wheel.
 //!
-//! Every session has an idle timeout, every request a deadline, and nearly all are cancelled before they
-//! fire, so inserting and cancelling must be O(1); a heap would pay a logarithm for both and keep what is
-//! cancelled. Time is cut into ticks. Level 0 has a slot for each of the 64 ticks of the present span, level
-//! 1 a slot for each span of 64 ticks, and so on: the level of a deadline is the place of the highest
-//! base-64 digit in which its tick differs from the present one, its slot that digit. As time enters a
-//! slot of a higher level, its timers move down; each moves at most once a level.
+//! Every session has an idle timeout, every request a deadline, and nearly all are cancelled before they fire.
+//! Inserting and cancelling must therefore be O(1). A heap needs a logarithm for both, and keeps cancelled timers. Time
+//! is cut into ticks. Level 0 has a slot for each of the 64 ticks of the present span, level 1 a slot for each span of
+//! 64 ticks, and so on. The level of a deadline is the position of the highest base-64 digit in which its tick differs
+//! from the present one, and its slot is that digit. When time enters a slot of a higher level, its timers move down;
+//! each timer moves at most once per level.
 //!
 //! ```text
 //!  present tick   .. 2 | 17 | 40          deadline .. 2 | 17 | 55  ─▶ level 0, slot 55
 //!                                         deadline .. 2 | 30 |  1  ─▶ level 1, slot 30
 //! ```
 //!
-//! Eleven levels cover all of a u64, so there is no longest timeout and no overflow list. Slots are doubly
-//! linked lists through one vector of entries; a bit mask per level finds the next occupied slot. Entries
-//! are reused with a new generation, which makes an outdated [`TimerId`] harmless.
+//! Eleven levels cover all of a u64, so there is no longest timeout and no overflow list. Slots are doubly linked lists
+//! through one vector of entries, and a bit mask per level finds the next occupied slot. Entries are reused with a new
+//! generation, which makes an outdated [`TimerId`] harmless.
 //!
-//! Deadlines are rounded *up* to a tick: a timer never fires early, and at most one tick (plus the
-//! caller's own delay) late. The clock is an argument, so tests need no waiting.
+//! Deadlines are rounded *up* to a tick: a timer never fires early, and at most one tick (plus the caller's own delay)
+//! late. The clock is an argument, so tests need no waiting.
 
-/// Timers that carry a value each. Times are nanoseconds of one clock, such as
-/// [`now_ns`](crate::clock::now_ns).
+/// Timers that carry a value each. Times are nanoseconds of one clock, such as [`now_ns`](crate::clock::now_ns).
 #[derive(Debug)]
 pub struct TimerWheel<T> {
     entries: Vec<Entry<T>>,
-    /// The first of the unused entries, which are linked through `next`.
+    /// The first unused entry. Unused entries are linked through `next`.
     free: Link,
     slots: Vec<Slot>,
-    /// Which slots of each level hold timers.
+    /// The slots of each level that hold timers.
     occupied: [u64; LEVELS],
     /// The tick up to which everything has fired.
     tick: u64,
@@ -36,8 +35,8 @@ pub struct TimerWheel<T> {
     count: usize,
 }
 
-/// Names one timer of one wheel. It stays harmless after the timer fired or was cancelled, however often
-/// its place has been used since.
+/// Names one timer of one wheel. It stays harmless after the timer fired or was cancelled, however often its entry has
+/// been reused since.
 #[derive(Copy, Clone, Eq, PartialEq, Debug, Hash)]
 pub struct TimerId {
     index: u32,
@@ -103,9 +102,9 @@ impl<T> TimerWheel<T> {
 
     /// The time at which to call [`advance`](Self::advance) next; `None` when no timer is pending.
     ///
-    /// For a timer within the present span of 64 ticks this is its deadline rounded up to a tick. For one
-    /// further off it may be earlier, never later: advancing then moves timers to lower levels and
-    /// fires nothing. For one that is due it is a time already past. O(levels).
+    /// For a timer within the present span of 64 ticks this is its deadline rounded up to a tick. For a later one it
+    /// may be earlier, never later: advancing then moves timers to lower levels and fires nothing. For a due timer it
+    /// is a time in the past. O(levels).
     #[must_use]
     pub fn next_deadline(&self) -> Option<u64> {
         let tick = if self.slots[DUE].first.is_some() {
@@ -119,9 +118,9 @@ impl<T> TimerWheel<T> {
         )
     }
 
-    /// Moves time on to `now_ns` and appends the values of the timers that fire, in the order of their
-    /// ticks and in no particular order within one. Time never moves back: an earlier `now_ns` only
-    /// fires what was inserted already due.
+    /// Moves time on to `now_ns` and appends the values of the timers that fire, in the order of their ticks and in no
+    /// particular order within one tick. Time never moves back: an earlier `now_ns` fires only timers that were
+    /// inserted already due.
     pub fn advance(&mut self, now_ns: u64, expired: &mut Vec<T>) {
         let target = now_ns.saturating_sub(self.origin_ns) / self.tick_ns;
         self.fire(DUE, expired);
@@ -134,7 +133,7 @@ impl<T> TimerWheel<T> {
                 self.fire(next.slot, expired);
             } else {
                 self.cascade(next.slot);
-                // What is due at the very start of the span went to the due list.
+                // Timers due at the very start of the span are on the due list.
                 self.fire(DUE, expired);
             }
         }
@@ -153,14 +152,13 @@ impl<T> TimerWheel<T> {
         self.count == 0
     }
 
-    /// The first occupied slot in the order of time. A lower level always comes before a higher one, and
-    /// within a level the slots of the present span come in the order of their digits, since all of them
-    /// lie ahead.
+    /// Returns the first occupied slot in the order of time. A lower level always comes before a higher one. Within a
+    /// level the slots of the present span come in the order of their digits, because all of them lie ahead.
     fn next_occupied(&self) -> Option<Occupied> {
         let level = self.occupied.iter().position(|&mask| mask != 0)?;
         let digit = u64::from(self.occupied[level].trailing_zeros());
         let shift = level * DIGIT_BITS;
-        // The digits above this one are those of the present tick, the digits below are zero.
+        // The digits above this one are those of the present tick, and the digits below are zero.
         let above = (u128::from(self.tick) >> (shift + DIGIT_BITS)) << (shift + DIGIT_BITS);
         let start = above | (u128::from(digit) << shift);
         Some(Occupied {
@@ -248,13 +246,13 @@ type Link = Option<u32>;
 
 #[derive(Debug)]
 struct Entry<T> {
-    /// In ticks since the origin.
+    /// The deadline in ticks since the origin.
     deadline: u64,
     generation: u32,
     previous: Link,
     next: Link,
     slot: usize,
-    /// None while the entry is unused.
+    /// `None` while the entry is unused.
     value: Option<T>,
 }
 
@@ -284,14 +282,14 @@ struct Occupied {
     start: u64,
 }
 
-/// 64 slots a level, so that one word tells which are occupied.
+/// A level has 64 slots, so that one word tells which are occupied.
 const DIGIT_BITS: usize = 6;
 const SLOTS: usize = 1 << DIGIT_BITS;
 
 /// 11 × 6 bits cover the 64 bits of a tick.
 const LEVELS: usize = 11;
 
-/// The slot of what fires at the next advance, whenever that is.
+/// The slot of timers that fire at the next advance, whenever that is.
 const DUE: usize = LEVELS * SLOTS;
 
 #[cfg(test)]
@@ -381,7 +379,7 @@ mod tests {
         }
     }
 
-    /// What the wheel must agree with: deadlines in a sorted map.
+    /// The oracle that the wheel must agree with: deadlines in a sorted map.
     struct Oracle {
         pending: BTreeMap<(u64, u32), TimerId>,
         tick_ns: u64,

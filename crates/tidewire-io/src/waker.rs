@@ -1,23 +1,24 @@
 //! Waking a lane from another thread, and only when it sleeps.
 //!
-//! A wake by eventfd costs the ringer a system call and the sleeper 5 to 10 µs, so a ringer must know
-//! whether the lane sleeps. That is the old two-flag protocol: each side writes its own flag, then reads
-//! the other's, and a full fence between the two keeps both from reading the old value at once.
+//! A wake by eventfd costs the waking thread a system call and the sleeper 5 to 10 µs. The waking thread must therefore
+//! know whether the lane sleeps. The module uses the two-flag protocol: each side writes its own flag, then reads the
+//! other's. A full fence between the two steps keeps both sides from reading the old value at once.
 //!
 //! ```text
-//!  ringer                             lane
+//! ```text
+//!  other thread                       lane
 //!  push to the queue                  before_sleep: sleeping = true
-//!  ring: fence                                      fence
+//!  wake: fence                                      fence
 //!        sleeping? ─▶ write eventfd   look at the queue again; if it is empty, wait on the poller
-//!                                     after_sleep:  sleeping = false, drain the eventfd if it was rung
+//!                                     after_sleep:  sleeping = false, drain the eventfd if it was written
 //! ```
 //!
-//! Without the fence both may read the old values: the message sits in the queue and the lane sleeps. The
-//! tests show that with a model checker, for the protocol with its fence and without.
+//! Without the fence both may read the old values: the message sits in the queue and the lane sleeps. The tests show
+//! this with a model checker, for the protocol with its fence and without.
 //!
-//! A read-modify-write in place of load and fence would be correct too, but makes every ringer write the
-//! lane's cache line, also while the lane is awake, which is the case that must be cheap. A condition
-//! variable was rejected because the lane sleeps in its poller.
+//! Rejected: a read-modify-write in place of load and fence. It is correct too, but every caller then writes the lane's
+//! cache line even while the lane is awake, and that is the case that must be cheap. Rejected: a condition variable,
+//! because the lane sleeps in its poller.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -29,7 +30,7 @@ use rustix::io::Errno;
 
 /// Wakes one sleeping lane; clones are handles to the same one.
 ///
-/// Any thread may [`ring`](Self::ring). Only the lane itself calls [`before_sleep`](Self::before_sleep) and
+/// Any thread may call [`wake`](Self::wake). Only the lane itself calls [`before_sleep`](Self::before_sleep) and
 /// [`after_sleep`](Self::after_sleep), and it registers the waker with its poller for reading.
 #[derive(Clone, Debug)]
 pub struct LaneWaker {
@@ -40,17 +41,18 @@ pub struct LaneWaker {
 struct Shared {
     sleep: SleepFlag<AtomicBool>,
     eventfd: OwnedFd,
-    /// A ringer decided to ring but had not yet written when the lane looked. Touched by the lane only.
+    /// A thread decided to wake the lane but had not yet written the eventfd when the lane drained it. Only the lane
+    /// touches this flag.
     is_write_due: AtomicBool,
 }
 
 impl LaneWaker {
-    /// A waker whose lane is awake.
+    /// Creates the waker of a lane that is awake.
     ///
     /// # Errors
     ///
-    /// The kernel's refusal to create an eventfd, as a rule because descriptors are used up: raise the
-    /// limit with `ulimit -n`.
+    /// The kernel refuses to create an eventfd, usually because no descriptor is left: raise the limit with
+    /// `ulimit -n`.
     pub fn new() -> io::Result<Self> {
         Ok(Self {
             shared: Arc::new(Shared {
@@ -61,10 +63,10 @@ impl LaneWaker {
         })
     }
 
-    /// Wakes the lane if it sleeps or is about to. Call it after what it should find is in place.
+    /// Wakes the lane if it sleeps or is about to. Call it after the work for the lane is in place.
     ///
-    /// While the lane is awake this costs a fence and a load. Of several ringers, one makes the system
-    /// call.
+    /// While the lane is awake this costs a fence and a load. When several threads call it at once, one of them makes
+    /// the system call.
     #[inline]
     pub fn wake(&self) {
         if self.shared.sleep.must_wake() {
@@ -79,12 +81,12 @@ impl LaneWaker {
         self.shared.sleep.announce();
     }
 
-    /// Takes the announcement back, whether the lane slept or found work, and silences the bell. Call it
-    /// after every [`before_sleep`](Self::before_sleep), before looking at the queues.
+    /// Takes the announcement back, whether the lane slept or found work, and drains the eventfd. Call it after every
+    /// [`before_sleep`](Self::before_sleep), before looking at the queues.
     #[inline]
     pub fn after_sleep(&self) {
         let was_woken = self.shared.sleep.retract();
-        // Awake by anything else, as under load, the lane makes no system call here.
+        // A lane that another event woke, as happens under load, makes no system call here.
         if was_woken || self.shared.is_write_due.load(Ordering::Relaxed) {
             self.drain();
         }
@@ -94,15 +96,16 @@ impl LaneWaker {
     fn write_eventfd(&self) {
         let one = 1_u64.to_ne_bytes();
         while rustix::io::write(&self.shared.eventfd, &one) == Err(Errno::INTR) {}
-        // Nothing else can fail: the counter would have to overflow, and then the bell rings already.
+        // No other error is possible: only an overflow of the counter could fail, and then the eventfd is readable
+        // already.
     }
 
     #[cold]
     fn drain(&self) {
         let mut count = [0; 8];
         let drained = rustix::io::read(&self.shared.eventfd, &mut count);
-        // Without this memory the write that comes late would leave the bell ringing for ever, since
-        // later calls, not having been rung, would not drain it.
+        // Without this flag a late write would leave the eventfd readable for ever, because later calls see no wake and
+        // would not drain it.
         self.shared
             .is_write_due
             .store(drained.is_err(), Ordering::Relaxed);
@@ -110,13 +113,13 @@ impl LaneWaker {
 }
 
 impl AsFd for LaneWaker {
-    /// Readable from the first ring until [`LaneWaker::after_sleep`].
+    /// The descriptor is readable from the first wake until [`LaneWaker::after_sleep`].
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.shared.eventfd.as_fd()
     }
 }
 
-/// The protocol by itself, over the atomics of the standard library or of the model checker.
+/// The protocol alone, over the atomics of the standard library or of the model checker.
 #[derive(Debug)]
 struct SleepFlag<F> {
     is_sleeping: F,
@@ -134,19 +137,19 @@ impl<F: Flag> SleepFlag<F> {
         F::fence();
     }
 
-    /// Whether the announcement had been taken by a ringer.
+    /// Takes the announcement back. Returns whether another thread had already taken it.
     fn retract(&self) -> bool {
         !self.is_sleeping.swap(false, Ordering::AcqRel)
     }
 
-    /// Whether the caller is the one who must wake the lane.
+    /// Returns whether the caller is the one that must wake the lane.
     fn must_wake(&self) -> bool {
         F::fence();
         self.is_sleeping.load(Ordering::Relaxed) && self.is_sleeping.swap(false, Ordering::AcqRel)
     }
 }
 
-/// The atomics the protocol needs.
+/// The atomic operations that the protocol needs.
 trait Flag {
     fn new(value: bool) -> Self;
     fn load(&self, ordering: Ordering) -> bool;
@@ -183,7 +186,7 @@ mod tests {
     use super::*;
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-    /// A flag of the model checker, with the fence or, as a negative control, without.
+    /// A flag of the model checker, with the fence or, as a negative control, without it.
     struct Modelled<const FENCED: bool>(loom::sync::atomic::AtomicBool);
 
     impl<const FENCED: bool> Flag for Modelled<FENCED> {
@@ -210,12 +213,12 @@ mod tests {
         }
     }
 
-    /// Every interleaving of `ringers` pushing and ringing while the lane goes to sleep. A wake is lost
-    /// when the lane sleeps, no bell rings, and there is work.
+    /// Runs every interleaving of `ringers` threads that push and wake while the lane goes to sleep. A wake is lost
+    /// when the lane sleeps, there is work, and the eventfd was not written.
     fn no_wake_is_lost<F: Flag + Send + Sync + 'static>(ringers: usize) {
         let mut checker = loom::model::Builder::new();
-        // All interleavings of two threads; of three, those with at most three preemptions, which is
-        // where the errors of such protocols are, and seconds rather than minutes.
+        // Two threads run all interleavings. Three threads run those with at most three preemptions: errors of such
+        // protocols show there, and the run takes seconds instead of minutes.
         checker.preemption_bound = (ringers > 1).then_some(3);
         checker.check(move || {
             let sleep = loom::sync::Arc::new(SleepFlag::<F>::new());
@@ -264,8 +267,9 @@ mod tests {
         no_wake_is_lost::<Modelled<false>>(1);
     }
 
-    /// The same where a ringer that finds news already told leaves the ringing to whoever told them, and where the lane takes
-    /// what there is once before it sleeps. The news change under the queue's lock only.
+    /// Runs the same protocol with a batch: a thread that finds news already announced leaves the wake to the thread
+    /// that announced it, and the lane takes the whole queue once before it sleeps. The news flag changes only under
+    /// the queue's lock.
     fn one_wake_serves_a_batch<F: Flag + Send + Sync + 'static>() {
         let mut checker = loom::model::Builder::new();
         checker.preemption_bound = Some(3);
@@ -351,7 +355,7 @@ mod tests {
     fn a_wake_that_is_written_late_is_drained_by_the_next_sleep() {
         let waker = LaneWaker::new().unwrap();
         waker.before_sleep();
-        // The ringer is stopped between its decision and its system call.
+        // The waking thread is stopped between its decision and its system call.
         assert!(waker.shared.sleep.must_wake());
         waker.after_sleep();
         waker.write_eventfd();

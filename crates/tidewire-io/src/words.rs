@@ -1,14 +1,16 @@
 //! A few bytes that one thread leaves for another, in memory that both can reach.
 //!
-//! Problem: a short piece of bytes is handed over many million times a second, and a lock for each costs more than the copy.
+//! Problem: short pieces of bytes pass between threads many million times a second, and a lock for each costs more than
+//! the copy.
 //!
-//! Approach: they lie in atomic words, which are stored and loaded like any others. When they may be read is agreed on by
-//! other means, such as a flag that is stored with `Release` and loaded with `Acquire`; who does not keep to it reads bytes of
-//! two writes, and nothing worse. The tests run it with such a flag under a model checker, and again without the release.
+//! Approach: the bytes lie in atomic words, which are stored and loaded like any others. The two threads agree by other
+//! means when the words may be read, such as a flag that is stored with `Release` and loaded with `Acquire`. A thread
+//! that breaks this agreement reads a mix of two writes, and nothing worse. The tests run the module with such a flag
+//! under a model checker, and again without the release.
 //!
-//! Rejected: an `UnsafeCell` beside such a flag, whose users would have to prove what here is always true; and reading into a
-//! vector in safe code, which checks for room at every word and keeps the vector in memory, where it is read in larger pieces
-//! than it was just written in, which the processor has to wait for.
+//! Rejected: an `UnsafeCell` beside such a flag, because its users would have to prove what is always true here.
+//! Rejected: reading into a vector in safe code. It checks for capacity at every word and keeps the vector in memory,
+//! where wide loads follow narrow stores, and the processor has to wait for that.
 #![expect(
     unsafe_code,
     reason = "writes words into the room of a vector after one check"
@@ -16,22 +18,22 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Up to eight times `WORDS` bytes; how many they are, the reader has to know.
+/// Up to eight times `WORDS` bytes. The reader has to know how many there are.
 #[derive(Debug)]
 pub struct SharedBytes<const WORDS: usize>(Words<AtomicU64, WORDS>);
 
 impl<const WORDS: usize> SharedBytes<WORDS> {
-    /// Bytes that there is room for.
+    /// The capacity in bytes.
     pub const BYTES_MAX: usize = WORDS * 8;
 
-    /// Stores these bytes; what there is no room for is left out.
+    /// Stores these bytes. Bytes beyond the capacity are left out.
     #[inline]
     pub fn store(&self, bytes: &[u8]) {
         self.0.store(bytes);
     }
 
-    /// The first `count` of the bytes, at most all there is room for, in place of what was in this vector. Unless there are
-    /// none, it has room for [`Self::BYTES_MAX`] then, so that it can serve for any others.
+    /// Replaces the content of this vector by the first `count` bytes, at most the capacity. Unless `count` is 0, the
+    /// vector then has capacity for [`Self::BYTES_MAX`] bytes, so it can serve for any later call.
     #[inline(always)]
     #[must_use]
     pub fn load(&self, count: usize, memory: Vec<u8>) -> Vec<u8> {
@@ -59,7 +61,7 @@ impl<W: Word, const WORDS: usize> Words<W, WORDS> {
             && !rest.is_empty()
         {
             let last = match bytes.last_chunk::<8>() {
-                // The end of all of them, without those that are in the word before.
+                // The end of all bytes, without those of the previous word.
                 Some(end) => u64::from_le_bytes(*end) >> (64 - 8 * rest.len()),
                 None => {
                     let bytes = rest.iter().rev();
@@ -86,16 +88,16 @@ impl<W: Word, const WORDS: usize> Words<W, WORDS> {
         let to = memory.as_mut_ptr().cast::<u64>();
         for (index, word) in self.0[..count.div_ceil(8)].iter().enumerate() {
             let word = word.load_relaxed().to_le();
-            // SAFETY: `index` is less than `WORDS`, and there is room for as many words.
+            // SAFETY: `index` is less than `WORDS`, and the vector has room for as many words.
             unsafe { to.add(index).write_unaligned(word) };
         }
-        // SAFETY: there is room for `count` bytes, and the words that were written are no fewer.
+        // SAFETY: the vector has room for `count` bytes, and at least as many bytes were written.
         unsafe { memory.set_len(count) };
         memory
     }
 }
 
-/// A word that two threads reach. A trait because the model checker has words of its own.
+/// A word that two threads share. It is a trait because the model checker has words of its own.
 trait Word {
     fn store_relaxed(&self, value: u64);
     fn load_relaxed(&self) -> u64;
@@ -126,7 +128,7 @@ mod tests {
     fn bytes_of_all_lengths_come_out_as_they_went_in() {
         let shared = SharedBytes::<5>::default();
         let bytes: Vec<u8> = (1..=50).collect();
-        // The longest first, so that a shorter one has to hide what is left of it.
+        // The longest comes first, so that a shorter one has to hide the rest of it.
         for count in (0..=bytes.len()).rev() {
             shared.store(&bytes[..count]);
             let kept = &bytes[..count.min(40)];
@@ -139,7 +141,7 @@ mod tests {
         }
     }
 
-    /// Memory for all there is room for was allocated for them.
+    /// The vector gets memory for the whole capacity.
     #[test]
     fn no_bytes_need_no_memory() {
         let shared = SharedBytes::<5>::default();
@@ -161,7 +163,7 @@ mod tests {
         }
     }
 
-    /// Every interleaving of one who leaves bytes, and again when they were taken, and one who takes them if they are there.
+    /// Runs every interleaving of a thread that leaves bytes twice, and a thread that takes them when they are there.
     fn bytes_arrive_whole(leave: Ordering) {
         const FIRST: &[u8] = b"one and more";
         const SECOND: &[u8] = b"other";

@@ -1,7 +1,7 @@
-//! The counting allocator counts what a thread does, and only that.
+//! The counting allocator counts the allocations of a thread, and only those.
 //!
-//! The counts are the process's, and the test runner allocates on threads of its own whenever it likes, so this is a
-//! test binary with one test.
+//! The counts belong to the process, and the test runner allocates on threads of its own at any time, so this is a test
+//! binary with one test.
 
 use std::hint::black_box;
 
@@ -13,7 +13,7 @@ use tidewire_io::allocation::{
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator::new();
 
-/// What `work` allocates on this thread.
+/// Returns the allocations of `work` on this thread.
 fn allocations_of(work: impl FnOnce()) -> Allocations {
     let before = thread_allocations().expect("the program counts");
     work();
@@ -40,7 +40,7 @@ fn a_thread_counts_its_own_allocations_and_the_process_what_it_holds() {
     });
     assert_eq!((grown.count, grown.bytes), (2, 3_000));
 
-    // Far more than the test runner may take or free meanwhile.
+    // Far more bytes than the test runner may take or free meanwhile.
     let (large, slack) = (64_i64 << 20, 1_i64 << 20);
     let before = bytes_held();
     let buffer = black_box(vec![1_u8; large as usize]);
@@ -48,7 +48,7 @@ fn a_thread_counts_its_own_allocations_and_the_process_what_it_holds() {
     let elsewhere = std::thread::spawn(move || {
         mark_this_thread();
         let marked = marked_allocations();
-        // Freed by another thread than took it.
+        // Another thread frees the buffer than the one that took it.
         let freed = allocations_of(|| drop(buffer));
         let marked_then = marked_allocations();
         let allocated = allocations_of(|| drop(black_box(Box::new([0_u64; 8]))));

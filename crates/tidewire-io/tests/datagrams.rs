@@ -140,7 +140,7 @@ fn what_is_larger_than_allowed_is_reported_and_its_neighbours_are_whole() {
         let bytes = numbered(9_000);
         sender.send(peer, 500, &bytes[..500]).unwrap();
         sender.send(peer, 9_000, &bytes).unwrap();
-        // As a run: two too large and a last one that is not.
+        // A run: two datagrams that are too large and a last one that is not.
         sender.send(peer, 501, &bytes[..1_400]).unwrap();
         let mut batch = DatagramBatch::with_limit(8, 500);
         let mut got = Vec::new();
@@ -177,7 +177,7 @@ fn peers_that_speak_at_once_are_told_apart_and_each_is_in_order() {
         let mut expected: BTreeMap<SocketAddr, Vec<Vec<u8>>> = BTreeMap::new();
         for round in 0..ROUNDS {
             for (number, sender) in senders.iter_mut().enumerate() {
-                // Runs and single datagrams, of different sizes for each peer.
+                // Runs and single datagrams, with other sizes for each peer.
                 let segment = 10 + number;
                 let bytes = numbered(segment * (1 + round as usize % 7))
                     .into_iter()
@@ -211,7 +211,7 @@ fn what_does_not_fit_is_counted_by_the_kernel() {
         small.receive_buffer_bytes = Some(8_192);
         let receiver = DatagramSocket::bind(&address.parse().unwrap(), &small).unwrap();
         assert!(receiver.receive_buffer_bytes().unwrap() < 65_536);
-        // Over loopback, a send returns after the delivery or the loss, so the figures below are final.
+        // Over loopback a send returns after the delivery or the loss, so the figures below are final.
         let sent = sender
             .send(receiver.local_address(), 100, &[1; 100 * OFFERED])
             .unwrap();

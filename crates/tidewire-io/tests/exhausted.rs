@@ -1,5 +1,5 @@
-//! What happens without descriptors. A file, and thus a process, of its own, since the limit it lowers is
-//! the whole process's; and one test, since it must have the process to itself.
+//! Behaviour without free descriptors. It is a file of its own, and thus a process of its own, because the limit that
+//! it lowers belongs to the whole process. It is one test, because it must have the process to itself.
 #![allow(
     clippy::unwrap_used,
     reason = "a failure in a helper fails the test that called it"
@@ -33,14 +33,14 @@ fn every_operation_says_so_and_recovers_when_the_limit_is_raised() {
         },
     )
     .unwrap();
-    // Take what is left.
+    // The loop takes all descriptors that are left.
     let mut taken = Vec::new();
     while let Ok(file) = File::open("/dev/null") {
         taken.push(file);
     }
 
     for _ in 0..2 {
-        // Twice: the waiting connection is not lost by the failure.
+        // It accepts twice: the failure does not lose the waiting connection.
         let refused = listener.accept().unwrap_err();
         assert!(matches!(
             refused,
@@ -72,7 +72,7 @@ fn every_operation_says_so_and_recovers_when_the_limit_is_raised() {
         assert!(refused.contains("ulimit -n"), "{refused}");
     }
 
-    // The automatic choice is left with the backend that needs no descriptor.
+    // The automatic choice falls back to the backend that needs no descriptor.
     let mut poller = open(PollerChoice::Auto).unwrap();
     assert_eq!(poller.kind(), PollerKind::Poll);
     poller
@@ -88,5 +88,5 @@ fn every_operation_says_so_and_recovers_when_the_limit_is_raised() {
     );
 }
 
-/// More than a test process has open, and few enough to use up.
+/// More descriptors than a test process has open, and few enough to use up.
 const SOFT: u64 = 64;

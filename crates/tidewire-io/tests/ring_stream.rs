@@ -18,7 +18,7 @@ const KINDS: [PollerKind; 4] = [
     PollerKind::Uring,
 ];
 
-/// A stream with a poller of its own, as a lane that has nothing else would watch it.
+/// A stream with a poller of its own, like a lane with a single stream.
 struct Lane {
     stream: RingStream,
     poller: Box<dyn Poller>,
@@ -40,7 +40,7 @@ impl Lane {
         }
     }
 
-    /// What is ready now.
+    /// Returns the directions that are ready now.
     fn ready_now(&mut self) -> Readiness {
         self.poller
             .wait(&mut self.events, Some(Duration::ZERO))
@@ -52,7 +52,7 @@ impl Lane {
         self.stream.poll_ready()
     }
 
-    /// Sleeps until something is ready. A lost wake blocks here for ever.
+    /// Sleeps until a direction is ready. A lost wake blocks here for ever.
     fn sleep(&mut self) -> Readiness {
         loop {
             self.poller.wait(&mut self.events, None).unwrap();
@@ -145,8 +145,8 @@ impl ConsumeAll for RingStream {
     }
 }
 
-/// One end sends `bytes_total` in pieces of random size, the other reads with turns of random size; both
-/// sleep whenever they cannot go on.
+/// One end sends `bytes_total` in pieces of random size, the other reads with turns of random size. Both sleep whenever
+/// they cannot go on.
 fn stream_between_threads(kind: PollerKind, seed: u64, bytes_total: u64) {
     let (near, far) = RingStream::pair(4_096).unwrap();
     let sender = std::thread::spawn(move || {
@@ -185,7 +185,7 @@ fn stream_between_threads(kind: PollerKind, seed: u64, bytes_total: u64) {
     let mut position = 0;
     'all: loop {
         assert!(lane.sleep().readable, "seed {seed}");
-        // A turn may end early, with bytes left to be told of again.
+        // A turn may end early, with bytes left that are reported again.
         for _ in 0..random.u8(1..=6) {
             let most = random.usize(1..=2_000);
             match lane.read(&mut buffer[..most]) {
@@ -217,7 +217,7 @@ fn every_byte_arrives_between_lanes_that_sleep() {
     }
 }
 
-/// A request at a time, so that both ends sleep for every message, the worst case for a lost wake.
+/// One request at a time: both ends sleep for every message, which is the worst case for a lost wake.
 #[test]
 fn no_wake_is_lost_in_ping_pong() {
     const ROUNDS: u32 = 3_000;

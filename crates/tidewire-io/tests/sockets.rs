@@ -1,4 +1,4 @@
-//! Sockets against the real kernel: both families, good and bad ends.
+//! Sockets against the real kernel: both families, good and bad endings.
 #![allow(
     clippy::unwrap_used,
     reason = "a failure in a helper fails the test that called it"
@@ -73,7 +73,7 @@ fn bytes_travel_both_ways_over_both_families() {
         drop(server);
         assert_eq!(read_all(&mut client), b"answer");
         let gone = client.write(b"more");
-        // Over TCP the first write after the end may still be taken; never a signal.
+        // Over TCP the kernel may still take the first write after the end; it never raises a signal.
         assert!(gone.is_ok() || gone.unwrap_err().kind() == ErrorKind::BrokenPipe);
     }
 }
@@ -213,14 +213,14 @@ fn a_socket_file_is_removed_by_its_own_listener_only() {
 fn the_file_of_a_dead_server_is_replaced_and_that_of_a_live_one_is_not() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("socket");
-    // As a killed process leaves it: bound, closed, not unlinked.
+    // The socket is bound, closed and not unlinked, as a killed process leaves it.
     drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
     assert!(path.exists());
     let listener = listen(&at(&path));
     let refused = Listener::bind(&at(&path), &SocketOptions::default()).unwrap_err();
     assert!(matches!(refused, BindError::InUse { .. }), "{refused:?}");
     assert!(refused.to_string().contains("ss -lxp"));
-    // The probe of the second server is one of the connections the first one sees.
+    // The first server also sees the probe of the second server as a connection.
     while listener.accept().is_ok() {}
     connected(&listener);
 }
@@ -294,7 +294,7 @@ fn connecting_to_nobody_says_so() {
     let refused = Stream::connect(&at(&path)).unwrap_err();
     assert!(matches!(refused, StreamConnectError::Refused { .. }));
 
-    // A port that was free a moment ago, and that nobody else is given so soon.
+    // The port was free a moment ago, and the system does not give it to another socket so soon.
     let address = listen(&any_port()).local_address().clone();
     let refused = Stream::connect(&address).and_then(|stream| {
         await_ready(&stream, Interest::WRITE);
@@ -305,8 +305,8 @@ fn connecting_to_nobody_says_so() {
 
 #[test]
 fn a_socket_connected_to_itself_counts_as_refused() {
-    // Binding first provokes what otherwise takes thousands of attempts: TCP's simultaneous open of a
-    // socket with itself.
+    // Binding first provokes what otherwise takes thousands of attempts: TCP's simultaneous open of a socket with
+    // itself.
     let local = match *listen(&any_port()).local_address() {
         SocketAddress::Tcp(local) => local,
         SocketAddress::Unix(_) => panic!("a TCP listener has a TCP address"),
@@ -345,7 +345,7 @@ fn options_are_in_force_on_both_ends() {
         let client = Stream::connect_with(listener.local_address(), &options).unwrap();
         let accepted = listener.accept().unwrap().stream;
         for end in [&client, &accepted] {
-            // The kernel doubles what it is asked for.
+            // The kernel doubles the requested size.
             assert_eq!(sockopt::socket_send_buffer_size(end).unwrap(), 100_000);
             assert_eq!(sockopt::socket_recv_buffer_size(end).unwrap(), 120_000);
             if end.is_tcp() {

@@ -1,4 +1,4 @@
-//! Where received datagrams land, and how runs of them are taken apart.
+//! The memory for received datagrams, and the splitting of segment runs.
 
 use std::array;
 use std::fmt;
@@ -8,14 +8,15 @@ use std::net::{IpAddr, SocketAddr};
 
 use quinn_udp::{BATCH_SIZE, RecvMeta};
 
-/// Memory for what one [`receive`](super::DatagramSocket::receive) takes; one for all sockets of a lane.
+/// Memory for the datagrams that one [`receive`](super::DatagramSocket::receive) takes. All sockets of a lane share
+/// one.
 ///
-/// Each slot takes a datagram or a run of them from one peer, and is large enough for the largest there can
-/// be, so that the kernel never cuts one. Of the 64 KiB a slot occupies only what was ever used of it.
+/// Each slot takes a datagram or a run of them from one peer. It is large enough for the largest one, so the kernel
+/// never cuts one. Of its 64 KiB a slot occupies only the pages that were ever used.
 pub struct DatagramBatch {
     memory: Box<[u8]>,
     metas: [RecvMeta; BATCH_SIZE],
-    /// The slots in use since the last receive.
+    /// The number of slots in use since the last receive.
     filled: usize,
     datagram_bytes_max: usize,
 }
@@ -23,31 +24,30 @@ pub struct DatagramBatch {
 /// One datagram, borrowed from the batch it is in.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub struct Datagram<'a> {
-    /// Who sent it. Peers of IPv4 are written as `::ffff:a.b.c.d` by a socket of IPv6, and may be answered
-    /// like that.
+    /// The sender. A socket of IPv6 writes peers of IPv4 as `::ffff:a.b.c.d`, and may answer them like that.
     pub peer: SocketAddr,
-    /// The address of this machine it was sent to, when the socket is bound to all of them; what
-    /// [`send_from`](super::DatagramSocket::send_from) wants to know.
+    /// The address of this machine that the datagram was sent to, when the socket is bound to all of them. Pass it to
+    /// [`send_from`](super::DatagramSocket::send_from).
     pub local: Option<IpAddr>,
-    /// Its content, of no bytes at all perhaps. When it is truncated, as much as the batch allows.
+    /// The content, possibly empty. A truncated one has as many bytes as the batch allows.
     pub bytes: &'a [u8],
-    /// Whether it was larger than the batch allows (`MSG_TRUNC`). Count it, and do not decode it.
+    /// Whether the datagram was larger than the batch allows (`MSG_TRUNC`). Count it, and do not decode it.
     pub truncated: bool,
 }
 
 impl DatagramBatch {
-    /// The most slots a batch can have.
+    /// The maximum number of slots of a batch.
     pub const SLOTS_MAX: usize = BATCH_SIZE;
 
-    /// A batch of `slots` slots, from 1 to [`SLOTS_MAX`](Self::SLOTS_MAX); others are brought into that
-    /// range. Datagrams of every size are passed on whole.
+    /// Creates a batch of `slots` slots, clamped to 1 up to [`SLOTS_MAX`](Self::SLOTS_MAX). Datagrams of every size are
+    /// passed on whole.
     #[must_use]
     pub fn new(slots: usize) -> Self {
         Self::with_limit(slots, usize::MAX)
     }
 
-    /// Like [`new`](Self::new), but datagrams of more than `datagram_bytes_max` bytes are passed on
-    /// truncated to that size, and marked.
+    /// Creates a batch like [`new`](Self::new), but datagrams of more than `datagram_bytes_max` bytes are truncated to
+    /// that size, and marked.
     #[must_use]
     pub fn with_limit(slots: usize, datagram_bytes_max: usize) -> Self {
         let slots = slots.clamp(1, Self::SLOTS_MAX);
@@ -76,7 +76,7 @@ impl DatagramBatch {
         self.metas[..self.filled].iter().map(segments).sum()
     }
 
-    /// Whether the last receive brought nothing.
+    /// Whether the last receive brought no datagram.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.filled == 0
@@ -93,7 +93,7 @@ impl DatagramBatch {
         self.filled = 0;
     }
 
-    /// Lets `receive` fill the slots; it returns how many it filled.
+    /// Lets `receive` fill the slots. It returns how many it filled.
     pub(super) fn fill(
         &mut self,
         receive: impl FnOnce(&mut [IoSliceMut<'_>], &mut [RecvMeta]) -> io::Result<usize>,
@@ -119,7 +119,7 @@ impl<'a> IntoIterator for &'a DatagramBatch {
 
 impl fmt::Debug for DatagramBatch {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Not the content, which is other people's messages.
+        // The content is left out, because it is other people's messages.
         formatter
             .debug_struct("DatagramBatch")
             .field("slots", &(self.memory.len() / SLOT_BYTES))
@@ -133,7 +133,7 @@ impl fmt::Debug for DatagramBatch {
 pub struct Datagrams<'a> {
     batch: &'a DatagramBatch,
     slot: usize,
-    /// Where the next datagram of the slot begins.
+    /// The offset of the next datagram in the slot.
     offset: usize,
 }
 
@@ -154,8 +154,8 @@ impl<'a> Iterator for Datagrams<'a> {
             self.slot += 1;
             self.offset = 0;
         }
-        // A slot that is filled to the last byte should not exist, being larger than anything that can
-        // arrive; if it does, the kernel may have cut its end off.
+        // A slot that is filled to the last byte should not exist, because it is larger than any datagram. If it does,
+        // the kernel may have cut its end off.
         let is_cut = self.offset == 0 && meta.len == SLOT_BYTES;
         let length = whole.len().min(self.batch.datagram_bytes_max);
         Some(Datagram {
@@ -169,7 +169,7 @@ impl<'a> Iterator for Datagrams<'a> {
 
 impl FusedIterator for Datagrams<'_> {}
 
-/// The size of the datagrams in a run, of which only the last may be smaller.
+/// The size of the datagrams in a run. Only the last one may be smaller.
 fn stride(meta: &RecvMeta) -> usize {
     if meta.stride == 0 {
         meta.len
@@ -182,9 +182,9 @@ fn segments(meta: &RecvMeta) -> usize {
     meta.len.div_ceil(stride(meta).max(1)).max(1)
 }
 
-/// A datagram and a run of them are both at most 65,535 bytes with their headers: the length field of IPv4, and
-/// the limit up to which the kernel joins. The line on top keeps the starts of the slots, which are all
-/// that small datagrams use, from competing for the same few places of the cache.
+/// A datagram and a run of them are both at most 65,535 bytes with their headers: the length field of IPv4, and the
+/// limit up to which the kernel joins. Small datagrams use only the starts of the slots. The extra 64 bytes keep these
+/// starts from competing for the same few cache sets.
 const SLOT_BYTES: usize = 65_536 + 64;
 
 #[cfg(test)]
@@ -199,7 +199,7 @@ mod tests {
         meta
     }
 
-    /// A batch as if these had been received, with the bytes of each slot counting up.
+    /// Makes a batch as if these datagrams had been received, with the bytes of each slot counting up.
     fn received(mut batch: DatagramBatch, metas: &[RecvMeta]) -> DatagramBatch {
         let count = batch
             .fill(|slices, into| {

@@ -1,4 +1,4 @@
-//! Why a datagram socket could not be opened, and what to do about it.
+//! Errors of opening and connecting a datagram socket, with their remedies.
 
 use std::io;
 use std::net::SocketAddr;
@@ -6,11 +6,11 @@ use std::net::SocketAddr;
 use crate::descriptors::{DescriptorLimit, descriptor_limit};
 use rustix::io::Errno;
 
-/// Why a datagram socket could not be bound.
+/// The error of binding a datagram socket.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DatagramBindError {
-    /// Somebody receives there already.
+    /// Another socket receives at this address already.
     #[error(
         "cannot receive on udp://{address}: it is in use; choose another port or stop the process that holds it \
          (ss -lunp)"
@@ -21,7 +21,7 @@ pub enum DatagramBindError {
         /// The kernel's answer.
         source: io::Error,
     },
-    /// This process may not receive there: a port below 1,024.
+    /// This process may not receive there: the port is below 1,024.
     #[error(
         "cannot receive on udp://{address}: permission denied; choose a port from 1024 up, or grant the \
          capability CAP_NET_BIND_SERVICE"
@@ -48,10 +48,10 @@ pub enum DatagramBindError {
     DescriptorsExhausted {
         /// The limit in force.
         soft: u64,
-        /// How far it may be raised.
+        /// The limit up to which it may be raised.
         hard: u64,
     },
-    /// Anything else.
+    /// Any other error.
     #[error("cannot receive on udp://{address}: {source}")]
     Io {
         /// The address asked for.
@@ -76,11 +76,11 @@ impl DatagramBindError {
     }
 }
 
-/// Why no datagrams can be exchanged with a peer.
+/// The error of exchanging datagrams with a peer.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DatagramConnectError {
-    /// Its machine says that nobody receives there.
+    /// The peer's machine answers that no socket receives there.
     #[error("cannot connect to udp://{peer}: nobody receives there; is the server running?")]
     Refused {
         /// The peer asked for.
@@ -88,7 +88,7 @@ pub enum DatagramConnectError {
         /// The kernel's answer.
         source: io::Error,
     },
-    /// There is no way to its network.
+    /// The peer's network is not reachable.
     #[error(
         "cannot connect to udp://{peer}: there is no route; check the address and the routes (ip route)"
     )]
@@ -103,10 +103,10 @@ pub enum DatagramConnectError {
     DescriptorsExhausted {
         /// The limit in force.
         soft: u64,
-        /// How far it may be raised.
+        /// The limit up to which it may be raised.
         hard: u64,
     },
-    /// Anything else.
+    /// Any other error.
     #[error("cannot send to udp://{peer}: {source}")]
     Io {
         /// The peer asked for.
@@ -117,7 +117,7 @@ pub enum DatagramConnectError {
 }
 
 impl DatagramConnectError {
-    /// What the kernel's answer to opening, sending or receiving means.
+    /// Classifies the kernel's answer to opening, sending or receiving.
     #[must_use]
     pub fn new(peer: SocketAddr, source: io::Error) -> Self {
         match Errno::from_io_error(&source) {

@@ -1,26 +1,24 @@
 //! UDP datagrams, many for each system call.
 //!
-//! A datagram socket is not a stream: it talks to any number of peers, keeps the borders of what is sent,
-//! and loses it when a buffer is full. One socket therefore serves all UDP sessions of a lane, and says
-//! of each datagram where it came from.
+//! A datagram socket is not a stream: it talks to any number of peers, preserves message boundaries, and loses
+//! datagrams when a buffer is full. One socket therefore serves all UDP sessions of a lane, and reports the sender of
+//! each datagram.
 //!
-//! The cost of small datagrams is the system call and the way through the network stack, not the bytes.
-//! Both are shared by many datagrams when the sender hands over a run of equal size in one call
-//! (segmentation offload, GSO) and the receiver takes a run of one peer in one piece (GRO), several of
-//! them in one call (`recvmmsg`). Measured with 32 bytes over loopback, that is the difference between
-//! a third of a million and many millions a second. The two belong together: a receiver without GRO is
-//! overrun by a sender with GSO; so a [`DatagramSocket`] always takes runs, and a
-//! [`DatagramBatch`] gives them out as the datagrams they were.
+//! The cost of small datagrams is the system call and the path through the network stack, not the bytes. Many datagrams
+//! share both when the sender passes a segment run, which is a run of datagrams of equal size, in one call
+//! (segmentation offload, GSO), and the receiver takes a run of one peer in one piece (GRO), several runs in one call
+//! (`recvmmsg`). Measured with 32 bytes over loopback, this raises a third of a million datagrams a second to many
+//! millions. The two belong together, because a sender with GSO overruns a receiver without GRO. A [`DatagramSocket`]
+//! therefore always takes runs, and a [`DatagramBatch`] splits them into their datagrams.
 //!
-//! The system calls are `quinn-udp`'s, for its years of meeting network cards that promise offload and then
-//! fail. Its choices for QUIC are undone where they do not suit a plain datagram service: it forbids
-//! fragmentation, so that anything larger than the path's packets would be refused, and it asks for a
-//! time stamp and the congestion bits of every datagram, which nobody here reads. `std::net::UdpSocket` was
-//! rejected because it moves one datagram a call; writing the offload anew, because the fallbacks are the
-//! hard part.
+//! The system calls are those of `quinn-udp`, which has years of experience with network cards that promise offload and
+//! then fail. Some of its choices for QUIC are undone, because they do not suit a plain datagram service: it forbids
+//! fragmentation, so anything larger than the path's packets would be refused, and it requests a time stamp and the
+//! congestion bits of every datagram, which are not used here. Rejected: `std::net::UdpSocket`, because it moves one
+//! datagram a call; and a new implementation of the offload, because the fallbacks are the hard part.
 //!
-//! Nothing is cut in silence. The kernel's receive buffer may overflow, which is UDP's nature, and is
-//! counted: [`DatagramSocket::kernel_drops`].
+//! No loss is silent. The kernel's receive buffer may overflow, which is UDP's nature, and
+//! [`DatagramSocket::kernel_drops`] counts it.
 
 mod batch;
 mod error;
@@ -35,9 +33,9 @@ pub use socket::{DatagramOptions, DatagramSocket};
 use std::io::ErrorKind;
 use std::net::{SocketAddr, UdpSocket};
 
-/// Whether an address is one of this machine's, whatever its port: the system lets a socket be bound to those only. That
-/// knows of all of `127.0.0.0/8`, of which the list of interfaces has one. When the system refuses for another reason, such
-/// as descriptors that ran out, the answer is yes.
+/// Whether an address is one of this machine's, whatever its port: the system binds a socket only to those. This
+/// includes all of `127.0.0.0/8`, of which the list of interfaces has one. When the system refuses for another reason,
+/// for example because no descriptor is left, the answer is yes.
 #[must_use]
 pub fn is_own_address(address: SocketAddr) -> bool {
     let mut anywhere = address;

@@ -1,4 +1,4 @@
-//! The few socket options that neither `rustix` nor `quinn-udp` has.
+//! Socket options that neither `rustix` nor `quinn-udp` has.
 #![expect(
     unsafe_code,
     reason = "socket options are passed to the kernel by address and size"
@@ -18,8 +18,7 @@ pub(super) fn set_integer(
     value: c_int,
 ) -> io::Result<()> {
     let socket = socket.as_fd();
-    // SAFETY: the descriptor is open while it is borrowed, and the kernel reads as many bytes of the
-    // integer as it has.
+    // SAFETY: the descriptor is open while it is borrowed, and the kernel reads as many bytes as the integer has.
     let outcome = unsafe {
         libc::setsockopt(
             socket.as_raw_fd(),
@@ -36,13 +35,13 @@ pub(super) fn set_integer(
     }
 }
 
-/// How often the kernel had no room for what arrived at this socket.
+/// Returns how often the kernel had no room for data that arrived at this socket.
 pub(super) fn drops(socket: impl AsFd) -> io::Result<u32> {
     let socket = socket.as_fd();
     let mut figures = [0_u32; FIGURES];
     let mut length = mem::size_of_val(&figures) as socklen_t;
-    // SAFETY: the descriptor is open while it is borrowed, and the kernel writes at most `length` bytes, the
-    // size of the array, of which every content is valid.
+    // SAFETY: the descriptor is open while it is borrowed, and the kernel writes at most `length` bytes, the size of
+    // the array, of which every content is valid.
     let outcome = unsafe {
         libc::getsockopt(
             socket.as_raw_fd(),
@@ -67,6 +66,6 @@ pub(super) fn drops(socket: impl AsFd) -> io::Result<u32> {
 /// `SO_MEMINFO` of <asm-generic/socket.h>, which the libc crate leaves out.
 const SO_MEMINFO: c_int = 55;
 
-/// Up to and with `SK_MEMINFO_DROPS`, the ninth.
+/// The number of figures up to and including `SK_MEMINFO_DROPS`, the ninth.
 const FIGURES: usize = 9;
 const _: () = assert!(FIGURES == libc::SK_MEMINFO_DROPS as usize + 1);

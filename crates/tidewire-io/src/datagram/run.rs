@@ -1,23 +1,23 @@
-//! Cutting what is to be sent into runs, and learning which the kernel does not take.
+//! Cuts bytes into segment runs, and learns which runs the kernel does not take.
 //!
-//! That offload is supported cannot be asked for with certainty: the option can be set and the send still
-//! fail with `EIO` (the card computes no checksums, or a tunnel is in the way), and with `EINVAL` or
-//! `EMSGSIZE` when the datagrams are larger than the path's packets. Such a run was not sent at all, so
-//! its first datagram is tried by itself: if that goes, it was for being a run, and the like are sent one by
-//! one from then on; if not, it was for something else, and nothing is learnt.
+//! No query says with certainty whether offload is supported: the option can be set and the send still fails with `EIO`
+//! (the card computes no checksums, or a tunnel is in the way), or with `EINVAL` or `EMSGSIZE` when the datagrams are
+//! larger than the path's packets. Such a run was not sent at all, so its first datagram is then sent alone. If that
+//! works, the run was refused for being a run, and datagrams of this size are sent one by one from then on. If it
+//! fails, the cause is another one, and nothing is learnt.
 
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rustix::io::Errno;
 
-/// What is known of the runs the kernel takes. Atomic only so that all sessions of a lane can share the socket; what
-/// is learnt late costs one more refusal.
+/// The known limits of runs. They are atomic only so that all sessions of a lane can share the socket. A value that is
+/// learnt late costs one more refusal.
 #[derive(Debug)]
 pub(super) struct Runs {
-    /// The most datagrams in one run; 1 without offload.
+    /// The maximum number of datagrams in one run; 1 without offload.
     datagrams_max: AtomicUsize,
-    /// Runs of datagrams of this size and above were refused.
+    /// The smallest datagram size of a refused run. Runs of this size and above are not tried again.
     refused_bytes: AtomicUsize,
 }
 
@@ -29,7 +29,7 @@ impl Runs {
         }
     }
 
-    /// The bytes to hand over in one piece.
+    /// The number of bytes to pass to the kernel in one piece.
     #[inline]
     pub(super) fn run_bytes(&self, segment_bytes: usize) -> usize {
         if segment_bytes >= self.refused_bytes.load(Ordering::Relaxed) {
@@ -40,8 +40,8 @@ impl Runs {
         segment_bytes * datagrams.max(1)
     }
 
-    /// Gives `bytes` to `transmit` run by run and returns how many datagrams it took. An error is returned
-    /// only when it took none.
+    /// Passes `bytes` to `transmit` run by run and returns how many datagrams it took. An error is returned only when
+    /// it took none.
     #[inline]
     pub(super) fn send(
         &self,
@@ -77,7 +77,7 @@ impl Runs {
                     sent += taken.div_ceil(segment_bytes);
                     rest = &rest[taken..];
                 }
-                // If it lasts, the next send meets it again.
+                // If the error lasts, the next send meets it again.
                 Err(_) if sent > 0 => break,
                 Err(cause) => return Err(cause),
             }
@@ -85,14 +85,14 @@ impl Runs {
         Ok(sent)
     }
 
-    /// Remembers that a run was refused where a single datagram was not.
+    /// Remembers that a run was refused while a single datagram was not.
     #[cold]
     fn give_up(&self, cause: &io::Error, segment_bytes: usize) {
         if Errno::from_io_error(cause) == Some(Errno::IO) {
-            // The card cannot; it will not learn.
+            // The card does not support offload, and that does not change.
             self.datagrams_max.store(1, Ordering::Relaxed);
         } else {
-            // Smaller ones may still fit the path's packets.
+            // Runs of smaller datagrams may still fit the path's packets.
             self.refused_bytes
                 .fetch_min(segment_bytes, Ordering::Relaxed);
         }
@@ -104,7 +104,7 @@ impl Runs {
     }
 }
 
-/// Whether the kernel may have refused a run for being one.
+/// Whether the kernel may have refused a run because it is a run.
 fn is_refusal(cause: &io::Error) -> bool {
     matches!(
         Errno::from_io_error(cause),
@@ -112,15 +112,15 @@ fn is_refusal(cause: &io::Error) -> bool {
     )
 }
 
-/// What IPv4 carries at most in one piece, 65,535 bytes less the headers of IP and UDP; IPv6 carries 20 more.
+/// The maximum payload of one IPv4 datagram: 65,535 bytes less the headers of IP and UDP. IPv6 carries 20 more.
 const RUN_BYTES_MAX: usize = 65_507;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Sends to a kernel that gives these answers in turn and takes everything after them; what it took,
-    /// as the lengths of the runs, and the outcome.
+    /// Sends to a fake kernel that gives these answers in turn and takes everything after them. Returns the lengths of
+    /// the runs that it took, and the outcome.
     fn send(
         runs: &Runs,
         segment_bytes: usize,

@@ -1,4 +1,4 @@
-//! The socket itself.
+//! The UDP socket.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -28,20 +28,18 @@ pub struct DatagramSocket {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct DatagramOptions {
-    /// Whether runs of equal datagrams are handed to the kernel in one piece. On by default; without it each
-    /// datagram costs a system call, which is what happens by itself where the kernel refuses.
+    /// Whether the kernel gets runs of equal datagrams in one piece (GSO). On by default. Without it each datagram
+    /// costs a system call; the socket falls back to that when the kernel refuses runs.
     pub segmentation_offload: bool,
-    /// The size of the kernel's receive buffer in bytes, which decides how long a burst may be before
-    /// datagrams are lost. The kernel doubles it for its own bookkeeping, which takes many times what a
-    /// small datagram has in bytes, and cuts it to `net.core.rmem_max`: see
-    /// [`receive_buffer_bytes`](DatagramSocket::receive_buffer_bytes). Without it, the system's
-    /// default.
+    /// The size of the kernel's receive buffer in bytes. It decides how long a burst may be before datagrams are lost.
+    /// The kernel doubles it for its own bookkeeping, which takes many times the bytes of a small datagram, and cuts it
+    /// to `net.core.rmem_max`: see [`receive_buffer_bytes`](DatagramSocket::receive_buffer_bytes). `None` keeps the
+    /// system's default.
     pub receive_buffer_bytes: Option<usize>,
-    /// The size of the kernel's send buffer in bytes, cut to `net.core.wmem_max`. Without it, the system's
-    /// default.
+    /// The size of the kernel's send buffer in bytes, cut to `net.core.wmem_max`. `None` keeps the system's default.
     pub send_buffer_bytes: Option<usize>,
-    /// Whether several sockets, such as one for each lane, may be bound to the same address. The kernel
-    /// then spreads the peers over them. All of them must ask for it. Off by default.
+    /// Whether several sockets, such as one for each lane, may be bound to the same address. The kernel then spreads
+    /// the peers over them. All of them must set it. Off by default.
     pub reuse_port: bool,
 }
 
@@ -101,8 +99,8 @@ impl DatagramSocket {
         })
     }
 
-    /// Opens a socket that talks to this peer only: what others send does not arrive, and that nobody receives there is
-    /// reported, as `ConnectionRefused`, by a later send or receive.
+    /// Opens a socket that talks to this peer only: datagrams of others do not arrive. When no socket receives at the
+    /// peer's address, a later send or receive reports it as `ConnectionRefused`.
     ///
     /// # Errors
     ///
@@ -123,45 +121,44 @@ impl DatagramSocket {
         Ok(socket)
     }
 
-    /// The address in force, with the port the system chose in place of 0.
+    /// The address in force, with the port that the system chose in place of 0.
     #[must_use]
     pub fn local_address(&self) -> SocketAddr {
         self.local
     }
 
-    /// Takes what has arrived, as much as the batch holds, in place of what was in it, and returns the
+    /// Takes the datagrams that have arrived, as many as the batch holds, in place of its former content. Returns the
     /// number of datagrams.
     ///
-    /// When all slots were used, more may be waiting; the pollers will say so.
+    /// When all slots were used, more may be waiting; the pollers then report the socket again.
     ///
     /// # Errors
     ///
-    /// `WouldBlock` when nothing has; the batch is then empty.
+    /// `WouldBlock` when none has arrived; the batch is then empty.
     #[inline]
     pub fn receive(&self, batch: &mut DatagramBatch) -> io::Result<usize> {
         let socket = UdpSockRef::from(&self.socket);
         batch.fill(|slices, metas| self.state.recv(socket, slices, metas))
     }
 
-    /// Sends `bytes` to a peer as datagrams of `segment_bytes` bytes each, the last of what is left, and
-    /// returns the number of datagrams the kernel took. No bytes at all are one empty datagram.
+    /// Sends `bytes` to a peer as datagrams of `segment_bytes` bytes each; the last one has the rest. Returns the
+    /// number of datagrams that the kernel took. Empty `bytes` are one empty datagram.
     ///
-    /// When the number is less than there are, go on at `number * segment_bytes` once the socket is
-    /// writable.
+    /// When the kernel took fewer than there are, go on at `number * segment_bytes` once the socket is writable.
     ///
     /// # Errors
     ///
-    /// When not even the first was taken: `WouldBlock` when there is no room, `InvalidInput` for segments
-    /// of no bytes, `EMSGSIZE` for more than a datagram can have (65,507 bytes over IPv4), otherwise the
-    /// kernel's refusal. Whether a datagram that was taken arrives is not known.
+    /// When not even the first was taken: `WouldBlock` when there is no room, `InvalidInput` for segments of no bytes,
+    /// `EMSGSIZE` for more than a datagram can have (65,507 bytes over IPv4), otherwise the kernel's refusal. It is not
+    /// known whether a datagram that was taken arrives.
     #[inline]
     pub fn send(&self, peer: SocketAddr, segment_bytes: usize, bytes: &[u8]) -> io::Result<usize> {
         self.send_from(None, peer, segment_bytes, bytes)
     }
 
-    /// Like [`send`](Self::send), from one of several addresses of this machine. A socket that is bound to
-    /// all of them should answer from where it was asked, [`Datagram::local`](super::Datagram::local), or
-    /// the peer may not know the answer for one.
+    /// Sends like [`send`](Self::send), from one of several addresses of this machine. A socket that is bound to all of
+    /// them should answer from the address that the request came to, [`Datagram::local`](super::Datagram::local).
+    /// Otherwise the peer may not recognise the answer.
     ///
     /// # Errors
     ///
@@ -191,23 +188,23 @@ impl DatagramSocket {
         })
     }
 
-    /// Whether runs of datagrams of this size are handed over in one piece.
+    /// Whether the kernel gets runs of datagrams of this size in one piece.
     #[must_use]
     pub fn offloads(&self, segment_bytes: usize) -> bool {
         self.runs.run_bytes(segment_bytes) > segment_bytes
     }
 
-    /// How many datagrams that reached this machine were thrown away because the receive buffer was full.
-    /// A run handed over in one piece on the same machine counts as one. Wraps around at 2³².
+    /// Returns how many datagrams reached this machine and were dropped because the receive buffer was full. A run sent
+    /// in one piece on the same machine counts as one. The number wraps around at 2³².
     ///
     /// # Errors
     ///
-    /// `Unsupported` or the kernel's refusal where it does not count.
+    /// `Unsupported` or the kernel's refusal when it does not count.
     pub fn kernel_drops(&self) -> io::Result<u32> {
         option::drops(&self.socket)
     }
 
-    /// The size of the kernel's receive buffer in force, which counts the kernel's bookkeeping as well.
+    /// Returns the size in force of the kernel's receive buffer, which includes the kernel's bookkeeping.
     ///
     /// # Errors
     ///
@@ -216,7 +213,7 @@ impl DatagramSocket {
         Ok(sockopt::socket_recv_buffer_size(&self.socket)?)
     }
 
-    /// The size of the kernel's send buffer in force, like
+    /// Returns the size in force of the kernel's send buffer, like
     /// [`receive_buffer_bytes`](Self::receive_buffer_bytes).
     ///
     /// # Errors
@@ -233,14 +230,14 @@ impl AsFd for DatagramSocket {
     }
 }
 
-/// Switches on what makes it fast, and off again what only QUIC needs.
+/// Switches on the options for speed, and switches off those that only QUIC needs.
 fn prepare(socket: &OwnedFd, local: &SocketAddr) -> io::Result<UdpSocketState> {
     let ipv4_discovery = sockopt::ip_mtu_discover(socket)?;
     let state = UdpSocketState::new(UdpSockRef::from(socket))?;
     sockopt::set_ip_mtu_discover(socket, ipv4_discovery)?;
     option::set_integer(socket, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, 0)?;
     sockopt::set_ip_recvtos(socket, false)?;
-    // Where a datagram was sent to is news only to a socket with several addresses.
+    // The destination of a datagram matters only to a socket with several addresses.
     let is_anywhere = local.ip().is_unspecified();
     if local.is_ipv4() {
         if !is_anywhere {
@@ -269,7 +266,7 @@ mod tests {
         DatagramSocket::bind(&any_port, &DatagramOptions::default()).unwrap()
     }
 
-    /// What arrived, received without waiting: over loopback, a send returns after the delivery.
+    /// Takes the datagrams that arrived, without waiting: over loopback, a send returns after the delivery.
     fn received(socket: &DatagramSocket) -> Vec<Vec<u8>> {
         let mut batch = DatagramBatch::new(4);
         let mut all = Vec::new();
@@ -282,7 +279,7 @@ mod tests {
     #[test]
     fn where_the_kernel_refuses_runs_datagrams_are_sent_one_by_one() {
         let (sender, receiver) = (open(), open());
-        // A real refusal: the kernel makes no runs of datagrams without checksums.
+        // This is a real refusal: the kernel makes no runs of datagrams without checksums.
         option::set_integer(&sender, libc::SOL_SOCKET, libc::SO_NO_CHECK, 1).unwrap();
         assert!(sender.offloads(100));
         let bytes: Vec<u8> = (0..1_050_u32).map(|index| index as u8).collect();
@@ -318,7 +315,7 @@ mod tests {
         for address in ["127.0.0.1:0", "[::1]:0", "[::]:0"] {
             let address = address.parse().unwrap();
             let socket = DatagramSocket::bind(&address, &DatagramOptions::default()).unwrap();
-            // Larger datagrams than the path's packets are fragmented rather than refused.
+            // Datagrams larger than the path's packets are fragmented rather than refused.
             assert_eq!(
                 sockopt::ip_mtu_discover(&socket).unwrap(),
                 sockopt::Ipv4PathMtuDiscovery::WANT

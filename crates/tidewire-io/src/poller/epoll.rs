@@ -1,12 +1,11 @@
-//! The epoll backend: cost grows with the number of ready descriptors only, which makes it the default.
+//! The epoll backend: its cost grows only with the number of ready descriptors, so it is the default.
 //!
-//! Level-triggered is epoll's own default, and its ready list is a queue that puts a reported descriptor
-//! at the end, which is the fairness the contract asks for. What it lacks is silence: it reports
-//! hang-ups whether asked to or not. A registration with [`Interest::NONE`] is therefore taken out of
-//! the kernel's set and remembered only here.
+//! Level-triggered is epoll's own default, and its ready list is a queue that puts a reported descriptor at the end,
+//! which is the fairness of the contract. It lacks silence: it reports hang-ups even without interest. A registration
+//! with [`Interest::NONE`] is therefore taken out of the kernel's set and remembered only here.
 //!
-//! The kernel stores the descriptor's number as the event's data rather than the caller's token: the
-//! interest is needed to turn a hang-up into directions, and looking it up by number costs one load.
+//! The event's data holds the descriptor's number and not the caller's token: turning a hang-up into directions needs
+//! the interest, and a look-up by number costs one load.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -36,8 +35,8 @@ struct Registration {
 impl EpollPoller {
     pub(super) fn open() -> Result<Self, PollerError> {
         let epoll = epoll::create(CreateFlags::CLOEXEC).map_err(unavailable)?;
-        // A kernel or a sandbox without `epoll_pwait2` is found out here and not at the first wait, so
-        // that the automatic choice can still fall back.
+        // A kernel or a sandbox without `epoll_pwait2` is detected here and not at the first wait, so the automatic
+        // choice can still fall back.
         epoll::wait(
             &epoll,
             &mut [MaybeUninit::uninit()],
@@ -50,7 +49,7 @@ impl EpollPoller {
         })
     }
 
-    /// Brings the kernel's set from one interest to another.
+    /// Changes the kernel's set from one interest to another.
     fn change(
         &self,
         descriptor: BorrowedFd<'_>,
@@ -110,10 +109,11 @@ impl Poller for EpollPoller {
 
     fn wait(&mut self, events: &mut Events, timeout: Option<Duration>) -> Result<(), WaitError> {
         events.clear();
-        // The kernel's records hold a union with a pointer and so cannot move between threads with the
-        // poller. They live on the stack instead, not initialised, which costs nothing.
+        // The kernel's records hold a union with a pointer, so they cannot move between threads with the poller. They
+        // live on the stack instead, uninitialised, which costs nothing.
         let mut room = [const { MaybeUninit::uninit() }; BATCH];
-        // No more than the caller has room for: the kernel forgets whose turn it was once it reported.
+        // The kernel gets no more room than the caller has: once it reports a descriptor, it moves it to the end of its
+        // queue.
         let room = &mut room[..events.capacity().min(BATCH)];
         let timeout = timeout.map(timespec);
         let ready = match epoll::wait(&self.epoll, room, timeout.as_ref()) {
@@ -178,5 +178,5 @@ fn unavailable(cause: Errno) -> PollerError {
     }
 }
 
-/// The most the kernel is asked for at once; 12 KiB. What is ready beyond that comes with the next wait.
+/// Maximum events per system call; 12 KiB. Further ready descriptors come with the next wait.
 const BATCH: usize = 1_024;

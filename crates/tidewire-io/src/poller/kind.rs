@@ -1,4 +1,4 @@
-//! Naming a poller: on the command line, in a builder, in the environment.
+//! Names of pollers: on the command line, in a builder, in the environment.
 
 use std::env;
 use std::fmt;
@@ -7,7 +7,7 @@ use std::str::FromStr;
 /// The four backends.
 #[derive(Copy, Clone, Eq, PartialEq, Debug, Hash)]
 pub enum PollerKind {
-    /// `epoll(7)`: cost grows with what is ready, not with what is registered.
+    /// `epoll(7)`: the cost grows with the number of ready descriptors, not with the number of registered ones.
     Epoll,
     /// `poll(2)`: works everywhere; every wait walks all watched descriptors.
     Poll,
@@ -48,22 +48,22 @@ impl FromStr for PollerKind {
     }
 }
 
-/// A backend, or the decision left to [`open`](super::open).
+/// One backend, or a choice that [`open`](super::open) makes.
 #[derive(Copy, Clone, Eq, PartialEq, Debug, Hash, Default)]
 pub enum PollerChoice {
-    /// The best that works; the log says which.
+    /// The best one that works; the log says which.
     #[default]
     Auto,
-    /// This one or an error.
+    /// This backend or an error.
     Only(PollerKind),
 }
 
 impl PollerChoice {
-    /// The choice made by the environment variable [`POLLER_VARIABLE`]; `None` when it is unset or empty.
+    /// The choice of the environment variable [`POLLER_VARIABLE`]; `None` when it is unset or empty.
     ///
     /// # Errors
     ///
-    /// [`PollerVariableError`] when it is set to something that names no poller.
+    /// [`PollerVariableError`] when its value names no poller.
     pub fn from_env() -> Result<Option<Self>, PollerVariableError> {
         match env::var_os(POLLER_VARIABLE) {
             None => Ok(None),
@@ -71,7 +71,7 @@ impl PollerChoice {
         }
     }
 
-    /// Apart from the environment, which is global to a process and thus hard to test against.
+    /// Parses the value apart from the environment, which is global to a process and thus hard to test.
     fn from_variable(value: &str) -> Result<Option<Self>, PollerVariableError> {
         if value.is_empty() {
             return Ok(None);
@@ -118,7 +118,7 @@ pub struct PollerVariableError {
     source: ParsePollerError,
 }
 
-/// The environment variable that chooses the poller where no flag or builder did.
+/// The environment variable that chooses the poller when no flag or builder does.
 pub const POLLER_VARIABLE: &str = "TIDEWIRE_POLLER";
 
 #[cfg(test)]

@@ -1,33 +1,29 @@
-//! Which descriptors are ready: one contract, four backends, chosen at run time.
+//! Readiness of descriptors: one contract, four backends, chosen at run time.
 //!
 //! # The contract
 //!
-//! **Readiness is level-triggered.** A descriptor that is ready in a direction it is registered for is
-//! reported by [`Poller::wait`], and reported again by every later wait until it is no longer ready, is
-//! modified, or is removed. A lane may therefore stop in the middle of a read when its turn is used up
-//! and rely on being told again. Every backend keeps this, also where its kernel interface is
-//! edge-triggered.
+//! **Readiness is level-triggered.** [`Poller::wait`] reports a descriptor that is ready in a direction it is
+//! registered for. Every later wait reports it again until it is no longer ready, is modified, or is removed. A lane
+//! may therefore stop in the middle of a read when its turn is used up, because the next wait reports the descriptor
+//! again. Every backend keeps this, also when its kernel interface is edge-triggered.
 //!
 //! - A report is a hint: the descriptor *may* answer `WouldBlock` when it was used up since the poller found it ready,
-//!   by another event of the same wait or, after a full batch, of a wait before. Descriptors are expected to be
-//!   non-blocking.
-//! - An error or a hang-up sets every direction the descriptor is registered for, so that the next read
-//!   or write meets the error itself. There is no separate error flag that could be forgotten.
-//! - [`Interest::NONE`] keeps the registration and reports nothing, not even a hang-up: a session under
-//!   back-pressure whose peer vanishes must not turn its lane into a busy loop.
-//! - When more descriptors are ready than [`Events`] has room for, the rest are reported by the waits
-//!   that follow, before any descriptor has a second turn as long as registrations stay as they are: a
-//!   full batch never starves anybody.
-//! - [`Poller::remove`] comes before the descriptor is closed. After it returned, the poller holds
-//!   nothing of the descriptor, so closing it ends the connection at once, and its number may be
-//!   registered anew.
-//! - A timeout of zero never blocks; timeouts below a millisecond are honoured, never rounded to zero
-//!   and never rounded up to a millisecond. A signal ends a wait early, with no events.
-//! - Only [`Poller::wait`] blocks. A poller is used by one thread at a time; it may be built on one
-//!   thread and moved to another.
-//! - Tokens belong to the caller: a poller stores them and hands them back, and never compares them.
-//!   An event already collected carries the token of its moment, so a lane that closes one descriptor
-//!   and opens another within a batch checks that the token still means what it meant.
+//!   by another event of the same wait or, after a full batch, of a wait before. Descriptors should be non-blocking.
+//! - An error or a hang-up sets every direction the descriptor is registered for, so that the next read or write meets
+//!   the error itself. There is no separate error flag that could be forgotten.
+//! - [`Interest::NONE`] keeps the registration and reports nothing, not even a hang-up: a session under back-pressure
+//!   whose peer vanishes must not turn its lane into a busy loop.
+//! - When more descriptors are ready than [`Events`] has room for, the following waits report the rest, before any
+//!   descriptor has a second turn, as long as registrations stay as they are: a full batch never starves a descriptor.
+//! - [`Poller::remove`] comes before the descriptor is closed. After it returned, the poller holds nothing of the
+//!   descriptor, so closing it ends the connection at once, and its number may be registered anew.
+//! - A timeout of zero never blocks. Timeouts below a millisecond are honoured: they are never rounded to zero and
+//!   never rounded up to a millisecond. A signal ends a wait early, with no events.
+//! - Only [`Poller::wait`] blocks. One thread at a time uses a poller; it may be built on one thread and moved to
+//!   another.
+//! - Tokens belong to the caller: a poller stores and returns them, and never compares them. A collected event carries
+//!   the token of its moment. A lane that closes one descriptor and opens another within a batch therefore checks that
+//!   the token still means the same descriptor.
 //!
 //! ```
 //! use std::os::fd::AsFd;
@@ -50,10 +46,10 @@
 //!
 //! # What was rejected
 //!
-//! Edge-triggering saves a system call per drained descriptor in theory, but obliges every consumer to
-//! drain until `WouldBlock`, which defeats a fairness cap. A completion interface instead of readiness
-//! was measured slower for small messages over loopback. Choosing at compile time would have
-//! made it impossible to compare the four on the machine that matters.
+//! Edge-triggering saves a system call per drained descriptor in theory, but obliges every consumer to drain until
+//! `WouldBlock`, which defeats a fairness cap. A completion interface instead of readiness was measured slower for
+//! small messages over loopback. A choice at compile time would prevent a comparison of the four on the machine that
+//! matters.
 
 mod epoll;
 mod kind;
@@ -74,7 +70,7 @@ pub use kind::{POLLER_VARIABLE, ParsePollerError, PollerChoice, PollerKind, Poll
 
 /// One readiness backend, used by one lane. The module documentation is its contract.
 pub trait Poller: Send + Debug {
-    /// Which backend this is.
+    /// The kind of this backend.
     fn kind(&self) -> PollerKind;
 
     /// Starts reporting a descriptor under a token.
@@ -110,26 +106,26 @@ pub trait Poller: Send + Debug {
     /// the poller has forgotten the descriptor.
     fn remove(&mut self, descriptor: BorrowedFd<'_>) -> Result<(), RegisterError>;
 
-    /// Clears `events`, then fills it with what is ready, blocking for at most `timeout` (for as long as
-    /// it takes with `None`) while nothing is.
+    /// Clears `events`, then fills it with the ready descriptors. While none is ready it blocks for at most `timeout`,
+    /// or without a limit if that is `None`.
     ///
-    /// Returns with no events when the time is up or a signal arrived.
+    /// It returns no events when the time is up or a signal arrived.
     ///
     /// # Errors
     ///
-    /// [`WaitError`] only when the poller itself cannot go on; readiness errors of single descriptors
-    /// are reported as events.
+    /// [`WaitError`] only when the poller itself cannot go on. Readiness errors of single descriptors are reported as
+    /// events.
     fn wait(&mut self, events: &mut Events, timeout: Option<Duration>) -> Result<(), WaitError>;
 }
 
 /// Opens a poller.
 ///
-/// [`PollerChoice::Auto`] takes epoll, or poll where epoll does not work, and logs what it took and why.
+/// [`PollerChoice::Auto`] takes epoll, or poll if epoll does not work, and logs the choice with its reason.
 ///
 /// # Errors
 ///
-/// [`PollerError::Unavailable`] when the chosen backend does not work here, with cause and remedy. An
-/// explicit choice is never replaced by another backend.
+/// [`PollerError::Unavailable`] when the chosen backend does not work here, with cause and remedy. An explicit choice
+/// is never replaced by another backend.
 pub fn open(choice: PollerChoice) -> Result<Box<dyn Poller>, PollerError> {
     match choice {
         PollerChoice::Only(kind) => open_kind(kind),
@@ -200,8 +196,8 @@ impl Interest {
         self.writable
     }
 
-    /// The event this interest makes of what the kernel saw, if it makes one. `broken` stands for an
-    /// error, a hang-up, or a descriptor that no longer exists.
+    /// Turns the kernel's answer into an event of this interest, if there is one. `broken` stands for an error, a
+    /// hang-up, or a descriptor that no longer exists.
     #[inline]
     fn event(self, token: Token, readable: bool, writable: bool, broken: bool) -> Option<Event> {
         let event = Event {
@@ -213,7 +209,7 @@ impl Interest {
     }
 }
 
-/// One ready descriptor. At least one direction is set, and never one that is not registered.
+/// One ready descriptor. At least one direction is set, and only registered directions are.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub struct Event {
     /// The token the descriptor is registered under.
@@ -224,7 +220,7 @@ pub struct Event {
     pub writable: bool,
 }
 
-/// A reusable batch of events. Its capacity is the most one wait reports and never changes, so waiting
+/// A reusable batch of events. Its capacity is the maximum that one wait reports and never changes, so waiting
 /// allocates nothing.
 #[derive(Debug)]
 pub struct Events {
@@ -233,7 +229,7 @@ pub struct Events {
 }
 
 impl Events {
-    /// Room for `capacity` events a wait, at least one.
+    /// Creates a batch with room for `capacity` events, at least one.
     #[must_use]
     pub fn with_capacity(capacity: usize) -> Self {
         let capacity = capacity.max(1);
@@ -243,7 +239,7 @@ impl Events {
         }
     }
 
-    /// The most events one wait reports.
+    /// The maximum number of events that one wait reports.
     #[must_use]
     pub fn capacity(&self) -> usize {
         self.capacity
@@ -298,31 +294,30 @@ impl<'a> IntoIterator for &'a Events {
     }
 }
 
-/// Why a poller could not be opened.
+/// The error of opening a poller.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PollerError {
-    /// The backend does not work on this machine or for this process. Apply the remedy, or choose
-    /// another backend.
+    /// The backend does not work on this machine or for this process. Apply the remedy, or choose another backend.
     #[error("the {kind} poller does not work here: {cause}; {remedy}")]
     Unavailable {
-        /// The backend asked for.
+        /// The backend that was chosen.
         kind: PollerKind,
-        /// What most likely stands in the way.
+        /// The most likely cause.
         cause: &'static str,
-        /// What to do about it.
+        /// The remedy.
         remedy: &'static str,
         /// The kernel's answer.
         source: io::Error,
     },
 }
 
-/// Why a descriptor could not be registered, changed or removed.
+/// The error of registering, changing or removing a descriptor.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RegisterError {
-    /// The number is already registered: an earlier descriptor was closed without being removed. Remove
-    /// it, or use `modify`.
+    /// The number is already registered: an earlier descriptor was closed without being removed. Remove it, or use
+    /// `modify`.
     #[error(
         "descriptor {descriptor} is already registered; remove it before closing or adding it again"
     )]
@@ -336,7 +331,7 @@ pub enum RegisterError {
         /// The descriptor's number.
         descriptor: RawFd,
     },
-    /// The kernel refused. `ENOSPC` means that `fs.epoll.max_user_watches` is used up; `EPERM` that the
+    /// The kernel refused. `ENOSPC` means that `fs.epoll.max_user_watches` is used up. `EPERM` means that the
     /// descriptor is of a kind that cannot be polled, such as a regular file.
     #[error("the kernel refused to change the registration of descriptor {descriptor}")]
     Io {
@@ -347,12 +342,12 @@ pub enum RegisterError {
     },
 }
 
-/// Why a wait failed. The poller is of no more use.
+/// The error of a wait. The poller can no longer be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WaitError {
-    /// A registered descriptor was closed without being removed, which this backend cannot work around.
-    /// Remove descriptors before closing them.
+    /// A registered descriptor was closed without being removed, and this backend cannot recover. Remove descriptors
+    /// before closing them.
     #[error("a registered descriptor was closed before it was removed from the poller")]
     ClosedDescriptor {
         /// The kernel's answer.
@@ -375,7 +370,7 @@ fn open_kind(kind: PollerKind) -> Result<Box<dyn Poller>, PollerError> {
     })
 }
 
-/// The kernel's form of a timeout, cut to what every kernel interface accepts.
+/// Converts a timeout to the kernel's form, cut to what every kernel interface accepts.
 fn timespec(timeout: Duration) -> Timespec {
     Timespec {
         tv_sec: i64::try_from(timeout.as_secs())
@@ -385,5 +380,5 @@ fn timespec(timeout: Duration) -> Timespec {
     }
 }
 
-/// Some kernel interfaces refuse larger values; 68 years is as good as for ever.
+/// Some kernel interfaces refuse larger values. 68 years are as good as no limit.
 const TIMEOUT_SECS_MAX: i64 = i32::MAX as i64;

@@ -1,14 +1,13 @@
 //! The poll backend: the portable one, and the fallback of the automatic choice.
 //!
-//! The kernel walks the whole list at every wait, so its cost grows with what is watched; the list is
-//! therefore kept dense, and a registration with [`Interest::NONE`] is not on it (poll would report its
-//! hang-ups). An index by descriptor number makes adding, changing and removing O(1): removal swaps the
-//! last entry into the gap.
+//! The kernel walks the whole list at every wait, so the cost grows with the number of watched descriptors. The list is
+//! therefore kept dense, and a registration with [`Interest::NONE`] is not on it (poll would report its hang-ups). An
+//! index by descriptor number makes adding, changing and removing O(1): removal swaps the last entry into the gap.
 //!
-//! Ready entries are collected from a starting point that moves on with every full batch, because the
-//! list has a fixed order and its front would otherwise starve its end. What a batch has no room for is kept for the
-//! next wait, which then asks the kernel nothing: asked again for every batch, it would walk ten thousand ready
-//! descriptors for each hundred that are reported. An entry that is changed or taken off meanwhile is asked about anew.
+//! Ready entries are collected from a starting point that moves on with every full batch: the list has a fixed order,
+//! and its front would otherwise starve its end. Entries beyond a full batch are kept for the next wait, which then
+//! makes no system call. A call for every batch would walk ten thousand ready descriptors for each hundred that are
+//! reported. An entry that is changed or removed meanwhile is queried anew.
 #![expect(
     unsafe_code,
     reason = "the list outlives the borrow of each descriptor"
@@ -26,13 +25,13 @@ use super::{Events, Interest, Poller, PollerKind, RegisterError, Token, WaitErro
 
 #[derive(Debug)]
 pub(super) struct PollPoller {
-    /// What the kernel is asked about, and next to each entry whose it is.
+    /// The kernel's list, and for each entry the number of its descriptor.
     watched: Vec<PollFd<'static>>,
     owners: Vec<usize>,
     registered: DescriptorTable<Registration>,
-    /// Where the next collection starts.
+    /// The index at which the next collection starts.
     cursor: usize,
-    /// How many entries of the kernel's last answer were not collected yet, at most.
+    /// An upper bound of the entries of the kernel's last answer that were not collected yet.
     uncollected: usize,
 }
 
@@ -40,7 +39,7 @@ pub(super) struct PollPoller {
 struct Registration {
     token: Token,
     interest: Interest,
-    /// The index in `watched`; none while silent.
+    /// The index in `watched`; `None` while silent.
     index: Option<usize>,
 }
 
@@ -62,7 +61,7 @@ impl PollPoller {
         self.watched.len() - 1
     }
 
-    /// Takes an entry off the kernel's list; the last one moves into its place.
+    /// Takes an entry off the kernel's list. The last entry moves into its place.
     fn unwatch(&mut self, index: usize) {
         self.watched.swap_remove(index);
         self.owners.swap_remove(index);
@@ -73,7 +72,7 @@ impl PollPoller {
         }
     }
 
-    /// Moves what the kernel answered into `events`, as much as there is room for.
+    /// Moves the kernel's answer into `events`, as much as there is room for.
     fn collect(&mut self, events: &mut Events) {
         let length = self.watched.len();
         if self.cursor >= length {
@@ -110,7 +109,7 @@ impl PollPoller {
                 self.cursor = index + 1;
             }
         }
-        // Some were changed or taken off the list since.
+        // Some entries were changed or taken off the list since.
         self.uncollected = 0;
     }
 }
@@ -193,10 +192,10 @@ impl Poller for PollPoller {
 }
 
 fn entry(descriptor: RawFd, interest: Interest) -> PollFd<'static> {
-    // SAFETY: `borrow_raw` asks that the descriptor stay open for as long as the value exists. The
-    // contract of `Poller` obliges the caller to remove a descriptor before closing it, and removal
-    // drops this value. Should a caller break the contract, the number is only ever handed to poll(2),
-    // which reports a closed one as POLLNVAL and reads or writes nothing through it.
+    // SAFETY: `borrow_raw` requires that the descriptor stay open for as long as the value exists. The contract of
+    // `Poller` obliges the caller to remove a descriptor before closing it, and removal drops this value. If a caller
+    // breaks the contract, the number is only passed to poll(2), which reports a closed one as POLLNVAL and reads or
+    // writes nothing through it.
     let borrowed = unsafe { BorrowedFd::borrow_raw(descriptor) };
     PollFd::from_borrowed_fd(borrowed, flags(interest))
 }
@@ -216,8 +215,8 @@ mod tests {
     use crate::socket::Stream;
     use std::os::fd::AsFd;
 
-    /// What the unsafe block relies on: a removed descriptor is on no list any more, wherever it stood,
-    /// and a descriptor closed against the contract is an event, not a failure.
+    /// The unsafe block relies on this: a removed descriptor is on no list any more, at any index, and a descriptor
+    /// closed against the contract is an event and not a failure.
     #[test]
     fn removal_leaves_no_entry_behind_and_a_closed_descriptor_is_reported() {
         let mut poller = PollPoller::open();
@@ -241,7 +240,7 @@ mod tests {
             }
         }
 
-        // A number that is never open in this process stands for one closed too early.
+        // A number that is never open in this process represents a descriptor closed too early.
         let number = i32::MAX - 1;
         poller.watched.push(entry(number, Interest::READ));
         let revents = {

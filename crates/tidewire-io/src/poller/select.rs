@@ -1,20 +1,19 @@
-//! The select backend: for comparison, and for machines where nothing else is permitted.
+//! The select backend: for comparison, and for machines that permit nothing else.
 //!
-//! Linux itself does not limit select to 1,024 descriptors; only the C library's fixed `fd_set` does.
-//! The sets here are slices that grow with the highest descriptor number registered, so any number works.
-//! **Every wait costs time proportional to the highest number**, whether ready or not: copying both sets
-//! (one bit a number each), the kernel's walk over them, and ours over the result; about 2.5 KB of bits at
-//! 10,000 descriptors and a kernel check for each registered one.
+//! Linux itself does not limit select to 1,024 descriptors; only the C library's fixed `fd_set` does. The sets here are
+//! slices that grow with the highest registered descriptor number, so any number works. **Every wait costs time
+//! proportional to the highest number**, whether ready or not: it copies both sets (one bit per number each), the
+//! kernel walks over them, and the collection walks over the result. For 10,000 descriptors this is about 2.5 KB of
+//! bits and a kernel check for each registered one.
 //!
-//! The kernel overwrites the sets with its answer, so it is asked about a copy. Answers are collected
-//! from a number that moves on with every full batch, because low numbers would otherwise starve high ones. What a batch
-//! has no room for is kept for the next wait, which then asks nothing, as with poll.
-//! A registration with [`Interest::NONE`] is in neither set, and thus silent by nature.
+//! The kernel overwrites the sets with its answer, so it gets a copy. Answers are collected from a number that moves on
+//! with every full batch, because low numbers would otherwise starve high ones. Descriptors beyond a full batch are
+//! kept for the next wait, which then makes no system call, as with poll. A registration with [`Interest::NONE`] is in
+//! neither set, and is thus silent by nature.
 //!
-//! select has no word for a hang-up: the kernel makes a descriptor readable for it, and writable only as far
-//! as a write would fail at once. Sockets, both ends of pipes used the right way round, and eventfds
-//! meet the contract that way, as the tests show for sockets; watching the read end of a pipe for writing
-//! would not.
+//! select has no word for a hang-up: the kernel makes a descriptor readable for it, and writable only if a write would
+//! fail at once. Sockets, both ends of pipes in their usual direction, and eventfds meet the contract that way, as the
+//! tests show for sockets. The read end of a pipe watched for writing would not.
 #![expect(unsafe_code, reason = "select(2) takes bare descriptor numbers")]
 
 use std::io;
@@ -33,13 +32,13 @@ use super::{
 pub(super) struct SelectPoller {
     registered: DescriptorTable<Token>,
     wanted: Sets,
-    /// The copy the kernel overwrites.
+    /// The copy that the kernel overwrites.
     answer: Sets,
     /// One more than the highest number that may be in `wanted`.
     bound: usize,
     /// The number at which the collection of the next answer starts.
     cursor: usize,
-    /// Which numbers of the answer were not collected yet: those from the cursor up, then those below it.
+    /// The numbers of the answer that were not collected yet: those from the cursor up, then those below it.
     uncollected: [Range<usize>; 2],
 }
 
@@ -70,14 +69,14 @@ impl SelectPoller {
         self.bound = self.bound.max(number + 1);
         change(&mut self.wanted.read, number, interest.is_readable());
         change(&mut self.wanted.write, number, interest.is_writable());
-        // What the kernel said of it before is not to be reported any more.
+        // The kernel's earlier answer for this descriptor must not be reported any more.
         if number / BITS < self.answer.read.len() {
             change(&mut self.answer.read, number, false);
             change(&mut self.answer.write, number, false);
         }
     }
 
-    /// Asks the kernel about a copy of the wanted sets.
+    /// Queries the kernel with a copy of the wanted sets.
     fn ask(&mut self, timeout: Option<Duration>) -> Result<(), Errno> {
         let elements = self.bound.div_ceil(BITS);
         self.answer.read.clear();
@@ -89,10 +88,10 @@ impl SelectPoller {
             .write
             .extend_from_slice(&self.wanted.write[..elements]);
         let timeout = timeout.map(timespec);
-        // SAFETY: `select` asks for two things. Each slice covers `bound` bits, since both were just
-        // filled with `bound` rounded up to whole elements. And every number in the sets is an open
-        // descriptor, by the contract of `Poller` that a descriptor is removed, which clears its bits,
-        // before it is closed; should a caller break it, the kernel answers EBADF and touches nothing.
+        // SAFETY: `select` has two requirements. Each slice must cover `bound` bits: both were just filled with `bound`
+        // rounded up to whole elements. Every number in the sets must be an open descriptor: by the contract of
+        // `Poller` a descriptor is removed, which clears its bits, before it is closed. If a caller breaks the
+        // contract, the kernel answers EBADF and touches nothing.
         unsafe {
             select(
                 raw(self.bound),
@@ -205,12 +204,12 @@ impl std::fmt::Debug for SelectPoller {
     }
 }
 
-/// The ready descriptors of an answer in the order of their numbers: both sets merged, so that a
-/// descriptor that is ready in both directions is one event.
+/// The ready descriptors of an answer in the order of their numbers. Both sets are merged, so a descriptor that is
+/// ready in both directions is one event.
 struct Ready<'a> {
     read: std::iter::Peekable<FdSetIter<'a>>,
     write: std::iter::Peekable<FdSetIter<'a>>,
-    /// The number that the first bit of the slices stands for.
+    /// The number of the first bit of the slices.
     base: usize,
 }
 
@@ -258,7 +257,7 @@ fn change(set: &mut [FdSetElement], number: usize, member: bool) {
     }
 }
 
-/// Numbers come from descriptors, so they fit.
+/// Converts a number back to a descriptor. Numbers come from descriptors, so they fit.
 fn raw(number: usize) -> RawFd {
     RawFd::try_from(number).expect("a descriptor's number fits its own type")
 }
@@ -271,8 +270,8 @@ mod tests {
     use crate::socket::Stream;
     use std::os::fd::{AsFd, AsRawFd};
 
-    /// What the unsafe block relies on: the slices reach as far as `bound`, also when the highest number
-    /// comes and goes, and a removed number is in no set.
+    /// The unsafe block relies on this: the slices reach as far as `bound`, also when the highest number comes and
+    /// goes, and a removed number is in no set.
     #[test]
     fn the_sets_cover_the_bound_and_forget_what_was_removed() {
         let mut poller = SelectPoller::open();
@@ -297,7 +296,7 @@ mod tests {
     fn a_descriptor_closed_before_it_was_removed_is_an_error_that_says_so() {
         let mut poller = SelectPoller::open();
         let (near, _far) = Stream::pair().unwrap();
-        // Far above what any other test of this process opens, so the number stays closed.
+        // The number is far above what any other test of this process opens, so it stays closed.
         let doomed = rustix::io::fcntl_dupfd_cloexec(near.as_fd(), 1_700).unwrap();
         poller.add(near.as_fd(), Token(0), Interest::READ).unwrap();
         poller

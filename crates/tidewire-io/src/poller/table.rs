@@ -1,8 +1,8 @@
-//! What is registered, by descriptor number.
+//! The registrations of a poller, by descriptor number.
 //!
-//! The kernel hands out the smallest free number, so a vector indexed by it is dense, and looking a
-//! descriptor up costs one load. A hash map was rejected for its cost per event. Memory grows with the
-//! highest number seen and is kept, because numbers come back.
+//! The kernel gives the smallest free number, so a vector indexed by it is dense, and a look-up costs one load. A hash
+//! map was rejected for its cost per event. The vector grows with the highest number seen and is kept, because numbers
+//! come back.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
@@ -20,7 +20,7 @@ impl<T> DescriptorTable<T> {
         Self { slots: Vec::new() }
     }
 
-    /// Fails if the number is taken.
+    /// Adds a value. Fails if the number is taken.
     pub(super) fn insert(
         &mut self,
         descriptor: BorrowedFd<'_>,
@@ -40,7 +40,7 @@ impl<T> DescriptorTable<T> {
         Ok(())
     }
 
-    /// Fails if the number is unknown.
+    /// Finds a value. Fails if the number is unknown.
     pub(super) fn require(&mut self, descriptor: BorrowedFd<'_>) -> Result<&mut T, RegisterError> {
         self.slots
             .get_mut(index_of(descriptor))
@@ -50,7 +50,7 @@ impl<T> DescriptorTable<T> {
             })
     }
 
-    /// Fails if the number is unknown.
+    /// Removes a value. Fails if the number is unknown.
     pub(super) fn remove(&mut self, descriptor: BorrowedFd<'_>) -> Result<T, RegisterError> {
         self.slots
             .get_mut(index_of(descriptor))
@@ -79,12 +79,12 @@ impl<T> DescriptorTable<T> {
     }
 }
 
-/// The descriptor's number as an index.
+/// Converts the descriptor's number to an index.
 pub(super) fn index_of(descriptor: BorrowedFd<'_>) -> usize {
     usize::try_from(descriptor.as_raw_fd()).expect("an open descriptor's number is not negative")
 }
 
-/// The error of a registration the kernel refused.
+/// Makes the error of a registration that the kernel refused.
 pub(super) fn refused(descriptor: RawFd, cause: rustix::io::Errno) -> RegisterError {
     RegisterError::Io {
         descriptor,

@@ -1,17 +1,17 @@
 //! The `io_uring` backend: readiness through multishot poll requests.
 //!
-//! A multishot request costs one submission for the life of a registration and completes each time the
-//! descriptor *becomes* ready, which is edge-triggered. The contract asks for levels, so every descriptor
-//! reported by a wait stays on a short list, and the next wait first asks poll(2), with a timeout of zero,
-//! about just that list: what is still ready is reported again, what is not leaves the list, and the
-//! request, which is still armed, completes when it becomes ready again. A completion that arrived while
-//! the lane was working also goes through that check, since the lane may have used it up meanwhile; one
-//! that arrives while the poller itself waits is fresh and reported as it is.
+//! A multishot request costs one submission for the life of a registration and completes each time the descriptor
+//! *becomes* ready, which is edge-triggered. The contract requires levels, so every descriptor that a wait reports
+//! stays on a short list. The next wait first queries poll(2), with a timeout of zero, about just that list: a
+//! descriptor that is still ready is reported again; one that is not leaves the list, and its request, which is still
+//! armed, completes when it becomes ready again. A completion that arrived while the lane was working also goes through
+//! that check, because the lane may have used it up meanwhile. A completion that arrives while the poller itself waits
+//! is fresh and reported as it is.
 //!
-//! The alternative, one-shot requests armed anew for each report, is level-triggered by nature and needs
-//! neither list nor poll(2), but costs a submission entry, a file lookup and a wait-queue insertion for each
-//! event, where poll(2) is one system call for all of them. Time inside `wait`, TCP over loopback, 2.5 GHz
-//! Xeon, Linux 6.18, in ns an event, as connections / active at once:
+//! The alternative is one-shot requests armed anew for each report. They are level-triggered by nature and need neither
+//! list nor poll(2), but cost a submission entry, a file lookup and a wait-queue insertion for each event; poll(2) is
+//! one system call for all of them. Time inside `wait`, TCP over loopback, 2.5 GHz Xeon, Linux 6.18, in ns per event,
+//! as connections / active at once:
 //!
 //! | | 1/1 | 16/1 | 16/16 | 256/1 | 256/16 | 256/256 |
 //! |---|---|---|---|---|---|---|
@@ -24,11 +24,11 @@
 //!                                                     └── fresh, while waiting ───────▶ events
 //! ```
 //!
-//! Each request carries the descriptor's number and a generation, so that completions of a cancelled
-//! request, or of an earlier descriptor with the same number, are told apart and dropped. The kernel ends
-//! a multishot request by itself when the completion queue overflows or when the thread that submitted it
-//! exits; it is then armed again as soon as it is not ready. The kernel keeps the file of an armed request open; `remove` therefore
-//! submits its cancellation at once rather than at the next wait, or else closing the descriptor would not
+//! Each request carries the descriptor's number and a generation, so that completions of a cancelled request, or of an
+//! earlier descriptor with the same number, are recognised and dropped. The kernel ends a multishot request by itself
+//! when the completion queue overflows or when the thread that submitted it exits; it is then armed again as soon as
+//! the descriptor is not ready. The kernel keeps the file of an armed request open. `remove` therefore submits its
+//! cancellation at once rather than at the next wait; otherwise closing the descriptor would not end the connection.
 //! end the connection.
 #![expect(
     unsafe_code,
@@ -59,14 +59,14 @@ use crate::clock::now_ns;
 pub(super) struct UringPoller {
     ring: IoUring,
     registered: DescriptorTable<Registration>,
-    /// Of the request armed last. Zero is never used: it marks cancellations.
+    /// The generation of the request armed last. Zero is never used: it marks cancellations.
     generation: u32,
-    /// Descriptors to ask poll(2) about at the next wait, longest waiting first.
+    /// Descriptors to query with poll(2) at the next wait, longest waiting first.
     listed: VecDeque<RequestId>,
-    /// Scratch for that question, and whom each entry of it is about.
+    /// Scratch lists for that query, and the request of each entry.
     asked: Vec<PollFd<'static>>,
     asking: Vec<RequestId>,
-    /// Distinguishes the waits, so that two completions for one descriptor make one event.
+    /// The number of this wait, so that two completions for one descriptor make one event.
     wait_number: u64,
 }
 
@@ -76,8 +76,8 @@ impl UringPoller {
     }
 
     fn with_entries(submissions: u32, completions: u32) -> io::Result<Self> {
-        // Cooperative task running spares an interrupt for every completion while the lane computes.
-        // It came with 5.19; older kernels answer EINVAL.
+        // Cooperative task running saves an interrupt for every completion while the lane computes. It came with Linux
+        // 5.19; older kernels answer EINVAL.
         let mut builder = IoUring::builder();
         builder.setup_clamp().setup_cqsize(completions);
         let ring = match builder
@@ -90,7 +90,7 @@ impl UringPoller {
             other => other?,
         };
         let parameters = ring.params();
-        // The three features that came with or before multishot poll; there is no flag for it alone.
+        // These three features came with or before multishot poll, which has no flag of its own.
         if !(parameters.is_feature_nodrop()
             && parameters.is_feature_ext_arg()
             && parameters.is_feature_resource_tagging())
@@ -108,7 +108,7 @@ impl UringPoller {
         })
     }
 
-    /// Queues the multishot request for a registration and says so in the table; a silent one has none.
+    /// Queues the multishot request for a registration and notes it in the table. A silent one has none.
     fn arm(
         &mut self,
         descriptor: BorrowedFd<'_>,
@@ -170,18 +170,18 @@ impl UringPoller {
         if self.ring.submission().is_full() {
             self.submit()?;
         }
-        // SAFETY: the kernel reads whatever an entry points to until the request completes. These two
-        // kinds of entry hold a descriptor's number, poll flags and user data, and no pointer at all.
+        // SAFETY: the kernel reads whatever an entry points to until the request completes. These two kinds of entry
+        // hold a descriptor's number, poll flags and user data, and no pointer.
         unsafe { self.ring.submission().push(entry) }.map_err(|_full| io::Error::from(Errno::BUSY))
     }
 
-    /// Hands everything queued to the kernel.
+    /// Submits the queued entries to the kernel.
     fn submit(&mut self) -> io::Result<()> {
         while !self.ring.submission().is_empty() {
             match self.ring.submit() {
                 Ok(_) => {}
                 Err(cause) if is(&cause, Errno::INTR) => {}
-                // Completions that found no room must be taken off first.
+                // The kernel has no room for more completions, so the queue is emptied first.
                 Err(cause) if is(&cause, Errno::BUSY) => self.reap(None)?,
                 Err(cause) => return Err(cause),
             }
@@ -189,8 +189,8 @@ impl UringPoller {
         Ok(())
     }
 
-    /// Takes every completion off the queue. With `fresh`, they arrived while the poller itself waited and
-    /// become events; without, they are only put on the list to be checked.
+    /// Takes every completion off the queue. With `fresh`, they arrived while the poller itself waited and become
+    /// events; without, they are only put on the list to be checked.
     fn reap(&mut self, mut fresh: Option<&mut Events>) -> io::Result<()> {
         loop {
             while let Some(completion) = self.next_completion() {
@@ -220,13 +220,13 @@ impl UringPoller {
         let result = completion.result();
         let is_cancelled = result == -Errno::CANCELED.raw_os_error();
         registration.is_broken |= result < 0 && !is_cancelled;
-        // Armed again only once it is found not to be ready: a ready one would complete at once, and
+        // The request is armed again only once the descriptor is not ready: a ready one would complete at once, and
         // while the queue overflows that would go on without end.
         registration.is_armed = cqueue::more(completion.flags());
         self.note(request, result, fresh.filter(|_| !is_cancelled));
     }
 
-    /// Puts a descriptor on the list, and makes an event of it if the news is fresh.
+    /// Puts a descriptor on the list, and makes an event of it if the completion is fresh.
     fn note(&mut self, request: RequestId, result: i32, fresh: Option<&mut Events>) {
         let Some(registration) = request.find(&mut self.registered) else {
             return;
@@ -253,7 +253,7 @@ impl UringPoller {
         }
     }
 
-    /// Asks poll(2) about the listed descriptors until the list or the room for events is used up.
+    /// Queries poll(2) about the listed descriptors until the list or the room for events is used up.
     fn check_listed(&mut self, events: &mut Events) -> io::Result<()> {
         let mut unchecked = self.listed.len();
         while unchecked > 0 && !events.is_full() {
@@ -289,8 +289,8 @@ impl UringPoller {
                 registration.is_listed = false;
                 if !registration.is_armed {
                     registration.is_armed = true;
-                    // Arming looks at the present state, so nothing is missed since the question. The
-                    // generation stays: the request that had it completed for the last time.
+                    // Arming looks at the present state, so nothing since the query is missed. The generation stays:
+                    // the request that had it completed for the last time.
                     let interest = registration.interest;
                     self.request_poll(request, interest)?;
                 }
@@ -299,11 +299,11 @@ impl UringPoller {
         Ok(())
     }
 
-    /// Blocks until a completion arrives, which need not be one that matters.
+    /// Blocks until any completion arrives, relevant or not.
     fn block(&mut self, timeout: Option<Duration>) -> io::Result<Woken> {
         let outcome = match timeout {
             None => self.ring.submitter().submit_and_wait(1),
-            // Entering the kernel at all is what delivers completions that are due.
+            // Entering the kernel at all delivers completions that are due.
             Some(Duration::ZERO) => self.ring.submit().map(|_| 0),
             Some(timeout) => {
                 let limit = timespec(timeout);
@@ -338,7 +338,7 @@ impl UringPoller {
             if !events.is_empty() || woken == Woken::ForGood {
                 return Ok(());
             }
-            // Only completions of earlier generations or of directions nobody asked for: wait on.
+            // All completions were of earlier generations or of unwanted directions: the wait goes on.
             let waited = Duration::from_nanos(now_ns().saturating_sub(started_ns));
             left = timeout.map(|timeout| timeout.saturating_sub(waited));
         }
@@ -400,9 +400,9 @@ impl Poller for UringPoller {
 
 impl Drop for UringPoller {
     fn drop(&mut self) {
-        // Closing the ring would cancel the requests too, but later, in the background, and until then
-        // their connections would stay open whatever their owners do. Where the kernel has no such call
-        // (before 6.0) that is what happens, so the outcome does not matter.
+        // Closing the ring would cancel the requests too, but later, in the background, and until then their
+        // connections would stay open. A kernel before 6.0 lacks this call and does exactly that, so the outcome does
+        // not matter.
         let _ = self
             .ring
             .submitter()
@@ -421,25 +421,25 @@ impl std::fmt::Debug for UringPoller {
     }
 }
 
-/// Why a wait in the kernel ended.
+/// The reason why a wait in the kernel ended.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 enum Woken {
     /// There may be completions, and there is time left.
     ByCompletion,
-    /// Time is up or a signal arrived.
+    /// The time is up or a signal arrived.
     ForGood,
 }
 
 fn question(request: RequestId, interest: Interest) -> PollFd<'static> {
-    // SAFETY: `borrow_raw` asks that the descriptor stay open for as long as the value exists. The value
-    // lives until the next question at most, and is only used in this one, when the registration is still
-    // in the table; the contract of `Poller` obliges the caller to remove a descriptor before closing it.
-    // Should a caller break it, poll(2) reports POLLNVAL and reads or writes nothing through the number.
+    // SAFETY: `borrow_raw` requires that the descriptor stay open for as long as the value exists. The value lives
+    // until the next query at most, and is used only in this one, while the registration is still in the table. The
+    // contract of `Poller` obliges the caller to remove a descriptor before closing it. If a caller breaks it, poll(2)
+    // reports POLLNVAL and reads or writes nothing through the number.
     let borrowed = unsafe { BorrowedFd::borrow_raw(request.number.cast_signed()) };
     PollFd::from_borrowed_fd(borrowed, poll_flags(interest))
 }
 
-/// poll(2) without waiting, all over again when a signal interrupts it.
+/// Calls poll(2) without waiting, and repeats it when a signal interrupts it.
 fn ask(asked: &mut [PollFd<'_>]) -> io::Result<()> {
     if asked.is_empty() {
         return Ok(());
@@ -469,15 +469,15 @@ fn refused(descriptor: RawFd, source: io::Error) -> RegisterError {
     RegisterError::Io { descriptor, source }
 }
 
-/// Generation zero belongs to no registration, so the outcome of a cancellation finds none.
+/// The user data of cancellations. Generation zero belongs to no registration, so their outcomes find none.
 const CANCELLATION: u64 = 0;
 
-/// Registrations change in bursts of accepts; more than this many in one turn only cost another
+/// Submission entries. Registrations change in bursts of accepts; more than this in one turn costs only another
 /// submission.
 const SUBMISSIONS: u32 = 256;
 
-/// A turn's worth of completions without overflow for thousands of busy connections; 64 KiB. Overflow is
-/// handled, but ends the multishot requests that meet it.
+/// Completion entries: a turn's worth for thousands of busy connections without overflow; 64 KiB. Overflow is handled,
+/// but ends the multishot requests that meet it.
 const COMPLETIONS: u32 = 4_096;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! How far each side of a ring has come, and what it may therefore touch.
+//! The progress of both sides of a ring, and the bytes that each side may therefore touch.
 //!
 //! Two counters of bytes since the start, one written by each side. They wrap around together with the
 //! word, which is harmless because only differences are used and a capacity is at most a quarter of it.
@@ -8,15 +8,15 @@
 //!   the consumer's store                              the producer's store
 //! ```
 //!
-//! Each side publishes its own counter with a release store after it is done with the bytes, and looks at
-//! the other's with an acquire load before it touches any: the bytes handed over were finished first. Each
-//! counter has a cache line of its own, and each side remembers what it last saw of the other's, so that
-//! small steps do not fetch the other core's line. The tests run the protocol under a model checker, and
-//! again with either release missing.
+//! Each side publishes its own counter with a release store after it is done with the bytes. It reads the other counter
+//! with an acquire load before it touches any bytes, so the other side has finished with them. Each counter has a cache
+//! line of its own, and each side remembers the last value that it saw of the other counter, so small steps do not
+//! fetch the other core's line. The tests run the protocol under a model checker, and again with either release
+//! missing.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The two counters, shared by both sides. Their types differ only where a test makes one of them faulty.
+/// The two counters, shared by both sides. Their types differ only when a test makes one of them faulty.
 #[derive(Debug)]
 pub(super) struct Indices<W, C = W> {
     written: CacheLine<W>,
@@ -24,7 +24,7 @@ pub(super) struct Indices<W, C = W> {
 }
 
 impl<W: Index, C: Index> Indices<W, C> {
-    /// Of an empty ring that has already moved `start` bytes, which is 0 but in tests.
+    /// Creates the counters of an empty ring that has already moved `start` bytes. `start` is 0 except in tests.
     pub(super) fn new(start: usize) -> Self {
         Self {
             written: CacheLine(W::new(start)),
@@ -33,11 +33,11 @@ impl<W: Index, C: Index> Indices<W, C> {
     }
 }
 
-/// What the producer knows.
+/// The producer's view of the ring.
 #[derive(Debug)]
 pub(super) struct WriteCursor {
     written: usize,
-    /// As last seen; the true value is this or further.
+    /// The last value seen; the true value is this or further.
     consumed: usize,
     capacity: usize,
 }
@@ -51,13 +51,13 @@ impl WriteCursor {
         }
     }
 
-    /// Where the next byte goes.
+    /// The position of the next byte to write.
     #[inline]
     pub(super) fn position(&self) -> usize {
         self.written
     }
 
-    /// The bytes known to be free; asks the other side only when they are fewer than `enough`.
+    /// Returns the bytes known to be free. It reads the other side's counter only when they are fewer than `enough`.
     #[inline]
     pub(super) fn free<W: Index, C: Index>(
         &mut self,
@@ -70,17 +70,17 @@ impl WriteCursor {
         self.known_free()
     }
 
-    /// The bytes free right now, without remembering what was seen.
+    /// Returns the bytes free right now, without remembering the value.
     #[inline]
     pub(super) fn free_now<W: Index, C: Index>(&self, indices: &Indices<W, C>) -> usize {
         self.capacity - self.written.wrapping_sub(indices.consumed.0.load_acquire())
     }
 
-    /// Hands `count` bytes over.
+    /// Passes `count` bytes to the consumer.
     ///
     /// # Panics
     ///
-    /// When fewer are known to be free: bytes nobody consumed would be overwritten.
+    /// When fewer bytes are known to be free: bytes that were not consumed would be overwritten.
     #[inline]
     pub(super) fn commit<W: Index, C: Index>(&mut self, indices: &Indices<W, C>, count: usize) {
         assert!(count <= self.known_free(), "more committed than was free");
@@ -94,11 +94,11 @@ impl WriteCursor {
     }
 }
 
-/// What the consumer knows.
+/// The consumer's view of the ring.
 #[derive(Debug)]
 pub(super) struct ReadCursor {
     consumed: usize,
-    /// As last seen; the true value is this or further.
+    /// The last value seen; the true value is this or further.
     written: usize,
     capacity: usize,
 }
@@ -112,13 +112,14 @@ impl ReadCursor {
         }
     }
 
-    /// Where the next byte is.
+    /// The position of the next byte to read.
     #[inline]
     pub(super) fn position(&self) -> usize {
         self.consumed
     }
 
-    /// The bytes known to be readable; asks the other side only when they are fewer than `enough`.
+    /// Returns the bytes known to be readable. It reads the other side's counter only when they are fewer than
+    /// `enough`.
     #[inline]
     pub(super) fn readable<W: Index, C: Index>(
         &mut self,
@@ -131,24 +132,23 @@ impl ReadCursor {
         self.known_readable()
     }
 
-    /// The bytes readable right now, without remembering what was seen.
+    /// Returns the bytes readable right now, without remembering the value.
     #[inline]
     pub(super) fn readable_now<W: Index, C: Index>(&self, indices: &Indices<W, C>) -> usize {
         indices.written.0.load_acquire().wrapping_sub(self.consumed)
     }
 
-    /// The bytes free for the producer, at least as many as it could know of: it may have written more
-    /// since this side looked.
+    /// Returns an upper bound of the producer's free bytes: the producer may have written more since this side looked.
     #[inline]
     pub(super) fn free_at_most(&self) -> usize {
         self.capacity - self.known_readable()
     }
 
-    /// Gives `count` bytes back.
+    /// Gives `count` bytes back to the producer.
     ///
     /// # Panics
     ///
-    /// When fewer are known to be readable.
+    /// When fewer bytes are known to be readable.
     #[inline]
     pub(super) fn consume<W: Index, C: Index>(&mut self, indices: &Indices<W, C>, count: usize) {
         assert!(
@@ -188,7 +188,7 @@ impl Index for AtomicUsize {
     }
 }
 
-/// Keeps what it holds away from everything else: two lines, since processors fetch them in pairs.
+/// Keeps its content away from everything else: two cache lines, because processors fetch them in pairs.
 #[derive(Debug)]
 #[repr(align(128))]
 pub(super) struct CacheLine<T>(pub(super) T);
@@ -199,7 +199,7 @@ mod tests {
     use loom::cell::UnsafeCell;
     use loom::sync::Arc;
 
-    /// An index of the model checker; with `RELEASE` false its stores publish nothing.
+    /// An index of the model checker. With `RELEASE` false its stores publish nothing.
     struct Modelled<const RELEASE: bool>(loom::sync::atomic::AtomicUsize);
 
     impl<const RELEASE: bool> Index for Modelled<RELEASE> {
@@ -227,11 +227,11 @@ mod tests {
     }
 
     const CAPACITY: usize = 2;
-    /// More than the capacity, so that a cell is used again.
+    /// More bytes than the capacity, so that a cell is used again.
     const BYTES: u8 = 3;
 
-    /// Every interleaving of a producer and a consumer over a ring of two bytes whose counters wrap. The
-    /// checker fails when a byte is touched by both sides without one having happened before the other.
+    /// Runs every interleaving of a producer and a consumer over a ring of two bytes whose counters wrap around. The
+    /// checker fails when both sides touch a byte and neither access happens before the other.
     #[expect(unsafe_code, reason = "the checker's cells are read through pointers")]
     fn bytes_arrive_whole_and_in_order<W, C>()
     where
@@ -253,7 +253,7 @@ mod tests {
                         loom::thread::yield_now();
                     }
                     far.bytes[cursor.position() % CAPACITY].with_mut(|cell| {
-                        // SAFETY: what the model is to prove; the checker reports when it is not so.
+                        // SAFETY: the model is to prove this; the checker reports it when it does not hold.
                         unsafe { *cell = byte }
                     });
                     cursor.commit(indices, 1);

@@ -6,14 +6,14 @@
 //!                           └── a span of any start and up to `capacity` bytes ──┘
 //! ```
 //!
-//! The same pages of an anonymous file are mapped twice, side by side. Frames that cross the end then need
-//! no copy and no second case in the decoder, which is what the lane wants of a receive buffer. Splitting
-//! such spans in two, as most rings do, was rejected for that reason; padding the end to keep messages whole
-//! was rejected because the ring carries bytes and does not know messages.
+//! The same pages of an anonymous file are mapped twice, side by side. Frames that cross the end need no copy and no
+//! second case in the decoder. Rejected: splitting such spans in two, as most rings do, because the decoder needs the
+//! second case then. Rejected: padding the end to keep messages whole, because the ring carries bytes and does not know
+//! messages.
 //!
-//! To the compiler the two halves are different memory. That is sound here because bytes written through
-//! one half are read through the other only after an acquire load that saw the release store made after
-//! the write, and neither compiler nor processor moves memory accesses across those, on one thread or two.
+//! To the compiler the two halves are different memory. This is sound because bytes written through one half are read
+//! through the other only after an acquire load that saw the release store made after the write. Neither the compiler
+//! nor the processor moves memory accesses across those, on one thread or two.
 #![expect(
     unsafe_code,
     reason = "mapping memory, and slices of memory that two threads share"
@@ -29,15 +29,15 @@ use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 use rustix::param::page_size;
 
-/// Zeroed memory of `capacity` bytes that follows upon itself. Pages take up memory once they are touched.
+/// Zeroed memory of `capacity` bytes that is mapped twice in a row. Pages take up memory once they are touched.
 #[derive(Debug)]
 pub(super) struct Mirror {
     base: NonNull<u8>,
     capacity: usize,
 }
 
-// SAFETY: the mapping belongs to the process and to no thread, and whoever makes slices of it promises
-// that they do not conflict.
+// SAFETY: the mapping belongs to the process and to no thread, and every caller that makes slices of it promises that
+// they do not conflict.
 unsafe impl Send for Mirror {}
 // SAFETY: as above; the methods that take `&self` only compute addresses.
 unsafe impl Sync for Mirror {}
@@ -47,8 +47,8 @@ impl Mirror {
     ///
     /// # Errors
     ///
-    /// `InvalidInput` when the capacity is no power of two of at least a page; otherwise the kernel's
-    /// refusal, as a rule because memory, mappings (`vm.max_map_count`) or descriptors are used up.
+    /// `InvalidInput` when the capacity is no power of two of at least a page. Otherwise the kernel refuses, usually
+    /// because memory, mappings (`vm.max_map_count`) or descriptors are used up.
     pub(super) fn new(capacity: usize) -> io::Result<Self> {
         let is_possible = capacity.is_power_of_two()
             && capacity >= page_size()
@@ -61,7 +61,7 @@ impl Mirror {
         }
         let file = memfd_create("tidewire-ring", MemfdFlags::CLOEXEC)?;
         ftruncate(&file, capacity as u64)?;
-        // SAFETY: without a wish for an address, the kernel chooses one that nothing uses.
+        // SAFETY: no address is requested, so the kernel chooses one that nothing uses.
         let reserved = unsafe {
             mmap_anonymous(
                 ptr::null_mut(),
@@ -70,7 +70,7 @@ impl Mirror {
                 MapFlags::PRIVATE | MapFlags::NORESERVE,
             )?
         };
-        // From here on, dropping it gives everything back, whichever parts are mapped.
+        // From here on, dropping the mirror gives everything back, whichever parts are mapped.
         let mirror = Self {
             base: NonNull::new(reserved.cast::<u8>()).ok_or(Errno::NOMEM)?,
             capacity,
@@ -78,7 +78,7 @@ impl Mirror {
         for half in 0..2 {
             // SAFETY: the offset is within the reservation of twice the capacity.
             let address = unsafe { mirror.base.as_ptr().add(half * capacity) };
-            // SAFETY: replaces a part of the reservation made above, of which nobody else knows.
+            // SAFETY: the call replaces a part of the reservation made above, which nothing else uses.
             unsafe {
                 mmap(
                     address.cast::<c_void>(),
@@ -94,30 +94,30 @@ impl Mirror {
         Ok(mirror)
     }
 
-    /// Its size in bytes.
+    /// The size in bytes.
     #[inline]
     pub(super) fn capacity(&self) -> usize {
         self.capacity
     }
 
-    /// The `length` bytes from `index` on, which counts from the start of the ring's life.
+    /// Returns the `length` bytes from `index` on. `index` counts from the start of the ring's life.
     ///
     /// # Safety
     ///
-    /// While the slice lives, nobody writes to those bytes of the ring, through either half.
+    /// While the slice lives, no thread writes to those bytes of the ring, through either half.
     #[inline]
     pub(super) unsafe fn span(&self, index: usize, length: usize) -> &[u8] {
         let start = self.address(index, length);
-        // SAFETY: address() checked that the span is inside the mapping, which is readable, initialised by
-        // the kernel and lives as long as self; the caller promises that nobody writes to it.
+        // SAFETY: address() checked that the span is inside the mapping, which is readable, initialised by the kernel,
+        // and lives as long as self. The caller promises that no thread writes to it.
         unsafe { slice::from_raw_parts(start, length) }
     }
 
-    /// Like [`span`](Self::span), to write to.
+    /// Returns the same bytes as [`span`](Self::span), to write to.
     ///
     /// # Safety
     ///
-    /// While the slice lives, nobody else reads or writes those bytes of the ring, through either half.
+    /// While the slice lives, no other code reads or writes those bytes of the ring, through either half.
     #[inline]
     #[expect(
         clippy::mut_from_ref,
@@ -125,9 +125,9 @@ impl Mirror {
     )]
     pub(super) unsafe fn span_mut(&self, index: usize, length: usize) -> &mut [u8] {
         let start = self.address(index, length);
-        // SAFETY: address() checked that the span is inside the mapping, which is writable and lives as
-        // long as self; no byte is in it twice, since it is no longer than the capacity; the caller
-        // promises that nobody else uses it.
+        // SAFETY: address() checked that the span is inside the mapping, which is writable and lives as long as self.
+        // No byte is in it twice, because it is no longer than the capacity. The caller promises that no other code
+        // uses it.
         unsafe { slice::from_raw_parts_mut(start, length) }
     }
 
@@ -142,7 +142,7 @@ impl Mirror {
 
 impl Drop for Mirror {
     fn drop(&mut self) {
-        // SAFETY: exactly the reservation made in `new`, and slices of it borrow from self.
+        // SAFETY: this is exactly the reservation made in `new`, and slices of it borrow from self.
         let released = unsafe { munmap(self.base.as_ptr().cast::<c_void>(), 2 * self.capacity) };
         debug_assert_eq!(released, Ok(()), "the mapping is this mirror's own");
     }
@@ -162,7 +162,7 @@ mod tests {
             for (distance, byte) in span.iter_mut().enumerate() {
                 *byte = ((start + distance) % 251) as u8;
             }
-            // Read from the first half alone, the same bytes are there, turned by the start.
+            // The first half alone shows the same bytes, rotated by the start.
             // SAFETY: the slice above is not used any more.
             let seen = unsafe { mirror.span(0, capacity) };
             for (offset, &byte) in seen.iter().enumerate() {
@@ -196,7 +196,7 @@ mod tests {
     #[should_panic(expected = "at most the whole ring")]
     fn a_span_beyond_the_ring_is_a_bug_of_the_caller() {
         let mirror = Mirror::new(page_size()).unwrap();
-        // SAFETY: it panics before there is a slice.
+        // SAFETY: the call panics before there is a slice.
         let _ = unsafe { mirror.span(0, page_size() + 1) };
     }
 }

@@ -1,34 +1,33 @@
-//! A level-triggered signal: how an end of a [`RingStream`](super::RingStream) is told, and only when it
-//! sleeps.
+//! A level-triggered signal that wakes one end of a [`RingStream`](super::RingStream), and only when it sleeps.
 //!
-//! A poller watches an eventfd, which is readable while its counter is not zero. The contract of the pollers
-//! is level-triggered, so the signal must be *lit* whenever the owner could go on in a direction it watches;
-//! but lighting it is a system call, and 5 to 10 µs when it wakes a thread, so it must not happen for every
-//! message. Hence one invariant, which holds whenever the owner is not inside [`Watch::rearm`]:
+//! A poller watches an eventfd, which is readable while its counter is not zero. The contract of the pollers is
+//! level-triggered, so the signal must be *set* whenever the owner could go on in a direction that it watches. But
+//! setting it is a system call, and costs 5 to 10 µs when it wakes a thread, so it must not happen for every message.
+//! Hence one invariant, which holds whenever the owner is not inside [`Watch::rearm`]:
 //!
-//! > Either the signal is lit, or about to be, or the owner has announced every direction it watches and was
-//! > not ready in any of them when it looked after the announcement.
+//! > Either the signal is set, or about to be, or the owner has announced every direction it watches and was not ready
+//! > in any of them when it looked after the announcement.
 //!
 //! ```text
-//!            ┌────────── settle: drain, announce, look again: nothing ──────────┐
+//!            ┌────────── rearm: drain, announce, look again: nothing ───────────┐
 //!            │                                                                  ▼
-//!     lit: read and write freely,                             dark: announced, asleep in the poller
+//!     set: read and write freely,                              clear: announced, asleep in the poller
 //!     the peer makes no system call                                             │
 //!            ▲                                                                  │
-//!            └── the peer, having committed or consumed, takes the announcement and rings ──┘
+//!            └── the peer, having committed or consumed, takes the announcement and signals ──┘
 //! ```
 //!
-//! A lane that stops in the middle, its turn used up, leaves the signal lit and is told again. One that
-//! reads until there is nothing settles, which costs a system call to drain the signal, if it was lit; the
-//! peer's next commit costs one to light it. As long as the owner does not run dry, neither happens.
+//! A lane that stops in the middle because its turn is used up leaves the signal set, and its poller reports it again.
+//! A lane that reads until nothing is left rearms. Rearming costs a system call to drain the signal if it was set, and
+//! the peer's next commit costs one to set it. While the owner always finds work, neither happens.
 //!
-//! Announcing and committing are the two-flag protocol of [`crate::waker`]: each side writes its own,
-//! passes a full fence, then reads the other's. It is not the same type because a waker is drained by
-//! every sleep, while this one stays lit until the work is done, and has two directions on one eventfd.
+//! Announcing and committing are the two-flag protocol of [`crate::waker`]: each side writes its own flag, passes a
+//! full fence, then reads the other's. It is not the same type, because every sleep drains a waker, while this signal
+//! stays set until the work is done, and it has two directions on one eventfd.
 //!
-//! A ringer takes the announcement first and writes to the eventfd after. The owner therefore counts how
-//! many rings it is *owed*, of which the drained counter tells how many have arrived, so that one that comes
-//! late is drained by a later settle rather than keeping the signal lit for ever.
+//! The peer takes the announcement first and writes to the eventfd after. The owner therefore counts the *undrained*
+//! signals: those made or about to be made. The drained counter tells how many have arrived. A signal that comes late
+//! is then drained by a later rearm and does not keep the eventfd readable for ever.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{self, AtomicUsize, Ordering};
@@ -37,11 +36,11 @@ use rustix::io::Errno;
 
 use super::index::CacheLine;
 
-/// One end's announcement and its signal, of which both ends have a hand.
+/// The announcement of one end and its signal. Both ends use it.
 #[derive(Debug)]
 pub(super) struct ReadySignal<F, C> {
-    /// The directions in which the owner sleeps. The peer looks at it with every commit, so nothing that
-    /// changes shares its line.
+    /// The directions in which the owner sleeps. The peer reads it with every commit, so nothing that changes shares
+    /// its cache line.
     announced: CacheLine<F>,
     counter: C,
 }
@@ -54,8 +53,8 @@ impl<F: Flags, C: Counter> ReadySignal<F, C> {
         }
     }
 
-    /// Called by the peer when it made the owner ready in `directions`: wakes it if it sleeps on one of
-    /// them. Costs a fence and a load while it does not.
+    /// Wakes the owner if it sleeps on one of `directions`. The peer calls it when it made the owner ready in them.
+    /// While the owner does not sleep, the call costs a fence and a load.
     #[inline]
     pub(super) fn wake(&self, directions: usize) {
         F::fence();
@@ -66,7 +65,7 @@ impl<F: Flags, C: Counter> ReadySignal<F, C> {
 
     #[cold]
     fn signal_sleeper(&self) {
-        // The owner may have announced something else meanwhile, or nothing: a ring too many is allowed.
+        // The owner may have announced other directions meanwhile, or none: one signal too many is allowed.
         if self.announced.0.swap(0) != 0 {
             self.counter.increment();
         }
@@ -77,18 +76,18 @@ impl<F: Flags, C: Counter> ReadySignal<F, C> {
     }
 }
 
-/// What the owner remembers of its signal.
+/// The owner's record of its signal.
 #[derive(Debug, Default)]
 pub(super) struct Watch {
-    /// What was announced last, unless taken back since. The peer may have taken it.
+    /// The last announcement, unless it was taken back since. The peer may have taken it.
     announced: usize,
-    /// Rings made, or about to be made, that were not drained yet.
+    /// Signals made, or about to be made, that were not drained yet.
     undrained: u64,
 }
 
 impl Watch {
-    /// Whether the signal is dark, the announcement of `wanted` still stands, and no ring is on its way.
-    /// Then there is nothing to settle.
+    /// Returns whether the signal is clear, the announcement of `wanted` still stands, and no signal is on its way. A
+    /// call of `rearm` is then unnecessary.
     #[inline]
     pub(super) fn is_armed<F: Flags, C: Counter>(
         &self,
@@ -98,8 +97,8 @@ impl Watch {
         self.undrained == 0 && self.announced == wanted && signal.announced.0.load() == wanted
     }
 
-    /// Makes the signal lit if the owner is ready in one of the directions it wants, and otherwise dark, with
-    /// these directions announced. Returns the directions it is ready in.
+    /// Sets the signal if the owner is ready in one of the wanted directions. Otherwise clears it and announces these
+    /// directions. Returns the directions in which the owner is ready.
     ///
     /// `ready` looks at both rings anew each time it is called.
     pub(super) fn rearm<F: Flags, C: Counter>(
@@ -112,7 +111,7 @@ impl Watch {
         if self.undrained > 0 {
             let found = ready() & wanted;
             if found != 0 {
-                // Lit already, or about to be, and rightly so.
+                // The signal is set already, or about to be, as it should be.
                 return found;
             }
             self.undrained -= signal.counter.drain().min(self.undrained);
@@ -120,8 +119,8 @@ impl Watch {
         if wanted == 0 {
             return 0;
         }
-        // Like every other change a read-modify-write, so that there is one order of them in which it is plain
-        // who took which announcement.
+        // Every change is a read-modify-write. This puts all changes in one order, which decides who took which
+        // announcement.
         signal.announced.0.swap(wanted);
         F::fence();
         self.announced = wanted;
@@ -132,7 +131,7 @@ impl Watch {
         found
     }
 
-    /// Takes the announcement back and makes sure that the signal is lit, or about to be.
+    /// Takes the announcement back and makes sure that the signal is set, or about to be.
     fn set<F: Flags, C: Counter>(&mut self, signal: &ReadySignal<F, C>) {
         let before = self.undrained;
         self.retract(signal);
@@ -181,10 +180,10 @@ impl Flags for AtomicUsize {
     }
 }
 
-/// What a poller watches: lit while it is not zero.
+/// The eventfd that a poller watches: readable while its value is not zero.
 pub(super) trait Counter {
     fn increment(&self);
-    /// Sets it to zero and returns what it was.
+    /// Sets the value to zero and returns the previous value.
     fn drain(&self) -> u64;
 }
 
@@ -193,7 +192,8 @@ impl Counter for OwnedFd {
     fn increment(&self) {
         let one = 1_u64.to_ne_bytes();
         while rustix::io::write(self, &one) == Err(Errno::INTR) {}
-        // Nothing else can fail: the counter would have to overflow, and then the signal is lit already.
+        // No other error is possible: only an overflow of the counter could fail, and then the eventfd is readable
+        // already.
     }
 
     #[cold]
@@ -203,16 +203,16 @@ impl Counter for OwnedFd {
             match rustix::io::read(self, &mut count) {
                 Ok(_) => return u64::from_ne_bytes(count),
                 Err(Errno::INTR) => {}
-                // Zero already: the ring that is owed is still on its way.
+                // The value is zero already: the undrained signal is still on its way.
                 Err(_) => return 0,
             }
         }
     }
 }
 
-/// The owner can read: bytes, or the end.
+/// The owner can read: there are bytes, or the stream has ended.
 pub(super) const READ: usize = 1;
-/// The owner can write: room, or nobody to read it.
+/// The owner can write: there is room, or the reader is gone.
 pub(super) const WRITE: usize = 2;
 
 #[cfg(test)]
@@ -221,7 +221,7 @@ mod tests {
     use loom::sync::Arc;
     use loom::sync::atomic::{AtomicU64 as ModelledU64, AtomicUsize as ModelledUsize};
 
-    /// Flags of the model checker, with the fence or, as a negative control, without.
+    /// Flags of the model checker, with the fence or, as a negative control, without it.
     struct Modelled<const FENCED: bool>(ModelledUsize);
 
     impl<const FENCED: bool> Flags for Modelled<FENCED> {
@@ -244,8 +244,8 @@ mod tests {
         }
     }
 
-    /// The kernel's counter. Every system call that touches it is a full barrier to the thread that makes
-    /// it; the model is kinder to errors and assumes none.
+    /// The kernel's counter. Every real system call that touches it is a full barrier for the calling thread. The model
+    /// assumes no barrier, which shows more errors.
     impl Counter for ModelledU64 {
         fn increment(&self) {
             self.fetch_add(1, Ordering::Relaxed);
@@ -256,15 +256,15 @@ mod tests {
         }
     }
 
-    /// Both rings, as far as readiness goes: bytes that came in, and room that was freed.
+    /// The state of both rings that decides readiness: bytes that came in, and room that was freed.
     struct Rings {
         incoming: ModelledUsize,
         room: ModelledUsize,
     }
 
-    /// An owner that works off what it finds and settles `rounds` times, against a peer that commits and
-    /// consumes as often as `work` says. At the end, the signal is lit exactly when there is work left that
-    /// the owner watches for, and the peer did not ring more often than the owner announced.
+    /// An owner works off what it finds and rearms `rounds` times, against a peer that commits and consumes as often as
+    /// `work` says. At the end, the signal is set exactly when there is work left that the owner watches for, and the
+    /// peer did not signal more often than the owner announced.
     fn the_signal_reports_all_work<F: Flags + Send + Sync + 'static>(
         work: &'static [usize],
         rounds: usize,
@@ -298,7 +298,7 @@ mod tests {
             let wanted = READ | WRITE;
             for _ in 0..rounds {
                 let found = watch.rearm(&signal, wanted, || ready(done));
-                // One unit of each kind, as a lane whose turn is then used up.
+                // The owner handles one unit of each kind, like a lane whose turn is then used up.
                 done[0] += usize::from(found & READ != 0);
                 done[1] += usize::from(found & WRITE != 0);
             }
@@ -308,7 +308,7 @@ mod tests {
                 is_set || ready(done) == 0,
                 "the owner sleeps on work that is there"
             );
-            // And what is lit for nothing goes dark with the next look, for otherwise the lane would spin.
+            // A signal that is set without work is cleared by the next look; otherwise the lane would spin.
             let left = watch.rearm(&signal, wanted, || ready(done));
             assert_eq!(left, ready(done));
             let is_set = signal.counter.load(Ordering::Relaxed) > 0;
@@ -335,7 +335,7 @@ mod tests {
         the_signal_reports_all_work::<Modelled<false>>(&[READ], 1);
     }
 
-    /// A counter that can be looked at.
+    /// A counter that the test can read.
     #[derive(Debug, Default)]
     struct Counted(std::cell::Cell<u64>);
 
@@ -378,11 +378,11 @@ mod tests {
         assert_eq!(watch.rearm(&signal, READ | WRITE, || 0), 0);
         assert_eq!(signal.counter.0.get(), 0);
         assert!(watch.is_armed(&signal, READ | WRITE));
-        // Not interested any more: dark even though there is work, and nobody rings.
+        // Without interest the signal is clear even though there is work, and the peer does not signal.
         assert_eq!(watch.rearm(&signal, 0, || WRITE), 0);
         signal.wake(WRITE);
         assert_eq!(signal.counter.0.get(), 0);
-        // Interested again: told of what is there already.
+        // With interest again, the owner learns about the work that is there already.
         assert_eq!(watch.rearm(&signal, WRITE, || WRITE), WRITE);
         assert_eq!(signal.counter.0.get(), 1);
     }

@@ -11,12 +11,12 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use super::index::{CacheLine, Indices, ReadCursor, WriteCursor};
 use super::mirror::Mirror;
 
-/// A ring of `capacity` bytes between two threads, or within one.
+/// Creates a ring of `capacity` bytes between two threads, or within one.
 ///
 /// # Errors
 ///
-/// `InvalidInput` when the capacity is no power of two of at least a page; otherwise the kernel's refusal,
-/// as a rule because memory, mappings (`vm.max_map_count`) or descriptors are used up.
+/// `InvalidInput` when the capacity is no power of two of at least a page. Otherwise the kernel refuses, usually
+/// because memory, mappings (`vm.max_map_count`) or descriptors are used up.
 pub fn ring(capacity: usize) -> io::Result<(Producer, Consumer)> {
     starting_at(capacity, 0)
 }
@@ -39,8 +39,7 @@ fn starting_at(capacity: usize, start: usize) -> io::Result<(Producer, Consumer)
     Ok((producer, consumer))
 }
 
-/// The end of a ring that bytes are written to. Dropping it closes the ring; what was committed can still be
-/// read.
+/// The end of a ring that bytes are written to. Dropping it closes the ring; committed bytes can still be read.
 #[derive(Debug)]
 pub struct Producer {
     cursor: WriteCursor,
@@ -48,18 +47,18 @@ pub struct Producer {
 }
 
 impl Producer {
-    /// All the free bytes, contiguous, with what earlier rounds left in them. Nothing of it is seen by the
-    /// consumer until [`commit`](Self::commit).
+    /// Returns all free bytes as one contiguous span, which still holds the content of earlier rounds. The consumer
+    /// sees nothing of it until [`commit`](Self::commit).
     ///
-    /// While at least half of the ring is known to be free, the consumer's progress is not looked at; the
-    /// span may then be shorter than it could be, but is never wrongly empty.
+    /// While at least half of the ring is known to be free, the call does not read the consumer's progress. The span
+    /// may then be shorter than possible, but is never wrongly empty.
     #[inline]
     pub fn writable(&mut self) -> &mut [u8] {
         let enough = self.capacity() / 2;
         self.span(enough)
     }
 
-    /// Hands the first `count` bytes of the last span over to the consumer.
+    /// Passes the first `count` bytes of the last span to the consumer.
     ///
     /// # Panics
     ///
@@ -69,7 +68,7 @@ impl Producer {
         self.cursor.commit(&self.shared.indices, count);
     }
 
-    /// Copies as many bytes as there is room for, hands them over, and returns how many.
+    /// Copies as many bytes as there is room for, passes them to the consumer, and returns how many.
     #[inline]
     pub fn write(&mut self, bytes: &[u8]) -> usize {
         let count = self.fill(0, bytes);
@@ -77,8 +76,7 @@ impl Producer {
         count
     }
 
-    /// Copies as many bytes as there is room for behind the first `filled` ones that are not handed over
-    /// yet, and returns how many.
+    /// Copies as many bytes as there is room for behind the first `filled` uncommitted bytes, and returns how many.
     #[inline]
     pub(super) fn fill(&mut self, filled: usize, bytes: &[u8]) -> usize {
         let span = self.span(filled + bytes.len());
@@ -91,8 +89,8 @@ impl Producer {
     #[inline]
     fn span(&mut self, enough: usize) -> &mut [u8] {
         let free = self.cursor.free(&self.shared.indices, enough);
-        // SAFETY: the free bytes behind what was written belong to the producer, of which there is one and
-        // which the slice borrows, until a commit hands them to the consumer.
+        // SAFETY: the free bytes behind the written ones belong to the producer until a commit passes them to the
+        // consumer. There is one producer, and the slice borrows it.
         unsafe { self.shared.mirror.span_mut(self.cursor.position(), free) }
     }
 
@@ -103,7 +101,7 @@ impl Producer {
         self.cursor.free_now(&self.shared.indices)
     }
 
-    /// Tells the consumer that nothing more comes; dropping does the same.
+    /// Tells the consumer that nothing more comes. Dropping the producer does the same.
     pub fn close(&self) {
         self.shared
             .is_producer_closed
@@ -146,10 +144,10 @@ pub struct Consumer {
 }
 
 impl Consumer {
-    /// All the bytes that wait to be read, contiguous. They stay until [`consume`](Self::consume).
+    /// Returns all bytes that wait to be read, as one contiguous span. They stay until [`consume`](Self::consume).
     ///
-    /// Empty does not mean the end; [`is_closed`](Self::is_closed) says that no more comes, and must be
-    /// asked *before* the last look, or what was committed in between is missed.
+    /// An empty span does not mean the end. [`is_closed`](Self::is_closed) says that no more comes; call it *before*
+    /// the last look, or bytes committed in between are missed.
     #[inline]
     pub fn readable(&mut self) -> &[u8] {
         let everything = usize::MAX;
@@ -179,8 +177,8 @@ impl Consumer {
     #[inline]
     fn span(&mut self, enough: usize) -> &[u8] {
         let readable = self.cursor.readable(&self.shared.indices, enough);
-        // SAFETY: what the producer handed over belongs to the consumer, of which there is one and which
-        // the slice borrows, until a consume gives it back.
+        // SAFETY: committed bytes belong to the consumer until a consume gives them back. There is one consumer, and
+        // the slice borrows it.
         unsafe { self.shared.mirror.span(self.cursor.position(), readable) }
     }
 
@@ -198,20 +196,20 @@ impl Consumer {
         self.len() == 0
     }
 
-    /// The bytes the producer may find free, or somewhat more.
+    /// Returns an upper bound of the bytes that the producer finds free.
     #[inline]
     pub(super) fn free_at_most(&self) -> usize {
         self.cursor.free_at_most()
     }
 
-    /// Whether the producer is gone or closed its end; what it committed before can still be read.
+    /// Whether the producer is gone or closed its end. Bytes committed before can still be read.
     #[inline]
     #[must_use]
     pub fn is_closed(&self) -> bool {
         self.shared.is_producer_closed.0.load(Ordering::Acquire)
     }
 
-    /// Tells the producer that nothing more is read; dropping does the same.
+    /// Tells the producer that nothing more is read. Dropping the consumer does the same.
     pub fn close(&self) {
         self.shared
             .is_consumer_closed
@@ -278,7 +276,7 @@ mod tests {
             position += 1_021;
             consumer.consume(capacity - 1_021);
             position += capacity - 1_021;
-            // Move on by the odd step.
+            // This moves on by the odd step.
             assert_eq!(producer.write(&[0; 1_021]), 1_021);
             consumer.readable();
             consumer.consume(1_021);

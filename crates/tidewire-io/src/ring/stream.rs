@@ -1,4 +1,4 @@
-//! One end of an in-process connection, made to look like a socket to a lane.
+//! One end of an in-process connection that looks like a socket to a lane.
 
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -11,32 +11,31 @@ use super::sleep::{READ, ReadySignal, WRITE, Watch};
 use super::{Consumer, Producer, ring};
 use crate::poller::Interest;
 
-/// One end of a pair of byte rings. It never blocks, may be sent to another thread, and is dropped to close.
+/// One end of a pair of byte rings. It never blocks and may be sent to another thread. Dropping it closes it.
 ///
 /// # With a poller
 ///
-/// A lane treats it like a socket, with two differences, since an eventfd knows only one direction:
+/// A lane treats it like a socket, with two differences, because an eventfd knows only one direction:
 ///
-/// 1. Its descriptor is registered for [`Interest::READ`] and stays so. What the lane watches for is told to
-///    [`set_interest`](Self::set_interest) instead, which stands in for `Poller::modify`. At first it is
-///    `READ`.
-/// 2. When the descriptor is reported, [`poll_ready`](Self::poll_ready) says for which directions, and
-///    silences a report that was for nothing.
+/// 1. Its descriptor is registered for [`Interest::READ`] and stays so. [`set_interest`](Self::set_interest) takes the
+///    directions that the lane watches, in place of `Poller::modify`. The first interest is `READ`.
+/// 2. When the poller reports the descriptor, [`poll_ready`](Self::poll_ready) says for which directions. It clears a
+///    report without cause.
 ///
-/// The descriptor is then level-triggered as the pollers promise: readable as long as the stream is ready in
-/// a direction of interest, also when a lane stops in the middle of its reading.
+/// The descriptor is then level-triggered as the pollers promise: it is readable as long as the stream is ready in a
+/// direction of interest, also when a lane stops in the middle of its reading.
 ///
-/// A read or write that has `WouldBlock` for an answer announces that this end will sleep, if it is
-/// interested in that direction, and only then does the peer ring: a system call for it, and one for this
-/// end to silence the signal. A lane should therefore read until `WouldBlock` rather than until a short
-/// read, which would only be told again. A lane that spins instead of sleeping takes its interest back
-/// while it spins ([`Interest::NONE`]): neither end then makes system calls.
+/// A read or write that returns `WouldBlock` announces that this end will sleep, if it is interested in that direction.
+/// Only then does the peer signal: this costs the peer a system call, and this end another one to clear the signal. A
+/// lane should therefore read until `WouldBlock` rather than until a short read; after a short read the descriptor is
+/// only reported again. A lane that spins instead of sleeping takes its interest back while it spins
+/// ([`Interest::NONE`]): neither end then makes system calls.
 ///
 /// # Differences from a socket
 ///
-/// What the peer wrote before it was dropped can be read, also when it left bytes unread. A direction is
-/// writable from a quarter of the ring on, so that a writer is not woken for every few bytes; a write
-/// takes what room there is.
+/// Bytes that the peer wrote before it was dropped can still be read, even if the peer left bytes unread. A direction
+/// is writable from a quarter of the ring on, so that a writer is not woken for every few bytes; a write takes whatever
+/// room there is.
 ///
 /// ```
 /// use std::os::fd::AsFd;
@@ -66,23 +65,23 @@ pub struct RingStream {
     wanted: usize,
 }
 
-/// The directions in which a [`RingStream`] can go on, out of those it is interested in.
+/// The directions in which a [`RingStream`] can go on, among those of interest.
 #[derive(Copy, Clone, Eq, PartialEq, Debug, Default)]
 pub struct Readiness {
-    /// A read will not block: bytes, or the end of the stream.
+    /// A read will not block: there are bytes, or the stream has ended.
     pub readable: bool,
-    /// A write will not block: room, or an error because nobody reads.
+    /// A write will not block: there is room, or the write fails because the reader is gone.
     pub writable: bool,
 }
 
 impl RingStream {
-    /// Two connected ends, with a ring of `capacity` bytes for each direction. A pair costs two descriptors
+    /// Creates two connected ends, with a ring of `capacity` bytes for each direction. A pair costs two descriptors
     /// and, as far as they are used, twice the capacity.
     ///
     /// # Errors
     ///
-    /// As [`ring`](ring()); further the kernel's refusal to create an eventfd, as a rule because
-    /// descriptors are used up: raise the limit with `ulimit -n`.
+    /// As [`ring`](ring()). The kernel may also refuse to create an eventfd, usually because no descriptor is left:
+    /// raise the limit with `ulimit -n`.
     pub fn pair(capacity: usize) -> io::Result<(Self, Self)> {
         let (near_out, far_in) = ring(capacity)?;
         let (far_out, near_in) = ring(capacity)?;
@@ -110,12 +109,12 @@ impl RingStream {
         stream
     }
 
-    /// Reads what is there, up to the size of the buffer; 0 means that the peer sends no more.
+    /// Reads the available bytes, up to the size of the buffer; 0 means that the peer sends no more.
     ///
     /// # Errors
     ///
-    /// `WouldBlock` when nothing is there. Then, with an interest in reading, the descriptor becomes
-    /// readable when something is.
+    /// `WouldBlock` when no bytes are there. With an interest in reading, the descriptor then becomes readable when
+    /// bytes come.
     #[inline]
     pub fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         loop {
@@ -134,11 +133,11 @@ impl RingStream {
         }
     }
 
-    /// The bytes that are there, contiguous, to be decoded in place; an empty slice means that the peer
-    /// sends no more. They stay until [`consume`](Self::consume).
+    /// Returns the available bytes as one contiguous span, to be decoded in place. An empty slice means that the peer
+    /// sends no more. The bytes stay until [`consume`](Self::consume).
     ///
-    /// Consume all of them, and keep the unfinished end of the last frame elsewhere as with a socket:
-    /// bytes that stay are reported again and again.
+    /// Consume all of them, and keep a partial frame elsewhere as with a socket: bytes that stay are reported again and
+    /// again.
     ///
     /// # Errors
     ///
@@ -155,27 +154,26 @@ impl RingStream {
     ///
     /// # Panics
     ///
-    /// When there were fewer.
+    /// When the span had fewer bytes.
     #[inline]
     pub fn consume(&mut self, count: usize) {
         self.incoming.consume(count);
         self.tell_of_room();
     }
 
-    /// Writes as much as there is room for and returns how much.
+    /// Writes as many bytes as there is room for and returns how many.
     ///
     /// # Errors
     ///
-    /// `WouldBlock` when there is no room. Then, with an interest in writing, the descriptor becomes
-    /// readable when there is. `BrokenPipe` when the peer is gone, or after
-    /// [`shutdown_write`](Self::shutdown_write).
+    /// `WouldBlock` when there is no room. With an interest in writing, the descriptor then becomes readable when there
+    /// is room. `BrokenPipe` when the peer is gone, or after [`shutdown_write`](Self::shutdown_write).
     #[inline]
     pub fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.write_vectored(&[IoSlice::new(bytes)])
     }
 
-    /// Writes several pieces in order, as much as there is room for, and returns how much. The peer sees
-    /// all of it at once.
+    /// Writes several pieces in order, as many bytes as there is room for, and returns how many. The peer sees all of
+    /// them at once.
     ///
     /// # Errors
     ///
@@ -205,7 +203,7 @@ impl RingStream {
         }
     }
 
-    /// The room there is, contiguous, to be encoded into directly. Nothing of it is sent until
+    /// Returns the free room as one contiguous span, to encode into directly. Nothing of it is sent until
     /// [`commit`](Self::commit).
     ///
     /// # Errors
@@ -220,12 +218,12 @@ impl RingStream {
         Ok(self.outgoing.writable())
     }
 
-    /// Sends the first `count` bytes of [`writable`](Self::writable). Costs a full fence, some tens of
-    /// nanoseconds with a busy peer, so many messages should share one.
+    /// Sends the first `count` bytes of [`writable`](Self::writable). It costs a full fence, some tens of nanoseconds
+    /// with a busy peer, so many messages should share one.
     ///
     /// # Panics
     ///
-    /// When there were fewer.
+    /// When the span had fewer bytes.
     #[inline]
     pub fn commit(&mut self, count: usize) {
         self.outgoing.commit(count);
@@ -243,8 +241,8 @@ impl RingStream {
         Ok(())
     }
 
-    /// Replaces the directions in which the descriptor reports this stream. At once, if it is ready in one
-    /// of them.
+    /// Replaces the directions in which the descriptor reports this stream. If the stream is ready in one of them, the
+    /// report comes at once.
     pub fn set_interest(&mut self, interest: Interest) {
         let wanted = usize::from(interest.is_readable()) * READ
             + usize::from(interest.is_writable()) * WRITE;
@@ -265,8 +263,8 @@ impl RingStream {
         }
     }
 
-    /// For which directions of interest the descriptor was reported; the lane asks when it was. When there
-    /// are none, since a report may come late, the descriptor is silenced.
+    /// Returns the directions of interest for which the descriptor was reported. A lane calls it after a report. A
+    /// report may come late: if no direction is ready, the call clears the signal.
     pub fn poll_ready(&mut self) -> Readiness {
         let found = self.rearm();
         Readiness {
@@ -287,25 +285,24 @@ impl RingStream {
         self.outgoing.capacity()
     }
 
-    /// Returns when bytes are there or the stream has ended.
+    /// Succeeds when bytes are there or the stream has ended.
     #[inline]
     fn await_bytes(&mut self) -> io::Result<()> {
-        // The end first: what was written before it is seen by whoever looks after it.
+        // The end is checked first: a look after it sees all bytes that were written before it.
         if self.incoming.is_closed() || !self.incoming.is_empty() {
             return Ok(());
         }
         self.sleep_on(READ)
     }
 
-    /// Returns when there is room or the peer is gone.
+    /// Succeeds when there is room or the peer is gone.
     #[inline]
     fn await_room(&mut self) -> io::Result<()> {
         self.sleep_on(WRITE)?;
         self.check_writing()
     }
 
-    /// Announces that this end sleeps, if it is interested in that direction, unless it is ready after
-    /// all.
+    /// Announces that this end sleeps, if it is interested in that direction, unless it turns out to be ready.
     fn sleep_on(&mut self, direction: usize) -> io::Result<()> {
         let is_ready = self.wanted & direction != 0
             && !self.watch.is_armed(&self.own, self.wanted)
@@ -340,7 +337,7 @@ impl RingStream {
         Ok(())
     }
 
-    /// Wakes a peer that sleeps because there was no room, once there is enough of it.
+    /// Wakes a peer that sleeps for lack of room, once there is enough of it.
     #[inline]
     fn tell_of_room(&self) {
         if self.incoming.free_at_most() >= low_water(self.incoming.capacity()) {
@@ -350,8 +347,8 @@ impl RingStream {
 }
 
 impl AsFd for RingStream {
-    /// An eventfd, readable while the stream is ready in a direction of interest. Reading or writing it is
-    /// the stream's own business.
+    /// An eventfd that is readable while the stream is ready in a direction of interest. Only the stream itself reads
+    /// or writes it.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.own.counter().as_fd()
     }
@@ -372,8 +369,8 @@ fn new_signal() -> io::Result<EventFdSignal> {
     Ok(ReadySignal::new(counter))
 }
 
-/// The room from which on a sleeping writer is woken. A wake costs microseconds, so it should be good for many
-/// messages; a reader that waits for a writer must not wait long either, so it is not the whole ring.
+/// The free room from which on a sleeping writer is woken. A wake costs microseconds, so it should serve many messages.
+/// A reader that waits for a writer must not wait long either, so the threshold is not the whole ring.
 const fn low_water(capacity: usize) -> usize {
     capacity / 4
 }

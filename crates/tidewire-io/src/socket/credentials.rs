@@ -1,4 +1,4 @@
-//! Who is at the other end of a Unix socket.
+//! The process at the other end of a Unix socket.
 #![expect(
     unsafe_code,
     reason = "the kernel writes the credentials to an address of ours"
@@ -13,8 +13,8 @@ use libc::{c_void, socklen_t};
 /// Process, user and group of the peer of a Unix socket, as they were when it connected or began to listen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PeerCredentials {
-    /// The process; 0 if it is in a namespace that is not visible from here. By now it may have ended, and another one
-    /// may have its number.
+    /// The process; 0 if it is in a namespace that is not visible from here. The process may have ended since, and
+    /// another one may have its number.
     pub process_id: u32,
     /// The user.
     pub user_id: u32,
@@ -23,8 +23,8 @@ pub struct PeerCredentials {
 }
 
 impl PeerCredentials {
-    /// Not through `rustix`, which takes the process for a number that is never 0; the kernel answers 0 for a process
-    /// of another namespace.
+    /// Reads the credentials without `rustix`, which assumes a process number that is never 0. The kernel answers 0 for
+    /// a process of another namespace.
     pub(super) fn of(socket: impl AsFd) -> io::Result<Self> {
         let socket = socket.as_fd();
         let mut found = libc::ucred {
@@ -33,8 +33,8 @@ impl PeerCredentials {
             gid: libc::gid_t::MAX,
         };
         let mut bytes = mem::size_of::<libc::ucred>() as socklen_t;
-        // SAFETY: the descriptor is open while it is borrowed, and the kernel writes at most `bytes` bytes, which is
-        // the size of `found`, all of whose bit patterns are valid.
+        // SAFETY: the descriptor is open while it is borrowed, and the kernel writes at most `bytes` bytes, the size of
+        // `found`, all of whose bit patterns are valid.
         let outcome = unsafe {
             libc::getsockopt(
                 socket.as_raw_fd(),

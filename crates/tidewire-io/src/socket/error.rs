@@ -1,4 +1,4 @@
-//! Why binding, accepting or connecting failed, and what to do about it.
+//! Errors of binding, accepting and connecting, with their remedies.
 
 use std::io;
 
@@ -7,11 +7,11 @@ use rustix::io::Errno;
 use super::{SocketAddress, SocketOptionsError, io_error};
 use crate::descriptors::{DescriptorLimit, descriptor_limit};
 
-/// Why a listener could not be opened.
+/// The error of opening a listener.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BindError {
-    /// Somebody listens there already.
+    /// Another socket listens at this address already.
     #[error(
         "cannot listen on {address}: it is in use; choose another {}",
         in_use_remedy(address)
@@ -43,7 +43,7 @@ pub enum BindError {
         /// The kernel's answer.
         source: io::Error,
     },
-    /// The path names a file that is not a socket, which is left alone.
+    /// The path names a file that is not a socket. The file is left alone.
     #[error(
         "cannot listen on {address}: the file is not a socket; choose another path or remove the file yourself"
     )]
@@ -72,18 +72,18 @@ pub enum BindError {
     DescriptorsExhausted {
         /// The limit in force.
         soft: u64,
-        /// How far it may be raised.
+        /// The limit up to which it may be raised.
         hard: u64,
     },
-    /// The socket options cannot be.
+    /// The socket options are invalid.
     #[error("cannot listen on {address} with these socket options: {source}")]
     Options {
         /// The address asked for.
         address: SocketAddress,
-        /// Which one, and what it may be.
+        /// The option, and its valid values.
         source: SocketOptionsError,
     },
-    /// Anything else.
+    /// Any other error.
     #[error("cannot listen on {address}: {source}")]
     Io {
         /// The address asked for.
@@ -112,11 +112,11 @@ impl BindError {
     }
 }
 
-/// Why no connection was accepted.
+/// The error of accepting a connection.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AcceptError {
-    /// Nobody is waiting. Wait until the listener is readable.
+    /// No connection is waiting. Wait until the listener is readable.
     #[error("no connection is waiting")]
     WouldBlock,
     /// The process or the machine has no descriptor left. The connection stays in the queue and the
@@ -128,13 +128,13 @@ pub enum AcceptError {
     DescriptorsExhausted {
         /// The limit in force.
         soft: u64,
-        /// How far it may be raised.
+        /// The limit up to which it may be raised.
         hard: u64,
     },
     /// The peer was gone before it was accepted. Try the next one.
     #[error("the peer was gone before its connection was accepted")]
     Aborted,
-    /// Anything else: the listener is of no more use.
+    /// Any other error: the listener can no longer be used.
     #[error("cannot accept connections")]
     Io(#[source] io::Error),
 }
@@ -163,11 +163,11 @@ impl AcceptError {
     }
 }
 
-/// Why a connection could not be made.
+/// The error of making a connection.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StreamConnectError {
-    /// The machine answered that nobody listens.
+    /// The machine answered that no server listens.
     #[error("cannot connect to {address}: connection refused; is the server running?")]
     Refused {
         /// The address asked for.
@@ -181,7 +181,7 @@ pub enum StreamConnectError {
         /// The address asked for.
         address: SocketAddress,
     },
-    /// Nobody answered.
+    /// The peer did not answer.
     #[error(
         "cannot connect to {address}: no answer in time; is the address right, and does a firewall drop the packets?"
     )]
@@ -191,7 +191,7 @@ pub enum StreamConnectError {
         /// The kernel's answer.
         source: io::Error,
     },
-    /// There is no way to the machine.
+    /// The machine is not reachable.
     #[error("cannot connect to {address}: there is no route; check the address and the network")]
     Unreachable {
         /// The address asked for.
@@ -236,25 +236,25 @@ pub enum StreamConnectError {
     DescriptorsExhausted {
         /// The limit in force.
         soft: u64,
-        /// How far it may be raised.
+        /// The limit up to which it may be raised.
         hard: u64,
     },
-    /// The connection is still being made: wait until the stream is writable and ask again. Only
-    /// [`finish_connect`](super::Stream::finish_connect) says so.
+    /// The connection is still being made: wait until the stream is writable and call again. Only
+    /// [`finish_connect`](super::Stream::finish_connect) returns this.
     #[error("the connection to {address} is still being made")]
     InProgress {
         /// The address asked for.
         address: SocketAddress,
     },
-    /// The socket options cannot be.
+    /// The socket options are invalid.
     #[error("cannot connect to {address} with these socket options: {source}")]
     Options {
         /// The address asked for.
         address: SocketAddress,
-        /// Which one, and what it may be.
+        /// The option, and its valid values.
         source: SocketOptionsError,
     },
-    /// Anything else.
+    /// Any other error.
     #[error("cannot connect to {address}: {source}")]
     Io {
         /// The address asked for.

@@ -1,9 +1,9 @@
-//! Accepting connections.
+//! Listening sockets that accept connections.
 //!
-//! A Unix listener leaves a file behind when its process is killed, and binding to it fails from then on.
-//! Whether somebody still listens is found out by connecting: the file of a dead server is replaced, that
-//! of a live one is refused, and anything that is not a socket is left alone. A lock file beside it
-//! would close the small gap between asking and replacing, at the price of a second file to leave behind.
+//! A Unix listener leaves a file behind when its process is killed, and binding to that file fails from then on. A
+//! connection attempt shows whether a server still listens: the file of a dead server is replaced, that of a live one
+//! is refused, and anything that is not a socket is left alone. A lock file beside it would close the small gap between
+//! the attempt and the replacement, but would be a second file to leave behind.
 
 use std::fs;
 use std::io;
@@ -19,14 +19,14 @@ use rustix::net::{acceptfrom_with, bind, connect, getsockname, listen, sockopt};
 use super::options::{SocketOptions, SocketOptionsError, refused};
 use super::{AcceptError, BindError, FLAGS, SocketAddress, Stream, abstract_name, io_error};
 
-/// A listening socket. Dropping it closes it and removes its socket file, if the file is still its own.
+/// A listening socket. Dropping it closes it, and removes its socket file if the file is still its own.
 #[derive(Debug)]
 pub struct Listener {
     socket: OwnedFd,
     address: SocketAddress,
-    /// Held to be dropped with the listener.
+    /// Kept only to be dropped with the listener.
     _file: Option<SocketFile>,
-    /// What accepted connections do not inherit.
+    /// The options that accepted connections do not inherit.
     per_connection: Option<SocketOptions>,
 }
 
@@ -35,7 +35,7 @@ pub struct Listener {
 pub struct Accepted {
     /// The connection.
     pub stream: Stream,
-    /// Where it comes from; none for Unix sockets, whose clients have no address.
+    /// The peer's address; `None` for Unix sockets, whose clients have no address.
     pub peer: Option<SocketAddr>,
 }
 
@@ -56,7 +56,7 @@ impl Listener {
         options.apply(&socket, address).map_err(unusable)?;
         let (address, file) = match address {
             SocketAddress::Tcp(_) => {
-                // Connections of a former listener linger for a minute; without this they would hold the port.
+                // Connections of a former listener linger for a minute and would otherwise hold the port.
                 sockopt::set_socket_reuseaddr(&socket, options.reuse_address)
                     .map_err(refused("reuse_address"))
                     .map_err(unusable)?;
@@ -91,18 +91,18 @@ impl Listener {
         Ok(listener)
     }
 
-    /// The address in force, with the port the system chose in place of 0.
+    /// The address in force, with the port that the system chose in place of 0.
     #[must_use]
     pub fn local_address(&self) -> &SocketAddress {
         &self.address
     }
 
-    /// Takes one waiting connection. It does not block, and neither will the stream.
+    /// Takes one waiting connection. Neither this call nor the stream blocks.
     ///
     /// # Errors
     ///
-    /// [`AcceptError::WouldBlock`] when nobody waits; see [`AcceptError`] for which of the others leave
-    /// the listener usable.
+    /// [`AcceptError::WouldBlock`] when no connection waits. [`AcceptError`] says which of the other errors leave the
+    /// listener usable.
     pub fn accept(&self) -> Result<Accepted, AcceptError> {
         loop {
             match acceptfrom_with(&self.socket, FLAGS) {
@@ -111,7 +111,7 @@ impl Listener {
                     if let Some(options) = &self.per_connection
                         && let Err(error) = options.apply_buffers(&socket)
                     {
-                        // The listener took the same sizes, so this is as good as impossible; the connection works.
+                        // The listener took the same sizes, so this is next to impossible; the connection works.
                         tracing::warn!(%error, "a connection keeps the usual buffers");
                     }
                     return Ok(Accepted {
@@ -132,8 +132,8 @@ impl AsFd for Listener {
     }
 }
 
-/// The file of a bound Unix socket, known by its inode: by the time it is removed, another server may have
-/// put its own in the same place.
+/// The file of a bound Unix socket, identified by its inode: by the time it is removed, another server may have put its
+/// own at the same path.
 #[derive(Debug)]
 struct SocketFile {
     path: PathBuf,
@@ -164,8 +164,8 @@ fn bind_unix(
     let kernel = address.to_kernel().map_err(failed)?;
     let mode = options.unix_mode.map(Mode::from_raw_mode);
     if let Some(mode) = mode {
-        // Before binding, the mode is taken over by the file as it is created (less the umask), so that
-        // the file is at no moment open to more than was asked for.
+        // Before binding, the new file takes over the mode as it is created (less the umask), so the file is at no
+        // moment open to more users than requested.
         fchmod(socket, mode).map_err(failed)?;
     }
     match bind(socket, &kernel) {
@@ -187,7 +187,7 @@ fn bind_unix(
         identity,
     };
     if let Some(mode) = mode {
-        // Once more for the bits that the umask took away.
+        // The second call sets the bits that the umask took away.
         chmod(path, mode).map_err(failed)?;
     }
     Ok(file)
@@ -200,7 +200,7 @@ fn remove_stale(address: &SocketAddress, path: &Path) -> Result<(), BindError> {
         address: address.clone(),
         source,
     };
-    // Not there any more: its owner has just removed it, and the way is free.
+    // The owner has just removed it, so the path is free.
     let Some(found) = identity(path).map_err(io_failed)? else {
         return Ok(());
     };
@@ -212,19 +212,19 @@ fn remove_stale(address: &SocketAddress, path: &Path) -> Result<(), BindError> {
     let failed = |cause| BindError::new(address, cause);
     let probe = address.socket().map_err(failed)?;
     match connect(&probe, &address.to_kernel().map_err(failed)?) {
-        // Nobody listens. Whatever else comes back, a full backlog for example, somebody does.
+        // No process listens. Any other answer, a full backlog for example, means that one does.
         Err(Errno::CONNREFUSED) => {}
         Err(Errno::NOENT) => return Ok(()),
         _ => return Err(in_use()),
     }
-    // Another server may have replaced it since it was looked at.
+    // Another server may have replaced the file since it was looked at.
     if identity(path).map_err(io_failed)? != Some(found) {
         return Err(in_use());
     }
     fs::remove_file(path).map_err(io_failed)
 }
 
-/// Device and inode of whatever is at a path, if anything is.
+/// Returns device and inode of the file at a path, if there is one.
 fn identity(path: &Path) -> io::Result<Option<(u64, u64)>> {
     match fs::symlink_metadata(path) {
         Ok(metadata) => Ok(Some((metadata.dev(), metadata.ino()))),

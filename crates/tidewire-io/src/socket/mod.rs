@@ -1,13 +1,13 @@
 //! Stream sockets that never block: TCP and Unix behind one pair of types.
 //!
-//! A lane must not block on anything but its poller, so every descriptor made here is non-blocking and
-//! close-on-exec from birth, and every write is sent with `MSG_NOSIGNAL`, since a vanished peer is an error
-//! to handle and no reason to end the process. Failures name what most likely happened and the remedy.
+//! A lane must not block on anything but its poller. Every descriptor made here is therefore non-blocking and
+//! close-on-exec from the start. Every write is sent with `MSG_NOSIGNAL`, because a vanished peer is an error to handle
+//! and no reason to end the process. Errors name the likely cause and the remedy.
 //!
-//! TCP and Unix sockets differ in how they are named, bound and refused, and not at all in how bytes move;
-//! hence one [`Stream`], one [`Listener`], and an address that tells them apart. `std::net` was rejected
-//! because it has no gathered send without the signal, no way to begin a connection without
-//! blocking, and separate types for the two families.
+//! TCP and Unix sockets differ in how they are named, bound and refused, and not in how bytes move. Hence there is one
+//! [`Stream`], one [`Listener`], and an address that tells them apart. `std::net` was rejected because it has no
+//! gathered send without the signal, no non-blocking way to begin a connection, and separate types for the two
+//! families.
 
 mod credentials;
 mod error;
@@ -33,7 +33,7 @@ pub use listener::{Accepted, Listener};
 pub use options::{KeepAlive, SocketOptions, SocketOptionsError};
 pub use stream::Stream;
 
-/// Where a stream socket listens or connects to.
+/// The address at which a stream socket listens, or to which it connects.
 #[derive(Clone, Eq, PartialEq, Debug, Hash)]
 pub enum SocketAddress {
     /// An IP address and port; port 0 lets the system choose when binding.
@@ -44,7 +44,7 @@ pub enum SocketAddress {
 }
 
 impl SocketAddress {
-    /// A new non-blocking socket of this family.
+    /// Creates a non-blocking socket of this family.
     fn socket(&self) -> Result<OwnedFd, Errno> {
         let family = match self {
             Self::Tcp(SocketAddr::V4(_)) => AddressFamily::INET,
@@ -54,7 +54,7 @@ impl SocketAddress {
         socket_with(family, SocketType::STREAM, FLAGS, None)
     }
 
-    /// The form the kernel takes.
+    /// Converts the address to the kernel's form.
     fn to_kernel(&self) -> Result<SocketAddrAny, Errno> {
         Ok(match self {
             Self::Tcp(address) => (*address).into(),
@@ -87,7 +87,7 @@ impl From<PathBuf> for SocketAddress {
     }
 }
 
-/// The name in the abstract namespace, if the path stands for one.
+/// Returns the name in the abstract namespace, if the path stands for one.
 fn abstract_name(path: &Path) -> Option<&[u8]> {
     path.as_os_str().as_bytes().strip_prefix(b"@")
 }

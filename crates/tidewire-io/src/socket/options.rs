@@ -1,8 +1,8 @@
 //! Options of sockets, as one value for listening and connecting.
 //!
-//! They are checked before anything is made, so that a mistake is an error that names the option and what it may be.
-//! Accepted TCP connections inherit all of them from their listener, which spares a system call for each; those of Unix
-//! sockets inherit no buffer sizes and get them one by one.
+//! The options are checked before a socket is made, so that a mistake is an error that names the option and its valid
+//! range. Accepted TCP connections inherit all of them from their listener, which saves a system call for each. Those
+//! of Unix sockets inherit no buffer sizes and get them one by one.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -12,72 +12,72 @@ use rustix::net::sockopt;
 
 use super::SocketAddress;
 
-/// How sockets are made. Start from `SocketOptions::default()` and change what you must.
+/// Options of new sockets. Start from `SocketOptions::default()` and change what you must.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SocketOptions {
-    /// Whether TCP sends small writes at once, rather than holding them back to join them (Nagle's algorithm). Default
-    /// yes: what belongs together is joined already.
+    /// Whether TCP sends small writes at once, or holds them back to join them (Nagle's algorithm). Default yes: the
+    /// library joins messages itself.
     pub nodelay: bool,
     /// Probes of silent TCP connections by the kernel. Default none: sessions with heartbeats notice a vanished peer
     /// sooner, and those without have an idle timeout.
     pub keep_alive: Option<KeepAlive>,
     /// Size of the kernel's send buffer in bytes. The kernel doubles it for its own bookkeeping, cuts it to
-    /// `net.core.wmem_max`, and adapts it no more. Default none: the kernel adapts it to the connection.
+    /// `net.core.wmem_max`, and no longer adapts it. Default none: the kernel adapts it to the connection.
     pub send_buffer_bytes: Option<usize>,
     /// Size of the kernel's receive buffer in bytes, like `send_buffer_bytes`, with `net.core.rmem_max`.
     pub receive_buffer_bytes: Option<usize>,
-    /// Whether a TCP port may be listened on while connections of its former listener linger, which they do for a
-    /// minute. Default yes. A port that somebody listens on is refused all the same.
+    /// Whether a server may listen on a TCP port while connections of its former listener linger, which they do for a
+    /// minute. Default yes. A port with a live listener is refused all the same.
     pub reuse_address: bool,
     /// How many connections may wait to be accepted. The kernel cuts it to `net.core.somaxconn`. Default 1,024.
     pub backlog: u32,
-    /// The permission bits of a Unix socket's file, such as `0o660`; they are in force before anybody can connect.
-    /// Default none: those that the process's umask leaves. Writing is what connecting takes.
+    /// The permission bits of a Unix socket's file, such as `0o660`. They are in force before any client can connect.
+    /// Default none: the process's umask decides. Connecting requires the permission to write.
     pub unix_mode: Option<u32>,
 }
 
-/// When the kernel probes a silent TCP connection, and when it gives it up. In whole seconds.
+/// When the kernel probes a silent TCP connection, and when it ends it. In whole seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeepAlive {
     /// The silence before the first probe, 1 s to 32,767 s.
     pub idle: Duration,
     /// The pause between probes, 1 s to 32,767 s.
     pub interval: Duration,
-    /// How many unanswered probes end the connection, 1 to 127.
+    /// The number of unanswered probes that ends the connection, 1 to 127.
     pub count: u32,
 }
 
-/// Socket options that cannot be.
+/// The error of invalid socket options.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SocketOptionsError {
-    /// A number that the kernel has no use for.
+    /// The number is outside of the kernel's range.
     #[error("{option} is {value}, and may be {least} to {most}")]
     OutOfRange {
         /// The option's name.
         option: &'static str,
-        /// What it was set to.
+        /// The value that was set.
         value: u64,
-        /// The least it may be.
+        /// The minimum.
         least: u32,
-        /// The most it may be.
+        /// The maximum.
         most: u32,
     },
-    /// A time that the kernel would cut to whole seconds.
+    /// The time is not in whole seconds, and the kernel would cut it.
     #[error("{option} is {value:?}; the kernel takes whole seconds only")]
     NotWholeSeconds {
         /// The option's name.
         option: &'static str,
-        /// What it was set to.
+        /// The value that was set.
         value: Duration,
     },
-    /// More than permission bits.
+    /// The mode has other bits than permissions.
     #[error("unix_mode is {mode:#o}, and may be 0 to 0o777")]
     BadMode {
-        /// What it was set to.
+        /// The mode that was set.
         mode: u32,
     },
-    /// Permissions were asked for where there is no file to have them.
+    /// Permissions were set for a socket that has no file.
     #[error(
         "an abstract socket has no file and so no unix_mode: anybody on this machine may connect; leave the mode out, \
          or use a path"
@@ -88,17 +88,17 @@ pub enum SocketOptionsError {
     Refused {
         /// The option's name.
         option: &'static str,
-        /// Its answer.
+        /// The kernel's answer.
         source: io::Error,
     },
 }
 
 impl SocketOptions {
-    /// Whether the values can be at all.
+    /// Checks the values.
     ///
     /// # Errors
     ///
-    /// Names the first option that cannot.
+    /// Names the first option with an invalid value.
     pub fn validate(&self) -> Result<(), SocketOptionsError> {
         if let Some(KeepAlive {
             idle,
@@ -126,8 +126,8 @@ impl SocketOptions {
         }
     }
 
-    /// Sets what concerns connections on a new socket for `address`, be it one that connects or one whose accepted
-    /// connections inherit it.
+    /// Sets the options of connections on a new socket for `address`: one that connects, or a listener whose accepted
+    /// connections inherit them.
     pub(super) fn apply(
         &self,
         socket: impl AsFd,
@@ -217,8 +217,7 @@ fn within(
     })
 }
 
-/// Enough for the burst of connections at the start of a load test, and what `net.core.somaxconn` allowed
-/// for long anyway.
+/// Enough for the burst of connections at the start of a load test. `net.core.somaxconn` had this default for long.
 const BACKLOG: u32 = 1_024;
 
 /// The kernel takes it as a signed integer.

@@ -1,7 +1,7 @@
 //! One connection.
 //!
-//! Reading and writing are single system calls with no state beside the descriptor; whatever must be
-//! remembered between calls belongs to the session.
+//! Reading and writing are single system calls with no state beside the descriptor. The session keeps everything that
+//! must be remembered between calls.
 
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
@@ -20,26 +20,26 @@ use super::{FLAGS, PeerCredentials, SocketAddress, SocketOptions, StreamConnectE
 #[derive(Debug)]
 pub struct Stream {
     socket: OwnedFd,
-    /// Where it was connected to, or where it was accepted from; none for what has no address.
+    /// The address that it connected to or was accepted from; `None` for a socket without an address.
     peer: Option<SocketAddress>,
 }
 
 impl Stream {
-    /// Begins to connect. The stream becomes writable when that is decided; ask
-    /// [`finish_connect`](Self::finish_connect) then how.
+    /// Begins to connect. The stream becomes writable when the outcome is known; call
+    /// [`finish_connect`](Self::finish_connect) then.
     ///
     /// # Errors
     ///
-    /// [`StreamConnectError`] when it is refused at once, as Unix sockets and loopback often do.
+    /// [`StreamConnectError`] when the connection is refused at once, as Unix sockets and loopback often do.
     pub fn connect(address: &SocketAddress) -> Result<Self, StreamConnectError> {
         Self::connect_with(address, &SocketOptions::default())
     }
 
-    /// As [`connect`](Self::connect), with options of its own.
+    /// Begins to connect like [`connect`](Self::connect), with these options.
     ///
     /// # Errors
     ///
-    /// As [`connect`](Self::connect), and [`StreamConnectError::Options`] when the options cannot be.
+    /// As [`connect`](Self::connect), and [`StreamConnectError::Options`] when the options are invalid.
     pub fn connect_with(
         address: &SocketAddress,
         options: &SocketOptions,
@@ -62,11 +62,11 @@ impl Stream {
         }
     }
 
-    /// How a connection begun with [`connect`](Self::connect) turned out. Ask once the stream is writable.
+    /// Reports the outcome of [`connect`](Self::connect). Call it once the stream is writable.
     ///
     /// # Errors
     ///
-    /// [`StreamConnectError::InProgress`] when it is not decided; any other variant when it failed.
+    /// [`StreamConnectError::InProgress`] when the outcome is not known yet; any other variant when connecting failed.
     pub fn finish_connect(&self) -> Result<(), StreamConnectError> {
         let address = self.peer.clone().unwrap_or_else(unnamed);
         let failed = |cause| StreamConnectError::new(&address, cause);
@@ -78,8 +78,8 @@ impl Stream {
             Err(Errno::NOTCONN) => return Err(StreamConnectError::InProgress { address }),
             Err(cause) => return Err(failed(cause)),
         };
-        // Where nobody listens on a port the system also hands out, TCP may connect a socket to itself:
-        // a client that keeps trying while its server is down would become its own peer.
+        // If no server listens on a port of the range that the system gives to clients, TCP may connect a socket to
+        // itself. A client that keeps trying while its server is down would become its own peer.
         if let SocketAddress::Tcp(_) = address
             && getsockname(&self.socket).ok() == peer
         {
@@ -88,11 +88,11 @@ impl Stream {
         Ok(())
     }
 
-    /// Two connected Unix sockets without a name, for tests and for talking within a process.
+    /// Creates two connected Unix sockets without a name, for tests and for use within a process.
     ///
     /// # Errors
     ///
-    /// The kernel's refusal, as a rule because descriptors are used up.
+    /// The kernel refuses, usually because no descriptor is left.
     pub fn pair() -> io::Result<(Self, Self)> {
         let (near, far) = socketpair(AddressFamily::UNIX, SocketType::STREAM, FLAGS, None)?;
         Ok((Self::accepted(near, None), Self::accepted(far, None)))
@@ -105,11 +105,11 @@ impl Stream {
         }
     }
 
-    /// Reads what is there, up to the size of the buffer; 0 means that the peer sends no more.
+    /// Reads the available bytes, up to the size of the buffer; 0 means that the peer sends no more.
     ///
     /// # Errors
     ///
-    /// `WouldBlock` when nothing is there; `ConnectionReset` when the peer vanished.
+    /// `WouldBlock` when no bytes are there; `ConnectionReset` when the peer vanished.
     #[inline]
     pub fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         loop {
@@ -121,7 +121,7 @@ impl Stream {
         }
     }
 
-    /// Writes as much as there is room for and returns how much.
+    /// Writes as many bytes as there is room for and returns how many.
     ///
     /// # Errors
     ///
@@ -136,8 +136,8 @@ impl Stream {
         }
     }
 
-    /// Writes several pieces in order with one system call, as much as there is room for, and returns how
-    /// much. At most [`Stream::PIECES_MAX`] pieces are looked at; the rest counts as not written.
+    /// Writes several pieces in order with one system call, as many bytes as there is room for, and returns how many.
+    /// Only the first [`Stream::PIECES_MAX`] pieces are looked at; the rest counts as not written.
     ///
     /// # Errors
     ///
@@ -154,7 +154,7 @@ impl Stream {
         }
     }
 
-    /// The most pieces the kernel takes at once (`IOV_MAX`).
+    /// The maximum number of pieces that the kernel takes at once (`IOV_MAX`).
     pub const PIECES_MAX: usize = 1_024;
 
     /// Tells the peer that nothing more will be sent; what it sends can still be read.
@@ -166,7 +166,7 @@ impl Stream {
         Ok(shutdown(&self.socket, Shutdown::Write)?)
     }
 
-    /// The IP address of the peer; none for Unix sockets.
+    /// The IP address of the peer; `None` for Unix sockets.
     #[must_use]
     pub fn peer(&self) -> Option<SocketAddr> {
         match self.peer {
@@ -175,8 +175,8 @@ impl Stream {
         }
     }
 
-    /// The peer for a log line: its address, or for a client of a Unix socket the process it was when it
-    /// connected. Costs a system call for the latter.
+    /// The peer for a log line: its address, or for a client of a Unix socket its process when it connected. The latter
+    /// costs a system call.
     #[must_use]
     pub fn peer_text(&self) -> String {
         match &self.peer {
@@ -188,13 +188,13 @@ impl Stream {
         }
     }
 
-    /// Whether it is a TCP connection, and not one of a Unix socket.
+    /// Whether it is a TCP connection rather than a Unix socket.
     #[must_use]
     pub fn is_tcp(&self) -> bool {
         self.peer().is_some()
     }
 
-    /// Who is at the other end of a Unix socket; none for TCP. Costs a system call.
+    /// The process at the other end of a Unix socket; `None` for TCP. Costs a system call.
     #[must_use]
     pub fn peer_credentials(&self) -> Option<PeerCredentials> {
         if self.is_tcp() {
@@ -203,8 +203,8 @@ impl Stream {
         PeerCredentials::of(&self.socket).ok()
     }
 
-    /// Whether small writes are sent at once (true by default) or held back to be joined (Nagle's
-    /// algorithm). Only TCP has the option.
+    /// Sets whether small writes are sent at once (the default) or held back to be joined (Nagle's algorithm). Only TCP
+    /// has the option.
     ///
     /// # Errors
     ///
@@ -213,8 +213,8 @@ impl Stream {
         Ok(sockopt::set_tcp_nodelay(&self.socket, nodelay)?)
     }
 
-    /// Makes closing the stream discard what is unsent and, over TCP, reset the connection rather than
-    /// end it. For tests of vanishing peers, and for throwing out one that will not read.
+    /// Makes closing the stream discard unsent bytes and, over TCP, reset the connection rather than end it. For tests
+    /// of vanishing peers, and for disconnecting a peer that does not read.
     ///
     /// # Errors
     ///
@@ -271,7 +271,7 @@ impl From<Stream> for OwnedFd {
     }
 }
 
-/// Stands for the missing address of a stream that was never connected to one.
+/// A placeholder for the missing address of a stream that was never connected to one.
 fn unnamed() -> SocketAddress {
     SocketAddress::Unix(std::path::PathBuf::new())
 }

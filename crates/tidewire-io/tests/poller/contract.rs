@@ -74,7 +74,7 @@ fn what_stays_ready_is_reported_again(kind: PollerKind) {
     far.write(b"x").unwrap();
     let mut events = Events::with_capacity(8);
     for _ in 0..5 {
-        // Blocking for ever would be the failure of an edge-triggered poller.
+        // An edge-triggered poller would block for ever here.
         poller.wait(&mut events, None).unwrap();
         assert_eq!(report(&events), only(7, READABLE));
     }
@@ -116,7 +116,7 @@ fn modify_replaces_token_and_interest(kind: PollerKind) {
         .modify(near.as_fd(), Token(usize::MAX), Interest::READ_WRITE)
         .unwrap();
     assert_eq!(ready_now(&mut *poller), only(usize::MAX, BOTH));
-    // There and back within one turn, as a lane does that queues and then flushes.
+    // The interest changes and changes back within one turn, like in a lane that queues and then flushes.
     poller
         .modify(near.as_fd(), Token(4), Interest::WRITE)
         .unwrap();
@@ -263,7 +263,7 @@ fn a_number_may_be_reused_between_two_waits(kind: PollerKind) {
     far.write(b"y").unwrap();
     poller.remove(near.as_fd()).unwrap();
     let (next, mut next_far) = Stream::pair().unwrap();
-    // The same number, whatever other tests open meanwhile.
+    // The descriptor gets the same number, whatever other tests open meanwhile.
     let mut reused: std::os::fd::OwnedFd = near.into();
     rustix::io::dup2(next.as_fd(), &mut reused).unwrap();
     poller
@@ -338,8 +338,8 @@ fn a_timeout_of_zero_returns_and_a_short_one_is_not_cut(kind: PollerKind) {
 fn a_short_timeout_is_not_rounded_up(kind: PollerKind) {
     let mut poller = poller(kind);
     let mut events = Events::with_capacity(8);
-    // The least of many, since a busy machine only ever makes waits longer; and against another wait of
-    // the same machine, not against the clock. Rounded up to a millisecond the ratio would be 3.
+    // The test takes the shortest of many waits, because a busy machine only makes waits longer. It compares with
+    // another wait on the same machine, not with the clock. Rounded up to a millisecond the ratio would be 3.
     let mut least = |timeout_us| {
         (0..20)
             .map(|_| {

@@ -1,4 +1,4 @@
-//! Many descriptors: numbers beyond 1,024, more ready than a batch holds, fairness.
+//! Many descriptors: numbers beyond 1,024, more ready ones than a batch holds, fairness.
 
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, AsRawFd};
@@ -15,7 +15,7 @@ for_every_poller!(
     what_a_full_batch_left_is_forgotten_when_it_changes,
 );
 
-/// One test for all four, so that it fits where the hard limit on descriptors is 4,096.
+/// One test covers all four backends, so that it fits a hard limit of 4,096 descriptors.
 #[test]
 fn thousands_of_descriptors_with_numbers_beyond_1024() {
     raise_descriptor_limit().unwrap();
@@ -31,7 +31,7 @@ fn thousands(kind: PollerKind) {
     let (loud, mut loud_far) = Stream::pair().unwrap();
     loud_far.write(b"x").unwrap();
     let copy = |stream: &Stream| rustix::io::fcntl_dupfd_cloexec(stream.as_fd(), 0).unwrap();
-    // Even tokens are copies of a descriptor that is ready, odd ones of one that is not.
+    // Even tokens are copies of a ready descriptor, odd ones of a descriptor that is not ready.
     let copies: Vec<_> = (0..COPIES)
         .flat_map(|_| [copy(&loud), copy(&quiet)])
         .collect();
@@ -42,7 +42,7 @@ fn thousands(kind: PollerKind) {
             .unwrap();
     }
 
-    // A batch far smaller than what is ready, to which registration must be indifferent.
+    // The batch is far smaller than the number of ready descriptors, which must not matter to registration.
     let mut events = Events::with_capacity(64);
     let mut seen = BTreeSet::new();
     for _ in 0..COPIES.div_ceil(64) {
@@ -54,7 +54,7 @@ fn thousands(kind: PollerKind) {
         "{kind}"
     );
 
-    // Removing from the front, the back and the middle leaves exactly the others.
+    // Removal from the front, the back and the middle leaves exactly the others.
     let leaves = |token: usize| !(100..=2_000).contains(&token) || token.is_multiple_of(3);
     for (token, copy) in copies.iter().enumerate() {
         if leaves(token) {
@@ -82,10 +82,10 @@ fn a_full_batch_starves_nobody(kind: PollerKind) {
         let mut events = Events::with_capacity(capacity);
         for _round in 0..3 {
             let mut turns = vec![0; PAIRS];
-            // As many events as fit before anybody's second turn.
+            // Every descriptor has one turn before any has a second one.
             for _ in 0..PAIRS / capacity {
                 poller.wait(&mut events, NOW).unwrap();
-                // The last batch of what was found at once may be smaller.
+                // The last batch of one kernel answer may be smaller.
                 assert!(!events.is_empty() && events.len() <= capacity);
                 assert_eq!(events.capacity(), capacity);
                 for event in &events {

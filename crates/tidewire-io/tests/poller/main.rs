@@ -1,8 +1,8 @@
 //! The poller contract, run over every backend.
 //!
-//! `contract` holds one test for each sentence of the contract, `crowd` the ones that need many descriptors,
-//! `model` random histories against an oracle, and threads against each other. Each backend is a module
-//! of the same tests, so that a failure names both.
+//! `contract` holds one test for each sentence of the contract, `crowd` the tests that need many descriptors, and
+//! `model` random histories against an oracle and threads against each other. Each backend is a module of the same
+//! tests, so that a failure names both.
 #![allow(
     clippy::unwrap_used,
     reason = "a failure in a helper fails the test that called it"
@@ -19,7 +19,7 @@ use std::time::Duration;
 use tidewire_io::poller::{Events, Poller, PollerChoice, PollerKind, Token, open};
 use tidewire_io::socket::Stream;
 
-/// What a wait reported: the directions of each token.
+/// The report of a wait: the directions of each token.
 type Report = BTreeMap<usize, Directions>;
 
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
@@ -49,7 +49,7 @@ fn poller(kind: PollerKind) -> Box<dyn Poller> {
     poller
 }
 
-/// What is ready now. Also checks what holds for every wait: no token twice, no event without direction.
+/// Returns the ready descriptors. It also checks what holds for every wait: no token twice, no event without direction.
 fn ready_now(poller: &mut dyn Poller) -> Report {
     let mut events = Events::with_capacity(4_096);
     poller.wait(&mut events, NOW).unwrap();
@@ -79,7 +79,7 @@ fn nothing() -> Report {
     Report::new()
 }
 
-/// Reads until nothing is left; whether the stream has ended.
+/// Reads until no bytes are left. Returns whether the stream has ended.
 fn drain(stream: &mut Stream) -> bool {
     let mut buffer = [0; 4_096];
     loop {

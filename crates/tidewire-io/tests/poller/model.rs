@@ -13,7 +13,7 @@ for_every_poller!(
     no_readiness_is_lost_between_threads,
 );
 
-/// A connection and what the poller should know of it.
+/// A connection and the expected state of the poller for it.
 struct Connection {
     near: Stream,
     far: Option<Stream>,
@@ -30,7 +30,7 @@ impl Connection {
         }
     }
 
-    /// Asks the kernel about this one descriptor alone and applies the contract to the answer.
+    /// Polls this one descriptor alone and applies the contract to the answer.
     fn expected(&self) -> Option<(usize, Directions)> {
         let (token, interest) = self.registered?;
         let mut asked = [PollFd::new(&self.near, PollFlags::IN | PollFlags::OUT)];
@@ -84,7 +84,7 @@ fn step(
         6 => connection.unregister(poller),
         7..=9 => {
             if let Some(far) = &mut connection.far {
-                // Full is as good as written.
+                // A full buffer serves as well as a write.
                 let _ = far.write(&[1; 10]);
             }
         }
@@ -92,7 +92,7 @@ fn step(
             drain(&mut connection.near);
         }
         12 => {
-            // Part of it, so that readiness outlives the read.
+            // It reads a part, so that readiness outlives the read.
             let _ = connection.near.read(&mut [0; 3]);
         }
         13..=14 => fill(&mut connection.near),
@@ -108,7 +108,7 @@ fn step(
         }
         18 => connection.far = None,
         _ => {
-            // Its number is free then, and one of the next connections takes it over.
+            // The number is free then, and one of the next connections takes it over.
             connection.unregister(poller);
             *connection = Connection::new();
         }
@@ -141,8 +141,8 @@ fn random_histories_agree_with_the_oracle(kind: PollerKind) {
     }
 }
 
-/// Threads write while the poller blocks without a timeout and reads one piece for each event. A readiness
-/// lost anywhere leaves bytes unread, and the test blocks for ever.
+/// Threads write while the poller blocks without a timeout and reads one piece for each event. A lost readiness leaves
+/// bytes unread, and the test blocks for ever.
 fn no_readiness_is_lost_between_threads(kind: PollerKind) {
     const PAIRS: usize = 16;
     const BYTES: usize = 20_000;
@@ -166,7 +166,7 @@ fn no_readiness_is_lost_between_threads(kind: PollerKind) {
                     let piece = random.usize(1..400).min(left);
                     match writer.write(&[0; 400][..piece]) {
                         Ok(written) => left -= written,
-                        // No room: give the reader the processor.
+                        // There is no room: give the reader the processor.
                         Err(_) => std::thread::yield_now(),
                     }
                     if random.u32(0..4) == 0 {

@@ -1,7 +1,7 @@
-//! Why a ring could not be created, in words.
+//! Explains why a ring could not be created.
 //!
-//! `io_uring` is the one backend that is commonly switched off, in three different ways that all look like
-//! one error number; the system's own switch tells them apart.
+//! `io_uring` is the one backend that is commonly switched off, in three different ways that all give one error number.
+//! The system's own switch tells them apart.
 
 use std::io;
 
@@ -20,7 +20,7 @@ pub(super) fn unavailable(source: io::Error) -> PollerError {
     }
 }
 
-/// The likely cause and the remedy, from the kernel's answer and the content of the system's switch.
+/// Returns the likely cause and the remedy, from the kernel's answer and the content of the system's switch.
 pub(super) fn explain(errno: Option<Errno>, switch: Option<&str>) -> (&'static str, &'static str) {
     match (errno, switch.map(str::trim)) {
         (Some(Errno::PERM), Some("2")) => (

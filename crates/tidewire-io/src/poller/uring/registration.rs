@@ -1,4 +1,4 @@
-//! What the backend remembers of a descriptor, and how a completion finds its way back to it.
+//! The backend's record of a descriptor, and the way from a completion back to it.
 
 use rustix::event::PollFlags;
 
@@ -9,19 +9,19 @@ use crate::poller::{Event, Interest, Token};
 pub(super) struct Registration {
     pub(super) token: Token,
     pub(super) interest: Interest,
-    /// Of the request that speaks for this registration; zero while silent.
+    /// The generation of the request of this registration; zero while silent.
     pub(super) generation: u32,
-    /// Whether its request is with the kernel, or queued to be.
+    /// Whether the kernel has its request, or the submission queue does.
     pub(super) is_armed: bool,
-    /// Whether it is in `listed` already. One that is neither armed nor silent always is.
+    /// Whether it is in `listed` already. A registration that is neither armed nor silent always is.
     pub(super) is_listed: bool,
-    /// Whether the kernel refused to poll it; it is then reported until it is removed.
+    /// Whether the kernel refused to poll it. It is then reported until it is removed.
     pub(super) is_broken: bool,
     /// The wait that reported it last, and the index of that event.
     pub(super) reported: (u64, usize),
 }
 
-/// Names a request in its completions.
+/// Identifies a request in its completions.
 #[derive(Copy, Clone, Eq, PartialEq, Debug)]
 pub(super) struct RequestId {
     pub(super) number: u32,
@@ -56,13 +56,13 @@ impl RequestId {
 
     pub(super) const fn from_user_data(user_data: u64) -> Self {
         Self {
-            // Both halves are cut on purpose.
+            // The casts cut both halves on purpose.
             number: user_data as u32,
             generation: (user_data >> 32) as u32,
         }
     }
 
-    /// The registration this request still speaks for, if any.
+    /// Finds the registration of this request, if the request is still current.
     pub(super) fn find(
         self,
         registered: &mut DescriptorTable<Registration>,
@@ -75,5 +75,5 @@ impl RequestId {
     }
 }
 
-/// What is reported in every registered direction.
+/// The flags that are reported in every registered direction.
 pub(super) const BROKEN: PollFlags = PollFlags::ERR.union(PollFlags::HUP).union(PollFlags::NVAL);

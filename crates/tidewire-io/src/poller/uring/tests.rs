@@ -1,4 +1,4 @@
-//! What only the inside of this backend shows: overflowing queues, generations, refusals.
+//! Tests of the inside of this backend: overflowing queues, generations, refusals.
 
 use super::refusal::explain;
 use super::*;
@@ -12,8 +12,8 @@ fn ready_now(poller: &mut UringPoller) -> BTreeSet<usize> {
     events.iter().map(|event| event.token.0).collect()
 }
 
-/// Queues far smaller than the crowd: submissions overflow while registering, completions when all
-/// become ready at once, and the kernel then ends the multishot requests.
+/// The queues are far smaller than the number of descriptors. Submissions overflow while registering, and completions
+/// overflow when all descriptors become ready at once; the kernel then ends the multishot requests.
 #[test]
 fn overflowing_queues_lose_no_descriptor() {
     let mut poller = UringPoller::with_entries(4, 8).unwrap();
@@ -41,8 +41,7 @@ fn overflowing_queues_lose_no_descriptor() {
     assert_eq!(ready_now(&mut poller), BTreeSet::new());
 }
 
-/// What the unsafe blocks rely on: once removed, no entry, no list and no completion leads back to the
-/// number.
+/// The unsafe blocks rely on this: after a removal, no entry, no list and no completion leads back to the number.
 #[test]
 fn completions_of_a_removed_registration_find_nobody() {
     let mut poller = UringPoller::open().unwrap();
@@ -52,7 +51,7 @@ fn completions_of_a_removed_registration_find_nobody() {
         .add(near.as_fd(), Token(1), Interest::READ_WRITE)
         .unwrap();
     far.write(b"x").unwrap();
-    // Completed, but neither seen nor listed yet; then listed; then asked about.
+    // The first removal meets a completion that was not seen yet, the second one a listed descriptor.
     poller.submit().unwrap();
     poller.remove(near.as_fd()).unwrap();
     assert_eq!(ready_now(&mut poller), BTreeSet::new());
@@ -94,7 +93,7 @@ fn a_descriptor_the_kernel_will_not_poll_is_reported_until_removed() {
     let number = near.as_fd().as_raw_fd();
     poller.add(near.as_fd(), Token(1), Interest::READ).unwrap();
     assert_eq!(ready_now(&mut poller), BTreeSet::new());
-    // As the kernel would say it; there is no portable descriptor that provokes it.
+    // The test sets the flag as the kernel would cause it; no portable descriptor provokes it.
     let registration = poller.registered.require(near.as_fd()).unwrap();
     registration.is_broken = true;
     let request = RequestId {

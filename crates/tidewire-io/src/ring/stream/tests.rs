@@ -1,4 +1,5 @@
-//! One thread, so that every state of the signal is seen; sleeping threads are in `tests/ring_stream.rs`.
+//! One thread drives both ends, so that every state of the signal is seen. `tests/ring_stream.rs` tests sleeping
+//! threads.
 
 use super::*;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -123,7 +124,7 @@ fn a_writer_without_room_is_told_when_there_is_enough() {
     assert!(ready.writable && !ready.readable);
     assert_eq!(fill(&mut near), quarter);
     assert!(!is_set(&near));
-    // Satisfied: room alone is no reason to report any more.
+    // The interest is satisfied: room alone causes no report any more.
     near.set_interest(Interest::READ);
     far.read(&mut buffer).unwrap();
     assert!(!is_set(&near));
