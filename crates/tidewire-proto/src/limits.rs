@@ -1,21 +1,21 @@
 //! Every limit of the protocol and of a server, each with its name, its default and its reason.
 //!
-//! Passing a limit is a typed, counted close or refusal: never a panic and never unbounded memory.
+//! Exceeding a limit is a typed, counted close or refusal: never a panic and never unbounded memory.
 
-/// Largest frame accepted or sent, whole, in bytes. 1 MiB: far above the small messages Tidewire is for,
-/// far below what a peer could use to exhaust memory (10,000 sessions × 1 MiB stays a configured choice).
+/// Largest whole frame accepted or sent, in bytes. 1 MiB is far above the small messages that Tidewire is for, and far
+/// below what a peer needs to exhaust memory (10,000 sessions × 1 MiB stays a configured choice).
 pub const FRAME_BYTES_MAX: usize = 1 << 20;
 
-/// Smallest frame limit a peer may announce. The largest control frame (a presence: header 8, event 1,
-/// member 4, length 1, name 255) has 269 bytes; a peer that cannot take it cannot take part.
+/// Smallest frame limit that a peer may announce. The largest control frame (a presence: header 8, event 1, member 4,
+/// length 1, name 255) has 269 bytes; a peer with a smaller limit could not receive it.
 pub const FRAME_BYTES_MIN: u32 = 512;
 
-/// Longest line of the lines codec, terminator included. Lines are typed by people; 8 KiB is two screens
-/// full, and a line without an end costs no more than this.
+/// Longest line of the lines codec, including its terminator. People type lines; 8 KiB is two screens full, and a line
+/// without an end costs no more than this.
 pub const LINE_BYTES_MAX: usize = 8 << 10;
 
-/// Largest first frame. A hello holds 25 fixed bytes, an agent text and credentials of at most 1 KiB; until
-/// it is accepted a stranger may make us hold this much and no more.
+/// Largest first frame. A hello has 25 fixed bytes, an agent text, and credentials of at most 1 KiB. Until it is
+/// accepted, an untrusted peer can make this side hold this much and no more.
 pub const HELLO_BYTES_MAX: usize = 2048;
 
 /// Largest credentials inside a hello.
@@ -27,8 +27,8 @@ pub const NAME_BYTES_MAX: usize = 64;
 /// Longest topic or pattern in UTF-8 bytes: its length field in a named frame is one byte.
 pub const TOPIC_BYTES_MAX: usize = 255;
 
-/// Most segments of a topic or pattern. Each costs a lookup per message where wildcards are in use; 16 is twice
-/// the depth of the deepest naming schemes in use.
+/// Maximum number of segments of a topic or pattern. Each segment costs a lookup per message when wildcards are in use;
+/// 16 is twice the depth of the deepest naming schemes in use.
 pub const TOPIC_SEGMENTS_MAX: usize = 16;
 
 /// Longest human-readable reason in error, go-away and agent fields.

@@ -1,6 +1,6 @@
-//! The decoded unit of work: what a codec makes of bytes and what a service sees.
+//! The decoded unit of work: the message that a codec decodes and a service receives.
 
-/// What a frame is for. The numbers are those of the native protocol (`docs/protocol.md`).
+/// The purpose of a frame. The numbers are those of the native protocol (`docs/protocol.md`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Kind {
@@ -16,7 +16,7 @@ pub enum Kind {
     Error = 5,
     /// The caller no longer wants the reply to this id.
     Cancel = 6,
-    /// A message nobody answers.
+    /// A message without an answer.
     OneWay = 7,
     /// Start receiving the topics of a pattern.
     Subscribe = 8,
@@ -24,23 +24,23 @@ pub enum Kind {
     Unsubscribe = 9,
     /// Offer a message to a topic.
     Publish = 10,
-    /// A message of a room or topic on its way to a receiver; the id names its origin.
+    /// A message of a room or topic on its way to a receiver. The id names its author.
     Deliver = 11,
     /// Enter a room under a name.
     Join = 12,
     /// Leave a room.
     Leave = 13,
-    /// Say something to everyone else in a room.
+    /// Send a message to all other members of a room.
     Say = 14,
-    /// Somebody is in, came into, or left a room.
+    /// A member is in, came into, or left a room.
     Presence = 15,
-    /// Messages were dropped here; the payload says how many.
+    /// Messages were dropped here. The payload has their number.
     Gap = 16,
-    /// Are you there?
+    /// A check whether the peer is alive.
     Ping = 17,
-    /// Yes.
+    /// The answer to a `Ping`.
     Pong = 18,
-    /// The sender of this frame will close; the payload says why.
+    /// The sender of this frame will close. The payload has the reason.
     GoAway = 19,
 }
 
@@ -68,7 +68,7 @@ impl Kind {
         Self::GoAway,
     ];
 
-    /// The kind with this number on the wire, if there is one.
+    /// Returns the kind with this number on the wire, if there is one.
     #[inline]
     #[must_use]
     pub const fn from_wire(number: u8) -> Option<Self> {
@@ -79,7 +79,7 @@ impl Kind {
         }
     }
 
-    /// Whether messages of this kind are for a method or of a topic, which may be given by name.
+    /// Whether messages of this kind belong to a method or a topic, which may be given by name.
     #[inline]
     #[must_use]
     pub const fn has_name(self) -> bool {
@@ -108,28 +108,26 @@ impl Kind {
     }
 }
 
-/// Set on a `Deliver` frame that only one member received.
+/// A flag on a `Deliver` frame that only one member received.
 pub const FLAG_PRIVATE: u8 = 0b0000_0001;
 
-/// Set on the frame of a `Request` or `OneWay` whose payload starts with the name of a method, and on that of a
-/// `Publish` or `Deliver` whose payload starts with a topic. Messages never have it: their name says it.
+/// A flag on the frame of a `Request` or `OneWay` whose payload starts with the name of a method, and on that of a
+/// `Publish` or `Deliver` whose payload starts with a topic. Messages never have it: they have the name itself.
 pub const FLAG_NAMED: u8 = 0b0000_0010;
 
-/// One frame, decoded in place: the payload borrows the receive buffer.
+/// One decoded frame. The payload borrows the receive buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Message<'a> {
-    /// What the frame is for.
+    /// The purpose of the frame.
     pub kind: Kind,
     /// Bits whose meaning depends on the kind, such as [`FLAG_PRIVATE`].
     pub flags: u8,
-    /// Alias of a method, topic or room; 0 where the kind has none.
+    /// Alias of a method, topic or room; 0 if the kind has none.
     pub channel: u16,
-    /// Request id, or the origin of a delivery; 0 where the kind has none. A request whose id is 0 is one
-    /// whose answer is ignored.
+    /// Request id, or the author of a delivery; 0 if the kind has none. The answer to a request with id 0 is ignored.
     pub id: u32,
-    /// Name of the method that a request or a one-way message is for, or the topic of a publication or delivery;
-    /// empty if the channel says it, or if the codec has no names. Replies repeat it where the codec wants that,
-    /// and are else without.
+    /// Name of the method that a request or a one-way message is for, or the topic of a publication or delivery. Empty
+    /// if the channel identifies it, or if the codec has no names. A reply has a name only if the codec repeats it.
     pub name: &'a str,
     /// The rest of the frame.
     pub payload: &'a [u8],
@@ -164,7 +162,7 @@ impl<'a> Message<'a> {
         }
     }
 
-    /// The same message for the method, or of the topic, of this name.
+    /// The same message for the method, or of the topic, with this name.
     #[inline]
     #[must_use]
     pub const fn with_name(self, name: &'a str) -> Self {
@@ -176,7 +174,7 @@ impl<'a> Message<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct MemberId(pub u32);
 
-/// What a presence frame tells about a member.
+/// The information of a presence frame about a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum PresenceEvent {

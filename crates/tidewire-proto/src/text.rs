@@ -1,26 +1,26 @@
-//! Foreign text on its way to a terminal or a log.
+//! Untrusted text on its way to a terminal or a log.
 //!
-//! Problem: a terminal obeys control characters, so that a peer's text could retitle, clear or script it; a line feed
-//! could forge a line of somebody else, and a bidirectional control can show a text in another order than it has.
-//! Approach: one predicate, [`is_hazardous`], says which characters these are, and everything foreign passes one of
-//! three functions that are built on it:
+//! Problem: a terminal obeys control characters, so a peer's text could change its title, clear it or control it. A
+//! line feed could forge another person's line, and a bidirectional control can show a text in another order than it
+//! has. Approach: one predicate, [`is_hazardous`], defines these characters, and all untrusted text passes one of three
+//! functions that use it:
 //!
 //! | function | for | a hazardous character becomes |
 //! |---|---|---|
 //! | [`visible`] | people who read | `?`, also each sequence that is not UTF-8 |
-//! | [`escaped`] | errors, logs, and whoever must know the bytes | `\u{9b}`, or `\xff` for what is not UTF-8 |
+//! | [`escaped`] | errors, logs, and programs that need the bytes | `\u{9b}`, or `\xff` for what is not UTF-8 |
 //! | [`escape_json`] | JSON | `\u009b`, so that it stays the same JSON |
 //!
-//! Rejected: trusting the server to have done it, which is a peer like any other; and U+FFFD as replacement, which is
-//! longer than what it replaces, so that a line within its limit could grow beyond it.
+//! Rejected: trusting the server to have done it, because it is a peer like any other. Rejected: U+FFFD as replacement,
+//! because it is longer than the bytes it replaces, so a line within its limit could grow beyond it.
 
 use std::borrow::Cow;
 use std::fmt::Write;
 
 /// Whether a character can command a terminal, end a line, or change the order in which a line is shown.
 ///
-/// These are the control characters C0 (the tab too), DEL and C1, the separators of lines and paragraphs, and the
-/// controls of the direction of writing. Joiners stay: scripts and emoji need them, and they stay inside the text.
+/// These are the control characters C0 (including the tab), DEL and C1, the separators of lines and paragraphs, and the
+/// controls of the writing direction. Joiners stay: scripts and emoji need them, and they stay inside the text.
 #[inline]
 #[must_use]
 pub const fn is_hazardous(character: char) -> bool {
@@ -40,7 +40,8 @@ const fn is_hazardous_beyond_ascii(character: char) -> bool {
     )
 }
 
-/// The text for reading. Tabs stay; every other hazardous character and everything that is not UTF-8 becomes `?`.
+/// Returns the text for reading. Tabs stay; every other hazardous character and every sequence that is not UTF-8
+/// becomes `?`.
 #[must_use]
 pub fn visible(text: &[u8]) -> String {
     let mut shown = String::with_capacity(text.len());
@@ -48,7 +49,7 @@ pub fn visible(text: &[u8]) -> String {
     shown
 }
 
-/// Appends what [`visible`] returns; never more bytes than `text` has.
+/// Appends the result of [`visible`], which never has more bytes than `text`.
 pub(crate) fn push_visible(text: &[u8], out: &mut Vec<u8>) {
     each_visible(text, |part| out.extend_from_slice(part.as_bytes()));
 }
@@ -71,7 +72,7 @@ fn each_visible(text: &[u8], mut push: impl FnMut(&str)) {
     }
 }
 
-/// The text with an escape for every hazardous character and every byte that is not UTF-8.
+/// Returns the text with an escape for every hazardous character and every byte that is not UTF-8.
 #[must_use]
 pub fn escaped(text: &[u8]) -> String {
     let mut shown = String::with_capacity(text.len());
@@ -91,10 +92,10 @@ pub fn escaped(text: &[u8]) -> String {
     shown
 }
 
-/// The same JSON without raw hazardous characters. `json` is a whole document or a line of it.
+/// Returns the same JSON without raw hazardous characters. `json` is a whole document or a line of it.
 ///
-/// Serialisers escape C0, which must be escaped, and leave the others, which may stand in strings only. White space
-/// between the tokens of an indented document stays.
+/// Serialisers must escape C0, and leave the other characters, which may occur in strings only. White space between the
+/// tokens of an indented document stays.
 #[must_use]
 pub fn escape_json(json: &str) -> Cow<'_, str> {
     let is_raw = |c: char| c > '~' && is_hazardous(c);
@@ -104,7 +105,7 @@ pub fn escape_json(json: &str) -> Cow<'_, str> {
     let mut escaped = String::with_capacity(json.len() + 16);
     for character in json.chars() {
         if is_raw(character) {
-            // All of them are in the basic plane, and one escape is enough. Writing to a string cannot fail.
+            // All of them are in the basic plane, so one escape is enough. Writing to a string cannot fail.
             let _ = write!(escaped, "\\u{:04x}", u32::from(character));
         } else {
             escaped.push(character);

@@ -11,13 +11,13 @@ use crate::message::{Kind, MemberId};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RoomCall<'a> {
-    /// Who is here? Answered by a [`Roster`].
+    /// Lists the members. The answer is a [`Roster`].
     List,
-    /// Say something to one member only. Answered by an empty reply once the message is on its way.
+    /// Sends text to one member only. The answer is an empty reply once the message is on its way.
     Whisper {
         /// Name of the receiver.
         to: &'a str,
-        /// What to say.
+        /// The text.
         text: &'a [u8],
     },
 }
@@ -79,7 +79,7 @@ impl<'a> Roster<'a> {
         push_short_text(name, out).inspect_err(|_| out.truncate(start))
     }
 
-    /// Checks a whole roster, so that walking it cannot fail.
+    /// Checks a whole roster, so that iterating over it cannot fail.
     ///
     /// # Errors
     /// [`DecodeError::MalformedPayload`].
@@ -93,7 +93,7 @@ impl<'a> Roster<'a> {
         Ok(Self { payload })
     }
 
-    /// The members, in the order they were sent.
+    /// The members, in the order in which they were sent.
     #[must_use]
     pub const fn entries(&self) -> RosterEntries<'a> {
         RosterEntries {
@@ -111,7 +111,7 @@ impl<'a> IntoIterator for Roster<'a> {
     }
 }
 
-/// Walks a [`Roster`].
+/// Iterates over a [`Roster`].
 #[derive(Clone, Debug)]
 pub struct RosterEntries<'a> {
     reader: Reader<'a>,

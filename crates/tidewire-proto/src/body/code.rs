@@ -1,25 +1,25 @@
-//! The numbers by which programs know why something was refused or a connection ends.
+//! The numbers that tell programs why a request was refused or a connection ends.
 //!
-//! A number this version does not know is kept as `Other`, not refused: the text beside it still tells a
-//! person what happened, and a newer peer may have more reasons than we do.
+//! A number that this version does not know is kept as `Other`, not refused: the text beside it still tells a person
+//! what happened, and a newer peer may have more reasons.
 
 use std::fmt;
 
-/// Why a request was refused. Its `Display` says it in plain words.
+/// Why a request was refused. Its `Display` is plain text for people.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorCode {
     /// The receiver has no such request; do not repeat it.
     Unsupported,
-    /// The room, method, member or topic named does not exist.
+    /// The named room, method, member or topic does not exist.
     NotFound,
-    /// The name is empty; ask for another.
+    /// The name is empty; choose another.
     NameEmpty,
-    /// Somebody in the room has this name; ask for another.
+    /// A member of the room has this name; choose another.
     NameTaken,
-    /// The name is too long or has characters names may not have; ask for another.
+    /// The name is too long or has characters that names may not have; choose another.
     NameInvalid,
-    /// The sender is not in the room it speaks to; join first.
+    /// The sender is not in the room that it sends to; join first.
     NotJoined,
     /// The sender is in that room already.
     AlreadyJoined,
@@ -39,7 +39,7 @@ impl ErrorCode {
     /// The code of an error from a peer whose format has no codes. TW1 never sends it.
     pub const UNKNOWN: Self = Self::Other(0);
 
-    /// The code with this number.
+    /// Returns the code with this number.
     #[must_use]
     pub const fn from_wire(number: u16) -> Self {
         match number {
@@ -58,7 +58,7 @@ impl ErrorCode {
         }
     }
 
-    /// The code's number on the wire.
+    /// Returns the code's number on the wire.
     #[must_use]
     pub const fn to_wire(self) -> u16 {
         match self {
@@ -98,26 +98,26 @@ impl fmt::Display for ErrorCode {
     }
 }
 
-/// Why a peer will close the connection. Its `Display` says it in plain words.
+/// Why a peer will close the connection. Its `Display` is plain text for people.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum GoAwayCode {
     /// The peer is shutting down; reconnect later or elsewhere.
     Shutdown,
-    /// Nothing arrived for longer than the idle timeout; send pings.
+    /// No bytes arrived for longer than the idle timeout; send pings.
     IdleTimeout,
     /// The handshake did not finish in time.
     HandshakeTimeout,
-    /// Bytes arrived that are not the protocol, or frames the connection's state does not allow.
+    /// The bytes are not the protocol, or the connection's state does not allow the frames.
     ProtocolError,
     /// A limit was passed.
     LimitReached,
     /// The receiver read more slowly than its subscriptions' policy allows.
     SlowSubscriber,
-    /// The peer does not want this session any more; do not connect again.
+    /// The peer no longer wants this session; do not connect again.
     Removed,
-    /// A code of a newer version, or of the application: those from 4000 to 4999 are for applications, and of these the
-    /// ones from 4500 ask the receiver not to connect again.
+    /// A code of a newer version, or of the application. Applications use 4000 to 4999; a code from 4500 on means that
+    /// the receiver should not connect again.
     Other(u16),
 }
 
@@ -135,7 +135,7 @@ impl GoAwayCode {
         matches!(self, Self::Removed | Self::Other(4500..=4999))
     }
 
-    /// The code with this number.
+    /// Returns the code with this number.
     #[must_use]
     pub const fn from_wire(number: u16) -> Self {
         match number {
@@ -150,7 +150,7 @@ impl GoAwayCode {
         }
     }
 
-    /// The code's number on the wire.
+    /// Returns the code's number on the wire.
     #[must_use]
     pub const fn to_wire(self) -> u16 {
         match self {

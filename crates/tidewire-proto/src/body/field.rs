@@ -1,7 +1,7 @@
-//! Bounded reading and writing of the fields bodies are made of.
+//! Bounded reading and writing of the fields of bodies.
 //!
-//! A reader yields `None` at the first field that is not there; the caller turns that into an error naming
-//! its frame. Nothing indexes a peer's bytes, so nothing can panic on them.
+//! A reader returns `None` at the first missing field; the caller turns that into an error that names its frame. No
+//! code indexes a peer's bytes, so they cannot cause a panic.
 
 use crate::error::EncodeError;
 use crate::limits::TEXT_BYTES_MAX;
@@ -17,7 +17,7 @@ impl<'a> Reader<'a> {
         Self { left: payload }
     }
 
-    /// Whether everything was read.
+    /// Returns whether everything was read.
     pub(crate) const fn is_empty(&self) -> bool {
         self.left.is_empty()
     }
@@ -38,33 +38,33 @@ impl<'a> Reader<'a> {
         self.array().map(u64::from_le_bytes)
     }
 
-    /// A fixed number of bytes.
+    /// Reads a fixed number of bytes.
     pub(crate) fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
         let (array, left) = self.left.split_first_chunk()?;
         self.left = left;
         Some(*array)
     }
 
-    /// The next `count` bytes.
+    /// Reads the next `count` bytes.
     pub(crate) fn bytes(&mut self, count: usize) -> Option<&'a [u8]> {
         let (bytes, left) = self.left.split_at_checked(count)?;
         self.left = left;
         Some(bytes)
     }
 
-    /// A text behind a one-byte length.
+    /// Reads a text behind a one-byte length.
     pub(crate) fn short_text(&mut self) -> Option<&'a str> {
         let count = self.u8()?;
         str::from_utf8(self.bytes(usize::from(count))?).ok()
     }
 
-    /// Everything not read yet.
+    /// Returns the unread bytes.
     pub(crate) const fn rest(self) -> &'a [u8] {
         self.left
     }
 }
 
-/// Appends a text behind a one-byte length, or leaves `out` as it was.
+/// Appends a text behind a one-byte length. On an error `out` is unchanged.
 pub(crate) fn push_short_text(text: &str, out: &mut Vec<u8>) -> Result<(), EncodeError> {
     match u8::try_from(text.len()) {
         Ok(count) => {
@@ -79,7 +79,7 @@ pub(crate) fn push_short_text(text: &str, out: &mut Vec<u8>) -> Result<(), Encod
     }
 }
 
-/// The longest front of `text` that fits a reason field.
+/// Returns the longest prefix of `text` that fits a reason field.
 pub(crate) fn clip_text(text: &str) -> &str {
     let mut end = text.len().min(TEXT_BYTES_MAX);
     while !text.is_char_boundary(end) {

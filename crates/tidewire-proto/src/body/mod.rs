@@ -1,16 +1,16 @@
 //! Bodies: the layouts inside the payloads of control frames.
 //!
-//! Problem: joins, refusals, presence, gaps and go-aways need structure, and their bytes come from
-//! strangers. Approach: each body is a borrowing struct with `encode` (appends the payload) and `decode`
-//! (reads it in place); integers are little-endian, a text either follows a one-byte length or is the last
-//! field. A decoder accepts exactly one spelling: bytes left over are [`DecodeError::MalformedPayload`],
-//! because new fields come with a new protocol version and not with guesses.
+//! Problem: joins, refusals, presence, gaps and go-aways need structure, and their bytes come from untrusted peers.
+//! Approach: each body is a borrowing struct with `encode` (appends the payload) and `decode` (reads it from the
+//! receive buffer). Integers are little-endian; a text either follows a one-byte length or is the last field. A decoder
+//! accepts exactly one spelling: surplus bytes are [`DecodeError::MalformedPayload`], because new fields need a new
+//! protocol version.
 //!
-//! A name that is too long is an error of `encode`, because a cut name is another name. A reason in an
-//! error or a go-away is cut instead: it is for people, and the code beside it says what happened.
+//! A name that is too long is an error of `encode`, because a shortened name is another name. A reason in an error or a
+//! go-away is shortened instead: it is for people, and the code beside it says what happened.
 //!
-//! Rejected: a serialisation crate (a dependency inside the public wire format, and none of the usual ones
-//! decodes in place with these bounds), and tagged optional fields (nothing here is optional).
+//! Rejected: a serialisation crate (a dependency inside the public wire format, and none of the usual ones decodes
+//! without copies within these bounds), and tagged optional fields (no field here is optional).
 
 mod call;
 mod code;
@@ -31,14 +31,14 @@ use crate::message::{Kind, MemberId, PresenceEvent};
 
 use field::clip_text;
 
-/// Body of a `Join`: which room to enter, and under which name.
+/// Body of a `Join`: the room to enter and the member's name in it.
 ///
 /// Layout: u8 length and bytes of the room, u8 length and bytes of the name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JoinBody<'a> {
     /// The room's name.
     pub room: &'a str,
-    /// The name the member wants to be known by in it.
+    /// The name that the member wants in the room.
     pub name: &'a str,
 }
 
@@ -53,8 +53,8 @@ impl<'a> JoinBody<'a> {
         push_short_text(self.name, out).inspect_err(|_| out.truncate(start))
     }
 
-    /// Reads the payload of a `Join`. Whether the names are acceptable is for [`validate_name`] to say, so
-    /// that a bad name can be refused and asked for again.
+    /// Reads the payload of a `Join`. It does not check the names: call [`validate_name`], so that a bad name can be
+    /// refused with its reason.
     ///
     /// # Errors
     /// [`DecodeError::MalformedPayload`].
@@ -75,7 +75,7 @@ impl<'a> JoinBody<'a> {
 pub struct JoinedBody {
     /// The number of the member who joined.
     pub member: MemberId,
-    /// How many members the room has, this one included.
+    /// The number of members in the room, including this one.
     pub members: u32,
 }
 
@@ -102,7 +102,7 @@ impl JoinedBody {
     }
 }
 
-/// Body of an `Error`: what was refused, for programs and for people.
+/// Body of an `Error`: why a request was refused, for programs and for people.
 ///
 /// Layout: u16 code, then the text to the end of the payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,7 +120,7 @@ impl<'a> ErrorBody<'a> {
         out.extend_from_slice(clip_text(self.text).as_bytes());
     }
 
-    /// Lends the payload to `take`, built in place, for an encoder that wants it whole.
+    /// Passes the payload to `take`, for an encoder that needs all of it.
     pub(crate) fn with_bytes<R>(&self, take: impl FnOnce(&[u8]) -> R) -> R {
         let text = clip_text(self.text).as_bytes();
         let mut bytes = [0; CODE_BYTES + TEXT_BYTES_MAX];
@@ -143,16 +143,16 @@ impl<'a> ErrorBody<'a> {
     }
 }
 
-/// Body of a `Presence`: who is in, came into, or left a room.
+/// Body of a `Presence`: a member who is in, came into, or left a room.
 ///
 /// Layout: u8 event, u32 member, u8 length and bytes of the name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PresenceBody<'a> {
-    /// What happened.
+    /// The kind of event.
     pub event: PresenceEvent,
-    /// Whose presence it is.
+    /// The member this event is about.
     pub member: MemberId,
-    /// Their name.
+    /// The member's name.
     pub name: &'a str,
 }
 
@@ -186,12 +186,12 @@ impl<'a> PresenceBody<'a> {
     }
 }
 
-/// Body of a `Gap`: how many messages were dropped for this receiver before the next one.
+/// Body of a `Gap`: the number of messages that were dropped for this receiver before the next one.
 ///
 /// Layout: u64 lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GapBody {
-    /// How many messages were dropped.
+    /// The number of dropped messages.
     pub lost: u64,
 }
 
@@ -220,9 +220,9 @@ impl GapBody {
 /// Layout: u16 code, then the text to the end of the payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GoAwayBody<'a> {
-    /// Why, for programs.
+    /// The reason, for programs.
     pub code: GoAwayCode,
-    /// Why, for people; may be empty.
+    /// The reason, for people; may be empty.
     pub text: &'a str,
 }
 
@@ -246,12 +246,12 @@ impl<'a> GoAwayBody<'a> {
     }
 }
 
-/// The error of a payload whose layout is broken.
+/// Makes the error of a payload whose layout is broken.
 pub(crate) const fn malformed(kind: Kind) -> DecodeError {
     DecodeError::MalformedPayload { kind }
 }
 
-/// A u16 code followed by a text to the end.
+/// Reads a u16 code followed by a text to the end.
 fn decode_reason(payload: &[u8]) -> Option<(u16, &str)> {
     let mut reader = Reader::new(payload);
     let code = reader.u16()?;

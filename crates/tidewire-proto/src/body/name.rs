@@ -1,13 +1,14 @@
-//! Which names members and rooms may have.
+//! The rules for names of members and rooms.
 //!
 //! Problem: a name is shown inside lines of text and typed into commands, and people trust it. It must not command a
 //! terminal, make a line look like one of another kind (`bob -> you`), nor look like another name. Approach: the
-//! profile for identifiers of Unicode's security mechanisms (UTS #39), with its tables: a name has one spelling (NFC),
-//! only letters, digits and marks in use today and a little punctuation, and letters of one script or of scripts that
-//! are written together. What looks like a name in use is found by comparing [`name_skeleton`]s.
+//! profile for identifiers of Unicode's security mechanisms (UTS #39), with its tables. A name has one spelling (NFC),
+//! contains only letters, digits and marks in use today and a little punctuation, and its letters are of one script or
+//! of scripts that are written together. Comparing [`name_skeleton`]s finds a name that looks like another one in use.
 //!
-//! Rejected: a list of our own of characters that mislead (there are thousands); changing a peer's name to NFC (its
-//! owner compares bytes and would not find itself); emoji and spaces (what surrounds a name could be part of it).
+//! Rejected: a list of misleading characters made for this crate (there are thousands); changing a peer's name to NFC
+//! (its owner compares bytes and would not find itself); emoji and spaces (they could make surrounding text look like a
+//! part of the name).
 
 use std::borrow::Cow;
 use std::fmt;
@@ -22,11 +23,11 @@ use unicode_security::{
 use super::ErrorCode;
 use crate::limits::NAME_BYTES_MAX;
 
-/// Why a name is refused. Each can be retried with another name.
+/// Why a name is refused. Each error can be retried with another name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum NameError {
-    /// There is nothing in it but white space.
+    /// It is empty, or only white space.
     #[error("a name must not be empty")]
     Empty,
     /// It is longer than the limit; shorten it.
@@ -37,29 +38,30 @@ pub enum NameError {
         /// The limit.
         limit: usize,
     },
-    /// It holds a character that the profile for identifiers does not allow, such as a space, a bracket, an emoji, a
+    /// It contains a character that the profile for identifiers does not allow, such as a space, a bracket, an emoji, a
     /// control or an invisible character.
     #[error("a name must not contain {}; use letters, digits, - _ . and '", Shown(*character))]
     Character {
         /// The first such character.
         character: char,
     },
-    /// It starts with something else than a letter or a digit, so that it could be taken for another kind of line.
+    /// It does not start with a letter or a digit, so it could be mistaken for another kind of line.
     #[error("a name must start with a letter or a digit")]
     Start,
     /// Its characters are not in the composed spelling. Convert it to Unicode's NFC.
     #[error("a name must be in Unicode's composed spelling (NFC)")]
     NotNormalised,
-    /// It mixes letters of scripts that are not written together, such as Latin and Cyrillic, which look alike.
+    /// It mixes letters of scripts that are not written together, such as Latin and Cyrillic. Letters of such scripts
+    /// can look the same.
     #[error("a name must not mix letters of different scripts")]
     MixedScripts,
-    /// It is the word by which line clients call their own user.
+    /// It is the word that line clients use for their own user.
     #[error("a name must not be or look like \"{RESERVED}\"")]
     Reserved,
 }
 
 impl NameError {
-    /// The code that tells a peer about this refusal.
+    /// Returns the code that tells a peer about this refusal.
     #[must_use]
     pub const fn code(self) -> ErrorCode {
         match self {
@@ -75,7 +77,7 @@ impl From<NameError> for ErrorCode {
     }
 }
 
-/// A character in an error: what cannot be seen, or could mislead, by its number.
+/// A character in an error text. A character that is invisible or could mislead is shown by its number.
 struct Shown(char);
 
 impl fmt::Display for Shown {
@@ -88,12 +90,12 @@ impl fmt::Display for Shown {
     }
 }
 
-/// Checks a name of a member or room. Two names that pass can still look alike: see [`name_skeleton`].
+/// Checks a name of a member or room. Two valid names can still look the same: see [`name_skeleton`].
 ///
 /// # Errors
 /// The first rule the name breaks.
 pub fn validate_name(name: &str) -> Result<(), NameError> {
-    // The length comes first, so that what follows is bounded however long the peer's text is.
+    // The length is checked first, so that the work is bounded for a peer's text of any length.
     if name.len() > NAME_BYTES_MAX {
         return Err(NameError::TooLong {
             bytes: name.len(),
@@ -103,7 +105,7 @@ pub fn validate_name(name: &str) -> Result<(), NameError> {
     let Some(first) = name.chars().find(|first| !first.is_whitespace()) else {
         return Err(NameError::Empty);
     };
-    // Before the single characters, because a mark that could be composed is best named by this rule.
+    // This check comes before the single characters, because this rule describes a mark that could be composed best.
     if !is_nfc(name) {
         return Err(NameError::NotNormalised);
     }
@@ -116,7 +118,7 @@ pub fn validate_name(name: &str) -> Result<(), NameError> {
     if !name.check_restriction_level(RestrictionLevel::HighlyRestrictive) {
         return Err(NameError::MixedScripts);
     }
-    // In capital letters, too: a nought looks like one of those only.
+    // Capital letters are compared too: a zero looks like one of those only.
     let looks_reserved =
         |name: &str, reserved: &str| name_skeleton(name) == name_skeleton(reserved);
     if looks_reserved(&name.to_lowercase(), RESERVED)
@@ -127,21 +129,21 @@ pub fn validate_name(name: &str) -> Result<(), NameError> {
     Ok(())
 }
 
-/// The name as a person meant it who typed it: without white space around it, and composed (NFC).
+/// Returns the name that a person meant to type: without white space around it, and composed (NFC).
 ///
-/// For the places where people type names; in the protocol a name that is not composed is refused.
+/// Use it where people type names. The protocol refuses a name that is not composed.
 #[must_use]
 pub fn typed_name(text: &str) -> Cow<'_, str> {
     let text = text.trim();
-    // No spelling makes a name fit that is so long.
+    // No spelling makes a text of this length a valid name.
     if text.len() > TYPED_BYTES_MAX || is_nfc(text) {
         return Cow::Borrowed(text);
     }
     Cow::Owned(text.nfc().collect())
 }
 
-/// The form that names have in common that look alike, by Unicode's table of confusable characters: `scope` in Latin
-/// and in Cyrillic letters have the same one. It is only for comparison and need not be readable.
+/// Returns the form that names with the same look have in common, by Unicode's table of confusable characters: `scope`
+/// in Latin and in Cyrillic letters have the same one. It is only for comparison and need not be readable.
 ///
 /// A name that [`validate_name`] accepts has a skeleton of less than two kilobytes.
 #[must_use]
@@ -149,8 +151,8 @@ pub fn name_skeleton(name: &str) -> String {
     skeleton(name).collect()
 }
 
-/// A name that came from a peer, as it may stand in a line: each character that no name may have becomes `?`, so that
-/// it can make the line look like no other kind of line. Never longer than `name`, unless that is empty.
+/// Returns a peer's name as it may stand in a line: each character that no name may have becomes `?`, so the name
+/// cannot make the line look like another kind of line. The result is never longer than `name`, unless that is empty.
 #[must_use]
 pub fn displayed_name(name: &str) -> Cow<'_, str> {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
@@ -170,15 +172,16 @@ pub fn displayed_name(name: &str) -> Cow<'_, str> {
     Cow::Owned(name.chars().map(shown).collect())
 }
 
-/// Whether names may hold the character. The profile allows the colon too, which ends names in lines.
+/// Returns whether names may contain the character. The profile also allows the colon, which ends names in lines.
 fn is_allowed(character: char) -> bool {
     character != ':' && GeneralSecurityProfile::identifier_allowed(character)
 }
 
-/// The word by which line clients call their own user.
+/// The word that line clients use for their own user.
 const RESERVED: &str = "you";
 
-/// The composed spelling of a character is at most a third as long as its longest other one.
+/// The longest text that is composed. The composed spelling of a character is at least a third as long as its longest
+/// other one.
 const TYPED_BYTES_MAX: usize = 4 * NAME_BYTES_MAX;
 
 #[cfg(test)]
@@ -267,7 +270,7 @@ mod tests {
 
     #[test]
     fn names_that_look_alike_have_one_skeleton() {
-        // Digits and letters, two letters for one, and whole words of another script.
+        // The pairs are digits and letters, two letters for one, and whole words of another script.
         for (one, other) in [
             ("admin1", "adminl"),
             ("Ian", "lan"),
@@ -299,7 +302,7 @@ mod tests {
         assert_eq!(typed_name(" Zoe\u{308}\t"), "Zoë");
         assert_eq!(typed_name("a b"), "a b");
         assert!(matches!(typed_name("ann"), Cow::Borrowed("ann")));
-        // Far too long already: it is not worth the work.
+        // The text is far too long already, so it is not composed.
         let long = "e\u{301}".repeat(TYPED_BYTES_MAX);
         assert_eq!(typed_name(&long), long);
     }

@@ -1,17 +1,17 @@
-//! What a subscriber asks for.
+//! The body of a subscription.
 
 use super::{Reader, malformed};
 use crate::error::DecodeError;
 use crate::message::Kind;
 use crate::room::Policy;
 
-/// Body of a `Subscribe`: which topics to hear, and what may happen if they come too fast.
+/// Body of a `Subscribe`: the topics, and the policy if their messages come too fast.
 ///
 /// Layout: u8 policy, then the pattern to the end of the payload. The policies are 0 for the server's choice, 1
 /// `disconnect`, 2 `drop_oldest`, 3 `drop_newest`, 4 `conflate`, 5 `block`, 6 `conflate_by_topic`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SubscribeBody<'a> {
-    /// What happens if the subscriber does not keep up; `None` leaves it to the server.
+    /// The policy for a subscriber that does not keep up; `None` leaves it to the server.
     pub policy: Option<Policy>,
     /// The pattern, see [`crate::topic`].
     pub pattern: &'a str,
@@ -24,8 +24,8 @@ impl<'a> SubscribeBody<'a> {
         out.extend_from_slice(self.pattern.as_bytes());
     }
 
-    /// Reads the payload of a `Subscribe`. Whether the pattern is one is for
-    /// [`Pattern::parse`](crate::topic::Pattern::parse) to say, so that a bad one can be refused with the reason.
+    /// Reads the payload of a `Subscribe`. It does not check the pattern: call
+    /// [`Pattern::parse`](crate::topic::Pattern::parse), so that a bad one can be refused with the reason.
     ///
     /// # Errors
     /// [`DecodeError::MalformedPayload`], also for a policy this version does not have.

@@ -1,8 +1,7 @@
 //! A codec chosen at run time.
 //!
-//! The known codecs are spelled out instead of boxed, so that a decode loop can be compiled for each of them;
-//! one of the user's own is reached through a pointer. A codec is copied for every read of a session, so
-//! none of them owns memory.
+//! The known codecs are variants instead of boxes, so that a decode loop can be compiled for each of them. A custom
+//! codec is reached through a pointer. A codec is copied for every read of a session, so none of them owns memory.
 
 use std::fmt;
 use std::str::FromStr;
@@ -17,10 +16,10 @@ use crate::body::ErrorBody;
 use crate::error::{DecodeError, EncodeError};
 use crate::message::Message;
 
-/// A codec chosen at run time. The known ones are spelled out so that the decode loop is compiled for each.
+/// A codec chosen at run time. The known ones are variants, so that the decode loop is compiled for each.
 #[derive(Clone)]
 #[non_exhaustive]
-// With a tag of its own instead of one hidden in a codec's configuration: it is looked at for every message sent.
+// The enum has a tag of its own instead of one hidden in a codec's configuration, because every sent message reads it.
 #[repr(u8)]
 pub enum AnyCodec {
     /// The native protocol.
@@ -33,13 +32,13 @@ pub enum AnyCodec {
     LengthField(LengthField),
     /// A delimiter behind the payload.
     Delimited(Delimited),
-    /// Bytes as they come.
+    /// Unframed bytes.
     Raw(Raw),
     /// NewLife's remote calls.
     SrmpRpc(SrmpRpc),
     /// UVRPC.
     Uvrpc(Uvrpc),
-    /// A codec of the user's own.
+    /// A custom codec.
     Custom(Arc<dyn Codec>),
 }
 
@@ -61,13 +60,13 @@ macro_rules! each {
 }
 
 impl AnyCodec {
-    /// A codec of the user's own; see [the module](super) for what it owes.
+    /// Wraps a custom codec; see [the module](super) for its contract.
     #[must_use]
     pub fn custom(codec: impl Codec) -> Self {
         Self::Custom(Arc::new(codec))
     }
 
-    /// Names `by_name` knows, in the order they should be offered.
+    /// The names that `by_name` knows, in the order in which to offer them.
     pub const NAMES: [&'static str; 8] = [
         "tw1",
         "lines",
@@ -79,7 +78,7 @@ impl AnyCodec {
         "uvrpc",
     ];
 
-    /// The codec of this name, as used in flags; see [`AnyCodec::NAMES`].
+    /// Returns the codec of this name, as used in flags; see [`AnyCodec::NAMES`].
     ///
     /// Parameters may follow the name: `NAME:KEY=VALUE,KEY=VALUE`. A key without a value switches something on.
     ///
@@ -102,18 +101,18 @@ impl AnyCodec {
     /// ```
     ///
     /// # Errors
-    /// The name, a key or a value is not one of these; the error says which, and what is expected.
+    /// The name, a key or a value is not one of these. The error says which, and what is expected.
     pub fn by_name(name: &str) -> Result<Self, CodecSpecError> {
         spec::parse(name)
     }
 
-    /// See [`Codec::encode`].
+    /// As [`Codec::encode`].
     #[inline(never)]
     fn encode_apart(&self, message: &Message<'_>, out: &mut Vec<u8>) -> Result<(), EncodeError> {
         each!(self, codec => codec.encode(message, out))
     }
 
-    /// The same codec for datagrams. Only that of UVRPC differs: its datagrams are frames without the length
+    /// Returns the same codec for datagrams. Only that of UVRPC differs: its datagrams are frames without the length
     /// that streams need.
     #[must_use]
     pub fn for_datagrams(self) -> Self {
@@ -123,7 +122,7 @@ impl AnyCodec {
         }
     }
 
-    /// The framing of a stream, if that is a choice: only with UVRPC's codec.
+    /// The framing of a stream, if the codec offers a choice. Only UVRPC's codec does.
     #[must_use]
     pub fn stream_framing(&self) -> Option<StreamFraming> {
         match self {
@@ -132,7 +131,7 @@ impl AnyCodec {
         }
     }
 
-    /// The same codec with this framing in streams; `None` if it leaves no choice.
+    /// Returns the same codec with this framing in streams, or `None` if the codec offers no choice.
     #[must_use]
     pub fn with_stream_framing(&self, framing: StreamFraming) -> Option<Self> {
         self.stream_framing()?;
@@ -148,7 +147,7 @@ impl AnyCodec {
 pub enum StreamFraming {
     /// A length in front of each frame.
     Length,
-    /// Nothing: a frame's end is found by what is in it.
+    /// Nothing: the content of a frame determines its end.
     None,
 }
 
@@ -253,7 +252,7 @@ impl Codec for AnyCodec {
         each!(self, codec => codec.layout(frame, message))
     }
 
-    /// The codecs with a header of fixed size are compiled into the caller, where most of the message is known.
+    /// Codecs with a header of fixed size are compiled into the caller, where most of the message is known.
     #[inline(always)]
     fn encode(&self, message: &Message<'_>, out: &mut Vec<u8>) -> Result<(), EncodeError> {
         let head = match self {
@@ -261,7 +260,7 @@ impl Codec for AnyCodec {
             Self::Srmp(codec) => codec.head(message)?,
             Self::LengthField(codec) if !codec.has_prefix() => codec.head(message)?,
             other => {
-                // What is lent to a call lies in memory; the copy leaves the message itself in registers.
+                // A reference would keep the message in memory; the copy leaves the message itself in registers.
                 let message = *message;
                 return other.encode_apart(&message, out);
             }
@@ -364,11 +363,11 @@ mod tests {
         };
         let mut out = Vec::new();
         custom.encode_chat_message(&message, &mut out).unwrap();
-        // Not the default of the trait, which would be a bare "hi".
+        // The trait's default would write a bare "hi".
         assert_eq!(out, b"[ada]: hi\n");
     }
 
-    /// Every answer of a codec about its format: how replies find requests, and what is true of it.
+    /// Returns every answer of a codec about its format: how replies find requests, and its properties.
     fn answers(codec: &AnyCodec) -> (RequestIds, String) {
         let answers = [
             ("hello", codec.begins_with_hello()),

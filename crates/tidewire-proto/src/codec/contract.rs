@@ -1,9 +1,9 @@
-//! The contract of a codec, checked: what the tests of a codec of one's own can call.
+//! Checks the contract of a codec, for the tests of a custom codec.
 //!
-//! Problem: what a codec owes ([`codec`](super)) is easy to get wrong where a read ends within a header, and a server
-//! meets that only under load. Approach: feed a codec what it wrote itself, or any bytes at all, whole and in pieces,
-//! as a lane would, and compare. Nothing here is random; give it what your property test or fuzzer invents, or take
-//! [`check_every_cut`] alone, which needs neither.
+//! Problem: the contract of a codec ([`codec`](super)) is easy to break where a read ends within a header, and a server
+//! meets that only under load. Approach: give a codec its own output, or any bytes, whole and in pieces, like a lane,
+//! and compare. No input is random here; pass what your property test or fuzzer generates, or use [`check_every_cut`]
+//! alone, which needs neither.
 //!
 //! ```
 //! use tidewire_proto::codec::{LengthField, LengthSize, contract};
@@ -17,7 +17,7 @@
 //! # Ok::<(), contract::BrokenContract>(())
 //! ```
 //!
-//! Rejected: panics, which would not let a fuzzer or a property test say what it had in its hands.
+//! Rejected: panics, because a fuzzer or a property test could not report its input.
 
 mod state;
 
@@ -30,59 +30,59 @@ use crate::error::{DecodeError, EncodeError};
 use crate::limits::FRAME_BYTES_MAX;
 use crate::message::Message;
 
-/// A decoded message and the bytes it took.
+/// A decoded message and its bytes.
 pub type Found<'a> = (Message<'a>, &'a [u8]);
 
-/// The whole frames at the front of a stream, and how decoding ended: with an unfinished frame or none, or an error.
+/// The whole frames at the front of a stream, and how decoding ended: with a partial frame or none, or with an error.
 pub type Stream<'a> = (Vec<Found<'a>>, Result<(), DecodeError>);
 
-/// What a codec does that it must not. Places are counted in bytes from the start of the stream.
+/// A violation of the contract. Offsets count the bytes from the start of the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum BrokenContract {
     /// A frame that takes nothing of the input would be decoded for ever.
     #[error("the frame at byte {at} takes no bytes")]
     EmptyFrame {
-        /// Where it starts.
+        /// The offset of the frame.
         at: usize,
     },
-    /// A frame takes more than there is.
+    /// A frame takes more bytes than there are.
     #[error("the frame at byte {at} takes {consumed} bytes of {available}")]
     BeyondInput {
-        /// Where it starts.
+        /// The offset of the frame.
         at: usize,
-        /// Bytes it takes.
+        /// The bytes that it takes.
         consumed: usize,
-        /// Bytes there were.
+        /// The bytes that there were.
         available: usize,
     },
-    /// A frame is longer than allowed, or an unfinished one would be.
+    /// A frame, or a partial frame once it is complete, is longer than allowed.
     #[error(
         "the frame at byte {at} of {bytes} bytes exceeds the limit of {limit} and is not refused"
     )]
     OverLimit {
-        /// Where it starts.
+        /// The offset of the frame.
         at: usize,
         /// Its length.
         bytes: usize,
         /// The limit given.
         limit: usize,
     },
-    /// A frame is called unfinished and has all the bytes it is said to need.
+    /// The codec reports a partial frame although all its bytes are there.
     #[error("the frame at byte {at} is called incomplete and has all of its {frame_bytes} bytes")]
     IsComplete {
-        /// Where it starts.
+        /// The offset of the frame.
         at: usize,
-        /// Its length, as the codec said.
+        /// Its length according to the codec.
         frame_bytes: usize,
     },
     /// The same bytes in pieces gave another frame, one too many or one too few.
     #[error("the frame at byte {at} differs when the stream comes in pieces")]
     PiecesDiffer {
-        /// Where it starts.
+        /// The offset of the frame.
         at: usize,
     },
-    /// The same bytes in pieces ended otherwise.
+    /// The same bytes in pieces ended differently.
     #[error("the end differs when the stream comes in pieces")]
     EndsDiffer {
         /// How decoding the whole ended.
@@ -93,61 +93,62 @@ pub enum BrokenContract {
     /// [`Codec::decode_grown`] gave another answer than [`Codec::decode`].
     #[error("decode_grown differs from decode at byte {at} after {searched} bytes were searched")]
     GrownDiffers {
-        /// Where the frame starts.
+        /// The offset of the frame.
         at: usize,
-        /// How much of it was known to be unfinished.
+        /// The number of its bytes that were known to be incomplete.
         searched: usize,
     },
-    /// A frame like one before, or like this one but for id and payload, decodes otherwise than [`Codec::layout`] says.
+    /// A frame that differs from this one only in id and payload decodes differently than [`Codec::layout`] says.
     #[error("the frame at byte {at} decodes otherwise than its layout says")]
     LayoutReads {
-        /// Where the frame starts.
+        /// The offset of the frame.
         at: usize,
     },
-    /// A message like this one but for id and payload is encoded otherwise than [`Codec::layout`] says.
+    /// A message that differs from this one only in id and payload is encoded differently than [`Codec::layout`] says.
     #[error("messages like message {index} are encoded otherwise than its layout says")]
     LayoutWrites {
         /// Index of the message.
         index: usize,
     },
-    /// The codec refuses a message that it was to carry.
+    /// The codec refuses a message that it must carry.
     #[error("message {index} is refused: {error}")]
     Refused {
         /// Index of the message.
         index: usize,
-        /// Why.
+        /// The codec's error.
         error: EncodeError,
     },
-    /// [`Codec::delivery_header`] is longer than said, differs from call to call, or makes no whole frame with what follows it.
+    /// [`Codec::delivery_header`] is longer than its maximum, differs between calls, or forms no whole frame with the
+    /// bytes behind it.
     #[error("the header of delivery {index} is too long, changes, or is not part of its frame")]
     DeliveryHeader {
         /// Index of the delivery.
         index: usize,
     },
-    /// Encoding changed what was in the output before, or left something there with an error.
+    /// Encoding changed earlier bytes of the output, or left bytes there with an error.
     #[error("encoding message {index} changes what was in the output")]
     OutputChanged {
         /// Index of the message.
         index: usize,
     },
-    /// A message came out otherwise than it went in, or not at all.
+    /// A message was decoded differently than it was encoded, or not at all.
     #[error("message {index} does not come out as it went in")]
     MessageChanged {
         /// Index of the message.
         index: usize,
     },
-    /// More came out than went in, or what went in does not end where its last frame does.
+    /// More messages were decoded than encoded, or bytes are left behind the last frame.
     #[error("something is left after the last of {messages} messages")]
     Leftover {
-        /// How many messages there were.
+        /// The number of messages.
         messages: usize,
     },
 }
 
-/// Decodes the front of a stream over and over, as a lane does, and checks each answer on its own.
+/// Decodes the front of a stream repeatedly, like a lane, and checks each answer by itself.
 ///
 /// # Errors
-/// An answer that no codec may give. That the bytes are no frames is none; it is how the stream ends.
+/// An answer that no codec may give. Bytes that are no frames are not an error; they are how the stream ends.
 pub fn decode_all<'a, C: Codec + ?Sized>(
     codec: &C,
     stream: &'a [u8],
@@ -157,7 +158,7 @@ pub fn decode_all<'a, C: Codec + ?Sized>(
 }
 
 /// Decodes a stream that arrives in pieces of `piece_bytes`, taken in turn, and compares with the whole. Sizes of 0
-/// count as 1. Returns what the whole decodes to.
+/// count as 1. Returns the frames of the whole.
 ///
 /// # Errors
 /// The codec breaks its contract.
@@ -178,7 +179,7 @@ pub fn check_stream<'a, C: Codec + ?Sized>(
     Ok((frames, end))
 }
 
-/// [`check_stream`] without the layouts of its frames.
+/// Checks like [`check_stream`], without the layouts of the frames.
 fn check_pieces<'a, C: Codec + ?Sized>(
     codec: &C,
     stream: &'a [u8],
@@ -220,9 +221,9 @@ fn check_pieces<'a, C: Codec + ?Sized>(
     Ok((frames, end))
 }
 
-/// Encodes messages one behind the other, and checks that they come out as they went in, whole and in pieces of
-/// `piece_bytes`, taken in turn. Give it messages as the codec would decode them: without an id where it has none,
-/// with the flags that it shows.
+/// Encodes messages one behind the other, and checks that they are decoded unchanged, whole and in pieces of
+/// `piece_bytes`, taken in turn. Pass messages as the codec would decode them: without an id if it has none, with the
+/// flags that it shows.
 ///
 /// # Errors
 /// The codec breaks its contract, or refuses one of the messages.
@@ -235,9 +236,9 @@ pub fn check_messages<C: Codec + ?Sized>(
     check_encoded(codec, messages, &stream, piece_bytes)
 }
 
-/// [`check_messages`] for every way of cutting the stream in two, and for pieces of every size up to 16 bytes. Takes
-/// time in the square of the stream's length, so a few short messages and one that crosses a border of the format are
-/// better than many.
+/// Runs [`check_messages`] for every way of cutting the stream in two, and for pieces of every size up to 16 bytes. It
+/// takes time in the square of the stream's length, so a few short messages, and one that crosses a size limit of the
+/// format, are better than many.
 ///
 /// # Errors
 /// As [`check_messages`].
@@ -255,8 +256,8 @@ pub fn check_every_cut<C: Codec + ?Sized>(
     Ok(())
 }
 
-/// Puts the header of each of `subscriptions` in front of each of `messages`, and checks that both are one frame, whole
-/// and in pieces of `piece_bytes`, taken in turn. Returns the deliveries, one behind the other.
+/// Puts the header of each of `subscriptions` in front of each of `messages`, and checks that both together are one
+/// frame, whole and in pieces of `piece_bytes`, taken in turn. Returns the deliveries, one behind the other.
 ///
 /// # Errors
 /// The codec breaks its contract, or refuses one of the messages.
@@ -336,7 +337,7 @@ fn encode_all<C: Codec + ?Sized>(
     Ok(stream)
 }
 
-/// Whether frames like this decoded one are read as [`Codec::decode`] reads them.
+/// Returns whether a template reads variants of this decoded frame like [`Codec::decode`].
 fn layout_reads<C: Codec + ?Sized>(
     codec: &C,
     frame: &[u8],
@@ -372,7 +373,7 @@ fn layout_reads<C: Codec + ?Sized>(
         })
 }
 
-/// Whether frames of messages like this encoded one are written as [`Codec::encode`] writes them.
+/// Returns whether a template writes variants of this encoded frame like [`Codec::encode`].
 fn layout_writes<C: Codec + ?Sized>(codec: &C, frame: &[u8], message: &Message<'_>) -> bool {
     let Some(template) = FrameTemplate::learn(codec, frame, message) else {
         return true;
@@ -390,7 +391,7 @@ fn layout_writes<C: Codec + ?Sized>(codec: &C, frame: &[u8], message: &Message<'
     agrees(message.id, message.payload) && each_variant(&template, agrees)
 }
 
-/// Tries ids at the borders of what formats can express, and payloads that look like what is around them.
+/// Tries ids at the limits of formats, and payloads that look like the bytes around them.
 fn each_variant(
     template: &FrameTemplate<'_>,
     mut is_right: impl FnMut(u32, &[u8]) -> bool,
@@ -428,7 +429,7 @@ fn check_encoded<C: Codec + ?Sized>(
     Ok(())
 }
 
-/// As [`decode_all`] for the part of a stream that starts at byte `start`.
+/// Decodes like [`decode_all`] the part of a stream that starts at byte `start`.
 fn decode_from<'a, C: Codec + ?Sized>(
     codec: &C,
     stream: &'a [u8],
@@ -486,7 +487,7 @@ fn decode_from<'a, C: Codec + ?Sized>(
     }
 }
 
-/// Ids of one byte and more, the border between them, and the largest.
+/// Ids of one byte and more, the limit between them, and the largest.
 const IDS: [u32; 6] = [0, 1, 255, 256, 257, u32::MAX];
 
 #[cfg(test)]

@@ -1,10 +1,10 @@
-//! Every way to break the contract, and that it is found.
+//! Each test breaks the contract in one way and expects the check to find it.
 
 use super::*;
 use crate::codec::{Delimited, FrameLayout, Tw1};
 use crate::message::Kind;
 
-/// A length of one byte before the payload, with one fault.
+/// A length of one byte in front of the payload, with one fault.
 struct Faulty(Fault);
 
 #[derive(Clone, Copy, PartialEq)]
@@ -43,7 +43,7 @@ impl Codec for Faulty {
         }
         let payload = match rest.get(..bytes) {
             Some(payload) => payload,
-            // Hands on what there is, as if no more would come.
+            // The fault: it returns the bytes that are there, as if no more would come.
             None if self.0 == Fault::ForgetsPieces => rest,
             None if self.0 == Fault::ReadsBeyond => rest,
             None if self.0 == Fault::SaysIncomplete => {
@@ -74,7 +74,7 @@ impl Codec for Faulty {
         limit: usize,
     ) -> Result<Decoded<'a>, DecodeError> {
         match self.0 {
-            // Looks only at what is new.
+            // The fault: it looks only at the new bytes.
             Fault::ForgetsGrowth => self.decode(&input[searched..], limit),
             _ => self.decode(input, limit),
         }
@@ -170,7 +170,8 @@ fn bytes_that_are_no_frames_end_the_stream_and_break_nothing() {
     assert_eq!((frames.len(), end), (0, Ok(())));
 }
 
-/// The shared bytes are a payload; in front of them stand its length and the number of the subscription, with one fault.
+/// A codec whose shared bytes are a payload. The header has its length and the number of the subscription, with one
+/// fault.
 struct Headed(HeaderFault);
 
 #[derive(Clone, Copy, PartialEq)]
@@ -234,7 +235,7 @@ fn a_header_of_a_delivery_is_part_of_its_frame() {
     );
 }
 
-/// A codec behind a pointer is checked like any other.
+/// The check accepts a codec behind a pointer.
 #[test]
 fn any_codec_can_be_checked() {
     let codec: &dyn Codec = &Delimited::new();

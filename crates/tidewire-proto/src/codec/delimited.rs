@@ -1,14 +1,14 @@
 //! Delimited: frames that end with a few agreed bytes, CR LF by default.
 //!
-//! Problem: many text protocols and devices end a message with a delimiter and have no header. Approach: the
-//! first occurrence of the delimiter ends the frame; the search compares whole blocks for its first byte. What
-//! is sent is checked to hold no delimiter of its own, because the receiver would see several frames.
+//! Problem: many text protocols and devices end a message with a delimiter and have no header. Approach: the first
+//! occurrence of the delimiter ends the frame; the search compares whole blocks for its first byte. The encoder checks
+//! that a payload contains no delimiter, because the receiver would see several frames.
 //!
-//! Decoding keeps no state, but whoever decodes knows how much of an unfinished frame was searched before, and says so
-//! in `decode_grown`; so a frame that comes in small pieces is searched once.
+//! Decoding keeps no state. The caller knows how much of a partial frame was searched before, and passes it to
+//! `decode_grown`. A frame that comes in small pieces is therefore searched once.
 //!
-//! Rejected: escaping the delimiter inside payloads (the peers would not understand it), and dropping what
-//! is longer than the limit (a message would be lost in silence).
+//! Rejected: escaping the delimiter inside payloads (the peers would not understand it), and dropping frames above the
+//! limit (a message would be lost in silence).
 
 use super::inline::InlineBytes;
 use super::scan::find_bytes;
@@ -17,8 +17,7 @@ use crate::error::{DecodeError, EncodeError};
 use crate::limits::FRAME_BYTES_MAX;
 use crate::message::{Kind, Message};
 
-/// The codec of frames that end with a delimiter. A frame counts whole against its limits, delimiter
-/// included.
+/// The codec of frames that end with a delimiter. The limits count a whole frame, including its delimiter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Delimited {
     delimiter: InlineBytes,
@@ -27,7 +26,7 @@ pub struct Delimited {
 }
 
 impl Delimited {
-    /// Frames that end with CR LF, which is not part of the message, of at most 1 MiB.
+    /// Frames of at most 1 MiB that end with CR LF, which is not part of the message.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -40,7 +39,7 @@ impl Delimited {
     /// Ends frames with these 1 to 16 bytes.
     ///
     /// # Errors
-    /// There are none, or too many.
+    /// The delimiter is empty or too long.
     pub fn with_delimiter(mut self, delimiter: &[u8]) -> Result<Self, InvalidParameter> {
         self.delimiter = InlineBytes::new(delimiter)
             .filter(|bytes| !bytes.as_slice().is_empty())
@@ -51,15 +50,15 @@ impl Delimited {
         Ok(self)
     }
 
-    /// Whether a received message includes its delimiter. A message that ends with the delimiter is then sent
-    /// without another one, so that what was received can be sent on.
+    /// Sets whether a received message includes its delimiter. A message that ends with the delimiter is then sent
+    /// without another one, so that a received message can be forwarded.
     #[must_use]
     pub const fn keep_delimiter(mut self, keep: bool) -> Self {
         self.keep_delimiter = keep;
         self
     }
 
-    /// Longest frame in bytes, delimiter included; the smaller of this and the connection's limit counts.
+    /// Sets the longest frame in bytes, including the delimiter. The connection's limit applies too.
     ///
     /// # Errors
     /// It is 0.
@@ -110,7 +109,7 @@ impl Codec for Delimited {
         let limit = frame_bytes_max.min(self.frame_bytes_max);
         let window = input.get(..limit).unwrap_or(input);
         let delimiter = self.delimiter.as_slice();
-        // A delimiter that has all its bytes only now may have begun before.
+        // A delimiter that is complete only now may have begun in the searched bytes.
         let from = searched
             .saturating_sub(delimiter.len() - 1)
             .min(window.len());
@@ -125,7 +124,7 @@ impl Codec for Delimited {
                 })
             }
             None if window.len() < limit => Ok(Decoded::Incomplete { frame_bytes: 0 }),
-            // Without an end in `limit` bytes the frame has at least one more, however much arrived.
+            // Without an end in `limit` bytes the frame has at least one more, however many bytes arrived.
             None => Err(DecodeError::FrameTooLarge {
                 bytes: limit as u64 + 1,
                 limit: limit as u64,
@@ -153,7 +152,7 @@ impl Codec for Delimited {
         out.reserve(frame_bytes);
         out.extend_from_slice(payload);
         out.extend_from_slice(appended);
-        // Searched with the delimiter behind it: "a" before "aa" has the delimiter's first occurrence at 0.
+        // The search includes the delimiter behind the payload: in "a" and delimiter "aa" the first occurrence is at 0.
         if find_bytes(&out[start..], delimiter) != Some(frame_bytes - delimiter.len()) {
             out.truncate(start);
             return Err(EncodeError::ContainsDelimiter { codec: NAME });

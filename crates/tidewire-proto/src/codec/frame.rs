@@ -1,14 +1,14 @@
-//! What codecs with a length in front of the payload share: cutting it out on the way in, and the header on the way out.
+//! Shared code of codecs with a length in front of the payload: cutting the payload out, and appending the header.
 
 use super::Decoded;
 use crate::error::DecodeError;
 use crate::message::Message;
 
-/// The payload of a frame whose header says how long it is, or what is missing.
+/// The payload of a frame whose header contains its length, or the missing length.
 pub(super) enum Framed<'a> {
-    /// All of it is there.
+    /// All of the frame is there.
     Whole { payload: &'a [u8], consumed: usize },
-    /// More must arrive.
+    /// More bytes must arrive.
     Part { frame_bytes: usize },
 }
 
@@ -41,7 +41,7 @@ impl<'a> Framed<'a> {
         })
     }
 
-    /// The frame that `message` makes of the payload.
+    /// Returns the frame with the message that `message` makes of the payload.
     #[inline(always)]
     pub(super) fn decoded(self, message: impl FnOnce(&'a [u8]) -> Message<'a>) -> Decoded<'a> {
         match self {
@@ -54,17 +54,16 @@ impl<'a> Framed<'a> {
     }
 }
 
-/// What stands in front of a payload: up to twelve bytes, which fit registers, so that finding out what they are has no
-/// need of memory.
+/// The header in front of a payload: up to twelve bytes, which fit registers, so that computing them needs no memory.
 #[derive(Clone, Copy)]
 pub(super) struct Head {
-    /// The first eight, and the next four, in the order of memory.
+    /// The first eight bytes and the next four, in memory order.
     words: (u64, u32),
     bytes: usize,
 }
 
 impl Head {
-    /// The first `bytes` of these, little-endian.
+    /// Takes the first `bytes` of these words, little-endian.
     #[inline(always)]
     pub(super) const fn new(first: u64, next: u32, bytes: usize) -> Self {
         Self {
@@ -73,14 +72,14 @@ impl Head {
         }
     }
 
-    /// Appends the frame that this makes of a payload.
+    /// Appends the frame of this header and a payload.
     #[inline(always)]
     pub(super) fn push_with(self, payload: &[u8], out: &mut Vec<u8>) {
         self.push(out);
         out.extend_from_slice(payload);
     }
 
-    /// Appends all twelve bytes, which takes a single check for room, and cuts off what is too much.
+    /// Appends all twelve bytes, which takes a single capacity check, and truncates the surplus.
     #[inline(always)]
     pub(super) fn push(self, out: &mut Vec<u8>) {
         let (first, next) = self.words;

@@ -1,4 +1,4 @@
-//! A few bytes kept in place, so that a codec's configuration is copied without an allocation.
+//! A few bytes stored inline, so that a codec's configuration is copied without an allocation.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ pub(super) struct InlineBytes {
 }
 
 impl InlineBytes {
-    /// A copy of `bytes`, unless there are too many.
+    /// Copies `bytes`. Returns `None` if there are too many.
     pub(super) fn new(bytes: &[u8]) -> Option<Self> {
         let mut copy = Self::default();
         copy.bytes.get_mut(..bytes.len())?.copy_from_slice(bytes);
@@ -38,5 +38,5 @@ impl fmt::Debug for InlineBytes {
     }
 }
 
-/// Room for every delimiter and constant header met so far, in a cache line with the rest of the codec.
+/// Every delimiter and constant header met so far fits, in a cache line with the rest of the codec.
 pub(super) const INLINE_BYTES_MAX: usize = 16;

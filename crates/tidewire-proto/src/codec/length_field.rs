@@ -1,5 +1,5 @@
-//! Length-field framing: a length, then that many bytes. NewLife's `LengthFieldCodec`, NetBox's headers, and
-//! most home-made protocols are this with other parameters.
+//! Length-field framing: a length, then that many bytes. NewLife's `LengthFieldCodec`, NetBox's headers, and most
+//! custom protocols are this with other parameters.
 //!
 //! ```text
 //!  +-----------------+--------------+--------+-------------
@@ -8,13 +8,13 @@
 //!    0 to 16 bytes     0 to 255       0 to 5   length counts the payload only
 //! ```
 //!
-//! Problem: one format in a dozen shapes, and the common shape must cost no more than one written for it.
-//! Approach: the parameters are data, and the decoder branches once to code compiled for each length size.
-//! The constant header is checked on the way in; the bytes of the offset are written as zeros and not looked
-//! at, because peers keep fields of their own there.
+//! Problem: one format has a dozen variants, and the common variant must cost no more than a codec written for it.
+//! Approach: the parameters are data, and the decoder branches once to code compiled for each length size. The decoder
+//! checks the constant header. The bytes of the offset are written as zeros and ignored on receipt, because peers keep
+//! fields of their own there.
 //!
-//! Rejected: a codec of its own for NetBox (it is `size=-4,header=00000001`), and truncating a length that does
-//! not fit its field, as the original does: the rest of the payload would be read as frames.
+//! Rejected: a separate codec for NetBox (it is `size=-4,header=00000001`), and truncating a length that does not fit
+//! its field, as the original does: the rest of the payload would be read as frames.
 
 use super::frame::{Framed, Head};
 use super::inline::InlineBytes;
@@ -22,7 +22,7 @@ use super::{Codec, Decoded, FrameLayout, InvalidParameter, check_unnamed, is_bar
 use crate::error::{DecodeError, EncodeError};
 use crate::message::{Kind, Message};
 
-/// How the length is written.
+/// The encoding of the length.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum LengthSize {
     /// One byte.
@@ -36,12 +36,12 @@ pub enum LengthSize {
     U32Le,
     /// Four bytes, big-endian.
     U32Be,
-    /// One to five bytes of seven bits, the lowest first; the top bit says that another follows (LEB128).
+    /// One to five bytes of seven bits, the lowest first. The top bit says that another byte follows (LEB128).
     Varint,
 }
 
 impl LengthSize {
-    /// The size with this number: bytes of the field, negative for big-endian, 0 for a varint.
+    /// Returns the size with this number: bytes of the field, negative for big-endian, 0 for a varint.
     #[must_use]
     pub const fn from_number(number: i32) -> Option<Self> {
         match number {
@@ -55,7 +55,7 @@ impl LengthSize {
         }
     }
 
-    /// The longest payload whose length the field can hold. A varint stops at 2^31-1, where its peers do.
+    /// Returns the longest payload whose length the field can hold. A varint stops at 2^31-1, like its peers.
     #[must_use]
     pub const fn payload_bytes_max(self) -> u64 {
         match self {
@@ -76,7 +76,7 @@ pub struct LengthField {
 }
 
 impl LengthField {
-    /// Frames of a length of this size, and nothing else in front of the payload.
+    /// Frames of a length of this size, without any other header.
     #[must_use]
     pub fn new(size: LengthSize) -> Self {
         Self {
@@ -85,17 +85,17 @@ impl LengthField {
         }
     }
 
-    /// Puts so many zero bytes in front of the length; received ones may be anything.
+    /// Puts this many zero bytes in front of the length. Received ones may have any value.
     #[must_use]
     pub const fn with_offset(mut self, bytes: u8) -> Self {
         self.offset_bytes = bytes;
         self
     }
 
-    /// Starts every frame with these bytes, at most 16. A received frame that starts otherwise is an error.
+    /// Starts every frame with these bytes, at most 16. A received frame that starts differently is an error.
     ///
     /// # Errors
-    /// There are too many.
+    /// There are too many bytes.
     pub fn with_header(mut self, header: &[u8]) -> Result<Self, InvalidParameter> {
         self.header = InlineBytes::new(header).ok_or(InvalidParameter {
             parameter: "header",
@@ -104,19 +104,19 @@ impl LengthField {
         Ok(self)
     }
 
-    /// How the length is written.
+    /// The encoding of the length.
     #[must_use]
     pub const fn size(&self) -> LengthSize {
         self.size
     }
 
-    /// Whether anything comes before the length.
+    /// Returns whether any bytes come before the length.
     #[inline(always)]
     pub(super) fn has_prefix(&self) -> bool {
         self.prefix_bytes() > 0
     }
 
-    /// The length that stands in front of the message's payload.
+    /// Returns the header of the message.
     #[inline(always)]
     pub(super) fn head(&self, message: &Message<'_>) -> Result<Head, EncodeError> {
         if !is_bare(message.kind) {
@@ -143,13 +143,13 @@ impl LengthField {
         Ok(Head::new(word, 0, field_bytes))
     }
 
-    /// Bytes of what comes before the length.
+    /// Returns the number of bytes before the length.
     #[inline]
     fn prefix_bytes(&self) -> usize {
         self.header.as_slice().len() + usize::from(self.offset_bytes)
     }
 
-    /// Checks as much of the constant header as has arrived.
+    /// Checks the part of the constant header that has arrived.
     #[inline]
     fn check_header(&self, input: &[u8]) -> Result<(), DecodeError> {
         let header = self.header.as_slice();
@@ -184,7 +184,7 @@ impl Codec for LengthField {
         let Some(field) = input.get(prefix_bytes..) else {
             return Ok(Decoded::Incomplete { frame_bytes: 0 });
         };
-        // One branch on the size; behind it the width of the field is a constant.
+        // There is one branch on the size; behind it the width of the field is a constant.
         let length = match self.size {
             LengthSize::U8 => fixed(field, |[byte]| u64::from(byte)),
             LengthSize::U16Le => fixed(field, |bytes| u64::from(u16::from_le_bytes(bytes))),
@@ -204,7 +204,7 @@ impl Codec for LengthField {
     #[inline(always)]
     fn layout(&self, frame: &[u8], message: &Message<'_>) -> Option<FrameLayout> {
         let header_bytes = frame.len().checked_sub(message.payload.len())?;
-        // A longer one costs as much to compare as to read.
+        // A longer header costs as much to compare as to read.
         if header_bytes > TEMPLATE_HEADER_BYTES_MAX {
             return None;
         }
@@ -224,15 +224,15 @@ impl Codec for LengthField {
     }
 }
 
-/// A length of fixed width and that width, if it has arrived.
+/// Reads a length of fixed width. Returns it with that width, if it has arrived.
 #[inline(always)]
 fn fixed<const N: usize>(field: &[u8], read: impl FnOnce([u8; N]) -> u64) -> Option<(u64, usize)> {
     let bytes = field.first_chunk::<N>()?;
     Some((read(*bytes), N))
 }
 
-/// A varint and its width, once it has arrived. `None` if it can never be one of 32 bits: its end is not
-/// within five bytes, or the fifth holds more than the bits that are left.
+/// Reads a varint. Returns it with its width, once it has arrived. Returns `None` if it can never be one of 32 bits:
+/// its end is not within five bytes, or the fifth byte has more than the remaining bits.
 pub(super) fn read_varint(field: &[u8]) -> Option<Option<(u64, usize)>> {
     let mut value = 0;
     for (index, byte) in field.iter().take(VARINT_BYTES_MAX).enumerate() {
@@ -253,7 +253,7 @@ pub(super) fn push_varint(value: u32, out: &mut Vec<u8>) {
     Head::new(word, 0, bytes).push(out);
 }
 
-/// The bytes of a varint, the first of them the lowest of the word, and how many they are.
+/// Returns the bytes of a varint, the first one in the lowest byte of the word, and their number.
 const fn varint(mut value: u32) -> (u64, usize) {
     let (mut word, mut bytes) = (0, 0);
     while value > 0x7F {
@@ -265,7 +265,7 @@ const fn varint(mut value: u32) -> (u64, usize) {
 }
 
 const NAME: &str = "length-field";
-/// Longest header for which frames have a template.
+/// The longest header for which frames have a template.
 const TEMPLATE_HEADER_BYTES_MAX: usize = 8;
 const VARINT_BYTES_MAX: usize = 5;
 const VARINT_LAST_BYTE_MAX: u8 = 0x0F;

@@ -127,7 +127,7 @@ fn a_payload_that_does_not_fit_the_field_is_an_error_of_the_sender() {
 
 #[test]
 fn a_frame_over_the_limit_is_refused_as_soon_as_its_length_is_there() {
-    // The whole frame counts: 4 bytes in front of 60 are 64.
+    // The limit counts the whole frame: 4 bytes in front of 60 are 64.
     let frame = encoded(sized(4), &[0; 60]);
     assert!(matches!(
         sized(4).decode(&frame, 64),

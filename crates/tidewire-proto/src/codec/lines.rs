@@ -1,14 +1,14 @@
 //! Lines: LF-terminated text, for people with `nc` and programs that print.
 //!
-//! Problem: the simplest peer there is has no header, no ids and a terminal at its end. Approach: every
-//! line that arrives is a one-way message; what leaves is rendered as a line a person understands. Text of
-//! other people passes [`crate::text`] on the way out, because a terminal obeys control characters.
+//! Problem: the simplest peer has no header, no ids and a terminal at its end. Approach: every line that arrives is a
+//! one-way message, and every message that leaves is rendered as a line that a person understands. Text of other people
+//! passes [`crate::text`] on the way out, because a terminal obeys control characters.
 //!
-//! The first characters of a line say what it is: `[ada]: ` and `[ada -> you]: ` for what a member says, `* ` for
-//! notices, `! ` for refusals. No name can hold any of these, see [`validate_name`](crate::body::validate_name), so
-//! none can make a line look like one of another kind.
+//! The first characters of a line give its kind: `[ada]: ` and `[ada -> you]: ` for messages of a member, `* ` for
+//! notices, `! ` for refusals. No name can contain any of these, see [`validate_name`](crate::body::validate_name), so
+//! no name can make a line look like one of another kind.
 //!
-//! Rejected: escaping what people say instead of replacing it (a line within its limit would grow beyond it).
+//! Rejected: escaping people's text instead of replacing characters (a line within its limit would grow beyond it).
 
 use super::scan::find_byte;
 use super::{ChatMessage, Codec, Decoded, Presence, check_unnamed};
@@ -67,7 +67,7 @@ impl Codec for Lines {
                 })
             }
             None if window.len() < limit => Ok(Decoded::Incomplete { frame_bytes: 0 }),
-            // Without an end in `limit` bytes the line has at least one more, however much arrived.
+            // Without an end in `limit` bytes the line has at least one more, however many bytes arrived.
             None => Err(DecodeError::FrameTooLarge {
                 bytes: limit as u64 + 1,
                 limit: limit as u64,
@@ -146,9 +146,9 @@ impl Codec for Lines {
     }
 }
 
-/// Appends what a service says, unchanged.
+/// Appends a message of a service, unchanged.
 fn encode_verbatim(payload: &[u8], out: &mut Vec<u8>) -> Result<(), EncodeError> {
-    // The receiver takes one CR for a part of the terminator; a payload that ends in one gets another.
+    // The receiver reads one CR as a part of the terminator, so a payload that ends in CR gets another one.
     let terminator: &[u8] = if payload.ends_with(b"\r") {
         b"\r\n"
     } else {
@@ -164,7 +164,7 @@ fn encode_verbatim(payload: &[u8], out: &mut Vec<u8>) -> Result<(), EncodeError>
     Ok(())
 }
 
-/// Appends what a room says itself, as a notice: no name of a member can hold its first characters.
+/// Appends a message of the room itself, as a notice: no name of a member can contain its first characters.
 fn encode_announced(payload: &[u8], out: &mut Vec<u8>) -> Result<(), EncodeError> {
     let frame_bytes = NOTICE.len() + payload.len() + 1;
     check_line_bytes(payload.len(), frame_bytes)?;
@@ -175,7 +175,7 @@ fn encode_announced(payload: &[u8], out: &mut Vec<u8>) -> Result<(), EncodeError
     Ok(())
 }
 
-/// Appends a refusal or a farewell: the text, or the code's own words where there is none.
+/// Appends a refusal or a farewell: the text, or the code's own text if it is empty.
 fn encode_reason(text: &str, code: &dyn std::fmt::Display, out: &mut Vec<u8>) {
     if text.is_empty() {
         push_line(format_args!("! {code}"), out);
@@ -186,14 +186,14 @@ fn encode_reason(text: &str, code: &dyn std::fmt::Display, out: &mut Vec<u8>) {
     }
 }
 
-/// Formats straight into `out`, without a string in between.
+/// Formats directly into `out`, without a string in between.
 fn push_line(line: std::fmt::Arguments<'_>, out: &mut Vec<u8>) {
     use std::io::Write;
     // Writing to a vector cannot fail.
     let _ = writeln!(out, "{line}");
 }
 
-/// Refuses what the same codec would refuse to decode.
+/// Refuses a line that the same codec would refuse to decode.
 fn check_line_bytes(payload_bytes: usize, frame_bytes: usize) -> Result<(), EncodeError> {
     if frame_bytes > LINE_BYTES_MAX {
         let around = frame_bytes - payload_bytes;
@@ -299,7 +299,7 @@ mod tests {
     #[test]
     fn peers_cannot_command_the_terminal() {
         let mut out = Vec::new();
-        // An escape sequence, its one-byte form as UTF-8 and as a raw byte, a forged line, and a tab.
+        // The text has an escape sequence, its one-byte form as UTF-8 and as a raw byte, a forged line, and a tab.
         let text = b"\x1b[2Ja\xC2\x9b2Jb\x9b2Jc\r\n[root]: hi\td";
         Lines
             .encode_chat_message(&chat_message("e\u{7}ve", text, false), &mut out)

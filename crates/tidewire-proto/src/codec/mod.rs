@@ -2,31 +2,30 @@
 //!
 //! # The contract of a codec
 //!
-//! - **Decoding is pure**: the same input gives the same answer, whatever was decoded before. A codec
-//!   keeps its configuration but no state of a connection, so one instance serves a whole server. What it
-//!   must know of a connection is in a [`ConnectionState`]; see [below](#state-of-a-connection).
-//! - `decode` looks at the *front* of `input` and consumes at most one frame. It never reads past
-//!   `input`, never panics, and never asks for more than `frame_bytes_max` allows: a frame that would
-//!   be longer is [`DecodeError::FrameTooLarge`] as soon as its header says so.
-//! - Any way of cutting a byte stream into pieces decodes to the same frames ([`Raw`] has no frames and
-//!   says so).
-//! - `encode` appends one whole frame to `out`, or leaves `out` as it was and returns an error.
-//! - Nothing here blocks, allocates (beyond growing `out`) or knows a socket.
+//! - **Decoding is pure**: the same input gives the same answer, whatever was decoded before. A codec keeps its
+//!   configuration but no state of a connection, so one instance serves a whole server. A [`ConnectionState`] holds
+//!   what it must know of a connection; see [below](#state-of-a-connection).
+//! - `decode` looks at the *front* of `input` and consumes at most one frame. It never reads past `input`, never
+//!   panics, and never requires more than `frame_bytes_max`: a frame that would be longer is
+//!   [`DecodeError::FrameTooLarge`] as soon as its header says so.
+//! - Any way of cutting a byte stream into pieces decodes to the same frames ([`Raw`] has no frames and says so).
+//! - `encode` appends one whole frame to `out`, or leaves `out` unchanged and returns an error.
+//! - No method blocks, allocates (beyond growing `out`) or knows a socket.
 //!
-//! [`contract`] checks what can be checked of that, for any codec.
+//! [`contract`] checks this contract for any codec, as far as a test can.
 //!
 //! # A codec of one's own
 //!
 //! Implement [`Codec`] and pass it as [`AnyCodec::custom`] to the builders of servers and clients. Three methods are
-//! needed: a name, `decode` and `encode`. Whatever else the format can say, such as ids of requests, pings or errors, has a
-//! method with a default that refuses it. `encode` decides by [`Message::kind`]: it writes the kinds that its peers understand and
-//! refuses the others with [`EncodeError::Unsupported`]. Without ids a client's requests arrive there as
-//! [`Kind::OneWay`], and what the server answers does too.
+//! required: a name, `decode` and `encode`. Everything else that a format can express, such as ids of requests, pings
+//! or errors, has a method with a default that refuses it. `encode` decides by [`Message::kind`]: it writes the kinds
+//! that its peers understand and refuses the others with [`EncodeError::Unsupported`]. Without ids a client's requests
+//! arrive there as [`Kind::OneWay`], and so do the server's answers.
 //!
-//! A lane reaches such a codec through a pointer, once for every frame; the known ones have decode loops of their own.
-//! [`Codec::layout`] spares it most of these calls: where messages are alike but for id and payload, the lane reads and
-//! writes their frames by itself. A codec without names also says so ([`Codec::repeats_names`]), or its replies are all
-//! written by `encode`.
+//! A lane calls such a codec through a pointer, once for every frame; the known ones have decode loops of their own.
+//! [`Codec::layout`] avoids most of these calls: when messages differ only in id and payload, the lane reads and writes
+//! their frames by itself. A codec without names should also return false from [`Codec::repeats_names`]; otherwise
+//! `encode` writes all of its replies.
 //!
 //! ```
 //! use tidewire_proto::codec::{Codec, Decoded, FrameLayout, contract};
@@ -84,35 +83,35 @@
 //!
 //! # State of a connection
 //!
-//! A codec says by [`Codec::keeps_state`] that it has sequence numbers, header tables or an agreed version, and a lane
+//! [`Codec::keeps_state`] declares that a codec has sequence numbers, header tables or an agreed version. A lane then
 //! keeps a [`ConnectionState`] for each session.
 //!
 //! | call | state | why |
 //! |---|---|---|
 //! | [`Codec::decode_with_state`] | yes | each frame that a session sends, once and in order |
-//! | [`Codec::adapt_frame`] | yes | each frame that a stream is sent, once and in order, whatever made it |
-//! | [`Codec::encode`] and the other ones that encode | no | what is said in a room is encoded once for all members, and other threads encode without the connection |
+//! | [`Codec::adapt_frame`] | yes | each frame sent over a stream, once and in order, whatever made it |
+//! | [`Codec::encode`] and the other methods that encode | no | a room's message is encoded once for all members, and other threads encode without the connection |
 //! | [`Codec::delivery_header`] | no | it is called again after a write that took nothing |
-//! | [`Codec::layout`] | no | a lane reads and writes frames alike without the codec, so a frame that depends on the state has no layout |
+//! | [`Codec::layout`] | no | a lane reads and writes frames of a template without the codec, so a frame that depends on the state has no layout |
 //! | [`Codec::decode`] | no | finds the end of a frame, or looks at the first one of an address |
 //!
-//! So `encode` makes a frame as it would be the first of a connection, and `adapt_frame` makes of it what this connection
-//! is sent. `decode` reads what `encode` made. Where a frame ends does not depend on the state. The state is memory that
-//! a peer can make grow, so the codec bounds it. Frames over UDP are decoded with the state, and sent as they were
-//! encoded: both sides cannot agree on a state when datagrams are lost.
+//! `encode` therefore makes a frame as if it were the first of a connection, and `adapt_frame` turns it into the frame
+//! for this connection. `decode` reads the output of `encode`. The end of a frame does not depend on the state. A peer
+//! can make the state's memory grow, so the codec bounds it. Frames over UDP are decoded with the state, and sent as
+//! they were encoded: both sides cannot agree on a state when datagrams are lost.
 //!
-//! # What a foreign format cannot say
+//! # Limits of foreign formats
 //!
-//! The vocabulary is that of the native protocol; a foreign codec maps as much of it as its peers would
-//! understand, and refuses the rest with [`EncodeError::Unsupported`], which the caller counts:
+//! The vocabulary is that of the native protocol. A foreign codec maps as much of it as its peers understand, and
+//! refuses the rest with [`EncodeError::Unsupported`], which the caller counts:
 //!
 //! - A delivery to a room's member is a one-way message with the payload alone. Presence and gap notices are
-//!   unsupported, so a gap is known to the server's counters only.
-//! - A request or one-way message for a method by name is refused with [`EncodeError::NameUnsupported`] by a
-//!   codec without names, because without its name it would call something else.
-//! - Without ids ([`RequestIds::None`]) a request, its reply and a one-way message look the same, and there
-//!   is no way to refuse: every request must be answered in its turn or the connection closed, or each later
-//!   answer would match the wrong request.
+//!   unsupported, so only the server's counters show a gap.
+//! - A codec without names refuses a request or one-way message for a named method with
+//!   [`EncodeError::NameUnsupported`], because without its name it would call another method.
+//! - Without ids ([`RequestIds::None`]) a request, its reply and a one-way message look the same, and there is no way
+//!   to refuse: every request must be answered in its turn or the connection closed, or each later answer would match
+//!   the wrong request.
 
 mod any;
 pub mod contract;
@@ -150,19 +149,20 @@ use crate::body::ErrorBody;
 use crate::error::{DecodeError, EncodeError};
 use crate::message::{FLAG_PRIVATE, Kind, Message};
 
-/// What `decode` found at the front of its input.
+/// The result of `decode`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decoded<'a> {
-    /// No whole frame yet. `frame_bytes` is the frame's whole length if the header already says it, else 0.
+    /// There is no whole frame yet. `frame_bytes` is the frame's whole length if the header already contains it, else
+    /// 0.
     Incomplete {
-        /// Whole length of the unfinished frame, or 0 if it is not known yet.
+        /// The whole length of the partial frame, or 0 if it is not known yet.
         frame_bytes: usize,
     },
     /// One frame.
     Frame {
-        /// The frame, borrowing the input.
+        /// The frame, which borrows the input.
         message: Message<'a>,
-        /// How many bytes of the input it took.
+        /// The number of bytes of the input that it took.
         consumed: usize,
     },
 }
@@ -170,26 +170,26 @@ pub enum Decoded<'a> {
 /// How the replies of a codec find their requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RequestIds {
-    /// Not at all: the first reply is that to the first request, and both travel as one-way messages.
+    /// By order: the first reply belongs to the first request, and both travel as one-way messages.
     None,
-    /// By an id of 8 bits. The ids 1 to 255 are given out, so at most 255 requests are in flight.
+    /// By an id of 8 bits. The ids are 1 to 255, so at most 255 requests are in flight.
     Bits8,
     /// By an id of 32 bits.
     Bits32,
 }
 
-/// How the names of a codec's methods compare.
+/// The comparison of method names.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum MethodCase {
     /// Byte for byte.
     #[default]
     Exact,
-    /// In lower case; only ASCII letters have one.
+    /// In lower case; only ASCII letters are converted.
     Lower,
 }
 
 impl MethodCase {
-    /// Whether two names are of the same method.
+    /// Returns whether two names are of the same method.
     #[must_use]
     pub fn matches(self, one: &str, other: &str) -> bool {
         match self {
@@ -204,37 +204,39 @@ pub trait Codec: Send + Sync + 'static {
     /// The name used in flags, logs and reports.
     fn name(&self) -> &'static str;
 
-    /// Whether a connection begins with [`Hello`](Kind::Hello) and [`Welcome`](Kind::Welcome). Both are frames of the native
-    /// protocol, so only a codec that reads those can say yes. The defaults of the next four questions follow from it.
+    /// Whether a connection begins with [`Hello`](Kind::Hello) and [`Welcome`](Kind::Welcome). Both are frames of the
+    /// native protocol, so only a codec that reads those can return true. The defaults of the next four methods follow
+    /// from it.
     fn begins_with_hello(&self) -> bool {
         false
     }
 
-    /// Whether both sides answer [`Ping`](Kind::Ping) by [`Pong`](Kind::Pong), so that a silent peer can be told from
-    /// one that is gone.
+    /// Whether both sides answer [`Ping`](Kind::Ping) by [`Pong`](Kind::Pong), so that a silent peer can be
+    /// distinguished from one that is gone.
     fn has_pings(&self) -> bool {
         self.begins_with_hello()
     }
 
-    /// Whether peers can tell a [`GoAway`](Kind::GoAway) from an answer. A codec that says no may still write one, for
-    /// example as a line for people. A client does not send it then, and a server sends it only if no answer is pending.
+    /// Whether peers can distinguish a [`GoAway`](Kind::GoAway) from an answer. A codec that returns false may still
+    /// write one, for example as a line for people. A client then does not send it, and a server sends it only if no
+    /// reply is pending.
     fn has_go_away(&self) -> bool {
         self.begins_with_hello()
     }
 
-    /// Whether an address over UDP is proved by a challenge: a ping, which a client returns in front of its hello. Without
-    /// it a server sends an address no more than came from there, unless it trusts all of them.
+    /// Whether a challenge validates an address over UDP: a ping, which a client returns in front of its hello. Without
+    /// it a server sends an address at most as many bytes as came from there, unless it trusts all addresses.
     fn proves_addresses(&self) -> bool {
         self.begins_with_hello() && self.has_pings()
     }
 
-    /// Whether [`Join`](Kind::Join), [`Say`](Kind::Say) and [`Leave`](Kind::Leave) are frames. Otherwise a chat takes every
-    /// message for a line that somebody typed.
+    /// Whether [`Join`](Kind::Join), [`Say`](Kind::Say) and [`Leave`](Kind::Leave) are frames. Otherwise a chat reads
+    /// every message as a line that a person typed.
     fn has_room_frames(&self) -> bool {
         self.begins_with_hello()
     }
 
-    /// How replies find their requests. The default is by their order.
+    /// How replies find their requests. The default is by order.
     fn ids(&self) -> RequestIds {
         RequestIds::None
     }
@@ -244,7 +246,7 @@ pub trait Codec: Send + Sync + 'static {
         self.ids() != RequestIds::None
     }
 
-    /// Whether a frame is a whole datagram, because nothing in it says where it ends. Over streams it means nothing.
+    /// Whether a frame is a whole datagram, because it does not contain its length. It has no meaning over streams.
     fn fills_datagrams(&self) -> bool {
         false
     }
@@ -254,26 +256,26 @@ pub trait Codec: Send + Sync + 'static {
         false
     }
 
-    /// Whether the programs that speak this format pass numbers as bytes, little-endian, and not as text. A service for such
-    /// programs and for people asks it.
+    /// Whether the programs that use this format pass numbers as little-endian bytes and not as text. A service for
+    /// such programs and for people calls it.
     fn has_binary_arguments(&self) -> bool {
         false
     }
 
-    /// Whether subscribers register for every topic at once, without an answer and again from time to time, and pick
-    /// those they want by themselves. Otherwise they subscribe to patterns and are told an alias.
+    /// Whether subscribers register for every topic at once, without an answer and repeatedly, and filter by
+    /// themselves. Otherwise they subscribe to patterns and receive an alias.
     fn registers_subscribers(&self) -> bool {
         false
     }
 
-    /// Whether replies say the name of the method again, so that a lane must keep it while a request is handled. A codec
-    /// without names, or whose replies have none, spares it that by saying no.
+    /// Whether replies repeat the name of the method, so that a lane must keep it while a request is handled. A codec
+    /// without names, or whose replies have none, returns false to avoid that.
     #[inline(always)]
     fn repeats_names(&self) -> bool {
         true
     }
 
-    /// How the names of methods compare.
+    /// How method names compare.
     fn method_case(&self) -> MethodCase {
         MethodCase::Exact
     }
@@ -288,9 +290,9 @@ pub trait Codec: Send + Sync + 'static {
         frame_bytes_max: usize,
     ) -> Result<Decoded<'a>, DecodeError>;
 
-    /// As [`Codec::decode`], and with the same answer, where the first `searched` bytes of `input` alone were
-    /// [`Decoded::Incomplete`] before. A codec that has to search for the end of a frame need not look at them again
-    /// and should say so here, or a frame that comes in small pieces costs time in the square of its length.
+    /// Decodes like [`Codec::decode`], with the same answer, when the first `searched` bytes of `input` alone were
+    /// [`Decoded::Incomplete`] before. A codec that searches for the end of a frame should implement it and skip these
+    /// bytes. Otherwise a frame that comes in small pieces costs time in the square of its length.
     ///
     /// # Errors
     /// As [`Codec::decode`].
@@ -305,14 +307,14 @@ pub trait Codec: Send + Sync + 'static {
         self.decode(input, frame_bytes_max)
     }
 
-    /// Whether the codec keeps a [`ConnectionState`]. Without it neither of the next two methods is called.
+    /// Whether the codec keeps a [`ConnectionState`]. If not, the next two methods are never called.
     #[inline(always)]
     fn keeps_state(&self) -> bool {
         false
     }
 
-    /// As [`Codec::decode_grown`], for the next frame of this connection. An answer that is no frame leaves the state as it
-    /// was.
+    /// Decodes like [`Codec::decode_grown`], for the next frame of this connection. An answer that is no frame leaves
+    /// the state unchanged.
     ///
     /// # Errors
     /// As [`Codec::decode`].
@@ -328,21 +330,23 @@ pub trait Codec: Send + Sync + 'static {
         self.decode_grown(input, searched, frame_bytes_max)
     }
 
-    /// Appends `frame`, which was encoded for any connection, as this one is to be sent it. Called once for each frame, in
-    /// the order in which they leave.
+    /// Appends `frame`, which was encoded for any connection, in the form for this connection. It is called once for
+    /// each frame, in the order in which they leave.
     fn adapt_frame(&self, state: &mut ConnectionState, frame: &[u8], out: &mut Vec<u8>) {
         let _ = state;
         out.extend_from_slice(frame);
     }
 
-    /// Where id and payload stand in `frame`, which [`Codec::decode`] makes `message` of or [`Codec::encode`] made of it.
-    /// Lanes make a [`FrameTemplate`] of the answer, and read and write frames like this one without the codec.
+    /// Returns the positions of id and payload in `frame`. Either [`Codec::decode`] decodes it to `message`, or
+    /// [`Codec::encode`] made it of that. Lanes make a [`FrameTemplate`] of the answer, and read and write such frames
+    /// without the codec.
     ///
-    /// The answer is a promise. If the frame was decoded: a frame that differs from it in nothing but id, payload and ignored
-    /// bytes decodes to the same message but for id and payload. If it was encoded: to encode a message that differs in
-    /// nothing but id and payload, of the same length, gives the same frame but for these, and is never refused. A codec
-    /// that cannot promise this says nothing, for example because it searches payloads for a delimiter. [`contract`] checks
-    /// the promise. A lane whose codec breaks it takes and sends wrong messages, and nothing worse.
+    /// The answer is a promise. For a decoded frame: a frame that differs only in id, payload and ignored bytes decodes
+    /// to the same message except for id and payload. For an encoded frame: encoding a message that differs only in id
+    /// and payload, with a payload of the same length, gives the same frame except for these, and is never refused. A
+    /// codec that cannot promise this returns `None`, for example because it searches payloads for a delimiter.
+    /// [`contract`] checks the promise. A lane whose codec breaks it receives and sends wrong messages, and nothing
+    /// worse.
     #[inline(always)]
     fn layout(&self, frame: &[u8], message: &Message<'_>) -> Option<FrameLayout> {
         let _ = (frame, message);
@@ -375,8 +379,8 @@ pub trait Codec: Send + Sync + 'static {
         self.encode(&message, out)
     }
 
-    /// Appends the frame by which a room's member learns of another's presence. A codec without such frames
-    /// leaves this as it is.
+    /// Appends the frame that tells a room's member about another member's presence. A codec without such frames keeps
+    /// the default.
     ///
     /// # Errors
     /// As [`Codec::encode`].
@@ -389,8 +393,8 @@ pub trait Codec: Send + Sync + 'static {
         Err(unsupported(self.name(), Kind::Presence))
     }
 
-    /// Appends the notice that `lost` messages of `channel` were dropped before the next one. A codec without
-    /// such frames leaves this as it is.
+    /// Appends the notice that `lost` messages of `channel` were dropped before the next one. A codec without such
+    /// frames keeps the default.
     ///
     /// # Errors
     /// As [`Codec::encode`].
@@ -399,27 +403,28 @@ pub trait Codec: Send + Sync + 'static {
         Err(unsupported(self.name(), Kind::Gap))
     }
 
-    /// Most bytes that [`Codec::delivery_header`] appends; 0 if deliveries have no header. Messages in rooms and topics may be
-    /// shorter by that much than the largest frame.
+    /// Maximum number of bytes that [`Codec::delivery_header`] appends; 0 if deliveries have no header. The maximum
+    /// length of messages in rooms and topics is smaller by that much than the largest frame.
     fn delivery_header_bytes_max(&self) -> usize {
         0
     }
 
-    /// Appends what stands in front of `shared` for this subscriber, for example the subscription's own number. A subscriber
-    /// is sent header and shared bytes as one frame.
+    /// Appends the header in front of `shared` for this subscriber, for example the subscription's own number. A
+    /// subscriber receives header and shared bytes as one frame.
     ///
     /// The shared bytes are encoded once for all members of a room or subscribers of a pattern and kept in its log:
-    /// [`Codec::encode_chat_message`], [`Codec::encode_presence`], and [`Codec::encode`] of a [`Kind::Deliver`]. Notices of gaps
-    /// and the roster of a room get a header, too. A whisper gets none, because it is encoded for one member.
+    /// [`Codec::encode_chat_message`], [`Codec::encode_presence`], and [`Codec::encode`] of a [`Kind::Deliver`]. Gap
+    /// notices and the roster of a room get a header, too. A private message gets none, because it is encoded for one
+    /// member.
     ///
-    /// It is called again if the subscriber took nothing, so the same arguments give the same bytes.
+    /// It is called again if the subscriber took nothing, so the same arguments must give the same bytes.
     fn delivery_header(&self, subscription: Subscription, shared: &[u8], out: &mut Vec<u8>) {
         let _ = (subscription, shared, out);
     }
 
-    /// The topic of a delivery as it is in a log, which is a [`Kind::Deliver`] without its [header](Codec::delivery_header).
-    /// Empty if it shows none. A codec that has names and headers should find it there, so that
-    /// [`Policy::ConflateByTopic`](crate::room::Policy::ConflateByTopic) works.
+    /// Returns the topic of a delivery in a log, which is a [`Kind::Deliver`] without its
+    /// [header](Codec::delivery_header). Empty if it contains none. A codec with names and headers should find it
+    /// there, so that [`Policy::ConflateByTopic`](crate::room::Policy::ConflateByTopic) works.
     fn delivery_topic<'a>(&self, shared: &'a [u8]) -> &'a str {
         match self.decode(shared, usize::MAX) {
             Ok(Decoded::Frame { message, .. }) if message.kind == Kind::Deliver => message.name,
@@ -427,10 +432,10 @@ pub trait Codec: Send + Sync + 'static {
         }
     }
 
-    /// Appends the frame that refuses `request`, of which the kind and the payload do not matter.
+    /// Appends the frame that refuses `request`. The kind and the payload of `request` do not matter.
     ///
-    /// [`Codec::encode`] sends the payload of a [`Kind::Error`] as it is. Foreign codecs have layouts of
-    /// their own for what an [`ErrorBody`] says; this puts it into that of the codec.
+    /// [`Codec::encode`] sends the payload of a [`Kind::Error`] unchanged. Foreign codecs have layouts of their own for
+    /// the content of an [`ErrorBody`]; this method uses the codec's layout.
     ///
     /// # Errors
     /// As [`Codec::encode`].
@@ -446,7 +451,7 @@ pub trait Codec: Send + Sync + 'static {
         })
     }
 
-    /// What a received message of [`Kind::Error`] says, in whatever layout the codec has for it.
+    /// Reads a received message of [`Kind::Error`] in the codec's layout.
     ///
     /// # Errors
     /// [`DecodeError::MalformedPayload`].
@@ -454,15 +459,15 @@ pub trait Codec: Send + Sync + 'static {
         ErrorBody::decode(message.payload)
     }
 
-    /// The number by which a received message of [`Kind::Error`] says why, in the codec's own numbering, which can tell
-    /// more apart than an [`ErrorCode`](crate::body::ErrorCode). 0 if it has none.
+    /// Returns the reason of a received message of [`Kind::Error`] as a number of the codec's own, which can be more
+    /// exact than an [`ErrorCode`](crate::body::ErrorCode). 0 if it has none.
     fn error_number(&self, message: &Message<'_>) -> i32 {
         self.decode_error(message)
             .map_or(0, |body| i32::from(body.code.to_wire()))
     }
 }
 
-/// Whether a codec that sends nothing but payloads sends a message of this kind.
+/// Whether a codec that sends only payloads sends a message of this kind.
 #[inline]
 const fn is_bare(kind: Kind) -> bool {
     matches!(
@@ -471,8 +476,8 @@ const fn is_bare(kind: Kind) -> bool {
     )
 }
 
-/// Refuses a message for a named method or topic: without the name, another method would be called, and nobody
-/// would know what a delivery is about.
+/// Refuses a message for a named method or topic. Without the name it would call another method, or a receiver would
+/// not know the topic of a delivery.
 #[inline]
 fn check_unnamed(message: &Message<'_>, codec: &'static str) -> Result<(), EncodeError> {
     if message.name.is_empty() || !message.kind.has_name() {
@@ -481,7 +486,7 @@ fn check_unnamed(message: &Message<'_>, codec: &'static str) -> Result<(), Encod
     Err(EncodeError::NameUnsupported { codec })
 }
 
-/// The refusal of a kind that a codec has no frames for.
+/// Returns the error for a kind that a codec has no frames for.
 const fn unsupported(codec: &'static str, kind: Kind) -> EncodeError {
     EncodeError::Unsupported { codec, kind }
 }

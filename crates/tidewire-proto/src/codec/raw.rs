@@ -1,17 +1,16 @@
 //! Raw: bytes as they come, without any framing.
 //!
-//! Problem: some peers send a stream in which the receiver sees no frames, and some datagrams are one message
-//! whatever is in them. Approach: whatever is there is one message. Over a stream the pieces are those of the
-//! reads, so they mean nothing; only their concatenation is what was sent. This is the one codec for which
-//! cutting the bytes elsewhere gives other frames.
+//! Problem: some peers send a stream without frames, and some datagrams are one message with any content. Approach: the
+//! available bytes are one message. Over a stream the pieces are those of the reads, so they have no meaning; only
+//! their concatenation is the sent data. It is the only codec for which another cut of the bytes gives other frames.
 //!
-//! Rejected: waiting for more before handing on what is there; it could only guess for how long.
+//! Rejected: waiting for more bytes before passing them on, because the wait could only be a guess.
 
 use super::{Codec, Decoded, FrameLayout, check_unnamed, is_bare, unsupported};
 use crate::error::{DecodeError, EncodeError};
 use crate::message::{Kind, Message};
 
-/// The codec that frames nothing. A message is what was there to read, up to the frame limit.
+/// The codec without frames. A message is the bytes of one read, up to the frame limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Raw;
 

@@ -1,7 +1,7 @@
-//! Searching bytes.
+//! Search in bytes.
 
-/// Finds the first `wanted`, looking at a block at a time: the inner loop has no early exit, so the compiler
-/// compares a whole block with a few vector instructions.
+/// Finds the first `wanted`, a block at a time: the inner loop has no early exit, so the compiler compares a whole
+/// block with a few vector instructions.
 pub(super) fn find_byte(bytes: &[u8], wanted: u8) -> Option<usize> {
     const BLOCK_BYTES: usize = 32;
     let (blocks, rest) = bytes.as_chunks::<BLOCK_BYTES>();
@@ -22,10 +22,10 @@ pub(super) fn find_byte(bytes: &[u8], wanted: u8) -> Option<usize> {
     Some(passed + tail.iter().position(|byte| *byte == wanted)?)
 }
 
-/// Finds the first occurrence of `wanted`, which is not empty and short.
+/// Finds the first occurrence of `wanted`, which is short and not empty.
 ///
-/// Its first byte is searched fast and the rest compared there, so bytes made to look like `wanted` cost at
-/// most its length times the ordinary search.
+/// It searches for the first byte with vector instructions and compares the rest there. Input made to look like
+/// `wanted` costs at most its length times the ordinary search.
 pub(super) fn find_bytes(bytes: &[u8], wanted: &[u8]) -> Option<usize> {
     let first = *wanted.first()?;
     let last_start = bytes.len().checked_sub(wanted.len())?;

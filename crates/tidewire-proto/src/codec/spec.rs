@@ -1,22 +1,22 @@
-//! The names of codecs with their parameters, as people write them in flags and configuration files.
+//! Names of codecs with their parameters, as people write them in flags and configuration files.
 //!
-//! `length-field:size=-4,header=00000001` has to fit an argument of a command and a value of a file, so it is
-//! a name, a colon, and keys with values between commas. Every complaint names the part it is about and what
-//! would be right there. Rejected: a TOML table per codec (does not fit a flag), and ignoring unknown keys (a
-//! misspelt one would leave the peers unable to talk, without a word).
+//! `length-field:size=-4,header=00000001` has to fit an argument of a command and a value of a file, so it is a name, a
+//! colon, and keys with values between commas. Every error names the wrong part and the expected value. Rejected: a
+//! TOML table per codec (it does not fit a flag), and ignoring unknown keys (the peers of a misspelt one could not
+//! communicate, and no error would say why).
 
 use thiserror::Error;
 
 use super::{AnyCodec, Delimited, LengthField, LengthSize, Lines, Raw, Srmp, SrmpRpc, Tw1, Uvrpc};
 
-/// What was given as a codec's name and parameters is not one.
+/// The text does not name a codec with valid parameters.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum CodecSpecError {
     /// No codec has this name; choose one of [`AnyCodec::NAMES`].
     #[error("unknown codec {name:?}; choose one of: {}", AnyCodec::NAMES.join(", "))]
     UnknownName {
-        /// What was given.
+        /// The name in the text.
         name: String,
     },
     /// The codec has no such parameter.
@@ -24,12 +24,12 @@ pub enum CodecSpecError {
     UnknownParameter {
         /// Name of the codec.
         codec: &'static str,
-        /// What was given.
+        /// The parameter in the text.
         parameter: String,
-        /// Those it has, in words.
+        /// The codec's parameters, as text.
         known: &'static str,
     },
-    /// The parameter was given twice.
+    /// The parameter occurs twice.
     #[error("parameter {parameter} of codec {codec} is given twice")]
     RepeatedParameter {
         /// Name of the codec.
@@ -44,24 +44,24 @@ pub enum CodecSpecError {
         codec: &'static str,
         /// Name of the parameter.
         parameter: &'static str,
-        /// What was given.
+        /// The value in the text.
         value: String,
-        /// What it must be, in words.
+        /// The valid values, as text.
         expected: &'static str,
     },
 }
 
-/// A parameter of a codec is outside of what it can be.
+/// A parameter of a codec is outside of its range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("{parameter} must be {expected}")]
 pub struct InvalidParameter {
     /// Name of the parameter.
     pub parameter: &'static str,
-    /// What it must be, in words.
+    /// The valid values, as text.
     pub expected: &'static str,
 }
 
-/// Makes the codec that the text describes.
+/// Makes the codec of this text.
 pub(super) fn parse(text: &str) -> Result<AnyCodec, CodecSpecError> {
     let (name, parameters) = text.split_once(':').unwrap_or((text, ""));
     let parameters = |codec, known: &[&'static str]| Parameters::read(codec, parameters, known);
@@ -128,7 +128,7 @@ fn delimited(parameters: &Parameters<'_>) -> Result<Delimited, CodecSpecError> {
     Ok(codec)
 }
 
-/// The parameters given to a codec, each of them one that it has.
+/// The parameters of a codec. Each of them is one that the codec has.
 struct Parameters<'a> {
     codec: &'static str,
     given: Vec<(&'static str, &'a str)>,
@@ -163,7 +163,7 @@ impl<'a> Parameters<'a> {
         found.map(|(_, value)| *value)
     }
 
-    /// Whether a switch is on: it is there, and not said to be off.
+    /// Returns whether a switch is on: it is given, and not as false.
     fn flag(&self, parameter: &'static str) -> Result<bool, CodecSpecError> {
         match self.value(parameter) {
             None | Some("false") => Ok(false),
@@ -182,7 +182,7 @@ impl<'a> Parameters<'a> {
     }
 }
 
-/// The parameters of a codec in words.
+/// Lists the parameters of a codec as text.
 fn parameters_of(codec: &str) -> &'static str {
     match codec {
         "length-field" => "size, offset and header",
@@ -192,7 +192,7 @@ fn parameters_of(codec: &str) -> &'static str {
     }
 }
 
-/// The bytes that pairs of hex digits stand for.
+/// Decodes pairs of hex digits.
 fn bytes_of_hex(text: &str) -> Option<Vec<u8>> {
     let digits: Option<Vec<u8>> = text
         .chars()

@@ -9,16 +9,15 @@
 //!    bits 7-6: 00 request, 01 one-way, 10 reply, 11 error reply; bits 5-0: kind of payload, 0 to 3
 //! ```
 //!
-//! Problem: requests are matched by one byte. Approach: sequences 1 to 255 are the ids 1 to 255; sequence 0,
-//! which other programs use and we never choose, is id 256, because id 0 names no request. The
-//! [`Correlator`](crate::correlate::Correlator) never gives out a sequence that is still waiting.
+//! Problem: requests are matched by one byte. Approach: sequences 1 to 255 are the ids 1 to 255. Sequence 0, which
+//! other programs use and this codec never chooses, is id 256, because id 0 names no request. The
+//! [`Correlator`](crate::correlate::Correlator) never assigns a sequence that is still waiting.
 //!
-//! The sequence of a one-way message is the low byte of its id, and [`ONE_WAY_SEQUENCE`] is set in the id of a
-//! received one: it can be counted, and cannot be mistaken for a request's. The kind of payload travels in
-//! [`Message::flags`]; see [`PayloadKind`].
+//! The sequence of a one-way message is the low byte of its id, and [`ONE_WAY_SEQUENCE`] is set in the id of a received
+//! one: it can be counted, and cannot be mistaken for a request's. [`Message::flags`] holds the kind of payload; see
+//! [`PayloadKind`].
 //!
-//! Rejected: taking the id's low byte whatever the id is (an answer to id 257 would match the request with
-//! sequence 1).
+//! Rejected: the id's low byte for any id (an answer to id 257 would match the request with sequence 1).
 
 use super::frame::{Framed, Head};
 use super::{Codec, Decoded, FrameLayout, RequestIds, check_unnamed, unsupported};
@@ -26,26 +25,26 @@ use crate::body::{ErrorBody, ErrorCode};
 use crate::error::{DecodeError, EncodeError};
 use crate::message::{Kind, Message};
 
-/// The codec of SRMP frames. The room and the member of a delivery are not sent: it is a one-way message with
-/// the payload alone.
+/// The codec of SRMP frames. It does not send the room and the member of a delivery: a delivery is a one-way message
+/// with the payload alone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Srmp;
 
-/// What the payload of an SRMP frame is, by the sender's account. Its bits are part of [`Message::flags`].
+/// The kind of an SRMP frame's payload, according to the sender. Its bits are part of [`Message::flags`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PayloadKind(u8);
 
 impl PayloadKind {
     /// Text.
     pub const STRING: Self = Self(0);
-    /// Bytes; what a message without flags is sent as.
+    /// Bytes; the kind of a message without flags.
     pub const PACKET: Self = Self(1);
     /// An object in the peers' binary format.
     pub const BINARY: Self = Self(2);
     /// JSON.
     pub const JSON: Self = Self(3);
 
-    /// The kind with this number, if there is one.
+    /// Returns the kind with this number, if there is one.
     #[must_use]
     pub const fn from_wire(number: u8) -> Option<Self> {
         match number {
@@ -54,20 +53,20 @@ impl PayloadKind {
         }
     }
 
-    /// Its number on the wire.
+    /// Returns its number on the wire.
     #[must_use]
     pub const fn to_wire(self) -> u8 {
         self.0
     }
 
-    /// The kind of payload that a message's flags say.
+    /// Returns the kind of payload in a message's flags.
     #[inline]
     #[must_use]
     pub const fn from_flags(flags: u8) -> Self {
         Self((flags >> FLAGS_SHIFT & KIND_LAST) ^ Self::PACKET.0)
     }
 
-    /// The flags of a message with such a payload. Packets have none, so that flags of 0 mean the default.
+    /// Returns the flags of a message with such a payload. Packets have none, so that flags of 0 mean the default.
     #[inline]
     #[must_use]
     pub const fn to_flags(self) -> u8 {
@@ -76,7 +75,7 @@ impl PayloadKind {
 }
 
 impl Srmp {
-    /// What stands in front of the message's payload.
+    /// Returns the header of the message.
     #[inline(always)]
     pub(super) fn head(&self, message: &Message<'_>) -> Result<Head, EncodeError> {
         check_unnamed(message, NAME)?;
@@ -126,7 +125,7 @@ impl Codec for Srmp {
 
     #[inline(always)]
     fn layout(&self, frame: &[u8], message: &Message<'_>) -> Option<FrameLayout> {
-        // The sequence of a delivery is no part of its id.
+        // The sequence of a delivery is not part of its id.
         let is_delivery = message.kind as u8 == Kind::Deliver as u8;
         if frame.len() != SHORT_HEADER_BYTES + message.payload.len() || is_delivery {
             return None;
@@ -146,7 +145,7 @@ impl Codec for Srmp {
         Ok(())
     }
 
-    /// An error is its text; there is no place for a code. Without a text, the code's own words are sent.
+    /// An error is only its text, without a code. If the text is empty, the code's own text is sent.
     fn encode_error(
         &self,
         request: &Message<'_>,
@@ -177,7 +176,7 @@ impl Codec for Srmp {
     }
 }
 
-/// Judges a frame whose header has not come whole.
+/// Decodes the beginning of a frame whose header is not complete.
 #[cold]
 fn decode_start(input: &[u8]) -> Result<Decoded<'_>, DecodeError> {
     if let Some(flags) = input.first() {
@@ -186,9 +185,9 @@ fn decode_start(input: &[u8]) -> Result<Decoded<'_>, DecodeError> {
     Ok(Decoded::Incomplete { frame_bytes: 0 })
 }
 
-/// Refuses flags that no frame starts with: of the 64 kinds of payload that six bits can name there are four. So the
-/// wrong program is told at once, because nearly all text and the records of TLS name others, instead of waiting with it
-/// for as many bytes as its next two say.
+/// Refuses flags that no frame starts with: six bits can name 64 kinds of payload, and only four exist. Nearly all text
+/// and the records of TLS name others, so the wrong program gets an answer at once. Otherwise the decoder would wait
+/// for as many bytes as the next two announce.
 #[inline(always)]
 fn check_start(flags: u8) -> Result<(), DecodeError> {
     if flags & KIND_BITS > KIND_LAST {
@@ -208,13 +207,13 @@ fn decode_long(input: &[u8], frame_bytes_max: usize) -> Result<Option<Framed<'_>
     Framed::cut(input, LONG_HEADER_BYTES, payload_bytes, limit).map(Some)
 }
 
-/// The message whose header starts with these four bytes.
+/// Returns the message whose header starts with these four bytes.
 #[inline(always)]
 fn message_of(head: u32, payload: &[u8]) -> Message<'_> {
     message_with(KINDS[usize::from(head as u8 >> 6)], head, payload)
 }
 
-/// The same, where the kind is known.
+/// Returns the same message, for a known kind.
 #[inline(always)]
 fn message_with(kind: Kind, head: u32, payload: &[u8]) -> Message<'_> {
     let flags = head as u8;
@@ -236,12 +235,12 @@ fn message_with(kind: Kind, head: u32, payload: &[u8]) -> Message<'_> {
     }
 }
 
-/// The first two bytes of a message's header: flags and sequence.
+/// Returns the first two bytes of a message's header: flags and sequence.
 #[inline(always)]
 pub(super) fn start_of(message: &Message<'_>, codec: &'static str) -> Result<[u8; 2], EncodeError> {
     let payload_kind = PayloadKind::from_flags(message.flags).to_wire();
     let direction = match message.kind {
-        // The flags of a delivery are not about its payload, and its id is not a request's.
+        // The flags of a delivery do not describe its payload, and its id is not a request's.
         Kind::Deliver => return Ok([ONE_WAY | PayloadKind::PACKET.to_wire(), 0]),
         Kind::OneWay => return Ok([ONE_WAY | payload_kind, message.id as u8]),
         Kind::Request => REQUEST,
@@ -258,7 +257,7 @@ pub(super) fn start_of(message: &Message<'_>, codec: &'static str) -> Result<[u8
     Ok([direction | payload_kind, message.id as u8])
 }
 
-/// The length for the header, if it can hold it.
+/// Returns the length for the header, if it fits.
 #[inline(always)]
 pub(super) fn check_payload(payload_bytes: usize) -> Result<u32, EncodeError> {
     match u32::try_from(payload_bytes) {
@@ -270,7 +269,7 @@ pub(super) fn check_payload(payload_bytes: usize) -> Result<u32, EncodeError> {
     }
 }
 
-/// The short header, or the long one where the length needs it.
+/// Returns the short header, or the long one if the length requires it.
 #[inline(always)]
 pub(super) fn head_with(start: [u8; 2], payload_bytes: u32) -> Head {
     let short_length = payload_bytes.min(LONG_MARK);
@@ -283,7 +282,7 @@ pub(super) fn head_with(start: [u8; 2], payload_bytes: u32) -> Head {
     Head::new(word | u64::from(payload_bytes) << 32, 0, header_bytes)
 }
 
-/// Set in the id of a received one-way message, whose low byte is the sender's sequence number.
+/// The bit in the id of a received one-way message. The low byte of such an id is the sender's sequence number.
 pub const ONE_WAY_SEQUENCE: u32 = 0x200;
 
 const NAME: &str = "srmp";
@@ -294,9 +293,9 @@ const REPLY: u8 = 0x80;
 const ERROR: u8 = 0xC0;
 /// The kind of payload in the flags.
 const KIND_BITS: u8 = 0x3F;
-/// The highest kind there is. All below it are kinds, so that it masks one that was checked.
+/// The highest kind. All numbers below it are kinds, so it works as a mask for a checked kind.
 const KIND_LAST: u8 = PayloadKind::JSON.0;
-/// Leaves the lowest two bits of a message's flags to the vocabulary's own.
+/// The shift that leaves the lowest two bits of a message's flags to the native vocabulary.
 const FLAGS_SHIFT: u32 = 2;
 const ID_OF_SEQUENCE_0: u32 = 256;
 const SEQUENCE_AT: usize = 1;

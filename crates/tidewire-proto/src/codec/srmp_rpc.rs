@@ -9,13 +9,12 @@
 //!    action
 //! ```
 //!
-//! Problem: the method's name and the value lie in the payload of an SRMP frame. Approach: they become the
-//! name and the payload of the message, so that a service does not see the difference to other codecs; both
-//! stay where they are in the receive buffer. Of an error reply, the payload is what follows the action, and
-//! [`Codec::decode_error`] reads it.
+//! Problem: the method's name and the value lie in the payload of an SRMP frame. Approach: they become the name and the
+//! payload of the message, so a service sees no difference to other codecs. Both stay at their position in the receive
+//! buffer. The payload of an error reply is the part behind the action, and [`Codec::decode_error`] reads it.
 //!
-//! The original names the action in replies, too, and its clients refuse a reply without one: answer with the
-//! name of the request. Rejected: leaving this to every service (each would parse strangers' bytes).
+//! The original repeats the action in replies, too, and its clients refuse a reply without one: answer with the name of
+//! the request. Rejected: leaving this to every service (each would parse untrusted bytes).
 
 use super::length_field::{push_varint, read_varint};
 use super::srmp::{self, Srmp};
@@ -28,12 +27,12 @@ use crate::message::{Kind, Message};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SrmpRpc;
 
-/// The payload of an SRMP frame that is a remote call, its reply or its refusal.
+/// The payload of an SRMP frame: a remote call, its reply or its refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RpcPayload<'a> {
     /// Name of the method.
     pub action: &'a str,
-    /// Why the call was refused; only in error replies.
+    /// The reason of a refusal; only in error replies.
     pub code: Option<i32>,
     /// Arguments or result; empty if there is none.
     pub value: &'a [u8],
@@ -88,7 +87,7 @@ impl<'a> RpcPayload<'a> {
         length_bytes + action_bytes + code_bytes + value_bytes
     }
 
-    /// Appends the payload, whose size has been checked.
+    /// Appends the payload after a check of its size.
     fn push(&self, out: &mut Vec<u8>) {
         push_varint(self.action.len() as u32, out);
         out.extend_from_slice(self.action.as_bytes());
@@ -194,7 +193,7 @@ impl Codec for SrmpRpc {
     }
 }
 
-/// The action at the front of a payload, and what follows.
+/// Returns the action at the front of a payload, and the rest.
 #[inline]
 fn split_action(payload: &[u8]) -> Option<(&str, &[u8])> {
     let (action_bytes, length_bytes) = read_varint(payload)??;
@@ -203,15 +202,15 @@ fn split_action(payload: &[u8]) -> Option<(&str, &[u8])> {
     Some((str::from_utf8(action).ok()?, rest))
 }
 
-/// The code at the front of an error's rest, and what follows.
+/// Returns the code at the front of an error's rest, and the bytes behind it.
 fn split_code(rest: &[u8]) -> Option<(i32, &[u8])> {
     let mut reader = Reader::new(rest);
     let code = reader.array().map(i32::from_le_bytes)?;
     Some((code, reader.rest()))
 }
 
-/// The code and the value that fill the rest of an error's payload, without the length of an empty value, so
-/// that there is one spelling of it.
+/// Returns the code and the value that fill the rest of an error's payload. An empty value has no length, so that there
+/// is one spelling of it.
 fn read_refusal(rest: &[u8]) -> Option<&[u8]> {
     let (_, value) = split_code(rest)?;
     if read_value(value)?.is_empty() {
@@ -220,7 +219,7 @@ fn read_refusal(rest: &[u8]) -> Option<&[u8]> {
     Some(rest)
 }
 
-/// The value that fills the rest of a payload; nothing at all is no value.
+/// Returns the value that fills the rest of a payload. An empty rest is no value.
 #[inline]
 fn read_value(rest: &[u8]) -> Option<&[u8]> {
     if rest.is_empty() {
@@ -230,7 +229,7 @@ fn read_value(rest: &[u8]) -> Option<&[u8]> {
     (u32::from_le_bytes(*length) as usize == value.len()).then_some(value)
 }
 
-/// The numbers of the family are those of HTTP where there is one; the others are TW1's.
+/// Returns the code's number: that of HTTP if there is one, otherwise TW1's.
 fn wire_code(code: ErrorCode) -> i32 {
     CODES
         .iter()

@@ -103,7 +103,7 @@ fn every_kind_of_payload_and_every_sequence_survives() {
     assert_eq!(PayloadKind::from_flags(3), PayloadKind::PACKET);
 }
 
-/// They were waited for: the bytes behind the first two said that some thousands follow.
+/// The bug: the decoder waited, because the bytes behind the first two announced some thousands.
 #[test]
 fn what_other_programs_say_first_is_told_at_once() {
     let first_words: [&[u8]; 8] = [
@@ -187,7 +187,7 @@ fn a_length_over_the_limit_is_refused_as_soon_as_it_is_there() {
     for end in 4..=frame.len() {
         assert_eq!(Srmp.decode(&frame[..end], 63), Err(too_large));
     }
-    // Beyond 2^31-1 no limit helps.
+    // No limit allows more than 2^31-1.
     let beyond = [1, 1, 0xFF, 0xFF, 0, 0, 0, 0x80];
     assert_eq!(
         Srmp.decode(&beyond, usize::MAX),

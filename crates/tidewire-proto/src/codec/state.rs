@@ -3,9 +3,9 @@
 use std::any::Any;
 use std::fmt;
 
-/// The place for what a codec keeps of one connection: sequence numbers, tables of headers, a version that was agreed. A
-/// lane makes one for each session and hands it to [`Codec::decode_with_state`](super::Codec::decode_with_state) and
-/// [`Codec::adapt_frame`](super::Codec::adapt_frame). It holds nothing, and no memory, until the codec asks for it.
+/// Holds what a codec keeps of one connection: sequence numbers, tables of headers, an agreed version. A lane makes one
+/// for each session and passes it to [`Codec::decode_with_state`](super::Codec::decode_with_state) and
+/// [`Codec::adapt_frame`](super::Codec::adapt_frame). It is empty, and holds no memory, until the codec first uses it.
 ///
 /// ```
 /// use tidewire_proto::codec::ConnectionState;
@@ -23,7 +23,7 @@ use std::fmt;
 pub struct ConnectionState(Option<Box<dyn Any + Send>>);
 
 impl ConnectionState {
-    /// The codec's own part. It is made by default the first time; a codec has one type for it.
+    /// Returns the codec's own state. The first call makes it by default; a codec uses one type for it.
     ///
     /// # Panics
     /// Never.

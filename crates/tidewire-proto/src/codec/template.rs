@@ -1,23 +1,23 @@
-//! Frame templates: a frame like one that is known, read and written without the codec.
+//! Frame templates: frames of a known form, read and written without the codec.
 //!
-//! Problem: messages of one session often differ in nothing but id and payload, and reading or writing the header of each
-//! costs more than the rest of the message. Approach: a codec says once where id and payload stand in a frame
-//! ([`Codec::layout`]). A [`FrameTemplate`] of that frame reads the next frames by comparing all other bytes with those of the
-//! first, and writes frames by copying them. The length of the payload is one of the bytes that do not change, so a template
-//! is for payloads of one length, and need not know how a codec spells it.
+//! Problem: messages of one session often differ only in id and payload, and reading or writing the header of each
+//! costs more than the rest of the message. Approach: a codec says once where id and payload are in a frame
+//! ([`Codec::layout`]). A [`FrameTemplate`] of that frame reads the next frames by comparing all other bytes with those
+//! of the first, and writes frames by copying them. The length of the payload is one of the bytes that do not change. A
+//! template is therefore for payloads of one length, and need not know how a codec encodes it.
 //!
-//! Where all that is compared stands in the first eight bytes, one comparison of a word does it. For a known codec the
-//! compiler folds the layout into that comparison as long as the template is a local variable of the loop.
+//! If all compared bytes are within the first eight, one comparison of a word is enough. For a known codec the compiler
+//! folds the layout into that comparison as long as the template is a local variable of the loop.
 //!
-//! Rejected: a template that owns its bytes (every message with a name would have to check it again), and asking the codec
-//! to read and write by itself what it knows (three methods that only the codecs of this library could implement).
+//! Rejected: a template that owns its bytes (every message with a name would have to check it again), and letting the
+//! codec read and write known frames (three methods that only the codecs of this library could implement).
 
 use std::ops::Range;
 
 use super::Codec;
 use crate::message::Message;
 
-/// Where id and payload stand in a frame; see [`Codec::layout`]. All that is behind the payload belongs to the frame.
+/// The positions of id and payload in a frame; see [`Codec::layout`]. All bytes behind the payload belong to the frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FrameLayout {
     payload: Range<usize>,
@@ -25,7 +25,7 @@ pub struct FrameLayout {
     ignored: Range<usize>,
 }
 
-/// Where an id stands.
+/// The position of an id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum IdPosition {
     Nowhere,
@@ -41,7 +41,7 @@ enum IdPosition {
 }
 
 impl FrameLayout {
-    /// A frame with this payload and without an id: it is read with id 0, and written whatever the message's id is.
+    /// A frame with this payload and without an id. It is read with id 0, and written for any id of the message.
     #[inline(always)]
     #[must_use]
     pub const fn new(payload: Range<usize>) -> Self {
@@ -52,7 +52,7 @@ impl FrameLayout {
         }
     }
 
-    /// The id is the four bytes from `at` on, little-endian, in front of the payload.
+    /// Adds an id: the four bytes from `at` on, little-endian, in front of the payload.
     #[inline(always)]
     #[must_use]
     pub const fn with_id(self, at: usize) -> Self {
@@ -60,8 +60,8 @@ impl FrameLayout {
         Self { id, ..self }
     }
 
-    /// The id's lowest byte is the byte at `at`, in front of the payload. It stands for one of the 256 ids from `first` on;
-    /// the frame can express no others.
+    /// Adds an id whose lowest byte is the byte at `at`, in front of the payload. It stands for one of the 256 ids from
+    /// `first` on; the frame can express no others.
     #[inline(always)]
     #[must_use]
     pub const fn with_id_byte(self, at: usize, first: u32) -> Self {
@@ -69,20 +69,20 @@ impl FrameLayout {
         Self { id, ..self }
     }
 
-    /// Decoding does not look at these bytes in front of the payload, so that they may differ from frame to frame.
+    /// Adds bytes in front of the payload that decoding ignores, so that they may differ between frames.
     #[inline(always)]
     #[must_use]
     pub const fn with_ignored(self, ignored: Range<usize>) -> Self {
         Self { ignored, ..self }
     }
 
-    /// Where the payload stands.
+    /// The range of the payload.
     #[must_use]
     pub fn payload(&self) -> Range<usize> {
         self.payload.clone()
     }
 
-    /// Where the id stands: nowhere, in one byte or in four.
+    /// The range of the id: empty, one byte or four.
     #[must_use]
     pub const fn id(&self) -> Range<usize> {
         match self.id {
@@ -101,13 +101,13 @@ impl FrameLayout {
         }
     }
 
-    /// Which bytes decoding does not look at.
+    /// The range of bytes that decoding ignores.
     #[must_use]
     pub fn ignored(&self) -> Range<usize> {
         self.ignored.clone()
     }
 
-    /// Whether everything is where a frame of `frame_bytes` with a payload of `payload_bytes` can have it.
+    /// Whether a frame of `frame_bytes` with a payload of `payload_bytes` can have this layout.
     #[inline(always)]
     fn fits(&self, frame_bytes: usize, payload_bytes: usize) -> bool {
         let is_in_front =
@@ -120,32 +120,32 @@ impl FrameLayout {
     }
 }
 
-/// A frame that others are like but for id and payload. See the module's documentation.
+/// A frame whose variants differ only in id and payload. See the module's documentation.
 #[derive(Clone, Debug)]
 pub struct FrameTemplate<'a> {
     frame: &'a [u8],
     message: Message<'a>,
     layout: FrameLayout,
     payload_bytes: usize,
-    /// Whether the first [`WORD_BYTES`] of a frame are all that is compared.
+    /// Whether only the first [`WORD_BYTES`] of a frame are compared.
     is_short: bool,
-    /// The value that they must have, and which of their bits count.
+    /// Their required value, and a mask of the bits that count.
     word: u64,
     mask: u64,
-    /// Whether the id is the four bytes behind them; else it is in them.
+    /// Whether the id is the four bytes behind them. Otherwise it is within them.
     is_id_behind: bool,
-    /// Bits of the id in the word: how far up, and which.
+    /// The shift of the id in the word, and the mask of its bits.
     id_shift: u32,
     id_bits: u32,
     first_id: u32,
-    /// Bytes in front of the payload, if they are no more than the word.
+    /// The number of bytes in front of the payload, if they are at most a word.
     short_header_bytes: usize,
-    /// The parts that are compared of a frame that is not short.
+    /// The compared parts of a frame that is not short.
     parts: Parts<'a>,
 }
 
-/// The parts that are compared of a longer frame: the bytes in front of a hole, which is an id or is ignored, between that and the
-/// payload, and behind the payload.
+/// The compared parts of a longer frame: the bytes in front of a hole, which is an id or ignored bytes, those between
+/// the hole and the payload, and those behind the payload.
 #[derive(Clone, Copy, Debug)]
 struct Parts<'a> {
     head: &'a [u8],
@@ -180,7 +180,8 @@ impl<'a> Parts<'a> {
 }
 
 impl<'a> FrameTemplate<'a> {
-    /// The template of `frame`, which `codec` decodes to `message` or has encoded it to, if the codec knows a layout.
+    /// Makes the template of `frame`, if the codec knows a layout. `codec` decodes the frame to `message`, or has
+    /// encoded it.
     ///
     /// Frames of less than eight bytes have no template.
     #[inline(always)]
@@ -199,7 +200,7 @@ impl<'a> FrameTemplate<'a> {
         let header_bytes = layout.payload.start;
         let word_bits = bits_of(&(0..header_bytes)) & !bits_of(&layout.ignored);
         let is_word = header_bytes <= WORD_BYTES;
-        // Each form of id in an arm of its own: of a known codec, the compiler then knows what they have in common.
+        // Each form of id has an arm of its own: for a known codec, the compiler then knows their common parts.
         let (is_header_short, id_bits, id_shift, first_id) = match layout.id {
             IdPosition::Nowhere => (is_word, 0, 0, 0),
             IdPosition::Word { at: WORD_BYTES } => (header_bytes == WORD_BYTES + ID_BYTES, 0, 0, 0),
@@ -231,7 +232,8 @@ impl<'a> FrameTemplate<'a> {
         })
     }
 
-    /// As [`FrameTemplate::learn`], for [`FrameTemplate::read`]: frames that do not say where they end have none.
+    /// Makes a template like [`FrameTemplate::learn`], for [`FrameTemplate::read`]. Frames that do not contain their
+    /// length have none.
     #[inline(always)]
     #[must_use]
     pub fn expect<C: Codec + ?Sized>(
@@ -245,15 +247,15 @@ impl<'a> FrameTemplate<'a> {
         Self::learn(codec, frame, message)
     }
 
-    /// The message at the front of `input`, and what is behind its frame, if that frame is like this one but for id and
-    /// payload, and all of it is there. The same as [`Codec::decode`] says, only sooner.
+    /// Reads the message at the front of `input`, if its frame differs from this one only in id and payload, and is
+    /// complete. Returns it with the bytes behind the frame. The result is that of [`Codec::decode`], at less cost.
     #[inline(always)]
     #[must_use]
     pub fn read<'b>(&self, input: &'b [u8]) -> Option<(Message<'b>, &'b [u8])>
     where
         'a: 'b,
     {
-        // All that follows is within a frame of known length, so that the compiler can drop most other checks.
+        // All accesses below are within a frame of known length, so the compiler can drop most other checks.
         let (frame, behind) = input.split_at_checked(self.frame.len())?;
         let (id, payload) = if self.is_short {
             let (first, rest) = frame.split_first_chunk::<WORD_BYTES>()?;
@@ -279,7 +281,7 @@ impl<'a> FrameTemplate<'a> {
         Some((message, behind))
     }
 
-    /// Id and payload of a frame that is not short.
+    /// Reads id and payload of a frame that is not short.
     #[inline(always)]
     fn read_parts<'b>(&self, frame: &'b [u8]) -> Option<(u32, &'b [u8])> {
         let rest = strip(self.parts.head, frame)?;
@@ -304,15 +306,16 @@ impl<'a> FrameTemplate<'a> {
         Some((id, payload))
     }
 
-    /// The id that these bits of a word stand for.
+    /// Returns the id of these bits of a word.
     #[inline(always)]
     fn id_of(&self, bits: u32) -> u32 {
         let first = self.first_id;
         (bits.wrapping_sub(first) & self.id_bits).wrapping_add(first)
     }
 
-    /// Appends the frame with this id and payload. Returns whether it can: the payload must be as long as this one's, and
-    /// the id one that the frame can express. The same as [`Codec::encode`] writes, only sooner.
+    /// Appends the frame with this id and payload. Returns whether that is possible: the payload must have the length
+    /// of the template's, and the frame must be able to express the id. The result is that of [`Codec::encode`], at
+    /// less cost.
     #[must_use]
     pub fn write(&self, id: u32, payload: &[u8], out: &mut Vec<u8>) -> bool {
         let (payload_range, id_range) = (self.layout.payload(), self.layout.id());
@@ -329,38 +332,38 @@ impl<'a> FrameTemplate<'a> {
         true
     }
 
-    /// The frame that was learnt.
+    /// The frame that the template was made of.
     #[must_use]
     pub const fn frame(&self) -> &'a [u8] {
         self.frame
     }
 
-    /// The message that was learnt.
+    /// The message that the template was made of.
     #[must_use]
     pub const fn message(&self) -> &Message<'a> {
         &self.message
     }
 
-    /// Where id and payload stand in the frame.
+    /// The positions of id and payload in the frame.
     #[must_use]
     pub const fn layout(&self) -> &FrameLayout {
         &self.layout
     }
 }
 
-/// How far up the bits of a byte stand in a word.
+/// The shift of the bits of a byte in a word.
 #[inline(always)]
 const fn bits_before(at: usize) -> u32 {
     (at as u32).saturating_mul(u8::BITS)
 }
 
-/// The bits of these bytes in the first word of a frame, as far as they are in it.
+/// The bits of these bytes in the first word of a frame, as far as they are within it.
 #[inline(always)]
 fn bits_of(bytes: &Range<usize>) -> u64 {
     below(bytes.end) & !below(bytes.start)
 }
 
-/// The bits of the first so many bytes of a word.
+/// The bits of the first `bytes` bytes of a word.
 #[inline(always)]
 const fn below(bytes: usize) -> u64 {
     match bytes {
@@ -369,13 +372,13 @@ const fn below(bytes: usize) -> u64 {
     }
 }
 
-/// Returns the bytes behind `part` at the front of `input`. Parts of 8 to 32 bytes are compared without a call, as two ends that may
-/// overlap.
+/// Returns the bytes behind `part` at the front of `input`. Parts of 8 to 32 bytes are compared without a call, as two
+/// ends that may overlap.
 #[inline(always)]
 fn strip<'a>(part: &[u8], input: &'a [u8]) -> Option<&'a [u8]> {
     let (front, rest) = input.split_at_checked(part.len())?;
     let is_same = match part.len() {
-        // No call for what is often empty.
+        // An empty part is common and needs no call.
         0 => true,
         8..=16 => has_ends_of::<8>(front, part),
         17..=32 => has_ends_of::<16>(front, part),
@@ -384,13 +387,13 @@ fn strip<'a>(part: &[u8], input: &'a [u8]) -> Option<&'a [u8]> {
     is_same.then_some(rest)
 }
 
-/// Whether the first and the last `N` bytes are those of the other.
+/// Whether the first and the last `N` bytes of both are equal.
 #[inline(always)]
 fn has_ends_of<const N: usize>(one: &[u8], other: &[u8]) -> bool {
     one.first_chunk::<N>() == other.first_chunk() && one.last_chunk::<N>() == other.last_chunk()
 }
 
-/// The word that is compared at once.
+/// The word of a single comparison.
 const WORD_BYTES: usize = size_of::<u64>();
 const ID_BYTES: usize = size_of::<u32>();
 

@@ -1,11 +1,11 @@
-//! Templates read and write what their codecs do, and take no layout that a frame cannot have.
+//! Templates read and write like their codecs, and accept no layout that a frame cannot have.
 
 use super::*;
 use crate::codec::{AnyCodec, Decoded, RequestIds};
 use crate::error::{DecodeError, EncodeError};
 use crate::message::Kind;
 
-/// Says this of the layout of every frame, and decodes and encodes nothing.
+/// A codec that returns this layout for every frame, and decodes and encodes nothing.
 struct Says(Option<FrameLayout>);
 
 impl Codec for Says {
@@ -26,7 +26,7 @@ impl Codec for Says {
     }
 }
 
-/// A layout of each form, and where the payload of 6 bytes starts in a frame of 40.
+/// A layout of each form, for a payload of 6 bytes in a frame of 40.
 fn layouts() -> Vec<FrameLayout> {
     let at = |start: usize| FrameLayout::new(start..start + 6);
     vec![
@@ -43,7 +43,7 @@ fn layouts() -> Vec<FrameLayout> {
     ]
 }
 
-/// A frame of so many bytes, and the message that is said to be in it.
+/// Makes a template of a frame of any length, with a message of this layout.
 fn learnt<'a>(layout: &FrameLayout, frame: &'a [u8]) -> Option<FrameTemplate<'a>> {
     let payload = frame.get(layout.payload())?;
     let message = Message::with_id(Kind::Request, 3, 7, payload);
@@ -117,7 +117,7 @@ fn another_byte_is_another_frame_but_for_id_payload_and_what_is_ignored() {
     }
 }
 
-/// A lane would else read or write where nothing is.
+/// Otherwise a lane would read or write out of bounds.
 #[test]
 fn a_layout_that_a_frame_cannot_have_is_not_believed() {
     let bytes: Vec<u8> = (0..40).collect();
@@ -170,7 +170,7 @@ fn the_codecs_with_a_layout_are_these() {
             panic!("{name}: no frame");
         };
         let is_read = FrameTemplate::expect(&codec, &frame, &message).is_some();
-        // Nothing in a raw frame says where it ends.
+        // A raw frame does not contain its length.
         assert_eq!(is_read, is_written && name != "raw", "{name}");
     }
 }

@@ -1,22 +1,22 @@
 //! TW1, the native protocol's framing.
 //!
-//! Problem: small messages arrive by the hundred million, so the cost of finding the next frame decides
-//! how much a lane can carry. Approach: a header of fixed size whose first eight bytes are the same for
-//! every kind, so that a single load brings in everything the decision needs and a single bounds check
-//! yields the payload; what depends on the kind comes from a table.
+//! Problem: small messages arrive by the hundred million, so the cost of finding the next frame decides how much a lane
+//! can carry. Approach: a header of fixed size whose first eight bytes are the same for every kind. A single load reads
+//! everything the decision needs, and a single bounds check yields the payload. A table holds the parts that depend on
+//! the kind.
 //!
 //! ```text
 //!  0        4      5       6         8          12
 //!  +--------+------+-------+---------+----------+------------
 //!  | length | kind | flags | channel | id       | payload ...     little-endian
 //!  +--------+------+-------+---------+----------+------------
-//!  length counts everything after itself; the id is there only where Kind::has_id says so;
+//!  length counts everything after itself; the id is there only if Kind::has_id says so;
 //!  with FLAG_NAMED, the payload of a request, one-way, publish or deliver starts with a u8 length and a name
 //! ```
 //!
-//! Rejected: variable-length integers (a header then needs a byte loop and the bench shows it), an id in
-//! every frame (one-way messages of 32 bytes would grow by a tenth), and a checksum (the transports below
-//! carry their own; the load instrument puts one into its payloads).
+//! Rejected: variable-length integers (a header then needs a byte loop, which is measurably slower), an id in every
+//! frame (one-way messages of 32 bytes would grow by a tenth), and a checksum (the transports below have their own; the
+//! load instrument puts one into its payloads).
 
 use super::frame::Head;
 use super::{Codec, Decoded, FrameLayout, Presence, RequestIds};
@@ -31,12 +31,10 @@ pub struct Tw1;
 impl Tw1 {
     /// Appends a frame whose payload `write_payload` appends, so that a body needs no buffer of its own.
     ///
-    /// The length field is filled in afterwards. If `write_payload` fails, `out` is cut back to what it
-    /// was.
+    /// The length field is filled in afterwards. If `write_payload` fails, `out` is truncated to its previous length.
     ///
     /// # Errors
-    /// Whatever `write_payload` returns, and [`EncodeError::PayloadTooLarge`] if the length field cannot
-    /// hold what it wrote.
+    /// The errors of `write_payload`, and [`EncodeError::PayloadTooLarge`] if the length field cannot hold the length.
     pub fn encode_with(
         head: &Message<'_>,
         out: &mut Vec<u8>,
@@ -65,7 +63,7 @@ impl Tw1 {
 }
 
 impl Tw1 {
-    /// What stands in front of the payload of a message without a name.
+    /// Returns the header of a message without a name.
     #[inline(always)]
     pub(super) fn head(&self, message: &Message<'_>) -> Result<Head, EncodeError> {
         let length = length_field(message.kind, message.payload.len())?;
@@ -98,8 +96,8 @@ impl Codec for Tw1 {
         input: &'a [u8],
         frame_bytes_max: usize,
     ) -> Result<Decoded<'a>, DecodeError> {
-        // A frame without id may be shorter than the longest header, and the last thing here. What is read of an id
-        // that is not there is not used.
+        // A frame without id may be shorter than the longest header and end the input. The bytes read for a missing id
+        // are not used.
         let [word @ .., i0, i1, i2, i3] = match input.first_chunk::<ID_HEADER_BYTES>() {
             Some(head) => *head,
             None if input.len() < ONE_WAY_HEADER_BYTES => {
@@ -118,7 +116,7 @@ impl Codec for Tw1 {
         {
             return Err(reject(input, frame_bytes_max));
         }
-        // It is at most `frame_bytes_max`, which is a usize.
+        // The value is at most `frame_bytes_max`, which is a usize.
         let frame_bytes = frame_bytes as usize;
         let Some(mut payload) = input.get(header_bytes..frame_bytes) else {
             return Ok(Decoded::Incomplete { frame_bytes });
@@ -195,14 +193,14 @@ impl Codec for Tw1 {
     }
 }
 
-/// What the table knows about a kind byte.
+/// The table's entry for a kind byte.
 #[derive(Clone, Copy)]
 struct Shape {
     kind: Kind,
     header_bytes: u8,
 }
 
-/// The length field of a frame of this kind, if it can hold the payload.
+/// Returns the length field of a frame of this kind, if it can hold the payload.
 #[inline(always)]
 fn length_field(kind: Kind, payload_bytes: usize) -> Result<u32, EncodeError> {
     let rest = header_bytes(kind) - LENGTH_BYTES;
@@ -216,7 +214,7 @@ fn length_field(kind: Kind, payload_bytes: usize) -> Result<u32, EncodeError> {
     Ok((payload_bytes + rest) as u32)
 }
 
-/// Bytes of the header of a frame of this kind.
+/// Returns the header length of a frame of this kind.
 #[inline(always)]
 const fn header_bytes(kind: Kind) -> usize {
     if kind.has_id() {
@@ -226,7 +224,7 @@ const fn header_bytes(kind: Kind) -> usize {
     }
 }
 
-/// The header of `message` with this length field.
+/// Returns the header of `message` with this length field.
 #[inline(always)]
 fn head_with(message: &Message<'_>, length: u32) -> Head {
     let mut flags = message.flags;
@@ -245,22 +243,22 @@ fn head_with(message: &Message<'_>, length: u32) -> Head {
     Head::new(word, message.id, header_bytes(message.kind))
 }
 
-/// The flags in the first eight bytes of a header.
+/// Returns the flags in the first eight bytes of a header.
 #[inline(always)]
 const fn flags_in(word: u64) -> u8 {
     (word >> 40) as u8
 }
 
-/// The channel in the first eight bytes of a header.
+/// Returns the channel in the first eight bytes of a header.
 #[inline(always)]
 const fn channel_in(word: u64) -> u16 {
     (word >> 48) as u16
 }
 
-/// The name in front of a payload.
+/// Reads the name in front of a payload.
 #[cold]
 fn name_of(payload: &[u8]) -> Option<&str> {
-    // Saying "no name" with a length of 0 would give the frame a second spelling.
+    // A name of length 0 would give a frame without a name a second spelling.
     Reader::new(payload)
         .short_text()
         .filter(|name| !name.is_empty())
@@ -275,7 +273,7 @@ fn encode_named(message: &Message<'_>, out: &mut Vec<u8>) -> Result<(), EncodeEr
     })
 }
 
-/// Appends the name in front of a payload, in the kinds that have one.
+/// Appends the name in front of a payload, if the kind has one.
 fn push_name(message: &Message<'_>, out: &mut Vec<u8>) -> Result<(), EncodeError> {
     if message.name.is_empty() || !message.kind.has_name() {
         return Ok(());
@@ -283,10 +281,10 @@ fn push_name(message: &Message<'_>, out: &mut Vec<u8>) -> Result<(), EncodeError
     push_short_text(message.name, out)
 }
 
-/// The length of the frame that begins with an input which ends inside the fixed header; 0 if it is not known yet.
+/// Returns the length of a frame whose fixed header has not come whole; 0 if it is not known yet.
 ///
-/// Here and below, what is rare is called and returns little: were whole frames returned from there, in memory, those
-/// that are not rare would have to go through memory, too.
+/// This function and the ones below handle rare cases. They are called and return little: if they returned whole frames
+/// in memory, the common frames would have to go through memory, too.
 #[cold]
 fn unfinished(input: &[u8], frame_bytes_max: usize) -> Result<usize, DecodeError> {
     match find_fault(input, frame_bytes_max) {
@@ -295,7 +293,7 @@ fn unfinished(input: &[u8], frame_bytes_max: usize) -> Result<usize, DecodeError
     }
 }
 
-/// As much of the longest header as there is, and zeros.
+/// Copies the available part of the longest header, and fills the rest with zeros.
 #[cold]
 fn padded(input: &[u8]) -> [u8; ID_HEADER_BYTES] {
     let mut head = [0; ID_HEADER_BYTES];
@@ -303,7 +301,7 @@ fn padded(input: &[u8]) -> [u8; ID_HEADER_BYTES] {
     head
 }
 
-/// The reason why a whole header was refused.
+/// Returns the reason why a whole header was refused.
 #[cold]
 fn reject(input: &[u8], frame_bytes_max: usize) -> DecodeError {
     find_fault(input, frame_bytes_max).unwrap_or(DecodeError::FrameTooShort {
@@ -311,7 +309,7 @@ fn reject(input: &[u8], frame_bytes_max: usize) -> DecodeError {
     })
 }
 
-/// The first fault of a header in the order of its bytes, so that a header arriving byte by byte fails with
+/// Returns the first fault of a header in the order of its bytes, so that a header that arrives byte by byte fails with
 /// the same error as one that arrives at once.
 fn find_fault(input: &[u8], frame_bytes_max: usize) -> Option<DecodeError> {
     let frame_bytes = announced_bytes(input)?;
@@ -333,7 +331,7 @@ fn find_fault(input: &[u8], frame_bytes_max: usize) -> Option<DecodeError> {
     (frame_bytes < header_bytes as u64).then_some(too_short)
 }
 
-/// The whole length of the frame at the front of `input`, once its length field is there.
+/// Returns the whole length of the frame at the front of `input`, once its length field is there.
 fn announced_bytes(input: &[u8]) -> Option<u64> {
     let length = input.first_chunk::<LENGTH_BYTES>()?;
     Some(u64::from(u32::from_le_bytes(*length)) + LENGTH_BYTES as u64)
@@ -356,13 +354,13 @@ const fn shapes() -> [Shape; 256] {
     shapes
 }
 
-/// Header of the kinds without an id, length field included.
+/// Header length of the kinds without an id, including the length field.
 pub const ONE_WAY_HEADER_BYTES: usize = 8;
 
-/// Header of the kinds with an id, length field included.
+/// Header length of the kinds with an id, including the length field.
 pub const ID_HEADER_BYTES: usize = 12;
 
-/// [`FLAG_NAMED`] in the first eight bytes of a header.
+/// The bit [`FLAG_NAMED`] in the first eight bytes of a header.
 const NAMED_BIT: u64 = (FLAG_NAMED as u64) << 40;
 const LENGTH_BYTES: usize = 4;
 const UNKNOWN_HEADER_BYTES: usize = u8::MAX as usize;

@@ -137,7 +137,7 @@ fn a_broken_name_is_malformed_and_the_bit_means_nothing_elsewhere() {
     let mut out = Vec::new();
     Tw1.encode(&message, &mut out).unwrap();
     assert_eq!(out, say);
-    // A message has a name or not, whatever its flags say.
+    // The name of the message counts, whatever its flags say.
     out.clear();
     let stray = Message {
         flags: FLAG_NAMED,

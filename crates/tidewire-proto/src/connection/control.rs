@@ -8,7 +8,7 @@ use crate::error::{DecodeError, EncodeError};
 use crate::handshake::{self, Agreed, HandshakeError, Hello, Offer, Welcome};
 use crate::message::{Kind, Message};
 
-/// Name and number that this side tells its peer.
+/// The name and number that this side sends to its peer.
 #[derive(Clone, Copy, Debug)]
 pub struct Identity<'a> {
     /// Name and version of the software.
@@ -23,18 +23,18 @@ pub struct Identity<'a> {
 pub enum Handled {
     /// It was handled. There may be frames to transmit.
     Done,
-    /// It came before the frame that opens the connection, as datagrams may. It is as good as lost.
+    /// It came before the frame that opens the connection, as datagrams may. It counts as lost.
     Early,
-    /// It asks for new work, which is refused because this side will close. Nothing of it was done; see
-    /// [`Connection::new_work`] for whether its sender can be told.
+    /// It requests new work, which is refused because this side will close. Nothing of it was done.
+    /// [`Connection::new_work`] says whether the sender can get an answer.
     Refused,
-    /// The handshake is over: messages may be exchanged. Ask for the next timeout.
+    /// The handshake is over: messages may be exchanged. Call [`Connection::poll_timeout`] again.
     Opened,
     /// The connection has closed.
     Closed(CloseReason),
 }
 
-/// The frames that a connection has to send. There is at most one of each, so that a peer cannot make them many.
+/// The frames that a connection has to send. There is at most one of each, so a peer cannot make them many.
 #[derive(Debug, Default)]
 pub(super) struct Pending {
     pub(super) hello: bool,
@@ -56,11 +56,11 @@ struct Pong {
 enum Words {
     ShuttingDown,
     Reason(CloseReason),
-    /// Those of the service, which are among the connection's last words.
+    /// The text of the service's farewell, which is in `last_words`.
     Own,
 }
 
-/// How many control frames came in the second that began at `window_ns`.
+/// The number of control frames in the second that began at `window_ns`.
 #[derive(Debug, Default)]
 pub(super) struct ControlBudget {
     window_ns: u64,
@@ -82,15 +82,15 @@ impl ControlBudget {
 }
 
 impl Connection {
-    /// The transport is connected or accepted, and its layers have handshakes of their own. They may take as long as the
-    /// handshake of the protocol, which follows them. Call [`Self::handle_connected`] when they are over.
+    /// Starts the phase in which the layers of the transport have handshakes of their own. These may take as long as
+    /// the handshake of the protocol, which follows them. Call [`Self::handle_connected`] when they are over.
     pub fn secure(&mut self, now_ns: u64) {
         self.timing.begin_handshake(now_ns);
         self.phase = Phase::Securing;
     }
 
-    /// The transport is connected, and its layers are ready if it has some. Returns whether the connection is open at once;
-    /// otherwise a hello comes first.
+    /// Handles a connected transport whose layers, if there are any, are ready. Returns whether the connection is open
+    /// at once; otherwise a hello comes first.
     pub fn handle_connected(&mut self, rules: &Rules, now_ns: u64) -> bool {
         self.note_input(now_ns);
         self.timing.begin_handshake(now_ns);
@@ -105,8 +105,8 @@ impl Connection {
         self.is_open()
     }
 
-    /// Handles a frame that is not for the service: it came before the connection was open, or is a control frame.
-    /// Cancels are for whoever keeps the requests, once the connection is open.
+    /// Handles a frame that is not for the service: it came before the connection was open, or is a control frame. Once
+    /// the connection is open, cancels are for the owner of the requests.
     pub fn handle_frame(&mut self, rules: &Rules, message: &Message<'_>, now_ns: u64) -> Handled {
         if is_new_work(message.kind) && self.is_open() && self.new_work.is_refused() {
             return Handled::Refused;
@@ -140,14 +140,15 @@ impl Connection {
             (Phase::AwaitWelcome, kind) => refused(HandshakeError::ExpectedWelcome { kind }),
             (_, Kind::Ping) => self.handle_ping(message),
             (_, Kind::Pong) => Handled::Done,
-            // A second hello or welcome.
+            // A second hello or welcome is an error.
             (_, kind) => {
                 Handled::Closed(CloseReason::Decode(DecodeError::MalformedPayload { kind }))
             }
         }
     }
 
-    /// Handles what is a mistake over a stream and ordinary where frames are lost, repeated and overtake each other.
+    /// Handles frames that are an error over a stream and normal over a transport that loses, repeats and reorders
+    /// them.
     fn handle_lossy(
         &mut self,
         rules: &Rules,
@@ -155,14 +156,14 @@ impl Connection {
         now_ns: u64,
     ) -> Option<Handled> {
         match (self.phase, message.kind) {
-            // The server wants to see that this side receives at its address before it keeps anything.
+            // The server validates the address of this side before it keeps any state.
             (Phase::AwaitWelcome, Kind::Ping) => {
                 self.pending.hello = true;
                 Some(self.handle_ping(message))
             }
             (Phase::AwaitWelcome, Kind::Welcome | Kind::GoAway) => None,
             (Phase::AwaitWelcome, Kind::Error) if message.id == 0 => None,
-            // It overtook the welcome.
+            // The frame overtook the welcome.
             (Phase::AwaitWelcome, _) => Some(Handled::Early),
             // The answer to the challenge came before the hello.
             (Phase::AwaitHello, Kind::Pong) => Some(Handled::Done),
@@ -210,7 +211,7 @@ impl Connection {
         Ok(None)
     }
 
-    /// The handshake is over, with what was agreed if a welcome has to say it.
+    /// Ends the handshake. `accepted` holds the agreed values if a welcome has to carry them.
     fn opened(&mut self, accepted: Result<Option<Agreed>, HandshakeError>) -> Handled {
         match accepted {
             Ok(agreed) => {
@@ -240,7 +241,8 @@ impl Connection {
             return Handled::Closed(CloseReason::GoAway(body.code));
         }
         if self.side == Side::Connecting {
-            // All that was sent so far is written, then this side ends; the server answers what it has read until then.
+            // All output so far is written, then this side ends. The server answers the requests that it has read until
+            // then.
             self.half_close();
         }
         Handled::Done
@@ -257,21 +259,21 @@ impl Connection {
         Handled::Done
     }
 
-    /// Has the peer told that this side will close. It is told once.
+    /// Schedules a go-away for the peer. It is sent once.
     pub(super) fn tell_going(&mut self, code: GoAwayCode) {
         self.tell(code, Words::ShuttingDown);
     }
 
-    /// Has the peer told why the connection closes, if this side may still say it, and the reason is one to be told.
-    /// `keeps_order` tells that replies are matched by their order and that one is owed.
+    /// Schedules the reason of the close for the peer, if this side may still send it, and the reason has a code.
+    /// `keeps_order` means that replies are matched by their order and that one is pending.
     ///
-    /// Returns whether there is something to say. The owner makes one attempt to write it, and never waits.
+    /// Returns whether there is a frame to send. The owner makes one attempt to write it, and never waits.
     pub fn tell_reason(&mut self, rules: &Rules, reason: CloseReason, keeps_order: bool) -> bool {
         let Some(code) = reason.go_away_code() else {
             return false;
         };
-        // Without a frame of its own a farewell looks like a reply, and would be matched with the next request; from a
-        // client it would be a request.
+        // Without a frame of its own a farewell looks like a reply, and the next request would match it. From a client
+        // it would be a request.
         let is_mistaken = keeps_order || (!rules.has_go_away && self.side == Side::Connecting);
         let may_be_written = matches!(
             self.outbound,
@@ -287,8 +289,8 @@ impl Connection {
         true
     }
 
-    /// Has the peer told the last words of the service. They count more than a go-away that was told before.
-    /// Returns whether there are some that were not told yet.
+    /// Schedules the service's farewell for the peer. It overrides a go-away that was sent before. Returns whether
+    /// there is one that was not sent yet.
     pub(super) fn tell_farewell(&mut self) -> bool {
         let Some(code) = self.take_untold_code() else {
             return false;
@@ -304,7 +306,7 @@ impl Connection {
         }
     }
 
-    /// Whether [`Self::poll_transmit`] has something to append.
+    /// Whether [`Self::poll_transmit`] has a frame to append.
     #[must_use]
     pub fn has_transmit(&self) -> bool {
         let Pending {
@@ -319,7 +321,7 @@ impl Connection {
 
     /// Appends the next frame that the connection has to send. Call it until it returns `None`.
     ///
-    /// An error is that of the codec, which has no such frame; `out` is unchanged then.
+    /// An error is that of a codec without such a frame; `out` is then unchanged.
     pub fn poll_transmit<C: Codec + ?Sized>(
         &mut self,
         rules: &Rules,
@@ -327,7 +329,7 @@ impl Connection {
         codec: &C,
         out: &mut Vec<u8>,
     ) -> Option<Result<(), EncodeError>> {
-        // A challenge is answered in front of the hello that is repeated with the answer.
+        // The answer to a challenge precedes the hello that is repeated with it.
         if let Some(Pong { channel, payload }) = self.pending.pong.take() {
             return Some(codec.encode(&Message::new(Kind::Pong, channel, &payload), out));
         }
@@ -367,7 +369,7 @@ impl Connection {
     }
 }
 
-/// The server answered the hello with an error.
+/// Handles a server's error in answer to the hello.
 fn hello_refused(message: &Message<'_>) -> Handled {
     match ErrorBody::decode(message.payload) {
         Ok(body) => refused(HandshakeError::Refused { code: body.code }),

@@ -1,4 +1,4 @@
-//! Which frames may come, as two numbers that a loop over frames keeps in registers.
+//! The allowed frames, as two numbers that a loop over frames keeps in registers.
 
 use super::{CloseReason, Connection, Rules};
 use crate::codec::{Codec, ConnectionState};
@@ -12,8 +12,8 @@ use crate::message::Kind;
 pub struct FrameFilter {
     /// Largest whole frame, in bytes.
     pub frame_bytes_max: usize,
-    /// One bit for the number of every kind that goes to the service. No kind has the number 0: its bit tells that the owner is
-    /// to be asked for every frame.
+    /// One bit for each kind that goes to the service. No kind has the number 0: that bit means that the owner checks
+    /// every frame first.
     service_kinds: u32,
 }
 
@@ -25,8 +25,8 @@ impl FrameFilter {
         self.service_kinds >> kind as u8 & 1 != 0
     }
 
-    /// The same for an owner that looks at every frame before it serves it, as one that limits the rate of a session does.
-    /// Before the end of the handshake it is this filter.
+    /// Returns this filter for an owner that checks every frame before it serves it, for example to limit the rate of a
+    /// session. Before the end of the handshake it is the filter itself.
     #[must_use]
     pub const fn asking(self) -> Self {
         let service_kinds = if self.is_open() { ASKING } else { 0 };
@@ -36,7 +36,8 @@ impl FrameFilter {
         }
     }
 
-    /// Whether no frame goes to the service unasked. Those that may go are told by [`Connection::serves`].
+    /// Whether the owner checks every frame before it goes to the service. [`Connection::serves`] says which ones may
+    /// go.
     #[inline(always)]
     #[must_use]
     pub const fn is_asking(self) -> bool {
@@ -50,8 +51,8 @@ impl FrameFilter {
         self.service_kinds != 0
     }
 
-    /// Why a connection ends when `rest` does not decode. Before the end of the handshake, such bytes most likely come
-    /// from a program that speaks something else.
+    /// Returns why a connection ends when `rest` does not decode. Before the end of the handshake, such bytes most
+    /// likely come from a program with another protocol.
     #[must_use]
     pub fn refuse<C: Codec + ?Sized>(
         self,
@@ -61,7 +62,7 @@ impl FrameFilter {
     ) -> CloseReason {
         let error = match codec.decode_with_state(state, rest, 0, self.frame_bytes_max) {
             Err(error) => error,
-            // A codec that changes its mind: bytes that it refused once would otherwise be kept for ever.
+            // The codec contradicts itself. Without this error the bytes that it refused once would be kept for ever.
             Ok(_) => DecodeError::MalformedFrame,
         };
         if self.is_open() {
@@ -73,8 +74,8 @@ impl FrameFilter {
 }
 
 impl Connection {
-    /// The limits of the next frame. They change when [`Connection::handle_frame`] opens the connection, and not while
-    /// frames of one read are handled otherwise.
+    /// The limits of the next frame. They change when [`Connection::handle_frame`] opens the connection, and otherwise
+    /// not while the frames of one read are handled.
     #[inline(always)]
     #[must_use]
     pub const fn filter(&self, rules: &Rules) -> FrameFilter {
@@ -107,7 +108,7 @@ impl Connection {
     }
 }
 
-/// Whether a frame asks for something to be done, in contrast to one that ends or answers what was begun before.
+/// Whether a frame requests new work, in contrast to one that ends or answers earlier work.
 pub(super) const fn is_new_work(kind: Kind) -> bool {
     matches!(
         kind,
@@ -115,7 +116,7 @@ pub(super) const fn is_new_work(kind: Kind) -> bool {
     )
 }
 
-/// The bit of no kind.
+/// The bit of the number 0, which no kind has.
 const ASKING: u32 = 1;
 
 /// The kinds that are refused when this side is about to close.
@@ -130,7 +131,8 @@ const NEW_WORK_KINDS: u32 = {
     kinds
 };
 
-/// Every kind but those that the connection handles itself, and cancels, which are for whoever keeps the requests.
+/// Every kind except those that the connection handles itself. It includes cancels, which are for the owner of the
+/// requests.
 const SERVICE_KINDS: u32 = {
     let mut kinds = 0;
     let mut index = 0;

@@ -1,9 +1,9 @@
 //! A connection from its first byte to its close, without input and output.
 //!
-//! Problem: handshake, heartbeats, idle timeouts, pausing, draining and half-closing depend on each other, and a lane that
-//! keeps each as a flag of its own can write down combinations that must not be. Approach: one state machine for both
-//! sides. It is fed frames, time and wishes, and asked what to do. It owns no socket, no clock and no thread, so a test
-//! replays any order of events.
+//! Problem: handshake, heartbeats, idle timeouts, pausing, draining and half-closing depend on each other, and a lane
+//! that keeps each as a flag of its own can represent invalid combinations. Approach: one state machine for both sides.
+//! Its owner passes it frames, time and commands, and reads from it what to do. It owns no socket, no clock and no
+//! thread, so a test replays any order of events.
 //!
 //! ```text
 //!  connecting side                                      accepting side
@@ -25,15 +25,15 @@
 //!
 //! # How an owner drives it
 //!
-//! 1. Decode each frame under [`Connection::filter`]. Serve the kinds that the filter lets through, and give every other
-//!    frame to [`Connection::handle_frame`].
+//! 1. Decode each frame under [`Connection::filter`]. Serve the kinds that the filter lets through, and pass every
+//!    other frame to [`Connection::handle_frame`].
 //! 2. After `handle_frame`, `handle_connected`, `handle_timeout` and `drain`, call [`Connection::poll_transmit`]: it
 //!    appends the frames that the connection itself has to send.
-//! 3. Write output, and tell [`Connection::handle_written`], [`Connection::handle_blocked`] or
-//!    [`Connection::handle_write_failed`]. [`Connection::wants`] says what to wait for.
-//! 4. When [`Connection::poll_timeout`] is reached, call [`Connection::handle_timeout`], and ask for the next timeout. A
-//!    timeout only moves to later when bytes come, so it need not be asked for after each read.
-//! 5. Where the transport has layers with handshakes of their own, call [`Connection::secure`] when it is connected or
+//! 3. Write output, and report the result by [`Connection::handle_written`], [`Connection::handle_blocked`] or
+//!    [`Connection::handle_write_failed`]. [`Connection::wants`] says which events to wait for.
+//! 4. When [`Connection::poll_timeout`] is reached, call [`Connection::handle_timeout`], then `poll_timeout` again.
+//!    Input only moves a timeout to later, so the owner need not call it after each read.
+//! 5. If the transport has layers with handshakes of their own, call [`Connection::secure`] when it is connected or
 //!    accepted, and [`Connection::handle_connected`] when the layers are ready.
 //! 6. When [`Connection::close_reason`] gives a reason, take the connection apart. It gives only one.
 //!
@@ -69,38 +69,39 @@ pub struct Rules {
     pub begins_with_hello: bool,
     /// Whether both sides answer pings; see [`Codec::has_pings`](crate::codec::Codec::has_pings).
     pub has_pings: bool,
-    /// Whether peers know a go-away from an answer; see [`Codec::has_go_away`](crate::codec::Codec::has_go_away).
+    /// Whether peers can tell a go-away from an answer; see [`Codec::has_go_away`](crate::codec::Codec::has_go_away).
     pub has_go_away: bool,
-    /// Largest whole frame that this side takes, in bytes.
+    /// Largest whole frame that this side accepts, in bytes.
     pub frame_bytes_max: usize,
-    /// From the beginning to the end of the handshake.
+    /// Maximum duration of the handshake.
     pub handshake_timeout_ns: u64,
     /// Silence that ends an open connection.
     pub idle_timeout_ns: u64,
-    /// Silence that ends an open connection whatever its peer takes: only what the peer sends counts. 0 for never.
+    /// Silence that ends an open connection even if the peer takes output: only input counts. 0 for never.
     pub receive_timeout_ns: u64,
     /// Silence after which a ping is sent; 0 for never.
     pub heartbeat_ns: u64,
-    /// Silence that ends a connection of an address that is not validated.
+    /// Silence that ends a connection of an unvalidated address.
     pub unvalidated_timeout_ns: u64,
-    /// From the first byte of a frame to its last, with a second more for every `frame_bytes_per_second_min` bytes that came.
+    /// Maximum time from the first byte of a frame to its last, with a second more for every
+    /// `frame_bytes_per_second_min` bytes that came.
     pub frame_timeout_ns: u64,
-    /// The slowest that a long frame may come.
+    /// The minimum rate of a long frame.
     pub frame_bytes_per_second_min: usize,
-    /// Control frames that a peer may send in a second.
+    /// Maximum number of control frames of a peer in a second.
     pub control_frames_per_second_max: u32,
 }
 
-/// Which side began the connection.
+/// The side that began the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// This side did.
+    /// This side began it.
     Connecting,
-    /// The peer did.
+    /// The peer began it.
     Accepting,
 }
 
-/// The promise of a transport.
+/// The guarantee of a transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Delivery {
     /// Bytes arrive in order, or the connection ends.
@@ -112,7 +113,7 @@ pub enum Delivery {
 /// The events to wait for at the transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wants {
-    /// Something to read.
+    /// Input to read.
     pub read: bool,
     /// Room to write, or the end of connecting.
     pub write: bool,
@@ -122,9 +123,9 @@ pub struct Wants {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Written {
-    /// Nothing.
+    /// No step is necessary.
     GoOn,
-    /// Call [`Connection::poll_transmit`] and write what it appends: the last words of the service.
+    /// Call [`Connection::poll_transmit`] and write what it appends: the service's farewell.
     Transmit,
     /// End this side of the transport. If [`Connection::is_ending`] then, call [`Connection::handle_ended`] when the transport
     /// has written its last bytes.
@@ -133,11 +134,11 @@ pub enum Written {
     Closed,
 }
 
-/// Boxed once more in the connection, because connections that peers make have none and are many.
+/// It is boxed once more in the connection, because connections that peers make have none and are many.
 #[derive(Debug)]
 struct PeerAgent(Box<str>);
 
-/// One connection. See the [module](self) for how it is driven.
+/// One connection. The [module](self) describes how to drive it.
 #[derive(Debug)]
 pub struct Connection {
     side: Side,
@@ -150,28 +151,28 @@ pub struct Connection {
     timing: Timing,
     new_work: NewWork,
     control_budget: ControlBudget,
-    /// Largest whole frame that both sides take, in bytes.
+    /// Largest whole frame that both sides accept, in bytes.
     frame_bytes_max: usize,
-    /// The words with which either side closes; none for most of its life, so they are kept apart.
+    /// The farewells of both sides. There is none for most of the connection's life, so it is boxed.
     last_words: Option<Box<LastWords>>,
-    /// The peer was told that this side will close.
+    /// Whether the peer was sent a go-away.
     is_going_told: bool,
     /// The server of this connection is shutting down.
     is_draining: bool,
     /// The server's name and version, from its welcome.
     peer_agent: Option<Box<PeerAgent>>,
-    /// The beginning of a frame whose rest has not come, and whole frames that may not be handled yet.
+    /// A partial frame, and whole frames that may not be handled yet.
     pub partial: PartialFrame,
 }
 
 impl Connection {
-    /// A connection that this side makes. Call [`Self::handle_connected`] when the transport is connected.
+    /// Creates a connection that this side makes. Call [`Self::handle_connected`] when the transport is connected.
     #[must_use]
     pub fn connecting(rules: &Rules, delivery: Delivery, now_ns: u64) -> Self {
         Self::new(rules, Side::Connecting, delivery, Phase::Connecting, now_ns)
     }
 
-    /// A connection that a peer made. Without a hello it is open at once.
+    /// Creates a connection that a peer made. Without a hello it is open at once.
     #[must_use]
     pub fn accepted(rules: &Rules, delivery: Delivery, now_ns: u64) -> Self {
         let phase = if rules.begins_with_hello {
@@ -202,7 +203,7 @@ impl Connection {
         }
     }
 
-    /// How far its life has come.
+    /// The phase of its life.
     #[inline]
     #[must_use]
     pub const fn phase(&self) -> Phase {
@@ -223,7 +224,7 @@ impl Connection {
         self.outbound
     }
 
-    /// Why it closed, once it has.
+    /// The reason of the close, once it has closed.
     #[inline]
     #[must_use]
     pub const fn close_reason(&self) -> Option<CloseReason> {
@@ -240,7 +241,7 @@ impl Connection {
         matches!(self.phase, Phase::Closed(_))
     }
 
-    /// Whether messages come from the peer: from the end of the handshake to the close.
+    /// Whether the peer may send messages: from the end of the handshake to the close.
     #[inline]
     #[must_use]
     pub const fn is_open(&self) -> bool {
@@ -254,7 +255,7 @@ impl Connection {
         self.is_open() && !matches!(self.outbound, Outbound::HalfClosed | Outbound::Ending(_))
     }
 
-    /// Whether what is sent can still reach the peer.
+    /// Whether output can still reach the peer.
     #[inline]
     #[must_use]
     pub const fn reaches_peer(&self) -> bool {
@@ -268,7 +269,7 @@ impl Connection {
         matches!(self.side, Side::Connecting)
     }
 
-    /// Whether output may be written before the end of a turn: nothing that the connection ends with is still to come.
+    /// Whether output may be written before the end of a turn: no farewell or end follows it.
     #[inline]
     #[must_use]
     pub const fn may_write_early(&self) -> bool {
@@ -309,14 +310,14 @@ impl Connection {
         matches!(self.inbound, Inbound::Paused(_))
     }
 
-    /// Largest whole frame that both sides take, in bytes.
+    /// Largest whole frame that both sides accept, in bytes.
     #[inline]
     #[must_use]
     pub const fn frame_bytes_max(&self) -> usize {
         self.frame_bytes_max
     }
 
-    /// Lowers the largest frame to what the transport carries.
+    /// Lowers the largest frame to the transport's limit.
     pub fn limit_frames(&mut self, bytes_max: usize) {
         self.frame_bytes_max = self.frame_bytes_max.min(bytes_max);
     }
@@ -353,14 +354,14 @@ impl Connection {
         }
     }
 
-    /// A reason not to read is gone. Returns whether it was the last one, so that reading goes on.
+    /// Removes a reason not to read. Returns whether it was the last one, so that reading goes on.
     pub fn resume(&mut self, reason: PauseReason) -> bool {
         let Inbound::Paused(reasons) = self.inbound else {
             return false;
         };
         let reasons = reasons.without(reason);
         self.inbound = if reasons.is_empty() {
-            // While nothing was read, the rest of a frame could not come.
+            // While the connection did not read, the rest of a frame could not come.
             self.partial.restart_clock();
             Inbound::Reading
         } else {
@@ -379,9 +380,9 @@ impl Connection {
         }
     }
 
-    /// Closes the connection now. What was not written is lost. The first reason stays, also that of a connection which only
-    /// waits for the last bytes of its transport. A peer that said why it closes may do so by a reset, because it did not read
-    /// what crossed its words.
+    /// Closes the connection now. Unwritten output is lost. The first reason stays, also for a connection that only
+    /// waits for the last bytes of its transport. After a peer's farewell a reset may follow, because the peer did not
+    /// read the output that crossed its farewell.
     pub fn close(&mut self, reason: CloseReason) {
         if !self.is_closed() {
             self.phase = Phase::Closed(match (self.outbound, reason, self.peer_farewell()) {
@@ -392,7 +393,8 @@ impl Connection {
         }
     }
 
-    /// Closes the connection when all output is written. Nothing more is read. Where nothing can be written, it closes now.
+    /// Closes the connection when all output is written. No more input is read. If no output can be written, it closes
+    /// now.
     pub fn finish(&mut self, reason: CloseReason) {
         match &mut self.outbound {
             Outbound::Writing { then, .. }
@@ -420,18 +422,18 @@ impl Connection {
         }
     }
 
-    /// The server shuts down: the peer is told, or this side ends after what it owes.
+    /// Begins the shutdown of the server: the peer gets a go-away, or this side ends after its pending replies.
     pub fn drain(&mut self, rules: &Rules) {
         self.is_draining = true;
         match self.outbound {
-            // It is about to close, for the reason that it has.
+            // It is about to close, for its own reason.
             Outbound::Ending(_) => return,
             Outbound::HalfClosed => return self.close(CloseReason::Shutdown),
             _ if !self.is_open() => return self.close(CloseReason::Shutdown),
             _ => {}
         }
         match self.side {
-            // A server that this side connected to needs no word: the end of the stream says it.
+            // A server that this side connected to needs no go-away: the end of the stream is enough.
             Side::Accepting if rules.has_go_away => {
                 self.tell_going(GoAwayCode::Shutdown);
                 self.new_work = if self.partial.has_frames() {
@@ -441,16 +443,16 @@ impl Connection {
                 };
             }
             _ if self.delivery == Delivery::Lossy && !rules.has_go_away => {
-                // The peer need not know that it should answer this side's end with its own.
+                // The peer may not know that it should answer this side's end with its own.
                 self.is_going_told = true;
                 self.finish(CloseReason::Shutdown);
             }
-            // All that has arrived is read and answered before this side ends.
+            // All input that has arrived is read and answered before this side ends.
             _ => self.half_close(),
         }
     }
 
-    /// The peer ended its side: what this side has for it is written first.
+    /// Handles the end of the peer's side: this side's output is written first.
     pub fn handle_input_end(&mut self) {
         let reason = self.end_reason();
         match self.outbound {
@@ -460,14 +462,14 @@ impl Connection {
         }
     }
 
-    /// The transport took less than it was offered.
+    /// The transport took less output than was offered.
     pub fn handle_blocked(&mut self) {
         if let Outbound::Writing { is_blocked, .. } = &mut self.outbound {
             *is_blocked = true;
         }
     }
 
-    /// The transport takes output again. A peer that takes what it is sent is not idle.
+    /// The transport takes output again. A peer that takes output is not idle.
     pub fn handle_writable(&mut self, now_ns: u64) {
         if let Outbound::Writing { is_blocked, .. } = &mut self.outbound
             && std::mem::take(is_blocked)
@@ -477,8 +479,8 @@ impl Connection {
         }
     }
 
-    /// All output was written. `has_pending_replies` tells whether requests that were read wait for their answers, and `has_layers`
-    /// whether the transport has something of its own to write at the end.
+    /// Handles the moment when all output is written. `has_pending_replies` says whether requests that were read wait
+    /// for their replies, and `has_layers` whether the transport has bytes of its own to write at the end.
     pub fn handle_written(
         &mut self,
         rules: &Rules,
@@ -487,7 +489,7 @@ impl Connection {
         now_ns: u64,
     ) -> Written {
         if !rules.has_pings && self.delivery == Delivery::Reliable && self.is_open() {
-            // A listener that never types is not idle while it takes what it is sent.
+            // A listener that never sends is not idle while it takes output.
             self.timing.note_taken(now_ns);
         }
         let Outbound::Writing { then, .. } = self.outbound else {
@@ -530,8 +532,8 @@ impl Connection {
         }
     }
 
-    /// The peer takes nothing any more. What it sent before is still read, to its end: a client that says good-bye and
-    /// closes at once must be heard.
+    /// Handles a peer that takes no more output. Its earlier input is still read to its end: the messages of a client
+    /// that sends and closes at once must arrive.
     pub fn handle_write_failed(&mut self) {
         match self.outbound {
             Outbound::Writing {
@@ -543,7 +545,7 @@ impl Connection {
         }
     }
 
-    /// Whether the connection waits for answers before it ends.
+    /// Whether the connection waits for pending replies before it ends.
     #[must_use]
     pub const fn waits_for_answers(&self) -> bool {
         match self.outbound {
@@ -559,7 +561,7 @@ impl Connection {
         }
     }
 
-    /// Frames that were left when reading paused have been handled.
+    /// The frames that were left when reading paused have been handled.
     pub fn handle_backlog_served(&mut self) {
         if self.new_work == NewWork::ServedToBacklog && !self.partial.has_frames() {
             self.new_work = NewWork::Refused;
@@ -572,13 +574,13 @@ impl Connection {
         self.new_work
     }
 
-    /// Whether the peer has said that it will close.
+    /// Whether the peer has announced that it will close.
     #[must_use]
     pub const fn is_peer_going(&self) -> bool {
         matches!(&self.last_words, Some(words) if words.peer.is_some())
     }
 
-    /// Why the connection ends when its peer has nothing more to say.
+    /// The reason of the close when the peer's input has ended.
     #[must_use]
     pub fn end_reason(&self) -> CloseReason {
         match self.peer_farewell() {

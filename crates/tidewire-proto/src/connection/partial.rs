@@ -1,14 +1,14 @@
-//! The end of what was read: the beginning of a frame, or whole frames that may not be handled yet.
+//! The unhandled end of a read: a partial frame, or whole frames that may not be handled yet.
 
 /// Bytes that were read and not handled.
 ///
-/// An idle connection holds none: the memory goes back to whoever lent it.
+/// An idle connection holds none: the memory goes back to its owner.
 #[derive(Debug, Default)]
 pub struct PartialFrame {
     bytes: Vec<u8>,
-    /// They may begin with whole frames, which were left when reading paused.
+    /// Whether the bytes may begin with whole frames, which were left when reading paused.
     has_frames: bool,
-    /// When the frame that they begin with began to arrive, or reading it went on; 0 while there is none.
+    /// The time when the first frame began to arrive, or when reading it went on; 0 while there is none.
     began_ns: u64,
 }
 
@@ -20,14 +20,14 @@ impl PartialFrame {
         &self.bytes
     }
 
-    /// Memory held: the capacity of the buffer.
+    /// The memory held: the capacity of the buffer.
     #[inline]
     #[must_use]
     pub fn held_bytes(&self) -> usize {
         self.bytes.capacity()
     }
 
-    /// Frees what the buffer holds beyond its bytes, if that is much.
+    /// Frees the unused capacity of the buffer, if it is large.
     pub fn shrink(&mut self) {
         if self.bytes.capacity() > 2 * self.bytes.len() + SHRINK_BYTES_MIN {
             self.bytes.shrink_to_fit();
@@ -41,14 +41,14 @@ impl PartialFrame {
         self.bytes.is_empty()
     }
 
-    /// Whether they may begin with whole frames.
+    /// Whether the bytes may begin with whole frames.
     #[inline]
     #[must_use]
     pub const fn has_frames(&self) -> bool {
         self.has_frames
     }
 
-    /// Keeps the beginning of a frame.
+    /// Keeps a partial frame.
     #[inline]
     pub fn keep(&mut self, bytes: Vec<u8>, now_ns: u64) {
         self.bytes = bytes;
@@ -67,20 +67,20 @@ impl PartialFrame {
         self.began_ns = 0;
     }
 
-    /// A frame has ended, or its rest could not come because it was not read: the next one has all of its time.
+    /// Restarts the time of a frame. A frame has ended, or its rest could not come because the connection did not read.
     #[inline]
     pub fn restart_clock(&mut self) {
         self.began_ns = 0;
     }
 
-    /// When the frame that has begun did so, if there is one.
+    /// The time when the partial frame began, if there is one.
     #[must_use]
     pub(super) fn frame_began_ns(&self) -> Option<u64> {
         let has_begun = self.began_ns != 0 && !self.bytes.is_empty() && !self.has_frames;
         has_begun.then_some(self.began_ns)
     }
 
-    /// Takes the bytes out, and whether they may begin with whole frames.
+    /// Takes the bytes out. Returns them, and whether they may begin with whole frames.
     #[inline]
     #[must_use]
     pub fn take(&mut self) -> (Vec<u8>, bool) {
@@ -89,5 +89,5 @@ impl PartialFrame {
     }
 }
 
-/// Memory that is not worth a smaller copy of a buffer.
+/// The capacity that is too small for a smaller copy of a buffer.
 const SHRINK_BYTES_MIN: usize = 1_024;

@@ -1,4 +1,4 @@
-//! Why a connection ends.
+//! Reasons why a connection ends.
 
 use std::fmt;
 use std::io;
@@ -8,11 +8,11 @@ use crate::error::DecodeError;
 use crate::handshake::HandshakeError;
 use crate::layer::LayerError;
 
-/// Why a session ended. Counted by [`CloseReason::name`].
+/// The reason why a session ended. Counters use [`CloseReason::name`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CloseReason {
-    /// The peer closed in order, over UDP by an empty datagram.
+    /// The peer closed in order; over UDP by an empty datagram.
     PeerClosed,
     /// The peer vanished: reset or broken pipe.
     PeerReset,
@@ -22,34 +22,33 @@ pub enum CloseReason {
     Shutdown,
     /// The peer announced that it would close.
     GoAway(GoAwayCode),
-    /// Nothing came for the idle timeout, or for the receive timeout.
+    /// No input came for the idle timeout, or for the receive timeout.
     IdleTimeout,
     /// A frame began and did not end in time.
     FrameTimeout,
-    /// No accepted hello in time, or no answer to a service that asked who the peer is.
+    /// No accepted hello came in time, or no answer to a service's login.
     HandshakeTimeout,
     /// The hello or welcome was not acceptable.
     Handshake(HandshakeError),
-    /// The bytes were not frames of the codec.
+    /// The bytes are not frames of the codec.
     Decode(DecodeError),
-    /// Fell behind in a room whose policy disconnects.
+    /// The session fell behind in a room whose policy disconnects.
     SlowSubscriber,
-    /// The server was near its memory limit, and this session among those that pay first: the newest that had not finished
-    /// their handshake or a frame, or those that were furthest behind.
+    /// The server was near its memory limit and closed this session first. It closes the newest sessions with an
+    /// unfinished handshake or frame, or those that are furthest behind.
     MemoryLimit,
-    /// More control frames than allowed.
+    /// The peer sent more control frames than allowed.
     ControlFlood,
-    /// Sent more messages or bytes in a second than the server's rate limit allows, which closes those that do.
+    /// The peer sent more messages or bytes in a second than the server's rate limit, which is set to close sessions.
     RateLimit,
-    /// Sent a request with the id of another one that it still waits for, so that their replies could not be told apart.
+    /// The peer sent a request with the id of another one that still waits, so their replies could not be told apart.
     RequestIdReused,
     /// The lane failed: its service panicked or its poller did.
     LaneFailed,
-    /// Fell silent over UDP before its address was established; see
-    /// [`Rules::unvalidated_timeout_ns`](super::Rules::unvalidated_timeout_ns). It was not told.
+    /// The peer fell silent over UDP before its address was validated; see
+    /// [`Rules::unvalidated_timeout_ns`](super::Rules::unvalidated_timeout_ns). It gets no go-away.
     Unvalidated,
-    /// Made room for another address over UDP, as the oldest that was not established. It was
-    /// not told.
+    /// The session made room for another address over UDP, as the oldest unvalidated one. The peer gets no go-away.
     Evicted,
     /// A layer of the transport, such as TLS, could not go on.
     Layer(LayerError),
@@ -82,7 +81,7 @@ impl CloseReason {
         "io",
     ];
 
-    /// The place of this reason among [`CloseReason::NAMES`].
+    /// The index of this reason in [`CloseReason::NAMES`].
     #[must_use]
     pub const fn index(self) -> usize {
         match self {
@@ -115,8 +114,8 @@ impl CloseReason {
         Self::NAMES[self.index()]
     }
 
-    /// Whether a connection that ends for this reason waits for the answers that it owes: the peer, the service or the whole
-    /// server only said that no more requests follow.
+    /// Whether a connection that ends for this reason waits for its pending replies: the peer, the service or the whole
+    /// server only announced that no more requests follow.
     #[must_use]
     pub const fn waits_for_answers(self) -> bool {
         matches!(
@@ -125,13 +124,13 @@ impl CloseReason {
         )
     }
 
-    /// Whether the peer asked not to connect again; see [`GoAwayCode::is_final`].
+    /// Whether the peer requested not to connect again; see [`GoAwayCode::is_final`].
     #[must_use]
     pub const fn is_final(self) -> bool {
         matches!(self, Self::GoAway(code) if code.is_final())
     }
 
-    /// The code that tells the peer before closing, if its codec can carry it and the peer may still listen.
+    /// The code of the go-away before the close, if its codec has one and the peer may still read it.
     #[must_use]
     pub const fn go_away_code(self) -> Option<GoAwayCode> {
         match self {
@@ -146,9 +145,9 @@ impl CloseReason {
             Self::MemoryLimit | Self::ControlFlood | Self::RateLimit => {
                 Some(GoAwayCode::LimitReached)
             }
-            // An unvalidated address did not ask.
+            // An unvalidated address sent no request for it.
             Self::Unvalidated | Self::Evicted => None,
-            // A layer that failed carries nothing any more.
+            // A layer that failed carries no more frames.
             Self::PeerClosed
             | Self::PeerReset
             | Self::Service

@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::CloseReason;
 
-/// How far the life of a connection has come.
+/// The phase of a connection's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
     /// The transport is being connected.
@@ -17,7 +17,7 @@ pub enum Phase {
     AwaitWelcome,
     /// Messages may be exchanged.
     Open,
-    /// The connection has ended. Nothing leaves this phase.
+    /// The connection has ended. This phase is final.
     Closed(CloseReason),
 }
 
@@ -28,7 +28,7 @@ pub enum Inbound {
     Reading,
     /// Input is left in the transport until the last of these reasons is gone.
     Paused(PauseReasons),
-    /// Nothing more is read: the peer has ended its side, or this side is about to close.
+    /// No more input is read: the peer has ended its side, or this side is about to close.
     Ended,
 }
 
@@ -37,7 +37,7 @@ pub enum Inbound {
 pub enum Outbound {
     /// Output is written.
     Writing {
-        /// The transport took less than it was offered.
+        /// Whether the transport took less output than was offered.
         is_blocked: bool,
         /// The next step when all output is written.
         then: Then,
@@ -46,7 +46,7 @@ pub enum Outbound {
     HalfClosed,
     /// This side has ended; output is discarded. The connection closes when the transport has written its last bytes.
     Ending(CloseReason),
-    /// The peer takes nothing any more; output is discarded. What it sent before is read to its end.
+    /// The peer takes no more output, so output is discarded. Its earlier input is read to its end.
     Failed,
 }
 
@@ -71,33 +71,33 @@ pub enum PauseReason {
     Room = 1 << 1,
     /// Too many requests are not answered yet.
     Answers = 1 << 2,
-    /// The service asked for it.
+    /// The service requested it.
     Service = 1 << 3,
-    /// The server is short of memory, and messages of this peer take more of it.
+    /// The server is short of memory, and messages of this peer would use more of it.
     Memory = 1 << 4,
-    /// The peer has used up what it may send in a second.
+    /// The peer has used up its rate limit.
     Rate = 1 << 5,
 }
 
-/// Reasons not to read. While there is one, nothing is read.
+/// Reasons not to read. While there is one, no input is read.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub struct PauseReasons(u8);
 
-/// Whether new work of the peer is served: requests, and messages that nobody answers.
+/// Whether new work of the peer is served: requests, and messages without an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NewWork {
     /// The service handles it.
     Served,
-    /// The peer was told that this side will close. Frames that were read before that are served; then new work is refused.
+    /// The peer was sent a go-away. Frames that were read before are served; then new work is refused.
     ServedToBacklog,
-    /// It is refused, because the peer was told that this side will close.
+    /// New work is refused, because the peer was sent a go-away.
     Refused,
-    /// It is dropped. This side has ended, so nothing can be answered.
+    /// New work is dropped. This side has ended, so no answer is possible.
     Dropped,
 }
 
 impl NewWork {
-    /// Whether the service is not asked.
+    /// Whether new work does not reach the service.
     #[inline(always)]
     #[must_use]
     pub const fn is_refused(self) -> bool {
@@ -106,7 +106,7 @@ impl NewWork {
 }
 
 impl Outbound {
-    /// The state at the beginning.
+    /// The initial state.
     pub(super) const WRITING: Self = Self::Writing {
         is_blocked: false,
         then: Then::GoOn,

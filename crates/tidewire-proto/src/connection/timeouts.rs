@@ -1,16 +1,16 @@
 //! Timeouts: pings for a silent peer, and the end of a connection that stays silent.
 //!
 //! A connection has one deadline, and its owner one timer for it. Input does not move the timer: when it fires, the
-//! connection looks how long it has been silent, and the owner sleeps again for the rest. So timeouts cost one store for
-//! each read.
+//! connection computes how long it has been silent, and the owner sleeps again for the rest. Timeouts therefore cost
+//! one store for each read.
 //!
-//! A frame has a time for the whole of it, which grows with the bytes that have come. Rejected: a limit on the silence
-//! within a frame, under which one byte every few seconds keeps a place for days; and a time that does not grow, in which a
-//! long frame cannot come over a slow network at all.
+//! A frame has a time limit for the whole of it, which grows with the bytes that have come. Rejected: a limit on the
+//! silence within a frame, because one byte every few seconds then keeps a session for days. Rejected: a limit that
+//! does not grow, because a long frame then cannot come over a slow network.
 //!
-//! Silence proves nothing while this side does not listen. Two rules follow. A check that comes late may find its answer
-//! in the transport, unread, so it closes nothing: the owner gets [`GRACE_NS`] to read, once. And a peer that answers pings
-//! is not closed before it was asked, and had as long to answer as between a ping and the idle timeout.
+//! Silence proves nothing while this side does not read. Two rules follow. A check that comes late may find the answer
+//! unread in the transport, so it closes nothing: the owner gets [`GRACE_NS`] to read, once. A peer that answers pings
+//! is not closed before it was sent one, and had as long to answer as between a ping and the idle timeout.
 
 use super::{CloseReason, Connection, Delivery, Inbound, Outbound, PauseReason, Phase, Rules};
 
@@ -18,7 +18,7 @@ use super::{CloseReason, Connection, Delivery, Inbound, Outbound, PauseReason, P
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Overdue {
-    /// Nothing is overdue, or nothing can be judged yet.
+    /// Nothing is overdue, or no decision is possible yet.
     Nothing,
     /// There is a ping to transmit.
     Ping,
@@ -28,22 +28,23 @@ pub enum Overdue {
     Closed(CloseReason),
 }
 
-/// When things happened, in nanoseconds on the owner's clock.
+/// The times of events, in nanoseconds on the owner's clock.
 #[derive(Debug)]
 pub(super) struct Timing {
-    /// When the handshake began; once the connection is open, when the peer last took output, which is a sign of life like
-    /// input.
+    /// The time when the handshake began. Once the connection is open, the time when the peer last took output, which
+    /// is a sign of life like input.
     began_or_taken_ns: u64,
     last_input_ns: u64,
-    /// When the first ping since the last sign of life was sent; before that sign if there was none.
+    /// The time of the first ping since the last sign of life; before that sign if there was none.
     asked_ns: u64,
-    /// When a check since the last sign of life came too late to judge; before that sign if there was none.
+    /// The time of the last check since the last sign of life that came too late to decide; before that sign if there
+    /// was none.
     excused_ns: u64,
-    /// When the owner was to call.
+    /// The time at which the owner should call.
     due_ns: u64,
-    /// When the connection closes unless the service has learnt who the peer is.
+    /// The time when the connection closes unless the service has finished its login.
     login_deadline_ns: Option<u64>,
-    /// How long the next hello waits for an answer, over a lossy transport.
+    /// The pause before the next hello, over a lossy transport.
     hello_pause_ns: u64,
 }
 
@@ -66,7 +67,7 @@ impl Timing {
         self.began_or_taken_ns = self.began_or_taken_ns.max(now_ns);
     }
 
-    /// When the peer last showed that it lives.
+    /// The time of the last sign of life of the peer.
     fn last_sign_ns(&self) -> u64 {
         self.last_input_ns.max(self.began_or_taken_ns)
     }
@@ -83,9 +84,10 @@ impl Connection {
         self.timing.last_input_ns = now_ns;
     }
 
-    /// When to call [`Self::handle_timeout`] at the latest. Ask again after each call of it, and when the phase has changed.
+    /// The latest time for the next call of [`Self::handle_timeout`]. Call it again after each `handle_timeout`, and
+    /// when the phase has changed.
     ///
-    /// `is_unvalidated` tells that nothing is known of the peer's address yet, and that nothing is owed to it.
+    /// `is_unvalidated` means that the peer's address is not validated yet, and that no reply is pending for it.
     #[must_use]
     pub fn poll_timeout(
         &mut self,
@@ -113,7 +115,7 @@ impl Connection {
         Some(self.timing.due_ns)
     }
 
-    /// The time that [`Self::poll_timeout`] told has come, or may have. Transmit what there is then.
+    /// Handles the time of [`Self::poll_timeout`], or a call at any other time. Transmit the pending frames then.
     pub fn handle_timeout(&mut self, rules: &Rules, now_ns: u64, is_unvalidated: bool) -> Overdue {
         match self.phase {
             Phase::Closed(_) => return Overdue::Nothing,
@@ -145,8 +147,8 @@ impl Connection {
         Overdue::Nothing
     }
 
-    /// From now on the service must learn who the peer is until `deadline_ns`, or, without one, has learnt it. Ask for the next
-    /// timeout. Returns whether that changed anything.
+    /// Sets the deadline of the service's login, or, with `None`, ends the login. Call [`Self::poll_timeout`] again.
+    /// Returns whether that changed anything.
     pub fn await_login(&mut self, deadline_ns: Option<u64>) -> bool {
         let former = self.timing.login_deadline_ns;
         let is_change = former.is_some() != deadline_ns.is_some();
@@ -165,7 +167,7 @@ impl Connection {
         Overdue::Ping
     }
 
-    /// The limit that is passed, if any is.
+    /// Returns the limit that is exceeded, if there is one.
     fn overdue_reason(
         &self,
         rules: &Rules,
@@ -198,7 +200,7 @@ impl Connection {
         None
     }
 
-    /// When an open connection is to be looked at again.
+    /// The time of the next check of an open connection.
     fn silence_end_ns(&self, rules: &Rules, now_ns: u64, is_unvalidated: bool) -> u64 {
         let since_ns = self.timing.last_sign_ns();
         if self.awaits_lossy_end() {
@@ -221,7 +223,7 @@ impl Connection {
         if self.answers_pings(rules) {
             end_ns = end_ns.min(next_after_ns(unheard_ns, rules.heartbeat_ns));
         }
-        // A frame that begins later must be looked at in time, though the timer is not moved for it.
+        // A frame that begins later must be checked in time, although the timer does not move for it.
         let frame_end_ns = self.frame_end_ns(rules);
         let frame_end_ns =
             frame_end_ns.unwrap_or_else(|| now_ns.saturating_add(rules.frame_timeout_ns));
@@ -238,17 +240,17 @@ impl Connection {
             .saturating_add(rules.handshake_timeout_ns)
     }
 
-    /// How long the peer has given no sign of life.
+    /// The time since the peer's last sign of life.
     fn silence_ns(&self, now_ns: u64) -> u64 {
         now_ns.saturating_sub(self.timing.last_sign_ns())
     }
 
-    /// How long the peer has sent nothing, whatever it took.
+    /// The time since the peer's last input, whatever output it took.
     fn unheard_ns(&self, now_ns: u64) -> u64 {
         now_ns.saturating_sub(self.timing.last_input_ns)
     }
 
-    /// Whether the peer sent nothing for as long as its receive timeout, although this side listened.
+    /// Whether the peer sent nothing for its receive timeout, although this side read.
     fn is_unheard_too_long(&self, rules: &Rules, now_ns: u64) -> bool {
         rules.receive_timeout_ns > 0
             && self.unheard_ns(now_ns) >= rules.receive_timeout_ns
@@ -272,7 +274,7 @@ impl Connection {
         self.timing.asked_ns > self.timing.last_sign_ns()
     }
 
-    /// Until when a ping is to be answered.
+    /// The deadline of the answer to a ping.
     fn answer_due_ns(&self, rules: &Rules) -> u64 {
         let answer_ns = rules.idle_timeout_ns.saturating_sub(rules.heartbeat_ns);
         let asked_end_ns = self.timing.asked_ns.saturating_add(answer_ns);
@@ -283,7 +285,7 @@ impl Connection {
         )
     }
 
-    /// Whether a silent peer can be asked for a sign of life, and has not been, or not for long enough.
+    /// Whether a silent peer can be sent a ping, and none was sent, or not for long enough.
     fn is_to_be_asked(&self, rules: &Rules, now_ns: u64) -> bool {
         self.answers_pings(rules) && (!self.was_asked() || now_ns < self.answer_due_ns(rules))
     }
@@ -298,7 +300,7 @@ impl Connection {
         self.timing.excused_ns > self.timing.last_sign_ns()
     }
 
-    /// Whether reading pauses for something that is not the peer's doing.
+    /// Whether reading pauses for a reason that is not the peer's doing.
     const fn is_held(&self) -> bool {
         match self.inbound {
             Inbound::Paused(reasons) => {
@@ -312,7 +314,7 @@ impl Connection {
         }
     }
 
-    /// When a frame that has begun must have ended. None while none has, or while it is not read.
+    /// The deadline of a partial frame. `None` while there is none, or while it is not read.
     fn frame_end_ns(&self, rules: &Rules) -> Option<u64> {
         let began_ns = self.partial.frame_began_ns().filter(|_| self.may_read())?;
         let rate = rules.frame_bytes_per_second_min.max(1) as u64;
@@ -321,7 +323,7 @@ impl Connection {
         Some(began_ns.saturating_add(time_ns))
     }
 
-    /// Whether only the peer's end is missing, which may have got lost.
+    /// Whether only the peer's end is missing, which may have been lost.
     fn awaits_lossy_end(&self) -> bool {
         self.delivery == Delivery::Lossy && matches!(self.outbound, Outbound::HalfClosed)
     }
@@ -329,15 +331,15 @@ impl Connection {
 
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// A check that comes this much after its time came late.
+/// The delay from which on a check counts as late.
 const LATE_NS: u64 = 1_000_000_000;
 
-/// How long the owner may read what came, after a check that came late.
+/// The owner's time to read the input after a late check.
 const GRACE_NS: u64 = 1_000_000_000;
 
-/// How long the first hello over a lossy transport waits for its answer: several times the longest round trip of a
-/// network nearby.
+/// The wait of the first hello over a lossy transport for its answer: several times the longest round trip of a nearby
+/// network.
 const HELLO_PAUSE_FIRST_NS: u64 = 100_000_000;
 
-/// How long a hello waits at most before it is repeated.
+/// The maximum wait of a hello before it is repeated.
 const HELLO_PAUSE_MAX_NS: u64 = 1_000_000_000;

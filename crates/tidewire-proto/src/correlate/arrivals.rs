@@ -1,36 +1,36 @@
-//! What the ids of arriving requests tell about those that did not arrive.
+//! Detects lost requests by the ids of those that arrive.
 //!
-//! Problem: datagrams get lost and overtake each other without a word. Approach: ids are given out in turn, so a
-//! receiver sees which are missing. With 8 bits the id counts itself, from 1 to 255; with 32 bits its upper half
-//! counts, from 1 to 65,535, see [`super::Correlator`]. A window of the last 64 tells what is late from what is there
-//! twice. What is missing when a later one comes and then comes after all is both missing and late, so that
-//! the difference is what was lost.
+//! Problem: datagrams get lost and reordered without notice. Approach: ids are assigned in turn, so a receiver sees
+//! which are missing. With 8 bits the id itself counts, from 1 to 255. With 32 bits its upper half counts, from 1 to
+//! 65,535; see [`super::Correlator`]. A window of the last 64 tells late requests from repeated ones. A request that is
+//! missing when a later one comes, and comes afterwards, is both missing and late. The difference of the two counts is
+//! the number of lost requests.
 //!
-//! A peer that counts in another way (a plain counter of 32 bits stays below 65,536 for long) is not followed: its ids
-//! stand still here, and standing still counts as nothing. Peers that pass over ids still in use, as ours do with 8 bits
-//! when answers are owed for long, make them look missing.
+//! A peer that counts in another way is not followed: the upper half of a plain 32-bit counter stays the same for long,
+//! and that counts as nothing. A peer may skip ids that are still in use. This library does that with 8 bits when
+//! replies are pending for long; the skipped ids then look missing.
 //!
-//! Rejected: a list of what is missing, which a peer could make as long as it likes.
+//! Rejected: a list of the missing ids, which a peer could make arbitrarily long.
 
 use crate::codec::RequestIds;
 
-/// The order of one session's requests, as far as their ids tell it.
+/// The order of one session's requests, as far as their ids show it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Arrivals {
     /// The highest so far; 0 before the first.
     highest: u32,
-    /// Which of the 64 up to the highest came, the highest in the lowest bit.
+    /// A bit for each of the 64 ids up to the highest, the highest in the lowest bit: whether it came.
     seen: u64,
 }
 
-/// What one request's id tells.
+/// The information in one request's id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrival {
     /// It is the next one, the first one, or one of a peer that does not count.
     InTurn,
-    /// As many are missing before it.
+    /// Ids are missing before it.
     After {
-        /// How many.
+        /// The number of missing ids.
         missing: u32,
     },
     /// It comes after later ones.
@@ -55,7 +55,7 @@ impl Arrivals {
             (self.highest, self.seen) = (number, 1);
             return Arrival::InTurn;
         }
-        // Around the circle, from the highest forward.
+        // The distance forward around the circle, from the highest.
         let ahead = (number + count - self.highest) % count;
         if ahead > 0 && ahead <= count / 2 {
             self.seen = self.seen.checked_shl(ahead).unwrap_or(0) | 1;
@@ -114,7 +114,7 @@ mod tests {
         assert_eq!(note_all(ids, [1, 2, 5, 4, 3, 6]), (2, 2, 0));
         assert_eq!(note_all(ids, [1, 2, 2, 5, 4, 4]), (2, 1, 2));
         assert_eq!(note_all(ids, [254, 255, 2, 1]), (1, 1, 0));
-        // Beyond the window nobody knows whether it came before.
+        // Beyond the window it is unknown whether the id came before.
         assert_eq!(note_all(ids, [1, 101, 2]), (99, 1, 0));
         let wide = RequestIds::Bits32;
         assert_eq!(note_all(wide, [1 << 16, (4 << 16) | 9]), (2, 0, 0));

@@ -1,19 +1,19 @@
-//! Matching replies to requests.
+//! Matches replies to requests.
 //!
-//! Three kinds of codec need three ways, behind one interface: ids of 32 bits ([`RequestIds::Bits32`]), of 8
-//! bits, and none, where the first answer belongs to the first request. The one promise is the same: an answer
-//! finds the request it is for or nothing, never another one.
+//! Three kinds of codec need three ways behind one interface: ids of 32 bits ([`RequestIds::Bits32`]), of 8 bits, and
+//! none, where the first answer belongs to the first request. The guarantee is the same for all: an answer finds its
+//! own request or none, never another one.
 //!
-//! What makes that hard is a request that is given up (its deadline passed, its caller went away) while its
-//! answer may still come. With 32 bits the next user of the slot has another id. With 8 bits the sequence
-//! is soon needed again, and without ids the late answer would shift all that follow. So there a request
-//! given up keeps its place until its answer has come or the connection ends; when no slot is left, new
-//! requests are refused. A peer that never answers costs the connection, not a wrong match.
+//! The difficulty is a request that is given up (its deadline passed, its caller went away) while its answer may still
+//! come. With 32 bits the next user of the slot has another id. With 8 bits the sequence is soon needed again, and
+//! without ids the late answer would shift all that follow. There, a request given up keeps its slot until its answer
+//! has come or the connection ends; when no slot is left, new requests are refused. A peer that never answers costs the
+//! connection, not a wrong match.
 //!
-//! Without ids the promise is worth as much as the order of the answers: where some may be lost or overtake others, as
-//! over UDP, no table can tell, and what follows is matched wrongly. Requests belong there with ids only.
+//! Without ids the guarantee depends on the order of the answers. If answers may be lost or reordered, as over UDP, no
+//! table can detect it, and later answers match wrong requests. Send requests over UDP only with ids.
 //!
-//! Rejected: giving a sequence free again after a time (how long a peer may take is not ours to know).
+//! Rejected: releasing a sequence after a time (how long a peer may take is not known here).
 
 mod arrivals;
 mod order;
@@ -42,7 +42,7 @@ enum Matcher<T> {
     None(Order<T>),
 }
 
-/// As many requests wait as the limit or the codec's ids allow.
+/// The number of waiting requests has reached the limit, or the maximum of the codec's ids.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{pending_max} requests are waiting for their replies already")]
 pub struct WindowFull {
@@ -51,14 +51,14 @@ pub struct WindowFull {
 }
 
 impl<T> Correlator<T> {
-    /// A table for at most `pending_max` requests with ids of 32 bits, itself at most 65,535.
+    /// A table for at most `pending_max` requests with ids of 32 bits; at most 65,535.
     #[must_use]
     pub fn new(pending_max: usize) -> Self {
         Self::for_ids(RequestIds::Bits32, pending_max)
     }
 
-    /// A table for at most `pending_max` requests of a codec with such ids. The limit is itself at most 255
-    /// with ids of 8 bits, and otherwise 65,535.
+    /// A table for at most `pending_max` requests of a codec with such ids. The maximum is 255 with ids of 8 bits, and
+    /// otherwise 65,535.
     #[must_use]
     pub fn for_ids(ids: RequestIds, pending_max: usize) -> Self {
         let (matcher, limit) = match ids {
@@ -72,20 +72,20 @@ impl<T> Correlator<T> {
         }
     }
 
-    /// Registers a request and returns its id, which is never 0. Without ids on the wire, it is only good for
-    /// asking this table.
+    /// Registers a request and returns its id, which is never 0. Without ids on the wire, the id is only valid for
+    /// calls of this table.
     ///
     /// # Errors
-    /// The table is full; `value` comes back with the error. Requests given up count as long as their answers
-    /// are owed, except with ids of 32 bits.
-    // Into whoever makes the value: handed over by way of memory it would be read in larger pieces than it was just written in,
-    // which the processor has to wait for.
+    /// The table is full; `value` comes back with the error. Requests given up count as long as their replies are
+    /// pending, except with ids of 32 bits.
+    // It is inlined into the caller that makes the value. Passed through memory, the value would be read in larger
+    // pieces than it was just written in, and the processor has to wait for that.
     #[inline(always)]
     pub fn insert(&mut self, value: T) -> Result<u32, (WindowFull, T)> {
         let full = WindowFull {
             pending_max: self.pending_max,
         };
-        // With 8 bits requests given up take sequences, of which there may be more than the limit.
+        // With 8 bits, requests given up use sequences too, and the two together may exceed the limit.
         let counted = match &self.matcher {
             Matcher::Bits32(_) | Matcher::Bits8(_) => self.len(),
             Matcher::None(_) => self.pending_replies(),
@@ -100,8 +100,8 @@ impl<T> Correlator<T> {
         }
     }
 
-    /// The request that an arriving answer with this id belongs to; without ids the id is not looked at and
-    /// the request is the oldest. `None` for an answer that nobody waits for, or no longer.
+    /// Takes the request that an arriving answer with this id belongs to. Without ids, the id is ignored and the
+    /// request is the oldest. Returns `None` for an answer that no request waits for.
     pub fn answer(&mut self, id: u32) -> Option<T> {
         match &mut self.matcher {
             Matcher::Bits32(slots) => slots.take(id),
@@ -110,7 +110,7 @@ impl<T> Correlator<T> {
         }
     }
 
-    /// Stops waiting for this request, whose answer may still come and will then match nothing.
+    /// Stops waiting for this request. Its answer may still come and then matches nothing.
     pub fn give_up(&mut self, id: u32) -> Option<T> {
         match &mut self.matcher {
             Matcher::Bits32(slots) => slots.take(id),
@@ -119,8 +119,7 @@ impl<T> Correlator<T> {
         }
     }
 
-    /// Takes back a request that was never sent, or one whose answer was told apart by its id. Its id is free
-    /// again.
+    /// Takes back a request that was never sent, or one whose answer was recognised by its id. Its id is free again.
     pub fn take(&mut self, id: u32) -> Option<T> {
         match &mut self.matcher {
             Matcher::Bits32(slots) => slots.take(id),
@@ -129,7 +128,7 @@ impl<T> Correlator<T> {
         }
     }
 
-    /// The request with this id, still waiting.
+    /// The waiting request with this id.
     pub fn find_mut(&mut self, id: u32) -> Option<&mut T> {
         match &mut self.matcher {
             Matcher::Bits32(slots) => slots.find_mut(id),
@@ -152,9 +151,9 @@ impl<T> Correlator<T> {
             .chain(order.into_iter().flatten())
     }
 
-    /// Takes all waiting requests, to fail them because the connection ended. No answer is owed any more.
+    /// Takes all waiting requests, to fail them because the connection ended. No reply is pending any more.
     pub fn drain(&mut self) -> impl Iterator<Item = T> + '_ {
-        // One of the three is there; `chain` keeps the type nameable without a box.
+        // Only one of the three is there; `chain` keeps the type nameable without a box.
         let (slots, sequences, order) = match &mut self.matcher {
             Matcher::Bits32(slots) => (Some(slots.drain()), None, None),
             Matcher::Bits8(sequences) => (None, Some(sequences.drain()), None),
@@ -167,7 +166,7 @@ impl<T> Correlator<T> {
             .chain(order.into_iter().flatten())
     }
 
-    /// How many wait.
+    /// The number of waiting requests.
     #[must_use]
     pub fn len(&self) -> usize {
         match &self.matcher {
@@ -177,14 +176,14 @@ impl<T> Correlator<T> {
         }
     }
 
-    /// Whether none waits.
+    /// Whether no request waits.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// How many answers may still come: those waited for, and those of requests given up. Without ids, a
-    /// message that comes while none is owed is no answer at all.
+    /// The number of replies that may still come: those of waiting requests, and those of requests given up. Without
+    /// ids, a message that comes while none is pending is not an answer.
     #[must_use]
     pub fn pending_replies(&self) -> usize {
         match &self.matcher {

@@ -1,7 +1,7 @@
 //! No ids: first in, first out.
 //!
-//! The queue holds a slot for every answer that is still owed. A request given up leaves its place behind, to
-//! be used up by its late answer; one that was never sent leaves a hole, which no answer uses up.
+//! The queue holds a slot for every pending reply. A request given up leaves its slot behind for its late answer. A
+//! request that was never sent leaves a hole, which no answer uses.
 
 use std::collections::VecDeque;
 
@@ -38,7 +38,7 @@ impl<T> Order<T> {
         (number % IDS) as u32 + 1
     }
 
-    /// The oldest request whose answer is owed, unless it was given up.
+    /// Takes the oldest request with a pending reply, unless it was given up.
     pub(super) fn answer(&mut self) -> Option<T> {
         self.drop_holes();
         let slot = self.slots.pop_front()?;
@@ -103,7 +103,7 @@ impl<T> Order<T> {
         self.slots.get_mut(usize::try_from(index).ok()?)
     }
 
-    /// Puts `with` in place of a waiting request.
+    /// Replaces a waiting request by `with`.
     fn replace(&mut self, id: u32, with: Slot<T>) -> Option<T> {
         let slot = self.slot_mut(id)?;
         if !matches!(slot, Slot::Waiting(_)) {
@@ -118,14 +118,14 @@ impl<T> Order<T> {
         }
     }
 
-    /// Forgets the holes at both ends; one in the middle goes when it gets there.
+    /// Removes the holes at both ends. A hole in the middle goes when it reaches an end.
     fn drop_holes(&mut self) {
         while let Some(Slot::Hole) = self.slots.front() {
             self.slots.pop_front();
             self.first += 1;
             self.holes -= 1;
         }
-        // What comes last has not been sent yet, so its number may be given to the next request.
+        // The last request has not been sent yet, so its number may be given to the next one.
         while let Some(Slot::Hole) = self.slots.back() {
             self.slots.pop_back();
             self.holes -= 1;
@@ -133,5 +133,5 @@ impl<T> Order<T> {
     }
 }
 
-/// Ids go from 1 to this and start again.
+/// Ids go from 1 to this number and start again.
 const IDS: u64 = u32::MAX as u64;

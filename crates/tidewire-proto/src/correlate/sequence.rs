@@ -1,7 +1,7 @@
 //! Ids of 8 bits.
 //!
-//! Sequences are given out in turn, passing over those whose answers are owed. Sequence 0 is left out, which
-//! makes the limit of 255 requests in flight come by itself and keeps id 0 for "no request".
+//! Sequences are assigned in turn, and those with pending replies are skipped. Sequence 0 is left out: this gives the
+//! limit of 255 requests in flight, and keeps id 0 for "no request".
 
 #[derive(Debug)]
 pub(super) struct Sequences<T> {
@@ -30,12 +30,12 @@ impl<T> Sequences<T> {
         }
     }
 
-    /// Registers a request, unless every sequence is taken.
+    /// Registers a request, unless every sequence is in use.
     pub(super) fn insert(&mut self, value: T) -> Result<u32, T> {
         if self.pending_replies() >= PENDING_MAX {
             return Err(value);
         }
-        // One of the 255 is free, so this ends.
+        // One of the 255 is free, so the loop ends.
         loop {
             self.last = self.last.checked_add(1).unwrap_or(1);
             if let Some(slot @ Slot::Free) = self.slots.get_mut(usize::from(self.last)) {

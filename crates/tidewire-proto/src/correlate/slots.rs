@@ -1,11 +1,12 @@
 //! Ids of 32 bits.
 //!
-//! A request's id is its place in a table plus a counter of the requests there were, so finding the request is an index, and
-//! an id that is still waiting is never given out again. A reply that comes after its request was given up finds another
-//! counter and matches nothing, unless a multiple of 65,535 requests were made meanwhile and the last of them is in its place.
+//! A request's id is its slot in a table plus a counter of all requests so far. Finding the request is an index, and an
+//! id that is still waiting is never assigned again. A reply that comes after its request was given up finds another
+//! counter and matches nothing, unless a multiple of 65,535 requests were made meanwhile and the last of them is in its
+//! slot.
 //!
-//! Rejected: `slab`, which takes a value by way of memory, where it is read in larger pieces than it was just written in. The
-//! processor has to wait for that, for as long as all else takes that is done here.
+//! Rejected: `slab`, which takes a value through memory and reads it in larger pieces than it was just written in. The
+//! processor has to wait for that, as long as for all the other work here.
 
 #[derive(Debug)]
 pub(super) struct Slots<T> {
@@ -18,7 +19,7 @@ pub(super) struct Slots<T> {
 
 #[derive(Debug)]
 struct Slot<T> {
-    /// That of the last request in it.
+    /// The id of the last request in it.
     id: u32,
     value: Option<T>,
 }
@@ -33,10 +34,10 @@ impl<T> Slots<T> {
         }
     }
 
-    /// Registers a request; the caller sees to it that there are at most [`PENDING_MAX`].
+    /// Registers a request. The caller ensures that there are at most [`PENDING_MAX`].
     #[inline(always)]
     pub(super) fn insert(&mut self, value: T) -> u32 {
-        // From 1, so that a receiver that counts can tell ids like these from those of others.
+        // The counter starts at 1, so that a receiver that counts can recognise such ids.
         self.uses = self.uses % USES_MAX + 1;
         let index = match self.free.pop() {
             Some(index) => index,
@@ -101,5 +102,5 @@ const SLOT_BITS: u32 = 16;
 const SLOT_MASK: u32 = (1 << SLOT_BITS) - 1;
 const USES_MAX: u32 = (1 << (32 - SLOT_BITS)) - 1;
 
-/// Most requests that slots can tell apart.
+/// Maximum number of requests that the slots can tell apart.
 pub(super) const PENDING_MAX: usize = (1 << SLOT_BITS) - 1;

@@ -1,4 +1,4 @@
-//! Every way of matching keeps the one promise: an answer finds its request or nothing.
+//! Every way of matching keeps the guarantee: an answer finds its request or nothing.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -29,7 +29,7 @@ fn without_ids_the_first_reply_belongs_to_the_first_request() {
         assert!(correlator.insert(value).is_ok());
     }
     assert_eq!(correlator.answer(0), Some("first"));
-    // Whatever id the codec shows.
+    // The id of the answer does not matter.
     assert_eq!(correlator.answer(3), Some("second"));
     assert_eq!(correlator.answer(0), Some("third"));
     assert_eq!(correlator.answer(0), None);
@@ -180,7 +180,7 @@ fn random_traffic_is_never_matched_wrongly() {
     {
         let mut random = fastrand::Rng::with_seed(seed);
         let mut correlator = Correlator::for_ids(ids, 40);
-        // What the peer has received and not answered, and what the caller still waits for.
+        // The requests that the peer has received and not answered, and those that the caller still waits for.
         let mut unanswered = VecDeque::new();
         let mut waiting = HashMap::new();
         for value in 0..4_000_u32 {

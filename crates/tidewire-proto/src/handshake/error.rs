@@ -1,8 +1,8 @@
-//! Why handshakes fail, said so that the person who reads it knows what to change.
+//! Why handshakes fail, in words that tell the reader what to change.
 //!
-//! The commonest failure is not an attack but a wrong port or a wrong `--codec`, so first bytes that are no
-//! hello are looked at once more and named for what they seem to be. Rejected: a table of other protocols'
-//! magics; text or not, frame or not, is what the remedy depends on.
+//! The most common failure is not an attack but a wrong port or a wrong `--codec`. First bytes that are no hello are
+//! therefore examined again, and the error names what they seem to be. Rejected: a table of other protocols' magics,
+//! because the remedy depends only on whether the bytes are text, and whether they are a frame.
 
 use thiserror::Error;
 
@@ -11,19 +11,19 @@ use crate::body::{ErrorCode, Reader};
 use crate::limits::FRAME_BYTES_MAX;
 use crate::message::Kind;
 
-/// Why a handshake failed. The connection is closed; nothing was exchanged on it.
+/// Why a handshake failed. The connection is closed; no message was exchanged on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum HandshakeError {
-    /// The hello does not start with the magic; the peer speaks something else.
+    /// The hello does not start with the magic; the peer speaks another protocol.
     #[error("the hello does not start with the TW1 magic: the peer speaks another protocol")]
     BadMagic,
     /// No common version; upgrade the older side.
     #[error("the peer speaks TW1 version {theirs}, this side {ours}: upgrade the older one")]
     UnsupportedVersion {
-        /// Version the peer speaks.
+        /// The version of the peer.
         theirs: u16,
-        /// Version this side speaks.
+        /// The version of this side.
         ours: u16,
     },
     /// The first frame or its credentials exceed the limits of a handshake.
@@ -32,14 +32,14 @@ pub enum HandshakeError {
     /// The first frame's inner layout is broken.
     #[error("the peer's handshake frame is malformed")]
     Malformed,
-    /// The peer announced a frame limit in which control frames do not fit; raise it there.
+    /// The peer announced a frame limit that is too small for control frames; raise it there.
     #[error(
         "the peer's frame limit of {bytes} bytes is below the least possible, {least}: raise it there"
     )]
     LimitTooSmall {
-        /// Limit the peer announced.
+        /// The limit of the peer.
         bytes: u32,
-        /// Least limit possible.
+        /// The smallest possible limit.
         least: u32,
     },
     /// The client's first frame was of another kind.
@@ -57,7 +57,7 @@ pub enum HandshakeError {
     /// The server answered the hello with an error; its text says more.
     #[error("the server refused the hello: {code}")]
     Refused {
-        /// Why, for programs.
+        /// The reason, for programs.
         code: ErrorCode,
     },
     /// The first bytes are not TW1 at all.
@@ -68,9 +68,9 @@ pub enum HandshakeError {
     },
 }
 
-/// What is wrong with first bytes that cannot be a hello, for a message that helps.
+/// Classifies first bytes that cannot be a hello, for a helpful error.
 ///
-/// `bytes` is whatever arrived; fewer than a header's worth is enough.
+/// `bytes` are those that arrived; fewer than a header's worth are enough.
 #[must_use]
 pub fn classify_garbage(bytes: &[u8]) -> HandshakeError {
     let sample = &bytes[..bytes.len().min(SAMPLE_BYTES)];
@@ -97,7 +97,7 @@ pub fn classify_garbage(bytes: &[u8]) -> HandshakeError {
     }
 }
 
-/// Whether bytes are what a person or a text protocol would send.
+/// Whether a person or a text protocol would send such bytes.
 fn looks_like_text(sample: &[u8]) -> bool {
     let text = match str::from_utf8(sample) {
         Ok(text) => text,
@@ -121,7 +121,7 @@ const fn not_tw1_hint(looks_like_text: bool) -> &'static str {
     }
 }
 
-/// How much of a stranger's first bytes is looked at to guess what they are.
+/// The number of a peer's first bytes that are examined for such a guess.
 const SAMPLE_BYTES: usize = 64;
 
 #[cfg(test)]

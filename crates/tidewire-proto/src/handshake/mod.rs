@@ -1,10 +1,9 @@
-//! The handshake of TW1: a client's hello, a server's welcome, and what they agree on.
+//! The handshake of TW1: a client's hello, a server's welcome, and the agreement.
 //!
-//! Problem: before anything is trusted, both ends must know that they speak the same protocol, in which
-//! version and within which limits, and a stranger must not be able to make us hold much or wait long.
-//! Approach: the first frame each way is an ordinary TW1 frame with a magic and fixed fields at its front,
-//! bounded by [`HELLO_BYTES_MAX`]; everything here is a function of bytes, timeouts are the caller's.
-//!
+//! Problem: before either end trusts the other, both must know that they speak the same protocol, in which version and
+//! within which limits. An untrusted peer must not be able to make this side hold much memory or wait long. Approach:
+//! the first frame in each direction is an ordinary TW1 frame with a magic and fixed fields at its front, bounded by
+//! [`HELLO_BYTES_MAX`]. Everything here is a function of bytes; timeouts are the caller's.
 //! ```text
 //!  client                                server
 //!    | -- Hello (version, features, limits, credentials) --> |
@@ -12,8 +11,8 @@
 //!    | <-- Welcome (what was agreed) ----------------------- |          smaller frame limit
 //! ```
 //!
-//! Rejected: a magic outside the frames (the decoder would need a state before the first frame), and
-//! negotiation in several rounds (a round trip for nothing that one offer and one answer cannot say).
+//! Rejected: a magic outside the frames (the decoder would need a state before the first frame), and negotiation in
+//! several rounds (one offer and one answer are enough, and each round costs a round trip).
 
 mod error;
 
@@ -41,7 +40,7 @@ pub struct Hello<'a> {
     pub features: u32,
     /// Largest whole frame the client accepts and will send, in bytes.
     pub frame_bytes_max: u32,
-    /// Whatever the server needs to know who this is; may be empty. Never shown by `Debug`.
+    /// Data by which the server identifies the client; may be empty. `Debug` never shows it.
     pub credentials: &'a [u8],
     /// Name and version of the client's software, for logs.
     pub agent: &'a str,
@@ -64,7 +63,7 @@ impl<'a> Hello<'a> {
             out.extend_from_slice(&self.version.to_le_bytes());
             out.extend_from_slice(&self.features.to_le_bytes());
             out.extend_from_slice(&self.frame_bytes_max.to_le_bytes());
-            // Checked against the limit above, which is less than 65,536.
+            // The limit above is less than 65,536, so the cast is exact.
             out.extend_from_slice(&(self.credentials.len() as u16).to_le_bytes());
             out.extend_from_slice(self.credentials);
             push_short_text(self.agent, out)
@@ -118,19 +117,19 @@ impl fmt::Debug for Hello<'_> {
     }
 }
 
-/// The server's answer to a [`Hello`]: what holds for this connection.
+/// The server's answer to a [`Hello`]: the values of this connection.
 ///
 /// Layout of the payload: u16 version, u32 features, u32 frame_bytes_max, u32 heartbeat_ms, u64 session,
 /// u8 length and bytes of the agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Welcome<'a> {
-    /// The version both speak from now on.
+    /// The version of the connection.
     pub version: u16,
     /// The features both can use.
     pub features: u32,
     /// Largest whole frame on this connection, in bytes.
     pub frame_bytes_max: u32,
-    /// A client that sent nothing for this long sends a ping; 0 means it need not.
+    /// A client that sent nothing for this long sends a ping; 0 means never.
     pub heartbeat_ms: u32,
     /// Number of the session, for logs on both sides.
     pub session: u64,
@@ -185,34 +184,34 @@ impl<'a> Welcome<'a> {
     }
 }
 
-/// What a server is ready to grant.
+/// The offer of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offer {
     /// Optional features the server has, one bit each.
     pub features: u32,
     /// Largest whole frame the server accepts and will send, in bytes.
     pub frame_bytes_max: u32,
-    /// Heartbeat interval the server asks for; 0 for none.
+    /// Heartbeat interval of clients; 0 for none.
     pub heartbeat_ms: u32,
 }
 
-/// What holds for a connection after its handshake.
+/// The agreed values of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Agreed {
-    /// The version both speak.
+    /// The version of both sides.
     pub version: u16,
-    /// The features both have.
+    /// The features of both sides.
     pub features: u32,
     /// The smaller of both frame limits, in bytes.
     pub frame_bytes_max: u32,
 }
 
-/// What a server grants to this hello.
+/// Computes the agreement of a server with this hello.
 ///
 /// # Errors
 /// [`HandshakeError::UnsupportedVersion`] or [`HandshakeError::LimitTooSmall`].
 pub fn accept(hello: &Hello<'_>, offer: &Offer) -> Result<Agreed, HandshakeError> {
-    // A newer client also speaks ours; there is no version older than the first.
+    // A newer client also speaks this version; there is no version older than the first.
     if hello.version < PROTOCOL_VERSION {
         return Err(unsupported(hello.version));
     }
@@ -224,8 +223,8 @@ pub fn accept(hello: &Hello<'_>, offer: &Offer) -> Result<Agreed, HandshakeError
     })
 }
 
-/// The agent and the end of a handshake payload. An agent goes into logs, so it must not carry hazardous
-/// characters; bytes after it are only allowed to a version newer than ours.
+/// Reads the agent and the end of a handshake payload. An agent goes into logs, so it must not contain hazardous
+/// characters. Only a newer version may have bytes after it.
 fn read_agent<'a>(reader: &mut Reader<'a>, version: u16) -> Result<&'a str, HandshakeError> {
     match reader.short_text() {
         Some(agent)
@@ -255,7 +254,7 @@ const fn unsupported(theirs: u16) -> HandshakeError {
     }
 }
 
-/// The version of TW1 this crate speaks.
+/// The TW1 version of this crate.
 pub const PROTOCOL_VERSION: u16 = 1;
 
 /// The first bytes of a hello's payload.

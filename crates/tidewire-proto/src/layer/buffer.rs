@@ -20,12 +20,12 @@ impl Buffer {
         &self.bytes[self.start..]
     }
 
-    /// The place where more is appended.
+    /// The vector to append to.
     pub(super) fn end(&mut self) -> &mut Vec<u8> {
         &mut self.bytes
     }
 
-    /// The first `count` bytes were taken.
+    /// Removes the first `count` bytes.
     pub(super) fn consume(&mut self, count: usize) {
         self.start += count;
         if self.is_empty() {

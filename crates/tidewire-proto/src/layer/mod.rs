@@ -1,8 +1,9 @@
 //! Layers over a byte stream, without input and output: TLS, WebSocket, or one over the other.
 //!
-//! Problem: TLS and WebSocket both stand between the bytes of a socket and the frames of a codec, on servers and on clients,
-//! and may be stacked. Approach: a [`Layer`] turns network bytes into plaintext and plaintext into network bytes. It owns no
-//! socket, clock or thread. A [`Stack`] chains layers, keeps what could not go on, and bounds all of it.
+//! Problem: TLS and WebSocket both stand between the bytes of a socket and the frames of a codec, on servers and on
+//! clients, and may be stacked. Approach: a [`Layer`] turns network bytes into plaintext and plaintext into network
+//! bytes. It owns no socket, clock or thread. A [`Stack`] chains layers, keeps the bytes that wait between them, and
+//! bounds their number.
 //!
 //! ```text
 //!   socket ── receive ──▶ [ layer 0 ── plaintext ──▶ layer 1 ] ── read ──▶ codec
@@ -11,20 +12,21 @@
 //!
 //! # The contract of a layer
 //!
-//! - [`receive`](Layer::receive) may leave the beginning of a record unused. The stack keeps it and offers it again with what
-//!   follows, so a layer needs no buffer for it. A layer that keeps records itself uses all that it is offered.
-//! - [`receive`](Layer::receive) and [`send`](Layer::send) append; they never take away. What a layer was given it has
-//!   accepted, and the stack counts it as output until the socket has it.
-//! - A sealed record is at most an eighth longer than its plaintext, and 256 bytes. What a layer says by itself (handshake,
-//!   answers, alerts) is a few KiB: a layer that answers each request of its peer keeps only the newest answer.
+//! - [`receive`](Layer::receive) may leave the beginning of a record unused. The stack keeps it and offers it again
+//!   with the bytes that follow, so a layer needs no buffer for it. A layer that keeps records itself uses all offered
+//!   bytes.
+//! - [`receive`](Layer::receive) and [`send`](Layer::send) append to their output; they never remove bytes. The bytes
+//!   that a layer returned as used are accepted, and the stack counts them as output until the socket has taken them.
+//! - A sealed record is longer than its plaintext by at most an eighth and 256 bytes. A layer's own records (handshake,
+//!   answers, alerts) are a few KiB: a layer that answers each request of its peer keeps only the newest answer.
 //! - A layer that expands its input, as decompression does, stops after [`PLAIN_BYTES_MAX`] and leaves the rest unused.
 //! - Before a layer [is ready](Layer::is_ready) it accepts nothing and yields no plaintext.
 //!
-//! There is no method that tells what a layer wants to do. It wants to read until its peer has ended, and to write when
-//! [`Stack::unsent`] has something, which is where [`transmit`](Layer::transmit) leaves its handshake.
+//! There is no method for the events that a layer waits for. It waits to read until its peer has ended, and to write
+//! when [`Stack::unsent`] is not empty. [`transmit`](Layer::transmit) leaves its handshake there.
 //!
-//! Rejected: layers that are handed a socket, which could not be tested without one; and a plaintext buffer in each layer,
-//! because then each of them would have a bound of its own.
+//! Rejected: layers that own a socket, because tests would need one; and a plaintext buffer in each layer, because each
+//! of them would need a bound of its own.
 
 mod buffer;
 mod stack;
@@ -38,38 +40,39 @@ pub use stack::{OUTPUT_BYTES_MAX, PLAIN_BYTES_MAX, RECORD_BYTES_MAX, Stack};
 
 /// One layer of one connection. See the [module](self) for the contract.
 pub trait Layer: fmt::Debug + Send {
-    /// Takes bytes that came from the network, or from the layer beneath, and appends their plaintext. Returns how many bytes
-    /// it used. It is called again until it uses none.
+    /// Takes bytes from the network, or from the layer beneath, and appends their plaintext. Returns how many bytes it
+    /// used. It is called again until it uses none.
     ///
     /// # Errors
-    /// The connection cannot go on. What [`Self::transmit`] appends after an error is still sent, if the socket takes it.
+    /// The connection cannot go on. Bytes that [`Self::transmit`] appends after an error are still sent, if the socket
+    /// takes them.
     fn receive(&mut self, network: &[u8], plain: &mut Vec<u8>) -> Result<usize, LayerError>;
 
-    /// Appends plaintext as records for the network, or for the layer beneath. Returns how many bytes it accepted: all of them
-    /// while it is ready and not closed, and otherwise none.
+    /// Appends plaintext as records for the network, or for the layer beneath. Returns how many bytes it accepted: all
+    /// of them while it is ready and not closed, and otherwise none.
     ///
     /// # Errors
     /// The connection cannot go on.
     fn send(&mut self, plain: &[IoSlice<'_>], network: &mut Vec<u8>) -> Result<usize, LayerError>;
 
-    /// Appends what the layer has to say by itself. It is called at the beginning and after each call of [`Self::receive`].
+    /// Appends the layer's own records. It is called at the beginning and after each call of [`Self::receive`].
     fn transmit(&mut self, network: &mut Vec<u8>);
 
-    /// Whether its handshake is over, so that plaintext may be sent. Once it is, it stays so.
+    /// Whether its handshake is over, so that plaintext may be sent. This never becomes false again.
     fn is_ready(&self) -> bool;
 
-    /// Whether its peer has said that no more plaintext follows.
+    /// Whether its peer has announced that no more plaintext follows.
     fn has_ended(&self) -> bool;
 
-    /// Appends the record which says that no more plaintext follows. It is called at most once.
+    /// Appends the record that announces the end of the plaintext. It is called at most once.
     fn close(&mut self, network: &mut Vec<u8>);
 }
 
-/// A layer cannot go on.
+/// The error of a layer that cannot go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum LayerError {
-    /// The bytes are no records of the layer, or were changed on their way.
+    /// The bytes are not records of the layer, or were changed on their way.
     #[error("the bytes are no valid records")]
     Malformed,
     /// A record is longer than [`RECORD_BYTES_MAX`], or than the layer allows.
@@ -81,7 +84,7 @@ pub enum LayerError {
     /// The layer has more answers for its peer than [`OUTPUT_BYTES_MAX`], because the peer does not take them.
     #[error("the peer asks for answers and does not take them")]
     Flood,
-    /// The bytes beneath the layer ended before the layer did: somebody cut the connection.
+    /// The bytes beneath the layer ended before the layer did: the connection was cut.
     #[error("the connection was cut")]
     Truncated,
 }

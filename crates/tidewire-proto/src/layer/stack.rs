@@ -1,4 +1,4 @@
-//! Layers one over the other, with what waits between them.
+//! A stack of layers, with the bytes that wait between them.
 
 use std::io::IoSlice;
 
@@ -7,15 +7,15 @@ use super::{Layer, LayerError};
 
 /// The layers of a connection.
 ///
-/// Give it what the socket has by [`Self::receive`], take plaintext by [`Self::read`], give plaintext by [`Self::write`], and
-/// write [`Self::unsent`] to the socket. At the beginning [`Self::start`] it.
+/// Pass bytes of the socket to [`Self::receive`], take plaintext by [`Self::read`], pass plaintext to [`Self::write`],
+/// and write [`Self::unsent`] to the socket. Call [`Self::start`] first.
 #[derive(Debug)]
 pub struct Stack {
-    /// The first is next to the network. There is at least one.
+    /// The first level is next to the network. There is at least one.
     levels: Vec<Level>,
-    /// Plaintext that was not read.
+    /// Unread plaintext.
     plain: Buffer,
-    /// A layer stopped because enough plaintext waits to be read.
+    /// Whether a layer stopped because enough plaintext waits to be read.
     has_backlog: bool,
     is_closed: bool,
 }
@@ -52,7 +52,7 @@ impl Level {
 }
 
 impl Stack {
-    /// Chains these layers, of which the first is next to the network. `None` if there are none.
+    /// Chains these layers; the first is next to the network. Returns `None` if there are none.
     #[must_use]
     pub fn new(layers: Vec<Box<dyn Layer>>) -> Option<Self> {
         let mut layers = layers.into_iter();
@@ -61,7 +61,7 @@ impl Stack {
         Some(stack)
     }
 
-    /// Begins the handshakes: after it, [`Self::unsent`] may have something. Further calls do nothing.
+    /// Begins the handshakes: afterwards, [`Self::unsent`] may have bytes. Further calls do nothing.
     ///
     /// # Errors
     /// A layer cannot go on.
@@ -75,19 +75,19 @@ impl Stack {
         self.levels.iter().all(|level| level.layer.is_ready())
     }
 
-    /// Takes what came from the network. Call it when there is [no plaintext](Self::has_plain) left, so that what waits
-    /// stays bounded.
+    /// Takes bytes from the network. Call it when there is [no plaintext](Self::has_plain) left, so that the waiting
+    /// bytes stay bounded.
     ///
     /// # Errors
     /// A layer cannot go on. [`Self::unsent`] may have an alert for the peer.
     pub fn receive(&mut self, network: &[u8]) -> Result<(), LayerError> {
         let received = self.pass_up(network);
-        // Also after an error, so that the peer learns of it.
+        // The records are passed down also after an error, so that the peer receives the alert.
         let sent = self.pass_down();
         received.and(sent)
     }
 
-    /// The network has ended.
+    /// Handles the end of the network.
     ///
     /// # Errors
     /// [`LayerError::Truncated`] if the layers have not ended before.
@@ -98,13 +98,13 @@ impl Stack {
         }
     }
 
-    /// Whether there is plaintext to read, now or after another look at what was received.
+    /// Whether there is plaintext to read, now or after another pass over the received bytes.
     #[must_use]
     pub fn has_plain(&self) -> bool {
         !self.plain.is_empty() || self.has_backlog
     }
 
-    /// Moves plaintext into the buffer. Returns how much; 0 means that more must be received first.
+    /// Moves plaintext into the buffer. Returns how many bytes; 0 means that more must be received first.
     ///
     /// # Errors
     /// A layer cannot go on.
@@ -118,14 +118,14 @@ impl Stack {
         Ok(count)
     }
 
-    /// Whether the peer has ended in order: after the plaintext that is left, no more comes.
+    /// Whether the peer has ended in order: after the remaining plaintext, no more comes.
     #[must_use]
     pub fn has_ended(&self) -> bool {
         self.top().is_some_and(|layer| layer.has_ended())
     }
 
-    /// Accepts plaintext as far as there is room, and seals it. Returns how many bytes it accepted; none before the layers are
-    /// ready and after they were closed.
+    /// Accepts plaintext as far as there is room, and seals it. Returns how many bytes it accepted; 0 before the layers
+    /// are ready and after they were closed.
     ///
     /// # Errors
     /// A layer cannot go on.
@@ -151,20 +151,20 @@ impl Stack {
         Ok(accepted)
     }
 
-    /// Bytes for the socket.
+    /// The bytes for the socket.
     #[must_use]
     pub fn unsent(&self) -> &[u8] {
         self.levels.first().map_or(&[], |it| it.output.bytes())
     }
 
-    /// The socket has taken the first `count` bytes of [`Self::unsent`].
+    /// Removes the first `count` bytes of [`Self::unsent`], which the socket has taken.
     pub fn advance(&mut self, count: usize) {
         if let Some(first) = self.levels.first_mut() {
             first.output.consume(count);
         }
     }
 
-    /// Says that no more plaintext follows, by the records that the layers have for it. Further calls do nothing.
+    /// Announces the end of the plaintext by the layers' own records. Further calls do nothing.
     ///
     /// # Errors
     /// A layer cannot go on.
@@ -190,12 +190,12 @@ impl Stack {
         self.levels.last().map(|level| &*level.layer)
     }
 
-    /// Bytes for the network that wait anywhere.
+    /// The number of bytes for the network that wait in any layer.
     fn held_output(&self) -> usize {
         self.levels.iter().map(|level| level.output.len()).sum()
     }
 
-    /// Lets every layer take what the one beneath has for it, until nothing moves any more or enough plaintext waits.
+    /// Passes bytes up through all layers, until none moves any more or enough plaintext waits.
     fn pass_up(&mut self, network: &[u8]) -> Result<(), LayerError> {
         self.has_backlog = false;
         let mut network = network;
@@ -233,7 +233,8 @@ impl Stack {
         }
     }
 
-    /// Lets every layer send what the one above and it itself have, and checks that what waits is bounded.
+    /// Passes bytes down through all layers, with the layers' own records, and checks that the waiting bytes are
+    /// bounded.
     fn pass_down(&mut self) -> Result<(), LayerError> {
         for index in (0..self.levels.len()).rev() {
             self.pass_down_to(index)?;
@@ -263,11 +264,12 @@ impl Stack {
 }
 
 impl Level {
-    /// Has the layer take what was left and `bytes`. Returns whether it stopped because enough plaintext waits above.
+    /// Passes the unused bytes and `bytes` to the layer. Returns whether it stopped because enough plaintext waits
+    /// above.
     fn receive(&mut self, bytes: &[u8], above: &mut Buffer) -> Result<bool, LayerError> {
         let Self { layer, input, .. } = self;
         if input.is_empty() {
-            // The usual case: nothing was left, so nothing is copied but a record's beginning.
+            // In the usual case there are no unused bytes, so only the beginning of a record is copied.
             let (used, outcome) = receive_all(&mut **layer, bytes, above);
             input.end().extend_from_slice(&bytes[used..]);
             return outcome;
@@ -279,7 +281,8 @@ impl Level {
     }
 }
 
-/// Has a layer take bytes until it uses none. Returns how many it used, and whether it stopped because enough plaintext waits.
+/// Passes bytes to a layer until it uses none. Returns how many it used, and whether it stopped because enough
+/// plaintext waits.
 fn receive_all(
     layer: &mut dyn Layer,
     bytes: &[u8],
@@ -308,18 +311,18 @@ fn receive_all(
     (used, outcome)
 }
 
-/// Plaintext that may wait to be read before a layer stops, in bytes.
+/// Maximum plaintext that waits to be read before a layer stops, in bytes.
 pub const PLAIN_BYTES_MAX: usize = 64 << 10;
 
 /// Longest record that a layer may leave unused because its end has not come, in bytes: more than the 18 KiB of TLS.
 pub const RECORD_BYTES_MAX: usize = 32 << 10;
 
-/// Sealed bytes of a connection that may wait for the socket: as much as one write of the lane.
+/// Maximum sealed bytes of a connection that wait for the socket: as much as one write of the lane.
 pub const OUTPUT_BYTES_MAX: usize = 64 << 10;
 
-/// Plaintext that is sealed at once. The rest of [`OUTPUT_BYTES_MAX`] is for what records add, and for what layers say by
-/// themselves.
+/// Maximum plaintext that is sealed at once. The rest of [`OUTPUT_BYTES_MAX`] is for the overhead of records, and for
+/// the layers' own records.
 const WRITE_BYTES_MAX: usize = 40 << 10;
 
-/// Slices that are sealed at once.
+/// Maximum number of slices that are sealed at once.
 const SLICES_MAX: usize = 32;

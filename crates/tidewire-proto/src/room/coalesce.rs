@@ -1,13 +1,12 @@
 //! When to sweep a room: "leading edge plus minimum interval".
 //!
-//! A sweep writes everything new to every subscriber, at the price of one send each. A message that finds
-//! the room quiet is swept at once; one that comes soon after a sweep waits until the interval is over and
-//! shares the next sweep with all that came meanwhile. A fixed tick was rejected: it delays the lone message
-//! of a quiet room for nothing.
+//! A sweep writes all new messages to every subscriber, at the price of one send each. A message in a quiet room is
+//! swept at once. A message soon after a sweep waits until the interval is over and shares the next sweep with all
+//! messages that come meanwhile. A fixed tick was rejected: it delays the single message of a quiet room without need.
 //!
-//! The interval follows the measured cost of a sweep, so that sweeping takes at most about half of the lane's
-//! time, and never exceeds the configured maximum. A fixed interval fits one room size only: 5 ms is right
-//! for 500 subscribers (a sweep takes 2 ms) and needlessly slow for 50 (0.2 ms).
+//! The interval follows the measured cost of a sweep, so that sweeping takes at most about half of the lane's time, and
+//! never exceeds the configured maximum. A fixed interval fits one room size only: 5 ms is right for 500 subscribers (a
+//! sweep takes 2 ms) and needlessly slow for 50 (0.2 ms).
 
 /// Decides when a room's log is written to its subscribers. Times are nanoseconds of one monotonic clock.
 #[derive(Clone, Debug)]
@@ -19,7 +18,7 @@ pub struct Coalescer {
 }
 
 impl Coalescer {
-    /// A coalescer that delays a message by at most `interval_max_ns`; 0 sweeps at once, always.
+    /// Creates a coalescer that delays a message by at most `interval_max_ns`; with 0 it always sweeps at once.
     #[must_use]
     pub fn new(interval_max_ns: u64) -> Self {
         Self {
@@ -30,8 +29,8 @@ impl Coalescer {
         }
     }
 
-    /// A message was appended. Returns the time of the sweep that will carry it, if this call planned it;
-    /// `None` if a sweep was planned already.
+    /// Notes an appended message. Returns the time of the sweep that will carry it, if this call planned it; `None` if
+    /// a sweep was planned already.
     pub fn handle_append(&mut self, now_ns: u64) -> Option<u64> {
         if self.due_ns.is_some() {
             return None;
@@ -44,7 +43,7 @@ impl Coalescer {
         Some(due)
     }
 
-    /// When the planned sweep is due, if one is planned.
+    /// The time of the planned sweep, if there is one.
     #[must_use]
     pub fn due_ns(&self) -> Option<u64> {
         self.due_ns
@@ -56,7 +55,7 @@ impl Coalescer {
         self.interval_ns
     }
 
-    /// A sweep ran between these two times and left nothing planned.
+    /// Notes a sweep between these two times that left nothing planned.
     pub fn handle_sweep(&mut self, started_ns: u64, ended_ns: u64) {
         let wanted = ended_ns
             .saturating_sub(started_ns)
@@ -70,8 +69,8 @@ impl Coalescer {
     }
 }
 
-/// The interval is this many times the cost of a sweep: sweeps then take at most half of a lane's time, and the
-/// other half is left for reading what the next sweep will carry.
+/// The interval is this many times the cost of a sweep. Sweeps then take at most half of a lane's time; the other half
+/// is left to read the messages of the next sweep.
 const SWEEP_COST_MULTIPLE: u64 = 2;
 
 /// The wanted interval grows at most by this factor from sweep to sweep, and by [`FIRST_INTERVAL_MAX_NS`].

@@ -1,14 +1,14 @@
 //! Deliveries that begin with a header of their subscriber, as one write offers them.
 //!
-//! Problem: a log holds each message once for all subscribers, and some protocols put the subscriber's own number in front
-//! of it. A write may end inside a header or a body. Approach: what one write offers is copied into one buffer of the
-//! lane, header by header and body by body, with the end of each. What was written then tells how far each subscriber
-//! came. Only the rest of a torn delivery is kept, in the session's own output, so that a policy still drops everything
-//! that was not begun.
+//! Problem: a log holds each message once for all subscribers, and some protocols put the subscriber's own number in
+//! front of it. A write may end inside a header or a body. Approach: the deliveries of one write are copied into one
+//! buffer of the lane, header by header and body by body, with the end of each. The number of written bytes then
+//! determines how far each subscriber came. Only the rest of a torn delivery is kept, in the session's own output, so
+//! that a policy still drops everything that was not begun.
 //!
 //! Rejected: a slice for each header and each body, because the kernel takes longer for two slices than for a copy of
-//! the few hundred bytes that most messages have; and headers in the session's output, which would hold what a policy
-//! should drop.
+//! the few hundred bytes of most messages. Rejected: headers in the session's output, because it would hold messages
+//! that a policy should drop.
 
 use super::log::RoomLog;
 use super::subscriber::{Advance, Subscriber};
@@ -18,7 +18,7 @@ use super::subscriber::{Advance, Subscriber};
 pub struct Deliveries {
     bytes: Vec<u8>,
     frames: Vec<Frame>,
-    /// How many frames are of each subscriber, in the order in which they were gathered.
+    /// The number of frames of each subscriber, in the order in which they were gathered.
     counts: Vec<usize>,
 }
 
@@ -30,7 +30,7 @@ struct Frame {
 }
 
 impl Deliveries {
-    /// Makes room for the next write. A buffer that one long message made large is given back.
+    /// Makes room for the next write. A buffer that one long message made large is freed.
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.bytes.shrink_to(2 * WRITE_BYTES);
@@ -38,8 +38,8 @@ impl Deliveries {
         self.counts.clear();
     }
 
-    /// Copies what a subscriber has not been given, each behind the header that `push_header` appends for it, until the buffer
-    /// is full. A single delivery may be larger than that.
+    /// Copies the messages that a subscriber has not been given, each behind the header that `push_header` appends for
+    /// it, until the buffer is full. A single delivery may be larger than that.
     pub fn gather(
         &mut self,
         subscriber: &Subscriber,
@@ -61,13 +61,14 @@ impl Deliveries {
         self.counts.push(self.frames.len() - before);
     }
 
-    /// All that was gathered.
+    /// All gathered bytes.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// The first `bytes` were written. Call [`Taken::advance`] for each subscriber, in the order of gathering.
+    /// Notes that the first `bytes` were written. Call [`Taken::advance`] for each subscriber, in the order of
+    /// gathering.
     #[must_use]
     pub fn taken(&self, bytes: usize) -> Taken<'_> {
         Taken {
@@ -80,20 +81,20 @@ impl Deliveries {
     }
 }
 
-/// What was written of [`Deliveries`], to be told to each subscriber.
+/// The written part of [`Deliveries`], to be applied to each subscriber.
 #[derive(Debug)]
 pub struct Taken<'a> {
     buffer: &'a [u8],
-    /// Those of the subscribers that follow.
+    /// The frames of the remaining subscribers.
     frames: &'a [Frame],
     counts: &'a [usize],
-    /// Where the first of them starts.
+    /// The start of the first of them.
     start: usize,
     bytes: usize,
 }
 
 impl Taken<'_> {
-    /// Moves the next subscriber behind what was written. The rest of a torn delivery goes to `output`.
+    /// Moves the next subscriber behind the written bytes. The rest of a torn delivery goes to `output`.
     pub fn advance(
         &mut self,
         subscriber: &mut Subscriber,
@@ -116,13 +117,13 @@ impl Taken<'_> {
             }
             self.start = frame.end;
         }
-        // Whole bodies, so that nothing of one is left over.
+        // The bodies are whole, so no rest is left over.
         let Advance { messages, .. } = subscriber.advance(log, body_bytes, &mut Vec::new());
         Advance { messages, torn }
     }
 }
 
-/// What one write offers at most, but for its last message. More than most sockets take at once.
+/// Maximum bytes that one write offers, except for its last message. It is more than most sockets take at once.
 const WRITE_BYTES: usize = 64 * 1024;
 
 #[cfg(test)]

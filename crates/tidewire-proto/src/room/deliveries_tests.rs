@@ -5,12 +5,12 @@ use fastrand::Rng;
 use super::*;
 use crate::room::{LagLimits, Policy, Verdict};
 
-/// The length of the body and the number of the subscriber.
+/// Appends the length of the body and the number of the subscriber.
 fn push_header(number: u32, body: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(&[body.len() as u8, number as u8]);
 }
 
-/// A subscriber, and the bytes that left for it.
+/// A subscriber, and the bytes that it was sent.
 struct Receiver {
     number: u32,
     subscriber: Subscriber,
@@ -42,7 +42,7 @@ impl Receiver {
         });
     }
 
-    /// Writes at most `room` bytes of the own output and what the log has, as a lane does.
+    /// Writes at most `room` bytes of the own output and of the log, like a lane.
     fn write(&mut self, log: &mut RoomLog, deliveries: &mut Deliveries, room: usize) {
         let own = room.min(self.output.len());
         self.stream.extend(self.output.drain(..own));
@@ -104,7 +104,7 @@ fn a_write_may_end_after_every_byte() {
     }
 }
 
-/// One write for all subscriptions of a session, cut after every byte.
+/// One write carries all subscriptions of a session and is cut after every byte.
 #[test]
 fn a_write_of_several_subscriptions_may_end_after_every_byte() {
     let bodies: Vec<Vec<u8>> = (0..4_u8).map(|number| vec![number; 3]).collect();
@@ -166,7 +166,7 @@ fn every_message_is_delivered_dropped_or_behind_under_every_policy() {
             sent.push(body);
             offered += 1;
             if random.u8(..4) == 0 {
-                // The first one said it.
+                // The first receiver published this message.
                 receivers[0].subscriber.skip_own(&log, position, bytes);
                 own += 1;
             }

@@ -1,32 +1,33 @@
 //! The newest message of each topic of a log, for subscribers by `conflate_by_topic` that are behind.
 //!
-//! Problem: a pattern such as `md.>` has one log for ten thousand topics. A subscriber that is behind wants the newest of
-//! each topic, and a log that kept everything for it would grow without a bound. Approach: once a subscriber is behind, the
-//! log has a table with a copy of the newest message of each topic, in the order of the last updates. It is one table for
-//! all subscribers that are behind: the newest message of a topic is the same for all of them, so each only remembers the
-//! message from which on it was told nothing. The table reads the log by a cursor of its own, a sweep at a time, so that
-//! appending costs nothing more. It goes away with the last subscriber that is behind.
+//! Problem: a pattern such as `md.>` has one log for ten thousand topics. A subscriber that is behind needs the newest
+//! message of each topic, and a log that kept everything for it would grow without a bound. Approach: once a subscriber
+//! is behind, the log has a table with a copy of the newest message of each topic, in the order of the last updates.
+//! All subscribers that are behind share one table: the newest message of a topic is the same for all of them. Each of
+//! them remembers only the first message that it has not been given. The table reads the log by a cursor of its own,
+//! once per sweep, so that appending costs nothing more. It is freed with the last subscriber that is behind.
 //!
-//! An update leaves a dead entry where the topic stood before. When more than half is dead, what lives is copied together.
-//! So an update costs a search by topic and a copy, and the table takes at most about twice the memory of what lives. The
-//! limits of the subscribers bound that: beyond them the topic that was updated longest ago is evicted, and counts as lost.
+//! An update leaves a dead entry at the topic's former position. When more than half of the entries are dead, the live
+//! ones are copied together. An update therefore costs a search by topic and a copy, and the table takes at most about
+//! twice the memory of the live entries. The limits of the subscribers bound that: beyond them the topic that was
+//! updated longest ago is evicted, and counts as lost.
 //!
-//! Rejected: a bit in the log for messages that were replaced, which needs no copy and keeps the whole log in memory; and a
-//! table for each subscriber, which costs each of a hundred slow ones as much as all of them cost here.
+//! Rejected: a bit in the log for replaced messages, which needs no copy and keeps the whole log in memory. Rejected: a
+//! table for each subscriber, because each of a hundred slow ones would cost as much as all of them together cost here.
 
 use std::collections::{HashMap, VecDeque};
 
 use super::log::{Cursor, RoomLog};
 use super::policy::LagLimits;
 
-/// The table of one log. See the module.
+/// The table of one log. The module describes it.
 #[derive(Debug)]
 pub(super) struct Latest {
-    /// Where the table goes on reading the log.
+    /// The position at which the table goes on reading the log.
     cursor: Cursor,
-    /// The table has read every message from this one to the cursor.
+    /// The first message that the table has read. It has read all from there to the cursor.
     first_message: u64,
-    /// In the order of the log, the dead ones among them.
+    /// The entries in the order of the log, including dead ones.
     entries: VecDeque<Entry>,
     /// The frames of the entries, in the order in which they were read.
     bytes: Vec<u8>,
@@ -70,7 +71,7 @@ impl Latest {
         self.followers += 1;
     }
 
-    /// Returns whether it was the last one.
+    /// Removes a subscriber. Returns whether it was the last one.
     pub(super) fn remove_follower(&mut self) -> bool {
         self.followers -= 1;
         self.followers == 0
@@ -80,7 +81,7 @@ impl Latest {
         self.cursor
     }
 
-    /// Memory of the table: the capacity of its buffers.
+    /// The memory of the table: the capacity of its buffers.
     pub(super) fn held_bytes(&self) -> usize {
         self.bytes.capacity()
             + self.entries.capacity() * size_of::<Entry>()
@@ -88,7 +89,7 @@ impl Latest {
             + self.topic_bytes
     }
 
-    /// Bytes between here and the head of the log for a subscriber that was told nothing from `message` on: about what the
+    /// The bytes between the head of the log and a subscriber that needs all messages from `message` on: about what the
     /// table holds for it.
     pub(super) fn bytes_from(&self, message: u64) -> u64 {
         let before = self.index_of(message);
@@ -96,7 +97,8 @@ impl Latest {
         entries.map(|entry| entry.length as u64).sum()
     }
 
-    /// The newest messages of all topics from `message` on, in the order of the log, each with its number.
+    /// Iterates over the newest messages of all topics from `message` on, in the order of the log, each with its
+    /// number.
     pub(super) fn from(&self, message: u64) -> impl Iterator<Item = (u64, &[u8])> {
         let entries = self.entries.range(self.index_of(message)..);
         entries
@@ -104,7 +106,7 @@ impl Latest {
             .map(|entry| (entry.message, frame(&self.bytes, entry)))
     }
 
-    /// Reads the log on to its head.
+    /// Reads the log up to its head.
     pub(super) fn catch_up(&mut self, log: &mut RoomLog, topic_of: &impl Fn(&[u8]) -> &str) {
         for (message, frame) in (self.cursor.message()..).zip(log.frames(&self.cursor)) {
             self.update(message, frame, topic_of);
@@ -113,7 +115,7 @@ impl Latest {
         log.seek(&mut self.cursor, position, message);
     }
 
-    /// Reads what lies between a subscriber that fell behind and the first message that the table has read.
+    /// Reads the messages between a subscriber that fell behind and the first message that the table has read.
     pub(super) fn read_back(
         &mut self,
         log: &RoomLog,
@@ -127,7 +129,7 @@ impl Latest {
             .zip(log.frames(cursor))
             .collect();
         for (message, frame) in unread.into_iter().rev() {
-            // What is older than what was evicted, or does not fit, would be evicted next.
+            // A message that is older than an evicted one, or does not fit, would be evicted next.
             if self.has_evicted || !self.has_room_for(frame.len()) {
                 self.has_evicted = true;
                 break;
@@ -142,7 +144,7 @@ impl Latest {
         self.first_message = cursor.message();
     }
 
-    /// The newest message of a topic.
+    /// Sets the newest message of a topic.
     fn update(&mut self, message: u64, frame: &[u8], topic_of: &impl Fn(&[u8]) -> &str) {
         let topic = topic_of(frame).as_bytes();
         match self.by_topic.get_mut(topic) {
@@ -191,7 +193,7 @@ impl Latest {
         }
     }
 
-    /// Forgets the topic that was updated longest ago.
+    /// Removes the topic that was updated longest ago.
     fn evict(&mut self, topic_of: &impl Fn(&[u8]) -> &str) {
         while let Some(entry) = self.entries.pop_front() {
             if entry.is_live {
@@ -206,7 +208,7 @@ impl Latest {
         }
     }
 
-    /// Copies what lives together.
+    /// Copies the live entries together.
     fn compact(&mut self) {
         self.entries.retain(|entry| entry.is_live);
         let mut bytes = Vec::with_capacity(2 * self.live_bytes + DEAD_BYTES_MIN);
@@ -229,9 +231,9 @@ fn frame<'a>(bytes: &'a [u8], entry: &Entry) -> &'a [u8] {
     &bytes[entry.start..entry.start + entry.length]
 }
 
-/// Memory of a topic in the map: key, message and control byte, with what the map keeps free.
+/// The memory of a topic in the map: key, message and control byte, with the map's free capacity.
 const SLOT_BYTES: usize = (size_of::<(Box<[u8]>, u64)>() + 1) * 8 / 7;
 
-/// Dead entries, and bytes of theirs, that are not worth a copy of what lives.
+/// The number of dead entries, and of their bytes, below which the live ones are not copied.
 const DEAD_ENTRIES_MIN: usize = 64;
 const DEAD_BYTES_MIN: usize = 4 * 1024;

@@ -7,8 +7,8 @@ use super::policy::LagLimits;
 
 /// Framed messages of one room on one lane, kept until the slowest cursor has passed them.
 ///
-/// Positions are absolute byte counts since the log was made. They never repeat, so a cursor is two numbers
-/// and comparing two of them is a subtraction.
+/// Positions are absolute byte counts since the log was made. They never repeat, so a cursor is two numbers, and a
+/// subtraction compares two of them.
 #[derive(Debug)]
 pub struct RoomLog {
     segments: VecDeque<Segment>,
@@ -16,7 +16,7 @@ pub struct RoomLog {
     front_serial: u64,
     /// Emptied segments kept for reuse, so that a steady room allocates nothing.
     spare: Vec<Segment>,
-    /// Memory of all segments but the last, which alone can grow.
+    /// The memory of all segments but the last, which is the only one that can grow.
     fixed_bytes: usize,
     head_position: u64,
     head_message: u64,
@@ -24,7 +24,7 @@ pub struct RoomLog {
     latest: Option<Box<Latest>>,
 }
 
-/// A place between two frames of a log. Made by [`RoomLog::attach`], given back to [`RoomLog::detach`].
+/// A position between two frames of a log. [`RoomLog::attach`] makes it, and [`RoomLog::detach`] takes it back.
 #[derive(Debug)]
 pub struct Cursor {
     position: u64,
@@ -37,7 +37,7 @@ struct Segment {
     start: u64,
     first_message: u64,
     bytes: Vec<u8>,
-    /// Where each frame ends, relative to `start`.
+    /// The end of each frame, relative to `start`.
     ends: Vec<u32>,
     cursors: usize,
 }
@@ -77,19 +77,19 @@ impl RoomLog {
         }
     }
 
-    /// Bytes ever appended.
+    /// The number of bytes ever appended.
     #[must_use]
     pub fn head_position(&self) -> u64 {
         self.head_position
     }
 
-    /// Messages ever appended.
+    /// The number of messages ever appended.
     #[must_use]
     pub fn head_message(&self) -> u64 {
         self.head_message
     }
 
-    /// Memory held for cursors that have not passed it, and for reuse: the capacity of all buffers.
+    /// The memory held for cursors that have not passed it, and for reuse: the capacity of all buffers.
     #[inline]
     #[must_use]
     pub fn held_bytes(&self) -> usize {
@@ -97,7 +97,7 @@ impl RoomLog {
         self.fixed_bytes + self.last().held_bytes() + latest
     }
 
-    /// Whether appending a frame of so many bytes would take more memory.
+    /// Whether appending a frame of this length would take more memory.
     #[must_use]
     pub fn must_grow_for(&self, bytes: usize) -> bool {
         let last = self.last();
@@ -112,7 +112,7 @@ impl RoomLog {
         self.spare = Vec::new();
     }
 
-    /// Appends one frame, written by `encode` behind what is there. Returns the frame's position and length.
+    /// Appends one frame, which `encode` writes behind the present bytes. Returns the frame's position and length.
     ///
     /// # Errors
     /// Those of `encode`; the log is then unchanged.
@@ -147,14 +147,14 @@ impl RoomLog {
         Ok((position, length))
     }
 
-    /// The newest `bytes` of the log, which must be the newest frame's length: a frame never spans segments.
+    /// The newest `bytes` of the log. Their number must be the newest frame's length: a frame never spans segments.
     #[must_use]
     pub fn newest(&self, bytes: usize) -> &[u8] {
         let last = &self.last().bytes;
         &last[last.len() - bytes..]
     }
 
-    /// A new cursor at the head: its subscriber sees what is appended from now on.
+    /// Creates a cursor at the head: its subscriber receives the messages appended from now on.
     pub fn attach(&mut self) -> Cursor {
         let serial = self.last_serial();
         self.last_mut().cursors += 1;
@@ -165,13 +165,13 @@ impl RoomLog {
         }
     }
 
-    /// A new cursor where another one is.
+    /// Creates a cursor at the position of another one.
     fn attach_at(&mut self, other: &Cursor) -> Cursor {
         self.segment_mut(other.serial).cursors += 1;
         Cursor { ..*other }
     }
 
-    /// Takes a cursor back, so that the log no longer keeps what lay before it.
+    /// Takes a cursor back, so that the log no longer keeps the messages before it.
     #[expect(
         clippy::needless_pass_by_value,
         reason = "a cursor that was given back must not be used again"
@@ -195,8 +195,8 @@ impl RoomLog {
         self.head_message - cursor.message
     }
 
-    /// The longest contiguous bytes from `position` on, not beyond `end`; empty only at `end`.
-    /// `position` must not lie before the segment of `cursor`.
+    /// Returns the longest contiguous bytes from `position` on, not beyond `end`; empty only at `end`. `position` must
+    /// not lie before the segment of `cursor`.
     pub(super) fn contiguous(&self, cursor: &Cursor, position: u64, end: u64) -> &[u8] {
         if position >= end {
             return &[];
@@ -248,7 +248,7 @@ impl RoomLog {
         &segment.bytes[from..to]
     }
 
-    /// Where message number `message` starts.
+    /// The position of message number `message`.
     pub(super) fn position_of(&self, cursor: &Cursor, message: u64) -> u64 {
         if message >= self.head_message {
             return self.head_position;
@@ -262,7 +262,7 @@ impl RoomLog {
         }
     }
 
-    /// Moves a cursor forward to a frame boundary and lets go of what no cursor needs.
+    /// Moves a cursor forward to a frame boundary and frees the segments that no cursor needs.
     pub(super) fn seek(&mut self, cursor: &mut Cursor, position: u64, message: u64) {
         debug_assert!(position >= cursor.position && position <= self.head_position);
         cursor.position = position;
@@ -299,7 +299,8 @@ impl RoomLog {
         })
     }
 
-    /// A subscriber at `cursor` falls behind: from now on it needs the newest message of each topic from there on.
+    /// Notes that a subscriber at `cursor` falls behind: from now on it needs the newest message of each topic from
+    /// there on.
     pub(super) fn follow_latest(
         &mut self,
         cursor: &Cursor,
@@ -328,7 +329,7 @@ impl RoomLog {
         self.latest.as_deref()
     }
 
-    /// A subscriber is not behind any more, or leaves.
+    /// Notes that a subscriber is not behind any more, or leaves.
     pub(super) fn unfollow_latest(&mut self) {
         let is_last = |latest: &mut Box<Latest>| latest.remove_follower();
         if let Some(latest) = self.latest.take_if(is_last) {
@@ -340,7 +341,7 @@ impl RoomLog {
         (serial - self.front_serial) as usize
     }
 
-    /// The index of the segment holding `position`, which is not before segment `serial`. Most cursors are near
+    /// Returns the index of the segment with `position`, which is not before segment `serial`. Most cursors are near
     /// the head, so the neighbours are tried before the search.
     fn index_of(&self, serial: u64, position: u64) -> usize {
         let first = self.index(serial);
@@ -396,7 +397,7 @@ impl RoomLog {
             .pop()
             .unwrap_or_else(|| Segment::starting_at(0, 0));
         self.fixed_bytes += self.last().held_bytes();
-        // It was counted among the spare ones, or is new and holds nothing yet.
+        // The segment was counted among the spare ones, or is new and holds nothing yet.
         self.fixed_bytes -= segment.held_bytes();
         segment.start = self.head_position;
         segment.first_message = self.head_message;
@@ -444,14 +445,14 @@ impl Segment {
     }
 }
 
-/// Bytes of a segment. Small enough that the segments between the cursors of a healthy room stay in the
-/// second-level cache, large enough that a subscriber's share of a sweep is one or two slices.
+/// The size of a segment in bytes. It is small enough that the segments between the cursors of a healthy room stay in
+/// the second-level cache, and large enough that a subscriber's share of a sweep is one or two slices.
 const SEGMENT_BYTES: usize = 64 * 1024;
 
-/// First reservation of a segment's buffer: a room that says little should not hold 64 KiB.
+/// The first capacity of a segment's buffer: a quiet room should not hold 64 KiB.
 const FIRST_RESERVE_BYTES: usize = 1024;
 
-/// Segments kept for reuse: 1 MiB a room at most, and only in a room that once needed them.
+/// Maximum number of segments kept for reuse: 1 MiB a room, and only in a room that once needed them.
 const SPARE_SEGMENTS_MAX: usize = 16;
 
 #[cfg(test)]

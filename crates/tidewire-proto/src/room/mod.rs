@@ -1,9 +1,9 @@
 //! Rooms without I/O: one shared log per room and lane, a cursor per subscriber.
 //!
-//! A message said in a room is framed **once**, into the room's [`RoomLog`]. Every subscriber only holds a
-//! position in that log; what is written to a socket is gathered straight from the log's segments. Copying
-//! each message into a queue per subscriber was measured at 1.6 to 1.7 times the CPU and collapses at
-//! overload, because the copies fall out of the cache before they are sent.
+//! A room's message is framed **once**, into the room's [`RoomLog`]. Every subscriber only holds a position in that
+//! log, and a write gathers its bytes straight from the log's segments. Copying each message into a queue per
+//! subscriber was measured at 1.6 to 1.7 times the CPU. It collapses at overload, because the copies fall out of the
+//! cache before they are sent.
 //!
 //! ```text
 //!            segment 7            segment 8                 segment 9
@@ -11,15 +11,15 @@
 //!                 ^ slow cursor            ^ cursor           ^ head: most cursors are here
 //! ```
 //!
-//! - A frame never spans two segments, and a cursor always stands **between** two frames. When a socket
-//!   takes half a frame, the other half moves to the session's own output and the cursor steps behind it,
-//!   so that dropping, joining and leaving never meet half a frame.
-//! - A segment counts the cursors inside it and is recycled when the last one leaves, so memory is bounded
-//!   by the slowest cursor, and the slowest cursor by its [`Policy`].
-//! - A subscriber by [`Policy::ConflateByTopic`] that is behind lets go of the log. It is told the newest message of each
-//!   topic from a table that all such subscribers of the log share.
+//! - A frame never spans two segments, and a cursor is always **between** two frames. When a socket takes half a frame,
+//!   the other half moves to the session's own output and the cursor moves behind it, so that dropping, joining and
+//!   leaving never meet half a frame.
+//! - A segment counts the cursors inside it and is recycled when the last one leaves. The slowest cursor therefore
+//!   bounds the memory, and its [`Policy`] bounds the slowest cursor.
+//! - A subscriber by [`Policy::ConflateByTopic`] that is behind gives up its position in the log. It receives the
+//!   newest message of each topic from a table that all such subscribers of the log share.
 //! - A codec may put a header of the subscriber in front of each message; see [`Deliveries`].
-//! - A subscriber's own messages are skipped by position: the publisher remembers where they lie.
+//! - A subscriber's own messages are skipped by position: the publisher remembers their positions.
 
 mod coalesce;
 mod deliveries;

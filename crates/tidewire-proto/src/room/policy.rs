@@ -1,36 +1,36 @@
-//! What happens to a subscriber that does not keep up.
+//! Policies for a subscriber that does not keep up.
 
 use std::fmt;
 use std::str::FromStr;
 
 use thiserror::Error;
 
-/// The policy of one subscription. Whatever it drops is counted and announced in band.
+/// The policy of one subscription. Dropped messages are counted and announced in band.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Policy {
-    /// Close the session: losing the connection is the one loss nobody overlooks.
+    /// Close the session: a lost connection is the one loss that no subscriber overlooks.
     #[default]
     Disconnect,
     /// Drop the oldest unsent messages until the rest fits the limits.
     DropOldest,
-    /// Keep what fits the limits and drop new messages until that has been sent.
+    /// Keep the messages that fit the limits and drop new messages until those have been sent.
     DropNewest,
     /// Keep only the newest message while the subscriber cannot take more.
     Conflate,
-    /// Stop reading from the publishers of the room until the subscriber caught up or the deadline passed;
-    /// then disconnect it.
+    /// Stop reading from the publishers of the room until the subscriber has caught up or the deadline has passed; then
+    /// disconnect it.
     Block,
-    /// Keep the newest message of each topic while the subscriber cannot take more, and tell them in the order of their last
-    /// updates. It is meant for patterns with a wildcard; a room, or a pattern without one, has one topic, so that this is
-    /// [`Self::Conflate`] there.
+    /// Keep the newest message of each topic while the subscriber cannot take more, and send them in the order of their
+    /// last updates. It is meant for patterns with a wildcard. A room, or a pattern without a wildcard, has one topic,
+    /// so there it is the same as [`Self::Conflate`].
     ///
-    /// All subscribers of a pattern that are behind share one table of these messages. [`LagLimits`] bound it: beyond them the
-    /// topic that was updated longest ago is dropped.
+    /// All subscribers of a pattern that are behind share one table of these messages. [`LagLimits`] bound it: beyond
+    /// them the topic that was updated longest ago is dropped.
     ConflateByTopic,
 }
 
-/// How far a subscriber may fall behind: whichever of the two is reached first.
+/// How far a subscriber may fall behind: whichever limit is reached first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LagLimits {
     /// Unsent bytes.
@@ -39,19 +39,19 @@ pub struct LagLimits {
     pub messages_max: u64,
 }
 
-/// What the policy decided about a subscriber that could not be written to.
+/// The decision of the policy about a subscriber that could not be written to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Within its limits, or brought back within them.
+    /// It is within its limits, or was brought back within them.
     Keep {
-        /// Messages dropped to get there.
+        /// The number of messages dropped for that.
         dropped: u64,
     },
-    /// Over its limits: close the session.
+    /// It is over its limits: close the session.
     Disconnect,
-    /// Over its limits: hold the publishers.
+    /// It is over its limits: hold the publishers.
     Block,
-    /// Behind: call [`Subscriber::conflate`](super::Subscriber::conflate).
+    /// It is behind: call [`Subscriber::conflate`](super::Subscriber::conflate).
     Conflate,
 }
 
@@ -100,7 +100,7 @@ impl Policy {
         }
     }
 
-    /// Whether messages may be lost while the subscription goes on, so that the subscriber must be told how many.
+    /// Whether messages may be lost while the subscription goes on, so that the subscriber must receive their number.
     #[must_use]
     pub const fn drops(self) -> bool {
         !matches!(self, Self::Disconnect | Self::Block)

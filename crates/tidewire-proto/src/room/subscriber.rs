@@ -1,7 +1,7 @@
-//! One subscriber's view of a room log: where it stands, what to skip, what it lost.
+//! One subscriber's view of a room log: its position, the messages to skip, and its losses.
 //!
-//! Conservation: of the messages appended since a subscriber attached, each is exactly one of delivered
-//! (its bytes were taken by the socket or by the session's output), its own, dropped, or still behind.
+//! Conservation: each message appended since a subscriber attached is exactly one of delivered (the socket or the
+//! session's output took its bytes), its own, dropped, or still behind.
 
 use std::collections::VecDeque;
 
@@ -19,34 +19,34 @@ pub struct Subscriber {
     policy: Policy,
     limits: LagLimits,
     gap: u64,
-    /// `drop_newest` has its backlog in the session's output; until that is sent, what is new is dropped.
+    /// Whether the backlog of `drop_newest` is in the session's output. Until that is sent, new messages are dropped.
     spilled: bool,
-    /// The first message, before the cursor, of those that it is told by the newest of each topic; none if it is not behind.
+    /// The first message before the cursor that the newest messages of all topics replace; `None` if it is not behind.
     latest_from: Option<u64>,
 }
 
-/// A part of what a subscriber by [`Policy::ConflateByTopic`] is told when it takes messages again.
+/// A part of what a subscriber by [`Policy::ConflateByTopic`] receives when it takes messages again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LatestPiece<'a> {
-    /// So many messages are lost before the last of the frames that follow.
+    /// The number of messages that are lost before the last of the frames that follow.
     Gap(u64),
     /// A frame of the log.
     Frame(&'a [u8]),
 }
 
-/// What [`Subscriber::tell_latest`] did.
+/// The result of [`Subscriber::tell_latest`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ToldLatest {
-    /// Frames that the subscriber was told.
+    /// The number of frames that the subscriber was given.
     pub messages: u64,
-    /// Messages that newer ones replaced, and others that it will not be told.
+    /// The number of messages that newer ones replaced, or that it will not receive.
     pub lost: u64,
 }
 
-/// What [`Subscriber::advance`] did.
+/// The result of [`Subscriber::advance`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Advance {
-    /// Messages of others that the cursor passed, a torn one included.
+    /// The number of messages of others that the cursor passed, including a torn one.
     pub messages: u64,
     /// Whether the last of them was torn and its rest was moved to the session's output.
     pub torn: bool,
@@ -92,14 +92,14 @@ impl Subscriber {
         self.policy
     }
 
-    /// Bytes of others that the log keeps for this subscriber.
+    /// The bytes of others that the log keeps for this subscriber.
     #[inline]
     #[must_use]
     pub fn bytes_behind(&self, log: &RoomLog) -> u64 {
         log.bytes_behind(&self.cursor) - self.own_bytes
     }
 
-    /// Messages of others not yet given to this subscriber.
+    /// The number of messages of others that this subscriber was not given yet.
     #[inline]
     #[must_use]
     pub fn messages_behind(&self, log: &RoomLog) -> u64 {
@@ -109,22 +109,22 @@ impl Subscriber {
         log.messages_behind(&self.cursor) - self.own_messages + conflated
     }
 
-    /// As [`Self::bytes_behind`], with what is kept of topics while it is conflated.
+    /// As [`Self::bytes_behind`], plus the kept messages of topics while it is conflated.
     #[must_use]
     pub fn held_back_bytes(&self, log: &RoomLog) -> u64 {
         let latest = self.latest_from.zip(log.latest());
         self.bytes_behind(log) + latest.map_or(0, |(from, latest)| latest.bytes_from(from))
     }
 
-    /// Whether the subscriber is told the newest message of each topic next. Then [`Self::conflate`] and [`Self::tell_latest`]
-    /// come before anything is gathered from the log.
+    /// Whether the subscriber receives the newest message of each topic next. Then call [`Self::conflate`] and
+    /// [`Self::tell_latest`] before gathering from the log.
     #[inline]
     #[must_use]
     pub fn is_conflated(&self) -> bool {
         self.latest_from.is_some()
     }
 
-    /// The subscriber itself appended the newest message, at `position`; it will not hear it.
+    /// Notes that the subscriber itself appended the newest message, at `position`. It will not receive it.
     pub fn skip_own(&mut self, log: &RoomLog, position: u64, bytes: usize) {
         let end = position + bytes as u64;
         self.own_bytes += bytes as u64;
@@ -149,12 +149,13 @@ impl Subscriber {
         self.own.capacity() * size_of::<OwnRun>()
     }
 
-    /// Messages lost and not yet announced; announcing them is the caller's, so it is reset.
+    /// Takes the number of messages that are lost and not yet announced. The caller announces them, so the number is
+    /// reset.
     pub fn take_gap(&mut self) -> u64 {
         std::mem::take(&mut self.gap)
     }
 
-    /// Feeds the bytes behind, in order and without the subscriber's own, to `take` until it returns false.
+    /// Passes the bytes behind, in order and without the subscriber's own messages, to `take` until it returns false.
     pub fn gather<'a>(&self, log: &'a RoomLog, mut take: impl FnMut(&'a [u8]) -> bool) {
         let mut position = self.cursor.position();
         let head = log.head_position();
@@ -176,7 +177,8 @@ impl Subscriber {
         }
     }
 
-    /// The socket took `bytes` of what [`Self::gather`] offered. The rest of a torn frame goes to `output`.
+    /// Notes that the socket took `bytes` of those that [`Self::gather`] offered. The rest of a torn frame goes to
+    /// `output`.
     pub fn advance(&mut self, log: &mut RoomLog, bytes: usize, output: &mut Vec<u8>) -> Advance {
         let mut remaining = bytes as u64;
         let mut position = self.cursor.position();
@@ -204,12 +206,12 @@ impl Subscriber {
         Advance { messages, torn }
     }
 
-    /// As [`Self::gather`], but frame by frame. Stops when `take` returns false.
+    /// Gathers like [`Self::gather`], but frame by frame. Stops when `take` returns false.
     pub fn gather_frames<'a>(&self, log: &'a RoomLog, mut take: impl FnMut(&'a [u8]) -> bool) {
         self.gather_whole_frames(log, 0, |frame| take(frame).then_some(0));
     }
 
-    /// As [`Self::gather`], but in pieces of whole frames, for transports that preserve boundaries. A piece has at most as many
+    /// Gathers like [`Self::gather`], but in pieces of whole frames, for transports that preserve boundaries. A piece has at most as many
     /// bytes as asked for, first by `bytes_max` and then by the last result of `take`, or is one frame that has more. Stops
     /// when `take` returns `None`.
     pub fn gather_whole_frames<'a>(
@@ -248,9 +250,8 @@ impl Subscriber {
         }
     }
 
-    /// Applies the policy to a subscriber whose socket takes nothing. The session still has to send its output
-    /// before the log; `drop_newest` moves its backlog there by `spill`, frame by frame, so that the log is not held
-    /// for it.
+    /// Applies the policy to a subscriber whose socket takes nothing. The session has to send its output before the
+    /// log. `drop_newest` moves its backlog to the output by `spill`, frame by frame, so that the log does not keep it.
     pub fn enforce(
         &mut self,
         log: &mut RoomLog,
@@ -267,7 +268,7 @@ impl Subscriber {
             Policy::DropOldest if over => self.keep_newest(log),
             Policy::Conflate if messages > 1 => self.keep_last(log),
             Policy::DropNewest => {
-                // A gap not yet announced must come before anything newer is copied.
+                // A gap that is not yet announced must come before any newer message is copied.
                 self.spilled &= !is_output_empty || self.gap > 0;
                 if over && !self.spilled {
                     self.spill(log, spill);
@@ -305,8 +306,8 @@ impl Subscriber {
         self.skip_to(log, position, message)
     }
 
-    /// Skips everything that the subscriber has not been given. Returns how many messages of others that was; they are part
-    /// of the next gap.
+    /// Skips all messages that the subscriber has not been given. Returns how many messages of others that was; they
+    /// are part of the next gap.
     pub fn drop_all(&mut self, log: &mut RoomLog) -> u64 {
         let conflated = self.latest_from.take().map_or(0, |from| {
             log.unfollow_latest();
@@ -317,9 +318,9 @@ impl Subscriber {
         conflated + self.skip_to(log, position, message)
     }
 
-    /// A subscriber by [`Policy::ConflateByTopic`] cannot take more: what lies before it is told later, by the newest
-    /// message of each topic. `topic_of` finds the topic of a frame of the log. The subscriber must have said nothing in the
-    /// log itself, which only members of rooms do.
+    /// Notes that a subscriber by [`Policy::ConflateByTopic`] cannot take more. It later receives the newest message of
+    /// each topic in place of the messages before it. `topic_of` finds the topic of a frame of the log. The subscriber
+    /// must have no messages of its own in the log; only members of rooms have some.
     pub fn conflate(&mut self, log: &mut RoomLog, topic_of: impl Fn(&[u8]) -> &str) {
         debug_assert!(self.own.is_empty(), "a publisher hears what it publishes");
         if self.latest_from.is_none() {
@@ -331,9 +332,9 @@ impl Subscriber {
         log.seek(&mut self.cursor, position, message);
     }
 
-    /// Tells a conflated subscriber the next of the newest messages, up to the first one with which they have `bytes_max`
-    /// bytes, and before them how many were lost. Call [`Self::conflate`] first. With the last of them the subscriber goes on
-    /// with the log.
+    /// Sends a conflated subscriber the next of the newest messages until they have at least `bytes_max` bytes, and
+    /// before them the number of lost ones. Call [`Self::conflate`] first. After the last of them the subscriber goes
+    /// on with the log.
     pub fn tell_latest(
         &mut self,
         log: &mut RoomLog,
@@ -355,7 +356,7 @@ impl Subscriber {
             told.messages += 1;
         }
         if bytes < bytes_max {
-            // There are no more, so what comes behind the last one was evicted.
+            // There are no more, so the messages behind the last one were evicted.
             next = end;
         }
         told.lost = next - from - told.messages;
@@ -375,8 +376,8 @@ impl Subscriber {
         told
     }
 
-    /// Copies the oldest whole messages that fit the limits to the output. One copy for one stall: while the output
-    /// holds them, everything newer is dropped.
+    /// Copies the oldest whole messages that fit the limits to the output. There is one copy per stall: while the
+    /// output holds them, all newer messages are dropped.
     fn spill(&mut self, log: &mut RoomLog, mut spill: impl FnMut(&[u8])) {
         let mut end = log.position_of(
             &self.cursor,

@@ -1,9 +1,9 @@
-//! Patterns by what they match.
+//! An index of patterns by the topics that they match.
 //!
-//! A topic has at most one prefix for each of its segments, and a pattern is a prefix with one of three reaches.
-//! So a table by prefix answers with as many lookups as the topic has segments, without allocating; and with a
-//! single lookup as long as nobody uses wildcards. Rejected: trying every pattern (its cost is everybody's
-//! subscriptions) and a cache of topics (topics of strangers fill it, and each change empties it).
+//! A topic has at most one prefix for each of its segments, and a pattern is a prefix with one of three reaches. A
+//! table by prefix therefore needs as many lookups as the topic has segments, without allocating, and a single lookup
+//! while no pattern has a wildcard. Rejected: trying every pattern (its cost grows with all subscriptions) and a cache
+//! of topics (untrusted peers fill it with topics, and each change empties it).
 
 use std::collections::HashMap;
 
@@ -13,7 +13,7 @@ use super::{Pattern, Reach};
 #[derive(Clone, Debug)]
 pub struct PatternIndex<T> {
     by_prefix: HashMap<Box<str>, Reaches<T>>,
-    /// How many patterns have a wildcard; without any, only the topic itself is looked up.
+    /// The number of patterns with a wildcard. If it is 0, only the topic itself is looked up.
     wildcards: usize,
 }
 
@@ -26,7 +26,7 @@ struct Reaches<T> {
 }
 
 impl<T> PatternIndex<T> {
-    /// An index of nothing.
+    /// Creates an empty index.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -48,7 +48,7 @@ impl<T> PatternIndex<T> {
         before
     }
 
-    /// Takes a pattern out. Returns the value it had.
+    /// Removes a pattern. Returns the value it had.
     pub fn remove(&mut self, pattern: &Pattern<'_>) -> Option<T> {
         let reaches = self.by_prefix.get_mut(pattern.prefix)?;
         let value = reaches.of(pattern.reach).take()?;
@@ -133,7 +133,7 @@ mod tests {
         found
     }
 
-    /// Segment by segment, as the rules read.
+    /// Matches segment by segment, as the rules describe it.
     fn naive(pattern: &str, topic: &str) -> bool {
         let pattern: Vec<_> = pattern.split('.').collect();
         let topic: Vec<_> = topic.split('.').collect();

@@ -1,13 +1,13 @@
 //! Topics and the patterns that subscribe to them.
 //!
-//! A topic is a name of segments with dots between them, `sensor.7.temperature`. A pattern is a topic, or ends
-//! in a wildcard: `sensor.*` is every topic of exactly one more segment, `sensor.>` every topic of one or more;
-//! `*` alone is every topic of one segment and `>` every topic. A wildcard stands only at the end, so that what
-//! matches a topic is found by looking its prefixes up, one for each segment, however many patterns there are.
+//! A topic is a name of segments with dots between them, `sensor.7.temperature`. A pattern is a topic, or ends in a
+//! wildcard: `sensor.*` is every topic of exactly one more segment, `sensor.>` every topic of one or more; `*` alone is
+//! every topic of one segment and `>` every topic. A wildcard is only allowed at the end. The patterns of a topic are
+//! then found by looking its prefixes up, one for each segment, however many patterns there are.
 //!
-//! Rejected: wildcards in the middle (`sensor.*.temperature`). They need a walk through a tree that branches at
-//! every segment, its cost depends on what strangers subscribe to, and a topic whose segments go from the
-//! general to the particular seldom needs them.
+//! Rejected: wildcards in the middle (`sensor.*.temperature`). They need a walk through a tree that branches at every
+//! segment, its cost depends on the subscriptions of untrusted peers, and a topic whose segments go from the general to
+//! the particular seldom needs them.
 
 mod index;
 
@@ -20,7 +20,7 @@ use crate::limits::{TOPIC_BYTES_MAX, TOPIC_SEGMENTS_MAX};
 
 pub use index::PatternIndex;
 
-/// What a subscription listens to. See the module documentation.
+/// The topics of a subscription. See the module documentation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Pattern<'a> {
     text: &'a str,
@@ -43,7 +43,7 @@ enum Reach {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum TopicError {
-    /// There is nothing in it.
+    /// It is empty.
     #[error("a topic must not be empty")]
     Empty,
     /// It is longer than the limit.
@@ -69,13 +69,13 @@ pub enum TopicError {
     /// It contains `*` or `>`, but messages are published to one topic.
     #[error("a message is published to one topic, so wildcards are not allowed")]
     WildcardInTopic,
-    /// Its wildcard is followed by something, or shares its segment with something.
+    /// Its wildcard is not the whole last segment.
     #[error("a wildcard must be the whole last segment of a pattern")]
     WildcardMisplaced,
 }
 
 impl TopicError {
-    /// The code that tells a peer about this refusal.
+    /// Returns the code that tells a peer about this refusal.
     #[must_use]
     pub const fn code(self) -> ErrorCode {
         match self {
@@ -114,7 +114,7 @@ impl<'a> Pattern<'a> {
         self.text
     }
 
-    /// Whether it may match more than one topic, so that a delivery must name its own.
+    /// Whether it may match more than one topic, so that a delivery must contain its own.
     #[must_use]
     pub const fn is_wildcard(&self) -> bool {
         !matches!(self.reach, Reach::Exact)
@@ -156,9 +156,9 @@ pub fn validate_topic(topic: &str) -> Result<(), TopicError> {
     Ok(())
 }
 
-/// The rules that topics and patterns share. Most topics are plain ASCII, which is decided byte by byte.
+/// Checks the rules that topics and patterns share. Most topics are plain ASCII, which is decided byte by byte.
 fn check(text: &str) -> Result<(), TopicError> {
-    // The length comes first, so that what follows is bounded however long the peer's text is.
+    // The length is checked first, so that the work is bounded for a peer's text of any length.
     if text.len() > TOPIC_BYTES_MAX {
         return Err(TopicError::TooLong {
             bytes: text.len(),

@@ -1,12 +1,12 @@
-//! The contract of a codec that keeps a state, checked.
+//! Checks the contract of a codec that keeps a state.
 
 use super::{BrokenContract, encode_all};
 use crate::codec::{Codec, ConnectionState, Decoded};
 use crate::limits::FRAME_BYTES_MAX;
 use crate::message::Message;
 
-/// Sends messages over a connection whose two sides keep a state, `piece_bytes` at a time, and checks that they come out as
-/// they went in. Returns the bytes on the wire.
+/// Sends messages over a connection whose two sides keep a state, `piece_bytes` at a time, and checks that they are
+/// decoded unchanged. Returns the bytes on the wire.
 ///
 /// # Errors
 /// The codec breaks its contract, or refuses one of the messages.
@@ -56,7 +56,7 @@ mod tests {
     use crate::error::{DecodeError, EncodeError};
     use crate::message::Kind;
 
-    /// A length, a sequence number and the payload, with one fault.
+    /// A codec of a length, a sequence number and the payload, with one fault.
     struct Sequenced(Fault);
 
     #[derive(Clone, Copy, PartialEq)]
@@ -137,7 +137,7 @@ mod tests {
         let check = |fault| check_connection(&Sequenced(fault), &messages, &[1]);
         assert_eq!(check(Fault::CountsPieces), changed(0));
         assert_eq!(check(Fault::RepeatsNumber), changed(1));
-        // Without a state, too.
+        // A codec without a state passes, too.
         let raw = crate::codec::LengthField::new(crate::codec::LengthSize::U16Be);
         assert!(check_connection(&raw, &messages, &[1]).is_ok());
     }

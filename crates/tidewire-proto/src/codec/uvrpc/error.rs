@@ -4,14 +4,14 @@ use crate::body::{ErrorBody, ErrorCode};
 use crate::error::DecodeError;
 use crate::message::Kind;
 
-/// Why a call was refused: the parameters of a frame of type error.
+/// The reason of a refused call: the parameters of a frame of type error.
 ///
 /// Layout: i32 big-endian code, text, NUL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ErrorParams<'a> {
     /// One of the codes below, or another.
     pub code: i32,
-    /// What went wrong, for people.
+    /// The reason, for people.
     pub text: &'a str,
 }
 
@@ -49,7 +49,7 @@ impl<'a> ErrorParams<'a> {
         read().ok_or(DecodeError::MalformedPayload { kind: Kind::Error })
     }
 
-    /// Appends the parameters to `out`. The text ends at its first NUL, if it has one.
+    /// Appends the parameters to `out`. A NUL in the text ends it.
     pub fn encode(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.code.to_be_bytes());
         let text = self.text.split('\0').next().unwrap_or_default();
@@ -57,7 +57,7 @@ impl<'a> ErrorParams<'a> {
         out.push(0);
     }
 
-    /// The nearest code of the original; it has none for names, rooms and limits.
+    /// Returns the nearest code of the original, which has none for names, rooms and limits.
     pub(super) const fn code_for(code: ErrorCode) -> i32 {
         match code {
             ErrorCode::Unsupported => Self::INVALID_REQUEST,
@@ -69,7 +69,7 @@ impl<'a> ErrorParams<'a> {
         }
     }
 
-    /// What it says in our words.
+    /// Returns the native body of this error.
     pub(super) const fn body(&self) -> ErrorBody<'a> {
         let code = match self.code {
             Self::INVALID_REQUEST => ErrorCode::Unsupported,

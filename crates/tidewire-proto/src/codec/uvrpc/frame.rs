@@ -1,7 +1,7 @@
 //! The two tables of UVRPC: `RpcFrame` and `BroadcastMessage`.
 //!
-//! Any valid layout is read. What is written is one fixed layout, front to back in a single pass: the table,
-//! the method, the parameters, and the vtable last, which is what the original's own builder writes.
+//! The decoder reads any valid layout. The encoder writes one fixed layout in a single pass from front to back: the
+//! table, the method, the parameters, and the vtable last. The original's own builder writes the same.
 
 use std::ops::Range;
 
@@ -9,15 +9,15 @@ use super::table::{Broken, Table};
 use crate::error::{DecodeError, EncodeError};
 use crate::message::Kind;
 
-/// What an [`RpcFrame`] is for.
+/// The type of an [`RpcFrame`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum RpcFrameType {
-    /// A call. One whose answer is ignored looks the same.
+    /// A call. A call whose answer is ignored looks the same.
     Request = 0,
     /// The result of a call.
     Response = 1,
-    /// A message nobody answers.
+    /// A message without an answer.
     Notification = 2,
     /// The refusal of a call.
     Error = 3,
@@ -26,7 +26,7 @@ pub enum RpcFrameType {
 /// A call or its answer, as in a TCP frame behind the length or in a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RpcFrame<'a> {
-    /// What it is for.
+    /// The type.
     pub frame_type: RpcFrameType,
     /// Matches answers to requests.
     pub msgid: u32,
@@ -48,7 +48,7 @@ impl<'a> RpcFrame<'a> {
         }
     }
 
-    /// Reads the frame at the front of `bytes`, and how many bytes of it mean something.
+    /// Reads the frame at the front of `bytes`. Returns it with the number of bytes that it uses.
     pub(super) fn read(bytes: &'a [u8]) -> Result<(Self, usize), Broken> {
         let mut table = Table::root(bytes)?;
         let [type_slot, msgid_slot, method_slot, params_slot] = SLOTS;
@@ -68,13 +68,13 @@ impl<'a> RpcFrame<'a> {
         Ok((frame, table.extent()))
     }
 
-    /// Where the number and the parameters of the frame that fills `bytes` lie, if another number and other parameters of
-    /// the same length change nothing else that is read.
+    /// Returns the positions of the number and the parameters of the frame that fills `bytes`. Returns `None` if
+    /// another number, or other parameters of the same length, would change anything else that is read.
     pub(super) fn template_positions(bytes: &[u8]) -> Option<(usize, Range<usize>)> {
         Table::root(bytes).ok()?.template_positions(SLOTS)
     }
 
-    /// How many bytes [`RpcFrame::encode`] appends.
+    /// Returns the number of bytes that [`RpcFrame::encode`] appends.
     ///
     /// # Errors
     /// [`EncodeError::PayloadTooLarge`] if it would be more than 2^31-1, the limit of the format.
@@ -99,7 +99,7 @@ impl<'a> RpcFrame<'a> {
         let layout = self.layout();
         let vtable = (frame_bytes - VTABLE_BYTES) as u32;
         push_u32(TABLE, out);
-        // The distance to the vtable is counted backwards, and this one lies ahead.
+        // The distance to the vtable is counted backwards, and this vtable lies ahead.
         push_u32(TABLE.wrapping_sub(vtable), out);
         if layout.type_at != 0 {
             push_u32(u32::from(self.frame_type as u8), out);
@@ -128,8 +128,8 @@ impl<'a> RpcFrame<'a> {
         Ok(())
     }
 
-    /// Where the fields lie. The type is left out of a request, being the default, and the method of whatever
-    /// has none, except of a request, whose receiver looks it up.
+    /// Returns the positions of the fields. A request leaves its type out, which is the default. A frame without a
+    /// method leaves it out, except for a request, whose receiver looks it up.
     fn layout(&self) -> Layout {
         let has_type = self.frame_type != RpcFrameType::Request;
         let has_method = !has_type || !self.method.is_empty();
@@ -159,17 +159,17 @@ struct Layout {
     table_bytes: usize,
 }
 
-/// A publication, as in a datagram to a subscriber.
+/// A published message, as in a datagram to a subscriber.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BroadcastMessage<'a> {
-    /// The topic it is about.
+    /// The topic.
     pub topic: &'a str,
-    /// What is published.
+    /// The payload.
     pub data: &'a [u8],
 }
 
 impl<'a> BroadcastMessage<'a> {
-    /// Reads the publication that fills `bytes`.
+    /// Reads the published message that fills `bytes`.
     ///
     /// # Errors
     /// [`DecodeError::MalformedFrame`].
@@ -177,8 +177,8 @@ impl<'a> BroadcastMessage<'a> {
         Self::read(bytes).map_err(Broken::error)
     }
 
-    /// Reads the publication that fills `bytes`, unless they could be a call or its answer: nothing in a datagram says
-    /// which of the two tables it holds. The type and the number of a call never look like two references.
+    /// Reads the published message that fills `bytes`, unless they could be a call or its answer: a datagram does not
+    /// say which of the two tables it holds. The type and the number of a call never look like two references.
     pub(super) fn recognise(bytes: &'a [u8]) -> Option<Self> {
         let mut table = Table::root(bytes).ok()?;
         if !table.has_references_only(2) {
@@ -199,11 +199,11 @@ impl<'a> BroadcastMessage<'a> {
         })
     }
 
-    /// Appends the publication to `out`.
+    /// Appends the published message to `out`.
     ///
     /// # Errors
-    /// [`EncodeError::PayloadTooLarge`] if it would have more than 2^31-1 bytes, the limit of the format;
-    /// `out` is unchanged. What fits a datagram is far less.
+    /// [`EncodeError::PayloadTooLarge`] if it would have more than 2^31-1 bytes, the limit of the format; `out` is
+    /// unchanged. A datagram's limit is far less.
     pub fn encode(&self, out: &mut Vec<u8>) -> Result<(), EncodeError> {
         let topic_bytes = OFFSET_BYTES + padded(self.topic.len() + 1);
         let around = OFFSET_BYTES + BROADCAST_TABLE_BYTES + topic_bytes + OFFSET_BYTES;
@@ -229,7 +229,7 @@ impl<'a> BroadcastMessage<'a> {
     }
 }
 
-/// The size of a frame with this much around a vector of this many bytes, if the format can address it.
+/// Returns the size of a frame of `around` bytes and a vector, if the format can address it.
 fn check_bytes(around: usize, vector_bytes: usize) -> Result<usize, EncodeError> {
     let frame_bytes = around.saturating_add(padded(vector_bytes));
     if frame_bytes > FRAME_BYTES_LIMIT {
@@ -245,7 +245,7 @@ fn push_u32(number: u32, out: &mut Vec<u8>) {
     out.extend_from_slice(&number.to_le_bytes());
 }
 
-/// Appends a count, these bytes, at least so many zeros, and zeros to the next multiple of four.
+/// Appends a count, these bytes, at least `zeros` zeros, and zeros to the next multiple of four.
 fn push_vector(bytes: &[u8], zeros: usize, out: &mut Vec<u8>) {
     push_u32(bytes.len() as u32, out);
     out.extend_from_slice(bytes);
@@ -257,10 +257,10 @@ const fn padded(bytes: usize) -> usize {
     bytes.saturating_add(3) & !3
 }
 
-/// The type that carries messages of a kind, if UVRPC has one.
+/// Returns the type that carries messages of a kind, if UVRPC has one.
 pub(super) fn frame_type_of(kind: Kind) -> Option<RpcFrameType> {
     match kind {
-        // The original has no other way to say it: a call whose answer is ignored.
+        // The original has no one-way message: the closest is a call whose answer is ignored.
         Kind::Request | Kind::OneWay => Some(RpcFrameType::Request),
         Kind::Reply => Some(RpcFrameType::Response),
         Kind::Deliver => Some(RpcFrameType::Notification),
@@ -269,7 +269,7 @@ pub(super) fn frame_type_of(kind: Kind) -> Option<RpcFrameType> {
     }
 }
 
-/// Of an `RpcFrame`: type, number, method and parameters.
+/// The slots of an `RpcFrame`: type, number, method and parameters.
 const SLOTS: [usize; 4] = [0, 1, 2, 3];
 const TABLE: u32 = 4;
 const OFFSET_BYTES: usize = 4;

@@ -1,24 +1,25 @@
 //! UVRPC: calls by method name, each a FlatBuffer.
 //!
-//! Problem: the frames come from strangers and are made of offsets, which the format's usual accessors follow
-//! unchecked. Approach: a bounds-checked reader for the one small table there is ([`RpcFrame`]); a frame that
-//! cannot be read whole is refused before any of it is used. What is written is one fixed layout.
+//! Problem: the frames come from untrusted peers and consist of offsets, which the format's usual accessors follow
+//! unchecked. Approach: a bounds-checked reader for the single small table of the format ([`RpcFrame`]). A frame that
+//! cannot be read whole is refused before any of it is used. The encoder writes one fixed layout.
 //!
-//! Over TCP a frame has a u32 big-endian length in front; a datagram is one frame without it. Over Unix sockets
-//! the original sends no length either and takes each read for one frame; [`Uvrpc::legacy_unframed`] speaks to
-//! such peers and finds the end of a frame by what its offsets reach, so that frames that arrive together are
-//! not lost as they are there. That end is certain for frames that keep their vtable last, as the original's
-//! do; use the framing with a length wherever the peer has it.
+//! Over TCP a frame has a u32 big-endian length in front; a datagram is one frame without it. Over Unix sockets the
+//! original sends no length either and reads each read as one frame, so it loses frames that arrive together.
+//! [`Uvrpc::legacy_unframed`] talks to such peers without that loss: it finds the end of a frame by the reach of its
+//! offsets. That end is certain for frames that keep their vtable last, as the original's do. Use the framing with a
+//! length whenever the peer has it.
 //!
-//! A datagram can also be a registration, read as a subscription to every topic, or a publication, read and sent as a
-//! delivery with the name of its topic. Nobody answers a registration, and there is no other way to subscribe. The original
-//! has no way to publish through a server, so that is sent as a one-way call of the topic's name.
+//! A datagram can also be a registration or a published message. A registration is read as a subscription to every
+//! topic; it gets no answer, and there is no other way to subscribe. A published message is read and sent as a delivery
+//! with the name of its topic. The original has no way to publish through a server, so a publication is sent as a
+//! one-way call of the topic's name.
 //!
-//! A one-way message is sent as a request with id 0, because the original knows nothing else; its answer
-//! matches nothing. Frames of type notification are read as one-way messages, and deliveries are sent as them.
+//! A one-way message is sent as a request with id 0, because the original knows nothing else; its answer matches no
+//! request. Frames of type notification are read as one-way messages, and deliveries are sent as them.
 //!
-//! Rejected: the `flatbuffers` crate (its safe accessors read out of bounds on hostile input, and this is one
-//! table), and the original's silence to unknown methods (its callers hang): answer with error 2.
+//! Rejected: the `flatbuffers` crate (its safe accessors read out of bounds on hostile input, and this is one table),
+//! and ignoring unknown methods like the original (its callers hang): answer with error 2.
 
 mod error;
 mod frame;
@@ -62,7 +63,7 @@ impl Uvrpc {
         }
     }
 
-    /// Frames without a length, one to a datagram; `decode` takes its whole input for one.
+    /// Frames without a length, one in each datagram; `decode` reads its whole input as one.
     #[must_use]
     pub const fn for_datagrams() -> Self {
         Self {
@@ -78,7 +79,7 @@ impl Uvrpc {
         }
     }
 
-    /// The framing of streams. Datagrams have none, because no frame follows another there.
+    /// Returns the framing of streams. Datagrams have none, because no frame follows another there.
     pub(super) fn stream_framing(self) -> Option<StreamFraming> {
         match self.framing {
             Framing::Length => Some(StreamFraming::Length),
@@ -172,7 +173,7 @@ impl Codec for Uvrpc {
             out.reserve(LENGTH_BYTES + frame_bytes);
             out.extend_from_slice(&(frame_bytes as u32).to_be_bytes());
         }
-        // It cannot fail: the size was accepted a moment ago.
+        // The call cannot fail: the size was accepted above.
         frame.encode(out)
     }
 
@@ -246,7 +247,7 @@ fn decode_legacy(input: &[u8], frame_bytes_max: usize) -> Result<Decoded<'_>, De
     let window = &input[..input.len().min(frame_bytes_max)];
     match RpcFrame::read(window) {
         Ok((frame, extent)) => {
-            // Padding behind the last part, if the peer's builder adds any, is not the next frame's.
+            // Padding behind the last part, if the peer's builder adds any, belongs to this frame and not to the next.
             let padding = window[extent..]
                 .iter()
                 .take(extent.next_multiple_of(4) - extent)
@@ -288,7 +289,7 @@ fn message_of<'a>(frame: &RpcFrame<'a>) -> Message<'a> {
     Message::with_id(kind, 0, id, frame.params).with_name(frame.method)
 }
 
-/// The frame that a message is sent as.
+/// Returns the frame of a message.
 fn rpc_frame_of<'a>(message: &Message<'a>) -> Result<RpcFrame<'a>, EncodeError> {
     let kind = message.kind;
     Ok(RpcFrame {
@@ -308,13 +309,13 @@ const fn is_call(kind: Kind) -> bool {
     matches!(kind, Kind::Request | Kind::OneWay)
 }
 
-/// The datagram by which a subscriber registers at a publisher's port.
+/// The datagram of a subscriber that registers at a publisher's port.
 pub const REGISTRATION: &[u8; 9] = b"UVRPC_REG";
 
 /// The body of a subscription to every topic, under the server's own policy.
 const EVERY_TOPIC: &[u8] = b"\0>";
 
-/// Longest frame, length included, that the original takes over TCP; keep below it when talking to one.
+/// The longest frame, including its length, that the original accepts over TCP; keep below it when talking to one.
 pub const ORIGINAL_FRAME_BYTES_MAX: usize = 32_764;
 
 const NAME: &str = "uvrpc";

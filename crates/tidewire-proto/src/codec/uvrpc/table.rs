@@ -1,12 +1,11 @@
-//! Reading a FlatBuffer table without trusting a single offset in it.
+//! Reads a FlatBuffer table without trusting any offset in it.
 //!
-//! A FlatBuffer is a web of offsets, and its usual accessors follow them wherever they lead. Here every step
-//! is a bounds-checked slice, so that nothing outside the buffer can be reached; what is inside is only ever
-//! bytes and text.
+//! A FlatBuffer is a web of offsets, and its usual accessors follow them wherever they lead. Here every step is a
+//! bounds-checked slice, so that nothing outside the buffer can be reached. The content is only read as bytes and text.
 //!
 //! ```text
 //!  0        u32 position of the table
-//!  table:   i32 distance back to its vtable, then the fields: numbers in place, others as u32 distance on
+//!  table:   i32 distance back to its vtable, then the fields: numbers inline, others as u32 distance on
 //!  vtable:  u16 its size, u16 the table's size, then for each slot u16 distance from table to field, or 0
 //!  vector:  u32 count, bytes; a string has a NUL behind them
 //! ```
@@ -20,14 +19,14 @@ use crate::error::DecodeError;
 pub(super) enum Broken {
     /// The buffer ends before this many bytes.
     Short { bytes: usize },
-    /// No further bytes could mend it.
+    /// No further bytes could repair it.
     Malformed,
-    /// It is whole, and of a type that nobody knows.
+    /// It is whole, and of an unknown type.
     UnknownType(u8),
 }
 
 impl Broken {
-    /// The error of a frame that is as long as it will ever be.
+    /// Returns the error of a frame that gets no more bytes.
     pub(super) const fn error(self) -> DecodeError {
         match self {
             Self::UnknownType(number) => DecodeError::UnknownKind(number),
@@ -90,7 +89,7 @@ impl<'a> Table<'a> {
         }
     }
 
-    /// The bytes in this slot, none if they are left out.
+    /// The bytes in this slot, empty if they are left out.
     pub(super) fn vector(&mut self, slot: usize) -> Result<&'a [u8], Broken> {
         Ok(self.elements(slot)?.map_or(&[], |(elements, _)| elements))
     }
@@ -100,7 +99,7 @@ impl<'a> Table<'a> {
         let Some((text, end)) = self.elements(slot)? else {
             return Ok("");
         };
-        // The terminator is part of the format; a C peer would read on without it.
+        // The terminator is part of the format; a peer in C would read on without it.
         let [terminator] = array_at(self.bytes, end)?;
         self.extent = self.extent.max(end + 1);
         match str::from_utf8(text) {
@@ -109,8 +108,8 @@ impl<'a> Table<'a> {
         }
     }
 
-    /// Whether the table has exactly this many slots, and in each of them a distance to something aligned. A small number
-    /// in such a place is none, so that tables of references are told from tables of numbers.
+    /// Whether the table has exactly this many slots, and each of them a distance to an aligned position. A small
+    /// number in a slot is no such distance, so this tells tables of references from tables of numbers.
     pub(super) fn has_references_only(&self, slots: usize) -> bool {
         self.slots.len() == 2 * slots
             && (0..slots).all(|slot| {
@@ -124,9 +123,9 @@ impl<'a> Table<'a> {
             })
     }
 
-    /// Where the four bytes of the number in slot `number` and the bytes of the vector in slot `vector` lie, if the number
-    /// comes first and nothing else does lie there: neither the table's own references nor the byte in slot `byte` and the
-    /// text in slot `text`. Another number and other bytes then change nothing else that is read.
+    /// Returns the positions of the number's four bytes in slot `number` and of the vector's bytes in slot `vector`.
+    /// The number must come first, and no other data may lie there: neither the table's own references nor the byte in
+    /// slot `byte` and the text in slot `text`. Another number and other bytes then change nothing else that is read.
     pub(super) fn template_positions(
         &self,
         [byte, number, text, vector]: [usize; 4],
@@ -145,7 +144,7 @@ impl<'a> Table<'a> {
         let number_at = field(number, OFFSET_BYTES)?;
         let (vector_at, elements) = target(vector)?;
         let (text_at, text) = match target(text) {
-            // With its count in front and the terminator behind it.
+            // The range includes the count in front and the terminator behind.
             Some((at, text)) => (
                 span(at),
                 text.start - OFFSET_BYTES..text.end.saturating_add(1),
@@ -172,12 +171,12 @@ impl<'a> Table<'a> {
         (is_first && is_free(&number) && is_free(&elements)).then_some((number_at, elements))
     }
 
-    /// Where the last byte of the table and of what was read of it ends.
+    /// Returns the end of the last byte of the table and of the parts that were read.
     pub(super) fn extent(&self) -> usize {
         self.extent
     }
 
-    /// Where the field of this slot lies, if the table has it.
+    /// Returns the position of the field of this slot, if the table has it.
     fn field(&self, slot: usize, field_bytes: usize) -> Result<Option<usize>, Broken> {
         let (slots, _) = self.slots.as_chunks::<2>();
         let offset = slots
@@ -192,7 +191,7 @@ impl<'a> Table<'a> {
         }
     }
 
-    /// The elements of the vector in this slot, and where they end.
+    /// Returns the elements of the vector in this slot, and their end.
     fn elements(&mut self, slot: usize) -> Result<Option<(&'a [u8], usize)>, Broken> {
         let Some(at) = self.field(slot, OFFSET_BYTES)? else {
             return Ok(None);
@@ -207,7 +206,7 @@ impl<'a> Table<'a> {
     }
 }
 
-/// Where a number or a reference lies.
+/// Returns the range of a number or a reference.
 const fn span(at: usize) -> Range<usize> {
     at..at + OFFSET_BYTES
 }

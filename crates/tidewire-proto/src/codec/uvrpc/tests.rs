@@ -1,4 +1,4 @@
-//! The vectors, other layouts of the same table, and every offset gone wrong.
+//! The vectors, other layouts of the same table, and every wrong offset.
 
 use super::*;
 use crate::body::ErrorCode;
@@ -135,8 +135,8 @@ fn every_type_survives_with_and_without_a_method() {
 
 #[test]
 fn a_layout_built_back_to_front_is_read() {
-    // As the usual builders make it: vtable before the table, children behind it in another order, and the
-    // default type spelled out at an odd place.
+    // The usual builders make this: the vtable before the table, children behind it in another order, and the default
+    // type written out at an unusual position.
     let bytes = hex(
         "10000000 0C001400 13000400 08000C00 0C000000 02000000 14000000 08000000 00000000 \
          01000000 78000000 03000000 61646400",
@@ -155,7 +155,7 @@ fn a_layout_built_back_to_front_is_read() {
 
 #[test]
 fn fields_left_out_have_their_defaults() {
-    // A table of nothing, with a vtable of no slots.
+    // An empty table, with a vtable without slots.
     let bytes = hex("04000000 FCFFFFFF 04000400");
     let frame = RpcFrame::decode(&bytes).unwrap();
     assert_eq!(
@@ -413,7 +413,7 @@ fn a_datagram_registers_or_publishes_and_calls_are_not_taken_for_that() {
             }
         }
     }
-    // The smallest answer another builder makes: two slots, the type and the number, and nothing else.
+    // The smallest answer of another builder: two slots, the type and the number, and nothing else.
     for msgid in 0..200_u8 {
         let answer = [
             12, 0, 0, 0, 8, 0, 12, 0, 8, 0, 4, 0, 8, 0, 0, 0, msgid, 0, 0, 0, 1, 0, 0, 0,
