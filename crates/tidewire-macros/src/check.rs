@@ -1,4 +1,4 @@
-//! What cannot be a service, and the words for it: each says what to do instead.
+//! The checks of a trait that is to be a service. Each error says what to do instead.
 
 use quote::ToTokens;
 use syn::visit::{self, Visit};
@@ -7,7 +7,7 @@ use syn::{
     Safety, TraitItem, TraitItemFn, Type,
 };
 
-/// Everything that is wrong, in one error of many parts.
+/// All errors of a trait, in one error of many parts.
 #[derive(Debug, Default)]
 pub(crate) struct Problems {
     first: Option<Error>,
@@ -25,7 +25,7 @@ impl Problems {
         result.map_err(|error| self.add(error)).ok()
     }
 
-    /// The value, if nothing was wrong. It may be missing only if something was.
+    /// Returns the value, if there was no error. The value may be missing only if there was one.
     pub(crate) fn finish<T>(self, value: Option<T>) -> Result<T> {
         match (self.first, value) {
             (None, Some(value)) => Ok(value),
@@ -35,7 +35,7 @@ impl Problems {
     }
 }
 
-/// Refuses a trait that cannot be a service, whatever its methods.
+/// Refuses a trait that cannot be a service, whatever its methods are.
 pub(crate) fn check_trait(item: &ItemTrait) -> Result<()> {
     if !item.generics.params.is_empty() || item.generics.where_clause.is_some() {
         return Err(Error::new_spanned(
@@ -62,7 +62,7 @@ pub(crate) fn check_trait(item: &ItemTrait) -> Result<()> {
     Ok(())
 }
 
-/// Refuses a method that could not be called again and again, or not by everybody.
+/// Refuses a method that a client could not call repeatedly, or that not every client could call.
 pub(crate) fn check_signature(function: &TraitItemFn) -> Result<()> {
     let signature = &function.sig;
     let refuse = |tokens: &dyn ToTokens, text: &str| Err(Error::new_spanned(tokens, text));
@@ -134,17 +134,17 @@ pub(crate) fn is_deferred_reply(segment: &PathSegment) -> bool {
     segment.ident == "DeferredReply"
 }
 
-/// The last part of a type that is a path: what it is called.
+/// The last segment of a type that is a path: its name.
 pub(crate) fn last_segment(ty: &Type) -> Option<&PathSegment> {
     match ty {
         Type::Path(path) if path.qself.is_none() => path.path.segments.last(),
-        // What a macro of the user's inserted as a whole.
+        // A macro of the user's inserted this group as a whole.
         Type::Group(group) => last_segment(&group.elem),
         _ => None,
     }
 }
 
-/// The type arguments of `Name<A, B>`, if it has nothing else between the brackets.
+/// The type arguments of `Name<A, B>`, if the brackets contain nothing else.
 pub(crate) fn type_arguments(segment: &PathSegment) -> Option<Vec<Type>> {
     let PathArguments::AngleBracketed(arguments) = &segment.arguments else {
         return None;
@@ -156,7 +156,7 @@ pub(crate) fn type_arguments(segment: &PathSegment) -> Option<Vec<Type>> {
     types.collect()
 }
 
-/// Refuses a type that borrows, or means something else in the client than in the server.
+/// Refuses a type that borrows, or has another meaning in the client than in the server.
 pub(crate) fn check_owned(ty: &Type) -> Result<()> {
     struct Finder(Problems);
 

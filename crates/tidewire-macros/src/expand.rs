@@ -1,8 +1,8 @@
-//! Both sides of a service, written from its model.
+//! Generates both sides of a service from its model.
 //!
-//! What is generated has the hygiene of the macro: an argument called `cx` or `message` does not meet a variable of
-//! that name. Types of the user's are written out in the client only, which is not generic; in the server they follow
-//! from the trait, so that none of them can be mistaken for the server's own parameter.
+//! Generated code has the hygiene of the macro: an argument called `cx` or `message` does not collide with a variable
+//! of that name. The user's types are written out only in the client, which is not generic. In the server they follow
+//! from the trait, so none of them can be mistaken for the server's own parameter.
 
 use proc_macro2::{Ident, Span, TokenStream};
 use quote::{format_ident, quote, quote_spanned};
@@ -10,7 +10,7 @@ use syn::ItemTrait;
 
 use crate::model::{Answer, Method, Outcome, Service};
 
-/// The trait and both sides of it, or the trait and what is wrong with it.
+/// Returns the trait and both sides of it, or the trait and its errors.
 pub(crate) fn service(attribute: TokenStream, item: &TokenStream) -> TokenStream {
     let mut item: ItemTrait = match syn::parse2(item.clone()) {
         Ok(item) => item,
@@ -31,7 +31,7 @@ pub(crate) fn service(attribute: TokenStream, item: &TokenStream) -> TokenStream
             quote!(#allow #item #server #client)
         }
         Err(error) => {
-            // With the trait still there, only what is wrong is reported, and not everything that uses it.
+            // The trait is still emitted, so that only its own errors are reported, and not every use of it.
             let errors = error.into_compile_error();
             quote!(#errors #item)
         }
@@ -67,7 +67,7 @@ fn server(item: &ItemTrait, service: &Service) -> TokenStream {
             }
         }
 
-        // Serving a deprecated method is not using it.
+        // Serving a deprecated method does not use it.
         #[allow(deprecated)]
         impl<Handlers: #ident + ::core::marker::Send + 'static> ::tidewire::Methods for #name<Handlers> {
             fn names(&self) -> &'static [&'static str] {
@@ -138,7 +138,7 @@ fn client(item: &ItemTrait, service: &Service) -> TokenStream {
             /// The names of the methods on the wire, in the order of the trait.
             pub const METHODS: &'static [&'static str] = &[#(#wire_names),*];
 
-            /// Calls over this client's connection, which may have other users.
+            /// Calls over this client's connection, which other code may use too.
             #[must_use]
             pub fn new(client: ::tidewire::Client) -> Self {
                 Self { client }
@@ -198,8 +198,8 @@ fn client_method(
             #docs
             ///
             /// # Errors
-            /// The arguments cannot be encoded, or not be handed over; with `Ok` the message is on its way to the
-            /// socket. If the connection is down by then, an event of the client says so.
+            /// The arguments cannot be encoded, or the message cannot be enqueued. `Ok` means that the message is on
+            /// its way to the socket. If the connection is down by then, an event of the client says so.
             pub fn #ident(&self, #(#names: #types),*) -> ::core::result::Result<(), ::tidewire::typed::CallError> {
                 ::tidewire::typed::generated::send_one_way::<#format>(
                     &self.client,
@@ -211,7 +211,8 @@ fn client_method(
     }
 }
 
-/// Names as the macro means them, and mistakes where the method is: a type that cannot travel is found by the compiler.
+/// Returns a span with the macro's hygiene at the method's position: the compiler then reports a type without serde's
+/// traits there.
 fn span_of(method: &Method) -> Span {
     Span::mixed_site().located_at(method.ident.span())
 }
@@ -228,7 +229,7 @@ fn client_name(ident: &Ident) -> Ident {
 mod tests {
     use super::*;
 
-    /// What is written for this trait, without spaces.
+    /// Returns the generated code for this trait, without spaces.
     fn written(item: &TokenStream) -> String {
         let written = service(TokenStream::new(), item).to_string();
         written.split_whitespace().collect()

@@ -1,9 +1,9 @@
-//! The attribute of Tidewire's typed services. Use it as `tidewire::service`; what it generates refers to that crate.
+//! The attribute of Tidewire's typed services. Use it as `tidewire::service`; the generated code refers to that crate.
 //!
-//! Problem: the two sides of a service are written from one agreement, and a mistake in it should be a message where it
-//! was made. Approach: `model` reads a trait into what a service needs; `check` says everything that is wrong with it;
-//! `name` makes the names on the wire; `expand` writes both sides from the model, as calls of generic functions in
-//! `tidewire::typed`. All of it works on `proc_macro2`, so that ordinary tests reach it.
+//! Problem: one agreement determines both sides of a service, and an error should be reported at the position of the
+//! mistake. Approach: `model` parses a trait into the parts of a service; `check` reports all errors; `name` makes the
+//! names on the wire; `expand` generates both sides from the model, as calls of generic functions in `tidewire::typed`.
+//! All of it works on `proc_macro2`, so that ordinary tests reach it.
 //!
 //! Rejected: an attribute on the implementation instead of a trait (the client would need the server's code).
 
@@ -14,7 +14,7 @@ mod name;
 
 use proc_macro::TokenStream;
 
-/// Makes a typed service of a trait: the trait itself, `NAMEServer` that serves it, and `NAMEClient` that calls it.
+/// Makes a typed service of a trait: the trait itself, `NAMEServer` to serve it, and `NAMEClient` to call it.
 ///
 /// ```
 /// use std::time::Duration;
@@ -31,7 +31,7 @@ use proc_macro::TokenStream;
 /// pub trait Calculator {
 ///     /// Adds two numbers.
 ///     fn add(&mut self, a: i64, b: i64) -> Result<i64, Overflow>;
-///     /// A method may look at the lane and the session.
+///     /// A method may use the lane and the session.
 ///     fn greet(&mut self, cx: &mut Context<'_>, name: String) -> String;
 ///     /// It may answer later, from another thread.
 ///     fn factor(&mut self, number: u64, reply: DeferredReply<Vec<u64>>);
@@ -54,7 +54,7 @@ use proc_macro::TokenStream;
 ///     fn factor(&mut self, number: u64, reply: DeferredReply<Vec<u64>>) {
 ///         std::thread::spawn(move || {
 ///             let factors = (1..=number).filter(|divisor| number % divisor == 0).collect();
-///             // An error here means that the answer fits no frame; the caller has been told.
+///             // An error here means that the answer fits no frame; the caller got an error.
 ///             let _ = reply.send(factors);
 ///         });
 ///     }
@@ -79,27 +79,27 @@ use proc_macro::TokenStream;
 /// # The trait
 ///
 /// - Arguments and results are owned types with serde's `Serialize` and `Deserialize`.
-/// - A method takes `&mut self` or `&self`, then perhaps `cx: &mut Context<'_>`, then at most 16 arguments.
-/// - It answers with what it returns. If that is written as `Result<T, E>`, the client gets `E` as
+/// - A method takes `&mut self` or `&self`, then optionally `cx: &mut Context<'_>`, then at most 16 arguments.
+/// - Its return value is the answer. If the type is written as `Result<T, E>`, the client gets `E` as
 ///   `CallError::Failed`; behind an alias of another name it is a value like any other.
 /// - A method whose last parameter is a `DeferredReply<R>` returns nothing and answers later, as if it returned `R`.
-///   The client does not see the difference.
-/// - `#[method(one_way)]`: no answer; the client's method only hands the message over.
-/// - `#[method(name = "Login")]`: exactly this name on the wire, for peers that are no Rust programs. It has neither
+///   The client sees no difference.
+/// - `#[method(one_way)]`: no answer; the client's method only enqueues the message.
+/// - `#[method(name = "Login")]`: exactly this name on the wire, for peers that are not Rust programs. It has neither
 ///   version nor fingerprint, so its compatibility is yours to keep.
 ///
 /// Handlers run on the lane and must not block; see `tidewire::Service`.
 ///
 /// # The attribute
 ///
-/// - `version = 1`: part of every method's name; default 1. Change it when the meaning changes, or the inside of a
-///   type. A server may mount several versions of a service, each a trait of its own.
+/// - `version = 1`: part of every method's name; default 1. Change it when the meaning of a method changes, or the
+///   fields of a type. A server may mount several versions of a service, each a trait of its own.
 /// - `name = "calculator"`: the first part of every method's name; default: the trait's name in snake case.
 /// - `format = Json`: a type with `tidewire::typed::Format`; default Postcard.
 ///
-/// # What it refuses
+/// # Errors of the attribute
 ///
-/// What cannot travel, at its place in the source and with what to do instead. Borrowed arguments:
+/// It refuses everything that cannot be sent, at its position in the source, with the remedy. Borrowed arguments:
 ///
 /// ```compile_fail
 /// #[tidewire::service]
@@ -117,7 +117,7 @@ use proc_macro::TokenStream;
 /// }
 /// ```
 ///
-/// Methods that would use the service up:
+/// Methods that would consume the service:
 ///
 /// ```compile_fail
 /// #[tidewire::service]

@@ -1,7 +1,7 @@
-//! A trait, read as a service, or everything that is wrong with it.
+//! Parses a trait into a service, or collects all its errors.
 //!
-//! Types are known by the last part of their path, as attributes see words and not types: `Context`, `DeferredReply`
-//! and `Result` mean what they usually do, and an alias of another name is a type like any other.
+//! Types are recognised by the last segment of their path, because attributes see words and not types: `Context`,
+//! `DeferredReply` and `Result` have their usual meaning, and an alias of another name is a type like any other.
 
 use std::collections::HashMap;
 
@@ -29,7 +29,7 @@ pub(crate) struct Service {
 /// One of its methods.
 pub(crate) struct Method {
     pub(crate) ident: Ident,
-    /// Comments and the like, for the client's method too.
+    /// Documentation and similar attributes, which the client's method gets too.
     pub(crate) docs: Vec<Attribute>,
     pub(crate) wire_name: String,
     pub(crate) takes_context: bool,
@@ -37,33 +37,33 @@ pub(crate) struct Method {
     pub(crate) answer: Answer,
 }
 
-/// How a method answers.
+/// The answer of a method.
 pub(crate) enum Answer {
-    /// With what it returns.
+    /// The return value.
     Returned(Outcome),
-    /// Through a token.
+    /// A value through a token, later.
     Deferred(Outcome),
-    /// Not at all.
+    /// No answer.
     OneWay,
 }
 
-/// What a method answers with.
+/// The type of an answer.
 pub(crate) struct Outcome {
     pub(crate) value: Type,
-    /// Its own error, if it is written as a `Result`.
+    /// The method's own error, if the type is written as a `Result`.
     pub(crate) error: Option<Type>,
 }
 
-/// What `#[tidewire::service(..)]` says.
+/// The settings in `#[tidewire::service(..)]`.
 struct Settings {
     name: String,
     version: u32,
     format: TokenStream,
-    /// For the fingerprint: how the format was written.
+    /// The format as it was written, for the fingerprint.
     format_word: TokenStream,
 }
 
-/// What `#[method(..)]` says.
+/// The settings in `#[method(..)]`.
 #[derive(Debug, Default)]
 struct MethodSettings {
     one_way: bool,
@@ -71,7 +71,7 @@ struct MethodSettings {
 }
 
 impl Service {
-    /// Reads a trait, and takes the attributes that are meant for us out of it, also if it is refused.
+    /// Parses a trait. It removes this macro's attributes from the trait, also when the trait is refused.
     pub(crate) fn read(attribute: TokenStream, item: &mut ItemTrait) -> Result<Self> {
         let mut problems = Problems::default();
         let settings = problems.note(Settings::read(attribute, &item.ident));
@@ -224,7 +224,7 @@ impl Method {
 fn check_duplicates(methods: &[Method], problems: &mut Problems) {
     let mut names: HashMap<String, &Ident> = HashMap::new();
     for method in methods {
-        // Not every codec tells upper from lower case.
+        // Some codecs do not distinguish upper and lower case.
         let name = method.wire_name.to_ascii_lowercase();
         if let Some(first) = names.insert(name, &method.ident) {
             problems.add(Error::new(
@@ -317,7 +317,7 @@ impl Outcome {
     }
 }
 
-/// The attributes of a method that its twin at the client has too.
+/// Returns the attributes of a method that the client's method gets too.
 fn passed_on(attributes: &[Attribute]) -> Vec<Attribute> {
     let is_passed_on = |attribute: &&Attribute| {
         attribute.path().is_ident("doc") || attribute.path().is_ident("deprecated")
@@ -333,7 +333,7 @@ fn parse_name(literal: &LitStr) -> Result<String> {
     }
 }
 
-/// serde has tuples of up to this many values.
+/// serde has tuples of at most this many values.
 const ARGUMENTS_MAX: usize = 16;
 
 #[cfg(test)]

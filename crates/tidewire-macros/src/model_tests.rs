@@ -1,4 +1,4 @@
-//! Each misuse is refused with words that say what to do instead; what is agreed on makes the names.
+//! Tests that each misuse is refused with its remedy, and that the agreement determines the names.
 
 use quote::quote;
 
@@ -17,18 +17,18 @@ fn read(item: TokenStream) -> Result<Service> {
     read_with(TokenStream::new(), item)
 }
 
-/// The wire name of the first method.
+/// Returns the wire name of the first method.
 fn name_with(attribute: TokenStream, item: TokenStream) -> String {
     let service = read_with(attribute, item).unwrap();
     service.methods[0].wire_name.clone()
 }
 
-/// The wire name of a method of the trait `Store`.
+/// Returns the wire name of a method of the trait `Store`.
 fn name(method: &TokenStream) -> String {
     name_with(TokenStream::new(), quote!(trait Store { #method }))
 }
 
-/// Every problem with one method, joined.
+/// Returns every error of one method, joined.
 fn refusal(method: &TokenStream) -> String {
     match read(quote!(trait Store { #method })) {
         Ok(_) => panic!("accepted: {method}"),
@@ -183,7 +183,7 @@ fn our_attributes_are_taken_out_also_when_the_trait_is_refused() {
     assert_eq!(function.attrs.len(), 1);
 }
 
-/// A method, and some of the words that refuse it.
+/// A method, and a part of the error that refuses it.
 const MISUSED_METHODS: &[(&str, &str)] = &[
     ("fn a(&self, b: &str);", "take `String` for `&str`"),
     ("fn a(&self) -> &'static str;", "what travels is owned"),
@@ -256,7 +256,7 @@ const MISUSED_METHODS: &[(&str, &str)] = &[
     ),
 ];
 
-/// An attribute, a trait, and some of the words that refuse them.
+/// An attribute, a trait, and a part of the error that refuses them.
 const MISUSED_TRAITS: &[(&str, &str, &str)] = &[
     ("", "trait A<T> { fn a(&self, t: T); }", "cannot be generic"),
     (

@@ -1,8 +1,8 @@
 //! Names on the wire: `service.method.vVERSION.FINGERPRINT`.
 //!
-//! The fingerprint makes a changed signature another method. It is taken over single tokens, so that neither line
-//! breaks nor a compiler's way to print them change it, and over nothing else than what both sides must agree on: how
-//! a method answers, at once or later, is the server's affair and not part of it.
+//! The fingerprint makes a changed signature another method. It is computed over single tokens, so that neither line
+//! breaks nor a compiler's way to print them change it. It covers only the parts that both sides must agree on: whether
+//! a method answers at once or later is the server's decision and not part of it.
 
 use proc_macro2::{TokenStream, TokenTree};
 use quote::ToTokens;
@@ -36,7 +36,7 @@ impl Fingerprint {
                         proc_macro2::Delimiter::Parenthesis => ("(", ")"),
                         proc_macro2::Delimiter::Brace => ("{", "}"),
                         proc_macro2::Delimiter::Bracket => ("[", "]"),
-                        // What a macro of the user's inserted as a whole.
+                        // A macro of the user's inserted this group as a whole.
                         proc_macro2::Delimiter::None => ("", ""),
                     };
                     self.add_text(open);
@@ -57,13 +57,13 @@ impl Fingerprint {
         }
     }
 
-    /// Half of the bits; for a handful of versions of one method that is plenty.
+    /// Returns half of the bits, which is enough for a handful of versions of one method.
     fn finish(&self) -> u32 {
         (self.0 ^ (self.0 >> 32)) as u32
     }
 }
 
-/// The name of a method on the wire.
+/// Makes the name of a method on the wire.
 pub(crate) fn wire_name(
     service: &str,
     method: &str,
@@ -73,7 +73,7 @@ pub(crate) fn wire_name(
     format!("{service}.{method}.v{version}.{:08x}", fingerprint.finish())
 }
 
-/// `HTTPGateway` as `http_gateway`: the way the language writes the names of modules.
+/// Converts `HTTPGateway` to `http_gateway`, the language's style for names of modules.
 pub(crate) fn snake_case(name: &str) -> String {
     let letters: Vec<char> = name.chars().collect();
     let mut out = String::with_capacity(name.len() + 4);
@@ -94,7 +94,7 @@ pub(crate) fn snake_case(name: &str) -> String {
     out
 }
 
-/// Why a text cannot be a name on the wire, or the first part of one.
+/// Returns why a text cannot be a name on the wire, or the first part of one.
 pub(crate) fn name_problem(name: &str) -> Option<String> {
     if name.is_empty() {
         return Some("a name on the wire cannot be empty".to_owned());
@@ -110,13 +110,13 @@ pub(crate) fn name_problem(name: &str) -> Option<String> {
     ))
 }
 
-/// Ends a token. No token contains it.
+/// The end of a token. No token contains it.
 const TOKEN_END: u8 = 0;
 
-/// Ends a part. No token is that.
+/// The end of a part. No token equals it.
 const PART_END: &str = "\u{1}";
 
-/// Longest name that may be chosen. Every call carries it.
+/// Longest name that a user may choose. Every call carries it.
 const NAME_BYTES_MAX: usize = 200;
 
 #[cfg(test)]
@@ -162,7 +162,7 @@ mod tests {
         assert_eq!(numbers.len(), different.len());
     }
 
-    /// Programs that were built yesterday must still be understood: this number may never change.
+    /// Older programs must still understand each other: this number must never change.
     #[test]
     fn a_fingerprint_is_the_same_for_ever() {
         let mut fingerprint = Fingerprint::new();
