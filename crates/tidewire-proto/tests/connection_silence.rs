@@ -1,11 +1,11 @@
-//! Peers that take what they are sent and say nothing, in virtual time.
+//! Peers that take their output and send nothing, in virtual time.
 
 use tidewire_proto::codec::{AnyCodec, Codec};
 use tidewire_proto::connection::{CloseReason, Connection, Delivery, Overdue, Rules};
 
 const SECOND: u64 = 1_000_000_000;
 
-/// Those of an open connection of this codec.
+/// The rules of an open connection of this codec.
 fn rules(codec: &AnyCodec, receive_timeout_ns: u64) -> Rules {
     Rules {
         begins_with_hello: false,
@@ -23,7 +23,8 @@ fn rules(codec: &AnyCodec, receive_timeout_ns: u64) -> Rules {
     }
 }
 
-/// The second in which a connection closes whose peer takes something every second and speaks when `speaks` says so.
+/// Returns the second in which a connection closes whose peer takes output every second and sends when `speaks` returns
+/// true.
 fn closed_after(rules: &Rules, delivery: Delivery, speaks: impl Fn(u64) -> bool) -> Option<u64> {
     let mut connection = Connection::accepted(rules, delivery, 0);
     let mut timer_ns = connection.poll_timeout(rules, 0, false);
@@ -47,7 +48,7 @@ fn closed_after(rules: &Rules, delivery: Delivery, speaks: impl Fn(u64) -> bool)
     None
 }
 
-/// The own sends of this side kept a silent device alive.
+/// The bug: this side's own output kept the session of a silent device alive.
 #[test]
 fn a_silent_peer_is_closed_in_every_codec_although_it_takes_what_it_is_sent() {
     for name in AnyCodec::NAMES {
@@ -61,7 +62,7 @@ fn a_silent_peer_is_closed_in_every_codec_although_it_takes_what_it_is_sent() {
             let closed = closed_after(&limited, delivery, |second| second <= 100);
             assert_eq!(closed, Some(160), "{name} {delivery:?}: it fell silent");
         }
-        // Without the limit, whoever takes what it is sent may be silent.
+        // Without the limit, a peer that takes its output may be silent.
         let closed = closed_after(&rules(&codec, 0), Delivery::Reliable, |_| false);
         assert_eq!(closed, None, "{name}");
     }

@@ -1,5 +1,5 @@
-//! Replays the corpora of the fuzz targets in the ordinary test run, so that what a fuzzer once found stays
-//! fixed without anybody running the fuzzer.
+//! Replays the corpora of the fuzz targets in the ordinary test run, so that a bug found by a fuzzer stays fixed
+//! without running the fuzzer.
 
 pub mod decoders;
 

@@ -1,8 +1,9 @@
-//! Seeded tests of the policy `conflate_by_topic` against an oracle: subscribers of one log stall and go on, and messages come
-//! for many topics.
+//! Seeded tests of the policy `conflate_by_topic` against an oracle: subscribers of one log stall and go on, and
+//! messages come for many topics.
 //!
-//! What a subscriber takes is parsed back. It must be messages in the order of the log, each the newest of its topic among what
-//! was there when it was told, and delivered + told as lost must be all that was published, exactly.
+//! The output of a subscriber is parsed. Its messages must be in the order of the log, each the newest of its topic at
+//! the time it was sent. The sum of delivered messages and announced losses must be exactly the number of published
+//! messages.
 
 #![allow(
     clippy::unwrap_used,
@@ -62,9 +63,9 @@ struct Peer {
     attached_at: usize,
     output: Vec<u8>,
     socket: Vec<u8>,
-    /// Told as lost.
+    /// The number of announced losses.
     lost: u64,
-    /// The policy's own account.
+    /// The number according to the policy.
     delivered: u64,
     dropped: u64,
     is_stalled: bool,
@@ -84,7 +85,7 @@ impl Peer {
         }
     }
 
-    /// A sweep that finds the socket full.
+    /// Runs a sweep that finds the socket full.
     fn enforce(&mut self, feed: &mut Feed) {
         match self.subscriber.enforce(&mut feed.log, true, |_| ()) {
             Verdict::Conflate => self.subscriber.conflate(&mut feed.log, topic_of),
@@ -92,7 +93,7 @@ impl Peer {
         }
     }
 
-    /// One write of at most `room` bytes, as a lane does it.
+    /// Runs one write of at most `room` bytes, like a lane.
     fn flush(&mut self, feed: &mut Feed, mut room: usize, step: usize) {
         let log = &mut feed.log;
         if self.subscriber.is_conflated() {
@@ -132,7 +133,7 @@ impl Peer {
         self.flush(feed, 0, 1_000);
     }
 
-    /// The numbers of what came, which rise.
+    /// Returns the numbers of the received messages, which rise.
     fn heard(&self) -> Vec<usize> {
         let mut heard = Vec::new();
         let mut rest = &self.socket[..];
@@ -145,7 +146,8 @@ impl Peer {
         heard
     }
 
-    /// All that was published since it came is delivered or told as lost, and of each topic it has the newest.
+    /// Checks that each message published since the start is delivered or announced as lost, and that the newest of
+    /// each topic arrived.
     fn check(&self, feed: &Feed, has_evicted: bool) {
         let heard = self.heard();
         let published = (feed.topics.len() - self.attached_at) as u64;
@@ -230,7 +232,7 @@ fn topics_come_in_the_order_of_their_last_updates() {
         feed.publish(topic, 0);
     }
     peer.enforce(&mut feed);
-    // Two more, which no sweep has seen when the socket takes bytes again.
+    // Two more messages, which no sweep has seen when the socket takes bytes again.
     feed.publish(3, 0);
     feed.publish(5, 0);
     peer.drain(&mut feed);
@@ -241,7 +243,7 @@ fn topics_come_in_the_order_of_their_last_updates() {
     assert_eq!(peer.subscriber.detach(&mut feed.log), 0);
 }
 
-/// However far behind somebody is, the log and the table hold no more than a few times what lives.
+/// However far behind a subscriber is, the log and the table hold no more than a few times the live entries.
 #[test]
 fn memory_is_bounded_by_topics_and_not_by_messages() {
     const TOPICS: usize = 500;
@@ -273,7 +275,7 @@ fn memory_is_bounded_by_topics_and_not_by_messages() {
     }
 }
 
-/// A flood of topics, each used once, meets the limits. What is lost is told.
+/// A flood of topics, each used once, meets the limits. The losses are announced.
 #[test]
 fn topics_beyond_the_limits_are_evicted_and_told_as_lost() {
     let limits = LagLimits {
@@ -286,7 +288,7 @@ fn topics_beyond_the_limits_are_evicted_and_told_as_lost() {
         feed.publish(topic, 0);
         peers[0].enforce(&mut feed);
     }
-    // Its backlog is older than what was evicted.
+    // Its backlog is older than the evicted topics.
     peers[1].enforce(&mut feed);
     for mut peer in peers {
         peer.drain(&mut feed);

@@ -1,4 +1,4 @@
-//! Layers and stacks of them: every cut of the bytes, garbage, bounds, and ends in order and out of it.
+//! Layers and stacks of them: every cut of the bytes, garbage, bounds, orderly ends and cuts.
 
 #![allow(clippy::unwrap_used, reason = "helpers of a test fail loudly")]
 
@@ -10,7 +10,7 @@ use tidewire_proto::layer::{
 };
 use tidewire_testkit::XorLayer;
 
-/// Both sides of as many layers, not connected yet.
+/// Creates both sides of this many layers, not connected yet.
 fn sides(layers: u8) -> (Stack, Stack) {
     let keys = (0..layers).map(|number| 0x5A + number);
     let stack = |make: fn(u8) -> XorLayer| {
@@ -24,7 +24,7 @@ fn sides(layers: u8) -> (Stack, Stack) {
     (stack(XorLayer::connecting), stack(XorLayer::accepting))
 }
 
-/// Moves all that one side has for the other, in pieces of at most so many bytes.
+/// Moves all output of one side to the other, in pieces of at most `piece_bytes` bytes.
 fn carry(from: &mut Stack, to: &mut Stack, piece_bytes: usize) -> Result<bool, LayerError> {
     let bytes = from.unsent().to_vec();
     from.advance(bytes.len());
@@ -34,7 +34,7 @@ fn carry(from: &mut Stack, to: &mut Stack, piece_bytes: usize) -> Result<bool, L
     Ok(!bytes.is_empty())
 }
 
-/// Exchanges until neither has anything to say.
+/// Exchanges bytes until neither side has output.
 fn exchange_all(one: &mut Stack, other: &mut Stack, piece_bytes: usize) {
     while carry(one, other, piece_bytes).unwrap() | carry(other, one, piece_bytes).unwrap() {}
 }
@@ -90,7 +90,7 @@ fn plaintext_comes_whole_at_every_cut_of_the_network() {
             let (_, mut other) = ready(layers);
             other.receive(&network[..cut]).unwrap();
             let mut received = read_all(&mut other);
-            // The close of the upper layer says it all.
+            // The close record of the upper layer is enough.
             let lower_closes = 3 * (usize::from(layers) - 1);
             if cut < network.len() - lower_closes {
                 let cut_off = other.handle_network_end();
@@ -110,7 +110,7 @@ fn plaintext_comes_whole_at_every_cut_of_the_network() {
 #[test]
 fn a_lower_layer_that_ends_first_has_cut_the_upper_one_off() {
     let (_, mut server) = ready(2);
-    // Only the lower layer says good-bye.
+    // Only the lower layer sends its close record.
     let mut lower = XorLayer::connecting(0x5A);
     let greeting: Vec<u8> = b"hello".iter().map(|byte| byte ^ 0x5A).collect();
     let hello = [&[1, 0, 5], &greeting[..]].concat();
@@ -133,7 +133,7 @@ fn records_are_as_large_as_they_may_be_wherever_slices_end() {
     assert_eq!(read_all(&mut server), plain);
 }
 
-/// The peer takes what it is sent byte by byte, or hundreds at once; the output stays bounded, and nothing is lost.
+/// The peer takes its output byte by byte, or hundreds at once. The output stays bounded, and nothing is lost.
 #[test]
 fn a_slow_reader_holds_a_bounded_output_and_gets_everything() {
     for layers in [1, 2] {
@@ -199,7 +199,7 @@ fn nothing_is_accepted_after_the_close() {
     assert_eq!(read_all(&mut client), b"answer");
 }
 
-/// A layer whose peer makes it do things: each byte is a number of bytes of plaintext, or asks for an answer.
+/// A layer that its peer controls: each byte is a number of bytes of plaintext, or requests an answer.
 #[derive(Debug, Default)]
 struct Puppet {
     answers: usize,

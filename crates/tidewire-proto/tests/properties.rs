@@ -24,7 +24,7 @@ struct Owned {
     payload: Vec<u8>,
 }
 
-/// Appends one thing with a codec, and says whether the codec could.
+/// Appends one item with a codec. Returns whether the codec could.
 type Step<'a> = &'a dyn Fn(&mut Vec<u8>) -> bool;
 
 impl Owned {
@@ -61,7 +61,7 @@ fn any_message() -> impl Strategy<Value = Owned> {
     )
 }
 
-/// A message of the kinds that SRMP frames have, as they are received.
+/// A message of the kinds of SRMP frames, as a receiver sees it.
 fn any_srmp_message() -> impl Strategy<Value = Owned> {
     let kind = prop::sample::select(vec![Kind::Request, Kind::Reply]);
     let payload = vec(any::<u8>(), 0..200);
@@ -79,7 +79,7 @@ fn any_call() -> impl Strategy<Value = Owned> {
     ("[a-zA-Z0-9/é]{0,300}", any_srmp_message()).prop_map(|(name, call)| Owned { name, ..call })
 }
 
-/// A call or its answer as UVRPC has them: answers have no name.
+/// A call or its answer in UVRPC: answers have no name.
 fn any_uvrpc_message() -> impl Strategy<Value = Owned> {
     (any_call(), any::<u32>()).prop_map(|(call, id)| Owned {
         flags: 0,
@@ -93,7 +93,7 @@ fn any_uvrpc_message() -> impl Strategy<Value = Owned> {
     })
 }
 
-/// A message without anything but its payload.
+/// A message with only a payload.
 fn any_bare_message() -> impl Strategy<Value = Owned> {
     vec(any::<u8>(), 0..200).prop_map(|payload| Owned {
         kind: Kind::OneWay,
@@ -115,7 +115,7 @@ fn any_length_field() -> impl Strategy<Value = LengthField> {
 }
 
 fn any_line() -> impl Strategy<Value = Owned> {
-    // Rich in CR, because it is the byte a line codec is likeliest to lose.
+    // The bytes contain many CRs, because a line codec is most likely to lose those.
     let byte = prop_oneof![Just(b'\r'), any::<u8>()].prop_filter("no line end", |b| *b != b'\n');
     vec(byte, 0..80).prop_map(|payload| Owned {
         kind: Kind::OneWay,
@@ -159,7 +159,7 @@ fn any_run() -> impl Strategy<Value = (Owned, usize)> {
     (message, 1..6_usize)
 }
 
-/// The frames of these runs, as far as the codec has any, one behind the other. Ids count up and wrap.
+/// Returns the frames of these runs, as far as the codec has such frames, one behind the other. Ids count up and wrap.
 fn frames_of_runs(codec: &AnyCodec, runs: &[(Owned, usize)]) -> Vec<u8> {
     let mut stream = Vec::new();
     for (message, times) in runs {
@@ -172,17 +172,17 @@ fn frames_of_runs(codec: &AnyCodec, runs: &[(Owned, usize)]) -> Vec<u8> {
             for byte in &mut next.payload {
                 *byte = byte.wrapping_add(number as u8);
             }
-            // What a codec cannot say is left out.
+            // A message that the codec refuses is left out.
             let _ = codec.encode(&next.message(), &mut stream);
         }
     }
     stream
 }
 
-/// A FlatBuffer of any layout, the parts of which may lie upon each other, with its length in front.
+/// A FlatBuffer of any layout whose parts may overlap, with its length in front.
 fn any_flat_frame() -> impl Strategy<Value = Vec<u8>> {
     let positions = (1..8_usize, 0..24_usize, prop::array::uniform4(0..7_u16));
-    // Mostly such as a type, a number, a count and a reference may be.
+    // Mostly plausible values of a type, a number, a count and a reference.
     let word = prop_oneof![
         0..4_u32,
         prop::sample::select(vec![4, 8, 12, 20, 40]),
@@ -208,7 +208,7 @@ fn any_flat_frame() -> impl Strategy<Value = Vec<u8>> {
     })
 }
 
-/// Every codec, and those shapes of them whose headers differ.
+/// Every codec, and their variants with other headers.
 const SHAPES: [&str; 15] = [
     "tw1",
     "lines",
@@ -228,7 +228,7 @@ const SHAPES: [&str; 15] = [
 ];
 
 proptest! {
-    /// The contract compares what is expected by the last frames with what the bytes say.
+    /// The contract compares the frames read by a template with the frames read by the codec.
     #[test]
     fn frames_like_the_last_ones_are_read_as_any_other(
         runs in vec(any_run(), 0..5),
@@ -250,11 +250,11 @@ proptest! {
                 }
             }
             stream.truncate(stream.len().saturating_sub(missing));
-            // Pieces of nothing are not even looked at.
+            // The contract ignores empty pieces.
             if stream.is_empty() {
                 continue;
             }
-            // Without lengths, the end of a frame that is none is where its offsets happen to reach.
+            // Without lengths, the end of an invalid frame is wherever its offsets happen to reach.
             let checked = if name == "uvrpc:legacy_unframed" {
                 contract::decode_all(&codec, &stream, limit)
             } else {
@@ -266,7 +266,7 @@ proptest! {
         }
     }
 
-    /// A frame of strange layout comes again, the last times with one byte that is another.
+    /// A frame of unusual layout comes again, the last times with one byte changed.
     #[test]
     fn uvrpc_frames_of_any_layout_are_expected_only_for_what_they_are(
         frame in any_flat_frame(),
@@ -276,7 +276,7 @@ proptest! {
         for (index, byte) in changes {
             let start = stream.len();
             stream.extend_from_slice(&frame);
-            // The length stays, or the next frames were others.
+            // The length stays, or the next frames would be others.
             stream[start + 4 + index.index(frame.len() - 4)] = byte;
         }
         let checked = contract::check_stream(&Uvrpc::new(), &stream, FRAME_BYTES_MAX, &[usize::MAX]);
@@ -332,7 +332,7 @@ proptest! {
         sizes in vec(1..20_usize, 1..8),
     ) {
         let codec = Delimited::new().with_delimiter(&delimiter).expect("a short delimiter");
-        // What holds a delimiter cannot be sent, and is refused.
+        // A payload with a delimiter is refused, so it cannot be sent.
         let messages: Vec<Owned> = payloads
             .into_iter()
             .map(|payload| Owned {
@@ -425,7 +425,7 @@ proptest! {
                 let written = step(&mut out);
                 prop_assert!(out.starts_with(b"before"));
                 prop_assert_eq!(written, out.len() > b"before".len());
-                // What a codec writes, it can read.
+                // A codec can read what it writes.
                 let (frames, end) = decode_all(&codec, &out[6..], FRAME_BYTES_MAX);
                 prop_assert_eq!(end, Ok(()));
                 prop_assert_eq!(frames.len(), usize::from(written));

@@ -1,4 +1,4 @@
-//! The tables of `docs/protocol.md` are test vectors: every example encodes and decodes as the page says.
+//! The tables of `docs/protocol.md` are test vectors: every example encodes and decodes as documented.
 
 use std::collections::BTreeSet;
 
@@ -18,7 +18,7 @@ const ADA: MemberId = MemberId(9);
 const BOB: MemberId = MemberId(10);
 const ROOM: u16 = 3;
 
-/// The rows of the table whose header line is `header`, cells trimmed.
+/// Returns the rows of the table whose header line is `header`, with trimmed cells.
 fn table(header: &str) -> Vec<Vec<&'static str>> {
     let rows: Vec<Vec<_>> = PAGE
         .lines()
@@ -44,7 +44,7 @@ fn bytes_of(cell: &str) -> Vec<u8> {
         .collect()
 }
 
-/// The name of a kind as the page spells it.
+/// Returns the name of a kind in the spelling of the page.
 fn page_name(kind: Kind) -> String {
     let mut name = String::new();
     for letter in format!("{kind:?}").chars() {
@@ -56,7 +56,7 @@ fn page_name(kind: Kind) -> String {
     name
 }
 
-/// What the page's examples say, in its order.
+/// Returns the content of the page's examples, in its order.
 fn examples() -> Vec<(Kind, Vec<u8>)> {
     use Kind as K;
     let presence = PresenceBody {
@@ -215,7 +215,7 @@ fn decoded(frame: &[u8]) -> Message<'_> {
     }
 }
 
-/// Decodes the body the page gives this kind, and encodes it again.
+/// Decodes the documented body of this kind, and encodes it again.
 fn reencoded_body(message: &Message<'_>) -> Vec<u8> {
     let payload = message.payload;
     let mut out = Vec::new();
@@ -402,7 +402,7 @@ fn lines_read_as_the_page_says() {
     }
 }
 
-/// What the lines codec makes of the event of this name.
+/// Renders the event of this name with the lines codec.
 fn rendered(event: &str) -> Vec<u8> {
     let mut out = Vec::new();
     let message = |private, payload| ChatMessage {

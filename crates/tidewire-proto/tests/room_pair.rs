@@ -1,7 +1,7 @@
 //! Deterministic pair tests of the room log: seeded publishers, slow cursors and partial writes against an oracle.
 //!
-//! Every subscriber owns a simulated socket that takes a random number of bytes. What it took is parsed back
-//! and must be exactly the others' messages in order, with every hole announced by a gap of the right size.
+//! Every subscriber owns a simulated socket that takes a random number of bytes. The bytes are parsed and must be
+//! exactly the others' messages in order, with every hole announced by a gap of the right size.
 
 #![allow(
     clippy::unwrap_used,
@@ -27,7 +27,8 @@ fn frame(sender: u8, number: u32, filler: usize) -> Vec<u8> {
 struct Peer {
     subscriber: Option<Subscriber>,
     output: Vec<u8>,
-    /// Messages of others in `output`, torn or spilled, are delivered for the log but not yet for the socket.
+    /// The bytes that the socket took. The log counts messages of others in `output`, torn or spilled, as delivered
+    /// before the socket takes them.
     socket: Vec<u8>,
     delivered: u64,
     dropped: u64,
@@ -50,7 +51,7 @@ impl Peer {
         }
     }
 
-    /// One write of at most `room` bytes, as a lane does it: gap notice, own output, then the log.
+    /// Runs one write of at most `room` bytes, like a lane: gap notice, own output, then the log.
     fn flush(&mut self, log: &mut RoomLog, room: usize) {
         let Some(subscriber) = self.subscriber.as_mut() else {
             return;
@@ -95,7 +96,7 @@ impl Peer {
         }
     }
 
-    /// Parses what the socket took and checks order and announced holes. Returns (messages, gaps).
+    /// Parses the bytes of the socket and checks order and announced holes. Returns (messages, gaps).
     fn verify(&self, me: u8, log_of_all: &[(u8, u32)], attached_at: usize) -> (u64, u64) {
         let mut expected = log_of_all[attached_at..]
             .iter()
@@ -134,7 +135,7 @@ impl Peer {
     }
 }
 
-/// A room with its subscribers, everything said so far, and the seeded dice.
+/// A room with its subscribers, all messages so far, and the seeded random numbers.
 struct World {
     random: Rng,
     policy: Policy,
@@ -208,7 +209,7 @@ impl World {
         }
     }
 
-    /// The policy said disconnect: the accounts must close, and somebody new comes in its place.
+    /// Replaces a subscriber that the policy disconnects: its accounts must close, and a new one joins.
     fn replace(&mut self, index: usize) {
         let peer = &mut self.peers[index];
         let undelivered = peer.subscriber.take().unwrap().detach(&mut self.log);

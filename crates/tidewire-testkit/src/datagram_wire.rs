@@ -1,4 +1,4 @@
-//! A UDP socket as a blocking connection, for raw peers: each write is a datagram, each read takes one.
+//! A UDP socket as a blocking connection, for raw peers: each write is a datagram, and each read takes one.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, UdpSocket};
@@ -8,7 +8,7 @@ use rustix::net::sockopt;
 
 use crate::wait::DEADLINE;
 
-/// A socket connected to one server. It says its end with an empty datagram when the last handle is dropped.
+/// A socket connected to one server. When the last handle is dropped, it sends an empty datagram as its end.
 #[derive(Clone, Debug)]
 pub struct DatagramWire {
     inner: Arc<Inner>,
@@ -23,7 +23,7 @@ impl DatagramWire {
     /// Opens a socket for this server.
     ///
     /// # Errors
-    /// The system's.
+    /// The errors of the system.
     pub fn connect(server: SocketAddr) -> io::Result<Self> {
         let local: SocketAddr = if server.is_ipv4() {
             ([127, 0, 0, 1], 0).into()
@@ -33,19 +33,19 @@ impl DatagramWire {
         let socket = UdpSocket::bind(local)?;
         socket.connect(server)?;
         socket.set_read_timeout(Some(DEADLINE))?;
-        // As much as the system allows, so that a test that is slow to read loses nothing.
+        // The largest size that the system allows, so that a test that is slow to read loses nothing.
         sockopt::set_socket_recv_buffer_size(&socket, BUFFER_BYTES)?;
         let inner = Arc::new(Inner { socket });
         Ok(Self { inner })
     }
 
-    /// The socket itself.
+    /// The socket.
     #[must_use]
     pub fn socket(&self) -> &UdpSocket {
         &self.inner.socket
     }
 
-    /// Says that nothing more will be written: an empty datagram.
+    /// Announces that nothing more will be written: an empty datagram.
     ///
     /// # Errors
     /// The server is not there.
@@ -53,12 +53,12 @@ impl DatagramWire {
         self.inner.socket.send(&[]).map(drop)
     }
 
-    /// Goes without a word.
+    /// Disappears without an end.
     ///
     /// # Errors
     /// No descriptor is left.
     pub fn vanish(self) -> io::Result<()> {
-        // The farewell goes to nobody: the socket is connected to itself.
+        // The farewell reaches no server, because the socket is now connected to itself.
         self.inner.socket.connect(self.inner.socket.local_addr()?)
     }
 }
@@ -84,7 +84,7 @@ impl Write for DatagramWire {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // A server that is gone need not be told.
+        // The send may fail: the server may be gone.
         let _ = self.socket.send(&[]);
     }
 }

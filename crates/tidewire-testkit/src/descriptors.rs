@@ -1,11 +1,12 @@
-//! Running out of descriptors on purpose.
+//! Uses up descriptors on purpose.
 
 use std::fs::File;
 use std::io;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Lowers the soft limit on open descriptors of this whole process. Only for a test that has its process to itself.
+/// Lowers the soft limit on open descriptors of this whole process. Use it only in a test that has its process to
+/// itself.
 ///
 /// # Errors
 /// The system's refusal.
@@ -21,7 +22,7 @@ pub fn lower_limit(soft: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Opens files until no descriptor is left, and gives `spare` of them back.
+/// Opens files until no descriptor is left, and closes `spare` of them.
 ///
 /// # Panics
 /// Opening fails for another reason.

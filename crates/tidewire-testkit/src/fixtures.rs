@@ -1,11 +1,11 @@
-//! The service, the codecs and the builder that most tests begin with.
+//! The service, the codecs and the builder that most tests use.
 
 use tidewire::{AnyCodec, Context, HandlerResult, Limits, Message, Server, ServerBuilder};
 
 /// Answers every message with its own payload.
 ///
 /// # Errors
-/// Those of [`Context::reply`].
+/// The errors of [`Context::reply`].
 pub fn echo(cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
     cx.reply(message.payload)
 }
@@ -22,16 +22,16 @@ pub fn lines() -> AnyCodec {
     codec("lines")
 }
 
-/// The codec of this name.
+/// Returns the codec of this name.
 ///
 /// # Panics
-/// There is none.
+/// There is no such codec.
 #[must_use]
 pub fn codec(name: &str) -> AnyCodec {
     AnyCodec::by_name(name).expect("the name of a codec")
 }
 
-/// The builder of a server with the default limits but for what `change` changes.
+/// Returns a builder of a server whose default limits `change` modifies.
 pub fn limited(change: impl FnOnce(&mut Limits)) -> ServerBuilder {
     let mut limits = Limits::default();
     change(&mut limits);

@@ -16,9 +16,9 @@ use crate::wire::Wire;
 pub struct TestServer {
     server: Server,
     codec: AnyCodec,
-    /// Test layers over each connection.
+    /// The number of test layers over each connection.
     layers: u8,
-    /// Held so that the socket's directory lives as long as the server.
+    /// Kept so that the socket's directory lives as long as the server.
     directory: Option<TempDir>,
 }
 
@@ -53,7 +53,7 @@ impl TestServer {
         Self::start(builder, codec, &address, Some(directory), make)
     }
 
-    /// Starts on a name of this process that no other test has.
+    /// Starts on a name of this process that no other test uses.
     pub fn over_inproc<S: Service>(
         builder: ServerBuilder,
         codec: &AnyCodec,
@@ -86,51 +86,51 @@ impl TestServer {
         }
     }
 
-    /// Its raw peers put so many test layers over their connections.
+    /// Makes its raw peers put this many test layers over their connections.
     #[must_use]
     pub fn with_layers(mut self, layers: u8) -> Self {
         self.layers = layers;
         self
     }
 
-    /// The server itself.
+    /// The server.
     #[must_use]
     pub fn server(&self) -> &Server {
         &self.server
     }
 
-    /// Where it listens.
+    /// The address of its listener.
     #[must_use]
     pub fn address(&self) -> &Endpoint {
         &self.server.addresses()[0]
     }
 
-    /// Where it listens, as a client takes it.
+    /// The address of its listener, as a string for a client.
     #[must_use]
     pub fn url(&self) -> String {
         self.address().to_string()
     }
 
-    /// Its counters, now.
+    /// Its present counters.
     #[must_use]
     pub fn metrics(&self) -> Metrics {
         self.server.metrics()
     }
 
-    /// A connection on which nothing was said yet.
+    /// Opens a connection without sending anything.
     #[must_use]
     pub fn wire(&self) -> Wire {
         let wire = Wire::connect(self.address()).expect("the server accepts");
         wire.layered(self.layers).expect("the layers agree")
     }
 
-    /// A raw peer that has shaken hands, if its codec begins with hello.
+    /// Opens a raw peer, after its handshake if its codec begins with a hello.
     #[must_use]
     pub fn peer(&self) -> Peer {
         Peer::greet(self.wire(), &self.codec)
     }
 
-    /// A raw peer whose kernel takes little before it reads.
+    /// Opens a raw peer with a small receive buffer.
     #[must_use]
     pub fn narrow_peer(&self) -> Peer {
         let wire = Wire::connect_narrow(self.address(), NARROW_BYTES).expect("the server accepts");
@@ -141,7 +141,7 @@ impl TestServer {
     /// Blocks until the counters satisfy `fact`.
     ///
     /// # Panics
-    /// They do not within the deadline; `what` says what was waited for.
+    /// They do not within the deadline. `what` names the condition.
     pub fn wait_for(&self, what: &str, mut fact: impl FnMut(&Metrics) -> bool) -> Metrics {
         wait_until(what, || {
             let metrics = self.metrics();
@@ -152,7 +152,7 @@ impl TestServer {
     /// Drains and stops the server, and checks that every session and every room frame is accounted for.
     ///
     /// # Panics
-    /// Something is not.
+    /// A session or frame is not.
     pub fn stop(self) -> Metrics {
         let stopped = self.server.shutdown(DEADLINE);
         assert_conserved(&stopped);
@@ -163,7 +163,7 @@ impl TestServer {
     /// another server can take its address.
     ///
     /// # Panics
-    /// Something is unaccounted for.
+    /// A session or frame is not accounted for.
     #[must_use]
     pub fn stop_for_restart(self) -> Option<TempDir> {
         let stopped = self.server.shutdown(DEADLINE);
@@ -184,11 +184,11 @@ impl TestServer {
     }
 }
 
-/// Checks the ledger of a server that has stopped: every session that was opened was closed, and every room frame
-/// offered to a subscriber was delivered or dropped for a counted reason.
+/// Checks the ledger of a server that has stopped: every opened session was closed, and every room frame offered to a
+/// subscriber was delivered or dropped for a counted reason.
 ///
 /// # Panics
-/// Something is unaccounted for, or a lane failed.
+/// A session or frame is not accounted for, or a lane failed.
 pub fn assert_conserved(stopped: &Stopped) {
     let metrics = &stopped.metrics;
     assert!(
@@ -208,5 +208,5 @@ pub fn assert_conserved(stopped: &Stopped) {
     );
 }
 
-/// The receive buffer of a peer that should be felt soon when it stops reading.
+/// The receive buffer of a peer that should block the server soon when it stops reading.
 const NARROW_BYTES: usize = 64 * 1024;

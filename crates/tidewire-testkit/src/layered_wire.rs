@@ -1,7 +1,7 @@
 //! A blocking connection with test layers over it, for raw peers.
 //!
-//! Reading and writing may happen on two threads at once. The stack is locked while bytes pass through it and never while the
-//! socket is waited for; a lock of their own keeps the records of writers in order.
+//! Two threads may read and write at once. The stack is locked while bytes pass through it and never while a thread
+//! waits for the socket. A lock of their own keeps the records of writers in order.
 
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -45,7 +45,7 @@ impl<W: Read + Write> LayeredWire<W> {
         self.socket
     }
 
-    /// Another handle to the same connection, for a second handle to its socket.
+    /// Makes another handle to the same connection, for a second handle to its socket.
     pub(crate) fn handle(&self, socket: W) -> Self {
         Self {
             socket,
@@ -54,7 +54,7 @@ impl<W: Read + Write> LayeredWire<W> {
         }
     }
 
-    /// Says that no more is written.
+    /// Announces that no more is written.
     pub(crate) fn close(&mut self) -> io::Result<()> {
         self.lock().close().map_err(io::Error::other)?;
         self.send_pending()
@@ -64,7 +64,7 @@ impl<W: Read + Write> LayeredWire<W> {
         self.stack.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reads the socket once. A connection that was cut is an error of its own, so that no test takes it for an end.
+    /// Reads the socket once. A connection that was cut is an error of its own, so that no test mistakes it for an end.
     fn receive(&mut self, scratch: &mut [u8]) -> io::Result<()> {
         let received = match self.socket.read(scratch) {
             Ok(0) => self.lock().handle_network_end(),
@@ -98,7 +98,7 @@ impl<W: Read + Write> Read for LayeredWire<W> {
                     return Ok(count);
                 }
             }
-            // As little as the reader wants, so that one that dribbles does so here, too.
+            // It reads at most the reader's length, so that a reader of small pieces takes small pieces here, too.
             self.receive(buffer)?;
         }
     }

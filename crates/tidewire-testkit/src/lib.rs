@@ -1,10 +1,9 @@
-//! What Tidewire's own tests share: raw peers, servers to test against, and the conformance suite.
+//! Shared code of Tidewire's own tests: raw peers, servers under test, and the conformance suite.
 //!
-//! Problem: a client and a server written by the same people agree on their mistakes. Approach: [`Peer`] speaks
-//! the wire formats over blocking sockets of the standard library, with nothing of the library but its codecs, so
-//! that what the suite sees is what a stranger's program sees. Rejected: simulated sockets (the four pollers are
-//! what is to be compared), and sleeping to let things happen: every wait here is for a fact, with a deadline
-//! that fails with words.
+//! Problem: a client and a server by the same authors can share the same mistakes. Approach: [`Peer`] speaks the wire
+//! formats over blocking sockets of the standard library and uses only the codecs of the library, so the suite sees
+//! what a foreign program sees. Rejected: simulated sockets, because the suite compares the four pollers; and sleeping
+//! until things happen: every wait here is for a condition, with a deadline that fails with its description.
 
 pub mod conformance;
 mod datagram_wire;

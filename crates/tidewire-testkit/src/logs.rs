@@ -1,21 +1,21 @@
-//! Reading what was logged, for tests of messages that only a log shows.
+//! Captures log output, for tests of messages that only a log shows.
 
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tracing_subscriber::fmt::MakeWriter;
 
-/// A log in memory: what was written to it, or everything this process has logged since [`Logs::capture`].
+/// A log in memory: the lines written to it, or everything that this process has logged since [`Logs::capture`].
 #[derive(Clone, Debug, Default)]
 pub struct Logs {
     bytes: Arc<Mutex<Vec<u8>>>,
 }
 
 impl Logs {
-    /// Captures the log of the whole process from now on. Only for a test that has its process to itself.
+    /// Captures the log of the whole process from now on. Use it only in a test that has its process to itself.
     ///
     /// # Panics
-    /// Somebody else captures it already.
+    /// Another capture exists already.
     #[must_use]
     pub fn capture() -> Self {
         let logs = Self::default();
@@ -26,7 +26,7 @@ impl Logs {
         logs
     }
 
-    /// What was logged so far.
+    /// The log so far.
     #[must_use]
     pub fn text(&self) -> String {
         let bytes = self.bytes.lock().unwrap_or_else(PoisonError::into_inner);

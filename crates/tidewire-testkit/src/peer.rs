@@ -1,4 +1,4 @@
-//! A raw peer: the wire formats over a blocking socket, and nothing of the library but its codecs.
+//! A raw peer: the wire formats over a blocking socket, with only the codecs of the library.
 
 use std::collections::HashMap;
 use std::io::{ErrorKind, Read, Write};
@@ -12,7 +12,7 @@ use tidewire_proto::message::{FLAG_PRIVATE, Kind, Message, PresenceEvent};
 
 use crate::wire::Wire;
 
-/// A stranger's program, as far as the server can tell.
+/// A foreign program, as far as the server can tell.
 #[derive(Debug)]
 pub struct Peer {
     wire: Wire,
@@ -24,32 +24,32 @@ pub struct Peer {
     room: u16,
 }
 
-/// What a member of a room learns.
+/// An event that a member of a room receives.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Heard {
-    /// Somebody said something.
+    /// A member sent a message.
     Message {
-        /// Who; `#number` if the native protocol never told the name.
+        /// The author; `#number` if the native protocol never sent the name.
         from: String,
-        /// What.
+        /// The message.
         payload: Vec<u8>,
-        /// Whether only this member heard it.
+        /// Whether only this member received it.
         private: bool,
     },
-    /// Somebody is here, came or went.
+    /// A member is here, came or left.
     Presence(PresenceEvent, String),
     /// Messages were lost here.
     Gap(u64),
-    /// Something was refused.
+    /// A message or request was refused.
     Refused(String),
     /// The server goes away.
     GoingAway,
-    /// Anything else.
+    /// Any other message.
     Other(OwnedMessage),
 }
 
 impl Peer {
-    /// Takes a connection and says hello, if its connections begin with one.
+    /// Takes a connection and sends a hello, if the codec's connections begin with one.
     ///
     /// # Panics
     /// The server does not welcome it.
@@ -70,7 +70,7 @@ impl Peer {
         peer
     }
 
-    /// Takes a connection and says nothing.
+    /// Takes a connection and sends nothing.
     #[must_use]
     pub fn silent(wire: Wire, codec: &AnyCodec) -> Self {
         Self {
@@ -102,7 +102,7 @@ impl Peer {
         self.room
     }
 
-    /// Writes bytes as they are; over UDP as many datagrams as their frames need.
+    /// Writes bytes unchanged; over UDP as many datagrams as their frames need.
     ///
     /// # Panics
     /// The server is gone or takes nothing.
@@ -138,7 +138,7 @@ impl Peer {
     /// Writes bytes to a server that may close meanwhile.
     ///
     /// # Errors
-    /// The server took not all of them.
+    /// The server did not take all of them.
     pub fn try_write(&mut self, bytes: &[u8]) -> std::io::Result<()> {
         self.wire.write_all(bytes)
     }
@@ -182,7 +182,7 @@ impl Peer {
     /// The next frame, or `None` when the server closed the connection, in order or not.
     ///
     /// # Panics
-    /// Nothing comes within the deadline, or what comes is no frame.
+    /// No frame comes within the deadline, or the bytes are no frame.
     pub fn receive(&mut self) -> Option<OwnedMessage> {
         self.receive_in_pieces(READ_BYTES)
     }
@@ -211,7 +211,7 @@ impl Peer {
     /// Reads exactly this text, which need not be a whole frame: a prompt.
     ///
     /// # Panics
-    /// Something else comes.
+    /// Another text comes.
     pub fn expect_text(&mut self, text: &str) {
         while self.input.len() - self.used < text.len() {
             assert!(
@@ -224,10 +224,10 @@ impl Peer {
         self.used += text.len();
     }
 
-    /// The answer to a request: the next frame.
+    /// Returns the answer to a request: the next frame.
     ///
     /// # Panics
-    /// The end comes instead, or a refusal.
+    /// The end or a refusal comes instead.
     pub fn answer(&mut self) -> OwnedMessage {
         let message = self.receive().expect("an answer, not the end");
         let expected = if self.codec.has_ids() {
@@ -239,13 +239,13 @@ impl Peer {
         message
     }
 
-    /// Enters a room under a name. Over lines the room is the server's lobby.
+    /// Joins a room under a name. Over lines the room is the server's lobby.
     ///
     /// # Errors
     /// The refusal, as text.
     ///
     /// # Panics
-    /// The connection ends, or something unexpected comes.
+    /// The connection ends, or an unexpected message comes.
     pub fn join(&mut self, room: &str, name: &str) -> Result<(), String> {
         if self.codec.has_ids() {
             let mut body = Vec::new();
@@ -263,7 +263,7 @@ impl Peer {
         }
         let name = Message::new(Kind::OneWay, 0, name.as_bytes());
         if self.wire.preserves_boundaries() {
-            // Over UDP nobody is there before having sent something.
+            // Over UDP a peer exists only after its first datagram.
             self.send(&name);
             self.expect_text(PROMPT);
         } else {
@@ -306,13 +306,13 @@ impl Peer {
         self.reply_to(id)
     }
 
-    /// Says something in the room joined last.
+    /// Sends a message to the room joined last.
     pub fn say(&mut self, payload: &[u8]) {
         let frame = self.say_frame(payload);
         self.write(&frame);
     }
 
-    /// The bytes that say something in the room joined last.
+    /// Returns the frame of a message to the room joined last.
     ///
     /// # Panics
     /// The codec cannot express it.
@@ -330,7 +330,7 @@ impl Peer {
         frame
     }
 
-    /// What comes next in a room; `None` at the end.
+    /// Returns the next event of a room; `None` at the end.
     pub fn hear(&mut self) -> Option<Heard> {
         let message = self.receive()?;
         Some(if self.codec.has_ids() {
@@ -340,10 +340,10 @@ impl Peer {
         })
     }
 
-    /// What is said next, passing over who comes and goes.
+    /// Returns the next public message, and skips presence.
     ///
     /// # Panics
-    /// The end or anything else comes first.
+    /// The end or any other event comes first.
     pub fn next_message(&mut self) -> (String, Vec<u8>) {
         loop {
             match self.hear() {
@@ -358,7 +358,7 @@ impl Peer {
         }
     }
 
-    /// Waits until this member has learned that `name` came into the room or was there before.
+    /// Waits until this member has learnt that `name` came into the room or was there before.
     ///
     /// # Panics
     /// The end or anything but presence comes first.
@@ -378,7 +378,7 @@ impl Peer {
         std::iter::from_fn(|| self.receive()).collect()
     }
 
-    /// Says that nothing more will be written.
+    /// Announces that nothing more will be written.
     ///
     /// # Panics
     /// The connection is gone.
@@ -395,7 +395,7 @@ impl Peer {
                     let body = ErrorBody::decode(&message.payload).expect("the body of an error");
                     return Err(format!("{}: {}", body.code, body.text));
                 }
-                // Who comes and goes may be told in between.
+                // Presence may come in between.
                 _ => drop(self.understand_tw1(message)),
             }
         }
@@ -446,7 +446,7 @@ impl Peer {
         };
         let count = match read {
             Ok(count) => count,
-            // A server that closes with input unread resets the connection; that is an end too.
+            // A server that closes with unread input resets the connection; that is an end too.
             Err(error) if error.kind() == ErrorKind::ConnectionReset => 0,
             Err(error) => panic!("nothing came within the deadline: {error}"),
         };
@@ -474,7 +474,8 @@ pub fn hello_frame() -> Vec<u8> {
     frame
 }
 
-/// What a native client answers to the challenge of a server over UDP: a pong and its hello once more, in one datagram.
+/// Returns a native client's answer to the challenge of a server over UDP: a pong and its hello once more, in one
+/// datagram.
 ///
 /// # Panics
 /// Never: a challenge fits its answer.
@@ -521,11 +522,11 @@ fn understand_line(message: OwnedMessage) -> Heard {
     Heard::Other(message)
 }
 
-/// What the lines chat asks first.
+/// The first line of the lines chat.
 const PROMPT: &str = "Enter username: \n";
 
-/// How much is sent in one datagram, unless a frame is larger.
+/// Maximum bytes of one datagram, unless a frame is larger.
 const DATAGRAM_BYTES: usize = 1_400;
 
-/// How much is read at once.
+/// Maximum bytes of one read.
 const READ_BYTES: usize = 64 * 1024;

@@ -1,8 +1,7 @@
 //! A ring of the in-process transport as a blocking connection, for raw peers.
 //!
-//! Reading and writing may happen on two threads at once, as with a socket that was cloned. A ring is for one thread, so
-//! a lock stands around it, which is never held while waiting; its descriptor is watched for the directions in which
-//! somebody waits.
+//! Two threads may read and write at once, as with a cloned socket. A ring is for one thread, so a lock protects it,
+//! which is never held while waiting. Its descriptor is watched for the directions in which a thread waits.
 
 use std::io::{self, ErrorKind, IoSlice};
 use std::os::fd::{AsFd, OwnedFd};
@@ -24,7 +23,7 @@ pub struct RingWire {
 #[derive(Debug)]
 struct Inner {
     state: Mutex<State>,
-    /// The ring's descriptor, to be waited for without the lock.
+    /// The ring's descriptor, so that a thread can wait for it without the lock.
     descriptor: OwnedFd,
 }
 
@@ -73,7 +72,7 @@ impl RingWire {
         self.lock().ring.shutdown_write()
     }
 
-    /// Tries until it would not block, or the deadline has passed.
+    /// Repeats until it would not block, or the deadline has passed.
     fn blocking(
         &self,
         waiting: impl Fn(&mut State) -> &mut usize,
@@ -95,7 +94,7 @@ impl RingWire {
                 if !would_block || Instant::now() >= deadline {
                     break outcome;
                 }
-                // Silences a report that was for nothing.
+                // Clears a report without cause.
                 state.ring.poll_ready();
             }
             let mut watched = [PollFd::new(&self.inner.descriptor, PollFlags::IN)];

@@ -1,4 +1,4 @@
-//! A terminal whose person is a test: a pseudo-terminal.
+//! A pseudo-terminal whose user is a test.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -7,7 +7,8 @@ use rustix::fs::{Mode, OFlags, open};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Winsize, tcsetwinsize};
 
-/// Opens a terminal of 80 columns and 24 rows. The first end types and reads the screen, the second one is the program's.
+/// Opens a terminal of 80 columns and 24 rows. The first end types and reads the screen; the second one is the
+/// program's.
 ///
 /// # Panics
 /// The system has no terminal left.

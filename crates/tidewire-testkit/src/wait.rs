@@ -1,4 +1,4 @@
-//! Waiting for facts, with a deadline that fails with words.
+//! Waits for conditions, with a deadline that fails with their description.
 
 use std::future::IntoFuture;
 use std::pin::pin;
@@ -15,7 +15,7 @@ impl Wake for Unpark {
     }
 }
 
-/// Blocks until `probe` has an answer, giving up the processor in between.
+/// Blocks until `probe` has an answer, and yields the processor in between.
 ///
 /// # Panics
 /// It has none within the deadline.
@@ -33,7 +33,7 @@ pub fn wait_until<T>(what: &str, mut probe: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// The smallest executor there is: runs a future on this thread to its end.
+/// Runs a future on this thread to its end. It is a minimal executor.
 pub fn block_on<F: IntoFuture>(future: F) -> F::Output {
     let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
     let mut cx = Context::from_waker(&waker);
@@ -46,5 +46,5 @@ pub fn block_on<F: IntoFuture>(future: F) -> F::Output {
     }
 }
 
-/// How long anything may take before a test gives up on it. Far beyond what a busy machine needs.
+/// The time after which a test gives up on any condition. It is far more than a busy machine needs.
 pub const DEADLINE: Duration = Duration::from_secs(60);

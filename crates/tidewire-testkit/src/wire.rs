@@ -1,5 +1,4 @@
-//! A blocking connection of any transport, with a deadline on every read: sockets from the standard library, or
-//! rings.
+//! A blocking connection of any transport, with a deadline on every read: sockets from the standard library, or rings.
 
 use std::io::{self, IoSlice, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -33,7 +32,7 @@ impl Wire {
     /// Connects.
     ///
     /// # Errors
-    /// The system's.
+    /// The errors of the system.
     pub fn connect(endpoint: &Endpoint) -> io::Result<Self> {
         let wire = match endpoint {
             Endpoint::Socket(SocketAddress::Tcp(address)) => {
@@ -57,11 +56,11 @@ impl Wire {
         matches!(self, Self::Udp(_))
     }
 
-    /// Connects with a receive buffer of this size, so that a peer that stops reading is felt soon.
+    /// Connects with a receive buffer of this size, so that a peer that stops reading blocks the server soon.
     /// In-process rings have one size, which is small.
     ///
     /// # Errors
-    /// The system's.
+    /// The errors of the system.
     pub fn connect_narrow(endpoint: &Endpoint, receive_bytes: usize) -> io::Result<Self> {
         let address = match endpoint {
             Endpoint::Socket(address) => address,
@@ -83,10 +82,10 @@ impl Wire {
         wire.arm()
     }
 
-    /// Puts so many test layers over a new connection. With none it stays as it is.
+    /// Puts this many test layers over a new connection. With none it stays unchanged.
     ///
     /// # Errors
-    /// The system's, and those of the handshakes.
+    /// The errors of the system and of the handshakes.
     pub fn layered(self, layers: u8) -> io::Result<Self> {
         match layers {
             0 => Ok(self),
@@ -111,7 +110,7 @@ impl Wire {
         })
     }
 
-    /// Says that nothing more will be written.
+    /// Announces that nothing more will be written.
     ///
     /// # Errors
     /// The peer is gone.
@@ -129,8 +128,8 @@ impl Wire {
         }
     }
 
-    /// Vanishes: over TCP with a reset, over a Unix socket by closing with input unread, within the process by being
-    /// dropped, since nothing there can be cut, and over UDP without a word.
+    /// Disappears: over TCP with a reset, over a Unix socket by closing with unread input, within the process by
+    /// dropping the end, because no cut is possible there, and over UDP without an end.
     ///
     /// # Errors
     /// The system refused the option.
@@ -145,7 +144,7 @@ impl Wire {
         stream.reset_on_close()
     }
 
-    /// A peer that never answers must fail a test with words instead of hanging it.
+    /// Sets a deadline: a peer that never answers must fail a test with a description instead of blocking it.
     fn arm(self) -> io::Result<Self> {
         match &self {
             Self::Tcp(stream) => {

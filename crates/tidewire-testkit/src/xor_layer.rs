@@ -1,4 +1,4 @@
-//! A layer that stands for TLS and WebSocket in tests: records with a type and a length, whose payload is changed bit by bit.
+//! A layer that represents TLS and WebSocket in tests: records with a type and a length, whose payload is XORed.
 //!
 //! ```text
 //!   record   type u8 · length u16, big-endian · payload, each byte XOR key
@@ -15,7 +15,7 @@ use tidewire_proto::layer::{Layer, LayerError};
 #[derive(Debug)]
 pub struct XorLayer {
     key: u8,
-    /// Its hello is still to be sent. The accepting side has none before it was greeted.
+    /// Whether its hello is not sent yet. The accepting side sends one only after the peer's.
     must_send_hello: bool,
     is_connecting: bool,
     is_greeted: bool,
@@ -23,7 +23,7 @@ pub struct XorLayer {
     is_closed: bool,
 }
 
-/// So many layers, each with a key of its own.
+/// Makes this many layers, each with a key of its own.
 pub fn layers_of(layers: u8, make: fn(u8) -> XorLayer) -> Vec<Box<dyn Layer>> {
     let keys = (0..layers).map(|number| 0x5A + number);
     keys.map(|key| Box::new(make(key)) as Box<dyn Layer>)
@@ -31,13 +31,13 @@ pub fn layers_of(layers: u8, make: fn(u8) -> XorLayer) -> Vec<Box<dyn Layer>> {
 }
 
 impl XorLayer {
-    /// The side that connects, and says hello first.
+    /// Creates the side that connects and sends its hello first.
     #[must_use]
     pub fn connecting(key: u8) -> Self {
         Self::new(key, true)
     }
 
-    /// The side that accepts.
+    /// Creates the side that accepts.
     #[must_use]
     pub fn accepting(key: u8) -> Self {
         Self::new(key, false)
@@ -55,7 +55,7 @@ impl XorLayer {
     }
 
     fn record(&self, kind: u8, payload: &[u8], network: &mut Vec<u8>) {
-        // Records are no longer than `RECORD_BYTES_MAX`.
+        // Records are at most `RECORD_BYTES_MAX` long.
         let length = u16::try_from(payload.len()).unwrap_or(u16::MAX);
         network.push(kind);
         network.extend_from_slice(&length.to_be_bytes());
@@ -100,7 +100,7 @@ impl Layer for XorLayer {
         let mut left: usize = plain.iter().map(|slice| slice.len()).sum();
         let accepted = left;
         network.reserve(left + HEADER_BYTES * left.div_ceil(RECORD_BYTES_MAX));
-        // Records are as large as they may be, wherever the slices end.
+        // Records are filled to their maximum, wherever the slices end.
         let mut record_left = 0;
         for slice in plain {
             let mut slice: &[u8] = slice;

@@ -6,20 +6,20 @@ use std::ops::RangeInclusive;
 use fastrand::Rng;
 use tidewire_proto::connection::Delivery;
 
-/// One direction of the link: what is on its way, and when it arrives.
+/// One direction of the link: the bytes on their way, with the time of their arrival.
 #[derive(Default)]
 pub(crate) struct Pipe {
     pub(crate) on_the_way: VecDeque<(u64, Vec<u8>)>,
-    /// Arrived and not read.
+    /// Bytes that arrived and were not read.
     pub(crate) arrived: VecDeque<u8>,
-    /// Datagrams that arrived, where frames keep their boundaries.
+    /// Datagrams that arrived, if frames keep their boundaries.
     pub(crate) datagrams: VecDeque<Vec<u8>>,
-    /// The writer has ended; counts when all before it has arrived.
+    /// Whether the writer has ended. It counts once all earlier bytes have arrived.
     pub(crate) is_ended: bool,
     is_silent: bool,
 }
 
-/// How the two ends are connected.
+/// The properties of the link.
 pub(crate) struct Link {
     pub(crate) delivery: Delivery,
     pub(crate) latency_ns: RangeInclusive<u64>,
@@ -27,7 +27,7 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    /// How much of so many bytes it takes now.
+    /// Returns how many of `bytes` bytes it takes now.
     pub(crate) fn room(&self, bytes: usize, random: &mut Rng) -> usize {
         match self.delivery {
             Delivery::Reliable if bytes > 0 && random.u32(0..4) == 0 => random.usize(0..bytes),

@@ -1,5 +1,6 @@
 //! Two connections against each other in virtual time: latency, cuts anywhere, full transports, stalled owners, resets,
-//! cuts, silence, drains, and both ends closing at once, with layers over the link and without. One seed decides everything about a run.
+//! silence, drains, and both ends closing at once, with layers over the link and without. One seed decides everything
+//! about a run.
 //!
 //! `TIDEWIRE_PAIR_SEEDS=100000 cargo test --release -p tidewire-proto --test connection_pair` tries more of them. A failure
 //! prints its seed; `TIDEWIRE_PAIR_SEED=N` runs that one alone.
@@ -41,7 +42,7 @@ const RULES: Rules = Rules {
     control_frames_per_second_max: 100,
 };
 
-/// Those of a codec that has bare payloads only. There are no pings, so a person may think for longer.
+/// The rules of a codec that has only bare payloads. There are no pings, so a person may think for longer.
 const BARE_RULES: Rules = Rules {
     begins_with_hello: false,
     has_pings: false,
@@ -50,7 +51,7 @@ const BARE_RULES: Rules = Rules {
     ..RULES
 };
 
-/// Those of a codec with pings and go-away whose connections are open at once.
+/// The rules of a codec with pings and go-away whose connections are open at once.
 const GREETLESS_RULES: Rules = Rules {
     begins_with_hello: false,
     ..RULES
@@ -61,7 +62,7 @@ const GREETLESS_RULES: Rules = Rules {
 enum Fault {
     None,
     Reset,
-    /// Both directions end, and nobody meant it.
+    /// Both directions end unexpectedly.
     Cut,
     /// Nothing arrives any more, in either direction.
     Silence,
@@ -102,7 +103,7 @@ impl Plan {
         };
         let (name, rules) = match random.u32(0..8) {
             0 | 1 => ("length-field", BARE_RULES),
-            // Every frame but hello and welcome, as a protocol above WebSocket has them.
+            // Every frame except hello and welcome, as in a protocol above WebSocket.
             2 => ("tw1", GREETLESS_RULES),
             _ => ("tw1", RULES),
         };
@@ -126,7 +127,7 @@ impl Plan {
             Delivery::Reliable => random.u8(0..3),
             Delivery::Lossy => 0,
         };
-        // Each layer takes a round trip more.
+        // Each layer takes one more round trip.
         let rules = Rules {
             handshake_timeout_ns: rules.handshake_timeout_ns * (1 + u64::from(layers)),
             ..rules
@@ -214,7 +215,7 @@ fn run(seed: u64) {
     check(&plan, &client, &server, now_ns);
 }
 
-/// The time to the next thing that happens: something arrives, a timer fires, or an owner does something of its own.
+/// Returns the time to the next event: bytes arrive, a timer fires, or an owner acts by itself.
 fn step_ns(now_ns: u64, client: &Owner, server: &Owner, pipes: &[&Pipe], random: &mut Rng) -> u64 {
     let own_ns = now_ns + random.u64(1..=300 * MILLISECOND);
     let arrivals = pipes
@@ -273,12 +274,12 @@ fn end(plan: &Plan, client: &mut Owner, server: &mut Owner, now_ns: u64) {
         server.drain_deadline_ns = Some(now_ns + 30 * SECOND);
     }
     if plan.ending == Ending::Nobody {
-        // Both fall silent for good: without it, a run with heartbeats has no end.
+        // Both sides fall silent for good; otherwise a run with heartbeats would have no end.
         client.connection.half_close();
     }
 }
 
-/// What one owner received of the other.
+/// Checks the messages that one owner received from the other.
 fn check_messages(plan: &Plan, receiver: &Owner, sender: &Owner) {
     let numbers = &receiver.received;
     match plan.link.delivery {
@@ -315,7 +316,7 @@ fn check(plan: &Plan, client: &Owner, server: &Owner, now_ns: u64) {
     let is_quiet =
         plan.fault == Fault::None && plan.link.delivery == Delivery::Reliable && !has_cut;
     if is_quiet {
-        // Nothing was wrong with the link, and both owners did their work: no timeout may end it.
+        // The link had no fault, and both owners did their work: no timeout may end the run.
         let is_in_order = |reason: &CloseReason| {
             matches!(
                 reason,
@@ -328,8 +329,8 @@ fn check(plan: &Plan, client: &Owner, server: &Owner, now_ns: u64) {
         assert!(reasons.iter().all(is_in_order), "{reasons:?}");
     }
     for owner in [client, server] {
-        // Input that a stalled owner did not read must not be held against its peer.
-        // A transport that stays full by chance has its own say.
+        // Unread input of a stalled owner must not count against its peer. A transport that stays full by chance is
+        // excluded too.
         let is_own_fault = owner.stalled_until_ns > 0
             && plan.link.delivery == Delivery::Reliable
             && !owner.connection.outbound().is_blocked();
@@ -347,7 +348,7 @@ fn check(plan: &Plan, client: &Owner, server: &Owner, now_ns: u64) {
         );
     }
     if is_quiet && plan.ending == Ending::Nobody {
-        // The client ended its side after all it had, and the server after all that it had then.
+        // The client ended its side after all its messages, and the server after all that it had at that time.
         assert_eq!(
             server.received.len() as u32,
             client.sent,

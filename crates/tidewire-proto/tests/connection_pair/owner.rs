@@ -1,4 +1,4 @@
-//! The owner of a connection, as a lane is one: it reads, writes and keeps the timer, with layers over the link or without.
+//! The owner of a connection, like a lane: it reads, writes and keeps the timer, with layers over the link or without.
 
 use std::io::IoSlice;
 
@@ -14,7 +14,7 @@ use tidewire_proto::message::{Kind, Message};
 use crate::RULES;
 use crate::link::{Link, Pipe};
 
-/// The owner of a connection, as a lane is: it reads, writes and keeps the timer.
+/// The owner of a connection.
 pub(crate) struct Owner {
     pub(crate) connection: Connection,
     codec: AnyCodec,
@@ -24,17 +24,17 @@ pub(crate) struct Owner {
     stack: Option<Stack>,
     pub(crate) timer_ns: Option<u64>,
     pub(crate) stalled_until_ns: u64,
-    /// When a drain ends.
+    /// The deadline of a drain.
     pub(crate) drain_deadline_ns: Option<u64>,
     pub(crate) has_opened: bool,
     pub(crate) closed: Option<CloseReason>,
-    /// The transport was told that nothing more is written.
+    /// Whether the transport's writing side was shut down.
     has_shut_down: bool,
-    /// It closed when the link had not taken all that its layers held, so the peer sees a cut.
+    /// Whether it closed before the link had taken all bytes of its layers, so that the peer sees a cut.
     pub(crate) has_cut: bool,
     pub(crate) sent: u32,
     pub(crate) received: Vec<u32>,
-    /// Messages that came after this side said that it would close.
+    /// Messages that came after this side announced its close.
     refused: u32,
     pub(crate) timeouts: u32,
 }
@@ -93,7 +93,7 @@ impl Owner {
             self.connection
                 .poll_transmit(&self.rules, &identity, &self.codec, &mut self.output)
         {
-            // A codec without go-aways says so.
+            // A codec without go-aways returns an error.
             assert!(sent.is_ok() || !self.rules.has_go_away);
         }
         assert!(!self.connection.has_transmit());
@@ -112,7 +112,7 @@ impl Owner {
         self.sent += 1;
     }
 
-    /// Handles every whole frame of `input`; keeps the rest.
+    /// Handles every whole frame of `input` and keeps the rest.
     fn handle(&mut self, input: &[u8], now_ns: u64, is_datagram: bool, random: &mut Rng) {
         let mut rest = input;
         let mut filter = self.connection.filter(&self.rules);
@@ -140,7 +140,7 @@ impl Owner {
             } else if !matches!(message.kind, Kind::Cancel) {
                 match self.connection.handle_frame(&self.rules, &message, now_ns) {
                     Handled::Done | Handled::Early => {}
-                    // It was about to end, and the sender is not told in this test.
+                    // The connection was about to end. In this test the sender gets no answer.
                     Handled::Refused => self.refused += 1,
                     Handled::Opened => {
                         assert!(!self.has_opened, "opened twice");
@@ -164,7 +164,7 @@ impl Owner {
         }
     }
 
-    /// Reads what has arrived, cut anywhere.
+    /// Reads the bytes that have arrived, cut anywhere.
     fn read(&mut self, pipe: &mut Pipe, now_ns: u64, delivery: Delivery, random: &mut Rng) {
         if self.connection.partial.has_frames() && self.connection.may_read() {
             let (bytes, _) = self.connection.partial.take();
@@ -195,7 +195,8 @@ impl Owner {
         }
     }
 
-    /// Takes some of what arrived, as plaintext. `None` if there is none now, or the input has ended.
+    /// Takes some of the bytes that arrived, as plaintext. Returns `None` if there are none now, or the input has
+    /// ended.
     fn take_input(&mut self, pipe: &mut Pipe, random: &mut Rng) -> Option<Vec<u8>> {
         loop {
             if let Some(stack) = &mut self.stack {
@@ -232,7 +233,7 @@ impl Owner {
         }
     }
 
-    /// Goes on with the handshakes of the layers. The connection begins when they are over.
+    /// Continues the handshakes of the layers. The connection begins when they are over.
     fn secure(&mut self, pipe: &mut Pipe, now_ns: u64, random: &mut Rng) {
         let Some(stack) = &mut self.stack else {
             return self.begin(now_ns);
@@ -252,7 +253,7 @@ impl Owner {
         }
     }
 
-    /// The peer closed while the handshake of its upper layer was not over, so that layer said no end.
+    /// The peer closed before the handshake of its upper layer was over, so that layer sent no end.
     fn cut_off(&mut self, error: LayerError) {
         assert_eq!(error, LayerError::Truncated);
         self.connection.close(CloseReason::PeerReset);
@@ -264,7 +265,7 @@ impl Owner {
         self.transmit();
     }
 
-    /// Writes what the transport takes.
+    /// Writes as many bytes as the transport takes.
     fn write(&mut self, pipe: &mut Pipe, link: &Link, now_ns: u64, random: &mut Rng) {
         if self.connection.phase() == Phase::Connecting || self.connection.is_closed() {
             return;
@@ -303,7 +304,7 @@ impl Owner {
         }
     }
 
-    /// Whether the peer said that it sends no more, as far as layers can tell.
+    /// Whether the peer announced that it sends no more, as far as layers can detect it.
     pub(crate) fn has_peer_ended(&self) -> bool {
         self.stack.as_ref().is_none_or(Stack::has_ended)
     }
@@ -313,7 +314,7 @@ impl Owner {
         unsent.is_some_and(|unsent| !unsent.is_empty())
     }
 
-    /// Offers output to the link, through the layers. Returns whether all of it went.
+    /// Offers output to the link, through the layers. Returns whether the link took all of it.
     fn offer(&mut self, pipe: &mut Pipe, link: &Link, now_ns: u64, random: &mut Rng) -> bool {
         let Some(stack) = &mut self.stack else {
             let count = link.room(self.output.len(), random);
@@ -337,7 +338,7 @@ impl Owner {
         }
     }
 
-    /// The last bytes of a connection that closes: one attempt, which the link takes unless it is full.
+    /// Sends the last bytes of a connection that closes: one attempt, which succeeds unless the link is full.
     fn say_last(&mut self, pipe: &mut Pipe, link: &Link, now_ns: u64, random: &mut Rng) {
         let is_told = self
             .closed
@@ -378,7 +379,7 @@ impl Owner {
         self.connection.handle_ended();
     }
 
-    /// One turn. Returns whether anything may have changed.
+    /// Runs one turn. Returns whether anything may have changed.
     pub(crate) fn turn(
         &mut self,
         pipes: (&mut Pipe, &mut Pipe),
@@ -401,7 +402,7 @@ impl Owner {
         if self.connection.phase() == Phase::Securing {
             self.secure(input, now_ns, random);
         }
-        // An owner with much to read may look at its timers before it comes to this connection.
+        // An owner with much input may check its timers before it handles this connection.
         if random.u32(0..2) == 0 {
             self.read(input, now_ns, link.delivery, random);
         }

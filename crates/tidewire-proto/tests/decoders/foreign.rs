@@ -1,4 +1,4 @@
-//! The promises of the codecs for foreign formats.
+//! The guarantees of the codecs for foreign formats.
 
 use tidewire_proto::codec::contract::Found;
 use tidewire_proto::codec::uvrpc::{BroadcastMessage, ErrorParams, REGISTRATION, RpcFrame, Uvrpc};
@@ -43,7 +43,7 @@ pub fn srmp_rpc(bytes: &[u8]) {
     }
 }
 
-/// Frames with a length in front, in every shape.
+/// Frames with a length in front, in every form.
 pub fn length_field(bytes: &[u8]) {
     let [choice, shape, stream @ ..] = bytes else {
         return;
@@ -89,7 +89,7 @@ pub fn delimited(bytes: &[u8]) {
     }
 }
 
-/// Bytes as they come.
+/// Unframed bytes.
 pub fn raw(bytes: &[u8]) {
     let Some((choice, stream)) = bytes.split_first() else {
         return;
@@ -105,7 +105,7 @@ pub fn raw(bytes: &[u8]) {
     assert_eq!(joined, stream, "nothing is lost and nothing added");
 }
 
-/// UVRPC frames over streams and in datagrams, publications and the parameters of errors.
+/// UVRPC frames over streams and in datagrams, published messages and the parameters of errors.
 pub fn uvrpc(bytes: &[u8]) {
     let Some((choice, stream)) = bytes.split_first() else {
         return;
@@ -127,7 +127,8 @@ pub fn uvrpc(bytes: &[u8]) {
             _ => check_uvrpc_message(&message, stream),
         }
     }
-    // Without lengths a frame ends where its offsets reach; what was cut out must read alike alone.
+    // Without lengths a frame ends at the reach of its offsets. A frame that was cut out must decode to the same
+    // message alone.
     let (frames, _) = decode_all(&Uvrpc::legacy_unframed(), stream, FRAME_BYTES_MAX);
     for (message, frame) in frames {
         check_uvrpc_message(&message, frame);
@@ -159,7 +160,7 @@ fn check_uvrpc_message(message: &Message<'_>, flat: &[u8]) {
     }
 }
 
-/// Decodes a stream whose limit and cut the first byte chooses.
+/// Decodes a stream. The first byte chooses its limit and its cut.
 fn check_choice<'a>(codec: &impl Codec, choice: u8, stream: &'a [u8]) -> Vec<Found<'a>> {
     let limit = if choice & 1 == 0 {
         FRAME_BYTES_MAX
@@ -169,7 +170,7 @@ fn check_choice<'a>(codec: &impl Codec, choice: u8, stream: &'a [u8]) -> Vec<Fou
     check_stream(codec, stream, limit, usize::from(choice >> 4) + 1)
 }
 
-/// Encodes what was decoded, decodes that, and returns the frame.
+/// Encodes a decoded message, decodes the result, and returns the frame.
 fn check_again(codec: &impl Codec, message: &Message<'_>) -> Vec<u8> {
     let mut again = Vec::new();
     codec

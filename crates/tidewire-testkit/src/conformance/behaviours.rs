@@ -1,4 +1,4 @@
-//! Everything a cell must do, and what it takes to be able to.
+//! Every behaviour of a cell, and its requirements.
 
 use super::shared::Cell;
 use super::{Behaviour, Need, Run, Setup};
@@ -6,7 +6,7 @@ use super::{
     closing, delivery, echo, flow, handlers, lifecycle, newest, requests, rooms, sessions, spans,
 };
 
-/// Everything a cell must do.
+/// Every behaviour of a cell.
 pub const BEHAVIOURS: &[Behaviour] = &[
     alone("echo_of_many_sizes", echo::of_many_sizes, &[Need::Frames]),
     alone(

@@ -10,8 +10,8 @@ use tidewire_proto::codec::Codec;
 use super::{CodecKind, Setup};
 use crate::wait::DEADLINE;
 
-/// A reply and a close behind a request whose answer was deferred ended the session at once. Without ids both answers were
-/// lost.
+/// The bug: a reply and a close behind a request with a deferred answer ended the session at once. Without ids both
+/// answers were lost.
 pub(super) fn closes_follow_what_came_before(setup: &Setup) {
     let (sender, taken) = mpsc::channel();
     let mut service = Some(move |cx: &mut Context<'_>, message: Message<'_>| {
@@ -42,7 +42,7 @@ pub(super) fn closes_follow_what_came_before(setup: &Setup) {
     };
     let answers: Vec<&[u8]> = said.iter().map(|message| &message.payload[..]).collect();
     if setup.codec().has_ids() {
-        // The first request was not answered when the session was closed, and nothing waits for it.
+        // The first request was not answered when the session was closed, and the close does not wait for it.
         assert_eq!(answers, [b"now"]);
     } else {
         assert_eq!(answers, [b"later", &b"now"[..]]);
@@ -63,7 +63,7 @@ pub(super) fn closes_follow_what_came_before(setup: &Setup) {
     assert_eq!(metrics.deferred_undelivered, 1 - answered);
 }
 
-/// What a server sent counted as a sign of life of a device that only took it.
+/// The bug: the server's own output counted as a sign of life of a device that only took it.
 pub(super) fn silent_peers_are_closed_whatever_they_are_sent(setup: &Setup) {
     let mut builder = setup.builder();
     builder = builder.limits(tidewire::Limits {
@@ -83,7 +83,7 @@ pub(super) fn silent_peers_are_closed_whatever_they_are_sent(setup: &Setup) {
     let id = sessions.recv_timeout(DEADLINE).expect("its only message");
     let device = server.server().sessions().find(id).expect("it is open");
     let command = Message::new(Kind::OneWay, 0, b"do").with_name(setup.codec.method());
-    // It is over when the session is. One at a time, so that nothing is under way that the end could cut.
+    // The loop ends with the session. It sends one command at a time, so that the end cuts none.
     while device.send(&command).is_ok() && peer.receive().is_some() {}
     peer.drain();
     drop(peer);

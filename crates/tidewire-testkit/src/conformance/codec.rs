@@ -1,10 +1,10 @@
-//! The codec axis: every codec there is, and what each of them cannot do.
+//! The codec axis: every codec, and what each of them cannot do.
 
 use tidewire_examples::checksum::Checksum;
 use tidewire_proto::codec::{AnyCodec, Codec};
 use tidewire_proto::message::{Kind, Message};
 
-/// How bytes become frames.
+/// The codec of a cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CodecKind {
     /// The native protocol.
@@ -21,13 +21,13 @@ pub enum CodecKind {
     Delimited,
     /// UVRPC.
     Uvrpc,
-    /// Bytes as they come.
+    /// Unframed bytes.
     Raw,
-    /// The codec of the examples, which comes in as a user's own does.
+    /// The codec of the examples, which is added like a user's custom codec.
     Custom,
 }
 
-/// What a behaviour needs, and some codecs cannot do.
+/// A requirement of a behaviour that some codecs do not meet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
     /// Messages have boundaries.
@@ -38,7 +38,7 @@ pub enum Need {
     Pieces,
     /// Several frames are written at once.
     Together,
-    /// Whoever sends waits for a peer that does not take.
+    /// A sender waits for a peer that does not take its messages.
     Waiting,
     /// A refusal differs from a reply.
     Errors,
@@ -48,20 +48,20 @@ pub enum Need {
     LateReplies,
     /// A peer can subscribe by a frame of its own.
     Subscribe,
-    /// A delivery for a pattern with a wildcard can be said.
+    /// A delivery for a pattern with a wildcard contains its topic.
     Wildcards,
     /// A person or program can enter a room of the chat service.
     Chat,
-    /// A member can ask who is there.
+    /// A member can list the members.
     List,
-    /// A member can speak to one other.
+    /// A member can send to one other member.
     Whisper,
     /// A member can leave and stay connected.
     Leave,
 }
 
 impl CodecKind {
-    /// All of them; the native protocol and lines first.
+    /// All codecs, the native protocol and lines first.
     pub const ALL: [Self; 9] = [
         Self::Tw1,
         Self::Lines,
@@ -107,13 +107,13 @@ impl CodecKind {
         }
     }
 
-    /// Whether every behaviour runs over every poller. A poller sees no codec, so for the others one is enough for
-    /// what needs a server of its own.
+    /// Whether every behaviour runs over every poller. A poller does not see the codec, so for the other codecs one
+    /// poller is enough for behaviours with a server of their own.
     pub(super) const fn is_run_over_every_poller(self) -> bool {
         matches!(self, Self::Tw1 | Self::Lines)
     }
 
-    /// Why this codec cannot do it, if so.
+    /// Returns why this codec does not meet the requirement, if it does not.
     #[must_use]
     pub fn lacks(self, need: Need) -> Option<&'static str> {
         match (need, self) {
@@ -152,8 +152,8 @@ impl CodecKind {
         }
     }
 
-    /// Sizes of payloads that requests and replies can have, around every border that is known: of headers, of a datagram
-    /// filled up with frames, of the receive buffer, of the tail that is read directly, of a line, of the frame limit.
+    /// Sizes of payloads of requests and replies, around every known boundary: of headers, of a datagram filled with
+    /// frames, of the receive buffer, of the rest of a frame that is read directly, of a line, of the frame limit.
     pub(super) fn payload_sizes(self, codec: &AnyCodec, frame_bytes_max: usize) -> Vec<usize> {
         let frame_bytes = |size: usize| {
             let payload = vec![b'x'; size];

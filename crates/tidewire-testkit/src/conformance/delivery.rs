@@ -1,4 +1,4 @@
-//! Messages that nobody asked for on a shared server: one-way, topics and rooms, in every codec.
+//! Messages without a request on a shared server: one-way, topics and rooms, in every codec.
 
 use tidewire::Kind;
 use tidewire_proto::message::Message;
@@ -51,7 +51,7 @@ pub(super) fn exact_topics_reach_subscribers(cell: &Cell<'_>) {
             assert_eq!(delivered(subscriber), number.to_string());
         }
     }
-    // The first thing it hears: the news passed it by.
+    // It is the first message it receives: the weather news went to others.
     assert_eq!(delivered(&mut other), "sunny");
 }
 
@@ -87,7 +87,7 @@ pub(super) fn wildcards_reach_subscribers(cell: &Cell<'_>) {
     }
 }
 
-/// What a service says in a room reaches everyone in it but the speaker, also where no frame could have joined.
+/// A service's message in a room reaches every member except its author, also in codecs that have no frame for joining.
 pub(super) fn rooms_reach_every_codec(cell: &Cell<'_>) {
     const MESSAGES: usize = 20;
     let mut members: Vec<Peer> = ["ada", "bob", "cleo"]
@@ -99,7 +99,7 @@ pub(super) fn rooms_reach_every_codec(cell: &Cell<'_>) {
         })
         .collect();
     let hear = |member: &mut Peer| match cell.setup.codec {
-        // These two tell who comes and who speaks, too.
+        // These two also announce members and authors.
         CodecKind::Tw1 | CodecKind::Lines => {
             String::from_utf8_lossy(&member.next_message().1).into_owned()
         }
@@ -107,7 +107,7 @@ pub(super) fn rooms_reach_every_codec(cell: &Cell<'_>) {
     };
     for number in 0..MESSAGES {
         send(&mut members[number % 2], &format!("y{number}"));
-        // Heard before the other one speaks, so that there is one order for all.
+        // Each message is received before the next one is sent, so that there is one order for all.
         for (index, member) in members.iter_mut().enumerate() {
             if index != number % 2 {
                 assert_eq!(hear(member), number.to_string(), "member {index}");

@@ -6,7 +6,7 @@ use super::Setup;
 use crate::fixtures::echo;
 use crate::wait::DEADLINE;
 
-/// Bytes that depend on their place and on `seed`, and fit a line.
+/// Returns bytes that depend on their position and on `seed`, and fit a line.
 pub(super) fn payload_of(seed: usize, bytes: usize) -> Vec<u8> {
     (0..bytes)
         .map(|position| b'!' + ((seed * 31 + position * 7) % 90) as u8)
@@ -30,7 +30,8 @@ pub(super) fn of_many_sizes(setup: &Setup) {
 pub(super) fn pipelined_requests_get_their_own_replies(setup: &Setup) {
     const REQUESTS: usize = 1000;
     let server = setup.serve(|_| echo);
-    // Not more at once than the smallest buffers of the usual systems hold, since over UDP the rest would be lost.
+    // The number in flight is at most what the smallest buffers of common systems hold; over UDP the rest would be
+    // lost.
     let client = setup
         .client()
         .request_timeout(DEADLINE)
@@ -44,7 +45,7 @@ pub(super) fn pipelined_requests_get_their_own_replies(setup: &Setup) {
         .map(|seed| {
             let payload = payload(seed);
             let request = client.request(&payload).method(setup.codec.method());
-            // Not all fit the ids of all codecs at once.
+            // The ids of some codecs are too few for all requests at once.
             request.when_full(WhenWindowFull::Wait).send()
         })
         .collect();
@@ -102,7 +103,7 @@ pub(super) fn half_closed_clients_get_their_answers(setup: &Setup) {
     assert_eq!(metrics.closed_by("peer_closed"), 1, "{metrics:#?}");
 }
 
-/// Bytes without frames: in whatever pieces they are read, all of them come back in order.
+/// Bytes without frames: they come back in order, in whatever pieces they are read.
 pub(super) fn streams_come_back_whole(setup: &Setup) {
     const BYTES: usize = 1_000_000;
     let server = setup.serve(|_| echo);

@@ -55,7 +55,7 @@ pub(super) fn frames_split_anywhere(setup: &Setup) {
     server.stop();
 }
 
-/// Whatever a handler sends in one turn leaves in one write.
+/// All messages that a handler sends in one turn leave in one write.
 pub(super) fn messages_of_one_turn_share_a_write(setup: &Setup) {
     const MESSAGES: usize = 100;
     let text = |number: usize| format!("message {number}");
@@ -78,7 +78,7 @@ pub(super) fn messages_of_one_turn_share_a_write(setup: &Setup) {
         let message = peer.receive().expect("a message, not the end");
         assert_eq!(String::from_utf8_lossy(&message.payload), text(number));
     }
-    // Ended by the peer, so that the server has no farewell to write.
+    // The peer ends the session, so that the server has no farewell to write.
     peer.finish_writing();
     assert_eq!(peer.receive(), None, "nothing but the end follows");
     assert_eq!(server.stop().writes, welcomes + 1);
@@ -92,7 +92,7 @@ fn amplify(cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
 }
 
 pub(super) fn peers_that_read_nothing_are_paused(setup: &Setup) {
-    // More than the kernel's buffers hold, however much it lets them grow.
+    // More bytes than the kernel's buffers hold, however much they grow.
     const REQUESTS: usize = 1000;
     let limits = Limits {
         queue_bytes_max: 64 * 1024,
@@ -106,7 +106,7 @@ pub(super) fn peers_that_read_nothing_are_paused(setup: &Setup) {
     let mut writer = deaf.wire().try_clone().expect("a descriptor");
     let thread = std::thread::spawn(move || std::io::Write::write_all(&mut writer, &frames));
     server.wait_for("reading pauses", |metrics| metrics.reads_paused > 0);
-    // Others are served meanwhile; while they are, the lane had every opportunity to read on.
+    // The server serves others meanwhile, so the lane had every opportunity to read on.
     let mut other = server.peer();
     for seed in 0..100 {
         other.ask(&payload_of(seed, 8));

@@ -1,4 +1,4 @@
-//! What handlers keep with a session and what bounds it: state, timers, pauses and the rate.
+//! The state of a session in a handler, and its bounds: state, timers, pauses and the rate.
 
 use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
@@ -17,7 +17,7 @@ use crate::wait::DEADLINE;
 /// Messages of a session.
 struct Count(u64);
 
-/// Counts the messages of each session and tells the count by a timer.
+/// Counts the messages of each session and sends the count by a timer.
 struct Counting {
     closed: Sender<u64>,
 }
@@ -34,7 +34,7 @@ impl Service for Counting {
         let unwanted = cx.set_timer(Duration::ZERO, 0)?;
         cx.set_timer(Duration::ZERO, count)?;
         assert!(cx.cancel_timer(unwanted));
-        // It ends with the session.
+        // The timer ends with the session.
         cx.set_timer(DEADLINE, 0)?;
         cx.reply(message.payload)
     }
@@ -72,7 +72,7 @@ pub(super) fn state_and_timers_belong_to_a_session(setup: &Setup) {
     assert_eq!(counts, [2, 2, 2]);
 }
 
-/// Tells the test of each session that speaks.
+/// Reports each session that sends a message to the test.
 struct Telling(Sender<SessionId>);
 
 impl Service for Telling {
@@ -106,7 +106,7 @@ pub(super) fn a_paused_session_goes_on_where_it_stopped(setup: &Setup) {
     server.stop();
 }
 
-/// All that is sent comes, later.
+/// All messages arrive, later.
 pub(super) fn a_session_above_its_rate_waits(setup: &Setup) {
     const REQUESTS: usize = 12;
     let limit = RateLimit::new(WhenExceeded::Pause)

@@ -1,4 +1,4 @@
-//! Draining and coming back.
+//! Draining and reconnecting.
 
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ pub(super) fn draining_answers_what_was_accepted(setup: &Setup) {
     while let Some(message) = peer.receive() {
         if message.kind == Kind::GoAway {
             told = true;
-            // A polite peer ends its side; whatever it still sends is read until then.
+            // A polite peer ends its side. The server reads its messages until then.
             peer.finish_writing();
         } else {
             assert!(
@@ -153,7 +153,7 @@ pub(super) fn subscriptions_are_made_again_after_a_restart(setup: &Setup) {
     drop(directory);
 }
 
-/// The next message of a subscription, as topic and payload.
+/// Returns the next message of a subscription, as topic and payload.
 fn heard(subscription: &Subscription) -> (String, Vec<u8>) {
     match subscription.next_event().wait_for(DEADLINE) {
         Some(TopicEvent::Message(message)) => (message.topic.to_string(), message.payload),
@@ -161,7 +161,7 @@ fn heard(subscription: &Subscription) -> (String, Vec<u8>) {
     }
 }
 
-/// Takes events until one fits, passing over further attempts to reconnect.
+/// Takes events until one fits, and skips further attempts to reconnect.
 fn expect_event(client: &Client, what: &str, fits: impl Fn(&Event) -> bool) {
     loop {
         let event = client

@@ -1,11 +1,13 @@
-//! What every transport, poller and codec must do alike.
+//! The behaviours that every transport, poller and codec must share.
 //!
 //! A [`Setup`] names one cell of the cube transport × poller × codec. A [`Behaviour`] is a function that starts a
 //! server in that cell, talks to it and checks the ledger at the end, or one that does so on the server that a cell's
-//! behaviours share. The macro [`conformance_suite!`](crate::conformance_suite) makes the tests of whole transports.
-//! A behaviour says what it [`Need`]s, a codec what it lacks and why, and [`matrix`] shows all of it.
+//! behaviours share. The macro [`conformance_suite!`](crate::conformance_suite) makes the tests of whole transports. A
+//! behaviour declares its [`Need`]s, a codec declares which ones it does not meet and why, and [`matrix`] shows all of
+//! it.
 //!
-//! A transport is added as a variant of [`Transport`], with a way to start a server, and a line in the call of the macro.
+//! To add a transport, add a variant of [`Transport`] with a way to start a server, and a line in the call of the
+//! macro.
 
 mod behaviours;
 mod closing;
@@ -38,7 +40,7 @@ use crate::harness::TestServer;
 use crate::xor_layer::{XorLayer, layers_of};
 use shared::Cell;
 
-/// How bytes travel.
+/// The transport axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
     /// TCP over the loopback interface.
@@ -54,17 +56,17 @@ pub enum Transport {
 /// One cell of the cube.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Setup {
-    /// How bytes travel.
+    /// The transport.
     pub transport: Transport,
-    /// How the lanes learn what is ready.
+    /// The poller of the lanes.
     pub poller: PollerKind,
-    /// How bytes become frames.
+    /// The codec.
     pub codec: CodecKind,
-    /// Test layers over each connection.
+    /// The number of test layers over each connection.
     pub layers: u8,
 }
 
-/// One thing every cell must do, unless its codec cannot.
+/// One behaviour of every cell, unless its codec does not meet its requirements.
 #[derive(Clone, Copy, Debug)]
 pub struct Behaviour {
     /// The name of its tests.
@@ -75,9 +77,9 @@ pub struct Behaviour {
 
 #[derive(Clone, Copy)]
 enum Run {
-    /// Starts a server, talks to it, checks it.
+    /// It starts a server of its own, talks to it, and checks it.
     Alone(fn(&Setup)),
-    /// Talks to the server that it shares with others of its kind.
+    /// It talks to the server that it shares with others of its kind.
     Shared(fn(&Cell<'_>)),
 }
 
@@ -95,7 +97,7 @@ impl Setup {
         if let layers @ 1.. = self.layers {
             builder = builder.layers(move |_| layers_of(layers, XorLayer::accepting));
         }
-        // The others cannot prove an address, and what they are sent may be larger than what they sent.
+        // The other codecs cannot validate an address, and the server may send more bytes than it received.
         builder.trust_datagram_peers(self.codec != CodecKind::Tw1)
     }
 
@@ -146,7 +148,7 @@ impl Setup {
         }
     }
 
-    /// Why this machine cannot run this cell at all, if so.
+    /// Returns why this machine cannot run this cell, if it cannot.
     #[must_use]
     pub fn unavailable(&self) -> Option<String> {
         poller::open(PollerChoice::Only(self.poller))
@@ -164,7 +166,7 @@ impl fmt::Display for Setup {
 }
 
 impl Transport {
-    /// All of them.
+    /// All transports.
     pub const ALL: [Self; 4] = [Self::Tcp, Self::Ipc, Self::Inproc, Self::Udp];
 
     const fn name(self) -> &'static str {
@@ -176,7 +178,7 @@ impl Transport {
         }
     }
 
-    /// Why this codec cannot do it over this transport, although it can over others, if so.
+    /// Returns why this codec does not meet a requirement over this transport, although it does over others.
     fn lacks(self, codec: CodecKind, need: Need) -> Option<&'static str> {
         match (self, need) {
             (Self::Udp, Need::Frames | Need::LateReplies) if !codec.codec().has_ids() => {
@@ -198,13 +200,13 @@ impl Transport {
 }
 
 impl Behaviour {
-    /// Whether it runs on the server that a cell's behaviours share, and not as a test of its own.
+    /// Whether it runs on the server that a cell's behaviours share.
     #[must_use]
     pub fn is_shared(&self) -> bool {
         matches!(self.run, Run::Shared(_))
     }
 
-    /// Why this cell does not run the behaviour, if so.
+    /// Returns why this cell does not run the behaviour, if it does not.
     #[must_use]
     pub fn skipped(&self, setup: &Setup) -> Option<String> {
         let lacks = self.needs.iter().find_map(|need| setup.lacks(*need));
@@ -227,10 +229,10 @@ impl fmt::Debug for Run {
     }
 }
 
-/// Runs the behaviour of this name in this cell, on a server of its own, unless the cell cannot.
+/// Runs the behaviour of this name in this cell, on a server of its own, unless the cell skips it.
 ///
 /// # Panics
-/// There is no such behaviour, or the cell does not behave.
+/// There is no such behaviour, or the cell fails it.
 pub fn run(setup: &Setup, name: &str) {
     let behaviour = BEHAVIOURS
         .iter()
@@ -260,7 +262,7 @@ pub fn cells() -> impl Iterator<Item = Setup> {
     })
 }
 
-/// Which cell runs what, as text: one line per cell, then the reasons for what is skipped.
+/// Returns the behaviours of each cell as text: one line per cell, then the reasons for skipped ones.
 #[must_use]
 pub fn matrix() -> String {
     use std::fmt::Write;
@@ -288,8 +290,8 @@ pub fn matrix() -> String {
     text
 }
 
-/// Makes the tests of these transports, with so many test layers over each connection, over every poller and codec: one for each behaviour that needs a server of its
-/// own, and one for those that share one.
+/// Makes the tests of these transports, with this many test layers over each connection, over every poller and codec:
+/// one for each behaviour with a server of its own, and one for those that share one.
 #[macro_export]
 macro_rules! conformance_suite {
     ($($name:ident: $transport:ident, $layers:literal;)*) => {
@@ -367,7 +369,7 @@ macro_rules! conformance_suite {
                 layers: $layers,
             };
 
-            /// The tests of this cell, so that none can be forgotten.
+            /// The tests of this cell, so that none can be missing.
             pub(crate) const TESTS: (Setup, &[&str]) = (SETUP, &[$(stringify!($name)),*]);
 
             #[test]
@@ -378,7 +380,7 @@ macro_rules! conformance_suite {
     };
 }
 
-/// Transports that are also tested with layers over them, and with how many.
+/// The transports that are also tested with layers over them, with the number of layers.
 pub const LAYERED: [(Transport, u8); 3] = [
     (Transport::Tcp, 1),
     (Transport::Ipc, 1),

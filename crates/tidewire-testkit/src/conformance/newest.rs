@@ -1,4 +1,4 @@
-//! Subscribers that fall behind and are told the newest message of each topic.
+//! Subscribers that fall behind and receive the newest message of each topic.
 
 use tidewire::{DropReason, Kind, Message, Policy, PubSub};
 use tidewire_proto::body::{GapBody, SubscribeBody};
@@ -12,7 +12,7 @@ const ROUNDS: usize = 4;
 const PUBLISHED: usize = SYMBOLS * ROUNDS;
 
 fn publish_round(publisher: &mut Peer, codec: &impl Codec, round: usize) {
-    // More than the kernel's buffers hold at first, then little.
+    // The first payloads exceed the kernel's buffers; later ones are small.
     let payload_bytes = if round < 2 { 400 } else { 4 };
     let mut payload = (round as u32).to_le_bytes().to_vec();
     payload.resize(payload_bytes, b'.');

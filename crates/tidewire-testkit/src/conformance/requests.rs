@@ -1,4 +1,4 @@
-//! Requests on a shared server: pairing, refusals, windows, cancels, replies to nothing.
+//! Requests on a shared server: pairing, refusals, windows, cancels, replies without a request.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use super::echo::payload_of;
 use super::shared::{Cell, DEFERRED_MAX};
 use crate::wait::wait_until;
 
-/// A command with a text that is different for every number.
+/// Makes a command with a text that is different for every number.
 fn command(command: u8, number: usize) -> Vec<u8> {
     let mut payload = vec![command];
     payload.extend(payload_of(number, number * 7 % 60));
@@ -17,8 +17,8 @@ fn command(command: u8, number: usize) -> Vec<u8> {
     payload
 }
 
-/// Some are answered at once, the others later and the last of them first. Where replies keep their order, all wait behind
-/// the first that is held, so there are fewer than the server holds.
+/// The server answers some at once, and the others later, the last of them first. When replies keep their order, all
+/// wait behind the first held one, so the test sends fewer requests than the server holds.
 pub(super) fn replies_of_any_order_find_their_requests(cell: &Cell<'_>) {
     const REQUESTS: usize = 40;
     const COMMANDS: [u8; 3] = [b'=', b'<', b'<'];
@@ -66,10 +66,10 @@ pub(super) fn refusals_find_their_requests(cell: &Cell<'_>) {
     client.close().wait();
 }
 
-/// What comes without having been asked for is counted as a reply or told as a message, and shifts nothing.
+/// A message without a request is counted as a reply or delivered as a message, and shifts no later reply.
 pub(super) fn replies_to_nothing_match_nothing(cell: &Cell<'_>) {
     let client = cell.client();
-    // So that the answer to a request has gone past: what follows is owed to nobody.
+    // The answer to this request has passed, so no reply is pending for the next message.
     let before = cell.ask(&client, b"=before").wait().expect("a reply");
     assert_eq!(before.payload(), b"before");
     client.try_send(b"x").expect("a place in the queue");
@@ -92,7 +92,7 @@ pub(super) fn replies_to_nothing_match_nothing(cell: &Cell<'_>) {
     client.close().wait();
 }
 
-/// The client's window: what does not fit is refused, or waits for its turn, as its caller chose.
+/// The client's window: a request that does not fit is refused, or waits for its turn, as its caller chose.
 pub(super) fn a_full_window_refuses_or_lets_wait(cell: &Cell<'_>) {
     let control = cell.client();
     let client = cell.connect(cell.setup.client().pending_max(2));
@@ -116,7 +116,7 @@ pub(super) fn a_full_window_refuses_or_lets_wait(cell: &Cell<'_>) {
     control.close().wait();
 }
 
-/// The server's window: a session with too many unanswered requests is not read, and nothing of it is lost.
+/// The server's window: a session with too many unanswered requests is not read, and none of its messages is lost.
 pub(super) fn a_server_with_its_hands_full_reads_no_more(cell: &Cell<'_>) {
     const REQUESTS: usize = DEFERRED_MAX + 10;
     let control = cell.client();

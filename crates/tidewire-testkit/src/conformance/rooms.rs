@@ -1,4 +1,4 @@
-//! Rooms on one lane: who hears what, names, presence, lists, whispers, leaving.
+//! Rooms on one lane: receivers, names, presence, lists, private messages, leaving.
 
 use tidewire::Chat;
 use tidewire_proto::body::{RoomCall, Roster};
@@ -8,7 +8,7 @@ use super::Setup;
 use crate::harness::TestServer;
 use crate::peer::{Heard, Peer};
 
-/// Peers in one room, each of whom knows all others.
+/// Makes peers in one room, each of whom knows all others.
 fn room_of(server: &TestServer, names: &[&str]) -> Vec<Peer> {
     let mut peers: Vec<Peer> = Vec::new();
     for (index, name) in names.iter().enumerate() {
@@ -36,7 +36,7 @@ pub(super) fn everyone_but_the_sender_hears(setup: &Setup) {
         }
     }
     for (index, peer) in peers.iter_mut().enumerate() {
-        // Each speaker's messages come in order; a message of one's own would be one too many.
+        // The messages of each author come in order. A message of one's own would be one too many.
         let mut next = [0; NAMES.len()];
         for _ in 0..ROUNDS * (NAMES.len() - 1) {
             let (from, payload) = peer.next_message();
@@ -53,7 +53,7 @@ pub(super) fn everyone_but_the_sender_hears(setup: &Setup) {
     drop(peers);
     let metrics = server.stop();
     assert_eq!(metrics.said, (ROUNDS * NAMES.len()) as u64);
-    // What was said and heard, and the six times that somebody heard of a newcomer.
+    // All deliveries of messages, and the six of presence.
     let heard = ROUNDS * NAMES.len() * (NAMES.len() - 1) + 6;
     assert!(metrics.room_delivered >= heard as u64, "{metrics:#?}");
 }
@@ -128,7 +128,7 @@ pub(super) fn whispers_reach_one_member(setup: &Setup) {
         .call(&whisper("nobody"))
         .expect_err("nobody has that name");
     assert!(nobody.contains("nobody has that name"), "{nobody}");
-    // Cleo's next message is the public one: the whisper passed her by.
+    // Cleo's next message is the public one: she did not receive the private one.
     peers[0].say(b"aloud");
     assert_eq!(
         peers[2].next_message(),
@@ -146,7 +146,7 @@ pub(super) fn leaving_ends_delivery(setup: &Setup) {
     assert_eq!(peers[0].hear(), Some(left));
     peers[0].say(b"is bob gone?");
     assert_eq!(peers[2].next_message().1, b"is bob gone?");
-    // Bob hears the answer to his own request next, and nothing of what was said before it.
+    // Bob receives the answer to his own request next, and no earlier message of the room.
     let again = peers[1].leave().expect_err("bob has left");
     assert!(again.contains("not in"), "{again}");
     peers[1].say(b"may I?");
@@ -163,7 +163,7 @@ pub(super) fn leaving_ends_delivery(setup: &Setup) {
 pub(super) fn members_who_close_have_left(setup: &Setup) {
     let server = setup.serve(|_| Chat::new());
     let mut peers = room_of(&server, &["ada", "bob", "cleo"]);
-    // What is said before closing is heard, and then that the speaker has left.
+    // A message sent before closing is delivered, and then the notice that its author has left.
     let mut bob = peers.remove(1);
     bob.say(b"bye");
     bob.finish_writing();

@@ -1,4 +1,4 @@
-//! Sessions reached from outside their lane: what is sent to them arrives, and broadcasts reach whom they choose.
+//! Sessions reached from outside their lane: messages to them arrive, and broadcasts reach the chosen ones.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 
@@ -10,7 +10,7 @@ use crate::harness::TestServer;
 use crate::peer::Peer;
 use crate::wait::wait_until;
 
-/// Numbers sessions in the order in which they say something, and tells the test of them.
+/// Numbers sessions in the order in which they send a message, and reports them to the test.
 struct Numbering {
     seen: Sender<SessionId>,
 }
@@ -24,7 +24,7 @@ impl Service for Numbering {
     }
 }
 
-/// A server of two lanes with this many peers, each with its number as its tag.
+/// Starts a server of two lanes with this many peers, each with its number as its tag.
 fn scene(setup: &Setup, peers: u8) -> (TestServer, Vec<(Peer, SessionHandle)>) {
     let (seen, ids): (_, Receiver<SessionId>) = channel();
     let server = setup.serve_with(setup.builder().lanes(2), |_| Numbering {
@@ -113,7 +113,7 @@ pub(super) fn broadcasts_reach_whom_they_choose(setup: &Setup) {
     );
 }
 
-/// Checks what comes next, heartbeats aside.
+/// Checks the next message, except for heartbeats.
 pub(super) fn hear(peer: &mut Peer, text: &str) {
     let message = std::iter::from_fn(|| peer.receive()).find(|message| message.kind != Kind::Ping);
     let message = message.expect("a message, not the end");
@@ -124,7 +124,7 @@ pub(super) fn hear(peer: &mut Peer, text: &str) {
     assert_eq!(String::from_utf8_lossy(&message.payload), text);
 }
 
-/// Checks that nothing else comes but the end.
+/// Checks that only the end follows.
 fn hear_the_end(peer: &mut Peer) {
     let frames = peer.drain();
     assert!(

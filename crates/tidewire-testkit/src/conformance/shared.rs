@@ -1,7 +1,7 @@
 //! Behaviours that share one server, so that a cell of the cube costs one server and not one for each of them.
 //!
-//! The server's service does what the first byte of a message says. Behaviours run one after the other, each on a
-//! thread that has its name, so that a failure says which one it was.
+//! The first byte of a message selects the action of the server's service. Behaviours run one after the other, each on
+//! a thread that has its name, so that a failure names it.
 
 use tidewire::{
     Client, ClientBuilder, Context, Deferred, HandlerError, HandlerResult, Kind, Limits, Message,
@@ -38,23 +38,23 @@ impl Cell<'_> {
         self.server.peer()
     }
 
-    /// Sends a request, by name where the codec's peers expect one.
+    /// Sends a request, by name if the codec's peers expect one.
     pub(super) fn ask(&self, client: &Client, payload: &[u8]) -> Request {
         let method = self.setup.codec.method();
         client.request(payload).method(method).send()
     }
 
-    /// Has everything that is held answered, and waits until it is.
+    /// Makes the server answer all held requests, and waits until it has.
     pub(super) fn release(&self, client: &Client) {
         let released = self.ask(client, b">").wait().expect("an answer");
         assert_eq!(released.payload(), b"released");
     }
 }
 
-/// Runs every shared behaviour of a cell that its codec can do.
+/// Runs every shared behaviour of a cell that its codec supports.
 ///
 /// # Panics
-/// The cell does not behave.
+/// The cell fails a behaviour.
 pub fn run_shared(setup: &Setup) {
     if setup.unavailable().is_some() {
         return;
@@ -158,14 +158,14 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// What is before and what is behind the first space.
+/// Splits the bytes at the first space.
 fn words(bytes: &[u8]) -> (&[u8], &[u8]) {
     let end = bytes.iter().position(|byte| *byte == b' ');
     end.map_or((bytes, &[]), |end| (&bytes[..end], &bytes[end + 1..]))
 }
 
-/// Requests of one session that the shared server takes before it stops reading.
+/// The number of a session's requests that the shared server takes before it stops reading.
 pub(super) const DEFERRED_MAX: usize = 50;
 
-/// An id that no client has reached when it is used.
+/// An id that no client has reached when the test uses it.
 const STRAY_ID: u32 = 200;

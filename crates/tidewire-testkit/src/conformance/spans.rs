@@ -1,4 +1,4 @@
-//! Rooms that span lanes: nothing is lost, and what each speaker says stays in order.
+//! Rooms that span lanes: nothing is lost, and the messages of each author stay in order.
 
 use std::collections::HashMap;
 
@@ -18,7 +18,7 @@ pub(super) fn rooms_span_three_lanes(setup: &Setup) {
 
 pub(super) fn whispers_cross_lanes(setup: &Setup) {
     let server = setup.serve_with(setup.builder().lanes(2), |_| Chat::new());
-    // Two sessions in a row are given to two lanes.
+    // The server gives two sessions in a row to two lanes.
     let mut ada = server.peer();
     ada.join("lobby", "ada").expect("a free name");
     let mut bob = server.peer();
@@ -58,7 +58,7 @@ fn rooms_span_lanes(setup: &Setup, lanes: usize) {
         }
         peers.push(peer);
     }
-    // Everybody speaks and listens at once, on a thread of its own.
+    // Every member sends and receives at once, on a thread of its own.
     let threads: Vec<_> = peers
         .into_iter()
         .enumerate()

@@ -23,7 +23,7 @@ pub(super) fn serve(stream: TcpStream, shared: &Arc<Shared>) {
     };
     let peer = Peer::new(number);
     if let Ok(writing) = stream.try_clone() {
-        // A server that measures nothing itself must not add the kernel's batching delay to what others measure.
+        // A server that measures nothing itself must not add the kernel's batching delay to the measurements of others.
         let _ = stream.set_nodelay(true);
         let (queue, outgoing) = channel();
         let writer = Writer::new(Arc::clone(shared), Arc::clone(&peer), writing, outgoing);
@@ -55,7 +55,7 @@ struct Connection<'s> {
     is_open: bool,
 }
 
-/// Whether somebody asks who is in a room, perhaps only to see whether there are rooms.
+/// Whether the message lists the members of a room. A client may send it only to learn whether there are rooms.
 fn is_list(message: &Message<'_>) -> bool {
     matches!(RoomCall::decode(message.payload), Ok(RoomCall::List))
 }
@@ -77,7 +77,7 @@ impl Connection<'_> {
             };
             input.extend_from_slice(&chunk[..count]);
             if self.handle_all(&mut input) == Next::End {
-                // What the peer still sends is not read; the writer says the last word and closes.
+                // The peer's further input is not read. The writer sends the farewell and closes.
                 let _ = stream.shutdown(Shutdown::Read);
                 return;
             }
@@ -112,7 +112,7 @@ impl Connection<'_> {
         }
         match message.kind {
             Kind::Say | Kind::OneWay => return self.take(message),
-            // On a room's channel it is a question about the room, elsewhere one to be answered with itself.
+            // On a room's channel it is a call about the room; otherwise the answer is its own payload.
             Kind::Request if message.channel == 0 && !is_list(message) => {
                 return self.take(message);
             }
@@ -175,7 +175,7 @@ impl Connection<'_> {
         }
     }
 
-    /// Takes a message and owes it: to everyone else in the room, or to the sender itself.
+    /// Takes a message and delivers it: to all other members of the room, or back to the sender.
     fn take(&mut self, message: &Message<'_>) -> Next {
         let plan = self.shared.plan();
         let mut rooms = self.shared.rooms();
@@ -184,7 +184,7 @@ impl Connection<'_> {
         if is_last(ledger.messages) {
             return Next::End;
         }
-        // The pause begins before the message is on its way, so that at least this one feels all of it.
+        // The pause begins before the message is delivered, so that at least this one is delayed by all of it.
         if let Some(stall) = plan.stall
             && ledger.stalls == 0
             && stall.at_message == ledger.messages + 1
@@ -246,7 +246,7 @@ impl Connection<'_> {
         self.push(frame(message));
     }
 
-    /// Without a writer the connection is just ending.
+    /// A connection without a writer is just ending.
     fn push(&self, frame: Vec<u8>) {
         let _ = self.queue.send(Outgoing::Control(frame));
     }

@@ -1,10 +1,9 @@
-//! What the server itself did, counted by the server itself.
+//! The server's own account of its deliveries and faults.
 //!
-//! One message said in a room of `n` members owes `n − 1` deliveries; a request or a one-way message owes one, back to
-//! its sender. Each delivery ends in exactly one of
-//! three ways: swallowed on purpose, written to a socket, or undeliverable because the socket was gone. The
-//! counters of the ends are kept where they happen, apart from those of the debts, so that their sum checks
-//! the server before the server checks anything else.
+//! A message in a room of `n` members offers `n − 1` deliveries; a request or a one-way message offers one, back to its
+//! sender. Each delivery ends in exactly one of three ways: dropped on purpose, written to a socket, or undeliverable
+//! because the socket was gone. The counters of the ends are kept where they happen, apart from those of the offers, so
+//! that their sum checks the server before the server checks anything else.
 
 /// A snapshot of a [`FaultServer`](super::FaultServer)'s accounts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -15,16 +14,16 @@ pub struct FaultLedger {
     pub joins_refused: u64,
     /// Messages accepted from members.
     pub messages: u64,
-    /// Deliveries owed: for each message, one to every other member of its room. A member the server cut
-    /// off on purpose is still owed; one that left or vanished is not.
+    /// Offered deliveries: for each message, one to every other member of its room. They include those to a member that
+    /// the server cut off on purpose, and not those to a member that left or vanished.
     pub offered: u64,
-    /// Deliveries swallowed on purpose, substituted ones included.
+    /// Deliveries dropped on purpose, including substituted ones.
     pub dropped: u64,
-    /// Copies sent beyond the one owed, those of substitutions included.
+    /// Copies sent beyond the offered delivery, including those of substitutions.
     pub duplicated: u64,
-    /// Messages sent to their own sender, which is owed none.
+    /// Messages sent to their own sender, beyond the offered deliveries.
     pub echoed: u64,
-    /// Deliveries in whose place an earlier message was sent again.
+    /// Deliveries replaced by a repeated earlier message.
     pub substituted: u64,
     /// Deliveries sent with one bit flipped.
     pub corrupted: u64,
@@ -32,10 +31,10 @@ pub struct FaultLedger {
     pub cut: u64,
     /// Deliveries sent after the next one of the same sender.
     pub swapped: u64,
-    /// Deliveries and copies of them that were handed to a socket.
+    /// Deliveries and their copies that a socket took.
     pub delivered: u64,
-    /// Deliveries and copies that could not be handed to a socket because it was closed. Where a write
-    /// failed half-way, the whole write counts here.
+    /// Deliveries and copies that were not written because the socket was closed. When a write failed half-way, the
+    /// whole write counts here.
     pub undeliverable: u64,
     /// Deliveries and copies that are neither: still on their way.
     pub queued: u64,
@@ -46,7 +45,7 @@ pub struct FaultLedger {
 }
 
 impl FaultLedger {
-    /// Whether everything that was owed or added ended in one of the three ways or is still queued.
+    /// Whether every offered or added delivery ended in one of the three ways or is still queued.
     #[must_use]
     pub fn is_conserved(&self) -> bool {
         self.offered + self.duplicated + self.echoed

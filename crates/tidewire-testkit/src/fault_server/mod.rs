@@ -1,19 +1,19 @@
-//! A chat server that does wrong on purpose and counts exactly what it did.
+//! A chat server that commits faults on purpose and counts exactly which ones.
 //!
-//! A load instrument that finds no loss proves nothing until it has been shown to find loss that is there.
-//! This server speaks TW1 like the real one, breaks the deliveries its [`FaultPlan`] names, and keeps a
-//! [`FaultLedger`] to compare the instrument's figures with.
+//! A load instrument that reports no loss proves nothing until it has been shown to detect a real loss. This server
+//! speaks TW1 like the real one, commits the faults of its [`FaultPlan`], and keeps a [`FaultLedger`] to compare the
+//! instrument's figures with.
 //!
-//! Rooms are its main business; requests and one-way messages outside of rooms are sent back to where they came from.
+//! Rooms are its main purpose. Requests and one-way messages outside of rooms are sent back to their sender.
 //!
-//! It shares only the framing with what it checks. Two threads a connection over blocking sockets, one lock
-//! around all rooms, a queue for each receiver: slow, but so plain that its counts can be believed. Building
-//! it from lanes and room logs was rejected, since a fault common to server and client would then cancel out;
-//! so was a proxy in front of the real server, which would have to guess who owes what to whom.
+//! It shares only the framing with the code under test. It has two threads per connection over blocking sockets, one
+//! lock around all rooms, and a queue for each receiver: slow, but so simple that its counts can be trusted. Rejected:
+//! building it from lanes and room logs, because a bug common to server and client would then cancel out. Rejected: a
+//! proxy in front of the real server, because it would have to guess the receivers of each message.
 //!
 //! ```text
-//! reader (one a connection) ──▶ rooms: who is owed what, which fault ──▶ queue ──▶ writer ──▶ socket
-//!                                └────────────── ledger ◀────────────────────────────┘
+//! reader (one a connection) ──▶ rooms: receivers and faults ──▶ queue ──▶ writer ──▶ socket
+//!                                └──────────── ledger ◀──────────────────────┘
 //! ```
 
 mod connection;
@@ -46,8 +46,8 @@ impl FaultServer {
     /// Starts a server that commits the faults of `plan`.
     ///
     /// # Errors
-    /// `InvalidInput` when the plan both swaps and substitutes: a substitute for a message that is held back
-    /// would be neither. Otherwise whatever binding a loopback port or starting a thread reports.
+    /// `InvalidInput` when the plan both swaps and substitutes: a substitute for a message that is held back would be
+    /// neither. Otherwise the error of binding a loopback port or starting a thread.
     pub fn start(plan: FaultPlan) -> io::Result<Self> {
         if plan.swap.is_some() && plan.substitute.is_some() {
             let text = "a plan cannot both swap and substitute; run them one after the other";
@@ -67,25 +67,25 @@ impl FaultServer {
         })
     }
 
-    /// Where it listens.
+    /// The address of the listener.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.shared.address()
     }
 
-    /// What it did so far. While messages are on their way the figures move.
+    /// The ledger so far. While messages are on their way the figures change.
     #[must_use]
     pub fn ledger(&self) -> FaultLedger {
         *self.shared.ledger()
     }
 
-    /// Dies as [`FaultPlan::die_after_messages`] would, now.
+    /// Stops now, as [`FaultPlan::die_after_messages`] would.
     pub fn kill(&self) {
         self.shared.stop();
     }
 
-    /// Ends the server and returns its closed accounts: nothing is queued in them any more. What had not
-    /// been written by now is undeliverable, so let the clients finish first.
+    /// Ends the server and returns its final ledger, in which nothing is queued any more. Unwritten deliveries count as
+    /// undeliverable, so let the clients finish first.
     #[must_use]
     pub fn finish(mut self) -> FaultLedger {
         self.end();
@@ -98,7 +98,7 @@ impl FaultServer {
             return;
         };
         let connections = acceptor.join().unwrap_or_default();
-        // A member that was cut off keeps its queue open through its room; nobody else will close it.
+        // A member that was cut off keeps its queue open through its room, so the rooms are cleared here.
         self.shared.rooms().clear();
         for connection in connections {
             if connection.join().is_err() {
@@ -118,7 +118,7 @@ impl Drop for FaultServer {
     }
 }
 
-/// Accepts until the server stops, which a connection from the server itself announces.
+/// Accepts until the server stops. A connection from the server itself announces the stop.
 fn accept(listener: &TcpListener, shared: &Arc<Shared>) -> Vec<JoinHandle<()>> {
     let mut connections = Vec::new();
     for stream in listener.incoming() {

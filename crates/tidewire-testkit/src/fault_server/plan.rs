@@ -1,56 +1,56 @@
 //! Which faults a server commits, and when.
 //!
-//! A proof needs faults whose number is known in advance or counted exactly, so they are chosen by counting
-//! and not by chance: every Nth delivery, with the place inside the first N drawn from the seed. A delivery
-//! suffers one fault at most, since the effect of two on one message could not be told apart by whoever
-//! receives it. Probabilities were rejected: a test would need tolerances, and a wrong count hides in them.
+//! A proof needs faults whose number is known in advance or counted exactly, so counting chooses them and not chance:
+//! every Nth delivery, with an offset inside the first N from the seed. A delivery has one fault at most, because a
+//! receiver could not tell apart the effects of two. Probabilities were rejected: a test would need tolerances, and
+//! they hide a wrong count.
 
 use std::time::Duration;
 
 use super::token_clock::TokenClock;
 
-/// What a [`FaultServer`](super::FaultServer) does wrong. The default does nothing wrong.
+/// The faults of a [`FaultServer`](super::FaultServer). The default has none.
 #[derive(Clone, Debug, Default)]
 pub struct FaultPlan {
-    /// Where in the first N deliveries each fault begins, and which bit a corruption flips.
+    /// Determines where in the first N deliveries each fault begins, and which bit a corruption flips.
     pub seed: u64,
-    /// Swallow these deliveries.
+    /// Drop these deliveries without notice.
     pub drop: Option<Every>,
     /// Send these deliveries twice.
     pub duplicate: Option<Every>,
-    /// Send the previous message of the same sender once more in place of these deliveries: the number of
-    /// arrivals stays right for every pair, and one message is lost and another duplicated.
+    /// Send the previous message of the same sender once more instead of these deliveries: the number of arrivals stays
+    /// right for every pair, and one message is lost and another duplicated.
     pub substitute: Option<Every>,
-    /// Flip one bit somewhere in the payload of these deliveries.
+    /// Flip one bit in the payload of these deliveries.
     pub corrupt: Option<Every>,
-    /// Leave the last byte of the payload of these deliveries out, in a frame that is right for the rest.
+    /// Leave out the last byte of the payload of these deliveries, in an otherwise correct frame.
     pub cut: Option<Every>,
-    /// Send these deliveries after the next one of the same sender. Counted for each receiver apart.
+    /// Send these deliveries after the next one of the same sender. Each receiver has its own count.
     pub swap: Option<Every>,
     /// Deliver these messages to their own sender as well.
     pub echo: Option<Every>,
-    /// Tell the receiver of every delivery that is dropped, as an honest server does.
+    /// Announce every dropped delivery to its receiver, like a correct server.
     pub announces_drops: bool,
-    /// Hold every delivery back for at least this long.
+    /// Delay every delivery by at least this long.
     pub delay: Duration,
-    /// Hold the deliveries to one receiver back for longer than those to the others.
+    /// Delay the deliveries to one receiver for longer than those to the others.
     pub slow_receiver: Option<SlowReceiver>,
-    /// Do nothing at all for a while.
+    /// Pause everything for a while.
     pub stall: Option<Stall>,
     /// Refuse these joins: the name is taken.
     pub refuse_joins: Option<Every>,
     /// Cut one receiver off.
     pub disconnect: Option<Disconnect>,
-    /// Accept this many messages, then close the listener and every connection without a word.
+    /// Accept this many messages, then close the listener and every connection without a farewell.
     pub die_after_messages: Option<u64>,
-    /// Write no more deliveries a second than this, to all receivers together.
+    /// Write at most this many deliveries a second, to all receivers together.
     pub deliveries_per_sec_max: Option<u32>,
-    /// Do not wait for the next place in that rate but move this clock there. By it the rate is exact as long as there is
-    /// something to deliver, however busy the machine is.
+    /// Do not wait for the next slot of that rate but move this clock there. By this clock the rate is exact as long as
+    /// there are deliveries, however busy the machine is.
     pub clock: Option<TokenClock>,
 }
 
-/// One in every N, at a place the seed decides.
+/// One in every N, at an offset that the seed decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Every {
     nth: u64,
@@ -58,7 +58,7 @@ pub struct Every {
 }
 
 impl Every {
-    /// One in every `nth`, for ever. 0 is taken for 1.
+    /// One in every `nth`, without an end. 0 counts as 1.
     #[must_use]
     pub fn nth(nth: u64) -> Self {
         Self {
@@ -67,7 +67,7 @@ impl Every {
         }
     }
 
-    /// No more than `times` in all.
+    /// Limits the total to `times`.
     #[must_use]
     pub fn times_max(mut self, times: u64) -> Self {
         self.times_max = times;
@@ -80,29 +80,29 @@ impl Every {
 pub struct Stall {
     /// It begins with the message of this number, from 1, before that message is delivered.
     pub at_message: u64,
-    /// How long it lasts.
+    /// The duration.
     pub duration: Duration,
 }
 
 /// One receiver that gets everything later than the others.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SlowReceiver {
-    /// How its name in the room ends.
+    /// The end of its name in the room.
     pub name_end: String,
-    /// For how much longer each of its deliveries is held back.
+    /// The additional delay of each of its deliveries.
     pub delay: Duration,
 }
 
 /// The end of one receiver's connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Disconnect {
-    /// Which receiver, in the order of accepted joins, from 0.
+    /// The receiver, in the order of accepted joins, from 0.
     pub receiver: u64,
-    /// It gets exactly this many deliveries and then the end of the stream. At least 1.
+    /// The number of deliveries that it gets before the end of the stream. At least 1.
     pub after_deliveries: u64,
 }
 
-/// What happens to one delivery.
+/// The fault of one delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fault {
     Drop,
@@ -140,8 +140,8 @@ impl Chooser {
         }
     }
 
-    /// The fate of the next delivery. `substitutable` says whether there is an earlier message to send in
-    /// its place. A fault that is due while another takes the delivery waits for the next one.
+    /// Returns the fault of the next delivery. `substitutable` says whether there is an earlier message to send
+    /// instead. A fault that is due while another takes the delivery waits for the next one.
     pub(super) fn next_fault(&mut self, substitutable: bool) -> Option<Fault> {
         for countdown in [
             &mut self.drop,
@@ -185,7 +185,7 @@ impl Chooser {
     }
 }
 
-/// Says which of the things it counts are hit.
+/// Decides which of the counted items are hit.
 #[derive(Debug)]
 pub(super) struct Countdown {
     every: Option<Every>,
@@ -216,7 +216,7 @@ impl Countdown {
         }
     }
 
-    /// Whether the last one counted is hit. Asking once is committing it.
+    /// Takes the hit of the last counted item, if there is one. A second call returns false.
     pub(super) fn take(&mut self) -> bool {
         let hit = self.overdue > 0 && self.left > 0;
         if hit {

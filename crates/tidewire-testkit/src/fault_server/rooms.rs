@@ -1,7 +1,7 @@
-//! Who is in which room, who is owed a delivery, and what becomes of it.
+//! The members of each room, and the deliveries to them with their faults.
 //!
-//! Everything happens under one lock, so the order of messages is the same for all receivers and every
-//! "every Nth" is exact.
+//! Everything happens under one lock, so the order of messages is the same for all receivers and every "every Nth" is
+//! exact.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -40,9 +40,9 @@ struct Member {
     peer: Arc<Peer>,
     queue: Sender<Outgoing>,
     swap: Countdown,
-    /// How much longer than to others a delivery to it takes.
+    /// The additional delay of a delivery to it.
     lag: Duration,
-    /// The last message of each sender that went out to this member unharmed, for substitutions.
+    /// The last message of each sender that this member got without a fault, for substitutions.
     last_unharmed: HashMap<MemberId, Arc<[u8]>>,
 }
 
@@ -64,7 +64,7 @@ impl Rooms {
         }
     }
 
-    /// Takes a member in, answers it, and tells the others.
+    /// Adds a member, answers it, and announces it to the others.
     pub(super) fn join(
         &mut self,
         peer: &Arc<Peer>,
@@ -117,7 +117,7 @@ impl Rooms {
         Ok(())
     }
 
-    /// Owes what was said to everyone else in the room, and commits the faults that are due.
+    /// Delivers a message to all other members of the room, and commits the faults that are due.
     pub(super) fn say(
         &mut self,
         peer: &Peer,
@@ -154,8 +154,8 @@ impl Rooms {
         Ok(())
     }
 
-    /// Owes a message to its own sender, and commits the fault that is due: it is dropped, duplicated,
-    /// corrupted or cut.
+    /// Delivers a message to its own sender, and commits the fault that is due: it is dropped, duplicated, corrupted or
+    /// cut.
     pub(super) fn send_back(
         &mut self,
         peer: &Peer,
@@ -225,14 +225,15 @@ impl Rooms {
         Ok(roster)
     }
 
-    /// Takes a member out of a room and tells the others.
+    /// Removes a member from a room and announces it to the others.
     pub(super) fn leave(&mut self, peer: &Peer, alias: u16) -> Result<(), ErrorCode> {
         let room = self.rooms.get_mut(&alias).ok_or(ErrorCode::NotJoined)?;
         room.remove(alias, peer.connection)
             .ok_or(ErrorCode::NotJoined)
     }
 
-    /// A connection is gone. Whoever was cut off on purpose stays, so that what it misses is counted.
+    /// Handles the end of a connection. A member that was cut off on purpose stays, so that its missed deliveries are
+    /// counted.
     pub(super) fn vanish(&mut self, peer: &Peer, is_stopped: bool) {
         if peer.is_cut.load(Ordering::SeqCst) && !is_stopped {
             return;
@@ -242,7 +243,7 @@ impl Rooms {
         }
     }
 
-    /// Lets go of every member, and with it of every queue.
+    /// Drops every member, and with it every queue.
     pub(super) fn clear(&mut self) {
         self.rooms.clear();
     }
@@ -263,7 +264,7 @@ impl Room {
             .find(|member| member.peer.connection == connection)
     }
 
-    /// The members as members see them: without those that were cut off.
+    /// The members that other members see: without those that were cut off.
     fn present(&self) -> impl Iterator<Item = &Member> {
         self.members
             .iter()
@@ -303,7 +304,7 @@ impl Room {
     }
 }
 
-/// Leaves the last byte of a frame's payload out, and says so in its length, which stands first.
+/// Removes the last byte of a frame's payload, and corrects its length, which is the first field.
 fn cut(frame: &mut Vec<u8>, header_bytes: usize) {
     if frame.len() > header_bytes {
         frame.pop();
@@ -313,7 +314,7 @@ fn cut(frame: &mut Vec<u8>, header_bytes: usize) {
 }
 
 impl Member {
-    /// Sends a message to one of those it is owed to, unless a fault is due.
+    /// Sends a message to one receiver, unless a fault is due.
     fn deliver(
         &mut self,
         message: &OutgoingMessage<'_>,
@@ -374,7 +375,7 @@ impl Member {
         }
     }
 
-    /// A queue without a writer belongs to a connection that is just ending.
+    /// Sends a notice. A queue without a writer belongs to a connection that is just ending.
     fn control(&self, frame: Vec<u8>) {
         let _ = self.queue.send(Outgoing::Control(frame));
     }
@@ -408,7 +409,7 @@ fn presence(alias: u16, member: &Member, event: PresenceEvent) -> Vec<u8> {
     out
 }
 
-/// One whole frame.
+/// Encodes one whole frame.
 pub(super) fn frame(message: &Message<'_>) -> Vec<u8> {
     let mut out = Vec::new();
     Tw1.encode(message, &mut out)

@@ -1,4 +1,4 @@
-//! What all threads of one server share: the plan, the rooms, the ledger, and the ways to pause and to stop.
+//! The shared state of all threads of one server: the plan, the rooms, the ledger, and the ways to pause and to stop.
 
 use std::collections::HashMap;
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -61,11 +61,12 @@ impl Shared {
         lock(&self.ledger)
     }
 
-    /// Takes a connection in, unless the server has stopped. The socket is kept so that stopping reaches
-    /// threads that block on it.
+    /// Registers a connection, unless the server has stopped. The socket is kept, so that stopping reaches threads that
+    /// block on it.
     pub(super) fn register(&self, stream: &TcpStream) -> Option<u64> {
         let mut sockets = lock(&self.sockets);
-        // Under the lock: `stop` sets the flag first and then walks the sockets, so one of both sees this.
+        // The check is under the lock: `stop` sets the flag first and then closes the sockets, so at least one side
+        // sees the other.
         if self.is_stopped() {
             return None;
         }
@@ -82,19 +83,19 @@ impl Shared {
         self.stopped.load(Ordering::SeqCst)
     }
 
-    /// Closes every socket at once and lets no other in.
+    /// Closes every socket at once and accepts no other.
     pub(super) fn stop(&self) {
         if self.stopped.swap(true, Ordering::SeqCst) {
             return;
         }
         for socket in lock(&self.sockets).values() {
-            // It may be closed already, which is what is wanted.
+            // The socket may be closed already.
             let _ = socket.shutdown(Shutdown::Both);
         }
-        // A sleeper looks at the flag under this lock, so it cannot miss the call.
+        // A sleeper checks the flag under this lock, so it cannot miss the call.
         drop(lock(&self.stalled_until));
         self.wake.notify_all();
-        // The acceptor blocks in `accept`; whatever becomes of this connection, it wakes up and sees the flag.
+        // The acceptor blocks in `accept`. Any connection wakes it, and it sees the flag.
         let _ = TcpStream::connect(self.address);
     }
 
@@ -111,7 +112,7 @@ impl Shared {
         *lock(&self.stalled_until) = Some(Instant::now() + duration);
     }
 
-    /// Returns when no pause is on, or the server has stopped.
+    /// Returns when there is no pause, or the server has stopped.
     pub(super) fn wait_while_stalled(&self) {
         let until = *lock(&self.stalled_until);
         if let Some(until) = until {
@@ -135,7 +136,7 @@ impl Shared {
         }
     }
 
-    /// When the next delivery may be written, if it has to wait for that because their rate is capped.
+    /// Returns when the next delivery may be written, if the capped rate makes it wait.
     pub(super) fn claim_slot(&self) -> Option<Instant> {
         let rate = self.plan.deliveries_per_sec_max?;
         let interval = Duration::from_secs(1) / rate.max(1);
@@ -151,11 +152,11 @@ impl Shared {
     }
 }
 
-/// A connection as its reader, its writer and its rooms know it.
+/// A connection in the view of its reader, its writer and its rooms.
 #[derive(Debug)]
 pub(super) struct Peer {
     pub(super) connection: u64,
-    /// How many deliveries it gets before it is cut off.
+    /// The number of deliveries before it is cut off.
     pub(super) cut_after: AtomicU64,
     /// Whether it was cut off on purpose.
     pub(super) is_cut: AtomicBool,

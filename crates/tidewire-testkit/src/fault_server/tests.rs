@@ -1,4 +1,4 @@
-//! The fault server against a plain blocking client: it must be right before it may judge.
+//! The fault server against a plain blocking client: it must be correct before it may judge others.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -12,7 +12,7 @@ use tidewire_proto::message::{Kind, Message};
 
 use super::*;
 
-/// A client that blocks on everything.
+/// A client with blocking calls only.
 struct Client {
     stream: TcpStream,
     input: Vec<u8>,
@@ -51,7 +51,7 @@ impl Client {
         client
     }
 
-    /// A member of the room `lobby`, with what the server tells about the others read away.
+    /// Joins the room `lobby`, and reads the notices about the other members.
     fn member(server: &FaultServer, name: &str) -> Self {
         let mut client = Self::open(server);
         let reply = client.join(name);
@@ -85,7 +85,7 @@ impl Client {
         }
     }
 
-    /// The next frame, or `None` at the end of the stream.
+    /// Reads the next frame; `None` at the end of the stream.
     fn read(&mut self) -> Option<Frame> {
         let mut chunk = [0; 4096];
         loop {
@@ -120,7 +120,7 @@ impl Client {
         numbers
     }
 
-    /// Everything that was on its way to this client when the ping reached the server.
+    /// Reads all deliveries that were on their way to this client when the ping reached the server.
     fn read_all_deliveries(&mut self) -> Vec<u32> {
         self.send(&Message::new(Kind::Ping, 0, b"last"));
         let mut numbers = Vec::new();
@@ -134,7 +134,7 @@ impl Client {
         }
     }
 
-    /// Returns when the server has handled everything this client sent.
+    /// Returns when the server has handled all messages of this client.
     fn wait_until_handled(&mut self) {
         self.read_all_deliveries();
     }
@@ -151,7 +151,7 @@ fn pair(plan: FaultPlan) -> (FaultServer, Client, Client) {
     (server, ada, bob)
 }
 
-/// What `bob` got when `ada` said the numbers from 1 to `count`, and what the server says it did.
+/// Returns the numbers that `bob` received when `ada` sent those from 1 to `count`, and the server's ledger.
 fn sent_and_received(plan: FaultPlan, count: u32) -> (Vec<u32>, FaultLedger) {
     let (server, mut ada, mut bob) = pair(plan);
     ada.say(1..=count);
@@ -348,7 +348,7 @@ fn a_swap_moves_a_message_behind_the_next_of_its_sender() {
     };
     let (server, mut ada, mut bob) = pair(plan);
     ada.say(1..=1_000);
-    // The last message may be one that waits for a next, so the count and not a pong says when all is here.
+    // The last message may wait for a next one, so the test waits for the count and not for a pong.
     let heard = bob.read_deliveries(1_000);
     let ledger = server.finish();
     let back = heard.windows(2).filter(|pair| pair[0] > pair[1]).count() as u64;

@@ -1,10 +1,10 @@
-//! A clock that goes as a capped server delivers.
+//! A clock that advances with the deliveries of a capped server.
 //!
-//! Problem: that a server delivers exactly so many messages a second can be measured by a machine only as exactly as it
-//! gives both sides their turns, which on a busy one is worse than the half per cent that is to be shown. Approach: time
-//! is what the cap makes of deliveries. Each of them moves the clock on by its share of a second, and without one it
-//! stands still, so whoever measures by it must find the rate, for any pauses of the machine. Rejected: long
-//! measurements (a minute for half a per cent), and asking again until the machine was quiet (it may never be).
+//! Problem: a test cannot measure the exact rate of a server more precisely than the machine schedules both sides. On a
+//! busy machine that error is larger than the half per cent that a test has to show. Approach: deliveries define the
+//! time. Each of them moves the clock on by its share of a second, and without one it stands still, so a measurement by
+//! it must find the rate, for any pauses of the machine. Rejected: long measurements (a minute for half a per cent),
+//! and repeating until the machine is quiet (it may never be).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -31,7 +31,7 @@ impl TokenClock {
 
     pub(super) fn advance(&self, interval: Duration) {
         let begun = now_ns();
-        // If it goes already it keeps its time.
+        // A clock that is running keeps its time.
         let _ = self
             .now_ns
             .compare_exchange(0, begun, Ordering::SeqCst, Ordering::SeqCst);

@@ -1,7 +1,7 @@
-//! One receiver's way out: the delay line, the swaps, the cap, the cut, and the socket.
+//! The output of one receiver: the delay line, the swaps, the cap, the cut, and the socket.
 //!
-//! The delay is the same for all deliveries, so a queue in order of arrival is also in order of time and the
-//! thread simply sleeps until the first one is due.
+//! The delay is the same for all deliveries, so a queue in order of arrival is also in order of time, and the thread
+//! sleeps until the first one is due.
 
 use std::collections::HashMap;
 use std::io::Write;
@@ -15,10 +15,10 @@ use tidewire_proto::message::MemberId;
 
 use super::shared::{Peer, Shared};
 
-/// Something a connection is to be sent.
+/// An item in the queue of a connection.
 #[derive(Debug)]
 pub(super) enum Outgoing {
-    /// An answer or a notice; no fault touches it.
+    /// An answer or a notice, which has no faults.
     Control(Vec<u8>),
     /// A message of a room.
     Delivery(Delivery),
@@ -30,13 +30,13 @@ pub(super) struct Delivery {
     pub(super) frame: Arc<[u8]>,
     pub(super) sender: MemberId,
     pub(super) due: Instant,
-    /// Send it after the next one of its sender.
+    /// Whether to send it after the next one of its sender.
     pub(super) swap: bool,
-    /// Whether the receiver can tell whose it is; only then can another be reordered behind it.
+    /// Whether the receiver can recognise its sender. Only then can another one be reordered behind it.
     pub(super) is_intact: bool,
 }
 
-/// Writes what the queue of one connection holds.
+/// Writes the queue of one connection.
 #[derive(Debug)]
 pub(super) struct Writer {
     shared: Arc<Shared>,
@@ -79,7 +79,7 @@ impl Writer {
         }
     }
 
-    /// Runs until nobody can put anything into the queue any more.
+    /// Runs until no sender of the queue is left.
     pub(super) fn run(mut self) {
         loop {
             match self.queue.try_recv() {
@@ -99,7 +99,7 @@ impl Writer {
             self.push(&held.frame);
         }
         self.flush();
-        // The last answer may be a refusal; closing the writing side lets the peer read it to the end.
+        // The last answer may be a refusal. Closing only the writing side lets the peer read it to the end.
         let _ = self.stream.shutdown(Shutdown::Write);
     }
 
@@ -149,7 +149,7 @@ impl Writer {
         }
     }
 
-    /// Sends what waited too long for a next message: its sender has probably finished.
+    /// Sends a delivery that waited too long for a next one: its sender has probably finished.
     fn release_overdue(&mut self, now: Instant) {
         if self.held.values().all(|held| held.until > now) {
             return;
@@ -205,8 +205,8 @@ impl Writer {
         }
     }
 
-    /// Ends the stream towards the peer only: everything written before still arrives, which a reset would
-    /// throw away, and so the number of deliveries it got is exact.
+    /// Ends the stream towards the peer only: all written bytes still arrive, so the number of its deliveries is exact.
+    /// A reset would discard them.
     fn cut(&mut self) {
         if self.is_closed {
             return;
@@ -218,9 +218,9 @@ impl Writer {
     }
 }
 
-/// How long a delivery waits for the next one of its sender before it goes out in order after all. Many
-/// times the think time of a test's agents, and well below the time an instrument waits for stragglers.
+/// The maximum wait of a delivery for the next one of its sender; then it is sent in order. It is many times the think
+/// time of a test's agents, and well below the time an instrument waits for stragglers.
 const HOLD_MAX: Duration = Duration::from_millis(250);
 
-/// How much is written at once, at most.
+/// Maximum bytes of one write.
 const BUFFER_BYTES_MAX: usize = 32 << 10;

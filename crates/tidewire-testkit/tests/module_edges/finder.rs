@@ -1,5 +1,5 @@
-//! Every path of a file that leads to another top-level module, wherever it stands: in a `use`, an expression, a type, a
-//! pattern, a visibility, a macro or an attribute.
+//! Finds every path of a file that leads to another top-level module, in any position: in a `use`, an expression, a
+//! type, a pattern, a visibility, a macro or an attribute.
 
 use std::collections::BTreeSet;
 
@@ -18,14 +18,14 @@ use crate::syntax::{Leaf, add_leaves, attributes, is_for_tests, leaves};
 #[derive(Debug)]
 pub(crate) struct Finder<'a> {
     file: String,
-    /// The names of the modules from the root down to where the search is.
+    /// The names of the modules from the root down to the present position.
     module: Vec<String>,
     names: &'a RootNames,
     pub(crate) edges: BTreeSet<Edge>,
 }
 
 impl<'a> Finder<'a> {
-    /// For a file of a module, given by the names from the root down to it.
+    /// Creates a finder for a file of a module, given by the names from the root down to it.
     pub(crate) fn new(file: String, module: Vec<String>, names: &'a RootNames) -> Self {
         Self {
             file,
@@ -53,14 +53,14 @@ impl<'a> Finder<'a> {
         }
     }
 
-    /// The first name of a path that is looked up in the crate's root.
+    /// Returns the first name of a path that is looked up in the crate's root.
     fn name_at_root(&self, path: &[Ident]) -> Option<(String, Span)> {
         let (depth, used) = self.depth(path)?;
         let name = path.get(used).filter(|_| depth == 0)?;
         Some((name.unraw().to_string(), name.span()))
     }
 
-    /// How deep below the root a path begins, and how many of its names say so.
+    /// Returns the depth below the root at which a path begins, and how many of its names determine it.
     fn depth(&self, path: &[Ident]) -> Option<(usize, usize)> {
         let mut depth = match path.first()? {
             first if first == "crate" => 0,
@@ -89,7 +89,7 @@ impl<'a> Finder<'a> {
         }
     }
 
-    /// Follows the paths among the tokens of a macro, which have no syntax yet.
+    /// Follows the paths among the tokens of a macro, which are not parsed.
     fn follow_tokens(&mut self, tokens: TokenStream) {
         let tokens: Vec<TokenTree> = tokens.into_iter().collect();
         let mut rest = &tokens[..];
@@ -198,7 +198,7 @@ impl<'ast> Visit<'ast> for Finder<'_> {
         self.module.pop();
     }
 
-    // The methods below leave out the code that is there in tests alone.
+    // The methods below leave out code that exists only in tests.
 
     fn visit_item(&mut self, item: &'ast Item) {
         if !is_for_tests(attributes(item)) {

@@ -1,4 +1,4 @@
-//! The floors that ARCHITECTURE.md lists, and the places where a crate does not keep to them.
+//! The floors in ARCHITECTURE.md, and their violations by a crate.
 
 use std::collections::BTreeMap;
 
@@ -34,7 +34,7 @@ impl Floors {
     }
 }
 
-/// The places where a crate does not keep to its floors, a sentence for each.
+/// Returns the violations of a crate, a sentence for each.
 pub(crate) fn violations(sources: &Sources, floors: &Floors) -> Vec<String> {
     let mut found = Vec::new();
     let directory = &sources.directory;

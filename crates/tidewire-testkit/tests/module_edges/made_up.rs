@@ -1,4 +1,4 @@
-//! The checker itself, on small crates that are made up.
+//! Tests of the checker itself, on small made-up crates.
 
 use std::fs;
 

@@ -1,10 +1,10 @@
 //! In every crate, a top-level module uses only modules of lower floors. ARCHITECTURE.md lists the floors.
 //!
 //! Problem: the compiler accepts modules that use each other in a circle, and then none of them can be read, tested or
-//! moved alone. Approach: [`sources`] and [`finder`] parse the sources and find every path that leads from one top-level
-//! module to another; [`floors`] compares these edges with the blocks of ARCHITECTURE.md. Any circle has an edge that
-//! leads up or sideways, so a crate that passes has none. Rejected: a search of the text, which does not see paths with
-//! `super`, or names that the crate's root passes on.
+//! moved alone. Approach: [`sources`] and [`finder`] parse the sources and find every path that leads from one
+//! top-level module to another; [`floors`] compares these edges with the blocks of ARCHITECTURE.md. Any circle has an
+//! edge that leads up or sideways, so a crate that passes has none. Rejected: a search of the text, which does not see
+//! paths with `super`, or names that the crate's root re-exports.
 
 mod finder;
 mod floors;

@@ -1,7 +1,7 @@
 //! The top-level modules of a crate, and every path from one of them to another.
 //!
-//! The files are found as the compiler finds them, by their `mod` declarations from the crate's root on, so that modules
-//! for tests are left out together with their files. The root itself is no module.
+//! The files are found like the compiler finds them, by their `mod` declarations from the crate's root on, so that
+//! modules for tests are left out together with their files. The root itself is no module.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -15,7 +15,7 @@ use syn::{Attribute, File, Item, ItemMacro};
 use crate::finder::Finder;
 use crate::syntax::{Leaf, is_for_tests, leaves};
 
-/// A crate as the check sees it.
+/// A crate in the form that the check uses.
 #[derive(Debug)]
 pub(crate) struct Sources {
     /// The crate's directory below the repository's.
@@ -25,7 +25,7 @@ pub(crate) struct Sources {
     pub(crate) edges: BTreeSet<Edge>,
 }
 
-/// A place where a top-level module uses another one, or the root.
+/// A use of another top-level module, or of the root, by a top-level module.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Edge {
     /// The file below the repository's directory.
@@ -83,7 +83,7 @@ struct Source {
 }
 
 impl Files {
-    /// Adds a file, and the files of the modules that it declares, which lie in `directory`.
+    /// Adds a file, and the files of the modules that it declares, which are in `directory`.
     fn add(&mut self, path: PathBuf, directory: &Path, module: Vec<String>) {
         let text = fs::read_to_string(&path)
             .unwrap_or_else(|error| panic!("cannot read {}: {error}", path.display()));
@@ -126,7 +126,7 @@ impl Files {
     }
 }
 
-/// The names that may stand behind `crate::`.
+/// The names that may follow `crate::`.
 #[derive(Debug, Default)]
 pub(crate) struct RootNames {
     modules: BTreeSet<String>,
@@ -177,13 +177,13 @@ impl RootNames {
         }
     }
 
-    /// Where a name behind `crate::` leads, if it stays in this crate.
+    /// Returns the target of a name behind `crate::`, if it is in this crate.
     pub(crate) fn target(&self, name: &str) -> Option<Target> {
         if !self.modules.contains(name) && !self.imported.contains_key(name) {
             return Some(Target::Root(name.to_owned()));
         }
         let import = |name: &&str| self.imported.get(*name).map(String::as_str);
-        // An import may begin with the name of another one, so it takes as many steps as there are imports, at most.
+        // An import may begin with the name of another one, so there are at most as many steps as imports.
         iter::successors(Some(name), import)
             .take(self.imported.len() + 1)
             .find(|name| self.modules.contains(*name))

@@ -1,4 +1,4 @@
-//! Two questions about syntax: which names a `use` brings in, and what is there for tests alone.
+//! Two questions about syntax: which names a `use` imports, and which code exists only in tests.
 
 use std::slice;
 
@@ -6,16 +6,16 @@ use syn::ext::IdentExt;
 use syn::punctuated::Punctuated;
 use syn::{Attribute, Ident, Item, ItemUse, Meta, Token, UseTree};
 
-/// One name, or all names, that a `use` brings in.
+/// One name, or all names, that a `use` imports.
 #[derive(Debug)]
 pub(crate) struct Leaf {
     /// The path as it is written, without `*`.
     pub(crate) path: Vec<Ident>,
-    /// The name that it has from then on; none for `*` and `_`.
+    /// The name under which it is imported; `None` for `*` and `_`.
     pub(crate) name: Option<String>,
 }
 
-/// The names that an item brings in; none if its path begins with `::`, as only those of other crates do.
+/// Returns the names that an item imports; none if its path begins with `::`, because only paths of other crates do.
 pub(crate) fn leaves(item: &ItemUse) -> Vec<Leaf> {
     let mut found = Vec::new();
     if item.leading_colon.is_none() {
@@ -24,7 +24,7 @@ pub(crate) fn leaves(item: &ItemUse) -> Vec<Leaf> {
     found
 }
 
-/// Adds the names that a tree behind `prefix` brings in.
+/// Adds the names that a tree behind `prefix` imports.
 pub(crate) fn add_leaves(tree: &UseTree, prefix: &[Ident], found: &mut Vec<Leaf>) {
     let with = |name: &Ident| [prefix, slice::from_ref(name)].concat();
     let named = |name: &Ident| Some(name.unraw().to_string()).filter(|name| name != "_");
@@ -60,7 +60,7 @@ pub(crate) fn add_leaves(tree: &UseTree, prefix: &[Ident], found: &mut Vec<Leaf>
     }
 }
 
-/// Whether something is there in tests alone: it is a test, or a condition of it demands `test`.
+/// Whether an item exists only in tests: it is a test, or its condition requires `test`.
 pub(crate) fn is_for_tests(attributes: &[Attribute]) -> bool {
     attributes.iter().any(|attribute| {
         attribute.path().is_ident("test")
