@@ -1,4 +1,4 @@
-//! Tells the binary which commit it was built from, for `--version` and for the reports of load tests.
+//! Passes the commit of the build to the binary, for `--version` and for the reports of load tests.
 
 use std::path::Path;
 use std::process::Command;
@@ -9,7 +9,7 @@ fn main() {
     println!("cargo:rerun-if-changed=build.rs");
 }
 
-/// The short hash of the checked-out commit; `None` without git, or outside a checkout of this project.
+/// Returns the short hash of the checked-out commit; `None` without git, or outside a checkout of this project.
 fn commit() -> Option<String> {
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     // A copy of these sources inside another project's repository must not report that project's commit.
@@ -20,7 +20,8 @@ fn commit() -> Option<String> {
     // The log of HEAD grows with every commit and checkout. A path that does not exist would make cargo run
     // this script each time, hence the check.
     for name in ["logs/HEAD", "HEAD"] {
-        // Relative to this package, where git says so: clones that share a directory of builds share what this printed.
+        // git prints the path relative to this package. Clones that share a build directory also share this script's
+        // output.
         let path = git(&["rev-parse", "--git-path", name])?;
         if Path::new(env!("CARGO_MANIFEST_DIR")).join(&path).exists() {
             println!("cargo:rerun-if-changed={path}");

@@ -1,7 +1,7 @@
 //! `tidewire call`: one request to a method by name, and its reply.
 //!
-//! What a script needs is in the exit code: a reply, a refusal by the method, no answer in time, no server. Text goes
-//! out as a line, because that is what shells and people expect; `--raw` writes the bytes and nothing else.
+//! The exit code has what a script needs: a reply, a refusal by the method, no answer in time, no server. Text is
+//! printed as a line, because shells and people expect that; `--raw` writes only the bytes.
 
 use std::io::{self, IsTerminal, Read, Write};
 use std::process::ExitCode;
@@ -30,7 +30,7 @@ pub(crate) struct CallArguments {
     #[arg(value_name = "METHOD", value_parser = NonEmptyStringValueParser::new())]
     method: String,
 
-    /// What to send, nothing if it is left out; - reads standard input to its end
+    /// The payload, empty if it is left out; - reads standard input to its end
     #[arg(value_name = "PAYLOAD", allow_hyphen_values = true)]
     payload: Option<String>,
 
@@ -79,7 +79,7 @@ pub(crate) fn run(arguments: &CallArguments) -> anyhow::Result<ExitCode> {
     }
     let start = Instant::now();
     let result = call.wait().map_err(|error| match error {
-        // The connection had ended before the request was handed over, and the client with it.
+        // The connection ended, and the client with it, before the request was enqueued.
         RequestError::Shutdown => why_ended(&client).map_or(error, RequestError::Closed),
         error => error,
     });
@@ -115,7 +115,7 @@ pub(crate) fn run(arguments: &CallArguments) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// Why the connection ended, if its client has ended.
+/// Returns why the connection ended, if its client has ended.
 fn why_ended(client: &Client) -> Option<Disconnected> {
     loop {
         match client.next_event().wait_for(Duration::ZERO)? {
@@ -139,7 +139,7 @@ fn print_reply(
         insert_payload(&mut object, payload);
         writeln!(out, "{}", json_text(&object.into()))
     } else if out.is_terminal() {
-        // The lines of a text are lines; everything else is a stranger's.
+        // A line feed in a text is kept; all other untrusted bytes are escaped.
         for line in payload.split(|byte| *byte == b'\n') {
             writeln!(out, "{}", escaped(line))?;
         }
@@ -151,7 +151,7 @@ fn print_reply(
 }
 
 fn object(method: &str, latency: Duration) -> Map<String, Value> {
-    // Whole microseconds: the clock and the way here are not better than that.
+    // Whole microseconds: neither the clock nor the path to this point is more precise.
     let latency_ms = latency.as_micros() as f64 / 1_000.0;
     let mut object = Map::new();
     object.insert("method".to_owned(), method.into());

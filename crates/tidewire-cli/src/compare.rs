@@ -1,4 +1,4 @@
-//! `tidewire compare`: two sides of reports, or of files of the benchmark, and whether anything changed.
+//! `tidewire compare`: compares two sides of reports, or of files of the benchmark.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -24,14 +24,14 @@ pub(crate) struct CompareArguments {
     /// Run k of the one side was made next to run k of the other, in the order of their paths, as `ab` does.
     #[arg(long)]
     paired: bool,
-    /// What this machine shows when nothing has changed: the noise.json of `ab`.
+    /// The noise of this machine without a change: the noise.json of `ab`.
     #[arg(long, value_name = "FILE")]
     noise: Option<PathBuf>,
     #[command(flatten)]
     judgement: JudgementArguments,
 }
 
-/// How a comparison is judged and printed; the same for `compare` and `ab`.
+/// How to judge and print a comparison; the same for `compare` and `ab`.
 #[derive(Args, Debug)]
 pub(crate) struct JudgementArguments {
     /// When to exit with 99, if anything could be judged; if nothing could, the exit code is then 2.
@@ -45,7 +45,7 @@ pub(crate) struct JudgementArguments {
     json: bool,
 }
 
-/// What makes a comparison fail.
+/// The condition on which a comparison fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum FailOn {
     /// A metric got worse.
@@ -54,7 +54,7 @@ enum FailOn {
     Change,
 }
 
-/// Compares; the exit code says whether what was asked for was found.
+/// Compares. The exit code is 99 if the condition of --fail-on was found.
 pub(crate) fn run(arguments: &CompareArguments) -> anyhow::Result<ExitCode> {
     let base = RunSet::read(&arguments.base)?;
     let new = RunSet::read(&arguments.new)?;
@@ -74,7 +74,7 @@ pub(crate) fn run(arguments: &CompareArguments) -> anyhow::Result<ExitCode> {
 }
 
 impl JudgementArguments {
-    /// How runs are drawn.
+    /// The drawing of runs.
     pub(crate) fn bootstrap(&self) -> Bootstrap {
         Bootstrap {
             seed: self.seed,
@@ -82,7 +82,7 @@ impl JudgementArguments {
         }
     }
 
-    /// Prints the comparison and gives the exit code.
+    /// Prints the comparison and returns the exit code.
     pub(crate) fn conclude(&self, comparison: &Comparison) -> anyhow::Result<ExitCode> {
         let text = if self.json {
             let json = serde_json::to_string_pretty(comparison);
@@ -115,7 +115,7 @@ impl JudgementArguments {
     }
 }
 
-/// Exit code of a comparison that found what it was told to fail on.
+/// Exit code of a comparison that found the condition of --fail-on.
 const FOUND: u8 = 99;
 
 const EXAMPLES: &str = "\

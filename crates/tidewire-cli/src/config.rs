@@ -1,10 +1,10 @@
 //! `tidewire.toml`: the flags of `tidewire serve` in a file.
 //!
-//! Every flag is a key, with underscores for its hyphens, and the file's values become the defaults of the flags. So
-//! the command line and the environment override the file by clap's own rules, values are checked by the very parsers
-//! of the flags, and no flag can be forgotten here. Every mistake is told with file, line and key. Rejected: a struct
-//! for serde beside the one for clap, which would have to be kept the same by hand, and tables in the file, which would
-//! give the same thing two names.
+//! Every flag is a key, with underscores for its hyphens, and the file's values become the defaults of the flags. The
+//! command line and the environment therefore override the file by clap's own rules, the parsers of the flags check the
+//! values, and no flag can be missing here. Every error names file, line and key. Rejected: a struct for serde beside
+//! the one for clap, which would have to be kept equal by hand. Rejected: tables in the file, which would give each
+//! setting two names.
 
 use std::any::TypeId;
 use std::fs;
@@ -28,17 +28,17 @@ pub(crate) enum ConfigError {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// The text is not TOML; a key given twice is such a case.
+    /// The text is not TOML. A key given twice is such a case.
     #[error("{file}:{line}: not valid TOML: {message}")]
     Syntax {
         /// The file.
         file: String,
         /// Its line, from 1.
         line: usize,
-        /// What the TOML reader expected.
+        /// The error of the TOML reader.
         message: String,
     },
     /// No flag has this name.
@@ -50,7 +50,7 @@ pub(crate) enum ConfigError {
         line: usize,
         /// The key.
         key: String,
-        /// The key it resembles, if it resembles one.
+        /// The known key that it resembles, if there is one.
         nearest: Option<String>,
     },
     /// The value is of another type.
@@ -62,9 +62,9 @@ pub(crate) enum ConfigError {
         line: usize,
         /// The key.
         key: String,
-        /// What would have been accepted.
+        /// The accepted values.
         expected: &'static str,
-        /// What stands there.
+        /// The value in the file.
         found: String,
     },
     /// The flag does not take this value.
@@ -76,7 +76,7 @@ pub(crate) enum ConfigError {
         line: usize,
         /// The key.
         key: String,
-        /// What the flag says.
+        /// The flag's error.
         message: String,
     },
 }
@@ -109,7 +109,7 @@ fn flags(command: &Command) -> impl Iterator<Item = (String, &Arg)> {
         .filter_map(|flag| Some((flag.get_long()?.replace('-', "_"), flag)))
 }
 
-/// A file and what is needed to speak about its places.
+/// A file with the text that errors need to name its lines.
 struct Reader<'t> {
     text: &'t str,
     file: String,
@@ -143,7 +143,7 @@ impl Reader<'_> {
     fn unknown(&self, command: &Command, key: &str, line: usize) -> ConfigError {
         let known = keys(command);
         let known: Vec<&str> = known.iter().map(String::as_str).collect();
-        // Somebody may have written the flag as it is on the command line.
+        // The user may have written the flag as on the command line.
         let nearest = nearest_key(&key.replace('-', "_"), &known).map(str::to_owned);
         ConfigError::UnknownKey {
             file: self.file.clone(),
@@ -153,7 +153,7 @@ impl Reader<'_> {
         }
     }
 
-    /// The value as the flag takes it.
+    /// Returns the value in the form that the flag takes.
     fn values(&self, flag: &Arg, key: &str, value: &Value<'_>) -> Result<Vec<String>, ConfigError> {
         let expected = Expected::of(flag);
         let texts = match (expected, value.get_ref()) {
@@ -184,7 +184,7 @@ impl Reader<'_> {
         })
     }
 
-    /// Has the flag itself look at its value.
+    /// Lets the flag's own parser check its value.
     fn check(
         &self,
         command: &Command,
@@ -214,7 +214,7 @@ impl Reader<'_> {
     }
 }
 
-/// What the value of a key must be.
+/// The accepted values of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Expected {
     Switch,
@@ -251,7 +251,7 @@ fn text_of(value: &DeValue<'_>) -> Option<String> {
     value.as_str().map(str::to_owned)
 }
 
-/// What clap says over several lines, without its advice about the command line.
+/// Joins clap's error of several lines, without its advice about the command line.
 fn in_one_line(error: &clap::Error) -> String {
     let text = error.to_string();
     let lines: Vec<&str> = text
@@ -270,10 +270,10 @@ fn suggestion(nearest: Option<&str>) -> String {
     }
 }
 
-/// Flags that say something about the command line itself.
+/// Flags that concern the command line itself.
 const NOT_KEYS: [&str; 3] = ["config", "help", "version"];
 
-/// How much of a wrong value an error repeats.
+/// Maximum number of characters of a wrong value in an error.
 const FOUND_CHARS_MAX: usize = 60;
 
 #[cfg(test)]
@@ -284,7 +284,7 @@ mod tests {
     use super::*;
     use crate::serve::ServeArguments;
 
-    /// The command of which the flags of serve are all.
+    /// A command with only the flags of serve.
     #[derive(Debug, Parser)]
     struct Only {
         #[command(flatten)]
@@ -314,7 +314,7 @@ mod tests {
     #[test]
     fn the_sample_parses_and_lists_every_key() {
         let sample = include_str!("../../../examples/tidewire.toml");
-        // Keys whose absence means something stand there as comments.
+        // Keys without a default are comments in the file.
         let all: String = sample
             .lines()
             .map(|line| match line.strip_prefix("# ") {
@@ -336,7 +336,7 @@ mod tests {
         known.sort();
         listed.sort();
         assert_eq!(listed, known);
-        // What it sets is what holds without it, so that it can be copied without a change in behaviour.
+        // Its values are the defaults, so that a copy does not change the behaviour.
         assert_eq!(parse(sample, &[]), parse("", &[]));
     }
 

@@ -1,7 +1,7 @@
-//! What every command that connects has in common: the address, the codec and the timeout.
+//! The common part of all commands that connect: the address, the codec and the timeout.
 //!
-//! Which codec can do what is found by asking it to frame something, not by a list of names, so that a codec that
-//! learns to say more is accepted here on the same day.
+//! Whether a codec can do something is tested by letting it encode a frame, not by a list of names. A codec with a new
+//! ability is then accepted here without a change.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ use tidewire_proto::codec::Codec;
 
 use crate::failure::Failure;
 
-/// Where to connect and how.
+/// The flags of a connection.
 #[derive(Debug, Args)]
 pub(crate) struct ConnectionArguments {
     /// Address of the server, HOST:PORT, tcp://HOST:PORT, udp://HOST:PORT or ipc://PATH
@@ -25,13 +25,13 @@ pub(crate) struct ConnectionArguments {
     #[command(flatten)]
     pub(crate) codec: CodecArgument,
 
-    /// How long the server may take to let us in, and then for each answer, in seconds
+    /// How long the server may take to accept the connection, and then for each answer, in seconds
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = parse_seconds)]
     #[arg(allow_negative_numbers = true)]
     pub(crate) timeout: Duration,
 }
 
-/// How messages look on the wire.
+/// The flag of a codec.
 #[derive(Debug, Args)]
 pub(crate) struct CodecArgument {
     /// The codec that the server speaks, settings included, as in uvrpc or length-field:size=4
@@ -39,7 +39,7 @@ pub(crate) struct CodecArgument {
     pub(crate) codec: AnyCodec,
 }
 
-/// What a command needs of a codec.
+/// The requirement of a command on its codec.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Need {
     /// Requests for methods by name.
@@ -51,10 +51,10 @@ pub(crate) enum Need {
 }
 
 impl ConnectionArguments {
-    /// A client with all of it, yet to connect.
+    /// Returns a client builder with these settings.
     ///
     /// # Errors
-    /// The poller that the environment names does not exist.
+    /// The environment names a poller that does not exist.
     pub(crate) fn client(&self) -> anyhow::Result<ClientBuilder> {
         let limits = Limits {
             handshake_timeout: self.timeout,
@@ -72,7 +72,7 @@ impl ConnectionArguments {
         is_udp(&self.address)
     }
 
-    /// The codec as it is at this address: over UDP some can say more.
+    /// Returns the codec in the form for this address: over UDP some can express more.
     pub(crate) fn codec(&self) -> AnyCodec {
         let codec = self.codec.codec.clone();
         match self.is_udp() {
@@ -81,11 +81,11 @@ impl ConnectionArguments {
         }
     }
 
-    /// Connects, trying again until the timeout while nobody answers at the address, and has the connection come
-    /// back by itself later.
+    /// Connects, and tries again until the timeout while no server answers at the address. The client reconnects by
+    /// itself later.
     ///
     /// # Errors
-    /// Those of the last attempt.
+    /// The errors of the last attempt.
     pub(crate) fn connect_patiently(&self) -> anyhow::Result<Client> {
         let deadline = Instant::now() + self.timeout;
         let backoff = Backoff::default();
@@ -100,7 +100,7 @@ impl ConnectionArguments {
                 Err(error) => error,
             };
             let pause = backoff.delay(attempt, fastrand::f64());
-            // A server that goes away lets nobody in, but the next one at its address may.
+            // A server that goes away accepts no client, but the next one at its address may.
             let may_pass = match &error {
                 ConnectError::Failed(ConnectFailure::Stream(_) | ConnectFailure::Closed(_)) => true,
                 ConnectError::Failed(ConnectFailure::Refused { reason, .. }) => {
@@ -118,10 +118,10 @@ impl ConnectionArguments {
 }
 
 impl Need {
-    /// Refuses a codec that cannot say what is needed.
+    /// Refuses a codec that does not meet the requirement.
     ///
     /// # Errors
-    /// Names the codecs that can.
+    /// Names the codecs that do.
     pub(crate) fn check(self, codec: &AnyCodec, what: &str) -> Result<(), Failure> {
         if self.is_met(codec) {
             return Ok(());
@@ -166,12 +166,12 @@ pub(crate) fn is_udp(address: &str) -> bool {
     address.starts_with("udp://")
 }
 
-/// A codec with its settings.
+/// Parses a codec with its settings.
 pub(crate) fn parse_codec(text: &str) -> Result<AnyCodec, String> {
     text.parse::<AnyCodec>().map_err(|error| error.to_string())
 }
 
-/// A positive number of seconds.
+/// Parses a positive number of seconds.
 pub(crate) fn parse_seconds(text: &str) -> Result<Duration, String> {
     let seconds: f64 = text
         .parse()
@@ -185,7 +185,7 @@ pub(crate) fn parse_seconds(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// A day: longer waits are mistakes.
+/// Maximum of a day: a longer wait is a mistake.
 const SECONDS_MAX: f64 = 86_400.0;
 
 #[cfg(test)]

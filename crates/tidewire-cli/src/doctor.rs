@@ -1,4 +1,4 @@
-//! `tidewire doctor`: is this machine fit to measure on?
+//! `tidewire doctor`: checks whether this machine is fit to measure on.
 
 use std::process::ExitCode;
 
@@ -17,7 +17,7 @@ pub(crate) struct DoctorArguments {
     json: bool,
 }
 
-/// Examines and prints.
+/// Examines the machine and prints the result.
 pub(crate) fn run(arguments: &DoctorArguments) -> anyhow::Result<ExitCode> {
     let examination = Examination::make();
     let text = if arguments.json {

@@ -1,4 +1,4 @@
-//! What a user sees when something fails: one line of what, its causes, the remedy, and an exit code.
+//! The output of a failed command: one line with the error, its causes, the remedy, and an exit code.
 //!
 //! | code | meaning |
 //! |---|---|
@@ -6,15 +6,14 @@
 //! | 1 | anything else |
 //! | 2 | wrong usage or configuration |
 //! | 3 | no server at the address, or the connection ended |
-//! | 4 | the server refused: the connection, or what it was asked |
+//! | 4 | the server refused the connection or a request |
 //! | 5 | no answer in time, to the hello or to a request |
-//! | 99 | a comparison found what it was told to fail on, or a benchmark lost messages |
+//! | 99 | a comparison found the condition of --fail-on, or a benchmark lost messages |
 //! | 130, 143 | ended by a second Ctrl-C or SIGTERM; see `signals` |
 //!
-//! The libraries' errors are typed, so the code and the remedy follow from the type wherever in the chain
-//! it stands; a subcommand wraps nothing and prints nothing itself. Where only the binary knows what is
-//! wrong, it makes a [`Failure`]. Rejected: a debug dump or a backtrace, which help the author and not the
-//! user.
+//! The libraries' errors are typed, so the type determines the code and the remedy at any position in the chain. A
+//! subcommand wraps nothing and prints nothing itself. For an error that only the binary can detect, it makes a
+//! [`Failure`]. Rejected: a debug dump or a backtrace, which help the author and not the user.
 
 use std::borrow::Cow;
 use std::error::Error;
@@ -40,7 +39,7 @@ use crate::config::ConfigError;
 use crate::output::OutputError;
 use crate::tell::{Stream, tell};
 
-/// An error only the binary can know of.
+/// An error that only the binary can detect.
 #[derive(Debug)]
 pub(crate) struct Failure {
     code: u8,
@@ -49,7 +48,7 @@ pub(crate) struct Failure {
 }
 
 impl Failure {
-    /// The user asked for something that cannot be.
+    /// The settings are invalid.
     pub(crate) fn configuration(
         what: impl Into<String>,
         remedy: impl Into<Cow<'static, str>>,
@@ -57,7 +56,7 @@ impl Failure {
         Self::new(CONFIGURATION, what, remedy)
     }
 
-    /// The server went away for good.
+    /// The server is gone and does not come back.
     pub(crate) fn unreachable(
         what: impl Into<String>,
         remedy: impl Into<Cow<'static, str>>,
@@ -65,17 +64,17 @@ impl Failure {
         Self::new(UNREACHABLE, what, remedy)
     }
 
-    /// The server would not do what it was asked.
+    /// The server refused a request.
     pub(crate) fn refused(what: impl Into<String>, remedy: impl Into<Cow<'static, str>>) -> Self {
         Self::new(REFUSED, what, remedy)
     }
 
-    /// What was measured does not hold.
+    /// A measurement does not meet its condition.
     pub(crate) fn judgement(what: impl Into<String>, remedy: impl Into<Cow<'static, str>>) -> Self {
         Self::new(JUDGEMENT, what, remedy)
     }
 
-    /// Anything else. The remedy may be empty.
+    /// Any other error. The remedy may be empty.
     pub(crate) fn other(what: impl Into<String>, remedy: impl Into<Cow<'static, str>>) -> Self {
         Self::new(OTHER, what, remedy)
     }
@@ -94,10 +93,10 @@ impl fmt::Display for Failure {
 
 impl Error for Failure {}
 
-/// Prints the error to stderr and returns the exit code that belongs to it.
+/// Prints the error to stderr and returns its exit code.
 pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
     let mut text = Vec::new();
-    // Writing to memory cannot fail; and with stderr closed, or stuck, there is nobody to tell.
+    // Writing to memory cannot fail. If stderr is closed or blocked, no error can be reported.
     let _ = write_report(error, &mut text).and_then(|()| tell(Stream::Error, text));
     ExitCode::from(classify(error).0)
 }
@@ -109,7 +108,7 @@ fn write_report(error: &anyhow::Error, out: &mut impl Write) -> std::io::Result<
     writeln!(out, "error: {}", shown(&last))?;
     for cause in error.chain().skip(1) {
         let text = cause.to_string();
-        // Some levels only pass on what the next one says.
+        // Some errors of the chain only repeat the next one.
         if !last.ends_with(&text) {
             writeln!(out, "  because: {}", shown(&text))?;
         }
@@ -122,7 +121,7 @@ fn write_report(error: &anyhow::Error, out: &mut impl Write) -> std::io::Result<
     Ok(())
 }
 
-/// The exit code and, where the error's own text does not hold it, the remedy.
+/// Returns the exit code, and the remedy if the error's own text does not contain it.
 fn classify(error: &anyhow::Error) -> (u8, &str) {
     let found = error.chain().find_map(|cause| {
         if let Some(failure) = cause.downcast_ref::<Failure>() {
@@ -196,7 +195,7 @@ fn classify_request(error: &RequestError) -> (u8, &'static str) {
     }
 }
 
-/// The end of a connection on which a request was waiting.
+/// Classifies the end of a connection on which a request was waiting.
 fn classify_end(reason: CloseReason) -> (u8, &'static str) {
     match reason {
         CloseReason::HandshakeTimeout => (TIMED_OUT, ""),
@@ -292,18 +291,18 @@ fn classify_connect(error: &ConnectError) -> (u8, &'static str) {
             UNREACHABLE,
             "give both sides the same --codec; if they have it, something else than a tidewire server is there",
         ),
-        // The rest of these errors name their remedy themselves.
+        // The other errors contain their remedy.
         ConnectError::Failed(_) => (UNREACHABLE, ""),
         _ => (OTHER, ""),
     }
 }
 
-/// The remedy for a connection that ended, or is not there.
+/// The remedy for a connection that ended, or does not exist.
 const IS_IT_RUNNING: &str =
     "check that the server still runs and speaks this --codec; its log says why it closed";
 
 const OTHER: u8 = 1;
-/// The same as clap's, for a wrong usage.
+/// The same code as clap's, for wrong usage.
 const CONFIGURATION: u8 = 2;
 const UNREACHABLE: u8 = 3;
 const REFUSED: u8 = 4;

@@ -1,4 +1,4 @@
-//! `tidewire completions` and `tidewire man`: what a package ships beside the binary, made from the flags themselves.
+//! `tidewire completions` and `tidewire man`: files for a package, made from the flags themselves.
 
 use std::fs;
 use std::io;
@@ -25,7 +25,7 @@ pub(crate) struct CompletionsArguments {
 #[derive(Debug, Args)]
 #[command(after_help = MAN_EXAMPLES)]
 pub(crate) struct ManArguments {
-    /// Directory for the pages, made if it is not there
+    /// Directory for the pages, which is created if it does not exist
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
 }

@@ -1,8 +1,8 @@
-//! The flags about logging that every command has, and what they mean.
+//! The flags about logging, which every command has.
 //!
-//! Who decides what is logged, first wins: `--log-level`, `RUST_LOG`, a configuration file, the command's own default.
-//! `RUST_LOG` may be set for other programs too, so that one which makes no sense here is passed over with a warning,
-//! unlike a flag or a key.
+//! The level comes from the first of these that is set: `--log-level`, `RUST_LOG`, a configuration file, the command's
+//! own default. `RUST_LOG` may be set for other programs too, so an invalid one is ignored with a warning, unlike a
+//! flag or a key.
 
 use std::path::PathBuf;
 use std::sync::OnceLock;
@@ -11,12 +11,12 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{ArgAction, Args};
 use tidewire::log::{Log, LogBuilder, LogControl, LogError, LogFormat};
 
-/// Where the log goes and what it holds.
+/// The destination and the content of the log.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Logging")]
 pub(crate) struct LogArguments {
-    /// What is logged: off, error, warn, info, debug or trace, or TARGET=LEVEL with commas between several; RUST_LOG is
-    /// the same
+    /// Level of the log: off, error, warn, info, debug or trace, or TARGET=LEVEL with commas between several; RUST_LOG
+    /// is the same
     #[arg(long, value_name = "LEVEL", value_parser = parse_filter)]
     log_level: Option<String>,
 
@@ -33,14 +33,15 @@ pub(crate) struct LogArguments {
     )]
     log_lossy: bool,
 
-    /// How log lines look
+    /// The format of log lines
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     #[arg(value_parser = PossibleValuesParser::new(["text", "json"]).try_map(|name| name.parse::<LogFormat>()))]
     log_format: LogFormat,
 }
 
 impl LogArguments {
-    /// Starts the log. `is_flag` says that the level comes from the command line, `default_level` is the command's own.
+    /// Starts the log. `is_flag` means that the level comes from the command line, `default_level` is the command's
+    /// own.
     ///
     /// # Errors
     /// The log file cannot be opened or written.
@@ -77,14 +78,14 @@ impl LogArguments {
     }
 }
 
-/// Says that the program is about to end, so that nobody waits long for a log that cannot be written.
+/// Announces that the program is about to end, so that no thread waits long for a log that cannot be written.
 pub(crate) fn hurry() {
     if let Some(control) = CONTROL.get() {
         control.hurry();
     }
 }
 
-/// Opens the log file again, which may have been moved away, and says so in it.
+/// Opens the log file again, which may have been moved away, and logs this in it.
 pub(crate) fn reopen() {
     match CONTROL.get().map(LogControl::reopen) {
         Some(Ok(true)) => tracing::info!("the log file was opened again, because of SIGHUP"),
@@ -97,11 +98,11 @@ pub(crate) fn reopen() {
     }
 }
 
-/// The log of this program, once it runs.
+/// The log of this program, once it is started.
 static CONTROL: OnceLock<LogControl> = OnceLock::new();
 
-/// A filter in which every word without a target is a level: a misspelt level would be taken for a target otherwise,
-/// and nothing be logged, without a word.
+/// Parses a filter in which every word without a target is a level. Otherwise a misspelt level would count as a target,
+/// and nothing would be logged, without an error.
 fn parse_filter(text: &str) -> Result<String, String> {
     let builder = LogBuilder::new();
     builder.filter(text).map_err(|error| error.to_string())?;

@@ -1,7 +1,7 @@
-//! The binary `tidewire`: it reads flags, calls the libraries and says what went wrong. Nothing else.
+//! The binary `tidewire`: it reads flags, calls the libraries and reports errors. Nothing else.
 //!
-//! Each subcommand has a file. Exit codes and the shape of error messages are in `failure`, the lines by
-//! which a started server announces itself in `ready`.
+//! Each subcommand has a file. `failure` has the exit codes and the form of error messages, `ready` the lines by which
+//! a started server announces itself.
 
 mod ab;
 mod bench;
@@ -86,7 +86,7 @@ enum Command {
 static ALLOCATOR: CountingAllocator<MiMalloc> = CountingAllocator::over(MiMalloc);
 
 fn main() -> ExitCode {
-    // Wrong usage ends here with clap's exit code 2, which is also ours for a wrong configuration.
+    // Wrong usage ends here with clap's exit code 2, which is also that of a wrong configuration.
     let matches = Arguments::command().get_matches();
     let (arguments, log) = match prepare(matches) {
         Ok(prepared) => prepared,
@@ -119,7 +119,7 @@ fn prepare(mut matches: ArgMatches) -> anyhow::Result<(Arguments, Option<Log>)> 
     Ok((arguments, Some(log)))
 }
 
-/// The command line once more, with the file's values where flags are left out.
+/// Parses the command line once more, with the file's values for flags that are left out.
 fn matches_with_file(path: &Path) -> anyhow::Result<ArgMatches> {
     let mut error = None;
     let command = Arguments::command().mut_subcommand("serve", |serve| {
@@ -160,7 +160,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// Writes what waits in the log, and says if some of it was lost.
+/// Writes the waiting lines of the log, and reports lost ones.
 fn finish(log: Log) {
     let metrics = log.finish();
     if metrics.dropped + metrics.failed > 0 {
@@ -168,16 +168,15 @@ fn finish(log: Log) {
             "log: offered={} written={} dropped={} failed={}\n",
             metrics.offered, metrics.written, metrics.dropped, metrics.failed
         );
-        // With stderr closed, or stuck, there is nobody to tell.
+        // If stderr is closed or blocked, no error can be reported.
         let _ = tell::tell(tell::Stream::Error, text.into());
     }
 }
 
 impl Command {
-    /// The command's flags about its log, and what is logged unless somebody says otherwise.
+    /// Returns the command's flags about its log, and its default level.
     fn log(&self) -> Option<(&LogArguments, &'static str)> {
-        // The conversation, or what is said beside the messages, tells what happens to the connection; log lines would
-        // garble it.
+        // These commands print the events of the connection themselves; log lines would garble their output.
         match self {
             Self::Serve(arguments) => Some((&arguments.log, "info")),
             Self::Chat(arguments) => Some((&arguments.log, "error")),

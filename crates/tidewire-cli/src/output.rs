@@ -1,8 +1,8 @@
-//! Standard output: what a command finds goes there, and a command fails if it cannot.
+//! Standard output: the results of a command go there, and a command fails if it cannot write them.
 //!
-//! Problem: a measurement must not end because its output cannot be written, since its files follow, and it must not
-//! succeed either. Approach: [`print`] writes, flushes and remembers the first failure, and `main` asks [`check`] once for
-//! every command, so that none can forget it. A reader that is gone, as `head` goes when it has enough, is no failure.
+//! Problem: a measurement must not end because its output cannot be written, because its files follow, and it must not
+//! succeed either. Approach: [`print`] writes, flushes and remembers the first failure. `main` calls [`check`] once for
+//! every command, so that no command can omit it. A reader that is gone, like `head` when it has enough, is no failure.
 //! Rejected: `println!`, which panics, and ignoring the result, which reports success for a full disk.
 
 use std::io;
@@ -12,7 +12,7 @@ use thiserror::Error;
 
 use crate::tell::{self, Stream};
 
-/// Standard output took no more. Make room where it goes, or send it somewhere else.
+/// Standard output took no more bytes. Make room at its destination, or redirect it.
 #[derive(Debug, Error)]
 #[error("cannot write to standard output")]
 pub(crate) struct OutputError {
@@ -20,18 +20,18 @@ pub(crate) struct OutputError {
     source: io::Error,
 }
 
-/// Writes a text to standard output at once. A failure is told by [`check`].
+/// Writes a text to standard output at once. [`check`] reports a failure.
 pub(crate) fn print(text: impl AsRef<[u8]>) {
     let text = text.as_ref().to_vec();
     remember(tell::write_until_signal(Stream::Out, text));
 }
 
-/// Writes a line to standard output at once. A failure is told by [`check`].
+/// Writes a line to standard output at once. [`check`] reports a failure.
 pub(crate) fn print_line(text: impl std::fmt::Display) {
     print(format!("{text}\n"));
 }
 
-/// Writes a line to standard error at once: progress, which needs no reader.
+/// Writes a line of progress to standard error at once. It needs no reader.
 pub(crate) fn note(text: impl std::fmt::Display) {
     // A closed standard error is no reason to stop.
     let _ = tell::write_until_signal(Stream::Error, format!("{text}\n").into());
@@ -47,7 +47,7 @@ pub(crate) fn remember(result: io::Result<()>) {
     }
 }
 
-/// Whether all that was written until now has arrived, or nobody reads it.
+/// Whether all output so far was written, or has no reader.
 ///
 /// # Errors
 /// The first failure of writing.
@@ -56,7 +56,7 @@ pub(crate) fn check() -> Result<(), OutputError> {
     first.take().map_or(Ok(()), |source| Err(source.into()))
 }
 
-/// Whether whoever read our output is gone, as `head` goes when it has enough.
+/// Whether the reader of the output is gone, like `head` when it has enough.
 pub(crate) fn is_closed(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::BrokenPipe
 }

@@ -1,14 +1,14 @@
-//! How bytes of strangers become JSON.
+//! Converts untrusted bytes to JSON.
 //!
-//! JSON may stand on a terminal, too, which obeys control characters. How they are kept from people's terminals
-//! otherwise is told in [`tidewire_proto::text`].
+//! JSON may be printed on a terminal, too, which obeys control characters. [`tidewire_proto::text`] describes how they
+//! are kept from terminals otherwise.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value};
 use tidewire_proto::text::escape_json;
 
-/// The JSON of a value, for a line that may stand on a terminal.
+/// Returns the JSON of a value, for a line that a terminal may show.
 pub(crate) fn json_text(value: &Value) -> String {
     escape_json(&value.to_string()).into_owned()
 }

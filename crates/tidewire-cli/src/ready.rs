@@ -1,4 +1,5 @@
-//! The lines by which a started server says where it listens: written by `serve`, read by whoever started it.
+//! The lines that announce the addresses of a started server: `serve` writes them, and the program that started it
+//! reads them.
 //!
 //! ```text
 //! listening on tcp://127.0.0.1:41873
@@ -6,11 +7,10 @@
 //! ready codec=tw1 lanes=1 poller=epoll
 //! ```
 //!
-//! One `listening on` line for each address, with the real port where port 0 was asked for, then exactly one
-//! `ready` line: by then every address accepts connections. Both sides of the format live here so that they
-//! cannot drift apart. Rejected: a port in a file (needs a path to agree on and a clean-up), a fixed port
-//! (taken sooner or later). For programs that would rather read JSON there is
-//! one object instead.
+//! There is one `listening on` line for each address, with the chosen port in place of port 0, then exactly one `ready`
+//! line: by then every address accepts connections. Both sides of the format are here so that they stay the same.
+//! Rejected: a port in a file (it needs an agreed path and a clean-up), and a fixed port (another program takes it
+//! sooner or later). Programs that prefer JSON get one object instead.
 
 use std::fmt;
 use std::io::{self, BufRead, Write};
@@ -20,27 +20,27 @@ use thiserror::Error;
 
 use crate::payload::json_text;
 
-/// What a server says once it accepts connections.
+/// The announcement of a server that accepts connections.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Ready {
-    /// Where it listens, as addresses to connect to.
+    /// Its addresses, to connect to.
     pub(crate) addresses: Vec<String>,
     /// Name of its codec.
     pub(crate) codec: String,
-    /// How many lanes it has.
+    /// The number of its lanes.
     pub(crate) lanes: usize,
     /// Name of their poller.
     pub(crate) poller: String,
 }
 
-/// A server's output did not become the lines above.
+/// The error of a server's output that is not these lines.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub(crate) enum ReadyError {
-    /// The output ended first: the server did not start, and its stderr says why.
+    /// The output ended first: the server did not start, and its stderr has the reason.
     #[error("the server ended before it was ready")]
     Ended,
-    /// The output is that of another program, or of another version.
+    /// The output is that of another program or version.
     #[error("the server said {0:?}, which is neither an address nor readiness")]
     Unexpected(String),
     /// The output could not be read.
@@ -49,10 +49,10 @@ pub(crate) enum ReadyError {
 }
 
 impl Ready {
-    /// Writes the lines and flushes, because whoever waits for them reads a pipe.
+    /// Writes the lines and flushes, because the reader waits at a pipe.
     ///
     /// # Errors
-    /// Those of `out`.
+    /// The errors of `out`.
     pub(crate) fn print(&self, out: &mut impl Write) -> io::Result<()> {
         write!(out, "{self}")?;
         out.flush()
@@ -61,7 +61,7 @@ impl Ready {
     /// Writes all of it as one JSON object in a line, and flushes.
     ///
     /// # Errors
-    /// Those of `out`.
+    /// The errors of `out`.
     pub(crate) fn print_json(&self, out: &mut impl Write) -> io::Result<()> {
         let Self {
             addresses,

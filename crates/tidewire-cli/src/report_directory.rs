@@ -1,14 +1,14 @@
-//! The directory that a measurement's report goes to.
+//! The directory of a measurement's report.
 
 use std::path::Path;
 
 use crate::failure::Failure;
 
-/// Checks that files can be written into the directory, and makes it if it is not there: a minute of measuring must not
-/// end at a directory that cannot be written.
+/// Checks that files can be written into the directory, and creates it if it does not exist: a directory that cannot be
+/// written must not waste a minute of measuring.
 ///
 /// # Errors
-/// They cannot.
+/// They cannot be written.
 pub(crate) fn check_directory(directory: &Path) -> anyhow::Result<()> {
     let probe = directory.join(".tidewire-probe");
     std::fs::create_dir_all(directory)

@@ -1,12 +1,12 @@
-//! Handles signals: the first Ctrl-C or termination signal asks a command to end, the second ends it at once.
+//! Handles signals: the first Ctrl-C or termination signal makes a command end, the second ends it at once.
 //!
-//! A signal handler may do next to nothing, so the handler only wakes a thread, and that never waits for anything the
-//! command waits for. Rejected: checking a flag now and then, which makes Ctrl-C feel slow or costs wake-ups.
+//! A signal handler may do very little, so the handler only wakes a thread, which never waits for anything that the
+//! command waits for. Rejected: checking a flag from time to time, which makes Ctrl-C slow or costs wake-ups.
 //!
-//! A command that was asked to end may hang in something that it has no power over, such as a pipe that nobody reads. So
-//! it has a time for its way out, after which it is ended as by a second signal.
+//! A command that was told to end may be blocked by something outside its control, such as a pipe without a reader. It
+//! therefore has a limited time to end, after which it is ended as by a second signal.
 //!
-//! The hang-up signal opens the log of a server again, and ends every other command, as is the system's default.
+//! The hang-up signal reopens the log of a server. It ends every other command, which is the system's default.
 
 use std::io;
 use std::process;
@@ -20,12 +20,12 @@ use signal_hook::iterator::Signals;
 
 use crate::{logging, tell};
 
-/// A function that runs once, before the process is ended at once.
+/// A function that runs once, just before the process is ended at once.
 type LastAct = Arc<Mutex<Option<Box<dyn FnOnce() + Send>>>>;
 
-/// From now on the first interrupt or termination signal calls `begin`, and the second ends the process at once, with the
-/// exit code that shells give to the signal. So does the end of `within`, counted from the first one. `last` is called
-/// before that, and waited for a moment.
+/// Installs the handlers. From now on the first interrupt or termination signal calls `begin`, and the second ends the
+/// process at once, with a shell's exit code of the signal. So does the end of `within`, counted from the first signal.
+/// Before that, `last` is called and has a moment to finish.
 ///
 /// # Errors
 /// The system refused the handler or the thread.
@@ -55,7 +55,7 @@ pub(crate) fn watch(
     Ok(())
 }
 
-/// From now on the hang-up signal opens the log file again, in place of ending the process.
+/// Makes the hang-up signal reopen the log file from now on, instead of ending the process.
 ///
 /// # Errors
 /// The system refused the handler or the thread.
@@ -71,7 +71,7 @@ pub(crate) fn reopen_log_at_hangup() -> io::Result<()> {
     Ok(())
 }
 
-/// Ends the process when its time is over. Without another thread it can still be ended by a second signal.
+/// Ends the process when its time is over. If no thread can be started, a second signal can still end it.
 fn end_within(within: Duration, signal: i32, last: LastAct) {
     let thread = thread::Builder::new().name("tidewire-overtime".to_owned());
     let _ = thread.spawn(move || {
@@ -82,12 +82,12 @@ fn end_within(within: Duration, signal: i32, last: LastAct) {
 
 fn end_at_once(signal: i32, last: &LastAct) -> ! {
     static IS_ENDING: AtomicBool = AtomicBool::new(false);
-    // A signal that comes while the last act waits does not wait for it.
+    // A signal that comes while the last act runs does not wait for it.
     if !IS_ENDING.swap(true, Ordering::SeqCst) {
         let act = last.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(act) = act {
             let (done, is_done) = mpsc::channel();
-            // It may hang as the command does, and without a thread it is left out.
+            // The last act may block like the command, and is left out if no thread can be started.
             let _ = thread::Builder::new().spawn(move || {
                 act();
                 // The process may be gone.
@@ -99,5 +99,5 @@ fn end_at_once(signal: i32, last: &LastAct) -> ! {
     process::exit(128 + signal);
 }
 
-/// How long the last act may take: as good as at once for whoever pressed Ctrl-C twice, and long enough on a busy machine.
+/// The maximum time of the last act: short for a user who pressed Ctrl-C twice, and long enough on a busy machine.
 const LAST_ACT: Duration = Duration::from_secs(1);

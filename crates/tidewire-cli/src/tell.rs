@@ -1,8 +1,8 @@
-//! Words that cannot hold a command up: written to stdout and stderr by a thread of their own.
+//! Writes to stdout and stderr on a thread of its own, so that they cannot block a command.
 //!
-//! A pipe that nobody reads takes nothing for ever, and whoever waits for it cannot be ended. So a thread of its own
-//! writes, and the process ends without it. After the first that was waited for in vain no other is. Before a command
-//! is told to end it waits for its reader as long as it takes; from then on, for a moment.
+//! A pipe without a reader takes nothing for ever, and a thread that waits for it cannot be ended. Therefore a thread
+//! of its own writes, and the process can end without it. After one wait has failed, no other text is waited for.
+//! Before a command is told to end, it waits for its reader as long as necessary; afterwards, for a moment.
 
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,7 +10,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
 
-/// Where words go.
+/// The destination of a text.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Stream {
     Out,
@@ -20,7 +20,7 @@ pub(crate) enum Stream {
 /// Writes all of it, or gives up after a moment.
 ///
 /// # Errors
-/// Those of the stream, and [`io::ErrorKind::TimedOut`].
+/// The errors of the stream, and [`io::ErrorKind::TimedOut`].
 pub(crate) fn tell(stream: Stream, text: Vec<u8>) -> io::Result<()> {
     write_all(stream, text, || true)
 }
@@ -28,17 +28,17 @@ pub(crate) fn tell(stream: Stream, text: Vec<u8>) -> io::Result<()> {
 /// Writes all of it, however long that takes. If the command is told to end, it gives up a moment later.
 ///
 /// # Errors
-/// Those of the stream, and [`io::ErrorKind::TimedOut`].
+/// The errors of the stream, and [`io::ErrorKind::TimedOut`].
 pub(crate) fn write_until_signal(stream: Stream, text: Vec<u8>) -> io::Result<()> {
     write_all(stream, text, || IS_ENDING.load(Ordering::Relaxed))
 }
 
-/// The command is told to end: from now on no text is waited for longer than a moment.
+/// Notes that the command is told to end: from now on no text is waited for longer than a moment.
 pub(crate) fn hurry() {
     IS_ENDING.store(true, Ordering::Relaxed);
 }
 
-/// Writes all of it, and gives up a moment after `is_ending` holds.
+/// Writes all of it, and gives up a moment after `is_ending` returns true.
 fn write_all(stream: Stream, text: Vec<u8>, is_ending: impl Fn() -> bool) -> io::Result<()> {
     static IS_STUCK: [AtomicBool; 2] = [const { AtomicBool::new(false) }; 2];
     let is_stuck = &IS_STUCK[stream as usize];
@@ -49,7 +49,7 @@ fn write_all(stream: Stream, text: Vec<u8>, is_ending: impl Fn() -> bool) -> io:
     thread::Builder::new()
         .name("tidewire-tell".to_owned())
         .spawn(move || {
-            // It fails only after the caller has stopped waiting. The result has no reader then.
+            // The call fails only after the caller has stopped waiting. The result then has no reader.
             let _ = done.send(write(stream, &text));
         })?;
     while !is_ending() {
@@ -79,8 +79,8 @@ fn write(stream: Stream, text: &[u8]) -> io::Result<()> {
 /// Whether the command was told to end.
 static IS_ENDING: AtomicBool = AtomicBool::new(false);
 
-/// How often whoever waits for a reader looks for the signal.
+/// The interval at which a waiting command checks for the signal.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// How long somebody may take to read what stands before.
+/// The time that a reader has for the text before.
 const REPLY_WAIT_MAX: Duration = Duration::from_secs(2);

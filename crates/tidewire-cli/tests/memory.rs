@@ -1,5 +1,6 @@
-//! A server under attack with little memory: the real binary under a hard limit of its address space, far below what the
-//! attack asks for. It must stay, the well-behaved must notice nothing, and every message must be accounted for.
+//! A server under attack with little memory: the real binary under a hard limit of its address space, far below the
+//! memory of the attack. It must survive, well-behaved clients must not be affected, and every message must be
+//! accounted for.
 #![allow(
     clippy::unwrap_used,
     reason = "a failure in a helper fails the test that called it"
@@ -18,7 +19,7 @@ use tidewire_io::descriptors::raise_descriptor_limit;
 use tidewire_proto::body::{GapBody, SubscribeBody};
 use tidewire_testkit::{Peer, Wire, hello_frame, wait_until};
 
-/// One stalled subscriber with 256 topics cost 2.35 GB, and each half-sent frame 1.1 MB.
+/// The bug: one stalled subscriber with 256 topics cost 2.35 GB, and each half-sent frame 1.1 MB.
 #[test]
 fn a_server_short_of_memory_outlives_an_attack_and_serves_those_who_keep_up() {
     raise_descriptor_limit().unwrap();
@@ -35,14 +36,14 @@ fn a_server_short_of_memory_outlives_an_attack_and_serves_those_who_keep_up() {
     let half_sent: Vec<TcpStream> = (0..HALF_FRAMES)
         .filter_map(|_| send_half(&server))
         .collect();
-    // Both at once, with an attacker that is already inside.
+    // Both attacks at once, with an attacker that is connected already.
     stall(&server, None);
 
     let exchanged: u64 = well_behaved.into_iter().map(WellBehaved::finish).sum();
     assert!(exchanged > 0);
     drop((silent, half_sent));
     server.wait_until_resident_below(base_bytes + RESIDENT_BYTES_LEFT);
-    // A newcomer is welcome again.
+    // A new client is accepted again.
     wait_until("a newcomer is accepted", || {
         let mut wire = Wire::connect(&server.endpoint).ok()?;
         wire.write_all(&hello_frame()).ok()?;
@@ -107,7 +108,7 @@ impl Server {
         }
     }
 
-    /// A peer that has shaken hands, unless the server was too short of memory for another.
+    /// Opens a peer after its handshake, or `None` if the server was too short of memory.
     fn peer(&self) -> Option<Peer> {
         let mut wire = Wire::connect(&self.endpoint).unwrap();
         wire.write_all(&hello_frame()).ok()?;
@@ -131,7 +132,7 @@ impl Server {
         });
     }
 
-    /// Ends it in order. Returns what it did.
+    /// Ends it in order. Returns its summary.
     fn end(&mut self) -> Value {
         drop(self.child.stdin.take());
         let served = self.lines.next().unwrap().unwrap();
@@ -179,21 +180,21 @@ impl WellBehaved {
                     heard += 1;
                 }
             }
-            // Nothing was refused to the publisher.
+            // No message of the publisher was refused.
             assert_eq!(ask(&mut publisher, Kind::Request, b"").unwrap().id, 1);
             heard
         });
         Self { stop, thread }
     }
 
-    /// Ends it. Returns how many messages came, each of them once and in order.
+    /// Ends it. Returns the number of messages that came, each of them once and in order.
     fn finish(self) -> u64 {
         self.stop.store(true, Ordering::SeqCst);
         self.thread.join().unwrap()
     }
 }
 
-/// A subscriber that does not read, and enough publications for it to fill the memory limit several times.
+/// Opens a subscriber that does not read, and publishes enough messages to fill the memory limit several times.
 fn stall(server: &Server, policy: Option<Policy>) {
     let (Some(mut stalled), Some(mut publisher)) = (server.peer(), server.peer()) else {
         return;
@@ -212,10 +213,10 @@ fn stall(server: &Server, policy: Option<Policy>) {
     for number in 0..FLOOD_MESSAGES {
         publish(&mut publisher, &topics[number % 16], &[7; FLOOD_BYTES]);
     }
-    // All of it was handled when this is answered. What was refused is told before.
+    // This answer means that all messages were handled. Refusals come before it.
     while ask(&mut publisher, Kind::Request, b"").is_none() {}
     if policy == Some(Policy::DropOldest) {
-        // The session stays, and learns what it lost.
+        // The session stays, and gets the number of its lost messages.
         let lost = std::iter::from_fn(|| stalled.receive()).find_map(|message| {
             let gap = GapBody::decode(&message.payload);
             (message.kind == Kind::Gap).then(|| gap.unwrap())
@@ -224,7 +225,7 @@ fn stall(server: &Server, policy: Option<Policy>) {
     }
 }
 
-/// A session that sends a part of a frame. The server may end it at any time.
+/// Opens a session that sends a part of a frame. The server may end it at any time.
 fn send_half(server: &Server) -> Option<TcpStream> {
     let Wire::Tcp(mut stream) = server.peer()?.into_wire() else {
         return None;
@@ -245,7 +246,7 @@ fn subscribe(peer: &mut Peer, pattern: &str, policy: Option<Policy>) {
     assert_eq!(answer.kind, Kind::Reply, "{answer:?}");
 }
 
-/// Sends a frame that is answered. Returns the answer, or nothing if something else came.
+/// Sends a request. Returns the answer, or `None` if another message came.
 fn ask(peer: &mut Peer, kind: Kind, payload: &[u8]) -> Option<OwnedMessage> {
     peer.send(&Message::with_id(kind, 0, 1, payload));
     let answer = peer.receive().expect("an answer, not the end");
@@ -260,27 +261,28 @@ fn tw1() -> AnyCodec {
     AnyCodec::by_name("tw1").unwrap()
 }
 
-/// The limit of the server's account.
+/// The memory limit of the server.
 const MEMORY_BYTES_MAX: u64 = 64 << 20;
 
-/// The limit of its address space: the account, as much again for what the allocator does not use, and what the process maps
-/// before it serves.
+/// The limit of its address space: the memory limit, as much again for the allocator's unused memory, and the mappings
+/// of the process before it serves.
 const ADDRESS_SPACE_BYTES: u64 = 288 << 20;
 
-/// How much more than before the attack may be resident after it: what lanes keep to reuse, and the allocator's pages.
+/// The additional resident memory that is allowed after the attack: buffers that lanes keep for reuse, and the
+/// allocator's pages.
 const RESIDENT_BYTES_LEFT: u64 = 48 << 20;
 
-/// Messages of a well-behaved publisher that are under way at once.
+/// The number of messages of a well-behaved publisher in flight.
 const WINDOW: u64 = 16;
 
 const SILENT: usize = 2_000;
 
 const STALL_ROUNDS: usize = 2;
 
-/// A round of the flood asks for 16 times its bytes: 128 MiB.
+/// A round of the flood requires 16 times its bytes: 128 MiB.
 const FLOOD_MESSAGES: usize = 2_048;
 const FLOOD_BYTES: usize = 4_096;
 
-/// Together 192 MiB.
+/// Together they are 192 MiB.
 const HALF_FRAMES: usize = 768;
 const HALF_FRAME_BYTES: usize = 256 << 10;

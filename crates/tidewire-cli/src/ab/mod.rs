@@ -1,9 +1,9 @@
-//! `tidewire ab`: two binaries, run in turns, and whether they differ.
+//! `tidewire ab`: runs two binaries in turns and compares them.
 //!
-//! A machine drifts: it warms up, its neighbours come and go. So the two are run in pairs, and every other pair
-//! the other way round (A B, B A, A B, …), which gives a steady drift to both alike. Before that A is run against
-//! itself in the same way, to learn what this machine shows when nothing has changed. Each run is a fresh process
-//! that starts a fresh server: within one process runs share what a start decides, such as where memory lies.
+//! A machine drifts: it warms up, and other loads come and go. The two are therefore run in pairs, every other pair in
+//! reverse order (A B, B A, A B, …), so that a steady drift affects both equally. Before that A is run against itself
+//! in the same way, to learn what this machine shows without a change. Each run is a fresh process that starts a fresh
+//! server: runs within one process would share what a start decides, such as memory addresses.
 
 mod side;
 
@@ -59,7 +59,7 @@ pub(crate) struct AbArguments {
     load_arguments: Vec<String>,
 }
 
-/// Runs both and compares them; exit codes as those of `compare`.
+/// Runs both and compares them. The exit codes are those of `compare`.
 pub(crate) fn run(arguments: &AbArguments) -> anyhow::Result<ExitCode> {
     let noise = arguments
         .noise
@@ -96,7 +96,7 @@ pub(crate) fn run(arguments: &AbArguments) -> anyhow::Result<ExitCode> {
     arguments.judgement.conclude(&comparison)
 }
 
-/// What all runs of a comparison share.
+/// The common state of all runs of a comparison.
 struct Series<'a> {
     arguments: &'a AbArguments,
     stop: Arc<AtomicBool>,
@@ -118,7 +118,7 @@ impl<'a> Series<'a> {
         })?;
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
-        // The run under way is told to end, and then waited for.
+        // The present run gets a stop signal, and the command waits for it.
         signals::watch(
             Some(WAY_OUT),
             move || stopped.store(true, Ordering::Relaxed),
@@ -127,7 +127,7 @@ impl<'a> Series<'a> {
         Ok(Self { arguments, stop })
     }
 
-    /// Runs pairs into two directories, every other pair the other way round; nothing when the user stopped it.
+    /// Runs pairs into two directories, every other pair in reverse order. Returns `None` when the user stopped it.
     fn run(
         &self,
         phase: &str,
@@ -161,7 +161,7 @@ impl<'a> Series<'a> {
         Ok(Some((first, second)))
     }
 
-    /// Makes one run and returns its report; nothing when the user stopped it.
+    /// Makes one run and returns its report, or `None` when the user stopped it.
     fn run_one(
         &self,
         side: &Side<'_>,
@@ -182,7 +182,7 @@ impl<'a> Series<'a> {
     }
 }
 
-/// The sides in the order of a pair: A B, B A, A B, …
+/// Returns the order of the sides in a pair: A B, B A, A B, …
 fn order(pair: u16) -> [usize; 2] {
     if pair.is_multiple_of(2) {
         [0, 1]
@@ -210,16 +210,16 @@ fn write_json(path: &Path, value: &impl serde::Serialize) -> anyhow::Result<()> 
     fs::write(path, json).with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// How long it may take after the first signal. A run that is told to stop is killed after half of that.
+/// The maximum time to end after the first signal. A run that was told to stop is killed after half of that.
 const WAY_OUT: Duration = Duration::from_secs(30);
 
-/// Directories of the two sides.
+/// The directories of the two sides.
 const SIDES: [&str; 2] = ["a", "b"];
 
-/// Directories of A against itself.
+/// The directories of A against itself.
 const NOISE_SIDES: [&str; 2] = ["noise-1", "noise-2"];
 
-/// What a shell calls an interrupt.
+/// A shell's exit code of an interrupt.
 const INTERRUPTED: u8 = 130;
 
 const EXAMPLES: &str = "\

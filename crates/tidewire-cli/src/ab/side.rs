@@ -14,14 +14,14 @@ use tidewire_load::report::JSON_FILE;
 
 use crate::failure::Failure;
 
-/// A binary and where its reports go.
+/// A binary and the directory of its reports.
 #[derive(Debug)]
 pub(super) struct Side<'a> {
     pub(super) binary: &'a Path,
     pub(super) directory: PathBuf,
 }
 
-/// How a run ended.
+/// The end of a run.
 #[derive(Debug)]
 pub(super) enum Ended {
     /// It wrote its report.
@@ -31,9 +31,9 @@ pub(super) enum Ended {
 }
 
 impl Side<'_> {
-    /// The command of a run.
+    /// Returns the command of a run.
     pub(super) fn command(&self, pair: usize, scenario: &Path, further: &[String]) -> Command {
-        // A name without a slash would be looked for in PATH, even where such a file lies right here.
+        // PATH is searched for a name without a slash, even if the present directory has such a file.
         let here = self.binary.is_file();
         let binary = here
             .then(|| std::path::absolute(self.binary).ok())
@@ -49,7 +49,7 @@ impl Side<'_> {
         command
     }
 
-    /// Runs it to its end, at most `longest`. What it prints goes into a file beside its report.
+    /// Runs it to its end, at most for `longest`. Its output goes into a file beside its report.
     pub(super) fn run(
         &self,
         pair: usize,
@@ -79,7 +79,7 @@ impl Side<'_> {
         }
         let report = directory.join(JSON_FILE);
         match status {
-            // It says by its exit code what it found; whether it found anything says the report.
+            // Its exit code is about its result; the report says whether it has one.
             Some(_) if report.is_file() => Ok(Ended::Reported {
                 report,
                 secs: started.elapsed().as_secs_f64(),
@@ -90,7 +90,7 @@ impl Side<'_> {
     }
 
     fn run_directory(&self, pair: usize) -> PathBuf {
-        // Numbered so that the order of the names is that of the runs.
+        // The number makes the order of the names that of the runs.
         self.directory.join(format!("{:03}", pair + 1))
     }
 
@@ -116,11 +116,11 @@ impl Side<'_> {
     }
 }
 
-/// A child that does not outlive this process's interest in it.
+/// A child process that is killed when it is dropped.
 struct Running(Child);
 
 impl Running {
-    /// Its status; nothing when it had to be ended because it took too long or was to be stopped.
+    /// Waits for its status. Returns `None` when it took too long or had to stop, and was ended.
     fn wait(&mut self, deadline: Instant, stop: &AtomicBool) -> io::Result<Option<ExitStatus>> {
         while Instant::now() < deadline && !stop.load(Ordering::Relaxed) {
             if let Some(status) = self.0.try_wait()? {
@@ -128,7 +128,7 @@ impl Running {
             }
             thread::sleep(LOOK_EVERY);
         }
-        // It closes its step and writes what it has; a terminal's Ctrl-C has reached it anyway.
+        // The run closes its step and writes its report. A terminal's Ctrl-C has reached it anyway.
         let _ = kill_process(Pid::from_child(&self.0), Signal::TERM);
         let deadline = Instant::now() + STOP_MAX;
         while Instant::now() < deadline && self.0.try_wait()?.is_none() {
@@ -147,14 +147,14 @@ impl Drop for Running {
     }
 }
 
-/// Name of the file for what a run prints.
+/// The name of the file for the output of a run.
 const OUTPUT_FILE: &str = "output.txt";
 
-/// Lines of a failed run's output that are shown.
+/// The number of lines of a failed run's output that an error shows.
 const LINES_SHOWN: usize = 5;
 
-/// Often enough for runs of seconds, and too rarely to be felt by what is measured.
+/// The pause between two checks: short enough for runs of seconds, and long enough not to disturb the measurement.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// Longest wait for a run that was told to stop.
+/// Maximum wait for a run that was told to stop.
 const STOP_MAX: Duration = Duration::from_secs(15);

@@ -70,13 +70,13 @@ pub(crate) struct BenchArguments {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Pin {
-    /// The server on one core and the driver on another, where there are two
+    /// The server on one core and the driver on another, if there are two
     Auto,
-    /// Wherever the system puts them
+    /// The system chooses
     Off,
 }
 
-/// Runs the suites and writes what they found.
+/// Runs the suites and writes the results.
 pub(crate) fn run(arguments: &BenchArguments) -> anyhow::Result<ExitCode> {
     let chosen = chosen(arguments)?;
     if arguments.list {
@@ -87,7 +87,7 @@ pub(crate) fn run(arguments: &BenchArguments) -> anyhow::Result<ExitCode> {
     let mut teller = Teller::new();
     let options = options(arguments, suites, &mut teller)?;
     let stop = Arc::clone(&options.stop);
-    // It waits for the run under way. Its programs end with this process, when their standard input ends.
+    // The command waits for the present run. Its programs end with this process, when their standard input ends.
     signals::watch(
         Some(WAY_OUT),
         move || stop.store(true, Ordering::Relaxed),
@@ -98,7 +98,7 @@ pub(crate) fn run(arguments: &BenchArguments) -> anyhow::Result<ExitCode> {
     let mut failure = None;
     let report = bench::run(&options, machine, &mut |progress| {
         teller.tell(progress);
-        // What was measured in an hour must not wait for the end of the next one to be safe.
+        // The results of an hour are saved at once and not at the end of the next suite.
         if let Progress::Suite { report } = progress
             && let Err(error) = write(report, &arguments.out)
         {
@@ -113,7 +113,7 @@ pub(crate) fn run(arguments: &BenchArguments) -> anyhow::Result<ExitCode> {
     show(&report, &arguments.out)
 }
 
-/// Writes the results in all their forms, prints the tables and says what they come to.
+/// Writes the results in all their forms, prints the tables and the verdict.
 pub(crate) fn show(report: &BenchReport, directory: &Path) -> anyhow::Result<ExitCode> {
     let written = write(report, directory)?;
     output::print(report.to_markdown());
@@ -122,7 +122,7 @@ pub(crate) fn show(report: &BenchReport, directory: &Path) -> anyhow::Result<Exi
     conclude(report)
 }
 
-/// The suites of the names given, or all, with the rows that are wanted, as far as they have any.
+/// Returns the named suites, or all, with the chosen rows, as far as they have any.
 fn chosen(arguments: &BenchArguments) -> Result<Vec<(&'static Suite, Vec<RowPlan>)>, Failure> {
     let suites = named(&arguments.suites)?;
     let chosen = choose(&suites, arguments.quick, &arguments.row_texts);
@@ -138,7 +138,7 @@ fn chosen(arguments: &BenchArguments) -> Result<Vec<(&'static Suite, Vec<RowPlan
     Ok(chosen)
 }
 
-/// The suites of these names, or all.
+/// Returns the suites of these names, or all.
 fn named(names: &[String]) -> Result<Vec<&'static Suite>, Failure> {
     if names.is_empty() {
         return Ok(SUITES.iter().collect());
@@ -198,13 +198,13 @@ fn options(
         missing_peers,
         cores,
         patience: Patience::default(),
-        // Quick figures are not to be quoted, so they are not worth a second run.
+        // Quick figures are not for quoting, so they need no second run.
         again_max: if arguments.quick { 0 } else { AGAIN_MAX },
         stop: Arc::new(AtomicBool::new(false)),
     })
 }
 
-/// Prints what there is: what a suite is about as a comment, and each row as the command that measures it.
+/// Prints the chosen suites: the purpose of a suite as a comment, and each row as the command that measures it.
 fn list(chosen: &[(&'static Suite, Vec<RowPlan>)], quick: bool) -> anyhow::Result<ExitCode> {
     let mut text = String::new();
     let quick = if quick { " --quick" } else { "" };
@@ -220,7 +220,7 @@ fn list(chosen: &[(&'static Suite, Vec<RowPlan>)], quick: bool) -> anyhow::Resul
     Ok(ExitCode::SUCCESS)
 }
 
-/// A text as a shell takes it for one word.
+/// Quotes a text so that a shell takes it as one word.
 fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', "'\\''"))
 }
@@ -256,19 +256,19 @@ fn conclude(report: &BenchReport) -> anyhow::Result<ExitCode> {
     .into())
 }
 
-/// How often at most a run that the machine disturbed is made again.
+/// The maximum number of repetitions of a run that the machine disturbed.
 const AGAIN_MAX: usize = 2;
 
-/// Shortest window, in seconds: in a shorter one there is nothing to see.
+/// Shortest window, in seconds; a shorter one shows nothing.
 const WINDOW_SECS_MIN: f64 = 0.01;
 
-/// Longest.
+/// Longest window, in seconds.
 const WINDOW_SECS_MAX: f64 = 3_600.0;
 
-/// What a shell calls an interrupt.
+/// A shell's exit code of an interrupt.
 const INTERRUPTED: u8 = 130;
 
-/// How long the run under way may take after the first signal, before its programs end as by a second one.
+/// The maximum time of the present run after the first signal. Then its programs end as by a second signal.
 const WAY_OUT: Duration = Duration::from_secs(30);
 
 const EXAMPLES: &str = "\

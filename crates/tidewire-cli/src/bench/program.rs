@@ -1,4 +1,4 @@
-//! The hidden commands by which the benchmark plays its own two programs: `tidewire bench-program SIDE PART …`.
+//! The hidden commands that run the benchmark's own two programs: `tidewire bench-program SIDE PART …`.
 
 use std::process::ExitCode;
 
@@ -14,7 +14,7 @@ use crate::failure::Failure;
 /// Play a program of the benchmark.
 #[derive(Args, Debug)]
 pub(crate) struct ProgramArguments {
-    /// Which one.
+    /// The program.
     #[arg(value_enum)]
     side: SideName,
     #[command(subcommand)]
@@ -31,18 +31,18 @@ enum SideName {
 
 #[derive(Debug, Subcommand)]
 enum Part {
-    /// Say what it can do.
+    /// Print the abilities of the program.
     Describe,
     /// Play the server.
     Serve {
-        /// What to do, as JSON.
+        /// The work, as JSON.
         work: String,
     },
     /// Play the driver.
     Drive {
-        /// Where the server is.
+        /// The address of the server.
         address: String,
-        /// What to do, as JSON.
+        /// The work, as JSON.
         work: String,
     },
 }

@@ -1,5 +1,5 @@
-//! What is said on standard error while a benchmark runs: one line that is written over on a terminal, or a line for
-//! each row elsewhere.
+//! The progress of a benchmark on standard error: one line that is overwritten on a terminal, or a line for each row
+//! elsewhere.
 
 use std::io::IsTerminal;
 use std::time::Duration;
@@ -9,10 +9,10 @@ use tidewire_load::bench::{BenchOptions, Progress, estimates};
 use crate::output;
 use crate::tell::{self, Stream};
 
-/// Tells what happens.
+/// Prints the progress.
 pub(super) struct Teller {
     is_terminal: bool,
-    /// The row that was spoken of last.
+    /// The row of the last line.
     row: String,
 }
 
@@ -24,7 +24,7 @@ impl Teller {
         }
     }
 
-    /// Says what is about to happen.
+    /// Announces the benchmark.
     pub(super) fn begin(&self, options: &BenchOptions) {
         let about = |secs: f64| duration(Duration::from_secs_f64(secs));
         let estimates = estimates(options);
@@ -81,7 +81,7 @@ impl Teller {
         }
     }
 
-    /// The last line gives way to what follows.
+    /// Clears the last line for the output that follows.
     pub(super) fn end(&self) {
         if self.is_terminal {
             write_error("\r\x1b[K".to_owned());

@@ -1,22 +1,22 @@
-//! What a typed line means.
+//! Parses a typed line.
 //!
-//! A line is something to say unless it starts with a slash; two slashes say a line that starts with one. No name
-//! holds a space, so that one ends where the first space is.
+//! A line is a message unless it starts with a slash; two slashes begin a message that starts with one. No name
+//! contains a space, so a name ends at the first space.
 
-/// A typed line, understood.
+/// A parsed line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Command<'a> {
-    /// Nothing but white space.
+    /// The line is empty, or only white space.
     Nothing,
-    /// Say this to everyone in the room.
+    /// Send this to all members of the room.
     Say(&'a str),
-    /// Who is here?
+    /// List the members.
     Who,
-    /// Say this to one member only.
+    /// Send this to one member only.
     Whisper {
-        /// Their name.
+        /// The member's name.
         to: &'a str,
-        /// What to say.
+        /// The text.
         text: &'a str,
     },
     /// Leave this room and enter that one.
@@ -25,14 +25,14 @@ pub(super) enum Command<'a> {
     Help,
     /// End the program.
     Quit,
-    /// A command that lacks something; this is how to write it.
+    /// A command without its arguments; this is its form.
     Incomplete(&'static str),
     /// No such command.
     Unknown(&'a str),
 }
 
 impl<'a> Command<'a> {
-    /// Understands a line without its terminator.
+    /// Parses a line without its terminator.
     pub(super) fn parse(line: &'a str) -> Self {
         let Some(command) = line.strip_prefix('/') else {
             return if line.trim().is_empty() {
@@ -66,7 +66,7 @@ impl<'a> Command<'a> {
     }
 }
 
-/// What `/help` shows, a line each.
+/// The lines of `/help`.
 pub(super) const HELP: [&str; 6] = [
     "/who               who is in this room",
     "/msg NAME text     say something to one person only",

@@ -1,9 +1,9 @@
-//! The conversation itself: where the user is, what a line or an event does, and getting back into the room
-//! after the connection was lost.
+//! The conversation: the user's room, the effect of a line or an event, and the return to the room after a lost
+//! connection.
 //!
-//! Requests block, at most for the client's request timeout: every answer of a chat server is immediate, and
-//! a connection that dies fails them at once. That buys straight code; a state machine of pending answers
-//! was rejected for a program with one user.
+//! Requests block, at most for the client's request timeout: every answer of a chat server is immediate, and a
+//! connection that ends fails them at once. This keeps the code sequential; a state machine of pending answers was
+//! rejected for a program with one user.
 
 use std::time::{Duration, Instant};
 
@@ -21,7 +21,7 @@ use super::terminal::Screen;
 use super::view::View;
 use crate::failure::Failure;
 
-/// A user's place in a server, and their view of it.
+/// A user's membership of a server's room, and their view of it.
 pub(super) struct Conversation {
     client: Client,
     screen: Box<dyn Screen>,
@@ -30,26 +30,26 @@ pub(super) struct Conversation {
     room: String,
     /// The room's alias on this connection, or on the last one while `inside` is false.
     alias: u16,
-    /// Whether the server has let us into the room on this connection.
+    /// Whether the server has accepted us in the room on this connection.
     inside: bool,
     members: Members,
-    /// The first opening of the connection is no news.
+    /// Whether the connection has been open before. The first opening is not announced.
     opened_before: bool,
     /// Whether the user has been told that the connection is down.
     told_lost: bool,
     retry: Option<Retry>,
-    /// Bytes said since the server last answered something.
+    /// Bytes sent since the last answer of the server.
     unanswered_bytes: usize,
     list_asked_at: Option<Instant>,
-    /// Lines that came to nothing.
+    /// Lines that were refused or not sent.
     refused: u64,
-    /// Lines said on this connection that the server has not confirmed with an answer.
+    /// Lines sent on this connection that the server has not confirmed by an answer.
     unanswered: u64,
-    /// Lines said on earlier connections that the server never confirmed.
+    /// Lines sent on earlier connections that the server never confirmed.
     unconfirmed: u64,
 }
 
-/// When to ask the server again to let us in, and how often it has refused.
+/// The time of the next attempt to join, and the number of refusals so far.
 #[derive(Clone, Copy)]
 struct Retry {
     at: Instant,
@@ -94,7 +94,7 @@ impl Conversation {
         }
     }
 
-    /// The server let us in: at the start, after a change of room, or again.
+    /// Handles a successful join: at the start, after a change of room, or after a reconnect.
     pub(super) fn handle_entered(&mut self, joined: &Joined) -> Result {
         self.alias = joined.room;
         self.inside = true;
@@ -110,19 +110,19 @@ impl Conversation {
         self.show(&line)
     }
 
-    /// When [`Conversation::handle_retry`] wants to be called.
+    /// The time for the next call of [`Conversation::handle_retry`].
     pub(super) fn retry_at(&self) -> Option<Instant> {
         self.retry.map(|retry| retry.at)
     }
 
-    /// Asks the server again to let us in.
+    /// Tries to join again.
     pub(super) fn handle_retry(&mut self) -> Result<Flow> {
         let refusals = self.retry.take().map_or(0, |retry| retry.refusals);
         self.enter_again(refusals)?;
         Ok(Flow::Continue)
     }
 
-    /// The user typed a line.
+    /// Handles a typed line.
     pub(super) fn handle_line(&mut self, line: &str) -> Result<Flow> {
         match Command::parse(line) {
             Command::Nothing => {}
@@ -145,12 +145,12 @@ impl Conversation {
         Ok(Flow::Continue)
     }
 
-    /// Nothing more will be typed: waits for the fate of what was said.
+    /// Handles the end of input: waits until the sent lines are confirmed or refused.
     pub(super) fn handle_end(&mut self) -> Result {
         if self.unanswered == 0 {
             return Ok(());
         }
-        // Only the answer matters, which comes after a refusal of anything before it; a refused list is one too.
+        // Only the answer matters, which comes after a refusal of anything before it. A refused list is an answer too.
         match self.client.list(self.alias).wait() {
             Ok(_) | Err(RequestError::Refused { .. }) => Ok(()),
             Err(error) => {
@@ -161,23 +161,23 @@ impl Conversation {
         }
     }
 
-    /// How many lines were not sent or were refused.
+    /// The number of lines that were not sent or were refused.
     pub(super) fn refused(&self) -> u64 {
         self.refused
     }
 
-    /// How many lines were sent whose fate nobody knows.
+    /// The number of lines that were sent and neither confirmed nor refused.
     pub(super) fn unconfirmed(&self) -> u64 {
         self.unconfirmed
     }
 
-    /// Something happened to the connection.
+    /// Handles an event of the connection.
     pub(super) fn handle_event(&mut self, event: Event) -> Result {
         match event {
             Event::Opened { .. } if !self.opened_before => self.opened_before = true,
             Event::Opened { .. } => {
                 self.told_lost = false;
-                // It may be another server by now, with other numbers for other people.
+                // It may be another server now, with other numbers for other members.
                 self.members.clear();
                 self.notice("connected again")?;
                 self.enter_again(0)?;
@@ -188,7 +188,7 @@ impl Conversation {
                     let why = Disconnected { reason, text };
                     self.problem(&format!("the connection ended: {why}"))?;
                 }
-                // Some of what was said last may not have arrived, which nobody will ever know.
+                // Some of the last lines may not have arrived, and no answer can say which.
                 self.unconfirmed += std::mem::take(&mut self.unanswered);
                 self.inside = false;
                 self.retry = None;
@@ -216,7 +216,7 @@ impl Conversation {
             Kind::Deliver => {
                 let name = match &*message.name {
                     "" => self.name_of(MemberId(message.id)),
-                    // It was said before we came, and its author may have left.
+                    // The message is older than our join, and its author may have left.
                     name => name.to_owned(),
                 };
                 let line = if message.flags & FLAG_PRIVATE == 0 {
@@ -228,14 +228,14 @@ impl Conversation {
             }
             Kind::Presence => self.handle_presence(message),
             Kind::Gap => {
-                // A gap that cannot be read is a gap all the same.
+                // A gap that cannot be decoded counts as one lost message.
                 let lost = GapBody::decode(&message.payload).map_or(1, |body| body.lost);
                 self.show_gap(lost)
             }
             Kind::Error => {
                 let text = ErrorBody::decode(&message.payload).map_or("", |body| body.text);
                 let text = visible(text.as_bytes());
-                // Its fate is known now.
+                // This line is refused, so it is no longer unanswered.
                 self.unanswered = self.unanswered.saturating_sub(1);
                 self.unsent(&format!("the server refused what you said: {text}"))
             }
@@ -251,7 +251,7 @@ impl Conversation {
         let Ok(body) = PresenceBody::decode(&message.payload) else {
             return Ok(());
         };
-        // After a change of room, the old one may still have something to tell. Only the name is of interest.
+        // After a change of room, events of the old room may still arrive. Only their names are used.
         if !self.inside || message.channel != self.alias {
             self.members.hear_of(body.member, body.name);
             return Ok(());
@@ -264,7 +264,7 @@ impl Conversation {
             PresenceEvent::Joined if self.members.add(body.member, body.name) => {
                 self.view.joined(body.name)
             }
-            // The list that was asked for at entering told it already.
+            // The list requested at joining already contained it.
             PresenceEvent::Joined => return Ok(()),
             PresenceEvent::Left => {
                 self.members.remove(body.member, body.name);
@@ -278,8 +278,8 @@ impl Conversation {
         if !self.may_send(text)? {
             return Ok(());
         }
-        // A file piped in comes faster than a network takes it. An answer to a question means that everything
-        // said before it was read, so that what waits here stays within what the client's queues hold.
+        // A file from a pipe comes faster than a network takes it. An answer to a request means that the server has
+        // read everything sent before, so the waiting bytes stay within the client's queues.
         if self.unanswered_bytes > UNANSWERED_BYTES_MAX {
             self.fetch_names();
         }
@@ -315,7 +315,7 @@ impl Conversation {
                 let to = visible(to.as_bytes());
                 self.unsent(&format!("nobody here is called {to}; /who lists names"))
             }
-            // It was sent, and nobody knows more.
+            // It was sent, and no answer is known.
             Err(error @ (RequestError::Closed(_) | RequestError::TimedOut)) => {
                 self.unconfirmed += 1;
                 let why = visible(error.to_string().as_bytes());
@@ -341,7 +341,7 @@ impl Conversation {
         }
     }
 
-    /// Enters the new room before leaving the old one: if it is refused, the user is still somewhere.
+    /// Joins the new room before leaving the old one: if it is refused, the user is still in a room.
     fn change_room(&mut self, room: &str) -> Result {
         if !self.may_send("")? {
             return Ok(());
@@ -364,19 +364,19 @@ impl Conversation {
         }
     }
 
-    /// Goes back into the room on a new connection.
+    /// Joins the room again on a new connection.
     fn enter_again(&mut self, refusals: u32) -> Result {
         let error = match self.client.join(&self.room, &self.name).wait() {
             Ok(joined) => return self.handle_entered(&joined),
             Err(error) => error,
         };
         match error {
-            // The connection was lost once more, and its next opening comes here again.
+            // The connection was lost once more, and its next opening calls this again.
             RequestError::NotConnected
             | RequestError::CannotConnect { .. }
             | RequestError::Closed(_)
             | RequestError::Shutdown => Ok(()),
-            // This connection was new before the first join, whose answer therefore holds here.
+            // This connection was new before the first join, so that join's answer holds here.
             RequestError::Refused {
                 code: ErrorCode::AlreadyJoined,
                 ..
@@ -384,7 +384,7 @@ impl Conversation {
                 self.inside = true;
                 Ok(())
             }
-            // Most often the name: the server holds it until it notices that the old connection is dead.
+            // Most often the name is refused: the server holds it until it detects the end of the old connection.
             error => {
                 let delay = RETRY.delay(refusals, fastrand::f64());
                 self.retry = Some(Retry {
@@ -398,7 +398,7 @@ impl Conversation {
         }
     }
 
-    /// Whether something can be sent now; says so if not.
+    /// Returns whether a message can be sent now, and tells the user if not.
     fn may_send(&mut self, text: &str) -> Result<bool> {
         if !self.inside {
             self.unsent("not connected; this was not sent")?;
@@ -414,8 +414,8 @@ impl Conversation {
         Ok(true)
     }
 
-    /// The name of whoever sent something. Large rooms do not announce who comes, so an unknown number is
-    /// asked for, though not for every message; the number itself has to do otherwise.
+    /// Returns the name of a message's author. Large rooms do not announce new members, so the list is requested for an
+    /// unknown number, though not for every message. Without a name, the number itself is shown.
     fn name_of(&mut self, id: MemberId) -> String {
         if self.members.name(id).is_none()
             && self.inside
@@ -432,7 +432,7 @@ impl Conversation {
         }
     }
 
-    /// Asks who is here. `None` if the server does not say, which a large room's may not.
+    /// Requests the list of members. Returns `None` if the server refuses it, as it may for a large room.
     fn fetch_names(&mut self) -> Option<Vec<(MemberId, String)>> {
         let list = self.client.list(self.alias).wait();
         self.unanswered_bytes = 0;
@@ -443,7 +443,7 @@ impl Conversation {
                 Some(list)
             }
             Err(error) => {
-                // As text, which the log escapes: it may quote the server.
+                // The log escapes text, and the error may quote the server.
                 let error = error.to_string();
                 tracing::debug!(error, "no list of names");
                 None
@@ -451,7 +451,7 @@ impl Conversation {
         }
     }
 
-    /// The server answered something, so that it has read everything said before.
+    /// Handles an answer of the server: it has read all messages sent before.
     fn confirm(&mut self) {
         self.unanswered = 0;
         self.unanswered_bytes = 0;
@@ -468,13 +468,13 @@ impl Conversation {
         self.show(&line)
     }
 
-    /// What the user asked for did not happen.
+    /// Tells the user that a command failed.
     fn not_done(&mut self, what: &str, error: &RequestError) -> Result {
         let why = visible(error.to_string().as_bytes());
         self.unsent(&format!("{what}: {why}"))
     }
 
-    /// A line the user typed came to nothing.
+    /// Counts a typed line that was not sent or was refused, and tells the user.
     fn unsent(&mut self, text: &str) -> Result {
         self.refused += 1;
         self.problem(text)
@@ -495,22 +495,22 @@ impl Conversation {
     }
 }
 
-/// Longest message, in bytes. Well within every frame limit, and more than anyone wants to read at once.
+/// Longest message, in bytes. It is well within every frame limit, and more than a person reads at once.
 const TEXT_BYTES_MAX: usize = 64 * 1024;
 
-/// A quarter of the default of `queue_bytes_max`, above which the client would drop what it cannot write.
+/// A quarter of the default of `queue_bytes_max`. Above that limit the client drops what it cannot write.
 const UNANSWERED_BYTES_MAX: usize = 256 * 1024;
 
-/// A frame's header, rounded up; it also bounds how many empty messages may wait.
+/// The size of a frame's header, rounded up. It also bounds the number of empty messages that wait.
 const MESSAGE_OVERHEAD_BYTES: usize = 64;
 
-/// How long to leave the client's lane alone when its queue is full.
+/// The pause while the client's queue is full.
 const QUEUE_PAUSE: Duration = Duration::from_millis(1);
 
-/// Least time between two lists asked for because a number was unknown.
+/// Minimum time between two lists requested for unknown numbers.
 const LIST_INTERVAL_MIN: Duration = Duration::from_secs(1);
 
-/// Pauses between attempts to enter the room. A dead connection's name is free after the idle timeout at the
+/// Pauses between attempts to join the room. The name of an ended connection is free after the idle timeout at the
 /// latest.
 const RETRY: Backoff = Backoff {
     first: Duration::from_millis(500),

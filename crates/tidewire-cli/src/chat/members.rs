@@ -1,7 +1,7 @@
-//! Who has which number. Messages carry the number of their origin, presence and lists carry the names.
+//! The numbers and names of members. Messages carry the number of their author, presence and lists carry the names.
 //!
-//! Names are kept when somebody leaves, because a message that was on its way may still follow; they make
-//! room when there are many.
+//! A name is kept when its member leaves, because a message that was on its way may still follow. Such names are
+//! dropped when there are many.
 
 use std::collections::HashMap;
 
@@ -11,7 +11,7 @@ use tidewire::MemberId;
 #[derive(Debug, Default)]
 pub(super) struct Members {
     names: HashMap<MemberId, Member>,
-    /// How many names there may be before the absent are dropped again.
+    /// The number of names at which those of absent members are dropped.
     names_max: usize,
 }
 
@@ -22,44 +22,44 @@ struct Member {
 }
 
 impl Members {
-    /// Somebody is in this room. Returns whether that is news.
+    /// Notes a member of this room. Returns whether the member is new.
     pub(super) fn add(&mut self, id: MemberId, name: &str) -> bool {
         let member = self.entry(id, name);
         !std::mem::replace(&mut member.present, true)
     }
 
-    /// Somebody is mentioned who need not be in this room.
+    /// Notes a name whose member need not be in this room.
     pub(super) fn hear_of(&mut self, id: MemberId, name: &str) {
         self.entry(id, name);
     }
 
-    /// Somebody left this room.
+    /// Notes that a member left this room.
     pub(super) fn remove(&mut self, id: MemberId, name: &str) {
         self.entry(id, name).present = false;
     }
 
-    /// This user is in another room now: who comes into that one is news.
+    /// Notes that the user is in another room now, in which all members are new.
     pub(super) fn change_room(&mut self) {
         for member in self.names.values_mut() {
             member.present = false;
         }
     }
 
-    /// The name of a member, here or gone.
+    /// Returns the name of a member, present or not.
     pub(super) fn name(&self, id: MemberId) -> Option<&str> {
         self.names.get(&id).map(|member| &*member.name)
     }
 
-    /// Another server, or the same one started anew: its numbers mean other people.
+    /// Forgets all members: with another or a restarted server, numbers belong to other members.
     pub(super) fn clear(&mut self) {
         *self = Self::default();
     }
 
-    /// The member with this number, absent if the number is new or means somebody else now.
+    /// Returns the member with this number. It is absent if the number is new or belongs to another name now.
     fn entry(&mut self, id: MemberId, name: &str) -> &mut Member {
         if self.names.len() >= self.names_max.max(NAMES_MAX) {
             self.names.retain(|_, member| member.present);
-            // In a crowd of people present, looking through them all for each newcomer would cost the square.
+            // With many members present, a search for absent ones at every new member would cost the square.
             self.names_max = 2 * self.names.len();
         }
         let member = self.names.entry(id).or_default();
@@ -73,7 +73,7 @@ impl Members {
     }
 }
 
-/// Names remembered before those of people who left are dropped: far more than anyone reads.
+/// The number of names from which on those of absent members are dropped: far more than a person reads.
 const NAMES_MAX: usize = 10_000;
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
-//! `tidewire chat`: a person, a room and a connection that comes back by itself.
+//! `tidewire chat`: a user, a room and a connection that reconnects by itself.
 //!
-//! One thread owns the [`Conversation`] and takes what happens from one channel: typed lines, events of the
-//! connection, signals. The threads that feed it do nothing else. Rejected: handling lines on the thread
-//! that reads them, which would need a lock around the conversation, and the line editor's printer
-//! deadlocks when its own thread waits for that lock.
+//! One thread owns the [`Conversation`] and takes all events from one channel: typed lines, events of the connection,
+//! signals. The threads that feed it do nothing else. Rejected: handling lines on the thread that reads them. It would
+//! need a lock around the conversation, and the line editor's printer deadlocks when its own thread waits for that
+//! lock.
 //!
 //! ```text
 //! stdin ──▶ terminal ─┐
@@ -44,7 +44,7 @@ pub(crate) struct ChatArguments {
     #[command(flatten)]
     connection: ConnectionArguments,
 
-    /// Your name, unique on the server; on a terminal you are asked if it is left out
+    /// Your name, unique on the server; on a terminal you are asked for it if it is left out
     #[arg(long)]
     name: Option<String>,
 
@@ -52,7 +52,7 @@ pub(crate) struct ChatArguments {
     #[arg(long, default_value = "lobby")]
     room: String,
 
-    /// Print a JSON object per line, such as {"event":"said","name":…,"payload":…}; lines typed are read as ever
+    /// Print a JSON object per line, such as {"event":"said","name":…,"payload":…}; typed lines are read as usual
     #[arg(long)]
     json: bool,
 
@@ -60,34 +60,34 @@ pub(crate) struct ChatArguments {
     pub(crate) log: LogArguments,
 }
 
-/// Something the conversation must deal with.
+/// An event for the conversation.
 enum Happening {
-    /// The user typed a line. Whoever sent it may wait for `handled` to be dropped.
+    /// The user typed a line. The sender may wait until `handled` is dropped.
     Line {
         text: String,
         handled: Option<Sender<()>>,
     },
-    /// There is no more input.
+    /// The input has ended.
     InputEnded,
     /// Ctrl-C, or a termination signal.
     Interrupt,
-    /// Something happened to the connection.
+    /// An event of the connection.
     Event { event: Event, handled: Sender<()> },
 }
 
 /// Why a conversation is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
-    /// The user has said everything.
+    /// The user's input has ended, or the user quit.
     Done,
-    /// A signal: no time for more.
+    /// A signal came, so it must end soon.
     Interrupted,
 }
 
 /// Chats until the user quits or the input ends.
 ///
 /// # Errors
-/// The server cannot be reached, or refuses the name and there is nobody to ask for another.
+/// The server cannot be reached, or refuses the name and no user can choose another.
 pub(crate) fn run(arguments: &ChatArguments) -> anyhow::Result<ExitCode> {
     let _restore = Restore::new();
     let connection = &arguments.connection;
@@ -129,14 +129,14 @@ pub(crate) fn run(arguments: &ChatArguments) -> anyhow::Result<ExitCode> {
     };
     let mut conversation = Conversation::new(client.clone(), screen, view, name, room);
     let result = converse(&mut conversation, &joined, &happenings).and_then(|end| {
-        // A person has seen what became of their words; a script has only the exit code.
+        // A person has seen which lines were refused; a script has only the exit code.
         if end == End::Done && !interactive {
             conversation.handle_end()?;
         }
         conclude(&mut conversation, &client, &happenings)
     });
     match result {
-        // Whoever read our output is gone, as `head` does when it has enough.
+        // The reader of the output is gone, like `head` when it has enough.
         Err(error) if error.downcast_ref().is_some_and(output::is_closed) => Ok(ExitCode::SUCCESS),
         Err(error) => match error.downcast::<io::Error>() {
             Ok(error) => Err(OutputError::from(error).into()),
@@ -150,7 +150,7 @@ pub(crate) fn run(arguments: &ChatArguments) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// Counts the lines that came to nothing, or may have, for a script; `None` if all were said.
+/// Counts the lines that were refused or not confirmed, for a script; `None` if all were sent.
 fn shortfall(refused: u64, unconfirmed: u64) -> Option<String> {
     let refused = match refused {
         0 => None,
@@ -168,7 +168,7 @@ fn shortfall(refused: u64, unconfirmed: u64) -> Option<String> {
     (!parts.is_empty()).then(|| parts.join(", "))
 }
 
-/// The remedy for lines that were refused or not confirmed. Only a refusal gives a reason to point at.
+/// Returns the remedy for lines that were refused or not confirmed. Only a refusal comes with a reason.
 fn remedy(refused: u64) -> &'static str {
     match refused {
         0 => "ask in the room what was heard before you send it again",
@@ -176,7 +176,7 @@ fn remedy(refused: u64) -> &'static str {
     }
 }
 
-/// Enters the room, asking for another name as long as the server refuses it. `None` if the user gave up.
+/// Joins the room, and asks for another name as long as the server refuses it. Returns `None` if the user gave up.
 fn enter(
     client: &Client,
     terminal: &mut Terminal,
@@ -235,7 +235,7 @@ fn enter(
     }
 }
 
-/// Whether another name would help. A room's name is refused with the same codes, and says so.
+/// Whether another name would help. A room's name is refused with the same codes, and the text says so.
 fn is_about_name(code: ErrorCode, text: &str) -> bool {
     matches!(
         code,
@@ -243,10 +243,10 @@ fn is_about_name(code: ErrorCode, text: &str) -> bool {
     ) && !text.starts_with(ABOUT_ROOM)
 }
 
-/// How the text begins by which a server refuses a room's name.
+/// The beginning of the text by which a server refuses a room's name.
 const ABOUT_ROOM: &str = "room: ";
 
-/// Deals with everything that happens, until the end.
+/// Handles all events, until the end.
 fn converse(
     conversation: &mut Conversation,
     joined: &Joined,
@@ -261,7 +261,7 @@ fn converse(
             None => happenings.recv().map_err(RecvTimeoutError::from),
             Some(wait) => happenings.recv_timeout(wait),
         };
-        // Dropping `handled` lets the thread that sent it go on.
+        // Dropping `handled` lets the sending thread go on.
         let flow = match happening {
             Err(RecvTimeoutError::Timeout) => conversation.handle_retry()?,
             Err(RecvTimeoutError::Disconnected) => Flow::Quit,
@@ -284,7 +284,7 @@ fn converse(
     }
 }
 
-/// Hands the connection's events over, one at a time: the library's queue is bounded and says what it lost.
+/// Passes the connection's events on, one at a time: the library's queue is bounded and reports its losses.
 fn pump_events(client: Client, events: Sender<Happening>) -> io::Result<()> {
     std::thread::Builder::new()
         .name("tidewire-events".to_owned())
@@ -296,21 +296,21 @@ fn pump_events(client: Client, events: Sender<Happening>) -> io::Result<()> {
                 if events.send(Happening::Event { event, handled }).is_err() || last {
                     return;
                 }
-                // Nothing is ever sent: it returns when the other end is dropped, with the event.
+                // No value is ever sent: the call returns when the other end is dropped, with the event.
                 let _ = until_handled.recv();
             }
         })?;
     Ok(())
 }
 
-/// Writes what is waiting, closes the connection and shows what came meanwhile. A server
-/// that does not read is waited for a little while only.
+/// Writes the waiting output, closes the connection and shows the last events. A server that does not read has a short
+/// time to do so.
 fn conclude(
     conversation: &mut Conversation,
     client: &Client,
     happenings: &Receiver<Happening>,
 ) -> anyhow::Result<()> {
-    // Its end is an event like the others.
+    // The end of the connection is an event like the others.
     drop(client.close());
     let deadline = Instant::now() + CLOSE_TIMEOUT;
     loop {
@@ -321,7 +321,7 @@ fn conclude(
                 ..
             })
             | Err(_) => return Ok(()),
-            // That is what we asked for.
+            // The user requested it.
             Ok(Happening::Event {
                 event: Event::Closed { .. },
                 ..
@@ -336,10 +336,10 @@ fn conclude(
     }
 }
 
-/// How long a conversation that was interrupted may take to end, if whoever should read it does not.
+/// The maximum time to end after a signal, if the output has no reader.
 const WAY_OUT: Duration = Duration::from_secs(10);
 
-/// How long quitting may take.
+/// The maximum time to close the connection.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
 const EXAMPLES: &str = "\
@@ -374,7 +374,7 @@ mod tests {
         );
     }
 
-    /// The remedy was to read lines that were not there.
+    /// The bug: the remedy was to read lines that did not exist.
     #[test]
     fn lines_that_are_only_unconfirmed_have_a_remedy_of_their_own() {
         assert!(remedy(0).contains("what was heard"));

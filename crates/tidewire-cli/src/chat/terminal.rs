@@ -1,10 +1,10 @@
-//! Where lines are read and shown: a line editor on a terminal, or plain streams.
+//! Reads and shows lines: a line editor on a terminal, or plain streams.
 //!
-//! On a terminal somebody else's line may come while the user types. The editor's external printer then
-//! takes the input line away, prints, and draws it again. It hands lines over through a queue of one, which
-//! only a running editor empties: the thread that reads must never wait for the thread that shows, or both
-//! would wait for ever. Without a terminal the opposite holds: the reader waits until a line has been dealt
-//! with, so that a large file piped in is not held in memory.
+//! On a terminal another member's line may come while the user types. The editor's external printer then removes the
+//! input line, prints, and draws it again. It passes lines through a queue of one, which only a running editor empties:
+//! the reading thread must never wait for the showing thread, or both would wait for ever. Without a terminal the
+//! opposite holds: the reader waits until a line has been handled, so that a large file from a pipe is not held in
+//! memory.
 
 use std::io::{self, BufRead, IsTerminal, Write};
 use std::sync::mpsc::{self, Sender};
@@ -18,16 +18,16 @@ use rustyline::{Editor, ExternalPrinter};
 use super::Happening;
 use super::command::Command;
 
-/// Where lines are shown.
+/// The output for lines.
 pub(super) trait Screen {
     /// Shows one line.
     ///
     /// # Errors
-    /// Nobody reads any more.
+    /// The output has no reader any more.
     fn show(&mut self, line: &str) -> io::Result<()>;
 }
 
-/// The user's end of a conversation, before it starts.
+/// The user's side of a conversation, before it starts.
 pub(super) enum Terminal {
     /// A person at a terminal.
     Edited(Box<Editor<(), MemHistory>>),
@@ -36,7 +36,8 @@ pub(super) enum Terminal {
 }
 
 impl Terminal {
-    /// A line editor if it is wanted and stdin and stdout are a terminal that can move its cursor, else plain streams.
+    /// Opens a line editor if it is wanted and stdin and stdout are a terminal that can move its cursor, otherwise
+    /// plain streams.
     pub(super) fn open(editor: bool) -> Self {
         if !editor || !io::stdin().is_terminal() || !io::stdout().is_terminal() {
             return Self::Plain;
@@ -55,7 +56,7 @@ impl Terminal {
         }
     }
 
-    /// Asks for one line. `None` if there is nobody to ask, or they would rather not answer.
+    /// Asks for one line. Returns `None` if there is no user to ask, or the user gave no answer.
     pub(super) fn ask(&mut self, prompt: &str) -> Option<String> {
         match self {
             Self::Edited(editor) => editor.readline(prompt).ok(),
@@ -63,12 +64,12 @@ impl Terminal {
         }
     }
 
-    /// Whether somebody can be asked.
+    /// Whether there is a user to ask.
     pub(super) fn is_interactive(&self) -> bool {
         matches!(self, Self::Edited(_))
     }
 
-    /// Starts to read lines, and returns where to show them.
+    /// Starts to read lines, and returns the output for them.
     ///
     /// # Errors
     /// The system refused the thread.
@@ -84,7 +85,7 @@ impl Terminal {
                     thread.spawn(move || read_edited(&mut editor, &prompt, &lines))?;
                     return Ok(Box::new(EditedScreen { printer }));
                 }
-                // A terminal that cannot move its cursor.
+                // The terminal cannot move its cursor.
                 Err(error) => tracing::debug!(%error, "lines are shown without editor"),
             }
         }
@@ -93,12 +94,12 @@ impl Terminal {
     }
 }
 
-/// Puts the terminal back as it was, however this program ends: the editor's thread may be in the middle of
-/// a line, with the terminal in raw mode, when a signal ends the conversation.
+/// Restores the terminal at the end of the program. The editor's thread may be in the middle of a line, with the
+/// terminal in raw mode, when a signal ends the conversation.
 pub(super) struct Restore(Option<Termios>);
 
 impl Restore {
-    /// Remembers how stdin is, if it is a terminal.
+    /// Remembers the modes of stdin, if it is a terminal.
     pub(super) fn new() -> Self {
         Self(tcgetattr(io::stdin()).ok())
     }
@@ -145,11 +146,11 @@ fn read_edited(editor: &mut Editor<(), MemHistory>, prompt: &str, lines: &Sender
                 handled: None,
             },
             Err(ReadlineError::Interrupted) => Happening::Interrupt,
-            // A resize of the window.
+            // The window was resized.
             Err(ReadlineError::Signal(_)) => continue,
             Err(_) => Happening::InputEnded,
         };
-        // The editor must be at rest when the program ends, so it does not start another line after the last.
+        // The editor must not be running when the program ends, so it does not start another line after the last one.
         let last = match &happening {
             Happening::Line { text, .. } => Command::parse(text) == Command::Quit,
             _ => true,
@@ -168,7 +169,7 @@ fn read_plain(input: &mut impl BufRead, lines: &Sender<Happening>) {
             Ok(1..) => {}
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
             Ok(0) | Err(_) => {
-                // Nobody listens if the conversation has ended already.
+                // The conversation may have ended already.
                 let _ = lines.send(Happening::InputEnded);
                 return;
             }
@@ -184,7 +185,7 @@ fn read_plain(input: &mut impl BufRead, lines: &Sender<Happening>) {
         if lines.send(happening).is_err() {
             return;
         }
-        // Nothing is ever sent: it returns when the other end is dropped, with the line.
+        // No value is ever sent: the call returns when the other end is dropped, with the line.
         let _ = until_handled.recv();
     }
 }

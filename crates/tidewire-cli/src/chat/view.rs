@@ -1,7 +1,7 @@
-//! How a conversation looks: one line of text for everything that can happen.
+//! The text of a conversation: one line for each event.
 //!
-//! The text of peers passes [`visible`] on its way into a line, and their names [`displayed_name`]: the server should have
-//! refused names that make a line look like one of another kind, but it is a peer like any other.
+//! The text of peers passes [`visible`] on its way into a line, and their names [`displayed_name`]. The server should
+//! have refused names that make a line look like one of another kind, but it is a peer like any other.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -24,7 +24,7 @@ pub(super) enum View {
 }
 
 impl View {
-    /// Somebody said something to the room.
+    /// A message to the room.
     pub(super) fn said(self, name: &str, text: &[u8]) -> String {
         if self == Self::Json {
             return with_payload("said", json!({"name": name}), text);
@@ -32,7 +32,7 @@ impl View {
         format!("[{}]: {}", self.name(name), visible(text))
     }
 
-    /// Somebody said something to this user only.
+    /// A message to this user only.
     pub(super) fn whispered(self, name: &str, text: &[u8]) -> String {
         if self == Self::Json {
             return with_payload("whispered", json!({"name": name}), text);
@@ -40,7 +40,7 @@ impl View {
         format!("[{} -> you]: {}", self.name(name), visible(text))
     }
 
-    /// This user said something to one member only.
+    /// A message of this user to one member only.
     pub(super) fn whisper_sent(self, to: &str, text: &str) -> String {
         if self == Self::Json {
             return with_payload("whisper_sent", json!({"to": to}), text.as_bytes());
@@ -48,7 +48,7 @@ impl View {
         format!("[you -> {}]: {}", self.name(to), visible(text.as_bytes()))
     }
 
-    /// Somebody came.
+    /// A member came.
     pub(super) fn joined(self, name: &str) -> String {
         if self == Self::Json {
             return event("joined", json!({"name": name}));
@@ -56,7 +56,7 @@ impl View {
         self.notice(&format!("{} joined", displayed_name(name)))
     }
 
-    /// Somebody went.
+    /// A member left.
     pub(super) fn left(self, name: &str) -> String {
         if self == Self::Json {
             return event("left", json!({"name": name}));
@@ -73,7 +73,7 @@ impl View {
         }
     }
 
-    /// This user is in a room now, with these others. `count` includes the user; the names may be fewer.
+    /// The user has joined a room with these other members. `count` includes the user; the names may be fewer.
     pub(super) fn entered(self, room: &str, own: &str, others: &[&str], count: usize) -> String {
         if self == Self::Json {
             let fields = json!({"room": room, "name": own, "others": others, "members": count});
@@ -97,7 +97,7 @@ impl View {
         self.notice(&format!("{} in {room}: {}", names.len(), list(names)))
     }
 
-    /// The connection is down, and what follows. `again` if an attempt to get it back has just failed.
+    /// The connection is down, with the next step. `again` means that an attempt to reconnect has just failed.
     pub(super) fn reconnecting(self, cause: &str, delay: Duration, again: bool) -> String {
         let seconds = delay.as_secs_f64();
         if self == Self::Json {
@@ -114,7 +114,7 @@ impl View {
         self.problem(&format!("{what}: {cause}; trying again in {seconds:.1} s"))
     }
 
-    /// Something that happened, in words of ours.
+    /// A notice of this program.
     pub(super) fn notice(self, text: &str) -> String {
         if self == Self::Json {
             return event("notice", json!({"text": text}));
@@ -122,7 +122,7 @@ impl View {
         self.paint(DIM, &format!("* {text}"))
     }
 
-    /// Something that went wrong, in words of ours.
+    /// An error of this program.
     pub(super) fn problem(self, text: &str) -> String {
         if self == Self::Json {
             return event("problem", json!({"text": text}));
@@ -130,7 +130,7 @@ impl View {
         self.paint(YELLOW, &format!("! {text}"))
     }
 
-    /// A name, in a colour that is always the same for it.
+    /// Returns a name in a colour that is always the same for it.
     fn name(self, name: &str) -> String {
         let sum = name.bytes().fold(0_usize, |sum, byte| {
             sum.wrapping_mul(31) + usize::from(byte)
@@ -150,13 +150,13 @@ impl View {
     }
 }
 
-/// A line for programs: what happened, and what belongs to it.
+/// Makes a line for programs: the event and its fields.
 fn event(name: &str, mut fields: Value) -> String {
     fields["event"] = name.into();
     json_text(&fields)
 }
 
-/// As [`event`], with what somebody said.
+/// Makes a line like [`event`], with the payload of a message.
 fn with_payload(name: &str, mut fields: Value, payload: &[u8]) -> String {
     if let Value::Object(object) = &mut fields {
         insert_payload(object, payload);
@@ -164,7 +164,7 @@ fn with_payload(name: &str, mut fields: Value, payload: &[u8]) -> String {
     event(name, fields)
 }
 
-/// Names with commas between them; of a crowd only the first.
+/// Joins names with commas; of many names only the first ones.
 fn list(names: &[&str]) -> String {
     let mut text = String::new();
     for (index, name) in names.iter().take(NAMES_SHOWN_MAX).enumerate() {
@@ -178,7 +178,7 @@ fn list(names: &[&str]) -> String {
     text
 }
 
-/// Enough to see a room at a glance; a crowd of a thousand must not scroll the conversation away.
+/// Maximum number of names: enough to see a room at a glance. A thousand names must not scroll the conversation away.
 const NAMES_SHOWN_MAX: usize = 50;
 
 const DIM: &str = "2";
@@ -219,7 +219,7 @@ mod tests {
         }
     }
 
-    /// A server that lets such names in must not make its users believe them.
+    /// The server accepts such names, but its users must not be deceived by them.
     #[test]
     fn a_name_cannot_forge_a_line_of_another_kind() {
         assert_eq!(PLAIN.said("bob -> you", b"hi"), "[bob?-??you]: hi");

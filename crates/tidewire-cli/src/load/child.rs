@@ -1,5 +1,5 @@
-//! A server of our own, in a process of its own: what is measured is then a server as users run it, with
-//! its own memory, its own threads and its own account of processor time.
+//! A server in a process of its own: the measured server then runs as users run it, with its own memory, its own
+//! threads and its own account of processor time.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::SocketAddr;
@@ -18,20 +18,20 @@ use tidewire_load::lane_account::{LaneAccount, ServerProbe};
 
 use crate::ready::Ready;
 
-/// How a server of our own is to be.
+/// The settings of such a server.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ChildOptions<'o> {
-    /// What it serves.
+    /// The application it serves.
     pub(crate) app: &'o str,
     /// Its codec with parameters.
     pub(crate) codec: &'o str,
     pub(crate) poller: PollerChoice,
     pub(crate) coalesce_ms_max: f64,
-    /// Core to keep it on, if any.
+    /// The core to keep it on, if any.
     pub(crate) core: Option<usize>,
 }
 
-/// A running server. It ends when this does: its standard input ends, and it drains.
+/// A running server. It ends with this process: its standard input ends, and it drains.
 #[derive(Debug)]
 pub(crate) struct ChildServer {
     child: Child,
@@ -39,7 +39,7 @@ pub(crate) struct ChildServer {
     line: Arc<Mutex<Line>>,
 }
 
-/// The way to ask it. It ends when this is closed.
+/// The line for requests to it. The server ends when it is closed.
 #[derive(Debug, Default)]
 struct Line {
     questions: Option<ChildStdin>,
@@ -71,10 +71,10 @@ impl ChildServer {
             )
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            // Ctrl-C in the terminal is for us; the server must live until the step is closed.
+            // Ctrl-C in the terminal is for this process; the server must live until the step is closed.
             .process_group(0);
-        // A process inherits the cores of the thread that starts it, and a thread of its own can be pinned
-        // without touching this one.
+        // A process inherits the cores of the thread that starts it. A thread of its own can be pinned without
+        // affecting this one.
         let spawned = thread::spawn(move || {
             if let Some(core) = core
                 && let Err(error) = pin_to_core(core)
@@ -88,7 +88,7 @@ impl ChildServer {
             Ok(child) => child.context("cannot start the server")?,
             Err(_) => bail!("the thread that starts the server panicked"),
         };
-        // From here on dropping `server` takes the process along.
+        // From here on dropping `server` ends the process.
         let mut server = Self {
             child,
             address: SocketAddr::from(([127, 0, 0, 1], 0)).into(),
@@ -98,7 +98,7 @@ impl ChildServer {
         Ok(server)
     }
 
-    /// Where it listens.
+    /// The address of its listener.
     pub(crate) fn address(&self) -> &Endpoint {
         &self.address
     }
@@ -108,7 +108,7 @@ impl ChildServer {
         self.child.id()
     }
 
-    /// A way to ask what its lanes did.
+    /// Returns a probe for the account of its lanes.
     pub(crate) fn probe(&self) -> ServerProbe {
         let line = Arc::clone(&self.line);
         ServerProbe::new(move || lock(&line).ask())
@@ -139,7 +139,7 @@ impl ChildServer {
         // Its output is read to the end, so that it never blocks on a full pipe.
         thread::spawn(move || {
             for line in output.lines().map_while(Result::ok) {
-                // What is no answer is not for us; and nobody may be left to hear one.
+                // A line that is no answer is ignored. The receiver may be gone.
                 let _ = serde_json::from_str(&line).map(|answer| account.send(answer));
             }
         });
@@ -156,10 +156,10 @@ impl ChildServer {
 }
 
 impl Line {
-    /// The server's account, unless it has ended or does not answer for a second.
+    /// Requests the server's account. Returns `None` if it has ended or does not answer for a second.
     fn ask(&mut self) -> Option<LaneAccount> {
         let (questions, answers) = (self.questions.as_mut()?, self.answers.as_ref()?);
-        // An answer that came too late to an earlier question is none to this one.
+        // A late answer to an earlier request does not belong to this one.
         while answers.try_recv().is_ok() {}
         questions.write_all(b"\n").ok()?;
         answers.recv_timeout(ANSWER_MAX).ok()
@@ -175,13 +175,13 @@ impl Drop for ChildServer {
     }
 }
 
-/// A panic elsewhere leaves the pipes as they were.
+/// A panic on another thread leaves the pipes unchanged.
 fn lock(line: &Mutex<Line>) -> MutexGuard<'_, Line> {
     line.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Longest wait for an answer of the server: it has a thread for them, but perhaps no core.
+/// Maximum wait for an answer of the server: it has a thread for them, but perhaps no core.
 const ANSWER_MAX: Duration = Duration::from_secs(1);
 
-/// Longest wait for the server to drain.
+/// Maximum wait for the server to drain.
 const STOP_MAX: Duration = Duration::from_secs(5);

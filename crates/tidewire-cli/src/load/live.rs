@@ -1,12 +1,12 @@
-//! The live view of a step on a terminal: rates over time, percentiles, load of both sides, and a light that says whether
-//! the measurement would be believed so far.
+//! The live view of a step on a terminal: rates over time, percentiles, load of both sides, and a light that shows
+//! whether the measurement is valid so far.
 //!
-//! It is drawn about once a second, when the coordinator looks at the step anyway, and never by a thread that sends or
-//! receives. It uses the alternate screen of standard error, so that standard output and the scrolled-back lines stay
-//! as they are. The terminal stays in its usual mode: Ctrl-C is a signal like everywhere else, and there are no keys.
-//! Rejected: a thread that draws more often, which would take a core's time away from what is measured.
+//! It is drawn about once a second, when the coordinator reads the state of the step anyway, and never by a thread that
+//! sends or receives. It uses the alternate screen of standard error, so that standard output and the scrollback stay
+//! unchanged. The terminal stays in its usual mode: Ctrl-C is a signal as usual, and there are no keys. Rejected: a
+//! thread that draws more often, which would take processor time from the measurement.
 //!
-//! Whoever ends the program, also by a panic on any thread or from a signal's thread, calls [`restore`].
+//! Every path that ends the program calls [`restore`], including a panic on any thread and a signal's thread.
 
 use std::io::{self, IsTerminal, Stderr};
 use std::sync::Once;
@@ -24,7 +24,7 @@ use ratatui::{Frame, Terminal};
 use tidewire_load::known_milliseconds;
 use tidewire_load::run::{Phase, Progress};
 
-/// The view of one step. Dropping it leaves the terminal as it was.
+/// The view of one step. Dropping it restores the terminal.
 #[derive(Debug)]
 pub(super) struct Live {
     terminal: Terminal<CrosstermBackend<Stderr>>,
@@ -62,15 +62,15 @@ impl Live {
         Ok(live)
     }
 
-    /// Shows a new look at the step.
+    /// Shows a new state of the step.
     pub(super) fn update(&mut self, progress: &Progress) {
         self.state.add(progress);
-        // A terminal that is gone is no reason to stop measuring.
+        // The loss of the terminal is no reason to stop measuring.
         let _ = self.draw();
     }
 
     fn draw(&mut self) -> io::Result<()> {
-        // After a panic elsewhere the screen belongs to its message.
+        // After a panic on another thread the screen belongs to its message.
         if !IS_SHOWN.load(Ordering::SeqCst) {
             return Ok(());
         }
@@ -89,12 +89,12 @@ impl Drop for Live {
 /// Gives the terminal back, if it was taken.
 pub(super) fn restore() {
     if IS_SHOWN.swap(false, Ordering::SeqCst) {
-        // Nobody is left to be told if it is gone.
+        // A terminal that is gone cannot show an error.
         let _ = execute!(io::stderr(), LeaveAlternateScreen, Show);
     }
 }
 
-/// What is shown.
+/// The shown figures.
 #[derive(Debug)]
 struct State {
     title: String,
@@ -131,7 +131,7 @@ impl State {
         self.last = Some(progress.clone());
     }
 
-    /// The text comes first: where there is little room, the curves are what is left out.
+    /// The text has priority: with little space, the curves are left out.
     fn render(&self, frame: &mut Frame<'_>) {
         let Some(progress) = &self.last else {
             frame.render_widget(Paragraph::new(self.title.as_str()), frame.area());
@@ -159,7 +159,7 @@ impl State {
         );
         let sent = format!("sent     {:.0}/s", progress.send_tps);
         let received = format!("received {:.0}/s", progress.receive_tps);
-        // One scale for what is offered and sent, so that a gap between them is seen.
+        // Offered and sent rates have one scale, so that a gap between them is visible.
         let most = self.offered.iter().chain(&self.sent).max().copied();
         for (area, label, history, most) in [
             (curve_areas[0], offered, &self.offered, most),
@@ -213,7 +213,7 @@ impl State {
     }
 }
 
-/// Whether the measurement would be believed so far, in a colour and in words.
+/// Whether the measurement is valid so far, as a colour and a text.
 fn light(progress: &Progress) -> Line<'_> {
     let (colour, text) = match progress.doubts.first() {
         _ if progress.phase == Phase::Login => (Color::Gray, "not begun"),
@@ -227,7 +227,7 @@ fn light(progress: &Progress) -> Line<'_> {
     ])
 }
 
-/// While messages are sent some are always under way, so only in the drain a shortfall is likely to be a loss.
+/// While messages are sent some are always in flight, so only in the drain a shortfall is likely to be a loss.
 fn missing(progress: &Progress) -> Line<'static> {
     let missing = progress.expected.saturating_sub(progress.received);
     let share = missing as f64 / progress.expected.max(1) as f64 * 100.0;
@@ -259,10 +259,10 @@ fn curve(frame: &mut Frame<'_>, area: Rect, label: &str, history: &[u64], most: 
     frame.render_widget(line, body);
 }
 
-/// Whether the terminal shows the view; one at a time can.
+/// Whether the terminal shows the view; only one view at a time can.
 static IS_SHOWN: AtomicBool = AtomicBool::new(false);
 
-/// Seconds that are kept, more than any terminal has columns.
+/// The number of seconds that are kept: more than any terminal has columns.
 const HISTORY_MAX: usize = 1_000;
 
 #[cfg(test)]
@@ -339,7 +339,7 @@ mod tests {
         assert!(shown(&State::new("login".to_owned()), 10, 2).contains("login"));
     }
 
-    /// A panic would take the test runner along, so the test runs itself once more, on a terminal of its own.
+    /// A panic would end the test runner too, so the test runs itself once more, on a terminal of its own.
     #[test]
     fn a_panic_on_any_thread_gives_the_terminal_back_before_it_speaks() {
         if std::env::var_os(ON_A_TERMINAL).is_some() {
@@ -357,7 +357,7 @@ mod tests {
             .spawn()
             .unwrap();
         let mut screen = Vec::new();
-        // A terminal whose program has ended reports an error in place of an end.
+        // A terminal whose program has ended reports an error instead of an end.
         let _ = person.read_to_end(&mut screen);
         assert!(child.wait().unwrap().success());
         let screen = String::from_utf8_lossy(&screen);
@@ -369,7 +369,7 @@ mod tests {
         let spoken = place("this lane has had enough");
         assert!(taken < given_back && given_back < spoken, "{screen:?}");
         assert!(place("\x1b[?25h") < spoken, "the cursor is shown again");
-        // What the view would draw after that is not drawn.
+        // Later output of the view is not drawn.
         assert!(!screen[spoken..].contains("[1/1] after"), "{screen:?}");
         assert_eq!(screen.matches("\x1b[?1049l").count(), 1, "{screen:?}");
     }

@@ -1,4 +1,4 @@
-//! `tidewire merge` and `tidewire report`: reports made of reports.
+//! `tidewire merge` and `tidewire report`: make reports from reports.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -37,7 +37,7 @@ pub(crate) struct ReportArguments {
     out: PathBuf,
 }
 
-/// Merges; the exit code is that of the whole.
+/// Merges. The exit code is that of the whole.
 pub(crate) fn run_merge(arguments: &MergeArguments) -> anyhow::Result<ExitCode> {
     let mut reports = Vec::new();
     for part in &arguments.parts {
@@ -48,7 +48,7 @@ pub(crate) fn run_merge(arguments: &MergeArguments) -> anyhow::Result<ExitCode> 
     show(&report, &arguments.out)
 }
 
-/// Renders; the exit code is that of the run.
+/// Renders. The exit code is that of the run.
 pub(crate) fn run_report(arguments: &ReportArguments) -> anyhow::Result<ExitCode> {
     if !BenchReport::is_meant_by(&arguments.file) {
         return show(&read(&arguments.file)?, &arguments.out);

@@ -44,7 +44,7 @@ pub(crate) struct LoadArguments {
     /// Directory for report.html, report.json, report.md, report.csv, report.junit.xml and report.hlog.
     #[arg(long, value_name = "DIR", default_value = "tidewire-report")]
     out: PathBuf,
-    /// Run the whole scenario so often, each time against a fresh server process if it is our own.
+    /// Run the whole scenario this many times, each time against a fresh server process if the test starts its own.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     repeat: Option<u32>,
     /// Run only the K-th of N shares of the scenario; `tidewire merge` puts the reports together.
@@ -68,7 +68,7 @@ pub(crate) struct LoadArguments {
     pub(crate) log: LogArguments,
 }
 
-/// Runs the test; the exit code says whether anything was lost.
+/// Runs the test. The exit code says whether anything was lost.
 pub(crate) fn run(arguments: &LoadArguments) -> anyhow::Result<ExitCode> {
     let mut scenario = match &arguments.file {
         None => Scenario::built_in(),
@@ -112,7 +112,7 @@ pub(crate) fn run(arguments: &LoadArguments) -> anyhow::Result<ExitCode> {
     Ok(conclude(&report, &written, arguments.json))
 }
 
-/// Reads a scenario and says what is odd about it.
+/// Reads a scenario and prints its warnings.
 fn read_scenario(path: &Path) -> anyhow::Result<Scenario> {
     let (scenario, warnings) =
         Scenario::load(path).map_err(|error| Failure::configuration(describe(&error), ""))?;
@@ -127,7 +127,7 @@ fn read_scenario(path: &Path) -> anyhow::Result<Scenario> {
     Ok(scenario)
 }
 
-/// The scenario with one step alone: that of this name, or its only one.
+/// Returns the scenario with one step alone: that of this name, or its only one.
 fn with_one_step(mut scenario: Scenario, name: Option<&str>) -> anyhow::Result<Scenario> {
     let chosen = |step: &Step| name.is_none_or(|name| step.name == name);
     let names: Vec<&str> = scenario
@@ -145,7 +145,7 @@ fn with_one_step(mut scenario: Scenario, name: Option<&str>) -> anyhow::Result<S
     Ok(scenario)
 }
 
-/// Writes a report in all its forms; one that contradicts itself is an error, with its files to be looked at.
+/// Writes a report in all its forms. A report that contradicts itself is an error, and its files stay for inspection.
 fn write(report: &Report, directory: &Path) -> anyhow::Result<WrittenReport> {
     let written = report
         .write_to(directory)
@@ -163,7 +163,7 @@ fn write_json(record: &impl serde::Serialize, path: &Path) -> anyhow::Result<()>
     std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// Says where the report is and what the run comes to.
+/// Prints the location of the report and the verdict of the run.
 fn conclude(report: &Report, written: &WrittenReport, json: bool) -> ExitCode {
     let conclusion = report.conclusion();
     let word = conclusion.name();
@@ -194,16 +194,16 @@ fn exit_code(conclusion: Conclusion) -> ExitCode {
     }
 }
 
-/// Exit code of a run that lost, duplicated or failed something, or does not know.
+/// Exit code of a run with lost, duplicated, failed or unconfirmed messages.
 const LOST: u8 = 1;
 
-/// Exit code of a run whose measurement is not to be believed.
+/// Exit code of a run with an invalid measurement.
 const INVALID: u8 = 90;
 
-/// Exit code of a run that broke a limit.
+/// Exit code of a run that exceeded a limit.
 const SLO_FAILED: u8 = 99;
 
-/// Exit code of a run that was stopped: what a shell calls an interrupt.
+/// Exit code of a run that was stopped: a shell's code of an interrupt.
 const INTERRUPTED: u8 = 130;
 
 const EXAMPLES: &str = "\

@@ -1,4 +1,4 @@
-//! What is told while a run goes on: a live view where there is a terminal, a line a second where there is none.
+//! The progress of a run: a live view on a terminal, otherwise a line per second.
 
 use serde_json::json;
 use tidewire_load::known_milliseconds;
@@ -15,7 +15,7 @@ use crate::payload::json_text;
 pub(crate) struct View {
     steps: usize,
     tables: Tables,
-    /// Lines, also where there is a terminal.
+    /// Whether to print lines even on a terminal.
     plain: bool,
     live: Option<Live>,
 }
@@ -30,7 +30,7 @@ impl View {
         }
     }
 
-    /// Says what is about to happen.
+    /// Announces the run.
     pub(crate) fn announce(&self, scenario: &Scenario, options: &RunOptions) {
         if self.tables == Tables::None {
             return;
@@ -49,20 +49,20 @@ impl View {
         ));
     }
 
-    /// Leaves the terminal as it was.
+    /// Restores the terminal.
     pub(crate) fn finish(&mut self) {
         self.live = None;
     }
 }
 
-/// How the figures of a step are told on standard output when it is over.
+/// The form of a step's figures on standard output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Tables {
     /// As a table for people.
     Text,
     /// As an object for programs.
     Json,
-    /// Not at all: the caller has its own form for many runs of one step.
+    /// Nothing: the caller has its own form for many runs of one step.
     None,
 }
 
@@ -111,7 +111,7 @@ fn describe(progress: &Progress) -> String {
         return format!("logging in: {logins} of {agents} agents");
     }
     let phase = phase_name(progress.phase);
-    // While messages are sent some are always under way, so a shortfall is no loss yet.
+    // While messages are sent some are always in flight, so a shortfall is no loss yet.
     let behind = progress.expected as i128 - i128::from(progress.received);
     let errors = match progress.errors {
         0 => String::new(),
@@ -129,7 +129,7 @@ fn describe(progress: &Progress) -> String {
     )
 }
 
-/// The phase in words.
+/// Returns the name of the phase.
 pub(super) const fn phase_name(phase: Phase) -> &'static str {
     match phase {
         Phase::Login => "login",

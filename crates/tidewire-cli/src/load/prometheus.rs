@@ -1,10 +1,10 @@
 //! The figures of a running load test for Prometheus: what the live view shows, as text over HTTP.
 //!
-//! The coordinator sets a handful of atomic gauges about once a second, and a thread of its own answers scrapes from them;
-//! no lane knows of either. It speaks the least of HTTP that a scraper needs, one request a connection and one
-//! connection at a time, each for two seconds at most: a server of pages would be more code than all of the rest. Latencies are
-//! gauges of the last second and not histograms: those are in the report, exactly, and buckets made of quantiles would be
-//! guesses.
+//! The coordinator sets a handful of atomic gauges about once a second, and a thread of its own answers scrapes from
+//! them; no lane uses either. The thread implements the part of HTTP that a scraper needs: one request per connection
+//! and one connection at a time, each for at most two seconds. An HTTP library would be more code than all of the rest.
+//! Latencies are gauges of the last second and not histograms: the report has exact histograms, and buckets made of
+//! quantiles would be guesses.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -23,7 +23,7 @@ use tidewire_load::scenario::Step;
 
 use super::progress::View;
 
-/// What a scrape shows.
+/// The figures of a scrape.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Metrics {
     step: Gauge,
@@ -46,10 +46,11 @@ pub(super) struct Metrics {
 }
 
 impl Metrics {
-    /// Answers scrapes at this address until the program ends. Returns where that is, with the port if it was left open.
+    /// Answers scrapes at this address until the program ends. Returns the address, with the port that the system chose
+    /// for port 0.
     ///
     /// # Errors
-    /// The address cannot be listened at, or the system refused the thread.
+    /// The address cannot be listened on, or the system refused the thread.
     pub(super) fn serve(address: SocketAddr) -> io::Result<(Self, SocketAddr)> {
         let metrics = Self::default();
         let registry = metrics.registry();
@@ -59,7 +60,7 @@ impl Metrics {
             .name("tidewire-metrics".to_owned())
             .spawn(move || {
                 for stream in listener.incoming() {
-                    // Whoever went away, or is too slow, asks again at the next interval.
+                    // A scraper that is gone or too slow tries again at its next interval.
                     let answered = stream.and_then(|stream| answer(stream, &registry));
                     if let Err(error) = answered {
                         tracing::debug!(%error, "a scrape was not answered");
@@ -157,12 +158,12 @@ impl Metrics {
     }
 }
 
-/// A view whose run is exported as well.
+/// A view whose run is also exported.
 #[derive(Debug)]
 pub(super) struct Exported<'a> {
     view: &'a mut View,
     metrics: Option<&'a Metrics>,
-    /// What the counters already hold of this step.
+    /// The counts of this step that the counters already contain.
     sent: u64,
     received: u64,
 }
@@ -248,13 +249,13 @@ fn read_head(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
     Ok(head)
 }
 
-/// A gauge with a fraction; NaN where the figure is not known.
+/// A gauge with a fraction; NaN if the figure is not known.
 type Number = Gauge<f64, AtomicU64>;
 
-/// The text format that Prometheus asks for first.
+/// The text format that Prometheus requests first.
 const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// Longest time for a scraper to ask, and to take the answer.
+/// Maximum time for a scraper to send its request, and to take the answer.
 const ANSWER_MAX: Duration = Duration::from_secs(2);
 
 /// Longest head of a request; a scraper's has a few hundred bytes.

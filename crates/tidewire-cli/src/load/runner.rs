@@ -1,5 +1,4 @@
-//! Runs of a scenario, each with a server of its own if it is to have one: what `load`, `search` and `sweep` have in
-//! common.
+//! Runs of a scenario, each with a server of its own if it needs one: the common part of `load`, `search` and `sweep`.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -24,7 +23,8 @@ use crate::connection::parse_seconds;
 use crate::failure::Failure;
 use crate::{output, signals};
 
-// Flags about a run, whatever it is a part of. No doc comment: it would become the help of the whole command.
+// Flags of a run, for every command that makes runs. This is no doc comment, because it would become the help of the
+// whole command.
 #[derive(Args, Debug)]
 pub(crate) struct RunArguments {
     /// Test the server at this address instead of the scenario's host and port.
@@ -48,7 +48,7 @@ pub(crate) struct RunArguments {
     /// Longest time, in milliseconds, that a server of our own holds a message back for others to share its write.
     #[arg(long, value_name = "N", default_value_t = 5.0)]
     coalesce_ms_max: f64,
-    /// How long the server may take to let an agent in, in seconds.
+    /// How long the server may take to accept an agent, in seconds.
     #[arg(long, value_name = "SECONDS", default_value = "15", value_parser = parse_seconds)]
     #[arg(allow_negative_numbers = true)]
     timeout: Duration,
@@ -66,20 +66,21 @@ enum Pin {
     Off,
 }
 
-/// What does the runs of one command.
+/// Makes the runs of one command.
 #[derive(Debug)]
 pub(super) struct Runner<'a> {
     arguments: &'a RunArguments,
-    /// Which share of the scenario is run.
+    /// The share of the scenario.
     pub(super) segment: Segment,
-    /// When the share begins to send.
+    /// The time when the share begins to send.
     pub(super) start_at: Option<SystemTime>,
     stop: Arc<AtomicBool>,
     metrics: Option<Metrics>,
 }
 
 impl<'a> Runner<'a> {
-    /// From now on the first signal ends the run early, with a report, and the second one the program.
+    /// Creates a runner. From now on the first signal ends the run early, with a report, and the second one the
+    /// program.
     pub(super) fn new(arguments: &'a RunArguments, scenario: &Scenario) -> anyhow::Result<Self> {
         let metrics = arguments.prometheus.map(export).transpose()?;
         let stop = Arc::new(AtomicBool::new(false));
@@ -95,13 +96,13 @@ impl<'a> Runner<'a> {
         })
     }
 
-    /// Whether each run has a server of its own: by choice, or because nothing says where there is one.
+    /// Whether each run has a server of its own: by choice, or because no address is given.
     pub(super) fn has_own_server(&self, scenario: &Scenario) -> bool {
         let is_named = self.arguments.target.is_some() || scenario.target.is_some();
         self.arguments.serve || !is_named
     }
 
-    /// Whether the user wants no more runs.
+    /// Whether the user stopped the command.
     pub(super) fn is_stopped(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
     }
@@ -114,12 +115,12 @@ impl<'a> Runner<'a> {
             .unwrap_or(SEED_DEFAULT)
     }
 
-    /// Machine and build.
+    /// The machine and the build.
     pub(super) fn environment() -> Environment {
         Environment::detect(env!("CARGO_PKG_VERSION"), env!("TIDEWIRE_COMMIT"))
     }
 
-    /// One run of the whole scenario.
+    /// Makes one run of the whole scenario.
     pub(super) fn run(&self, scenario: &Scenario, view: &mut View) -> anyhow::Result<Report> {
         let (server_core, client_cores) = self.cores();
         let child = self
@@ -181,7 +182,7 @@ impl<'a> Runner<'a> {
         options
     }
 
-    /// The core for a server of our own and those for the agents; none on a machine with one core or by choice.
+    /// Returns the core for the server of a run and those for the agents; none on a machine with one core or by choice.
     fn cores(&self) -> (Option<usize>, Vec<usize>) {
         let mut cores = available_cores();
         let is_off = self.arguments.pin == Pin::Off;
@@ -193,7 +194,7 @@ impl<'a> Runner<'a> {
     }
 }
 
-/// The application and codec of a server of our own that all steps can be run against.
+/// Returns the application and codec of a server that all steps can be run against.
 fn server_for(scenario: &Scenario) -> anyhow::Result<(&'static str, &str)> {
     let mut apps = scenario.steps.iter().map(|step| step.pattern.app());
     let first = apps.next().unwrap_or("chat");
@@ -206,7 +207,7 @@ fn server_for(scenario: &Scenario) -> anyhow::Result<(&'static str, &str)> {
     Ok((first, codec))
 }
 
-/// The endpoint of a target.
+/// Returns the endpoint of a target.
 fn resolve(target: &Address) -> anyhow::Result<Endpoint> {
     if target.framing().is_some() {
         let what = "the codec of a load test says how streams are framed, not its target";
@@ -217,7 +218,7 @@ fn resolve(target: &Address) -> anyhow::Result<Endpoint> {
     Ok(target.resolve()?)
 }
 
-/// Begins to answer scrapes, and says where.
+/// Begins to answer scrapes, and prints the address.
 fn export(address: SocketAddr) -> anyhow::Result<Metrics> {
     let (metrics, address) = Metrics::serve(address).map_err(|error| {
         let what = format!("cannot answer scrapes at {address}: {error}");
@@ -245,8 +246,8 @@ fn explain(error: RunError) -> anyhow::Error {
     }
 }
 
-/// How long a run that was told to end may take to do so and to write its report: the longest drain of a step, and a
-/// moment more. Its output takes no part in that, for it is not waited for any more.
+/// The maximum time of a run to end and to write its report after it was told to end: the longest drain of a step, and
+/// a moment more. Its output does not count, because it is not waited for any more.
 fn way_out(scenario: &Scenario) -> Duration {
     WAY_OUT
         + scenario
@@ -257,5 +258,5 @@ fn way_out(scenario: &Scenario) -> Duration {
             .unwrap_or_default()
 }
 
-/// How long a run that was told to end may take beside its drain.
+/// The maximum time of a run to end, in addition to its drain.
 const WAY_OUT: Duration = Duration::from_secs(15);

@@ -1,4 +1,4 @@
-//! `tidewire search`: the highest rate that keeps its limits.
+//! `tidewire search`: finds the highest rate that keeps its limits.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -65,7 +65,7 @@ pub(crate) struct SearchArguments {
     pub(crate) log: LogArguments,
 }
 
-/// Searches; the exit code says whether a rate was found.
+/// Searches. The exit code says whether a rate was found.
 pub(crate) fn run_search(arguments: &SearchArguments) -> anyhow::Result<ExitCode> {
     let scenario = with_one_step(read_scenario(&arguments.file)?, arguments.step.as_deref())?;
     let step = step_to_search(arguments, &scenario)?;
@@ -109,7 +109,7 @@ pub(crate) fn run_search(arguments: &SearchArguments) -> anyhow::Result<ExitCode
     searching.finish(arguments)
 }
 
-/// The step with the limits to keep; its rate is set for each probe.
+/// Returns the step with its limits. Each probe sets its rate.
 fn step_to_search(arguments: &SearchArguments, scenario: &Scenario) -> anyhow::Result<Step> {
     let mut step = scenario
         .steps
@@ -136,7 +136,7 @@ fn step_to_search(arguments: &SearchArguments, scenario: &Scenario) -> anyhow::R
     Ok(step)
 }
 
-/// A search under way.
+/// The state of a search.
 struct Searching<'a> {
     runner: Runner<'a>,
     scenario: Scenario,
@@ -148,7 +148,7 @@ struct Searching<'a> {
 }
 
 impl Searching<'_> {
-    /// Runs the step at this rate and says whether it held.
+    /// Runs the step at this rate and returns whether it held.
     fn probe(&mut self, rate: f64) -> Result<bool, ProbeError> {
         let step = self.step.at_rate(rate);
         self.scenario.steps = step.into_iter().collect();
@@ -176,7 +176,7 @@ impl Searching<'_> {
         Ok(held)
     }
 
-    /// Writes the files and says what was found.
+    /// Writes the files and prints the result.
     fn finish(self, arguments: &SearchArguments) -> anyhow::Result<ExitCode> {
         let file = arguments.out.join(SEARCH_FILE);
         write_json(&self.record, &file)?;
@@ -200,10 +200,10 @@ impl Searching<'_> {
     }
 }
 
-/// Why a probe says nothing about its rate.
+/// Why a probe has no result for its rate.
 #[derive(Debug)]
 enum ProbeError {
-    /// The user wants no more.
+    /// The user stopped the search.
     Stopped,
     Failed(anyhow::Error),
 }
@@ -266,7 +266,7 @@ fn result(record: &RateSearch) -> String {
     }
 }
 
-/// The record of a search, beside its report.
+/// The file of a search's record, beside its report.
 const SEARCH_FILE: &str = "search.json";
 
 const EXAMPLES: &str = "\

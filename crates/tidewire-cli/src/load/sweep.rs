@@ -30,7 +30,7 @@ pub(crate) struct SweepArguments {
     #[arg(long, value_name = "N,N,…", value_delimiter = ',', required = true)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     concurrency: Vec<u32>,
-    /// Measure each level so often, from the lowest to the highest each time.
+    /// Measure each level this many times, from the lowest to the highest each time.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
     repeat: u32,
     /// Name of the step; without it the scenario's only one.
@@ -51,7 +51,7 @@ pub(crate) struct SweepArguments {
     pub(crate) log: LogArguments,
 }
 
-/// Measures and fits; the exit code is that of the runs.
+/// Measures and fits. The exit code is that of the runs.
 pub(crate) fn run_sweep(arguments: &SweepArguments) -> anyhow::Result<ExitCode> {
     let mut scenario = with_one_step(read_scenario(&arguments.file)?, arguments.step.as_deref())?;
     let step = scenario
@@ -64,7 +64,7 @@ pub(crate) fn run_sweep(arguments: &SweepArguments) -> anyhow::Result<ExitCode> 
     let runner = Runner::new(&arguments.run, &scenario)?;
     let mut sweep = Sweep::new(&step, runner.seed(&scenario), Runner::environment());
     let mut levels = Levels::default();
-    // Every run goes through all levels, so that a drift of the machine meets them all alike.
+    // Every run goes through all levels, so that a drift of the machine affects all of them equally.
     'runs: for run in 1..=arguments.repeat {
         for &concurrency in &concurrencies {
             let step = step.at_concurrency(concurrency);
@@ -101,7 +101,7 @@ pub(crate) fn run_sweep(arguments: &SweepArguments) -> anyhow::Result<ExitCode> 
     Ok(conclude(&report, &written, arguments.json))
 }
 
-/// The different levels in order, if this step can be measured at them and they suffice.
+/// Returns the different levels in order, if this step can be measured at them and they suffice.
 fn concurrencies(arguments: &SweepArguments, step: &Step) -> anyhow::Result<Vec<u32>> {
     let mut levels = arguments.concurrency.clone();
     levels.sort_unstable();
@@ -192,7 +192,7 @@ fn estimate(figure: Estimate, decimals: usize) -> String {
     format!("{value:.decimals$} [{low:.decimals$}, {high:.decimals$}]")
 }
 
-/// The record of a sweep, beside its report.
+/// The file of a sweep's record, beside its report.
 const SWEEP_FILE: &str = "sweep.json";
 
 const EXAMPLES: &str = "\

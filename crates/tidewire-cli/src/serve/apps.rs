@@ -1,4 +1,4 @@
-//! What can be served: which codecs each app needs, and the services that are a line or two.
+//! The applications: their requirements on a codec, and the services that are a line or two.
 
 use clap::ValueEnum;
 use tidewire::{
@@ -29,12 +29,12 @@ pub(super) enum App {
 }
 
 impl App {
-    /// Refuses a codec that cannot say what the app has to say.
+    /// Refuses a codec that cannot express the messages of the app.
     pub(super) fn check(self, codec: &AnyCodec) -> Result<(), Failure> {
         match self {
             Self::PubSub => Need::Topics.check(codec, "a pubsub server"),
             Self::Rpc => Need::Methods.check(codec, "an rpc server"),
-            // Its service puts rooms into the lines of people.
+            // The service converts rooms to lines for people.
             Self::Chat if codec.has_room_frames() || codec.is_typed() => Ok(()),
             Self::Chat => {
                 let name = codec.name();
@@ -45,7 +45,7 @@ impl App {
         }
     }
 
-    /// Whether it may say more to a peer than the peer said. To UDP peers whose address is not proved it may not.
+    /// Whether it may send a peer more than the peer sent. An unvalidated UDP address must not get more.
     pub(super) fn says_more_than_it_hears(self) -> bool {
         match self {
             Self::Chat | Self::PubSub | Self::Rpc => true,
@@ -53,7 +53,7 @@ impl App {
         }
     }
 
-    /// Whether clients subscribe to what others publish.
+    /// Whether clients subscribe to the messages of others.
     pub(super) fn has_subscribers(self) -> bool {
         matches!(self, Self::PubSub)
     }
@@ -68,7 +68,7 @@ impl App {
                 builder.start(|_| methods.router())?
             }
             Self::PubSub => {
-                // Where holding publishers is the rule, a subscriber may as well ask for it.
+                // If the server's own policy holds publishers, a subscriber may request that policy too.
                 let blocking = policy == Policy::Block;
                 builder.start(|_| PubSub::new().allow_blocking(blocking))?
             }
@@ -80,7 +80,7 @@ impl App {
     }
 }
 
-/// Answers with what was said.
+/// Answers with the payload of the request.
 fn echo(cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
     match message.kind {
         Kind::Request | Kind::OneWay => cx.reply(message.payload),

@@ -1,7 +1,7 @@
-//! `tidewire serve`: a ready server until somebody stops it.
+//! `tidewire serve`: runs a ready-made server until it is stopped.
 //!
-//! Everything that can end the wait arrives on one channel: a signal, the end of stdin if the server was
-//! asked to follow its parent, the end of the drain. A second signal is not waited for: it ends the process.
+//! Every event that can end the wait arrives on one channel: a signal, the end of stdin if the server follows its
+//! parent, the end of the drain. A second signal is not waited for: it ends the process.
 
 mod apps;
 mod rpc;
@@ -35,12 +35,12 @@ use apps::App;
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct ServeArguments {
-    /// What to serve
+    /// The application to serve
     #[arg(long, value_enum, default_value = "chat")]
     app: App,
 
-    /// Where to listen, tcp://HOST:PORT, udp://HOST:PORT or ipc://PATH; may be repeated. Port 0 takes a free one. With
-    /// --codec uvrpc, ?framing=none behind an address is for peers that put no length in front of frames
+    /// Address to listen on, tcp://HOST:PORT, udp://HOST:PORT or ipc://PATH; may be repeated. Port 0 takes a free one.
+    /// With --codec uvrpc, ?framing=none behind an address is for peers that put no length in front of frames
     #[arg(
         long = "bind",
         value_name = "ADDR",
@@ -48,16 +48,16 @@ pub(crate) struct ServeArguments {
     )]
     binds: Vec<String>,
 
-    /// How messages look on the wire: tw1 for programs, lines for people with nc; echo and sink also speak srmp,
-    /// srmp-rpc, length-field, delimited, raw and uvrpc, with settings as in length-field:size=4
+    /// The codec of messages: tw1 for programs, lines for people with nc; echo and sink also speak srmp, srmp-rpc,
+    /// length-field, delimited, raw and uvrpc, with settings as in length-field:size=4
     #[arg(long, value_name = "CODEC", default_value = "tw1", value_parser = parse_codec)]
     codec: AnyCodec,
 
-    /// How many lanes, that is threads
+    /// The number of lanes, which are threads
     #[arg(long, value_name = "N", default_value_t = 1)]
     lanes: usize,
 
-    /// What tells a lane which sockets are ready: auto, epoll, poll, select or uring
+    /// The poller of the lanes: auto, epoll, poll, select or uring
     #[arg(long, env = POLLER_VARIABLE, default_value = "auto", value_parser = parse_poller)]
     poller: PollerChoice,
 
@@ -71,7 +71,7 @@ pub(crate) struct ServeArguments {
     #[arg(value_parser = parse_milliseconds)]
     coalesce_ms_max: Duration,
 
-    /// What happens to a subscriber that does not keep up: disconnect, drop_oldest, drop_newest, conflate,
+    /// The policy for a subscriber that does not keep up: disconnect, drop_oldest, drop_newest, conflate,
     /// conflate_by_topic (the latest of each topic) or block
     #[arg(long, value_name = "POLICY", default_value_t)]
     slow_subscriber: Policy,
@@ -86,7 +86,7 @@ pub(crate) struct ServeArguments {
     #[arg(value_parser = parse_milliseconds)]
     drain_ms: Duration,
 
-    /// Send clients over udp:// more than they sent although their codec cannot prove their addresses: for closed
+    /// Send clients over udp:// more than they sent although their codec cannot validate their addresses: for closed
     /// networks, and rooms with --codec lines
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, action = ArgAction::Set)]
     #[arg(
@@ -111,9 +111,9 @@ pub(crate) struct ServeArguments {
     #[arg(long, value_name = "SECONDS", value_parser = parse_seconds, allow_negative_numbers = true)]
     timeout: Option<Duration>,
 
-    /// Bytes that the server holds for its peers at most: outputs, logs of rooms and topics, partial frames, sessions and
-    /// subscriptions [default: a quarter of the machine's memory, or of its control group's]. Near it the newest connections
-    /// and the slowest subscribers are closed
+    /// Maximum bytes that the server holds for its peers: outputs, logs of rooms and topics, partial frames, sessions
+    /// and subscriptions [default: a quarter of the machine's memory, or of its control group's]. Near it the newest
+    /// connections and the slowest subscribers are closed
     #[arg(long, visible_alias = "memory-max", value_name = "BYTES", value_parser = parse_memory_bytes)]
     memory_bytes_max: Option<usize>,
 
@@ -134,27 +134,27 @@ pub(crate) struct ServeArguments {
     pub(crate) log: LogArguments,
 }
 
-/// What can end a wait.
+/// An event that can end a wait.
 enum Wake {
     Signal,
     StdinEnded,
     Drained(Box<Stopped>),
 }
 
-/// Serves until stopped. A drain that was cut short is a failure, because sessions were not told.
+/// Serves until stopped. A drain that was cut short is a failure, because its sessions got no go-away.
 ///
 /// # Errors
 /// The server could not start, a lane failed, or the drain was cut short.
 pub(crate) fn run(arguments: &ServeArguments) -> anyhow::Result<ExitCode> {
     let (sender, wakes) = mpsc::channel();
     let ending = Arc::new(Ending::default());
-    // First of all, so that a signal during the start is not the system's to handle.
+    // The handler is installed first, so that the system does not handle a signal during the start.
     watch_signals(arguments, sender.clone(), &ending)?;
 
     let drain = arguments.drain_ms;
     let follow_stdin = arguments.exit_with_stdin;
     let server = start(arguments)?;
-    // It is set here only.
+    // Only this line sets it.
     let _ = ending.metrics.set(server.metrics_reader());
     if follow_stdin {
         watch_stdin(sender.clone(), server.metrics_reader())?;
@@ -172,14 +172,14 @@ pub(crate) fn run(arguments: &ServeArguments) -> anyhow::Result<ExitCode> {
     loop {
         match wakes.recv() {
             Ok(Wake::Drained(stopped)) => {
-                // A parent that started us has a report of its own.
+                // The program that started this server has a report of its own.
                 ending.is_told.store(true, Ordering::SeqCst);
                 if arguments.json || !follow_stdin || tracing::enabled!(tracing::Level::INFO) {
                     summary::print(&stopped.metrics, arguments.json);
                 }
                 return judge(&stopped);
             }
-            // The drain is under way already.
+            // The drain is in progress already.
             Ok(Wake::StdinEnded | Wake::Signal) => {}
             Err(_) => {
                 let remedy = "start it again, and please report it as a bug";
@@ -189,15 +189,15 @@ pub(crate) fn run(arguments: &ServeArguments) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// The state that the summary needs if a second signal ends the server at once.
+/// The state for the summary if a second signal ends the server at once.
 #[derive(Debug, Default)]
 struct Ending {
     metrics: OnceLock<MetricsReader>,
-    /// The summary has been printed.
+    /// Whether the summary has been printed.
     is_told: AtomicBool,
 }
 
-/// The first signal drains; the second, or a drain that does not end, stops at once.
+/// Handles signals: the first one drains; the second, or a drain that does not end, stops at once.
 fn watch_signals(
     arguments: &ServeArguments,
     sender: Sender<Wake>,
@@ -222,7 +222,7 @@ fn watch_signals(
     signals::reopen_log_at_hangup()
 }
 
-/// Whether all ended as it should: no lane failed, and nobody was cut off.
+/// Returns success if no lane failed and no session was cut off.
 fn judge(stopped: &Stopped) -> anyhow::Result<ExitCode> {
     if let Some(failure) = stopped.failures.first() {
         let what = format!("a lane failed: {failure}");
@@ -288,7 +288,7 @@ fn start(arguments: &ServeArguments) -> anyhow::Result<Server> {
         false => ready.print(&mut text),
     };
     if let Err(error) = printed.and_then(|()| tell(Stream::Out, text)) {
-        // Whoever wanted to know is gone; the sessions need not be.
+        // The reader of the line is gone; the sessions may still need the server.
         tracing::warn!(%error, "cannot say on stdout where this server listens");
         tracing::info!("listening on {}", ready.addresses.join(", "));
         output::remember(Err(error));
@@ -296,7 +296,7 @@ fn start(arguments: &ServeArguments) -> anyhow::Result<Server> {
     Ok(server)
 }
 
-/// The limits with the `--timeout` and the `--memory-bytes-max` that were given. People need longer for a name than programs
+/// Returns the limits with the given `--timeout` and `--memory-bytes-max`. People need longer for a name than programs
 /// for a hello, so the timeout only ever lengthens their time.
 fn limits(timeout: Option<Duration>, memory_bytes_max: Option<usize>) -> Limits {
     let defaults = Limits::default();
@@ -309,7 +309,7 @@ fn limits(timeout: Option<Duration>, memory_bytes_max: Option<usize>) -> Limits 
     }
 }
 
-/// The addresses for clients: where the server listens, and the framing where it is not the codec's own.
+/// Returns the addresses for clients, with the framing if it is not the codec's own.
 fn addresses(arguments: &ServeArguments, server: &Server) -> Result<Vec<String>, AddressError> {
     let own = arguments.codec.stream_framing();
     let pairs = arguments.binds.iter().zip(server.addresses());
@@ -326,7 +326,7 @@ fn addresses(arguments: &ServeArguments, server: &Server) -> Result<Vec<String>,
         .collect()
 }
 
-/// Says beforehand that answers will be missing, because their clients only see that none comes.
+/// Warns at the start about answers that will be missing, because clients see only that none comes.
 fn warn_of_short_budgets(arguments: &ServeArguments, spoken: &AnyCodec) {
     let over_udp = arguments.binds.iter().any(|bind| is_udp(bind));
     let proved = arguments.codec.proves_addresses() || arguments.trust_datagram_peers;
@@ -348,7 +348,7 @@ fn warn_of_short_budgets(arguments: &ServeArguments, spoken: &AnyCodec) {
     }
 }
 
-/// Returns when the server is to drain, or has lost a lane.
+/// Returns when the server must drain, or has lost a lane.
 fn wait(wakes: &Receiver<Wake>, server: &Server) {
     loop {
         match wakes.recv_timeout(LANES_CHECK_INTERVAL) {
@@ -380,7 +380,7 @@ fn watch_stdin(sender: Sender<Wake>, metrics: MetricsReader) -> io::Result<()> {
     Ok(())
 }
 
-/// Says what the lanes did so far.
+/// Prints the lanes' account so far.
 fn print_account(metrics: &MetricsReader) {
     let account = LaneAccount::of(&metrics.read());
     let line = serde_json::to_string(&account).map_err(io::Error::from);
@@ -390,7 +390,7 @@ fn print_account(metrics: &MetricsReader) {
     }
 }
 
-/// A poller's name. Empty means that the variable is set to nothing, which is as good as unset.
+/// Parses a poller's name. An empty variable counts as unset.
 fn parse_poller(text: &str) -> Result<PollerChoice, ParsePollerError> {
     match text {
         "" => Ok(PollerChoice::Auto),
@@ -422,16 +422,16 @@ fn parse_milliseconds(text: &str) -> Result<Duration, String> {
     Ok(Duration::from_secs_f64(milliseconds / 1_000.0))
 }
 
-/// Below this a lane's spare buffers and a handful of connections would be all there is room for.
+/// The minimum of the memory limit: a lane's spare buffers and a handful of connections.
 const MEMORY_BYTES_MAX_MIN: usize = 16 << 20;
 
-/// An hour: longer waits are mistakes.
+/// Maximum of an hour: a longer wait is a mistake.
 const MILLISECONDS_MAX: f64 = 3_600_000.0;
 
-/// How much longer than its drain a server may take to end: lanes wait for each other, and for a log that is not read.
+/// The additional time of a server to end after its drain: lanes wait for each other, and for a log that is not read.
 const OVERTIME: Duration = Duration::from_secs(15);
 
-/// How soon a server that lost a lane to a panic or a failing poller notices and ends.
+/// The interval at which a server checks whether it lost a lane to a panic or a failing poller.
 const LANES_CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
 const EXAMPLES: &str = "\
@@ -455,7 +455,7 @@ second Ctrl-C (143 a second SIGTERM), or a drain that did not end.";
 mod tests {
     use super::*;
 
-    /// `timeout = 5` for programs gave people 5 s to type a name.
+    /// The bug: `timeout = 5` for programs gave people 5 s to type a name.
     #[test]
     fn a_timeout_never_shortens_the_time_to_give_a_name() {
         let seconds = Duration::from_secs;

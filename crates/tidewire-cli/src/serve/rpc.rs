@@ -1,7 +1,7 @@
-//! The methods of `tidewire serve --app rpc`: something to call from any peer that has named requests.
+//! The methods of `tidewire serve --app rpc`, which any peer with named requests can call.
 //!
-//! `sleep` shows what a slow handler does: it takes a token, hands it to a worker, and the lane goes on. It sleeps in
-//! slices, so that a caller who gave up, or a server that stops, does not keep a worker.
+//! `sleep` is an example of a slow handler: it takes a token, passes it to a worker, and the lane goes on. It sleeps in
+//! slices, so that a caller who gave up, or a server that stops, does not occupy a worker.
 
 use std::io;
 use std::sync::Arc;
@@ -37,7 +37,7 @@ impl Methods {
         })
     }
 
-    /// The methods, for one lane.
+    /// Returns the methods for one lane.
     pub(super) fn router(&self) -> Router {
         let sleepers = Arc::clone(&self.sleepers);
         Router::new()
@@ -61,12 +61,12 @@ impl Methods {
 
 #[expect(clippy::disallowed_methods, reason = "the date is what is asked for")]
 fn unix_time_ms() -> u128 {
-    // A clock before 1970 is a machine without a clock.
+    // A clock before 1970 means a machine without a clock.
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     now.map_or(0, |now| now.as_millis())
 }
 
-/// The sum of the numbers in a text.
+/// Returns the sum of the numbers in a text.
 fn add(payload: &[u8]) -> Result<i64, HandlerError> {
     let malformed = || {
         HandlerError::new(
@@ -85,9 +85,9 @@ fn add(payload: &[u8]) -> Result<i64, HandlerError> {
     Ok(sum)
 }
 
-/// The sum of two i32, little-endian, as UVRPC's own programs send them. It wraps as theirs does, because an error frame
-/// kills their clients. Text comes first: eight bytes of digits and spaces are numbers above 150 million, which none of them
-/// sends.
+/// Returns the sum of two i32, little-endian, as UVRPC's own programs send them. It wraps as theirs does, because an
+/// error frame ends their clients. Text is tried first: eight bytes of digits and spaces are numbers above 150 million,
+/// which none of them sends.
 fn add_binary(codec: &AnyCodec, payload: &[u8]) -> Option<i32> {
     let [first, second] = payload.as_chunks::<4>().0 else {
         return None;
@@ -135,7 +135,7 @@ fn sleep(deferred: Deferred, pause: Duration) {
     }
 }
 
-/// What `methods` answers: a line for each.
+/// The answer of `methods`: a line for each.
 const METHODS: &str = "\
 add NUMBER…   the sum of whole numbers; over uvrpc also of two binary i32, little-endian
 echo ANYTHING the same back
@@ -143,16 +143,16 @@ methods       this list
 sleep MS      awake, after that many milliseconds on a worker
 time          milliseconds since 1970";
 
-/// Enough to see that one sleeper does not keep the next one waiting.
+/// The number of workers: enough that one sleeper does not keep the next one waiting.
 const SLEEPERS: usize = 4;
 
-/// Sleeps that may wait for a worker; more are refused.
+/// Maximum number of sleeps that wait for a worker; more are refused.
 const SLEEPS_MAX: usize = 1_024;
 
-/// A minute.
+/// The maximum of a sleep: a minute.
 const SLEEP_MS_MAX: u64 = 60_000;
 
-/// How soon a sleeper notices that nobody waits for it any more.
+/// The interval at which a sleeper checks whether its caller still waits.
 const SLEEP_SLICE: Duration = Duration::from_millis(50);
 
 #[cfg(test)]
@@ -169,7 +169,7 @@ mod tests {
         }
     }
 
-    /// UVRPC's own client and benchmark were told that they send no numbers, and died of it.
+    /// The bug: UVRPC's own client and benchmark got the error that they send no numbers, and ended.
     #[test]
     fn two_binary_numbers_of_a_uvrpc_peer_are_added() {
         let [uvrpc, tw1] = ["uvrpc", "tw1"].map(|name| AnyCodec::by_name(name).unwrap());

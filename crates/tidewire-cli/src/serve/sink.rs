@@ -1,9 +1,9 @@
-//! A service that takes everything, and answers how much that was.
+//! A service that takes all messages, and answers with their number.
 //!
-//! Whoever sends one way learns nothing of what became of it. So a sink counts for each session, and any request is
-//! answered with the number of one-way messages of that session before it, as eight bytes, little-endian. A load test
-//! asks behind its last message and believes this count. Messages of one session come in runs, so the count of the
-//! session at hand is kept outside the table: a message then costs a comparison and an addition.
+//! A sender of one-way messages gets no answer. A sink therefore counts them for each session, and answers any request
+//! with the number of that session's one-way messages before it, as eight bytes, little-endian. A load test sends such
+//! a request behind its last message and relies on this count. Messages of one session come in runs, so the count of
+//! the current session is kept outside the table: a message then costs a comparison and an addition.
 
 use std::collections::HashMap;
 
@@ -17,7 +17,8 @@ pub(super) struct Sink {
 }
 
 impl Sink {
-    /// Counts a message of a session that is not at hand, or answers a request. From now on the session is at hand.
+    /// Counts a message of a session that is not the current one, or answers a request. The session is then the current
+    /// one.
     #[cold]
     fn count_or_answer(&mut self, cx: &mut Context<'_>, kind: Kind) -> HandlerResult {
         let session = cx.session();

@@ -1,4 +1,4 @@
-//! What a server says of itself at its end: every message's fate, and why sessions closed.
+//! The summary of a server at its end: the fate of all messages, and the reasons why sessions closed.
 
 use std::fmt::Write as _;
 
@@ -8,12 +8,12 @@ use tidewire::{CloseReason, DatagramDrop, DropReason, Metrics};
 use crate::output;
 use crate::tell::{Stream, tell};
 
-/// One line of what happened: for people on stderr, or as a JSON object on stdout.
+/// Prints the summary in one line: for people on stderr, or as a JSON object on stdout.
 pub(super) fn print(metrics: &Metrics, json: bool) {
     if json {
         output::remember(tell(Stream::Out, format!("{}\n", object(metrics)).into()));
     } else {
-        // With standard error closed, or stuck, there is nobody to tell.
+        // If standard error is closed or blocked, no error can be reported.
         let _ = tell(Stream::Error, format!("{}\n", summary(metrics)).into());
     }
 }
@@ -149,7 +149,7 @@ mod tests {
         );
     }
 
-    /// A drain that refused thousands of requests ended with `refused=0`, which counts sessions.
+    /// The bug: a drain that refused thousands of requests ended with `refused=0`, which counts sessions.
     #[test]
     fn refused_messages_are_not_refused_sessions() {
         let metrics = Metrics {

@@ -12,7 +12,7 @@ use crate::failure::{Failure, LIMIT_REMEDY};
 pub(crate) use publish::{PubArguments, run as run_publish};
 pub(crate) use subscribe::{SubArguments, run as run_subscribe};
 
-/// A topic or pattern that breaks a rule.
+/// Makes the error of a topic or pattern that breaks a rule.
 fn bad_topic(text: &str, error: TopicError) -> Failure {
     Failure::configuration(
         format!("{text:?} is refused: {error}"),
@@ -20,7 +20,7 @@ fn bad_topic(text: &str, error: TopicError) -> Failure {
     )
 }
 
-/// A request of ours that has no answer, with what it was for.
+/// Makes the error of a failed request; `what` names its purpose.
 fn request_failure(what: &str, error: RequestError) -> anyhow::Error {
     match error {
         RequestError::Refused {

@@ -1,8 +1,8 @@
 //! `tidewire pub`: publishes an argument, or every line of stdin.
 //!
-//! Success means that the server has passed everything on: the last word is a request that the server answers
-//! after all before it. The same request, sent every so often, keeps a fast producer from running ahead of the
-//! server, so that no queue can overflow. Rejected: closing the connection and hoping.
+//! Success means that the server has passed all messages on: the last message is a request that the server answers
+//! after all messages before it. The same request, sent at intervals, keeps a fast producer from running ahead of the
+//! server, so that no queue can overflow. Rejected: closing the connection without a confirmation.
 
 use std::io::{self, BufRead};
 use std::process::ExitCode;
@@ -75,7 +75,7 @@ pub(crate) fn run(arguments: &PubArguments) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Publishes and waits for confirmation now and then.
+/// Publishes, and waits for a confirmation at intervals.
 struct Publisher<'a> {
     client: &'a Client,
     topic: &'a str,
@@ -86,7 +86,7 @@ struct Publisher<'a> {
 }
 
 impl Publisher<'_> {
-    /// Publishes each line, also a last one without an end.
+    /// Publishes each line, including a last one without a line end.
     fn publish_lines(&mut self, input: &mut impl BufRead) -> anyhow::Result<()> {
         let mut line = Vec::new();
         loop {
@@ -112,10 +112,10 @@ impl Publisher<'_> {
                 self.confirm()?;
                 self.client.publish(self.topic, payload)?;
             }
-            // The connection is gone; its last event says why.
+            // The connection is gone; its last event has the reason.
             Err(PublishError::HandOver(HandOverError::Ended)) => return self.confirm(),
             Err(error) => {
-                // Those before it are not in doubt, so that one can go on from here.
+                // The messages before it are confirmed first, so that the user can continue from here.
                 self.confirm()?;
                 let number = self.published + 1;
                 return Err(error).with_context(|| format!("message {number} is not published"));
@@ -129,7 +129,7 @@ impl Publisher<'_> {
         Ok(())
     }
 
-    /// Waits until the server has passed everything on, and looks whether it refused something.
+    /// Waits until the server has passed all messages on, and checks whether it refused one.
     fn confirm(&mut self) -> anyhow::Result<()> {
         let confirmed = self.client.flush().wait();
         // A refusal came before the confirmation, on the same connection.
@@ -164,10 +164,11 @@ impl Publisher<'_> {
     }
 }
 
-/// Messages between two confirmations: far fewer than the client's queue holds, enough that waiting costs little.
+/// Maximum messages between two confirmations: far fewer than the client's queue holds, and enough that waiting costs
+/// little.
 const UNCONFIRMED_MAX: usize = 1024;
 
-/// Bytes between two confirmations: below what a session's output may hold.
+/// Maximum bytes between two confirmations: below the limit of a session's output.
 const UNCONFIRMED_BYTES_MAX: usize = 512 * 1024;
 
 const EXAMPLES: &str = "\

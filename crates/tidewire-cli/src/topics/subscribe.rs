@@ -1,12 +1,12 @@
-//! `tidewire sub`: prints what is published, a line per message, until told to stop.
+//! `tidewire sub`: prints the messages of topics, a line each, until it is stopped.
 //!
-//! One thread per pattern takes events and hands them to the main thread, which alone writes. A lost connection
-//! comes back by itself; that, and messages that were dropped, is said on stderr, or in line with `--json`, where
-//! a program reads it.
+//! One thread per pattern takes events and passes them to the main thread, which alone writes. A lost connection is
+//! made again by itself. This, and dropped messages, are reported on stderr, or in line with `--json`, where a program
+//! reads them.
 //!
-//! When nobody reads the output, every stage on the way to it fills to a bound in bytes, and then the client stops
-//! reading. So the server's policy for slow subscribers decides, as with any other slow subscriber. Over UDP nothing holds a
-//! server back, so there the client drops the oldest messages itself, because it can say how many.
+//! When the output has no reader, every stage on the way to it fills to a bound in bytes, and then the client stops
+//! reading. The server's policy for slow subscribers then decides, as with any other slow subscriber. Over UDP a client
+//! cannot hold a server back, so there it drops the oldest messages itself, because it can count them.
 
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
@@ -34,7 +34,7 @@ pub(crate) struct SubArguments {
     #[command(flatten)]
     connection: ConnectionArguments,
 
-    /// What to listen to: a topic, or a pattern that ends in .* (one more segment) or .> (one or more)
+    /// Topics to print: a topic, or a pattern that ends in .* (one more segment) or .> (one or more)
     #[arg(value_name = "PATTERN", required = true)]
     patterns: Vec<String>,
 
@@ -50,7 +50,7 @@ pub(crate) struct SubArguments {
     #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
     duration: Option<Duration>,
 
-    /// What happens if this subscriber does not keep up: disconnect, drop_oldest, drop_newest, conflate,
+    /// The policy if this subscriber does not keep up: disconnect, drop_oldest, drop_newest, conflate,
     /// conflate_by_topic (the latest of each topic) or block; the server chooses if it is left out
     #[arg(long, value_name = "POLICY")]
     policy: Option<Policy>,
@@ -59,7 +59,7 @@ pub(crate) struct SubArguments {
     pub(crate) log: LogArguments,
 }
 
-/// Something the main thread must deal with.
+/// An event for the main thread.
 enum Happening {
     /// Events of the subscription with this index.
     Events(usize, Vec<TopicEvent>),
@@ -72,14 +72,14 @@ enum End {
     Counted,
     TimedOut,
     Interrupted,
-    /// The subscriptions ended, because the server would not have one of them again.
+    /// The subscriptions ended, because the server refused to renew one of them.
     Ended(String),
 }
 
 /// Prints until it is told to stop.
 ///
 /// # Errors
-/// A pattern is malformed, the server cannot be reached or refuses, or fewer messages came than asked for.
+/// A pattern is malformed, the server cannot be reached or refuses, or fewer messages came than --count requires.
 pub(crate) fn run(arguments: &SubArguments) -> anyhow::Result<ExitCode> {
     let deadline = arguments.duration.map(|duration| Instant::now() + duration);
     Need::Topics.check(&arguments.connection.codec(), "`tidewire sub`")?;
@@ -113,7 +113,7 @@ pub(crate) fn run(arguments: &SubArguments) -> anyhow::Result<ExitCode> {
     }
     drop(sender);
     let mut printer = Printer::new(arguments, &interrupted);
-    // The connection ends with the process: there is nothing to be written first.
+    // The connection ends with the process: it has no output to write first.
     let result = printer.print(&happenings, deadline);
     let printed = printer.printed;
     match result {
@@ -136,7 +136,7 @@ pub(crate) fn run(arguments: &SubArguments) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// Writes lines to stdout and notices to where they belong.
+/// Writes lines to stdout, and notices to their destination.
 struct Printer<'a> {
     arguments: &'a SubArguments,
     interrupted: &'a AtomicBool,
@@ -169,7 +169,7 @@ impl<'a> Printer<'a> {
     ) -> io::Result<End> {
         let mut out = io::BufWriter::new(io::stdout().lock());
         loop {
-            // What waits is written before waiting, and only then, so that a flood costs few writes.
+            // Waiting lines are written before each wait, and only then, so that a flood costs few writes.
             let happening = match happenings.try_recv() {
                 Ok(happening) => Ok(happening),
                 Err(_) => {
@@ -187,7 +187,7 @@ impl<'a> Printer<'a> {
             }
             let (index, events) = match happening {
                 Ok(Happening::Events(index, events)) => (index, events),
-                // The next round looks why.
+                // The next iteration finds the reason.
                 Ok(Happening::Interrupt) | Err(RecvTimeoutError::Timeout) => continue,
                 Err(RecvTimeoutError::Disconnected) => return Ok(ended("the client ended")),
             };
@@ -200,7 +200,7 @@ impl<'a> Printer<'a> {
         }
     }
 
-    /// Prints an event. Returns why nothing follows, if that is so.
+    /// Prints an event. Returns the reason if no event follows.
     fn print_event(
         &mut self,
         index: usize,
@@ -244,21 +244,22 @@ fn wait(
     }
 }
 
-/// The first signal ends the printing in order. If that waits for whoever should read our output, the second one or a
-/// few seconds end the process.
+/// Watches signals: the first one ends the printing in order. If that waits for a reader of the output, the second one
+/// or a few seconds end the process.
 fn watch_signals(
     happenings: SyncSender<Happening>,
     interrupted: Arc<AtomicBool>,
 ) -> io::Result<()> {
     let begin = move || {
         interrupted.store(true, Ordering::Relaxed);
-        // If there is no room for it, the printer is awake and will look.
+        // If the channel is full, the printer is awake and will check the flag.
         let _ = happenings.try_send(Happening::Interrupt);
     };
     signals::watch(Some(WAY_OUT), begin, || {})
 }
 
-/// Takes the client's own events, of which those of the subscriptions say enough, so that they fill no queue.
+/// Takes the client's own events, so that they fill no queue. The events of the subscriptions contain the same
+/// information.
 fn take_client_events(client: Client) -> io::Result<()> {
     let take = move || while client.next_event().wait() != Event::Ended {};
     let name = "tidewire-events".to_owned();
@@ -266,8 +267,8 @@ fn take_client_events(client: Client) -> io::Result<()> {
     Ok(())
 }
 
-/// Hands a subscription's events over, on a thread of its own: those that are there at once, so that a flood costs few
-/// wakes.
+/// Passes a subscription's events on, on a thread of its own: all that are available at once, so that a flood costs few
+/// wake-ups.
 fn pump(
     index: usize,
     subscription: Subscription,
@@ -296,7 +297,7 @@ fn pump(
     Ok(())
 }
 
-/// How long printing may take to end.
+/// The maximum time to end after a signal.
 const WAY_OUT: Duration = Duration::from_secs(5);
 
 fn payload_bytes(event: &TopicEvent) -> usize {
@@ -309,16 +310,16 @@ fn payload_bytes(event: &TopicEvent) -> usize {
 /// Bytes that the client holds for a printer that waits, divided among the patterns.
 const EVENT_BYTES_MAX: usize = 8 << 20;
 
-/// Each pattern's share of them, at the least.
+/// Each pattern's minimum share of them.
 const EVENT_BYTES_MIN: usize = 64 << 10;
 
-/// Batches between the pumps and the printer. When they are full, the library's queues fill.
+/// Maximum batches between the pumps and the printer. When they are full, the library's queues fill.
 const HAPPENINGS_MAX: usize = 4;
 
-/// A batch may exceed it by one message.
+/// Maximum bytes of a batch, which it may exceed by one message.
 const BATCH_BYTES_MAX: usize = 64 << 10;
 
-/// Bytes that an event adds to its queue's size, beside its payload.
+/// Bytes that an event adds to its queue's size, in addition to its payload.
 const EVENT_BYTES: usize = 64;
 
 const EXAMPLES: &str = "\

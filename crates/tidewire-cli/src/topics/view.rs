@@ -1,7 +1,7 @@
-//! How a message of a topic looks as a line.
+//! The line of a topic's message.
 //!
-//! Payloads are bytes of strangers. To a file or pipe they go as they are, because that is what the next program
-//! wants; on a terminal, which obeys control characters, those are escaped, and in JSON always.
+//! Payloads are untrusted bytes. A file or pipe gets them unchanged, because the next program needs that. On a
+//! terminal, which obeys control characters, those are escaped, and in JSON always.
 
 use std::io::{self, Write};
 
@@ -14,11 +14,11 @@ use crate::payload::{insert_payload, json_text};
 /// Renders lines.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct View {
-    /// Lines are JSON objects.
+    /// Whether lines are JSON objects.
     pub(super) json: bool,
-    /// Lines start with the topic.
+    /// Whether lines start with the topic.
     pub(super) with_topic: bool,
-    /// The reader is a terminal.
+    /// Whether the reader is a terminal.
     pub(super) escape: bool,
 }
 
@@ -26,7 +26,7 @@ impl View {
     /// Writes the line of a message.
     ///
     /// # Errors
-    /// Those of `out`.
+    /// The errors of `out`.
     pub(super) fn message(self, message: &TopicMessage, out: &mut impl Write) -> io::Result<()> {
         let (topic, payload) = (&*message.topic, &message.payload[..]);
         if self.json {
@@ -36,7 +36,7 @@ impl View {
             return writeln!(out, "{}", json_text(&object.into()));
         }
         if self.with_topic {
-            // A server may be a stranger too; a topic of ours never has anything to escape.
+            // The server is untrusted too; a topic of the user's own never has anything to escape.
             let topic = if self.escape {
                 escaped(topic.as_bytes())
             } else {
@@ -52,10 +52,10 @@ impl View {
         }
     }
 
-    /// Says what happened beside messages: in line for programs, else on stderr.
+    /// Writes a notice: in line for programs, else on stderr.
     ///
     /// # Errors
-    /// Those of `out`.
+    /// The errors of `out`.
     pub(super) fn notice(
         self,
         pattern: &str,
@@ -90,7 +90,7 @@ impl View {
             writeln!(out, "{}", json_text(&object))?;
         }
         out.flush()?;
-        // With stderr closed there is nobody to tell.
+        // If stderr is closed, no error can be reported.
         let _ = writeln!(io::stderr().lock(), "! {}", escaped(text.as_bytes()));
         Ok(())
     }
@@ -150,7 +150,7 @@ mod tests {
         );
     }
 
-    /// `sub --json` wrote C1 controls and controls of direction as they came.
+    /// The bug: `sub --json` wrote C1 controls and bidirectional controls unescaped.
     #[test]
     fn json_on_a_terminal_commands_nothing() {
         let view = View {

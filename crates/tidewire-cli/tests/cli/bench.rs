@@ -1,4 +1,4 @@
-//! `tidewire bench` from the shell: what it runs, writes and says.
+//! `tidewire bench` from the shell: its runs, files and output.
 
 use std::path::Path;
 
@@ -35,16 +35,16 @@ fn a_quick_run_is_verified_written_and_can_be_written_again() {
     ];
     let ended = run(&arguments, directory.path());
     assert_eq!(ended.status.code(), Some(0), "{}", ended.text());
-    // How long it takes, in all and by suite, is said before it begins.
+    // The estimate of the duration, in all and by suite, is printed before the benchmark begins.
     let estimate = ended.text();
     assert!(
         estimate.contains("about ") && estimate.contains(" s: echo "),
         "{estimate}"
     );
-    // Without peers it goes on, and says who is missing and how to get them.
+    // Without peers it goes on, and names the missing ones and how to get them.
     assert!(ended.text().contains("peers/setup"), "{}", ended.text());
     assert!(
-        // A mark may stand behind its name: a busy machine is no fault.
+        // A mark may follow its name: a busy machine is no fault.
         ended.text().contains("| tcp tw1, 1 × 1 in flight"),
         "{}",
         ended.text()
@@ -110,7 +110,7 @@ fn an_interrupt_keeps_what_was_measured() {
     let mut bench = Process::start(&[
         "bench", "echo", "--quick", "--repeat", "1000", "--out", &out,
     ]);
-    // A row has a thousand rounds, so that it is this one that is interrupted.
+    // A row has a thousand rounds, so the signal interrupts this row.
     bench.expect("echo tcp tw1, 1 × 1 in flight");
     bench.signal(Signal::INT);
     let ended = bench.wait();
@@ -127,7 +127,7 @@ fn suites_are_listed_and_mistyped_ones_corrected() {
         "# echo: ",
         "# ingest: ",
         "tidewire bench echo --row 'tcp tw1, 1024 × 128 in flight'",
-        // A shell takes it for one word.
+        // A shell takes it as one word.
         "the seed'\\''s step",
     ] {
         assert!(
@@ -150,7 +150,7 @@ fn suites_are_listed_and_mistyped_ones_corrected() {
 #[test]
 fn rows_are_chosen_by_their_names() {
     let directory = tempfile::tempdir().unwrap();
-    // A whole name is no part of another.
+    // A full name matches no longer name.
     let named = run(&["--list", "--row", "4 M/s to 500"], directory.path());
     assert_eq!(
         named.transcript[1..],
@@ -229,7 +229,7 @@ fn a_program_of_ours_says_what_it_cannot_do() {
 fn a_damaged_benchmark_is_not_taken_for_a_load_test() {
     let directory = tempfile::tempdir().unwrap();
     let json = directory.path().join("bench.json");
-    // As a full disk leaves it behind.
+    // A full disk leaves a file like this.
     std::fs::write(
         &json,
         r#"{"schema_version":1,"env":{"cpu":"AMD"},"suites":[{"na"#,

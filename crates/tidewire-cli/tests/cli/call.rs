@@ -1,4 +1,4 @@
-//! `serve --app rpc` and `call`: replies in every shape, and an exit code for everything that can go wrong.
+//! `serve --app rpc` and `call`: every kind of reply, and the exit code of every failure.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener};
@@ -22,7 +22,7 @@ fn call(arguments: &[&str], input: &[u8]) -> Output {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    // One that reads no input may be gone already.
+    // A command that reads no input may be gone already.
     let _ = child.stdin.take().unwrap().write_all(input);
     child.wait_with_output().unwrap()
 }
@@ -72,7 +72,7 @@ fn every_codec_with_names_calls_every_method() {
     }
 }
 
-/// As `simple_client` of UVRPC does, which expects four bytes.
+/// UVRPC's `simple_client` sends such a request and expects four bytes.
 #[test]
 fn a_uvrpc_peer_adds_two_binary_numbers() {
     let (_server, address) = Process::rpc_server(&["--codec", "uvrpc"]);
@@ -102,12 +102,13 @@ fn json_tells_the_reply_the_refusal_and_how_long_it_took() {
     );
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(stderr.contains("nothing answered with error 2"), "{stderr}");
-    // Microseconds, and no more digits than that.
+    // The value has microseconds, and no more digits.
     let micros = told["latency_ms"].as_f64().unwrap() * 1_000.0;
     assert!((micros - micros.round()).abs() < 1e-6, "{told}");
 }
 
-/// Codes were words of ours, in which the original's failures 4, 5 and 7 are one, and HTTP's numbers are lost.
+/// The bug: codes were texts of this program, in which the original's failures 4, 5 and 7 are one, and HTTP's numbers
+/// are lost.
 #[test]
 fn json_has_the_numbers_that_the_codec_has() {
     for (codec, code, number) in [
@@ -140,7 +141,8 @@ fn json_has_the_numbers_that_the_codec_has() {
     }
 }
 
-/// Answers the hello of one client with these bytes and closes; with none it says nothing until the client has gone.
+/// Answers the hello of one client with these bytes and closes. With no bytes it sends nothing until the client has
+/// gone.
 fn answer_hello(answer: Vec<u8>) -> (JoinHandle<()>, String) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
@@ -152,13 +154,13 @@ fn answer_hello(answer: Vec<u8>) -> (JoinHandle<()>, String) {
         if !answer.is_empty() {
             stream.shutdown(Shutdown::Write).unwrap();
         }
-        // The client ends first, so that nothing that was written is lost to a reset.
+        // The client ends first, so that a reset discards no written bytes.
         let _ = stream.read_to_end(&mut Vec::new());
     });
     (thread, address)
 }
 
-/// Every command that connects, with what it needs beside the address.
+/// Every command that connects, with its arguments beside the address.
 const CONNECTING: [&[&str]; 4] = [
     &["call", "METHOD"],
     &["pub", "topic", "x"],
@@ -173,7 +175,7 @@ fn connect(arguments: &[&str], address: &str) -> Output {
     command(&all).stdin(Stdio::null()).output().unwrap()
 }
 
-/// It was "the server skipped the handshake", with exit code 3 and without the reason.
+/// The bug: the error was "the server skipped the handshake", with exit code 3 and without the reason.
 #[test]
 fn a_refused_hello_shows_the_servers_reason() {
     let (mut error, mut go_away) = (Vec::new(), Vec::new());
@@ -330,11 +332,11 @@ fn a_reader_that_is_gone_is_no_failure() {
 fn a_sleeper_does_not_keep_a_server_from_stopping() {
     let (mut server, address) = Process::rpc_server(&["--drain-ms", "50"]);
     let sleeper = Process::start(&["call", &address, "sleep", "60000", "--timeout", "60"]);
-    // Whether the sleeper has been heard by now or not, the server ends.
+    // The server ends, whether it has read the sleeper's request or not.
     let _ = reply(&[&address, "echo", "x"], b"");
     server.signal(Signal::INT);
     let summary = server.expect("served: ");
-    // One that was heard is owed an answer, which the end of the drain cuts off.
+    // A request that was read has a pending reply, which the end of the drain cuts off.
     let is_cut_off = summary.contains(" cut_off=1");
     let ended = server.wait();
     assert_eq!(

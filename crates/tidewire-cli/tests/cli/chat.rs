@@ -1,4 +1,4 @@
-//! The chat client through pipes: two of them, a server, and a server that goes away.
+//! The chat client through pipes: two clients, a server, and a server that goes away.
 
 use rustix::process::Signal;
 use tidewire::{Client, Event, Kind};
@@ -39,7 +39,7 @@ fn two_people_talk_whisper_and_leave() {
     bob.expect("* /quit");
 
     bob.type_line("/quit");
-    // Three of his lines came to nothing.
+    // Three of his lines were refused or not sent.
     let ended = bob.wait();
     assert_eq!(ended.status.code(), Some(4));
     assert!(ended.text().contains("3 lines were not sent"));
@@ -62,7 +62,7 @@ fn rooms_are_changed_and_kept_apart() {
     bob.expect("* you are in den as bob; nobody else is here");
     ann.expect("* bob left");
     ann.type_line("can you hear me?");
-    // The answer means that what was said before it has been dealt with.
+    // The answer means that all earlier messages have been handled.
     ann.type_line("/who");
     ann.expect("* 1 in lobby: ann");
     ann.type_line("/join den");
@@ -104,7 +104,7 @@ fn what_is_piped_in_is_said_whole_before_the_client_ends() {
                 assert_eq!(message.payload, format!("{next} {filler}").into_bytes());
                 next += 1;
             }
-            // Presence comes in the same order as what is said: ann has left.
+            // Presence and messages have one order: ann has left.
             Event::Message(message) if message.kind == Kind::Presence && next > 0 => break,
             Event::Lost { count } => panic!("the listener lost {count}"),
             Event::Ended => panic!("the connection ended"),
@@ -153,7 +153,7 @@ fn a_name_that_is_taken_or_impossible_ends_a_client_nobody_can_ask() {
     assert!(ended.text().contains("remedy: choose another with --room"));
 }
 
-/// It was `the room "a b" cannot be entered: room: a name must not…`.
+/// The bug: the error was `the room "a b" cannot be entered: room: a name must not…`.
 #[test]
 fn a_room_that_cannot_be_entered_is_named_once() {
     let (_server, address) = Process::server(&[]);
@@ -229,7 +229,7 @@ fn a_client_comes_back_when_its_server_does() {
     ann.expect("* you are in lobby as ann; ");
     bob.expect("* connected again");
     bob.expect("* you are in lobby as bob; ");
-    // Both are in the room; whoever came second was announced to the first, unless the first asked later.
+    // Both are in the room. The second one was announced to the first, unless the first requested the list later.
     ann.type_line("/msg bob there you are");
     bob.expect("[ann -> you]: there you are");
     bob.type_line("here I am");
@@ -239,7 +239,7 @@ fn a_client_comes_back_when_its_server_does() {
     ann.expect("! connection lost: ");
     ann.type_line("/quit");
     let ended = ann.wait();
-    // One line was not sent, and a script has to know.
+    // One line was not sent, and the exit code must tell a script.
     assert_eq!(ended.status.code(), Some(4), "{}", ended.text());
     assert!(ended.text().contains("1 line was not sent"));
 }
@@ -267,7 +267,7 @@ fn a_script_learns_that_a_line_was_refused() {
     assert_eq!(ann.wait().status.code(), Some(0));
 }
 
-/// Nobody knows whether it reached the others, so that the script must not believe it did.
+/// The client cannot know whether it arrived, so it must not report success.
 #[test]
 fn what_was_said_when_the_server_died_is_not_taken_for_said() {
     let (server, address) = Process::server(&[]);
@@ -282,12 +282,12 @@ fn what_was_said_when_the_server_died_is_not_taken_for_said() {
     ann.end_input();
     let ended = ann.wait();
     assert_eq!(ended.status.code(), Some(4), "{}", ended.text());
-    // It used to say that two lines were not sent.
+    // The bug: it reported that two lines were not sent.
     let told = "1 line was not sent or was refused, 1 line is not confirmed";
     assert!(ended.text().contains(told), "{}", ended.text());
 }
 
-/// The last word comes after the room has gone: its refusal arrives when nothing more is typed, and counts.
+/// The room is gone before the last line: its refusal arrives when the input has ended, and counts.
 #[test]
 fn a_refusal_of_the_last_word_counts_too() {
     let server = tidewire::Server::builder()
@@ -304,7 +304,7 @@ fn a_refusal_of_the_last_word_counts_too() {
     assert_eq!(ended.status.code(), Some(4), "{}", ended.text());
 }
 
-/// A chat in which nobody may say anything.
+/// A chat that refuses every message.
 struct RefusesToSay(tidewire::Chat);
 
 impl tidewire::Service for RefusesToSay {
@@ -351,7 +351,7 @@ fn a_name_held_by_somebody_else_is_asked_for_again_until_it_is_free() {
     ann.expect("! connection lost: ");
     let mut server = Process::start(&["serve", "--bind", &address]);
     server.expect("ready codec=");
-    // Whoever is faster: if ann is in already, this name is refused and the test has nothing to show.
+    // This is a race: if ann is in the room already, this name is refused and the test shows nothing.
     let thief = Client::connect(&address).wait().unwrap();
     if let Ok(joined) = thief.join("lobby", "ann").wait() {
         let line = ann.expect("! not in the room yet; trying again in ");
@@ -369,7 +369,7 @@ fn a_lines_peer_and_a_client_cannot_share_a_port_but_each_is_told() {
     let (_server, address) = Process::server(&[]);
     let mut person = Netcat::connect(&address);
     person.type_line("hello");
-    // A go-away frame, whose text is for whoever looks at the bytes.
+    // A go-away frame. Its text is for people who read the bytes.
     let bytes = person.rest();
     assert!(!bytes.is_empty());
     let mut ann = Process::chat(&address, "ann");

@@ -1,4 +1,4 @@
-//! `compare`, `ab` and `doctor`: what they say, what they leave behind, and how they end.
+//! `compare`, `ab` and `doctor`: their output, their files, and their exit codes.
 
 use std::fs;
 use std::io::Write;
@@ -13,7 +13,7 @@ fn run(arguments: &[&str]) -> Ended {
     Process::start(arguments).wait()
 }
 
-/// A committed report with every latency `factor` times as long.
+/// Returns a committed report with every latency multiplied by `factor`.
 fn report(factor: f64) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../../bench-results/2026-11-21-epyc-2core/24m-1.json");
@@ -26,7 +26,7 @@ fn report(factor: f64) -> String {
     report.to_string()
 }
 
-/// A directory with so many runs.
+/// Makes a directory with this many runs.
 fn runs(directory: &Path, name: &str, factor: f64, count: usize) -> String {
     let side = directory.join(name);
     for run in 0..count {
@@ -37,7 +37,7 @@ fn runs(directory: &Path, name: &str, factor: f64, count: usize) -> String {
     side.display().to_string()
 }
 
-/// A committed file of the benchmark with every figure of Tidewire `factor` times as large.
+/// Returns a committed file of the benchmark with every figure of Tidewire multiplied by `factor`.
 fn bench(directory: &Path, name: &str, factor: f64) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../../bench-results/2026-11-22-epyc-2core/bench/rpc/bench.json");
@@ -55,7 +55,7 @@ fn bench(directory: &Path, name: &str, factor: f64) -> String {
     path.display().to_string()
 }
 
-/// The same file as a build wrote it that measured something else.
+/// Returns the same file as a build with other measurements would write it.
 fn draft(directory: &Path, of: &str) -> String {
     let mut bench: Value = serde_json::from_str(&fs::read_to_string(of).unwrap()).unwrap();
     for suite in bench["suites"].as_array_mut().unwrap() {
@@ -127,8 +127,8 @@ fn files_of_the_benchmark_are_compared_row_by_row_and_not_with_other_reports() {
     );
 }
 
-/// A program that acts like `load`: it notes its letter and leaves a report. Another process writes it, because a
-/// file that is open for writing anywhere cannot be run.
+/// Writes a program that acts like `load`: it records its letter and leaves a report. Another process writes it,
+/// because a file that is open for writing in any process cannot be run.
 fn program(directory: &Path, letter: &str, factor: f64) -> String {
     let kept = directory.join(format!("{letter}.json"));
     fs::write(&kept, report(factor)).unwrap();
@@ -202,7 +202,7 @@ fn a_report_that_load_has_just_written_is_understood() {
     fs::write(&scenario, text).unwrap();
     let out = directory.path().join("out");
     let [scenario, out_text] = [&scenario, &out].map(|path| path.display().to_string());
-    // On a busy machine it may find fault with itself, which its report then says.
+    // On a busy machine the run may be invalid, which its report then says.
     let load = run(&["load", &scenario, "--serve", "--out", &out_text]);
     assert!(out.join("report.json").is_file(), "{}", load.text());
     let report = out.join("report.json").display().to_string();
@@ -315,7 +315,7 @@ fn ab_runs_in_turns_records_the_noise_and_finds_the_change() {
     assert_eq!(comparison["base"]["runs"], 6);
     assert_eq!(comparison["notes"], json!([]));
 
-    // The same from the files that were left, and a second time into the same place is refused.
+    // The files that were left give the same result, and a second run into the same directory is refused.
     let [a_runs, b_runs, noise] =
         ["a", "b", "noise.json"].map(|name| out.join(name).display().to_string());
     let again = run(&[
@@ -328,7 +328,7 @@ fn ab_runs_in_turns_records_the_noise_and_finds_the_change() {
     assert!(second.text().contains("remedy: name another directory"));
 }
 
-/// A name without a slash is a file right here, and not one of the search path.
+/// A name without a slash is a file in the present directory, and not one of the search path.
 #[test]
 fn ab_takes_noise_from_a_file_and_binaries_by_bare_names() {
     let directory = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! `serve --config`: the file, the environment and the command line, in that order of growing weight.
+//! `serve --config`: the file, the environment and the command line, in ascending order of precedence.
 
 use rustix::process::Signal;
 

@@ -1,4 +1,4 @@
-//! Completions and manual pages, as a package would ask for them.
+//! Completions and manual pages, as a package builds them.
 
 use std::process::Command;
 
@@ -24,7 +24,7 @@ fn every_shell_gets_completions_of_every_command() {
     assert_eq!(ended.status.code(), Some(2));
 }
 
-/// Bash is wherever this project is built; it must at least take the script, and know the commands.
+/// Bash is available where this project is built. It must accept the script and know the commands.
 #[test]
 fn bash_completes_with_them() {
     let script = command(&["completions", "bash"]).output().unwrap().stdout;
@@ -49,7 +49,7 @@ fn there_is_a_page_for_every_command() {
     let directory = tempfile::tempdir().unwrap();
     let pages = directory.path().join("man");
     let out = pages.display().to_string();
-    // The second time they are there already.
+    // The second time they exist already.
     for _ in 0..2 {
         let ended = Process::start(&["man", "--out", &out]).wait();
         assert_eq!(ended.status.code(), Some(0), "{}", ended.text());
@@ -77,7 +77,7 @@ fn there_is_a_page_for_every_command() {
         let page = std::fs::read_to_string(pages.join(format!("tidewire{name}.1"))).unwrap();
         assert!(page.contains(".SH SYNOPSIS"), "{page}");
     }
-    // It is called by the benchmark alone.
+    // Only the benchmark calls it.
     assert!(!pages.join("tidewire-bench-program.1").exists());
     let serve = std::fs::read_to_string(pages.join("tidewire-serve.1")).unwrap();
     assert!(

@@ -32,8 +32,8 @@ fn json(directory: &Path, name: &str) -> Value {
 
 #[test]
 fn a_search_finds_what_a_capped_server_holds() {
-    // 800 messages at once keep it busy for two seconds, so half of them wait 0.9 s and more, whatever else the machine
-    // does. Of 200 half wait 0.15 s, and a busy machine would have to stand still to make that half a second.
+    // 800 messages at once keep it busy for two seconds, so half of them wait at least 0.9 s on any machine. Of 200,
+    // half wait 0.15 s, and only a machine that stops would turn that into half a second.
     let cap = FaultPlan {
         deliveries_per_sec_max: Some(400),
         ..FaultPlan::default()
@@ -68,7 +68,7 @@ fn a_search_finds_what_a_capped_server_holds() {
     let probes = found["probes"].as_array().unwrap();
     let held = |probe: &&Value| probe["held"] == true;
     assert!(probes.iter().any(|probe| held(&probe)) && !probes.iter().all(|probe| held(&probe)));
-    // Every rate that was tried is a step of the report, from the lowest to the highest.
+    // Every tried rate is a step of the report, from the lowest to the highest.
     let report = json(directory.path(), "report.json");
     let sent: u64 = report["steps"]
         .as_array()
@@ -147,7 +147,7 @@ fn a_sweep_measures_every_level_and_fits_them() {
         .map(|level| level["concurrency"].as_u64().unwrap())
         .collect();
     assert_eq!(agents, [1, 2, 4, 8, 16, 32]);
-    // A machine that stood still for a whole level leaves nothing to fit there, and the sweep says so.
+    // A machine that stops for a whole level leaves nothing to fit there, and the sweep reports it.
     match sweep["no_fit"].as_str() {
         None => assert_eq!(sweep["fit"]["levels"], 6, "{sweep}"),
         Some(why) => assert!(sweep["fit"].is_null() && !why.is_empty(), "{sweep}"),

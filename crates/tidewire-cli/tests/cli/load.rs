@@ -1,4 +1,4 @@
-//! The load test from the shell: its output for programs, and servers it is no use with.
+//! The load test from the shell: its output for programs, and servers that it cannot test.
 
 use std::io::{Read, Write};
 use std::path::Path;
@@ -76,13 +76,13 @@ fn a_scenario_of_steps_alone_is_run_against_a_server_of_our_own() {
     let report: Value = serde_json::from_slice(&text).unwrap();
     assert_eq!(report["status"], "COMPLETED");
     assert_eq!(report["steps"][0]["total_send_errors"], 0);
-    // Shares of it would each have a server of their own.
+    // Each share would have a server of its own.
     let output = run(&["--segment", "1/2"]);
     assert_eq!(output.status.code(), Some(2), "{output:?}");
     assert!(String::from_utf8_lossy(&output.stderr).contains("--target"));
 }
 
-/// One request after another, so that what each of them costs is known.
+/// One request at a time, so that the cost of each is known.
 const ONE_BY_ONE: &str =
     "pattern = \"request\"\nduration_secs = 1\n[guard]\non_violation = \"warn\"\n";
 
@@ -226,7 +226,7 @@ fn parts_that_start_together_are_one_run() {
     let directory = tempfile::tempdir().unwrap();
     let file = scenario(directory.path(), REQUESTS);
     let (_server, address) = Process::server(&["--app", "echo"]);
-    // Enough for the logins on a busy machine; a part that is late would fail.
+    // The time is enough for the logins on a busy machine; a part that is late would fail.
     let start = std::time::SystemTime::now() + std::time::Duration::from_secs(5);
     let start = start.duration_since(std::time::UNIX_EPOCH).unwrap();
     let start = start.as_secs_f64().to_string();
@@ -283,7 +283,7 @@ fn a_running_test_answers_scrapes() {
         stream.read_to_string(&mut answer).unwrap();
         answer
     };
-    // The figures are those of a line that has been printed, or later ones.
+    // The figures are those of a printed line, or later ones.
     load.expect("steady  sent");
     let answer = ask("GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n");
     assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");

@@ -1,4 +1,4 @@
-//! Where the log goes, in which shape, and what becomes of it when it cannot go there.
+//! The destination of the log, its format, and its failures.
 
 use rustix::process::Signal;
 use serde_json::Value;
@@ -56,8 +56,8 @@ fn a_log_that_fails_later_is_counted_and_said_once() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("log");
     let file = path.display().to_string();
-    // A limit of 1,024 bytes on files stands in for a full disk: there is room for the first line and no other. The
-    // signal that comes with it is passed over.
+    // A limit of 1,024 bytes on files replaces a full disk: the first line fits and no other. The signal that comes
+    // with the limit is ignored.
     let tidewire = env!("CARGO_BIN_EXE_tidewire");
     let script = format!(
         "trap '' XFSZ; ulimit -f 1; exec {tidewire} serve --bind tcp://127.0.0.1:0 --log-file {file} --log-level trace"
@@ -120,7 +120,7 @@ fn levels_come_from_the_flag_then_the_variable_then_the_command() {
     );
 }
 
-/// The signal ended the server without a drain, and a file that was moved away was written to for ever.
+/// The bug: the signal ended the server without a drain, and the server wrote to a moved file for ever.
 #[test]
 fn a_hangup_opens_the_log_file_again_and_ends_nothing() {
     let directory = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! The built binary as its users meet it: through arguments, pipes, sockets, signals and a terminal.
+//! The built binary as its users use it: through arguments, pipes, sockets, signals and a terminal.
 #![allow(
     clippy::unwrap_used,
     reason = "a failure in a helper fails the test that called it"

@@ -1,4 +1,4 @@
-//! Running the binary and waiting for what it says.
+//! Runs the binary and waits for its output.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -13,18 +13,18 @@ pub(crate) struct Process {
     child: Child,
     stdin: Option<ChildStdin>,
     lines: Receiver<String>,
-    /// Everything it said, for the message of a failed test.
+    /// All its output, for the message of a failed test.
     transcript: Vec<String>,
 }
 
-/// What a `tidewire` that has ended said and how it ended.
+/// The output and the status of a `tidewire` that has ended.
 pub(crate) struct Ended {
     pub(crate) status: ExitStatus,
     pub(crate) transcript: Vec<String>,
 }
 
 impl Process {
-    /// Starts the binary; its output is read from both streams, stderr's lines behind a `2: `.
+    /// Starts the binary. Its output is read from both streams; lines of stderr begin with `2: `.
     pub(crate) fn start(arguments: &[&str]) -> Self {
         Self::spawn(&mut command(arguments))
     }
@@ -54,7 +54,7 @@ impl Process {
         Self::server_at("tcp://127.0.0.1:0", arguments)
     }
 
-    /// As [`Process::server`], listening somewhere else.
+    /// As [`Process::server`], with another address.
     pub(crate) fn server_at(bind: &str, arguments: &[&str]) -> (Self, String) {
         let mut all = vec!["serve", "--bind", bind];
         all.extend_from_slice(arguments);
@@ -71,7 +71,7 @@ impl Process {
         Self::server(&all)
     }
 
-    /// A chat client, once it is in the room.
+    /// Starts a chat client, and waits until it is in the room.
     pub(crate) fn chat(address: &str, name: &str) -> Self {
         let mut client = Self::start(&["chat", address, "--name", name]);
         client.expect(&format!("* you are in lobby as {name}"));
@@ -100,7 +100,7 @@ impl Process {
         self.transcript.iter().any(|line| line.contains(text))
     }
 
-    /// The lines that were read by [`Process::expect`] so far.
+    /// The lines that [`Process::expect`] has read so far.
     pub(crate) fn transcript(&self) -> &[String] {
         &self.transcript
     }
@@ -121,7 +121,7 @@ impl Process {
 
     /// Waits until it ends by itself.
     pub(crate) fn wait(mut self) -> Ended {
-        // Its output ends when it does, or at the latest shortly before.
+        // Its output ends when it does, or shortly before.
         let deadline = Instant::now() + DEADLINE;
         loop {
             match self.lines.recv_timeout(deadline - Instant::now()) {
@@ -137,7 +137,7 @@ impl Process {
         Ended { status, transcript }
     }
 
-    /// Ends it without a word, as a crash would.
+    /// Ends it without a signal handler, like a crash.
     pub(crate) fn kill(mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
@@ -159,7 +159,7 @@ impl Ended {
     }
 }
 
-/// A person with `nc`.
+/// A user with `nc`.
 pub(crate) struct Netcat {
     stream: TcpStream,
     received: Vec<u8>,
@@ -175,7 +175,7 @@ impl Netcat {
         }
     }
 
-    /// Reads byte by byte until what came since the last call ends with `text`, and returns it.
+    /// Reads byte by byte until the bytes since the last call end with `text`, and returns them.
     pub(crate) fn expect(&mut self, text: &str) -> String {
         while !self.received.ends_with(text.as_bytes()) {
             let mut byte = [0];
@@ -204,7 +204,7 @@ impl Netcat {
     }
 }
 
-/// The binary with these arguments, and nothing of the surroundings that would change what it says.
+/// Returns the command with these arguments, without the environment variables that would change its output.
 pub(crate) fn command(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tidewire"));
     command
@@ -225,5 +225,5 @@ fn read_lines(stream: impl Read + Send + 'static, prefix: &'static str, lines: S
     });
 }
 
-/// Far longer than anything here takes; it only keeps a failed test from hanging.
+/// Far longer than any test takes. It only ends a failed test.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(60);

@@ -1,4 +1,4 @@
-//! The server: what it prints, whom it lets in, how it stops.
+//! The server: its output, its clients, and its end.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -41,7 +41,7 @@ fn it_says_where_it_listens_and_then_that_it_is_ready() {
     assert_eq!(said[1], format!("listening on {ipc}"));
     assert_eq!(said[3], "ready codec=tw1 lanes=2 poller=poll");
 
-    // Everyone meets in the same room, whichever address they came by.
+    // All clients meet in the same room, by whichever address they came.
     let address = |line: &String| line.trim_start_matches("listening on ").to_owned();
     let clients: Vec<Client> = said[..3]
         .iter()
@@ -70,7 +70,7 @@ fn it_says_where_it_listens_and_then_that_it_is_ready() {
     }
 }
 
-/// The framing was left out, so that a client that took the line for its address was refused.
+/// The bug: the framing was left out, so a client that used the line as its address was refused.
 #[test]
 fn an_address_that_it_says_has_the_framing_that_clients_need() {
     let directory = tempfile::tempdir().unwrap();
@@ -84,7 +84,7 @@ fn an_address_that_it_says_has_the_framing_that_clients_need() {
     let ready: serde_json::Value = serde_json::from_str(&server.expect("ready")).unwrap();
     let addresses = [0, 1].map(|index| ready["addresses"][index].as_str().unwrap());
     assert_eq!(addresses[0], ipc);
-    // The codec's own needs no word.
+    // The codec's own framing is not printed.
     assert!(!addresses[1].contains('?'), "{}", addresses[1]);
     for address in addresses {
         let ended = Process::start(&["call", address, "methods", "--codec", "uvrpc"]).wait();
@@ -127,7 +127,7 @@ fn a_person_with_netcat_is_let_in_under_a_free_name() {
     bob.expect("[ann]: hello ?[2Jall\n");
     cyd.expect("[ann]: hello ?[2Jall\n");
     bob.type_line("hello ann");
-    // The next thing ann hears is bob: what she said did not come back to her.
+    // The next message that ann receives is bob's: her own message did not come back.
     assert_eq!(ann.expect("\n"), "[bob]: hello ann\n");
 
     drop(bob);
@@ -186,7 +186,7 @@ fn signals_drain_and_the_summary_accounts_for_every_message() {
 #[test]
 fn a_second_signal_stops_at_once() {
     let (mut server, address) = Process::server(&["--drain-ms", "3600000"]);
-    // A peer that was let in, does not care for the go-away and never closes: the drain waits for it.
+    // This peer is accepted, ignores the go-away and never closes: the drain waits for it.
     let mut stuck = TcpStream::connect(address.trim_start_matches("tcp://")).unwrap();
     let hello = Hello {
         version: PROTOCOL_VERSION,
@@ -308,7 +308,7 @@ fn an_end_of_stdin_means_nothing_otherwise() {
 
 #[test]
 fn nobody_reading_its_output_is_no_reason_to_end() {
-    // Both pipes are closed before the server says anything: it may not start, panic or end because of that.
+    // Both pipes are closed before the server prints anything: it must start all the same, and neither panic nor end.
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("chat.sock");
     let ipc = format!("ipc://{}", path.display());
@@ -382,7 +382,7 @@ fn an_echo_speaks_foreign_codecs_and_a_sink_counts_what_it_gets() {
     stream.read_to_end(&mut rest).unwrap();
     assert!(rest.is_empty());
 
-    // Three strings of two sessions, and then the question how many there were.
+    // Three strings of two sessions, and then the request for their number.
     let (_sink, address) = Process::server(&["--app", "sink", "--codec", "srmp"]);
     let mut streams = [connect(&address), connect(&address)];
     for (stream, words) in [(0, 1), (1, 1), (0, 2)] {

@@ -1,4 +1,4 @@
-//! Commands whose output nobody reads end all the same when they are told to.
+//! Commands whose output has no reader end all the same when they are told to.
 
 use std::io::{BufRead, BufReader, PipeReader, Read, Write, pipe};
 use std::net::TcpStream;
@@ -13,7 +13,7 @@ use tidewire_io::descriptors::wait_writable;
 
 use crate::process::command;
 
-/// A pipe that is full, with both of its ends.
+/// Makes a full pipe, with both of its ends.
 fn full_pipe() -> (PipeReader, Stdio) {
     let (reader, mut writer) = pipe().unwrap();
     while wait_writable(writer.as_fd(), Duration::ZERO).unwrap() {
@@ -34,7 +34,7 @@ impl Stuck {
         kill_process(Pid::from_child(&self.0), signal).unwrap();
     }
 
-    /// Waits until it ends, for ever if it does not: the test runner says so then.
+    /// Waits until it ends. If it never does, the test runner reports it.
     fn code(mut self) -> Option<i32> {
         let status = self.0.wait().unwrap();
         assert_eq!(status.signal(), None, "it ended by itself");
@@ -50,7 +50,7 @@ impl Drop for Stuck {
     }
 }
 
-/// The address that a server says on stdout while its stderr is stuck.
+/// Returns the address that a server prints on stdout while its stderr is blocked.
 fn ready(server: &mut Stuck) -> String {
     let stdout = server.0.stdout.take().unwrap();
     let mut lines = BufReader::new(stdout).lines().map_while(Result::ok);
@@ -61,7 +61,7 @@ fn ready(server: &mut Stuck) -> String {
     first.trim_start_matches("listening on ").to_owned()
 }
 
-/// The main thread waited for stderr, which the log's thread held, and every lane for room in the log.
+/// The bug: the main thread waited for stderr, which the log's thread held, and every lane for room in the log.
 #[test]
 fn a_server_with_a_blocked_stderr_ends_by_a_signal() {
     for lossy in [false, true] {
@@ -99,12 +99,12 @@ fn a_second_signal_ends_a_server_with_a_blocked_stderr() {
     ];
     let mut server = Stuck::start(command(&arguments).stdout(Stdio::piped()).stderr(stderr));
     let address = ready(&mut server);
-    // It is let in and never closes, so the drain waits for it.
+    // It is accepted and never closes, so the drain waits for it.
     let mut holder = TcpStream::connect(address.trim_start_matches("tcp://")).unwrap();
     holder.write_all(&tidewire_testkit::hello_frame()).unwrap();
     assert_eq!(next_kind(&mut holder), Kind::Welcome);
     server.signal(Signal::TERM);
-    // From now on the second cannot be taken for the first.
+    // From now on the second signal cannot be mistaken for the first.
     assert_eq!(next_kind(&mut holder), Kind::GoAway);
     server.signal(Signal::TERM);
     assert_eq!(server.code(), Some(143));
@@ -123,7 +123,7 @@ fn next_kind(stream: &mut TcpStream) -> Kind {
         .unwrap()
 }
 
-/// It waited for whoever should read its output, until a second signal came.
+/// The bug: it waited for a reader of its output, until a second signal came.
 #[test]
 fn a_subscriber_with_a_blocked_stdout_ends_by_a_signal() {
     let server = tidewire_testkit::TestServer::over_tcp(
@@ -141,14 +141,14 @@ fn a_subscriber_with_a_blocked_stdout_ends_by_a_signal() {
         metrics.room_delivered > 100
     });
     sub.signal(Signal::TERM);
-    // 0 if the signal came before the first line.
+    // The code is 0 if the signal came before the first line.
     assert!(matches!(sub.code(), Some(0 | 143)));
     drop(reader);
     publisher.close().wait();
     server.stop();
 }
 
-/// The run waited for the reader of its progress and did not see that it was told to end.
+/// The bug: the run waited for the reader of its progress and did not see that it was told to end.
 #[test]
 fn a_load_test_whose_output_nobody_reads_ends_by_a_signal() {
     let server = tidewire_testkit::TestServer::over_tcp(
@@ -160,7 +160,7 @@ fn a_load_test_whose_output_nobody_reads_ends_by_a_signal() {
     let (out_reader, stdout) = full_pipe();
     let (error_reader, stderr) = full_pipe();
     let out = directory.path().to_str().unwrap();
-    // With one agent, and more time than the test may take.
+    // The scenario has one agent, and lasts longer than the test may take.
     let scenario = directory.path().join("scenario.toml");
     std::fs::write(&scenario, SCENARIO).unwrap();
     let scenario = scenario.to_str().unwrap();
@@ -169,12 +169,12 @@ fn a_load_test_whose_output_nobody_reads_ends_by_a_signal() {
         "load", scenario, "--target", &target, "--out", out, "--plain",
     ];
     let load = Stuck::start(command(&arguments).stdout(stdout).stderr(stderr));
-    // The signal handler exists from before the first word, which is stuck.
+    // The signal handler is installed before the first text, which is blocked.
     while !caught(load.0.id(), Signal::INT) {
         std::thread::yield_now();
     }
     load.signal(Signal::INT);
-    // Not by the bound of its way out, which has no report: its output cannot be written, and that is an error.
+    // It does not end by its time limit, which writes no report. Its output cannot be written, and that is an error.
     assert_eq!(load.code(), Some(1));
     assert!(directory.path().join("report.json").is_file());
     drop((out_reader, error_reader));

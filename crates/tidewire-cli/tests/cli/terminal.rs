@@ -14,16 +14,16 @@ use tidewire_testkit::open_terminal;
 
 use crate::process::{DEADLINE, Process, command};
 
-/// A person at a terminal with `tidewire chat` on it.
+/// A user at a terminal with `tidewire chat` on it.
 struct Person {
     child: Child,
     keyboard: File,
-    /// The program's side of the terminal, kept open to look at its modes.
+    /// The program's side of the terminal, kept open to read its modes.
     tty: OwnedFd,
     screen: Receiver<Vec<u8>>,
     /// Everything shown so far, escape sequences included.
     seen: String,
-    /// Where the next search starts.
+    /// The position of the next search.
     searched: usize,
 }
 
@@ -57,7 +57,7 @@ impl Person {
         }
     }
 
-    /// Waits until `text` is shown after what the last call found.
+    /// Waits until `text` is shown after the end of the last match.
     fn expect(&mut self, text: &str) {
         let deadline = Instant::now() + DEADLINE;
         loop {
@@ -78,7 +78,7 @@ impl Person {
         self.keyboard.write_all(keys.as_bytes()).unwrap();
     }
 
-    /// As the terminal's Ctrl-C would.
+    /// Sends the signal of the terminal's Ctrl-C.
     fn interrupt(&self) {
         kill_process(Pid::from_child(&self.child), Signal::INT).unwrap();
     }
@@ -118,7 +118,7 @@ fn a_person_types_while_others_talk() {
     ann.expect("ann> half a line");
     ann.press(" and the rest\r");
     bob.expect("[ann]: half a line and the rest");
-    // The key for the line before brings it back.
+    // The key for the previous line brings it back.
     ann.press("\u{1b}[A!\r");
     bob.expect("[ann]: half a line and the rest!");
     ann.press("/quit\r");
@@ -173,7 +173,7 @@ fn a_load_test_takes_the_screen_and_gives_it_back() {
     let mut plain = Person::start(&mut command(&["load", "--quick", "--plain", "--out", &out]));
     plain.expect("sent");
     assert!(!plain.seen.contains(TAKEN), "{:?}", plain.seen);
-    // The built-in scenario ends early, and a run that was stopped still leaves its report.
+    // The built-in scenario ends early, and a stopped run still leaves its report.
     plain.interrupt();
     plain.expect("interrupted: ");
     assert_eq!(plain.end(), (Some(130), true));
@@ -189,7 +189,7 @@ fn a_load_test_takes_the_screen_and_gives_it_back() {
 
 #[test]
 fn a_second_interrupt_ends_a_load_test_that_still_waits_and_gives_the_screen_back() {
-    // The server keeps everything, so after the first one the test waits for answers that do not come.
+    // The server delays everything, so after the first message the test waits for answers that do not come.
     let plan = FaultPlan {
         delay: Duration::from_secs(3_600),
         ..FaultPlan::default()

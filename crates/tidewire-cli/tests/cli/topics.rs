@@ -1,4 +1,4 @@
-//! `serve --app pubsub`, `pub` and `sub` as a shell meets them: through pipes, with exit codes.
+//! `serve --app pubsub`, `pub` and `sub` from a shell: through pipes, with exit codes.
 
 use std::io::{BufRead, BufReader, Lines, Write};
 use std::process::{Child, ChildStdout, Output, Stdio};
@@ -12,14 +12,14 @@ fn server() -> (Process, String) {
     Process::server(&["--app", "pubsub"])
 }
 
-/// A subscriber, once the server has it. There is no line that says so, hence the counting.
+/// Starts a subscriber, and waits until the server has it. No line announces that, so the test counts.
 fn subscriber(address: &str, arguments: &[&str]) -> Process {
     let mut all = vec!["sub", address];
     all.extend_from_slice(arguments);
     Process::start(&all)
 }
 
-/// Publishes until `sub` prints the first message, so that what follows is heard.
+/// Publishes until `sub` prints the first message, so that later ones arrive.
 fn reach(process: &mut Process, address: &str, topic: &str, expected: &str) {
     let client = Client::connect(address).wait().unwrap();
     let stop = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
@@ -43,7 +43,7 @@ fn publish(arguments: &[&str], input: &[u8]) -> Output {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    // One that fails at once takes no input.
+    // A command that fails at once takes no input.
     let _ = child.stdin.take().unwrap().write_all(input);
     child.wait_with_output().unwrap()
 }
@@ -91,7 +91,7 @@ fn wildcards_show_the_topic_and_json_is_for_programs() {
     let ended = publish(&["pub", &address, "a.b.c", "deep", "--json"], b"");
     assert_eq!(ended.stdout, b"{\"published\":1,\"topic\":\"a.b.c\"}\n");
     plain.expect("a.b.c deep");
-    // A payload that starts like a flag, with an escape sequence: a pipe gets the bytes, JSON escapes them.
+    // The payload starts like a flag and contains an escape sequence: a pipe gets the bytes, JSON escapes them.
     publish(&["pub", &address, "a.x", "--\u{1b}[2J"], b"");
     plain.expect("a.x --\u{1b}[2J");
     json.expect(r#"{"payload":"--\u001b[2J","topic":"a.x"}"#);
@@ -146,7 +146,7 @@ fn a_reader_that_has_enough_ends_it_politely() {
     assert_eq!(line, "water\n");
 }
 
-/// A subscriber of `flood` that was heard once and is not read any more.
+/// Starts a subscriber of `flood` that was read once and is not read any more.
 fn stalled(address: &str) -> (Child, Lines<BufReader<ChildStdout>>) {
     let mut sub = command(&["sub", address, "flood", "--json"])
         .stdout(Stdio::piped())
@@ -182,7 +182,7 @@ fn flood(address: &str, count: u64, payload_bytes: usize) {
     client.flush().wait().unwrap();
 }
 
-/// Its memory grew with all that was published: to 820 MB in an hour at a pager.
+/// The bug: its memory grew with all published messages, to 820 MB in an hour at a pager.
 #[test]
 fn a_reader_that_stalls_costs_little_memory_and_hears_what_it_missed() {
     const PUBLISHED: u64 = 12_000;
@@ -218,7 +218,8 @@ fn a_reader_that_stalls_costs_little_memory_and_hears_what_it_missed() {
     assert!(notes.contains(note), "{notes}");
 }
 
-/// With the server's usual policy a reader that stalled lost half of the messages, and was only told that the peer closed.
+/// The bug: with the server's usual policy a reader that stalled lost half of the messages, and the only notice was
+/// that the peer closed.
 #[test]
 fn an_interruption_says_that_messages_are_missing() {
     let (_server, address) = server();
@@ -229,7 +230,7 @@ fn an_interruption_says_that_messages_are_missing() {
         .find(|object| object.get("interrupted").is_some())
         .unwrap();
     assert_eq!(object["missing"], "unknown");
-    // The note follows the object, on another stream.
+    // The notice follows the object, on another stream.
     let mut notes = BufReader::new(sub.stderr.take().unwrap()).lines();
     let is_told = notes.any(|note| {
         note.unwrap()
@@ -272,7 +273,7 @@ fn a_message_too_large_for_a_frame_is_not_lost_silently() {
         let said = String::from_utf8(ended.stderr).unwrap();
         assert!(said.contains("message 2 is not published"), "{said}");
         assert!(said.contains("remedy: send less at once"), "{said}");
-        // Those before it have arrived.
+        // The messages before it have arrived.
         server.signal(Signal::INT);
         let summary = server.expect("served: ");
         assert!(summary.contains(" published=1"), "{summary}");
@@ -329,7 +330,7 @@ fn what_is_wrong_has_a_code_and_a_remedy() {
     assert!(String::from_utf8_lossy(&output.stderr).contains("has no topics"));
 }
 
-/// The server's own policy applies to those who name none.
+/// The server's own policy applies to subscribers that name none.
 #[test]
 fn the_servers_policy_is_the_default() {
     for policy in [Policy::DropOldest, Policy::Block] {

@@ -1,4 +1,4 @@
-//! Servers and clients over UDP, which differ from the others in their address only.
+//! Servers and clients over UDP, which differ from the others only in their address.
 
 use std::net::UdpSocket;
 
@@ -28,7 +28,7 @@ fn people_chat_over_udp() {
     let summary = server.expect("served: ");
     assert!(summary.contains(" sessions=2 "), "{summary}");
     assert!(summary.contains(" datagrams.in="), "{summary}");
-    // A person each was asked to prove the address. A hello that is repeated is challenged again.
+    // The server validated the address of each client. A repeated hello is challenged again.
     assert!(summary.contains(" datagrams.challenges="), "{summary}");
     assert_eq!(server.wait().status.code(), Some(0));
 }
@@ -38,7 +38,7 @@ fn topics_go_over_udp() {
     let (server, address) = Process::server_at(ANY_PORT, &["--app", "pubsub"]);
     let mut subscriber = Process::start(&["sub", &address, "news.*"]);
     let client = Client::connect(&address).wait().unwrap();
-    // Until it is subscribed, what is published passes it by.
+    // Until it is subscribed, published messages do not reach it.
     let mut heard = false;
     while !heard {
         client.publish("news.today", b"sunny").unwrap();
@@ -51,7 +51,7 @@ fn topics_go_over_udp() {
     drop(server);
 }
 
-/// The library can, and the commands refused it.
+/// The bug: the library can, and the commands refused it.
 #[test]
 fn topics_go_over_udp_in_the_format_of_uvrpc() {
     let codec = ["--codec", "uvrpc"];
@@ -59,7 +59,7 @@ fn topics_go_over_udp_in_the_format_of_uvrpc() {
     let (server, address) = Process::server_at(ANY_PORT, &[&serve[..], &codec].concat());
     let news = ["sub", &address, "news.*"];
     let mut subscriber = Process::start(&[&news[..], &codec].concat());
-    // A registration is the nine bytes of the original, and a publication a datagram of its own.
+    // A registration is the nine bytes of the original, and a published message a datagram of its own.
     let original = UdpSocket::bind("127.0.0.1:0").unwrap();
     original
         .connect(address.trim_start_matches("udp://"))
@@ -139,7 +139,7 @@ fn answers_longer_than_the_question_need_trust_and_both_sides_say_so() {
     assert!(!warned_echo, "{log}");
 }
 
-/// It started without a word, and refused every subscriber.
+/// The bug: it started without a warning, and refused every subscriber.
 #[test]
 fn a_pubsub_server_that_nobody_can_subscribe_to_says_so_at_the_start() {
     let log = |arguments: &[&str]| {

@@ -1,4 +1,4 @@
-//! Flags, help, exit codes, and the shape of error messages.
+//! Flags, help, exit codes, and the form of error messages.
 
 use std::net::TcpListener;
 use std::process::{Output, Stdio};
@@ -131,7 +131,7 @@ fn an_unreachable_server_has_a_code_of_its_own() {
     assert_eq!(ended.status.code(), Some(2));
 }
 
-/// A disk that is full is a failure, unlike a reader that has enough.
+/// A full disk is a failure, unlike a reader that has enough.
 #[test]
 fn output_that_cannot_be_written_is_a_failure() {
     let (_rpc, rpc) = Process::rpc_server(&[]);
@@ -159,7 +159,7 @@ fn assert_unwritten(arguments: &[&str], output: &Output) {
     );
 }
 
-/// `load --json >/dev/full` ended with 0, as did all that measure or judge.
+/// The bug: `load --json >/dev/full` ended with 0, like all commands that measure or judge.
 #[test]
 fn a_measurement_whose_result_cannot_be_printed_is_a_failure_and_leaves_its_files() {
     let directory = tempfile::tempdir().unwrap();

@@ -107,9 +107,9 @@ impl JoinedBody {
 /// Layout: u16 code, then the text to the end of the payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ErrorBody<'a> {
-    /// What went wrong, for programs.
+    /// The reason, for programs.
     pub code: ErrorCode,
-    /// What went wrong, for people; may be empty.
+    /// The reason, for people; may be empty.
     pub text: &'a str,
 }
 
