@@ -98,7 +98,7 @@ impl JudgementArguments {
         if comparison.judged() == 0 {
             return Err(Failure::configuration(
                 "nothing could be judged, so nothing can fail or pass",
-                "the table says why; most often each side needs more runs of the same scenario",
+                "the table shows the reason; most often each side needs more runs of the same scenario",
             )
             .into());
         }

@@ -143,7 +143,7 @@ impl Need {
         };
         let name = codec.name();
         Err(Failure::configuration(
-            format!("codec {name} has no {lacks}, so {what} cannot speak it"),
+            format!("codec {name} has no {lacks}, so {what} cannot use it"),
             format!("use --codec {}", able.join(", or ")),
         ))
     }
@@ -213,7 +213,7 @@ mod tests {
         let error = Need::Methods.check(&raw, "a call").unwrap_err();
         assert_eq!(
             error.to_string(),
-            "codec raw has no methods by name, so a call cannot speak it"
+            "codec raw has no methods by name, so a call cannot use it"
         );
     }
 }

@@ -202,7 +202,7 @@ fn classify_end(reason: CloseReason) -> (u8, &'static str) {
         CloseReason::GoAway(GoAwayCode::ProtocolError) | CloseReason::Decode(_) => {
             (UNREACHABLE, "start both sides with the same --codec")
         }
-        reason if reason.is_final() => (REFUSED, "ask whoever runs the server"),
+        reason if reason.is_final() => (REFUSED, "ask the operator of the server"),
         _ => (UNREACHABLE, IS_IT_RUNNING),
     }
 }
@@ -299,7 +299,7 @@ fn classify_connect(error: &ConnectError) -> (u8, &'static str) {
 
 /// The remedy for a connection that ended, or does not exist.
 const IS_IT_RUNNING: &str =
-    "check that the server still runs and speaks this --codec; its log says why it closed";
+    "check that the server still runs and speaks this --codec; its log has the reason";
 
 const OTHER: u8 = 1;
 /// The same code as clap's, for wrong usage.
@@ -311,7 +311,7 @@ const JUDGEMENT: u8 = 99;
 
 /// The remedy for a request that a limit of the server refused; the refusal names the limit.
 pub(crate) const LIMIT_REMEDY: &str =
-    "do what the reason says, or ask whoever runs the server for a higher limit";
+    "follow the server's reason, or ask its operator for a higher limit";
 
 /// The remedy for a result that cannot be printed.
 const OUTPUT: &str =
@@ -319,7 +319,7 @@ const OUTPUT: &str =
 
 /// The remedy for a message that does not fit a frame.
 const TOO_LARGE: &str = "send less at once; a message must fit a frame, which is 1 MiB, or 65,507 bytes over \
-                         udp://, unless the server says less";
+                         udp://, unless the server's limit is lower";
 
 #[cfg(test)]
 mod tests {

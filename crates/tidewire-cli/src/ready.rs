@@ -38,13 +38,13 @@ pub(crate) struct Ready {
 #[non_exhaustive]
 pub(crate) enum ReadyError {
     /// The output ended first: the server did not start, and its stderr has the reason.
-    #[error("the server ended before it was ready")]
+    #[error("the server ended before it was ready; its stderr has the reason")]
     Ended,
     /// The output is that of another program or version.
-    #[error("the server said {0:?}, which is neither an address nor readiness")]
+    #[error("the server printed {0:?}, which is neither an address nor the ready line")]
     Unexpected(String),
     /// The output could not be read.
-    #[error("cannot read what the server says")]
+    #[error("cannot read the server's output")]
     Io(#[from] io::Error),
 }
 

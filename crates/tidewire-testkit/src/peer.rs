@@ -353,7 +353,7 @@ impl Peer {
                     private: false,
                 }) => return (from, payload),
                 Some(Heard::Presence(..)) => {}
-                other => panic!("not said in the room: {other:?}"),
+                other => panic!("not a message of the room: {other:?}"),
             }
         }
     }

@@ -105,7 +105,7 @@ impl Side<'_> {
         let last: Vec<&str> = said.lines().rev().take(LINES_SHOWN).collect();
         let last: Vec<&str> = last.into_iter().rev().collect();
         let what = format!(
-            "a run of {binary} {how} and wrote no report; it said last:\n{}",
+            "a run of {binary} {how} and wrote no report; its last output was:\n{}",
             last.join("\n")
         );
         Failure::other(

@@ -273,11 +273,11 @@ const WAY_OUT: Duration = Duration::from_secs(30);
 
 const EXAMPLES: &str = "\
 Examples:
-  tidewire bench                      every suite: ours and the limits of this machine
+  tidewire bench                      every suite: Tidewire and the limits of this machine
   tidewire bench echo --quick         a first look, in seconds
   tidewire bench echo --row '16 × 128'   one kind of row
   tidewire bench --peers all          beside every rival that peers/setup has made
-  tidewire bench --limits             what this machine can do at all
+  tidewire bench --limits             the bare limits of this machine
   tidewire bench --list               the suites and a command for each of their rows
 
 Exit codes: 0 success, 99 messages of a row are not accounted for, 2 wrong usage, 130 interrupted.";

@@ -73,7 +73,7 @@ pub(super) const HELP: [&str; 6] = [
     "/join ROOM         leave this room and enter another",
     "/quit              leave; so do Ctrl-C and Ctrl-D",
     "//text             say something that starts with a slash",
-    "anything else is said to everyone in the room",
+    "any other line goes to all members of the room",
 ];
 
 #[cfg(test)]

@@ -155,7 +155,7 @@ impl Conversation {
             Ok(_) | Err(RequestError::Refused { .. }) => Ok(()),
             Err(error) => {
                 let lines = self.unanswered + self.unconfirmed;
-                let what = format!("the last {lines} of the lines said are not confirmed");
+                let what = format!("the last {lines} sent lines are not confirmed");
                 Err(anyhow::Error::new(error).context(what))
             }
         }
@@ -237,7 +237,7 @@ impl Conversation {
                 let text = visible(text.as_bytes());
                 // This line is refused, so it is no longer unanswered.
                 self.unanswered = self.unanswered.saturating_sub(1);
-                self.unsent(&format!("the server refused what you said: {text}"))
+                self.unsent(&format!("the server refused your message: {text}"))
             }
             Kind::OneWay => {
                 let text = visible(&message.payload);
@@ -313,7 +313,7 @@ impl Conversation {
             }) => {
                 self.confirm();
                 let to = visible(to.as_bytes());
-                self.unsent(&format!("nobody here is called {to}; /who lists names"))
+                self.unsent(&format!("no member is called {to}; /who lists the names"))
             }
             // It was sent, and no answer is known.
             Err(error @ (RequestError::Closed(_) | RequestError::TimedOut)) => {

@@ -352,7 +352,7 @@ Examples:
 
 In the conversation: /who, /msg NAME text, /join ROOM, /quit, /help.
 
-Exit codes: 0 all was said, 2 wrong usage, 3 no server, 4 the server refused the name or, without a terminal, a line \
+Exit codes: 0 all was sent, 2 wrong usage, 3 no server, 4 the server refused the name or, without a terminal, a line \
 was not sent, was refused or is not confirmed, 5 no answer in time, 1 anything else.";
 
 #[cfg(test)]

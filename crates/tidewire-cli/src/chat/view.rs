@@ -81,7 +81,7 @@ impl View {
         }
         let (room, own) = (displayed_name(room), displayed_name(own));
         let who = match (others, count) {
-            (_, 0 | 1) => "nobody else is here".to_owned(),
+            (_, 0 | 1) => "no other member is here".to_owned(),
             ([], count) => format!("{count} people are here"),
             (names, _) => format!("here with you: {}", list(names)),
         };
@@ -236,7 +236,7 @@ mod tests {
     fn entering_tells_who_is_there() {
         assert_eq!(
             PLAIN.entered("lobby", "al", &[], 1),
-            "* you are in lobby as al; nobody else is here"
+            "* you are in lobby as al; no other member is here"
         );
         assert_eq!(
             PLAIN.entered("lobby", "al", &["bob", "cy"], 3),

@@ -34,12 +34,12 @@ use crate::output;
 use crate::payload::json_text;
 use crate::report_directory::check_directory;
 
-/// Run a load test and write a report. Without arguments: start a chat server of our own on a free port and
+/// Run a load test and write a report. Without arguments: start a chat server on a free port and
 /// run the built-in scenario of two steps (about a minute).
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct LoadArguments {
-    /// Scenario file; without it the built-in one. One that names no server is run against a server of our own.
+    /// Scenario file; without it the built-in one. One that names no server is run against a server of its own.
     file: Option<PathBuf>,
     /// Directory for report.html, report.json, report.md, report.csv, report.junit.xml and report.hlog.
     #[arg(long, value_name = "DIR", default_value = "tidewire-report")]
@@ -208,14 +208,14 @@ const INTERRUPTED: u8 = 130;
 
 const EXAMPLES: &str = "\
 Examples:
-  tidewire load                                   the built-in test against a server of our own
+  tidewire load                                   the built-in test against a server of its own
   tidewire load --quick                           the same in a few seconds
   tidewire load scenarios/chat-8m.toml --serve    8 million deliveries a second
   tidewire load FILE.toml --target tcp://HOST:PORT --out report
   tidewire load FILE.toml --serve --repeat 6      six runs, each against a fresh server process
   tidewire load FILE.toml --target tcp://HOST:PORT --segment 2/3 --start-at 2026-11-22T12:00:00Z --out part-2
 
-Exit codes: 0 nothing was lost, 1 something was or is unconfirmed, 2 bad arguments or scenario, 3 server not reachable, 4 it refuses \
-or has no rooms, 5 it says nothing, 130 interrupted; scenarios of version 2 also: 90 the measurement is invalid, 99 a limit was broken.
+Exit codes: 0 nothing was lost, 1 messages were lost or are unconfirmed, 2 bad arguments or scenario, 3 server not reachable, 4 it refuses \
+or has no rooms, 5 no answer in time, 130 interrupted; scenarios of version 2 also: 90 the measurement is invalid, 99 a limit was broken.
 
 docs/scenario.md has every key of a scenario.";

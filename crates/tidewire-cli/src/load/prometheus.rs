@@ -116,7 +116,7 @@ impl Metrics {
         );
         registry.register(
             "unconfirmed",
-            "Expected messages of the steps that ended of which nobody can know whether they arrived",
+            "Expected messages of finished steps whose arrival is unknown",
             self.unconfirmed.clone(),
         );
         registry.register(

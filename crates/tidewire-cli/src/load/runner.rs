@@ -30,7 +30,7 @@ pub(crate) struct RunArguments {
     /// Test the server at this address instead of the scenario's host and port.
     #[arg(long, value_name = "ADDR", conflicts_with = "serve")]
     pub(super) target: Option<Address>,
-    /// Start a server of our own of the kind that the scenario needs, a fresh process for every run.
+    /// Start a server of the kind that the scenario needs, a fresh process for every run.
     #[arg(long)]
     pub(super) serve: bool,
     /// Seed of all random choices; the same seed offers the same load. Default: the scenario's, or 42.
@@ -42,10 +42,10 @@ pub(crate) struct RunArguments {
     /// Keep server and agents on cores of their own, where there are two.
     #[arg(long, value_enum, default_value_t = Pin::Auto)]
     pin: Pin,
-    /// How the agents, and a server of our own, wait for sockets.
+    /// Poller of the agents and of a server that is started for the run.
     #[arg(long, value_name = "auto|epoll|poll|select|uring", env = POLLER_VARIABLE, default_value = "auto")]
     poller: PollerChoice,
-    /// Longest time, in milliseconds, that a server of our own holds a message back for others to share its write.
+    /// Longest time, in milliseconds, that a server started for the run delays a message for others to share its write.
     #[arg(long, value_name = "N", default_value_t = 5.0)]
     coalesce_ms_max: f64,
     /// How long the server may take to accept an agent, in seconds.
@@ -210,7 +210,7 @@ fn server_for(scenario: &Scenario) -> anyhow::Result<(&'static str, &str)> {
 /// Returns the endpoint of a target.
 fn resolve(target: &Address) -> anyhow::Result<Endpoint> {
     if target.framing().is_some() {
-        let what = "the codec of a load test says how streams are framed, not its target";
+        let what = "the codec of a load test sets the framing of streams, not its target";
         let remedy =
             "leave ?framing= out, and write codec = \"uvrpc:legacy_unframed\" in the scenario";
         return Err(Failure::configuration(what, remedy).into());

@@ -276,6 +276,6 @@ Examples:
 
 With --serve every probe has a fresh server process.
 
-Exit codes: 0 a rate was found or the highest holds, 2 bad arguments or scenario, 3 server not reachable, 90 it was the \
-instrument that did not hold the rate above, 99 even the lowest rate does not hold or the probes did not suffice, 130 \
+Exit codes: 0 a rate was found or the highest holds, 2 bad arguments or scenario, 3 server not reachable, 90 the \
+instrument and not the server missed the rate above, 99 even the lowest rate does not hold or the probes did not suffice, 130 \
 interrupted.";

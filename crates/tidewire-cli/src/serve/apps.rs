@@ -38,7 +38,7 @@ impl App {
             Self::Chat if codec.has_room_frames() || codec.is_typed() => Ok(()),
             Self::Chat => {
                 let name = codec.name();
-                let what = format!("codec {name} has no rooms, so a chat server cannot speak it");
+                let what = format!("codec {name} has no rooms, so a chat server cannot use it");
                 Err(Failure::configuration(what, "use --codec tw1, or lines"))
             }
             Self::Echo | Self::Sink => Ok(()),

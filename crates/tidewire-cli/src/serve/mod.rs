@@ -262,7 +262,8 @@ fn start(arguments: &ServeArguments) -> anyhow::Result<Server> {
         .trust_datagram_peers(arguments.trust_datagram_peers);
     for bind in &arguments.binds {
         if bind.starts_with("inproc://") {
-            let what = format!("nobody could connect to {bind}: inproc names are per process");
+            let what =
+                format!("no client could connect to {bind}: an inproc name belongs to one process");
             let remedy = "use --bind ipc://PATH for clients on this machine";
             return Err(Failure::configuration(what, remedy).into());
         }

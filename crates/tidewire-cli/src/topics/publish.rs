@@ -143,8 +143,7 @@ impl Publisher<'_> {
                 }
                 Event::Lost { count } => {
                     let what = format!("{count} messages were not sent");
-                    let remedy =
-                        "messages must fit a frame, which is 1 MiB unless the server says less";
+                    let remedy = "messages must fit a frame, which is 1 MiB unless the server's limit is lower";
                     return Err(Failure::other(what, remedy).into());
                 }
                 Event::Closed { reason, text } => {

@@ -328,13 +328,13 @@ Examples:
   tidewire sub 127.0.0.1:8080 'sensor.>' 'alarm.*' --json
   tidewire sub 127.0.0.1:8080 build.done --count 1 --duration 600 && deploy
 
-If nobody reads the output, the connection is not read either, and the server does what its policy, or --policy, says. \
+If the output has no reader, the client stops reading, and the server applies its policy, or --policy. \
 With drop_oldest, drop_newest, conflate and conflate_by_topic a note on stderr says how many messages are missing. With disconnect, the \
-usual policy of a server, the connection is closed and made again; the messages until then are missing, and nothing says \
-how many. Over udp:// the oldest messages are dropped here.
+usual policy of a server, the connection is closed and made again; the messages until then are missing, and their \
+number is unknown. Over udp:// the oldest messages are dropped here.
 
 Lines are the payload alone for one topic, and else the topic, a space and the payload. On a terminal control \
 characters are escaped. A message that matches two of the patterns is printed twice.
 
-Exit codes: 0 enough was printed, or nobody reads it any more, 1 fewer messages came than --count asked for, 2 wrong \
+Exit codes: 0 all was printed, or the output has no reader any more, 1 fewer messages came than --count requires, 2 wrong \
 usage, 3 no server, 4 the server refused, 5 no answer in time.";

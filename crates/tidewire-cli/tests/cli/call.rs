@@ -267,7 +267,7 @@ fn everything_that_goes_wrong_has_its_code() {
     assert!(String::from_utf8_lossy(&output.stderr).contains("must fit a frame"));
     refused(&["ipc:///nowhere/at/all.sock", "echo"], 3, "does not exist");
     let mut server = Process::start(&["serve", "--app", "rpc", "--codec", "raw"]);
-    server.expect("2: error: codec raw has no methods by name, so an rpc server cannot speak it");
+    server.expect("2: error: codec raw has no methods by name, so an rpc server cannot use it");
     assert_eq!(server.wait().status.code(), Some(2));
 }
 

@@ -28,7 +28,7 @@ fn two_people_talk_whisper_and_leave() {
     bob.expect("[you -> ann]: psst");
     ann.expect("[bob -> you]: psst");
     bob.type_line("/msg nobody psst");
-    bob.expect("! nobody here is called nobody");
+    bob.expect("! no member is called nobody");
     bob.type_line("/who");
     bob.expect("* 2 in lobby: ann, bob");
     bob.type_line("/dance");
@@ -59,7 +59,7 @@ fn rooms_are_changed_and_kept_apart() {
     bob.type_line("/join lobby");
     bob.expect("* you are in that room already");
     bob.type_line("/join den");
-    bob.expect("* you are in den as bob; nobody else is here");
+    bob.expect("* you are in den as bob; no other member is here");
     ann.expect("* bob left");
     ann.type_line("can you hear me?");
     // The answer means that all earlier messages have been handled.
@@ -248,7 +248,7 @@ fn a_client_comes_back_when_its_server_does() {
 fn a_script_learns_that_a_line_was_refused() {
     let (_server, address) = Process::server(&[]);
     for (line, what) in [
-        ("/msg nobody hello", "! nobody here is called nobody"),
+        ("/msg nobody hello", "! no member is called nobody"),
         (&*"x".repeat(100_000), "! 100000 bytes are too long"),
         ("/dance", "! there is no command /dance"),
     ] {
@@ -299,7 +299,7 @@ fn a_refusal_of_the_last_word_counts_too() {
     let mut ann = Process::start(&["chat", &address, "--name", "ann"]);
     ann.type_line("my last word");
     ann.end_input();
-    ann.expect("! the server refused what you said: not today");
+    ann.expect("! the server refused your message: not today");
     let ended = ann.wait();
     assert_eq!(ended.status.code(), Some(4), "{}", ended.text());
 }

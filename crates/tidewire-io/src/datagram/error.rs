@@ -81,7 +81,7 @@ impl DatagramBindError {
 #[non_exhaustive]
 pub enum DatagramConnectError {
     /// The peer's machine answers that no socket receives there.
-    #[error("cannot connect to udp://{peer}: nobody receives there; is the server running?")]
+    #[error("cannot connect to udp://{peer}: no socket receives there; is the server running?")]
     Refused {
         /// The peer asked for.
         peer: SocketAddr,
@@ -143,7 +143,7 @@ mod tests {
         let refused = DatagramConnectError::new(peer, Errno::CONNREFUSED.into());
         assert_eq!(
             refused.to_string(),
-            "cannot connect to udp://127.0.0.1:53: nobody receives there; is the server running?"
+            "cannot connect to udp://127.0.0.1:53: no socket receives there; is the server running?"
         );
         assert!(refused.source().is_some());
         let lost = DatagramConnectError::new(peer, Errno::NETUNREACH.into());

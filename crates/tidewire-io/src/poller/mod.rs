@@ -348,7 +348,9 @@ pub enum RegisterError {
 pub enum WaitError {
     /// A registered descriptor was closed without being removed, and this backend cannot recover. Remove descriptors
     /// before closing them.
-    #[error("a registered descriptor was closed before it was removed from the poller")]
+    #[error(
+        "a registered descriptor was closed before it was removed from the poller; remove descriptors before closing them"
+    )]
     ClosedDescriptor {
         /// The kernel's answer.
         source: io::Error,

@@ -394,7 +394,7 @@ mod tests {
         // The peer is stopped between taking the announcement and its system call.
         assert_eq!(signal.announced.0.swap(0, Ordering::AcqRel), READ);
         assert_eq!(watch.rearm(&signal, READ, || 0), 0);
-        assert!(!watch.is_armed(&signal, READ), "a ring is owed");
+        assert!(!watch.is_armed(&signal, READ), "a signal is undrained");
         signal.counter.increment();
         assert_eq!(watch.rearm(&signal, READ, || 0), 0);
         assert_eq!(signal.counter.0.get(), 0);

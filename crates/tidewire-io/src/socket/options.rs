@@ -52,7 +52,7 @@ pub struct KeepAlive {
 #[non_exhaustive]
 pub enum SocketOptionsError {
     /// The number is outside of the kernel's range.
-    #[error("{option} is {value}, and may be {least} to {most}")]
+    #[error("{option} is {value}, but must be {least} to {most}")]
     OutOfRange {
         /// The option's name.
         option: &'static str,
@@ -72,7 +72,7 @@ pub enum SocketOptionsError {
         value: Duration,
     },
     /// The mode has other bits than permissions.
-    #[error("unix_mode is {mode:#o}, and may be 0 to 0o777")]
+    #[error("unix_mode is {mode:#o}, but must be 0 to 0o777")]
     BadMode {
         /// The mode that was set.
         mode: u32,
@@ -282,7 +282,9 @@ mod tests {
             said(|options| options.send_buffer_bytes = Some(0)),
             "send_buffer_bytes is 0, and may be 1 to 1073741823"
         );
-        assert!(said(|options| options.receive_buffer_bytes = Some(usize::MAX)).contains("may be"));
+        assert!(
+            said(|options| options.receive_buffer_bytes = Some(usize::MAX)).contains("must be")
+        );
         assert_eq!(
             said(|options| options.unix_mode = Some(0o1777)),
             "unix_mode is 0o1777, and may be 0 to 0o777"

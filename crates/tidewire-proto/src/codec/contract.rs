@@ -69,7 +69,9 @@ pub enum BrokenContract {
         limit: usize,
     },
     /// The codec reports a partial frame although all its bytes are there.
-    #[error("the frame at byte {at} is called incomplete and has all of its {frame_bytes} bytes")]
+    #[error(
+        "the frame at byte {at} is reported as incomplete although all of its {frame_bytes} bytes are there"
+    )]
     IsComplete {
         /// The offset of the frame.
         at: usize,
@@ -99,13 +101,13 @@ pub enum BrokenContract {
         searched: usize,
     },
     /// A frame that differs from this one only in id and payload decodes differently than [`Codec::layout`] says.
-    #[error("the frame at byte {at} decodes otherwise than its layout says")]
+    #[error("the frame at byte {at} decodes differently than its layout says")]
     LayoutReads {
         /// The offset of the frame.
         at: usize,
     },
     /// A message that differs from this one only in id and payload is encoded differently than [`Codec::layout`] says.
-    #[error("messages like message {index} are encoded otherwise than its layout says")]
+    #[error("messages like message {index} are encoded differently than their layout says")]
     LayoutWrites {
         /// Index of the message.
         index: usize,
@@ -126,19 +128,19 @@ pub enum BrokenContract {
         index: usize,
     },
     /// Encoding changed earlier bytes of the output, or left bytes there with an error.
-    #[error("encoding message {index} changes what was in the output")]
+    #[error("encoding message {index} changes earlier bytes of the output")]
     OutputChanged {
         /// Index of the message.
         index: usize,
     },
     /// A message was decoded differently than it was encoded, or not at all.
-    #[error("message {index} does not come out as it went in")]
+    #[error("message {index} is decoded differently than it was encoded")]
     MessageChanged {
         /// Index of the message.
         index: usize,
     },
     /// More messages were decoded than encoded, or bytes are left behind the last frame.
-    #[error("something is left after the last of {messages} messages")]
+    #[error("bytes are left behind the last of {messages} messages")]
     Leftover {
         /// The number of messages.
         messages: usize,

@@ -82,7 +82,7 @@ pub enum LayerError {
     #[error("the handshake was refused")]
     Refused,
     /// The layer has more answers for its peer than [`OUTPUT_BYTES_MAX`], because the peer does not take them.
-    #[error("the peer asks for answers and does not take them")]
+    #[error("the peer requests answers and does not read them")]
     Flood,
     /// The bytes beneath the layer ended before the layer did: the connection was cut.
     #[error("the connection was cut")]

@@ -190,9 +190,9 @@ impl Transport {
             (Self::Udp, Need::Pieces) => {
                 Some("a datagram holds whole frames; the rest of one never joins the next")
             }
-            (Self::Udp, Need::Waiting) => {
-                Some("nobody waits for a peer over UDP: what it does not take in time is lost")
-            }
+            (Self::Udp, Need::Waiting) => Some(
+                "no sender waits for a peer over UDP: messages that it does not take in time are lost",
+            ),
             (Self::Udp, Need::Stream) => Some("a datagram without frames is a message"),
             _ => None,
         }

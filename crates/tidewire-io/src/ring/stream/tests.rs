@@ -202,7 +202,7 @@ fn a_spinning_end_costs_neither_side_a_system_call() {
         near.write(b"ping").unwrap();
         assert_eq!(far.read(&mut [0; 8]).unwrap(), 4);
     }
-    assert!(!is_set(&far), "nobody rang");
+    assert!(!is_set(&far), "no signal came");
     near.write(b"ping").unwrap();
     far.set_interest(Interest::READ);
     assert!(is_set(&far), "going to sleep finds what is there");
