@@ -208,7 +208,7 @@ const VERSION: &str = concat!(
 
 const EXAMPLES: &str = "\
 Examples:
-  tidewire load                     test a server of its own 
+  tidewire load                     test a server of its own
   tidewire serve --app chat
   tidewire chat 127.0.0.1:8080 --name alice
   tidewire serve --app pubsub

@@ -262,7 +262,7 @@ mod tests {
                 idle: seconds(40_000),
                 ..keep_alive
             }),
-            "keep_alive.idle is 40000, and may be 1 to 32767"
+            "keep_alive.idle is 40000, but must be 1 to 32767"
         );
         assert_eq!(
             mistaken(KeepAlive {
@@ -276,18 +276,18 @@ mod tests {
                 count: 0,
                 ..keep_alive
             }),
-            "keep_alive.count is 0, and may be 1 to 127"
+            "keep_alive.count is 0, but must be 1 to 127"
         );
         assert_eq!(
             said(|options| options.send_buffer_bytes = Some(0)),
-            "send_buffer_bytes is 0, and may be 1 to 1073741823"
+            "send_buffer_bytes is 0, but must be 1 to 1073741823"
         );
         assert!(
             said(|options| options.receive_buffer_bytes = Some(usize::MAX)).contains("must be")
         );
         assert_eq!(
             said(|options| options.unix_mode = Some(0o1777)),
-            "unix_mode is 0o1777, and may be 0 to 0o777"
+            "unix_mode is 0o1777, but must be 0 to 0o777"
         );
         assert!(said(|options| options.backlog = u32::MAX).contains("backlog"));
     }
