@@ -11,7 +11,6 @@ use std::sync::Arc;
 use tidewire_io::timer::TimerId;
 use tidewire_proto::body::validate_name;
 use tidewire_proto::codec::{AnyCodec, ChatMessage, Codec, Presence};
-use tidewire_proto::error::EncodeError;
 use tidewire_proto::message::{MemberId, PresenceEvent};
 use tidewire_proto::room::{Coalescer, Policy, Subscriber};
 
