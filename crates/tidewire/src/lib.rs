@@ -99,9 +99,7 @@ pub use client::{
 pub use config::PolicyError;
 pub use describe::describe;
 pub use lane::LaneError;
-pub use limits::{
-    DATAGRAM_FRAME_BYTES_MAX, Limits, RateLimit, RateLimitError, RoomDefaults, WhenExceeded,
-};
+pub use limits::{DATAGRAM_FRAME_BYTES_MAX, Limits, RateLimit, RateLimitError, WhenExceeded};
 pub use mailbox::HandOverError;
 #[cfg(feature = "log")]
 pub use observe::log;

@@ -255,14 +255,14 @@ pub(crate) fn nanoseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// What a room does unless a service asks for something else.
+/// The settings of a room for which a service asks nothing else.
 #[derive(Clone, Copy, Debug)]
-pub struct RoomDefaults {
-    /// What happens to a subscriber that does not keep up. Default `disconnect`.
-    pub policy: Policy,
-    /// Longest time a message waits for others to share its write. Default 5 ms; see
-    /// [`tidewire_proto::room::Coalescer`] for what happens below it.
-    pub coalesce_max: Duration,
+pub(crate) struct RoomDefaults {
+    /// The policy for a subscriber that does not keep up. Default `disconnect`.
+    pub(crate) policy: Policy,
+    /// The longest time that a message waits for others to share its write. Default 5 ms. A
+    /// [`Coalescer`](tidewire_proto::room::Coalescer) chooses shorter times.
+    pub(crate) coalesce_max: Duration,
 }
 
 impl Default for RoomDefaults {
