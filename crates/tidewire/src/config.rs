@@ -54,7 +54,19 @@ impl Config {
     }
 }
 
-/// The codec cannot do what a policy for slow subscribers needs of it.
+/// The codec lacks a feature that a policy for slow subscribers needs.
+///
+/// ```
+/// use tidewire::{AnyCodec, Context, Message, Policy, PolicyError, ServeError, Server};
+///
+/// let outcome = Server::builder()
+///     .codec(AnyCodec::by_name("raw")?)
+///     .slow_subscribers(Policy::ConflateByTopic)
+///     .listen("tcp://127.0.0.1:0")?
+///     .start(|_| |cx: &mut Context<'_>, message: Message<'_>| cx.reply(message.payload));
+/// assert!(matches!(outcome, Err(ServeError::Policy(PolicyError::TopicsHidden { codec: "raw" }))));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum PolicyError {

@@ -16,8 +16,24 @@ use tidewire_proto::room::{LagLimits, Policy};
 pub(crate) use rate::{Bucket, Rate};
 pub use rate::{RateLimit, RateLimitError, WhenExceeded};
 
-/// Limits and timings of a server or client. Start from `Limits::default()` and change what you must.
-/// For [`ServerBuilder::limits`](crate::ServerBuilder::limits) and [`ClientBuilder::limits`](crate::ClientBuilder::limits).
+/// Limits and timings of a server or client, for [`ServerBuilder::limits`](crate::ServerBuilder::limits) and
+/// [`ClientBuilder::limits`](crate::ClientBuilder::limits). Start from `Limits::default()` and change single fields.
+///
+/// ```
+/// use std::time::Duration;
+/// use tidewire::{Context, Limits, Message, Server};
+///
+/// let limits = Limits {
+///     frame_bytes_max: 64 * 1024,
+///     receive_timeout: Duration::from_secs(60),
+///     ..Limits::default()
+/// };
+/// let server = Server::builder()
+///     .limits(limits)
+///     .listen("tcp://127.0.0.1:0")?
+///     .start(|_| |cx: &mut Context<'_>, message: Message<'_>| cx.reply(message.payload))?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Limits {
     /// Bytes that all lanes of the server hold for its peers: outputs, logs of rooms and topics, partial frames, messages
@@ -225,7 +241,7 @@ fn memory_bytes_max_default() -> usize {
 const MEMORY_BYTES_MAX_UNKNOWN: u64 = 1 << 30;
 
 /// Largest frame over UDP, in bytes: the 65,535 of an IPv4 packet without the headers of IP and UDP. A server that
-/// listens on UDP takes none larger over any transport, because what is said in a room is framed once for all.
+/// listens on UDP accepts no larger frame over any transport, because a room's message is framed once for all members.
 pub const DATAGRAM_FRAME_BYTES_MAX: usize = 65_507;
 
 /// What a UDP socket asks for as its receive buffer, in bytes; the system cuts it to `net.core.rmem_max`. The longer the

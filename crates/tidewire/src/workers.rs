@@ -19,7 +19,19 @@ use std::thread::JoinHandle;
 use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
 use thiserror::Error;
 
-/// Threads that run one handler over tasks. The crate's [first page](crate) has an example.
+/// Threads that run one handler over tasks. The crate's [first page](crate) has an example with deferred replies.
+///
+/// ```
+/// use tidewire::{PoolFull, WhenFull, WorkerPool};
+///
+/// let pool = WorkerPool::new(2, 1024, WhenFull::Refuse, |text: String| println!("{text}"))?;
+/// if let Err(PoolFull(text)) = pool.submit("hello".to_owned()) {
+///     eprintln!("not printed: {text}");
+/// }
+/// let metrics = pool.shutdown();
+/// assert_eq!(metrics.accepted, metrics.completed + metrics.panicked);
+/// # Ok::<(), std::io::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct WorkerPool<T> {
     queue: Option<Sender<Load<T>>>,
@@ -28,7 +40,7 @@ pub struct WorkerPool<T> {
     shared: Arc<Shared<T>>,
 }
 
-/// What happens to a task that finds the queue full. A choice of [`WorkerPool::new`].
+/// The policy for a task that finds the queue full. A choice of [`WorkerPool::new`]; [`WorkerPool`] has an example.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WhenFull {
@@ -41,13 +53,14 @@ pub enum WhenFull {
     CallerRuns,
 }
 
-/// The queue is full, or the pool has stopped; here is the task. An error of [`WorkerPool::submit`].
+/// The queue is full, or the pool has stopped. It gives the task back. An error of [`WorkerPool::submit`];
+/// [`WorkerPool`] has an example.
 #[derive(Debug, Error)]
 #[error("the worker pool's queue is full")]
 pub struct PoolFull<T>(pub T);
 
-/// What became of the tasks of a pool. Of those accepted, each is completed, panicked or still queued.
-/// Given by [`WorkerPool::metrics`].
+/// The tasks of a pool, counted by outcome. Each accepted task is completed, panicked, running or still queued.
+/// Given by [`WorkerPool::metrics`]; [`WorkerPool`] has an example.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WorkerMetrics {
     /// Tasks accepted, those that the caller ran included.

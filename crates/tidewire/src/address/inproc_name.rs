@@ -5,7 +5,15 @@ use std::sync::Arc;
 
 /// The name in `inproc://NAME`: 1 to 100 letters, digits, or any of `-._/`, all ASCII.
 ///
-/// Names belong to the process. A server in another one, even with the same name, is another server.
+/// Names belong to the process: two processes may have servers of the same name.
+///
+/// ```
+/// use tidewire::InprocName;
+///
+/// let name = InprocName::new("orders/eu-1").expect("a valid name");
+/// assert_eq!(name.to_string(), "inproc://orders/eu-1");
+/// assert!(InprocName::new("two words").is_none());
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct InprocName(Arc<str>);
 

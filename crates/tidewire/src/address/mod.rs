@@ -15,16 +15,28 @@ pub use inproc_name::InprocName;
 pub(crate) use inproc_name::NAME_BYTES_MAX;
 
 /// Where to listen or connect: `tcp://HOST:PORT`, `udp://HOST:PORT`, `ipc://PATH` or `inproc://NAME`. `HOST:PORT` alone
-/// means tcp.
+/// means TCP.
 ///
-/// `*` as host listens on every IPv4 address, `[::]` on every IPv6 address too; port 0 asks the system for a free port.
-/// Of the addresses of a host name a server takes the first that this machine has, and a client tries one after the
-/// other. A path that begins with `@` is a name in Linux's abstract namespace: without a file, and open to every user of
-/// the machine. An in-process name is known in its own process only.
+/// The host `*` listens on every IPv4 address, and `[::]` on every IPv6 address too. Port 0 asks the system for a free
+/// port. A host name may have several addresses: a server takes the first that this machine has, and a client tries one
+/// after the other. A path that begins with `@` is a name in Linux's abstract namespace: it has no file, and every user of
+/// the machine may connect to it. An in-process name is known in its own process only.
 ///
-/// Behind tcp and ipc addresses `?framing=none` or `?framing=length` says what tells frames apart, for a codec that leaves
-/// the choice: UVRPC's original puts a length in front of them over TCP and nothing over Unix sockets. Each address that a
-/// server listens on may say something else; without it the codec's own setting holds. An [`Endpoint`] does not keep it.
+/// A tcp or ipc address may end with `?framing=none` or `?framing=length`. It says how a stream separates frames, for a
+/// codec that leaves the choice: the original implementation of UVRPC writes a length in front of each frame over TCP, and
+/// none over Unix sockets. Each address that a server listens on may have its own setting. Without one, the codec's setting
+/// holds. An [`Endpoint`] does not keep it.
+///
+/// ```
+/// use tidewire::{Address, AddressError, Endpoint};
+///
+/// let address: Address = "127.0.0.1:8080".parse()?;
+/// assert_eq!(address.to_string(), "tcp://127.0.0.1:8080");
+/// assert!(matches!(address.resolve()?, Endpoint::Socket(_)));
+/// let error = "tcp://127.0.0.1".parse::<Address>().unwrap_err();
+/// assert!(matches!(error, AddressError::BadPort { .. }));
+/// # Ok::<(), AddressError>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Address {
     kind: AddressKind,
@@ -39,7 +51,8 @@ enum AddressKind {
     Inproc(InprocName),
 }
 
-/// An address ready for use: host names are resolved, and port 0 has become the real port where somebody listens.
+/// An address that is ready for use: a host name is resolved, and port 0 is replaced by the real port of a listener.
+/// [`Address`] has an example.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Endpoint {
@@ -51,7 +64,7 @@ pub enum Endpoint {
     Inproc(InprocName),
 }
 
-/// The text is not an address.
+/// A text is not an address, or its host cannot be resolved. [`Address`] has an example.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum AddressError {

@@ -71,7 +71,7 @@ pub(crate) struct Lane<S> {
     expired: Vec<TimerKey>,
 }
 
-/// A lane could not start or go on.
+/// A lane could not start or go on. A cause of [`ServeError`](crate::ServeError), which has an example.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum LaneError {

@@ -41,7 +41,8 @@ impl Counter {
     }
 }
 
-/// Why a room message did not reach a subscriber.
+/// The reason why a room message did not reach a subscriber. It is an index into
+/// [`Metrics::room_dropped`]; [`Metrics`] has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DropReason {
     /// The session closed before the message was written.
@@ -62,7 +63,8 @@ impl DropReason {
     pub const NAMES: [&'static str; 5] = ["closed", "policy", "left", "memory", "replaced"];
 }
 
-/// Why a datagram, or the rest of one, did not go where it was to go. All but the last two are about what came.
+/// The reason why a datagram, or the rest of one, was dropped. The last two reasons are about datagrams to send, all others
+/// about received ones. [`Metrics`] has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DatagramDrop {
     /// Its sender has no session, and it cannot begin one.
@@ -119,7 +121,24 @@ macro_rules! counters {
             pub(crate) datagrams_dropped: [Counter; DatagramDrop::NAMES.len()],
         }
 
-        /// The counters of one lane, or the sum over lanes, at one moment.
+        /// The counters of one lane, or the sum over lanes, at one moment. Counters only grow, but for the two of memory.
+        ///
+        /// ```
+        /// use tidewire::{Client, Context, DatagramDrop, DropReason, Message};
+        ///
+        /// let server = tidewire::serve("tcp://127.0.0.1:0", |cx: &mut Context<'_>, message: Message<'_>| {
+        ///     cx.reply(message.payload)
+        /// })?;
+        /// let client = Client::connect(&server.to_string()).wait()?;
+        /// client.request(b"hello").wait()?;
+        ///
+        /// let metrics = server.metrics();
+        /// assert_eq!(metrics.sessions_opened, 1);
+        /// assert_eq!(metrics.closed_by("idle_timeout"), 0);
+        /// assert_eq!(metrics.room_dropped[DropReason::Policy as usize], 0);
+        /// assert_eq!(metrics.datagrams_dropped_by(DatagramDrop::Malformed), 0);
+        /// # Ok::<(), Box<dyn std::error::Error>>(())
+        /// ```
         #[derive(Clone, Debug, Default, PartialEq, Eq)]
         pub struct Metrics {
             $($(#[$doc])* pub $name: u64,)*
@@ -324,7 +343,8 @@ impl Metrics {
     }
 }
 
-/// The counters of all lanes of a server. Given by [`Server::metrics_reader`](crate::Server::metrics_reader).
+/// Reads the counters of all lanes of a server, also after the server has stopped. Given by
+/// [`Server::metrics_reader`](crate::Server::metrics_reader); [`Metrics`] has an example.
 #[derive(Clone, Debug)]
 pub struct MetricsReader {
     lanes: Arc<[Arc<CachePadded<LaneCounters>>]>,

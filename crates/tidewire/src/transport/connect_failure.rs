@@ -1,4 +1,4 @@
-//! Why an outgoing connection did not come about.
+//! The error of an outgoing connection.
 
 use thiserror::Error;
 use tidewire_io::datagram::DatagramConnectError;
@@ -8,7 +8,16 @@ use tidewire_proto::text::escaped;
 
 use super::inproc::InprocConnectError;
 
-/// Why an outgoing connection did not come about.
+/// An outgoing connection failed before it was open. A cause of [`ConnectError`](crate::ConnectError), and the argument of
+/// [`Service::on_connect_failed`](crate::Service::on_connect_failed).
+///
+/// ```
+/// use tidewire::{Client, ConnectError, ConnectFailure, InprocConnectError};
+///
+/// let error = Client::connect("inproc://nobody").wait().unwrap_err();
+/// let ConnectError::Failed(ConnectFailure::Inproc(cause)) = error else { panic!("{error}") };
+/// assert!(matches!(cause, InprocConnectError::NotListening { .. }));
+/// ```
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ConnectFailure {

@@ -59,7 +59,21 @@ pub(crate) use layer::{LayerFactory, Layers};
 pub(crate) use listener::{Arrival, ListenerTerms, StreamListener};
 pub(crate) use unframed::UnframedStream;
 
-/// How the bytes of a session travel.
+/// The transport of a session, for example by [`Context::transport`](crate::Context::transport).
+///
+/// ```
+/// use tidewire::{Client, Context, Message, TransportKind};
+///
+/// let server = tidewire::serve("tcp://127.0.0.1:0", |cx: &mut Context<'_>, _: Message<'_>| {
+///     match cx.transport() {
+///         Some(TransportKind::Ipc | TransportKind::Inproc) => cx.reply(b"the same machine"),
+///         _ => cx.reply(b"perhaps another machine"),
+///     }
+/// })?;
+/// let client = Client::connect(&server.to_string()).wait()?;
+/// assert_eq!(client.request(b"where am I?").wait()?.payload(), b"perhaps another machine");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum TransportKind {

@@ -20,23 +20,7 @@
 //! whatever still waits, forgets failed writes, and counts dropped lines without telling anyone. Rejected: a queue of
 //! our own, for which there is no need, and writing on the thread that logs, where a slow disk would stop a lane.
 //!
-//! ```
-//! use tidewire::log::{LogBuilder, LogFormat};
-//!
-//! # let directory = std::env::temp_dir().join(format!("tidewire-log-{}", std::process::id()));
-//! # std::fs::create_dir_all(&directory)?;
-//! # let path = directory.join("server.log");
-//! let log = LogBuilder::new()
-//!     .filter("info")?
-//!     .format(LogFormat::Json)
-//!     .file(&path)
-//!     .start()?;
-//! tracing::info!(sessions = 3, "running");
-//! let metrics = log.finish();
-//! assert_eq!(metrics.offered, metrics.written);
-//! # std::fs::remove_dir_all(&directory)?;
-//! # Ok::<(), Box<dyn std::error::Error>>(())
-//! ```
+//! [`LogBuilder`] has an example.
 
 mod line;
 mod sink;
@@ -67,7 +51,26 @@ use line::Notice;
 use sink::Sink;
 use target::{Orders, Target};
 
-/// Everything about a log before it starts.
+/// The settings of a log before it starts.
+///
+/// ```
+/// use tidewire::log::{LogBuilder, LogFormat};
+///
+/// # let directory = std::env::temp_dir().join(format!("tidewire-log-{}", std::process::id()));
+/// # std::fs::create_dir_all(&directory)?;
+/// # let path = directory.join("server.log");
+/// let log = LogBuilder::new()
+///     .filter("info")?
+///     .format(LogFormat::Json)
+///     .file(&path)
+///     .start()?;
+/// tracing::info!(sessions = 3, "running");
+/// assert!(log.control().reopen()?); // after another program has moved the file away
+/// let metrics = log.finish();
+/// assert_eq!(metrics.offered, metrics.written);
+/// # std::fs::remove_dir_all(&directory)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct LogBuilder {
     filter: EnvFilter,
@@ -78,7 +81,7 @@ pub struct LogBuilder {
     stall_timeout: Duration,
 }
 
-/// How a line looks.
+/// The format of a line; see [`LogBuilder`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LogFormat {
@@ -89,7 +92,7 @@ pub enum LogFormat {
     Json,
 }
 
-/// The log did not start.
+/// The log did not start, or its file cannot be opened again. An error of [`LogBuilder`] and [`LogControl::reopen`].
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum LogError {
@@ -288,7 +291,7 @@ impl FromStr for LogFormat {
     }
 }
 
-/// There is no such format.
+/// A text names no [`LogFormat`]; see [`LogBuilder`].
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{0:?} is no log format; use text or json")]
 pub struct ParseLogFormatError(String);

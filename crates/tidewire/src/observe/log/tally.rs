@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use tracing_appender::non_blocking::ErrorCounter;
 
-/// What became of the lines of a log so far. The few lines that the log says about itself are not among them.
+/// The lines of a log so far, counted by outcome. The few lines that the log writes about itself are not among them.
+/// [`LogBuilder`](super::LogBuilder) has an example.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LogMetrics {
     /// Lines that were logged.

@@ -24,7 +24,7 @@ pub(super) struct Orders {
     next: Mutex<Option<File>>,
 }
 
-/// Steers a running log from any thread. It does not keep the log open.
+/// Controls a running log from any thread. It does not keep the log open. [`LogBuilder`](super::LogBuilder) has an example.
 #[derive(Clone, Debug)]
 pub struct LogControl {
     orders: Arc<Orders>,

@@ -11,14 +11,26 @@ use super::sink::Sink;
 use super::tally::{LogMetrics, Tally};
 use super::target::LogControl;
 
-/// Where a subscriber writes its lines, each with one call. Clones write to the same log.
+/// The writer for a subscriber, which writes each line with one call. Clones write to the same log. Given by
+/// [`LogBuilder::open`](super::LogBuilder::open).
+///
+/// ```
+/// use std::io::{self, Write};
+/// use tidewire::log::LogBuilder;
+///
+/// let (mut writer, log) = LogBuilder::new().open_to(io::sink());
+/// writer.write_all(b"a line\n")?;
+/// assert_eq!(log.finish().written, 1);
+/// # Ok::<(), io::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct LogWriter {
     queue: NonBlocking,
     tally: Arc<Tally>,
 }
 
-/// A running log. Dropping it, or [`Log::finish`], writes what waits; what is logged afterwards is dropped.
+/// A running log. Dropping it, or [`Log::finish`], writes the lines that wait. Later lines are dropped.
+/// [`LogBuilder`](super::LogBuilder) has an example.
 #[derive(Debug)]
 #[must_use = "dropping it ends the log"]
 pub struct Log {

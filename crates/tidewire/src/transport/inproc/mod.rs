@@ -44,7 +44,7 @@ pub(crate) struct InprocStream {
     awake: bool,
 }
 
-/// A name could not be listened on.
+/// A server could not listen on an in-process name. A cause of [`ServeError`](crate::ServeError), which has an example.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum InprocBindError {
@@ -58,7 +58,7 @@ pub enum InprocBindError {
     },
 }
 
-/// An in-process connection did not come about.
+/// An in-process connection failed. [`ConnectFailure`](crate::ConnectFailure) has an example.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum InprocConnectError {
