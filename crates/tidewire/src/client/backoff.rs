@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
-/// Pauses between attempts to reconnect: doubling, with a random part so that a thousand clients of a server
-/// that came back do not come at the same moment. For [`ClientBuilder::reconnect`](crate::ClientBuilder::reconnect).
+/// The pauses between attempts to reconnect, for [`ClientBuilder::reconnect`](crate::ClientBuilder::reconnect). Each pause is
+/// twice as long as the one before. A random part spreads the clients of a server that comes back.
+/// [`ClientBuilder`](crate::ClientBuilder) has an example.
 #[derive(Clone, Copy, Debug)]
 pub struct Backoff {
-    /// The first pause.
+    /// The first pause. Default 200 ms.
     pub first: Duration,
-    /// The longest pause.
+    /// The longest pause. Default 5 s.
     pub max: Duration,
 }
 
@@ -22,7 +23,8 @@ impl Default for Backoff {
 }
 
 impl Backoff {
-    /// The pause before attempt number `attempt`, counted from 0; `jitter` is random in 0..1.
+    /// The pause before attempt number `attempt`, counted from 0. `jitter` is a random number from 0 to 1: the pause is half as
+    /// long at 0 and whole at 1.
     #[must_use]
     pub fn delay(&self, attempt: u32, jitter: f64) -> Duration {
         let doubled = self

@@ -24,7 +24,24 @@ use crate::limits::Limits;
 use crate::server::{ServeError, Server, adapt, frame};
 use crate::transport::LayerFactory;
 
-/// Everything about a client before it connects. Made by [`Client::builder`].
+/// The settings of a client before it connects. Made by [`Client::builder`].
+///
+/// ```
+/// use std::time::Duration;
+/// use tidewire::{Backoff, Client, WhenEventsFull, WhenWindowFull};
+/// # let server = tidewire::serve("tcp://127.0.0.1:0", |_: &mut tidewire::Context<'_>, _: tidewire::Message<'_>| Ok(()))?;
+///
+/// let client = Client::builder()
+///     .request_timeout(Duration::from_secs(2))
+///     .pending_max(256)
+///     .when_window_full(WhenWindowFull::Wait)
+///     .event_bytes_max(1 << 20)
+///     .when_events_full(WhenEventsFull::PauseReading)
+///     .reconnect(Backoff::default())
+///     .connect(&server.to_string())
+///     .wait()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct ClientBuilder {
     codec: AnyCodec,

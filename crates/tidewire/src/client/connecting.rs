@@ -33,7 +33,7 @@ pub struct Connecting {
     started: Option<Result<Client, ConnectError>>,
 }
 
-/// A client that ends, made by [`Client::close`]. Await the end, or [`wait`](Self::wait) for it.
+/// A client that ends, made by [`Client::close`]. Await the end, or [`wait`](Self::wait) for it. [`Client`] has an example.
 ///
 /// # Cancel safety
 /// Dropping it changes nothing: the client goes on closing as long as there is a clone of it.

@@ -7,7 +7,15 @@ use tidewire_proto::text::escaped;
 
 use crate::session::CloseReason;
 
-/// Why a connection ended, and what the peer said of it. Its `Display` is fit for a terminal and a log.
+/// The reason why a connection ended, with the words of the peer. Its `Display` escapes them, so that it is fit for a terminal
+/// and a log. A cause of [`RequestError::Closed`](crate::RequestError::Closed).
+///
+/// ```
+/// use tidewire::{CloseReason, Disconnected};
+///
+/// let end = Disconnected::from(CloseReason::PeerClosed);
+/// assert_eq!(end.to_string(), "the peer closed the connection");
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Disconnected {
     /// Why, for programs.

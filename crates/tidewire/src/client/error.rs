@@ -12,7 +12,8 @@ use crate::mailbox::HandOverError;
 use crate::server::ServeError;
 use crate::transport::ConnectFailure;
 
-/// The connection did not come about. An error of [`Client::connect`](crate::Client::connect).
+/// A client could not connect. An error of [`Client::connect`](crate::Client::connect).
+/// [`ConnectFailure`](crate::ConnectFailure) has an example.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ConnectError {

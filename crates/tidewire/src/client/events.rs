@@ -49,7 +49,8 @@ pub enum Event {
     Ended,
 }
 
-/// A message that owns its name and its payload. A client gets it in [`Event::Message`].
+/// A message that owns its name and its payload. A client gets it in [`Event::Message`]. [`Sessions`](crate::Sessions) has an
+/// example.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnedMessage {
     /// What the frame is for.

@@ -63,8 +63,20 @@ use crate::server::Server;
 use crate::session::encode_within;
 use link::Link;
 
-/// A connection to a server, shared by as many threads and tasks as you like.
-/// The crate's [first page](crate) has an example.
+/// A connection to a server, shared by any number of threads and tasks. Clones are handles to the same connection.
+///
+/// ```
+/// use tidewire::{Client, Context, Message};
+///
+/// let server = tidewire::serve("tcp://127.0.0.1:0", |cx: &mut Context<'_>, message: Message<'_>| {
+///     cx.reply(message.payload)
+/// })?;
+/// let client = Client::connect(&server.to_string()).wait()?; // or `.await?`
+/// assert_eq!(client.request(b"hello").wait()?.payload(), b"hello");
+/// client.try_send(b"no answer needed")?;
+/// client.close().wait();
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Client {
     inner: Arc<Inner>,

@@ -18,7 +18,8 @@ use super::reply::{PIECES_MAX, Reply};
 use super::slots::SlotId;
 use crate::mailbox::HandOverError;
 
-/// A request that was handed to the client's lane. Await it, or [`Request::wait`] for it.
+/// A request that was handed to the client's lane. Await it, or [`Request::wait`] for it. [`Client::request`](crate::Client::request)
+/// has an example.
 ///
 /// Dropped before its reply it is given up, and the server is told where the codec can say it.
 ///

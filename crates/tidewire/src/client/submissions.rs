@@ -31,8 +31,9 @@ pub(crate) trait Control: std::fmt::Debug {
     fn deadline(&self) -> Option<(u64, SlotId)>;
 }
 
-/// What happens to a request when as many are waiting for their replies as allowed.
-/// A choice of [`Call::when_full`](crate::Call::when_full).
+/// The policy for a request when as many wait for their replies as allowed.
+/// A choice of [`Call::when_full`](crate::Call::when_full) and, as in the example of [`ClientBuilder`](crate::ClientBuilder),
+/// of [`ClientBuilder::when_window_full`](crate::ClientBuilder::when_window_full).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WhenWindowFull {

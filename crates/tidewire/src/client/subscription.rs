@@ -22,7 +22,7 @@ use crate::limits::nanoseconds;
 use crate::room::PublishError;
 use crate::session::CloseReason;
 
-/// What a client hears on one pattern. Dropping it unsubscribes.
+/// The messages of one pattern, for one client. Dropping it unsubscribes. [`Client::subscribe`] has an example.
 ///
 /// It keeps its client alive. When the client reconnects by itself, the subscription is made again; what was
 /// published in between is lost, which [`TopicEvent::Interrupted`] and [`TopicEvent::Resumed`] enclose.

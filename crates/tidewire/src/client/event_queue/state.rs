@@ -12,6 +12,7 @@ use super::{EVENT_BYTES_MAX, EVENT_OVERHEAD_BYTES, EVENTS_MAX, Queued};
 
 /// The policy of a client whose application does not take its events, when a queue of them is
 /// [full](crate::ClientBuilder::event_bytes_max). A [subscription](crate::Subscribe::when_events_full) may have one of its own.
+/// [`Client::subscribe`](crate::Client::subscribe) has an example.
 ///
 /// Whatever is dropped is counted in [`Metrics::events_dropped`](crate::Metrics::events_dropped), and
 /// [`Event::Lost`](crate::Event::Lost) or [`TopicEvent::Lost`](crate::TopicEvent::Lost) says how many are missing, at the
