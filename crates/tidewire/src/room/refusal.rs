@@ -10,8 +10,8 @@ use crate::mailbox::HandOverError;
 use crate::session::SendError;
 use crate::session::TableFull;
 
-/// Which limit on the number of rooms, patterns or registrations was reached. The limits are fields of
-/// [`Limits`](crate::Limits).
+/// The limit on the number of rooms, patterns or registrations that was reached. The limits are fields of
+/// [`Limits`](crate::Limits), which has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ReachedLimit {
@@ -86,7 +86,7 @@ fn registration_limit(limit: ReachedLimit) -> &'static str {
 const OUT_OF_MEMORY: &str = "the server is at its memory limit (memory_bytes_max); try again later";
 
 /// A room could not be joined. Those about names may be retried with another name.
-/// An error of [`Context::join`](crate::Context::join).
+/// An error of [`Context::join`](crate::Context::join), which has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum JoinError {
@@ -131,7 +131,7 @@ pub enum JoinError {
     NotOpen,
 }
 
-/// A room could not be left, spoken to or listed. An error of [`Context::say`](crate::Context::say).
+/// A room could not be left, spoken to or listed. An error of [`Context::say`](crate::Context::say), which has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum RoomError {
@@ -155,7 +155,7 @@ pub enum RoomError {
     Encode(#[from] EncodeError),
 }
 
-/// A pattern could not be subscribed to. An error of [`Context::subscribe`](crate::Context::subscribe).
+/// A pattern could not be subscribed to. An error of [`Context::subscribe`](crate::Context::subscribe), which has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum SubscribeError {
@@ -188,13 +188,24 @@ pub enum SubscribeError {
     NotOpen,
 }
 
-/// The session has no subscription with this alias.
+/// The session has no subscription with this alias. An error of [`Context::unsubscribe`](crate::Context::unsubscribe).
+/// [`Context::subscribe`](crate::Context::subscribe) has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("not subscribed to that")]
 pub struct NotSubscribed;
 
 /// A message could not be published.
 /// An error of [`Context::publish`](crate::Context::publish) and [`Client::publish`](crate::Client::publish).
+///
+/// ```
+/// use tidewire::{Client, PubSub, PublishError, Server};
+///
+/// let server = Server::builder().listen("tcp://127.0.0.1:0")?.start(|_| PubSub::new())?;
+/// let client = Client::connect(&server.to_string()).wait()?;
+/// let outcome = client.publish("price.*", b"71"); // a pattern is no topic
+/// assert!(matches!(outcome, Err(PublishError::Topic(_))));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum PublishError {

@@ -49,8 +49,25 @@ pub struct Server {
     poller: PollerKind,
 }
 
-/// Everything about a server before it runs.
-/// Made by [`Server::builder`]; the crate's [first page](crate) has an example.
+/// The settings of a server before it runs. Made by [`Server::builder`].
+///
+/// ```
+/// use std::time::Duration;
+/// use tidewire::{Client, Context, Limits, Message, Policy, Server};
+///
+/// let server = Server::builder()
+///     .listen("tcp://127.0.0.1:0")?
+///     .listen("inproc://orders")?
+///     .lanes(2)
+///     .slow_subscribers(Policy::DropOldest)
+///     .limits(Limits { sessions_max: 10_000, ..Limits::default() })
+///     .start(|_lane| |cx: &mut Context<'_>, message: Message<'_>| cx.reply(message.payload))?;
+/// let client = Client::connect("inproc://orders").wait()?;
+/// assert_eq!(client.request(b"hello").wait()?.payload(), b"hello");
+/// let stopped = server.shutdown(Duration::from_secs(5));
+/// assert!(stopped.failures.is_empty());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct ServerBuilder {
     addresses: Vec<Address>,
@@ -72,6 +89,17 @@ pub struct ServerBuilder {
 }
 
 /// A server could not start. Nothing of it runs. An error of [`serve`](crate::serve) and [`ServerBuilder`].
+///
+/// ```
+/// use tidewire::{Context, InprocBindError, Message, ServeError};
+///
+/// let ignore = |_: &mut Context<'_>, _: Message<'_>| Ok(());
+/// let first = tidewire::serve("inproc://orders", ignore)?;
+/// let second = tidewire::serve("inproc://orders", ignore);
+/// assert!(matches!(second, Err(ServeError::Inproc(InprocBindError::InUse { .. }))));
+/// # drop(first);
+/// # Ok::<(), ServeError>(())
+/// ```
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ServeError {
@@ -127,7 +155,7 @@ pub enum ServeError {
     LaneCount(usize),
 }
 
-/// How a server ended.
+/// The outcome of a server that has ended. Given by [`Server::wait`] and [`Server::shutdown`]; [`ServerBuilder`] has an example.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Stopped {

@@ -25,7 +25,7 @@ use super::{Context, Deferred, HandlerError, HandlerResult, Service};
 use crate::observe::QuietLog;
 use crate::session::SessionId;
 
-/// A future for an executor. It yields nothing: the answer goes its own way.
+/// A future for an executor. It yields nothing: the answer goes its own way. [`AsyncService`] has an example.
 pub type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// A service that answers every request with a future, on any executor: `spawn` is given each future and must see that it is

@@ -7,7 +7,7 @@ use super::{Chat, Context, HandlerResult};
 use crate::room::{History, RoomError};
 use crate::session::SessionId;
 
-/// Something that a member is about to say in a room.
+/// A message that a member is about to say in a room, as the hook of [`Chat::on_say`] sees it.
 #[derive(Debug)]
 pub struct ChatMessage<'a> {
     /// The name of the room.

@@ -20,6 +20,23 @@ use crate::transport::ConnectFailure;
 use crate::transport::TransportKind;
 
 /// The lane as seen by one call of a [`Service`](crate::Service), and the session that the call is about.
+///
+/// ```
+/// use tidewire::{Client, Context, HandlerResult, Message};
+///
+/// fn handle(cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
+///     if message.payload == b"bye" {
+///         cx.close(); // after the reply
+///     }
+///     let text = format!("session {} on lane {}", cx.session(), cx.lane());
+///     cx.reply(text.as_bytes())
+/// }
+///
+/// let server = tidewire::serve("tcp://127.0.0.1:0", handle)?;
+/// let client = Client::connect(&server.to_string()).wait()?;
+/// assert!(client.request(b"bye").wait()?.payload().ends_with(b"on lane 0"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct Context<'a> {
     pub(crate) core: &'a mut Core,
@@ -386,6 +403,23 @@ impl Context<'_> {
     /// Enters `room` under `name`, which is unique in the server for as long as the session lives. A session
     /// that already has a name may pass an empty one.
     ///
+    /// ```
+    /// use tidewire::{Client, Context, ErrorCode, HandlerError, JoinError, Message};
+    ///
+    /// let server = tidewire::serve("tcp://127.0.0.1:0", |cx: &mut Context<'_>, message: Message<'_>| {
+    ///     let name = String::from_utf8_lossy(message.payload);
+    ///     match cx.join("lobby", &name, None) {
+    ///         Ok(joined) => cx.reply(joined.members.to_string().as_bytes()),
+    ///         Err(JoinError::NameTaken) => Err(HandlerError::new(ErrorCode::NameTaken, "choose another name")),
+    ///         Err(error) => Err(error.into()),
+    ///     }
+    /// })?;
+    /// let [ada, eve] = [Client::connect(&server.to_string()).wait()?, Client::connect(&server.to_string()).wait()?];
+    /// assert_eq!(ada.request(b"ada").wait()?.payload(), b"1");
+    /// assert!(eve.request(b"ada").wait().is_err());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// The name is empty, too long or taken; the session is in the room already; a limit is reached.
     pub fn join(
@@ -408,6 +442,18 @@ impl Context<'_> {
     }
 
     /// Says `payload` to everyone in the room except this session.
+    ///
+    /// ```
+    /// use tidewire::{Context, HandlerResult, Message, RoomError};
+    ///
+    /// /// Says a message in the room that is the message's channel.
+    /// fn relay(cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
+    ///     match cx.say(message.channel, message.payload) {
+    ///         Err(RoomError::NotJoined) => cx.reply(b"join first"),
+    ///         said => Ok(said?),
+    ///     }
+    /// }
+    /// ```
     ///
     /// # Errors
     /// The session is not in the room, or the codec cannot express the message.
@@ -446,6 +492,20 @@ impl Context<'_> {
     /// Subscribes this session to a [pattern](tidewire_proto::topic). From now on it gets what is published to matching
     /// topics as [`Kind::Deliver`](crate::Kind::Deliver) with the returned alias as the channel, its own publications included. Without a
     /// policy it is the server's.
+    ///
+    /// ```
+    /// use tidewire::{Context, HandlerResult, Message, Policy, SubscribeError};
+    ///
+    /// /// Subscribes the session to the prices, and tells everybody of it.
+    /// fn follow(cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
+    ///     match cx.subscribe("price.>", Some(Policy::Conflate)) {
+    ///         Ok(_) | Err(SubscribeError::AlreadySubscribed) => {}
+    ///         Err(error) => return Err(error.into()),
+    ///     }
+    ///     cx.publish("followers.new", message.payload)?;
+    ///     cx.reply(b"done")
+    /// }
+    /// ```
     ///
     /// # Errors
     /// It is no pattern, the session is subscribed to it already, or a limit is reached.

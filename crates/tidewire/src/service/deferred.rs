@@ -31,6 +31,20 @@ use crate::session::{SendError, encode_within};
 /// The right and the duty to answer one request later, from any thread.
 ///
 /// Dropped without an answer, it answers with [`ErrorCode::Internal`].
+///
+/// ```
+/// use std::thread;
+/// use tidewire::{Client, Context, Message};
+///
+/// let server = tidewire::serve("tcp://127.0.0.1:0", |cx: &mut Context<'_>, message: Message<'_>| {
+///     let (deferred, payload) = (cx.defer(), message.payload.to_vec());
+///     thread::spawn(move || deferred.reply(&payload.to_ascii_uppercase()));
+///     Ok(())
+/// })?;
+/// let client = Client::connect(&server.to_string()).wait()?;
+/// assert_eq!(client.request(b"hello").wait()?.payload(), b"HELLO");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 #[must_use = "dropping it answers the request with an error"]
 pub struct Deferred {

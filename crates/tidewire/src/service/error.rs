@@ -21,7 +21,7 @@ use crate::describe::describe;
 use crate::room::{JoinError, NotSubscribed, PublishError, RoomError, SubscribeError};
 use crate::session::{SendError, TimerError};
 
-/// What a handler returns.
+/// The result of a handler. [`HandlerError`] has an example.
 pub type HandlerResult = Result<(), HandlerError>;
 
 /// Why a message was refused: a code for programs and a text for people. If the message was a request, both are sent to the

@@ -56,8 +56,34 @@ pub struct Router {
     recent: Option<(String, Place)>,
 }
 
-/// Several methods that share one value, each under a number: what `#[tidewire::service]` makes of a type.
+/// Several methods that share one value, each under a number. The attribute `#[tidewire::service]` implements it.
 /// [`Router::mount`] takes them.
+///
+/// ```
+/// use tidewire::{Client, Context, HandlerResult, Message, Methods, Router, Server};
+///
+/// #[derive(Default)]
+/// struct Counter(u64);
+///
+/// impl Methods for Counter {
+///     fn names(&self) -> &'static [&'static str] {
+///         &["increase", "read"]
+///     }
+///
+///     fn call(&mut self, number: usize, cx: &mut Context<'_>, _: Message<'_>) -> HandlerResult {
+///         self.0 += u64::from(number == 0);
+///         cx.reply(self.0.to_string().as_bytes())
+///     }
+/// }
+///
+/// let server = Server::builder()
+///     .listen("tcp://127.0.0.1:0")?
+///     .start(|_| Router::new().mount(Counter::default()))?;
+/// let client = Client::connect(&server.to_string()).wait()?;
+/// client.request(b"").method("increase").wait()?;
+/// assert_eq!(client.request(b"").method("read").wait()?.payload(), b"1");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub trait Methods: Send + 'static {
     /// The names under which the methods are called. The number of a method is the index of its name.
     fn names(&self) -> &'static [&'static str];

@@ -76,7 +76,7 @@ pub struct SessionHandle {
     pub(super) card: Arc<SessionCard>,
 }
 
-/// The session ended, or never was.
+/// The session has ended, or never was. An error of [`SessionHandle::close`] and others; [`Sessions`] has an example of a handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("the session is not open")]
 pub struct NotOpen;
@@ -122,6 +122,23 @@ impl Sessions {
     ///
     /// What one thread sends and broadcasts reaches a session in that order. How many sessions matched and how many of
     /// them were too full is known when all lanes have seen it; see [`Broadcast`].
+    ///
+    /// ```
+    /// use tidewire::{Client, Context, Kind, Message};
+    ///
+    /// let server = tidewire::serve("tcp://127.0.0.1:0", |cx: &mut Context<'_>, message: Message<'_>| {
+    ///     cx.set_tag(7); // the group of this session
+    ///     cx.reply(message.payload)
+    /// })?;
+    /// let client = Client::connect(&server.to_string()).wait()?;
+    /// client.request(b"hello").wait()?;
+    ///
+    /// let news = Message::new(Kind::OneWay, 0, b"news");
+    /// let broadcast = server.sessions().broadcast_where(|session| session.tag() == 7, &news)?;
+    /// let report = broadcast.wait(); // or `.await`
+    /// assert_eq!((report.matched, report.queued), (1, 1));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// The codec cannot express the message, or so many broadcasts are under way that there is no room for another

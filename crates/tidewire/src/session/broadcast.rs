@@ -24,20 +24,22 @@ use crate::address::Endpoint;
 use crate::config::Config;
 use crate::transport::TransportKind;
 
-/// A session as a predicate sees it, on the session's own lane. [`Broadcast`] tells what becomes of it.
+/// A session as the predicate of [`Sessions::broadcast_where`](crate::Sessions::broadcast_where) sees it, on the session's own
+/// lane.
 #[derive(Debug)]
 pub struct SessionView<'a> {
     session: &'a Session,
 }
 
-/// A broadcast under way. Its report comes by [waiting](Self::wait) or awaiting; letting go of it changes nothing.
+/// A broadcast under way, made by [`Sessions::broadcast_where`](crate::Sessions::broadcast_where), which has an example.
+/// [Wait](Self::wait) for its report, or await it. Dropping it changes nothing.
 #[derive(Debug)]
 pub struct Broadcast {
     tally: Arc<Tally>,
 }
 
-/// What came of a broadcast: every session that matched was served or refused for one reason.
-/// Given by [`Broadcast::wait`].
+/// The outcome of a broadcast: every session that matched was served, or refused for one reason.
+/// Given by [`Broadcast::wait`]. [`Sessions::broadcast_where`](crate::Sessions::broadcast_where) has an example.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BroadcastReport {

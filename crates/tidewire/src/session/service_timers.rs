@@ -19,7 +19,7 @@ pub struct TimerId {
     pub(crate) key: ServiceTimer,
 }
 
-/// A timer could not be set.
+/// A timer could not be set. An error of [`Context::set_timer`](crate::Context::set_timer), which has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum TimerError {

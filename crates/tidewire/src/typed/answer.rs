@@ -22,6 +22,31 @@ use crate::session::SessionId;
 ///
 /// A method takes it as its last parameter and returns nothing. Dropped without an answer, as by a worker that
 /// panicked, it answers with an error.
+///
+/// ```
+/// use tidewire::typed::DeferredReply;
+/// use tidewire::{Client, Router, Server};
+///
+/// #[tidewire::service]
+/// pub trait Shouter {
+///     fn shout(&mut self, text: String, reply: DeferredReply<String>);
+/// }
+///
+/// struct Threads;
+///
+/// impl Shouter for Threads {
+///     fn shout(&mut self, text: String, reply: DeferredReply<String>) {
+///         std::thread::spawn(move || reply.send(text.to_uppercase()));
+///     }
+/// }
+///
+/// let server = Server::builder()
+///     .listen("tcp://127.0.0.1:0")?
+///     .start(|_| Router::new().mount(ShouterServer::new(Threads)))?;
+/// let client = ShouterClient::new(Client::connect(&server.to_string()).wait()?);
+/// assert_eq!(client.shout("hello".to_owned()).wait()?, "HELLO");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[must_use = "dropping it answers the call with an error"]
 pub struct DeferredReply<R> {
     /// `None` if the caller wants no answer.
@@ -29,7 +54,8 @@ pub struct DeferredReply<R> {
     reply: fn(&R, Deferred) -> Result<(), ReplyError>,
 }
 
-/// An answer was not given. The caller is told that the server failed.
+/// An answer could not be given. The caller is told that the server failed. An error of [`DeferredReply::send`];
+/// [`DeferredReply`] has an example.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ReplyError {

@@ -23,7 +23,8 @@ pub struct TypedCall<'a, T, E = Infallible> {
     decode: Decode<T, E>,
 }
 
-/// The answer to a typed call, on its way: a future for any executor, with a blocking twin.
+/// A typed call on its way to its answer: a future for any executor, with a blocking twin. Made by [`TypedCall::send`];
+/// [`CallError`] has an example.
 ///
 /// Dropped before its answer it is given up, and the server is told where the codec can say it.
 #[must_use = "a request does nothing useful unless its answer is awaited"]

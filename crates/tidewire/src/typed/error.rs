@@ -9,9 +9,36 @@ use super::FormatError;
 use crate::client::RequestError;
 use crate::mailbox::HandOverError;
 
-/// Why a typed call has no result. `E` is the method's own error; of a method that has none it is [`Infallible`].
+/// A typed call has no result. `E` is the method's own error; of a method that has none it is [`Infallible`].
 ///
 /// It is a [`std::error::Error`] if `E` is one.
+///
+/// ```
+/// use tidewire::typed::CallError;
+/// use tidewire::{Client, Router, Server};
+///
+/// #[tidewire::service]
+/// pub trait Divider {
+///     fn divide(&mut self, a: i64, b: i64) -> Result<i64, String>;
+/// }
+///
+/// struct Whole;
+///
+/// impl Divider for Whole {
+///     fn divide(&mut self, a: i64, b: i64) -> Result<i64, String> {
+///         a.checked_div(b).ok_or_else(|| "no result".to_owned())
+///     }
+/// }
+///
+/// let server = Server::builder()
+///     .listen("tcp://127.0.0.1:0")?
+///     .start(|_| Router::new().mount(DividerServer::new(Whole)))?;
+/// let client = DividerClient::new(Client::connect(&server.to_string()).wait()?);
+/// let under_way = client.divide(7, 2).send();
+/// assert!(matches!(client.divide(7, 0).wait(), Err(CallError::Failed(text)) if text == "no result"));
+/// assert!(matches!(under_way.wait(), Ok(3)));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum CallError<E = Infallible> {

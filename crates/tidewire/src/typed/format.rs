@@ -52,8 +52,8 @@ pub trait Format: 'static {
     fn decode<T: DeserializeOwned>(payload: &[u8]) -> Result<T, FormatError>;
 }
 
-/// The default: [Postcard](https://docs.rs/postcard), compact and quick, but not self-describing: who changes the
-/// fields of a type must change the version of the services that use it.
+/// The default [`Format`]: [Postcard](https://docs.rs/postcard). It is compact and fast, but does not describe itself: change the
+/// version of a service when you change the fields of a type that it uses.
 ///
 /// Strangers choose what is decoded. A type that contains itself, as a tree does, is nested as deeply as they say, up
 /// to what fits a frame, and a list of values that take no bytes may have any length; bound the frames, or keep such
@@ -61,7 +61,7 @@ pub trait Format: 'static {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Postcard;
 
-/// A value and a payload do not go together.
+/// A value cannot be encoded, or a payload cannot be decoded. An error of [`Format`], which has an example.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum FormatError {

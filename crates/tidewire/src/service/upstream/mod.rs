@@ -110,7 +110,7 @@ struct Terms {
     pause_max: Duration,
 }
 
-/// The text is no address of an upstream. An error of [`Upstream::new`].
+/// A text is no address of an upstream. An error of [`Upstream::new`]; [`Upstream`] has an example.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum UpstreamAddressError {
