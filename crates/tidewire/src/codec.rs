@@ -1,4 +1,4 @@
-//! Codecs: the built-in ones, and all that one of your own needs.
+//! Codecs: the built-in ones, and everything that a custom codec needs.
 //!
 //! [`AnyCodec`](crate::AnyCodec) chooses a codec for the builders of servers and clients. To write one, implement
 //! [`Codec`] and pass it as [`AnyCodec::custom`](crate::AnyCodec::custom). The module [`tidewire_proto::codec`] has the

@@ -1,4 +1,4 @@
-//! The settings of a server, which all its lanes share and none of them changes.
+//! The settings of a server. All its lanes share them, and none changes them.
 
 use thiserror::Error;
 use tidewire_io::datagram::DatagramOptions;
@@ -11,23 +11,23 @@ use tidewire_proto::room::Policy;
 
 use crate::limits::{Limits, Rate, RoomDefaults};
 
-/// See the module.
+/// The settings of a server. See the module.
 #[derive(Debug)]
 pub(crate) struct Config {
     pub(crate) codec: AnyCodec,
     pub(crate) limits: Limits,
-    /// Largest frame of a room or topic, in bytes: with the header of a subscriber it is a whole frame.
+    /// Largest frame of a room or topic, in bytes. It leaves room for the header that a subscriber's frame has.
     pub(crate) shared_frame_bytes_max: usize,
-    /// Settings of all connections.
+    /// The settings of all connections.
     pub(crate) rules: Rules,
-    /// What each session may send in a second.
+    /// The rate limit of each session.
     pub(crate) rate: Option<Rate>,
     pub(crate) room_defaults: RoomDefaults,
     /// The policies for slow subscribers that the codec can serve.
     pub(crate) policies: Policies,
-    /// How the server names itself in its welcome.
+    /// The server's name for itself in its welcome.
     pub(crate) agent: String,
-    /// Addresses over UDP that cannot prove themselves may be sent more than they sent.
+    /// Unvalidated addresses over UDP may be sent more bytes than came from them.
     pub(crate) trusts_datagram_peers: bool,
     /// Options of the connections that lanes make.
     pub(crate) socket_options: SocketOptions,
@@ -70,7 +70,8 @@ impl Config {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum PolicyError {
-    /// The policy drops messages, and the codec has no frame that tells a subscriber how many. Choose one that drops none.
+    /// The policy drops messages, and the codec has no frame that tells a subscriber how many. Choose a policy that drops
+    /// none.
     #[error(
         "codec {codec} cannot tell a subscriber how many messages {policy} drops; use disconnect or block"
     )]
@@ -80,7 +81,8 @@ pub enum PolicyError {
         /// The name of the codec.
         codec: &'static str,
     },
-    /// Deliveries of the codec do not show their topics, which `conflate_by_topic` tells apart. Choose another policy.
+    /// `conflate_by_topic` needs the topic of each delivery, and the deliveries of the codec do not show it. Choose another
+    /// policy.
     #[error(
         "deliveries of codec {codec} do not show their topics, which conflate_by_topic needs; use another policy"
     )]
@@ -90,7 +92,7 @@ pub enum PolicyError {
     },
 }
 
-/// What a codec can do for the policies. It is asked once, by framing probes.
+/// The features of a codec that policies need. They are found out once: the codec encodes test messages.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Policies {
     codec: &'static str,
@@ -123,8 +125,8 @@ impl Policies {
         self.check_default(policy)
     }
 
-    /// Whether the policy may be the server's own. One that drops messages may be: losses that the codec cannot announce are
-    /// counted, and whoever runs the server has chosen that.
+    /// Whether the policy may be the server's default. A policy that drops messages may be the default for any codec: losses
+    /// that the codec cannot announce are counted, and the operator has chosen that.
     pub(crate) fn check_default(&self, policy: Policy) -> Result<(), PolicyError> {
         let codec = self.codec;
         match policy {
@@ -135,7 +137,7 @@ impl Policies {
         }
     }
 
-    /// Whether what the policy drops cannot be announced.
+    /// Whether the policy drops messages that the codec cannot announce.
     pub(crate) fn is_silent(&self, policy: Policy) -> bool {
         policy.drops() && !self.announces_gaps
     }

@@ -4,11 +4,11 @@ use std::error::Error;
 
 use tidewire_proto::text::escaped;
 
-/// An error with all its causes, on one line, fit for a terminal and a log. Some levels only pass on what the next one says;
-/// that is said once.
+/// Formats an error with all its causes on one line, escaped for a terminal and a log. Some errors only repeat the text of their
+/// cause; that text appears once.
 ///
-/// The errors of this crate say themselves what failed, why, and what to do, so `{error}` is enough for these. This is for those
-/// of a program that has levels of its own above them.
+/// The errors of this crate say what failed, why, and what to do, so `{error}` is enough for them. Use this function for the
+/// errors of a program that wraps them in errors of its own.
 ///
 /// ```
 /// use tidewire::Client;

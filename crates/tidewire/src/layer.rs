@@ -1,4 +1,4 @@
-//! Layers between the bytes of a socket and the frames of a codec, as TLS and WebSocket are.
+//! Layers between the bytes of a socket and the frames of a codec, such as TLS and WebSocket.
 //!
 //! Implement [`Layer`] and give the builders of servers and clients a function that makes one for each connection:
 //! [`ServerBuilder::layers`](crate::ServerBuilder::layers), [`ClientBuilder::layers`](crate::ClientBuilder::layers). The

@@ -17,19 +17,19 @@
 //! ```
 //!
 //! The address picks the transport: `tcp://HOST:PORT`, `udp://HOST:PORT`, `ipc://PATH`, or `inproc://NAME` for a server of
-//! the same process. What a send that returned `Ok` promises is that the message reaches the peer's service in order,
-//! unless the connection fails or the receiver's policy drops it; over UDP only that it is handed to the system once.
-//! Lost requests end by their deadlines there, and counters ([`Metrics`]) tell how much is missing.
+//! the same process. A send that returns `Ok` makes a promise: the message reaches the peer's service in order,
+//! unless the connection fails or the receiver's policy drops it. Over UDP the promise is only that the system gets the
+//! message once. There a lost request ends at its deadline, and counters ([`Metrics`]) tell how many messages are missing.
 //!
-//! For more than a closure implement [`Service`]; for methods by name use a
-//! [`Router`], for typed ones the attribute `#[tidewire::service]` on a trait (feature `typed`, on by default); for
-//! rooms use [`Context::join`] and [`Context::say`], or the ready [`Chat`] service; for topics [`Context::subscribe`]
-//! and [`Context::publish`], or the ready [`PubSub`] service.
+//! A closure is the smallest service. Implement [`Service`] for more. Methods by name need a [`Router`], typed methods the
+//! attribute `#[tidewire::service]` on a trait (feature `typed`, on by default). Rooms need [`Context::join`] and
+//! [`Context::say`], or the ready [`Chat`] service. Topics need [`Context::subscribe`] and [`Context::publish`], or the ready
+//! [`PubSub`] service.
 //!
-//! Any other thread reaches sessions through [`Server::sessions`]: finds them by number, sends to them, closes them,
-//! and sends to all that a predicate chooses. Where all lanes must see one state, a [`SharedService`] serves them all.
+//! Any other thread reaches sessions through [`Server::sessions`]. It finds sessions by number, sends to them, closes them,
+//! and sends to all that a predicate chooses. If all lanes must see one state, a [`SharedService`] serves them all.
 //!
-//! A handler must not block. What takes long goes to a [`WorkerPool`] or any other thread or task, together with the
+//! A handler must not block. Give long work to a [`WorkerPool`] or any other thread or task, together with the
 //! duty to answer:
 //!
 //! ```
@@ -59,9 +59,9 @@
 //! # Features
 //!
 //! `trace`: spans of every session through [`tracing`], with the target `tidewire::span`. `connect` and `close` are at
-//! level debug; `receive`, `handle` and `send` at level trace, one `handle` per message within the `receive` that
-//! brought it. They carry the session's number, its peer and codec, and bytes, the kind of message or the reason. Without
-//! the feature they are not compiled in.
+//! level debug; `receive`, `handle` and `send` are at level trace, with one `handle` per message within its `receive`. They
+//! carry the session's number, its peer and codec, and bytes, the kind of message or the reason. Without the feature they are
+//! not compiled in.
 
 #![deny(missing_docs)]
 #![warn(clippy::missing_errors_doc, clippy::missing_panics_doc)]

@@ -1,6 +1,6 @@
 //! Every limit of a lane and a server, with its default and its reason.
 //!
-//! Passing a limit is a typed, counted close or refusal: never a panic, never unbounded memory.
+//! A session that exceeds a limit is closed or refused with a typed, counted reason. A limit never causes a panic.
 
 mod rate;
 
@@ -37,115 +37,116 @@ pub use rate::{RateLimit, RateLimitError, WhenExceeded};
 #[derive(Clone, Debug)]
 pub struct Limits {
     /// Bytes that all lanes of the server hold for its peers: outputs, logs of rooms and topics, partial frames, messages
-    /// between lanes, sessions and subscriptions, each with the capacity of its buffers. Near the limit the newest connections
-    /// and the slowest subscribers pay, see [`CloseReason::MemoryLimit`](crate::CloseReason::MemoryLimit). Not counted are
-    /// code, stacks, a receive buffer of 256 KiB a lane, and the kernel's buffers. Default a quarter of the memory of the
-    /// machine, or of its control group if that has less: the kernel's buffers of as many sockets take about as much again.
+    /// between lanes, sessions and subscriptions, each with the capacity of its buffers. Near the limit, new connections are
+    /// refused, and the slowest subscribers and newest sessions are closed; see
+    /// [`CloseReason::MemoryLimit`](crate::CloseReason::MemoryLimit). Code, stacks, a receive buffer of 256 KiB a lane, and the
+    /// kernel's buffers are not counted. Default: a quarter of the memory of the machine, or of its control group if that has
+    /// less. The kernel's buffers of as many sockets take about as much again.
     pub memory_bytes_max: usize,
-    /// Largest frame accepted, whole, in bytes. Default 1 MiB.
+    /// Largest whole frame that is accepted, in bytes. Default 1 MiB.
     pub frame_bytes_max: usize,
     /// Sessions of the whole server. Default 65,536; the descriptor limit is usually lower.
     pub sessions_max: usize,
-    /// Sessions from one address: an IPv4 address, or a network of IPv6 (the first 64 bits), since each host there has as
-    /// many addresses as it likes. Default 16,384: above a large NAT, below all descriptors of a machine.
+    /// Sessions from one address: an IPv4 address, or an IPv6 network (the first 64 bits), because a host in such a network
+    /// may use any of its addresses. Default 16,384: above a large NAT, below all descriptors of a machine.
     pub sessions_per_address_max: usize,
-    /// From connect to an accepted hello. Default 5 s: three retransmissions of a lost packet. It also bounds the wait
-    /// of a client that was told to wait for the server of an in-process name.
+    /// The longest time from connect to an accepted hello. Default 5 s: three retransmissions of a lost packet. It also bounds
+    /// the wait of a client for the server of an in-process name.
     pub handshake_timeout: Duration,
-    /// Silence after which a session that answers pings is closed. Default 60 s.
+    /// A session whose codec has pings is closed after this time of silence. Default 60 s.
     pub idle_timeout: Duration,
-    /// Silence after which a session whose codec has no pings is closed. Default 20 min: a person may think. Over UDP
-    /// only what the peer sends counts, elsewhere also that it takes what it is sent.
+    /// A session whose codec has no pings is closed after this time of silence. Default 20 min, because a person may need
+    /// time to think. Over UDP only received messages end the silence. Elsewhere the peer also ends it when it takes bytes
+    /// that it is sent.
     pub idle_timeout_without_heartbeat: Duration,
-    /// Time without anything from the peer after which a session is closed, whatever the peer takes, in every codec; zero for
-    /// never, the default. It is for devices that must report: the other timeouts take it for a sign of life that the peer's
-    /// system takes what it is sent, which it also does while the program behind it hangs. An answered ping counts as
-    /// something from the peer, so with pings keep `heartbeat` below it. What is not read because of this side does not
-    /// count as silence.
+    /// A session that receives nothing for this time is closed, in every codec. Zero, the default, means never. It is for
+    /// devices that must report: for the other timeouts it is a sign of life that the peer's system accepts bytes, and the
+    /// system does so even while the program behind it hangs. An answered ping counts as received, so with pings keep
+    /// `heartbeat` below this time. Time in which this side does not read is not silence.
     pub receive_timeout: Duration,
-    /// Silence after which a ping is sent, zero for never. Default 20 s: two of them fit into the idle timeout.
+    /// A ping is sent after this time of silence; zero means never. Default 20 s: two pings fit into the idle timeout.
     pub heartbeat: Duration,
-    /// From the prompt of a service that asks people who they are until they are known, where the codec has no hello
-    /// ([`Context::await_login`](crate::Context::await_login)). Default 60 s: a person reads it, thinks of a name that is
-    /// free, and types it.
+    /// The longest time from a service's prompt for a name until the peer is known, where the codec has no hello
+    /// ([`Context::await_login`](crate::Context::await_login)). Default 60 s: a person reads the prompt, thinks of a free name,
+    /// and types it.
     pub login_timeout: Duration,
-    /// From the first byte of a frame to its last, with a second more for every `frame_bytes_per_second_min` bytes of it
-    /// that have come. Bytes alone do not start it anew: a peer that sends one at a time would hold its place for ever.
-    /// Default 10 s: three retransmissions of a lost packet, and a little more. A line that a person types (codec `lines`) has
-    /// `login_timeout` if that is longer.
+    /// The longest time from the first byte of a frame to its last. Each `frame_bytes_per_second_min` bytes of the frame that
+    /// have come add a second. Single bytes do not restart the time: otherwise a peer that sends one byte at a time would keep
+    /// its session for ever. Default 10 s: three retransmissions of a lost packet, and a little more. A line that a person
+    /// types (codec `lines`) has `login_timeout` if that is longer.
     pub frame_timeout: Duration,
-    /// The slowest that a long frame may come, see `frame_timeout`. Default 16 KiB a second, a poor mobile network: a
-    /// frame of 1 MiB has 74 s.
+    /// The lowest rate of a long frame in bytes a second; see `frame_timeout`. Default 16 KiB a second, the rate of a poor
+    /// mobile network: a frame of 1 MiB has 74 s.
     pub frame_bytes_per_second_min: usize,
-    /// Unsent bytes of a session's own output above which reading from it pauses, and direct sends to it from
-    /// others are refused. What other threads send is counted apart, with the same limit and 64 bytes for each message that
-    /// its lane has not taken. So is what a client's threads have left for its lane: their one-way messages, and their
-    /// requests. Default 1 MiB.
+    /// Unsent bytes in the output of a session. Above this limit the session is not read, and direct sends to it from
+    /// others are refused. Messages of other threads have a count of their own with the same limit, and 64 bytes for each
+    /// message that the lane has not taken. So have the one-way messages and requests that a client's threads have queued for
+    /// its lane. Default 1 MiB.
     pub queue_bytes_max: usize,
-    /// Bytes of broadcasts that not all lanes have seen yet, above which further ones are refused. Default 8 MiB: four
-    /// batches between lanes, so that lanes that were busy for a moment are not behind for a second.
+    /// Bytes of broadcasts that not all lanes have handled. Above this limit a broadcast is refused. Default 8 MiB: four
+    /// batches between lanes, so that lanes that were busy for a moment catch up within a second.
     pub broadcast_bytes_max: usize,
-    /// Requests of one session whose answers are deferred, and answers that wait for them where replies are matched
-    /// by their order. A session with so many is not read, nor one for which such answers of more than `queue_bytes_max`
-    /// bytes wait. Default 1,024: a worker pool is busy with fewer, and with small replies a session costs a few hundred
-    /// kilobytes at most.
+    /// Deferred requests of one session, and answers that wait for them where replies are matched by their order. A session
+    /// that reaches this limit is not read, nor is one with more than `queue_bytes_max` bytes of such answers. Default 1,024: a
+    /// worker pool is busy with fewer, and with small replies a session costs a few hundred kilobytes at most.
     pub deferred_per_session_max: usize,
     /// Unsent bytes of a room above which a subscriber counts as slow. Default 8 MiB: about a second of a busy
-    /// room (200,000 messages of 40 bytes), so that a short stall costs nobody the connection.
+    /// room (200,000 messages of 40 bytes), so that a short stall costs no subscriber its connection.
     pub lag_bytes_max: u64,
     /// Unsent messages of a room above which a subscriber counts as slow. Default 262,144.
     pub lag_messages_max: u64,
-    /// Longest time that a `block` subscriber may hold the publishers. Default 1 s.
+    /// The longest time for which a `block` subscriber may hold the publishers. Default 1 s.
     pub block_deadline: Duration,
     /// Rooms of the whole server. Default 16,384 of the 65,535 that aliases can name.
     pub rooms_max: usize,
     /// Rooms that the sessions of one address have opened and that are not empty yet. Default 4,096, a quarter of all, so
-    /// that one address cannot take the rooms of everybody. Behind a proxy all clients have one address: raise it there.
-    /// Peers without an address (ipc and inproc) have no such share.
+    /// that one address cannot take all rooms. Behind a proxy all clients have one address: raise the limit there.
+    /// Peers without an address (ipc and inproc) have no such limit.
     pub rooms_per_address_max: usize,
-    /// Rooms a session may be in at once. Default 64: each costs a look at every flush of the session.
+    /// Rooms that a session may be in at once. Default 64: every flush of the session checks each of them.
     pub rooms_per_session_max: usize,
     /// Distinct patterns that the sessions of the whole server are subscribed to. Default 16,384; with the rooms they
     /// share the 65,535 aliases.
     pub topics_max: usize,
-    /// Patterns that sessions of one address were the first to subscribe to and that are still subscribed to. Default
+    /// Patterns that sessions of one address were the first to subscribe to and that still have subscribers. Default
     /// 4,096, a quarter of all, as with the rooms.
     pub topics_per_address_max: usize,
-    /// Patterns a session may be subscribed to at once. Default 256: each costs a look at every flush of the session,
-    /// and wildcards make few do.
+    /// Patterns that a session may be subscribed to at once. Default 256: every flush of the session checks each of them,
+    /// and with wildcards a few patterns are enough.
     pub subscriptions_per_session_max: usize,
-    /// Subscribers that are registered at once for every topic of the whole server, as UVRPC's are over UDP. Default 256:
-    /// each publication goes to each of them, at addresses that nobody has proved. One that is silent for
+    /// Subscribers of the whole server that are registered for every topic, as those of UVRPC over UDP are. Default 256:
+    /// each publication goes to each of them, at unvalidated addresses. A subscriber that is silent for
     /// `idle_timeout_without_heartbeat` is forgotten.
     pub registrations_max: usize,
     /// Of these, the subscribers at one address. Default 64, a quarter of all.
     pub registrations_per_address_max: usize,
-    /// Sessions over UDP whose address is not validated, with codecs that prove no addresses on servers that do not trust their
-    /// peers; at most a quarter of `sessions_max`, spread evenly over the lanes. Another one takes the place of the oldest.
-    /// Default 4,096: a forger cannot take more places than these, and as many newcomers within `unvalidated_timeout` are
-    /// more than this is made for.
+    /// Sessions over UDP with an unvalidated address, for codecs that do not validate addresses, on servers that do not trust
+    /// their peers. They are at most a quarter of `sessions_max`, spread evenly over the lanes. A further session replaces the
+    /// oldest. Default 4,096: it bounds the sessions that a forger can open. Peers that come faster than this many within
+    /// `unvalidated_timeout` end each other's sessions.
     pub unvalidated_max: usize,
-    /// Silence after which such a session ends, unless answers are still owed to it, without a word to its peer. An address
-    /// that is still heard this long after its first datagram is established: its session may be silent for
-    /// `idle_timeout_without_heartbeat`. At most half of `sessions_max` are. Default 10 s: longer than a peer waits for an
-    /// answer before it asks again.
+    /// A session with an unvalidated address ends after this time of silence, without a message to its peer, unless replies to
+    /// it are pending. An address that still sends this long after its first datagram is established: its session may be silent
+    /// for `idle_timeout_without_heartbeat`. At most half of `sessions_max` are established. Default 10 s: longer than a peer
+    /// waits for an answer before it asks again.
     pub unvalidated_timeout: Duration,
     /// Timers of one session that have not fired; see [`Context::set_timer`](crate::Context::set_timer). Default 64: one for
-    /// each request that a device has under way, and a mistake in a loop is found before it costs memory.
+    /// each request that a device has in flight. A handler that sets timers in a loop by mistake gets an error before it costs
+    /// memory.
     pub timers_per_session_max: usize,
     /// Timers of one lane that belong to no session and have not fired; see
     /// [`Context::set_lane_timer`](crate::Context::set_lane_timer). Default 65,536, about 5 MB.
     pub timers_per_lane_max: usize,
-    /// Largest room in which coming and going is announced and the roster is pushed at joining. Default 1,024:
-    /// announcements grow with the square of the members. Above it, ask for the list.
+    /// Members of the largest room that announces who comes and goes, and that sends a new member the list of members. Default
+    /// 1,024: announcements grow with the square of the members. In a larger room, ask for the list.
     pub presence_members_max: usize,
-    /// Pings and other control frames a session may send in a second. Default 100.
+    /// Pings and other control frames that a session may send in a second. Default 100.
     pub control_frames_per_second_max: u32,
-    /// Largest datagram that is filled up with several frames, in bytes. Default 1,472: what Ethernet carries in one
-    /// packet over IPv4 (over IPv6 it is 1,452). A larger frame travels alone, in a datagram that the network takes
-    /// apart, and is lost with any of its parts; one that exceeds 65,507 bytes is refused.
+    /// Largest datagram that several frames share, in bytes. Default 1,472: the payload of one Ethernet packet over IPv4 (over
+    /// IPv6 it is 1,452). A larger frame has a datagram of its own. The network splits that datagram into fragments, and it is
+    /// lost if one of them is lost. A frame of more than 65,507 bytes is refused.
     pub datagram_bytes_max: usize,
-    /// Bytes read from one session in one turn, so that a loud one cannot starve the rest. Default 512 KiB.
+    /// Bytes read from one session in one turn, so that a busy session cannot starve the others. Default 512 KiB.
     pub turn_bytes_max: usize,
 }
 
@@ -228,7 +229,7 @@ impl Limits {
     }
 }
 
-/// A quarter of what the process can have at most; read once, because the files of the system are many.
+/// A quarter of the memory that the process may use. It is read once, because it takes many files of the system.
 fn memory_bytes_max_default() -> usize {
     static DEFAULT: OnceLock<usize> = OnceLock::new();
     *DEFAULT.get_or_init(|| {
@@ -237,36 +238,37 @@ fn memory_bytes_max_default() -> usize {
     })
 }
 
-/// The memory limit where the system does not tell how much there is: small machines have four times this.
+/// The memory limit if the size of the memory is unknown: small machines have four times this.
 const MEMORY_BYTES_MAX_UNKNOWN: u64 = 1 << 30;
 
 /// Largest frame over UDP, in bytes: the 65,535 of an IPv4 packet without the headers of IP and UDP. A server that
 /// listens on UDP accepts no larger frame over any transport, because a room's message is framed once for all members.
 pub const DATAGRAM_FRAME_BYTES_MAX: usize = 65_507;
 
-/// What a UDP socket asks for as its receive buffer, in bytes; the system cuts it to `net.core.rmem_max`. The longer the
-/// burst it holds, the fewer datagrams are lost while the lane is busy.
+/// The receive buffer that a UDP socket asks for, in bytes. The system cuts it to `net.core.rmem_max`. A larger buffer holds
+/// a longer burst, so fewer datagrams are lost while the lane is busy.
 pub(crate) const DATAGRAM_RECEIVE_BUFFER_BYTES: usize = 4 << 20;
 
-/// Bytes of each of the two rings of an in-process connection. A ring walks through all of its memory however little
-/// is in it, so it should fit the cache beside everything else; 64 KiB are as much as a sender's largest usual write.
+/// Bytes of each of the two rings of an in-process connection. A ring uses all of its memory in turn, even if it holds few
+/// bytes, so it should fit the cache. 64 KiB is the largest usual write.
 pub(crate) const INPROC_RING_BYTES: usize = 64 * 1024;
 
-/// In-process connections that may wait for their servers at once, in the whole process. A quarter of what a lane's queue
-/// holds, since they all arrive together, and half of the usual 1,024 descriptors.
+/// In-process connections of the whole process that may wait for their servers at once. They all arrive together, so they are
+/// a quarter of the places of a mailbox. They also use only half of the usual 1,024 descriptors.
 pub(crate) const INPROC_WAITING_MAX: usize = 256;
 
-/// Lines of a log that may wait to be written. At some 200 bytes each they are a few megabytes, and as many as a busy log
-/// has in the second in which its disk does something else.
+/// Lines of a log that may wait to be written. At some 200 bytes each they are a few megabytes: the lines of a busy log in one
+/// second, while its disk is busy.
 #[cfg(feature = "log")]
 pub(crate) const LOG_QUEUE_LINES_MAX: usize = 16_384;
 
-/// How long the end of a log waits while its target takes nothing: long enough for a disk that wakes up, short enough
-/// for whoever pressed Ctrl-C.
+/// The longest time for which the end of a log waits for a target that accepts nothing. It is long enough for a disk that wakes
+/// up, and short enough for a person who has pressed Ctrl-C.
 #[cfg(feature = "log")]
 pub(crate) const LOG_STALL_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A duration on the lanes' clock. One of centuries, as people write to switch a limit off, is as long as can be.
+/// A duration in nanoseconds, as the lanes' clock counts. A longer one than fits becomes the longest: people write centuries to
+/// switch a limit off.
 pub(crate) fn nanoseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }

@@ -1,15 +1,16 @@
 //! The memory account of a server: how much its lanes hold, and how near that is to the limit.
 //!
-//! Problem: every limit of a session bounds what that session holds, and the product of all limits is more than any machine
-//! has. Approach: each lane counts the bytes it holds in a plain integer, and settles the difference with one shared number in
-//! steps of 64 KiB, so that nothing is atomic per message. Whoever settles finds out how near the limit is. That is a level with
-//! hysteresis, the [`Pressure`], which every lane reads once a turn and where it wants to grow.
+//! Problem: every limit of a session bounds the memory of that session, and the product of all limits is more than any machine
+//! has. Approach: each lane counts its bytes in a plain integer, and adds the difference to one shared number in
+//! steps of 64 KiB, so that nothing is atomic per message. The lane that adds a difference also updates the [`Pressure`]: a level
+//! with hysteresis that says how near the limit is. Every lane reads it once a turn, and where it wants to grow.
 //!
-//! What is counted is capacity and not length, since a buffer costs what it can hold. The processes' fixed costs (code, stacks,
-//! one receive buffer a lane) and the kernel's socket buffers are not counted.
+//! The account counts the capacity of buffers and not their length, because the capacity is what they cost. The fixed costs of
+//! the process (code, stacks, one receive buffer a lane) and the kernel's socket buffers are not counted.
 //!
-//! Rejected: asking the allocator, which counts for the whole process, with the memory of the application, and only where it
-//! is one that counts; and a share of the limit for each lane, which would refuse a busy lane what idle ones do not need.
+//! Rejected: asking the allocator, because it counts the whole process with the memory of the application, and only a counting
+//! allocator answers at all. Also rejected: a share of the limit for each lane, which would refuse a busy lane the memory that
+//! idle lanes do not need.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
@@ -22,15 +23,15 @@ use crossbeam_utils::CachePadded;
 pub(crate) enum Pressure {
     /// There is room.
     Normal,
-    /// Three quarters are held: what is slow or unknown gives way.
+    /// Three quarters of the limit are held: slow subscribers are closed, and new connections are refused.
     High,
-    /// Fifteen sixteenths are held: nothing grows any more.
+    /// Fifteen sixteenths are held: nothing may grow.
     Full,
 }
 
 impl Pressure {
-    /// The level that follows this one when so many sixteenths of the limit are held. It falls later than it rises, so that a
-    /// server at a border does not go back and forth.
+    /// The level that follows this one when so many sixteenths of the limit are held. It falls later than it rises, so that it
+    /// does not change all the time near a threshold.
     fn next(self, sixteenths: usize) -> Self {
         match self {
             _ if sixteenths >= FULL_AT => Self::Full,
@@ -73,7 +74,7 @@ impl MemoryAccount {
         self.bytes_max
     }
 
-    /// Bytes that the lanes have settled: less than 64 KiB a lane from what they hold.
+    /// Bytes that the lanes have added. Each lane holds up to 64 KiB more or less.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes.load(Ordering::SeqCst)
     }
@@ -83,7 +84,7 @@ impl MemoryAccount {
         self.pressure_changes.load(Ordering::Relaxed)
     }
 
-    /// The level now. As long as it is normal that is one read.
+    /// The level now. A normal level costs one read.
     #[inline]
     pub(crate) fn pressure(&self) -> Pressure {
         match self.pressure.load(Ordering::SeqCst) {
@@ -92,7 +93,7 @@ impl MemoryAccount {
         }
     }
 
-    /// Brings the level up to date. Another lane may settle meanwhile, so this goes on until the level fits what is held then.
+    /// Brings the level up to date. Another lane may add bytes meanwhile, so this repeats until the level is right.
     #[cold]
     fn update_pressure(&self) -> Pressure {
         loop {
@@ -114,24 +115,24 @@ impl MemoryAccount {
         }
     }
 
-    /// Bytes above the amount at which the pressure ends.
+    /// Bytes that must be released until the pressure is normal.
     pub(crate) fn excess(&self) -> usize {
         let relieved = self.bytes_max / SIXTEENTHS * RELIEVED_BELOW;
-        // One byte less than the border is below it.
+        // The level is normal below the threshold, and not at it.
         (self.bytes() + 1).saturating_sub(relieved)
     }
 }
 
-/// What one lane holds, counted by the lane alone.
+/// The bytes that one lane holds. Only the lane counts them.
 #[derive(Debug)]
 pub(crate) struct LaneMemory {
     account: Arc<MemoryAccount>,
     bytes: usize,
     /// The part of `bytes` that the account knows.
     settled: usize,
-    /// A fall that is worth giving memory back to the system for.
+    /// The least fall after which memory goes back to the system.
     fall_bytes: usize,
-    /// The most since memory was given back to the system.
+    /// The most bytes since memory last went back to the system.
     peak: usize,
     /// The level when it was read last.
     pressure: Pressure,
@@ -150,7 +151,7 @@ impl LaneMemory {
         }
     }
 
-    /// Something that cost `before` bytes costs `after` now.
+    /// Counts a buffer that had `before` bytes and has `after` bytes now.
     #[inline]
     pub(crate) fn resize(&mut self, before: usize, after: usize) {
         if before != after {
@@ -168,7 +169,7 @@ impl LaneMemory {
         }
     }
 
-    /// Tells the account all that changed, and reads the level.
+    /// Adds the difference to the account, and reads the level.
     pub(crate) fn settle(&mut self) -> Pressure {
         let account = &self.account;
         if self.bytes > self.settled {
@@ -196,7 +197,7 @@ impl LaneMemory {
         self.pressure
     }
 
-    /// Whether there is nothing to do for memory: no pressure, and no peak that is over.
+    /// Whether nothing is to be done for memory: there is no pressure, and the lane holds about as much as at its peak.
     #[inline]
     pub(crate) fn is_calm(&self) -> bool {
         self.pressure == Pressure::Normal
@@ -204,7 +205,7 @@ impl LaneMemory {
             && self.account.pressure.load(Ordering::SeqCst) == Pressure::Normal as u8
     }
 
-    /// Whether the lane holds so much less than once that the difference should go back to the system. Forgets the peak then.
+    /// Whether the lane holds so much less than at its peak that memory should go back to the system. If so, the peak is reset.
     pub(crate) fn has_fallen(&mut self) -> bool {
         let has_fallen = self.bytes < self.peak / 2 && self.bytes + self.fall_bytes <= self.peak;
         if has_fallen {
@@ -218,11 +219,11 @@ impl LaneMemory {
         self.bytes
     }
 
-    /// How many bytes of the server's excess this lane should release: in proportion to what it holds.
+    /// The bytes of the server's excess that this lane should release, in proportion to the bytes that it holds.
     pub(crate) fn excess_share(&self) -> usize {
         let total = self.account.bytes().max(1);
         let share = self.account.excess() as u128 * self.bytes as u128 / total as u128;
-        // It is at most the excess, and rounded up so that small shares do not stay for ever.
+        // It is rounded up, so that a small share does not stay for ever.
         share as usize + 1
     }
 }
@@ -234,15 +235,15 @@ impl Drop for LaneMemory {
     }
 }
 
-/// A difference that a lane settles: less is not worth an atomic operation.
+/// The difference at which a lane updates the account. A smaller one is not worth an atomic operation.
 const STEP_BYTES: usize = 64 * 1024;
 
-/// Memory that is worth giving back to the system, and the part of the limit that is: an allocator may keep less than that for
-/// what comes next.
+/// Memory goes back to the system after a fall of this many bytes, or of this part of the limit. The allocator may keep less for
+/// later use.
 const FALL_BYTES_MIN: usize = 8 << 20;
 const FALL_PARTS: usize = 64;
 
-/// The least limit. Below it, what a lane keeps to reuse would be all there is.
+/// The least limit. A smaller one would be less than the buffers that a lane keeps for reuse.
 const BYTES_MAX_MIN: usize = 1 << 20;
 
 const SIXTEENTHS: usize = 16;
@@ -335,7 +336,7 @@ mod tests {
         assert_eq!(account.pressure(), Pressure::Normal);
     }
 
-    /// A limit that no lane can work with does not divide by zero, and is always full.
+    /// A limit of 0 bytes does not divide by zero.
     #[test]
     fn a_limit_of_nothing_is_the_least_one() {
         assert_eq!(MemoryAccount::new(0).bytes_max(), BYTES_MAX_MIN);

@@ -1,7 +1,7 @@
-//! Parts of the operating system's layer that addresses and errors name, and two helpers for whole programs.
+//! Types of the layer over the operating system that addresses and errors name, and two helpers for whole programs.
 //!
 //! The errors are causes of [`ServeError`](crate::ServeError), [`ConnectFailure`](crate::ConnectFailure) and
-//! [`LaneError`](crate::LaneError). [`RingStream`] is what [`InprocName::connect`](crate::InprocName::connect) gives.
+//! [`LaneError`](crate::LaneError). [`InprocName::connect`](crate::InprocName::connect) returns a [`RingStream`].
 //! [`raise_descriptor_limit`] lets a server hold more than the usual 1,024 connections. A [`CountingAllocator`] makes
 //! [`Metrics::allocations`](crate::Metrics::allocations) count:
 //!

@@ -1,14 +1,14 @@
 //! A bounded pool of threads for handlers that may block.
 //!
-//! A lane must never wait, so a slow handler takes [`Context::defer`](crate::Context::defer) and hands the token
-//! with its task to a pool. The queue is bounded, because an unbounded one only moves the overload into memory;
-//! what happens when it is full is chosen. Tasks are of one type and the pool has one handler, so handing over
-//! allocates nothing; a pool of closures is `WorkerPool<Box<dyn FnOnce() + Send>>`.
+//! A lane must never wait. So a slow handler calls [`Context::defer`](crate::Context::defer) and gives the token
+//! and its task to a pool. The queue is bounded, because an unbounded one only moves the overload into memory;
+//! [`WhenFull`] says what happens when it is full. Tasks are of one type and the pool has one handler, so enqueuing
+//! allocates nothing. A pool of closures is `WorkerPool<Box<dyn FnOnce() + Send>>`.
 //!
-//! To stop in order, shut the server down first, which waits for the answers that are owed, and then the pool.
+//! To stop in order, shut the server down first: that waits for the pending replies. Then shut the pool down.
 //!
 //! Rejected: a mutex around a queue (0.75-1.8 M tasks a second against 3 M and more), and work stealing, which
-//! pays off when tasks spawn tasks.
+//! pays off only when tasks spawn tasks.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -44,12 +44,12 @@ pub struct WorkerPool<T> {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WhenFull {
-    /// It comes back with an error. The default, and the only choice that suits a lane.
+    /// The task comes back with an error. The default, and the only choice that suits a lane.
     #[default]
     Refuse,
     /// The caller waits for a place.
     Wait,
-    /// The caller runs it.
+    /// The caller runs the task.
     CallerRuns,
 }
 
@@ -63,7 +63,7 @@ pub struct PoolFull<T>(pub T);
 /// Given by [`WorkerPool::metrics`]; [`WorkerPool`] has an example.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WorkerMetrics {
-    /// Tasks accepted, those that the caller ran included.
+    /// Tasks accepted, including those that the caller ran.
     pub accepted: u64,
     /// Tasks refused because the queue was full.
     pub refused: u64,
@@ -91,10 +91,11 @@ struct Shared<T> {
 }
 
 impl<T: Send + 'static> WorkerPool<T> {
-    /// Starts `threads` threads behind a queue of `queue_max` places.
+    /// Starts `threads` threads behind a queue of `queue_max` places, at least one of each. `handler` runs on several threads
+    /// at once.
     ///
     /// # Errors
-    /// The system refused a thread; those already started end again.
+    /// The system refused a thread. Threads that have started end again.
     pub fn new(
         threads: usize,
         queue_max: usize,
@@ -126,10 +127,10 @@ impl<T: Send + 'static> WorkerPool<T> {
         Ok(pool)
     }
 
-    /// Hands over one task.
+    /// Enqueues one task.
     ///
     /// # Errors
-    /// The queue is full and the pool refuses; the task comes back.
+    /// [`PoolFull`] with the task if the queue is full and the pool refuses.
     pub fn submit(&self, task: T) -> Result<(), PoolFull<T>> {
         self.hand_over(Load::One(task), 1)
             .map_err(|load| match load {
@@ -138,10 +139,10 @@ impl<T: Send + 'static> WorkerPool<T> {
             })
     }
 
-    /// Hands over several tasks at once, in one place of the queue: a third cheaper than one by one.
+    /// Enqueues several tasks at once, in one place of the queue. It is a third cheaper than one by one.
     ///
     /// # Errors
-    /// The queue is full and the pool refuses; all tasks come back.
+    /// [`PoolFull`] with all tasks if the queue is full and the pool refuses.
     pub fn submit_batch(&self, tasks: Vec<T>) -> Result<(), PoolFull<Vec<T>>> {
         let count = tasks.len() as u64;
         self.hand_over(Load::Many(tasks), count)
@@ -151,13 +152,13 @@ impl<T: Send + 'static> WorkerPool<T> {
             })
     }
 
-    /// What became of the tasks so far.
+    /// The outcomes of the tasks so far.
     #[must_use]
     pub fn metrics(&self) -> WorkerMetrics {
         self.shared.metrics()
     }
 
-    /// Finishes what is queued and ends the threads.
+    /// Runs the queued tasks, ends the threads, and waits for them.
     #[must_use]
     pub fn shutdown(mut self) -> WorkerMetrics {
         self.end();
@@ -168,7 +169,7 @@ impl<T: Send + 'static> WorkerPool<T> {
         let Some(queue) = &self.queue else {
             return Err(load);
         };
-        // Counted first, so that a task is never completed before it was accepted.
+        // The task is counted first, so that no task is completed before it is accepted.
         self.shared.accepted.fetch_add(count, Ordering::Relaxed);
         let back = match (self.when_full, queue.try_send(load)) {
             (_, Ok(())) => return Ok(()),
@@ -191,7 +192,7 @@ impl<T: Send + 'static> WorkerPool<T> {
 
 impl<T> WorkerPool<T> {
     fn end(&mut self) {
-        // Without a sender the workers finish the queue and leave.
+        // Without a sender the workers finish the queue and end.
         self.queue = None;
         for thread in self.threads.drain(..) {
             if thread.join().is_err() {
@@ -216,8 +217,8 @@ impl<T> Shared<T> {
     }
 
     fn run(&self, task: T) {
-        // A task that panics takes its own reply token along, which answers its caller with an error; the
-        // worker and the other tasks go on. What the handler shares is its author's to keep consistent.
+        // A panic drops the task with its reply token, and the token answers the caller with an error. The worker and the
+        // other tasks go on. The author of the handler keeps its shared state consistent.
         let result = catch_unwind(AssertUnwindSafe(|| (self.handler)(task)));
         let counter = if result.is_ok() {
             &self.completed

@@ -18,7 +18,7 @@ use std::sync::Arc;
 pub struct InprocName(Arc<str>);
 
 impl InprocName {
-    /// The name, if it is one.
+    /// Checks a name. `None` if it is empty, too long, or has other characters.
     #[must_use]
     pub fn new(name: &str) -> Option<Self> {
         let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-._/".contains(&byte);

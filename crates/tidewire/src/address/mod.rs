@@ -73,12 +73,12 @@ pub enum AddressError {
         "unknown transport {transport:?} in {text:?}; use tcp://HOST:PORT, udp://HOST:PORT, ipc://PATH or inproc://NAME"
     )]
     UnknownTransport {
-        /// What stood there.
+        /// The part before `://`.
         transport: String,
         /// The whole text.
         text: String,
     },
-    /// No port, or one that is not a number up to 65535.
+    /// The port is missing, or is not a number up to 65535.
     #[error(
         "no valid port in {text:?}; write tcp://HOST:PORT or udp://HOST:PORT, for example tcp://127.0.0.1:8080"
     )]
@@ -86,7 +86,7 @@ pub enum AddressError {
         /// The whole text.
         text: String,
     },
-    /// No host, or no path.
+    /// The host or the path is missing.
     #[error(
         "nothing to connect to in {text:?}; use tcp://HOST:PORT, ipc://PATH or ipc://@ABSTRACT-NAME"
     )]
@@ -94,15 +94,15 @@ pub enum AddressError {
         /// The whole text.
         text: String,
     },
-    /// A path longer than the kernel's socket addresses hold.
+    /// The path is longer than a socket address of the kernel holds.
     #[error("socket path of {bytes} bytes is too long (at most {limit}); use a shorter directory")]
     PathTooLong {
-        /// Bytes of the path.
+        /// The length of the path in bytes.
         bytes: usize,
-        /// Most that fits.
+        /// The greatest length in bytes.
         limit: usize,
     },
-    /// A name that is empty, too long, or of other characters.
+    /// The in-process name is empty, is too long, or has other characters.
     #[error(
         "no in-process name in {text:?}; write inproc:// and 1 to {NAME_BYTES_MAX} ASCII letters, digits or -._/"
     )]
@@ -115,18 +115,18 @@ pub enum AddressError {
     Unresolved {
         /// The host.
         host: String,
-        /// What the resolver said.
+        /// The error text of the resolver.
         detail: String,
     },
-    /// What follows a question mark is nothing that an address can say.
+    /// The parameter behind the question mark is unknown.
     #[error(
         "unknown parameter {parameter:?}; behind ? stands framing=none or framing=length, and a path has no other ?"
     )]
     BadParameter {
-        /// What was given.
+        /// The text behind the question mark.
         parameter: String,
     },
-    /// Framing for a transport that preserves the boundaries of messages.
+    /// The address has a framing, but its transport preserves the boundaries of messages.
     #[error(
         "framing is for tcp:// and ipc:// only; leave ?framing= out of {text:?}, whose transport tells messages apart"
     )]
@@ -137,21 +137,20 @@ pub enum AddressError {
 }
 
 impl Address {
-    /// The endpoint to use, resolving a host name if there is one: the first of
-    /// [`resolve_all`](Self::resolve_all). Blocks while resolving.
+    /// Resolves the address to the first endpoint of [`resolve_all`](Self::resolve_all). Blocks while it resolves a host name.
     ///
     /// # Errors
-    /// The host is unknown.
+    /// [`AddressError::Unresolved`] if the host is unknown.
     pub fn resolve(&self) -> Result<Endpoint, AddressError> {
-        // There is always one.
+        // `resolve_all` never returns an empty list.
         Ok(self.resolve_all()?.swap_remove(0))
     }
 
-    /// Every endpoint that the address stands for, in the order in which to try them; never none. Only a host name
-    /// may stand for several. Blocks while resolving.
+    /// Resolves the address to all its endpoints, in the order in which to try them: one or more. Only a host name may have
+    /// several. Blocks while it resolves a host name.
     ///
     /// # Errors
-    /// The host is unknown.
+    /// [`AddressError::Unresolved`] if the host is unknown.
     pub fn resolve_all(&self) -> Result<Vec<Endpoint>, AddressError> {
         Ok(vec![match &self.kind {
             AddressKind::Inproc(name) => Endpoint::Inproc(name.clone()),
@@ -163,8 +162,8 @@ impl Address {
 }
 
 impl Address {
-    /// The host as it was written, a name or a number: what a layer such as TLS compares a certificate with. `None` for
-    /// transports without hosts.
+    /// The host as it was written, a name or a number. A layer such as TLS compares it with a certificate. `None` for a
+    /// transport without hosts.
     #[must_use]
     pub fn host(&self) -> Option<&str> {
         match &self.kind {
@@ -173,13 +172,13 @@ impl Address {
         }
     }
 
-    /// What it says about the framing of streams, if it says something.
+    /// The value of `?framing=`, if there is one.
     #[must_use]
     pub fn framing(&self) -> Option<StreamFraming> {
         self.framing
     }
 
-    /// Has a stream's address say this about framing unless it says something.
+    /// Sets the framing of a stream's address that has none.
     pub(crate) fn set_usual_framing(&mut self, framing: StreamFraming) {
         if self.is_stream_socket() {
             self.framing.get_or_insert(framing);
@@ -350,14 +349,14 @@ fn write_host(
     write!(formatter, "{transport}://{host}:{port}")
 }
 
-/// Splits what an address says about its framing off the rest.
+/// Splits off the `?framing=` at the end.
 fn split_framing(rest: &str) -> Result<(&str, Option<StreamFraming>), AddressError> {
-    let Some((place, parameter)) = rest.rsplit_once('?') else {
+    let Some((location, parameter)) = rest.rsplit_once('?') else {
         return Ok((rest, None));
     };
     match parameter {
-        "framing=none" => Ok((place, Some(StreamFraming::None))),
-        "framing=length" => Ok((place, Some(StreamFraming::Length))),
+        "framing=none" => Ok((location, Some(StreamFraming::None))),
+        "framing=length" => Ok((location, Some(StreamFraming::Length))),
         other => Err(AddressError::BadParameter {
             parameter: other.to_owned(),
         }),
@@ -391,7 +390,7 @@ fn parse_ipc(text: &str, rest: &str) -> Result<AddressKind, AddressError> {
             text: text.to_owned(),
         });
     }
-    // An abstract socket without a name would be given one that nobody knows.
+    // The kernel gives an abstract socket without a name a random one, which no client knows.
     if rest == "@" {
         return Err(AddressError::Empty {
             text: text.to_owned(),

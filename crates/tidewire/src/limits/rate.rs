@@ -1,9 +1,9 @@
-//! How much a session may send in a second.
+//! The rate limit of a session.
 //!
-//! A token bucket for messages and one for bytes, each kept as one time: the moment at which the bucket is full again. What
-//! comes moves it on by its cost; it may lie as far ahead as the burst is long. So a bucket is never filled up by a timer, and
-//! a session that sends nothing costs nothing. The last message may take more bytes than there are; the next one waits for
-//! them, or a frame larger than the burst could never come.
+//! There is a token bucket for messages and one for bytes. Each is kept as one time: the moment at which the bucket is full
+//! again. A message moves that moment by its cost. The moment may lie ahead of now by the length of the burst at most. So no
+//! timer fills a bucket, and a session that sends nothing costs nothing. A message may take more bytes than the bucket has, and
+//! the next message waits for them. Otherwise a frame that is larger than the burst could never come.
 
 use std::time::Duration;
 
@@ -11,13 +11,13 @@ use thiserror::Error;
 
 use super::nanoseconds;
 
-/// How many messages and bytes a session may send in a second, and what happens to one that sends more. For
+/// The messages and bytes that a session may send in a second, and the policy for a session that sends more. For
 /// [`ServerBuilder::rate_limit`](crate::ServerBuilder::rate_limit).
 ///
-/// Counted are the frames that go to the service, each with all its bytes, of each session that a peer opened. Pings and
-/// other control frames have a limit of their own,
-/// [`Limits::control_frames_per_second_max`](crate::Limits::control_frames_per_second_max). A peer that connects again begins
-/// anew, see [`Limits::sessions_per_address_max`](crate::Limits::sessions_per_address_max).
+/// It holds for each session that a peer opened. It counts the frames that go to the service, each with all its bytes. Pings
+/// and other control frames have a limit of their own,
+/// [`Limits::control_frames_per_second_max`](crate::Limits::control_frames_per_second_max). A peer that connects again starts
+/// with a full burst; [`Limits::sessions_per_address_max`](crate::Limits::sessions_per_address_max) bounds its sessions.
 ///
 /// ```
 /// use std::time::Duration;
@@ -49,28 +49,27 @@ pub struct RateLimit {
     when_exceeded: WhenExceeded,
 }
 
-/// What happens to a session that sends more than its [`RateLimit`].
+/// The policy for a session that sends more than its [`RateLimit`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WhenExceeded {
-    /// It is not read until it may send again; [`Metrics::rate_paused`](crate::Metrics::rate_paused) counts that. Nothing is
-    /// lost over streams: the transport holds the peer back. A datagram cannot be held back, so over UDP those that come
-    /// meanwhile are dropped, and counted as [`DatagramDrop::Paused`](crate::DatagramDrop::Paused).
+    /// The session is not read until it may send again; [`Metrics::rate_paused`](crate::Metrics::rate_paused) counts that. A
+    /// stream loses nothing: the transport holds the peer back. UDP cannot hold a peer back: datagrams that come during the
+    /// pause are dropped, and counted as [`DatagramDrop::Paused`](crate::DatagramDrop::Paused).
     Pause,
-    /// Each message too many is refused with [`ErrorCode::LimitReached`](crate::ErrorCode::LimitReached): a
-    /// request is answered with it, other messages are dropped. Counted in
-    /// [`Metrics::rate_refused`](crate::Metrics::rate_refused).
+    /// Each message above the limit is refused: a request is answered with
+    /// [`ErrorCode::LimitReached`](crate::ErrorCode::LimitReached), other messages are dropped.
+    /// [`Metrics::rate_refused`](crate::Metrics::rate_refused) counts them.
     Refuse,
-    /// It is closed with [`CloseReason::RateLimit`](crate::CloseReason::RateLimit), after what it was sent has been written.
+    /// The session is closed with [`CloseReason::RateLimit`](crate::CloseReason::RateLimit) after its output has been written.
     Close,
 }
 
-/// A rate limit that no session could keep, or that limits nothing.
-/// Starting a server with such a [`RateLimit`] fails with it.
+/// A [`RateLimit`] lets nothing through, or limits nothing. A server with such a limit does not start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum RateLimitError {
-    /// A rate is zero, so that nothing could ever come.
+    /// A rate is zero, so that no message could ever come.
     #[error("a limit of 0 {0} a second lets nothing through; use 1 or more, or leave it out")]
     Zero(&'static str),
     /// Neither messages nor bytes are limited.
@@ -81,7 +80,7 @@ pub enum RateLimitError {
 }
 
 impl RateLimit {
-    /// A limit that has no rates yet; give one or both.
+    /// A limit without rates. Set one rate or both.
     #[must_use]
     pub fn new(when_exceeded: WhenExceeded) -> Self {
         Self {
@@ -99,16 +98,16 @@ impl RateLimit {
         self
     }
 
-    /// Bytes of whole frames a second. 0 is refused when the server starts. A frame is taken if any byte is left, and the next
-    /// one waits until what it took too much has come in again.
+    /// Bytes of whole frames a second. 0 is refused when the server starts. A frame is accepted if any byte of the rate is
+    /// left. The next frame waits until the rate has made up for the bytes that were too many.
     #[must_use]
     pub fn bytes_per_second(mut self, bytes: u64) -> Self {
         self.bytes_per_second = Some(bytes);
         self
     }
 
-    /// How much a session that was silent may send at once: what the rates allow in this time, and one message at least.
-    /// Default 1 s. Less than 20 ms count as 20 ms, because a paused session is looked at every 10 ms.
+    /// A session that was silent may send at once what the rates allow in this time, and at least one message. Default 1 s.
+    /// Less than 20 ms counts as 20 ms, because a paused session is checked every 10 ms.
     #[must_use]
     pub fn burst(mut self, burst: Duration) -> Self {
         self.burst = burst;
@@ -145,7 +144,7 @@ pub(crate) struct Rate {
     pub(crate) when_exceeded: WhenExceeded,
 }
 
-/// What a session has used of its rate: when each bucket is full again.
+/// The part of its rate that a session has used, as the times at which its buckets are full again.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Bucket {
     messages_full_ns: u64,
@@ -153,10 +152,10 @@ pub(crate) struct Bucket {
 }
 
 impl Rate {
-    /// When another message may come. In the past if one may come now.
+    /// The time from which another message may come. It is in the past if one may come now.
     pub(crate) fn free_ns(&self, bucket: Bucket) -> u64 {
         let message_ns = cost_ns(1, self.messages);
-        // One message must fit, however small the burst is.
+        // One message must fit even a tiny burst.
         let ahead_ns = self.burst_ns.max(message_ns) - message_ns;
         let message_free_ns = bucket.messages_full_ns.saturating_sub(ahead_ns);
         let byte_free_ns = bucket
@@ -166,7 +165,7 @@ impl Rate {
         message_free_ns.max(byte_free_ns)
     }
 
-    /// A message of so many bytes came.
+    /// Counts a message of so many bytes.
     pub(crate) fn take(&self, bucket: &mut Bucket, bytes: usize, now_ns: u64) {
         let message_ns = cost_ns(1, self.messages);
         let bytes_ns = cost_ns(bytes as u64, self.bytes);
@@ -176,14 +175,14 @@ impl Rate {
     }
 }
 
-/// How long it takes until this much has come in again.
+/// The time in which the rate allows this amount.
 fn cost_ns(amount: u64, rate: Option<u64>) -> u64 {
     rate.map_or(0, |rate| {
         amount.saturating_mul(1_000_000_000).div_ceil(rate)
     })
 }
 
-/// Two ticks of the lane's timers: with less, a paused session could not use its rate.
+/// Two ticks of the lane's timers. With less, a paused session could not use its whole rate.
 const BURST_NS_MIN: u64 = 20_000_000;
 
 #[cfg(test)]
@@ -196,7 +195,7 @@ mod tests {
         RateLimit::new(WhenExceeded::Pause)
     }
 
-    /// How many messages of so many bytes are within the rate at this moment.
+    /// Counts how many messages of so many bytes the rate allows at this moment.
     fn taken(rate: Rate, bucket: &mut Bucket, bytes: usize, now_ns: u64) -> usize {
         let mut count = 0;
         while rate.free_ns(*bucket) <= now_ns {
@@ -225,7 +224,7 @@ mod tests {
         assert_eq!(taken(rate, &mut bucket, 1_000_000, now_ns), 100);
         now_ns += SECOND_NS / 4;
         assert_eq!(taken(rate, &mut bucket, 0, now_ns), 25);
-        // However long the silence is.
+        // A long silence does not lengthen the burst.
         now_ns += 1_000 * SECOND_NS;
         assert_eq!(taken(rate, &mut bucket, 0, now_ns), 100);
         let free_ns = rate.free_ns(bucket);
