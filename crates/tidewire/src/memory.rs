@@ -23,7 +23,7 @@ use crossbeam_utils::CachePadded;
 pub(crate) enum Pressure {
     /// There is room.
     Normal,
-    /// Three quarters of the limit are held: slow subscribers are closed, and new connections are refused.
+    /// Three quarters of the limit are held: new connections are refused, and some sessions are closed to release memory.
     High,
     /// Fifteen sixteenths are held: nothing may grow.
     Full,

@@ -1,11 +1,11 @@
-//! For unit tests: what a piece of code logs on this thread.
+//! Collects the lines that code logs on this thread, for unit tests.
 
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex};
 
 use tracing::subscriber::with_default;
 
-/// A writer that keeps what it is given. Its clones share what they keep.
+/// A writer that keeps its bytes. Clones share them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Kept(Arc<Mutex<Vec<u8>>>);
 

@@ -1,7 +1,7 @@
 //! Counters of a lane, readable from any thread at any time.
 //!
-//! Each lane owns one padded block and is its only writer, so an increment is a plain add: no locked
-//! instruction, no shared cache line. Hot paths add once per batch.
+//! Each lane owns one padded block and is its only writer, so an increment is a plain add: it needs no locked
+//! instruction and no shared cache line. Hot paths add once per batch.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,12 +25,12 @@ impl Counter {
         );
     }
 
-    /// As [`Counter::add`], when others than the lane may count: once it has ended.
+    /// As [`Counter::add`], for any thread. Use it once the lane has ended.
     pub(crate) fn add_shared(&self, count: u64) {
         self.0.fetch_add(count, Ordering::Relaxed);
     }
 
-    /// For a number that is counted elsewhere, on the lane's own thread.
+    /// Replaces the number by one that the lane's thread counts elsewhere.
     #[inline]
     pub(crate) fn set(&self, count: u64) {
         self.0.store(count, Ordering::Relaxed);
@@ -53,8 +53,8 @@ pub enum DropReason {
     Left,
     /// The server was near its memory limit: the subscriber was among those furthest behind, or the log could not grow.
     Memory,
-    /// By the policy `conflate_by_topic`: a newer message of the topic took its place before the subscriber could take it, or
-    /// there were more topics than the limits of a lagging subscriber allow.
+    /// The policy `conflate_by_topic` replaced it by a newer message of the topic, or there were more topics than the limits
+    /// of a lagging subscriber allow.
     Replaced,
 }
 
@@ -67,29 +67,29 @@ impl DropReason {
 /// about received ones. [`Metrics`] has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DatagramDrop {
-    /// Its sender has no session, and it cannot begin one.
+    /// Its sender has no session, and the datagram cannot begin one.
     Stranger,
-    /// It is not of the codec. What stood before that was handled.
+    /// Its bytes are not a frame of the codec. The frames before them were handled.
     Malformed,
-    /// Its last frame is not whole. Those before were handled.
+    /// Its last frame is not whole. The frames before were handled.
     Unfinished,
-    /// It was larger than is taken, and was not looked at.
+    /// It was larger than the limit, and was not decoded.
     Truncated,
-    /// Its session may not be read for now: output, a room, deferred answers, its rate or the service hold it back.
+    /// Its session is not read at the moment, because of its output, a room, deferred answers, its rate or the service.
     Paused,
     /// A limit on the number of sessions was reached.
     Refused,
     /// Its session, or the server, is about to end.
     Closing,
-    /// It overtook the welcome.
+    /// It came before the welcome.
     Early,
-    /// It has an address of this server as its source, and answering it would be answering oneself.
+    /// Its source is an address of this server, so the server would answer itself.
     OwnAddress,
-    /// One of many that brought nothing new although all were answered, so that two servers may be answering each other.
+    /// It was one of many answered datagrams that brought nothing new. Two servers may be answering each other.
     Loop,
-    /// To an address that has not proved itself, beyond what that address sent.
+    /// Its receiver is an unvalidated address, which may be sent no more bytes than it sent.
     OverBudget,
-    /// The system would not send it.
+    /// The system refused to send it.
     Unsendable,
 }
 
@@ -142,18 +142,18 @@ macro_rules! counters {
         #[derive(Clone, Debug, Default, PartialEq, Eq)]
         pub struct Metrics {
             $($(#[$doc])* pub $name: u64,)*
-            /// Bytes that the server's lanes hold for its peers, less than 64 KiB a lane from what they have settled; see
+            /// Bytes that the server's lanes hold for its peers, to within 64 KiB a lane; see
             /// [`Limits::memory_bytes_max`](crate::Limits::memory_bytes_max).
             pub memory_bytes: u64,
             /// The limit of those bytes.
             pub memory_bytes_max: u64,
-            /// How often the memory pressure rose or fell by a level. The levels are normal, high and full.
+            /// Times that the memory pressure rose or fell by a level. The levels are normal, high and full.
             pub memory_pressure_changes: u64,
             /// Sessions closed, by reason; see [`CloseReason::NAMES`].
             pub closed: [u64; CloseReason::NAMES.len()],
-            /// Room messages a subscriber did not get, by reason; see [`DropReason::NAMES`].
+            /// Room messages that did not reach a subscriber, by reason; see [`DropReason::NAMES`].
             pub room_dropped: [u64; DropReason::NAMES.len()],
-            /// Datagrams that did not go where they were to go, by reason; see [`DatagramDrop::NAMES`].
+            /// Datagrams dropped, by reason; see [`DatagramDrop::NAMES`].
             pub datagrams_dropped: [u64; DatagramDrop::NAMES.len()],
         }
 
@@ -179,100 +179,99 @@ counters! {
     sessions_opened,
     /// Connections refused because a session limit was reached.
     sessions_refused,
-    /// Sessions that waited for something when a drain reached its deadline: output, answers, messages of rooms that were
-    /// not written yet, or requests that were read but not handled.
+    /// Sessions that waited for something when a drain reached its deadline: for their output, for answers, for messages of
+    /// rooms, or for requests that were read but not handled.
     sessions_cut_off,
-    /// Messages for rooms, topics or sessions of another lane that had ended when they came, each counted once however many
-    /// sessions it was for.
+    /// Messages for rooms, topics or sessions of another lane that had ended. Each message counts once, for any number of
+    /// sessions.
     mail_undelivered,
-    /// Failures of `accept`, descriptor exhaustion included.
+    /// Failures of `accept`, including the exhaustion of descriptors.
     accept_errors,
     /// Bytes read from sockets.
     bytes_in,
-    /// Bytes taken by sockets.
+    /// Bytes that sockets accepted.
     bytes_out,
     /// Frames decoded.
     frames_in,
-    /// Write calls that took bytes.
+    /// Write calls that accepted bytes.
     writes,
-    /// System calls that waited for events, read or wrote, also those that came to nothing. What it takes to open and close
-    /// sessions, to change what is waited for, and to ring a lane that sleeps is not among them.
+    /// System calls that waited for events, read or wrote, with or without a result. Calls that open and close sessions, change
+    /// the interest of a poller, or wake a lane are not counted.
     system_calls,
-    /// Times a lane that had nothing to do looked for work awhile before it would sleep; see
+    /// Times that an idle lane spun before it went to sleep; see
     /// [`ServerBuilder::spin_us`](crate::ServerBuilder::spin_us).
     spins,
-    /// Of these, times that there was some.
+    /// Spins that found work.
     spins_found,
     /// Allocations of the lane's thread, up to its last turn. 0 in a program whose allocator does not count
     /// ([`is_counting`](crate::system::is_counting)).
     allocations,
-    /// Bytes of those allocations; of buffers that grew, what was added.
+    /// Bytes of those allocations. A buffer that grew counts with the bytes that were added.
     allocated_bytes,
     /// Messages said in rooms, on this lane.
     said,
-    /// Messages published to topics, on this lane, whether or not anybody is subscribed.
+    /// Messages published to topics, on this lane, with or without subscribers.
     published,
-    /// Frames of rooms and topics times their subscribers.
+    /// Frames of rooms and topics, times their subscribers.
     room_offered,
-    /// Room frames handed to a subscriber's socket whole.
+    /// Frames of rooms and topics that a subscriber's socket accepted whole.
     room_delivered,
     /// Sweeps of a room.
     sweeps,
     /// Gap notices sent.
     gaps_announced,
-    /// Times a publisher was held because a room blocks.
+    /// Times that a publisher was held because a room blocks.
     publishers_held,
-    /// Times reading paused because a session did not take its output, or the application did not take a client's events.
+    /// Times that reading paused because a session did not take its output, or the application did not take a client's events.
     reads_paused,
     /// Events that a client dropped because the application did not take them; see
     /// [`WhenEventsFull`](crate::WhenEventsFull).
     events_dropped,
-    /// Connections refused because the server was near its memory limit. They are counted in `sessions_refused`, too.
+    /// Connections refused because the server was near its memory limit. `sessions_refused` counts them too.
     memory_refused_sessions,
-    /// Messages for rooms and topics refused because the server was at its memory limit, and those of other lanes that were
-    /// dropped for it.
+    /// Messages for rooms and topics that were refused at the memory limit, and messages of other lanes that were dropped there.
     memory_refused_messages,
-    /// Messages a service refused with a typed error.
+    /// Messages that a service refused with a typed error.
     refused,
-    /// Of these, messages whose handler failed with an error of its own. The peer was told no details; the log has them.
+    /// Of these, messages whose handler failed with an error of its own. The peer gets no details; the log has them.
     handler_failures,
     /// Times that a session was not read because it had used up its [`RateLimit`](crate::RateLimit).
     rate_paused,
     /// Of the refused messages, those above the rate limit of their session.
     rate_refused,
-    /// Direct sends refused because the receiver's queue was full or it was gone.
+    /// Direct sends refused because the receiver's queue was full or its session had ended.
     sends_refused,
-    /// Messages refused at the sender because they fit no frame that the receiver takes.
+    /// Messages refused at the sender because they fit no frame that the receiver accepts.
     sends_too_large,
-    /// Datagrams received, whatever became of them.
+    /// Datagrams received, with any outcome.
     datagrams_in,
-    /// Datagrams handed to the system. Whether they arrive is not known.
+    /// Datagrams that the system accepted. It is not known whether they arrive.
     datagrams_out,
-    /// Datagrams that reached this machine and found no room in a socket of a lane. A run handed over in one piece on
-    /// the same machine counts as one.
+    /// Datagrams that reached this machine and found no room in a socket of a lane. A segment run from the same machine counts
+    /// as one.
     kernel_drops,
-    /// Challenges sent to addresses that said hello and had not shown that they receive there.
+    /// Challenges sent to unvalidated addresses that said hello.
     challenges,
-    /// Hellos sent again because nothing came back.
+    /// Hellos sent again because no answer came.
     hellos_repeated,
-    /// Registrations of subscribers, not counting those that were only repeated.
+    /// Registrations of subscribers, without repeated ones.
     registrations,
-    /// Registrations refused because of the limit, or because the address had not proved itself.
+    /// Registrations refused because of the limit, or because the address was unvalidated.
     registrations_refused,
-    /// Requests that were missing, by their ids, when a later one came over UDP. Those that came after all are counted
-    /// in `requests_late` as well, so that the difference was lost.
+    /// Requests that were missing, by their ids, when a later one came over UDP. `requests_late` counts those that came after
+    /// all, so the difference is the number of lost requests.
     requests_missing,
     /// Requests that came over UDP after later ones.
     requests_late,
-    /// Replies that no request waited for.
+    /// Replies for which no request waited.
     replies_unmatched,
     /// Cancel frames received.
     requests_cancelled,
     /// Requests whose answers were deferred.
     deferred,
-    /// Deferred answers handed to their session.
+    /// Deferred answers that their session got.
     deferred_answered,
-    /// Deferred answers that nobody wanted any more: the session had ended or the caller had cancelled.
+    /// Deferred answers that came too late: the session had ended or the caller had cancelled.
     deferred_undelivered,
     /// Requests to upstreams that were sent, or wait for a connection. Each is answered, failed, timed out, cancelled or
     /// still in flight.
@@ -285,21 +284,21 @@ counters! {
     upstream_failed,
     /// Requests that upstreams did not answer in time.
     upstream_timed_out,
-    /// Requests to upstreams that were taken back, because the session that asked had ended.
+    /// Requests to upstreams that were cancelled because the session that asked had ended.
     upstream_cancelled,
     /// Connections made to upstreams.
     upstream_connections,
-    /// Messages of other threads brought into their session's output.
+    /// Messages of other threads that were appended to their session's output.
     sends_taken,
-    /// Messages of other threads whose session had ended when its lane came to them.
+    /// Messages of other threads whose session had ended before its lane handled them.
     sends_undelivered,
     /// Sessions that broadcasts chose.
     broadcast_matched,
-    /// Of these, sessions into whose output the message went.
+    /// Of these, sessions whose output got the message.
     broadcast_queued,
     /// Of these, sessions whose output was full.
     broadcast_full,
-    /// Of these, sessions that take only smaller frames.
+    /// Of these, sessions that accept only smaller frames.
     broadcast_too_large,
     /// Messages that were said and that the history of their room has no room for: each exceeds
     /// [`History::bytes_max`](crate::History::bytes_max) alone, or there are too many rooms.
@@ -307,7 +306,7 @@ counters! {
 }
 
 impl Metrics {
-    /// Sessions closed with this counter name, such as `"idle_timeout"`. 0 for an unknown name.
+    /// The number of sessions closed with this name of [`CloseReason::NAMES`], such as `"idle_timeout"`. 0 for an unknown name.
     #[must_use]
     pub fn closed_by(&self, name: &str) -> u64 {
         CloseReason::NAMES
@@ -316,25 +315,26 @@ impl Metrics {
             .map_or(0, |index| self.closed[index])
     }
 
-    /// Sessions closed, for whatever reason.
+    /// The number of sessions closed for any reason.
     #[must_use]
     pub fn sessions_closed(&self) -> u64 {
         self.closed.iter().sum()
     }
 
-    /// Datagrams dropped for this reason.
+    /// The number of datagrams dropped for this reason.
     #[must_use]
     pub fn datagrams_dropped_by(&self, reason: DatagramDrop) -> u64 {
         self.datagrams_dropped[reason as usize]
     }
 
-    /// Room frames dropped, for whatever reason.
+    /// The number of frames of rooms and topics dropped for any reason, once for each subscriber.
     #[must_use]
     pub fn room_dropped_total(&self) -> u64 {
         self.room_dropped.iter().sum()
     }
 
-    /// Room frames that are neither delivered nor dropped yet. Exact when the lanes are at rest.
+    /// The number of frames of rooms and topics that are neither delivered nor dropped yet. It is exact when the lanes are at
+    /// rest, and may be negative for a moment while they work.
     #[must_use]
     pub fn room_in_flight(&self) -> i128 {
         i128::from(self.room_offered)
@@ -362,7 +362,7 @@ impl MetricsReader {
         }
     }
 
-    /// The sum over all lanes, now.
+    /// Reads the sum over all lanes at this moment.
     #[must_use]
     pub fn read(&self) -> Metrics {
         let mut sum = Metrics {

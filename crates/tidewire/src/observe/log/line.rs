@@ -1,4 +1,4 @@
-//! Lines of the log: those that it says about itself, in the look of the others, and how the others are made safe.
+//! Lines of the log: renders the lines that the log writes about itself, and makes all other lines safe.
 
 use std::fmt::Write;
 
@@ -8,10 +8,10 @@ use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 
 use super::LogFormat;
 
-/// What the log has to say about itself.
+/// A line that the log writes about itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Notice {
-    /// It begins.
+    /// The log begins.
     Opened,
     /// The queue was full.
     Dropped {
@@ -22,14 +22,14 @@ pub(super) enum Notice {
     },
     /// The target could not be written.
     Failed {
-        /// Lines lost since it was written last.
+        /// Lines that failed since the last write.
         lines: u64,
-        /// Lines lost so since the beginning.
+        /// Lines that failed since the beginning.
         total: u64,
     },
 }
 
-/// The line, its end included.
+/// Renders a notice as a line with its newline.
 pub(super) fn render(format: LogFormat, notice: &Notice) -> Vec<u8> {
     let mut time = String::new();
     // Writing to a string cannot fail, and a line without its time is still a line.
@@ -54,7 +54,7 @@ pub(super) fn render(format: LogFormat, notice: &Notice) -> Vec<u8> {
         (LogFormat::Text, Some((lines, total))) => {
             writeln!(line, "{time} {level:>5} {text} lines={lines} total={total}")
         }
-        // Neither a time nor these texts hold anything that JSON would escape.
+        // The time and these texts have no characters that JSON escapes.
         (LogFormat::Json, None) => writeln!(
             line,
             r#"{{"timestamp":"{time}","level":"{level}","fields":{{"message":"{text}"}}}}"#
@@ -66,12 +66,13 @@ pub(super) fn render(format: LogFormat, notice: &Notice) -> Vec<u8> {
     };
     line.into_bytes()
 }
-/// Appends a line without what could command a terminal or forge another line: peers have a say in what is logged.
-/// Colours stay, which only the formatter can have put there: it escapes what would be one in a field.
+
+/// Appends a line, and escapes all bytes that could control a terminal or forge another line: lines have bytes of peers.
+/// Colours stay: only the formatter sets them, and it escapes the colours in fields.
 pub(super) fn push_safe(format: LogFormat, line: &[u8], out: &mut Vec<u8>) {
     let text = line.strip_suffix(b"\n").unwrap_or(line);
     let is_plain = |byte: u8| (b' '..=b'~').contains(&byte);
-    // Looked at to its end, which is faster than stopping where it is not.
+    // The fold checks every byte, which is faster than a loop that stops early.
     if text
         .iter()
         .fold(true, |plain, byte| plain & is_plain(*byte))
@@ -85,7 +86,7 @@ pub(super) fn push_safe(format: LogFormat, line: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(&line[text.len()..]);
 }
 
-/// Appends a text with everything hazardous escaped but the sequences that set colours.
+/// Appends a text, and escapes everything hazardous but the sequences that set colours.
 fn push_escaped(text: &[u8], out: &mut Vec<u8>) {
     let mut rest = text;
     while let Some(at) = rest.iter().position(|byte| *byte == ESCAPE) {

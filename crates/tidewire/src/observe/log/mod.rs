@@ -1,24 +1,24 @@
-//! A log that does not hold up whoever logs, and loses nothing without saying so.
+//! A log that writes on a thread of its own and reports every line that it loses.
 //!
-//! What is logged is the business of `tracing`; this is where the lines go. A line is formatted by the thread that
-//! logs it and handed to a thread of the log's own through a bounded queue. What happens when the queue is full is
-//! chosen: *lossless*, the default, makes the thread wait, *lossy* drops the line. Every line is accounted for:
+//! Programs log through `tracing`; this module writes the lines. The thread that logs a line formats it and appends it to a
+//! bounded queue. The log's own thread writes the queue. If the queue is full, a *lossless* log (the default) makes the
+//! thread wait, and a *lossy* log drops the line. Every line is accounted for:
 //!
 //! ```text
 //! offered = written + dropped + failed + in flight
 //! ```
 //!
-//! Dropped lines are reported in the log itself as soon as there is room again. A target that cannot be written, such
-//! as a full disk, is an error at the start; later its lines are counted as failed, which is said once on stderr and,
-//! when it can be written again, in the log.
+//! The log reports dropped lines in itself as soon as there is room again. If its target cannot be written at the start, for
+//! example because the disk is full, the log does not start. Later failures are counted: the log reports the first on stderr,
+//! and their number in itself when it can write again.
 //!
-//! Once the program is about to end ([`LogControl::hurry`]) nobody waits long for a target that takes nothing, such as a pipe
-//! that nobody reads: its lines are counted as failed. A file that was moved away is opened again under its name by
-//! [`LogControl::reopen`].
+//! A program that is about to end calls [`LogControl::hurry`]. From then on no thread waits long for a target that accepts
+//! nothing, such as a pipe without a reader: its lines are counted as failed. [`LogControl::reopen`] opens a new file under the
+//! name of a file that was moved away.
 //!
-//! The queue and its thread are those of `tracing-appender`. What it lacks is put around it: it ends after a second
-//! whatever still waits, forgets failed writes, and counts dropped lines without telling anyone. Rejected: a queue of
-//! our own, for which there is no need, and writing on the thread that logs, where a slow disk would stop a lane.
+//! The queue and its thread are those of `tracing-appender`. This module adds what that crate lacks: an end that waits for all
+//! lines, failed writes that are counted, and dropped lines that are reported. Rejected: a queue of our own, because that one
+//! is good enough, and writing on the thread that logs, because a slow disk would stop a lane.
 //!
 //! [`LogBuilder`] has an example.
 
@@ -85,10 +85,10 @@ pub struct LogBuilder {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LogFormat {
-    /// Time, level, what happened, fields; in colours on a terminal.
+    /// Time, level, message and fields, in colours on a terminal.
     #[default]
     Text,
-    /// A JSON object per line.
+    /// One JSON object a line.
     Json,
 }
 
@@ -96,15 +96,15 @@ pub enum LogFormat {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum LogError {
-    /// The text is no filter. Write a level, or `target=level` with commas between several.
+    /// The text is no filter. Write a level, or `target=level`, or several of these with commas between them.
     #[error(
         "{filter:?} is no log level; use off, error, warn, info, debug or trace, or TARGET=LEVEL with commas between \
          several"
     )]
     Filter {
-        /// What was given.
+        /// The text.
         filter: String,
-        /// What is wrong with it.
+        /// The mistake in it.
         source: ParseError,
     },
     /// The file cannot be opened. Its directory must exist, and both must be writable.
@@ -112,18 +112,18 @@ pub enum LogError {
     Open {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
-    /// The file could be opened and not written: most often the disk is full.
+    /// The file was opened but cannot be written. Most often the disk is full.
     #[error("cannot write to the log file {}: {}", path.display(), remedy(source))]
     Write {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
-    /// The program has a subscriber already. Start one log, and before anything else takes the place.
+    /// The program has a subscriber already. Start only one log, and start it before any other subscriber.
     #[error("this program has a log already; start one only")]
     AlreadyStarted,
 }
@@ -148,10 +148,10 @@ impl LogBuilder {
         Self::default()
     }
 
-    /// What is logged: a level, or `target=level` with commas between several, as in `RUST_LOG`.
+    /// Sets the lines to log: a level, or `target=level`, or several of these with commas between them, as in `RUST_LOG`.
     ///
     /// # Errors
-    /// [`LogError::Filter`].
+    /// [`LogError::Filter`] if the text is no filter.
     pub fn filter(mut self, filter: &str) -> Result<Self, LogError> {
         self.filter = EnvFilter::try_new(filter).map_err(|source| LogError::Filter {
             filter: filter.to_owned(),
@@ -160,48 +160,49 @@ impl LogBuilder {
         Ok(self)
     }
 
-    /// How lines look. Default: text.
+    /// Sets the format of lines. Default: text.
     #[must_use]
     pub fn format(mut self, format: LogFormat) -> Self {
         self.format = format;
         self
     }
 
-    /// The file that lines are appended to, made if it is not there. Default: none, and lines go to stderr.
+    /// Sets the file to which lines are appended. It is created if it does not exist. Default: none, and lines go to stderr.
     #[must_use]
     pub fn file(mut self, path: impl AsRef<Path>) -> Self {
         self.file = Some(path.as_ref().to_owned());
         self
     }
 
-    /// What happens when the queue is full: drop the line if `lossy`, else let the thread that logs wait, lanes
-    /// included. Default: lossless.
+    /// Sets the policy for a full queue: a lossy log drops the line, and a lossless log lets the thread that logs wait, even a
+    /// lane. Default: lossless.
     #[must_use]
     pub fn lossy(mut self, lossy: bool) -> Self {
         self.lossy = lossy;
         self
     }
 
-    /// Lines that may wait to be written. Default 16,384: a few megabytes, and a second of a busy log while its disk does
-    /// something else.
+    /// Sets the number of lines that may wait to be written, at least 1. Default 16,384: a few megabytes, and a second of a busy
+    /// log while its disk is busy.
     #[must_use]
     pub fn queue_lines_max(mut self, lines: usize) -> Self {
         self.queue_lines_max = lines.max(1);
         self
     }
 
-    /// How long the end of the log waits while nothing can be written, and threads that log once the program
-    /// [hurries](LogControl::hurry). Default 2 s.
+    /// Sets the longest time for which the end of the log waits while nothing can be written. Threads that log wait as long once
+    /// the program [hurries](LogControl::hurry). Default 2 s.
     #[must_use]
     pub fn stall_timeout(mut self, timeout: Duration) -> Self {
         self.stall_timeout = timeout;
         self
     }
 
-    /// Starts the log as that of the whole program. Keep what it returns until the end: dropping it writes what waits.
+    /// Starts the log of the whole program. Keep the returned value until the end: dropping it ends the log.
     ///
     /// # Errors
-    /// See [`LogError`].
+    /// [`LogError::Open`] or [`LogError::Write`] if the file cannot be used, [`LogError::AlreadyStarted`] if the program has a
+    /// log.
     pub fn start(self) -> Result<Log, LogError> {
         let ansi = self.file.is_none()
             && io::stderr().is_terminal()
@@ -213,7 +214,7 @@ impl LogBuilder {
             .with_writer(writer)
             .with_ansi(ansi)
             .with_target(false)
-            // It would complain on the very stream that failed, and panic.
+            // A report of a failed write would go to the stream that failed, and panic.
             .log_internal_errors(false);
         let started = match format {
             LogFormat::Text => set_global_default(builder.finish()),
@@ -223,13 +224,13 @@ impl LogBuilder {
         Ok(log)
     }
 
-    /// Opens the log's target for a subscriber of your own; the filter and colours are then yours too.
+    /// Opens the log's target for a custom subscriber, which chooses the filter and the colours. [`LogWriter`] has an example.
     ///
     /// # Errors
-    /// [`LogError::Open`] and [`LogError::Write`].
+    /// [`LogError::Open`] or [`LogError::Write`] if the file cannot be used.
     pub fn open(self) -> Result<(LogWriter, Log), LogError> {
         let Some(path) = &self.file else {
-            // Not through the standard library's lock, which a write that hangs would keep from everybody else.
+            // A copy of the descriptor avoids the lock of the standard library: a write that hangs would keep that lock.
             return Ok(match io::stderr().as_fd().try_clone_to_owned() {
                 Ok(stderr) => self.spawn_to(stderr.into()),
                 Err(_) => self.open_to(io::stderr()),
@@ -239,7 +240,7 @@ impl LogBuilder {
         Ok(self.spawn_to(file))
     }
 
-    /// Opens a log that is written to `out` instead of stderr or a file.
+    /// Opens a log that writes to `out` instead of stderr or a file. [`LogWriter`] has an example.
     pub fn open_to(mut self, out: impl Write + Send + 'static) -> (LogWriter, Log) {
         self.file = None;
         self.spawn(out, Arc::default())
@@ -264,7 +265,7 @@ impl LogBuilder {
     }
 }
 
-/// Opens a log file, and writes its first line: a full disk lets files be opened, only writing tells.
+/// Opens a log file and writes its first line. On a full disk opening succeeds, and only writing fails.
 fn open_file(path: &Path, format: LogFormat) -> Result<File, LogError> {
     let opened = OpenOptions::new().create(true).append(true).open(path);
     let mut file = opened.map_err(|source| LogError::Open {

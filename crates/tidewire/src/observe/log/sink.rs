@@ -1,8 +1,8 @@
-//! The target's side of a log: runs on the log's thread, writes lines, counts, and says what was lost.
+//! The target's side of a log. It runs on the log's thread, writes and counts lines, and reports lost ones.
 //!
-//! Lines that wait in the queue are written together, as soon as it is empty or a block is full: a system call for each of
-//! them took most of the time of a busy log. They are counted as written when the target has taken them, so that what has
-//! been collected here is still in flight, as it was in the queue.
+//! It collects the lines of the queue, and writes them together when the queue is empty or a block is full: a system call for
+//! each line took most of the time of a busy log. A line is counted as written when the target has accepted it. Until then it is
+//! in flight, in the queue or here.
 
 use std::collections::VecDeque;
 use std::io::{self, Write};
@@ -18,26 +18,27 @@ use super::LogFormat;
 use super::line::{Notice, push_safe, render};
 use super::tally::Tally;
 
-/// What `tracing-appender` takes for the target. It never fails, because failures are counted here.
+/// The target as `tracing-appender` sees it. It never fails, because failures are counted here.
 #[derive(Debug)]
 pub(super) struct Sink<W> {
     out: W,
-    /// Lines that were taken from the queue and not yet offered to the target, and where each of them ends.
+    /// Lines taken from the queue and not yet offered to the target.
     block: Vec<u8>,
+    /// The end of each line in the block.
     ends: VecDeque<usize>,
     format: LogFormat,
-    /// The file, whose failures are then said on stderr.
+    /// The file, if the target is one. Its failures are reported on stderr.
     path: Option<PathBuf>,
     pub(super) tally: Arc<Tally>,
-    /// The target took part of a line and not the rest.
+    /// The target accepted only a part of a line.
     torn: bool,
-    /// Dropped lines that the log has told of.
+    /// Dropped lines that the log has reported.
     dropped_told: u64,
-    /// When there was last a look at what to tell.
+    /// The time of the last check for lost lines.
     told_at: Instant,
-    /// Failed lines that the log has told of.
+    /// Failed lines that the log has reported.
     failed_told: u64,
-    /// Failing was said on stderr, and nothing has been written since.
+    /// The failure was reported on stderr, and nothing has been written since.
     failing: bool,
 }
 
@@ -58,7 +59,7 @@ impl<W: Write> Sink<W> {
         }
     }
 
-    /// Offers the target what has been collected. A line that it does not take whole has failed; those behind it are offered
+    /// Offers the target the collected lines. A line that it does not accept whole has failed. The lines behind it are offered
     /// again.
     fn write_block(&mut self) {
         let block = mem::take(&mut self.block);
@@ -75,7 +76,7 @@ impl<W: Write> Sink<W> {
                 self.tally.add_written(whole as u64);
             }
             if let Some(error) = error {
-                // A target that takes all of a line and then fails has failed the next one, or a newline before this one.
+                // If the target accepts whole lines and then fails, the next line has failed, or the newline before it.
                 self.torn |= taken > at;
                 at = self.ends.pop_front().unwrap_or(taken);
                 self.tally.add_failed();
@@ -86,8 +87,8 @@ impl<W: Write> Sink<W> {
         self.block.clear();
     }
 
-    /// Offers what has been collected, and then tells of what was lost until now: behind the lines that were in the queue when
-    /// it was full, and not before those that came since.
+    /// Offers the collected lines, and then reports the lines lost until now. So the report stands behind the lines that filled
+    /// the queue.
     fn write_and_tell(&mut self) {
         let dropped = self.tally.dropped_by_queue();
         self.write_block();
@@ -96,7 +97,7 @@ impl<W: Write> Sink<W> {
         }
     }
 
-    /// Says what was lost before the next line, now that it can be said.
+    /// Writes a report of lost lines, if there are new ones.
     fn tell(&mut self, dropped: u64) {
         self.told_at = Instant::now();
         let failed = self.tally.failed();
@@ -123,17 +124,17 @@ impl<W: Write> Sink<W> {
         }
     }
 
-    /// Offers the target whole lines, or says how many bytes of them it took.
+    /// Offers the target whole lines. An error has the number of bytes that it accepted.
     fn put(&mut self, lines: &[u8]) -> Result<(), (usize, io::Error)> {
         if self.torn {
-            // What follows must not look like the end of the line that was cut.
+            // The next line must not look like the end of the cut line.
             write_whole(&mut self.out, b"\n").map_err(|(_, error)| (0, error))?;
             self.torn = false;
         }
         write_whole(&mut self.out, lines)
     }
 
-    /// Offers the target a line of the log's own. Returns whether it was taken.
+    /// Offers the target a line of the log's own. Returns whether it was accepted.
     fn put_notice(&mut self, notice: &Notice) -> bool {
         let put = self.put(&render(self.format, notice));
         put.map_err(|(taken, _)| self.torn |= taken > 0).is_ok()
@@ -144,7 +145,7 @@ impl<W: Write> Sink<W> {
             && !self.failing
             && wait_writable(io::stderr().as_fd(), Duration::ZERO).unwrap_or(false)
         {
-            // With stderr closed too there is nobody left to tell.
+            // If stderr is closed too, the failure cannot be reported.
             let _ = writeln!(
                 io::stderr(),
                 "cannot write to the log file {}: {error}; its lines are counted until it can be written again",
@@ -156,12 +157,12 @@ impl<W: Write> Sink<W> {
 }
 
 impl<W: Write> Write for Sink<W> {
-    /// Takes one whole line. Here, because every line comes by, whoever logged it and whatever a peer put into it.
+    /// Takes one whole line, and makes it safe. Every line passes here, so no line with bytes of a peer escapes that.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         push_safe(self.format, line, &mut self.block);
         self.ends.push_back(self.block.len());
         if self.block.len() >= BLOCK_BYTES {
-            // A queue that is never empty must not keep its losses to itself, nor fill the log with them.
+            // A queue that is never empty reports its losses too, but not with every block.
             if self.told_at.elapsed() >= TELL_INTERVAL {
                 self.write_and_tell();
             } else {
@@ -171,16 +172,16 @@ impl<W: Write> Write for Sink<W> {
         Ok(line.len())
     }
 
-    /// The queue is empty: there is room.
+    /// Writes everything. It is called when the queue is empty.
     fn flush(&mut self) -> io::Result<()> {
         self.write_and_tell();
-        // Whatever `out` buffers is its own.
+        // The lines are counted as written already, so an error has no line to fail.
         let _ = self.out.flush();
         Ok(())
     }
 }
 
-/// Writes everything, or says how much of it was taken.
+/// Writes all bytes. An error has the number of bytes that were accepted.
 fn write_whole(out: &mut impl Write, bytes: &[u8]) -> Result<(), (usize, io::Error)> {
     let mut taken = 0;
     while taken < bytes.len() {
@@ -194,18 +195,17 @@ fn write_whole(out: &mut impl Write, bytes: &[u8]) -> Result<(), (usize, io::Err
     Ok(())
 }
 
-/// What is collected before it is written, in bytes: some hundred lines, with which a system call for each block no longer
-/// counts.
+/// Bytes that are collected before they are written: some hundred lines, so that a system call for each block costs little.
 const BLOCK_BYTES: usize = 32 << 10;
 
-/// How often a log that is always behind tells of its losses.
+/// The time between two reports of a log that is always behind.
 const TELL_INTERVAL: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// A target that takes so many bytes a call, fails where that is nothing, and keeps what each call was given.
+    /// A target that accepts so many bytes a call, and fails where that is 0. It keeps the bytes of each call.
     #[derive(Default)]
     struct Script {
         takes: VecDeque<usize>,
@@ -234,7 +234,7 @@ mod tests {
         }
     }
 
-    /// Logs three lines to a target that takes so many bytes a call, and flushes once.
+    /// Logs three lines to a target that accepts so many bytes a call, and flushes once.
     fn logged(takes: &[usize]) -> Sink<Script> {
         let script = Script {
             takes: takes.iter().copied().collect(),
@@ -259,7 +259,7 @@ mod tests {
         let mut sink = logged(&[]);
         assert_eq!(sink.out.calls, ["one\ntwo\nthree\n"]);
         assert_eq!(fates(&sink), (3, 0));
-        // A block that is full does not wait for the queue to be empty.
+        // A full block does not wait until the queue is empty.
         let line = format!("{}\n", "x".repeat(BLOCK_BYTES));
         sink.write_all(line.as_bytes()).unwrap();
         assert_eq!(sink.out.calls.len(), 2);
@@ -268,7 +268,7 @@ mod tests {
 
     #[test]
     fn of_a_block_that_is_cut_each_line_has_its_own_fate() {
-        // The second is cut, and the third comes behind it.
+        // The second line is cut, and the third comes behind it.
         let sink = logged(&[6, 0]);
         assert_eq!(fates(&sink), (2, 1));
         assert!(
@@ -281,7 +281,7 @@ mod tests {
             "{}",
             sink.out.kept
         );
-        // Cut between two lines: nothing is torn, and the second has failed.
+        // The cut is between two lines: none is torn, and the second has failed.
         let sink = logged(&[4, 0]);
         assert_eq!(fates(&sink), (2, 1));
         assert!(
@@ -289,13 +289,13 @@ mod tests {
             "{}",
             sink.out.kept
         );
-        // Taken bit by bit is taken.
+        // A line that is accepted in pieces is written.
         let sink = logged(&[1, 2, 3]);
         assert_eq!(
             (fates(&sink), sink.out.kept.as_str()),
             ((3, 0), "one\ntwo\nthree\n")
         );
-        // All fail, and the newline that would end a torn one, too.
+        // All lines fail, and so does the newline that would end a torn one.
         let sink = logged(&[2, 0, 0, 0, 0]);
         assert_eq!((fates(&sink), sink.out.kept.as_str()), ((0, 3), "on"));
     }

@@ -1,4 +1,4 @@
-//! What became of every line, shared by those who log, the log's thread and whoever looks.
+//! Counts the lines of a log by outcome. Threads that log, the log's thread and readers share the counters.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
@@ -10,18 +10,18 @@ use tracing_appender::non_blocking::ErrorCounter;
 /// [`LogBuilder`](super::LogBuilder) has an example.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LogMetrics {
-    /// Lines that were logged.
+    /// Lines logged.
     pub offered: u64,
-    /// Lines that the target took.
+    /// Lines that the target accepted.
     pub written: u64,
     /// Lines dropped because the queue was full, or because the log had ended.
     pub dropped: u64,
-    /// Lines that the target did not take.
+    /// Lines that the target did not accept.
     pub failed: u64,
 }
 
 impl LogMetrics {
-    /// Lines that still wait. Exact when nobody is logging; 0 after the log ended.
+    /// The number of lines that still wait. It is exact while no thread logs, and 0 after the log has ended.
     #[must_use]
     pub fn in_flight(&self) -> u64 {
         self.offered
@@ -29,29 +29,29 @@ impl LogMetrics {
     }
 }
 
-/// The counters. Sequential consistency throughout: a line costs an allocation anyway, and the end of the log reasons
-/// about the order of counts and of `closed`.
+/// The counters. All operations are sequentially consistent: a line costs an allocation anyway, and the end of the log relies
+/// on the order of the counters and of `closed`.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
     offered: AtomicU64,
     written: AtomicU64,
     failed: AtomicU64,
-    /// Dropped by us, after the end.
+    /// Lines dropped after the end.
     late: AtomicU64,
-    /// Dropped by the queue.
+    /// Lines that the queue dropped.
     full: OnceLock<ErrorCounter>,
     closed: AtomicBool,
     lock: Mutex<()>,
-    settled: Condvar,
+    changed: Condvar,
 }
 
 impl Tally {
     pub(super) fn count_drops_of(&self, counter: ErrorCounter) {
-        // It is called once, before the first line.
+        // This is called once, before the first line, so the cell is empty.
         let _ = self.full.set(counter);
     }
 
-    /// Notes a line. Returns whether the log still takes it; else it is counted as dropped.
+    /// Counts a line. Returns whether the log still accepts it; otherwise it is counted as dropped.
     pub(super) fn offer(&self) -> bool {
         self.offered.fetch_add(1, Ordering::SeqCst);
         let open = !self.closed.load(Ordering::SeqCst);
@@ -88,7 +88,7 @@ impl Tally {
     }
 
     pub(super) fn metrics(&self) -> LogMetrics {
-        // Outcomes first: a line is offered before anything becomes of it.
+        // Outcomes are read first, because each line is offered before its outcome is counted.
         let written = self.written.load(Ordering::SeqCst);
         let failed = self.failed.load(Ordering::SeqCst);
         let dropped = self.late.load(Ordering::SeqCst) + self.dropped_by_queue();
@@ -100,8 +100,8 @@ impl Tally {
         }
     }
 
-    /// Takes no more lines, and waits until those taken have been dealt with. Returns false if nothing happened to any
-    /// of them for `stall_timeout`.
+    /// Accepts no more lines, and waits until every accepted line has an outcome. Returns false if no line got one for
+    /// `stall_timeout`.
     pub(super) fn close(&self, stall_timeout: Duration) -> bool {
         self.closed.store(true, Ordering::SeqCst);
         let mut guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
@@ -119,16 +119,16 @@ impl Tally {
             if left.is_zero() {
                 return false;
             }
-            let waited = self.settled.wait_timeout(guard, left);
+            let waited = self.changed.wait_timeout(guard, left);
             guard = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 
     fn wake_whoever_closes(&self) {
         if self.closed.load(Ordering::SeqCst) {
-            // With the lock, so that the news does not fall between a look and the wait after it.
+            // The lock keeps the notification from coming between the check and the wait in `close`.
             drop(self.lock.lock().unwrap_or_else(PoisonError::into_inner));
-            self.settled.notify_all();
+            self.changed.notify_all();
         }
     }
 }

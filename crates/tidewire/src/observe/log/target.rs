@@ -1,8 +1,8 @@
-//! A file or stderr as the target of a log: it can be exchanged, and given up while it takes nothing.
+//! A file or stderr as the target of a log. The file can be exchanged, and a target that accepts nothing can be given up.
 //!
-//! A pipe that nobody reads would hold the log's thread in a write for ever, and with it every thread that waits for room in
-//! the queue. So what may block is only written when it can take something, and no more than that surely is. Rejected:
-//! making the descriptor non-blocking, which would do so for every process that shares it.
+//! A pipe without a reader would block the log's thread in a write for ever, and with it every thread that waits for room in
+//! the queue. So a descriptor that may block is only written when it is writable, and with no more bytes than it surely
+//! accepts. Rejected: a non-blocking descriptor, because it would be so for every process that shares it.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -15,12 +15,12 @@ use tidewire_io::descriptors::wait_writable;
 
 use super::{LogError, LogFormat, open_file};
 
-/// What others may tell the target of a log.
+/// Commands of other threads for the target of a log.
 #[derive(Debug, Default)]
 pub(super) struct Orders {
-    /// Since when nobody waits for a target that takes nothing.
+    /// The time from which threads do not wait long for a target that accepts nothing.
     hurries: OnceLock<Instant>,
-    /// The file to go on with.
+    /// The file that replaces the current one.
     next: Mutex<Option<File>>,
 }
 
@@ -32,15 +32,15 @@ pub struct LogControl {
     format: LogFormat,
 }
 
-/// See the module.
+/// The target of a log. See the module.
 #[derive(Debug)]
 pub(super) struct Target {
     file: File,
-    /// It is no regular file.
+    /// The file is not a regular one.
     may_block: bool,
     orders: Arc<Orders>,
     stall_timeout: Duration,
-    /// It took nothing for too long, and is not waited for any more.
+    /// The file accepted nothing for too long, and writes do not wait for it.
     given_up: bool,
 }
 
@@ -53,18 +53,18 @@ impl LogControl {
         }
     }
 
-    /// Says that the program is about to end. From now on nobody waits longer than
-    /// [`LogBuilder::stall_timeout`](super::LogBuilder::stall_timeout) for a target that takes nothing: its lines are counted
+    /// Tells the log that the program is about to end. From now on no thread waits longer than
+    /// [`LogBuilder::stall_timeout`](super::LogBuilder::stall_timeout) for a target that accepts nothing: its lines are counted
     /// as failed, and threads that wait for room in the queue go on.
     pub fn hurry(&self) {
         self.orders.hurry();
     }
 
-    /// Opens the log file again under its name, which is how a log that was moved away goes on in a new file. Lines that
-    /// still wait go to the new one. Returns false where there is no file.
+    /// Opens the log file again under its name, so that a log that was moved away goes on in a new file. Lines that
+    /// still wait go to the new file. Returns false if the log has no file.
     ///
     /// # Errors
-    /// [`LogError::Open`] and [`LogError::Write`]; the log then goes on in the old file.
+    /// [`LogError::Open`] or [`LogError::Write`] if the new file cannot be used. The log then goes on in the old file.
     pub fn reopen(&self) -> Result<bool, LogError> {
         let Some(path) = &self.path else {
             return Ok(false);
@@ -104,7 +104,7 @@ impl Target {
         }
     }
 
-    /// Whether a target that has taken nothing since then is to be given up.
+    /// Whether to give up a target that has accepted nothing since then.
     fn must_give_up(&self, since: Instant) -> bool {
         let hurries = self.orders.hurries.get();
         hurries.is_some_and(|hurries| {
@@ -139,19 +139,19 @@ impl Write for Target {
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        // A log that was exchanged while nothing was logged lets go of the old file.
+        // If the file was exchanged while no line was logged, this closes the old one.
         self.take_next();
         self.file.flush()
     }
 }
 
-/// Whether writing may wait for a reader. A file whose kind cannot be told is written as ever.
+/// Whether a write may wait for a reader. A file of unknown kind counts as one that does not wait.
 fn may_block(file: &File) -> bool {
     file.metadata().is_ok_and(|metadata| !metadata.is_file())
 }
 
-/// How often the log's thread looks whether it is to hurry.
+/// The time between two checks whether the log's thread must hurry.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Bytes that a pipe surely takes when it says that it takes some (`PIPE_BUF`).
+/// Bytes that a writable pipe surely accepts (`PIPE_BUF`).
 const PIPE_BYTES: usize = 4096;

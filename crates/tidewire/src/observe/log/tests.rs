@@ -1,4 +1,4 @@
-//! Every line is accounted for: by slow targets, full queues, full disks and ends that come too early.
+//! Every line is accounted for with slow targets, full queues, full disks and early ends.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use tracing::subscriber::with_default;
 use super::*;
 use crate::observe::Kept;
 
-/// A target that says when it has been given a line and takes it only once the gate is open, that is, dropped.
+/// A target that reports each line that it is given. It accepts the line once the gate is open, that is, dropped.
 struct Gated {
     reached: SyncSender<()>,
     gate: Receiver<()>,
@@ -34,7 +34,7 @@ impl Gated {
 impl Write for Gated {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let _ = self.reached.try_send(());
-        // Nothing is ever sent: it returns when the gate is open.
+        // No value is ever sent: this returns when the gate is open.
         let _ = self.gate.recv();
         self.kept.write(bytes)
     }
@@ -44,7 +44,7 @@ impl Write for Gated {
     }
 }
 
-/// A target of a disk that is full for some writes, the first of which tears a line.
+/// A target on a disk that is full for some writes. The first of them tears a line.
 struct Full {
     failures: usize,
     torn: bool,
@@ -82,7 +82,7 @@ fn conserved(metrics: LogMetrics) -> LogMetrics {
 fn a_lossless_log_loses_nothing_to_a_slow_target() {
     const THREADS: usize = 4;
     const LINES: usize = 300;
-    /// A target as slow as whoever takes its lines by hand.
+    /// A target that gives each line to the test, which decides its speed.
     struct ByHand(SyncSender<String>);
     impl Write for ByHand {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
@@ -128,7 +128,7 @@ fn a_lossless_log_loses_nothing_to_a_slow_target() {
     for thread in logging {
         thread.join().unwrap();
     }
-    // Some still wait in the queue: the end waits for them.
+    // Some lines still wait in the queue: the end waits for them.
     let metrics = conserved(log.finish());
     let all = (THREADS * LINES) as u64;
     assert_eq!(
@@ -150,7 +150,7 @@ fn a_lossy_log_counts_its_drops_exactly_and_reports_them_when_there_is_room() {
             .open_to(gated);
         writer.write_all(b"first\n").unwrap();
         reached.recv().unwrap();
-        // One is being written, eight wait, five find no place.
+        // One line is being written, eight wait, and the others find no place.
         for number in 0..13 {
             writer.write_all(format!("{number}\n").as_bytes()).unwrap();
         }
@@ -204,7 +204,7 @@ fn a_full_disk_is_counted_and_the_log_says_so_when_it_has_room_again() {
     assert_eq!((metrics.written, metrics.failed), (2, 3));
     let text = kept.text();
     let lines: Vec<&str> = text.lines().collect();
-    // What is left of the line that was cut stands alone.
+    // The part of the cut line stands alone.
     assert_eq!(lines[..3], ["li", "line 3", "line 4"]);
     assert!(lines[3].ends_with("lines=3 total=3"), "{text}");
 }
@@ -251,7 +251,7 @@ fn a_subscriber_writes_lines_of_its_format() {
     assert_eq!(conserved(log.finish()).written, 1);
     let line: serde_json::Value = serde_json::from_str(&kept.text()).unwrap();
     assert_eq!(line["fields"]["sessions"], 3);
-    // The log's own lines have the same places for the same things.
+    // The log's own lines have the same layout.
     let own = render_json(&Notice::Dropped { lines: 1, total: 2 });
     for key in ["timestamp", "level", "fields"] {
         assert!(line.get(key).is_some() && own.get(key).is_some(), "{key}");
@@ -319,11 +319,11 @@ fn a_pipe_that_nobody_reads_holds_nobody_up_once_the_program_ends() {
     let logging = thread::spawn(move || {
         for number in 0..100 {
             writer.write_all(&[b'x'; 8 << 10]).unwrap();
-            // Long after the pipe is full it waits for room, and the test for it.
+            // The pipe is full long before the last line.
             full.send(number).unwrap();
         }
     });
-    // The pipe holds 64 KiB, the log's thread a block of 32 KiB and the queue a line.
+    // The pipe holds 64 KiB, the log's thread holds a block of 32 KiB, and the queue holds a line.
     while is_full.recv().unwrap() < 7 {}
     control.hurry();
     logging.join().unwrap();
@@ -358,7 +358,7 @@ fn a_log_that_was_moved_away_goes_on_in_a_new_file() {
         "{new}"
     );
 
-    // Where it cannot be opened it goes on as it was.
+    // If the file cannot be opened, the log goes on in the old one.
     let (mut writer, log) = LogBuilder::new().file(&path).open().unwrap();
     std::fs::remove_dir_all(directory.path()).unwrap();
     assert!(matches!(log.control().reopen(), Err(LogError::Open { .. })));

@@ -1,4 +1,4 @@
-//! Both ends of the queue: the writer that subscribers format into, and the log that sees to the end.
+//! Both ends of the queue: the writer into which subscribers format lines, and the handle that ends the log.
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -69,20 +69,20 @@ pub(super) fn spawn(
 }
 
 impl Log {
-    /// What became of the lines so far.
+    /// The outcomes of the lines so far.
     #[must_use]
     pub fn metrics(&self) -> LogMetrics {
         self.tally.metrics()
     }
 
-    /// What steers the log from any thread.
+    /// A handle that controls the log from any thread.
     #[must_use]
     pub fn control(&self) -> LogControl {
         self.control.clone()
     }
 
-    /// Writes what waits and ends the log. It takes as long as the target does, unless that takes nothing at all for
-    /// [`LogBuilder::stall_timeout`](super::LogBuilder::stall_timeout): then what is left is counted as dropped or failed.
+    /// Writes the lines that wait, and ends the log. It waits for the target. If the target accepts nothing at all for
+    /// [`LogBuilder::stall_timeout`](super::LogBuilder::stall_timeout), the rest is counted as dropped or failed.
     pub fn finish(mut self) -> LogMetrics {
         self.end();
         self.tally.metrics()
@@ -99,10 +99,10 @@ impl Log {
         };
         self.control.hurry();
         if self.tally.close(self.stall_timeout + GIVE_UP_MARGIN) {
-            // Its thread has nothing left to do, so this does not wait; it flushes, which may tell of losses.
+            // The thread has no lines left, so this does not wait. The thread flushes, which may report losses.
             drop(worker);
         } else {
-            // Its thread hangs in the target. Waiting again would be in vain, and it would say so on stdout.
+            // The thread hangs in the target. Dropping the guard would wait again, and print a message on stdout.
             std::mem::forget(worker);
             self.tally.drop_late(self.tally.metrics().in_flight());
         }
@@ -119,7 +119,7 @@ impl Write for LogWriter {
     /// Takes one whole line.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         if self.tally.offer() && self.queue.write_all(line).is_err() {
-            // A thread that was waiting for a place when the log ended.
+            // This thread waited for a place when the log ended.
             self.tally.drop_late(1);
         }
         Ok(line.len())
@@ -138,5 +138,6 @@ impl<'a> MakeWriter<'a> for LogWriter {
     }
 }
 
-/// How much later than the log's thread gives a target up, which counts its lines, its end is not waited for any more.
+/// The time for which the end of the log waits after its thread should have given the target up. The thread counts its lines in
+/// that time.
 const GIVE_UP_MARGIN: Duration = Duration::from_millis(500);

@@ -1,4 +1,4 @@
-//! The guards without the feature `trace`: nothing.
+//! The guards without the feature `trace`. They do nothing.
 
 use tidewire_proto::codec::AnyCodec;
 use tidewire_proto::connection::CloseReason;
@@ -11,7 +11,7 @@ use crate::observe::LaneCounters;
 #[derive(Debug, Default)]
 pub(crate) struct Connecting;
 
-/// Something being done to a session: handling a message, closing.
+/// The handling of a message, or the closing of a session.
 #[must_use = "a span ends where its guard does"]
 #[derive(Debug)]
 pub(crate) struct Entered;

@@ -1,4 +1,4 @@
-//! Spans of what a lane does, for whoever follows one connection through a busy server.
+//! Spans of a lane's work. They show the way of one connection through a busy server.
 //!
 //! Five spans with the target `tidewire::span`, behind the cargo feature `trace`:
 //!
@@ -10,12 +10,12 @@
 //! | `send` | trace | the first write | the last, of one flush | session, peer, codec, bytes |
 //! | `close` | debug | before the service is told | taken apart | session, peer, codec, reason |
 //!
-//! `handle` lies in `receive`. A client is a lane as well, so it has all five.
+//! `handle` lies in `receive`. A client has a lane too, so it has all five.
 //!
-//! Approach: the lane asks for a guard and ends it, with the same calls whether the feature is on or not. With it off
-//! the guards have no size and the calls no code. `.ci/count-instructions` counts what that costs. Rejected:
-//! `tracing`'s own `max_level_off` features, which an application sets for everything that it is made of; and a span
-//! as long as its session, which would cost every idle one its memory and tell nothing that `connect` and `close` do not.
+//! Approach: the lane makes a guard and ends it, with the same calls whether the feature is on or off. If it is off,
+//! the guards have no size and the calls have no code; `.ci/count-instructions` checks that. Rejected:
+//! `tracing`'s own `max_level_off` features, because an application sets them for all its crates; and a span
+//! as long as its session, which would cost memory for every idle session and show nothing more than `connect` and `close`.
 
 #[cfg(not(feature = "trace"))]
 mod absent;

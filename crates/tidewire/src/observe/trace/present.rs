@@ -1,4 +1,4 @@
-//! The guards with the feature `trace`. Their fields are put together only if a subscriber wants the span.
+//! The guards with the feature `trace`. Their fields are computed only if a subscriber wants the span.
 
 use tidewire_proto::codec::{AnyCodec, Codec};
 use tidewire_proto::connection::CloseReason;
@@ -13,12 +13,12 @@ use crate::observe::LaneCounters;
 #[derive(Debug, Default)]
 pub(crate) struct Connecting(Option<Box<Span>>);
 
-/// Something being done to a session: handling a message, closing.
+/// The handling of a message, or the closing of a session.
 #[must_use = "a span ends where its guard does"]
 #[derive(Debug)]
 pub(crate) struct Entered(EnteredSpan);
 
-/// Bytes on their way through a socket. How many is known from the lane's counters when it ends.
+/// Bytes on their way through a socket. The lane's counters tell their number at the end.
 #[must_use = "a span ends where its guard does"]
 #[derive(Debug)]
 pub(crate) struct Moving {
@@ -151,5 +151,5 @@ impl Direction {
     }
 }
 
-/// What subscribers filter by, apart from the logs.
+/// The target of spans. Subscribers filter by it, so that spans do not mix with log lines.
 const TARGET: &str = "tidewire::span";
