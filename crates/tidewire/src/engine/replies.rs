@@ -10,7 +10,7 @@ pub(crate) struct Replies {
     pub(crate) method_name: String,
     pub(crate) last_reply: LastReply,
     /// Length, kind and channel of the last frame for the service that the codec decoded.
-    pub(crate) last_like: u64,
+    pub(crate) last_header: u64,
 }
 
 impl Default for Replies {
@@ -18,7 +18,7 @@ impl Default for Replies {
         Self {
             method_name: String::new(),
             last_reply: LastReply::NONE,
-            last_like: 0,
+            last_header: 0,
         }
     }
 }

@@ -299,13 +299,13 @@ fn take_rest<S: Service, C: Codec + ?Sized>(
     service: &mut S,
     codec: &C,
     slot: usize,
-    tail: &[u8],
+    rest: &[u8],
 ) {
     let (id, mut progress) = (core.sessions[slot].id, Progress::new(core, slot));
     let mut cx = core.context(id);
-    let taken = take_frames(&mut cx, service, codec, slot, tail, &mut progress);
+    let taken = take_frames(&mut cx, service, codec, slot, rest, &mut progress);
     if let Taken::Stopped(used) = taken {
-        cx.core.keep_rest(slot, &tail[used..]);
+        cx.core.keep_rest(slot, &rest[used..]);
     }
     drop(cx);
     core.counters.frames_in.add(progress.frames);

@@ -50,7 +50,7 @@ use crate::room::EARLY_SWEEP_BYTES;
 use crate::service::{Service, forget_asker, handle_upstream_end, run_answers};
 use crate::session::{CloseReason, TimerKey};
 use crate::transport::{ConnectFailure, Transport};
-use wait::Patience;
+use wait::SpinBackoff;
 
 /// A lane with its service, ready to run on a thread.
 #[derive(Debug)]
@@ -66,7 +66,7 @@ pub(crate) struct Lane<S> {
     /// How long the lane looks for work before it sleeps.
     spin: Spin,
     /// Whether looking for work awhile has been worth it.
-    patience: Patience,
+    spin_backoff: SpinBackoff,
     /// Scratch list of timers that fired.
     expired: Vec<TimerKey>,
 }
@@ -102,7 +102,7 @@ impl<S: Service> Lane<S> {
             events: Events::with_capacity(EVENTS_PER_WAIT),
             ready: Vec::new(),
             spin,
-            patience: Patience::default(),
+            spin_backoff: SpinBackoff::default(),
             expired: Vec::new(),
         }
     }

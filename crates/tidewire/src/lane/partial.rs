@@ -6,38 +6,38 @@
 use tidewire_proto::codec::Codec;
 use tidewire_proto::connection::{Inbound, PauseReason};
 
-use super::read::{Flow, Read, TAIL_DIRECT_BYTES, end, fail, handle_bytes, read_once, stop};
+use super::read::{Flow, PARTIAL_DIRECT_BYTES, Read, end, fail, handle_bytes, read_once, stop};
 use crate::engine::Core;
 use crate::service::Service;
 use crate::session::LaneSessions;
 use crate::transport::Transport;
 
 /// Reads a long unfinished frame straight into the session's own buffer.
-pub(super) fn read_into_tail<S: Service, C: Codec + ?Sized>(
+pub(super) fn read_into_partial<S: Service, C: Codec + ?Sized>(
     core: &mut Core,
     service: &mut S,
     codec: &C,
     slot: usize,
     mut budget: usize,
 ) {
-    let (mut tail, mut try_first) = core.sessions[slot].connection.partial.take();
+    let (mut partial, mut try_first) = core.sessions[slot].connection.partial.take();
     loop {
         // Not doubled: what is kept of a frame should cost what has come of it.
-        if tail.capacity() - tail.len() < TAIL_STEP_BYTES {
-            tail.reserve_exact(TAIL_STEP_BYTES.max(tail.len() / 4));
+        if partial.capacity() - partial.len() < PARTIAL_STEP_BYTES {
+            partial.reserve_exact(PARTIAL_STEP_BYTES.max(partial.len() / 4));
         }
-        let searched = if try_first { 0 } else { tail.len() };
+        let searched = if try_first { 0 } else { partial.len() };
         let mut short = false;
         if !std::mem::take(&mut try_first) {
-            let held = tail.len();
-            tail.resize(held + TAIL_STEP_BYTES, 0);
-            let read = read_once(core, slot, &mut tail[held..]);
+            let held = partial.len();
+            partial.resize(held + PARTIAL_STEP_BYTES, 0);
+            let read = read_once(core, slot, &mut partial[held..]);
             let count = if let Read::Bytes(count) = read {
                 count
             } else {
                 0
             };
-            tail.truncate(held + count);
+            partial.truncate(held + count);
             match read {
                 Read::Bytes(_) => {}
                 Read::Nothing => break,
@@ -45,28 +45,29 @@ pub(super) fn read_into_tail<S: Service, C: Codec + ?Sized>(
                 Read::Failed(error) => return fail(core, slot, &error),
             }
             budget = budget.saturating_sub(count);
-            short = count < TAIL_STEP_BYTES && core.sessions[slot].stream.is_dry_after_short_read();
+            short =
+                count < PARTIAL_STEP_BYTES && core.sessions[slot].stream.is_dry_after_short_read();
         }
-        let (used, flow) = handle_bytes(core, service, codec, slot, &tail, searched);
+        let (used, flow) = handle_bytes(core, service, codec, slot, &partial, searched);
         if !matches!(flow, Flow::Continue) {
-            return stop(core, slot, &tail[used..], flow);
+            return stop(core, slot, &partial[used..], flow);
         }
         core.sessions[slot].connection.handle_backlog_served();
-        tail.drain(..used);
+        partial.drain(..used);
         if short
             || budget == 0
-            || tail.len() < TAIL_DIRECT_BYTES
+            || partial.len() < PARTIAL_DIRECT_BYTES
             || !core.sessions[slot].connection.may_read()
         {
             break;
         }
     }
-    if tail.len() < TAIL_DIRECT_BYTES {
-        keep_tail(core, slot, &tail);
-        return core.sessions.outbox.buffers.put(tail);
+    if partial.len() < PARTIAL_DIRECT_BYTES {
+        keep_partial(core, slot, &partial);
+        return core.sessions.outbox.buffers.put(partial);
     }
     let now_ns = core.sessions.reactor.now_ns;
-    core.sessions[slot].connection.partial.keep(tail, now_ns);
+    core.sessions[slot].connection.partial.keep(partial, now_ns);
     core.sessions.charge_kept(slot);
 }
 
@@ -92,7 +93,7 @@ pub(super) fn pause(core: &mut Core, slot: usize, rest: &[u8]) {
 }
 
 /// Remembers the unfinished end of what was read.
-pub(super) fn keep_tail(core: &mut Core, slot: usize, rest: &[u8]) {
+pub(super) fn keep_partial(core: &mut Core, slot: usize, rest: &[u8]) {
     if rest.is_empty() {
         return core.sessions.charge_kept_nothing(slot);
     }
@@ -104,4 +105,4 @@ pub(super) fn keep_tail(core: &mut Core, slot: usize, rest: &[u8]) {
 }
 
 /// How much is read at once into a long unfinished frame.
-const TAIL_STEP_BYTES: usize = 64 * 1024;
+const PARTIAL_STEP_BYTES: usize = 64 * 1024;

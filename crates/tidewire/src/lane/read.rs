@@ -1,4 +1,4 @@
-//! From the socket to the service: read until a short read, decode in place, keep only the unfinished tail.
+//! From the socket to the service: read until a short read, decode in place, keep only the unfinished partial.
 
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use tidewire_proto::codec::{AnyCodec, Codec, ConnectionState, Decoded, FrameTemp
 use tidewire_proto::connection::{FrameFilter, Handled};
 use tidewire_proto::message::Message;
 
-use super::partial::{keep_tail, pause, read_into_tail};
+use super::partial::{keep_partial, pause, read_into_partial};
 use super::{Core, Lane};
 use super::{control, metered};
 use crate::observe::trace::{Entered, Moving};
@@ -117,7 +117,7 @@ impl<S: Service> Lane<S> {
                 with_codec!(core.sessions.input_codec(slot), codec => read_with(core, service, codec, slot, receive));
             }
             if has_layers {
-                self.settle_layers(slot);
+                self.note_layers_read(slot);
             }
         }
         receiving.end(&self.core.counters);
@@ -163,14 +163,14 @@ fn read_with<S: Service, C: Codec + ?Sized>(
     if !connection.may_read() {
         return;
     }
-    if connection.partial.bytes().len() >= TAIL_DIRECT_BYTES {
-        read_into_tail(core, service, codec, slot, budget);
+    if connection.partial.bytes().len() >= PARTIAL_DIRECT_BYTES {
+        read_into_partial(core, service, codec, slot, budget);
         return;
     }
-    let (tail, has_frames) = connection.partial.take();
-    let mut held = tail.len();
-    receive[..held].copy_from_slice(&tail);
-    core.sessions.outbox.buffers.put(tail);
+    let (partial, has_frames) = connection.partial.take();
+    let mut held = partial.len();
+    receive[..held].copy_from_slice(&partial);
+    core.sessions.outbox.buffers.put(partial);
     if has_frames {
         match handle_bytes(core, service, codec, slot, &receive[..held], 0) {
             (used, Flow::Continue) => {
@@ -184,12 +184,12 @@ fn read_with<S: Service, C: Codec + ?Sized>(
     let step_bytes = core.sessions[slot].stream.step_bytes();
     loop {
         if !core.sessions[slot].connection.may_read() || core.exchange.is_backed_up() {
-            return keep_tail(core, slot, &receive[..held]);
+            return keep_partial(core, slot, &receive[..held]);
         }
         let room = (receive.len() - held).min(step_bytes);
         let count = match read_once(core, slot, &mut receive[held..held + room]) {
             Read::Bytes(count) => count,
-            Read::Nothing => return keep_tail(core, slot, &receive[..held]),
+            Read::Nothing => return keep_partial(core, slot, &receive[..held]),
             Read::End => return end(core, slot),
             Read::Failed(error) => return fail(core, slot, &error),
         };
@@ -209,8 +209,8 @@ fn read_with<S: Service, C: Codec + ?Sized>(
         }
         budget = budget.saturating_sub(count);
         let is_dry = count < room && core.sessions[slot].stream.is_dry_after_short_read();
-        if is_dry || budget == 0 || held >= TAIL_DIRECT_BYTES {
-            return keep_tail(core, slot, &receive[..held]);
+        if is_dry || budget == 0 || held >= PARTIAL_DIRECT_BYTES {
+            return keep_partial(core, slot, &receive[..held]);
         }
     }
 }
@@ -304,15 +304,16 @@ pub(super) fn decode_frames<S: Service, C: Codec + ?Sized, const IS_DATAGRAM: bo
         if filter.serves(message.kind) {
             // Frames like the last two of the lane are expected next. Where lengths vary, a guess that fails costs more than
             // it saves.
-            let like = like_of(&message, consumed);
-            let is_expected = std::mem::replace(&mut cx.core.replies.last_like, like) == like
+            let header = header_key(&message, consumed);
+            let is_expected = std::mem::replace(&mut cx.core.replies.last_header, header) == header
                 && !rest.is_empty()
                 && codec.layout(frame, &message).is_some();
             serve::<S, C, IS_DATAGRAM>(cx, service, codec, slot, message, consumed);
             if is_expected && !cx.stopped {
-                let like = (frame, &message);
-                let behind =
-                    serve_alike::<S, C, IS_DATAGRAM, false>(cx, service, codec, slot, like, rest);
+                let predicted = (frame, &message);
+                let behind = serve_predicted::<S, C, IS_DATAGRAM, false>(
+                    cx, service, codec, slot, predicted, rest,
+                );
                 frames += ((rest.len() - behind.len()) / consumed) as u64;
                 rest = behind;
             }
@@ -344,7 +345,7 @@ pub(super) fn decode_frames<S: Service, C: Codec + ?Sized, const IS_DATAGRAM: bo
 
 /// Length, kind, channel and name of a frame, which those that a template reads agree in.
 #[inline(always)]
-fn like_of(message: &Message<'_>, frame_bytes: usize) -> u64 {
+fn header_key(message: &Message<'_>, frame_bytes: usize) -> u64 {
     let head =
         frame_bytes as u64 ^ u64::from(message.kind as u8) << 40 ^ u64::from(message.channel) << 48;
     match message.name.as_bytes() {
@@ -368,7 +369,7 @@ fn checksum(name: &[u8]) -> u64 {
 /// A function of its own, so that its loop has all registers, and the compiler knows what all templates of the codec have in
 /// common. Messages with a name have a copy of it, so that the loop over the others is as short as if there were none.
 #[inline(never)]
-fn serve_alike<'a, S, C, const IS_DATAGRAM: bool, const IS_NAMED: bool>(
+fn serve_predicted<'a, S, C, const IS_DATAGRAM: bool, const IS_NAMED: bool>(
     cx: &mut Context<'_>,
     service: &mut S,
     codec: &C,
@@ -380,9 +381,11 @@ where
     S: Service,
     C: Codec + ?Sized,
 {
-    let like = (frame, message);
+    let predicted = (frame, message);
     if !IS_NAMED && !message.name.is_empty() {
-        return serve_alike::<S, C, IS_DATAGRAM, true>(cx, service, codec, slot, like, input);
+        return serve_predicted::<S, C, IS_DATAGRAM, true>(
+            cx, service, codec, slot, predicted, input,
+        );
     }
     let Some(template) = FrameTemplate::expect(codec, frame, message) else {
         return input;
@@ -456,7 +459,7 @@ fn refuse_input<C: Codec + ?Sized>(
 pub(super) fn stop(core: &mut Core, slot: usize, rest: &[u8], flow: Flow) {
     match flow {
         Flow::Close(reason) => core.sessions.close(slot, reason),
-        Flow::Continue => keep_tail(core, slot, rest),
+        Flow::Continue => keep_partial(core, slot, rest),
         Flow::Stop => pause(core, slot, rest),
     }
 }
@@ -475,7 +478,7 @@ pub(super) fn fail(core: &mut Core, slot: usize, error: &io::Error) {
 }
 
 /// From this length on an unfinished frame is read into its own buffer instead of the lane's.
-pub(super) const TAIL_DIRECT_BYTES: usize = 16 * 1024;
+pub(super) const PARTIAL_DIRECT_BYTES: usize = 16 * 1024;
 
 /// An output from here on is charged before the turn ends: a turn may give such a one to each of many sessions.
 const LARGE_OUTPUT_BYTES: usize = 256 * 1024;

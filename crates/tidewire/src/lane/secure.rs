@@ -25,7 +25,7 @@ impl<S: Service> Lane<S> {
 
     /// Sees to what the layers of a session hold that was read.
     #[cold]
-    pub(super) fn settle_layers(&mut self, slot: usize) {
+    pub(super) fn note_layers_read(&mut self, slot: usize) {
         let stream = &mut self.core.sessions[slot].stream;
         let wakes = stream.wake();
         if stream.pending_bytes() > 0 {

@@ -6,7 +6,7 @@
 //! process a look is a glance at two counters, and a peer that need not be rung makes no system call either.
 //!
 //! Approach: by default ([`Spin::Adaptive`]) a lane looks at its in-process connections that just read something, for
-//! [`ADAPTIVE_NS`] at most, and remembers whether anything came ([`Patience`]). Every look in vain doubles the number of
+//! [`ADAPTIVE_NS`] at most, and remembers whether anything came ([`SpinBackoff`]). Every look in vain doubles the number of
 //! times that it then sleeps at once, up to [`PASSES_MAX`]; every one that found something halves it. So two lanes that
 //! exchange messages never sleep, and those whose work comes now and then, or whose peer shares their core, spend a
 //! thousandth of their waits on finding out whether that has changed.
@@ -54,14 +54,14 @@ impl Spin {
 
 /// How often it has been worth looking for work.
 #[derive(Debug, Default)]
-pub(super) struct Patience {
+pub(super) struct SpinBackoff {
     /// Times to sleep at once before the next look.
     left: u32,
     /// How many there were, or would be, after a look in vain.
     passes: u32,
 }
 
-impl Patience {
+impl SpinBackoff {
     /// Whether to look this time.
     fn may_look(&mut self) -> bool {
         let may_look = self.left == 0;
@@ -97,7 +97,7 @@ impl<S: Service> Lane<S> {
             && self.core.sessions.resumed.is_empty();
         let look = if idle { self.next_look() } else { None };
         // One that will look for work awhile does not ask to be rung yet.
-        let idle = !self.settle_awake(idle && look.is_none()) && idle;
+        let idle = !self.finish_turn_of_awake(idle && look.is_none()) && idle;
         if !idle {
             return Ok(self.poll(Some(Duration::ZERO))?);
         }
@@ -134,7 +134,9 @@ impl<S: Service> Lane<S> {
                 time_ns,
                 everywhere: true,
             }),
-            Spin::Adaptive if !self.core.sessions.awake.is_empty() && self.patience.may_look() => {
+            Spin::Adaptive
+                if !self.core.sessions.awake.is_empty() && self.spin_backoff.may_look() =>
+            {
                 Some(Look {
                     time_ns: ADAPTIVE_NS,
                     everywhere: false,
@@ -159,10 +161,10 @@ impl<S: Service> Lane<S> {
             found = found
                 || self.core.has_messages()
                 || self.service.has_work()
-                || self.settle_awake(false);
+                || self.finish_turn_of_awake(false);
             let is_over = !found && now_ns() >= end_ns;
             // What came while the lane announced its sleep counts as found by the look.
-            found = found || (is_over && self.settle_awake(true));
+            found = found || (is_over && self.finish_turn_of_awake(true));
             if found || is_over {
                 self.end_look(look, found)?;
                 return Ok(found);
@@ -185,7 +187,7 @@ impl<S: Service> Lane<S> {
         if look.everywhere {
             return Ok(());
         }
-        self.patience.note(found);
+        self.spin_backoff.note(found);
         if found {
             // Sockets have their turn as in any other.
             self.poll(Some(Duration::ZERO))?;
@@ -195,7 +197,7 @@ impl<S: Service> Lane<S> {
 
     /// Looks at the sessions that read without being told. Returns whether there is something to read; if not and the
     /// lane sleeps, they will be told again.
-    fn settle_awake(&mut self, sleeps: bool) -> bool {
+    fn finish_turn_of_awake(&mut self, sleeps: bool) -> bool {
         let LaneSessions { slab, awake, .. } = &mut self.core.sessions;
         let ready = &mut self.ready;
         let mut found = false;
@@ -203,7 +205,7 @@ impl<S: Service> Lane<S> {
             let Some(session) = slab.get_mut(*slot) else {
                 return false;
             };
-            if session.stream.settle(sleeps && !found) {
+            if session.stream.finish_turn(sleeps && !found) {
                 found = true;
                 ready.push(*slot);
             }
@@ -231,13 +233,13 @@ mod tests {
 
     #[test]
     fn what_is_in_vain_is_tried_ever_less_and_what_is_not_always() {
-        let mut patience = Patience::default();
+        let mut backoff = SpinBackoff::default();
         let mut waits_until_the_next_look = || {
             let mut waits = 1;
-            while !patience.may_look() {
+            while !backoff.may_look() {
                 waits += 1;
             }
-            patience.note(false);
+            backoff.note(false);
             waits
         };
         let in_vain: Vec<u32> = (0..12).map(|_| waits_until_the_next_look()).collect();
@@ -245,13 +247,13 @@ mod tests {
         assert_eq!(in_vain[11], PASSES_MAX + 1, "no less often than this");
 
         // The next one finds something, and from then on all do.
-        while !patience.may_look() {}
+        while !backoff.may_look() {}
         for _ in 0..20 {
-            patience.note(true);
-            assert!(patience.may_look());
+            backoff.note(true);
+            assert!(backoff.may_look());
         }
-        patience.note(false);
-        assert!(!patience.may_look() && patience.may_look(), "as at first");
+        backoff.note(false);
+        assert!(!backoff.may_look() && backoff.may_look(), "as at first");
     }
 
     #[test]

@@ -19,7 +19,7 @@ pub(crate) struct MessageQueue {
 impl Default for MessageQueue {
     fn default() -> Self {
         Self {
-            messages: VecDeque::with_capacity(PLACES_FIRST),
+            messages: VecDeque::with_capacity(CAPACITY_FIRST),
             unreserved: 0,
             batch_bytes: 0,
             held_bytes: 0,
@@ -68,7 +68,7 @@ impl MessageQueue {
 
     /// Gives back the memory of a flood that is over.
     pub(super) fn shrink(&mut self) {
-        if self.is_empty() && self.messages.capacity() > PLACES_KEPT {
+        if self.is_empty() && self.messages.capacity() > CAPACITY_KEPT {
             *self = Self::default();
         }
     }
@@ -102,7 +102,7 @@ pub(super) const UNRESERVED_MAX: usize = 1024;
 pub(super) const BATCH_BYTES_MAX: usize = 2 << 20;
 
 /// Places of a new queue, 12 KiB: more than a turn of most lanes takes.
-const PLACES_FIRST: usize = 256;
+const CAPACITY_FIRST: usize = 256;
 
 /// Most places that an empty queue keeps, 384 KiB.
-const PLACES_KEPT: usize = 8192;
+const CAPACITY_KEPT: usize = 8192;

@@ -212,7 +212,7 @@ impl Place<'_> {
             return self.apart(output, bytes, sent);
         }
         if let Some(packing) = &mut self.packing {
-            packing.settle(bytes.len());
+            packing.end_appending(bytes.len());
         }
         if bytes.len() > self.full_above {
             bytes = self.make_room(bytes);

@@ -217,7 +217,7 @@ impl LaneSessions {
         let output = self.output_mut(slot);
         (output.bytes, output.packing) = (bytes, packing);
         if let Some(packing) = &mut output.packing {
-            packing.settle(output.bytes.len());
+            packing.end_appending(output.bytes.len());
         }
     }
 

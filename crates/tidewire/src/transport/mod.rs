@@ -17,7 +17,7 @@
 //! - [`step_bytes`](Transport::step_bytes): where writing costs no system call, the lane reads in small steps and writes after
 //!   each, so that the peer begins with the first answers while the lane is at the next ones.
 //! - A transport whose reports cost its peer something may ask, by [`is_awake`](Transport::is_awake), to be called
-//!   with [`settle`](Transport::settle) at the end of every turn, and do without reports until the lane sleeps.
+//!   with [`finish_turn`](Transport::finish_turn) at the end of every turn, and do without reports until the lane sleeps.
 //!
 //! - Where layers stand over a socket ([`layer`]), [`secure`](Transport::secure) goes on with their handshakes until the transport
 //!   [is secured](Transport::is_secured); nothing else is read or written before. A write may accept more than the socket takes:
@@ -160,7 +160,7 @@ pub(crate) trait Transport: AsFd {
     }
 
     /// The turn is over, and the lane is about to sleep or not. Returns whether there is something to read first.
-    fn settle(&mut self, sleeps: bool) -> bool {
+    fn finish_turn(&mut self, sleeps: bool) -> bool {
         let _ = sleeps;
         false
     }
@@ -404,8 +404,8 @@ impl Transport for Carrier {
     }
 
     #[inline]
-    fn settle(&mut self, sleeps: bool) -> bool {
-        each!(self, stream => stream.settle(sleeps))
+    fn finish_turn(&mut self, sleeps: bool) -> bool {
+        each!(self, stream => stream.finish_turn(sleeps))
     }
 
     #[inline]

@@ -2,10 +2,10 @@
 //!
 //! Problem: frames share datagrams, because a datagram costs far more than a frame, but none is cut in two, since
 //! datagrams get lost. Approach: an output is filled frame by frame as for a stream, and beside it is kept where a datagram
-//! must end because the next frame would not fit: as stretches of datagrams of one size, which is how the kernel takes them.
+//! must end because the next frame would not fit: as runs of datagrams of one size, which is how the kernel takes them.
 //! Nothing may lie between neighbours, for they are handed over in one piece. Frames of one size need not be noted one by
 //! one: whoever appends them asks once how far that may go ([`Packing::appendable`]), and says afterwards how far it went
-//! ([`Packing::settle`]).
+//! ([`Packing::end_appending`]).
 //!
 //! Rejected: keeping the end of every frame and packing when it is sent, which costs a list as long as there are
 //! frames for the same result; and finding the ends by decoding, which does not work for frames that only the datagram
@@ -20,8 +20,8 @@ pub(crate) struct Packing {
     bytes_max: usize,
     /// Every frame is a datagram of its own.
     is_single: bool,
-    /// Datagrams that are full, in order. The first stretch begins where those of before end.
-    full: Vec<Stretch>,
+    /// Datagrams that are full, in order. The first run begins where those of before end.
+    full: Vec<SegmentRun>,
     /// Stretches before this one were sent.
     next: usize,
     /// Where the datagram begins that may still be filled up.
@@ -29,12 +29,12 @@ pub(crate) struct Packing {
     /// Where the last frame ends that was noted.
     end: usize,
     /// What comes behind `end` without being noted are frames of so many bytes, which do not pass the border.
-    alike_bytes: usize,
+    appended_frame_bytes: usize,
 }
 
 /// Neighbouring datagrams of the same size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Stretch {
+struct SegmentRun {
     datagram_bytes: usize,
     /// Where the last of them ends.
     end: usize,
@@ -58,7 +58,7 @@ impl Packing {
             next: 0,
             start: 0,
             end: 0,
-            alike_bytes: 0,
+            appended_frame_bytes: 0,
         }
     }
 
@@ -95,12 +95,12 @@ impl Packing {
     }
 
     /// Frames of so many bytes may now be appended behind the last one that was noted, as long as the output has no more
-    /// bytes than this before each of them; nothing if each must be noted. Then comes [`Packing::settle`].
+    /// bytes than this before each of them; nothing if each must be noted. Then comes [`Packing::end_appending`].
     pub(crate) fn appendable(&mut self, frame_bytes: usize) -> Option<usize> {
         if frame_bytes == 0 {
             return None;
         }
-        self.alike_bytes = frame_bytes;
+        self.appended_frame_bytes = frame_bytes;
         if self.is_single {
             return Some(usize::MAX);
         }
@@ -111,17 +111,17 @@ impl Packing {
     /// Frames were appended as [`Packing::appendable`] allows, up to here, and another of their size follows them, to begin
     /// the next datagram if it does not fit. Returns how far it goes on then.
     pub(crate) fn next_appendable(&mut self, end: usize) -> Option<usize> {
-        self.settle(end);
-        if end > self.start && end - self.start + self.alike_bytes > self.bytes_max {
+        self.end_appending(end);
+        if end > self.start && end - self.start + self.appended_frame_bytes > self.bytes_max {
             self.fill(end - self.start, end);
         }
-        self.appendable(self.alike_bytes)
+        self.appendable(self.appended_frame_bytes)
     }
 
     /// Frames were appended as [`Packing::appendable`] allows, up to here.
-    pub(crate) fn settle(&mut self, end: usize) {
+    pub(crate) fn end_appending(&mut self, end: usize) {
         if self.is_single && end > self.end {
-            self.fill(self.alike_bytes, end);
+            self.fill(self.appended_frame_bytes, end);
         }
         self.end = end;
     }
@@ -144,7 +144,7 @@ impl Packing {
         self.start = end;
         match self.full[self.next..].last_mut() {
             Some(last) if last.datagram_bytes == datagram_bytes => last.end = end,
-            _ => self.full.push(Stretch {
+            _ => self.full.push(SegmentRun {
                 datagram_bytes,
                 end,
             }),
@@ -153,16 +153,16 @@ impl Packing {
 
     /// What to send next, if `sent` bytes of the output went and it is not empty.
     pub(crate) fn run(&self, sent: usize) -> Option<Run> {
-        let open = (self.end > self.start).then(|| Stretch {
+        let open = (self.end > self.start).then(|| SegmentRun {
             datagram_bytes: self.end - self.start,
             end: self.end,
         });
-        let mut stretches = self.full[self.next..].iter().copied().chain(open);
-        let first = stretches.next()?;
+        let mut runs = self.full[self.next..].iter().copied().chain(open);
+        let first = runs.next()?;
         let (segment_bytes, mut end) = (first.datagram_bytes, first.end);
         debug_assert!((end - sent).is_multiple_of(segment_bytes));
-        // One more may be smaller, or may still be filled up; all others of this size are in the stretch.
-        if let Some(next) = stretches.next()
+        // One more may be smaller, or may still be filled up; all others of this size are in the run.
+        if let Some(next) = runs.next()
             && next.datagram_bytes <= segment_bytes
         {
             end += next.datagram_bytes;
@@ -172,13 +172,13 @@ impl Packing {
 
     /// So many datagrams went behind the first `sent` bytes. Returns where the next one begins.
     pub(crate) fn consume(&mut self, mut sent: usize, mut datagrams: usize) -> usize {
-        while let Some(stretch) = self.full.get(self.next) {
-            let count = (stretch.end - sent) / stretch.datagram_bytes;
+        while let Some(run) = self.full.get(self.next) {
+            let count = (run.end - sent) / run.datagram_bytes;
             if datagrams < count {
-                return sent + datagrams * stretch.datagram_bytes;
+                return sent + datagrams * run.datagram_bytes;
             }
             datagrams -= count;
-            sent = stretch.end;
+            sent = run.end;
             self.next += 1;
         }
         if datagrams > 0 {
@@ -191,8 +191,8 @@ impl Packing {
     pub(crate) fn shift(&mut self, bytes: usize) {
         self.full.drain(..self.next);
         self.next = 0;
-        for stretch in &mut self.full {
-            stretch.end -= bytes;
+        for run in &mut self.full {
+            run.end -= bytes;
         }
         self.start -= bytes;
         self.end -= bytes;
@@ -312,7 +312,7 @@ mod tests {
         let mut random = fastrand::Rng::with_seed(3);
         for (name, at_once) in [("tw1", 1), ("tw1", 3), ("raw", 1), ("raw", 3)] {
             let (_, mut noted) = packing(name, 40);
-            let (_, mut alike) = packing(name, 40);
+            let (_, mut by_size) = packing(name, 40);
             let (mut length, mut sent, mut unnoted) = (0, 0, 0);
             for _ in 0..2_000 {
                 let (frame_bytes, count) = (random.usize(0..50), random.usize(1..10));
@@ -323,31 +323,31 @@ mod tests {
                     noted.handle_frame(length);
                     // Whether it fits is asked when the output has no room, too.
                     if length_max.is_some() && random.bool() {
-                        length_max = alike.next_appendable(before);
+                        length_max = by_size.next_appendable(before);
                     }
                     if length_max.is_some_and(|max| before <= max) {
                         unnoted += 1;
                         continue;
                     }
-                    alike.settle(before);
-                    alike.handle_frame(length);
-                    length_max = alike.appendable(frame_bytes);
+                    by_size.end_appending(before);
+                    by_size.handle_frame(length);
+                    length_max = by_size.appendable(frame_bytes);
                 }
-                alike.settle(length);
+                by_size.end_appending(length);
                 while random.bool()
                     && let Some(run) = noted.run(sent)
                 {
-                    assert_eq!(alike.run(sent), Some(run));
+                    assert_eq!(by_size.run(sent), Some(run));
                     let datagrams = (run.end - sent).div_ceil(run.segment_bytes);
                     let taken = datagrams.min(at_once);
                     let next = noted.consume(sent, taken);
-                    assert_eq!(alike.consume(sent, taken), next);
+                    assert_eq!(by_size.consume(sent, taken), next);
                     assert_eq!(next, run.end.min(sent + taken * run.segment_bytes));
                     sent = next;
                 }
                 if random.u8(..) < 30 {
                     noted.shift(sent);
-                    alike.shift(sent);
+                    by_size.shift(sent);
                     (length, sent) = (length - sent, 0);
                 }
             }

@@ -246,7 +246,7 @@ impl Transport for InprocStream {
         self.awake
     }
 
-    fn settle(&mut self, sleeps: bool) -> bool {
+    fn finish_turn(&mut self, sleeps: bool) -> bool {
         // With reading not announced this is a look at two counters.
         if self.awake && self.wanted.is_readable() && self.ring.readable().is_ok() {
             return true;
@@ -347,16 +347,16 @@ mod tests {
             scene.far.write(b"more").unwrap();
             assert_eq!(scene.reported(), None, "it was rung although awake");
             // Busy with others, the lane looks by itself.
-            assert!(scene.near.settle(false));
+            assert!(scene.near.finish_turn(false));
             assert_eq!(scene.read(), 4);
         }
-        assert!(!scene.near.settle(false));
+        assert!(!scene.near.finish_turn(false));
         scene.far.write(b"more").unwrap();
         assert_eq!(scene.reported(), None, "it was rung although awake");
         // What came before it sleeps keeps it awake, what comes after wakes it.
-        assert!(scene.near.settle(true));
+        assert!(scene.near.finish_turn(true));
         assert_eq!(scene.read(), 4);
-        assert!(!scene.near.settle(true) && !scene.near.is_awake());
+        assert!(!scene.near.finish_turn(true) && !scene.near.is_awake());
         assert_eq!(scene.reported(), None);
         scene.wake();
     }
@@ -366,7 +366,7 @@ mod tests {
         for sleeps in [false, true] {
             let mut scene = Scene::set();
             scene.wake();
-            scene.near.settle(sleeps);
+            scene.near.finish_turn(sleeps);
             scene.far.write(b"bye").unwrap();
             let Scene { far, .. } = &scene;
             far.shutdown_write().unwrap();
@@ -374,7 +374,7 @@ mod tests {
                 let event = scene.reported().unwrap();
                 assert!(scene.near.admit(event).readable);
             } else {
-                assert!(scene.near.settle(false));
+                assert!(scene.near.finish_turn(false));
             }
             assert_eq!(scene.read(), 3);
             assert_eq!(scene.near.read(&mut [0; 8]).unwrap(), 0);
@@ -389,7 +389,7 @@ mod tests {
         while near.write(&[0; 4096]).is_ok() {}
         near.watch(&mut **poller, Token(7), Interest::WRITE)
             .unwrap();
-        assert!(!near.settle(true));
+        assert!(!near.finish_turn(true));
         scene.far.write(b"unheard").unwrap();
         assert_eq!(scene.reported(), None);
         scene.far.read(&mut [0; 65_536]).unwrap();

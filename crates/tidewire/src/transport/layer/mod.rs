@@ -178,7 +178,7 @@ impl Transport for LayeredStream {
         self.is_awake
     }
 
-    fn settle(&mut self, _sleeps: bool) -> bool {
+    fn finish_turn(&mut self, _sleeps: bool) -> bool {
         self.is_awake = self.has_news();
         self.is_awake && self.is_read
     }

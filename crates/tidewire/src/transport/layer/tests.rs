@@ -87,13 +87,13 @@ fn plaintext_that_is_left_keeps_the_stream_awake_while_it_is_read() {
     far.is_read = true;
     assert_eq!(far.read(&mut [0; 600]).unwrap(), 600);
     assert!(far.wake() && !far.wake(), "it is told once");
-    assert!(far.is_awake() && far.settle(true));
+    assert!(far.is_awake() && far.finish_turn(true));
     far.is_read = false;
-    assert!(!far.settle(true), "nobody reads");
+    assert!(!far.finish_turn(true), "nobody reads");
     assert!(far.is_awake(), "but it is looked at when somebody does");
     far.is_read = true;
     assert_eq!(far.read(&mut [0; 600]).unwrap(), 400);
-    assert!(!far.settle(true) && !far.is_awake());
+    assert!(!far.finish_turn(true) && !far.is_awake());
 }
 
 #[test]
@@ -162,9 +162,9 @@ fn the_end_of_layers_is_noticed_although_the_socket_goes_on() {
     let mut buffer = [0; 1_000];
     assert_eq!(far.read(&mut buffer).unwrap(), 4);
     assert!(far.is_dry && !far.is_dry_after_short_read());
-    assert!(far.wake() && far.settle(true));
+    assert!(far.wake() && far.finish_turn(true));
     assert_eq!(far.read(&mut buffer).unwrap(), 0);
-    assert!(!far.settle(true) && !far.is_awake(), "it is told once");
+    assert!(!far.finish_turn(true) && !far.is_awake(), "it is told once");
 }
 
 #[test]
