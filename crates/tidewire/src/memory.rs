@@ -51,7 +51,7 @@ impl Pressure {
     }
 }
 
-/// What all lanes of a server hold together.
+/// The bytes that all lanes of a server hold together.
 #[derive(Debug)]
 pub(crate) struct MemoryAccount {
     bytes_max: usize,

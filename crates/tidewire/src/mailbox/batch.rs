@@ -5,8 +5,8 @@ use crossbeam_queue::ArrayQueue;
 use crate::observe::LaneCounters;
 use crate::session::SessionId;
 
-/// Buffers for batches. Those of a lane that mostly sends would otherwise all end up with lanes that mostly receive,
-/// and every batch would be allocated anew. Touched once per batch.
+/// Buffers for batches, shared by all lanes. Without it the buffers of a lane that mostly sends would all end at lanes that
+/// mostly receive, and every batch would be allocated anew. A lane uses it once per batch.
 #[derive(Debug)]
 pub(crate) struct SpareBatches {
     queue: ArrayQueue<Vec<u8>>,
@@ -27,11 +27,11 @@ impl SpareBatches {
             .unwrap_or_else(|| Vec::with_capacity(BATCH_RESERVE_BYTES))
     }
 
-    /// Takes a buffer back, unless it grew large or enough are kept.
+    /// Keeps a buffer, unless it grew large or enough buffers are kept.
     pub(crate) fn put(&self, mut batch: Vec<u8>) {
         if batch.capacity() <= 4 * BATCH_RESERVE_BYTES {
             batch.clear();
-            // A full queue means that enough are kept; this one is freed.
+            // If the queue is full, enough buffers are kept, and this one is freed.
             let _ = self.queue.push(batch);
         }
     }
@@ -42,7 +42,7 @@ impl SpareBatches {
 pub(crate) enum BatchEntry<'a> {
     /// A frame for every member of a room.
     Room { alias: u16, frame: &'a [u8] },
-    /// The same, of a message that the room's history has under this number.
+    /// A frame for every member of a room. The room's history has its message under this number.
     Recorded {
         alias: u16,
         number: u64,
@@ -50,7 +50,7 @@ pub(crate) enum BatchEntry<'a> {
     },
     /// A frame for one session.
     Session { id: SessionId, frame: &'a [u8] },
-    /// A session that is to leave a room.
+    /// A session that must leave a room.
     Remove { id: SessionId, alias: u16 },
 }
 
@@ -112,7 +112,7 @@ impl<'a> BatchEntry<'a> {
     }
 }
 
-/// Counts the messages of a batch that nobody will take.
+/// Counts the messages of a batch that will not be delivered.
 pub(super) fn count_undelivered(mut batch: &[u8], counters: &LaneCounters) {
     let mut messages = 0;
     while BatchEntry::decode(&mut batch).is_some() {
@@ -127,11 +127,11 @@ const SPARE_BATCHES_MAX: usize = 64;
 /// First capacity of a batch: a turn's worth of small messages.
 const BATCH_RESERVE_BYTES: usize = 64 * 1024;
 
-/// A target with these upper bits is a room; session generations never reach them, nor the next two.
+/// A target with these upper bits is a room. The numbers of sessions never reach them, nor the next two.
 const ROOM_TARGET: u64 = 0xFFFF_FFFF_FFFF_0000;
-/// That of a room whose history has the message.
+/// The target is a room whose history has the message.
 const RECORDED_TARGET: u64 = 0xFFFF_FFFF_FFFE_0000;
-/// That of a room which a session is to leave.
+/// The target is a room that a session must leave.
 const REMOVE_TARGET: u64 = 0xFFFF_FFFF_FFFD_0000;
 const ROOM_TARGET_MASK: u64 = 0xFFFF_FFFF_FFFF_0000;
 

@@ -9,23 +9,23 @@ use tidewire_proto::error::EncodeError;
 use super::{BatchEntry, LaneMessage, Mailbox, SpareBatches};
 use crate::session::{LaneSessions, SendError, SessionId, encode_within};
 
-/// The lanes of a server, as each of them knows the others.
+/// The lanes of a server, as each of them sees the others.
 #[derive(Debug, Default)]
 pub(crate) struct Lanes {
     /// The mailboxes of all lanes of the server, in the order of their numbers.
     mailboxes: OnceLock<Vec<Arc<Mailbox>>>,
-    /// Emptied batches on their way back from the lanes that received them to those that send.
+    /// Emptied batches of lanes that received them, for lanes that send.
     pub(crate) spare_batches: SpareBatches,
-    /// The lanes of which no more mail comes.
+    /// The lanes that will post no more messages.
     pub(crate) silent: SilentLanes,
 }
 
-/// Which lanes of a server will post nothing more.
+/// The lanes of a server that will post no more messages, one bit each.
 #[derive(Debug, Default)]
 pub(crate) struct SilentLanes(AtomicU64);
 
 impl SilentLanes {
-    /// Notes that a lane has posted its last batch, or that nobody is to wait for it.
+    /// Notes that a lane has posted its last batch, or that no lane must wait for it.
     pub(crate) fn note(&self, lane: usize) {
         self.0.fetch_or(1 << lane, Ordering::SeqCst);
     }
@@ -78,7 +78,7 @@ impl Exchange {
         }
     }
 
-    /// Appends frames to the output of any session of the server but the one whose messages are handled.
+    /// Appends frames to the output of any session of the server, except the one whose message is being handled.
     #[inline(always)]
     pub(crate) fn send_to(
         &mut self,
@@ -109,7 +109,7 @@ impl Exchange {
         )
     }
 
-    /// Adds an entry to what this turn sends to another lane.
+    /// Adds an entry to this turn's batch for another lane.
     pub(crate) fn batch(&mut self, lane: usize, entry: &BatchEntry<'_>) {
         if self.batches.len() <= lane {
             self.batches.resize_with(lane + 1, Vec::new);
@@ -123,7 +123,7 @@ impl Exchange {
         self.batch_bytes += batch.capacity() - before;
     }
 
-    /// Memory of what waits for other lanes, and of what they have left here.
+    /// Memory of the batches for other lanes, and of the frames that they have posted here.
     #[inline]
     pub(crate) fn held_bytes(&self) -> usize {
         self.batch_bytes + self.mailbox.held_bytes()
@@ -139,7 +139,7 @@ impl Exchange {
         }
     }
 
-    /// Posts what this turn collected for other lanes. What finds a full mailbox stays and grows.
+    /// Posts this turn's batches to other lanes. A batch that finds a full mailbox stays and grows.
     pub(crate) fn post_batches(&mut self) {
         let Some(lanes) = self.lanes.get() else {
             return;
@@ -162,19 +162,19 @@ impl Exchange {
         }
     }
 
-    /// Whether there is something for other lanes that has not been posted.
+    /// Whether a batch for another lane has not been posted.
     pub(crate) fn has_batches(&self) -> bool {
         self.batches.iter().any(|batch| !batch.is_empty())
     }
 
-    /// Whether another lane is so far behind that reading must wait for it.
+    /// Whether another lane is so far behind that this lane must not read.
     pub(crate) fn is_backed_up(&self) -> bool {
         self.batches
             .iter()
             .any(|batch| batch.len() > UNPOSTED_BYTES_MAX)
     }
 
-    /// Counts what was collected for other lanes and can be posted no more.
+    /// Counts the messages for other lanes that can no longer be posted, and drops them.
     pub(crate) fn discard_batches(&mut self) {
         for batch in &mut self.batches {
             self.mailbox.count_batch_undelivered(batch);
@@ -183,5 +183,5 @@ impl Exchange {
     }
 }
 
-/// Bytes waiting for another lane above which reading stops. 2 MiB is many turns' worth.
+/// Bytes that wait for another lane, above which reading stops. 2 MiB are the work of many turns.
 const UNPOSTED_BYTES_MAX: usize = 2 << 20;

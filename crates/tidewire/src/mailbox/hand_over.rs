@@ -1,4 +1,4 @@
-//! Why a message was not left for a lane.
+//! The error of a message that was not queued for a client's lane.
 
 use thiserror::Error;
 use tidewire_proto::error::EncodeError;
@@ -17,10 +17,10 @@ use tidewire_proto::error::EncodeError;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum HandOverError {
-    /// The queue to the lane is full; try again.
+    /// The queue to the lane is full. Try again.
     #[error("the client's queue is full")]
     QueueFull,
-    /// The client ended.
+    /// The client has ended.
     #[error("the client has ended")]
     Ended,
     /// The codec cannot express the message, or it is larger than what both sides take.

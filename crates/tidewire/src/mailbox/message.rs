@@ -1,4 +1,4 @@
-//! The one type of everything that other threads have for a lane.
+//! The type of all messages of other threads for a lane.
 
 use std::sync::Arc;
 
@@ -8,13 +8,13 @@ use crate::observe::LaneCounters;
 use crate::session::{Answer, SessionCard, SessionId, Share};
 use crate::transport::{Arrival, Carrier, StreamListener};
 
-/// A message in the mailbox of a lane. What is rare and large is boxed, so that every place in the queue is as small as
+/// A message in the mailbox of a lane. Rare and large variants are boxed, so that an entry of the queue is as small as
 /// an answer.
 #[derive(Debug)]
 pub(crate) enum LaneMessage {
     /// The answer to a request that was deferred.
     Answer(Answer),
-    /// A frame for one session, which has taken room for it.
+    /// A frame for one session. The sender has reserved room in the session's queue.
     Send {
         card: Arc<SessionCard>,
         frame: Vec<u8>,
@@ -22,37 +22,35 @@ pub(crate) enum LaneMessage {
     /// The end of one session.
     Close {
         id: SessionId,
-        /// What its peer is told.
+        /// The farewell for its peer.
         farewell: Option<Box<Farewell>>,
     },
-    /// One session is to be read, or not, as its [`SessionCard`] says.
+    /// The reading of one session is paused or resumed. Its [`SessionCard`] says which.
     Reading { id: SessionId },
     /// A frame for all sessions that its predicate chooses.
     Broadcast(Share),
-    /// Encoded [entries](super::BatchEntry): what a turn of another lane has for sessions and rooms of this one.
+    /// Encoded [entries](super::BatchEntry) for sessions and rooms of this lane, from one turn of another lane.
     Batch(Vec<u8>),
-    /// A connection accepted by another lane; the session limiter has counted it already.
+    /// A connection that another lane accepted. The session limiter has counted it already.
     Adopt(Box<Arrival>),
-    /// A connection from within the process, to be counted and placed by the lane that accepts.
+    /// A connection from within the process. The lane that accepts counts it and chooses its lane.
     Arrive { stream: Carrier },
     /// A listener of a lane that ended while its server goes on.
     Listen(Box<StreamListener>),
-    /// A server has taken the connection that waited under this number.
+    /// A server has taken the connection with this ticket.
     Placed { ticket: u64 },
-    /// Stop accepting, tell the peers, and stop when they are gone or at this time.
+    /// Stop accepting, tell the peers, and stop when all sessions have ended, or at this time.
     Drain { deadline_ns: u64 },
     /// Stop at once.
     Stop,
 }
 
 impl LaneMessage {
-    /// Memory that a message takes beside its frame until the lane takes it: without it, a million frames of one byte
-    /// would count as one mebibyte.
+    /// Memory that a message takes beside its frame. Without it, a million frames of one byte would count as one mebibyte.
     pub(crate) const OVERHEAD_BYTES: usize = 64;
 
-    /// Whether its sender took room for it before, so that it always finds a place: an answer has that of its request, a
-    /// frame the bytes of its session, a broadcast its bytes, a session is closed once, and one message is under way for it
-    /// that tells whether to read it.
+    /// Whether its sender reserved a place before, so that the mailbox always admits it. An answer has the place of its request.
+    /// A frame and a broadcast have reserved their bytes. A session is closed once, and has one message about reading at a time.
     pub(super) fn is_reserved(&self) -> bool {
         match self {
             Self::Answer(_)
@@ -87,13 +85,13 @@ impl LaneMessage {
         }
     }
 
-    /// Counts a message that its lane, which has ended, did not take.
+    /// Counts a message that its lane did not take before its end.
     pub(super) fn count_undelivered(&self, counters: &LaneCounters) {
         match self {
             Self::Answer(_) => counters.deferred_undelivered.add_shared(1),
             Self::Send { .. } => counters.sends_undelivered.add_shared(1),
             Self::Batch(batch) => super::batch::count_undelivered(batch, counters),
-            // The session has ended as it should, a broadcast reports it itself, and the rest is no message of a session.
+            // The session has ended anyway, a broadcast reports it itself, and the others are no messages of a session.
             Self::Close { .. }
             | Self::Reading { .. }
             | Self::Broadcast(_)

@@ -7,17 +7,17 @@
 //! ```
 //!
 //! Messages of one thread are taken in the order in which it posted them. The queue has no size of its own. It is bounded
-//! because every message has its place before it is posted, or finds one of a fixed number of places: see
-//! [`LaneMessage::is_reserved`]. A message that finds none goes back to its sender.
+//! because every message has reserved its place before it is posted, or needs one of a fixed number of places: see
+//! [`LaneMessage::is_reserved`]. A message without a place goes back to its sender.
 //!
-//! The queue is a list under a lock. A sender holds the lock to append one message, and the lane once a turn to take the
-//! whole list, which it exchanges for an empty one; so nothing is allocated, and a message costs less than in a lock-free
-//! queue. The end of the lane is noted under the same lock: what was posted before is in the list when the lane looks for
-//! the last time, and nothing comes after. See `docs/decisions/0004-one-mailbox.md`.
+//! The queue is a list under a lock. A sender holds the lock to append one message. The lane holds it once a turn to exchange
+//! the whole list for an empty one. So nothing is allocated, and a message costs less than in a lock-free queue. The end of the
+//! lane is noted under the same lock: messages posted before are in the list when the lane takes it for the last time, and no
+//! message comes later. See `docs/decisions/0004-one-mailbox.md`.
 //!
-//! Lanes do not send each other single messages: what a turn produced for another lane is collected in one
-//! buffer and posted once. A batch that finds the mailbox full stays with its sender and grows; when it is too
-//! large the sender reads no more from its own sessions until it is gone, so that nothing is dropped.
+//! Lanes do not send each other single messages: a lane collects a turn's messages for another lane in one
+//! buffer and posts it once. A batch that finds the mailbox full stays with its sender and grows. When it is too
+//! large, the sender does not read from its own sessions until the batch is posted, so that nothing is dropped.
 
 mod batch;
 mod exchange;
@@ -41,15 +41,15 @@ pub(crate) use queue::MessageQueue;
 use crate::observe::LaneCounters;
 use crate::transport::inproc::Party;
 
-/// What other threads hold of a lane.
+/// The way into a lane for other threads. See the module.
 #[derive(Debug)]
 pub(crate) struct Mailbox {
     queue: CachePadded<Mutex<MessageQueue>>,
-    /// Whether the queue has messages, for the lane to see without the lock. Written under it.
+    /// Whether the queue has messages. It is written under the lock, and the lane reads it without the lock.
     has_messages: AtomicBool,
     /// Memory of the frames in the queue, for the lane's account. Written under the lock.
     held_bytes: AtomicUsize,
-    /// The lane has ended; nobody will take what is posted. Written under the lock.
+    /// The lane has ended and takes no more messages. Written under the lock.
     retired: AtomicBool,
     pub(crate) waker: Arc<LaneWaker>,
     counters: Arc<CachePadded<LaneCounters>>,
@@ -67,8 +67,8 @@ impl Mailbox {
         }))
     }
 
-    /// Leaves a message and wakes the lane if it sleeps. Gives the message back if the lane has ended, or if the message
-    /// has reserved no place and finds none.
+    /// Posts a message and wakes the lane if it sleeps. Gives the message back if the lane has ended, or if the message
+    /// has reserved no place and there is none.
     pub(crate) fn post(&self, message: LaneMessage) -> Result<(), LaneMessage> {
         let mut queue = self.lock();
         if self.is_retired() || !queue.admits(&message) {
@@ -84,7 +84,7 @@ impl Mailbox {
         Ok(())
     }
 
-    /// Moves all messages behind those in `taken`. Only for the lane.
+    /// Moves all messages to the end of `taken`. Only the lane calls it.
     pub(crate) fn take_all(&self, taken: &mut MessageQueue) {
         if self.is_empty() {
             return;
@@ -96,7 +96,7 @@ impl Mailbox {
         self.held_bytes.store(0, Ordering::Relaxed);
     }
 
-    /// Whether nothing was posted. The waker orders this against a message that comes while the lane falls asleep.
+    /// Whether the queue is empty. The waker orders this check against a message that comes while the lane falls asleep.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         !self.has_messages.load(Ordering::Relaxed)
@@ -109,22 +109,22 @@ impl Mailbox {
     }
 
     fn lock(&self) -> MutexGuard<'_, MessageQueue> {
-        // Nothing under the lock panics.
+        // No code under the lock panics.
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts a message that nobody will take. Any thread may, once a lane has ended.
+    /// Counts a message of a lane that has ended as undelivered. Any thread may call it.
     pub(crate) fn count_undelivered(&self, message: &LaneMessage) {
         message.count_undelivered(&self.counters);
     }
 
-    /// Counts the messages of a batch that was not posted and never will be.
+    /// Counts the messages of a batch that will never be posted.
     pub(crate) fn count_batch_undelivered(&self, batch: &[u8]) {
         batch::count_undelivered(batch, &self.counters);
     }
 
-    /// Leaves a message that must not be lost, waiting while the mailbox is full. Not for lanes. A lane that has ended
-    /// needs it no more.
+    /// Posts a message that must not be lost, and waits while the mailbox is full. A lane must not call it. If the lane has
+    /// ended, the message is dropped.
     pub(crate) fn post_waiting(&self, mut message: LaneMessage) {
         while let Err(back) = self.post(message) {
             if self.is_retired() {
@@ -136,8 +136,8 @@ impl Mailbox {
         }
     }
 
-    /// Leaves a message that must not be lost, from the lane's own thread: where the mailbox is full another thread
-    /// waits, because this one would wait for itself.
+    /// Posts a message that must not be lost from the lane's own thread. If the mailbox is full, another thread
+    /// waits, because the lane would wait for itself.
     pub(crate) fn post_to_itself(self: &Arc<Self>, message: LaneMessage) {
         let Err(message) = self.post(message) else {
             return;
@@ -152,13 +152,13 @@ impl Mailbox {
         }
     }
 
-    /// The lane, as in-process connections know it.
+    /// This mailbox as the registry of in-process names sees it.
     pub(crate) fn party(self: &Arc<Self>) -> Arc<dyn Party> {
         Arc::clone(self) as Arc<dyn Party>
     }
 
-    /// From now on nothing is taken up any more; what was posted before is there to be taken. Others must not wait for a
-    /// lane that has ended, nor collect work for it without end.
+    /// Refuses all later messages. Messages that were posted before can still be taken. From now on other threads neither wait
+    /// for this lane nor collect work for it.
     pub(crate) fn retire(&self) {
         let _queue = self.lock();
         self.retired.store(true, Ordering::SeqCst);
@@ -274,7 +274,7 @@ mod tests {
         mailbox.post_to_itself(LaneMessage::Stop);
     }
 
-    /// A message posted while the lane ended was dropped, and a connection kept its place at the session limiter.
+    /// A message that was posted while the lane ended was dropped, and a connection kept its place at the session limiter.
     #[test]
     fn what_is_posted_while_a_lane_ends_is_taken_by_it_or_given_back() {
         const EACH: usize = 1000;

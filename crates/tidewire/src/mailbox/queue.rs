@@ -1,16 +1,16 @@
-//! Messages in their order, on either side of a mailbox: what was posted, and what the lane has taken and not handled yet.
+//! A queue of messages. A mailbox has one for posted messages, and its lane has one for messages taken and not handled yet.
 
 use std::collections::VecDeque;
 
 use super::LaneMessage;
 
-/// See the module.
+/// Messages in their order, with counts for their limits. See the module.
 #[derive(Debug)]
 pub(crate) struct MessageQueue {
     messages: VecDeque<LaneMessage>,
-    /// How many of them have not [reserved](LaneMessage::is_reserved) their place.
+    /// Messages that have not [reserved](LaneMessage::is_reserved) their place.
     unreserved: usize,
-    /// Bytes of the batches: their number alone would bound them at a thousand times any batch.
+    /// Bytes of the batches. The number of batches alone would not bound their memory well, because a batch may be large.
     batch_bytes: usize,
     /// Memory of all frames.
     held_bytes: usize,
@@ -33,7 +33,7 @@ impl MessageQueue {
         if message.is_reserved() {
             return true;
         }
-        // A batch alone is always let in, or one that is too large would never arrive.
+        // A single batch is always admitted. Otherwise a batch above the limit would never arrive.
         self.unreserved < UNRESERVED_MAX
             && (self.batch_bytes == 0
                 || self.batch_bytes + message.batch_bytes() <= BATCH_BYTES_MAX)
@@ -55,7 +55,7 @@ impl MessageQueue {
         Some(message)
     }
 
-    /// Takes all of another queue.
+    /// Moves all messages of another queue to the end of this one.
     pub(super) fn append(&mut self, other: &mut Self) {
         if self.is_empty() {
             return std::mem::swap(self, other);
@@ -66,14 +66,14 @@ impl MessageQueue {
         self.held_bytes += std::mem::take(&mut other.held_bytes);
     }
 
-    /// Gives back the memory of a flood that is over.
+    /// Frees the memory of an empty queue that was very long.
     pub(super) fn shrink(&mut self) {
         if self.is_empty() && self.messages.capacity() > CAPACITY_KEPT {
             *self = Self::default();
         }
     }
 
-    /// Memory of the frames in it.
+    /// Memory of the frames in the queue.
     pub(super) fn held_bytes(&self) -> usize {
         self.held_bytes
     }
@@ -87,22 +87,22 @@ impl MessageQueue {
         self.messages.capacity()
     }
 
-    /// Whether there is a message that reserved no place: of another lane, or for the lane itself.
+    /// Whether there is a message that reserved no place: one of another lane or of the server.
     pub(crate) fn has_unreserved(&self) -> bool {
         self.unreserved > 0
     }
 }
 
-/// Messages without a reserved place that a mailbox holds. Each is a whole batch or a connection, so this is many turns'
-/// worth.
+/// Messages without a reserved place that a mailbox holds. Each is a whole batch or a connection, so this is the work of many
+/// turns.
 pub(super) const UNRESERVED_MAX: usize = 1024;
 
-/// Bytes of batches that a mailbox holds. It and the batch that waits outside together stay below the default lag of
-/// a subscriber, so that a lane that was busy for a moment does not find its members too slow at once.
+/// Bytes of batches that a mailbox holds. These and the batch that waits outside are less than the default lag of
+/// a subscriber. So a lane that was busy for a moment does not find all its members too slow at once.
 pub(super) const BATCH_BYTES_MAX: usize = 2 << 20;
 
-/// Places of a new queue, 12 KiB: more than a turn of most lanes takes.
+/// The capacity of a new queue, 12 KiB. It is more than most lanes take in a turn.
 const CAPACITY_FIRST: usize = 256;
 
-/// Most places that an empty queue keeps, 384 KiB.
+/// The largest capacity that an empty queue keeps, 384 KiB.
 const CAPACITY_KEPT: usize = 8192;

@@ -21,32 +21,32 @@ use super::inproc::InprocConnectError;
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ConnectFailure {
-    /// The system refused or gave up.
+    /// The system refused the connection, or gave up.
     #[error(transparent)]
     Stream(#[from] StreamConnectError),
-    /// Nobody receives at that UDP port, or no way leads there.
+    /// No socket receives at that UDP port, or the network has no route to it.
     #[error(transparent)]
     Datagram(#[from] DatagramConnectError),
-    /// There is no server of that name in this process, or it takes no more.
+    /// The process has no server of that name, or the server accepts no more connections.
     #[error(transparent)]
     Inproc(#[from] InprocConnectError),
-    /// The server would not let this side in, and said why.
+    /// The server refused the connection and said why.
     #[error("the server refused the connection: {}", escaped(text.as_bytes()))]
     Refused {
-        /// Why, for programs: how the session ended.
+        /// The reason for programs: how the session ended.
         reason: CloseReason,
-        /// Why, for people, in the server's words. They are foreign text, see [`text`](crate::text); the `Display` of this
-        /// error escapes them.
+        /// The reason for people, in the server's words. It is foreign text, see [`text`](crate::text). The `Display` of this
+        /// error escapes it.
         text: String,
     },
-    /// The lane's codec frames streams, and datagrams of it look different: build the server that connects with
+    /// The lane's codec frames streams, and it frames datagrams in another way. Build the server that connects with
     /// [`AnyCodec::for_datagrams`](crate::AnyCodec::for_datagrams).
     #[error("cannot connect over udp://: the frames of {codec} on this lane are those of streams")]
     Framing {
-        /// Name of the codec.
+        /// The name of the codec.
         codec: &'static str,
     },
-    /// Connected, but the session ended before it was open.
+    /// The connection was made, but the session ended before it was open.
     #[error("the connection ended before it was open: {0}")]
     Closed(CloseReason),
 }

@@ -1,4 +1,4 @@
-//! Listeners of stream sockets, and what the connections that come from them have in common.
+//! Listeners of stream sockets, and the settings of their connections.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,31 +9,31 @@ use tidewire_proto::codec::{AnyCodec, Codec, Decoded, StreamFraming};
 use super::{Carrier, Layers, UnframedStream};
 use crate::address::Endpoint;
 
-/// A listener of TCP or a Unix socket, and what its sessions have in common.
+/// A listener of TCP or a Unix socket, and the settings of its sessions.
 #[derive(Debug)]
 pub(crate) struct StreamListener {
     pub(crate) socket: Listener,
     pub(crate) terms: Arc<ListenerTerms>,
 }
 
-/// What the sessions of a listener have in common.
+/// The settings that the sessions of a listener share.
 #[derive(Debug)]
 pub(crate) struct ListenerTerms {
-    /// Where it listens, as text.
+    /// The listener's address as text.
     address: String,
-    /// The codec that reads what its peers send.
+    /// The codec for input.
     codec: AnyCodec,
-    /// What its peers are sent has lengths that must be left out.
+    /// The output has lengths in front of frames, and its peers take none.
     leaves_lengths_out: bool,
     /// The layers over its connections.
     layers: Option<Layers>,
-    /// A peer that frames in the other way was warned of.
+    /// The log has warned of a peer with the other framing.
     has_warned: AtomicBool,
 }
 
 impl ListenerTerms {
-    /// Those of a listener on `address`, whose peers frame as `codec` does. `leaves_lengths_out` says that what they are sent
-    /// has lengths in front that they do not expect.
+    /// Settings for a listener on `address`, whose peers frame as `codec` does. With `leaves_lengths_out` the output has lengths
+    /// in front of frames, and the transport leaves them out.
     pub(crate) fn new(
         address: String,
         codec: AnyCodec,
@@ -53,7 +53,7 @@ impl ListenerTerms {
         &self.codec
     }
 
-    /// An accepted connection, as its session uses it.
+    /// Wraps an accepted connection for its session.
     pub(crate) fn connection(&self, stream: Stream) -> Carrier {
         match &self.layers {
             Some(layers) => layers.over(stream),
@@ -64,7 +64,7 @@ impl ListenerTerms {
         }
     }
 
-    /// Warns, once, if bytes that are refused are a frame in the codec's other framing.
+    /// Warns once if refused bytes are a frame in the codec's other framing.
     pub(crate) fn note_refused(
         &self,
         input: &[u8],
@@ -95,7 +95,7 @@ impl ListenerTerms {
     }
 }
 
-/// A connection that was accepted, or came from within the process.
+/// A connection that a listener accepted, or that came from within the process.
 #[derive(Debug)]
 pub(crate) struct Arrival {
     pub(crate) stream: Carrier,
@@ -110,7 +110,7 @@ mod tests {
     use crate::observe::logged;
     use tidewire_proto::message::{Kind, Message};
 
-    /// It was `peer="of a Unix socket"`, which is no address.
+    /// The field was `peer="of a Unix socket"`, which is no address.
     #[test]
     fn the_warning_of_another_framing_has_no_peer_where_there_is_no_address() {
         let codec = AnyCodec::by_name("uvrpc").unwrap();

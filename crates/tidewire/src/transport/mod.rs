@@ -3,35 +3,36 @@
 //! # The contract
 //!
 //! A [`Transport`] is one end of a connection, owned by one lane and used on its thread only. An implementation
-//! supplies a descriptor that the lane's poller can watch, and the calls below. None of them blocks; what cannot go on
-//! answers `WouldBlock` and is reported by the poller when it can. Nothing is lost or reordered before the connection
-//! ends, and what the peer wrote before it went can be read to its end.
+//! supplies a descriptor that the lane's poller can watch, and the calls below. No call blocks: it answers `WouldBlock`, and
+//! the poller reports when it can go on. No byte is lost or reordered before the connection ends, and everything that the peer
+//! wrote before its end can be read.
 //!
-//! - [`read`](Transport::read) answers 0 when the peer sends no more, `ConnectionReset` when it vanished.
-//! - [`write`](Transport::write) and [`write_vectored`](Transport::write_vectored) take what there is room for. After
-//!   less than was offered the lane asks for writability. `BrokenPipe` or `ConnectionReset` mean that nobody reads.
-//! - [`add`](Transport::add) and [`watch`](Transport::watch) say what the lane waits for;
-//!   [`admit`](Transport::admit) says what a report of the poller means, which for a socket is what it says.
-//! - [`is_dry_after_short_read`](Transport::is_dry_after_short_read): a socket's short read spares the read that would
-//!   answer `WouldBlock`; where reading costs no system call, the lane rather reads until it does.
+//! - [`read`](Transport::read) answers 0 when the peer has ended its output, and `ConnectionReset` when the peer vanished.
+//! - [`write`](Transport::write) and [`write_vectored`](Transport::write_vectored) accept the bytes for which there is room. If
+//!   that is less than was offered, the lane waits for writability. `BrokenPipe` or `ConnectionReset` mean that the peer does
+//!   not read.
+//! - [`add`](Transport::add) and [`watch`](Transport::watch) set the events that the lane waits for.
+//!   [`admit`](Transport::admit) translates an event of the poller. A socket needs no translation.
+//! - [`is_dry_after_short_read`](Transport::is_dry_after_short_read): after a short read of a socket the lane skips the read that
+//!   would answer `WouldBlock`. Where reading costs no system call, the lane reads until `WouldBlock`.
 //! - [`step_bytes`](Transport::step_bytes): where writing costs no system call, the lane reads in small steps and writes after
-//!   each, so that the peer begins with the first answers while the lane is at the next ones.
+//!   each, so that the peer handles the first replies while the lane handles the next requests.
 //! - A transport whose reports cost its peer something may ask, by [`is_awake`](Transport::is_awake), to be called
 //!   with [`finish_turn`](Transport::finish_turn) at the end of every turn, and do without reports until the lane sleeps.
 //!
-//! - Where layers stand over a socket ([`layer`]), [`secure`](Transport::secure) goes on with their handshakes until the transport
-//!   [is secured](Transport::is_secured); nothing else is read or written before. A write may accept more than the socket takes:
-//!   the rest is [pending](Transport::pending_bytes), counts as output, and goes by [`flush`](Transport::flush).
+//! - If layers stand over a socket ([`layer`]), [`secure`](Transport::secure) runs their handshakes until the transport
+//!   [is secured](Transport::is_secured). Before that, no frame is read or written. A write may accept more than the socket
+//!   does: the rest is [pending](Transport::pending_bytes), counts as output, and [`flush`](Transport::flush) writes it.
 //!
-//! Datagrams are the exception that the contract allows for: they may be lost and overtake each other, and their borders
-//! count, so the lane receives and sends them by itself ([`datagram`]) and asks such a transport only for the rest.
+//! Datagrams are the exception in the contract: they may be lost and reordered, and they preserve boundaries. So the lane
+//! receives and sends them itself ([`datagram`]), and uses such a transport only for the other calls.
 //!
-//! Listening is not part of it: a socket is accepted by the lane that watches its listener, an in-process end is posted
-//! to that lane. From there on both are counted, spread and taken up alike.
+//! Listening is not part of the contract: the lane that watches a listener accepts its sockets, and an in-process connection is
+//! posted to that lane. After that, both are counted and placed on lanes in the same way.
 //!
-//! The set of transports is closed and known, so [`Carrier`] is an enum: one branch per read or write, which serve
-//! hundreds of messages. A boxed trait object was rejected because it buys nothing for the same branch, and a lane that
-//! is generic over its transport because one lane serves several.
+//! The set of transports is closed and known, so [`Carrier`] is an enum: it costs one branch for each read or write, and a read
+//! or write serves hundreds of messages. Rejected: a boxed trait object, which costs as much and gains nothing, and a lane that
+//! is generic over its transport, because one lane serves several.
 
 mod connect_failure;
 pub(crate) mod datagram;
@@ -92,7 +93,7 @@ pub enum TransportKind {
 pub(crate) enum Carrier {
     /// TCP or a Unix socket.
     Socket(Stream),
-    /// The same with peers that take frames without a length in front.
+    /// A socket whose peers take frames without a length in front.
     Unframed(Box<UnframedStream>),
     /// A socket with layers such as TLS over it.
     Layered(Box<LayeredStream>),
@@ -102,7 +103,7 @@ pub(crate) enum Carrier {
     Datagram(Box<DatagramPeer>),
 }
 
-/// What the lane asks of a transport. See the module's contract.
+/// The calls that a lane makes on a transport. See the contract of the module.
 pub(crate) trait Transport: AsFd {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize>;
 
@@ -112,10 +113,10 @@ pub(crate) trait Transport: AsFd {
 
     fn shutdown_write(&mut self) -> io::Result<()>;
 
-    /// Whether a connection being made is made; asked when the poller reports it, or another lane did.
+    /// Whether the connection is made. The lane asks when the poller or another lane has reported it.
     fn finish_connect(&self) -> Result<bool, StreamConnectError>;
 
-    /// Has the descriptor watched for the first time.
+    /// Adds the descriptor to the poller.
     fn add(
         &mut self,
         poller: &mut dyn Poller,
@@ -125,7 +126,7 @@ pub(crate) trait Transport: AsFd {
         poller.add(self.as_fd(), token, interest)
     }
 
-    /// Replaces what is watched for.
+    /// Replaces the interest of the poller.
     fn watch(
         &mut self,
         poller: &mut dyn Poller,
@@ -135,12 +136,12 @@ pub(crate) trait Transport: AsFd {
         poller.modify(self.as_fd(), token, interest)
     }
 
-    /// Has the descriptor watched no more.
+    /// Removes the descriptor from the poller.
     fn remove(&self, poller: &mut dyn Poller) -> Result<(), RegisterError> {
         poller.remove(self.as_fd())
     }
 
-    /// What the poller's report means.
+    /// Translates an event of the poller.
     fn admit(&mut self, event: Event) -> Event {
         event
     }
@@ -149,28 +150,29 @@ pub(crate) trait Transport: AsFd {
         true
     }
 
-    /// Bytes to read before what they led to is written.
+    /// Bytes to read before the lane writes the replies to them.
     fn step_bytes(&self) -> usize {
         usize::MAX
     }
 
-    /// Whether it must be settled at the end of the turn.
+    /// Whether [`finish_turn`](Self::finish_turn) must be called at the end of the turn.
     fn is_awake(&self) -> bool {
         false
     }
 
-    /// The turn is over, and the lane is about to sleep or not. Returns whether there is something to read first.
+    /// Handles the end of a turn. `sleeps` says whether the lane is about to sleep. Returns whether there are bytes to read
+    /// first.
     fn finish_turn(&mut self, sleeps: bool) -> bool {
         let _ = sleeps;
         false
     }
 
-    /// Whether there are layers between the bytes of the network and those that the lane sees.
+    /// Whether there are layers between the network and the lane.
     fn has_layers(&self) -> bool {
         false
     }
 
-    /// Notes that plaintext is left in the layers, and that it is awake for that. Returns whether it was not before.
+    /// Marks the transport as awake if plaintext is left in the layers. Returns whether it was not awake before.
     fn wake(&mut self) -> bool {
         false
     }
@@ -180,17 +182,17 @@ pub(crate) trait Transport: AsFd {
         true
     }
 
-    /// Goes on with the handshakes of the layers. Returns whether they are over; if not, the poller tells when to call again.
+    /// Continues the handshakes of the layers. Returns whether they are over. If not, call it again at the next event.
     fn secure(&mut self) -> io::Result<bool> {
         Ok(true)
     }
 
-    /// Bytes that were accepted by a write, or are the layers' own, and wait for the socket.
+    /// Bytes that wait for the socket: a write has accepted them, or the layers have made them.
     fn pending_bytes(&self) -> usize {
         0
     }
 
-    /// Writes what is pending. `WouldBlock` tells that the socket has not taken all of it.
+    /// Writes the pending bytes. `WouldBlock` means that some of them still wait.
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
@@ -219,7 +221,7 @@ impl Carrier {
         }
     }
 
-    /// System calls of one read or write.
+    /// The number of system calls that a read or write makes.
     #[inline]
     pub(crate) fn system_calls(&self) -> u64 {
         match self {
@@ -228,7 +230,7 @@ impl Carrier {
         }
     }
 
-    /// Who the peer is, if the kernel knows: only of Unix sockets. Costs a system call for those.
+    /// The process, user and group of the peer. Only Unix sockets have them, and reading them costs a system call.
     pub(crate) fn peer_credentials(&self) -> Option<PeerCredentials> {
         match self {
             Self::Socket(stream) => stream.peer_credentials(),
@@ -254,7 +256,7 @@ impl Carrier {
         }
     }
 
-    /// The promise of the transport.
+    /// Whether the transport may lose messages.
     #[inline]
     pub(crate) fn delivery(&self) -> Delivery {
         match self {
@@ -274,7 +276,7 @@ impl Carrier {
         }
     }
 
-    /// As [`Self::datagram`], to be changed.
+    /// As [`Self::datagram`], by mutable reference.
     #[inline]
     pub(crate) fn datagram_mut(&mut self) -> Option<&mut DatagramPeer> {
         match self {
@@ -283,25 +285,25 @@ impl Carrier {
         }
     }
 
-    /// Whether it carries messages whole, each with its borders, and may lose and reorder them.
+    /// Whether messages travel whole, as datagrams, which may be lost and reordered.
     #[inline]
     pub(crate) fn preserves_boundaries(&self) -> bool {
         self.datagram().is_some()
     }
 
-    /// Whether the peer's address may be sent no more than it sent.
+    /// Whether the peer's address may be sent no more bytes than came from it.
     pub(crate) fn is_unproven(&self) -> bool {
         let peer = self.datagram();
         peer.is_some_and(|peer| peer.budget.is_some())
     }
 
-    /// Whether nothing is known of the peer's address yet.
+    /// Whether the peer's address is unvalidated.
     pub(crate) fn is_unvalidated(&self) -> bool {
         let peer = self.datagram();
         peer.is_some_and(|peer| matches!(peer.standing, Standing::Unvalidated { .. }))
     }
 
-    /// A server has taken the other end.
+    /// Notes that a server has taken the other end.
     pub(crate) fn set_placed(&mut self) {
         match self {
             Self::Socket(_) | Self::Unframed(_) | Self::Layered(_) | Self::Datagram(_) => {}

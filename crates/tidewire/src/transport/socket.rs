@@ -1,4 +1,4 @@
-//! TCP and Unix sockets: they differ in how they are named and not at all in how bytes move.
+//! TCP and Unix sockets. They differ in their addresses only: bytes move in the same way.
 
 use std::io::{self, IoSlice};
 

@@ -1,10 +1,10 @@
-//! A socket whose peers take frames without the length in front of them, although the server's codec writes it.
+//! A socket whose peers take frames without a length in front, although the server's codec writes one.
 //!
-//! Problem: a server frames what is said in a room once for all, but UVRPC's original reads frames with a length over TCP
-//! and without one over Unix sockets. Approach: the sessions of such a listener get their frames as everybody does, and
-//! this transport leaves the lengths out as it writes. What comes is read with the codec's other form. Rejected: a codec
-//! for each session, which would frame each message of a room once for each form; and rewriting what comes, because that
-//! would copy it.
+//! Problem: a server frames a room's message once for all members, but the original implementation of UVRPC reads frames with a
+//! length over TCP and without one over Unix sockets. Approach: the sessions of such a listener get the same frames as all
+//! others, and this transport leaves out the lengths as it writes. Input is read with the codec's other form. Rejected: a codec
+//! for each session, which would frame each message of a room once for each form, and rewriting the input, which would copy
+//! it.
 //!
 //! A length counts as written together with the first bytes of its frame. If the socket refuses those, the lane offers the
 //! length and the frame again. A length, or a part of one, at the end of a slice counts as written at once, and is kept here.
@@ -16,20 +16,20 @@ use tidewire_io::socket::{Stream, StreamConnectError};
 
 use super::Transport;
 
-/// A socket that leaves out what stands in front of frames: a u32, big-endian.
+/// A socket that leaves out the length in front of each frame, a big-endian u32.
 #[derive(Debug)]
 pub(crate) struct UnframedStream {
     stream: Stream,
     position: Position,
 }
 
-/// Where within a frame what was written ends.
+/// The position within a frame up to which bytes are written.
 #[derive(Clone, Copy, Debug, Default)]
 struct Position {
     length: [u8; LENGTH_BYTES],
-    /// Bytes of the length that have come.
+    /// Bytes of the length that are known.
     length_bytes: usize,
-    /// Bytes of the frame that have not.
+    /// Bytes of the frame that are not written yet.
     frame_bytes_left: usize,
 }
 
@@ -45,7 +45,8 @@ impl UnframedStream {
         &self.stream
     }
 
-    /// Goes on by as many bytes of frames as were written, and by the lengths in front of them. Returns bytes of `pieces`.
+    /// Advances by so many written bytes of frames, and by the lengths in front of them. Returns the advance in bytes of
+    /// `pieces`.
     fn advance(&mut self, pieces: &[IoSlice<'_>], mut written: usize) -> usize {
         let mut consumed = 0;
         for piece in pieces {
@@ -74,7 +75,7 @@ impl UnframedStream {
 }
 
 impl Position {
-    /// The next part of a frame in the input, which loses it and what stands before it; `None` if there is none in it.
+    /// Takes the next part of a frame off the input, with the lengths before it. `None` if the input has no such part.
     fn next<'a>(&mut self, input: &mut &'a [u8]) -> Option<&'a [u8]> {
         while self.frame_bytes_left == 0 {
             let (byte, rest) = input.split_first()?;
@@ -119,7 +120,7 @@ impl Transport for UnframedStream {
             }
         }
         let written = match count {
-            // Nothing but a part of a length.
+            // The pieces have only a part of a length.
             0 => 0,
             _ => self.stream.write_vectored(&parts[..count])?,
         };
@@ -143,7 +144,7 @@ impl AsFd for UnframedStream {
 
 const LENGTH_BYTES: usize = 4;
 
-/// Frames that one call writes at most.
+/// The most frames that one call writes.
 const PARTS_MAX: usize = 64;
 
 #[cfg(test)]
@@ -183,7 +184,7 @@ mod tests {
                         refusals += 1;
                     }
                 }
-                // Only when nothing more goes, so that writes end everywhere.
+                // The test reads only when the socket is full, so that writes end at every position.
                 if sent == framed.len() || refusals > 0 {
                     refusals = 0;
                     let count = far.read(&mut buffer).unwrap();

@@ -1,37 +1,36 @@
-//! Servers that answer each other for ever.
+//! Breaks loops of servers that answer each other for ever.
 //!
-//! Problem: a datagram with the address of another server as its forged source is answered there, that answer is answered
-//! here, and so on, at the speed of both machines. Nothing in the bytes says that no client is there: a client that sends
-//! one constant message whenever it is answered looks just the same. Approach: what goes round brings nothing new. A
-//! session of an address that proves nothing is watched: one datagram is kept as a sample (its fingerprint), and when it
-//! comes again the next one is. As long as each sample comes again, nothing new was heard. After [`REPEATS_MIN`] looks of
-//! that kind one run of datagrams in [`LOOKS_PER_DROP`] is dropped, whatever the rate. A datagram that is dropped is never
-//! answered, so each of those that go round ends after some [`LOOKS_PER_DROP`] rounds, and a forged datagram costs that
-//! many at most in the mean. Measured between two echo servers: 1,101 forged datagrams went round 310 times each in the mean,
-//! for 0.7 seconds of processor time, until every one of them was dropped.
+//! Problem: a datagram has the address of another server as its forged source. The reply goes there, is answered here, and so
+//! on, at the speed of both machines. The bytes do not show that there is no client: a client that sends one constant message
+//! after each reply looks the same. Approach: a loop brings nothing new. A session with an unvalidated address keeps the
+//! fingerprint of one datagram as a sample. When the sample comes again, the next datagram is the new sample. As long as each
+//! sample comes again, nothing new has come. After [`REPEATS_MIN`] such checks, one run of datagrams in [`LOOKS_PER_DROP`] is
+//! dropped, at any rate of datagrams. A dropped datagram is never answered, so a looping datagram ends after about
+//! [`LOOKS_PER_DROP`] rounds in the mean. Measured between two echo servers: 1,101 forged datagrams made 310 rounds each in the
+//! mean, for 0.7 seconds of processor time, until all of them were dropped.
 //!
-//! A client with anything new in what it sends (a number, a time) is never touched, however many of its messages are under
-//! way; neither is one that is not answered, or that sends requests, whose replies are of another kind. One that sends
-//! nothing but the same thousands of times loses a run in 256, which over UDP it must expect anyway; a server that trusts
-//! its peers does not do this.
+//! A client whose messages have anything new (a number, a time) never loses a datagram, with any number of messages in flight.
+//! The same holds for a client that gets no replies, and for one that sends requests, because a reply is of another kind. A
+//! client that sends the same message thousands of times loses one run in 256, which it must expect over UDP anyway. A server
+//! that trusts its peers drops nothing here.
 //!
-//! Rejected: a limit on the rate of replies, which slow loops pass and fast clients meet; silence for a while, which ends
-//! all that goes round at once, but also what an honest client has under way; marks in the headers of IP, which foreign
-//! peers change.
+//! Rejected: a limit on the rate of replies, because slow loops stay below it and fast clients do not; silence for a while,
+//! which ends all loops at once, but also drops the messages in flight of an honest client; marks in the headers of IP, because
+//! foreign peers change them.
 
 use tidewire_proto::codec::{Codec, Decoded};
 use tidewire_proto::message::Kind;
 
-/// What was heard of an address, as far as it tells loops.
+/// The watch for a loop at one address.
 #[derive(Debug, Default)]
 pub(crate) struct LoopWatch {
     sample: Option<Fingerprint>,
-    /// Looks since the sample was taken.
+    /// Checks since the sample was taken.
     age: u32,
-    /// Looks during which every sample came again.
+    /// Checks during which every sample came again.
     repeats: u32,
     looks: u32,
-    /// Whether anything was sent to the address since the last look.
+    /// Whether a datagram was sent to the address since the last check.
     pub(crate) is_answered: bool,
 }
 
@@ -44,10 +43,10 @@ struct Fingerprint {
 }
 
 impl LoopWatch {
-    /// Looks at a datagram that came. Returns whether it is to be dropped.
+    /// Checks a received datagram. Returns whether to drop it.
     #[inline]
     pub(crate) fn look<C: Codec + ?Sized>(&mut self, bytes: &[u8], codec: &C) -> bool {
-        // An echo comes only after something was sent to the address.
+        // An echo comes only after a datagram was sent to the address.
         if !std::mem::take(&mut self.is_answered) || bytes.is_empty() {
             return false;
         }
@@ -56,7 +55,7 @@ impl LoopWatch {
         match &self.sample {
             Some(sample) if sample.is_of(bytes) => self.note_repeat(bytes, codec),
             Some(_) if self.age < AGE_MAX => {}
-            // There is no sample yet, or it did not come again: something new was heard.
+            // There is no sample yet, or it did not come again: the peer has sent something new.
             sample => {
                 if sample.is_some() {
                     self.repeats = 0;
@@ -67,7 +66,7 @@ impl LoopWatch {
         self.repeats >= REPEATS_MIN && self.looks.is_multiple_of(LOOKS_PER_DROP)
     }
 
-    /// The sample came again. The next datagram is the next sample, so that all that go round are waited for in turn.
+    /// Counts a sample that came again. The next datagram becomes the sample, so that all looping datagrams get their turn.
     #[inline(never)]
     fn note_repeat<C: Codec + ?Sized>(&mut self, bytes: &[u8], codec: &C) {
         // Only one-way messages can loop: the reply to any other kind is not answered.
@@ -92,7 +91,7 @@ impl Fingerprint {
         }
     }
 
-    /// What differs mostly does so in length or at the beginning, and costs no hash then.
+    /// Compares length and first bytes before the hash. Most different datagrams differ there.
     #[inline]
     fn is_of(&self, bytes: &[u8]) -> bool {
         self.bytes == bytes.len() && self.first == first_word(bytes) && self.hash == hash(bytes)
@@ -117,12 +116,12 @@ fn hash(bytes: &[u8]) -> u64 {
 /// Runs of datagrams that must bring nothing new before the first is dropped. No person repeats a message this often.
 const REPEATS_MIN: u32 = 4_096;
 
-/// After that, one run of this many is dropped. A loop of one datagram ends within milliseconds. A client that always sends
+/// Then one run in this many is dropped. A loop of one datagram ends within milliseconds. A client that always sends
 /// the same message loses 0.4 %.
 const LOOKS_PER_DROP: u32 = 256;
 
-/// Runs of datagrams after which the sample counts as gone. A loop holds at most the datagrams that fit the receive buffers
-/// of both sides, and this is more.
+/// Runs of datagrams after which a sample that has not come again is replaced. It is more than the datagrams that a loop can
+/// hold in the receive buffers of both sides.
 const AGE_MAX: u32 = 65_536;
 
 /// An odd number without a pattern, from the golden ratio.
@@ -134,7 +133,7 @@ mod tests {
 
     use super::*;
 
-    /// How many of `count` datagrams are dropped that are all answered.
+    /// Counts how many of `count` datagrams are dropped if all are answered.
     fn dropped(codec: &str, count: u64, datagram: impl Fn(u64) -> Vec<u8>) -> usize {
         let codec = AnyCodec::by_name(codec).unwrap();
         let mut watch = LoopWatch::default();
@@ -151,7 +150,7 @@ mod tests {
         let constant = dropped("raw", 100_000, |_| b"the same".to_vec());
         let least = after(100_000) / LOOKS_PER_DROP as usize / 2;
         assert!(constant >= least, "{constant} of at least {least}");
-        // Many that go round, some of them alike.
+        // Many datagrams loop, and some of them are the same.
         for around in [2, 100, 10_000] {
             let loops = dropped("raw", 300_000, |number| {
                 let number = number % around;
@@ -177,7 +176,7 @@ mod tests {
             _ => b"PING".to_vec(),
         };
         assert_eq!(dropped("raw", 500_000, now_and_then), 0);
-        // The replies to requests are of another kind; their sequence comes again.
+        // The replies to requests are of another kind, so a repeated sequence is no loop.
         let request = |number: u64| vec![1, number as u8, 1, 0, b'x'];
         assert_eq!(dropped("srmp", 500_000, request), 0);
     }

@@ -1,11 +1,12 @@
 //! UDP: one peer's share of a socket that many peers use, or a client's own socket.
 //!
-//! A server's sessions all send over the one socket of their lane, so none of them has a descriptor to watch; the lane
-//! watches the socket, takes what arrives in batches and finds the session by its peer's address. A client's session has a socket of its own, connected to its server, so that strangers
-//! do not reach it and a server that is not there is noticed.
+//! All sessions of a server's lane send over the lane's socket, so none has a descriptor of its own to watch. The lane
+//! watches the socket, receives datagrams in batches, and finds the session by the peer's address. A client's session has a
+//! socket of its own, connected to its server. So it receives datagrams of its server only, and the system reports a missing
+//! server.
 //!
-//! What a stream does by itself is kept here: where datagrams end ([`Packing`]), what an address that has not
-//! proved itself may still be sent.
+//! A session over UDP has state that a stream does not need: the ends of datagrams ([`Packing`]), and the bytes that an
+//! unvalidated address may still be sent.
 
 mod loops;
 mod packing;
@@ -30,40 +31,40 @@ use super::Transport;
 pub(crate) struct DatagramPeer {
     pub(crate) socket: Arc<DatagramSocket>,
     pub(crate) address: SocketAddr,
-    /// Which of this machine's addresses the peer knows.
+    /// The address of this machine to which the peer sends.
     local: Option<IpAddr>,
-    /// The lane's socket that it shares, if it has none of its own.
+    /// The index of the lane's socket. `None` if the session has a socket of its own.
     pub(crate) port: Option<usize>,
-    /// Bytes that may still be sent to an address that has not proved itself.
+    /// Bytes that may still be sent to an unvalidated address.
     pub(crate) budget: Option<u64>,
     pub(crate) standing: Standing,
     pub(crate) loop_watch: LoopWatch,
     pub(crate) arrivals: Arrivals,
-    /// What the kernel threw away at a socket of its own.
+    /// Datagrams that the kernel dropped at a socket of its own.
     pub(crate) kernel_drops: KernelDrops,
 }
 
-/// How far the address of a session over UDP is validated.
+/// The validation of a peer's address over UDP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Standing {
-    /// It has answered a challenge, or is trusted, or the session's socket is its own.
+    /// The address has answered a challenge, or is trusted, or the session has a socket of its own.
     Validated,
-    /// It has been heard since then, on the lane's clock.
+    /// The first datagram came at this time on the lane's clock.
     Unvalidated { since_ns: u64 },
-    /// It goes on talking.
+    /// The address is not validated, but its peer has been sending for long.
     Established,
 }
 
-/// The drops of one socket, as far as they were counted.
+/// Counts the datagrams that the kernel dropped at one socket.
 #[derive(Debug, Default)]
 pub(crate) struct KernelDrops {
-    /// What the kernel had dropped when it was last asked.
+    /// The kernel's counter when it was last read.
     counted: u32,
     pub(crate) is_planned: bool,
 }
 
 impl DatagramPeer {
-    /// A peer that sent something to a lane's socket.
+    /// A peer that has sent a datagram to a lane's socket.
     pub(crate) fn at_port(
         socket: Arc<DatagramSocket>,
         port: usize,
@@ -92,7 +93,7 @@ impl DatagramPeer {
         }
     }
 
-    /// Sends datagrams of one size. Returns how many were taken.
+    /// Sends datagrams of one size. Returns the number of datagrams that the system accepted.
     pub(crate) fn send(&self, segment_bytes: usize, bytes: &[u8]) -> io::Result<usize> {
         self.socket
             .send_from(self.local, self.address, segment_bytes, bytes)
@@ -100,7 +101,7 @@ impl DatagramPeer {
 }
 
 impl KernelDrops {
-    /// Drops since the kernel was last asked.
+    /// Returns the drops since the last call.
     pub(crate) fn take(&mut self, socket: &DatagramSocket) -> u64 {
         self.is_planned = false;
         let Ok(drops) = socket.kernel_drops() else {
@@ -113,7 +114,7 @@ impl KernelDrops {
 }
 
 impl Transport for DatagramPeer {
-    /// Nothing: the lane takes datagrams in batches, for all peers of a socket at once.
+    /// Reads nothing: the lane receives datagrams in batches, for all peers of a socket at once.
     fn read(&mut self, _buffer: &mut [u8]) -> io::Result<usize> {
         Err(io::ErrorKind::WouldBlock.into())
     }
@@ -123,12 +124,12 @@ impl Transport for DatagramPeer {
         self.send(bytes.len().max(1), bytes).map(|_| bytes.len())
     }
 
-    /// Sends the first piece as one datagram. The lane packs datagrams itself, so that there is one piece only.
+    /// Sends the first piece as one datagram. The lane packs datagrams itself, so there is only one piece.
     fn write_vectored(&mut self, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
         pieces.first().map_or(Ok(0), |piece| self.write(piece))
     }
 
-    /// Tells the peer that nothing follows, with an empty datagram.
+    /// Tells the peer the end of the output by an empty datagram.
     fn shutdown_write(&mut self) -> io::Result<()> {
         self.send(1, &[]).map(drop)
     }

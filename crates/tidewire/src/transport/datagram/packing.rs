@@ -1,34 +1,32 @@
-//! Where the datagrams of an output end.
+//! The ends of the datagrams in an output.
 //!
-//! Problem: frames share datagrams, because a datagram costs far more than a frame, but none is cut in two, since
-//! datagrams get lost. Approach: an output is filled frame by frame as for a stream, and beside it is kept where a datagram
-//! must end because the next frame would not fit: as runs of datagrams of one size, which is how the kernel takes them.
-//! Nothing may lie between neighbours, for they are handed over in one piece. Frames of one size need not be noted one by
-//! one: whoever appends them asks once how far that may go ([`Packing::appendable`]), and says afterwards how far it went
-//! ([`Packing::end_appending`]).
+//! Problem: frames share datagrams, because a datagram costs far more than a frame, but no frame is split, because
+//! datagrams get lost. Approach: an output is filled frame by frame as for a stream. The packing keeps the offsets at which a
+//! datagram must end because the next frame would not fit, as segment runs (GSO): neighbouring datagrams of one size, which the
+//! kernel takes with one call. Frames of one size need not be noted one by one: the sender asks once how far it may append
+//! ([`Packing::appendable`]), and notes afterwards how far it went ([`Packing::end_appending`]).
 //!
-//! Rejected: keeping the end of every frame and packing when it is sent, which costs a list as long as there are
-//! frames for the same result; and finding the ends by decoding, which does not work for frames that only the datagram
-//! ends.
+//! Rejected: keeping the end of every frame and packing at the send, which costs a list of all frames for the same
+//! result, and finding the ends by decoding, which does not work for frames that only the datagram ends.
 
 use tidewire_proto::codec::{AnyCodec, Codec, Decoded};
 
-/// The ends of the datagrams in an output, as places in its bytes.
+/// The ends of the datagrams in an output, as offsets in its bytes.
 #[derive(Debug)]
 pub(crate) struct Packing {
-    /// Largest datagram that is filled up with several frames, in bytes.
+    /// Largest datagram that several frames share, in bytes.
     bytes_max: usize,
-    /// Every frame is a datagram of its own.
+    /// Every frame has a datagram of its own.
     is_single: bool,
-    /// Datagrams that are full, in order. The first run begins where those of before end.
+    /// Full datagrams in order. Each run begins where the one before ends.
     full: Vec<SegmentRun>,
-    /// Stretches before this one were sent.
+    /// The index of the first run that was not sent whole.
     next: usize,
-    /// Where the datagram begins that may still be filled up.
+    /// The offset at which the open datagram begins.
     start: usize,
-    /// Where the last frame ends that was noted.
+    /// The end of the last frame that was noted.
     end: usize,
-    /// What comes behind `end` without being noted are frames of so many bytes, which do not pass the border.
+    /// The size of the frames that [`Packing::appendable`] allows behind `end`. They are not noted one by one.
     appended_frame_bytes: usize,
 }
 
@@ -36,14 +34,14 @@ pub(crate) struct Packing {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct SegmentRun {
     datagram_bytes: usize,
-    /// Where the last of them ends.
+    /// The end of the last one.
     end: usize,
 }
 
-/// Datagrams to send in one piece: all of the same size, but for the last, which may be smaller.
+/// Datagrams to send with one call. All have the same size, but the last may be smaller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Run {
-    /// Where it ends in the output; it begins where the unsent part does.
+    /// Its end in the output. It begins where the unsent part begins.
     pub(crate) end: usize,
     /// Bytes of each datagram.
     pub(crate) segment_bytes: usize,
@@ -62,7 +60,7 @@ impl Packing {
         }
     }
 
-    /// Something was appended to the output: a whole frame, or several.
+    /// Notes that one or several whole frames were appended to the output.
     #[inline(never)]
     pub(crate) fn handle_appended(&mut self, output: &[u8], codec: &AnyCodec) {
         if output.len() - self.end > self.bytes_max && !self.is_single {
@@ -80,7 +78,7 @@ impl Packing {
         }
     }
 
-    /// A frame was appended, up to here, or several that may not be parted.
+    /// Notes a frame that was appended up to `end`, or several that share a datagram.
     #[inline]
     pub(crate) fn handle_frame(&mut self, end: usize) {
         if end == self.end {
@@ -94,8 +92,8 @@ impl Packing {
         self.end = end;
     }
 
-    /// Frames of so many bytes may now be appended behind the last one that was noted, as long as the output has no more
-    /// bytes than this before each of them; nothing if each must be noted. Then comes [`Packing::end_appending`].
+    /// Allows frames of so many bytes to be appended without notes. Returns the largest length of the output at which one more
+    /// may be appended. `None` if each frame must be noted. Call [`Packing::end_appending`] afterwards.
     pub(crate) fn appendable(&mut self, frame_bytes: usize) -> Option<usize> {
         if frame_bytes == 0 {
             return None;
@@ -108,8 +106,8 @@ impl Packing {
         Some(self.start + filled_max)
     }
 
-    /// Frames were appended as [`Packing::appendable`] allows, up to here, and another of their size follows them, to begin
-    /// the next datagram if it does not fit. Returns how far it goes on then.
+    /// Ends the frames that [`Packing::appendable`] allowed, and begins the next datagram if another frame of their size does
+    /// not fit. Returns the next largest length, as `appendable` does.
     pub(crate) fn next_appendable(&mut self, end: usize) -> Option<usize> {
         self.end_appending(end);
         if end > self.start && end - self.start + self.appended_frame_bytes > self.bytes_max {
@@ -118,7 +116,7 @@ impl Packing {
         self.appendable(self.appended_frame_bytes)
     }
 
-    /// Frames were appended as [`Packing::appendable`] allows, up to here.
+    /// Notes that frames were appended up to `end`, as [`Packing::appendable`] allows.
     pub(crate) fn end_appending(&mut self, end: usize) {
         if self.is_single && end > self.end {
             self.fill(self.appended_frame_bytes, end);
@@ -126,7 +124,7 @@ impl Packing {
         self.end = end;
     }
 
-    /// Finds the frames in what is too much for one datagram. The last one is left to the caller.
+    /// Finds the frames in bytes that are too many for one datagram. The caller notes the last one.
     #[cold]
     fn take_apart(&mut self, output: &[u8], codec: &AnyCodec) {
         let mut at = self.end;
@@ -139,7 +137,7 @@ impl Packing {
         }
     }
 
-    /// The datagrams of this size up to here are full.
+    /// Notes that the datagrams of this size are full up to `end`.
     fn fill(&mut self, datagram_bytes: usize, end: usize) {
         self.start = end;
         match self.full[self.next..].last_mut() {
@@ -151,7 +149,7 @@ impl Packing {
         }
     }
 
-    /// What to send next, if `sent` bytes of the output went and it is not empty.
+    /// The next datagrams to send after the first `sent` bytes of the output. `None` if the output is empty.
     pub(crate) fn run(&self, sent: usize) -> Option<Run> {
         let open = (self.end > self.start).then(|| SegmentRun {
             datagram_bytes: self.end - self.start,
@@ -170,7 +168,7 @@ impl Packing {
         Some(Run { end, segment_bytes })
     }
 
-    /// So many datagrams went behind the first `sent` bytes. Returns where the next one begins.
+    /// Notes that so many datagrams behind the first `sent` bytes were sent. Returns the offset of the next one.
     pub(crate) fn consume(&mut self, mut sent: usize, mut datagrams: usize) -> usize {
         while let Some(run) = self.full.get(self.next) {
             let count = (run.end - sent) / run.datagram_bytes;
@@ -187,7 +185,7 @@ impl Packing {
         self.start
     }
 
-    /// The first `bytes` of the output, which were sent, are gone.
+    /// Shifts all offsets after the first `bytes` of the output were removed.
     pub(crate) fn shift(&mut self, bytes: usize) {
         self.full.drain(..self.next);
         self.next = 0;
@@ -198,7 +196,7 @@ impl Packing {
         self.end -= bytes;
     }
 
-    /// The output is empty.
+    /// Resets the offsets of an output that is empty.
     pub(crate) fn clear(&mut self) {
         self.full.clear();
         (self.next, self.start, self.end) = (0, 0, 0);

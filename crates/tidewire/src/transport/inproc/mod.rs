@@ -1,8 +1,8 @@
 //! Connections within the process: a byte ring each way, read by the same decoders as a socket.
 //!
-//! A session of this kind differs from a socket's in three things only. Its bytes never pass the kernel. It comes to
-//! the mailbox of the server's first lane instead of a listener, see [`registry`]. And since an event here costs the peer a
-//! system call, its lane takes none while it is awake anyway:
+//! A session of this kind differs from a socket's in three things only. Its bytes never pass the kernel. Its connection comes
+//! to the mailbox of the server's first lane instead of a listener, see [`registry`]. An event costs the peer a system call, so
+//! the lane asks for none while it is awake:
 //!
 //! ```text
 //!   asleep, announced to the peer ── the peer writes and rings ──▶ awake: read each turn until there is nothing
@@ -10,10 +10,9 @@
 //!        └── the lane would sleep, and still nothing to read: announce ◀───────┘
 //! ```
 //!
-//! So two busy lanes exchange bytes with no system call but the lanes' own look at their pollers, and a peer that is
-//! awake is never rung for reading. Announcing at the first dry read was rejected: the peer's next write would ring a
-//! lane that is about to look again. Looking at every ring in every turn was rejected as well: a lane may have ten
-//! thousand of them, of which few are busy.
+//! So two busy lanes exchange bytes without system calls, except that each lane polls. A lane that is awake is never woken to
+//! read. Rejected: announcing at the first dry read, because the peer's next write would wake a lane that is about to read
+//! again. Also rejected: checking every ring in every turn, because a lane may have ten thousand rings, of which few are busy.
 
 mod registry;
 
@@ -38,9 +37,9 @@ pub(crate) struct InprocStream {
     ring: RingStream,
     /// Held until a server has taken the other end.
     waiting: Option<Waiting>,
-    /// What the lane wants to be told of.
+    /// The events that the lane waits for.
     wanted: Interest,
-    /// The lane reads without being told.
+    /// The lane reads without events.
     awake: bool,
 }
 
@@ -80,7 +79,7 @@ pub enum InprocConnectError {
         /// The name asked for.
         name: InprocName,
     },
-    /// More connections of this process wait for their servers than one should need.
+    /// Too many connections of this process wait for their servers.
     #[error(
         "cannot connect to {name}: too many connections already wait for servers; start the server first"
     )]
@@ -88,7 +87,7 @@ pub enum InprocConnectError {
         /// The name asked for.
         name: InprocName,
     },
-    /// The server has more connections to take up than its queue holds. Try again shortly.
+    /// The server's queue of new connections is full. Try again shortly.
     #[error(
         "cannot connect to {name}: its server has more new connections than its queue holds; try again shortly"
     )]
@@ -96,12 +95,12 @@ pub enum InprocConnectError {
         /// The name asked for.
         name: InprocName,
     },
-    /// The address is not `inproc://`: whether the server of a socket will come cannot be known.
+    /// The address is not `inproc://`: nothing reports that the server of a socket has started.
     #[error(
         "only inproc:// addresses can be waited for; connect again later, or reconnect with a backoff"
     )]
     CannotWait,
-    /// The rings could not be made.
+    /// The system refused the memory or the descriptors of the rings.
     #[error(
         "cannot connect to {name}: no rings can be made; most likely descriptors (`ulimit -n`) or memory mappings \
          (`sysctl vm.max_map_count`) are used up: raise the limit"
@@ -109,13 +108,13 @@ pub enum InprocConnectError {
     Rings {
         /// The name asked for.
         name: InprocName,
-        /// The kernel's answer.
+        /// The error of the system.
         source: io::Error,
     },
 }
 
-/// Connects to a name, for the session of a lane. With `waiter`, a name that nobody listens on yet is waited for, and
-/// that lane is told when somebody does.
+/// Connects a session of a lane to a name. With `waiter`, the connection waits for a server of that name, and the lane is told
+/// when there is one.
 pub(crate) fn connect(
     name: &InprocName,
     waiter: Option<&Arc<dyn Party>>,
@@ -131,11 +130,11 @@ pub(crate) fn connect(
 }
 
 impl InprocName {
-    /// A bare connection to the server that listens on this name, for programs that speak its codec themselves. The
-    /// server cannot tell it from a session of another lane.
+    /// Makes a bare connection to the server of this name, for programs that speak its codec themselves. The server sees an
+    /// ordinary session. It never waits for a server.
     ///
     /// # Errors
-    /// See [`InprocConnectError`]; it never waits.
+    /// [`InprocConnectError`] if no server listens on the name, its queue is full, or the system refuses the rings.
     pub fn connect(&self) -> Result<RingStream, InprocConnectError> {
         registry::connect(self)
     }
@@ -154,10 +153,10 @@ impl InprocStream {
         self.waiting = None;
     }
 
-    /// Tells the ring what it must ring for.
+    /// Sets the events for which the peer wakes this lane.
     fn announce(&mut self) {
         let interest = if self.waiting.is_some() {
-            // Another lane tells when it goes on; until then the ring has room, and nobody to write for.
+            // Another lane reports the server. Until then there is no peer.
             Interest::NONE
         } else if !self.awake {
             self.wanted
@@ -200,7 +199,7 @@ impl Transport for InprocStream {
         token: Token,
         interest: Interest,
     ) -> Result<(), RegisterError> {
-        // The descriptor knows one direction and is watched for it always; the ring knows which ones are meant.
+        // The descriptor is always watched for reading. The ring tells which events have come.
         poller.add(self.ring.as_fd(), token, Interest::READ)?;
         self.wanted = interest;
         self.announce();
@@ -247,7 +246,7 @@ impl Transport for InprocStream {
     }
 
     fn finish_turn(&mut self, sleeps: bool) -> bool {
-        // With reading not announced this is a look at two counters.
+        // While no event is announced for reading, this compares two counters.
         if self.awake && self.wanted.is_readable() && self.ring.readable().is_ok() {
             return true;
         }
@@ -276,8 +275,8 @@ impl From<RingStream> for InprocStream {
     }
 }
 
-/// Some dozens of small messages: enough that a write of the ring (a fence, a cache line of the peer's) costs each of them
-/// next to nothing, few enough that two lanes with a hundred under way both have work.
+/// Some dozens of small messages. They are enough to share the cost of a write to the ring (a fence, a cache line of the peer).
+/// They are few enough that two lanes with a hundred messages in flight both have work.
 const STEP_BYTES: usize = 2 * 1024;
 
 #[cfg(test)]
@@ -309,14 +308,14 @@ mod tests {
             }
         }
 
-        /// What the poller reports at once.
+        /// The event that the poller reports now.
         fn reported(&mut self) -> Option<Event> {
             let at_once = Some(Duration::ZERO);
             self.poller.wait(&mut self.events, at_once).unwrap();
             (!self.events.is_empty()).then(|| self.events[0])
         }
 
-        /// Reads until there is nothing and returns how much there was.
+        /// Reads until the ring is empty, and returns the number of bytes.
         fn read(&mut self) -> usize {
             let (mut buffer, mut total) = ([0; 64], 0);
             loop {
@@ -346,14 +345,14 @@ mod tests {
         for _ in 0..3 {
             scene.far.write(b"more").unwrap();
             assert_eq!(scene.reported(), None, "it was rung although awake");
-            // Busy with others, the lane looks by itself.
+            // A lane that is busy with others checks by itself.
             assert!(scene.near.finish_turn(false));
             assert_eq!(scene.read(), 4);
         }
         assert!(!scene.near.finish_turn(false));
         scene.far.write(b"more").unwrap();
         assert_eq!(scene.reported(), None, "it was rung although awake");
-        // What came before it sleeps keeps it awake, what comes after wakes it.
+        // Bytes that come before the lane sleeps keep it awake. Later bytes wake it.
         assert!(scene.near.finish_turn(true));
         assert_eq!(scene.read(), 4);
         assert!(!scene.near.finish_turn(true) && !scene.near.is_awake());

@@ -1,4 +1,4 @@
-//! Who listens on which name in this process, and who waits for it.
+//! The servers that listen on names in this process, and the connections that wait for them.
 //!
 //! ```text
 //!   connect ─▶ name known? ──yes─▶ RingStream::pair ─▶ one end to the server's first lane, as an arrival
@@ -7,10 +7,10 @@
 //!                  └─ by choice ──▶ the end waits here ─▶ bind ─▶ arrival there, "placed" to the lane that waits
 //! ```
 //!
-//! One lock, taken for binding and connecting only. A table per thread, or one passed by hand, was rejected: the point
-//! of a name is that two parts of a program need not know each other.
+//! One lock protects the registry. Only binding and connecting take it. Rejected: a table per thread, or one that the program
+//! passes on, because two parts of a program should need to share a name only.
 //!
-//! Everything here is removed by a guard: a name when its server stops, a waiting end when its session is gone.
+//! A guard removes each entry: a name when its server stops, and a waiting end when its session has ended.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -22,12 +22,12 @@ use super::{InprocBindError, InprocConnectError};
 use crate::address::InprocName;
 use crate::limits::{INPROC_RING_BYTES, INPROC_WAITING_MAX};
 
-/// The mailbox of a lane that takes connections up, or of one whose session waits for its server.
+/// The mailbox of a lane that accepts connections, or of a lane whose session waits for its server.
 pub(crate) trait Party: fmt::Debug + Send + Sync {
-    /// Leaves the server's end of a connection. Returns whether there was room for it.
+    /// Posts the server's end of a connection. Returns whether there was room for it.
     fn leave_arrival(&self, stream: RingStream) -> bool;
 
-    /// Says that a server has taken the connection that waited under this number. Returns whether there was room for it.
+    /// Reports that a server has taken the connection with this ticket. Returns whether there was room for the report.
     fn leave_placed(&self, ticket: u64) -> bool;
 
     /// Whether its lane has ended.
@@ -44,7 +44,7 @@ pub(crate) struct Bound {
     ticket: u64,
 }
 
-/// A session's place among those that wait for a name.
+/// A session's entry among the connections that wait for a name.
 #[derive(Debug)]
 pub(crate) struct Waiting {
     pub(super) name: InprocName,
@@ -55,7 +55,7 @@ pub(crate) struct Waiting {
 struct Registry {
     servers: BTreeMap<InprocName, Listening>,
     waiting: Vec<Waiter>,
-    /// Numbers of servers and waiting ends, never used twice.
+    /// The last ticket of a server or a waiting end. No ticket is used twice.
     last_ticket: u64,
 }
 
@@ -75,11 +75,11 @@ struct Waiter {
     lane: Arc<dyn Party>,
 }
 
-/// Takes a name for the server with this first lane, and gives it whoever waited.
+/// Takes a name for the server with this first lane, and gives the lane the connections that waited for the name.
 pub(crate) fn bind(name: &InprocName, lane: &Arc<dyn Party>) -> Result<Bound, InprocBindError> {
     let mut registry = lock();
     let taken = registry.servers.get(name);
-    // A server whose lane has failed holds its name no more than a dead process its socket file.
+    // A server whose lane has failed loses its name, as a dead process loses its port.
     if taken.is_some_and(|listening| !listening.lane.is_retired()) {
         return Err(InprocBindError::InUse { name: name.clone() });
     }
@@ -91,12 +91,12 @@ pub(crate) fn bind(name: &InprocName, lane: &Arc<dyn Party>) -> Result<Bound, In
     registry.servers.insert(name.clone(), listening);
     let is_for_us = |waiter: &mut Waiter| waiter.name == *name;
     for waiter in registry.waiting.extract_if(.., is_for_us) {
-        // What does not fit into the queue is dropped with its end, which the other lane sees as a close.
+        // A connection that does not fit the queue is dropped, and the other lane sees it close.
         if !lane.leave_arrival(waiter.far) {
             tracing::warn!(%name, "a waiting connection found the server's queue full");
         }
         if !waiter.lane.leave_placed(waiter.ticket) {
-            // It waits until its time is over.
+            // The session waits until its handshake timeout.
             tracing::warn!(%name, "a waiting lane could not be told of its server");
         }
     }
@@ -106,7 +106,7 @@ pub(crate) fn bind(name: &InprocName, lane: &Arc<dyn Party>) -> Result<Bound, In
     })
 }
 
-/// The lane that takes up connections to names ends; from now on another lane of its server does.
+/// Moves the names of a lane that ends to another lane of its server.
 pub(crate) fn hand_over(from: &dyn Party, to: &Arc<dyn Party>) {
     for listening in lock().servers.values_mut() {
         if listening.lane.key() == from.key() {
@@ -120,8 +120,8 @@ pub(super) fn connect(name: &InprocName) -> Result<RingStream, InprocConnectErro
     lock().connect(name)
 }
 
-/// Connects to the server that listens on `name`, or else leaves one end for the server that will. `lane` is told when
-/// it does.
+/// Connects to the server that listens on `name`. If there is none, one end waits for it, and `lane` is told when a server takes
+/// that end.
 pub(super) fn connect_or_wait(
     name: &InprocName,
     lane: &Arc<dyn Party>,
@@ -174,7 +174,7 @@ impl Registry {
 impl Drop for Bound {
     fn drop(&mut self) {
         let mut registry = lock();
-        // Another server may have taken the name over from one whose lane had failed.
+        // Another server may have taken the name after the lane of this one failed.
         if registry
             .servers
             .get(&self.name)
@@ -199,7 +199,7 @@ fn pair(name: &InprocName) -> Result<(RingStream, RingStream), InprocConnectErro
 }
 
 fn lock() -> MutexGuard<'static, Registry> {
-    // Every change is a single insertion or removal, so a panic elsewhere leaves nothing half done.
+    // Every change is a single insertion or removal, so a panic leaves no change half done.
     REGISTRY.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

@@ -1,4 +1,4 @@
-//! How the layers of new connections are made.
+//! Makes the layers of new connections.
 
 use std::fmt;
 use std::io::IoSlice;
@@ -11,7 +11,7 @@ use super::LayeredStream;
 use crate::address::Address;
 use crate::transport::Carrier;
 
-/// Makes layers for every address of a server or client. They are for one connection, and the first is next to the network.
+/// Makes the layers of one connection, for any address of a server or client. The first layer is next to the network.
 #[derive(Clone)]
 pub(crate) struct LayerFactory(Arc<MakeLayers>);
 
@@ -42,7 +42,7 @@ impl LayerFactory {
 }
 
 impl Layers {
-    /// A socket with its layers. It may still be connecting.
+    /// Puts the layers over a socket, which may still be connecting.
     pub(crate) fn over(&self, stream: Stream) -> Carrier {
         let stack = Stack::new((self.factory.0)(&self.address));
         let stack = stack.unwrap_or_else(|| Stack::from(Box::new(Missing) as Box<dyn Layer>));
@@ -50,8 +50,8 @@ impl Layers {
     }
 }
 
-/// Stands for layers that were not made for a connection of an address that has some. It refuses the connection, which must not
-/// become one without layers.
+/// Refuses a connection for which the factory made no layers, although its address has layers. Without it the connection would
+/// be plaintext.
 #[derive(Debug)]
 struct Missing;
 

@@ -3,15 +3,15 @@
 //! The layers have no I/O ([`tidewire_proto::layer`]). This transport moves bytes between them and the socket, so that the lane
 //! above sees plaintext.
 //!
-//! A layer accepts plaintext before the socket takes it. So plaintext is sealed only when the socket has taken all that was
-//! sealed before, in records as large as possible, and a write that is accepted whole may leave
-//! [bytes](super::Transport::pending_bytes) that wait for the socket. What slow-subscriber policies may drop stays plaintext.
+//! A layer accepts plaintext before the socket does. So plaintext is sealed only when the socket has accepted all sealed bytes.
+//! Records are as large as possible. A write that is accepted whole may leave [bytes](super::Transport::pending_bytes) that
+//! wait for the socket. Messages that a policy for slow subscribers may drop stay plaintext.
 //!
-//! What one read of the socket brings may be more plaintext than the lane takes in a turn. No report of the poller announces
-//! the rest, so the stream stays [awake](super::Transport::is_awake) while there is some.
+//! One read of the socket may bring more plaintext than the lane takes in a turn. No event announces the rest, so the stream
+//! stays [awake](super::Transport::is_awake) while there is some.
 //!
-//! The end of a layer comes before that of the socket, in both directions. If the socket ends first, somebody has cut the
-//! connection: reading answers `ConnectionReset`, never an end.
+//! The layers end before the socket, in both directions. If the socket ends first, the connection was cut: reading answers
+//! `ConnectionReset`, never an end.
 
 mod config;
 
@@ -26,20 +26,20 @@ pub(crate) use config::{LayerFactory, Layers};
 
 use super::Transport;
 
-/// See the module.
+/// A socket with layers. See the module.
 #[derive(Debug)]
 pub(crate) struct LayeredStream {
     stream: Stream,
     stack: Stack,
-    /// The last read took all that the socket had.
+    /// The last read took all bytes of the socket.
     is_dry: bool,
-    /// Plaintext was left when reading stopped, and the lane looks at it at the end of each turn.
+    /// Plaintext was left when reading stopped, and the lane checks it at the end of each turn.
     is_awake: bool,
-    /// The lane reads, so that plaintext which is left is of use.
+    /// The lane waits for input.
     is_read: bool,
-    /// The socket ends when it has taken all that is sealed.
+    /// The socket ends when it has accepted all sealed bytes.
     is_ending: bool,
-    /// Reading has answered that the peer's layers have ended.
+    /// A read has returned the end of the peer's layers.
     is_end_told: bool,
 }
 
@@ -71,19 +71,19 @@ impl LayeredStream {
             }
         };
         outcome.map_err(|error| {
-            // The peer is told by an alert, if its layer knows one and the socket takes it.
+            // This sends the alert of the layer, if it has one and the socket accepts it.
             let _ = self.flush();
             failure(error)
         })
     }
 
-    /// Whether a read would answer without the socket: by plaintext, or by the end of the layers, which no report of the poller
-    /// announces where the peer waits for our end before it ends the socket.
+    /// Whether a read has a result without the socket: plaintext, or the end of the layers. No event announces the end if the
+    /// peer waits for our end before it closes the socket.
     fn has_news(&self) -> bool {
         self.stack.has_plain() || (self.stack.has_ended() && !self.is_end_told)
     }
 
-    /// Has the layers accept plaintext. The socket must have taken all that they accepted before.
+    /// Passes plaintext to the layers. The socket must have accepted all sealed bytes before.
     fn seal(&mut self, plain: &[IoSlice<'_>]) -> io::Result<usize> {
         match self.stack.write(plain).map_err(failure)? {
             0 if self.stack.is_closed() => Err(ErrorKind::BrokenPipe.into()),
@@ -107,7 +107,7 @@ impl Transport for LayeredStream {
             self.receive(buffer)?;
         }
         match self.stack.read(buffer).map_err(failure)? {
-            // The poller reports what is left, after others had their turn.
+            // The poller reports the rest after other sessions had their turn.
             0 => Err(ErrorKind::WouldBlock.into()),
             count => Ok(count),
         }
@@ -221,7 +221,7 @@ impl Transport for LayeredStream {
             Err(error) if is_blocked(&error) => {}
             flushed => flushed?,
         }
-        // The poller reports what is left, after others had their turn.
+        // The poller reports the rest after other sessions had their turn.
         Ok(self.stack.is_ready())
     }
 
@@ -246,7 +246,7 @@ impl Transport for LayeredStream {
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => {
                     if !is_blocked(&error) {
-                        // Nobody takes it any more, so nothing waits for the socket.
+                        // The socket has failed, so no byte waits for it.
                         self.stack.advance(bytes);
                     }
                     return Err(error);
@@ -270,7 +270,7 @@ fn is_blocked(error: &io::Error) -> bool {
     error.kind() == ErrorKind::WouldBlock
 }
 
-/// The error of the transport for one of its layers. The lane finds the cause in it.
+/// Wraps an error of a layer as an error of the transport. The lane finds the cause in it.
 fn failure(error: LayerError) -> io::Error {
     match error {
         LayerError::Truncated => ErrorKind::ConnectionReset.into(),
@@ -278,19 +278,19 @@ fn failure(error: LayerError) -> io::Error {
     }
 }
 
-/// Bytes that are read from the socket at once, which bounds the plaintext that waits.
+/// Bytes that are read from the socket at once. It bounds the plaintext that waits.
 const READ_BYTES_MAX: usize = 64 << 10;
 
-/// Reads of the socket for one read of plaintext, so that a peer which sends records without any does not hold the lane up.
+/// Reads of the socket for one read of plaintext, so that a peer that sends records without plaintext does not hold up the lane.
 const READS_WITHOUT_PLAINTEXT_MAX: usize = 8;
 
-/// Slices that are sealed at once: as many as the lane gathers for one write.
+/// Slices that are sealed at once. The lane gathers as many for one write.
 const SLICES_MAX: usize = 32;
 
 /// Bytes that are read at once during a handshake: more than one flight of TLS with its certificates.
 const HANDSHAKE_READ_BYTES: usize = 16 << 10;
 
-/// Reads of one turn during a handshake, so that a peer which sends one without an end does not hold the lane up.
+/// Reads of one turn during a handshake, so that a peer that sends an endless handshake does not hold up the lane.
 const HANDSHAKE_READS_MAX: usize = 4;
 
 #[cfg(test)]

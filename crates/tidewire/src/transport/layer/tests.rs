@@ -23,7 +23,7 @@ fn secured() -> (LayeredStream, LayeredStream) {
     (near, far)
 }
 
-/// All that can be read now.
+/// Reads all bytes that are there now.
 fn read_all(stream: &mut LayeredStream) -> Vec<u8> {
     let (mut all, mut buffer) = (Vec::new(), vec![0; 1 << 16]);
     loop {
@@ -106,7 +106,7 @@ fn a_connection_that_is_cut_is_a_reset_and_never_an_end() {
     let cut = far.read(&mut buffer).unwrap_err();
     assert_eq!(cut.kind(), ErrorKind::ConnectionReset);
 
-    // A peer that goes in the middle of the handshake has cut it, too.
+    // A peer that ends in the middle of the handshake has cut it, too.
     let (near, mut far) = ends();
     drop(near);
     let cut = far.secure().unwrap_err();
@@ -151,7 +151,8 @@ fn garbage_names_its_cause() {
     assert_eq!(cause, Some(&LayerError::RecordTooLong));
 }
 
-/// A peer that waits for our end before it ends its socket causes no other report: its end was noticed by the idle timeout.
+/// The peer waits for our end before it closes its socket, so no other event comes. Its end was noticed only by the idle
+/// timeout.
 #[test]
 fn the_end_of_layers_is_noticed_although_the_socket_goes_on() {
     let (mut near, mut far) = secured();
@@ -171,7 +172,7 @@ fn the_end_of_layers_is_noticed_although_the_socket_goes_on() {
 fn a_connection_whose_layers_were_forgotten_does_not_become_plaintext() {
     let makes = std::sync::atomic::AtomicUsize::new(0);
     let factory = LayerFactory::new(move |_| {
-        // Those of the first look, and none for connections.
+        // The first call returns layers, and later calls for connections return none.
         match makes.fetch_add(1, std::sync::atomic::Ordering::Relaxed) {
             0 => vec![Box::new(XorLayer::connecting(1)) as Box<dyn Layer>],
             _ => Vec::new(),
