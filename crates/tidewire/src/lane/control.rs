@@ -11,7 +11,7 @@ use crate::session::CloseReason;
 use crate::transport::ConnectFailure;
 use crate::transport::Transport;
 
-/// Handles a frame that came before the session was open, or is of a kind that is the lane's.
+/// Handles a frame that came before the session was open, or is of a kind that the lane answers.
 #[cold]
 #[inline(never)]
 pub(crate) fn handle(cx: &mut Context<'_>, slot: usize, message: &Message<'_>) -> Handled {
@@ -50,7 +50,7 @@ pub(crate) fn handle(cx: &mut Context<'_>, slot: usize, message: &Message<'_>) -
     handled
 }
 
-/// Refuses what the service is not asked any more, because the session ends. Nothing of it has been done.
+/// Refuses a message because its session ends. The service does not see it.
 fn refuse_new_work(cx: &mut Context<'_>, slot: usize, message: &Message<'_>) {
     if cx.core.sessions[slot].connection.new_work() == NewWork::Dropped {
         return cx.core.counters.refused.add(1);
@@ -60,7 +60,7 @@ fn refuse_new_work(cx: &mut Context<'_>, slot: usize, message: &Message<'_>) {
     cx.refuse(HandlerError::new(ErrorCode::Draining, text));
 }
 
-/// Keeps the words of a server that refused the hello for whoever waits for the connection.
+/// Keeps the error text of a server that refused the hello, for the caller that waits for the connection.
 fn note_refusal(cx: &mut Context<'_>, reason: CloseReason, message: &Message<'_>) {
     let (text, code) = match message.kind {
         Kind::GoAway => match GoAwayBody::decode(message.payload) {
@@ -83,13 +83,13 @@ fn note_refusal(cx: &mut Context<'_>, reason: CloseReason, message: &Message<'_>
 }
 
 impl<S: Service> Lane<S> {
-    /// A server has taken the other end of a connection that waited for it.
+    /// Finishes a connection whose other end a server has taken.
     pub(crate) fn finish_waiting(&mut self, ticket: u64) {
         let sessions = &mut self.core.sessions.slab;
         let found = sessions
             .iter_mut()
             .find(|(_, session)| session.stream.ticket() == Some(ticket));
-        // It may have been given up meanwhile.
+        // The session may have ended meanwhile.
         if let Some((slot, session)) = found
             && session.connection.phase() == Phase::Connecting
         {
@@ -98,7 +98,7 @@ impl<S: Service> Lane<S> {
         }
     }
 
-    /// The kernel reported on a connection being made.
+    /// Handles a report about a connection that is being made.
     pub(crate) fn finish_connect(&mut self, slot: usize) {
         let core = &mut self.core;
         let now_ns = core.sessions.reactor.now_ns;
@@ -120,7 +120,7 @@ impl<S: Service> Lane<S> {
         self.begin(slot);
     }
 
-    /// The transport of a session is ready for frames.
+    /// Begins a session whose transport is ready for frames.
     pub(super) fn begin(&mut self, slot: usize) {
         let core = &mut self.core;
         let now_ns = core.sessions.reactor.now_ns;

@@ -1,4 +1,4 @@
-//! From the socket to the service: a batch of datagrams, the session of each, and its frames.
+//! Brings datagrams from a socket to the service: receives batches, finds the session of each datagram, decodes its frames.
 
 use std::io::ErrorKind;
 use std::sync::Arc;
@@ -16,16 +16,17 @@ use crate::service::Context;
 use crate::service::Service;
 use crate::session::CloseReason;
 
-/// Where datagrams come from.
+/// The socket from which datagrams come.
 #[derive(Clone, Copy)]
 enum Source {
+    /// A socket of the lane.
     Port(usize),
     /// The socket of one session.
     Session(usize),
 }
 
 impl<S: Service> Lane<S> {
-    /// The poller reported a shared socket.
+    /// Handles an event of a shared socket.
     pub(crate) fn handle_port_event(&mut self, port: usize, event: Event) {
         if event.writable {
             self.core.flush_blocked(port);
@@ -35,7 +36,7 @@ impl<S: Service> Lane<S> {
         }
     }
 
-    /// Takes what waits at every shared socket.
+    /// Receives the datagrams that wait at every shared socket.
     pub(crate) fn receive_at_ports(&mut self) {
         for port in 0..self.core.ports.all.len() {
             self.receive_at_port(port);
@@ -50,7 +51,7 @@ impl<S: Service> Lane<S> {
         }
     }
 
-    /// Reads a session over UDP: what it left over, and its own socket if it has one.
+    /// Reads a session over UDP: the frames that were left over, and its own socket if it has one.
     pub(crate) fn read_datagrams(&mut self, slot: usize) {
         let (core, service) = (&mut self.core, &mut self.service);
         if core.sessions[slot].connection.partial.has_frames() {
@@ -72,7 +73,7 @@ impl<S: Service> Lane<S> {
         }
     }
 
-    /// Receives until there is nothing, the share of the turn is used up, or the only session there may not be read.
+    /// Receives until the socket is empty, the share of the turn is used up, or the session of the socket may not be read.
     fn receive(&mut self, socket: &DatagramSocket, source: Source) {
         let Self {
             core,
@@ -108,7 +109,7 @@ impl<S: Service> Lane<S> {
     }
 }
 
-/// Gives every datagram of a batch to its session.
+/// Passes every datagram of a batch to its session.
 fn handle_batch<S: Service, C: Codec + ?Sized>(
     core: &mut Core,
     service: &mut S,
@@ -155,17 +156,16 @@ fn admit_and_announce<S: Service, C: Codec + ?Sized>(
     Some(slot)
 }
 
-/// What became of a datagram.
+/// The outcome of a datagram.
 enum Taken {
     Whole,
-    /// The session is not read further for now; so many bytes of the datagram were used.
+    /// The session may not be read further now. So many bytes of the datagram were handled.
     Stopped(usize),
     Ended,
     Close(CloseReason),
 }
 
-/// Handles the datagrams of one peer that follow each other, and returns the next one of another peer, or of this one
-/// if the session stopped.
+/// Handles consecutive datagrams of one peer. Returns the next one of another peer, or of this peer if the session stopped.
 fn handle_run<'a, S: Service, C: Codec + ?Sized>(
     core: &mut Core,
     service: &mut S,
@@ -175,9 +175,9 @@ fn handle_run<'a, S: Service, C: Codec + ?Sized>(
     rest: &mut Datagrams<'a>,
 ) -> Option<Datagram<'a>> {
     let mut current = Some(first);
-    // What was left over comes first, if sending its output was all it took to go on.
+    // Frames that were left over come first. The session may be read again since its output was sent.
     take_backlog(core, service, codec, slot);
-    // Also of a session that may not be read now: its peer lives.
+    // A datagram is a sign of life, even if the session may not be read now.
     let now_ns = core.sessions.now_ns();
     core.sessions[slot].connection.note_input(now_ns);
     if !core.may_take(slot, &first) {
@@ -197,7 +197,7 @@ fn handle_run<'a, S: Service, C: Codec + ?Sized>(
         current = rest.next();
         ending = take_datagram(&mut cx, service, codec, slot, &datagram, &mut progress);
         if let Taken::Stopped(used) = ending {
-            // What stopped it may be gone once its output is sent.
+            // The session may go on once its output is sent.
             cx.core.keep_rest(slot, &datagram.bytes[used..]);
         }
         if !matches!(ending, Taken::Whole) {
@@ -217,7 +217,7 @@ fn handle_run<'a, S: Service, C: Codec + ?Sized>(
     current
 }
 
-/// Drops the datagrams of one peer that follow each other, and returns the next one of another peer.
+/// Drops consecutive datagrams of one peer. Returns the next one of another peer.
 #[cold]
 fn skip_run<'a>(
     core: &mut Core,
@@ -278,14 +278,14 @@ fn take_frames<S: Service, C: Codec + ?Sized>(
     }
 }
 
-/// Handles what was left of a datagram when its session stopped, unless it still may not be read.
+/// Handles the frames that were left when the session stopped, unless it still may not be read.
 fn take_backlog<S: Service, C: Codec + ?Sized>(
     core: &mut Core,
     service: &mut S,
     codec: &C,
     slot: usize,
 ) {
-    // Each pass handles a frame at least.
+    // Each pass handles at least one frame.
     while core.sessions[slot].may_read_on() {
         let (rest, _) = core.sessions[slot].connection.partial.take();
         take_rest(core, service, codec, slot, &rest);
@@ -317,7 +317,7 @@ fn take_rest<S: Service, C: Codec + ?Sized>(
 }
 
 impl Core {
-    /// Whether what arrives can be handled. A session's own socket keeps what it may not read now.
+    /// Whether datagrams of this socket can be handled now. A session's own socket keeps them while it may not be read.
     fn may_receive(&self, source: Source) -> bool {
         match source {
             Source::Port(_) => true,
@@ -328,7 +328,7 @@ impl Core {
         }
     }
 
-    /// Looks at a peer that proved nothing and is heard now. Returns whether it is to be ignored this time.
+    /// Checks a datagram of an unvalidated address for a loop. Returns whether to ignore it.
     #[inline]
     pub(crate) fn is_looping<C: Codec + ?Sized>(
         &mut self,
@@ -353,7 +353,7 @@ impl Core {
     fn handle_receive_failure(&mut self, source: Source, error: std::io::Error) {
         match source {
             Source::Port(_) => {
-                // Nothing a peer does makes a shared socket fail; what does will be met again, maybe in each turn.
+                // No peer can make a shared socket fail. A lasting failure is met again at the next read.
                 if let Some(unlogged) = self.acceptor.error_log.may_log(self.sessions.now_ns()) {
                     tracing::error!(%error, unlogged, "cannot receive datagrams");
                 }
@@ -364,6 +364,6 @@ impl Core {
     }
 }
 
-/// Batches taken from a socket in one go, so that a flood at one does not starve the rest of the lane: at most
+/// Batches received from a socket at one event, so that a flood at one socket does not starve the rest of the lane: at most
 /// 8 × 32 runs of up to 64 KiB.
 const RECEIVES_PER_EVENT: usize = 8;

@@ -1,12 +1,12 @@
-//! The end of a lane: what lanes have for each other reaches the sessions before these are closed.
+//! The end of a lane. Messages between lanes reach their sessions before these are closed.
 //!
-//! A message that its publisher knows to be passed on may still be in a batch or in the queue of another lane when a drain
-//! reaches its deadline. Lanes reach it one after another, and what came to one that had ended was lost. So a lane that
-//! ends reads no more, posts what it has, says that it is silent, and takes what the others post until all of them are
-//! silent. Only then it writes what it has and closes its sessions, so that every message is delivered or counted.
+//! Problem: a message may still be in a batch or in the queue of another lane when a drain reaches its deadline. Lanes reach it
+//! one after another, so messages to a lane that has ended would be lost. Approach: a lane that ends stops reading, posts its
+//! batches, notes that it is silent, and takes the messages of the others until all lanes are silent. Only then it writes its
+//! outputs and closes its sessions. So every message is delivered or counted.
 //!
-//! A lane whose handler does not return would hold the others up for ever, so they wait for it for a bounded time. What a
-//! lane that has ended is still sent is counted as `mail_undelivered`.
+//! A lane whose handler does not return would hold up the others for ever, so they wait for a bounded time. Messages to a
+//! lane that has ended are counted as `mail_undelivered`.
 
 use std::thread;
 use std::time::Duration;
@@ -18,14 +18,14 @@ use crate::mailbox::LaneMessage;
 use crate::service::Service;
 
 impl<S: Service> Lane<S> {
-    /// Ends the lane in order. Nothing is read any more.
+    /// Ends the lane in order. It reads no more from its sessions.
     pub(super) fn end(&mut self) {
         let mut others = Vec::new();
         let until_ns = now_ns().saturating_add(EXCHANGE_NS_MAX);
         while !self.exchange(&mut others) && now_ns() < until_ns {
             thread::sleep(EXCHANGE_PAUSE);
         }
-        // From now on whoever posts counts it, so the next look is the last one.
+        // From now on the mailbox refuses messages, so this takes the last ones.
         self.core.exchange.mailbox.retire();
         while let Some(message) = self.core.take_message() {
             self.handle_last_message(message, &mut others);
@@ -41,7 +41,7 @@ impl<S: Service> Lane<S> {
         self.core.pass_on_all(others);
     }
 
-    /// Takes and posts what there is. Returns whether that was the last of it.
+    /// Takes and posts the messages of this moment. Returns whether they were the last ones.
     fn exchange(&mut self, others: &mut Vec<LaneMessage>) -> bool {
         self.core.sessions.reactor.read_clock();
         let mut work = 0;
@@ -58,13 +58,13 @@ impl<S: Service> Lane<S> {
         }
         core.exchange.lanes.silent.note(core.exchange.lane);
         let lanes = core.exchange.lanes.get().map_or(0, Vec::len);
-        // A lane without sessions has nobody whom the others could have something for.
+        // Other lanes have no messages for a lane without sessions.
         !core.ending.server_ends
             || core.sessions.is_empty()
             || core.exchange.lanes.silent.are_all(lanes)
     }
 
-    /// Handles a message for sessions of this lane. What is not one is put aside for other lanes.
+    /// Handles a message for sessions of this lane. Connections and listeners go to `others`, for other lanes.
     fn handle_last_message(&mut self, message: LaneMessage, others: &mut Vec<LaneMessage>) {
         match message {
             LaneMessage::Drain { .. } | LaneMessage::Stop => self.core.ending.server_ends = true,
@@ -77,9 +77,9 @@ impl<S: Service> Lane<S> {
     }
 }
 
-/// How long a lane waits at its end for what others have for it, in nanoseconds. Longer than any turn but that of a handler
-/// that does not return.
+/// The longest time for which a lane waits at its end for messages of the others, in nanoseconds. It is longer than any turn
+/// whose handlers return.
 const EXCHANGE_NS_MAX: u64 = 2_000_000_000;
 
-/// How long a lane sleeps between two looks for the last messages. Most of the time the second look finds it.
+/// The pause between two checks for the last messages. Most of the time the second check finds them.
 const EXCHANGE_PAUSE: Duration = Duration::from_micros(100);

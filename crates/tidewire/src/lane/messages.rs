@@ -1,9 +1,9 @@
-//! Takes what other threads posted, once a turn: the only reader of the lane's mailbox.
+//! Takes the messages of other threads once a turn. It is the only reader of the lane's mailbox.
 //!
-//! Messages are handled in the order in which they came, so what a thread answers, sends and closes happens in that order,
-//! and what it sent before a drain is sent. A turn takes a bounded amount, because senders that are faster than the lane
-//! would otherwise keep it from its sockets. It takes more where a message of the server or of another lane waits: that
-//! one stands behind all that came before, and should not wait many turns for it.
+//! Messages are handled in the order in which they came. So the answers, sends and closes of a thread happen in its order,
+//! and messages that it sent before a drain are sent. A turn handles a bounded number, because senders that are faster than the
+//! lane would otherwise keep it from its sockets. It handles more if a message of the server or of another lane waits: that
+//! message stands behind all that came before, and should not wait for many turns.
 
 use super::Lane;
 use crate::engine::Core;
@@ -13,13 +13,13 @@ use crate::session::Session;
 use crate::transport::Arrival;
 
 impl<S: Service> Lane<S> {
-    /// Takes what other threads posted, and handles as much of it as a turn may.
+    /// Takes the messages of other threads, and handles as many as a turn may.
     pub(crate) fn take_messages(&mut self) {
         let Core {
             exchange, inbox, ..
         } = &mut self.core;
-        // Also where some are left from the turn before, so that one that must not wait is seen. Where one is known, more
-        // would only pile up here, and their senders would not learn that they are too fast.
+        // The lane also takes messages if some are left from the turn before, so that it sees an urgent one. If it knows of an
+        // urgent one, more messages would only pile up here, and their senders would not learn that they are too fast.
         if !inbox.has_unreserved() {
             exchange.mailbox.take_all(inbox);
         }
@@ -32,7 +32,7 @@ impl<S: Service> Lane<S> {
         }
     }
 
-    /// The next message, unless this turn has done enough `work`, which it adds to.
+    /// Takes the next message and adds its cost to `work`. `None` if this turn has done enough work.
     pub(super) fn next_message(&mut self, work: &mut usize) -> Option<LaneMessage> {
         let has_urgent = self.core.inbox.has_unreserved();
         if *work >= WORK_PER_TURN && (*work >= WORK_PER_TURN_MAX || !has_urgent) {
@@ -40,7 +40,7 @@ impl<S: Service> Lane<S> {
         }
         let message = self.core.take_message()?;
         *work += match &message {
-            // It looks at every session, which takes a fraction of what a send does.
+            // A broadcast checks every session. A check costs a fraction of a send.
             LaneMessage::Broadcast(_) => 1 + self.core.sessions.len() / SESSIONS_PER_WORK,
             LaneMessage::Batch(batch) => 1 + batch.len() / BATCH_BYTES_PER_WORK,
             _ => 1,
@@ -80,7 +80,7 @@ impl<S: Service> Lane<S> {
         }
     }
 
-    /// Reads what has come for sessions that are about to end: it is not new, and still theirs.
+    /// Reads bytes that came before the drain. The sessions still handle these requests.
     fn read_what_came(&mut self) {
         self.receive_at_ports();
         let is_open = |session: &Session| {
@@ -92,7 +92,7 @@ impl<S: Service> Lane<S> {
             .map(|(slot, _)| slot)
             .collect();
         for slot in open {
-            // A handler may have ended others.
+            // A handler may have ended other sessions.
             if self.core.sessions.get(slot).is_some_and(is_open) {
                 self.read_session(slot);
             }
@@ -100,17 +100,17 @@ impl<S: Service> Lane<S> {
     }
 }
 
-/// Messages taken in one turn: enough that the rest of the turn costs little beside them, few enough that sockets wait
-/// for less than a millisecond.
+/// Messages handled in one turn. They are so many that the rest of the turn costs little in comparison, and so few that sockets
+/// wait for less than a millisecond.
 const WORK_PER_TURN: usize = 4096;
 
-/// The same while a message of the server or of another lane waits: sockets wait for a few milliseconds.
+/// Messages handled in one turn while a message of the server or of another lane waits. Sockets wait for a few milliseconds.
 const WORK_PER_TURN_MAX: usize = 8 * WORK_PER_TURN;
 
-/// Sessions that a broadcast looks at in the time of a send.
+/// Sessions that a broadcast checks in the time of a send.
 const SESSIONS_PER_WORK: usize = 8;
 
-/// Bytes of a batch that are delivered in the time of a send; a mailbox full of batches is then about a turn's work.
+/// Bytes of a batch that are delivered in the time of a send. A mailbox full of batches is then about a turn's work.
 const BATCH_BYTES_PER_WORK: usize = 512;
 
 #[cfg(test)]
@@ -122,7 +122,7 @@ mod tests {
     use crate::mailbox::BatchEntry;
     use crate::server::Server;
 
-    /// Batches overtook what was sent before them, because they came by another queue.
+    /// Batches overtook messages that were sent before them, because they came by another queue.
     #[test]
     fn messages_of_all_kinds_keep_the_order_of_their_sender() {
         let mut lane = lane(&Server::builder());
@@ -152,7 +152,7 @@ mod tests {
         assert_eq!(far.read(&mut received).unwrap(), 0, "and then the end");
     }
 
-    /// A message without a body: its session counts it as taken all the same.
+    /// Sends a message without a body. Its session counts it as taken all the same.
     fn send(lane: &Lane<impl Service>, slot: usize) {
         let card = lane.core.sessions[slot].profile.card.clone().unwrap();
         assert!(card.reserve(LaneMessage::OVERHEAD_BYTES, usize::MAX));
@@ -230,7 +230,7 @@ mod tests {
         assert!(!lane.core.has_messages());
     }
 
-    /// A lane took a bounded number of messages at its end, too, and counted the rest as undelivered.
+    /// At its end a lane took only a bounded number of messages, and counted the rest as undelivered.
     #[test]
     fn a_lane_that_ends_takes_all_that_was_posted_before() {
         let mut lane = lane(&Server::builder());

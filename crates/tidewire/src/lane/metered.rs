@@ -1,5 +1,5 @@
-//! Messages of servers with a rate limit. They take this way because their filter lets no kind through unasked, so that
-//! other servers pay nothing.
+//! Messages of servers with a rate limit. The frame filter of these servers asks about every kind of message, so messages come
+//! here, and other servers pay nothing.
 
 use tidewire_proto::body::ErrorCode;
 use tidewire_proto::codec::Codec;
@@ -12,7 +12,7 @@ use crate::limits::WhenExceeded;
 use crate::service::{Context, Current, HandlerError, Service};
 use crate::session::CloseReason;
 
-/// The limits of the next frame of a session.
+/// The filter for the next frames of a session.
 #[inline]
 pub(super) fn filter(core: &Core, slot: usize) -> FrameFilter {
     let connection = &core.sessions[slot].connection;
@@ -23,7 +23,7 @@ pub(super) fn filter(core: &Core, slot: usize) -> FrameFilter {
     }
 }
 
-/// Hands a message to the service if it is within the rate of its session, and does what the limit says if not.
+/// Passes a message to the service if it is within the rate of its session. Otherwise it does what the limit says.
 #[cold]
 #[inline(never)]
 pub(super) fn serve_metered<S: Service, C: Codec + ?Sized, const IS_DATAGRAM: bool>(
@@ -77,7 +77,7 @@ mod tests {
 
     const SECOND_NS: u64 = 1_000_000_000;
 
-    /// A lane whose sessions may send 10 messages a second, and frames of that many requests.
+    /// Makes a lane whose sessions may send 10 messages a second, and the frames of so many requests.
     fn limited(when: WhenExceeded, requests: u32) -> (Lane<impl Service>, Vec<u8>) {
         let limit = RateLimit::new(when).messages_per_second(10);
         let limits = Limits {
@@ -112,7 +112,7 @@ mod tests {
         let counters = Arc::clone(&lane.core.counters);
         assert_eq!(counters.frames_in.read(), 10, "the burst");
         for tenths in 1..=25 {
-            // A tick late at most.
+            // A pause ends one tick late at most.
             turn_at(&mut lane, started_ns + tenths * SECOND_NS / 10 + 10_000_000);
             assert_eq!(counters.frames_in.read(), 10 + tenths);
         }
@@ -121,7 +121,7 @@ mod tests {
             (counters.refused.read(), counters.rate_refused.read()),
             (0, 0)
         );
-        // All was read, also by the socket: the pause ends, and the session is idle.
+        // The lane has read everything, so the pause ends, and the session is idle.
         turn_at(&mut lane, started_ns + 10 * SECOND_NS);
         assert_eq!(
             lane.core.sessions[slot].connection.inbound(),
@@ -129,7 +129,7 @@ mod tests {
         );
     }
 
-    /// The pause is not the peer's silence.
+    /// The time of a pause counted as the peer's silence.
     #[test]
     fn a_session_paused_for_its_rate_is_not_idle() {
         let (mut lane, frames) = limited(WhenExceeded::Pause, 11);

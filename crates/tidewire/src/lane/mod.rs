@@ -7,10 +7,11 @@
 //!   waker, timers ◀── sweep due rooms ◀── flush dirty sessions ◀── on_turn ◀── session output, room logs
 //! ```
 //!
-//! Nothing on that way allocates in the steady state, takes a lock, or makes a system call per message. The lane drives the
-//! components of [`Core`], which own its state. `read`, `partial` and `datagrams` bring messages to the service, `control` speaks the
-//! handshake and heartbeats, `messages` takes what other threads posted, `timers` works off what is due, `wait` decides whether to look for
-//! work or to sleep, `ending` is the last exchange of lanes, `thread` is what its server has of it to wait for its end.
+//! No step of that way allocates in the steady state, takes a lock, or makes a system call per message. The lane drives the
+//! components of [`Core`], which own its state. `read`, `partial` and `datagrams` bring messages to the service. `control` answers
+//! the handshake and heartbeats. `messages` takes the messages of other threads. `timers` handles the timers that fired. `wait`
+//! decides whether to spin or to sleep. `ending` is the last exchange between lanes. `thread` is the server's handle to the
+//! lane's thread.
 
 mod control;
 mod datagrams;
@@ -58,14 +59,14 @@ pub(crate) struct Lane<S> {
     pub(crate) core: Core,
     pub(crate) service: S,
     receive: ReceiveBuffer,
-    /// What arrives over UDP; none until something does.
+    /// The buffer for datagrams. `None` until one has come.
     datagrams: Option<Box<DatagramBatch>>,
     events: Events,
-    /// Accepted, connected or resumed sessions to look at in this turn.
+    /// Accepted, connected or resumed sessions to read in this turn.
     ready: Vec<usize>,
-    /// How long the lane looks for work before it sleeps.
+    /// The choice whether the lane spins before it sleeps.
     spin: Spin,
-    /// Whether looking for work awhile has been worth it.
+    /// The success of recent spins.
     spin_backoff: SpinBackoff,
     /// Scratch list of timers that fired.
     expired: Vec<TimerKey>,
@@ -84,10 +85,10 @@ pub enum LaneError {
     /// Waiting for events failed.
     #[error("a lane cannot wait for events: {0}")]
     Wait(#[from] WaitError),
-    /// The service panicked. Its sessions were closed; those of other lanes go on.
+    /// The service panicked. The lane's sessions were closed. Other lanes go on.
     #[error("the service panicked: {0}")]
     ServicePanicked(String),
-    /// The lane's waker or thread could not be made.
+    /// The system refused the lane's waker or thread.
     #[error("cannot start a lane: {0}")]
     Io(#[from] io::Error),
 }
@@ -112,10 +113,10 @@ impl<S: Service> Lane<S> {
         let result = catch_unwind(AssertUnwindSafe(|| self.serve()))
             .unwrap_or_else(|panic| Err(LaneError::ServicePanicked(panic_text(&*panic))));
         self.core.exchange.mailbox.retire();
-        // A panic may have left the lane's own state half changed. Taking it apart is worth a try: with it, peers,
-        // rooms and counters learn of the end; without it, peers still do, when the sockets are closed.
+        // A panic may have left the lane's own state half changed. The lane still tries to close its sessions in order, so that
+        // peers, rooms and counters learn of the end. If that fails, peers learn of it when the sockets are closed.
         let taken_apart = catch_unwind(AssertUnwindSafe(|| {
-            // First of all, so that peers which lose their sessions here can come back at once.
+            // Listeners go first, so that peers that lose their sessions here can connect again at once.
             self.core.hand_over();
             self.core.count_drops();
             if let Err(error) = &result {
@@ -124,7 +125,7 @@ impl<S: Service> Lane<S> {
             }
             self.core.discard_messages();
         }));
-        // Also of a lane that failed: nobody is to wait for it.
+        // A lane that failed is silent, too: no other lane must wait for it.
         self.core
             .exchange
             .lanes
@@ -155,8 +156,8 @@ impl<S: Service> Lane<S> {
         Ok(())
     }
 
-    /// Everything of a turn but reading: messages of other threads, timers, the service's own work, flushes and sweeps. Returns when
-    /// the next turn is due at the latest.
+    /// Runs a turn without its reads: messages of other threads, timers, the service's own work, flushes and sweeps. Returns the
+    /// time at which the next turn is due.
     pub(crate) fn turn(&mut self) -> Option<u64> {
         self.core.sessions.reactor.read_clock();
         self.take_messages();
@@ -173,7 +174,7 @@ impl<S: Service> Lane<S> {
         self.check_drained();
         self.count_allocations();
         if service_called {
-            // The service has learnt something after it said when it wants to run again.
+            // The service was called after it said when it wants to run again, so it runs again at once.
             return Some(self.core.sessions.reactor.now_ns);
         }
         [service_wake, self.core.wake_ns()]
@@ -204,7 +205,7 @@ impl<S: Service> Lane<S> {
                 }
             }
         }
-        // Sessions accepted in this turn, and those whose reading was paused with frames left over.
+        // These sessions were accepted in this turn, or paused with frames left over.
         while let Some(slot) = self.ready.pop() {
             self.start_or_read(slot);
         }
@@ -244,11 +245,11 @@ impl<S: Service> Lane<S> {
         }
     }
 
-    /// A session has begun to read without being told.
+    /// Notes a session that reads without events.
     fn note_awake(&mut self, slot: usize) {
         let awake = &mut self.core.sessions.awake;
         awake.push(slot);
-        // All of them may have something to read after the same turn, which must not be the moment to allocate.
+        // All of them may have input after the same turn. The reserve keeps that turn from allocating.
         let missing = awake.capacity().saturating_sub(self.ready.len());
         self.ready.reserve(missing);
     }
@@ -272,7 +273,7 @@ impl<S: Service> Lane<S> {
         self.service.on_turn(&mut context)
     }
 
-    /// Once a turn, so that nothing is done per message.
+    /// Updates the counters of allocations. It runs once a turn, so that it costs nothing per message.
     fn count_allocations(&self) {
         if let Some(allocations) = thread_allocations() {
             self.core.counters.allocations.set(allocations.count);
@@ -280,7 +281,7 @@ impl<S: Service> Lane<S> {
         }
     }
 
-    /// Publishers held by a blocking room go on when it is clear again.
+    /// Resumes the publishers of blocking rooms that are clear again.
     fn resume_held(&mut self) {
         self.core.rooms().release_held(&mut self.ready);
         while let Some(slot) = self.ready.pop() {
@@ -288,10 +289,10 @@ impl<S: Service> Lane<S> {
         }
     }
 
-    /// Returns whether there was any.
+    /// Removes the closed sessions. Returns whether there was one.
     fn remove_closed(&mut self) -> bool {
         let any = !self.core.sessions.closed.is_empty();
-        // `on_close` may close others, so the list may grow while it is worked off.
+        // `on_close` may close other sessions, so the list may grow meanwhile.
         while let Some(slot) = self.core.sessions.closed.pop() {
             self.remove_session(slot);
         }
@@ -344,7 +345,7 @@ impl<S: Service> Lane<S> {
         self.remove_closed();
     }
 
-    /// A draining lane stops when its last session is gone or the deadline passed.
+    /// Stops a draining lane when its last session has ended or the deadline has passed.
     fn check_drained(&mut self) {
         let Some(deadline) = self.core.ending.drain_deadline_ns else {
             return;
@@ -355,22 +356,22 @@ impl<S: Service> Lane<S> {
     }
 }
 
-/// What a panic said, if it said something.
+/// The text of a panic.
 fn panic_text(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
     text.or_else(|| panic.downcast_ref::<String>().cloned())
         .unwrap_or_else(|| "no text".to_owned())
 }
 
-/// Bytes of a lane's receive buffer. 256 KiB was as fast as any larger size and still fits the second-level cache.
+/// Bytes of a lane's receive buffer. 256 KiB was as fast as any larger size, and fits the second-level cache.
 const RECEIVE_BYTES: usize = 256 * 1024;
 
-/// Events taken from the kernel at once: enough that the call costs nothing beside the reads, few enough that what
-/// is due in the meantime (a sweep, a message on schedule) does not wait for milliseconds.
+/// Events taken from the kernel at once. They are so many that the call costs little beside the reads, and so few that due
+/// work (a sweep, a timer) does not wait for milliseconds.
 const EVENTS_PER_WAIT: usize = 128;
 
 /// The waker's token.
 const WAKER: Token = Token(usize::MAX);
 
-/// Tokens above this name listeners, counted down from the waker's.
+/// Tokens above this one are those of listeners, counted down from the waker's.
 const LISTENER_LAST: usize = usize::MAX - 1024;

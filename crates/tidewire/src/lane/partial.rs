@@ -1,7 +1,8 @@
-//! What is kept of a read: the beginning of a frame, or whole frames that may not be handled yet.
+//! Keeps the rest of a read: a partial frame, or whole frames that may not be handled yet.
 //!
-//! A short rest is copied, and read on behind in the lane's receive buffer. A long one has a buffer of its own, into which the
-//! rest of its frame is read, so that a peer that sends it in small pieces cannot make the lane copy it for each of them.
+//! A short partial frame is copied, and the next read appends to it in the lane's receive buffer. A long one has a buffer of its
+//! own, into which the rest of the frame is read. So a peer that sends a long frame in small pieces cannot make the lane copy it
+//! for each piece.
 
 use tidewire_proto::codec::Codec;
 use tidewire_proto::connection::{Inbound, PauseReason};
@@ -12,7 +13,7 @@ use crate::service::Service;
 use crate::session::LaneSessions;
 use crate::transport::Transport;
 
-/// Reads a long unfinished frame straight into the session's own buffer.
+/// Reads a long partial frame into the session's own buffer.
 pub(super) fn read_into_partial<S: Service, C: Codec + ?Sized>(
     core: &mut Core,
     service: &mut S,
@@ -22,7 +23,7 @@ pub(super) fn read_into_partial<S: Service, C: Codec + ?Sized>(
 ) {
     let (mut partial, mut try_first) = core.sessions[slot].connection.partial.take();
     loop {
-        // Not doubled: what is kept of a frame should cost what has come of it.
+        // The buffer grows by a quarter and is not doubled: its memory should be close to the bytes that have come.
         if partial.capacity() - partial.len() < PARTIAL_STEP_BYTES {
             partial.reserve_exact(PARTIAL_STEP_BYTES.max(partial.len() / 4));
         }
@@ -71,7 +72,7 @@ pub(super) fn read_into_partial<S: Service, C: Codec + ?Sized>(
     core.sessions.charge_kept(slot);
 }
 
-/// Reading stopped within what was read: keeps the rest until it may go on.
+/// Keeps the unhandled rest of a read until the session may be read again.
 pub(super) fn pause(core: &mut Core, slot: usize, rest: &[u8]) {
     let is_full = core.sessions[slot].output.len() > core.config.limits.queue_bytes_max;
     let LaneSessions { slab, outbox, .. } = &mut core.sessions;
@@ -88,11 +89,11 @@ pub(super) fn pause(core: &mut Core, slot: usize, rest: &[u8]) {
     core.counters.reads_paused.add(1);
     core.sessions.charge_kept(slot);
     core.sessions.update_interest(slot);
-    // Reading goes on when the output is written. A handler may have written it already.
+    // Reading goes on when the output is written. A handler may have flushed it already, so the session is marked here.
     core.sessions.mark_dirty(slot);
 }
 
-/// Remembers the unfinished end of what was read.
+/// Keeps the partial frame at the end of a read.
 pub(super) fn keep_partial(core: &mut Core, slot: usize, rest: &[u8]) {
     if rest.is_empty() {
         return core.sessions.charge_kept_nothing(slot);
@@ -104,5 +105,5 @@ pub(super) fn keep_partial(core: &mut Core, slot: usize, rest: &[u8]) {
     core.sessions.charge_kept(slot);
 }
 
-/// How much is read at once into a long unfinished frame.
+/// Bytes that are read at once into a long partial frame.
 const PARTIAL_STEP_BYTES: usize = 64 * 1024;

@@ -1,4 +1,4 @@
-//! From the socket to the service: read until a short read, decode in place, keep only the unfinished partial.
+//! Brings bytes from a socket to the service: reads until a short read, decodes in place, and keeps only the partial frame.
 
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
@@ -16,24 +16,24 @@ use crate::service::{Context, Current, Service, UpstreamSessions, run_answers};
 use crate::session::{CloseReason, LaneSessions, close_reason};
 use crate::transport::Transport;
 
-/// What handling a piece of input led to.
+/// The outcome of handling a piece of input.
 #[derive(Clone, Copy)]
 pub(super) enum Flow {
-    /// All whole frames were handled; read on.
+    /// All whole frames were handled. Reading goes on.
     Continue,
-    /// Reading of this session stops for now: it is paused, held or being finished.
+    /// Reading of this session stops for now: the session is paused, held or being finished.
     Stop,
     /// The session ends.
     Close(CloseReason),
 }
 
-/// How far decoding has come over one piece of input or several.
+/// The state of decoding over one or several pieces of input.
 pub(super) struct Progress {
     /// Frames decoded.
     pub(super) frames: u64,
-    /// Which frames go to the service.
+    /// The filter for frames that go to the service.
     filter: FrameFilter,
-    /// Bytes at the front in which the codec found no end of a frame before.
+    /// Bytes at the front in which the codec has already searched for the end of a frame.
     searched: usize,
 }
 
@@ -47,7 +47,8 @@ impl Progress {
     }
 }
 
-/// Runs `$call` with this codec, compiled for each known one: the choice costs once per read, not per frame.
+/// Runs `$call` with this codec. The call is compiled for each known codec, so the choice costs one branch per read and none per
+/// frame.
 macro_rules! with_codec {
     ($chosen:expr, $codec:ident => $call:expr) => {
         match $chosen.clone() {
@@ -88,7 +89,7 @@ macro_rules! with_codec {
 }
 pub(super) use with_codec;
 
-/// Outcome of one read.
+/// The outcome of one read.
 pub(super) enum Read {
     Bytes(usize),
     Nothing,
@@ -123,13 +124,13 @@ impl<S: Service> Lane<S> {
         receiving.end(&self.core.counters);
     }
 
-    /// Gives a session its first call.
+    /// Tells the service that a session is open.
     pub(crate) fn announce(&mut self, slot: usize) {
         announce(&mut self.core, &mut self.service, slot);
     }
 }
 
-/// Reads a session whose peer the service asks. Any codec is as good here: most of the time it has a few answers.
+/// Reads the session of an upstream. It has few messages, so this is not compiled for each codec.
 #[cold]
 #[inline(never)]
 fn read_upstream(core: &mut Core, slot: usize, receive: &mut [u8]) {
@@ -240,8 +241,8 @@ pub(super) fn read_once(core: &mut Core, slot: usize, buffer: &mut [u8]) -> Read
     }
 }
 
-/// Decodes and handles every whole frame of `input`, the first `searched` bytes of which are known to hold none.
-/// Returns how many bytes were used; on [`Flow::Continue`] the rest holds no whole frame.
+/// Decodes and handles every whole frame of `input`. The first `searched` bytes have no whole frame.
+/// Returns the number of handled bytes. On [`Flow::Continue`] the rest has no whole frame.
 pub(super) fn handle_bytes<S: Service, C: Codec + ?Sized>(
     core: &mut Core,
     service: &mut S,
@@ -258,7 +259,7 @@ pub(super) fn handle_bytes<S: Service, C: Codec + ?Sized>(
     core.counters.frames_in.add(progress.frames);
     let session = &mut core.sessions[slot];
     if outcome.0 > 0 {
-        // What is left is the beginning of another frame.
+        // The rest is the beginning of another frame, which has its own timeout.
         session.connection.partial.restart_clock();
     }
     if session.output.bytes.capacity() >= LARGE_OUTPUT_BYTES || session.unanswered.is_some() {
@@ -267,7 +268,7 @@ pub(super) fn handle_bytes<S: Service, C: Codec + ?Sized>(
     outcome
 }
 
-/// Decodes and handles every whole frame of a piece of a stream, or of a datagram. Returns how many bytes were used.
+/// Decodes and handles every whole frame of a piece of a stream, or of a datagram. Returns the number of handled bytes.
 #[inline]
 pub(super) fn decode_frames<S: Service, C: Codec + ?Sized, const IS_DATAGRAM: bool>(
     cx: &mut Context<'_>,
@@ -296,14 +297,14 @@ pub(super) fn decode_frames<S: Service, C: Codec + ?Sized, const IS_DATAGRAM: bo
         let (message, consumed) = match decoded {
             Ok(Decoded::Frame { message, consumed }) => (message, consumed),
             Ok(Decoded::Incomplete { .. }) => break Flow::Continue,
-            // The error is asked for again where it is needed, so that frames share no registers with it.
+            // `refuse_input` decodes again for the error, so that the loop keeps no registers for it.
             Err(_) => break refuse_input(cx, codec, rest, filter),
         };
         let (frame, behind) = rest.split_at(consumed);
         (rest, frames) = (behind, frames + 1);
         if filter.serves(message.kind) {
-            // Frames like the last two of the lane are expected next. Where lengths vary, a guess that fails costs more than
-            // it saves.
+            // If the last two frames of the lane had equal headers, the next one is predicted to have the same. Where lengths
+            // vary, a wrong prediction costs more than a right one saves.
             let header = header_key(&message, consumed);
             let is_expected = std::mem::replace(&mut cx.core.replies.last_header, header) == header
                 && !rest.is_empty()
@@ -318,12 +319,12 @@ pub(super) fn decode_frames<S: Service, C: Codec + ?Sized, const IS_DATAGRAM: bo
                 rest = behind;
             }
         } else if filter.is_asking() && cx.core.sessions[slot].connection.serves(message.kind) {
-            // A copy, as below.
+            // A copy keeps the message in registers, as below.
             let copy = Message { ..message };
             metered::serve_metered::<S, C, IS_DATAGRAM>(cx, service, codec, slot, &copy, consumed);
         } else {
-            // What is lent to a call lies in memory; the copy leaves the other messages in registers. None of the
-            // lane's kinds has a name.
+            // A message that is passed by reference lies in memory. The copy keeps all others in registers. The lane's kinds
+            // have no names.
             let name = "";
             match control::handle(cx, slot, &Message { name, ..message }) {
                 Handled::Done | Handled::Early | Handled::Refused => {}
@@ -343,7 +344,7 @@ pub(super) fn decode_frames<S: Service, C: Codec + ?Sized, const IS_DATAGRAM: bo
     (input.len() - rest.len(), flow)
 }
 
-/// Length, kind, channel and name of a frame, which those that a template reads agree in.
+/// A key of a frame's length, kind, channel and name. All frames that one template reads have the same key.
 #[inline(always)]
 fn header_key(message: &Message<'_>, frame_bytes: usize) -> u64 {
     let head =
@@ -354,7 +355,7 @@ fn header_key(message: &Message<'_>, frame_bytes: usize) -> u64 {
     }
 }
 
-/// Tells most names apart. A wrong guess costs one comparison.
+/// A checksum that differs for most names. A collision costs one comparison.
 fn checksum(name: &[u8]) -> u64 {
     let end = name.len().saturating_sub(size_of::<u64>());
     let fold = |sum: u64, byte: &u8| sum.rotate_left(8) ^ u64::from(*byte);
@@ -362,12 +363,11 @@ fn checksum(name: &[u8]) -> u64 {
     last.wrapping_mul(0x9E37_79B9_7F4A_7C15)
 }
 
-/// Serves the frames at the front of `input` that are like the one that `message` was decoded from, until no further message
-/// may be handled. Returns what is behind them. That one was served, so neither the kind nor the length of the others is
-/// looked at again.
+/// Header prediction: serves the frames at the front of `input` whose header is that of `frame`, until the session stops.
+/// Returns the input behind them. `frame` was served, so the kind and the length of the others need no check.
 ///
-/// A function of its own, so that its loop has all registers, and the compiler knows what all templates of the codec have in
-/// common. Messages with a name have a copy of it, so that the loop over the others is as short as if there were none.
+/// It is a function of its own, so that its loop has all registers, and the compiler knows the common parts of the codec's
+/// templates. Messages with a name have a copy of it, so that the loop for messages without a name stays short.
 #[inline(never)]
 fn serve_predicted<'a, S, C, const IS_DATAGRAM: bool, const IS_NAMED: bool>(
     cx: &mut Context<'_>,
@@ -403,7 +403,7 @@ where
     }
 }
 
-/// Hands a message to the service.
+/// Passes a message to the service.
 #[inline(always)]
 pub(super) fn serve<S: Service, C: Codec + ?Sized, const IS_DATAGRAM: bool>(
     cx: &mut Context<'_>,
@@ -432,7 +432,8 @@ pub(super) fn serve<S: Service, C: Codec + ?Sized, const IS_DATAGRAM: bool>(
     handling.end();
 }
 
-/// Apart, so that the reason is not put together in the loop over frames, where it would take registers.
+/// Returns the reason to close a session whose input was refused. It is a function of its own, because the loop over frames needs
+/// the registers.
 #[cold]
 #[inline(never)]
 fn refuse_input<C: Codec + ?Sized>(
@@ -464,7 +465,7 @@ pub(super) fn stop(core: &mut Core, slot: usize, rest: &[u8], flow: Flow) {
     }
 }
 
-/// The peer will send no more; what we still have for it is written first.
+/// Handles the end of the peer's output. The session's own output is written before the session ends.
 pub(super) fn end(core: &mut Core, slot: usize) {
     core.sessions
         .change(slot, |connection, _| connection.handle_input_end());
@@ -477,8 +478,9 @@ pub(super) fn fail(core: &mut Core, slot: usize, error: &io::Error) {
     core.sessions.close(slot, close_reason(error));
 }
 
-/// From this length on an unfinished frame is read into its own buffer instead of the lane's.
+/// The length from which a partial frame is read into its own buffer instead of the lane's.
 pub(super) const PARTIAL_DIRECT_BYTES: usize = 16 * 1024;
 
-/// An output from here on is charged before the turn ends: a turn may give such a one to each of many sessions.
+/// The capacity from which an output is charged before the turn ends, because one turn may fill such an output for each of many
+/// sessions.
 const LARGE_OUTPUT_BYTES: usize = 256 * 1024;

@@ -1,5 +1,5 @@
-//! Sessions whose transport has layers: their handshakes before the hello, and reading through them. A session without layers
-//! never comes here.
+//! Sessions whose transport has layers: the handshakes before the hello, and reads through the layers. Sessions without layers
+//! do not use this module.
 
 use super::Lane;
 use crate::service::Service;
@@ -7,7 +7,7 @@ use crate::session::close_reason;
 use crate::transport::Transport;
 
 impl<S: Service> Lane<S> {
-    /// Goes on with the handshakes of a session's layers. The session begins when they are over.
+    /// Continues the handshakes of a session's layers. The session begins when they are over.
     pub(crate) fn secure(&mut self, slot: usize) {
         let core = &mut self.core;
         match core.sessions[slot].stream.secure() {
@@ -23,7 +23,7 @@ impl<S: Service> Lane<S> {
         }
     }
 
-    /// Sees to what the layers of a session hold that was read.
+    /// Notes plaintext and answers that are left in a session's layers after a read.
     #[cold]
     pub(super) fn note_layers_read(&mut self, slot: usize) {
         let stream = &mut self.core.sessions[slot].stream;

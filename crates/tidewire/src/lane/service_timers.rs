@@ -1,4 +1,4 @@
-//! Timers of services, under a clock of the test's own.
+//! Tests of service timers with a clock that the test sets.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -13,7 +13,7 @@ use tidewire_proto::message::Message;
 const SECOND_NS: u64 = 1_000_000_000;
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Keeps what it is told. Token 9 cancels the timer it was given, and token 8 sets itself again.
+/// A service that records its calls. Token 9 cancels the timer `to_cancel`, and token 8 sets itself again.
 #[derive(Clone, Debug, Default)]
 struct Log(Arc<Mutex<State>>);
 
@@ -108,7 +108,7 @@ fn a_timer_that_sets_itself_again_fires_once_a_turn() {
     }
 }
 
-/// Both had fired in one step of the wheel, which no longer knew the second one.
+/// Both timers fired in one step of the wheel, which no longer knew the second one.
 #[test]
 fn a_timer_cancelled_in_the_step_in_which_it_fires_is_not_told() {
     let (mut lane, log, started_ns) = set_up(Limits::default());
@@ -119,7 +119,7 @@ fn a_timer_cancelled_in_the_step_in_which_it_fires_is_not_told() {
     log.0.lock().unwrap().to_cancel = Some(other);
     turn_at(&mut lane, started_ns + 5 * SECOND_NS);
     assert_eq!(log.fired(), [(id, 9)]);
-    // Its place is used again; the former name finds nothing there.
+    // The slot is used again. The old id does not find the new timer.
     lane.core.context(id).set_timer(SECOND, 5).unwrap();
     assert!(!lane.core.context(id).cancel_timer(other));
     let foreign = TimerId { lane: 1, ..other };
@@ -134,7 +134,7 @@ fn the_timers_of_a_session_end_with_it() {
     let (slot, _far) = lane.open_session();
     let id = lane.core.sessions[slot].id;
     lane.core.context(id).set_timer(SECOND, 1).unwrap();
-    // It fires in the turn in which the session ends: the service has not heard of the end yet.
+    // The timer fires in the turn in which the session ends, before `on_close`.
     lane.core.sessions.close(slot, CloseReason::Service);
     turn_at(&mut lane, started_ns + 2 * SECOND_NS);
     assert_eq!(log.fired(), []);
@@ -148,7 +148,7 @@ fn the_timers_of_a_session_end_with_it() {
         lane.core.context(id).set_timer(SECOND, 1),
         Err(TimerError::NotOpen)
     );
-    // That of the lane goes on.
+    // The lane's timer goes on.
     turn_at(&mut lane, started_ns + 4 * SECOND_NS);
     assert_eq!(log.fired(), [(SessionId::NONE, 2)]);
 
@@ -160,7 +160,7 @@ fn the_timers_of_a_session_end_with_it() {
     }
     lane.core.sessions.close(slot, CloseReason::Service);
     lane.turn();
-    // The session's own timer went, and the one that `on_close` set came.
+    // The session's timers are gone, and `on_close` has set one of the lane.
     assert_eq!(lane.core.sessions.reactor.timers.len(), before);
 }
 

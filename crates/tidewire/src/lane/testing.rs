@@ -1,4 +1,4 @@
-//! A lane under a clock of the test's own, so that timeouts can be tested without waiting for them.
+//! A lane with a clock that the test sets, so that tests of timeouts need not wait.
 
 use std::sync::Arc;
 use std::thread;
@@ -21,18 +21,18 @@ use tidewire_testkit::{XorLayer, layers_of};
 
 type Handler = fn(&mut Context<'_>, Message<'_>) -> HandlerResult;
 
-/// The only lane of a server that this builder describes. It runs when the test calls it.
+/// Makes the only lane of a server with these settings. It runs when the test calls it.
 pub(crate) fn lane(builder: &ServerBuilder) -> Lane<Handler> {
     lanes(builder, 1).remove(0)
 }
 
-/// The same of a server with so many lanes.
+/// Makes all lanes of a server with these settings.
 pub(crate) fn lanes(builder: &ServerBuilder, count: usize) -> Vec<Lane<Handler>> {
     let echo: Handler = |cx, message| cx.reply(message.payload);
     lanes_of(builder, count, |_| echo)
 }
 
-/// The only lane of such a server with this service.
+/// Makes the only lane of a server with these settings and this service.
 pub(crate) fn lane_of<S>(builder: &ServerBuilder, service: &S) -> Lane<S>
 where
     S: Service + Clone,
@@ -61,7 +61,7 @@ fn lanes_of<S: Service>(
     parts.map(lane).collect()
 }
 
-/// What arrives until it `is_all`. What does not for long, never will.
+/// Receives datagrams until `is_all` says that they are complete, or gives up after many tries.
 pub(crate) fn received(
     socket: &DatagramSocket,
     is_all: impl Fn(&[Vec<u8>]) -> bool,
@@ -81,13 +81,13 @@ pub(crate) fn received(
 }
 
 impl<S> Lane<S> {
-    /// An open session; returns its slot and the peer's end.
+    /// Opens a session. Returns its slot and the peer's end.
     pub(crate) fn open_session(&mut self) -> (usize, Stream) {
         let (near, far) = Stream::pair().unwrap();
         (self.open_over(near.into()), far)
     }
 
-    /// The same with a layer, over a socket that takes little. Returns the peer's end with its layer.
+    /// Opens a session with a layer, over a socket with a small buffer. Returns its slot and the peer's end with its layer.
     pub(crate) fn open_layered_session(&mut self) -> (usize, Carrier) {
         let (near, far) = Stream::pair().unwrap();
         let over = |stream: Stream, make: fn(u8) -> XorLayer| {
@@ -104,7 +104,7 @@ impl<S> Lane<S> {
         (self.open_over(near), far)
     }
 
-    /// The same over UDP.
+    /// Opens a session over UDP. Returns its slot and the peer's socket.
     pub(crate) fn open_datagram_session(&mut self) -> (usize, DatagramSocket) {
         let (address, options) = ("127.0.0.1:0".parse().unwrap(), DatagramOptions::default());
         let far = DatagramSocket::bind(&address, &options).unwrap();

@@ -1,16 +1,16 @@
-//! The thread of a lane, as its server has it.
+//! The server's handle to the thread of a lane.
 
 use std::thread::{self, JoinHandle};
 
 use super::{Lane, LaneError};
 use crate::service::Service;
 
-/// See the module.
+/// The handle to a lane's thread.
 #[derive(Debug)]
 pub(crate) struct LaneThread(JoinHandle<Result<(), LaneError>>);
 
 impl LaneThread {
-    /// Runs a lane, its server's lane of this index.
+    /// Starts the thread of the lane with this index.
     pub(crate) fn start<S: Service>(index: usize, lane: Lane<S>) -> Result<Self, LaneError> {
         let name = format!("tidewire-lane-{index}");
         let thread = thread::Builder::new()
@@ -24,15 +24,15 @@ impl LaneThread {
         self.0.is_finished()
     }
 
-    /// Whether this is the thread that asks.
+    /// Whether this is the current thread.
     pub(crate) fn is_current(&self) -> bool {
         self.0.thread().id() == thread::current().id()
     }
 
-    /// Waits for the end of the lane, which was told to end. Returns why it failed, if it did.
+    /// Waits for the end of a lane that was told to end. Returns the reason if it failed.
     ///
-    /// On its own thread it does not wait. The waker of a task may be all that is left of it, and the task may own the last
-    /// client: then the lane of that client lets go of its own server, in the middle of a turn.
+    /// On the lane's own thread it does not wait. That happens when the lane drops the waker of a task, the task owns the last
+    /// client, and so the lane of that client drops its own server in the middle of a turn.
     pub(crate) fn join(self) -> Option<String> {
         if self.is_current() {
             return None;

@@ -1,4 +1,4 @@
-//! Works off the timers that fired: of silent sessions, paused listeners and blocked rooms.
+//! Handles the timers that fired: those of sessions, paused listeners, upstreams, blocked rooms and services.
 
 use crate::session::{ServiceTimer, SessionId, TimerKey};
 
@@ -81,7 +81,7 @@ mod tests {
         let mut at_ns = started_ns;
         let mut buffer = vec![0; 1 << 20];
         for _ in 0..3 {
-            // It never says anything, but within every timeout it takes some of what it is sent.
+            // The peer never sends, but within every timeout it accepts some of the output.
             at_ns += 50 * SECOND_NS;
             lane.core.sessions.reactor.set_time(at_ns);
             assert!(far.read(&mut buffer).unwrap() > 0);
@@ -95,7 +95,7 @@ mod tests {
             lane.handle_timers();
             assert_eq!(lane.core.sessions[slot].connection.phase(), Phase::Open);
         }
-        // The first check comes long after its time, so the lane may read once more before it judges.
+        // The first check comes long after its time, so the lane reads once more before it decides.
         for seconds in [61, 63] {
             lane.core
                 .sessions
@@ -112,7 +112,7 @@ mod tests {
         );
     }
 
-    /// Turns, reads and sweeps took the system's time, whatever a test had set.
+    /// Turns, reads and sweeps used the system's time instead of the time that the test had set.
     #[test]
     fn a_turn_a_read_and_a_sweep_go_by_the_time_of_the_test() {
         let mut lane = lane(&Server::builder());
@@ -141,7 +141,7 @@ mod tests {
         assert_eq!(lane.core.counters.sweeps.read(), 1);
     }
 
-    /// The pongs of its peers waited unread, and nobody had been asked.
+    /// The lane closed peers whose pongs waited unread, and peers that it had not pinged.
     #[test]
     fn a_lane_that_stalled_beyond_the_idle_timeout_closes_no_live_peer() {
         let mut lane = lane(&Server::builder());
@@ -207,7 +207,7 @@ mod tests {
         assert_eq!(lane.core.sessions.count_owed(), 0);
         assert!(bob_end.read(&mut [0; 100]).unwrap() > 0);
 
-        // Two questions and a half: after each answer reading pauses until the answer is gone.
+        // The peer sends two and a half requests. After each reply reading pauses until the reply is written.
         let mut questions = Vec::new();
         for id in 1..=3 {
             let question = Message::with_id(Kind::Request, 0, id, b"question");
@@ -226,7 +226,7 @@ mod tests {
 
         let id = lane.core.sessions[ada].id;
         lane.core.rooms().say(id, alias, b"more").unwrap();
-        // His socket is full, or the last sweep would write it.
+        // Bob's socket counts as full, so that the last sweep does not write the message.
         lane.core.sessions[bob].connection.handle_blocked();
         lane.core.ending.drain_deadline_ns = Some(lane.core.sessions.reactor.now_ns);
         lane.core.ending.server_ends = true;

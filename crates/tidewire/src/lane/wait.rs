@@ -1,19 +1,19 @@
-//! What a lane does when it has nothing to do: look for work awhile, or sleep.
+//! An idle lane spins, that is looks for work, or sleeps.
 //!
-//! Problem: putting a lane to sleep and waking it costs some 5 µs on either side, more than the hundred messages that it
-//! slept for. Looking for work instead costs a core while there is none. Over a socket every look is a system call, and
-//! so is every write that the peer makes meanwhile, so it is not worth its price unless somebody asks for it. Within a
-//! process a look is a glance at two counters, and a peer that need not be rung makes no system call either.
+//! Problem: putting a lane to sleep and waking it costs some 5 µs on either side, more than a hundred messages cost.
+//! Spinning instead costs a core while there is no work. Over a socket every look is a system call, and
+//! so is every write of the peer meanwhile, so a lane spins at sockets only if the program asks for it. Within a
+//! process a look compares two counters, and a peer that need not wake the lane makes no system call either.
 //!
-//! Approach: by default ([`Spin::Adaptive`]) a lane looks at its in-process connections that just read something, for
-//! [`ADAPTIVE_NS`] at most, and remembers whether anything came ([`SpinBackoff`]). Every look in vain doubles the number of
-//! times that it then sleeps at once, up to [`PASSES_MAX`]; every one that found something halves it. So two lanes that
-//! exchange messages never sleep, and those whose work comes now and then, or whose peer shares their core, spend a
-//! thousandth of their waits on finding out whether that has changed.
+//! Approach: by default ([`Spin::Adaptive`]) a lane spins for at most [`ADAPTIVE_NS`] at those in-process connections that it has
+//! just read from, and remembers whether it found work ([`SpinBackoff`]). Every spin in vain doubles the number of
+//! times that the lane then sleeps at once, up to [`PASSES_MAX`]. Every spin that found work halves it. So two lanes that
+//! exchange messages never sleep. Lanes whose work is rare, or whose peer shares their core, spin at a thousandth of their
+//! waits to find out whether that has changed.
 //!
-//! Rejected: measuring how long the last sleeps were (two lanes on one core wake each other at once, so their sleeps
-//! are short, and spinning is all the more in vain); adapting the time in place of the frequency (a look that is too
-//! short for the peer's turn never learns that a longer one would do).
+//! Rejected: measuring the last sleeps, because two lanes on one core wake each other at once, so their sleeps
+//! are short and spinning is in vain all the same; adapting the time instead of the frequency, because a spin that is too
+//! short for the peer's turn never learns that a longer one would do.
 
 use crate::session::LaneSessions;
 use std::hint::spin_loop;
@@ -28,41 +28,41 @@ use super::{Lane, LaneError};
 use crate::service::Service;
 use crate::transport::Transport;
 
-/// How long lanes look for work before they sleep.
+/// The choice whether lanes spin before they sleep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Spin {
-    /// Within the process only, and as long as that finds some.
+    /// They spin at in-process connections only, as long as that finds work.
     Adaptive,
-    /// So many nanoseconds each time, also at sockets.
+    /// They spin for so many nanoseconds each time, also at sockets.
     Always(u64),
-    /// Not at all.
+    /// They sleep at once.
     Never,
 }
 
 impl Spin {
-    /// What a builder was told, in microseconds; nothing is for the lane to decide.
+    /// The choice for a builder's setting in microseconds. Without a setting the lane decides.
     pub(crate) fn chosen(microseconds: Option<u32>) -> Self {
         match microseconds {
             Some(0) => Self::Never,
             Some(microseconds) => Self::Always(u64::from(microseconds) * 1_000),
-            // Without another core nobody can bring work while this lane looks for it.
+            // On a single core no other thread can bring work while this lane spins.
             None if online_cores() < 2 => Self::Never,
             None => Self::Adaptive,
         }
     }
 }
 
-/// How often it has been worth looking for work.
+/// Decides how often a lane spins, by the success of its last spins.
 #[derive(Debug, Default)]
 pub(super) struct SpinBackoff {
-    /// Times to sleep at once before the next look.
+    /// Times to sleep at once before the next spin.
     left: u32,
-    /// How many there were, or would be, after a look in vain.
+    /// Times to sleep at once after the last spin in vain.
     passes: u32,
 }
 
 impl SpinBackoff {
-    /// Whether to look this time.
+    /// Whether to spin this time.
     fn may_look(&mut self) -> bool {
         let may_look = self.left == 0;
         self.left = self.left.saturating_sub(1);
@@ -79,24 +79,24 @@ impl SpinBackoff {
     }
 }
 
-/// One look for work.
+/// The settings of one spin.
 #[derive(Clone, Copy)]
 struct Look {
     time_ns: u64,
-    /// Also at what only the poller knows, and giving the core up in between.
+    /// The lane also polls, and yields its core between two looks.
     everywhere: bool,
 }
 
 impl<S: Service> Lane<S> {
-    /// Waits for something to do, at most until the next turn is due.
+    /// Waits for work, at most until the next turn is due.
     pub(super) fn wait(&mut self, wake_ns: Option<u64>) -> Result<(), LaneError> {
         let timeout = until(wake_ns);
-        // A session that a flush at the end of the turn let go on may hold whole frames that no event announces.
+        // A session that was resumed at the end of the turn may have whole frames that no event announces.
         let idle = timeout.is_none_or(|timeout| !timeout.is_zero())
             && self.ready.is_empty()
             && self.core.sessions.resumed.is_empty();
         let look = if idle { self.next_look() } else { None };
-        // One that will look for work awhile does not ask to be rung yet.
+        // A lane that is about to spin does not ask to be woken yet.
         let idle = !self.finish_turn_of_awake(idle && look.is_none()) && idle;
         if !idle {
             return Ok(self.poll(Some(Duration::ZERO))?);
@@ -127,7 +127,7 @@ impl<S: Service> Lane<S> {
             .wait(&mut self.events, timeout)
     }
 
-    /// Whether to look for work before sleeping, and how.
+    /// The settings of the next spin. `None` if the lane sleeps at once.
     fn next_look(&mut self) -> Option<Look> {
         match self.spin {
             Spin::Always(time_ns) => Some(Look {
@@ -146,8 +146,8 @@ impl<S: Service> Lane<S> {
         }
     }
 
-    /// Looks for work without sleeping, for a while and not beyond the next turn that is due. Returns whether there is
-    /// some; if not, rings of the process are told that the lane will sleep.
+    /// Looks for work without sleeping, at most until the next turn is due. Returns whether there is work. If not, the
+    /// in-process connections know that the lane will sleep.
     fn spin(&mut self, look: Look, wake_ns: Option<u64>) -> Result<bool, LaneError> {
         self.core.counters.spins.add(1);
         let end_ns = now_ns().saturating_add(look.time_ns);
@@ -163,14 +163,14 @@ impl<S: Service> Lane<S> {
                 || self.service.has_work()
                 || self.finish_turn_of_awake(false);
             let is_over = !found && now_ns() >= end_ns;
-            // What came while the lane announced its sleep counts as found by the look.
+            // Work that comes while the lane announces its sleep counts as found by the spin.
             found = found || (is_over && self.finish_turn_of_awake(true));
             if found || is_over {
                 self.end_look(look, found)?;
                 return Ok(found);
             }
             if look.everywhere {
-                // Whoever is to bring the work may have no other core to run on.
+                // The thread that brings the work may have no other core to run on.
                 self.core.counters.system_calls.add(1);
                 thread::yield_now();
             } else {
@@ -179,7 +179,7 @@ impl<S: Service> Lane<S> {
         }
     }
 
-    /// Learns from a look.
+    /// Notes the outcome of a spin.
     fn end_look(&mut self, look: Look, found: bool) -> Result<(), WaitError> {
         if found {
             self.core.counters.spins_found.add(1);
@@ -189,14 +189,14 @@ impl<S: Service> Lane<S> {
         }
         self.spin_backoff.note(found);
         if found {
-            // Sockets have their turn as in any other.
+            // Sockets have their share of this turn, too.
             self.poll(Some(Duration::ZERO))?;
         }
         Ok(())
     }
 
-    /// Looks at the sessions that read without being told. Returns whether there is something to read; if not and the
-    /// lane sleeps, they will be told again.
+    /// Checks the sessions that read without events. Returns whether one of them has input. If none has and the lane sleeps, they
+    /// ask for events again.
     fn finish_turn_of_awake(&mut self, sleeps: bool) -> bool {
         let LaneSessions { slab, awake, .. } = &mut self.core.sessions;
         let ready = &mut self.ready;
@@ -215,16 +215,16 @@ impl<S: Service> Lane<S> {
     }
 }
 
-/// The time from now to a moment, if there is one.
+/// The time from now until a moment.
 fn until(at_ns: Option<u64>) -> Option<Duration> {
     at_ns.map(|at| Duration::from_nanos(at.saturating_sub(now_ns())))
 }
 
-/// The longest look of a lane that decides by itself: about what it costs two lanes to wake each other, so that one in vain
-/// costs no more than a sleep too many would.
+/// The longest spin of a lane that decides by itself. It is about the time in which two lanes wake each other, so a spin in vain
+/// costs no more than a needless sleep.
 const ADAPTIVE_NS: u64 = 10_000;
 
-/// The most times a lane sleeps at once before it looks again: a look in vain then costs each wait 10 ns.
+/// The most times that a lane sleeps at once before it spins again. A spin in vain then costs 10 ns for each wait.
 const PASSES_MAX: u32 = 1_023;
 
 #[cfg(test)]
