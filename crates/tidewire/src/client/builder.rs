@@ -177,7 +177,7 @@ impl ClientBuilder {
         self
     }
 
-    /// How long the client's lane looks for work before it sleeps; see
+    /// How long the client's lane looks for work before it sleeps, in microseconds; see
     /// [`ServerBuilder::spin_us`](crate::ServerBuilder::spin_us).
     #[must_use]
     pub fn spin_us(mut self, microseconds: u32) -> Self {
@@ -237,7 +237,8 @@ impl ClientBuilder {
     /// ```
     ///
     /// # Errors
-    /// The text is no address, its layers are not possible, or the client's own lane cannot start.
+    /// [`ConnectError::Address`] if the text is no address, and [`ConnectError::Start`] if its layers are not possible or the
+    /// client's own lane cannot start.
     pub fn connect_lazy(self, address: &str) -> Result<Client, ConnectError> {
         self.start(address, true)
     }

@@ -137,8 +137,9 @@ impl Client {
     /// of the lane's turn, with its neighbours.
     ///
     /// # Errors
-    /// See [`HandOverError`]; with `Ok` it is on its way to the socket. If the connection is down by then, an
-    /// [`Event::Lost`] says so.
+    /// [`HandOverError::QueueFull`] if the queue to the lane is full, [`HandOverError::Ended`] if the client has ended, and
+    /// [`HandOverError::Encode`] if the codec cannot express the message or it is too large. With `Ok` the message is on its way
+    /// to the socket. If the connection is down by then, an [`Event::Lost`] says so.
     pub fn try_send(&self, payload: &[u8]) -> Result<(), HandOverError> {
         self.try_send_method("", payload)
     }
@@ -146,7 +147,7 @@ impl Client {
     /// As [`Client::try_send`], for the method of this name.
     ///
     /// # Errors
-    /// As [`Client::try_send`]; codecs without names cannot express it.
+    /// As [`Client::try_send`], and [`HandOverError::Encode`] if the codec has no names.
     pub fn try_send_method(&self, name: &str, payload: &[u8]) -> Result<(), HandOverError> {
         self.send(&Message::new(Kind::OneWay, 0, payload).with_name(name))
     }

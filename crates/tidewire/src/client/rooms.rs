@@ -12,13 +12,14 @@ use crate::mailbox::HandOverError;
 use crate::room::Joined;
 
 impl Client {
-    /// Enters a room under a name.
+    /// Enters a room under a name. [`Operation`] has an example.
     ///
     /// A join that is given up, or that times out, leaves the room again if the server agrees later. Until it has, another
     /// join of that room is refused with [`ErrorCode::AlreadyJoined`](crate::ErrorCode::AlreadyJoined).
     ///
     /// # Errors
-    /// The name is empty, malformed or taken (try another), or the request failed.
+    /// [`RequestError::Refused`] if the name is empty, malformed or taken (try another) or a limit is reached, and the other
+    /// [`RequestError`]s if there is no reply.
     pub fn join(&self, room: &str, name: &str) -> Operation<Joined> {
         let mut body = Vec::new();
         let encoded = JoinBody { room, name }.encode(&mut body);
@@ -70,7 +71,7 @@ impl Client {
     /// Says something to one member only. It is done when the server passed it on.
     ///
     /// # Errors
-    /// Nobody has that name, or the request failed.
+    /// [`RequestError::Refused`] if no member has that name, and the other [`RequestError`]s if there is no reply.
     pub fn whisper(&self, room: u16, to: &str, text: &[u8]) -> Operation<()> {
         let mut body = Vec::new();
         let encoded = RoomCall::Whisper { to, text }.encode(&mut body);

@@ -117,7 +117,8 @@ impl Client {
     /// ```
     ///
     /// # Errors
-    /// It is no pattern, this client is subscribed to it already, the server refuses the policy, or the request failed.
+    /// [`RequestError::Pattern`] if the text is no pattern, [`RequestError::Refused`] if this client is subscribed to it already
+    /// or the server refuses the policy, and the other [`RequestError`]s if there is no reply.
     pub fn subscribe<'a>(&'a self, pattern: &'a str) -> Subscribe<'a> {
         Subscribe {
             client: self,
@@ -131,8 +132,8 @@ impl Client {
     /// written at the end of the lane's turn, with its neighbours.
     ///
     /// # Errors
-    /// It is no topic, or the message cannot be handed over; with `Ok` it is on its way to the socket. If the
-    /// connection is down by then, an [`Event::Lost`](super::Event::Lost) says so.
+    /// [`PublishError::Topic`] if the text is no topic, and [`PublishError::HandOver`] if the message cannot be queued. With `Ok`
+    /// it is on its way to the socket. If the connection is down by then, an [`Event::Lost`](super::Event::Lost) says so.
     pub fn publish(&self, topic: &str, payload: &[u8]) -> Result<(), PublishError> {
         validate_topic(topic)?;
         self.send(&Message::new(Kind::Publish, 0, payload).with_name(topic))?;
