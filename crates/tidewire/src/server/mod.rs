@@ -321,7 +321,7 @@ impl ServerBuilder {
     /// Also listens on `address`.
     ///
     /// # Errors
-    /// The text is not an address.
+    /// [`AddressError`] if the text is not an address.
     pub fn listen(mut self, address: &str) -> Result<Self, AddressError> {
         self.addresses.push(address.parse()?);
         Ok(self)

@@ -94,7 +94,7 @@ impl SessionHandle {
     /// counts.
     ///
     /// # Errors
-    /// It is not open.
+    /// [`NotOpen`] if the session is not open.
     pub fn close_with(&self, code: GoAwayCode, text: &str) -> Result<(), NotOpen> {
         self.end(Some(Box::new(Farewell::new(code, text))))
     }
@@ -104,7 +104,7 @@ impl Sessions {
     /// Closes the session with this number, as [`SessionHandle::close_with`] does.
     ///
     /// # Errors
-    /// It is not open.
+    /// [`NotOpen`] if the session is not open.
     pub fn close_with(&self, id: SessionId, code: GoAwayCode, text: &str) -> Result<(), NotOpen> {
         self.find(id).ok_or(NotOpen)?.close_with(code, text)
     }

@@ -214,7 +214,8 @@ impl Context<'_> {
     /// Sends a message to the session this call is about.
     ///
     /// # Errors
-    /// The codec cannot express it, or its frame is larger than what both sides agreed to take.
+    /// [`SendError::Encode`] if the codec cannot express the message, or its frame is larger than both sides agreed to take;
+    /// [`SendError::NotOpen`] if there is no session here.
     #[inline(never)]
     pub fn send(&mut self, message: &Message<'_>) -> Result<(), SendError> {
         match message.name {
@@ -253,7 +254,7 @@ impl Context<'_> {
     /// Appends whatever frames `encode` writes to the session's output.
     ///
     /// # Errors
-    /// There is no session here, or those of `encode`.
+    /// [`SendError::NotOpen`] if there is no session here, and [`SendError::Encode`] with the error of `encode`.
     #[inline(always)]
     pub fn send_framed(
         &mut self,
@@ -270,8 +271,9 @@ impl Context<'_> {
     /// Sends a message to any session of the server, also on another lane.
     ///
     /// # Errors
-    /// The session is gone, its queue is full, or the codec cannot express the message. A session on another
-    /// lane may turn out to be gone or full later; that is counted in `sends_refused`.
+    /// [`SendError::NotOpen`] if the session has ended, [`SendError::QueueFull`] if its queue is full, and [`SendError::Encode`]
+    /// if the codec cannot express the message. Of a session on another lane only `Encode` is known here; its lane counts the
+    /// other failures in `sends_refused`.
     pub fn send_to(&mut self, id: SessionId, message: &Message<'_>) -> Result<(), SendError> {
         if id == self.id {
             return self.send(message);
@@ -377,7 +379,7 @@ impl Context<'_> {
     /// Starts a connection from this lane. `on_open` or `on_connect_failed` follows, with `tag`.
     ///
     /// # Errors
-    /// The system refused at once.
+    /// [`ConnectFailure`] if the system refused at once. A later failure goes to `on_connect_failed`.
     pub fn connect(&mut self, endpoint: &Endpoint, tag: u64) -> Result<SessionId, ConnectFailure> {
         self.core.connect(endpoint, tag, false)
     }
@@ -386,7 +388,8 @@ impl Context<'_> {
     /// [`Limits::handshake_timeout`](crate::Limits::handshake_timeout).
     ///
     /// # Errors
-    /// The system refused at once, too many wait already, or the address is not `inproc://`.
+    /// [`ConnectFailure::Inproc`] if too many connections wait already or the address is not `inproc://`, and as
+    /// [`Context::connect`].
     pub fn connect_when_bound(
         &mut self,
         endpoint: &Endpoint,
@@ -421,7 +424,8 @@ impl Context<'_> {
     /// ```
     ///
     /// # Errors
-    /// The name is empty, too long or taken; the session is in the room already; a limit is reached.
+    /// [`JoinError::Name`] and [`JoinError::NameTaken`] if the name cannot be had, [`JoinError::AlreadyJoined`] if the session is
+    /// in the room, [`JoinError::LimitReached`] if there are too many rooms, and others; see [`JoinError`].
     pub fn join(
         &mut self,
         room: &str,
@@ -436,7 +440,7 @@ impl Context<'_> {
     /// Leaves a room. The hook of [`Chat::on_leave`](crate::Chat::on_leave) is told.
     ///
     /// # Errors
-    /// The session is not in it.
+    /// [`RoomError::NotJoined`] if the session is not in the room.
     pub fn leave(&mut self, room: u16) -> Result<(), RoomError> {
         self.core.rooms().leave_noted(self.id, room)
     }
@@ -456,7 +460,8 @@ impl Context<'_> {
     /// ```
     ///
     /// # Errors
-    /// The session is not in the room, or the codec cannot express the message.
+    /// [`RoomError::NotJoined`] if the session is not in the room, [`RoomError::Encode`] if the codec cannot express the message,
+    /// and [`RoomError::OutOfMemory`] if the server is at its memory limit.
     #[inline]
     pub fn say(&mut self, room: u16, payload: &[u8]) -> Result<(), RoomError> {
         if self.core.rooms().say(self.id, room, payload)? {
@@ -469,7 +474,8 @@ impl Context<'_> {
     /// Sends `payload` to the member called `name` only, as a private message of the room.
     ///
     /// # Errors
-    /// This session is not in the room, nobody has that name, or their queue is full.
+    /// [`RoomError::NotJoined`] if this session is not in the room, [`RoomError::NoSuchMember`] if no member has that name, and
+    /// [`RoomError::Send`] if the member's queue is full.
     pub fn whisper(&mut self, room: u16, name: &str, payload: &[u8]) -> Result<(), RoomError> {
         self.core.rooms().whisper(self.id, room, name, payload)
     }
@@ -477,7 +483,7 @@ impl Context<'_> {
     /// Calls `visit` for every member of a room, in the order of their numbers.
     ///
     /// # Errors
-    /// This session is not in the room.
+    /// [`RoomError::NotJoined`] if this session is not in the room.
     pub fn roster(&self, room: u16, visit: impl FnMut(MemberId, &str)) -> Result<(), RoomError> {
         let session = self.core.sessions.find(self.id);
         self.core.rooms.roster(session, room, visit)
@@ -508,7 +514,8 @@ impl Context<'_> {
     /// ```
     ///
     /// # Errors
-    /// It is no pattern, the session is subscribed to it already, or a limit is reached.
+    /// [`SubscribeError::Pattern`] if the text is no pattern, [`SubscribeError::AlreadySubscribed`],
+    /// [`SubscribeError::LimitReached`] if there are too many patterns, and others; see [`SubscribeError`].
     pub fn subscribe(
         &mut self,
         pattern: &str,
@@ -532,7 +539,7 @@ impl Context<'_> {
     /// Ends a subscription. What was not written yet is dropped, and counted.
     ///
     /// # Errors
-    /// The session has no such subscription.
+    /// [`NotSubscribed`] if the session has no such subscription.
     pub fn unsubscribe(&mut self, subscription: u16) -> Result<(), NotSubscribed> {
         self.core.rooms().unsubscribe(self.id, subscription)
     }
@@ -541,7 +548,8 @@ impl Context<'_> {
     /// needs no session, and no subscription either.
     ///
     /// # Errors
-    /// It is no topic, or the codec cannot express the message.
+    /// [`PublishError::Topic`] if the text is no topic, [`PublishError::Encode`] if the codec cannot express the message, and
+    /// [`PublishError::OutOfMemory`] if the server is at its memory limit.
     #[inline]
     pub fn publish(&mut self, topic: &str, payload: &[u8]) -> Result<(), PublishError> {
         if self.core.rooms().publish(self.id, topic, payload)? {

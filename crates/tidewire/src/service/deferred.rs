@@ -93,7 +93,7 @@ impl Deferred {
     /// way to the session's lane; if the session has ended by then, that is counted in `deferred_undelivered`.
     ///
     /// # Errors
-    /// The payload does not fit a frame of the codec; the caller is answered with an error instead.
+    /// [`SendError::Encode`] if the payload does not fit a frame of the codec. The caller gets an error instead.
     pub fn reply(mut self, payload: &[u8]) -> Result<(), SendError> {
         match self.ticket.take() {
             Some(ticket) => ticket.reply(payload),

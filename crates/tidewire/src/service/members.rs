@@ -26,7 +26,8 @@ impl Context<'_> {
     /// Members get it as [`Kind::Deliver`](crate::Kind::Deliver) of member 0, over `lines` as a notice: `* closing soon`.
     ///
     /// # Errors
-    /// The room has no members, the codec cannot express the message, or the server is at its memory limit.
+    /// [`RoomError::NoSuchRoom`] if the room has no members, [`RoomError::Encode`] if the codec cannot express the message, and
+    /// [`RoomError::OutOfMemory`] if the server is at its memory limit.
     pub fn announce(&mut self, room: &str, payload: &[u8]) -> Result<(), RoomError> {
         self.core.rooms().announce(room, payload)
     }
@@ -36,7 +37,8 @@ impl Context<'_> {
     /// Over `lines` it cannot come back. The hook of [`Chat::on_leave`](crate::Chat::on_leave) is told.
     ///
     /// # Errors
-    /// Nobody in that room has the name. If the member leaves at this moment by itself, it is `Ok`.
+    /// [`RoomError::NoSuchMember`] if no member of that room has the name. If the member leaves at this moment by itself, it is
+    /// `Ok`.
     pub fn remove_member(&mut self, room: &str, name: &str) -> Result<(), RoomError> {
         self.core.rooms().remove_member(room, name)
     }
@@ -46,7 +48,7 @@ impl Context<'_> {
     /// free then for whoever comes: a chat that must know who comes asks in [`Chat::on_join`](crate::Chat::on_join).
     ///
     /// # Errors
-    /// Nobody has that name.
+    /// [`RoomError::NoSuchMember`] if no member has that name.
     pub fn close_member(
         &mut self,
         name: &str,

@@ -59,7 +59,7 @@ impl SessionHandle {
     /// this and [`Self::resume_reading`] the last one counts.
     ///
     /// # Errors
-    /// The session is not open.
+    /// [`NotOpen`] if the session is not open.
     pub fn pause_reading(&self) -> Result<(), NotOpen> {
         self.set_reading(false)
     }
@@ -67,7 +67,7 @@ impl SessionHandle {
     /// As [`Context::resume_reading`], from any thread.
     ///
     /// # Errors
-    /// The session is not open.
+    /// [`NotOpen`] if the session is not open.
     pub fn resume_reading(&self) -> Result<(), NotOpen> {
         self.set_reading(true)
     }

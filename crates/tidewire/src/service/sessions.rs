@@ -111,7 +111,7 @@ impl Sessions {
     /// Closes the session with this number, as [`SessionHandle::close`] does.
     ///
     /// # Errors
-    /// It is not open.
+    /// [`NotOpen`] if the session is not open.
     pub fn close(&self, id: SessionId) -> Result<(), NotOpen> {
         self.find(id).ok_or(NotOpen)?.close()
     }
@@ -235,8 +235,9 @@ impl SessionHandle {
     /// share one write.
     ///
     /// # Errors
-    /// The session ended; more than [`Limits::queue_bytes_max`](crate::Limits::queue_bytes_max) of what other threads
-    /// sent waits for its peer; or the codec cannot express the message. Nothing was sent.
+    /// [`SendError::NotOpen`] if the session has ended, [`SendError::QueueFull`] if more than
+    /// [`Limits::queue_bytes_max`](crate::Limits::queue_bytes_max) bytes of other threads wait for its peer, and
+    /// [`SendError::Encode`] if the codec cannot express the message. Nothing was sent.
     pub fn send(&self, message: &Message<'_>) -> Result<(), SendError> {
         let Self { shared, card } = self;
         if !card.is_open() {
@@ -266,7 +267,7 @@ impl SessionHandle {
     /// [`SessionHandle::close_with`] tells the peer why.
     ///
     /// # Errors
-    /// It is not open.
+    /// [`NotOpen`] if the session is not open.
     pub fn close(&self) -> Result<(), NotOpen> {
         self.end(None)
     }

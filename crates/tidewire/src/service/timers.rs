@@ -44,7 +44,7 @@ impl Context<'_> {
     /// ```
     ///
     /// # Errors
-    /// The session has ended, as in `on_close`; or it has
+    /// [`TimerError::NotOpen`] if the session has ended, as in `on_close`; [`TimerError::TooMany`] if it has
     /// [`Limits::timers_per_session_max`](crate::Limits::timers_per_session_max) timers already.
     pub fn set_timer(&mut self, delay: Duration, token: u64) -> Result<TimerId, TimerError> {
         self.set_timer_at(self.at_ns(delay), token)
@@ -62,7 +62,8 @@ impl Context<'_> {
     /// [`Service::on_timer`](crate::Service::on_timer) is called without a session, until the lane ends.
     ///
     /// # Errors
-    /// The lane has [`Limits::timers_per_lane_max`](crate::Limits::timers_per_lane_max) such timers already.
+    /// [`TimerError::TooMany`] if the lane has [`Limits::timers_per_lane_max`](crate::Limits::timers_per_lane_max) such timers
+    /// already.
     pub fn set_lane_timer(&mut self, delay: Duration, token: u64) -> Result<TimerId, TimerError> {
         self.insert_timer(SessionId::NONE, self.at_ns(delay), token)
     }

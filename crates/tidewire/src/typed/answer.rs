@@ -72,7 +72,7 @@ impl<R> DeferredReply<R> {
     /// that is counted in `deferred_undelivered`. If the caller wants no answer, there is none.
     ///
     /// # Errors
-    /// The answer cannot be encoded, or does not fit a frame of the codec.
+    /// [`ReplyError::Format`] if the answer cannot be encoded, and [`ReplyError::Send`] if it does not fit a frame of the codec.
     #[expect(
         clippy::needless_pass_by_value,
         reason = "it is given away as a returned value would be"
