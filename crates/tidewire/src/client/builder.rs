@@ -108,7 +108,7 @@ impl ClientBuilder {
         self
     }
 
-    /// How long [`Client::close`] lets the server take what is waiting. Default 5 s.
+    /// The longest time for which [`Client::close`] waits until the server has accepted the queued messages. Default 5 s.
     #[must_use]
     pub fn close_timeout(mut self, timeout: Duration) -> Self {
         self.close_timeout = timeout;
@@ -122,7 +122,7 @@ impl ClientBuilder {
         self
     }
 
-    /// What happens to a request when as many wait for their replies as allowed. Default: it is refused.
+    /// The policy for a request when as many wait for their replies as allowed. Default: it is refused.
     #[must_use]
     pub fn when_window_full(mut self, choice: WhenWindowFull) -> Self {
         self.when_window_full = choice;
@@ -145,7 +145,7 @@ impl ClientBuilder {
         self
     }
 
-    /// What happens when a queue of events reaches one of its bounds. Default: the oldest event is dropped.
+    /// The policy for a queue of events that reaches one of its bounds. Default: the oldest event is dropped.
     #[must_use]
     pub fn when_events_full(mut self, choice: WhenEventsFull) -> Self {
         self.event_bounds.when_full = choice;

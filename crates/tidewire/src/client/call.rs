@@ -70,13 +70,13 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// For the method of this name. Codecs without names refuse it.
+    /// Calls the method of this name. Codecs without names refuse it.
     pub fn method(mut self, name: &'a str) -> Self {
         self.name = name;
         self
     }
 
-    /// A frame of this kind in place of [`Kind::Request`]. It must be one that is answered. If a [`Kind::Join`] or
+    /// Sends a frame of this kind instead of [`Kind::Request`]. It must be a kind that is answered. If a [`Kind::Join`] or
     /// [`Kind::Subscribe`] is given up and the server agrees to it later, the client takes it back by a [`Kind::Leave`] or
     /// [`Kind::Unsubscribe`].
     pub fn kind(mut self, kind: Kind) -> Self {
@@ -85,29 +85,29 @@ impl<'a> Call<'a> {
         self
     }
 
-    /// On this channel: a room's or method's alias. Default 0.
+    /// Sets the channel: the alias of a room or a method. Default 0.
     pub fn channel(mut self, channel: u16) -> Self {
         self.channel = channel;
         self
     }
 
-    /// How long it may take, counted from [`Call::send`], waiting and repetitions included. It fails at most two ticks of
-    /// the system's timer later, some milliseconds, and never earlier. Default:
+    /// Sets the longest time from [`Call::send`] to the reply, with all waits and repetitions. The request never fails earlier,
+    /// and at most two ticks of the system's timer (some milliseconds) later. Default:
     /// [`ClientBuilder::request_timeout`](super::ClientBuilder::request_timeout).
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
     }
 
-    /// Doing it twice is as good as doing it once. A client that reconnects then sends it again when the connection
-    /// ends before its reply, and keeps it while there is none, until its deadline; the pauses are those of the
-    /// client's [`Backoff`](crate::Backoff).
+    /// Declares that the request may be done twice. If the connection ends before the reply, a client that reconnects sends it
+    /// again, until its deadline. The pauses are those of the client's [`Backoff`](crate::Backoff).
     pub fn idempotent(mut self) -> Self {
         self.idempotent = true;
         self
     }
 
-    /// What happens when as many requests are waiting for their replies as allowed.
+    /// Sets the policy for the case that as many requests wait for their replies as allowed. Default:
+    /// [`ClientBuilder::when_window_full`](super::ClientBuilder::when_window_full).
     pub fn when_full(mut self, choice: WhenWindowFull) -> Self {
         self.when_full = choice;
         self

@@ -53,7 +53,7 @@ pub enum Event {
 /// example.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnedMessage {
-    /// What the frame is for.
+    /// The kind of the message.
     pub kind: Kind,
     /// Bits whose meaning depends on the kind.
     pub flags: u8,

@@ -112,8 +112,8 @@ impl Client {
         ClientBuilder::default()
     }
 
-    /// A request, to be sent as it is or with choices of its own: method, channel, kind, deadline, repetition, what a full
-    /// window does.
+    /// Makes a request. Methods of the returned [`Call`] set options, such as method, deadline and repetition; `send`, `wait` or
+    /// `.await` sends it.
     ///
     /// ```
     /// # let server = tidewire::serve("tcp://127.0.0.1:0", |cx: &mut tidewire::Context<'_>, message: tidewire::Message<'_>| {
@@ -133,8 +133,8 @@ impl Client {
         Call::new(self, Payload::Borrowed(payload))
     }
 
-    /// Sends a message that nobody answers: a copy, and no system call while the lane is awake. It is written at the end
-    /// of the lane's turn, with its neighbours.
+    /// Sends a one-way message. It costs a copy, and no system call while the lane is awake. It is written at the end
+    /// of the lane's turn, together with other messages.
     ///
     /// # Errors
     /// [`HandOverError::QueueFull`] if the queue to the lane is full, [`HandOverError::Ended`] if the client has ended, and
@@ -158,14 +158,13 @@ impl Client {
         self.inner.lane.metrics()
     }
 
-    /// Writes what is waiting, closes the connection and ends the client, at the latest after
-    /// [`ClientBuilder::close_timeout`]: what a server has not taken by then is given up, and [`Event::Lost`] says how many
-    /// one-way messages of it had not left the client's queue. A client that is [connecting
-    /// lazily](ClientBuilder::connect_lazy) and has taken messages waits for that attempt and sends them; requests do not make it
-    /// wait. It takes no events: those that are left, and [`Event::Ended`]
-    /// after them, are for whoever takes events otherwise. Dropping the last clone ends the client at once instead.
+    /// Writes the queued messages, closes the connection and ends the client, at the latest after
+    /// [`ClientBuilder::close_timeout`]. Messages that the server has not accepted by then are dropped, and [`Event::Lost`] says
+    /// how many one-way messages were still queued. A client that is [connecting lazily](ClientBuilder::connect_lazy) and has
+    /// taken messages waits for that attempt and sends them. Requests do not make it wait. It takes no events: the remaining ones, and [`Event::Ended`] after them, can
+    /// still be taken. Dropping the last clone ends the client at once instead.
     ///
-    /// It begins at this call. Await or [`wait`](Closing::wait) for the end, or go on without.
+    /// The closing begins at this call. Await the end, [`wait`](Closing::wait) for it, or ignore it.
     pub fn close(&self) -> Closing {
         let timeout_ns = nanoseconds(self.inner.close_timeout);
         let at_ns = now_ns().saturating_add(timeout_ns);

@@ -42,13 +42,13 @@ impl Reply {
         self.channel as u16
     }
 
-    /// What the server answered.
+    /// The server's answer.
     #[must_use]
     pub fn payload(&self) -> &[u8] {
         &self.payload
     }
 
-    /// What the server answered, owned.
+    /// The server's answer as an owned value.
     #[must_use]
     pub fn into_payload(mut self) -> Vec<u8> {
         std::mem::take(&mut self.payload)

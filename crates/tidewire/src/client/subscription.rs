@@ -92,8 +92,8 @@ pub struct TopicMessage {
 pub(super) type TopicQueue = EventQueue<TopicEvent>;
 
 impl Client {
-    /// Subscribes to a [pattern](tidewire_proto::topic), with choices: who does not make any gets those of the server and of
-    /// the client's builder. It is done when the server agreed.
+    /// Subscribes to a [pattern](tidewire_proto::topic). Methods of the returned value set options; without them the settings of
+    /// the server and of the client's builder hold. The operation ends when the server has agreed.
     ///
     /// With the codec of UVRPC over UDP the client registers for all that is published, repeats that every 15 seconds,
     /// and picks out what matches. Nobody confirms a registration, so this does not wait for one.
@@ -148,13 +148,13 @@ impl Client {
 }
 
 impl Subscribe<'_> {
-    /// What the server does if this client does not read fast enough. Default: the server chooses.
+    /// The server's policy if this client does not read fast enough. Default: the server chooses.
     pub fn policy(mut self, policy: Policy) -> Self {
         self.policy = Some(policy);
         self
     }
 
-    /// What happens when the application does not take the events of this subscription fast enough. Default:
+    /// The client's policy if the application does not take the events of this subscription fast enough. Default:
     /// [`ClientBuilder::when_events_full`](super::ClientBuilder::when_events_full).
     pub fn when_events_full(mut self, choice: WhenEventsFull) -> Self {
         self.bounds.when_full = choice;

@@ -142,7 +142,7 @@ pub struct Joined {
     pub member: MemberId,
     /// Members of the room now, this one included.
     pub members: usize,
-    /// Whether coming and going is announced in a room of this size.
+    /// Whether a room of this size announces who comes and goes.
     pub presence: bool,
 }
 

@@ -230,7 +230,8 @@ impl Server {
         self.metrics.clone()
     }
 
-    /// What another thread rings after it left work for a service's `on_turn`.
+    /// The doorbell of a lane. Another thread rings it after it has left work for a service's
+    /// [`on_turn`](crate::Service::on_turn).
     ///
     /// # Panics
     /// There is no such lane.
@@ -369,11 +370,10 @@ impl ServerBuilder {
         self
     }
 
-    /// What happens to slow subscribers unless they, or a service for them, ask for something else. Default: disconnect.
+    /// The policy for slow subscribers, unless they or a service choose another one. Default: disconnect.
     ///
-    /// With a codec that cannot tell subscribers of losses, what this policy drops is counted and told to nobody; the log says
-    /// so when the server starts. With [`Policy::ConflateByTopic`] and a codec whose deliveries show no topics, the server does
-    /// not start.
+    /// If the codec cannot tell subscribers of losses, dropped messages are only counted; the log warns when the server starts.
+    /// With [`Policy::ConflateByTopic`] and a codec whose deliveries show no topics, the server does not start.
     #[must_use]
     pub fn slow_subscribers(mut self, policy: Policy) -> Self {
         self.rooms.policy = policy;
@@ -435,7 +435,7 @@ impl ServerBuilder {
         self
     }
 
-    /// What the server says of itself to clients. Default: `tidewire/VERSION lanes=N poller=P`.
+    /// The server's name for itself in its welcome to clients. Default: `tidewire/VERSION lanes=N poller=P`.
     #[must_use]
     pub fn agent(mut self, agent: impl Into<String>) -> Self {
         self.agent = Some(agent.into());

@@ -47,13 +47,13 @@ impl Default for Chat {
 }
 
 impl Chat {
-    /// A chat that disconnects subscribers who do not keep up.
+    /// Makes a chat that disconnects members that do not keep up.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// What happens to subscribers who do not keep up.
+    /// Sets the policy for members that do not keep up. Default: disconnect.
     #[must_use]
     pub fn policy(mut self, policy: Policy) -> Self {
         self.policy = policy;

@@ -16,7 +16,7 @@ pub struct ChatMessage<'a> {
     pub from: &'a str,
     /// The name of the only member who gets it; `None` if it is for the room.
     pub to: Option<&'a str>,
-    /// What is said. A hook may put something else in its place.
+    /// The message. A hook may change it.
     pub payload: Cow<'a, [u8]>,
 }
 

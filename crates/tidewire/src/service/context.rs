@@ -168,7 +168,7 @@ impl Context<'_> {
             .map(|session| session.stream.kind())
     }
 
-    /// What the server says of itself, on a session that we opened.
+    /// The server's name for itself, on a session that this lane opened.
     #[must_use]
     pub fn peer_agent(&self) -> Option<&str> {
         self.core
@@ -320,11 +320,11 @@ impl Context<'_> {
         self.core.sessions.send_frames(id, frames)
     }
 
-    /// Bytes in the output of a session of this lane, which wait until its peer takes them: not what rooms and topics have
-    /// for it, nor what is on its way from other threads. 0 for a session that is not here.
+    /// Bytes in the output of a session of this lane that wait for its peer. Messages of rooms and topics, and messages of other
+    /// threads that are on their way, are not counted. 0 for a session that is not on this lane.
     ///
-    /// Whoever sends to many sessions can keep what waits in all of them within bounds by this. A few bytes that are left of a
-    /// block keep the memory of all of it.
+    /// A handler that sends to many sessions can bound the sum of their outputs with it. A few bytes that are left of a block
+    /// keep the memory of the whole block.
     #[must_use]
     pub fn queued_bytes(&self, id: SessionId) -> usize {
         match self.core.sessions.find(id) {

@@ -49,7 +49,7 @@ pub type HandlerResult = Result<(), HandlerError>;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// What is no [`Error`], as `Box<dyn Error + Send + Sync>` and `anyhow::Error`, goes through
+/// A value that is no [`Error`], such as `Box<dyn Error + Send + Sync>` or `anyhow::Error`, needs
 /// [`HandlerError::internal`]: `.map_err(HandlerError::internal)?`.
 pub struct HandlerError(Box<Refusal>);
 

@@ -25,12 +25,12 @@ use crate::transport::datagram::Packing;
 
 /// Sends messages to one session; see [`Context::with_sender`].
 ///
-/// What it was given is written at the end of the turn. To another session of this lane than the one whose message is being
-/// handled, it is written as soon as the sender is dropped if it is a block of 64 KiB, and before that whenever the session's
-/// queue is full and its peer takes more; only then are messages refused.
+/// The messages are written at the end of the turn. If the session is another one of this lane than the one whose message is
+/// being handled, an output of 64 KiB or more is written when the sender is dropped. Such a session's output is also written
+/// whenever its queue is full. Messages are refused only if the queue stays full.
 ///
-/// Whoever sends much to many sessions had better give each a whole block in its turn than a little to all: a write of 16 KiB
-/// costs twice as much for each byte as one of 32 KiB or more. [`Context::queued_bytes`] tells what waits meanwhile.
+/// To send much to many sessions, send each session a whole block in its turn, and not a little to all: a write of 16 KiB
+/// costs twice as much for each byte as one of 32 KiB or more. [`Context::queued_bytes`] returns the bytes that wait.
 #[derive(Debug)]
 pub struct SessionSender<'a> {
     place: Place<'a>,

@@ -166,7 +166,7 @@ impl SessionView<'_> {
 }
 
 impl Broadcast {
-    /// What is known now, and whether that is all.
+    /// The report so far, and whether it is complete.
     #[must_use]
     pub fn report(&self) -> (BroadcastReport, bool) {
         let state = self.tally.lock();

@@ -48,7 +48,8 @@ impl<'a, T, E> TypedCall<'a, T, E> {
         self.with(Call::idempotent)
     }
 
-    /// What happens when as many requests are waiting for their replies as allowed. Default: as the client was told.
+    /// Sets the policy for the case that as many requests wait for their replies as allowed. Default:
+    /// [`ClientBuilder::when_window_full`](crate::ClientBuilder::when_window_full).
     pub fn when_full(self, choice: WhenWindowFull) -> Self {
         self.with(|call| call.when_full(choice))
     }
@@ -137,7 +138,7 @@ impl<T, E> fmt::Debug for TypedRequest<T, E> {
     }
 }
 
-/// What a generated client's method does.
+/// Makes the call of a generated client's method.
 pub fn call<'a, F: Format, T, E>(
     client: &'a Client,
     method: &'static str,
@@ -154,7 +155,7 @@ pub fn call<'a, F: Format, T, E>(
     }
 }
 
-/// What a generated client's one-way method does.
+/// Sends the message of a generated client's one-way method.
 ///
 /// # Errors
 /// The arguments cannot be encoded, or not be handed to the client's lane.

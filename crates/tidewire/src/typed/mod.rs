@@ -37,7 +37,7 @@ pub use call::{TypedCall, TypedRequest};
 pub use error::CallError;
 pub use format::{Format, FormatError, Postcard};
 
-/// What generated code calls. No part of the interface: it changes with the macro.
+/// Functions that generated code calls. They are no part of the interface: they change with the macro.
 #[doc(hidden)]
 pub mod generated {
     pub use super::answer::{acknowledge, answer, arguments, defer, no_such_method};
