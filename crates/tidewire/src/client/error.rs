@@ -13,7 +13,7 @@ use crate::server::ServeError;
 use crate::transport::ConnectFailure;
 
 /// A client could not connect. An error of [`Client::connect`](crate::Client::connect).
-/// [`ConnectFailure`](crate::ConnectFailure) has an example.
+/// [`ConnectFailure`] has an example.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ConnectError {
