@@ -127,6 +127,7 @@ impl RoomLog {
         };
         if full {
             self.push_segment();
+            self.recycle_front();
         }
         let position = self.head_position;
         let last = self.last_mut();
@@ -143,7 +144,6 @@ impl RoomLog {
             .push(u32::try_from(last.bytes.len()).unwrap_or(u32::MAX));
         self.head_position += length as u64;
         self.head_message += 1;
-        self.recycle_front();
         Ok((position, length))
     }
 
@@ -337,6 +337,7 @@ impl RoomLog {
         }
     }
 
+    #[inline]
     fn index(&self, serial: u64) -> usize {
         (serial - self.front_serial) as usize
     }
@@ -373,10 +374,12 @@ impl RoomLog {
         low
     }
 
+    #[inline]
     fn last(&self) -> &Segment {
         &self.segments[self.segments.len() - 1]
     }
 
+    #[inline]
     fn last_mut(&mut self) -> &mut Segment {
         let index = self.segments.len() - 1;
         &mut self.segments[index]
