@@ -45,7 +45,7 @@ pub(crate) use testing::{lane, lane_of, lanes, received};
 pub(crate) use thread::LaneThread;
 pub(crate) use wait::Spin;
 
-use crate::engine::Core;
+use crate::engine::{Core, earlier};
 use crate::observe::trace;
 use crate::room::EARLY_SWEEP_BYTES;
 use crate::service::{Service, forget_asker, handle_upstream_end, run_answers};
@@ -177,10 +177,7 @@ impl<S: Service> Lane<S> {
             // The service was called after it said when it wants to run again, so it runs again at once.
             return Some(self.core.sessions.reactor.now_ns);
         }
-        [service_wake, self.core.wake_ns()]
-            .into_iter()
-            .flatten()
-            .min()
+        earlier(service_wake, self.core.wake_ns())
     }
 
     fn handle_events(&mut self) {

@@ -159,7 +159,9 @@ fn read_with<S: Service, C: Codec + ?Sized>(
     slot: usize,
     receive: &mut [u8],
 ) {
-    let mut budget = core.config.limits.turn_bytes_max;
+    let step_bytes = core.sessions[slot].stream.step_bytes();
+    let turn_bytes_max = core.config.limits.turn_bytes_max;
+    let mut budget = turn_bytes_max.min(step_bytes.saturating_mul(STEPS_PER_TURN));
     let connection = &mut core.sessions[slot].connection;
     if !connection.may_read() {
         return;
@@ -182,7 +184,6 @@ fn read_with<S: Service, C: Codec + ?Sized>(
             (used, flow) => return stop(core, slot, &receive[used..held], flow),
         }
     }
-    let step_bytes = core.sessions[slot].stream.step_bytes();
     loop {
         if !core.sessions[slot].connection.may_read() || core.exchange.is_backed_up() {
             return keep_partial(core, slot, &receive[..held]);
@@ -480,6 +481,10 @@ pub(super) fn fail(core: &mut Core, slot: usize, error: &io::Error) {
 
 /// The length from which a partial frame is read into its own buffer instead of the lane's.
 pub(super) const PARTIAL_DIRECT_BYTES: usize = 16 * 1024;
+
+/// The most steps of a stream in one turn. Its peer works on the replies to each step at once and may send more, so that it never
+/// runs dry and other sessions wait. With 512 KiB a turn, three publishers within a process waited 2 ms for each other.
+const STEPS_PER_TURN: usize = 32;
 
 /// The capacity from which an output is charged before the turn ends, because one turn may fill such an output for each of many
 /// sessions.

@@ -75,7 +75,9 @@ impl LaneRooms<'_> {
 
     /// Runs every sweep that is due.
     pub(crate) fn sweep_due(&mut self) {
-        self.sweep_grown(EARLY_SWEEP_BYTES);
+        if self.table.has_grown() {
+            self.sweep_grown(EARLY_SWEEP_BYTES);
+        }
         while let Some(Reverse((at, alias))) = self.table.due.peek().copied() {
             if at > self.sessions.reactor.now_ns {
                 return;
