@@ -13,6 +13,7 @@ pub mod fixtures;
 mod harness;
 mod layered_wire;
 pub mod logs;
+pub mod page;
 mod peer;
 mod ring_wire;
 mod terminal;

@@ -12,10 +12,6 @@
 //! takes every number, on its way into a drawing.
 
 pub(crate) mod bars;
-#[cfg(test)]
-pub(crate) mod browser;
-#[cfg(test)]
-pub(crate) mod check;
 pub(crate) mod dots;
 pub(crate) mod figure;
 pub(crate) mod plot;

@@ -1,8 +1,8 @@
 //! Results as tables and as a page.
 
+use tidewire_testkit::page::{by_id, check, check_everywhere, parse, text};
+
 use super::*;
-use crate::page::browser::check_everywhere;
-use crate::page::check::{by_id, check, parse, text};
 
 #[test]
 fn a_row_that_climbs_has_a_table_of_everybody_with_the_highest_first() {

@@ -3,9 +3,9 @@
 use std::fs;
 
 use serde_json::json;
+use tidewire_testkit::page::{Browser, LOOK, check_everywhere, chromium};
 
 use super::sample;
-use crate::page::browser::{Browser, LOOK, check_everywhere, chromium};
 
 #[test]
 fn a_browser_shows_the_page_without_complaint_at_every_width() {

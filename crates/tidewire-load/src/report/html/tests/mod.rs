@@ -3,8 +3,9 @@
 mod browser;
 mod sample;
 
+use tidewire_testkit::page::{by_id, check, count, parse, text};
+
 use self::sample::HOSTILE;
-use crate::page::check::{by_id, check, count, parse, text};
 use crate::report::Percentile;
 
 #[test]

@@ -1,4 +1,4 @@
-//! A page in headless Chromium, where there is one: by `TIDEWIRE_CHROMIUM`, or in the path as `chromium`. For tests.
+//! A page in headless Chromium, where there is one: by `TIDEWIRE_CHROMIUM`, or in the path as `chromium`.
 //!
 //! The browser is driven over the pipe of its own protocol (`--remote-debugging-pipe`: JSON, each ended by a zero byte),
 //! which needs no port, no driver and no crate. It reads from descriptor 3 and writes to descriptor 4; a shell puts its
@@ -14,7 +14,8 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use serde_json::{Value, json};
 
 /// A browser with one open page.
-pub(crate) struct Browser {
+#[derive(Debug)]
+pub struct Browser {
     process: Child,
     input: ChildStdin,
     output: BufReader<ChildStdout>,
@@ -25,7 +26,11 @@ pub(crate) struct Browser {
 }
 
 impl Browser {
-    pub(crate) fn start(program: &Path, profile: &Path) -> Self {
+    /// Starts a browser with a profile of its own and opens an empty page.
+    ///
+    /// # Panics
+    /// The browser cannot be started, or does not speak its protocol.
+    pub fn start(program: &Path, profile: &Path) -> Self {
         let mut process = Command::new("sh")
             .args(["-c", "exec \"$0\" \"$@\" 3<&0 4>&1 0</dev/null 1>/dev/null"])
             .arg(program)
@@ -41,10 +46,10 @@ impl Browser {
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()
-            .unwrap();
+            .expect("a shell starts the browser");
         let mut browser = Self {
-            input: process.stdin.take().unwrap(),
-            output: BufReader::new(process.stdout.take().unwrap()),
+            input: process.stdin.take().expect("a pipe for its input"),
+            output: BufReader::new(process.stdout.take().expect("a pipe for its output")),
             process,
             session: None,
             last_id: 0,
@@ -63,16 +68,20 @@ impl Browser {
         browser
     }
 
-    /// Calls a method and waits for its result.
-    pub(crate) fn call(&mut self, method: &str, parameters: &Value) -> Value {
+    /// Calls a method of the browser's protocol and waits for its result.
+    ///
+    /// # Panics
+    /// The browser refuses the call, or has ended.
+    pub fn call(&mut self, method: &str, parameters: &Value) -> Value {
         self.last_id += 1;
         let mut message = json!({"id": self.last_id, "method": method, "params": parameters});
         if let Some(session) = &self.session {
             message["sessionId"] = json!(session);
         }
-        let mut bytes = serde_json::to_vec(&message).unwrap();
+        let mut bytes = serde_json::to_vec(&message).expect("values are JSON");
         bytes.push(0);
-        self.input.write_all(&bytes).unwrap();
+        let written = self.input.write_all(&bytes);
+        written.expect("the browser takes a message");
         loop {
             let mut answer = self.next();
             if answer["id"] == self.last_id {
@@ -93,12 +102,17 @@ impl Browser {
 
     fn next(&mut self) -> Value {
         let mut bytes = Vec::new();
-        self.output.read_until(0, &mut bytes).unwrap();
+        let read = self.output.read_until(0, &mut bytes);
+        read.expect("the browser's output can be read");
         assert_eq!(bytes.pop(), Some(0), "the browser ended");
-        serde_json::from_slice(&bytes).unwrap()
+        serde_json::from_slice(&bytes).expect("the browser speaks JSON")
     }
 
-    pub(crate) fn evaluate(&mut self, expression: &str) -> Value {
+    /// The value of an expression in the page.
+    ///
+    /// # Panics
+    /// The expression throws.
+    pub fn evaluate(&mut self, expression: &str) -> Value {
         let parameters =
             json!({"expression": expression, "returnByValue": true, "awaitPromise": true});
         let answer = self.call("Runtime.evaluate", &parameters);
@@ -109,7 +123,11 @@ impl Browser {
         answer["result"]["value"].clone()
     }
 
-    pub(crate) fn open(&mut self, page: &Path, width: u32, scheme: &str, media: &str) {
+    /// Opens a file at a width in pixels, in a colour scheme, for a medium such as `print`, and waits until it is loaded.
+    ///
+    /// # Panics
+    /// The browser has ended.
+    pub fn open(&mut self, page: &Path, width: u32, scheme: &str, media: &str) {
         self.call(
             "Emulation.setDeviceMetricsOverride",
             &json!({"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 500}),
@@ -126,7 +144,8 @@ impl Browser {
     }
 
     /// Everything that was fetched besides the page itself, and everything that was complained about.
-    pub(crate) fn complaints(&self, page: &Path) -> Vec<String> {
+    #[must_use]
+    pub fn complaints(&self, page: &Path) -> Vec<String> {
         let own = format!("file://{}", page.display());
         let is_complaint = |event: &&Value| match event["method"].as_str() {
             Some("Network.requestWillBeSent") => {
@@ -151,7 +170,8 @@ impl Drop for Browser {
 }
 
 /// The browser to test in, if there is one.
-pub(crate) fn chromium() -> Option<PathBuf> {
+#[must_use]
+pub fn chromium() -> Option<PathBuf> {
     if let Some(named) = env::var_os("TIDEWIRE_CHROMIUM") {
         return Some(PathBuf::from(named));
     }
@@ -161,16 +181,19 @@ pub(crate) fn chromium() -> Option<PathBuf> {
 }
 
 /// Opens pages by their names at every width, in light, dark and print, and lets nothing pass that is wrong with them.
-pub(crate) fn check_everywhere(pages: &[(&str, String)]) {
+///
+/// # Panics
+/// A page is wrong.
+pub fn check_everywhere(pages: &[(&str, String)]) {
     let Some(program) = chromium() else {
         // Nothing is known then, and nothing is claimed; `.ci/run page` installs one.
         return;
     };
-    let directory = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().expect("a directory");
     let mut browser = Browser::start(&program, &directory.path().join("profile"));
     for (name, content) in pages {
         let page = directory.path().join(format!("{name}.html"));
-        fs::write(&page, content).unwrap();
+        fs::write(&page, content).expect("a page is written");
         for (width, scheme, media) in [
             (360, "light", ""),
             (360, "dark", ""),
@@ -186,7 +209,7 @@ pub(crate) fn check_everywhere(pages: &[(&str, String)]) {
             assert_eq!(found["viewport"], width, "{case}");
             assert_eq!(found["overflow"], 0, "{case}: {found}");
             assert_eq!(found["cutOff"], json!([]), "{case}");
-            let drawings = found["drawings"].as_u64().unwrap();
+            let drawings = found["drawings"].as_u64().expect("a number of drawings");
             assert_eq!(
                 Some(drawings),
                 found["figures"].as_u64(),
@@ -199,8 +222,8 @@ pub(crate) fn check_everywhere(pages: &[(&str, String)]) {
     }
 }
 
-/// What can be seen: how far the page is wider than the window, which texts of drawings are cut off, and so on.
-pub(crate) const LOOK: &str = r#"(() => {
+/// A script that tells what can be seen: how far the page is wider than the window, which texts of drawings are cut off, and so on.
+pub const LOOK: &str = r#"(() => {
   const root = document.documentElement;
   const seen = [...document.querySelectorAll("figure svg")].filter((svg) => svg.getClientRects().length > 0);
   const cutOff = seen.flatMap((svg) => {

@@ -1,17 +1,25 @@
-//! What holds for every page, for tests: it is whole, fetches nothing, and every chart has its table.
+//! The rules for every page: it is whole, fetches nothing, and every chart has its table.
 
 use roxmltree::{Document, Node, ParsingOptions};
 
 /// The page is written so that the stricter parser of XML reads it too: a letter that was not escaped is an error.
-pub(crate) fn parse(page: &str) -> Document<'_> {
+///
+/// # Panics
+/// The page is no XML.
+#[must_use]
+pub fn parse(page: &str) -> Document<'_> {
     let options = ParsingOptions {
         allow_dtd: true,
         ..ParsingOptions::default()
     };
-    Document::parse_with_options(page, options).unwrap()
+    Document::parse_with_options(page, options).expect("the page is well-formed XML")
 }
 
-pub(crate) fn by_id<'d>(document: &'d Document<'_>, id: &str) -> Node<'d, 'd> {
+/// The only element with this id.
+///
+/// # Panics
+/// There is none, or there are two.
+pub fn by_id<'d>(document: &'d Document<'_>, id: &str) -> Node<'d, 'd> {
     let mut found = document
         .descendants()
         .filter(|node| node.attribute("id") == Some(id));
@@ -22,19 +30,26 @@ pub(crate) fn by_id<'d>(document: &'d Document<'_>, id: &str) -> Node<'d, 'd> {
     node
 }
 
-pub(crate) fn count(node: Node<'_, '_>, tag: &str) -> usize {
+/// How many elements below a node have this tag.
+#[must_use]
+pub fn count(node: Node<'_, '_>, tag: &str) -> usize {
     node.descendants()
         .filter(|node| node.has_tag_name(tag))
         .count()
 }
 
-pub(crate) fn text(node: Node<'_, '_>) -> String {
+/// All text below a node.
+#[must_use]
+pub fn text(node: Node<'_, '_>) -> String {
     let texts = node.descendants().filter(|node| node.is_text());
     texts.filter_map(|node| node.text()).collect()
 }
 
-/// Rules that hold for every page.
-pub(crate) fn check(page: &str) {
+/// Checks the rules that hold for every page.
+///
+/// # Panics
+/// The page breaks one.
+pub fn check(page: &str) {
     let document = parse(page);
     for forbidden in ["http:", "https:", "//cdn", "@import", "url("] {
         assert!(!page.contains(forbidden), "{forbidden}");
@@ -68,13 +83,13 @@ pub(crate) fn check(page: &str) {
             figure
                 .descendants()
                 .find(|node| node.has_tag_name("thead"))
-                .unwrap(),
+                .expect("a table has a head"),
             "th",
         );
         let body = figure
             .descendants()
             .find(|node| node.has_tag_name("tbody"))
-            .unwrap();
+            .expect("a table has a body");
         for row in body.children().filter(|node| node.has_tag_name("tr")) {
             assert_eq!(count(row, "th") + count(row, "td"), columns);
         }
